@@ -1,0 +1,227 @@
+"""Human-readable dates in three languages and their ISO 8601 form: a translation task that needs no files."""
+
+import datetime
+import functools
+import random
+
+from keras_attn.data.text_pairs import TextPairs
+
+FIRST_YEAR, LAST_YEAR = 1950, 2049
+SPLITS = {"train": 40_000, "validation": 500, "test": 1_000}
+
+# The partition of the days does not hang on the caller's seed: training with one seed and testing with another
+# would otherwise test days that were trained on.
+_PARTITION_SEED = "keras_attn.data.dates"
+_HELD_OUT_SHARE = 0.05
+
+_WORDS = {
+    "english": {
+        "months": "January February March April May June July August September October November December",
+        "short_months": "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec",
+        "weekdays": "Monday Tuesday Wednesday Thursday Friday Saturday Sunday",
+        "short_weekdays": "Mon Tue Wed Thu Fri Sat Sun",
+    },
+    "german": {
+        "months": "Januar Februar März April Mai Juni Juli August September Oktober November Dezember",
+        "short_months": "Jan. Feb. März Apr. Mai Juni Juli Aug. Sept. Okt. Nov. Dez.",
+        "weekdays": "Montag Dienstag Mittwoch Donnerstag Freitag Samstag Sonntag",
+        "short_weekdays": "Mo Di Mi Do Fr Sa So",
+    },
+    "french": {
+        "months": "janvier février mars avril mai juin juillet août septembre octobre novembre décembre",
+        "short_months": "janv. févr. mars avr. mai juin juil. août sept. oct. nov. déc.",
+        "weekdays": "lundi mardi mercredi jeudi vendredi samedi dimanche",
+        "short_weekdays": "lun. mar. mer. jeu. ven. sam. dim.",
+    },
+}
+_NAMES = {
+    language: {kind: words.split() for kind, words in kinds.items()} for language, kinds in _WORDS.items()
+}
+
+# `d` and `m` are the day and the month as numbers (`dd` and `mm` with two digits), `nth` the day as an ordinal.
+# A lower-case, Capitalised or UPPER-CASE field name gives its value as the language writes it, capitalised, or in
+# capitals; `lower_` fields are in small letters. Numbers alone have one order a separator, whatever the language
+# (slashes: day first, or year first; dots: day first), so that no text means two dates.
+FORMATS = {
+    "english": (
+        "{d} {month} {y}",
+        "{month} {d}, {y}",
+        "{month} {nth}, {y}",
+        "{nth} {month} {y}",
+        "the {nth} of {month}, {y}",
+        "{weekday}, {month} {d}, {y}",
+        "{weekday} {d} {month} {y}",
+        "{weekday}, {month} {nth}, {y}",
+        "{weekday}, the {nth} of {month} {y}",
+        "{short_weekday}, {dd} {short_month} {y}",
+        "{short_month} {d}, {y}",
+        "{short_weekday} {short_month} {d} {y}",
+        "{dd}-{short_month}-{y}",
+        "{dd} {SHORT_MONTH} {y}",
+        "{lower_weekday}, {lower_month} {d}, {y}",
+        "{y}/{mm}/{dd}",
+    ),
+    "german": (
+        "{d}. {month} {y}",
+        "{dd}. {month} {y}",
+        "den {d}. {month} {y}",
+        "am {d}. {month} {y}",
+        "{weekday}, {d}. {month} {y}",
+        "{weekday}, den {d}. {month} {y}",
+        "am {weekday}, dem {d}. {month} {y}",
+        "{short_weekday}., {d}. {month} {y}",
+        "{short_weekday}, {d}. {short_month} {y}",
+        "{d}. {short_month} {y}",
+        "{d}. {MONTH} {y}",
+        "{lower_weekday}, {d}. {lower_month} {y}",
+        "{dd}.{mm}.{y}",
+        "{d}.{m}.{y}",
+        "{weekday}, {dd}.{mm}.{y}",
+        "{short_weekday}, {d}.{m}.{y}",
+    ),
+    "french": (
+        "{nth} {month} {y}",
+        "{dd} {month} {y}",
+        "le {nth} {month} {y}",
+        "{weekday} {nth} {month} {y}",
+        "le {weekday} {nth} {month} {y}",
+        "{Weekday} {nth} {Month} {y}",
+        "{short_weekday} {nth} {short_month} {y}",
+        "{nth} {short_month} {y}",
+        "le {nth} {short_month} {y}",
+        "{NTH} {MONTH} {y}",
+        "{WEEKDAY} {NTH} {MONTH} {y}",
+        "{dd}/{mm}/{y}",
+        "{d}/{m}/{y}",
+        "{weekday} {dd}/{mm}/{y}",
+        "{short_weekday} {dd}/{mm}/{y}",
+        "le {d}/{m}/{y}",
+    ),
+}
+
+
+def date_pairs(split, size=None, seed=0):
+    """Draws pairs of a human-readable date and the same date in ISO 8601, such as "4. Juli 2016" and "2016-07-04".
+
+    The days of 1950 to 2049 are divided once and for all, 90 % to train, 5 % each to validation and test: splits
+    share no day, whatever their seeds. Within a split, no day, language, or format of a language comes a second
+    time before every other has come once. The same arguments give the same pairs on any machine, and a smaller
+    `size` is the beginning of a larger one.
+
+    Args:
+        split: `"train"`, `"validation"` or `"test"`.
+        size: Number of pairs. Defaults to 40,000 for train, 500 for validation and 1,000 for test.
+        seed: Integer, what the choice and order of days and formats depends on.
+
+    Returns:
+        `TextPairs` in shuffled order; sources in English, German and French, a third each.
+
+    Raises:
+        ValueError: If `split` is unknown or `size` is not a positive integer.
+
+    Example:
+
+    ```python
+    from keras_attn.data import date_pairs
+
+    pairs = date_pairs("test")
+    assert len(pairs) == 1000
+    print(pairs.sources[0], "->", pairs.targets[0])
+    ```
+    """
+    if split not in SPLITS:
+        raise ValueError(f"`split` must be one of {', '.join(SPLITS)}. Received: split={split!r}.")
+    size = SPLITS[split] if size is None else size
+    if not isinstance(size, int) or size < 1:
+        raise ValueError(f"`size` must be a positive integer, a number of pairs. Received: size={size!r}.")
+
+    generator = random.Random(f"{seed} {split}")
+    days = _deck(_days_of_splits()[split], generator)
+    languages = _deck(list(FORMATS), generator)
+    formats = {language: _deck(templates, generator) for language, templates in FORMATS.items()}
+    sources, targets = [], []
+    for _ in range(size):
+        day, language = next(days), next(languages)
+        sources.append(next(formats[language]).format_map(date_fields(day, language)))
+        targets.append(day.isoformat())
+    return TextPairs(sources, targets, name=f"dates {split}")
+
+
+def date_fields(day, language):
+    """Spells out one day in one language: what the templates of `FORMATS` are filled with.
+
+    The names of months and weekdays are tables of this module, because those of `strftime` depend on the
+    locales a machine happens to have.
+
+    Args:
+        day: A `datetime.date`.
+        language: A key of `FORMATS`.
+
+    Returns:
+        A dict from field name to string (`y`, `d` and `m` to integer).
+
+    Example:
+
+    ```python
+    import datetime
+
+    from keras_attn.data import dates
+
+    fields = dates.date_fields(datetime.date(2016, 7, 4), "german")
+    assert "{weekday}, {d}. {month} {y}".format_map(fields) == "Montag, 4. Juli 2016"
+    ```
+    """
+    names = _NAMES[language]
+    fields = {
+        "weekday": names["weekdays"][day.weekday()],
+        "short_weekday": names["short_weekdays"][day.weekday()],
+        "month": names["months"][day.month - 1],
+        "short_month": names["short_months"][day.month - 1],
+        "nth": _ordinal(day.day, language),
+    }
+    spelled = fields.items()
+    return {
+        **{name.capitalize(): value.capitalize() for name, value in spelled},
+        **{name.upper(): value.upper() for name, value in spelled},
+        **{f"lower_{name}": value.lower() for name, value in spelled},
+        **fields,
+        "d": day.day,
+        "dd": f"{day.day:02}",
+        "m": day.month,
+        "mm": f"{day.month:02}",
+        "y": day.year,
+    }
+
+
+def _ordinal(number, language):
+    if language == "german":
+        return f"{number}."
+    if language == "french":
+        return "1er" if number == 1 else str(number)
+    suffix = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{'th' if number in (11, 12, 13) else suffix}"
+
+
+@functools.cache
+def _days_of_splits():
+    first = datetime.date(FIRST_YEAR, 1, 1)
+    num_days = (datetime.date(LAST_YEAR + 1, 1, 1) - first).days
+    days = [first + datetime.timedelta(days=offset) for offset in range(num_days)]
+    days = _shuffled(days, random.Random(_PARTITION_SEED))
+    held_out = round(_HELD_OUT_SHARE * num_days)
+    return {
+        "train": days[2 * held_out :],
+        "validation": days[:held_out],
+        "test": days[held_out : 2 * held_out],
+    }
+
+
+def _deck(items, generator):
+    """Deals all items in random order, then all of them again in another, without end."""
+    while True:
+        yield from _shuffled(items, generator)
+
+
+def _shuffled(items, generator):
+    # Of Python's generators only `random()` is promised never to change; `shuffle` and `sample` are not.
+    return sorted(items, key=lambda _: generator.random())

@@ -1,0 +1,106 @@
+"""Multi30k, task 1: 31,014 English image descriptions and their German translations."""
+
+import os
+import pathlib
+
+import keras
+
+from keras_attn.data.text_pairs import TextPairs, read_text_pairs
+
+FOLDER_VARIABLE = "KERAS_ATTN_DATA"
+LANGUAGES = ("en", "de")
+
+_ADDRESS = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"
+_FILE_STEMS = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
+_SHA256 = {
+    "train.en.gz": "d79cfa999dd4c51d2cb42499b6796d5a882c3a8a961923c25a898c90f8bbd56f",
+    "train.de.gz": "726e39b2fa9eb9ffb6dc763fb35a179f80fae06ffc5d28b6ace5faa883de28a6",
+    "val.en.gz": "14f7d25ddd868909a9213e361768460edcacdd6ab9d1e77b92560dc10c10dc28",
+    "val.de.gz": "f0cba2f995189cf5770f29a8a9a537a3ad3f51657ad873405082ff6863a5e75a",
+    "test_2016_flickr.en.gz": "611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9",
+    "test_2016_flickr.de.gz": "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8",
+}
+
+
+def multi30k_pairs(split, source_language="en", target_language="de", folder=None):
+    """Reads the raw sentence pairs of one split of Multi30k, from a folder or from the network.
+
+    A folder is read as it is, without a look at the network or at checksums. Without one, the files are
+    downloaded once from the public repository multi30k/dataset into Keras' cache (`~/.keras/datasets`) and checked
+    against their SHA-256. The dataset carries no licence file, which is why it is not part of this package: find
+    out whether your use of it is permitted.
+
+    Args:
+        split: `"train"` (29,000 pairs), `"validation"` (1,014) or `"test"` (`test_2016_flickr`, 1,000).
+        source_language: `"en"` or `"de"`.
+        target_language: The other one.
+        folder: Path of a folder with files named as in the repository (`train.en` or `train.en.gz`). Defaults to
+            the environment variable `KERAS_ATTN_DATA`; where that is unset or empty, the files are downloaded.
+
+    Returns:
+        `TextPairs`, in the order of the files.
+
+    Raises:
+        ValueError: If the split or a language is unknown, or if a file is not what `read_text_pairs` expects.
+        FileNotFoundError: If the folder lacks a file, or if the download fails.
+
+    Example:
+
+    ```python
+    import pathlib
+    import tempfile
+
+    from keras_attn.data import multi30k_pairs
+
+    folder = pathlib.Path(tempfile.mkdtemp())
+    (folder / "val.en").write_text("A dog runs.\\n", encoding="utf-8")
+    (folder / "val.de").write_text("Ein Hund rennt.\\n", encoding="utf-8")
+    assert multi30k_pairs("validation", folder=folder).targets == ["Ein Hund rennt."]
+    ```
+
+    Reference:
+        - Elliott, Frank, Sima'an and Specia, 2016, "Multi30K: Multilingual English-German Image Descriptions",
+          section 2.2 (arXiv:1605.00459).
+    """
+    if split not in _FILE_STEMS:
+        raise ValueError(f"`split` must be one of {', '.join(_FILE_STEMS)}. Received: split={split!r}.")
+    languages = (source_language, target_language)
+    if sorted(languages, key=str) != sorted(LANGUAGES):
+        raise ValueError(
+            f"`source_language` and `target_language` must be {' and '.join(LANGUAGES)}, in either order. "
+            f"Received: source_language={source_language!r}, target_language={target_language!r}."
+        )
+    folder = folder or os.environ.get(FOLDER_VARIABLE)
+    names = [f"{_FILE_STEMS[split]}.{language}" for language in languages]
+    files = [_find(name, folder) if folder else _download(f"{name}.gz") for name in names]
+    pairs = read_text_pairs(*files)
+    return TextPairs(pairs.sources, pairs.targets, name=f"multi30k {split} {'-'.join(languages)}")
+
+
+def _find(name, folder):
+    candidates = [pathlib.Path(folder) / name, pathlib.Path(folder) / f"{name}.gz"]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    raise FileNotFoundError(
+        f"Multi30k's `{name}` was not found. Looked for {' and '.join(map(str, candidates))}. Give the folder "
+        f"that holds it, or give none and unset {FOLDER_VARIABLE} to download it."
+    )
+
+
+def _download(name):
+    address = f"{_ADDRESS}/{name}"
+    try:
+        return keras.utils.get_file(
+            fname=name,
+            origin=address,
+            file_hash=_SHA256[name],
+            hash_algorithm="sha256",
+            cache_subdir="datasets/multi30k",
+        )
+    # `get_file` raises a bare `Exception` where an address does not answer.
+    except Exception as error:
+        raise FileNotFoundError(
+            f"Multi30k's `{name}` could not be downloaded ({error}). Download it by hand from {address} and give "
+            f"its folder, as `folder` or in the environment variable {FOLDER_VARIABLE}."
+        ) from error

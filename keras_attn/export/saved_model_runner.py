@@ -1,0 +1,558 @@
+"""Runs an exported SavedModel as TF Serving does: without TensorFlow's Python, and with XLA disabled.
+
+A SavedModel that answers in the process that exported it can still fail in a server, which has the C++ ops alone
+and refuses to compile with XLA unless it is started with a flag. This module finds that out. As a script it loads
+TensorFlow's C++ libraries from the installed wheel, drives them through the C API, and exchanges one line of JSON
+a request; `run_saved_model` starts that script from Python and returns its answers.
+
+The script needs the standard library, NumPy and the installed `tensorflow` (and `tensorflow_text`) wheels, none of
+whose Python it imports:
+
+```
+echo '{"inputs": {"inputs": ["4th of July 2016", {"b64": "/w=="}]}}' |
+    python keras_attn/export/saved_model_runner.py saved_models/dates/1
+```
+
+A request names a `signature` (`serving_default` if it names none) and the signature's `inputs`, nested lists whose
+dtype and rank come from the signature. The answer is `{"outputs": {name: nested lists}}` or `{"error": "..."}`.
+Bytes that are not UTF-8 are written `{"b64": "..."}` on both sides, as in TF Serving's REST API.
+
+Reference: tensorflow/c/c_api.h, tensorflow/core/protobuf/meta_graph.proto.
+"""
+
+import base64
+import contextlib
+import ctypes
+import dataclasses
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+
+# TensorFlow's DataType numbers (types.proto). Strings are NumPy object arrays of bytes.
+_DTYPES = {
+    1: np.dtype("float32"),
+    3: np.dtype("int32"),
+    7: np.dtype(object),
+    9: np.dtype("int64"),
+    10: np.dtype(bool),
+}
+_DTYPE_NUMBERS = {dtype: number for number, dtype in _DTYPES.items()}
+
+# What NumPy makes of a JSON list that may be fed: integers pass for floats, nothing is cut or guessed.
+_ACCEPTED_KINDS = {"float32": "iuf", "int32": "iu", "int64": "iu", "bool": "b"}
+
+_TSTRING_BYTES = 24  # sizeof(TF_TString), tensorflow/core/platform/ctstring_internal.h
+
+_UNWANTED_PACKAGES = {"tensorflow", "tensorflow_text", "keras", "keras_attn"}
+
+
+def run_saved_model(folder, requests, timeout=120):
+    """Answers `requests` with an exported SavedModel in a process without TensorFlow's Python and without XLA.
+
+    Unlike `tf.saved_model.load`, which runs in a process where every op and XLA are at hand, this shows what a stock
+    TF Serving answers.
+
+    Args:
+        folder: Path of a version folder, the one that holds `saved_model.pb`.
+        requests: List of dicts `{"signature": str, "inputs": {name: nested lists}}`, `signature` being
+            `"serving_default"` where it is left out. Bytes that are not UTF-8 are given as `{"b64": str}`.
+        timeout: Seconds that loading the model and all the answers may take together.
+
+    Returns:
+        A list of as many dicts as `requests`, in their order: `{"outputs": {name: nested lists}}`, or
+        `{"error": message}` for a request that failed.
+
+    Raises:
+        RuntimeError: If the process dies, with what it wrote to stderr.
+        subprocess.TimeoutExpired: If it takes longer than `timeout`.
+
+    Example:
+
+    ```
+    answers = run_saved_model("saved_models/dates/1", [{"inputs": {"inputs": ["4th of July 2016"]}}])
+    print(answers[0]["outputs"]["outputs"])  # ["2016-07-04"]
+    ```
+    """
+    # -P keeps this folder off the child's path: its neighbours are modules of keras_attn, not of the child.
+    command = [sys.executable, "-P", str(pathlib.Path(__file__).resolve()), os.fspath(folder)]
+    lines = "".join(json.dumps(request) + "\n" for request in requests)
+    child = subprocess.run(command, input=lines.encode(), capture_output=True, timeout=timeout)
+    if child.returncode:
+        stderr = child.stderr.decode(errors="replace")
+        raise RuntimeError(
+            f"The process that runs {folder} ended with code {child.returncode}. It wrote:\n{stderr}"
+        )
+    return [json.loads(line) for line in child.stdout.splitlines()]
+
+
+class TensorFlowError(RuntimeError):
+    """What TensorFlow's C API reported in a `TF_Status`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorInfo:
+    """A tensor of a signature: its name in the graph, its `DataType` number, its shape (None where unknown)."""
+
+    name: str
+    dtype_number: int
+    shape: tuple | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Signature:
+    """The inputs and outputs of one exported function, by name."""
+
+    inputs: dict
+    outputs: dict
+
+
+class CApi:
+    """The part of TensorFlow's C API that it takes to run a SavedModel, with NumPy arrays for tensors.
+
+    Loading it links the ops of TensorFlow Text, as the server does, and disables XLA in this process for good.
+
+    Raises:
+        TensorFlowError: If TensorFlow is not installed, or a library of ops does not load.
+    """
+
+    def __init__(self):
+        folder = _package_folder("tensorflow")
+        if folder is None:
+            raise TensorFlowError("TensorFlow must be installed to run a SavedModel: pip install tensorflow")
+        for name in ("tensorflow_framework", "tensorflow_cc"):
+            # Global: the libraries of ops find TensorFlow's symbols through the process.
+            self.functions = ctypes.CDLL(str(folder / _library_name(name)), mode=ctypes.RTLD_GLOBAL)
+        for name, (result, *arguments) in _PROTOTYPES.items():
+            function = getattr(self.functions, name)
+            function.restype, function.argtypes = result, arguments
+        self._load_text_ops()
+        # tensorflow::DisableXlaCompilation(), which the server calls unless a flag enables XLA.
+        self.functions["_ZN10tensorflow21DisableXlaCompilationEv"]()
+
+    def _load_text_ops(self):
+        folder = _package_folder("tensorflow_text")
+        libraries = sorted((folder / "python" / "ops").glob("_*.so")) if folder else []
+        for library in libraries:
+            self.checked("TF_LoadLibrary", os.fsencode(library))
+
+    def checked(self, name, *arguments):
+        """Calls a function whose last argument is a `TF_Status` and raises what that says."""
+        status = self.functions.TF_NewStatus()
+        try:
+            result = getattr(self.functions, name)(*arguments, status)
+            if self.functions.TF_GetCode(status):
+                raise TensorFlowError(self.functions.TF_Message(status).decode(errors="replace"))
+            return result
+        finally:
+            self.functions.TF_DeleteStatus(status)
+
+    def new_tensor(self, array):
+        """Makes a TF_Tensor of an array; it views the array's strings, so the array must outlive it."""
+        itemsize = _TSTRING_BYTES if array.dtype.hasobject else array.itemsize
+        number = _DTYPE_NUMBERS[array.dtype]
+        dims = (ctypes.c_int64 * array.ndim)(*array.shape)
+        tensor = self.functions.TF_AllocateTensor(number, dims, array.ndim, array.size * itemsize)
+        address = self.functions.TF_TensorData(tensor)
+        if not array.dtype.hasobject:
+            ctypes.memmove(address, np.ascontiguousarray(array).ctypes.data, array.nbytes)
+            return tensor
+        for index, value in enumerate(array.flat):
+            tstring = address + index * _TSTRING_BYTES
+            self.functions.TF_StringInit(tstring)
+            self.functions.TF_StringAssignView(tstring, value, len(value))
+        return tensor
+
+    def read_tensor(self, tensor):
+        """Copies a TF_Tensor into an array."""
+        number = self.functions.TF_TensorType(tensor)
+        if number not in _DTYPES:
+            raise ValueError(
+                f"An output must have a dtype among {_known_dtypes()}. Received: DataType {number}."
+            )
+        shape = [self.functions.TF_Dim(tensor, axis) for axis in range(self.functions.TF_NumDims(tensor))]
+        array = np.empty(shape, _DTYPES[number])
+        address = self.functions.TF_TensorData(tensor)
+        if not array.dtype.hasobject:
+            ctypes.memmove(array.ctypes.data, address, array.nbytes)
+            return array
+        for index in range(array.size):
+            tstring = address + index * _TSTRING_BYTES
+            size = self.functions.TF_StringGetSize(tstring)
+            array.flat[index] = ctypes.string_at(self.functions.TF_StringGetDataPointer(tstring), size)
+        return array
+
+
+class SavedModel:
+    """A SavedModel in a session, run by signature.
+
+    Args:
+        api: A `CApi`.
+        folder: Path of the folder that holds `saved_model.pb`.
+
+    Raises:
+        TensorFlowError: If the folder holds no SavedModel that loads.
+
+    Example:
+
+    ```
+    with contextlib.closing(SavedModel(CApi(), "saved_models/dates/1")) as model:
+        print(model.run("serving_default", {"inputs": ["4th of July 2016"]}))
+    ```
+    """
+
+    def __init__(self, api, folder):
+        self._api = api
+        functions = api.functions
+        self._graph = functions.TF_NewGraph()
+        options, meta_graph = functions.TF_NewSessionOptions(), functions.TF_NewBuffer()
+        try:
+            tags = (ctypes.c_char_p * 1)(b"serve")
+            source, result = (os.fsencode(folder), tags, 1), (self._graph, meta_graph)
+            self._session = api.checked("TF_LoadSessionFromSavedModel", options, None, *source, *result)
+            serialised = ctypes.string_at(meta_graph.contents.data, meta_graph.contents.length)
+            self.signatures = read_signatures(serialised)
+        except TensorFlowError:
+            functions.TF_DeleteGraph(self._graph)
+            raise
+        finally:
+            functions.TF_DeleteBuffer(meta_graph)
+            functions.TF_DeleteSessionOptions(options)
+
+    def close(self):
+        """Frees the session and the graph; the object is of no use afterwards."""
+        self._api.checked("TF_CloseSession", self._session)
+        self._api.checked("TF_DeleteSession", self._session)
+        self._api.functions.TF_DeleteGraph(self._graph)
+
+    def run(self, signature_name, inputs):
+        """Runs one signature.
+
+        Args:
+            signature_name: Name of an exported signature.
+            inputs: Dict of nested lists (strings as str or `{"b64": str}`), one for every input of the signature.
+
+        Returns:
+            A dict of arrays, one for every output of the signature: float32, int32, int64, bool, or object arrays
+            of bytes.
+
+        Raises:
+            ValueError: If the signature is unknown, or the inputs are not the signature's in name, dtype or shape.
+            TensorFlowError: If the graph fails.
+        """
+        if signature_name not in self.signatures:
+            known = sorted(self.signatures)
+            raise ValueError(f"`signature` must be one of {known}. Received: signature={signature_name!r}.")
+        signature = self.signatures[signature_name]
+        if set(inputs) != set(signature.inputs):
+            expected, received = sorted(signature.inputs), sorted(inputs)
+            raise ValueError(
+                f"`inputs` of {signature_name!r} must be exactly {expected}. Received: {received}."
+            )
+        arrays = [to_array(name, inputs[name], info) for name, info in signature.inputs.items()]
+        results = self._run_graph(signature.inputs.values(), arrays, signature.outputs.values())
+        return dict(zip(signature.outputs, results, strict=True))
+
+    def _run_graph(self, input_infos, arrays, output_infos):
+        feeds, fetches = self._endpoints(input_infos), self._endpoints(output_infos)
+        results = (ctypes.c_void_p * len(fetches))()
+        delete = self._api.functions.TF_DeleteTensor
+        with contextlib.ExitStack() as stack:
+            tensors = (ctypes.c_void_p * len(feeds))()
+            for index, array in enumerate(arrays):
+                tensors[index] = self._api.new_tensor(array)
+                stack.callback(delete, tensors[index])
+            inputs, outputs, targets = (
+                (feeds, tensors, len(feeds)),
+                (fetches, results, len(fetches)),
+                (None, 0),
+            )
+            self._api.checked("TF_SessionRun", self._session, None, *inputs, *outputs, *targets, None)
+            for tensor in results:
+                stack.callback(delete, tensor)
+            return [self._api.read_tensor(tensor) for tensor in results]
+
+    def _endpoints(self, infos):
+        endpoints = (_Output * len(infos))()
+        for endpoint, info in zip(endpoints, infos, strict=True):
+            operation, _, index = info.name.rpartition(":")
+            endpoint.operation = self._api.functions.TF_GraphOperationByName(self._graph, operation.encode())
+            if not endpoint.operation:
+                raise ValueError(f"A signature must be made of dense tensors of its graph. Received: {info}.")
+            endpoint.index = int(index)
+        return endpoints
+
+
+def to_array(name, values, info):
+    """Makes the array that a signature's input takes of nested lists.
+
+    Nothing is converted silently: 1.5 is no integer and "1" is no number.
+
+    Args:
+        name: Name of the input, for messages.
+        values: Nested lists of numbers, of booleans, or of str and `{"b64": str}`.
+        info: `TensorInfo` of the input.
+
+    Returns:
+        An array of the signature's dtype and rank; `[]` gives an empty batch.
+
+    Raises:
+        ValueError: If the values are not of the signature's dtype or shape.
+    """
+    if info.dtype_number not in _DTYPES:
+        raise ValueError(
+            f"`{name}` must have a dtype among {_known_dtypes()}. Received: DataType {info.dtype_number}."
+        )
+    dtype = _DTYPES[info.dtype_number]
+    array = _string_array(name, values) if dtype.hasobject else _number_array(name, values, dtype)
+    if info.shape is None:
+        return array
+    if not array.size and array.ndim < len(info.shape):
+        array = array.reshape(array.shape + tuple(size or 0 for size in info.shape[array.ndim :]))
+    fits = array.ndim == len(info.shape)
+    fits = fits and all(want in (None, got) for want, got in zip(info.shape, array.shape, strict=True))
+    if not fits:
+        raise ValueError(f"`{name}` must have shape {info.shape}. Received: shape {array.shape}.")
+    return array
+
+
+def _number_array(name, values, dtype):
+    try:
+        array = np.array(values)
+    except ValueError as error:
+        raise ValueError(f"`{name}` must be nested lists of equal lengths. Received: {error}") from error
+    if not array.size:
+        return array.astype(dtype)
+    if array.dtype.kind not in _ACCEPTED_KINDS[dtype.name]:
+        raise ValueError(
+            f"`{name}` must hold {dtype} values. Received: {type(array.item(0)).__name__} values."
+        )
+    converted = array.astype(dtype)
+    if dtype.kind == "i" and not np.array_equal(converted, array):
+        raise ValueError(
+            f"`{name}` must hold values that fit {dtype}. Received: from {array.min()} to {array.max()}."
+        )
+    return converted
+
+
+def _string_array(name, values):
+    array = np.array(values, dtype=object)
+    for index, value in enumerate(array.flat):
+        array.flat[index] = _to_bytes(name, value)
+    return array
+
+
+def _to_bytes(name, value):
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, dict) and set(value) == {"b64"} and isinstance(value["b64"], str):
+        return base64.b64decode(value["b64"], validate=True)
+    raise ValueError(
+        f'`{name}` must be nested lists of str or {{"b64": str}}, of equal lengths. Received: {value!r}.'
+    )
+
+
+def _to_json(array):
+    if array.dtype.hasobject:
+        texts = np.empty(array.shape, object)
+        for index, value in enumerate(array.flat):
+            texts.flat[index] = _to_text(value)
+        array = texts
+    return array.tolist()
+
+
+def _to_text(value):
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"b64": base64.b64encode(value).decode("ascii")}
+
+
+def read_signatures(meta_graph):
+    """Reads the signatures out of a serialised `MetaGraphDef`.
+
+    The wire format is read here because the classes generated from meta_graph.proto come with TensorFlow's Python.
+
+    Args:
+        meta_graph: bytes of the message.
+
+    Returns:
+        Dict from name to `Signature`.
+    """
+    entries = (_map_entry(value) for field, value in _fields(meta_graph) if field == 5)
+    # SavedModels keep their initialisation op in a signature of its own, which is not for clients.
+    return {name: _signature(value) for name, value in entries if not name.startswith("__saved_model")}
+
+
+def _signature(message):
+    tensors = {1: {}, 2: {}}  # the field numbers of inputs and outputs
+    for field, value in _fields(message):
+        if field in tensors:
+            name, info = _map_entry(value)
+            tensors[field][name] = _tensor_info(info)
+    return Signature(*(dict(sorted(named.items())) for named in tensors.values()))
+
+
+def _tensor_info(message):
+    fields = dict(_fields(message))
+    return TensorInfo(bytes(fields.get(1, b"")).decode(), fields.get(2, 0), _shape(fields.get(3, b"")))
+
+
+def _shape(message):
+    fields = list(_fields(message))
+    if any(field == 3 and value for field, value in fields):  # unknown_rank
+        return None
+    sizes = [dict(_fields(value)).get(1, 0) for field, value in fields if field == 2]
+    # An unknown size is -1, which a varint holds as its 64-bit two's complement.
+    return tuple(None if size >= 1 << 63 else size for size in sizes)
+
+
+def _map_entry(message):
+    fields = dict(_fields(message))
+    return bytes(fields.get(1, b"")).decode(), fields.get(2, b"")
+
+
+def _fields(message):
+    """Yields the (field number, value) pairs of a protocol buffer: an int for a varint, a view of the bytes else."""
+    message = memoryview(message)
+    position = 0
+    while position < len(message):
+        key, position = _varint(message, position)
+        wire_type = key & 7
+        if wire_type == 0:
+            value, position = _varint(message, position)
+        else:
+            size = {1: 8, 5: 4}.get(wire_type)
+            if size is None:
+                size, position = _varint(message, position)
+            value = message[position : position + size]
+            position += size
+        yield key >> 3, value
+
+
+def _varint(message, position):
+    value = shift = 0
+    while True:
+        byte = message[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return value, position
+
+
+class _Buffer(ctypes.Structure):
+    _fields_ = (("data", ctypes.c_void_p), ("length", ctypes.c_size_t), ("deallocator", ctypes.c_void_p))
+
+
+class _Output(ctypes.Structure):
+    _fields_ = (("operation", ctypes.c_void_p), ("index", ctypes.c_int))
+
+
+_POINTER, _TEXT, _INT, _SIZE = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_size_t
+_DIMS, _TEXTS, _POINTERS = ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(_TEXT), ctypes.POINTER(_POINTER)
+_BUFFER, _OUTPUTS = ctypes.POINTER(_Buffer), ctypes.POINTER(_Output)
+
+# name: (result, *arguments), from c_api.h, tf_tensor.h and tf_tstring.h
+_PROTOTYPES = {
+    "TF_NewStatus": (_POINTER,),
+    "TF_GetCode": (_INT, _POINTER),
+    "TF_Message": (_TEXT, _POINTER),
+    "TF_DeleteStatus": (None, _POINTER),
+    "TF_LoadLibrary": (_POINTER, _TEXT, _POINTER),
+    "TF_NewGraph": (_POINTER,),
+    "TF_DeleteGraph": (None, _POINTER),
+    "TF_GraphOperationByName": (_POINTER, _POINTER, _TEXT),
+    "TF_NewSessionOptions": (_POINTER,),
+    "TF_DeleteSessionOptions": (None, _POINTER),
+    "TF_NewBuffer": (_BUFFER,),
+    "TF_DeleteBuffer": (None, _BUFFER),
+    "TF_LoadSessionFromSavedModel": (
+        *(_POINTER, _POINTER, _BUFFER, _TEXT, _TEXTS, _INT, _POINTER, _BUFFER, _POINTER),
+    ),
+    "TF_SessionRun": (
+        *(None, _POINTER, _BUFFER, _OUTPUTS, _POINTERS, _INT, _OUTPUTS, _POINTERS, _INT),
+        *(_POINTERS, _INT, _BUFFER, _POINTER),
+    ),
+    "TF_CloseSession": (None, _POINTER, _POINTER),
+    "TF_DeleteSession": (None, _POINTER, _POINTER),
+    "TF_AllocateTensor": (_POINTER, _INT, _DIMS, _INT, _SIZE),
+    "TF_DeleteTensor": (None, _POINTER),
+    "TF_TensorType": (_INT, _POINTER),
+    "TF_NumDims": (_INT, _POINTER),
+    "TF_Dim": (ctypes.c_int64, _POINTER, _INT),
+    "TF_TensorData": (_POINTER, _POINTER),
+    "TF_StringInit": (None, _POINTER),
+    "TF_StringAssignView": (None, _POINTER, _TEXT, _SIZE),
+    "TF_StringGetSize": (_SIZE, _POINTER),
+    "TF_StringGetDataPointer": (_POINTER, _POINTER),
+}
+
+
+def _library_name(name):
+    return f"lib{name}.2.dylib" if sys.platform == "darwin" else f"lib{name}.so.2"
+
+
+def _package_folder(name):
+    """Finds an installed package without importing it; None where it is not installed."""
+    spec = importlib.util.find_spec(name)
+    return pathlib.Path(spec.submodule_search_locations[0]) if spec else None
+
+
+def _known_dtypes():
+    return ["string" if dtype.hasobject else dtype.name for dtype in _DTYPES.values()]
+
+
+def _is_request(request):
+    if not isinstance(request, dict):
+        return False
+    return isinstance(request.get("inputs"), dict) and isinstance(request.get("signature", ""), str)
+
+
+def _answer(model, line):
+    """Answers one line; whatever is wrong with a request is its answer, so that the next one is served."""
+    try:
+        request = json.loads(line.decode())
+        if not _is_request(request):
+            raise ValueError(
+                f'A request must be {{"signature": str, "inputs": {{name: values}}}}. Received: {request!r}'
+            )
+        outputs = model.run(request.get("signature", "serving_default"), request["inputs"])
+        return {"outputs": {name: _to_json(array) for name, array in outputs.items()}}
+    except (ValueError, RuntimeError) as error:
+        return {"error": str(error)}
+
+
+def _serve(folder, requests, answers):
+    try:
+        model = SavedModel(CApi(), folder)
+    except TensorFlowError as error:
+        raise SystemExit(f"Cannot load a SavedModel from {folder}: {error}") from None
+    with contextlib.closing(model):
+        for line in requests:
+            print(json.dumps(_answer(model, line)), file=answers, flush=True)
+    imported = _UNWANTED_PACKAGES & {name.partition(".")[0] for name in sys.modules}
+    if imported:
+        raise SystemExit(
+            f"A server has none of TensorFlow's Python, and this process imported {sorted(imported)}."
+        )
+
+
+def _main(arguments):
+    if len(arguments) != 1:
+        raise SystemExit(
+            "usage: saved_model_runner.py FOLDER  (the version folder, which holds saved_model.pb)"
+        )
+    # A graph that prints to the standard output must not write between the answers.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    with answers:
+        _serve(arguments[0], sys.stdin.buffer, answers)
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1:])

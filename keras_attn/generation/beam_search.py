@@ -1,0 +1,209 @@
+import collections
+
+from keras import ops
+
+from keras_attn.generation.decode import cache_length, decode
+
+# The log-probability of what cannot be chosen; finite, so that sums of it stay comparable.
+_IMPOSSIBLE = -1e30
+
+Hypotheses = collections.namedtuple("Hypotheses", ["token_ids", "scores"])
+Hypotheses.__doc__ = """What a search found, best first.
+
+token_ids: int32 (B, n, L): the tokens after START, END included, then pads.
+scores: float32 (B, n): log-probability / length ** length_penalty; -inf where there was no n-th hypothesis.
+"""
+
+_Beams = collections.namedtuple("_Beams", ["token_ids", "log_probs", "sequences", "ancestors"])
+_Finished = collections.namedtuple("_Finished", ["sequences", "scores"])
+_State = collections.namedtuple("_State", ["beams", "finished", "done"])
+
+
+def beam_search(
+    step,
+    make_cache,
+    batch_size,
+    max_length,
+    start_token_id,
+    end_token_id,
+    num_beams=1,
+    length_penalty=1.0,
+    pad_token_id=0,
+):
+    """Beam search whose scores mean what they say; greedy search with `num_beams=1`.
+
+    A hypothesis is finished when END is among the `num_beams` best continuations of its row; it leaves the beam with
+    its score, log-probability / length ** length_penalty with END counted, and nothing changes that score
+    afterwards. A row is done when it has `num_beams` finished hypotheses and none of its live ones scores better;
+    it then stays as it is, whatever the other rows do. At `max_length` the live hypotheses of rows that are not done
+    count as finished, without END. Differs from KerasHub's `BeamSampler`, which goes on extending finished beams.
+
+    The beams of a row are query positions over one shared cache: step i fills `num_beams` slots, and instead of
+    moving keys and values when beams change places, each beam keeps the slots of its ancestors, as a mask.
+
+    Args:
+        step: Function (token_ids, index, cache, attention_mask) -> (logits, cache): int32 (B, K) tokens, all at
+            position `index`; the slot of beam k is `index * K + k`; boolean (B, K, slots), True at slots that a beam
+            may attend to; float (B, K, V) logits.
+        make_cache: Function (slots) -> a tuple of key/value cache pairs.
+        batch_size: Integer, or integer scalar tensor.
+        max_length: Integer, the most tokens of an answer, END included.
+        start_token_id, end_token_id, pad_token_id: Integers.
+        num_beams: Integer K.
+        length_penalty: Float; 0 compares plain log-probabilities, 1 their mean per token.
+
+    Returns:
+        `Hypotheses`: token ids int32 (B, K, max_length) and scores float32 (B, K), best first.
+
+    Raises:
+        ValueError: if `num_beams` or `max_length` is not positive.
+
+    Reference: [Wu et al., 2016](https://arxiv.org/abs/1609.08144), section 7, with fairseq's length normalisation.
+    """
+    for name, value in (("num_beams", num_beams), ("max_length", max_length)):
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value}.")
+    search = _BeamSearch(step, batch_size, max_length, end_token_id, num_beams, length_penalty, pad_token_id)
+    state, num_steps = decode(
+        search.advance,
+        lambda state: ops.all(state.done),
+        search.start(start_token_id),
+        make_cache(cache_length(max_length) * num_beams),
+        max_length,
+        slots_per_step=num_beams,
+    )
+    return search.finish(state, num_steps)
+
+
+class _BeamSearch:
+    def __init__(self, step, batch_size, max_length, end_token_id, num_beams, length_penalty, pad_token_id):
+        self.step = step
+        self.batch_size = batch_size
+        self.max_length = max_length
+        self.end_token_id = end_token_id
+        self.num_beams = num_beams
+        self.length_penalty = length_penalty
+        self.pad_token_id = pad_token_id
+
+    def start(self, start_token_id):
+        rows, beams, length = self.batch_size, self.num_beams, self.max_length
+        # All beams start alike: only the first may be continued, or the row would hold copies of one hypothesis.
+        first = ops.where(ops.arange(beams) == 0, 0.0, _IMPOSSIBLE)
+        return _State(
+            _Beams(
+                token_ids=ops.full((rows, beams), start_token_id, dtype="int32"),
+                log_probs=ops.zeros((rows, beams), dtype="float32") + first,
+                sequences=ops.full((rows, beams, length), self.pad_token_id, dtype="int32"),
+                ancestors=ops.zeros((rows, beams, length), dtype="int32"),
+            ),
+            _Finished(
+                sequences=ops.full((rows, beams, length), self.pad_token_id, dtype="int32"),
+                scores=ops.full((rows, beams), _IMPOSSIBLE, dtype="float32"),
+            ),
+            done=ops.zeros((rows,), dtype="bool"),
+        )
+
+    def advance(self, index, state, cache):
+        beams, finished, done = state
+        beams = beams._replace(
+            ancestors=self._put(beams.ancestors, index, ops.arange(self.num_beams, dtype="int32"))
+        )
+        logits, cache = self.step(
+            beams.token_ids, index, cache, self._slot_mask(beams.ancestors, index, cache)
+        )
+        log_probs, parents, token_ids = self._candidates(logits, beams.log_probs)
+        sequences = self._put(self._gather(beams.sequences, parents), index, token_ids)
+
+        ends = token_ids == self.end_token_id
+        finished = self._finish_ended(finished, sequences, log_probs, ends, done, index)
+        log_probs, live = _top_k(ops.where(ends, _IMPOSSIBLE, log_probs), self.num_beams)
+        beams = _Beams(
+            token_ids=ops.take_along_axis(token_ids, live, axis=-1),
+            log_probs=log_probs,
+            sequences=self._gather(sequences, live),
+            ancestors=self._gather(beams.ancestors, ops.take_along_axis(parents, live, axis=-1)),
+        )
+        return _State(beams, finished, self._is_done(beams, finished, done, index)), cache
+
+    def finish(self, state, num_steps):
+        """The finished hypotheses, and the live ones of rows that ran into `max_length`."""
+        beams, finished, done = state
+        scores = ops.where(ops.expand_dims(done, -1), _IMPOSSIBLE, self._score(beams.log_probs, num_steps))
+        finished = self._merge(finished, beams.sequences, scores)
+        possible = _is_possible(finished.scores)
+        return Hypotheses(
+            ops.where(ops.expand_dims(possible, -1), finished.sequences, self.pad_token_id),
+            ops.where(possible, finished.scores, -float("inf")),
+        )
+
+    def _candidates(self, logits, log_probs):
+        """The best continuations of each row, best first: log-probability, parent beam and token, each (B, n).
+
+        Twice as many as beams, so that enough are left when some of them end.
+        """
+        logits = ops.cast(logits, "float32")
+        count = 1 if self.num_beams == 1 else 2 * self.num_beams
+        per_beam = min(count, logits.shape[-1])
+        best, token_ids = _top_k(logits, per_beam)
+        totals = ops.expand_dims(log_probs, -1) + best - ops.logsumexp(logits, axis=-1, keepdims=True)
+        flat = (self.batch_size, self.num_beams * per_beam)
+        totals, chosen = _top_k(ops.reshape(totals, flat), min(count, flat[1]))
+        totals = ops.where(_is_possible(totals), totals, _IMPOSSIBLE)
+        return totals, chosen // per_beam, ops.take_along_axis(ops.reshape(token_ids, flat), chosen, axis=-1)
+
+    def _finish_ended(self, finished, sequences, log_probs, ends, done, index):
+        """Candidates that end, and are among the `num_beams` best, join the finished hypotheses."""
+        ends, log_probs, sequences = (x[:, : self.num_beams] for x in (ends, log_probs, sequences))
+        joins = ops.logical_and(ends, ops.logical_not(ops.expand_dims(done, -1)))
+        return self._merge(
+            finished, sequences, ops.where(joins, self._score(log_probs, index + 1), _IMPOSSIBLE)
+        )
+
+    def _merge(self, finished, sequences, scores):
+        scores, kept = _top_k(ops.concatenate([finished.scores, scores], axis=1), self.num_beams)
+        return _Finished(self._gather(ops.concatenate([finished.sequences, sequences], axis=1), kept), scores)
+
+    def _is_done(self, beams, finished, done, index):
+        worst_finished = finished.scores[:, -1]
+        best_live = beams.log_probs[:, 0]
+        beaten = ops.logical_and(
+            _is_possible(worst_finished), self._score(best_live, index + 1) <= worst_finished
+        )
+        return ops.logical_or(done, ops.logical_or(beaten, ops.logical_not(_is_possible(best_live))))
+
+    def _score(self, log_probs, length):
+        score = log_probs / ops.cast(length, "float32") ** self.length_penalty
+        return ops.where(_is_possible(log_probs), score, _IMPOSSIBLE)
+
+    def _slot_mask(self, ancestors, index, cache):
+        """(B, K, slots): True at the slots that a beam's own history fills."""
+        slots = cache[0][0].shape[-2]
+        steps = ops.arange(slots // self.num_beams)
+        written = ops.expand_dims(steps <= index, -1)
+        own = ops.expand_dims(ancestors[:, :, : slots // self.num_beams], -1) == ops.arange(self.num_beams)
+        return ops.reshape(ops.logical_and(own, written), (self.batch_size, self.num_beams, slots))
+
+    def _put(self, sequences, index, values):
+        """`sequences` (B, n, L) with `values` (B, n) or (n,) at place `index`."""
+        return ops.where(ops.arange(self.max_length) == index, ops.expand_dims(values, -1), sequences)
+
+    def _gather(self, x, beams):
+        """Rows `beams` (B, m) along axis 1 of `x` (B, n, L)."""
+        if x.shape[1] == 1 and beams.shape[1] == 1:
+            return x
+        first = ops.expand_dims(ops.arange(self.batch_size, dtype="int32") * x.shape[1], -1)
+        flat = ops.reshape(x, (self.batch_size * x.shape[1], x.shape[2]))
+        gathered = ops.take(flat, ops.reshape(ops.cast(beams, "int32") + first, (-1,)), axis=0)
+        return ops.reshape(gathered, (self.batch_size, beams.shape[1], x.shape[2]))
+
+
+def _top_k(x, k):
+    if k > 1:
+        values, indices = ops.top_k(x, k)
+        return values, ops.cast(indices, "int32")
+    indices = ops.cast(ops.argmax(x, axis=-1, keepdims=True), "int32")
+    return ops.max(x, axis=-1, keepdims=True), indices
+
+
+def _is_possible(log_probs):
+    return log_probs > _IMPOSSIBLE / 2

@@ -1,0 +1,99 @@
+import keras
+from keras import ops
+
+from keras_attn.ops import concrete_values, padding_mask
+
+
+@keras.saving.register_keras_serializable(package="keras_attn")
+class TokenEmbedding(keras.layers.ReversibleEmbedding):
+    """Token ids to vectors scaled by sqrt(D), and back to logits with the same weights.
+
+    `keras.layers.ReversibleEmbedding` with the Transformer's scaling and initial spread: weights are drawn with a
+    standard deviation of D ** -0.5, so that the scaled vectors have unit variance and the tied output starts with
+    small logits. Ids outside the vocabulary raise when they can be seen (eagerly); inside a compiled graph they are
+    clamped to the nearest id.
+
+    Args:
+        vocabulary_size: Integer V.
+        hidden_dim: Integer D.
+        scale: Boolean, whether vectors are multiplied by sqrt(D).
+        tie_weights: Boolean, whether `reverse=True` uses the transposed embeddings or weights of its own.
+        embeddings_initializer: Initializer. Defaults to a normal distribution of standard deviation D ** -0.5.
+        mask_zero: Boolean, whether Keras' implicit mask is attached where ids are 0.
+
+    Call arguments:
+        inputs: Integers (B, T); with `reverse=True`, floats (B, T, D).
+        reverse: Boolean, whether to project back onto the vocabulary.
+
+    Returns:
+        Floats (B, T, D); with `reverse=True`, logits (B, T, V).
+
+    Raises:
+        ValueError: for ids outside [0, V), when called eagerly.
+
+    Example:
+
+    ```python
+    embedding = keras_attn.layers.TokenEmbedding(vocabulary_size=100, hidden_dim=16)
+    x = embedding(np.array([[5, 7, 0]]))
+    logits = embedding(x, reverse=True)  # (1, 3, 100)
+    ```
+
+    References: [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.4;
+    [Press and Wolf, 2016](https://arxiv.org/abs/1608.05859).
+    """
+
+    def __init__(
+        self,
+        vocabulary_size,
+        hidden_dim,
+        scale=True,
+        tie_weights=True,
+        embeddings_initializer=None,
+        mask_zero=False,
+        **kwargs,
+    ):
+        super().__init__(
+            vocabulary_size,
+            hidden_dim,
+            tie_weights=tie_weights,
+            embeddings_initializer=embeddings_initializer
+            or keras.initializers.RandomNormal(stddev=hidden_dim**-0.5),
+            mask_zero=mask_zero,
+            **kwargs,
+        )
+        self.vocabulary_size = vocabulary_size
+        self.hidden_dim = hidden_dim
+        self.scale = scale
+
+    def call(self, inputs, reverse=False):
+        if reverse:
+            return super().call(inputs, reverse=True)
+        _check_token_ids(inputs, self.vocabulary_size)
+        vectors = super().call(ops.clip(ops.cast(inputs, "int32"), 0, self.vocabulary_size - 1))
+        return vectors * ops.cast(self.hidden_dim**0.5, vectors.dtype) if self.scale else vectors
+
+    def compute_mask(self, inputs, mask=None):
+        is_ids = "int" in keras.backend.standardize_dtype(inputs.dtype)
+        return padding_mask(inputs) if self.mask_zero and is_ids else mask
+
+    def get_config(self):
+        config = super().get_config()
+        for name in ("input_dim", "output_dim"):
+            del config[name]
+        return {
+            **config,
+            "vocabulary_size": self.vocabulary_size,
+            "hidden_dim": self.hidden_dim,
+            "scale": self.scale,
+        }
+
+
+def _check_token_ids(token_ids, vocabulary_size):
+    values = concrete_values(token_ids)
+    if values is not None and values.size and (values.min() < 0 or values.max() >= vocabulary_size):
+        wrong = values[(values < 0) | (values >= vocabulary_size)]
+        raise ValueError(
+            f"Token ids must lie in [0, {vocabulary_size}). Received: {int(wrong[0])}"
+            + (f" and {wrong.size - 1} more." if wrong.size > 1 else ".")
+        )

@@ -1,0 +1,131 @@
+import keras
+from keras import ops
+
+from keras_attn.ops import concrete_values, sinusoidal_encoding
+
+
+@keras.saving.register_keras_serializable(package="keras_attn")
+class SinusoidalPositionEncoding(keras.layers.Layer):
+    """The Transformer's fixed sines and cosines, to be added to a sequence.
+
+    Sines stand in the even channels and cosines in the odd ones, as in the paper. Angles are computed in float32
+    under every dtype policy.
+
+    Args:
+        max_wavelength: Float, the longest wavelength in units of 2 pi positions.
+
+    Call arguments:
+        inputs: Floats (B, T, D).
+        start_index: Integer, the position of the first time step.
+        positions: Integers (T,) or (B, T) that replace 0, 1, 2, ...
+
+    Returns:
+        Floats (T, D), or (B, T, D) for positions (B, T), in the compute dtype; add them to `inputs`.
+
+    Example:
+
+    ```python
+    x = keras.random.normal((2, 5, 16))
+    x = x + keras_attn.layers.SinusoidalPositionEncoding()(x)
+    ```
+
+    Reference: [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.5.
+    """
+
+    def __init__(self, max_wavelength=10000, **kwargs):
+        super().__init__(**kwargs)
+        self.max_wavelength = max_wavelength
+        self.supports_masking = True
+
+    def build(self, input_shape):
+        pass
+
+    def call(self, inputs, start_index=0, positions=None):
+        positions = _positions(inputs, start_index, positions)
+        encoding = sinusoidal_encoding(positions, inputs.shape[-1], self.max_wavelength)
+        return ops.cast(encoding, self.compute_dtype)
+
+    def compute_mask(self, inputs, mask=None):
+        return None
+
+    def get_config(self):
+        return {**super().get_config(), "max_wavelength": self.max_wavelength}
+
+
+@keras.saving.register_keras_serializable(package="keras_attn")
+class PositionEmbedding(keras.layers.Layer):
+    """A learned vector for each position, to be added to a sequence.
+
+    Args:
+        max_sequence_length: Integer, the number of positions.
+        initializer: Initializer of the vectors.
+
+    Call arguments:
+        inputs: Floats (B, T, D).
+        start_index: Integer, the position of the first time step.
+        positions: Integers (T,) or (B, T) that replace 0, 1, 2, ...
+
+    Returns:
+        Floats (T, D), or (B, T, D) for positions (B, T); add them to `inputs`.
+
+    Raises:
+        ValueError: if the sequence is longer than `max_sequence_length`, or a position lies outside it (where that
+            can be seen; inside a compiled graph positions are clamped to the last one).
+
+    Example:
+
+    ```python
+    x = keras.random.normal((2, 5, 16))
+    x = x + keras_attn.layers.PositionEmbedding(max_sequence_length=64)(x)
+    ```
+
+    Reference: [Gehring et al., 2017](https://arxiv.org/abs/1705.03122), section 3.1.
+    """
+
+    def __init__(self, max_sequence_length, initializer="glorot_uniform", **kwargs):
+        super().__init__(**kwargs)
+        self.max_sequence_length = max_sequence_length
+        self.initializer = keras.initializers.get(initializer)
+        self.supports_masking = True
+
+    def build(self, input_shape):
+        self.position_embeddings = self.add_weight(
+            name="embeddings", shape=(self.max_sequence_length, input_shape[-1]), initializer=self.initializer
+        )
+
+    def call(self, inputs, start_index=0, positions=None):
+        length = inputs.shape[-2]
+        if positions is None and length is not None and length > self.max_sequence_length:
+            raise ValueError(
+                f"The sequence is longer than `max_sequence_length`. Received: length {length}, "
+                f"max_sequence_length={self.max_sequence_length}. Truncate it or build the layer for more positions."
+            )
+        positions = _positions(inputs, start_index, positions)
+        values = concrete_values(positions)
+        if (
+            values is not None
+            and values.size
+            and (values.min() < 0 or values.max() >= self.max_sequence_length)
+        ):
+            raise ValueError(
+                f"Positions must lie in [0, {self.max_sequence_length}). "
+                f"Received: {int(values.min())} to {int(values.max())}."
+            )
+        positions = ops.clip(positions, 0, self.max_sequence_length - 1)
+        return ops.take(ops.convert_to_tensor(self.position_embeddings), positions, axis=0)
+
+    def compute_mask(self, inputs, mask=None):
+        return None
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "max_sequence_length": self.max_sequence_length,
+            "initializer": keras.initializers.serialize(self.initializer),
+        }
+
+
+def _positions(inputs, start_index, positions):
+    if positions is not None:
+        return positions
+    return ops.arange(ops.shape(inputs)[-2], dtype="int32") + start_index

@@ -1,0 +1,416 @@
+import collections
+
+import keras
+from keras import ops
+
+from keras_attn.generation import Hypotheses, beam_search
+from keras_attn.layers import (
+    DecoderBlock,
+    EncoderBlock,
+    PositionEmbedding,
+    SinusoidalPositionEncoding,
+    TokenEmbedding,
+)
+from keras_attn.layers.arguments import check_positive, choose
+from keras_attn.layers.blocks import NORMALIZATIONS
+from keras_attn.ops import padding_mask
+
+# base and big: Vaswani et al. 2017, Table 3. tiny: Wu et al. 2021 (arXiv:2105.14462), Transformer-Tiny.
+PRESETS = {
+    "tiny": {"layers": 4, "hidden_dim": 128, "num_heads": 4, "intermediate_dim": 256, "dropout": 0.3},
+    "base": {"layers": 6, "hidden_dim": 512, "num_heads": 8, "intermediate_dim": 2048, "dropout": 0.1},
+    "big": {"layers": 6, "hidden_dim": 1024, "num_heads": 16, "intermediate_dim": 4096, "dropout": 0.3},
+}
+
+Seq2SeqCache = collections.namedtuple(
+    "Seq2SeqCache", ["self_attention", "cross_attention", "encoder_padding_mask"]
+)
+Seq2SeqCache.__doc__ = """All that decoding needs of the encoder and of the tokens before, as a value.
+
+self_attention: a tuple with a pair of (B, N, C, H) tensors a layer, C slots of which the written ones are filled.
+cross_attention: a tuple with a pair of (B, N, S, H) tensors a layer, which no step changes.
+encoder_padding_mask: boolean (B, S).
+"""
+
+
+@keras.saving.register_keras_serializable(package="keras_attn")
+class Seq2SeqTransformer(keras.Model):
+    """The full encoder-decoder Transformer: token ids of two sequences in, logits of the next tokens out.
+
+    Padding masks are derived from `pad_token_id` here, at the boundary, and passed explicitly to every block. The
+    weights exist as soon as the model does. It is a `keras.Model`: compile, fit, evaluate, predict, save and load.
+
+    Args:
+        vocabulary_size: Integer V, of the source, and of the target too unless `target_vocabulary_size` is given.
+        num_encoder_layers, num_decoder_layers: Integers.
+        hidden_dim: Integer D, the model width.
+        num_heads: Integer; must divide `hidden_dim`.
+        intermediate_dim: Integer, the width of the feed-forward networks.
+        dropout: Float, of the residual branches and of the embeddings.
+        target_vocabulary_size: Integer. None means one vocabulary, and one embedding, for both sides.
+        tie_output: Boolean, whether the output projection is the target embedding, transposed.
+        attention_dropout: Float, of the attention scores.
+        activation: Activation of the feed-forward networks.
+        gated: Boolean, whether the feed-forward networks are gated.
+        normalize_first: Boolean, pre-norm with a final norm on both stacks, rather than the paper's post-norm.
+        normalization: `"layer_norm"` or `"rms_norm"`.
+        layer_norm_epsilon: Float.
+        position_encoding: `"sinusoidal"` or `"learned"`.
+        max_sequence_length: Integer, the longest sequence, of learned positions and of generation.
+        pad_token_id: Integer.
+
+    Call arguments:
+        inputs: Dict of integers `encoder_token_ids` (B, S) and `decoder_token_ids` (B, T), the latter beginning
+            with START.
+        training: Boolean.
+
+    Returns:
+        Logits, float32 (B, T, V).
+
+    Raises:
+        ValueError: for a preset or option that does not exist, for arguments out of range, and for token ids outside
+            the vocabulary (eagerly; in a compiled graph they are clamped).
+
+    Example:
+
+    ```python
+    model = keras_attn.models.Seq2SeqTransformer.from_preset("tiny", vocabulary_size=100)
+    encoder_token_ids = np.array([[5, 6, 7, 3, 0], [8, 9, 3, 0, 0]])
+    logits = model({"encoder_token_ids": encoder_token_ids, "decoder_token_ids": np.array([[2, 5], [2, 6]])})
+    token_ids = model.generate(encoder_token_ids, start_token_id=2, end_token_id=3, max_length=5)
+    ```
+
+    Reference: [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), figure 1.
+    """
+
+    def __init__(
+        self,
+        vocabulary_size,
+        num_encoder_layers,
+        num_decoder_layers,
+        hidden_dim,
+        num_heads,
+        intermediate_dim,
+        dropout=0.1,
+        target_vocabulary_size=None,
+        tie_output=True,
+        attention_dropout=0.0,
+        activation="relu",
+        gated=False,
+        normalize_first=False,
+        normalization="layer_norm",
+        layer_norm_epsilon=1e-5,
+        position_encoding="sinusoidal",
+        max_sequence_length=512,
+        pad_token_id=0,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        check_positive("vocabulary_size", vocabulary_size)
+        check_positive("target_vocabulary_size", target_vocabulary_size, optional=True)
+        check_positive("num_encoder_layers", num_encoder_layers)
+        check_positive("num_decoder_layers", num_decoder_layers)
+        check_positive("hidden_dim", hidden_dim)
+        check_positive("max_sequence_length", max_sequence_length)
+        self.vocabulary_size = vocabulary_size
+        self.num_encoder_layers = num_encoder_layers
+        self.num_decoder_layers = num_decoder_layers
+        self.hidden_dim = hidden_dim
+        self.num_heads = num_heads
+        self.intermediate_dim = intermediate_dim
+        self.dropout = dropout
+        self.target_vocabulary_size = target_vocabulary_size
+        self.tie_output = tie_output
+        self.attention_dropout = attention_dropout
+        self.activation = keras.activations.get(activation)
+        self.gated = gated
+        self.normalize_first = normalize_first
+        self.normalization = normalization
+        self.layer_norm_epsilon = layer_norm_epsilon
+        self.position_encoding = position_encoding
+        self.max_sequence_length = max_sequence_length
+        self.pad_token_id = pad_token_id
+        self._make_embeddings()
+        self._make_stacks()
+        self.build()
+
+    @classmethod
+    def from_preset(cls, preset, vocabulary_size, **kwargs):
+        """A model of a named size with fresh weights: `"tiny"`, `"base"` or `"big"`.
+
+        Args:
+            preset: Name in `PRESETS`, which cites where the sizes come from.
+            vocabulary_size: Integer.
+            **kwargs: Any other constructor argument; they replace the preset's.
+        """
+        sizes = dict(choose("preset", preset, PRESETS))
+        layers = sizes.pop("layers")
+        sizes |= {"num_encoder_layers": layers, "num_decoder_layers": layers, **kwargs}
+        return cls(vocabulary_size, **sizes)
+
+    def _make_embeddings(self):
+        shared = self.target_vocabulary_size is None
+        self.target_embedding = TokenEmbedding(
+            self.vocabulary_size if shared else self.target_vocabulary_size,
+            self.hidden_dim,
+            tie_weights=self.tie_output,
+            dtype=self.dtype_policy,
+            name="token_embedding" if shared else "target_embedding",
+        )
+        self.source_embedding = (
+            self.target_embedding
+            if shared
+            else TokenEmbedding(
+                self.vocabulary_size, self.hidden_dim, dtype=self.dtype_policy, name="source_embedding"
+            )
+        )
+        make = {
+            "sinusoidal": lambda name: SinusoidalPositionEncoding(dtype=self.dtype_policy, name=name),
+            "learned": lambda name: PositionEmbedding(
+                self.max_sequence_length, dtype=self.dtype_policy, name=name
+            ),
+        }
+        make = choose("position_encoding", self.position_encoding, make)
+        self.encoder_position_encoding = make("encoder_position_encoding")
+        self.decoder_position_encoding = make("decoder_position_encoding")
+        self._embedding_dropout = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy)
+
+    def _make_stacks(self):
+        arguments = {
+            "intermediate_dim": self.intermediate_dim,
+            "num_heads": self.num_heads,
+            "dropout": self.dropout,
+            "activation": self.activation,
+            "layer_norm_epsilon": self.layer_norm_epsilon,
+            "normalize_first": self.normalize_first,
+            "attention_dropout": self.attention_dropout,
+            "normalization": self.normalization,
+            "gated": self.gated,
+            "dtype": self.dtype_policy,
+        }
+        self.encoder_blocks = [
+            EncoderBlock(**arguments, name=f"encoder_block_{i}") for i in range(self.num_encoder_layers)
+        ]
+        self.decoder_blocks = [
+            DecoderBlock(**arguments, name=f"decoder_block_{i}") for i in range(self.num_decoder_layers)
+        ]
+        self.encoder_norm = self.decoder_norm = None
+        if self.normalize_first:
+            make = NORMALIZATIONS[self.normalization]
+            options = {"epsilon": self.layer_norm_epsilon, "dtype": self.dtype_policy}
+            self.encoder_norm = make(name="encoder_norm", **options)
+            self.decoder_norm = make(name="decoder_norm", **options)
+
+    def build(self, input_shape=None):
+        if self.built:
+            return
+        sequence_shape = (None, None, self.hidden_dim)
+        for layer in (
+            self.source_embedding,
+            self.target_embedding,
+            self.encoder_position_encoding,
+            self.decoder_position_encoding,
+            *self.encoder_blocks,
+        ):
+            if not layer.built:
+                layer.build(sequence_shape)
+        for block in self.decoder_blocks:
+            block.build(sequence_shape, sequence_shape)
+        for norm in (self.encoder_norm, self.decoder_norm):
+            if norm is not None:
+                norm.build(sequence_shape)
+        self.built = True
+
+    def call(self, inputs, training=None):
+        encoder_token_ids, decoder_token_ids = self._token_ids(inputs)
+        encoder_padding_mask = padding_mask(encoder_token_ids, self.pad_token_id)
+        encoder_sequence = self.encode(encoder_token_ids, training=training)
+        return self.decode(decoder_token_ids, encoder_sequence, encoder_padding_mask, training=training)
+
+    def encode(self, encoder_token_ids, training=None):
+        """Token ids (B, S) -> the encoder's output, float (B, S, D)."""
+        encoder_padding_mask = padding_mask(encoder_token_ids, self.pad_token_id)
+        x = self.source_embedding(encoder_token_ids)
+        x = self._embedding_dropout(x + self.encoder_position_encoding(x), training=training)
+        for block in self.encoder_blocks:
+            x = block(x, padding_mask=encoder_padding_mask, training=training)
+        return x if self.encoder_norm is None else self.encoder_norm(x)
+
+    def decode(
+        self,
+        decoder_token_ids,
+        encoder_sequence,
+        encoder_padding_mask,
+        training=None,
+        return_attention_scores=False,
+    ):
+        """Logits, float32 (B, T, V), of the token after each of `decoder_token_ids` (B, T).
+
+        With `return_attention_scores`, also the cross-attention scores of each layer, a list of (B, N, T, S).
+        """
+        decoder_padding_mask = padding_mask(decoder_token_ids, self.pad_token_id)
+        x = self._embed_target(decoder_token_ids, training=training)
+        scores = []
+        for block in self.decoder_blocks:
+            x, _, cross_attention_scores = block(
+                x,
+                encoder_sequence,
+                decoder_padding_mask=decoder_padding_mask,
+                encoder_padding_mask=encoder_padding_mask,
+                training=training,
+                return_attention_scores=True,
+            )
+            scores.append(cross_attention_scores)
+        logits = self._logits(x)
+        return (logits, scores) if return_attention_scores else logits
+
+    def init_cache(self, encoder_token_ids, length):
+        """Runs the encoder on ids (B, S) and returns a `Seq2SeqCache` with `length` empty slots."""
+        encoder_padding_mask = padding_mask(encoder_token_ids, self.pad_token_id)
+        encoder_sequence = self.encode(encoder_token_ids)
+        batch_size = ops.shape(encoder_token_ids)[0]
+        return Seq2SeqCache(
+            tuple(block.empty_cache(batch_size, length) for block in self.decoder_blocks),
+            tuple(
+                block.project_to_cache(encoder_sequence, encoder_padding_mask)
+                for block in self.decoder_blocks
+            ),
+            encoder_padding_mask,
+        )
+
+    def call_with_cache(
+        self, decoder_token_ids, cache, cache_update_index, positions=None, decoder_attention_mask=None
+    ):
+        """Logits of the tokens after `decoder_token_ids`, given those before, whose keys and values are in `cache`.
+
+        Args:
+            decoder_token_ids: Integers (B, T), one token or more; none is taken for a pad.
+            cache: A `Seq2SeqCache`.
+            cache_update_index: Integer scalar, the slot of the first token.
+            positions: Integers (T,) or (B, T). By default slots are positions.
+            decoder_attention_mask: Boolean (B, T, slots), True at slots that a token may attend to. By default
+                every token sees its own slot and those before.
+
+        Returns:
+            Logits, float32 (B, T, V), and the new cache.
+        """
+        if positions is None:
+            positions = ops.arange(ops.shape(decoder_token_ids)[1], dtype="int32") + cache_update_index
+        x = self._embed_target(decoder_token_ids, positions=positions)
+        self_attention = []
+        for block, own, cross in zip(self.decoder_blocks, cache.self_attention, cache.cross_attention):
+            x, own = block(
+                x,
+                decoder_attention_mask=decoder_attention_mask,
+                encoder_padding_mask=cache.encoder_padding_mask,
+                self_attention_cache=own,
+                self_attention_cache_update_index=cache_update_index,
+                cross_attention_cache=cross,
+                use_causal_mask=decoder_attention_mask is None,
+            )
+            self_attention.append(own)
+        return self._logits(x), cache._replace(self_attention=tuple(self_attention))
+
+    def generate(
+        self,
+        encoder_token_ids,
+        start_token_id,
+        end_token_id,
+        num_beams=1,
+        length_penalty=1.0,
+        max_length=None,
+        num_return_sequences=None,
+    ):
+        """Decodes token ids (B, S), greedily or with beam search; see `keras_attn.generation.beam_search`.
+
+        Args:
+            encoder_token_ids: Integers (B, S), padded.
+            start_token_id, end_token_id: Integers.
+            num_beams: Integer; 1 is greedy search.
+            length_penalty: Float.
+            max_length: Integer, the most tokens of an answer, END included. Defaults to `max_sequence_length`.
+            num_return_sequences: Integer n, at most `num_beams`. None returns the best token ids alone.
+
+        Returns:
+            Integers (B, max_length), END included, then pads; with `num_return_sequences`, `Hypotheses` with token
+            ids (B, n, max_length) and scores (B, n).
+        """
+        if num_return_sequences is not None and not 1 <= num_return_sequences <= num_beams:
+            raise ValueError(
+                "`num_return_sequences` must be at least 1 and at most `num_beams`. "
+                f"Received: num_return_sequences={num_return_sequences}, num_beams={num_beams}."
+            )
+        max_length = max_length or self.max_sequence_length
+        if max_length > self.max_sequence_length:
+            raise ValueError(
+                "`max_length` must be at most `max_sequence_length`. "
+                f"Received: max_length={max_length}, max_sequence_length={self.max_sequence_length}."
+            )
+        encoder_token_ids = ops.convert_to_tensor(encoder_token_ids, dtype="int32")
+        fixed = self.init_cache(encoder_token_ids, length=0)
+        batch_size = ops.shape(encoder_token_ids)[0]
+
+        def step(token_ids, index, self_attention, attention_mask):
+            logits, cache = self.call_with_cache(
+                token_ids,
+                fixed._replace(self_attention=self_attention),
+                cache_update_index=index * num_beams,
+                positions=ops.zeros((num_beams,), dtype="int32") + index,
+                decoder_attention_mask=attention_mask,
+            )
+            return logits, cache.self_attention
+
+        hypotheses = beam_search(
+            step,
+            lambda slots: tuple(block.empty_cache(batch_size, slots) for block in self.decoder_blocks),
+            batch_size,
+            max_length,
+            start_token_id,
+            end_token_id,
+            num_beams,
+            length_penalty,
+            self.pad_token_id,
+        )
+        if num_return_sequences is None:
+            return hypotheses.token_ids[:, 0]
+        return Hypotheses(*(x[:, :num_return_sequences] for x in hypotheses))
+
+    def _embed_target(self, token_ids, positions=None, training=None):
+        x = self.target_embedding(token_ids)
+        return self._embedding_dropout(
+            x + self.decoder_position_encoding(x, positions=positions), training=training
+        )
+
+    def _logits(self, x):
+        x = x if self.decoder_norm is None else self.decoder_norm(x)
+        return ops.cast(self.target_embedding(x, reverse=True), "float32")
+
+    def _token_ids(self, inputs):
+        names = {"encoder_token_ids", "decoder_token_ids"}
+        if not isinstance(inputs, dict) or set(inputs) != names:
+            received = sorted(inputs) if isinstance(inputs, dict) else type(inputs).__name__
+            raise ValueError(f"`inputs` must be a dict of {sorted(names)}. Received: {received}.")
+        return inputs["encoder_token_ids"], inputs["decoder_token_ids"]
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "vocabulary_size": self.vocabulary_size,
+            "num_encoder_layers": self.num_encoder_layers,
+            "num_decoder_layers": self.num_decoder_layers,
+            "hidden_dim": self.hidden_dim,
+            "num_heads": self.num_heads,
+            "intermediate_dim": self.intermediate_dim,
+            "dropout": self.dropout,
+            "target_vocabulary_size": self.target_vocabulary_size,
+            "tie_output": self.tie_output,
+            "attention_dropout": self.attention_dropout,
+            "activation": keras.activations.serialize(self.activation),
+            "gated": self.gated,
+            "normalize_first": self.normalize_first,
+            "normalization": self.normalization,
+            "layer_norm_epsilon": self.layer_norm_epsilon,
+            "position_encoding": self.position_encoding,
+            "max_sequence_length": self.max_sequence_length,
+            "pad_token_id": self.pad_token_id,
+        }

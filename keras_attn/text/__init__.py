@@ -1,0 +1,8 @@
+"""Tokenizers: strings in, token ids out, and back."""
+
+from keras_attn.text.byte_tokenizer import ByteTokenizer
+from keras_attn.text.loading import load_tokenizer
+from keras_attn.text.sentencepiece_tokenizer import SentencePieceTokenizer
+from keras_attn.text.tokenizer import Tokenizer, as_utf8
+
+__all__ = ["ByteTokenizer", "SentencePieceTokenizer", "Tokenizer", "as_utf8", "load_tokenizer"]

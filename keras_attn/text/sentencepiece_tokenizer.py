@@ -1,0 +1,226 @@
+"""Subword units: sentencepiece trains the vocabulary, tensorflow-text applies it in the graph."""
+
+import base64
+import hashlib
+import importlib
+import io
+import re
+from pathlib import Path
+
+from keras_attn.text.tokenizer import Tokenizer, as_utf8
+
+MODEL_FILE = "sentencepiece.model"
+_MODEL_TYPES = ("bpe", "unigram")
+# sentencepiece drops longer lines without a word. This is the largest limit it takes.
+_MAX_LINE_BYTES = 2**30
+
+
+class SentencePieceTokenizer(Tokenizer):
+    """Splits text into subword units with a sentencepiece model, BPE or unigram.
+
+    The model is part of the graph: an exported signature takes strings. `detokenize(tokenize(x))` is the
+    normalised text: for models from `train` that is sentencepiece's `nmt_nfkc` rule (Unicode NFKC; control
+    characters removed; zero-width spaces, U+FFFD and U+2581, sentencepiece's own sign for a space, read as
+    spaces), with white space stripped and collapsed to single spaces. Without byte fallback, a character the vocabulary lacks becomes the unknown id, which reads " ⁇ ".
+
+    Unlike KerasHub's tokenizer of this name it checks that the model has every id that translation needs, and
+    it never uses tensorflow-text's `FastSentencepieceTokenizer`, whose answers for BPE models are wrong.
+
+    Args:
+        model_proto: The content of a sentencepiece `.model` file, as `bytes`. Its padding id must be 0, and it
+            must have a START (bos) and an END (eos) id.
+
+    Raises:
+        ValueError: If `model_proto` is no sentencepiece model or lacks one of these ids.
+        ImportError: If sentencepiece or tensorflow-text is not installed.
+
+    Example:
+
+    ```
+    from keras_attn.text import SentencePieceTokenizer
+
+    tokenizer = SentencePieceTokenizer.train(["a dog and a cat", "a cat and a dog"], vocabulary_size=280)
+    token_ids = tokenizer.tokenize(["a  cat and a zebra "])
+    assert tokenizer.decode(token_ids) == ["a cat and a zebra"]
+    ```
+
+    Reference:
+        - Kudo and Richardson, 2018, "SentencePiece: A simple and language independent subword tokenizer and
+          detokenizer for Neural Text Processing" (arXiv:1808.06226), section 3
+        - Sennrich et al., 2016 (arXiv:1508.07909), section 3.2, for BPE
+        - Kudo, 2018 (arXiv:1804.10959), section 3.2, for the unigram model
+    """
+
+    def __init__(self, model_proto):
+        tensorflow_text = _import("tensorflow_text", "tensorflow-text>=2.20.1,!=2.21.0")
+        processor = _load_processor(model_proto)
+        super().__init__(
+            vocabulary_size=processor.vocab_size(),
+            start_token_id=processor.bos_id(),
+            end_token_id=processor.eos_id(),
+            unknown_token_id=processor.unk_id(),
+            special_token_ids=[i for i in range(processor.vocab_size()) if processor.is_control(i)],
+        )
+        self.model_proto = model_proto
+        self._processor = processor
+        self._graph_tokenizer = tensorflow_text.SentencepieceTokenizer(model=model_proto)
+
+    @classmethod
+    def train(
+        cls,
+        texts,
+        vocabulary_size,
+        model_type="bpe",
+        byte_fallback=True,
+        character_coverage=1.0,
+        lowercase=False,
+    ):
+        """Trains a vocabulary on texts and returns its tokenizer.
+
+        The ids 0 to 3 are padding, unknown, START and END. The same texts in the same order always give the
+        same vocabulary.
+
+        Args:
+            texts: Iterable of `str` or `bytes`, one sentence each, of any length. They are held in memory.
+            vocabulary_size: Number of ids. It includes the 4 special ones, 256 for the bytes if `byte_fallback`
+                is set, and one for each character that is covered.
+            model_type: `"bpe"` (merges, Sennrich et al.) or `"unigram"` (Kudo).
+            byte_fallback: Whether a character outside the vocabulary is spelled in bytes rather than unknown.
+            character_coverage: Share of the texts' characters that get an id of their own, in (0, 1]. For
+                Chinese or Japanese 0.9995 is usual.
+            lowercase: Whether to fold case as part of the normalisation (sentencepiece's `nmt_nfkc_cf`). It cannot be undone by `detokenize`.
+
+        Returns:
+            A `SentencePieceTokenizer`.
+
+        Raises:
+            ValueError: If the texts are empty, or `vocabulary_size` does not fit them; the message then names
+                the size that would.
+        """
+        _check_training_arguments(vocabulary_size, model_type, character_coverage)
+        sentences = _check_not_blank(texts)
+        sentencepiece = _import("sentencepiece", "sentencepiece")
+        model = io.BytesIO()
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=iter(sentences),
+                model_writer=model,
+                vocab_size=vocabulary_size,
+                model_type=model_type,
+                byte_fallback=byte_fallback,
+                character_coverage=character_coverage,
+                normalization_rule_name="nmt_nfkc_cf" if lowercase else "nmt_nfkc",
+                pad_id=cls.pad_token_id,
+                unk_id=1,
+                bos_id=2,
+                eos_id=3,
+                max_sentence_length=_MAX_LINE_BYTES,
+                num_threads=1,  # sums of floats in a fixed order: the same model every time
+                minloglevel=2,
+            )
+        except RuntimeError as error:
+            raise ValueError(_training_advice(str(error), vocabulary_size)) from error
+        return cls(model.getvalue())
+
+    def get_config(self):
+        return {"model_proto": base64.b64encode(self.model_proto).decode("ascii")}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(base64.b64decode(config["model_proto"], validate=True))
+
+    def _write_config(self, folder):
+        # The model stays a file of its own, which sentencepiece's own tools can read.
+        (folder / MODEL_FILE).write_bytes(self.model_proto)
+        return {"model_sha256": hashlib.sha256(self.model_proto).hexdigest()}
+
+    @classmethod
+    def _read_config(cls, folder, config):
+        path = Path(folder) / MODEL_FILE
+        if not path.is_file():
+            raise FileNotFoundError(f"`folder` must hold {MODEL_FILE}. Received: folder={str(folder)!r}.")
+        model_proto = path.read_bytes()
+        # A protocol buffer that was cut at a field boundary still parses, with fewer pieces.
+        if hashlib.sha256(model_proto).hexdigest() != config["model_sha256"]:
+            raise ValueError(
+                f"{path} is damaged or belongs to another tokenizer: its SHA-256 is not the one in "
+                "tokenizer.json. Copy the whole folder again."
+            )
+        return cls(model_proto)
+
+    def _texts_to_ids(self, texts):
+        return self._graph_tokenizer.tokenize(texts)
+
+    def _ids_to_texts(self, token_ids):
+        return self._graph_tokenizer.detokenize(token_ids)
+
+    def _token_string(self, token_id):
+        return self._processor.id_to_piece(token_id)
+
+
+def _import(module, requirement):
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(
+            f'SentencePieceTokenizer needs {module}. Install it: pip install "{requirement}". '
+            "Where it has no wheel, ByteTokenizer needs TensorFlow alone."
+        ) from error
+
+
+def _load_processor(model_proto):
+    sentencepiece = _import("sentencepiece", "sentencepiece")
+    if not isinstance(model_proto, bytes) or not model_proto:
+        raise ValueError(
+            "`model_proto` must be the content of a sentencepiece model, as bytes. "
+            f"Received: {type(model_proto).__name__} {model_proto!r:.50}"
+        )
+    try:
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model_proto)
+    except RuntimeError as error:
+        raise ValueError(
+            f"`model_proto` must be the content of a sentencepiece model. Received: {len(model_proto)} bytes "
+            f"that sentencepiece cannot read ({error})."
+        ) from error
+    pad, start, end = processor.pad_id(), processor.bos_id(), processor.eos_id()
+    if pad != Tokenizer.pad_token_id or start < 0 or end < 0:
+        raise ValueError(
+            "`model_proto` must have pad_id=0, a bos_id and an eos_id. Train it with "
+            "SentencePieceTokenizer.train, or with spm_train --pad_id=0 --unk_id=1 --bos_id=2 --eos_id=3. "
+            f"Received: pad_id={pad}, bos_id={start}, eos_id={end}."
+        )
+    return processor
+
+
+def _check_training_arguments(vocabulary_size, model_type, character_coverage):
+    if not isinstance(vocabulary_size, int) or vocabulary_size <= 4:
+        raise ValueError(
+            f"`vocabulary_size` must be an int above 4, the number of special ids. Received: vocabulary_size={vocabulary_size!r}."
+        )
+    if model_type not in _MODEL_TYPES:
+        raise ValueError(f"`model_type` must be one of {_MODEL_TYPES}. Received: model_type={model_type!r}.")
+    if not 0 < character_coverage <= 1:
+        raise ValueError(
+            f"`character_coverage` must lie in (0, 1]. Received: character_coverage={character_coverage}."
+        )
+
+
+def _check_not_blank(texts):
+    if isinstance(texts, str | bytes):
+        raise ValueError(f"`texts` must be an iterable of sentences, not one string. Received: {texts!r:.50}")
+    sentences = as_utf8(texts)
+    if not any(sentence.strip() for sentence in sentences):
+        raise ValueError(
+            f"`texts` must hold text to train on. Received {len(sentences)} texts, none with a character."
+        )
+    return sentences
+
+
+def _training_advice(message, vocabulary_size):
+    if most := re.search(r"too high .* a value <= (\d+)", message):
+        bound = f"at most {most[1]}, all that these texts can fill"
+    elif least := re.search(r"smaller than required_chars. \d+ vs (\d+)", message):
+        bound = f"at least {least[1]}, for the special ids, bytes and characters of these texts"
+    else:
+        return f"sentencepiece cannot train on these texts: {message}"
+    return f"`vocabulary_size` must be {bound}. Received: vocabulary_size={vocabulary_size}."

@@ -1,0 +1,269 @@
+"""What every tokenizer does: repair text, cut at END, drop special ids, save itself to a folder."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import tensorflow as tf
+
+TOKENIZER_FILE = "tokenizer.json"
+
+
+def as_utf8(texts):
+    """Turns Python text into valid UTF-8 byte strings.
+
+    TensorFlow refuses a `str` that holds a lone surrogate, which is how Python hands over undecodable file
+    names and broken JSON. Here such a character, like every invalid byte sequence, becomes U+FFFD.
+
+    Args:
+        texts: A `str`, a `bytes`, or an iterable of them. One string counts as a batch of one.
+
+    Returns:
+        A list of `bytes`, one per text, each valid UTF-8.
+
+    Raises:
+        ValueError: If an element is neither `str` nor `bytes`.
+
+    Example:
+
+    ```
+    from keras_attn.text import as_utf8
+
+    assert as_utf8(["café", b"caf\\xe9"]) == [b"caf\\xc3\\xa9", b"caf\\xef\\xbf\\xbd"]
+    ```
+    """
+    if isinstance(texts, str | bytes):
+        texts = [texts]
+    if not isinstance(texts, Iterable):
+        raise ValueError(f"`texts` must be a string or an iterable of strings. Received: texts={texts!r}.")
+    return [_encode(text) for text in texts]
+
+
+def _encode(text):
+    if isinstance(text, bytes):
+        return text.decode("utf-8", "replace").encode("utf-8")
+    if not isinstance(text, str):
+        raise ValueError(f"`texts` must hold `str` or `bytes` only. Received an element {text!r}.")
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError:
+        # UTF-16 joins a high and a low surrogate into their character, and replaces only the lone ones.
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode("utf-8")
+
+
+class Tokenizer(tf.Module):
+    """Turns strings into token ids and back, in Python and inside an exported graph.
+
+    Unlike a KerasHub tokenizer it is a `tf.Module` and no layer: it adds no START, END or padding (that is the
+    work of data and decoding), and it uses only operations which TF Serving links. A subclass gives
+    `_texts_to_ids` and `_ids_to_texts`; everything around them, which is where bad input is met, is here.
+
+    Args:
+        vocabulary_size: Number of ids, special ones included.
+        start_token_id: The id that opens a sequence.
+        end_token_id: The id that closes a sequence.
+        unknown_token_id: The id of what the vocabulary cannot spell, or `None` if it can spell everything.
+        special_token_ids: All ids that stand for no text. They are skipped by `detokenize`.
+
+    Example:
+
+    ```
+    from keras_attn.text import ByteTokenizer
+
+    tokenizer = ByteTokenizer()
+    token_ids = tokenizer.tokenize(["Hund", ""])
+    assert token_ids.to_list() == [[75, 120, 113, 103], []]
+    assert tokenizer.detokenize(token_ids).numpy().tolist() == [b"Hund", b""]
+    ```
+    """
+
+    # A mask is `token_ids != 0` everywhere in the library.
+    pad_token_id = 0
+
+    def __init__(self, vocabulary_size, start_token_id, end_token_id, unknown_token_id, special_token_ids):
+        super().__init__()
+        self.vocabulary_size = vocabulary_size
+        self.start_token_id = start_token_id
+        self.end_token_id = end_token_id
+        self.unknown_token_id = unknown_token_id
+        self.special_token_ids = tuple(special_token_ids)
+
+    def tokenize(self, texts):
+        """Turns a batch of strings into token ids, without special ids.
+
+        Args:
+            texts: String tensor of shape `(B,)`, or a list of `str` or `bytes`. Invalid UTF-8 is read as U+FFFD.
+
+        Returns:
+            `tf.RaggedTensor` of int32 with shape `(B, None)`. An empty string gives an empty row.
+
+        Raises:
+            ValueError: If `texts` is a tensor of another dtype or rank.
+        """
+        return self._texts_to_ids(_repair_utf8(_as_string_vector(texts)))
+
+    def detokenize(self, token_ids):
+        """Turns a batch of token ids into strings.
+
+        Each row ends before its first END; padding, START and other special ids are skipped. The answer is
+        valid UTF-8 whatever the ids are: a sequence of bytes that is none becomes U+FFFD.
+
+        Args:
+            token_ids: Integer tensor of shape `(B, T)`, dense or ragged, or a list of lists of int. An id
+                outside the vocabulary is an error when eager. In a graph, where one bad row must not fail
+                the other rows of its batch, it is skipped.
+
+        Returns:
+            String tensor of shape `(B,)`.
+
+        Raises:
+            ValueError: If `token_ids` is of another dtype or rank, or (eagerly) holds an id outside the vocabulary.
+        """
+        token_ids = _as_ragged_ids(token_ids)
+        if tf.executing_eagerly():
+            self._check_in_vocabulary(token_ids.values)
+        is_text = self._is_text(token_ids.values) & _is_before_first(self.end_token_id, token_ids)
+        token_ids = tf.ragged.boolean_mask(token_ids, token_ids.with_values(is_text))
+        return _repair_utf8(self._ids_to_texts(tf.cast(token_ids, tf.int32)))
+
+    def encode(self, texts):
+        """Turns Python strings into lists of token ids.
+
+        Args:
+            texts: A list of `str` or `bytes`.
+
+        Returns:
+            A list of lists of int, without special ids.
+        """
+        return self.tokenize(texts).to_list()
+
+    def decode(self, token_ids):
+        """Turns lists of token ids into Python strings, as `detokenize` does.
+
+        Args:
+            token_ids: A list of lists of int, or an array or tensor of shape `(B, T)`.
+
+        Returns:
+            A list of `str`.
+        """
+        return [text.decode("utf-8") for text in self.detokenize(token_ids).numpy()]
+
+    def token_strings(self, token_ids):
+        """Names each id, special ones included, as a label in a picture of attention.
+
+        Args:
+            token_ids: A list of int, the ids of one sequence.
+
+        Returns:
+            A list of `str`, one per id.
+
+        Raises:
+            ValueError: If an id is outside the vocabulary.
+        """
+        token_ids = [int(token_id) for token_id in token_ids]
+        self._check_in_vocabulary(tf.constant(token_ids, tf.int64))
+        return [self._token_string(token_id) for token_id in token_ids]
+
+    def get_config(self):
+        """Returns what `from_config` needs to build an equal tokenizer, as values that JSON can hold."""
+        return {}
+
+    @classmethod
+    def from_config(cls, config):
+        """Builds the tokenizer that `get_config` described."""
+        return cls(**config)
+
+    def save(self, folder):
+        """Writes the tokenizer to a folder, which `load_tokenizer` reads back.
+
+        Args:
+            folder: Path of the folder. It is created if missing.
+        """
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        description = {"class_name": type(self).__name__, "config": self._write_config(folder)}
+        (folder / TOKENIZER_FILE).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+
+    def _write_config(self, folder):
+        """Writes what does not belong into JSON to files of its own, and returns the rest of the config."""
+        return self.get_config()
+
+    @classmethod
+    def _read_config(cls, folder, config):
+        """Builds the tokenizer from what `_write_config` returned and wrote."""
+        return cls.from_config(config)
+
+    def _texts_to_ids(self, texts):
+        """Maps valid UTF-8 of shape (B,) to ragged int32 ids of shape (B, None)."""
+        raise NotImplementedError(f"{type(self).__name__} must implement `_texts_to_ids`.")
+
+    def _ids_to_texts(self, token_ids):
+        """Maps ragged int32 ids of shape (B, None), none of them special, to strings of shape (B,)."""
+        raise NotImplementedError(f"{type(self).__name__} must implement `_ids_to_texts`.")
+
+    def _token_string(self, token_id):
+        """Names one id of the vocabulary."""
+        raise NotImplementedError(f"{type(self).__name__} must implement `_token_string`.")
+
+    def _is_text(self, values):
+        in_vocabulary = (values >= 0) & (values < self.vocabulary_size)
+        special = tf.constant(self.special_token_ids, values.dtype)
+        is_special = tf.reduce_any(tf.equal(values[:, tf.newaxis], special), axis=1)
+        return in_vocabulary & ~is_special
+
+    def _check_in_vocabulary(self, values):
+        outside = tf.boolean_mask(values, (values < 0) | (values >= self.vocabulary_size))
+        if tf.size(outside) > 0:
+            raise ValueError(
+                f"`token_ids` must lie in [0, {self.vocabulary_size}), the vocabulary of this tokenizer. "
+                f"Received {int(tf.size(outside))} outside it, the first is {int(outside[0])}."
+            )
+
+
+def _repair_utf8(texts):
+    return tf.strings.unicode_transcode(texts, input_encoding="UTF-8", output_encoding="UTF-8")
+
+
+def _as_string_vector(texts):
+    if not tf.is_tensor(texts):
+        return tf.constant(as_utf8(texts), tf.string)
+    if texts.dtype != tf.string or texts.shape.rank not in (1, None):
+        raise ValueError(
+            "`texts` must be a string tensor of shape (B,). "
+            f"Received: dtype={texts.dtype.name}, shape={texts.shape}."
+        )
+    return texts
+
+
+def _as_ragged_ids(token_ids):
+    if isinstance(token_ids, list | tuple):
+        token_ids = _ragged_from_lists(token_ids)
+    elif not tf.is_tensor(token_ids):
+        token_ids = tf.convert_to_tensor(token_ids)
+    if not token_ids.dtype.is_integer or token_ids.shape.rank != 2:
+        raise ValueError(
+            "`token_ids` must be an integer tensor of shape (B, T). "
+            f"Received: dtype={token_ids.dtype.name}, shape={token_ids.shape}."
+        )
+    if not isinstance(token_ids, tf.RaggedTensor):
+        token_ids = tf.RaggedTensor.from_tensor(token_ids)
+    # Wide enough that no id of any integer dtype wraps around into the vocabulary.
+    return tf.cast(token_ids, tf.int64)
+
+
+def _ragged_from_lists(token_ids):
+    try:
+        return tf.ragged.constant(token_ids, dtype=tf.int64, ragged_rank=1, inner_shape=())
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"`token_ids` must be a list of lists of int. Received: {token_ids!r:.100}"
+        ) from error
+
+
+def _is_before_first(token_id, token_ids):
+    """Tells for each flat value whether it stands before the first `token_id` of its row."""
+    seen = tf.cumsum(tf.cast(tf.equal(token_ids.values, token_id), tf.int64))
+    # One count runs through all rows, so each row starts from what was counted before it began.
+    seen_before_row = tf.gather(tf.concat([[0], seen], axis=0), token_ids.row_starts())  # (B,)
+    # Not `==`, which forgets the static shape.
+    return tf.equal(seen, tf.gather(seen_before_row, token_ids.value_rowids()))

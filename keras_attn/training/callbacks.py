@@ -1,0 +1,297 @@
+"""What happens between epochs: translations are scored, the learning rate logged, the best model kept."""
+
+import html
+import math
+import operator
+import re
+
+import keras
+
+from keras_attn.training.metrics import check_text_pairs, corpus_bleu, corpus_chrf, exact_match
+
+_SCORERS = {
+    "bleu": lambda hypotheses, references: corpus_bleu(hypotheses, references).score,
+    "chrf": lambda hypotheses, references: corpus_chrf(hypotheses, references).score,
+    "exact_match": exact_match,
+}
+_BETTER = {"max": operator.gt, "min": operator.lt}
+
+
+class TranslationQuality(keras.callbacks.Callback):
+    """Translates held-out sentences after each epoch and scores them as text.
+
+    The loss is computed on tokens with the right prefix given; a corpus score shows what a user would get.
+    The scores are put into the epoch's `logs`, so the progress bar, `History` and every callback later in
+    the list (`TensorBoard`, `EarlyStopping`, `KeepBest`) see them like any Keras metric: put this one first.
+
+    Args:
+        translate: Function from a list of strings to the list of their translations.
+        sources: List of strings to translate.
+        references: List of strings, the right translation of each.
+        metrics: Names out of `"bleu"`, `"chrf"` and `"exact_match"`; all are in percent.
+        prefix: String put before each name in `logs`.
+        num_samples: Integer, how many of the first translations are shown.
+        log_dir: Folder for TensorBoard event files with the scores and the samples as text, or None.
+        print_samples: Boolean, whether the samples are printed, below the progress bar of their epoch.
+
+    Raises:
+        ValueError: If an argument is out of range, or `translate` returns another number of translations.
+        ImportError: If `log_dir` is given and TensorFlow is not installed.
+
+    Example:
+
+    ```python
+    quality = TranslationQuality(
+        translate=lambda texts: [text.upper() for text in texts],
+        sources=["a b", "c d"],
+        references=["A B", "C D"],
+        metrics=("bleu", "exact_match"),
+    )
+    callbacks = [quality, keras.callbacks.EarlyStopping("val_bleu", mode="max", patience=3)]
+    ```
+    """
+
+    def __init__(
+        self,
+        translate,
+        sources,
+        references,
+        metrics=("bleu",),
+        prefix="val_",
+        num_samples=3,
+        log_dir=None,
+        print_samples=False,
+    ):
+        super().__init__()
+        check_text_pairs("sources", sources, "references", references)
+        metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
+        unknown = [name for name in metrics if name not in _SCORERS]
+        if unknown:
+            raise ValueError(f"`metrics` must be among {sorted(_SCORERS)}. Received: metrics={metrics}.")
+        if num_samples < 0:
+            raise ValueError(f"`num_samples` must not be negative. Received: num_samples={num_samples}.")
+        self.translate = translate
+        self.sources = list(sources)
+        self.references = list(references)
+        self.metrics = metrics
+        self.prefix = prefix
+        self.num_samples = num_samples
+        self.log_dir = log_dir
+        self.print_samples = print_samples
+        self._summaries = None
+        self._unprinted = None
+
+    def on_train_begin(self, logs=None):
+        if self.log_dir is not None:
+            self._summaries = _Summaries(self.log_dir)
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._print_samples()
+
+    def on_epoch_end(self, epoch, logs=None):
+        translations = list(self.translate(list(self.sources)))
+        if len(translations) != len(self.sources):
+            raise ValueError(
+                "`translate` must return one translation for each source. "
+                f"Received: {len(translations)} translations of {len(self.sources)} sources."
+            )
+        scores = {
+            f"{self.prefix}{name}": _SCORERS[name](translations, self.references) for name in self.metrics
+        }
+        # Keras hands one dict to all callbacks in turn, and its own History and progress bar come last.
+        if logs is not None:
+            logs.update(scores)
+        samples = list(zip(self.sources, self.references, translations, strict=True))[: self.num_samples]
+        if self._summaries is not None:
+            self._summaries.write(epoch, scores, samples)
+        if self.print_samples:
+            self._unprinted = samples
+
+    def on_train_end(self, logs=None):
+        self._print_samples()
+        if self._summaries is not None:
+            self._summaries.close()
+            self._summaries = None
+
+    def _print_samples(self):
+        # Printed one event late: at the end of the epoch the progress bar has not finished its line.
+        for source, reference, translation in self._unprinted or ():
+            print(f"  source:      {source}\n  reference:   {reference}\n  translation: {translation}\n")
+        self._unprinted = None
+
+
+class LearningRateLogger(keras.callbacks.Callback):
+    """Puts the learning rate of the last update of each epoch into `logs` as `learning_rate`.
+
+    Keras' `logs` has no learning rate, and `optimizer.learning_rate` is already that of the next update. Put
+    it before callbacks that change a constant learning rate, such as `ReduceLROnPlateau`.
+
+    Example:
+
+    ```python
+    callbacks = [LearningRateLogger(), keras.callbacks.CSVLogger("training.csv")]
+    ```
+    """
+
+    def on_epoch_end(self, epoch, logs=None):
+        if logs is not None:
+            logs["learning_rate"] = _last_learning_rate(self.model.optimizer)
+
+
+class KeepBest(keras.callbacks.Callback):
+    """Calls `save` after each epoch in which a monitored value is better than ever before.
+
+    `keras.callbacks.ModelCheckpoint` saves Keras files and only warns when the monitored value is missing,
+    after which it keeps nothing. Here what is saved, and how, is the caller's function, and a missing value
+    is an error: at once if the epoch was validated without producing it, otherwise at the end of training.
+    NaN is never better. A second `fit` goes on from the best of the first.
+
+    Args:
+        save: Function of the epoch (integer, from 0).
+        monitor: String, the key in `logs`. The callback that writes it stands earlier in the list.
+        mode: `"max"` or `"min"`, what is better.
+
+    Attributes:
+        best: Float, the best value so far; negative or positive infinity before the first.
+        best_epoch: Integer, its epoch; None before the first.
+
+    Raises:
+        ValueError: If `mode` is unknown or `logs` has no key `monitor`.
+
+    Example:
+
+    ```python
+    saved = []
+    keep_best = KeepBest(save=saved.append, monitor="val_loss", mode="min")
+    ```
+    """
+
+    def __init__(self, save, monitor="val_bleu", mode="max"):
+        super().__init__()
+        if mode not in _BETTER:
+            raise ValueError(f"`mode` must be among {sorted(_BETTER)}. Received: mode={mode!r}.")
+        if not callable(save):
+            raise ValueError(f"`save` must be a function of the epoch. Received: save={save!r}.")
+        self.save = save
+        self.monitor = monitor
+        self.mode = mode
+        self.best = -math.inf if mode == "max" else math.inf
+        self.best_epoch = None
+        self._seen = False
+        self._other_keys = set()
+
+    def on_train_begin(self, logs=None):
+        self._seen = False
+        self._other_keys = set()
+
+    def on_epoch_end(self, epoch, logs=None):
+        logs = logs or {}
+        if self.monitor not in logs:
+            self._other_keys.update(logs)
+            # With `validation_freq` a validation metric is rightly absent from some epochs.
+            if not self.monitor.startswith("val_") or "val_loss" in logs:
+                self._raise_missing()
+            return
+        self._seen = True
+        if _BETTER[self.mode](logs[self.monitor], self.best):
+            self.save(epoch)
+            self.best = float(logs[self.monitor])
+            self.best_epoch = epoch
+
+    def on_train_end(self, logs=None):
+        if self._other_keys and not self._seen:
+            self._raise_missing()
+
+    def _raise_missing(self):
+        raise ValueError(
+            f"`monitor` must be a value that training reports: one of {sorted(self._other_keys)}, or one "
+            f"that a callback earlier in the list writes. Received: monitor={self.monitor!r}."
+        )
+
+
+class StopOnInvalidLoss(keras.callbacks.Callback):
+    """Ends training with an error as soon as the training loss is NaN or infinite.
+
+    `keras.callbacks.TerminateOnNaN` ends `fit` as if it had succeeded, after which a script goes on to
+    save the broken weights.
+
+    Args:
+        last_checkpoint: Optional function without arguments that returns the path of the last good
+            checkpoint, or None; the error names it.
+
+    Raises:
+        FloatingPointError: From `fit`, naming epoch and batch, both counted from 1.
+
+    Example:
+
+    ```python
+    callbacks = [StopOnInvalidLoss(last_checkpoint=lambda: "run/checkpoints/12.weights.h5")]
+    ```
+    """
+
+    def __init__(self, last_checkpoint=None):
+        super().__init__()
+        self.last_checkpoint = last_checkpoint
+        self._epoch = 0
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._epoch = epoch
+
+    def on_train_batch_end(self, batch, logs=None):
+        loss = (logs or {}).get("loss", 0.0)
+        if math.isfinite(loss):
+            return
+        checkpoint = self.last_checkpoint() if self.last_checkpoint else None
+        advice = f"The last good checkpoint is {checkpoint}." if checkpoint else "No checkpoint is known."
+        raise FloatingPointError(
+            f"The training loss became {loss} in epoch {self._epoch + 1}, batch {batch + 1}. {advice} "
+            "A smaller learning rate, a longer warm-up or gradient clipping may help."
+        )
+
+
+class _Summaries:
+    """TensorBoard event files with scores and sample translations."""
+
+    def __init__(self, log_dir):
+        try:
+            # Loaded on use: this room works on Keras backends where TensorFlow is not installed.
+            import tensorflow as tf
+        except ImportError as error:
+            raise ImportError("`log_dir` needs TensorFlow: pip install tensorflow.") from error
+        self._summary = tf.summary
+        self._writer = tf.summary.create_file_writer(str(log_dir))
+
+    def write(self, epoch, scores, samples):
+        # Keras' TensorBoard callback may have switched recording off for the step at hand.
+        with self._writer.as_default(), self._summary.record_if(True):
+            for name, score in scores.items():
+                self._summary.scalar(name, score, step=epoch)
+            if samples:
+                self._summary.text("translations", _markdown_table(samples), step=epoch)
+        self._writer.flush()
+
+    def close(self):
+        self._writer.close()
+
+
+def _markdown_table(samples):
+    rows = [("source", "reference", "translation"), ("---", "---", "---")]
+    rows += [tuple(map(_markdown_text, sample)) for sample in samples]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _markdown_text(text):
+    one_line = " ".join(text.split())
+    return re.sub(r"([\\`*_\[\]|])", r"\\\1", html.escape(one_line, quote=False))
+
+
+def _last_learning_rate(optimizer):
+    # mixed_float16 wraps the optimizer that has the schedule.
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    # Keras has no public way to the schedule itself.
+    schedule = getattr(optimizer, "_learning_rate", None)
+    if not isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
+        return float(keras.ops.convert_to_numpy(optimizer.learning_rate))
+    # `iterations` counts updates, while the schedule is called with the count of batches.
+    batches = int(optimizer.iterations) * (optimizer.gradient_accumulation_steps or 1)
+    return float(keras.ops.convert_to_numpy(schedule(max(batches - 1, 0))))

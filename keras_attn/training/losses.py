@@ -1,0 +1,232 @@
+"""Cross-entropy over tokens, in which padding counts for nothing."""
+
+import math
+import numbers
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable(package="keras_attn")
+class LabelSmoothedCrossentropy(keras.losses.Loss):
+    """Cross-entropy of integer labels with label smoothing, averaged over the tokens that are not padding.
+
+    The target distribution of a token is `1 - label_smoothing` on its label plus `label_smoothing / V` on
+    every one of the V tokens of the vocabulary; 0 gives plain cross-entropy. Keras smooths one-hot labels
+    only, and divides by the number of positions, padded ones included. Here the value is the sum over real
+    tokens divided by their number, so neither the loss nor the size of its gradient depends on how much
+    padding a batch carries, and NaN logits in padded positions reach neither. Without any real token the
+    loss and its gradient are 0. An implicit Keras mask on the logits is honoured as well.
+
+    The value is at least float32 whatever the dtype of the logits. It is a mean over the batch at hand:
+    batches of unequal token counts, as with gradient accumulation, weigh alike.
+
+    Args:
+        label_smoothing: Float in `[0, 1)`, the probability mass spread over the vocabulary.
+        pad_token_id: Integer, the label that marks padding. It may lie outside the vocabulary.
+        name: String, the name of the loss.
+
+    Call arguments:
+        y_true: Labels, integers of shape `(B, T)`.
+        y_pred: Logits, floats of shape `(B, T, V)`.
+        sample_weight: Optional weights of shape `(B,)` or `(B, T)`, multiplied into the tokens' weights;
+            the result is then the weighted mean.
+
+    Returns:
+        Scalar float32 tensor (float64 under `keras.config.set_floatx("float64")`). A label outside the
+        vocabulary that is not `pad_token_id` makes it NaN.
+
+    Raises:
+        ValueError: If an argument is out of range, or the shapes do not fit.
+
+    Example:
+
+    ```python
+    loss = LabelSmoothedCrossentropy(label_smoothing=0.1)
+    labels = [[4, 2, 0]]
+    logits = keras.random.normal((1, 3, 7))
+    value = loss(labels, logits)
+    ```
+
+    References: [Szegedy et al., 2016](https://arxiv.org/abs/1512.00567), section 7;
+    [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 5.4.
+    """
+
+    def __init__(self, label_smoothing=0.0, pad_token_id=0, name="label_smoothed_crossentropy"):
+        super().__init__(name=name, reduction="mean_with_sample_weight", dtype=at_least_float32())
+        if not (isinstance(label_smoothing, numbers.Real) and 0 <= label_smoothing < 1):
+            raise ValueError(
+                "`label_smoothing` must be a number from 0 up to, but not including, 1. "
+                f"Received: label_smoothing={label_smoothing!r}."
+            )
+        self.label_smoothing = float(label_smoothing)
+        self.pad_token_id = checked_token_id(pad_token_id)
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        # Padding has to be part of the weights before Keras reduces: it divides by the sum of the weights.
+        labels, weights = labels_and_weights(y_true, y_pred, sample_weight, self.pad_token_id)
+        return super().__call__(labels, y_pred, sample_weight=weights)
+
+    def call(self, y_true, y_pred):
+        return token_negative_log_likelihood(y_true, y_pred, self.pad_token_id, self.label_smoothing)
+
+    def get_config(self):
+        # Keras' own `reduction` is left out: the mean over real tokens is what this loss is.
+        return {
+            "label_smoothing": self.label_smoothing,
+            "pad_token_id": self.pad_token_id,
+            "name": self.name,
+        }
+
+
+def labels_and_weights(y_true, y_pred, sample_weight, pad_token_id):
+    """Labels of real tokens, and the weight of each in a mean.
+
+    Args:
+        y_true: Labels, integers of shape `(B, T)`.
+        y_pred: Logits of shape `(B, T, V)`; an implicit Keras mask on them is honoured.
+        sample_weight: None, or weights of shape `(B,)` or `(B, T)`.
+        pad_token_id: Integer, the label that marks padding.
+
+    Returns:
+        The labels, int32 `(B, T)`, in which every token without weight has become `pad_token_id`, so that
+        its logits, NaN perhaps, are never multiplied by a weight of 0; and the weights, floats `(B, T)`.
+
+    Raises:
+        ValueError: If the shapes do not fit.
+    """
+    # Read from the argument itself: any tensor made from it has lost the mask.
+    mask = getattr(y_pred, "_keras_mask", None)
+    labels = ops.cast(y_true, "int32")
+    _check_shapes(labels, ops.convert_to_tensor(y_pred))
+    is_token = ops.not_equal(labels, pad_token_id)
+    if mask is not None:
+        is_token = ops.logical_and(is_token, ops.cast(mask, "bool"))
+    weights = ops.cast(is_token, at_least_float32())
+    if sample_weight is not None:
+        weights = ops.where(is_token, _token_sample_weight(sample_weight, labels), weights)
+    labels = ops.where(ops.equal(weights, 0), pad_token_id, labels)
+    return labels, weights
+
+
+def token_negative_log_likelihood(labels, logits, pad_token_id=0, label_smoothing=0.0):
+    """Cross-entropy of each token with its label-smoothed target, 0 at padding.
+
+    The one place of this formula, so that a loss and a metric on the same logits share the same graph
+    nodes: the softmax is then computed once.
+
+    Args:
+        labels: Integers of shape `(B, T)`.
+        logits: Floats of shape `(B, T, V)`.
+        pad_token_id: Integer, the label that marks padding.
+        label_smoothing: Float in `[0, 1)`, the probability mass spread over the vocabulary.
+
+    Returns:
+        Floats of shape `(B, T)` in at least float32; NaN where a label is outside the vocabulary. The
+        gradient with respect to the logits is 0 wherever the gradient that comes in is, NaN logits or not.
+
+    Raises:
+        ValueError: If the shapes do not fit.
+
+    Example:
+
+    ```python
+    logits = keras.random.normal((1, 3, 7))
+    values = token_negative_log_likelihood([[4, 2, 0]], logits, label_smoothing=0.1)
+    ```
+
+    Reference: [Szegedy et al., 2016](https://arxiv.org/abs/1512.00567), section 7.
+    """
+    labels = ops.cast(labels, "int32")
+    logits = ops.convert_to_tensor(logits)
+    _check_shapes(labels, logits)
+    logits = ops.cast(logits, at_least_float32(logits.dtype))
+    vocabulary_size = logits.shape[-1]
+    flat_labels = ops.clip(ops.reshape(labels, (-1,)), 0, vocabulary_size - 1)
+    flat_logits = ops.reshape(logits, (-1, vocabulary_size))  # (B*T, V)
+    values = _smoothed_crossentropy(flat_labels, flat_logits, label_smoothing)
+    values = ops.reshape(values, ops.shape(labels))  # (B, T)
+    in_vocabulary = ops.logical_and(ops.greater_equal(labels, 0), ops.less(labels, vocabulary_size))
+    values = ops.where(in_vocabulary, values, math.nan)
+    return ops.where(ops.equal(labels, pad_token_id), 0.0, values)
+
+
+def _smoothed_crossentropy(labels, logits, label_smoothing):
+    # Cross-entropy is bound by memory: each pass over the logits of a large vocabulary costs about as much
+    # as a layer. The gradient is written down because automatic differentiation takes twice the passes,
+    # and because 0 * NaN is NaN: padding would need one more to clean the logits first.
+    @ops.custom_gradient
+    def crossentropy(logits):
+        probabilities = ops.softmax(logits, axis=-1)  # (rows, V)
+        # With `initial` an empty batch has a maximum too.
+        peak = ops.max(logits, axis=-1, initial=-math.inf)
+        # logsumexp(logits) - peak. Measured from the peak, logits of 6e4 lose no digits.
+        log_normalizer = -ops.log(ops.max(probabilities, axis=-1, initial=0.0))
+        values = log_normalizer + (1 - label_smoothing) * (peak - _pick(logits, labels))
+        if label_smoothing:
+            values = values + label_smoothing * (peak - ops.mean(logits, axis=-1))
+
+        # PyTorch hands over the arguments as well, and what comes in by keyword.
+        def gradient(*args, upstream=None):
+            upstream = args[-1] if upstream is None else upstream
+            return _crossentropy_gradient(probabilities, labels, label_smoothing, upstream)
+
+        return values, gradient
+
+    return crossentropy(logits)
+
+
+def _crossentropy_gradient(probabilities, labels, label_smoothing, upstream):
+    # (probabilities - target) * upstream. Division by the reciprocal makes 0 of NaN * 0 in a single pass.
+    divisor = ops.divide_no_nan(1.0, upstream)
+    excess = probabilities
+    if label_smoothing:
+        excess = probabilities - label_smoothing / probabilities.shape[-1]
+    at_labels = ops.divide_no_nan(_pick(excess, labels) - (1 - label_smoothing), divisor)
+    rows = ops.arange(ops.shape(labels)[0], dtype="int32")
+    return ops.scatter_update(
+        ops.divide_no_nan(excess, divisor[:, None]), ops.stack([rows, labels], axis=-1), at_labels
+    )
+
+
+def _pick(values, labels):
+    return ops.squeeze(ops.take_along_axis(values, labels[:, None], axis=-1), axis=-1)
+
+
+def _token_sample_weight(sample_weight, labels):
+    sample_weight = ops.cast(sample_weight, at_least_float32())
+    per_sequence = len(sample_weight.shape) == 1 and len(labels.shape) == 2
+    expected = labels.shape[:1] if per_sequence else labels.shape
+    if not _may_be_equal(sample_weight.shape, expected):
+        raise ValueError(
+            "`sample_weight` must have the shape (B,) or (B, T) of the labels' shape (B, T). "
+            f"Received: sample_weight.shape={tuple(sample_weight.shape)}, y_true.shape={tuple(labels.shape)}."
+        )
+    return sample_weight[:, None] if per_sequence else sample_weight
+
+
+def _check_shapes(labels, logits):
+    if logits.shape[-1:] == (None,) or not _may_be_equal(labels.shape, logits.shape[:-1]):
+        raise ValueError(
+            "Labels of shape (B, T) need logits of shape (B, T, V) with a known V. "
+            f"Received: y_true.shape={tuple(labels.shape)}, y_pred.shape={tuple(logits.shape)}."
+        )
+
+
+def _may_be_equal(shape, other):
+    return len(shape) == len(other) and all(
+        a is None or b is None or a == b for a, b in zip(shape, other, strict=True)
+    )
+
+
+def at_least_float32(dtype=None):
+    """The dtype of losses and metrics: `dtype`, by default `keras.config.floatx()`, but at least float32."""
+    dtype = keras.config.floatx() if dtype is None else keras.backend.standardize_dtype(dtype)
+    return keras.backend.result_type(dtype, "float32")
+
+
+def checked_token_id(pad_token_id):
+    """`pad_token_id` as an int, or a ValueError."""
+    if isinstance(pad_token_id, bool) or not isinstance(pad_token_id, numbers.Integral):
+        raise ValueError(f"`pad_token_id` must be an integer. Received: pad_token_id={pad_token_id!r}.")
+    return int(pad_token_id)

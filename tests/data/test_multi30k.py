@@ -1,0 +1,129 @@
+import gzip
+import hashlib
+import re
+
+import keras
+import pytest
+
+from keras_attn.data import multi30k, multi30k_pairs
+
+TEXTS = {
+    "train.en": "A dog.\nTwo cats.\n",
+    "train.de": "Ein Hund.\nZwei Katzen.\n",
+    "val.en": "A bird.\n",
+    "val.de": "Ein Vogel.\n",
+    "test_2016_flickr.en": "A fish.\nA horse.\nA cow.\n",
+    "test_2016_flickr.de": "Ein Fisch.\nEin Pferd.\nEine Kuh.\n",
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.delenv(multi30k.FOLDER_VARIABLE, raising=False)
+    for name, text in TEXTS.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    def refuse(**arguments):
+        raise AssertionError(f"a given folder must be enough, asked for {arguments}")
+
+    monkeypatch.setattr(keras.utils, "get_file", refuse)
+
+
+@pytest.mark.parametrize(
+    ("split", "sources", "last_target"),
+    [
+        ("train", ["A dog.", "Two cats."], "Zwei Katzen."),
+        ("validation", ["A bird."], "Ein Vogel."),
+        ("test", ["A fish.", "A horse.", "A cow."], "Eine Kuh."),
+    ],
+)
+def test_reads_a_given_folder_in_either_direction(folder, no_network, split, sources, last_target):
+    pairs = multi30k_pairs(split, folder=folder)
+    assert pairs.sources == sources
+    assert pairs.targets[-1] == last_target
+    assert pairs.name == f"multi30k {split} en-de"
+    turned = multi30k_pairs(split, source_language="de", target_language="en", folder=str(folder))
+    assert (turned.sources, turned.targets) == (pairs.targets, pairs.sources)
+
+
+def test_reads_the_folder_of_the_environment_variable(folder, no_network, monkeypatch):
+    monkeypatch.setenv("KERAS_ATTN_DATA", str(folder))
+    assert multi30k_pairs("validation").sources == ["A bird."]
+
+
+def test_a_given_folder_goes_before_the_environment_variable(folder, no_network, monkeypatch):
+    monkeypatch.setenv("KERAS_ATTN_DATA", str(folder / "elsewhere"))
+    assert multi30k_pairs("validation", folder=folder).sources == ["A bird."]
+
+
+def test_reads_gzipped_files(folder, no_network):
+    for name, text in TEXTS.items():
+        (folder / name).unlink()
+        (folder / f"{name}.gz").write_bytes(gzip.compress(text.encode("utf-8")))
+    assert multi30k_pairs("test", folder=folder).targets == ["Ein Fisch.", "Ein Pferd.", "Eine Kuh."]
+
+
+def test_a_missing_file_lists_what_was_looked_for(folder, no_network):
+    (folder / "val.de").unlink()
+    looked_for = re.escape(f"{folder / 'val.de'} and {folder / 'val.de.gz'}")
+    with pytest.raises(FileNotFoundError, match=f"`val.de` was not found. Looked for {looked_for}"):
+        multi30k_pairs("validation", folder=folder)
+
+
+@pytest.mark.parametrize("variable", [None, ""])
+def test_downloads_with_address_and_checksum(folder, monkeypatch, variable):
+    asked = []
+
+    def get_file(**arguments):
+        asked.append(arguments)
+        return str(folder / arguments["fname"].removesuffix(".gz"))
+
+    monkeypatch.setattr(keras.utils, "get_file", get_file)
+    if variable is not None:
+        monkeypatch.setenv("KERAS_ATTN_DATA", variable)
+    assert multi30k_pairs("test").sources == ["A fish.", "A horse.", "A cow."]
+    root = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"
+    assert [(call["origin"], call["file_hash"], call["hash_algorithm"]) for call in asked] == [
+        (
+            f"{root}/test_2016_flickr.en.gz",
+            "611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9",
+            "sha256",
+        ),
+        (
+            f"{root}/test_2016_flickr.de.gz",
+            "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8",
+            "sha256",
+        ),
+    ]
+
+
+def test_keras_get_file_accepts_these_arguments_and_checks_the_sum(folder, monkeypatch, tmp_path):
+    """The real `get_file`, fed from a file: a right sum passes, a wrong one is an error that says what to do."""
+    monkeypatch.setattr(multi30k, "_ADDRESS", folder.as_uri())
+    sums = {}
+    for name in ("val.en", "val.de"):
+        data = TEXTS[name].encode("utf-8")
+        (folder / f"{name}.gz").write_bytes(data)
+        sums[f"{name}.gz"] = hashlib.sha256(data).hexdigest()
+    real_get_file = keras.utils.get_file
+    monkeypatch.setattr(
+        keras.utils, "get_file", lambda **kw: real_get_file(**kw, cache_dir=str(tmp_path / "cache"))
+    )
+    (tmp_path / "cache").mkdir()
+    monkeypatch.setattr(multi30k, "_SHA256", sums)
+    assert multi30k_pairs("validation").targets == ["Ein Vogel."]
+    monkeypatch.setattr(multi30k, "_SHA256", dict.fromkeys(sums, "0" * 64))
+    with pytest.raises(FileNotFoundError, match=r"`val\.en\.gz` could not be downloaded .*KERAS_ATTN_DATA"):
+        multi30k_pairs("validation")
+
+
+def test_bad_arguments(folder):
+    with pytest.raises(ValueError, match=r"must be one of train, validation, test\. Received: split='val'"):
+        multi30k_pairs("val", folder=folder)
+    for source, target in [("en", "fr"), ("en", "en"), (None, "de")]:
+        with pytest.raises(ValueError, match=f"must be en and de.*{source!r}, target_language={target!r}"):
+            multi30k_pairs("train", source_language=source, target_language=target, folder=folder)

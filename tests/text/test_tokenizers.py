@@ -1,0 +1,538 @@
+"""Both tokenizers against Python's own codecs and against sentencepiece without TensorFlow."""
+
+import io
+import json
+import random
+import sys
+import unicodedata
+
+import numpy as np
+import pytest
+import sentencepiece
+import tensorflow as tf
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from keras_attn.text import ByteTokenizer, SentencePieceTokenizer, Tokenizer, as_utf8, load_tokenizer
+
+WORDS = [
+    "der",
+    "Hund",
+    "läuft",
+    "über",
+    "die",
+    "Straße",
+    "weil",
+    "er",
+    "müde",
+    "ist",
+    "animal",
+    "didn't",
+    "cross",
+    "street",
+    "too",
+    "tired",
+    "été",
+    "garçon",
+]
+ODD_TEXTS = {
+    "empty": "",
+    "whitespace": " \t \n ",
+    "nul": "a\0b",
+    "emoji": "ein 👩‍👩‍👧 und 🇩🇪",
+    "right_to_left": "שלום \u202eעולם\u202c",
+    "names_of_special_pieces": "<s> <pad> </s> <0x41>",
+    "byte_order_mark": "\ufeffHund",
+    "noncharacter": "\uffff\U0010ffff",
+    "combining": "e\u0301",
+}
+
+
+def sentences(count, seed):
+    draw = random.Random(seed)
+    return [" ".join(draw.choices(WORDS, k=draw.randint(1, 13))) for _ in range(count)]
+
+
+def sentencepiece_proto(**arguments):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sentences(50, seed=1)),
+        model_writer=model,
+        vocab_size=43,
+        minloglevel=2,
+        **arguments,
+    )
+    return model.getvalue()
+
+
+@pytest.fixture(scope="module")
+def bpe():
+    return SentencePieceTokenizer.train(sentences(200, seed=2), vocabulary_size=337)
+
+
+@pytest.fixture(scope="module")
+def unigram():
+    return SentencePieceTokenizer.train(sentences(200, seed=2), vocabulary_size=293, model_type="unigram")
+
+
+@pytest.fixture(params=["byte", "bpe", "unigram"])
+def tokenizer(request):
+    return ByteTokenizer() if request.param == "byte" else request.getfixturevalue(request.param)
+
+
+def normalized(text):
+    normalizer = sentencepiece.SentencePieceNormalizer(
+        rule_name="nmt_nfkc", add_dummy_prefix=False, escape_whitespaces=False, remove_extra_whitespaces=True
+    )
+    return normalizer.normalize(text)
+
+
+def oracle_ids(tokenizer, text):
+    if isinstance(tokenizer, ByteTokenizer):
+        return [byte + 3 for byte in text.encode()]
+    return sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model_proto).encode(text)
+
+
+def oracle_text(tokenizer, token_ids):
+    """`detokenize` of one row, in plain Python."""
+    if tokenizer.end_token_id in token_ids:
+        token_ids = token_ids[: token_ids.index(tokenizer.end_token_id)]
+    token_ids = [i for i in token_ids if i not in (0, tokenizer.start_token_id)]
+    if isinstance(tokenizer, ByteTokenizer):
+        return bytes(i - 3 for i in token_ids).decode("utf-8", "replace")
+    return sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model_proto).decode(token_ids)
+
+
+# Ids
+
+
+def test_special_ids(tokenizer):
+    unknown, start, end, size = {
+        "ByteTokenizer": (None, 1, 2, 259),
+        "SentencePieceTokenizer": (1, 2, 3, tokenizer.vocabulary_size),
+    }[type(tokenizer).__name__]
+    assert tokenizer.pad_token_id == 0
+    assert tokenizer.unknown_token_id == unknown
+    assert tokenizer.start_token_id == start
+    assert tokenizer.end_token_id == end
+    assert tokenizer.vocabulary_size == size
+
+
+def test_vocabulary_size_is_what_was_asked_for(bpe, unigram):
+    assert bpe.vocabulary_size == 337
+    assert unigram.vocabulary_size == 293
+
+
+def test_ids_equal_those_of_sentencepiece(tokenizer):
+    texts = sentences(300, seed=3)
+    token_ids = tokenizer.tokenize(texts)
+    assert token_ids.dtype == tf.int32
+    assert token_ids.to_list() == [oracle_ids(tokenizer, text) for text in texts]
+
+
+@given(text=st.text())
+@settings(max_examples=70, deadline=None)
+@example(text="\0")
+@example(text="\ufeff")
+@example(text="👩‍👩‍👧")
+def test_bytes_round_trip_exactly(text):
+    tokenizer = ByteTokenizer()
+    assert tokenizer.encode([text]) == [oracle_ids(tokenizer, text)]
+    assert tokenizer.decode(tokenizer.tokenize([text])) == [text]
+
+
+@pytest.mark.parametrize("name", ["bpe", "unigram"])
+def test_sentencepiece_round_trip_is_the_normalised_text(name, request):
+    tokenizer = request.getfixturevalue(name)
+
+    @given(text=st.text())
+    @settings(max_examples=70, deadline=None)
+    @example(text="a\u2581 b\u2581")
+    @example(text="\u2581")
+    @example(text=" a  b ")
+    @example(text="\0")
+    def check(text):
+        assert tokenizer.decode(tokenizer.tokenize([text])) == [normalized(text)]
+
+    check()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("ﬁn Ａ１ ½ e\u0301", unicodedata.normalize("NFKC", "ﬁn Ａ１ ½ e\u0301")),
+        (" a \t b\n", "a b"),
+        ("a\x01b\x7fc", "abc"),
+        ("a\u200bb\u2581c\ufffdd", "a b c d"),
+    ],
+)
+def test_normalisation_is_what_the_docstring_says(bpe, text, expected):
+    assert bpe.decode(bpe.tokenize([text])) == [expected]
+
+
+def test_without_byte_fallback_only_what_is_not_covered_is_unknown():
+    tokenizer = SentencePieceTokenizer.train(sentences(50, seed=4), vocabulary_size=61, byte_fallback=False)
+    covered = "die müde Straße"
+    assert tokenizer.unknown_token_id not in tokenizer.encode([covered])[0]
+    assert tokenizer.decode(tokenizer.tokenize([covered])) == [covered]
+    assert tokenizer.unknown_token_id in tokenizer.encode(["Ω"])[0]
+    assert tokenizer.decode(tokenizer.tokenize(["die Ω"])) == ["die  ⁇ "]
+
+
+# Detokenizing
+
+
+def test_detokenize_equals_the_oracle_on_any_ids(tokenizer):
+    ids = st.integers(0, tokenizer.vocabulary_size - 1) | st.sampled_from([0, 1, 2, 3])
+
+    @given(rows=st.lists(st.lists(ids, max_size=11), max_size=5))
+    @settings(max_examples=50, deadline=None)
+    @example(rows=[])
+    @example(rows=[[], [], []])
+    @example(rows=[[tokenizer.end_token_id, 5], [5, 7], [tokenizer.end_token_id] * 2, []])
+    def check(rows):
+        expected = [oracle_text(tokenizer, row) for row in rows]
+        assert tokenizer.decode(rows) == expected
+        if rows:
+            padded = tf.ragged.constant(rows, dtype=tf.int32, ragged_rank=1).to_tensor()
+            assert tokenizer.decode(padded) == expected
+            assert tokenizer.decode(padded.numpy().astype("int64")) == expected
+
+    check()
+
+
+def test_padding_and_what_follows_end_change_nothing(tokenizer):
+    texts = sentences(7, seed=5)
+    token_ids = tokenizer.tokenize(texts)
+    left_padded = np.zeros((7, 97), "int32")
+    for row, ids in zip(left_padded, token_ids.to_list()):
+        row[97 - len(ids) :] = ids
+    end = tf.fill([7, 1], tokenizer.end_token_id)
+    garbage = tf.fill([7, 3], 5)
+    ended = tf.concat([token_ids, end, garbage, end, garbage], axis=1)
+    assert tokenizer.decode(token_ids) == texts
+    assert tokenizer.decode(token_ids.to_tensor()) == texts
+    assert tokenizer.decode(left_padded) == texts
+    assert tokenizer.decode(ended) == texts
+
+
+@pytest.mark.parametrize("bad_id", [-1, "vocabulary_size", 2**32 + 5])
+def test_an_id_outside_the_vocabulary_is_an_error_eagerly_and_skipped_in_a_graph(tokenizer, bad_id):
+    bad_id = tokenizer.vocabulary_size if bad_id == "vocabulary_size" else bad_id
+    good = tokenizer.encode(["die Straße"])[0]
+    rows = np.array([[*good, bad_id], [*good[:3], bad_id, *good[3:]]], "int64")
+    with pytest.raises(
+        ValueError, match=rf"`token_ids` must lie in \[0, {tokenizer.vocabulary_size}\).*is {bad_id}"
+    ):
+        tokenizer.detokenize(rows)
+    texts = tf.function(tokenizer.detokenize)(rows)
+    assert texts.numpy().tolist() == ["die Straße".encode()] * 2
+
+
+def test_graph_equals_eager(tokenizer):
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+    def round_trip(texts):
+        token_ids = tokenizer.tokenize(texts)
+        return token_ids.to_tensor(), tokenizer.detokenize(token_ids)
+
+    for batch in [list(ODD_TEXTS.values()), sentences(5, seed=6), []]:
+        token_ids, texts = round_trip(tf.constant(as_utf8(batch), tf.string))
+        assert token_ids.numpy().tolist() == tokenizer.tokenize(batch).to_tensor().numpy().tolist()
+        assert [text.decode() for text in texts.numpy()] == tokenizer.decode(tokenizer.tokenize(batch))
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "message"),
+    [
+        ([3], r"`token_ids` must be a list of lists of int. Received: \[3\]"),
+        ([[3.5]], r"`token_ids` must be a list of lists of int. Received: \[\[3.5\]\]"),
+        (np.zeros((2, 3)), r"integer tensor of shape \(B, T\). Received: dtype=float64, shape=\(2, 3\)"),
+        (np.zeros((2, 3, 5), "int32"), r"Received: dtype=int32, shape=\(2, 3, 5\)"),
+        (tf.constant(["a"]), r"Received: dtype=string, shape=\(1,\)"),
+    ],
+)
+def test_detokenize_refuses_what_is_no_batch_of_ids(token_ids, message):
+    with pytest.raises(ValueError, match=message):
+        ByteTokenizer().detokenize(token_ids)
+
+
+# Odd text
+
+
+@pytest.mark.parametrize("text", ODD_TEXTS.values(), ids=ODD_TEXTS)
+def test_odd_text_is_answered_and_neighbours_are_unchanged(tokenizer, text):
+    expected = text if isinstance(tokenizer, ByteTokenizer) else normalized(text)
+    before, odd, after = tokenizer.tokenize(["die Straße", text, "müde"]).to_list()
+    assert before == oracle_ids(tokenizer, "die Straße")
+    assert odd == oracle_ids(tokenizer, text)
+    assert after == oracle_ids(tokenizer, "müde")
+    assert tokenizer.decode([before, odd, after]) == ["die Straße", expected, "müde"]
+
+
+def test_empty_batch_and_empty_text_have_no_tokens(tokenizer):
+    assert tokenizer.encode([]) == []
+    assert tokenizer.encode(["", ""]) == [[], []]
+    assert tokenizer.tokenize(tf.constant([], tf.string)).shape.as_list() == [0, None]
+    assert tokenizer.detokenize(tf.zeros((0, 3), tf.int32)).shape == (0,)
+    assert tokenizer.decode(tf.zeros((3, 0), tf.int32)) == ["", "", ""]
+    assert tokenizer.decode([]) == []
+
+
+@given(
+    data=st.lists(
+        st.sampled_from([0x00, 0x41, 0x80, 0xAC, 0xC0, 0xE2, 0x82, 0xED, 0xA0, 0xF0, 0x9F, 0xF4, 0xFF])
+    )
+)
+@settings(max_examples=70, deadline=None)
+def test_invalid_utf8_is_repaired_as_python_does(data):
+    tokenizer = ByteTokenizer()
+    expected = bytes(data).decode("utf-8", "replace")
+    assert tokenizer.decode(tokenizer.tokenize(tf.constant([bytes(data)]))) == [expected]
+    assert tokenizer.decode([[byte + 3 for byte in data]]) == [expected]
+    assert as_utf8(bytes(data)) == [expected.encode()]
+
+
+def test_invalid_utf8_in_a_sentencepiece_batch_leaves_neighbours_unchanged(bpe):
+    assert bpe.decode(bpe.tokenize(tf.constant([b"die", b"a\xff\xfeb", "Straße"]))) == [
+        "die",
+        "a b",
+        "Straße",
+    ]
+
+
+def test_a_line_of_a_megabyte(tokenizer):
+    line = " ".join(sentences(30_000, seed=7))
+    assert len(line.encode()) > 1_000_000
+    assert tokenizer.decode(tokenizer.tokenize([line, "müde"])) == [line, "müde"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a\ud800b", "a\ufffdb"),
+        ("\udc00", "\ufffd"),
+        ("a\ud800", "a\ufffd"),
+        ("\ud83d\ude00", "😀"),
+        ("\ud800😀", "\ufffd😀"),
+    ],
+)
+def test_lone_surrogates_are_replaced_and_pairs_joined(tokenizer, text, expected):
+    assert as_utf8(text) == [expected.encode()]
+    assert tokenizer.encode([text]) == [oracle_ids(tokenizer, expected)]
+
+
+@pytest.mark.parametrize("texts", [3, None, [3], ["a", None]])
+def test_as_utf8_refuses_what_is_no_text(texts):
+    with pytest.raises(ValueError, match=r"`texts` must .* Received"):
+        as_utf8(texts)
+
+
+@pytest.mark.parametrize("texts", [tf.constant("a"), tf.constant([["a"]]), tf.constant([3])])
+def test_tokenize_refuses_what_is_no_batch_of_strings(texts):
+    with pytest.raises(
+        ValueError, match=r"`texts` must be a string tensor of shape \(B,\). Received: dtype="
+    ):
+        ByteTokenizer().tokenize(texts)
+
+
+def test_token_strings(bpe):
+    assert ByteTokenizer().token_strings([1, 0, 100, 35, 3, 258, 2]) == [
+        *["<s>", "<pad>", "a", "▁", "<0x00>", "<0xFF>", "</s>"]
+    ]
+    assert bpe.token_strings([0, 1, 2, 3, 4 + 0x41]) == ["<pad>", "<unk>", "<s>", "</s>", "<0x41>"]
+    text = "müde Straße"
+    assert "".join(bpe.token_strings(bpe.encode([text])[0])) == "▁müde▁Straße"
+    assert bpe.token_strings([]) == []
+    with pytest.raises(ValueError, match=r"`token_ids` must lie in \[0, 337\).*the first is 337"):
+        bpe.token_strings([5, 337])
+
+
+# Training
+
+
+def test_training_twice_gives_the_same_model(unigram):
+    again = SentencePieceTokenizer.train(
+        iter(sentences(200, seed=2)), vocabulary_size=293, model_type="unigram"
+    )
+    assert again.model_proto == unigram.model_proto
+
+
+@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
+@pytest.mark.parametrize(("vocabulary_size", "bound"), [(100_003, "at most"), (5, "at least")])
+def test_a_vocabulary_size_that_does_not_fit_is_refused_with_one_that_does(
+    model_type, vocabulary_size, bound
+):
+    texts = sentences(50, seed=8)
+    with pytest.raises(
+        ValueError, match=rf"`vocabulary_size` must be {bound} \d+.*={vocabulary_size}\."
+    ) as error:
+        SentencePieceTokenizer.train(texts, vocabulary_size, model_type=model_type)
+    named = int(str(error.value).split(bound)[1].split(",")[0])
+    assert SentencePieceTokenizer.train(texts, named, model_type=model_type).vocabulary_size == named
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"texts": []}, "`texts` must hold text to train on. Received 0 texts"),
+        ({"texts": ["", " \n"]}, "`texts` must hold text to train on. Received 2 texts"),
+        ({"texts": ["\x01"]}, "sentencepiece cannot train on these texts"),
+        ({"texts": "der Hund"}, "must be an iterable of sentences, not one string. Received: 'der Hund'"),
+        ({"texts": ["a", 3]}, "`texts` must hold `str` or `bytes` only. Received an element 3"),
+        ({"vocabulary_size": 4}, "`vocabulary_size` must be an int above 4.*Received: vocabulary_size=4"),
+        ({"vocabulary_size": 300.0}, "Received: vocabulary_size=300.0"),
+        ({"model_type": "word"}, r"must be one of \('bpe', 'unigram'\). Received: model_type='word'"),
+        ({"character_coverage": 0}, r"must lie in \(0, 1\]. Received: character_coverage=0"),
+    ],
+)
+def test_training_refuses_bad_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        SentencePieceTokenizer.train(**{"texts": ["der Hund"], "vocabulary_size": 300} | arguments)
+
+
+def test_training_reads_long_lines_and_broken_text():
+    # sentencepiece by default drops lines over 4192 bytes, which here would leave nothing.
+    tokenizer = SentencePieceTokenizer.train(["zyx wvu " * 2000 + "\ud800\0"], vocabulary_size=273)
+    assert tokenizer.token_strings(tokenizer.encode(["zyx wvu"])[0]) == ["▁zyx", "▁wvu"]
+
+
+def test_lowercase_folds_case():
+    tokenizer = SentencePieceTokenizer.train(sentences(50, seed=9), vocabulary_size=300, lowercase=True)
+    assert tokenizer.decode(tokenizer.tokenize(["Die STRASSE ÜBER Straße"])) == ["die strasse über straße"]
+
+
+def test_character_coverage_leaves_rare_characters_to_bytes():
+    texts = ["ab ba " * 50] * 20 + ["ж"]
+    covered = SentencePieceTokenizer.train(texts, vocabulary_size=264)
+    cut = SentencePieceTokenizer.train(texts, vocabulary_size=263, character_coverage=0.99)
+    assert "ж" in covered.token_strings(covered.encode(["ж"])[0])
+    assert cut.token_strings(cut.encode(["ж"])[0])[-2:] == ["<0xD0>", "<0xB6>"]
+
+
+# Configuration and files
+
+
+def test_config_round_trip_is_idempotent(tokenizer):
+    config = json.loads(json.dumps(tokenizer.get_config()))
+    again = type(tokenizer).from_config(config)
+    assert again.get_config() == tokenizer.get_config()
+    assert again.encode(["die müde Straße"]) == tokenizer.encode(["die müde Straße"])
+
+
+def test_save_and_load(tokenizer, tmp_path):
+    folder = tmp_path / "new" / "folder"
+    tokenizer.save(folder)
+    again = load_tokenizer(str(folder))
+    assert type(again) is type(tokenizer)
+    assert again.get_config() == tokenizer.get_config()
+    expected = {"tokenizer.json"} | ({"sentencepiece.model"} if hasattr(tokenizer, "model_proto") else set())
+    assert {path.name for path in folder.iterdir()} == expected
+
+
+def test_the_saved_model_is_what_sentencepiece_itself_reads(bpe, tmp_path):
+    bpe.save(tmp_path)
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "sentencepiece.model"))
+    assert processor.encode("die Straße") == bpe.encode(["die Straße"])[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "must be JSON with `class_name` and `config`"),
+        ("[]", "must be JSON with `class_name` and `config`"),
+        ('{"class_name": "ByteTokenizer"}', "must be JSON with `class_name` and `config`"),
+        ('{"class_name": "ByteTokenizer", "config": 3}', "must be JSON with `class_name` and `config`"),
+        (
+            '{"class_name": "os.system", "config": {}}',
+            "must name one of .'ByteTokenizer'.* class_name='os.system'",
+        ),
+        ('{"class_name": ["ByteTokenizer"], "config": {}}', "must name one of"),
+        ('{"class_name": "ByteTokenizer", "config": {"a": 1}}', "must hold the config of a ByteTokenizer"),
+        (
+            '{"class_name": "SentencePieceTokenizer", "config": {}}',
+            "must hold the config of a SentencePieceTok",
+        ),
+    ],
+)
+def test_a_damaged_description_is_refused(bpe, tmp_path, content, message):
+    bpe.save(tmp_path)
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(ValueError, match=message):
+        load_tokenizer(tmp_path)
+
+
+def test_a_description_that_is_no_text_is_refused(tmp_path):
+    (tmp_path / "tokenizer.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match="must be JSON with `class_name` and `config`"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "sentencepiece.model"])
+def test_a_missing_file_is_named(bpe, tmp_path, name):
+    bpe.save(tmp_path)
+    (tmp_path / name).unlink()
+    with pytest.raises(FileNotFoundError, match=f"`folder` must hold {name}"):
+        load_tokenizer(tmp_path)
+
+
+def test_a_damaged_model_file_is_refused(bpe, tmp_path):
+    bpe.save(tmp_path)
+    path = tmp_path / "sentencepiece.model"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ValueError, match=r"sentencepiece.model is damaged or belongs to another tokenizer"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("model_proto", [b"", b"junk", "text", None])
+def test_what_is_no_model_is_refused(model_proto):
+    with pytest.raises(ValueError, match="`model_proto` must be the content of a sentencepiece model"):
+        SentencePieceTokenizer(model_proto)
+
+
+def test_a_truncated_model_is_refused(bpe):
+    for length in range(7, len(bpe.model_proto), 50_021):
+        with pytest.raises(ValueError, match=rf"Received: {length} bytes that sentencepiece cannot read"):
+            SentencePieceTokenizer(bpe.model_proto[:length])
+
+
+@pytest.mark.parametrize(
+    ("ids", "received"),
+    [
+        ({}, "pad_id=-1, bos_id=1, eos_id=2"),
+        ({"pad_id": 3}, "pad_id=3, bos_id=1, eos_id=2"),
+        ({"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": 2}, "pad_id=0, bos_id=-1, eos_id=2"),
+        ({"pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": -1}, "pad_id=0, bos_id=2, eos_id=-1"),
+    ],
+)
+def test_a_model_without_the_special_ids_is_refused(ids, received):
+    with pytest.raises(ValueError, match=f"must have pad_id=0, a bos_id and an eos_id.*Received: {received}"):
+        SentencePieceTokenizer(sentencepiece_proto(**ids))
+
+
+def test_special_ids_are_read_from_the_model():
+    proto = sentencepiece_proto(pad_id=0, unk_id=3, bos_id=5, eos_id=4, control_symbols=["<de>"])
+    tokenizer = SentencePieceTokenizer(proto)
+    control = sentencepiece.SentencePieceProcessor(model_proto=proto).piece_to_id("<de>")
+    assert (tokenizer.start_token_id, tokenizer.end_token_id, tokenizer.unknown_token_id) == (5, 4, 3)
+    token_ids = tokenizer.encode(["die Straße"])[0]
+    assert tokenizer.decode([[5, control, *token_ids, 4, *token_ids]]) == ["die Straße"]
+
+
+@pytest.mark.parametrize("module", ["tensorflow_text", "sentencepiece"])
+def test_a_missing_package_is_named_with_the_pip_line(bpe, monkeypatch, module):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(
+        ImportError, match=rf'needs {module}. Install it: pip install "{module.replace("_", "-")}'
+    ):
+        SentencePieceTokenizer(bpe.model_proto)
+    assert ByteTokenizer().decode([[75, 108]]) == ["Hi"]
+
+
+def test_the_base_class_names_what_a_subclass_must_give():
+    base = Tokenizer(7, start_token_id=1, end_token_id=2, unknown_token_id=None, special_token_ids=[0, 1, 2])
+    with pytest.raises(NotImplementedError, match="Tokenizer must implement `_texts_to_ids`"):
+        base.tokenize(["a"])
+    with pytest.raises(NotImplementedError, match="Tokenizer must implement `_ids_to_texts`"):
+        base.detokenize([[5]])
+    with pytest.raises(NotImplementedError, match="Tokenizer must implement `_token_string`"):
+        base.token_strings([5])
