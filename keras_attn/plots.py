@@ -56,9 +56,12 @@ def plot_attention(attention_scores, source_tokens, target_tokens, title=None, p
     rows = math.ceil(len(scores) / columns)
     size = _figure_size(rows, columns, source_tokens, target_tokens)
     figure = _import_figure()(figsize=size, layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    panels = [figure.add_subplot(rows, columns, head + 1) for head in range(len(scores))]
     _draw_heads(figure, panels, scores)
-    _label_axes(panels, source_tokens, target_tokens)
+    for head, panel in enumerate(panels):
+        # The outer panels alone have labels: all panels of a figure share their tokens.
+        panel.tick_params(labelbottom=False, labeltop=head < columns, labelleft=head % columns == 0)
+        _label_axes(panel, source_tokens, target_tokens)
     if title is not None:
         figure.suptitle(title, parse_math=False)
     if path is not None:
@@ -113,9 +116,6 @@ def _figure_size(rows, columns, source_tokens, target_tokens):
 
 
 def _draw_heads(figure, panels, scores):
-    for panel in panels.flat[len(scores) :]:
-        panel.remove()
-    panels = list(panels.flat[: len(scores)])
     for head, panel in enumerate(panels):
         image = _draw_map(panel, scores[head])
         if len(scores) > 1:
@@ -138,16 +138,13 @@ def _draw_map(panel, scores):
     return image
 
 
-def _label_axes(panels, source_tokens, target_tokens):
-    """Labels the outer panels only: all panels of a figure share their tokens."""
+def _label_axes(panel, source_tokens, target_tokens):
     style = {"fontsize": _LABEL_SIZE, "parse_math": False}
-    panels[0, 0].set_xticks(range(len(source_tokens)), source_tokens, **style)
-    panels[0, 0].set_yticks(range(len(target_tokens)), target_tokens, **style)
-    for (row, column), panel in np.ndenumerate(panels):
-        panel.tick_params(bottom=False, labelbottom=False, labeltop=row == 0, labelleft=column == 0)
+    panel.set_xticks(range(len(source_tokens)), source_tokens, **style)
+    panel.set_yticks(range(len(target_tokens)), target_tokens, **style)
     # Single characters stand upright side by side; words need the slant.
     if max(len(token) for token in source_tokens) > 2:
-        for label in (label for panel in panels[0] for label in panel.get_xticklabels()):
+        for label in panel.get_xticklabels():
             label.set(rotation=50, ha="left", va="baseline", rotation_mode="anchor")
 
 

@@ -121,6 +121,20 @@ def test_labels_do_not_overlap():
     assert all(left.x1 <= right.x0 for left, right in pairwise(columns))
 
 
+@pytest.mark.parametrize("num_heads", [1, 5])
+def test_words_above_the_map_slant_away_from_each_other(num_heads):
+    source, target = ["▁überquerte"] * 11, ["▁Straße"] * 7
+    figure = plot_attention(make_scores(num_heads, 7, 11), source, target)
+    figure.draw_without_rendering()
+    for panel in maps(figure)[:4]:
+        above = panel.get_xticklabels()
+        assert all(label.get_visible() and label.get_rotation() == 50 for label in above)
+        # Parallel lines of text: what parts them is the step to the right times the sine of the slant.
+        (left, _), (right, _) = (label.get_transform().transform((x, 0)) for x, label in enumerate(above[:2]))
+        height = above[0].get_fontsize() / 72 * figure.dpi
+        assert (right - left) * np.sin(np.deg2rad(50)) > height
+
+
 def test_svg_holds_every_label_of_odd_tokens(tmp_path):
     source = ["$x^2$", "\n", "\0", "שלום", "<0x0A>"]
     path = tmp_path / "map.svg"

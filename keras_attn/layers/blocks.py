@@ -55,6 +55,7 @@ class Residual(keras.layers.Layer):
         self.norm = choose("normalization", normalization, NORMALIZATIONS)(
             epsilon=layer_norm_epsilon, dtype=self.dtype_policy, name="norm"
         )
+        self.norm.supports_masking = True  # RMSNormalization would warn that it drops an implicit mask
         self._dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
         self.supports_masking = True
 

@@ -1,6 +1,7 @@
 import keras
 from keras import ops
 
+from keras_attn.layers.arguments import check_positive
 from keras_attn.ops import concrete_values, padding_mask
 
 
@@ -53,6 +54,8 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
         mask_zero=False,
         **kwargs,
     ):
+        check_positive("vocabulary_size", vocabulary_size)
+        check_positive("hidden_dim", hidden_dim)
         super().__init__(
             vocabulary_size,
             hidden_dim,

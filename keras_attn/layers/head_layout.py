@@ -52,8 +52,8 @@ class HeadLayout:
         if count > 1 and len(mask.shape) >= 2 * count:
             mask = self._flatten(mask, len(mask.shape) - count)
             mask = self._flatten(mask, len(mask.shape) - 1 - count)
-        while 2 <= len(mask.shape) < rank:
-            mask = ops.expand_dims(mask, -3)
+        while len(mask.shape) < rank:
+            mask = ops.expand_dims(mask, -3 if len(mask.shape) > 1 else 0)
         return mask
 
     def scores(self, scores, query, value):

@@ -269,7 +269,7 @@ class MultiHeadAttention(keras.layers.Layer):
             check_mask_shape(pairs, shape, "attention_mask")
             masks.append(pairs)
         if use_causal_mask or self.sliding_window:
-            first = 0 if cache_update_index is None else cache_update_index
+            first = 0 if cache_update_index is None else ops.cast(cache_update_index, "int32")
             query_positions = ops.arange(ops.shape(query_heads)[-2], dtype="int32") + first
             key_positions = ops.arange(ops.shape(key_heads)[-2], dtype="int32")
             if use_causal_mask:
@@ -344,6 +344,7 @@ class MultiHeadAttention(keras.layers.Layer):
             dtype=self.dtype_policy,
             name=name,
         )
+        layer.supports_masking = True  # EinsumDense would warn that it drops an implicit mask; we read it ourselves
         layer.build(input_shape)
         return layer
 

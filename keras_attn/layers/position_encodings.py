@@ -1,6 +1,7 @@
 import keras
 from keras import ops
 
+from keras_attn.layers.arguments import check_positive
 from keras_attn.ops import concrete_values, sinusoidal_encoding
 
 
@@ -84,6 +85,7 @@ class PositionEmbedding(keras.layers.Layer):
 
     def __init__(self, max_sequence_length, initializer="glorot_uniform", **kwargs):
         super().__init__(**kwargs)
+        check_positive("max_sequence_length", max_sequence_length)
         self.max_sequence_length = max_sequence_length
         self.initializer = keras.initializers.get(initializer)
         self.supports_masking = True
@@ -128,4 +130,4 @@ class PositionEmbedding(keras.layers.Layer):
 def _positions(inputs, start_index, positions):
     if positions is not None:
         return positions
-    return ops.arange(ops.shape(inputs)[-2], dtype="int32") + start_index
+    return ops.arange(ops.shape(inputs)[-2], dtype="int32") + ops.cast(start_index, "int32")

@@ -1,5 +1,23 @@
-"""Whole models, composed from `keras_attn.layers`."""
+"""Whole models, composed from `keras_attn.layers`, and their weights."""
 
 from keras_attn.models.seq2seq_transformer import PRESETS, Seq2SeqCache, Seq2SeqTransformer
+from keras_attn.models.weights import (
+    assign_weights,
+    average_weights,
+    load_weights,
+    read_weights,
+    save_weights,
+    write_weights,
+)
 
-__all__ = ["PRESETS", "Seq2SeqCache", "Seq2SeqTransformer"]
+__all__ = [
+    "PRESETS",
+    "Seq2SeqCache",
+    "Seq2SeqTransformer",
+    "assign_weights",
+    "average_weights",
+    "load_weights",
+    "read_weights",
+    "save_weights",
+    "write_weights",
+]

@@ -31,7 +31,7 @@ def write_cache(cache, key, value, index):
 def _write(stored, new, index):
     new = ops.cast(new, stored.dtype)
     num_new = ops.shape(new)[-2]
-    offset = ops.arange(stored.shape[-2]) - index
+    offset = ops.arange(stored.shape[-2], dtype="int32") - ops.cast(index, "int32")
     written = ops.logical_and(offset >= 0, offset < num_new)
     if new.shape[-2] != 1:
         new = ops.take(new, ops.clip(offset, 0, num_new - 1), axis=-2)

@@ -7,6 +7,8 @@ import io
 import re
 from pathlib import Path
 
+import tensorflow as tf
+
 from keras_attn.text.tokenizer import Tokenizer, as_utf8
 
 MODEL_FILE = "sentencepiece.model"
@@ -21,10 +23,12 @@ class SentencePieceTokenizer(Tokenizer):
     The model is part of the graph: an exported signature takes strings. `detokenize(tokenize(x))` is the
     normalised text: for models from `train` that is sentencepiece's `nmt_nfkc` rule (Unicode NFKC; control
     characters removed; zero-width spaces, U+FFFD and U+2581, sentencepiece's own sign for a space, read as
-    spaces), with white space stripped and collapsed to single spaces. Without byte fallback, a character the vocabulary lacks becomes the unknown id, which reads " ⁇ ".
+    spaces), with white space stripped and collapsed to single spaces. Without byte fallback, a character the
+    vocabulary lacks becomes the unknown id, which reads " ⁇ ".
 
     Unlike KerasHub's tokenizer of this name it checks that the model has every id that translation needs, and
-    it never uses tensorflow-text's `FastSentencepieceTokenizer`, whose answers for BPE models are wrong.
+    it goes on working after `keras.utils.set_random_seed` and `clear_session`. To that end a model stays in
+    memory, once however many tokenizers hold it, until the process ends.
 
     Args:
         model_proto: The content of a sentencepiece `.model` file, as `bytes`. Its padding id must be 0, and it
@@ -64,6 +68,7 @@ class SentencePieceTokenizer(Tokenizer):
         self.model_proto = model_proto
         self._processor = processor
         self._graph_tokenizer = tensorflow_text.SentencepieceTokenizer(model=model_proto)
+        self._graph_tokenizer._model_resource = _SharedModel(model_proto)
 
     @classmethod
     def train(
@@ -156,6 +161,25 @@ class SentencePieceTokenizer(Tokenizer):
 
     def _token_string(self, token_id):
         return self._processor.id_to_piece(token_id)
+
+
+class _SharedModel(tf.saved_model.experimental.TrackableResource):
+    """The model inside TensorFlow, named after its content.
+
+    The resource that tensorflow-text makes for itself has no name and dies with the cached kernel that made it;
+    `tf.random.set_seed` and `keras.utils.clear_session` empty that cache, and every later call says "Resource
+    does not exist" (https://github.com/tensorflow/text/issues/570). A named resource outlives its kernel.
+    """
+
+    def __init__(self, model_proto):
+        super().__init__()
+        self._model_proto = model_proto
+        _ = self.resource_handle  # Reading it makes the resource, here and not inside a graph.
+
+    def _create_resource(self):
+        library = importlib.import_module("tensorflow_text.python.ops.sentencepiece_tokenizer")
+        name = "sentencepiece_" + hashlib.sha256(self._model_proto).hexdigest()
+        return library.gen_sentencepiece_tokenizer.sentencepiece_op(model=self._model_proto, shared_name=name)
 
 
 def _import(module, requirement):

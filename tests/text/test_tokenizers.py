@@ -1,11 +1,13 @@
 """Both tokenizers against Python's own codecs and against sentencepiece without TensorFlow."""
 
+import gc
 import io
 import json
 import random
 import sys
 import unicodedata
 
+import keras
 import numpy as np
 import pytest
 import sentencepiece
@@ -239,6 +241,27 @@ def test_graph_equals_eager(tokenizer):
         token_ids, texts = round_trip(tf.constant(as_utf8(batch), tf.string))
         assert token_ids.numpy().tolist() == tokenizer.tokenize(batch).to_tensor().numpy().tolist()
         assert [text.decode() for text in texts.numpy()] == tokenizer.decode(tokenizer.tokenize(batch))
+
+
+@pytest.mark.parametrize("reset", [lambda: keras.utils.set_random_seed(7), keras.utils.clear_session])
+def test_a_reset_of_keras_leaves_tokenizers_and_their_graphs_working(tokenizer, reset):
+    texts = sentences(5, seed=10)
+    expected = [oracle_ids(tokenizer, text) for text in texts]
+    function = tf.function(lambda inputs: tokenizer.detokenize(tokenizer.tokenize(inputs)))
+    dataset = tf.data.Dataset.from_tensor_slices(texts).batch(5).map(tokenizer.tokenize)
+    function(tf.constant(texts))
+    reset()
+    gc.collect()
+    assert tokenizer.encode(texts) == expected
+    assert [text.decode() for text in function(tf.constant(texts)).numpy()] == texts
+    assert [batch.to_list() for batch in dataset] == [expected]
+
+
+def test_a_deleted_tokenizer_leaves_its_twin_working(bpe):
+    twin = SentencePieceTokenizer(bpe.model_proto)
+    del twin
+    gc.collect()
+    assert bpe.encode(["die Straße"]) == [oracle_ids(bpe, "die Straße")]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,72 @@
+"""Graph functions to a version folder that TF Serving loads."""
+
+import os
+import pathlib
+import shutil
+import tempfile
+
+import keras
+import tensorflow as tf
+
+
+def export_saved_model(folder, signatures, track=()):
+    """Writes named graph functions as the next integer version under `folder`.
+
+    The version is built aside and renamed into place, so a server that watches `folder` never sees half of one.
+    Signatures are traced without XLA, which TF Serving has switched off by default.
+
+    Args:
+        folder: Path of the model, `saved_models/dates`; created if missing.
+        signatures: Dict from signature names to pairs of a function and the list of its `tf.TensorSpec`s. The names
+            of the specs name the inputs; the function returns a dict that names the outputs. The first signature
+            should be `serving_default`.
+        track: Models and `tf.Module`s whose variables and files the functions use.
+
+    Returns:
+        `pathlib.Path` of the new version folder.
+
+    Raises:
+        ValueError: if a signature has an input without a name.
+
+    Example:
+
+    ```python
+    double = lambda inputs: {"outputs": 2.0 * inputs}
+    spec = tf.TensorSpec([None], "float32", name="inputs")
+    version_folder = export_saved_model("saved_models/double", {"serving_default": (double, [spec])})
+    ```
+    """
+    for name, (_, specs) in signatures.items():
+        if any(spec.name is None for spec in specs):
+            raise ValueError(f"Every input of signature {name!r} needs a name. Received: {specs}.")
+    folder = pathlib.Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    aside = pathlib.Path(tempfile.mkdtemp(prefix=".export-", dir=folder))
+    try:
+        archive = keras.export.ExportArchive()
+        for resource in track:
+            archive.track(resource)
+        for name, (function, specs) in signatures.items():
+            archive.add_endpoint(name, function, input_signature=specs)
+        archive.write_out(str(aside / "version"), verbose=False)
+        return _move_into_place(aside / "version", folder)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _move_into_place(built, folder):
+    while True:
+        versions = [int(path.name) for path in folder.iterdir() if path.name.isdecimal()]
+        version_folder = folder / str(max(versions, default=0) + 1)
+        try:
+            os.rename(built, version_folder)
+            return version_folder
+        except OSError:
+            # Another export may have taken the number meanwhile; anything else is the caller's to know.
+            if not version_folder.exists():
+                raise
+
+
+def string_vector(name):
+    """The spec of a batch of strings, (B,)."""
+    return tf.TensorSpec([None], tf.string, name=name)

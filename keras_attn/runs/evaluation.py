@@ -1,0 +1,60 @@
+import dataclasses
+
+from keras_attn.training import corpus_bleu, corpus_chrf, exact_match
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """Scores of a translator on one set of pairs, in percent, with what is needed to repeat them."""
+
+    name: str
+    num_pairs: int
+    num_beams: int
+    length_penalty: float
+    bleu: float
+    bleu_signature: str
+    chrf: float
+    chrf_signature: str
+    exact_match: float
+
+    def report(self):
+        """Four lines to read."""
+        decoding = (
+            "greedy"
+            if self.num_beams == 1
+            else f"beam {self.num_beams}, length penalty {self.length_penalty:g}"
+        )
+        return (
+            f"{self.name}: {self.num_pairs:,} pairs, {decoding}\n"
+            f"  BLEU {self.bleu:.2f}  {self.bleu_signature}\n"
+            f"  chrF {self.chrf:.2f}  {self.chrf_signature}\n"
+            f"  exact match {self.exact_match:.2f} %"
+        )
+
+
+def evaluate(translator, pairs, num_beams=None, length_penalty=None):
+    """Translates the sources of `pairs` and compares with the targets, detokenised, as sacrebleu does.
+
+    Args:
+        translator: A `Translator`.
+        pairs: `TextPairs`.
+        num_beams, length_penalty: Replace the translator's own.
+
+    Returns:
+        An `Evaluation`.
+    """
+    num_beams = num_beams or translator.num_beams
+    length_penalty = translator.length_penalty if length_penalty is None else length_penalty
+    translations = translator(pairs.sources, num_beams=num_beams, length_penalty=length_penalty)
+    bleu, chrf = corpus_bleu(translations, pairs.targets), corpus_chrf(translations, pairs.targets)
+    return Evaluation(
+        name=pairs.name,
+        num_pairs=len(pairs),
+        num_beams=num_beams,
+        length_penalty=length_penalty,
+        bleu=bleu.score,
+        bleu_signature=bleu.signature,
+        chrf=chrf.score,
+        chrf_signature=chrf.signature,
+        exact_match=exact_match(translations, pairs.targets),
+    )

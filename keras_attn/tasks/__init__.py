@@ -1,0 +1,5 @@
+"""What users call, save and export: tokenizers, model and generation as one object."""
+
+from keras_attn.tasks.translator import AttentionMap, Translator
+
+__all__ = ["AttentionMap", "Translator"]

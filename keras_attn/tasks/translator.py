@@ -1,0 +1,444 @@
+import collections
+import json
+import pathlib
+import tempfile
+
+import numpy as np
+import tensorflow as tf
+
+from keras_attn.export import export_saved_model, string_vector
+from keras_attn.models import Seq2SeqTransformer, load_weights, save_weights
+from keras_attn.text import as_utf8, load_tokenizer
+
+_CONFIG_FILE = "translator.json"
+_WEIGHTS_FILE = "model.safetensors"
+_FORMAT = 1
+
+AttentionMap = collections.namedtuple("AttentionMap", ["source_tokens", "target_tokens", "attention_scores"])
+AttentionMap.__doc__ = """Where a translation looked.
+
+source_tokens: list of S strings, END included.
+target_tokens: list of T strings, END included if the translation has one.
+attention_scores: float32 array (L, N, T, S): decoder layer, head, target token, source token.
+"""
+
+
+class Translator:
+    """A model and its two tokenizers: strings in, strings out; in Python, in a folder, and in TF Serving.
+
+    Args:
+        model: A `Seq2SeqTransformer`.
+        source_tokenizer, target_tokenizer: Tokenizers of `keras_attn.text`; one object for both is saved once.
+        num_beams: Integer, the default of calls and of the export; 1 is greedy search.
+        length_penalty: Float, likewise.
+        max_length: Integer, the most tokens of a translation, END included. Defaults to the model's
+            `max_sequence_length`. Sources longer than `max_sequence_length` are truncated to it.
+        jit_compile: Boolean, whether decoding is compiled with XLA in Python: faster steps, but each new shape
+            compiles for seconds, so batches are padded to few shapes. The export never is.
+
+    Raises:
+        ValueError: if the vocabularies of model and tokenizers differ.
+
+    Example:
+
+    ```python
+    translator = keras_attn.Translator.load("runs/dates/translator")
+    translator("4th of July 2016")  # "2016-07-04"
+    texts, scores = translator(["4. Juli 2016", "le 4 juillet 2016"], return_scores=True)
+    ```
+    """
+
+    def __init__(
+        self,
+        model,
+        source_tokenizer,
+        target_tokenizer,
+        num_beams=4,
+        length_penalty=1.0,
+        max_length=None,
+        jit_compile=False,
+    ):
+        _check_vocabulary("source", source_tokenizer, model.vocabulary_size)
+        _check_vocabulary("target", target_tokenizer, model.target_vocabulary_size or model.vocabulary_size)
+        self.model = model
+        self.source_tokenizer = source_tokenizer
+        self.target_tokenizer = target_tokenizer
+        self.num_beams = num_beams
+        self.length_penalty = length_penalty
+        self.max_length = max_length or model.max_sequence_length
+        self.jit_compile = jit_compile
+        self._functions = {}
+
+    def __call__(
+        self,
+        texts,
+        num_beams=None,
+        length_penalty=None,
+        max_length=None,
+        num_return_sequences=None,
+        return_scores=False,
+        return_attention_scores=False,
+        batch_size=64,
+    ):
+        """Translates a string or a list of strings; the answer has the shape of the question.
+
+        Args:
+            texts: String, or list of strings. Invalid text is repaired; an empty text translates to "".
+            num_beams, length_penalty, max_length: As in the constructor, whose values are the defaults.
+            num_return_sequences: Integer n, at most `num_beams`: each answer is then a list of n translations, best
+                first (fewer where the search found fewer).
+            return_scores: Boolean, whether scores, log-probability / length ** length_penalty, are returned too.
+            return_attention_scores: Boolean, whether the `AttentionMap` of each best translation is returned too.
+            batch_size: Integer, sentences translated at once; texts of similar length go together.
+
+        Returns:
+            The translations; with scores or attention maps, a tuple of them in this order.
+        """
+        single = isinstance(texts, str | bytes)
+        options = self._options(num_beams, length_penalty, max_length, num_return_sequences or 1)
+        token_ids = self._source_token_ids(as_utf8(texts)).to_list()
+        answers = [None] * len(token_ids)
+        for rows in _batches_by_length(token_ids, batch_size):
+            batch = [token_ids[row] for row in rows]
+            for row, answer in zip(rows, self._translate_batch(batch, options, return_attention_scores)):
+                answers[row] = answer
+        columns = [[answer.texts if num_return_sequences else answer.texts[0] for answer in answers]]
+        if return_scores:
+            columns.append(
+                [answer.scores if num_return_sequences else answer.scores[0] for answer in answers]
+            )
+        if return_attention_scores:
+            columns.append([answer.attention_map for answer in answers])
+        if single:
+            columns = [column[0] for column in columns]
+        return columns[0] if len(columns) == 1 else tuple(columns)
+
+    def score(self, sources, targets, length_penalty=None, batch_size=64):
+        """How probable the model finds given translations.
+
+        Args:
+            sources, targets: Two strings, or two lists of strings of the same length.
+            length_penalty: Float, as in the constructor.
+            batch_size: Integer.
+
+        Returns:
+            log-probability / length ** length_penalty of each target, END counted: the scale of the scores that a
+            call returns. A float, or a list of floats.
+
+        Raises:
+            ValueError: if the lists differ in length, or a target has more than `max_sequence_length` tokens.
+        """
+        single = isinstance(sources, str | bytes)
+        if single != isinstance(targets, str | bytes):
+            raise ValueError("`sources` and `targets` must be two strings or two lists of strings.")
+        source_ids = self._source_token_ids(as_utf8(sources)).to_list()
+        target_ids = [
+            [*ids, self.target_tokenizer.end_token_id]
+            for ids in self.target_tokenizer.encode(as_utf8(targets))
+        ]
+        self._check_targets(source_ids, target_ids)
+        length_penalty = self.length_penalty if length_penalty is None else length_penalty
+        scores = [None] * len(source_ids)
+        for rows in _batches_by_length(target_ids, batch_size):
+            batch = [target_ids[row] for row in rows]
+            log_probs = self._log_prob(_padded([source_ids[row] for row in rows]), _padded(batch)).numpy()
+            for row, ids, log_prob in zip(rows, batch, log_probs):
+                scores[row] = float(log_prob) / len(ids) ** length_penalty
+        return scores[0] if single else scores
+
+    def save(self, folder):
+        """Writes the model, the tokenizers and the options to `folder`, replacing an older translator there.
+
+        The folder is built aside and renamed into place. It holds JSON, a sentencepiece model and a safetensors
+        file: nothing that could carry code.
+
+        Raises:
+            ValueError: if `folder` holds something else than a translator.
+        """
+        folder = pathlib.Path(folder)
+        if folder.exists() and (
+            not folder.is_dir() or (any(folder.iterdir()) and not (folder / _CONFIG_FILE).is_file())
+        ):
+            raise ValueError(f"{folder} exists and holds no translator. Choose another folder, or remove it.")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as aside:
+            built, older = pathlib.Path(aside, "new"), pathlib.Path(aside, "older")
+            self._write(built)
+            if folder.exists():
+                folder.rename(older)
+            built.rename(folder)
+
+    @classmethod
+    def load(cls, folder):
+        """Reads the translator that `save` wrote; it never runs code from the folder.
+
+        Raises:
+            FileNotFoundError: if a file is missing.
+            ValueError: if one is damaged, or the weights do not fit the configuration.
+        """
+        folder = pathlib.Path(folder)
+        config = _read_config(folder)
+        model = Seq2SeqTransformer(**config["model"])
+        load_weights(model, folder / _WEIGHTS_FILE)
+        source_tokenizer = load_tokenizer(folder / "source_tokenizer")
+        shared = config["shared_tokenizer"]
+        target_tokenizer = source_tokenizer if shared else load_tokenizer(folder / "target_tokenizer")
+        return cls(model, source_tokenizer, target_tokenizer, **config["options"])
+
+    def export(self, folder):
+        """Writes the next version of a SavedModel that takes strings and returns strings, for TF Serving.
+
+        Signatures, all batch-major, tokenizers inside, with this translator's options:
+        `serving_default`: `inputs` string (B,) -> `outputs` string (B,).
+        `translate_n_best`: `inputs` string (B,) -> `outputs` string (B, num_beams) and `scores` float32
+        (B, num_beams), best first; where the search found fewer, text "" and score -1e30.
+
+        Args:
+            folder: Path of the served model, for example `saved_models/dates`.
+
+        Returns:
+            `pathlib.Path` of the new version folder, `folder`/1 or the next integer.
+        """
+
+        def best(inputs):
+            return {"outputs": self._translate_in_graph(inputs, 1)[0][:, 0]}
+
+        def n_best(inputs):
+            outputs, scores = self._translate_in_graph(inputs, self.num_beams)
+            return {"outputs": outputs, "scores": tf.maximum(scores, -1e30)}  # JSON has no infinity
+
+        return export_saved_model(
+            folder,
+            {
+                "serving_default": (best, [string_vector("inputs")]),
+                "translate_n_best": (n_best, [string_vector("inputs")]),
+            },
+            track=[self.model, self.source_tokenizer, self.target_tokenizer],
+        )
+
+    def _options(self, num_beams, length_penalty, max_length, num_return_sequences):
+        return {
+            "num_beams": self.num_beams if num_beams is None else num_beams,
+            "length_penalty": float(self.length_penalty if length_penalty is None else length_penalty),
+            "max_length": self.max_length if max_length is None else max_length,
+            "num_return_sequences": num_return_sequences,
+        }
+
+    def _source_token_ids(self, texts):
+        """Strings (B,) -> ragged ids (B, None): truncated to `max_sequence_length` with END at the end."""
+        token_ids = self.source_tokenizer.tokenize(texts)[:, : self.model.max_sequence_length - 1]
+        end = tf.fill(
+            [token_ids.nrows(), 1], tf.constant(self.source_tokenizer.end_token_id, token_ids.dtype)
+        )
+        return tf.concat([token_ids, end], axis=1)
+
+    def _generate(self, token_ids, options):
+        """Ids (B, S) -> `Hypotheses` with ids (B, n, L) and scores (B, n)."""
+        return self.model.generate(
+            token_ids,
+            start_token_id=self.target_tokenizer.start_token_id,
+            end_token_id=self.target_tokenizer.end_token_id,
+            **options,
+        )
+
+    def _translate_in_graph(self, texts, num_return_sequences):
+        source_ids = self._source_token_ids(texts)
+        options = self._options(None, None, None, num_return_sequences)
+        token_ids, scores = self._generate(source_ids.to_tensor(), options)
+        has_text = (source_ids.row_lengths() > 1)[:, tf.newaxis]
+        only_answer = tf.where(tf.range(num_return_sequences) == 0, 0.0, -np.inf)
+        return tf.where(has_text, self._detokenize(token_ids), ""), tf.where(has_text, scores, only_answer)
+
+    def _detokenize(self, token_ids):
+        """Ids (B, n, L) -> strings (B, n)."""
+        flat = tf.reshape(token_ids, [-1, token_ids.shape[-1]])
+        return tf.reshape(self.target_tokenizer.detokenize(flat), tf.shape(token_ids)[:2])
+
+    def _translate_batch(self, source_ids, options, return_attention_scores):
+        """Lists of source ids -> an `_Answer` for each."""
+        padded = _padded(source_ids, to_buckets=self.jit_compile)
+        token_ids, scores = self._compiled_generate(options)(padded)
+        token_ids, scores = token_ids[: len(source_ids)], scores[: len(source_ids)].numpy()
+        texts = self._detokenize(token_ids).numpy()
+        maps = [None] * len(source_ids)
+        if return_attention_scores:
+            maps = self._attention_maps(source_ids, self._trimmed(token_ids[:, 0]))
+        answers = []
+        for ids, row_texts, row_scores, attention_map in zip(source_ids, texts, scores, maps):
+            if len(ids) == 1:  # END alone: no text, whatever the search made of it
+                answers.append(
+                    _Answer([""], [0.0], _empty_map(self.model) if return_attention_scores else None)
+                )
+                continue
+            found = np.isfinite(row_scores)
+            texts_found = [text.decode("utf-8") for text in row_texts[found]]
+            answers.append(_Answer(texts_found, row_scores[found].tolist(), attention_map))
+        return answers
+
+    def _compiled_generate(self, options):
+        """One graph for each set of options: they are constants in it, lengths and batch sizes are not."""
+        key = tuple(options.values())
+        if key not in self._functions:
+            spec = tf.TensorSpec([None, None], tf.int32)
+            self._functions[key] = tf.function(
+                lambda token_ids: self._generate(token_ids, options),
+                # XLA compiles for fixed shapes, and each of them only once.
+                input_signature=None if self.jit_compile else [spec],
+                jit_compile=self.jit_compile,
+                autograph=False,
+            )
+        return self._functions[key]
+
+    def _trimmed(self, token_ids):
+        """Ids (B, L) -> lists of ids up to END, which they keep, or to the first pad."""
+        end, pad = self.target_tokenizer.end_token_id, self.model.pad_token_id
+        rows = []
+        for row in np.asarray(token_ids).tolist():
+            stops = [row.index(end) + 1] if end in row else []
+            stops += [row.index(pad)] if pad in row else []
+            rows.append(row[: min(stops, default=len(row))])
+        return rows
+
+    def _attention_maps(self, source_ids, target_ids):
+        scores = self._cross_attention(_padded(source_ids), _padded(target_ids)).numpy()
+        return [
+            AttentionMap(
+                self.source_tokenizer.token_strings(source),
+                self.target_tokenizer.token_strings(target),
+                row_scores[:, :, : len(target), : len(source)],
+            )
+            for source, target, row_scores in zip(source_ids, target_ids, scores)
+        ]
+
+    def _teacher_forced(self, source_ids, target_ids):
+        """Logits (B, T, V) of `target_ids`, and the cross-attention scores (B, L, N, T, S) behind them."""
+        start = tf.fill(
+            [tf.shape(target_ids)[0], 1], tf.constant(self.target_tokenizer.start_token_id, tf.int32)
+        )
+        logits, scores = self.model.decode(
+            tf.concat([start, target_ids[:, :-1]], axis=1),
+            self.model.encode(source_ids),
+            tf.not_equal(source_ids, self.model.pad_token_id),
+            return_attention_scores=True,
+        )
+        return logits, tf.stack(scores, axis=1)
+
+    def _cross_attention(self, source_ids, target_ids):
+        return self._graph("cross_attention", lambda *ids: self._teacher_forced(*ids)[1])(
+            source_ids, target_ids
+        )
+
+    def _log_prob(self, source_ids, target_ids):
+        """The log-probability (B,) of `target_ids`."""
+
+        def log_prob(source_ids, target_ids):
+            logits, _ = self._teacher_forced(source_ids, target_ids)
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(target_ids, logits)
+            return -tf.reduce_sum(tf.where(target_ids == self.model.pad_token_id, 0.0, losses), axis=1)
+
+        return self._graph("log_prob", log_prob)(source_ids, target_ids)
+
+    def _graph(self, name, function):
+        if name not in self._functions:
+            spec = tf.TensorSpec([None, None], tf.int32)
+            self._functions[name] = tf.function(function, input_signature=[spec, spec], autograph=False)
+        return self._functions[name]
+
+    def _check_targets(self, source_ids, target_ids):
+        if len(source_ids) != len(target_ids):
+            raise ValueError(
+                "`sources` and `targets` must have the same length. "
+                f"Received: {len(source_ids)} sources, {len(target_ids)} targets."
+            )
+        longest = max(map(len, target_ids), default=0)
+        if longest > self.model.max_sequence_length:
+            raise ValueError(
+                f"A target has {longest} tokens, END included; `max_sequence_length` of the model is "
+                f"{self.model.max_sequence_length}. Leave it out or shorten it."
+            )
+
+    def _write(self, folder):
+        folder.mkdir()
+        shared = self.target_tokenizer is self.source_tokenizer
+        options = {name: getattr(self, name) for name in _OPTIONS}
+        config = {
+            "format": _FORMAT,
+            "model": _plain_config(self.model),
+            "shared_tokenizer": shared,
+            "options": options,
+        }
+        (folder / _CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        save_weights(self.model, folder / _WEIGHTS_FILE)
+        self.source_tokenizer.save(folder / "source_tokenizer")
+        if not shared:
+            self.target_tokenizer.save(folder / "target_tokenizer")
+
+
+_OPTIONS = ("num_beams", "length_penalty", "max_length", "jit_compile")
+
+_Answer = collections.namedtuple("_Answer", ["texts", "scores", "attention_map"])
+
+
+def _empty_map(model):
+    return AttentionMap([], [], np.zeros((model.num_decoder_layers, model.num_heads, 0, 0), "float32"))
+
+
+def _check_vocabulary(side, tokenizer, vocabulary_size):
+    if tokenizer.vocabulary_size != vocabulary_size:
+        raise ValueError(
+            f"The {side} tokenizer must have the model's vocabulary. Received: tokenizer with "
+            f"{tokenizer.vocabulary_size} ids, model with {vocabulary_size}."
+        )
+
+
+def _batches_by_length(sequences, batch_size):
+    """Row numbers in batches, longest sequences first, so that the rows of a batch need little padding."""
+    if not isinstance(batch_size, int) or batch_size < 1:
+        raise ValueError(f"`batch_size` must be a positive integer. Received: batch_size={batch_size}.")
+    rows = sorted(range(len(sequences)), key=lambda row: -len(sequences[row]))
+    return [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
+
+
+def _padded(sequences, to_buckets=False):
+    """Lists of ids -> an int32 tensor (B, S) padded with 0; on demand with B and S raised to powers of two."""
+    rows, length = len(sequences), max(map(len, sequences))
+    if to_buckets:
+        rows, length = (1 << (size - 1).bit_length() for size in (rows, length))
+    token_ids = np.zeros((rows, length), "int32")
+    for row in range(rows):
+        # Rows that only fill the bucket repeat the last one: a row of pads would be decoded to `max_length`.
+        sequence = sequences[min(row, len(sequences) - 1)]
+        token_ids[row, : len(sequence)] = sequence
+    return tf.constant(token_ids)
+
+
+def _plain_config(model):
+    """The model's configuration as JSON scalars, from which no object of a file's choice can be made."""
+    config = {name: value for name, value in model.get_config().items() if name not in ("name", "trainable")}
+    config["dtype"] = model.dtype_policy.name
+    objects = [name for name, value in config.items() if not _is_scalar(value)]
+    if objects:
+        raise ValueError(
+            f"A translator's model must be described by plain values. Not so: {', '.join(objects)}."
+        )
+    return config
+
+
+def _read_config(folder):
+    path = folder / _CONFIG_FILE
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no translator in {folder}: it has no {_CONFIG_FILE}.")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        if config["format"] != _FORMAT:
+            raise ValueError(f"it has format {config['format']!r}, this version reads format {_FORMAT}")
+        values = {**config["model"], **config["options"], "shared_tokenizer": config["shared_tokenizer"]}
+        if not all(map(_is_scalar, values.values())) or set(config["options"]) != set(_OPTIONS):
+            raise ValueError("it holds something else than a translator's options")
+        return config
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} cannot be read: {error!r}.") from error
+
+
+def _is_scalar(value):
+    return value is None or isinstance(value, bool | int | float | str)

@@ -1,0 +1,57 @@
+"""The decoding loop alone: when it stops, what it counts, and how the cache grows under it."""
+
+import keras
+import pytest
+from keras import ops
+
+from keras_attn.generation import cache_length, decode
+from keras_attn.ops import empty_cache, write_cache
+
+SLOTS_PER_STEP = 3
+
+
+def run(max_length, stop_after):
+    """Writes the number of each step into its slots; returns the steps run, their sum, and the caches' sizes."""
+    sizes = []
+
+    def advance(index, state, cache):
+        ((key, value),) = cache
+        sizes.append(key.shape[-2])
+        new = ops.zeros((2, 1, SLOTS_PER_STEP, 1)) + ops.cast(index + 1, "float32")
+        cache = write_cache((key, value), new, new, index * SLOTS_PER_STEP)
+        # What was written before the cache grew must still be there.
+        key, value = cache
+        return ops.sum(key[0]) / SLOTS_PER_STEP, ((key, value),)
+
+    total, steps = decode(
+        advance,
+        lambda state: state >= stop_after * (stop_after + 1) / 2,
+        ops.zeros(()),
+        (empty_cache(2, 1, cache_length(max_length) * SLOTS_PER_STEP, 1),),
+        max_length,
+        slots_per_step=SLOTS_PER_STEP,
+    )
+    return int(steps), float(total), sizes
+
+
+@pytest.mark.parametrize(
+    ("max_length", "stop_after", "largest"),
+    [(1, 9, 1), (7, 3, 7), (32, 99, 32), (33, 99, 33), (70, 32, 32), (70, 33, 64), (70, 65, 70), (200, 99, 128)],
+)
+def test_steps_and_sizes(max_length, stop_after, largest):
+    steps, total, sizes = run(max_length, stop_after)
+    assert steps == min(max_length, stop_after)
+    assert total == steps * (steps + 1) / 2
+    if keras.backend.backend() != "jax":  # whose loop also traces the segments it never enters
+        assert max(sizes) == largest * SLOTS_PER_STEP
+    assert set(sizes) <= {min(size, max_length) * SLOTS_PER_STEP for size in (32, 64, 128, 256)}
+
+
+def test_a_state_that_is_finished_from_the_start_runs_no_step():
+    steps, total, _ = run(70, 0)
+    assert (steps, total) == (0, 0.0)
+
+
+@pytest.mark.parametrize(("max_length", "expected"), [(1, 1), (31, 31), (32, 32), (33, 32), (1000, 32)])
+def test_cache_length(max_length, expected):
+    assert cache_length(max_length) == expected

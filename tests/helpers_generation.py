@@ -1,0 +1,180 @@
+"""Scripted step functions, and the search algorithms written slowly and obviously, in NumPy float64.
+
+A script says which logits follow a prefix. The step function built from it knows no model: it writes the token of
+each beam into a fake cache of one head, and finds a beam's prefix again through the attention mask alone. A mask
+that shows a beam too many slots, too few, or a stranger's, therefore gives other logits.
+"""
+
+import functools
+import itertools
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_attn.generation import beam_search
+from keras_attn.ops import empty_cache, write_cache
+
+PAD, START, END = 0, 2, 3
+# A prefix is known by its hash, which picks the row of a table; other tokens, or another order, pick another.
+NUM_HASHES = 997
+_WEIGHTS = np.array([pow(31, step, NUM_HASHES) for step in range(128)], "int32")
+
+
+def compilers():
+    """Every way in which this backend can run a function of tensors."""
+
+    def eager(function):
+        return function
+
+    match keras.backend.backend():
+        case "tensorflow":
+            import tensorflow as tf
+
+            return {
+                "eager": eager,
+                "graph": tf.function,
+                "xla": functools.partial(tf.function, jit_compile=True),
+            }
+        case "jax":
+            import jax
+
+            return {"eager": eager, "jit": jax.jit}
+    return {"eager": eager}
+
+
+def prefix_hash(prefix):
+    """`prefix` is a tuple of the tokens after START."""
+    return sum((token + 1) * int(_WEIGHTS[i]) for i, token in enumerate((START, *prefix))) % NUM_HASHES
+
+
+def random_tables(seed, batch_size, vocabulary_size, end_logit=0.0):
+    """Logits (B, hashes, V) float32, not normalised; `end_logit` is added to those of END."""
+    rng = np.random.default_rng(seed)
+    tables = rng.normal(size=(batch_size, NUM_HASHES, vocabulary_size)) * 2 + rng.normal() * 5
+    tables[..., END] += end_logit
+    return tables.astype("float32")
+
+
+def written_tables(vocabulary_size, *scripts):
+    """Tables of a batch from dicts {prefix: {token: probability}}; where nothing is written, END is certain."""
+    tables = np.full((len(scripts), NUM_HASHES, vocabulary_size), -50.0, "float32")
+    tables[..., END] = 0.0
+    for table, script in zip(tables, scripts):
+        assert len({prefix_hash(prefix) for prefix in script}) == len(script)
+        for prefix, probabilities in script.items():
+            rest = 1 - sum(probabilities.values())
+            assert rest > -1e-9
+            table[prefix_hash(prefix)] = -50.0
+            for token, probability in probabilities.items():
+                table[prefix_hash(prefix), token] = np.log(probability)
+    return tables
+
+
+def scripted_step(tables):
+    """The step function, and the `make_cache`, of tables (B, hashes, V)."""
+    batch_size, _, vocabulary_size = tables.shape
+    rows = ops.reshape(tables, (-1, vocabulary_size))
+    first_row = ops.expand_dims(ops.arange(batch_size, dtype="int32") * NUM_HASHES, -1)
+
+    def step(token_ids, index, cache, attention_mask):
+        num_beams = token_ids.shape[1]
+        ((tokens, ages),) = cache
+        new = ops.reshape(ops.cast(token_ids + 1, "float32"), (-1, 1, num_beams, 1))
+        tokens, ages = write_cache((tokens, ages), new, ops.ones_like(new), index * num_beams)
+        slots = tokens.shape[-2]
+        weights = np.repeat(_WEIGHTS[: slots // num_beams], num_beams)
+        stored = ops.cast(tokens[:, :, :, 0], "int32") * weights  # (B, 1, slots)
+        hashes = ops.sum(ops.where(attention_mask, stored, 0), axis=-1) % NUM_HASHES
+        logits = ops.take(rows, hashes + first_row, axis=0)
+        seen = ops.sum(ops.cast(attention_mask, "int32"), axis=-1, keepdims=True)
+        return ops.where(seen == index + 1, logits, float("nan")), ((tokens, ages),)
+
+    return step, lambda slots: (empty_cache(batch_size, 1, slots, 1),)
+
+
+@functools.lru_cache
+def _compiled_search(compiler, max_length, options):
+    def search(tables):
+        step, make_cache = scripted_step(tables)
+        return beam_search(step, make_cache, tables.shape[0], max_length, START, END, **dict(options))
+
+    return compilers()[compiler](search)
+
+
+def search_tables(tables, max_length, compiler=None, **options):
+    """`beam_search` over tables: token ids and scores as NumPy arrays. By default in the fastest compiler."""
+    compiler = compiler or {"tensorflow": "graph", "jax": "jit"}.get(keras.backend.backend(), "eager")
+    found = _compiled_search(compiler, max_length, tuple(sorted(options.items())))(
+        ops.convert_to_tensor(tables)
+    )
+    return tuple(ops.convert_to_numpy(x) for x in found)
+
+
+def log_probabilities(table, prefix):
+    logits = np.asarray(table[prefix_hash(prefix)], "float64")
+    return logits - logits.max() - np.log(np.sum(np.exp(logits - logits.max())))
+
+
+def rescored(table, token_ids, length_penalty):
+    """The score of a padded answer, token by token from its table."""
+    tokens = answer(token_ids)
+    total = sum(log_probabilities(table, tokens[:i])[token] for i, token in enumerate(tokens))
+    return total / len(tokens) ** length_penalty
+
+
+def answer(token_ids):
+    """The tokens up to END, END included, or all of them."""
+    tokens = tuple(int(token) for token in token_ids)
+    return tokens[: tokens.index(END) + 1] if END in tokens else tokens
+
+
+def padded(hypotheses, max_length):
+    """[(score, tokens)] as arrays (n, L) and (n,)."""
+    token_ids = np.full((len(hypotheses), max_length), PAD)
+    for row, (_, tokens) in zip(token_ids, hypotheses):
+        row[: len(tokens)] = tokens
+    return token_ids, np.array([score for score, _ in hypotheses])
+
+
+def beam_search_by_hand(table, max_length, num_beams, length_penalty=1.0):
+    """The algorithm as `beam_search` documents it, for one row: [(score, tokens)], best first."""
+    live, finished, done = [(0.0, ())], [], False
+    for length in range(1, max_length + 1):
+        candidates = []
+        for total, prefix in live:
+            step = log_probabilities(table, prefix)
+            candidates += [(total + step[token], (*prefix, token)) for token in range(len(step))]
+        candidates.sort(key=lambda candidate: -candidate[0])
+        for total, tokens in candidates[:num_beams]:
+            if tokens[-1] == END:
+                finished.append((total / length**length_penalty, tokens))
+        finished = sorted(finished, key=lambda hypothesis: -hypothesis[0])[:num_beams]
+        live = [candidate for candidate in candidates if candidate[1][-1] != END][:num_beams]
+        done = not live or (
+            len(finished) == num_beams and live[0][0] / length**length_penalty <= finished[-1][0]
+        )
+        if done:
+            break
+    if not done:
+        finished += [(total / length**length_penalty, tokens) for total, tokens in live]
+    return sorted(finished, key=lambda hypothesis: -hypothesis[0])[:num_beams]
+
+
+def greedy_by_hand(table, max_length):
+    tokens = ()
+    while len(tokens) < max_length and END not in tokens:
+        tokens = (*tokens, int(np.argmax(log_probabilities(table, tokens))))
+    return tokens
+
+
+def every_hypothesis(table, max_length, length_penalty):
+    """[(score, tokens)] of all answers there are, best first: those that end, and those as long as allowed."""
+    vocabulary_size = table.shape[-1]
+    others = [token for token in range(vocabulary_size) if token != END]
+    answers = [
+        (*tokens, END) for length in range(max_length) for tokens in itertools.product(others, repeat=length)
+    ]
+    answers += itertools.product(others, repeat=max_length)
+    scored = [(rescored(table, tokens, length_penalty), tokens) for tokens in answers]
+    return sorted(scored, key=lambda hypothesis: -hypothesis[0])
