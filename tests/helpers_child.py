@@ -68,12 +68,14 @@ def tensorflow_loader():
     import tensorflow as tf
 
     def load(kind, folder):
-        serve = tf.saved_model.load(folder / kind).serve
+        model = tf.saved_model.load(folder / kind)
         assert "keras_attn" not in sys.modules
-        return lambda arrays: [
-            np.asarray(x)
-            for x in tf.nest.flatten(serve({name: tf.constant(x) for name, x in arrays.items()}))
-        ]
+
+        def call(arrays):
+            outputs = model.serve({name: tf.constant(x) for name, x in arrays.items()})
+            return [np.asarray(x) for x in tf.nest.flatten(outputs)]
+
+        return call
 
     return load
 

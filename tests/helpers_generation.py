@@ -86,7 +86,8 @@ def scripted_step(tables):
         weights = np.repeat(_WEIGHTS[: slots // num_beams], num_beams)
         stored = ops.cast(tokens[:, :, :, 0], "int32") * weights  # (B, 1, slots)
         hashes = ops.sum(ops.where(attention_mask, stored, 0), axis=-1) % NUM_HASHES
-        logits = ops.take(rows, hashes + first_row, axis=0)
+        logits = ops.take(rows, ops.reshape(hashes + first_row, (-1,)), axis=0)
+        logits = ops.reshape(logits, (batch_size, num_beams, vocabulary_size))
         seen = ops.sum(ops.cast(attention_mask, "int32"), axis=-1, keepdims=True)
         return ops.where(seen == index + 1, logits, float("nan")), ((tokens, ages),)
 
@@ -137,13 +138,16 @@ def padded(hypotheses, max_length):
     return token_ids, np.array([score for score, _ in hypotheses])
 
 
-def beam_search_by_hand(table, max_length, num_beams, length_penalty=1.0):
-    """The algorithm as `beam_search` documents it, for one row: [(score, tokens)], best first."""
+def beam_search_by_hand(log_probabilities_after, max_length, num_beams, length_penalty=1.0):
+    """The algorithm as `beam_search` documents it, for one row: [(score, tokens)], best first.
+
+    `log_probabilities_after` takes a prefix, a tuple of the tokens after START.
+    """
     live, finished, done = [(0.0, ())], [], False
     for length in range(1, max_length + 1):
         candidates = []
         for total, prefix in live:
-            step = log_probabilities(table, prefix)
+            step = log_probabilities_after(prefix)
             candidates += [(total + step[token], (*prefix, token)) for token in range(len(step))]
         candidates.sort(key=lambda candidate: -candidate[0])
         for total, tokens in candidates[:num_beams]:

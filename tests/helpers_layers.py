@@ -4,6 +4,7 @@ Written in `keras.ops` and NumPy, so that it runs on every backend; exports to T
 TensorFlow is the backend.
 """
 
+import contextlib
 import inspect
 import json
 
@@ -47,7 +48,8 @@ def check_layer(
     check_compiled_equals_eager(layer, make_inputs)
     check_training_flag(make_layer, inputs)
     check_fit_and_seeds(make_layer, make_inputs, skip_connection)
-    check_gradients(make_layer, inputs)
+    with float64_enabled():
+        check_gradients(make_layer, inputs)
     check_half_precision(make_layer, inputs, half_precision_tolerance)
     check_padding(layer, inputs, padding)
     check_saving(layer, make_inputs, tmp_path, child, skip_connection)
@@ -101,6 +103,15 @@ def compiled(function, jit=True):
     import tensorflow as tf
 
     return tf.function(function, jit_compile=jit)
+
+
+def float64_enabled():
+    """JAX has float64 on request."""
+    if BACKEND == "jax":
+        import jax
+
+        return jax.enable_x64(True)
+    return contextlib.nullcontext()
 
 
 def gradients(layer, inputs, weigh):
@@ -388,14 +399,15 @@ def check_masked_row(layer, inputs, name, mask_name, expected):
     output, *scores = run(layer, inputs, return_attention_scores=True)
     assert np.isfinite(output).all()
     np.testing.assert_array_equal(output[1:], expected[1:])
-    sums = [x.sum(-1) for x in scores]
+    # Attention over two axes has scores (B, N, T1, T2, S1, S2).
+    sums = [x.sum((-2, -1) if x.ndim == 6 else -1) for x in scores]
     assert all(((x == 0) | (np.abs(x - 1) < 1e-5)).all() for x in sums)
     assert any((x[0] == 0).all() for x in sums)
     by_input, _ = gradients(layer, inputs, lambda y: y[:1])
     assert all(np.isfinite(x).all() for x in by_input.values())
     if isinstance(layer, MultiHeadAttention):
         bias = layer.output_dense.bias
-        bias = 0.0 if bias is None else ops.convert_to_numpy(bias)
+        bias = 0.0 if bias is None else ops.convert_to_numpy(bias.value)
         np.testing.assert_array_equal(output[0], np.broadcast_to(bias, output[0].shape))
         assert not any(x.any() for x in by_input.values())
     if name != next(iter(inputs)):

@@ -5,11 +5,10 @@ import pathlib
 import shutil
 import tempfile
 
-import keras
 import tensorflow as tf
 
 
-def export_saved_model(folder, signatures, track=()):
+def export_saved_model(folder, signatures, models=(), resources=()):
     """Writes named graph functions as the next integer version under `folder`.
 
     The version is built aside and renamed into place, so a server that watches `folder` never sees half of one.
@@ -20,7 +19,8 @@ def export_saved_model(folder, signatures, track=()):
         signatures: Dict from signature names to pairs of a function and the list of its `tf.TensorSpec`s. The names
             of the specs name the inputs; the function returns a dict that names the outputs. The first signature
             should be `serving_default`.
-        track: Models and `tf.Module`s whose variables and files the functions use.
+        models: Keras models whose variables the functions use.
+        resources: `tf.Module`s whose variables and files the functions use, tokenizers for instance.
 
     Returns:
         `pathlib.Path` of the new version folder.
@@ -43,12 +43,15 @@ def export_saved_model(folder, signatures, track=()):
     folder.mkdir(parents=True, exist_ok=True)
     aside = pathlib.Path(tempfile.mkdtemp(prefix=".export-", dir=folder))
     try:
-        archive = keras.export.ExportArchive()
-        for resource in track:
-            archive.track(resource)
-        for name, (function, specs) in signatures.items():
-            archive.add_endpoint(name, function, input_signature=specs)
-        archive.write_out(str(aside / "version"), verbose=False)
+        # Not `keras.export.ExportArchive`, which stores every variable twice: as Keras' object and as TensorFlow's.
+        module = tf.Module()
+        module.variables_of_models = [variable.value for model in models for variable in model.variables]
+        module.resources = list(resources)
+        functions = {
+            name: tf.function(function, input_signature=specs, autograph=False, jit_compile=False)
+            for name, (function, specs) in signatures.items()
+        }
+        tf.saved_model.save(module, str(aside / "version"), signatures=functions)
         return _move_into_place(aside / "version", folder)
     finally:
         shutil.rmtree(aside, ignore_errors=True)

@@ -202,7 +202,8 @@ def _top_k(x, k):
         values, indices = ops.top_k(x, k)
         return values, ops.cast(indices, "int32")
     indices = ops.cast(ops.argmax(x, axis=-1, keepdims=True), "int32")
-    return ops.max(x, axis=-1, keepdims=True), indices
+    # With `initial` an empty batch has a maximum too.
+    return ops.max(x, axis=-1, keepdims=True, initial=-float("inf")), indices
 
 
 def _is_possible(log_probs):

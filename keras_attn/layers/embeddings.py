@@ -74,7 +74,7 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
             return super().call(inputs, reverse=True)
         _check_token_ids(inputs, self.vocabulary_size)
         vectors = super().call(ops.clip(ops.cast(inputs, "int32"), 0, self.vocabulary_size - 1))
-        return vectors * ops.cast(self.hidden_dim**0.5, vectors.dtype) if self.scale else vectors
+        return vectors * ops.convert_to_tensor(self.hidden_dim**0.5, vectors.dtype) if self.scale else vectors
 
     def compute_mask(self, inputs, mask=None):
         is_ids = "int" in keras.backend.standardize_dtype(inputs.dtype)

@@ -344,7 +344,9 @@ class MultiHeadAttention(keras.layers.Layer):
             dtype=self.dtype_policy,
             name=name,
         )
-        layer.supports_masking = True  # EinsumDense would warn that it drops an implicit mask; we read it ourselves
+        layer.supports_masking = (
+            True  # EinsumDense would warn that it drops an implicit mask; we read it ourselves
+        )
         layer.build(input_shape)
         return layer
 

@@ -35,6 +35,8 @@ class SinusoidalPositionEncoding(keras.layers.Layer):
 
     def __init__(self, max_wavelength=10000, **kwargs):
         super().__init__(**kwargs)
+        if not max_wavelength > 0:
+            raise ValueError(f"`max_wavelength` must be positive. Received: max_wavelength={max_wavelength}.")
         self.max_wavelength = max_wavelength
         self.supports_masking = True
 

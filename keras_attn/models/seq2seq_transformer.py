@@ -340,7 +340,7 @@ class Seq2SeqTransformer(keras.Model):
                 "`num_return_sequences` must be at least 1 and at most `num_beams`. "
                 f"Received: num_return_sequences={num_return_sequences}, num_beams={num_beams}."
             )
-        max_length = max_length or self.max_sequence_length
+        max_length = self.max_sequence_length if max_length is None else max_length
         if max_length > self.max_sequence_length:
             raise ValueError(
                 "`max_length` must be at most `max_sequence_length`. "

@@ -42,7 +42,7 @@ def dot_product_attention(
     Reference: [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.2.1.
     """
     dtype = query.dtype
-    query = query * ops.cast(query.shape[-1] ** -0.5 if scale is None else scale, dtype)
+    query = query * ops.convert_to_tensor(query.shape[-1] ** -0.5 if scale is None else scale, dtype)
     answered = None if mask is None else ops.any(mask, axis=-1, keepdims=True)
     if mask is not None:
         query = _keep(query, answered)

@@ -1,21 +1,25 @@
 """From a recipe and data to a run folder and a translator; what the command line and the examples call."""
 
-from keras_attn.runs.data import DataSplits, dates, files, multi30k
+from keras_attn.runs.data import DataSplits, data_name, free_folder, open_data, open_pairs
 from keras_attn.runs.evaluation import Evaluation, evaluate
-from keras_attn.runs.recipe import DATES, MULTI30K, Recipe
+from keras_attn.runs.recipe import DATES, MULTI30K, TEXT_FILES, Recipe
 from keras_attn.runs.serve_check import check_export
 from keras_attn.runs.train import train
+from keras_attn.runs.translate import translate_lines
 
 __all__ = [
     "DATES",
     "MULTI30K",
+    "TEXT_FILES",
     "DataSplits",
     "Evaluation",
     "Recipe",
     "check_export",
-    "dates",
+    "data_name",
     "evaluate",
-    "files",
-    "multi30k",
+    "free_folder",
+    "open_data",
+    "open_pairs",
     "train",
+    "translate_lines",
 ]

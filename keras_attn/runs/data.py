@@ -1,7 +1,11 @@
+"""From what a user names to the pairs and the recipe of a run."""
+
 import collections
+import pathlib
 import random
 
 from keras_attn.data import TextPairs, date_pairs, multi30k_pairs, read_text_pairs, read_tsv
+from keras_attn.runs.recipe import DATES, MULTI30K, TEXT_FILES
 
 DataSplits = collections.namedtuple("DataSplits", ["train", "validation", "test"])
 DataSplits.__doc__ = (
@@ -11,59 +15,85 @@ DataSplits.__doc__ = (
 _HELD_OUT = 1000
 
 
-def dates(seed=0):
-    """The built-in dates, from a seed."""
-    return DataSplits(*(date_pairs(split, seed=seed) for split in ("train", "validation", "test")))
-
-
-def multi30k(source_language="en", target_language="de", folder=None):
-    """Multi30k; see `keras_attn.data.multi30k_pairs` for where its files come from."""
-    splits = ("train", "validation", "test")
-    return DataSplits(*(multi30k_pairs(split, source_language, target_language, folder) for split in splits))
-
-
-def files(train, validation=None, test=None, seed=0):
-    """Your own text files.
+def open_data(data, validation=None, test=None, folder=None, languages=("en", "de")):
+    """The recipe and the `DataSplits` that a name or files stand for.
 
     Args:
-        train, validation, test: One path of a TSV, or two paths of aligned text files, plain or .gz. Without
-            validation files, every tenth training pair, at most 1,000, is held out for it, drawn from `seed`.
-        seed: Integer.
+        data: List of strings: `["dates"]`, `["multi30k"]`, one TSV file, or a source and a target file (plain or
+            .gz).
+        validation, test: Lists of one or two files likewise, for files only. Without validation files, every tenth
+            pair, at most 1,000, is held out.
+        folder: Where Multi30k lies; it is downloaded otherwise.
+        languages: The source and the target language of Multi30k.
+
+    Returns:
+        A `Recipe` and `DataSplits`.
+
+    Raises:
+        ValueError, FileNotFoundError: saying which file is wrong, and where.
     """
-    train = _read(train)
-    if validation is not None:
-        validation = _read(validation)
+    built_in = {"dates": DATES, "multi30k": MULTI30K}
+    if data[0] in built_in and len(data) == 1:
+        if validation or test:
+            raise ValueError(f"{data[0]} has validation and test parts of its own: give no files for them.")
+        splits = [open_pairs(data, split, folder, languages) for split in DataSplits._fields]
+        return built_in[data[0]], DataSplits(*splits)
+    train = _read(data)
+    if validation is None:
+        train, validation = _hold_out(train)
     else:
-        train, validation = _hold_out(train, seed)
-    return DataSplits(train, validation, None if test is None else _read(test))
+        validation = _read(validation)
+    return TEXT_FILES, DataSplits(train, validation, None if test is None else _read(test))
 
 
-def _read(paths):
-    if len(paths) == 1:
-        return read_tsv(paths[0])
-    if len(paths) == 2:
-        return read_text_pairs(*paths)
+def open_pairs(data, split="test", folder=None, languages=("en", "de")):
+    """The `TextPairs` that a name (and then `split`: train, validation or test) or files stand for."""
+    if list(data) == ["dates"]:
+        return date_pairs(split)
+    if list(data) == ["multi30k"]:
+        return multi30k_pairs(split, *languages, folder=folder)
+    return _read(data)
+
+
+def data_name(data):
+    """A name for the run folder: `dates`, `multi30k`, or the first file's name without endings."""
+    return pathlib.Path(data[0]).name.partition(".")[0] or "run"
+
+
+def free_folder(path):
+    """`path`, or the first of `path`-2, `path`-3, ... that does not exist."""
+    candidate, number = pathlib.Path(path), 2
+    while candidate.exists():
+        candidate, number = pathlib.Path(f"{path}-{number}"), number + 1
+    return candidate
+
+
+def _read(files):
+    if len(files) == 1:
+        return read_tsv(files[0])
+    if len(files) == 2:
+        return read_text_pairs(*files)
     raise ValueError(
-        f"Data must be one TSV file, or a source and a target file. Received: {len(paths)} files."
+        "Data must be `dates`, `multi30k`, one TSV file, or a source and a target file. "
+        f"Received {len(files)}: {' '.join(map(str, files))}"
     )
 
 
-def _hold_out(pairs, seed):
+def _hold_out(pairs):
     count = min(_HELD_OUT, len(pairs) // 10)
     if count == 0:
         raise ValueError(
-            f"{pairs.name} has {len(pairs)} pairs, too few to hold some out for validation. Give validation files."
+            f"{pairs.name} has {len(pairs)} pairs, too few to hold some out. Give files for validation."
         )
-    held_out = set(random.Random(seed).sample(range(len(pairs)), count))
-
-    def part(name, keep):
-        rows = [row for row in range(len(pairs)) if keep(row)]
-        return TextPairs(
+    held_out = set(random.Random(0).sample(range(len(pairs)), count))
+    parts = [[], []]
+    for row in range(len(pairs)):
+        parts[row in held_out].append(row)
+    return tuple(
+        TextPairs(
             [pairs.sources[row] for row in rows],
             [pairs.targets[row] for row in rows],
-            f"{pairs.name} ({name})",
+            f"{pairs.name}, {name}",
         )
-
-    return part("training part", lambda row: row not in held_out), part(
-        "held out", lambda row: row in held_out
+        for rows, name in zip(parts, ("the rest", f"{count} held out"))
     )

@@ -27,7 +27,8 @@ class Recipe:
         stop_at: Float or None; training ends early once the metric is this high.
         num_averaged: Integer; the weights after each of the last so many epochs are averaged at the end, and kept
             if they score better on validation than the best single epoch. 1 means no averaging.
-        num_beams, length_penalty: Of the translator that the run makes. Validation after each epoch is greedy.
+        num_beams, length_penalty, max_length: Of the translator that the run makes; validation after each epoch is
+            greedy.
         seed: Integer, of weights, dropout and the order of the data.
     """
 
@@ -47,6 +48,7 @@ class Recipe:
     num_averaged: int = 10
     num_beams: int = 5
     length_penalty: float = 1.0
+    max_length: int | None = None
     seed: int = 0
 
     def replace(self, **changes):
@@ -108,6 +110,7 @@ DATES = Recipe(
     stop_at=99.9,
     num_averaged=1,
     num_beams=4,
+    max_length=16,
 )
 
 # Wu et al. 2021's Transformer-Tiny (arXiv:2105.14462), with pre-norm, a lower rate and smaller batches, which learn
@@ -119,3 +122,6 @@ MULTI30K = Recipe(
     max_tokens=2048,
     epochs=36,
 ).with_size("tiny")
+
+# Two languages in two files: Multi30k's recipe, with room for longer sentences.
+TEXT_FILES = MULTI30K.replace(model={**MULTI30K.model, "max_sequence_length": 256}, max_tokens=4096)

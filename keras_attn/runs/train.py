@@ -76,6 +76,7 @@ class _Run:
             target_tokenizer,
             num_beams=self.recipe.num_beams,
             length_penalty=self.recipe.length_penalty,
+            max_length=self.recipe.max_length,
         )
         self.folder.mkdir(parents=True, exist_ok=True)
         self.write_record()

@@ -213,7 +213,8 @@ class Translator:
                 "serving_default": (best, [string_vector("inputs")]),
                 "translate_n_best": (n_best, [string_vector("inputs")]),
             },
-            track=[self.model, self.source_tokenizer, self.target_tokenizer],
+            models=[self.model],
+            resources=[self.source_tokenizer, self.target_tokenizer],
         )
 
     def _options(self, num_beams, length_penalty, max_length, num_return_sequences):

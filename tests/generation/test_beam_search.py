@@ -23,7 +23,8 @@ def assert_equal_by_hand(tables, max_length, num_beams, length_penalty, **option
     assert scores.shape == (len(tables), num_beams)
     assert scores.dtype == "float32"
     for table, row_ids, row_scores in zip(tables, token_ids, scores):
-        by_hand = scripts.beam_search_by_hand(table, max_length, num_beams, length_penalty)
+        script = functools.partial(scripts.log_probabilities, table)
+        by_hand = scripts.beam_search_by_hand(script, max_length, num_beams, length_penalty)
         expected_ids, expected_scores = scripts.padded(by_hand, max_length)
         found = len(by_hand)
         np.testing.assert_array_equal(row_ids[:found], expected_ids)
@@ -160,7 +161,10 @@ def test_batch_mates_change_nothing():
 
 def test_a_larger_max_length_changes_nothing_once_all_have_finished():
     tables = scripts.random_tables(5, 2, V, end_logit=3.0)
-    by_hand = [scripts.beam_search_by_hand(table, 61, 3) for table in tables]
+    by_hand = [
+        scripts.beam_search_by_hand(functools.partial(scripts.log_probabilities, table), 61, 3)
+        for table in tables
+    ]
     longest = max(len(tokens) for row in by_hand for _, tokens in row)
     assert longest < 11
     token_ids, scores = search_tables(tables, 11, num_beams=3)

@@ -1,0 +1,74 @@
+"""Train a translator, look at it, export it, and ask the export, as TF Serving would run it.
+
+    python examples/translate.py                  # built-in dates, minutes on two cores
+    python examples/translate.py --data multi30k  # English to German, an hour on two cores
+
+What it writes lies in `runs/` and `saved_models/`.
+"""
+
+import argparse
+import pathlib
+
+from keras_attn import plots, runs
+
+SENTENCES = {
+    "dates": ["4th of July 2016", "Montag, 4. Juli 2016", "le 1er mars 1999", "2 Feb. 1977", "31.12.2038"],
+    "multi30k": [
+        "A dog runs through the snow.",
+        "Two children are playing in a park.",
+        "A man in a blue shirt is standing on a ladder.",
+        "A woman is reading a book on a bench.",
+        "People are waiting at the train station.",
+    ],
+}
+
+
+def main():
+    options = parse_arguments()
+    recipe, data = runs.open_data([options.data], folder=options.data_dir)
+    recipe = recipe.replace(epochs=options.epochs)
+    if options.num_pairs:
+        train = data.train
+        few = type(train)(
+            train.sources[: options.num_pairs],
+            train.targets[: options.num_pairs],
+            f"{train.name}, the first few",
+        )
+        data = data._replace(train=few)
+    folder = pathlib.Path(options.output) if options.output else runs.free_folder(f"runs/{options.data}")
+    translator = runs.train(recipe, data, folder)
+
+    version_folder = translator.export(f"{options.saved_models}/{options.data}")
+    sentences = SENTENCES[options.data]
+    translations = runs.check_export(translator, version_folder, sentences)
+    print(f"\n{version_folder} answers in a new process without Python TensorFlow, XLA off, as in Python:")
+    for sentence, translation in zip(sentences, translations):
+        print(f"  {sentence}  ->  {translation}")
+
+    page = folder / "attention.html"
+    _, attention_map = translator(sentences[1], return_attention_scores=True)
+    plots.attention_page(
+        attention_map.attention_scores[-1],  # the heads of the last decoder layer
+        attention_map.source_tokens,
+        attention_map.target_tokens,
+        title=f"Cross-attention of the last decoder layer: {sentences[1]}",
+        path=page,
+    )
+    print(f"Its attention map lies in {page}")
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", choices=sorted(SENTENCES), default="dates")
+    parser.add_argument("--data-dir", help="where Multi30k lies (default: it is downloaded)")
+    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--num-pairs", type=int, help="train on the first so many pairs only")
+    parser.add_argument("--output", help="run folder (default: the next free runs/NAME)")
+    parser.add_argument("--saved-models", default="saved_models", help="where the export goes")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

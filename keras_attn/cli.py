@@ -1,0 +1,170 @@
+"""The command line, `keras-attn train | evaluate | translate | export`: arguments and calls, no logic."""
+
+import argparse
+import sys
+
+BAD_INPUT = 2
+INTERRUPTED = 130
+
+
+def main(arguments=None):
+    """Runs one command and returns its exit code: 2, with one line on stderr, for anything wrong with the input."""
+    options = make_parser().parse_args(arguments)
+    try:
+        options.run(options)
+    except (ValueError, OSError, ImportError) as error:
+        print(f"keras-attn: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return 0
+
+
+def make_parser():
+    """The parser of all commands."""
+    parser = argparse.ArgumentParser(
+        prog="keras-attn", description="Train, evaluate, use and export Transformer translators."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    _add_train(commands)
+    _add_evaluate(commands)
+    _add_translate(commands)
+    _add_export(commands)
+    return parser
+
+
+def _add_train(commands):
+    command = commands.add_parser("train", help="train a translator")
+    _add_data(command, required=True)
+    command.add_argument(
+        "--validation",
+        nargs="+",
+        metavar="FILE",
+        help="validation file(s); without, a part of the data is held out",
+    )
+    command.add_argument("--test", nargs="+", metavar="FILE", help="test file(s), for the final scores")
+    command.add_argument("--output", metavar="FOLDER", help="run folder (default: the next free runs/NAME)")
+    command.add_argument("--size", help="named model size: tiny, base or big")
+    command.add_argument("--epochs", type=int)
+    command.add_argument("--tokenizer", choices=("bpe", "unigram", "bytes"))
+    command.add_argument("--vocabulary-size", type=int)
+    command.add_argument("--max-tokens", type=int, help="positions of one side of a batch, pads included")
+    command.add_argument("--learning-rate", type=float, help="the highest, reached after the warm-up")
+    command.add_argument("--warmup-steps", type=int, help="optimizer updates")
+    command.add_argument("--dtype", help="Keras dtype policy, for example mixed_bfloat16, or auto")
+    command.add_argument("--seed", type=int)
+    command.set_defaults(run=_train)
+
+
+def _add_evaluate(commands):
+    command = commands.add_parser("evaluate", help="BLEU, chrF and exact match of a translator")
+    command.add_argument(
+        "translator", metavar="FOLDER", help="a translator, for example runs/dates/translator"
+    )
+    _add_data(command, required=True)
+    command.add_argument(
+        "--split", choices=("validation", "test"), default="test", help="of dates and multi30k"
+    )
+    _add_decoding(command)
+    command.set_defaults(run=_evaluate)
+
+
+def _add_translate(commands):
+    command = commands.add_parser("translate", help="translate a file, or standard input, line by line")
+    command.add_argument(
+        "translator", metavar="FOLDER", help="a translator, for example runs/dates/translator"
+    )
+    command.add_argument(
+        "--input", metavar="FILE", help="UTF-8 text, one sentence a line (default: standard input)"
+    )
+    command.add_argument("--output", metavar="FILE", help="default: standard output")
+    _add_decoding(command)
+    command.set_defaults(run=_translate)
+
+
+def _add_export(commands):
+    command = commands.add_parser("export", help="write a SavedModel for TF Serving")
+    command.add_argument(
+        "translator", metavar="FOLDER", help="a translator, for example runs/dates/translator"
+    )
+    command.add_argument("saved_model", metavar="SAVED_MODEL", help="for example saved_models/dates")
+    command.set_defaults(run=_export)
+
+
+def _add_data(command, required):
+    command.add_argument(
+        "--data",
+        nargs="+",
+        required=required,
+        metavar="DATA",
+        help="`dates`, `multi30k`, a source and a target file, or one TSV file",
+    )
+    command.add_argument(
+        "--data-dir", metavar="FOLDER", help="where Multi30k lies (default: it is downloaded)"
+    )
+    command.add_argument("--source-language", default="en", help="of multi30k: en or de")
+    command.add_argument("--target-language", default="de", help="of multi30k: en or de")
+
+
+def _add_decoding(command):
+    command.add_argument("--num-beams", type=int, help="1 is greedy search")
+    command.add_argument("--length-penalty", type=float)
+
+
+# Each command imports what it needs when it runs, so that `--help` and wrong arguments answer at once.
+
+
+def _train(options):
+    from keras_attn import runs
+
+    recipe, data = runs.open_data(
+        options.data,
+        validation=options.validation,
+        test=options.test,
+        folder=options.data_dir,
+        languages=(options.source_language, options.target_language),
+    )
+    if options.size:
+        recipe = recipe.with_size(options.size)
+    names = (
+        "epochs",
+        "tokenizer",
+        "vocabulary_size",
+        "max_tokens",
+        "learning_rate",
+        "warmup_steps",
+        "dtype",
+        "seed",
+    )
+    recipe = recipe.replace(**{name: getattr(options, name) for name in names})
+    runs.train(recipe, data, options.output or runs.free_folder(f"runs/{runs.data_name(options.data)}"))
+
+
+def _evaluate(options):
+    from keras_attn import Translator, runs
+
+    translator = Translator.load(options.translator)
+    pairs = runs.open_pairs(
+        options.data,
+        options.split,
+        folder=options.data_dir,
+        languages=(options.source_language, options.target_language),
+    )
+    print(runs.evaluate(translator, pairs, options.num_beams, options.length_penalty).report())
+
+
+def _translate(options):
+    from keras_attn import Translator, runs
+
+    translator = Translator.load(options.translator)
+    runs.translate_lines(translator, options.input, options.output, options.num_beams, options.length_penalty)
+
+
+def _export(options):
+    from keras_attn import Translator
+
+    print(Translator.load(options.translator).export(options.saved_model))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,47 @@
+"""Timing of several candidates in turns, and the table a benchmark prints."""
+
+import argparse
+import importlib.metadata
+import os
+import statistics
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
+def parser(description, rounds):
+    options = argparse.ArgumentParser(description=description)
+    options.add_argument("--rounds", type=int, default=rounds, help="how often each candidate is timed")
+    return options
+
+
+def median_seconds(candidates, rounds):
+    """The median time of one call of each candidate.
+
+    The candidates take turns, in another order each round, so that what else the machine does falls on all alike.
+
+    Args:
+        candidates: Dict from a name to a function without arguments that returns when its work is done.
+        rounds: Integer, the timed calls of each; one call more comes first and is not counted.
+
+    Returns:
+        Dict from the name to seconds.
+    """
+    seconds = {name: [] for name in candidates}
+    names = list(candidates)
+    for turn in range(rounds + 1):
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            start = time.perf_counter()
+            candidates[name]()
+            seconds[name].append(time.perf_counter() - start)
+    return {name: statistics.median(times[1:]) for name, times in seconds.items()}
+
+
+def print_table(title, header, rows):
+    """Prints columns as wide as they need to be, with the versions of what was compared."""
+    versions = {name: importlib.metadata.version(name) for name in ("keras_attn", "keras", "tensorflow")}
+    print(f"{title}\n{', '.join(f'{name} {version}' for name, version in versions.items())}\n")
+    lines = [header, *([str(cell) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    for line in lines:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip())

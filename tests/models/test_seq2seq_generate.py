@@ -1,0 +1,149 @@
+"""Seq2SeqTransformer.generate against the search written out in NumPy over the model's own forward pass."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+from helpers_generation import answer, beam_search_by_hand, padded
+from helpers_models import END, PAD, START, B, compiled, generate, make_batch, make_model
+from keras import ops
+
+MAX_LENGTH = 7
+
+
+@functools.cache
+def forward(model):
+    """Ids of a row, and a prefix padded to MAX_LENGTH -> log-probabilities at every place: one pass, no loop.
+
+    The tokens are taken as they are: a search may well try the pad token as a continuation.
+    """
+
+    def logits(encoder_token_ids, decoder_token_ids):
+        cache = model.init_cache(encoder_token_ids, length=MAX_LENGTH)
+        return ops.log_softmax(model.call_with_cache(decoder_token_ids, cache, 0)[0])
+
+    return compiled(logits)
+
+
+def log_probabilities(model, encoder_token_ids, prefix):
+    decoder_token_ids = np.full((1, MAX_LENGTH), START, "int32")
+    decoder_token_ids[0, 1 : len(prefix) + 1] = prefix
+    found = forward(model)(ops.convert_to_tensor(encoder_token_ids[None]), ops.convert_to_tensor(decoder_token_ids))
+    return ops.convert_to_numpy(found)[0, len(prefix)].astype("float64")
+
+
+@pytest.mark.parametrize(
+    ("variant", "num_beams", "length_penalty"),
+    [("post_norm", 1, 1.0), ("pre_norm", 3, 1.0), ("untied_gated_rms_learned", 4, 0.0)],
+)
+def test_generate_is_the_search_written_out(variant, num_beams, length_penalty):
+    model = make_model(variant)
+    ids = make_batch()["encoder_token_ids"]
+    token_ids, scores = generate(
+        model,
+        ids,
+        num_beams=num_beams,
+        length_penalty=length_penalty,
+        max_length=MAX_LENGTH,
+        num_return_sequences=num_beams,
+    )
+    for row, row_ids, row_scores in zip(ids, token_ids, scores):
+        by_hand = beam_search_by_hand(
+            functools.partial(log_probabilities, model, row), MAX_LENGTH, num_beams, length_penalty
+        )
+        expected_ids, expected_scores = padded(by_hand, MAX_LENGTH)
+        np.testing.assert_array_equal(row_ids, expected_ids)
+        np.testing.assert_allclose(row_scores, expected_scores, atol=1e-5)
+
+
+def test_scores_are_those_of_teacher_forcing():
+    model = make_model("pre_norm", seed=8)
+    ids = make_batch()["encoder_token_ids"]
+    token_ids, scores = generate(
+        model, ids, num_beams=3, length_penalty=0.6, max_length=11, num_return_sequences=3
+    )
+    checked = 0
+    for row, row_ids, row_scores in zip(ids, token_ids, scores):
+        for tokens, score in zip(map(answer, row_ids), row_scores):
+            if PAD in tokens:  # which the forward pass masks
+                continue
+            inputs = {
+                "encoder_token_ids": row[None],
+                "decoder_token_ids": np.array([[START, *tokens[:-1]]], "int32"),
+            }
+            steps = ops.convert_to_numpy(ops.log_softmax(model(inputs)))[0]
+            total = sum(float(step[token]) for step, token in zip(steps, tokens, strict=True))
+            assert score == pytest.approx(total / len(tokens) ** 0.6, rel=1e-5, abs=1e-5)
+            checked += 1
+    assert checked >= 2 * B
+
+
+def test_the_cache_grows_without_a_trace():
+    # 37 steps need a second segment; its first 32 tokens are those of the first.
+    model = make_model()
+    ids = make_batch(batch_size=2)["encoder_token_ids"]
+    long = generate(model, ids, max_length=37)
+    np.testing.assert_array_equal(long[:, :32], generate(model, ids, max_length=32))
+    inputs = {
+        "encoder_token_ids": ids,
+        "decoder_token_ids": np.concatenate([np.full((2, 1), START), long[:, :-1]], axis=1),
+    }
+    best = np.argmax(ops.convert_to_numpy(model(inputs)), axis=-1)
+    for row, row_best in zip(long, best):
+        tokens = answer(row)
+        if PAD not in tokens:
+            np.testing.assert_array_equal(row_best[: len(tokens)], tokens)
+    assert any(len(answer(row)) > 32 and PAD not in answer(row) for row in long)
+
+
+def test_max_length_is_max_sequence_length_by_default():
+    model = make_model(max_sequence_length=5)
+    assert generate(model, make_batch()["encoder_token_ids"]).shape == (B, 5)
+    assert generate(model, make_batch()["encoder_token_ids"], max_length=3).shape == (B, 3)
+
+
+def test_the_best_alone_or_the_n_best():
+    model = make_model()
+    ids = make_batch()["encoder_token_ids"]
+    token_ids, scores = generate(model, ids, num_beams=3, num_return_sequences=2, max_length=5)
+    assert token_ids.shape == (B, 2, 5)
+    assert scores.shape == (B, 2)
+    best = generate(model, ids, num_beams=3, max_length=5)
+    assert best.dtype == "int32"
+    np.testing.assert_array_equal(best, token_ids[:, 0])
+
+
+@pytest.mark.parametrize("number", [0, 4])
+def test_number_of_answers_out_of_range(number):
+    with pytest.raises(ValueError, match=f"num_return_sequences={number}, num_beams=3"):
+        make_model().generate(np.array([[4, 5]]), START, END, num_beams=3, num_return_sequences=number)
+
+
+def test_an_explicit_max_length_of_zero_is_an_error():
+    with pytest.raises(ValueError, match=r"`max_length` must be a positive integer. Received: max_length=0"):
+        make_model().generate(np.array([[4, 5]]), START, END, max_length=0)
+
+
+@pytest.mark.parametrize("num_beams", [1, 2])
+def test_an_empty_batch_and_an_empty_source(num_beams):
+    model = make_model()
+    options = {"num_beams": num_beams, "num_return_sequences": num_beams, "max_length": 5}
+    token_ids, scores = generate(model, np.zeros((0, 7), "int32"), **options)
+    assert token_ids.shape == (0, num_beams, 5)
+    assert scores.shape == (0, num_beams)
+    token_ids, scores = generate(model, np.zeros((2, 0), "int32"), **options)
+    assert token_ids.shape == (2, num_beams, 5)
+    assert np.isfinite(scores).all()
+    # A row of pads alone is the same nothing to attend to.
+    pads_ids, pads_scores = generate(model, np.zeros((2, 3), "int32"), **options)
+    np.testing.assert_array_equal(token_ids, pads_ids)
+    np.testing.assert_allclose(scores, pads_scores, atol=1e-5)
+
+
+def test_dropout_is_off_while_decoding():
+    ids = make_batch()["encoder_token_ids"]
+    without = generate(make_model(dropout=0.0), ids, max_length=5)
+    np.testing.assert_array_equal(generate(make_model(dropout=0.5), ids, max_length=5), without)
+    keras.utils.set_random_seed(2)
+    np.testing.assert_array_equal(generate(make_model(dropout=0.5), ids, max_length=5), without)

@@ -1,0 +1,160 @@
+"""Seq2SeqTransformer as a keras.Model: fit, evaluate, predict, save; what is loaded is what was saved."""
+
+import json
+import pathlib
+
+import keras
+import numpy as np
+import pytest
+import reload_models
+from helpers_models import END, PAD, START, VARIANTS, call, generate, make_batch, make_model, run_in_new_process
+
+from keras_attn.models import Seq2SeqTransformer
+from keras_attn.training import LabelSmoothedCrossentropy, MaskedAccuracy, NoamSchedule, Perplexity
+
+VOCABULARY_SIZE = 11
+
+
+def copy_task(num_rows, seed):
+    """Sequences of 2 to 7 tokens, to be repeated: inputs with teacher forcing, and labels that end in END."""
+    rng = np.random.default_rng(seed)
+    tokens = rng.integers(4, VOCABULARY_SIZE, (num_rows, 7)).astype("int32")
+    lengths = rng.integers(2, 8, (num_rows, 1))
+    tokens[np.arange(7) >= lengths] = PAD
+    labels = np.pad(tokens, ((0, 0), (0, 1)))
+    np.put_along_axis(labels, lengths, END, axis=1)
+    decoder_token_ids = np.concatenate([np.full((num_rows, 1), START, "int32"), labels[:, :-1]], axis=1)
+    decoder_token_ids[decoder_token_ids == END] = PAD
+    return {"encoder_token_ids": tokens, "decoder_token_ids": decoder_token_ids}, labels
+
+
+def compiled_model(**options):
+    sizes = {"hidden_dim": 32, "num_heads": 4, "intermediate_dim": 64, "max_sequence_length": 17}
+    model = Seq2SeqTransformer(VOCABULARY_SIZE, 1, 1, **sizes, **{"dropout": 0.0, **options})
+    model.compile(
+        optimizer=keras.optimizers.Adam(NoamSchedule(32, warmup_steps=100), beta_2=0.98),
+        loss=LabelSmoothedCrossentropy(0.1),
+        metrics=[MaskedAccuracy(), Perplexity()],
+    )
+    return model
+
+
+@pytest.fixture(scope="module")
+def trained():
+    keras.utils.set_random_seed(3)
+    model = compiled_model()
+    history = model.fit(*copy_task(16000, seed=1), batch_size=64, epochs=2, verbose=0).history
+    return model, history
+
+
+def test_a_copy_task_is_learned(trained):
+    model, history = trained
+    assert history["loss"][-1] < history["loss"][0]
+    inputs, labels = copy_task(199, seed=2)
+    evaluated = model.evaluate(inputs, labels, verbose=0, return_dict=True)
+    assert evaluated["accuracy"] > 0.95
+    assert 1.0 < evaluated["perplexity"] < 1.3
+    # The metric by hand, from predict.
+    logits = model.predict(inputs, verbose=0)
+    real = labels != PAD
+    assert evaluated["accuracy"] == pytest.approx(np.mean(logits.argmax(-1)[real] == labels[real]), abs=1e-6)
+    for num_beams in (1, 3):
+        answers = generate(model, inputs["encoder_token_ids"], num_beams=num_beams, max_length=8)
+        assert np.mean((answers == labels).all(axis=1)) > 0.9
+
+
+def test_training_ignores_padding():
+    # One step on a batch, and on the same batch with more pads: the same loss, and the same new weights.
+    inputs, labels = copy_task(31, seed=4)
+    padded = {name: np.pad(ids, ((0, 0), (0, 5))) for name, ids in inputs.items()}
+    losses, weights = [], []
+    for x, y in ((inputs, labels), (padded, np.pad(labels, ((0, 0), (0, 5))))):
+        keras.utils.set_random_seed(5)
+        model = compiled_model()
+        # Adam divides by the gradient's size, which makes 1e-3 of a rounding error where a gradient is all but 0.
+        model.compile(keras.optimizers.SGD(1.0), loss=LabelSmoothedCrossentropy(0.1))
+        losses.append(model.train_on_batch(x, y))
+        weights.append([keras.ops.convert_to_numpy(weight) for weight in model.trainable_weights])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+    for first, second in zip(*weights, strict=True):
+        np.testing.assert_allclose(second, first, atol=1e-5)
+
+
+def test_a_compiled_model_goes_on_where_it_was(trained, tmp_path):
+    model, _ = trained
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    inputs, labels = copy_task(64, seed=6)
+    assert again.evaluate(inputs, labels, verbose=0) == model.evaluate(inputs, labels, verbose=0)
+    assert int(again.optimizer.iterations) == int(model.optimizer.iterations) == 500
+    rate = 32**-0.5 * min(501**-0.5, 501 * 100**-1.5)
+    assert float(again.optimizer.learning_rate) == pytest.approx(rate, rel=1e-6)
+    assert again.loss.get_config() == model.loss.get_config()
+    assert again.loss.label_smoothing == 0.1
+    # The optimizer's moments too: three more updates lead to the same weights.
+    more = copy_task(192, seed=7)
+    original = keras.models.clone_model(model)
+    for one in (model, again):
+        one.fit(*more, batch_size=64, epochs=1, shuffle=False, verbose=0)
+    for first, second in zip(model.trainable_weights, again.trainable_weights, strict=True):
+        np.testing.assert_allclose(
+            keras.ops.convert_to_numpy(second), keras.ops.convert_to_numpy(first), atol=1e-6
+        )
+    assert original.get_config()["hidden_dim"] == 32
+
+
+def test_tied_weights_stay_tied_after_reload(tmp_path):
+    model = make_model()
+    model.save(tmp_path / "model.keras")
+    model.save_weights(tmp_path / "model.weights.h5")
+    again = make_model(seed=6)
+    again.load_weights(tmp_path / "model.weights.h5")
+    batch = make_batch(pads=False)
+    for reloaded in (keras.saving.load_model(tmp_path / "model.keras"), again):
+        assert reloaded.source_embedding is reloaded.target_embedding
+        assert len(reloaded.weights) == len(model.weights)
+        before = call(reloaded, batch)
+        np.testing.assert_array_equal(before, call(model, batch))
+        embeddings = keras.ops.convert_to_numpy(reloaded.target_embedding.embeddings).copy()
+        unused = 12
+        embeddings[unused] += 1.0
+        reloaded.target_embedding.embeddings.assign(embeddings)
+        changed = np.abs(call(reloaded, batch) - before).max(axis=(0, 1)) > 1e-6
+        np.testing.assert_array_equal(changed, np.arange(13) == unused)
+        # And the other way: as an input, a changed embedding moves what the encoder answers.
+        encoded = keras.ops.convert_to_numpy(reloaded.encode(np.array([[unused, 4]])))
+        embeddings[unused] -= 2.0
+        reloaded.target_embedding.embeddings.assign(embeddings)
+        assert np.abs(keras.ops.convert_to_numpy(reloaded.encode(np.array([[unused, 4]]))) - encoded).max() > 1e-3
+
+
+@pytest.fixture(scope="module")
+def new_process(tmp_path_factory):
+    """What the models answer here, and in a process that knows only the files."""
+    folder = tmp_path_factory.mktemp("reload")
+    batch = make_batch()
+    np.savez(folder / "inputs.npz", **batch)
+    here = {}
+    for variant in VARIANTS:
+        model = make_model(variant)
+        model.save(folder / f"{variant}.keras")
+        model.save_weights(folder / f"{variant}.weights.h5")
+        (folder / f"{variant}.json").write_text(json.dumps(model.get_config()))
+        here[variant] = reload_models.answers(model, batch)
+    run_in_new_process(pathlib.Path(reload_models.__file__), folder)
+    return here, dict(np.load(folder / "outputs.npz"))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("suffix", ["keras", "weights.h5"])
+def test_a_new_process_answers_the_same_to_the_last_bit(new_process, variant, suffix):
+    here, there = new_process
+    assert sorted(here[variant]) == ["beam_ids", "beam_scores", "greedy", "predict"]
+    for name, expected in here[variant].items():
+        np.testing.assert_array_equal(there[f"{variant}.{suffix}/{name}"], expected)
+
+
+def test_weights_of_another_size_are_refused(tmp_path):
+    make_model().save_weights(tmp_path / "model.weights.h5")
+    with pytest.raises(ValueError, match="shape"):
+        make_model(hidden_dim=22).load_weights(tmp_path / "model.weights.h5")

@@ -1,0 +1,165 @@
+"""The formula against float64 loops, and against two keys worked out by hand."""
+
+import itertools
+import math
+
+import keras
+import numpy as np
+import pytest
+from helpers_layers import assert_equal, compiled, float64_enabled
+from keras import ops
+
+from keras_attn.ops import dot_product_attention
+
+B, N, T, S, H, HV = 2, 3, 5, 7, 11, 13
+
+
+def attention_in_loops(query, key, value, mask):
+    """One query at a time, in float64, from equation 1 of Vaswani et al. 2017."""
+    query, key, value = (np.asarray(x, "float64") for x in (query, key, value))
+    output = np.zeros((*query.shape[:-1], value.shape[-1]))
+    scores = np.zeros((*query.shape[:-1], key.shape[-2]))
+    mask = np.broadcast_to(mask, scores.shape)
+    for b, n, t in itertools.product(*map(range, query.shape[:-1])):
+        allowed = [s for s in range(key.shape[-2]) if mask[b, n, t, s]]
+        logits = [float(query[b, n, t] @ key[b, n, s]) / math.sqrt(query.shape[-1]) for s in allowed]
+        weights = [math.exp(logit - max(logits)) for logit in logits]
+        for s, weight in zip(allowed, weights):
+            scores[b, n, t, s] = weight / sum(weights)
+            output[b, n, t] += scores[b, n, t, s] * value[b, n, s]
+    return output, scores
+
+
+def heads(rng, dtype="float32"):
+    shapes = (B, N, T, H), (B, N, S, H), (B, N, S, HV)
+    return [rng.normal(size=shape).astype(dtype) for shape in shapes]
+
+
+MASK_SHAPES = [(T, S), (B, 1, T, S), (1, N, T, S), (B, N, T, S), (B, 1, 1, S), (B, 1, T, 1), (1, S)]
+
+
+@pytest.mark.parametrize("shape", MASK_SHAPES, ids=str)
+def test_equals_loops_under_masks_of_any_broadcastable_shape(rng, shape):
+    query, key, value = heads(rng)
+    mask = rng.random(shape) < 0.6
+    expected = attention_in_loops(query, key, value, mask)
+    assert_equal(
+        [np.asarray(x) for x in dot_product_attention(query, key, value, ops.convert_to_tensor(mask))],
+        expected,
+        1e-6,
+    )
+
+
+def test_without_mask_equals_loops(rng):
+    query, key, value = heads(rng)
+    expected = attention_in_loops(query, key, value, True)
+    assert_equal(
+        [np.asarray(x) for x in dot_product_attention(*map(ops.convert_to_tensor, (query, key, value)))],
+        expected,
+        1e-6,
+    )
+
+
+def test_float64_stays_float64(rng):
+    query, key, value = heads(rng, "float64")
+    mask = rng.random((T, S)) < 0.6
+    with float64_enabled():
+        tensors = [ops.convert_to_tensor(x, dtype="float64") for x in (query, key, value)]
+        outputs = [np.asarray(x) for x in dot_product_attention(*tensors, mask=ops.convert_to_tensor(mask))]
+    assert_equal(outputs, attention_in_loops(query, key, value, mask), 1e-14)
+
+
+def test_two_keys_by_hand():
+    # Logits ln 3 and 0: weights 3/4 and 1/4. The second query is opposite: 1/4 and 3/4.
+    query = np.array([[1.0, 0.0], [-1.0, 0.0]], "float32") * math.log(3) * math.sqrt(2)
+    key = np.array([[1.0, 5.0], [0.0, -5.0]], "float32")
+    value = np.array([[4.0, 0.0], [0.0, 8.0]], "float32")
+    output, scores = dot_product_attention(
+        *(ops.convert_to_tensor(x[None, None]) for x in (query, key, value))
+    )
+    np.testing.assert_allclose(np.asarray(scores)[0, 0], [[0.75, 0.25], [0.25, 0.75]], rtol=1e-6)
+    np.testing.assert_allclose(np.asarray(output)[0, 0], [[3.0, 2.0], [1.0, 6.0]], rtol=1e-6)
+
+
+def test_two_masked_keys_by_hand():
+    ones = ops.ones((1, 1, 2, 2))
+    value = ops.convert_to_tensor(np.array([[[[4.0, 0.0], [0.0, 8.0]]]], "float32"))
+    mask = ops.convert_to_tensor([[True, False], [False, False]])
+    output, scores = dot_product_attention(ones, ones, value, mask)
+    np.testing.assert_array_equal(np.asarray(scores)[0, 0], [[1.0, 0.0], [0.0, 0.0]])
+    np.testing.assert_array_equal(np.asarray(output)[0, 0], [[4.0, 0.0], [0.0, 0.0]])
+
+
+def test_scale_replaces_the_square_root(rng):
+    query, key, value = heads(rng)
+    actual = dot_product_attention(query, key, value, scale=0.25)
+    expected = attention_in_loops(query * 0.25 * math.sqrt(H), key, value, True)
+    assert_equal([np.asarray(x) for x in actual], expected, 1e-6)
+
+
+def test_dropout_acts_on_the_scores_that_weigh_and_not_on_those_returned(rng):
+    query, key, value = heads(rng)
+    output, scores = dot_product_attention(query, key, value, dropout=lambda scores: scores * 2)
+    expected_output, expected_scores = attention_in_loops(query, key, value, True)
+    assert_equal([np.asarray(output), np.asarray(scores)], [2 * expected_output, expected_scores], 1e-6)
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+def test_what_the_mask_rules_out_reaches_nobody(rng, poison):
+    query, key, value = heads(rng)
+    mask = rng.random((B, 1, T, S)) < 0.7
+    mask[0, :, :, 4:] = False
+    mask[1, :, 2] = False
+    clean = dot_product_attention(query, key, value, ops.convert_to_tensor(mask))
+    key[0, :, 4:] = value[0, :, 4:] = poison
+    query[1, :, 2] = poison
+    dirty = dot_product_attention(query, key, value, ops.convert_to_tensor(mask))
+    assert_equal([np.asarray(x) for x in dirty], [np.asarray(x) for x in clean], 0)
+    assert not np.asarray(dirty[0])[1, :, 2].any()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("logit", [6e4, -6e4])
+def test_large_logits_stay_finite_and_right(dtype, logit):
+    # One key at +-6e4, the others at 0: all weight on it, or none.
+    query = ops.cast(ops.ones((1, 1, 2, 1)), dtype)
+    key = ops.cast(np.array([[[[logit], [0.0], [0.0]]]]), dtype)
+    value = ops.cast(np.array([[[[4.0], [2.0], [1.0]]]]), dtype)
+    mask = ops.convert_to_tensor([[True, True, False], [True, True, True]])
+    output, _ = dot_product_attention(query, key, value, mask)
+    expected = [4.0, 4.0] if logit > 0 else [2.0, 1.5]
+    np.testing.assert_array_equal(np.asarray(ops.cast(output, "float32"))[0, 0, :, 0], expected)
+
+
+def test_softmax_of_half_precision_is_computed_in_float32(rng):
+    """4096 equal scores sum to 1: added up in bfloat16 they would stop at 256 / 4096."""
+    query = ops.zeros((1, 1, 2, 3), dtype="bfloat16")
+    key = ops.zeros((1, 1, 4096, 3), dtype="bfloat16")
+    _, scores = dot_product_attention(query, key, key)
+    np.testing.assert_array_equal(np.asarray(ops.cast(scores, "float32")), 1 / 4096)
+
+
+def test_masked_rows_are_0_where_the_default_float_is_half_precision(rng):
+    query, key, value = heads(rng)
+    mask = rng.random((T, S)) < 0.6
+    mask[2] = False
+    keras.config.set_floatx("float16")
+    try:
+        outputs = dot_product_attention(
+            *(ops.convert_to_tensor(x) for x in (query, key, value)), mask=ops.convert_to_tensor(mask)
+        )
+    finally:
+        keras.config.set_floatx("float32")
+    assert_equal([np.asarray(x) for x in outputs], attention_in_loops(query, key, value, mask), 1e-6)
+
+
+def test_compiled_equals_eager(rng):
+    query, key, value = heads(rng)
+    mask = rng.random((B, 1, T, S)) < 0.6
+    arrays = dict(
+        zip(("query", "key", "value", "mask"), map(ops.convert_to_tensor, (query, key, value, mask)))
+    )
+    eager = dot_product_attention(**arrays)
+    for jit in (True, False):
+        actual = compiled(lambda arrays: dot_product_attention(**arrays), jit)(arrays)
+        assert_equal([np.asarray(x) for x in actual], [np.asarray(x) for x in eager], 1e-6)
