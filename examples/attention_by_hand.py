@@ -8,6 +8,7 @@ Reference: Vaswani et al., 2017, "Attention Is All You Need" (arXiv:1706.03762),
 import argparse
 import importlib.util
 import pathlib
+import re
 
 import keras
 import numpy as np
@@ -16,7 +17,8 @@ from keras_attn.layers import MultiHeadAttention
 from keras_attn.ops import dot_product_attention
 from keras_attn.plots import attention_page, plot_attention
 
-WORDS = "The animal didn't cross the street because it was too tired .".split()
+SENTENCE = "The animal didn't cross the street because it was too tired."
+WORDS = re.findall(r"[\w']+|\.", SENTENCE)
 IT = WORDS.index("it")
 HIDDEN_DIM, KEY_DIM = 16, 8
 
@@ -27,6 +29,7 @@ def main():
     folder = pathlib.Path(parser.parse_args().output)
     np.set_printoptions(precision=2, suppress=True, linewidth=110)
 
+    print(SENTENCE)
     weights = make_weights()
     x = embed(WORDS)
     output, scores = attend_by_hand(x, weights)
@@ -116,7 +119,9 @@ def attend_with_mask(x, weights, mask):
 
 
 def show_padding_mask(x, weights, output):
-    print("\nPadding mask: in a batch, short sentences are filled up; two <pad> here. Nobody may attend to them.")
+    print(
+        "\nPadding mask: in a batch, short sentences are filled up; two <pad> here. Nobody may attend to them."
+    )
     padded = np.concatenate([x, np.full((2, HIDDEN_DIM), 99.0)])
     is_word = np.arange(len(padded)) < len(x)
     padded_output, scores = attend_with_mask(padded, weights, is_word[None, :])

@@ -1,6 +1,6 @@
 """Compose a Transformer from the layers, functional and subclassed, and teach it to write words backwards.
 
-    python examples/compose_layers.py
+python examples/compose_layers.py
 """
 
 import argparse
@@ -15,7 +15,7 @@ from keras_attn.training import LabelSmoothedCrossentropy, MaskedAccuracy, NoamS
 PAD, START, END = 0, 1, 2
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 VOCABULARY_SIZE = 3 + len(LETTERS)
-MAX_LETTERS = 8
+MAX_LETTERS = 9
 HIDDEN_DIM = 64
 BLOCK = {"intermediate_dim": 128, "num_heads": 4, "dropout": 0.0}
 
@@ -45,7 +45,7 @@ def make_functional_model():
 
 @keras.saving.register_keras_serializable(package="compose_layers")
 class Reverser(keras.Model):
-    """The same model as a class: layers are made in `__init__`, masks are passed by hand in `call`."""
+    """The same model as a class: layers are made in `__init__`, and masks go from hand to hand in `call`."""
 
     def __init__(self, num_layers=2, **kwargs):
         super().__init__(**kwargs)
@@ -107,35 +107,51 @@ def write_backwards(model, word):
     return "".join(LETTERS[token_id - 3] for token_id in answer if token_id > END)
 
 
-def train_and_save(model, epochs, folder):
-    print(f"\n{model.name}")
+def train(model, epochs):
     model.compile(
-        optimizer=keras.optimizers.Adam(NoamSchedule(HIDDEN_DIM, warmup_steps=400), beta_2=0.98, epsilon=1e-9),
+        optimizer=keras.optimizers.Adam(
+            NoamSchedule(HIDDEN_DIM, warmup_steps=400), beta_2=0.98, epsilon=1e-9
+        ),
         loss=LabelSmoothedCrossentropy(label_smoothing=0.1),
         metrics=[MaskedAccuracy()],
     )
     model.fit(*make_data(8192, seed=1), batch_size=64, epochs=epochs, verbose=2)
-    inputs, labels = make_data(512, seed=2)
-    accuracy = model.evaluate(inputs, labels, verbose=0, return_dict=True)["accuracy"]
-    print(f"token accuracy on new words: {accuracy:.1%}; attention -> {write_backwards(model, 'attention'[:8])}")
+    results = model.evaluate(*make_data(512, seed=2), verbose=0, return_dict=True)
+    print(f"Token accuracy on new words: {results['accuracy']:.1%}")
+    for word in ("attention", "layers", "keras"):
+        print(f"  {word} -> {write_backwards(model, word)}")
 
+
+def save_and_reload(model, folder):
     file = folder / f"{model.name}.keras"
     model.save(file)
     reloaded = keras.saving.load_model(file)
-    np.testing.assert_array_equal(reloaded.predict(inputs, verbose=0), model.predict(inputs, verbose=0))
-    print(f"saved to {file}, reloaded, same outputs")
+    inputs, _ = make_data(7, seed=3)
+    np.testing.assert_array_equal(reloaded(inputs), model(inputs))
+    print(f"Saved to {file}; reloaded, it gives the same outputs.")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--output", default="runs/compose_layers", help="folder of the saved models")
     arguments = parser.parse_args()
     folder = pathlib.Path(arguments.output)
     folder.mkdir(parents=True, exist_ok=True)
     keras.utils.set_random_seed(1)
-    for model in (make_functional_model(), Reverser(name="subclassed")):
-        train_and_save(model, arguments.epochs, folder)
+
+    functional = make_functional_model()
+    train(functional, arguments.epochs)
+
+    inputs, _ = make_data(7, seed=3)
+    subclassed = Reverser(name="subclassed")
+    subclassed(inputs)  # makes the weights
+    subclassed.set_weights(functional.get_weights())
+    np.testing.assert_allclose(subclassed(inputs), functional(inputs), rtol=1e-5, atol=1e-5)
+    print("The subclassed model with the weights of the functional one gives the same outputs.")
+
+    save_and_reload(functional, folder)
+    save_and_reload(subclassed, folder)
 
 
 if __name__ == "__main__":

@@ -111,7 +111,7 @@ def _add_decoding(command):
     command.add_argument("--length-penalty", type=float)
 
 
-# Each command imports what it needs when it runs, so that `--help` and wrong arguments answer at once.
+# Each command imports what it needs when it runs: `translate` without training's packages, and so on.
 
 
 def _train(options):

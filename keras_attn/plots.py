@@ -37,7 +37,7 @@ thead th {{ vertical-align: bottom; }}
 thead span {{ {source_style} }}
 tbody th {{ padding-right: 0.5rem; text-align: right; }}
 tbody td {{ width: 1.5rem; min-width: 1.5rem; height: 1.5rem; padding: 0; border-radius: 2px; }}
-footer {{ margin-top: 1.5rem; opacity: 0.7; }}
+footer {{ margin-top: 1.5rem; font-size: 0.9em; }}
 footer i {{ display: inline-block; width: 8rem; height: 0.7em; border-radius: 2px;
   background: linear-gradient(to right, {light}, {dark}); }}
 </style>

@@ -43,6 +43,11 @@ def compilers():
     return {"eager": eager}
 
 
+def quickest():
+    """The name of the compiler that takes the least time to build and run a loop."""
+    return {"tensorflow": "graph", "jax": "jit"}.get(keras.backend.backend(), "eager")
+
+
 def prefix_hash(prefix):
     """`prefix` is a tuple of the tokens after START."""
     return sum((token + 1) * int(_WEIGHTS[i]) for i, token in enumerate((START, *prefix))) % NUM_HASHES
@@ -104,11 +109,9 @@ def _compiled_search(compiler, max_length, options):
 
 
 def search_tables(tables, max_length, compiler=None, **options):
-    """`beam_search` over tables: token ids and scores as NumPy arrays. By default in the fastest compiler."""
-    compiler = compiler or {"tensorflow": "graph", "jax": "jit"}.get(keras.backend.backend(), "eager")
-    found = _compiled_search(compiler, max_length, tuple(sorted(options.items())))(
-        ops.convert_to_tensor(tables)
-    )
+    """`beam_search` over tables: token ids and scores as NumPy arrays. `compiler` is by default the quickest."""
+    search = _compiled_search(compiler or quickest(), max_length, tuple(sorted(options.items())))
+    found = search(ops.convert_to_tensor(tables))
     return tuple(ops.convert_to_numpy(x) for x in found)
 
 

@@ -34,6 +34,13 @@ class Residual(keras.layers.Layer):
     Returns:
         Floats (B, T, D), followed by what else `sublayer` returned, as a tuple if it did.
 
+    Example:
+
+    ```python
+    residual = keras_attn.layers.Residual(dropout=0.1, normalize_first=True)
+    y = residual(keras.random.normal((2, 5, 16)), sublayer=keras.layers.Dense(16))
+    ```
+
     References: [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 5.4;
     [Xiong et al., 2020](https://arxiv.org/abs/2002.04745).
     """

@@ -76,6 +76,14 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
         vectors = super().call(ops.clip(ops.cast(inputs, "int32"), 0, self.vocabulary_size - 1))
         return vectors * ops.convert_to_tensor(self.hidden_dim**0.5, vectors.dtype) if self.scale else vectors
 
+    def compute_output_spec(self, inputs, reverse=False):
+        spec = super().compute_output_spec(inputs, reverse=reverse)
+        if not reverse:
+            return spec
+        # Keras' layer says the compute dtype, but multiplies by the weights as they are stored.
+        dtype = self.reverse_dtype or keras.backend.result_type(inputs.dtype, self.variable_dtype)
+        return keras.KerasTensor(spec.shape, dtype=dtype)
+
     def compute_mask(self, inputs, mask=None):
         is_ids = "int" in keras.backend.standardize_dtype(inputs.dtype)
         return padding_mask(inputs) if self.mask_zero and is_ids else mask

@@ -335,6 +335,7 @@ class Seq2SeqTransformer(keras.Model):
             Integers (B, max_length), END included, then pads; with `num_return_sequences`, `Hypotheses` with token
             ids (B, n, max_length) and scores (B, n).
         """
+        check_positive("num_beams", num_beams)
         if num_return_sequences is not None and not 1 <= num_return_sequences <= num_beams:
             raise ValueError(
                 "`num_return_sequences` must be at least 1 and at most `num_beams`. "

@@ -16,7 +16,15 @@ def save_weights(model, path):
 
 
 def write_weights(arrays, path):
-    """Writes a dict of arrays to the safetensors file `path`, aside and then renamed into place."""
+    """Writes a dict of arrays to the safetensors file `path`, aside and then renamed into place.
+
+    Example:
+
+    ```python
+    write_weights({"kernel": np.ones((2, 3))}, "arrays.safetensors")
+    assert read_weights("arrays.safetensors")["kernel"].shape == (2, 3)
+    ```
+    """
     from safetensors.numpy import save_file
 
     path = pathlib.Path(path)
@@ -54,6 +62,15 @@ def load_weights(model, path):
     Raises:
         FileNotFoundError: if there is no such file.
         ValueError: if it is damaged, or its names and shapes are not exactly the model's; nothing is assigned then.
+
+    Example:
+
+    ```python
+    model = keras_attn.models.Seq2SeqTransformer.from_preset("tiny", vocabulary_size=100)
+    save_weights(model, "model.safetensors")
+    twin = keras_attn.models.Seq2SeqTransformer.from_preset("tiny", vocabulary_size=100)
+    load_weights(twin, "model.safetensors")
+    ```
     """
     assign_weights(model, read_weights(path), path)
 
@@ -84,6 +101,15 @@ def average_weights(paths):
 
     Raises:
         ValueError: if there is no path, or the files do not hold the same names and shapes.
+
+    Example:
+
+    ```python
+    model = keras_attn.models.Seq2SeqTransformer.from_preset("tiny", vocabulary_size=100)
+    save_weights(model, "epoch-1.safetensors")
+    save_weights(model, "epoch-2.safetensors")
+    assign_weights(model, average_weights(["epoch-1.safetensors", "epoch-2.safetensors"]))
+    ```
     """
     paths = list(paths)
     if not paths:

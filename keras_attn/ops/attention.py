@@ -52,7 +52,7 @@ def dot_product_attention(
     logits = at_least_float32(ops.matmul(query, ops.swapaxes(key, -1, -2)))
     if mask is not None:
         logits = logits + ops.cast(ops.where(mask, 0.0, _MASKED), logits.dtype)
-    scores = ops.cast(ops.softmax(logits, axis=-1), dtype)
+    scores = ops.cast(_softmax(logits), dtype)
     if mask is not None:
         scores = _keep(scores, answered)
     output = ops.matmul(scores if dropout is None else dropout(scores), value)
@@ -64,6 +64,11 @@ def at_least_float32(x):
     """`x` in float32, or in float64 if it is that already (half-precision softmax loses whole digits)."""
     wide = keras.backend.standardize_dtype(x.dtype) in ("float32", "float64")
     return x if wide else ops.cast(x, "float32")
+
+
+def _softmax(logits):
+    # Keras warns of a softmax over one key, which a sequence of one token has every right to.
+    return ops.exp(logits - logits) if logits.shape[-1] == 1 else ops.softmax(logits, axis=-1)
 
 
 def _keep(x, condition):

@@ -4,7 +4,7 @@ from keras_attn.runs.data import DataSplits, data_name, free_folder, open_data, 
 from keras_attn.runs.evaluation import Evaluation, evaluate
 from keras_attn.runs.recipe import DATES, MULTI30K, TEXT_FILES, Recipe
 from keras_attn.runs.serve_check import check_export
-from keras_attn.runs.train import train
+from keras_attn.runs.training_run import train
 from keras_attn.runs.translate import translate_lines
 
 __all__ = [

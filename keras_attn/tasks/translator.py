@@ -65,7 +65,7 @@ class Translator:
         self.target_tokenizer = target_tokenizer
         self.num_beams = num_beams
         self.length_penalty = length_penalty
-        self.max_length = max_length or model.max_sequence_length
+        self.max_length = model.max_sequence_length if max_length is None else max_length
         self.jit_compile = jit_compile
         self._functions = {}
 

@@ -66,10 +66,14 @@ class KerasBlock(keras.layers.Layer):
         num_heads, hidden_dim = config["num_heads"], config["hidden_dim"]
 
         def norm():
-            return keras.layers.LayerNormalization(epsilon=config["layer_norm_epsilon"], dtype=self.dtype_policy)
+            return keras.layers.LayerNormalization(
+                epsilon=config["layer_norm_epsilon"], dtype=self.dtype_policy
+            )
 
         def attention():
-            return keras.layers.MultiHeadAttention(num_heads, hidden_dim // num_heads, dtype=self.dtype_policy)
+            return keras.layers.MultiHeadAttention(
+                num_heads, hidden_dim // num_heads, dtype=self.dtype_policy
+            )
 
         self.self_attention, self.self_norm = attention(), norm()
         self.cross_attention = None
@@ -89,9 +93,7 @@ class KerasBlock(keras.layers.Layer):
         )
         x = self.self_norm(x + self.dropout(update, training=training))
         if self.cross_attention is not None:
-            update = self.cross_attention(
-                x, encoder_sequence, attention_mask=cross_mask, training=training
-            )
+            update = self.cross_attention(x, encoder_sequence, attention_mask=cross_mask, training=training)
             x = self.cross_norm(x + self.dropout(update, training=training))
         update = self.output_dense(self.intermediate(x))
         return self.norm(x + self.dropout(update, training=training))
@@ -183,12 +185,9 @@ def main():
     rows = []
     for policy in options.policies:
         times = measure(options.size, policy, options.batch, options.length, options.rounds)
-        tokens = {name: 1000 * options.batch * options.length / value for name, value in times.items()}
+        tokens = [f"{1000 * options.batch * options.length / value:,.0f}" for value in times.values()]
         ours, theirs = times.values()
-        rows.append(
-            [policy, f"{ours:.1f}", f"{theirs:.1f}", *(f"{value:,.0f}" for value in tokens.values())]
-            + [f"{theirs / ours:.3f}"]
-        )
+        rows.append([policy, f"{ours:.1f}", f"{theirs:.1f}", *tokens, f"{theirs / ours:.3f}"])
     print_table(
         f"Training step, {options.size}, batch {options.batch} x {options.length}, V = {VOCABULARY_SIZE}; "
         f"outputs, loss and gradients equal to 1e-4; medians of {options.rounds} rounds of {STEPS_PER_ROUND} steps.",

@@ -36,7 +36,16 @@ def run(max_length, stop_after):
 
 @pytest.mark.parametrize(
     ("max_length", "stop_after", "largest"),
-    [(1, 9, 1), (7, 3, 7), (32, 99, 32), (33, 99, 33), (70, 32, 32), (70, 33, 64), (70, 65, 70), (200, 99, 128)],
+    [
+        (1, 9, 1),
+        (7, 3, 7),
+        (32, 99, 32),
+        (33, 99, 33),
+        (70, 32, 32),
+        (70, 33, 64),
+        (70, 65, 70),
+        (200, 99, 128),
+    ],
 )
 def test_steps_and_sizes(max_length, stop_after, largest):
     steps, total, sizes = run(max_length, stop_after)

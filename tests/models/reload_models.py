@@ -21,9 +21,9 @@ def answers(model, batch):
     found = {"predict": model.predict(batch, verbose=0)}
     if isinstance(model, keras_attn.models.Seq2SeqTransformer):
         ids = batch["encoder_token_ids"]
-        found["greedy"] = helpers_models.generate(model, ids, max_length=5)
+        found["greedy"] = helpers_models.generate(model, ids, max_length=3)
         found["beam_ids"], found["beam_scores"] = helpers_models.generate(
-            model, ids, num_beams=3, num_return_sequences=3, max_length=5
+            model, ids, num_beams=3, num_return_sequences=3, max_length=3
         )
     return found
 

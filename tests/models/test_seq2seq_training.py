@@ -7,12 +7,23 @@ import keras
 import numpy as np
 import pytest
 import reload_models
-from helpers_models import END, PAD, START, VARIANTS, call, generate, make_batch, make_model, run_in_new_process
+from helpers_models import (
+    END,
+    PAD,
+    START,
+    VARIANTS,
+    call,
+    generate,
+    make_batch,
+    make_model,
+    run_in_new_process,
+)
 
 from keras_attn.models import Seq2SeqTransformer
 from keras_attn.training import LabelSmoothedCrossentropy, MaskedAccuracy, NoamSchedule, Perplexity
 
 VOCABULARY_SIZE = 11
+VARIANTS_AS_WEIGHTS = ("post_norm", "untied_gated_rms_learned")
 
 
 def copy_task(num_rows, seed):
@@ -93,14 +104,12 @@ def test_a_compiled_model_goes_on_where_it_was(trained, tmp_path):
     assert again.loss.label_smoothing == 0.1
     # The optimizer's moments too: three more updates lead to the same weights.
     more = copy_task(192, seed=7)
-    original = keras.models.clone_model(model)
     for one in (model, again):
         one.fit(*more, batch_size=64, epochs=1, shuffle=False, verbose=0)
     for first, second in zip(model.trainable_weights, again.trainable_weights, strict=True):
         np.testing.assert_allclose(
             keras.ops.convert_to_numpy(second), keras.ops.convert_to_numpy(first), atol=1e-6
         )
-    assert original.get_config()["hidden_dim"] == 32
 
 
 def test_tied_weights_stay_tied_after_reload(tmp_path):
@@ -125,7 +134,10 @@ def test_tied_weights_stay_tied_after_reload(tmp_path):
         encoded = keras.ops.convert_to_numpy(reloaded.encode(np.array([[unused, 4]])))
         embeddings[unused] -= 2.0
         reloaded.target_embedding.embeddings.assign(embeddings)
-        assert np.abs(keras.ops.convert_to_numpy(reloaded.encode(np.array([[unused, 4]]))) - encoded).max() > 1e-3
+        assert (
+            np.abs(keras.ops.convert_to_numpy(reloaded.encode(np.array([[unused, 4]]))) - encoded).max()
+            > 1e-3
+        )
 
 
 @pytest.fixture(scope="module")
@@ -138,23 +150,21 @@ def new_process(tmp_path_factory):
     for variant in VARIANTS:
         model = make_model(variant)
         model.save(folder / f"{variant}.keras")
-        model.save_weights(folder / f"{variant}.weights.h5")
-        (folder / f"{variant}.json").write_text(json.dumps(model.get_config()))
+        if variant in VARIANTS_AS_WEIGHTS:
+            model.save_weights(folder / f"{variant}.weights.h5")
+            (folder / f"{variant}.json").write_text(json.dumps(model.get_config()))
         here[variant] = reload_models.answers(model, batch)
     run_in_new_process(pathlib.Path(reload_models.__file__), folder)
     return here, dict(np.load(folder / "outputs.npz"))
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("suffix", ["keras", "weights.h5"])
+@pytest.mark.parametrize(
+    ("variant", "suffix"),
+    [(variant, "keras") for variant in VARIANTS]
+    + [(variant, "weights.h5") for variant in VARIANTS_AS_WEIGHTS],
+)
 def test_a_new_process_answers_the_same_to_the_last_bit(new_process, variant, suffix):
     here, there = new_process
     assert sorted(here[variant]) == ["beam_ids", "beam_scores", "greedy", "predict"]
     for name, expected in here[variant].items():
         np.testing.assert_array_equal(there[f"{variant}.{suffix}/{name}"], expected)
-
-
-def test_weights_of_another_size_are_refused(tmp_path):
-    make_model().save_weights(tmp_path / "model.weights.h5")
-    with pytest.raises(ValueError, match="shape"):
-        make_model(hidden_dim=22).load_weights(tmp_path / "model.weights.h5")

@@ -189,7 +189,9 @@ def test_parameter_counts_of_the_papers(preset, vocabulary_size, sizes, count, m
 
 
 def test_presets_take_other_arguments_and_name_the_known_ones():
-    model = Seq2SeqTransformer.from_preset("tiny", 13, num_encoder_layers=1, num_decoder_layers=2, dropout=0.2)
+    model = Seq2SeqTransformer.from_preset(
+        "tiny", 13, num_encoder_layers=1, num_decoder_layers=2, dropout=0.2
+    )
     assert (model.num_encoder_layers, model.num_decoder_layers) == (1, 2)
     assert (model.hidden_dim, model.num_heads, model.dropout) == (128, 4, 0.2)
     with pytest.raises(ValueError, match=r"`preset` must be one of \['base', 'big', 'tiny'\].*'huge'"):

@@ -134,40 +134,50 @@ class _Run:
 
     def fit(self, batches):
         monitor = f"val_{self.recipe.metric}"
-        validation = self.data.validation
         self.keep_best = KeepBest(self.save_best, monitor=monitor)
+        writers = [
+            self.translation_quality(),
+            keras.callbacks.CSVLogger(str(self.folder / "history.csv")),
+            keras.callbacks.TensorBoard(str(self.folder / "tensorboard")),
+        ]
         callbacks = [
             StopOnInvalidLoss(last_checkpoint=self.last_checkpoint),
-            TranslationQuality(
-                lambda texts: self.translator(texts, num_beams=1),
-                validation.sources,
-                validation.targets,
-                metrics=(self.recipe.metric,),
-                log_dir=str(self.folder / "tensorboard"),
-            ),
+            writers[0],
             LearningRateLogger(),
             self.keep_best,
             keras.callbacks.LambdaCallback(
                 on_epoch_end=lambda epoch, logs: self.after_epoch(epoch, logs[monitor])
             ),
-            keras.callbacks.CSVLogger(str(self.folder / "history.csv")),
-            keras.callbacks.TensorBoard(str(self.folder / "tensorboard")),
+            *writers[1:],
         ]
         started = time.monotonic()
         try:
-            # Shuffling is the data set's own work.
             self.model.fit(
                 batches.dataset,
                 epochs=self.recipe.epochs,
-                shuffle=False,
+                shuffle=False,  # the data set's own work
                 callbacks=callbacks,
                 verbose=self.verbose,
             )
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, FloatingPointError) as error:
+            for writer in writers:
+                writer.on_train_end()
+            if isinstance(error, FloatingPointError):
+                raise
             if self.keep_best.best_epoch is None:
                 save_weights(self.model, self.checkpoints / "best.safetensors")
             self.say("\nInterrupted: going on with the best weights so far.")
         self.results["training_seconds"] = round(time.monotonic() - started, 1)
+
+    def translation_quality(self):
+        validation = self.data.validation
+        return TranslationQuality(
+            lambda texts: self.translator(texts, num_beams=1),
+            validation.sources,
+            validation.targets,
+            metrics=(self.recipe.metric,),
+            log_dir=str(self.folder / "tensorboard"),
+        )
 
     def save_best(self, epoch):
         save_weights(self.model, self.checkpoints / "best.safetensors")

@@ -1,0 +1,175 @@
+"""The exported translator answers as the Python one does, through TensorFlow's C library with XLA off."""
+
+import base64
+import json
+import os
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers_translators import (
+    INVALID_UTF8,
+    ODD_TEXTS,
+    SENTENCES,
+    byte_translator,
+    in_new_process,
+    subword_translator,
+)
+from tensorflow.core.protobuf import saved_model_pb2
+
+from keras_attn.export import export_saved_model, run_saved_model, string_vector
+
+REPOSITORY = pathlib.Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module", params=[byte_translator, subword_translator])
+def exported(request, tmp_path_factory):
+    translator = request.param()
+    return translator, translator.export(tmp_path_factory.mktemp("models") / "it")
+
+
+def ask(folder, *texts, signature="serving_default"):
+    (answer,) = run_saved_model(folder, [{"signature": signature, "inputs": {"inputs": list(texts)}}])
+    assert "error" not in answer, answer
+    return answer["outputs"]
+
+
+def test_the_served_default_answers_as_python_does(exported):
+    translator, folder = exported
+    assert ask(folder, *SENTENCES) == {"outputs": translator(SENTENCES)}
+
+
+def test_served_n_best_lists_and_scores_are_pythons(exported):
+    translator, folder = exported
+    outputs = ask(folder, *SENTENCES, signature="translate_n_best")
+    texts, scores = translator(SENTENCES, num_return_sequences=translator.num_beams, return_scores=True)
+    assert outputs["outputs"] == texts
+    np.testing.assert_allclose(outputs["scores"], scores, atol=1e-4)
+
+
+def test_odd_texts_are_answered_and_neighbours_unchanged(exported):
+    translator, folder = exported
+    texts = [*ODD_TEXTS, INVALID_UTF8]
+    as_json = [*ODD_TEXTS, {"b64": base64.b64encode(INVALID_UTF8).decode()}]
+    answers = ask(folder, SENTENCES[0], *as_json)["outputs"]
+    assert answers == translator([SENTENCES[0], *texts])
+    assert answers[1] == ""
+
+
+def test_an_empty_batch_is_answered_with_an_empty_batch(exported):
+    _, folder = exported
+    assert ask(folder) == {"outputs": []}
+    assert ask(folder, signature="translate_n_best") == {"outputs": [], "scores": []}
+
+
+def test_an_empty_text_alone_is_answered(exported):
+    translator, folder = exported
+    answer = ask(folder, "", signature="translate_n_best")
+    absent = translator.num_beams - 1
+    assert answer["outputs"] == [[""] * (1 + absent)]
+    assert answer["scores"][0] == pytest.approx([0.0] + [-1e30] * absent)
+
+
+def test_one_loaded_graph_answers_batches_of_every_size(exported):
+    translator, folder = exported
+    requests = [{"inputs": {"inputs": SENTENCES[:size]}} for size in (1, 3, 0, 5, 2)]
+    answers = [answer["outputs"]["outputs"] for answer in run_saved_model(folder, requests)]
+    expected = translator(SENTENCES)
+    assert answers == [expected[:size] for size in (1, 3, 0, 5, 2)]
+
+
+TENSORFLOW_ALONE = """
+import json, sys
+import tensorflow as tf, tensorflow_text
+assert "keras_attn" not in sys.modules
+signature = tf.saved_model.load(sys.argv[1]).signatures["serving_default"]
+outputs = signature(inputs=tf.constant(json.loads(sys.argv[2])))["outputs"]
+print(json.dumps([text.decode() for text in outputs.numpy()]))
+"""
+
+
+def test_python_tensorflow_reloads_it_in_a_new_process(exported):
+    translator, folder = exported
+    assert in_new_process(TENSORFLOW_ALONE, folder, json.dumps(SENTENCES)) == translator(SENTENCES)
+
+
+def test_signatures_are_batch_major_and_named(exported):
+    _, folder = exported
+    loaded = tf.saved_model.load(str(folder))
+    assert list(loaded.signatures) == ["serving_default", "translate_n_best"]
+    default = loaded.signatures["serving_default"]
+    assert list(default.structured_input_signature[1]) == ["inputs"]
+    # One output, so that REST answers a plain list.
+    assert list(default.structured_outputs) == ["outputs"]
+    assert default.structured_outputs["outputs"].shape.as_list() == [None]
+
+
+def test_only_ops_that_a_server_links_are_used(exported):
+    _, folder = exported
+    saved_model = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
+    graph = saved_model.meta_graphs[0].graph_def
+    nodes = [node.op for node in graph.node] + [
+        node.op for function in graph.library.function for node in function.node_def
+    ]
+    forbidden = [op for op in nodes if op.startswith(("Xla", "PyFunc", "EagerPyFunc", "Addons"))]
+    assert not forbidden
+
+
+def test_every_variable_is_stored_once(exported):
+    translator, folder = exported
+    stored = sum(
+        int(np.prod(shape))
+        for name, shape in tf.train.list_variables(str(folder / "variables" / "variables"))
+        if shape
+    )
+    assert stored < 1.1 * translator.model.count_params()
+
+
+def test_versions_count_up_and_a_failed_export_leaves_no_trace(tmp_path):
+    def double(inputs):
+        return {"outputs": tf.strings.join([inputs, inputs])}
+
+    def fails(inputs):
+        raise RuntimeError("cannot be traced")
+
+    folder = tmp_path / "models" / "double"
+    signatures = {"serving_default": (double, [string_vector("inputs")])}
+    assert [export_saved_model(folder, signatures).name for _ in range(2)] == ["1", "2"]
+    (folder / "7").mkdir()
+    assert export_saved_model(folder, signatures) == folder / "8"
+    with pytest.raises(RuntimeError, match="cannot be traced"):
+        export_saved_model(folder, {"serving_default": (fails, [string_vector("inputs")])})
+    assert sorted(path.name for path in folder.iterdir()) == ["1", "2", "7", "8"]
+    assert ask(folder / "8", "ab", "") == {"outputs": ["abab", ""]}
+
+
+def test_an_input_without_a_name_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="Every input of signature 'serving_default' needs a name"):
+        export_saved_model(tmp_path, {"serving_default": (tf.identity, [tf.TensorSpec([None])])})
+
+
+def test_a_number_taken_meanwhile_is_not_overwritten(tmp_path, monkeypatch):
+    real_rename, taken = os.rename, []
+
+    def rename(source, target):
+        if not taken:
+            taken.append(target)
+            pathlib.Path(target).mkdir()
+            (pathlib.Path(target) / "theirs").touch()
+        real_rename(source, target)
+
+    monkeypatch.setattr("keras_attn.export.saved_model.os.rename", rename)
+    identity = {"serving_default": (lambda inputs: {"outputs": inputs}, [string_vector("inputs")])}
+    assert export_saved_model(tmp_path, identity).name == "2"
+    assert (tmp_path / "1" / "theirs").exists()
+
+
+def test_the_tracked_dates_model_knows_its_dates():
+    folder = REPOSITORY / "saved_models" / "dates" / "1"
+    assert ask(folder, "4th of July 2016", "le 1er mars 1999", "31.12.2038")["outputs"] == [
+        "2016-07-04",
+        "1999-03-01",
+        "2038-12-31",
+    ]
+    assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) <= 3_000_000

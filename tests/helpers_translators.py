@@ -1,0 +1,82 @@
+"""Small translators for tests of translating, saving, exporting and the command line."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import keras
+
+import keras_attn
+from keras_attn.text import ByteTokenizer, SentencePieceTokenizer
+
+SENTENCES = [
+    "a dog runs through the snow .",
+    "two children play in the park .",
+    "a man reads a book on a bench .",
+    "ein Hund läuft durch den Schnee .",
+    "zwei Kinder spielen im Park .",
+]
+
+# Every row of the table of odd texts that ends in an answer: the texts, and whether the answer must be "".
+ODD_TEXTS = [
+    "",
+    "   ",
+    "\t\r\n",
+    "a\0b",
+    "word " * 300,
+    "😀 emoji 👩‍👩‍👧",
+    "مرحبا بالعالم",
+    "x" * 5000,
+    "�",
+]
+INVALID_UTF8 = b"caf\xe9 \xff\xfe"
+
+
+def byte_translator(**options):
+    """2 + 1 layers over bytes; untrained, so that its search runs to the limit and ties are unlikely."""
+    keras.utils.set_random_seed(3)
+    model = keras_attn.models.Seq2SeqTransformer(
+        259,
+        2,
+        1,
+        hidden_dim=20,
+        num_heads=2,
+        intermediate_dim=23,
+        max_sequence_length=37,
+        normalize_first=True,
+    )
+    tokenizer = ByteTokenizer()
+    return keras_attn.Translator(model, tokenizer, tokenizer, **{"num_beams": 3, "max_length": 11, **options})
+
+
+def subword_translator():
+    """Separate vocabularies, one BPE and one unigram."""
+    keras.utils.set_random_seed(5)
+    source = SentencePieceTokenizer.train(SENTENCES[:3], vocabulary_size=290, model_type="bpe")
+    target = SentencePieceTokenizer.train(SENTENCES[3:], vocabulary_size=285, model_type="unigram")
+    model = keras_attn.models.Seq2SeqTransformer(
+        source.vocabulary_size,
+        1,
+        2,
+        hidden_dim=12,
+        num_heads=3,
+        intermediate_dim=17,
+        target_vocabulary_size=target.vocabulary_size,
+        tie_output=False,
+        max_sequence_length=41,
+    )
+    return keras_attn.Translator(model, source, target, num_beams=2, length_penalty=0.5, max_length=13)
+
+
+def in_new_process(code, *arguments):
+    """The JSON that `code` prints last, run in a new Python process with `arguments` as sys.argv[1:]."""
+    child = subprocess.run([sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True)
+    assert child.returncode == 0, child.stderr
+    return json.loads(child.stdout.splitlines()[-1])
+
+
+def files_below(folder):
+    """The files below `folder`, as sorted relative paths."""
+    folder = pathlib.Path(folder)
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())

@@ -1,0 +1,488 @@
+"""MultiHeadAttention against Keras' layer where that is right, and beside it where it is wrong; against PyTorch; and
+with a cache against itself without one."""
+
+import inspect
+
+import keras
+import numpy as np
+import pytest
+from helpers_layers import assert_equal, compiled, flat_arrays, gradients, run
+from keras import ops
+
+from keras_attn.layers import MultiHeadAttention
+
+B, T, S, D, N, H, HV = 2, 5, 7, 13, 3, 11, 17
+
+
+def sequences(rng, *lengths):
+    return [rng.normal(size=(B, length, D)).astype("float32") for length in lengths]
+
+
+def fresh(inputs, rng, cls=MultiHeadAttention, **arguments):
+    """A built layer with random weights."""
+    layer = cls(**{"num_heads": N, "key_dim": H, **arguments})
+    run(layer, inputs)
+    layer.set_weights([rng.normal(0, 0.5, w.shape) for w in layer.weights])
+    return layer
+
+
+def twins(inputs, rng, **arguments):
+    """Our layer and Keras', with the same weights."""
+    ours = fresh(inputs, rng, **arguments)
+    theirs = fresh(inputs, rng, keras.layers.MultiHeadAttention, **arguments)
+    assert [w.shape for w in ours.weights] == [w.shape for w in theirs.weights]
+    assert [w.path.split("/")[1:] for w in ours.weights] == [w.path.split("/")[1:] for w in theirs.weights]
+    theirs.set_weights(ours.get_weights())
+    return ours, theirs
+
+
+def allowed(rng, *shape, dtype="bool"):
+    """A random mask that leaves each query its first key: Keras answers queries without a key otherwise."""
+    mask = rng.random(shape) < 0.6
+    mask[..., 0] = True
+    return mask.astype(dtype)
+
+
+# --- a drop-in superset ---
+
+
+def test_arguments_are_those_of_keras_in_its_order():
+    for method in ("__init__", "call"):
+        theirs = list(inspect.signature(getattr(keras.layers.MultiHeadAttention, method)).parameters.values())
+        ours = list(inspect.signature(getattr(MultiHeadAttention, method)).parameters.values())
+        theirs = [(p.name, p.default) for p in theirs if p.kind is not p.VAR_KEYWORD]
+        ours = [(p.name, p.default) for p in ours if p.kind is not p.VAR_KEYWORD]
+        assert ours[: len(theirs)] == theirs
+
+
+CONFIGURATIONS = [
+    {},
+    {"value_dim": HV},
+    {"use_bias": False},
+    {"output_shape": 19},
+    {"output_shape": (2, 3), "value_dim": HV},
+    {"sliding_window": 2},
+    {"use_gate": True},
+    {"use_gate": True, "value_dim": HV, "use_bias": False, "output_shape": 19, "sliding_window": 3},
+]
+MASKS = {
+    "none": lambda rng: {},
+    "T_S": lambda rng: {"attention_mask": allowed(rng, T, T)},
+    "B_T_S": lambda rng: {"attention_mask": allowed(rng, B, T, T)},
+    "B_N_T_S_int": lambda rng: {"attention_mask": allowed(rng, B, N, T, T, dtype="int32")},
+    "B_1_T_S_float": lambda rng: {"attention_mask": allowed(rng, B, 1, T, T, dtype="float32")},
+    "causal": lambda rng: {"use_causal_mask": True},
+    "value_and_key": lambda rng: {
+        "value_mask": allowed(rng, B, T),
+        "key_mask": allowed(rng, B, T, dtype="uint8"),
+    },
+    "all": lambda rng: {
+        "attention_mask": allowed(rng, B, T, T),
+        "value_mask": allowed(rng, B, T),
+        "use_causal_mask": True,
+    },
+}
+
+
+@pytest.mark.parametrize("arguments", CONFIGURATIONS, ids=str)
+def test_equals_keras_with_every_mask(rng, arguments):
+    query, value, key = sequences(rng, T, T, T)
+    inputs = {"query": query, "value": value, "key": key}
+    ours, theirs = twins(inputs, rng, **arguments)
+    for make_mask in MASKS.values():
+        given = {**inputs, **make_mask(rng)}
+        if arguments.get("sliding_window"):
+            # The first key, which these masks leave to every query, may be out of reach.
+            given = {**inputs, "use_causal_mask": "use_causal_mask" in given}
+        for scores in (False, True):
+            expected = run(theirs, given, return_attention_scores=scores)
+            assert_equal(run(ours, given, return_attention_scores=scores), expected)
+
+
+@pytest.mark.parametrize("mask_shape", [(T, S), (B, T, S), (B, N, T, S), (B, 1, 1, S)])
+def test_equals_keras_across_two_sequences(rng, mask_shape):
+    query, value = sequences(rng, T, S)
+    inputs = {"query": query, "value": value, "attention_mask": allowed(rng, *mask_shape)}
+    ours, theirs = twins(inputs, rng, value_dim=HV)
+    for scores in (False, True):
+        assert_equal(
+            run(ours, inputs, return_attention_scores=scores),
+            run(theirs, inputs, return_attention_scores=scores),
+        )
+
+
+@pytest.mark.parametrize("axes", [None, 1, 2, (1, 2), (2, 1), -2])
+def test_equals_keras_over_any_axes_of_images(rng, axes):
+    query, value = (rng.normal(size=(B, 3, 5, D)).astype("float32") for _ in range(2))
+    inputs = {"query": query, "value": value}
+    ours, theirs = twins(inputs, rng, attention_axes=axes)
+    assert_equal(
+        run(ours, inputs, return_attention_scores=True), run(theirs, inputs, return_attention_scores=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("axes", "mask_shape"), [(1, (3, 3)), (2, (B, 5, 5)), ((1, 2), (B, 3, 5, 3, 5)), ((1, 2), (3, 5, 3, 5))]
+)
+def test_equals_keras_with_masks_over_axes(rng, axes, mask_shape):
+    x = rng.normal(size=(B, 3, 5, D)).astype("float32")
+    mask = rng.random(mask_shape) < 0.6
+    mask[..., 0] = True
+    inputs = {"query": x, "value": x, "attention_mask": mask}
+    ours, theirs = twins(inputs, rng, attention_axes=axes)
+    assert_equal(run(ours, inputs), run(theirs, inputs))
+
+
+def test_a_mask_over_keys_alone_is_broadcast(rng):
+    query, value = sequences(rng, T, S)
+    mask = allowed(rng, S)
+    layer = fresh({"query": query, "value": value}, rng)
+    one = run(layer, {"query": query, "value": value, "attention_mask": mask})
+    assert_equal(
+        one, run(layer, {"query": query, "value": value, "attention_mask": np.tile(mask, (T, 1))}), 0
+    )
+
+
+def test_a_window_beside_one_of_two_axes_is_over_the_attended_one(rng):
+    x = rng.normal(size=(B, 3, 5, D)).astype("float32")
+    layer = fresh({"query": x, "value": x}, rng, attention_axes=2, sliding_window=2)
+    actual = run(layer, {"query": x, "value": x, "use_causal_mask": True})[0]
+    row = fresh({"query": x[:, 0], "value": x[:, 0]}, rng, sliding_window=2)
+    row.set_weights(layer.get_weights())
+    for i in range(3):
+        expected = run(row, {"query": x[:, i], "value": x[:, i], "use_causal_mask": True})[0]
+        assert_equal([actual[:, i]], [expected])
+
+
+@pytest.mark.parametrize("with_mask", [True, False])
+def test_equals_torch_scaled_dot_product_attention(rng, with_mask):
+    torch = pytest.importorskip("torch", reason='pip install "keras_attn[peers]"')
+    query, value = sequences(rng, T, S)
+    mask = rng.random((B, T, S)) < 0.6
+    mask[1, 2] = False
+    inputs = {"query": query, "value": value, **({"attention_mask": mask} if with_mask else {})}
+    layer = fresh(inputs, rng, value_dim=HV)
+    weights = iter(torch.from_numpy(w) for w in layer.get_weights())
+
+    def project(x):
+        kernel, bias = next(weights), next(weights)
+        return torch.einsum("btd,dnh->bnth", torch.from_numpy(x), kernel) + bias[:, None]
+
+    heads = project(query), project(value), project(value)
+    output = torch.nn.functional.scaled_dot_product_attention(
+        *heads, attn_mask=torch.from_numpy(mask)[:, None] if with_mask else None
+    )
+    output = torch.einsum("bnth,nhd->btd", output.nan_to_num(0.0), next(weights)) + next(weights)
+    assert_equal(run(layer, inputs), [output.numpy()])
+
+
+def test_regularizers_and_constraints_reach_the_projections(rng):
+    query, value = sequences(rng, T, S)
+    arguments = {
+        "kernel_regularizer": "l2",
+        "bias_regularizer": "l1",
+        "activity_regularizer": "l2",
+        "kernel_constraint": "non_neg",
+        "bias_constraint": "unit_norm",
+    }
+    ours, theirs = twins({"query": query, "value": value}, rng, **arguments)
+    ours(query, value)
+    theirs(query, value)
+    assert len(ours.losses) == len(theirs.losses) > 8
+    np.testing.assert_allclose(sum(map(float, ours.losses)), sum(map(float, theirs.losses)), rtol=1e-5)
+    for mine, other in zip(ours.weights, theirs.weights):
+        assert type(mine.constraint) is type(other.constraint) is not type(None)
+
+
+# --- where Keras is wrong (each test shows its answer beside ours) ---
+
+
+def both(rng, **arguments):
+    query, value = sequences(rng, T, S)
+    inputs = {"query": query, "value": value}
+    return inputs, *twins(inputs, rng, **arguments)
+
+
+def test_keras_ignores_an_explicit_query_mask(rng):
+    inputs, ours, theirs = both(rng)
+    query_mask = np.array([[True] * 3 + [False] * 2, [True] * 5])
+    masked = {**inputs, "query_mask": query_mask}
+    assert_equal(run(theirs, masked), run(theirs, inputs), 0)
+    actual = run(ours, masked)[0]
+    assert_equal([actual[query_mask]], [run(ours, inputs)[0][query_mask]], 0)
+    bias = ops.convert_to_numpy(ours.output_dense.bias.value)
+    np.testing.assert_array_equal(actual[~query_mask], np.broadcast_to(bias, (2, D)))
+
+
+def embedded(mask_zero=True):
+    """A sequence that carries the implicit mask of `mask_zero`."""
+    ids = np.array([[3, 1, 2, 0, 0, 0, 0], [4, 5, 0, 0, 0, 0, 0]])
+    return keras.layers.Embedding(11, D, mask_zero=mask_zero)(ids), ids != 0
+
+
+def test_keras_erases_the_masks_of_its_callers(rng):
+    inputs, ours, theirs = both(rng)
+    for layer, kept in ((ours, True), (theirs, False)):
+        value, mask = embedded()
+        query = ops.convert_to_tensor(inputs["query"])
+        once, twice = layer(query, value), layer(query, value)
+        explicit = layer(query, ops.convert_to_tensor(np.array(value)), value_mask=mask)
+        assert_equal(flat_arrays(once), flat_arrays(explicit))
+        assert (getattr(value, "_keras_mask", None) is not None) is kept
+        assert np.allclose(twice, once, atol=1e-4) is kept
+
+
+def test_keras_answers_a_fully_masked_row_in_two_ways(rng):
+    inputs, ours, theirs = both(rng)
+    mask = np.ones((B, T, S), bool)
+    mask[1, 2] = False
+    masked = {**inputs, "attention_mask": mask}
+    plain, with_scores = run(theirs, masked)[0], run(theirs, masked, return_attention_scores=True)[0]
+    assert not np.allclose(plain[1, 2], with_scores[1, 2], atol=1e-2)
+    with_dropout = fresh(inputs, rng, dropout=0.1)
+    with_dropout.set_weights(ours.get_weights())
+    bias = ops.convert_to_numpy(ours.output_dense.bias.value)
+    for output in (
+        run(ours, masked)[0],
+        run(ours, masked, return_attention_scores=True)[0],
+        run(with_dropout, masked)[0],
+        run(with_dropout, masked, training=True)[0],
+    ):
+        np.testing.assert_array_equal(output[1, 2], bias)
+
+
+def test_keras_lets_nan_out_of_masked_values(rng):
+    inputs, ours, theirs = both(rng)
+    mask = np.array([[True] * 4 + [False] * 3, [True] * 7])
+    value = np.where(mask[..., None], inputs["value"], np.float32(np.nan))
+    masked = {"query": inputs["query"], "value": value, "value_mask": mask}
+    assert np.isnan(run(theirs, masked)[0]).any()
+    assert_equal(run(ours, masked), run(ours, {**inputs, "value_mask": mask}), 0)
+
+
+def test_keras_aligns_causal_attention_top_left_under_a_cache(rng):
+    (x,) = sequences(rng, T)
+    heads = rng.normal(size=(B, T, N, H)).astype("float32")
+    last = ops.dot_product_attention(heads[:, -1:], heads, heads, is_causal=True)
+    np.testing.assert_allclose(last, heads[:, :1], rtol=1e-5)  # the last query has seen the first key alone
+    layer = fresh({"query": x, "value": x}, rng)
+    full = run(layer, {"query": x, "value": x, "use_causal_mask": True})[0]
+    _, cache = layer(
+        x[:, :-1], x[:, :-1], use_causal_mask=True, cache=layer.empty_cache(B, T), cache_update_index=0
+    )
+    output, _ = layer(x[:, -1:], x[:, -1:], use_causal_mask=True, cache=cache, cache_update_index=T - 1)
+    assert_equal(flat_arrays(output), [full[:, -1:]])
+
+
+def test_keras_mistakes_the_shape_of_symbolic_scores(rng):
+    query, value = keras.Input((T, D)), keras.Input((S, D))
+    shapes = [
+        layer(query, value, return_attention_scores=True)[1].shape
+        for layer in (keras.layers.MultiHeadAttention(N, H), MultiHeadAttention(N, H))
+    ]
+    assert shapes == [(None, N, T, T), (None, N, T, S)]
+
+
+def test_keras_leaves_flash_attention_out_of_its_config():
+    assert "flash_attention" not in keras.layers.MultiHeadAttention(N, H).get_config()
+    assert MultiHeadAttention(N, H, flash_attention=False).get_config()["flash_attention"] is False
+
+
+def test_keras_computes_the_softmax_in_half_precision_with_dropout(rng):
+    """4096 equal scores: 1 / 4096 each, but where their sum is kept in bfloat16."""
+    x = np.zeros((1, 4096, D), "float32")
+    logits = []
+
+    class Recorder(keras.layers.MultiHeadAttention):
+        def _masked_softmax(self, attention_scores, attention_mask=None):
+            logits.append(keras.backend.standardize_dtype(attention_scores.dtype))
+            return super()._masked_softmax(attention_scores, attention_mask)
+
+    Recorder(N, H, dropout=0.1, dtype="mixed_float16")(x[:, :3], x)
+    assert logits == ["float16"]
+    layer = MultiHeadAttention(N, H, dropout=0.1, dtype="mixed_bfloat16")
+    _, scores = layer(x[:, :3], x, return_attention_scores=True)
+    np.testing.assert_array_equal(np.asarray(ops.cast(scores, "float32")), 1 / 4096)
+
+
+def test_logits_of_6e4_under_mixed_float16(rng):
+    """Identity projections make the logits what the inputs say."""
+    layer = MultiHeadAttention(1, 1, use_bias=False, kernel_initializer="ones", dtype="mixed_float16")
+    query = np.array([[[1.0], [-1.0]]], "float32")
+    value = np.array([[[6e4], [-6e4], [0.5]]], "float32")
+    output, scores = layer(query, value, return_attention_scores=True)
+    np.testing.assert_array_equal(np.asarray(scores)[0, 0], [[1, 0, 0], [0, 1, 0]])
+    assert np.isfinite(np.asarray(output)).all()
+    by_input, _ = gradients(layer, {"query": query, "value": value}, lambda y: ops.cast(y, "float32"))
+    assert all(np.isfinite(x).all() for x in by_input.values())
+
+
+# --- implicit masks ---
+
+
+@pytest.mark.parametrize("separate", [False, True], ids=["one_tensor", "two_tensors"])
+def test_implicit_masks_equal_explicit_ones_and_stay(rng, separate):
+    value, mask = embedded()
+    query = ops.convert_to_tensor(sequences(rng, T)[0]) if separate else value
+    layer = MultiHeadAttention(N, H)
+    output, scores = layer(query, value, return_attention_scores=True)
+    plain_value = ops.convert_to_tensor(np.array(value))
+    plain_query = query if separate else plain_value
+    expected = layer(
+        plain_query,
+        plain_value,
+        query_mask=None if separate else mask,
+        value_mask=mask,
+        return_attention_scores=True,
+    )
+    assert_equal(flat_arrays((output, scores)), flat_arrays(expected))
+    assert not np.asarray(scores)[:, :, :, :][~np.broadcast_to(mask[:, None, None], scores.shape)].any()
+    np.testing.assert_array_equal(value._keras_mask, mask)
+    assert (getattr(output, "_keras_mask", None) is not None) is not separate
+
+
+def test_implicit_and_explicit_masks_are_joined(rng):
+    value, mask = embedded()
+    (query,) = sequences(rng, T)
+    explicit = np.array([[False] + [True] * 6, [True, False] + [True] * 5])
+    pairs = allowed(rng, B, T, S)
+    layer = MultiHeadAttention(N, H)
+    _, scores = layer(query, value, value_mask=explicit, attention_mask=pairs, return_attention_scores=True)
+    joined = (mask & explicit)[:, None] & pairs
+    np.testing.assert_array_equal(np.asarray(scores) > 0, np.broadcast_to(joined[:, None], scores.shape))
+
+
+def test_a_key_brings_its_own_implicit_mask(rng):
+    key, mask = embedded()
+    query, value = sequences(rng, T, S)
+    _, scores = MultiHeadAttention(N, H)(query, value, key, return_attention_scores=True)
+    np.testing.assert_array_equal(np.asarray(scores) > 0, np.broadcast_to(mask[:, None, None], scores.shape))
+
+
+@pytest.mark.parametrize("dtype", ["mixed_float16", "mixed_bfloat16"])
+def test_implicit_masks_survive_a_cast_of_the_inputs(rng, dtype):
+    value, mask = embedded()
+    (query,) = sequences(rng, T)
+    _, scores = MultiHeadAttention(N, H, dtype=dtype)(query, value, return_attention_scores=True)
+    scores = flat_arrays(scores)[0]
+    np.testing.assert_array_equal(scores > 0, np.broadcast_to(mask[:, None, None], scores.shape))
+
+
+# --- the cache ---
+
+
+def causal(x):
+    return {"query": x, "value": x, "use_causal_mask": True}
+
+
+def stepwise(layer, x, lengths, **given):
+    """The outputs of `x` cut into chunks of `lengths`, through a cache."""
+    cache, outputs, index = layer.empty_cache(B, x.shape[1]), [], 0
+    for length in lengths:
+        chunk = x[:, index : index + length]
+        output, cache = layer(
+            chunk, chunk, use_causal_mask=True, cache=cache, cache_update_index=index, **given
+        )
+        outputs.append(ops.convert_to_numpy(output))
+        index += length
+    return np.concatenate(outputs, axis=1)
+
+
+@pytest.mark.parametrize("lengths", [[1] * 7, [7], [2, 5], [3, 1, 2, 1], [5, 1, 1]], ids=str)
+@pytest.mark.parametrize("arguments", [{}, {"sliding_window": 3, "value_dim": HV, "use_gate": True}], ids=str)
+def test_chunks_through_the_cache_equal_the_full_pass(rng, lengths, arguments):
+    (x,) = sequences(rng, 7)
+    layer = fresh(causal(x), rng, **arguments)
+    assert_equal([stepwise(layer, x, lengths)], run(layer, causal(x)))
+
+
+def test_left_padding_is_a_mask_over_slots(rng):
+    (x,) = sequences(rng, 7)
+    mask = np.array([[False] * 3 + [True] * 4, [True] * 7])
+    layer = fresh(causal(x), rng)
+    expected = run(layer, {**causal(x), "value_mask": mask})[0]
+    poisoned = np.where(mask[..., None], x, np.float32(np.nan))
+    for sequence in (x, poisoned):
+        for lengths in ([1] * 7, [2, 5]):
+            actual = stepwise(layer, sequence, lengths, value_mask=mask)
+            assert_equal([actual[mask]], [expected[mask]])
+
+
+def test_a_value_mask_that_is_not_over_the_slots_is_refused(rng):
+    (x,) = sequences(rng, 2)
+    layer = fresh(causal(x), rng)
+    with pytest.raises(
+        ValueError, match=r"`value_mask` must have shape \(2, 7\). Received: value_mask of shape \(2, 2\)"
+    ):
+        layer(x, x, value_mask=np.ones((B, 2), bool), cache=layer.empty_cache(B, 7), cache_update_index=0)
+
+
+def test_a_projected_cache_equals_the_sequence_it_came_from(rng):
+    query, value, key = sequences(rng, T, S, S)
+    mask = np.array([[True] * 4 + [False] * 3, [False] * 2 + [True] * 5])
+    inputs = {"query": query, "value": value, "key": key, "value_mask": mask}
+    layer = fresh(inputs, rng, value_dim=HV)
+    expected = run(layer, inputs, return_attention_scores=True)
+    cache = layer.project_to_cache(value, key, value_mask=mask)
+    output, scores, same = layer(query, None, value_mask=mask, cache=cache, return_attention_scores=True)
+    assert_equal(flat_arrays((output, scores)), expected)
+    assert_equal(flat_arrays(same), flat_arrays(cache), 0)
+    for t in range(T):
+        output, _ = layer(query[:, t : t + 1], None, value_mask=mask, cache=cache)
+        assert_equal(flat_arrays(output), [expected[0][:, t : t + 1]])
+    poisoned = np.where(mask[..., None], value, np.float32(np.nan))
+    cache = layer.project_to_cache(poisoned, key, value_mask=mask)
+    output, _ = layer(query, None, value_mask=mask, cache=cache)
+    assert_equal(flat_arrays(output), expected[:1])
+
+
+def test_the_cache_is_a_value(rng):
+    (x,) = sequences(rng, 2)
+    layer = fresh(causal(x), rng)
+    cache = layer.empty_cache(B, 7)
+    before = flat_arrays(cache)
+    one = layer(x, x, cache=cache, cache_update_index=3, use_causal_mask=True)
+    two = layer(x, x, cache=cache, cache_update_index=3, use_causal_mask=True)
+    assert_equal(flat_arrays(one), flat_arrays(two), 0)
+    assert_equal(flat_arrays(cache), before, 0)
+    assert {w.path for w in layer.variables} == {w.path for w in layer.weights}
+
+
+@pytest.mark.parametrize("jit", [True, False])
+def test_a_compiled_step_serves_every_index(rng, jit):
+    (x,) = sequences(rng, 7)
+    layer = fresh(causal(x), rng)
+    expected = run(layer, causal(x))[0]
+    traces = []
+
+    def step(given):
+        traces.append(1)
+        return layer(
+            given["x"],
+            given["x"],
+            use_causal_mask=True,
+            cache=given["cache"],
+            cache_update_index=given["index"],
+        )
+
+    step, cache = compiled(step, jit), layer.empty_cache(B, 7)
+    for index in range(7):
+        given = {
+            "x": ops.convert_to_tensor(x[:, index : index + 1]),
+            "cache": cache,
+            "index": ops.convert_to_tensor(index, dtype="int32"),
+        }
+        output, cache = step(given)
+        assert_equal(flat_arrays(output), [expected[:, index : index + 1]])
+    assert len(traces) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shape"),
+    [({"attention_axes": 1}, (B, 3, 5, D)), ({"attention_axes": (1, 2)}, (B, 3, 5, D))],
+)
+def test_a_cache_needs_one_axis(rng, arguments, shape):
+    x = rng.normal(size=shape).astype("float32")
+    layer = fresh({"query": x, "value": x}, rng, **arguments)
+    with pytest.raises(ValueError, match=r"`cache` needs inputs of shape \(B, T, D\)"):
+        layer(x, x, cache=layer.empty_cache(B, 3), cache_update_index=0)

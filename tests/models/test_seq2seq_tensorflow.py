@@ -1,0 +1,136 @@
+"""Seq2SeqTransformer under TensorFlow's compilers and as a SavedModel: the same numbers as eagerly."""
+
+import pathlib
+
+import keras
+import numpy as np
+import pytest
+from helpers_models import (
+    END,
+    PAD,
+    START,
+    TARGET_V,
+    VARIANTS,
+    V,
+    assert_close,
+    call,
+    generate,
+    make_batch,
+    make_model,
+    run_in_new_process,
+)
+
+if keras.backend.backend() != "tensorflow":
+    pytest.skip("tf.function and SavedModel belong to the TensorFlow backend", allow_module_level=True)
+
+import tensorflow as tf
+
+IDS = {
+    name: tf.TensorSpec((None, None), tf.int32, name=name)
+    for name in ("encoder_token_ids", "decoder_token_ids")
+}
+BATCHES = [
+    make_batch(),
+    make_batch(seed=3, batch_size=2, source_length=11, target_length=7),
+    make_batch(seed=4, batch_size=5, source_length=3, target_length=2, pads=False),
+    make_batch(seed=4, batch_size=0, source_length=3, target_length=2),
+]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_call_is_the_same_in_a_graph_of_free_shapes(variant):
+    model = make_model(variant)
+    traces = []
+
+    @tf.function(input_signature=[IDS])
+    def graph(batch):
+        traces.append(batch)
+        return model(batch)
+
+    for batch in BATCHES:
+        assert_close(graph(batch).numpy(), call(model, batch))
+    assert len(traces) == 1
+
+
+@pytest.mark.parametrize("variant", ["post_norm", "untied_gated_rms_learned"])
+def test_call_is_the_same_under_xla(variant):
+    model = make_model(variant)
+    batch = make_batch()
+    real = batch["decoder_token_ids"] != PAD
+    xla = tf.function(model, jit_compile=True)
+    logits = xla(batch).numpy()
+    assert_close(logits, call(model, batch))
+    longer = {name: np.pad(ids, ((0, 0), (0, 4))) for name, ids in batch.items()}
+    assert_close(xla(longer).numpy()[:, : logits.shape[1]][real], logits[real])
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_generate_is_the_same_in_every_compiler(num_beams):
+    model = make_model("pre_norm")
+    options = {"num_beams": num_beams, "num_return_sequences": num_beams, "max_length": 7}
+
+    def decode(ids):
+        return model.generate(ids, START, END, **options)
+
+    graph = tf.function(decode, input_signature=[IDS["encoder_token_ids"]])
+    for batch in BATCHES:
+        ids = batch["encoder_token_ids"]
+        expected_ids, expected_scores = generate(model, ids, **options)
+        token_ids, scores = graph(ids)
+        np.testing.assert_array_equal(token_ids, expected_ids)
+        np.testing.assert_allclose(scores, expected_scores, atol=1e-5)
+    ids = BATCHES[0]["encoder_token_ids"]
+    expected_ids, expected_scores = generate(model, ids, **options)
+    token_ids, scores = tf.function(decode, jit_compile=True)(ids)
+    np.testing.assert_array_equal(token_ids, expected_ids)
+    np.testing.assert_allclose(scores, expected_scores, atol=1e-5)
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_ids_outside_the_vocabulary_are_clamped_in_a_graph(jit_compile):
+    model = make_model("two_vocabularies")
+    batch = make_batch(pads=False)
+    batch["encoder_token_ids"][0, 1], batch["encoder_token_ids"][1, 2] = V + 90, -7
+    batch["decoder_token_ids"][0, 1], batch["decoder_token_ids"][2, 3] = TARGET_V, -1
+    clamped = {
+        "encoder_token_ids": np.clip(batch["encoder_token_ids"], 0, V - 1),
+        "decoder_token_ids": np.clip(batch["decoder_token_ids"], 0, TARGET_V - 1),
+    }
+    found = tf.function(model, jit_compile=jit_compile)(batch).numpy()
+    # A clamped negative id is token 0, but no padding.
+    as_words = make_model("two_vocabularies", pad_token_id=-1)
+    assert_close(found, call(as_words, clamped))
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A model, and what its SavedModels answer in a process that has TensorFlow alone."""
+    folder = tmp_path_factory.mktemp("saved_model")
+    model = make_model("pre_norm")
+    model.export(folder / "logits", format="tf_saved_model", input_signature=[IDS], verbose=False)
+
+    module = tf.Module()
+    module.model = model
+
+    @tf.function(input_signature=[IDS["encoder_token_ids"]])
+    def decode(encoder_token_ids):
+        return model.generate(
+            encoder_token_ids, START, END, num_beams=3, num_return_sequences=3, max_length=5
+        )._asdict()
+
+    tf.saved_model.save(module, str(folder / "generate"), signatures=decode)
+    for i, batch in enumerate(BATCHES):
+        np.savez(folder / f"inputs_{i}.npz", **batch)
+    run_in_new_process(pathlib.Path(__file__).with_name("run_saved_model.py"), folder)
+    return model, dict(np.load(folder / "outputs.npz"))
+
+
+@pytest.mark.parametrize("i", range(len(BATCHES)))
+def test_a_saved_model_answers_the_same_with_tensorflow_alone(served, i):
+    model, there = served
+    assert_close(there[f"inputs_{i}/logits"], call(model, BATCHES[i]))
+    token_ids, scores = generate(
+        model, BATCHES[i]["encoder_token_ids"], num_beams=3, num_return_sequences=3, max_length=5
+    )
+    np.testing.assert_array_equal(there[f"inputs_{i}/token_ids"], token_ids)
+    np.testing.assert_allclose(there[f"inputs_{i}/scores"], scores, atol=1e-5)

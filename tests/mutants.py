@@ -1,0 +1,455 @@
+"""Breaks one line of the library at a time, and asks whether the tests notice.
+
+    python tests/mutants.py [NAME ...] [--jobs 1]
+
+Each mutant is an edit of one place in a temporary copy of the library, and every test named beside it must fail
+there, and pass on an unchanged copy. A mutant whose place is gone, or that a named test lets live, fails the script.
+
+Two faults wait for the code that could have them: positions that ignore left padding, and query, key and value
+weights swapped on import.
+"""
+
+import argparse
+import concurrent.futures
+import dataclasses
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+SECONDS_A_RUN = 600
+
+# Runs pytest on the copy it stands in, and on no other: an installed package must not be tested by mistake.
+CHILD = """
+import pathlib, sys
+import keras_attn, pytest
+found = pathlib.Path(keras_attn.__file__).resolve().parents[1]
+assert found == pathlib.Path.cwd().resolve(), f"keras_attn was imported from {found}"
+sys.exit(pytest.main(["-p", "no:cacheprovider", "-q", "--tb=no", "--color=no", *sys.argv[1:]]))
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutant:
+    """`original`, which stands once in keras_attn/`file`, becomes `mutated`; each of `tests` must fail then."""
+
+    name: str
+    file: str
+    original: str
+    mutated: str
+    tests: tuple[str, ...]
+
+    def apply(self, root):
+        path = root / "keras_attn" / self.file
+        text = path.read_text(encoding="utf-8")
+        if text.count(self.original) != 1:
+            raise ValueError(f"{self.original!r} stands {text.count(self.original)} times in {self.file}")
+        path.write_text(text.replace(self.original, self.mutated), encoding="utf-8")
+
+
+OPS, LAYERS = "ops/test_dot_product_attention.py::", "layers/test_layer_contract.py::"
+MODEL, SEARCH = "models/test_seq2seq_transformer.py::", "generation/test_beam_search.py::"
+LOSSES, BATCHING = "training/test_losses.py::", "data/test_batching.py::"
+
+MUTANTS = [
+    # Masks
+    Mutant(
+        "mask_polarity_flipped",
+        "ops/attention.py",
+        "ops.where(mask, 0.0, _MASKED)",
+        "ops.where(mask, _MASKED, 0.0)",
+        (OPS + "test_two_masked_keys_by_hand",),
+    ),
+    Mutant(
+        "causal_misses_its_own_place",
+        "ops/masks.py",
+        "ops.greater_equal(ops.expand_dims(query_positions, -1)",
+        "ops.greater(ops.expand_dims(query_positions, -1)",
+        ("ops/test_masks.py::test_causal_mask_compares_positions",),
+    ),
+    Mutant(
+        "causal_sees_one_place_ahead",
+        "ops/masks.py",
+        "ops.greater_equal(ops.expand_dims(query_positions, -1)",
+        "ops.greater_equal(ops.expand_dims(query_positions, -1) + 1",
+        (
+            "ops/test_masks.py::test_causal_mask_compares_positions",
+            MODEL + "test_later_target_tokens_change_no_earlier_logits[post_norm]",
+        ),
+    ),
+    Mutant(
+        "causal_aligned_top_left_with_a_cache",
+        "layers/multi_head_attention.py",
+        'first = 0 if cache_update_index is None else ops.cast(cache_update_index, "int32")',
+        "first = 0",
+        (MODEL + "test_full_forward_equals_cached_decoding[post_norm]",),
+    ),
+    Mutant(
+        "causal_mask_dropped",
+        "layers/multi_head_attention.py",
+        "            if use_causal_mask:\n",
+        "            if False:\n",
+        (MODEL + "test_later_target_tokens_change_no_earlier_logits[post_norm]",),
+    ),
+    Mutant(
+        "mask_skipped_in_cross_attention",
+        "layers/blocks.py",
+        "value_mask=encoder_padding_mask,",
+        "value_mask=None,",
+        (MODEL + "test_more_padding_and_batch_mates_change_no_logits[post_norm]",),
+    ),
+    Mutant(
+        "source_mask_only_in_the_first_decoder_layer",
+        "models/seq2seq_transformer.py",
+        "encoder_padding_mask=encoder_padding_mask,",
+        "encoder_padding_mask=encoder_padding_mask if block is self.decoder_blocks[0] else None,",
+        (MODEL + "test_more_padding_and_batch_mates_change_no_logits[post_norm]",),
+    ),
+    Mutant(
+        "mask_only_in_the_first_encoder_layer",
+        "models/seq2seq_transformer.py",
+        "x = block(x, padding_mask=encoder_padding_mask, training=training)",
+        "x = block(x, padding_mask=encoder_padding_mask if block is self.encoder_blocks[0] else None,"
+        " training=training)",
+        (MODEL + "test_more_padding_and_batch_mates_change_no_logits[post_norm]",),
+    ),
+    Mutant(
+        "source_mask_skipped_while_decoding",
+        "models/seq2seq_transformer.py",
+        "encoder_padding_mask=cache.encoder_padding_mask,",
+        "encoder_padding_mask=None,",
+        (MODEL + "test_more_padding_and_batch_mates_change_no_answer[3]",),
+    ),
+    Mutant(
+        "implicit_mask_ignored",
+        "ops/masks.py",
+        'return getattr(tensor, "_keras_mask", None)',
+        "return None",
+        ("layers/test_multi_head_attention.py::test_implicit_and_explicit_masks_are_joined",),
+    ),
+    Mutant(
+        "query_mask_ignored",
+        "layers/multi_head_attention.py",
+        'query_mask = combine_masks(as_boolean_mask(query_mask, "query_mask"), implicit_mask(query))',
+        "query_mask = implicit_mask(query)",
+        (LAYERS + "test_layer[attention_self]",),
+    ),
+    # The formula
+    Mutant(
+        "square_root_of_key_dim_dropped",
+        "ops/attention.py",
+        "query.shape[-1] ** -0.5 if scale is None else scale",
+        "1.0 if scale is None else scale",
+        (OPS + "test_two_keys_by_hand",),
+    ),
+    Mutant(
+        "nan_of_masked_keys_leaks",
+        "ops/attention.py",
+        "if not masked_keys_are_finite:",
+        "if False:",
+        (OPS + "test_what_the_mask_rules_out_reaches_nobody",),
+    ),
+    Mutant(
+        "positions_all_zero",
+        "ops/positions.py",
+        'ops.cast(positions, "float32")',
+        '0.0 * ops.cast(positions, "float32")',
+        ("ops/test_sinusoidal_encoding.py::test_four_channels_by_hand",),
+    ),
+    Mutant(
+        "sines_and_cosines_exchanged",
+        "ops/positions.py",
+        "channels % 2 == 0",
+        "channels % 2 == 1",
+        ("ops/test_sinusoidal_encoding.py::test_four_channels_by_hand",),
+    ),
+    # Dropout, configurations, reloading
+    Mutant(
+        "dropout_left_on",
+        "layers/blocks.py",
+        "self._dropout_layer(update, training=training)",
+        "self._dropout_layer(update, training=True)",
+        (MODEL + "test_dropout_is_off_unless_training",),
+    ),
+    Mutant(
+        "dropout_of_scores_left_on",
+        "layers/multi_head_attention.py",
+        "self._dropout_layer(scores, training=training)",
+        "self._dropout_layer(scores, training=True)",
+        (MODEL + "test_dropout_is_off_unless_training",),
+    ),
+    Mutant(
+        "config_key_of_a_layer_dropped",
+        "layers/multi_head_attention.py",
+        '            "sliding_window": self.sliding_window,\n',
+        "",
+        (LAYERS + "test_layer[attention_window]",),
+    ),
+    Mutant(
+        "config_key_of_the_model_dropped",
+        "models/seq2seq_transformer.py",
+        '            "normalize_first": self.normalize_first,\n            "normalization": self.normalization,\n'
+        '            "layer_norm_epsilon"',
+        '            "normalization": self.normalization,\n            "layer_norm_epsilon"',
+        (MODEL + "test_config_round_trip[pre_norm]",),
+    ),
+    Mutant(
+        "tied_weights_untied_after_reload",
+        "models/seq2seq_transformer.py",
+        '"target_vocabulary_size": self.target_vocabulary_size,',
+        '"target_vocabulary_size": self.target_vocabulary_size or self.vocabulary_size,',
+        ("models/test_seq2seq_training.py::test_tied_weights_stay_tied_after_reload",),
+    ),
+    # The cache
+    Mutant(
+        "cache_write_shifted",
+        "ops/kv_cache.py",
+        'ops.cast(index, "int32")',
+        'ops.cast(index, "int32") - 1',
+        ("ops/test_kv_cache.py::test_write_at_any_index_and_overflow[3-2]",),
+    ),
+    Mutant(
+        "slots_taken_for_positions",
+        "models/seq2seq_transformer.py",
+        'positions=ops.zeros((num_beams,), dtype="int32") + index,',
+        'positions=ops.zeros((num_beams,), dtype="int32") + index * num_beams,',
+        ("models/test_seq2seq_generate.py::test_generate_is_the_search_written_out[pre_norm-3-1.0]",),
+    ),
+    # Beam search
+    Mutant(
+        "finished_beams_extended",
+        "generation/beam_search.py",
+        "_top_k(ops.where(ends, _IMPOSSIBLE, log_probs), self.num_beams)",
+        "_top_k(log_probs, self.num_beams)",
+        (SEARCH + "test_a_finished_hypothesis_keeps_its_score_beside_a_longer_batch_mate",),
+    ),
+    Mutant(
+        "finished_rows_go_on",
+        "generation/beam_search.py",
+        "joins = ops.logical_and(ends, ops.logical_not(ops.expand_dims(done, -1)))",
+        "joins = ends",
+        (SEARCH + "test_batch_mates_change_nothing",),
+    ),
+    Mutant(
+        "length_penalty_ignored",
+        "generation/beam_search.py",
+        'score = log_probs / ops.cast(length, "float32") ** self.length_penalty',
+        "score = log_probs",
+        (SEARCH + "test_length_penalty_decides_between_short_and_long",),
+    ),
+    Mutant(
+        "end_not_counted",
+        "generation/beam_search.py",
+        "self._score(log_probs, index + 1), _IMPOSSIBLE)",
+        "self._score(log_probs, ops.maximum(index, 1)), _IMPOSSIBLE)",
+        (SEARCH + "test_n_best_lists_are_sorted_distinct_clean_and_rescored",),
+    ),
+    Mutant(
+        "ancestor_mask_ignored",
+        "generation/beam_search.py",
+        "ops.logical_and(own, written)",
+        "ops.logical_and(ops.ones_like(own), written)",
+        (
+            SEARCH + "test_beam_is_right_where_greedy_is_wrong",
+            "models/test_seq2seq_generate.py::test_generate_is_the_search_written_out[pre_norm-3-1.0]",
+        ),
+    ),
+    Mutant(
+        "ancestors_do_not_follow_their_beams",
+        "generation/beam_search.py",
+        "ancestors=self._gather(beams.ancestors, ops.take_along_axis(parents, live, axis=-1)),",
+        "ancestors=beams.ancestors,",
+        (SEARCH + "test_beam_is_right_where_greedy_is_wrong",),
+    ),
+    Mutant(
+        "all_beams_start_alive",
+        "generation/beam_search.py",
+        "ops.where(ops.arange(beams) == 0, 0.0, _IMPOSSIBLE)",
+        "ops.zeros((beams,))",
+        (SEARCH + "test_n_best_lists_are_sorted_distinct_clean_and_rescored",),
+    ),
+    Mutant(
+        "n_best_not_sorted",
+        "generation/beam_search.py",
+        "        scores, kept = _top_k(ops.concatenate([finished.scores, scores], axis=1), self.num_beams)\n",
+        "        scores = ops.concatenate([finished.scores, scores], axis=1)\n"
+        "        kept = ops.sort(_top_k(scores, self.num_beams)[1], axis=-1)\n"
+        "        scores = ops.take_along_axis(scores, kept, axis=-1)\n",
+        (SEARCH + "test_n_best_lists_are_sorted_distinct_clean_and_rescored",),
+    ),
+    # Training
+    Mutant(
+        "pads_counted_in_the_loss",
+        "training/losses.py",
+        "is_token = ops.not_equal(labels, pad_token_id)",
+        'is_token = ops.ones_like(labels, dtype="bool")',
+        (
+            LOSSES + "test_more_padding_changes_neither_value_nor_gradient",
+            LOSSES + "test_training_step_is_the_same_with_more_padding",
+        ),
+    ),
+    Mutant(
+        "label_smoothing_on_the_other_tokens_only",
+        "training/losses.py",
+        "values = log_normalizer + (1 - label_smoothing) *",
+        "values = log_normalizer + (1 - label_smoothing * logits.shape[-1] / (logits.shape[-1] - 1)) *",
+        (LOSSES + "test_two_tokens_by_hand",),
+    ),
+    Mutant(
+        "loss_in_half_precision",
+        "training/losses.py",
+        "logits = ops.cast(logits, at_least_float32(logits.dtype))",
+        "logits = ops.convert_to_tensor(logits)",
+        (LOSSES + "test_half_precision_logits_are_computed_in_float32",),
+    ),
+    Mutant(
+        "schedule_off_by_one",
+        "training/schedules.py",
+        'return ops.convert_to_tensor(step, dtype="float32") + 1.0',
+        'return ops.convert_to_tensor(step, dtype="float32")',
+        (
+            "training/test_schedules.py::test_noam_by_hand",
+            "training/test_schedules.py::test_inverse_square_root_by_hand",
+        ),
+    ),
+    # Data
+    Mutant(
+        "decoder_input_not_shifted",
+        "data/batching.py",
+        '"decoder_token_ids": targets[:, :-1]',
+        '"decoder_token_ids": targets[:, 1:]',
+        (BATCHING + "test_one_pair_by_hand",),
+    ),
+    Mutant(
+        "over_long_pairs_dropped_silently",
+        "data/batching.py",
+        "over_long=tuple((np.flatnonzero(~fits) + 1).tolist()),",
+        "over_long=(),",
+        (BATCHING + "test_over_long_pairs_are_left_out_and_reported",),
+    ),
+    Mutant(
+        "lines_counted_from_zero",
+        "data/batching.py",
+        "(np.flatnonzero(~fits) + 1)",
+        "np.flatnonzero(~fits)",
+        (BATCHING + "test_over_long_pairs_are_left_out_and_reported",),
+    ),
+    # Text
+    Mutant(
+        "truncated_one_token_too_late",
+        "tasks/translator.py",
+        "self.source_tokenizer.tokenize(texts)[:, : self.model.max_sequence_length - 1]",
+        "self.source_tokenizer.tokenize(texts)[:, : self.model.max_sequence_length]",
+        ("tasks/test_translator.py::test_long_text_is_cut_to_the_models_length",),
+    ),
+    Mutant(
+        "truncated_without_end",
+        "tasks/translator.py",
+        "return tf.concat([token_ids, end], axis=1)",
+        "return tf.concat([token_ids, end], axis=1)[:, : self.model.max_sequence_length - 1]",
+        ("tasks/test_translator.py::test_long_text_is_cut_to_the_models_length",),
+    ),
+]
+
+
+def copy_of_the_project(folder):
+    for name in ("keras_attn", "tests"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "setup.cfg", folder)
+    return folder
+
+
+def failed_tests(root, tests):
+    """Runs the tests on the copy at `root`: the node ids, without the folder tests/, of those that failed.
+
+    Raises:
+        RuntimeError: if pytest could not run them.
+    """
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")])),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+    }
+    command = [sys.executable, "-c", CHILD, *(f"tests/{test}" for test in tests)]
+    try:
+        run = subprocess.run(
+            command, cwd=root, env=environment, capture_output=True, text=True, timeout=SECONDS_A_RUN
+        )
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"no answer in {SECONDS_A_RUN} s") from None
+    failed = re.findall(r"^(?:FAILED|ERROR) tests/(.+?)(?: - .*)?$", run.stdout, flags=re.MULTILINE)
+    # pytest exits with 0 when all passed and with 1 when some failed; so does Python on any exception.
+    if run.returncode not in (0, 1) or run.returncode != bool(failed):
+        raise RuntimeError((run.stdout + run.stderr)[-2000:])
+    return failed
+
+
+def is_case_of(node_id, test):
+    return node_id == test or node_id.startswith(f"{test}[")
+
+
+def verdict(mutant):
+    """(killed, what to print) of one mutant."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = copy_of_the_project(pathlib.Path(folder))
+        try:
+            mutant.apply(root)
+            failed = failed_tests(root, mutant.tests)
+        except (RuntimeError, ValueError) as error:
+            return False, f"ERROR: {error}"
+    survived = [test for test in mutant.tests if not any(is_case_of(name, test) for name in failed)]
+    if survived:
+        return False, f"SURVIVED {', '.join(survived)}"
+    return True, ", ".join(test.partition("::")[2] for test in mutant.tests)
+
+
+def failures_without_mutation(mutants):
+    with tempfile.TemporaryDirectory() as folder:
+        root = copy_of_the_project(pathlib.Path(folder))
+        return failed_tests(root, sorted({test for mutant in mutants for test in mutant.tests}))
+
+
+def timed_verdict(mutant):
+    start = time.perf_counter()
+    return mutant, *verdict(mutant), time.perf_counter() - start
+
+
+def chosen_mutants(names):
+    known = {mutant.name: mutant for mutant in MUTANTS}
+    unknown = sorted(set(names) - set(known))
+    if unknown:
+        sys.exit(f"Unknown: {', '.join(unknown)}. Mutants: {', '.join(known)}.")
+    return [known[name] for name in names] or MUTANTS
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="mutants to run; all of them by default")
+    parser.add_argument("--jobs", type=int, default=1, help="how many to run at once")
+    options = parser.parse_args()
+    mutants = chosen_mutants(options.names)
+    start = time.perf_counter()
+    failures = failures_without_mutation(mutants)
+    if failures:
+        sys.exit("These tests fail without any mutation:\n" + "\n".join(failures))
+    print(f"The tests pass without mutation ({time.perf_counter() - start:.0f} s).\n", flush=True)
+    width, file_width = (max(len(getattr(mutant, field)) for mutant in mutants) for field in ("name", "file"))
+    print(f"{'mutant':{width}}  {'file':{file_width}}  seconds  killed by")
+    survivors = 0
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        for mutant, killed, text, seconds in pool.map(timed_verdict, mutants):
+            survivors += not killed
+            print(f"{mutant.name:{width}}  {mutant.file:{file_width}}  {seconds:7.1f}  {text}", flush=True)
+    print(
+        f"\n{len(mutants) - survivors} of {len(mutants)} killed in {time.perf_counter() - start:.0f} seconds."
+    )
+    sys.exit(1 if survivors else 0)
+
+
+if __name__ == "__main__":
+    main()

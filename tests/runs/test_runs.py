@@ -1,0 +1,211 @@
+"""From a recipe and data to a run folder, a translator and its export."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+import keras_attn
+from keras_attn import runs
+from keras_attn.data import TextPairs
+from keras_attn.models import read_weights
+
+TINY = {
+    "num_encoder_layers": 1,
+    "num_decoder_layers": 1,
+    "hidden_dim": 8,
+    "num_heads": 2,
+    "intermediate_dim": 11,
+}
+RECIPE = runs.Recipe(
+    model={**TINY, "dropout": 0.0, "max_sequence_length": 16, "normalize_first": True},
+    tokenizer="bytes",
+    max_tokens=128,
+    bucket_boundaries=(8, 16),
+    epochs=3,
+    learning_rate=0.01,
+    warmup_steps=5,
+    dtype="float32",
+    metric="exact_match",
+    num_averaged=2,
+    num_beams=2,
+    max_length=8,
+)
+
+
+def make_data():
+    texts = [f"{a}{b}" for a in "abcd" for b in "efgh"]
+    pairs = TextPairs(texts, [text.upper() for text in texts], "capitals")
+    return runs.DataSplits(pairs, pairs, TextPairs(texts[:3], pairs.targets[:3], "three"))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "capitals"
+    return folder, runs.train(RECIPE, make_data(), folder, verbose=0)
+
+
+def test_a_run_folder_holds_what_its_documentation_says(run):
+    folder, translator = run
+    record = json.loads((folder / "run.json").read_text())
+    assert record["recipe"]["epochs"] == 3
+    assert record["data"] == {"train": "capitals", "validation": "capitals", "test": "three"}
+    assert record["versions"]["keras"] == keras.__version__
+    assert record["results"]["test"]["num_pairs"] == 3
+    assert record["results"]["training_seconds"] > 0
+    assert len((folder / "history.csv").read_text().splitlines()) == 1 + 3
+    assert (
+        (folder / "history.csv").read_text().startswith("epoch,learning_rate,loss,perplexity,val_exact_match")
+    )
+    checkpoints = {path.name for path in (folder / "checkpoints").iterdir()}
+    assert checkpoints - {"average.safetensors"} == {
+        "best.safetensors",
+        "epoch-002.safetensors",
+        "epoch-003.safetensors",
+    }
+    assert list((folder / "tensorboard").rglob("events.out.tfevents.*"))
+    texts = ["ae", "bf"]
+    assert keras_attn.Translator.load(folder / "translator")(texts) == translator(texts)
+
+
+def test_the_weights_are_those_that_score_best_on_validation(run):
+    folder, translator = run
+    results = json.loads((folder / "run.json").read_text())["results"]
+    best = results["validation, best epoch"]["exact_match"]
+    average = results["validation, average of the last 2 epochs"]["exact_match"]
+    chosen = "average" if average >= best else "best"
+    arrays = read_weights(folder / "checkpoints" / f"{chosen}.safetensors")
+    kernel = translator.model.encoder_blocks[0]._feed_forward_layer.output_dense.kernel
+    np.testing.assert_array_equal(arrays["encoder_block_0/feed_forward/output/kernel"], np.array(kernel))
+    assert results["validation"]["exact_match"] == max(best, average)
+
+
+def test_the_same_seed_gives_the_same_weights(run, tmp_path):
+    folder, _ = run
+    runs.train(RECIPE, make_data(), tmp_path / "again", verbose=0)
+    one, other = (
+        read_weights(path / "checkpoints" / "epoch-003.safetensors") for path in (folder, tmp_path / "again")
+    )
+    for name, array in one.items():
+        np.testing.assert_allclose(array, other[name], atol=1e-5, err_msg=name)
+
+
+def test_a_folder_with_a_run_is_not_written_over(run):
+    folder, _ = run
+    with pytest.raises(ValueError, match="holds a run already"):
+        runs.train(RECIPE, make_data(), folder, verbose=0)
+
+
+def test_training_ends_early_at_the_wanted_score(tmp_path):
+    runs.train(RECIPE.replace(stop_at=0.0, num_averaged=1), make_data(), tmp_path / "run", verbose=0)
+    assert len((tmp_path / "run" / "history.csv").read_text().splitlines()) == 1 + 1
+
+
+class Interrupt(keras.callbacks.Callback):
+    """Ctrl-C in the middle of an epoch."""
+
+    def __init__(self, epoch):
+        super().__init__()
+        self.epoch = epoch
+        self.now = 0
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.now = epoch
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.now == self.epoch:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("epoch", [0, 2])
+def test_an_interrupted_run_leaves_a_usable_translator(tmp_path, monkeypatch, epoch):
+    monkeypatch.setattr("keras_attn.runs.training_run.LearningRateLogger", lambda: Interrupt(epoch))
+    translator = runs.train(RECIPE, make_data(), tmp_path / "run", verbose=0)
+    loaded = keras_attn.Translator.load(tmp_path / "run" / "translator")
+    assert loaded(["ae"]) == translator(["ae"])
+    assert "test" in json.loads((tmp_path / "run" / "run.json").read_text())["results"]
+
+
+def test_a_loss_that_is_not_finite_stops_with_the_last_good_checkpoint(tmp_path, monkeypatch):
+    class Break(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 1:
+                self.model.target_embedding.embeddings.assign_add(np.nan)
+
+    monkeypatch.setattr("keras_attn.runs.training_run.LearningRateLogger", Break)
+    with pytest.raises(FloatingPointError, match=r"epoch 2, batch 1.*checkpoints"):
+        runs.train(RECIPE, make_data(), tmp_path / "run", verbose=0)
+
+
+def test_a_joint_subword_vocabulary_is_trained_on_the_training_part_alone(tmp_path):
+    pairs = TextPairs(["a red dog", "a red cat"] * 9, ["ein roter Hund", "eine rote Katze"] * 9, "pets")
+    other = TextPairs(["zebra"], ["Quagga"], "others")
+    recipe = RECIPE.replace(tokenizer="bpe", vocabulary_size=290, epochs=1)
+    translator = runs.train(recipe, runs.DataSplits(pairs, other, None), tmp_path / "run", verbose=0)
+    assert translator.source_tokenizer is translator.target_tokenizer
+    assert translator.model.vocabulary_size == 290
+    assert "Z" not in translator.source_tokenizer.token_strings(range(290))[4 + 256 :]
+
+
+def test_files_become_splits(tmp_path):
+    for name, line in (("s.txt", "source"), ("t.txt", "target")):
+        (tmp_path / name).write_text("".join(f"{line} {row}\n" for row in range(37)))
+    recipe, data = runs.open_data([tmp_path / "s.txt", tmp_path / "t.txt"])
+    assert recipe is runs.TEXT_FILES
+    assert (len(data.train), len(data.validation), data.test) == (34, 3, None)
+    together = sorted([*data.train.sources, *data.validation.sources])
+    assert together == sorted(f"source {row}" for row in range(37))
+    assert all(s.split()[1] == t.split()[1] for s, t in zip(data.train.sources, data.train.targets))
+    _, again = runs.open_data([tmp_path / "s.txt", tmp_path / "t.txt"])
+    assert again.validation.sources == data.validation.sources
+
+
+def test_data_that_cannot_be_used_say_why(tmp_path):
+    with pytest.raises(ValueError, match="give no files for them"):
+        runs.open_data(["dates"], validation=["a.tsv"])
+    with pytest.raises(ValueError, match="Received 3: a b c"):
+        runs.open_data(["a", "b", "c"])
+    (tmp_path / "few.tsv").write_text("a\tb\n" * 9)
+    with pytest.raises(ValueError, match="9 pairs, too few to hold some out"):
+        runs.open_data([tmp_path / "few.tsv"])
+
+
+def test_a_free_folder_is_the_first_that_does_not_exist(tmp_path):
+    assert runs.free_folder(tmp_path / "run") == tmp_path / "run"
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run-2").mkdir()
+    assert runs.free_folder(tmp_path / "run") == tmp_path / "run-3"
+
+
+def test_sizes_and_changes_make_new_recipes():
+    base = RECIPE.with_size("base").replace(epochs=7, seed=None)
+    assert (base.model["hidden_dim"], base.model["num_encoder_layers"], base.epochs, base.seed) == (
+        512,
+        6,
+        7,
+        0,
+    )
+    assert base.model["max_sequence_length"] == 16
+    assert RECIPE.model["hidden_dim"] == 8
+    with pytest.raises(ValueError, match="`size` must be one of tiny, base, big"):
+        RECIPE.with_size("huge")
+
+
+def test_evaluation_reports_scores_and_signatures(run):
+    _, translator = run
+    evaluation = runs.evaluate(translator, make_data().test, num_beams=1)
+    assert evaluation.num_beams == 1
+    assert "tok:13a" in evaluation.bleu_signature
+    assert "greedy" in evaluation.report()
+    assert f"BLEU {evaluation.bleu:.2f}" in evaluation.report()
+
+
+def test_a_served_answer_that_differs_is_found_out(run, tmp_path):
+    folder, translator = run
+    version_folder = translator.export(tmp_path / "capitals")
+    assert runs.check_export(translator, version_folder, ["ae", "bf"]) == translator(["ae", "bf"])
+    stranger = keras_attn.Translator.load(folder / "translator")
+    stranger.model.target_embedding.embeddings.assign(-1.0 * stranger.model.target_embedding.embeddings)
+    with pytest.raises(RuntimeError, match="translates 'ae' as"):
+        runs.check_export(stranger, version_folder, ["ae"])

@@ -1,0 +1,268 @@
+"""Translator: strings in, strings out; the same through a folder and a new process."""
+
+import json
+
+import numpy as np
+import pytest
+from helpers_translators import (
+    INVALID_UTF8,
+    ODD_TEXTS,
+    SENTENCES,
+    byte_translator,
+    files_below,
+    in_new_process,
+    subword_translator,
+)
+
+import keras_attn
+from keras_attn.text import ByteTokenizer
+
+
+@pytest.fixture(scope="module", params=[byte_translator, subword_translator])
+def translator(request):
+    return request.param()
+
+
+def log_prob_by_hand(translator, source, target):
+    """Sum of log-softmax of a plain forward pass, in float64."""
+    tokenizer = translator.target_tokenizer
+    source_ids = [*translator.source_tokenizer.encode([source])[0], translator.source_tokenizer.end_token_id]
+    target_ids = [*tokenizer.encode([target])[0], tokenizer.end_token_id]
+    logits = (
+        translator.model(
+            {
+                "encoder_token_ids": np.array([source_ids]),
+                "decoder_token_ids": np.array([[tokenizer.start_token_id, *target_ids[:-1]]]),
+            }
+        )
+        .numpy()[0]
+        .astype("float64")
+    )
+    log_probs = (
+        logits
+        - np.log(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1, keepdims=True))
+        - logits.max(-1, keepdims=True)
+    )
+    return sum(log_probs[step, token] for step, token in enumerate(target_ids)), len(target_ids)
+
+
+def test_the_answer_has_the_shape_of_the_question(translator):
+    text = translator(SENTENCES[0])
+    assert isinstance(text, str)
+    assert translator([SENTENCES[0]]) == [text]
+    assert translator((SENTENCES[0], SENTENCES[1]))[0] == text
+    assert translator([]) == []
+    texts, scores = translator(SENTENCES[:2], return_scores=True)
+    assert texts[0] == text
+    assert [type(score) for score in scores] == [float, float]
+    best, score = translator(SENTENCES[0], return_scores=True)
+    assert (best, score) == (text, pytest.approx(scores[0], abs=1e-5))
+
+
+def test_n_best_lists_are_sorted_and_begin_with_the_best(translator):
+    many, scores = translator(SENTENCES[:3], num_return_sequences=2, return_scores=True)
+    assert [texts[0] for texts in many] == translator(SENTENCES[:3])
+    assert all(len(texts) == 2 and first >= second for texts, (first, second) in zip(many, scores))
+
+
+def test_batch_size_order_and_neighbours_change_nothing(translator):
+    alone = [translator(text) for text in SENTENCES]
+    assert translator(SENTENCES) == alone
+    assert translator(SENTENCES, batch_size=2) == alone
+    assert translator(SENTENCES[::-1], batch_size=3) == alone[::-1]
+    assert translator([*SENTENCES, "", "x" * 300])[: len(SENTENCES)] == alone
+
+
+def test_jit_compiled_answers_are_the_same():
+    plain, compiled = byte_translator(), byte_translator(jit_compile=True)
+    assert compiled(SENTENCES[:3]) == plain(SENTENCES[:3])
+    texts, scores = compiled(SENTENCES[:1], return_scores=True)
+    assert (texts, scores) == (
+        plain(SENTENCES[:1]),
+        pytest.approx(plain(SENTENCES[:1], return_scores=True)[1], abs=1e-4),
+    )
+
+
+@pytest.mark.parametrize("length_penalty", [0.0, 1.0])
+def test_score_equals_a_forward_pass_by_hand(translator, length_penalty):
+    sources, targets = SENTENCES[:3], ["ein Hund", "", "Schnee ."]
+    expected = []
+    for source, target in zip(sources, targets):
+        log_prob, length = log_prob_by_hand(translator, source, target)
+        expected.append(log_prob / length**length_penalty)
+    assert translator.score(sources, targets, length_penalty) == pytest.approx(expected, abs=1e-4)
+    assert translator.score(sources[0], targets[0], length_penalty) == pytest.approx(expected[0], abs=1e-4)
+
+
+def test_score_refuses_what_cannot_be_scored(translator):
+    with pytest.raises(ValueError, match="2 sources, 1 targets"):
+        translator.score(["a", "b"], ["c"])
+    with pytest.raises(ValueError, match="two strings or two lists"):
+        translator.score("a", ["c"])
+    with pytest.raises(ValueError, match="`max_sequence_length` of the model is"):
+        translator.score("a", "Z" * 400)
+
+
+def test_attention_maps_belong_to_the_best_translation():
+    translator = byte_translator()
+    texts, maps = translator(["ab c", "x"], return_attention_scores=True)
+    assert texts == translator(["ab c", "x"])
+    first = maps[0]
+    assert first.source_tokens == ["a", "b", "▁", "c", "</s>"]
+    layers, heads, target_length, source_length = first.attention_scores.shape
+    assert (layers, heads, source_length) == (1, 2, 5)
+    assert target_length == len(first.target_tokens) <= translator.max_length
+    np.testing.assert_allclose(first.attention_scores.sum(-1), 1, atol=1e-5)
+    assert maps[1].attention_scores.shape[-1] == 2
+
+
+@pytest.mark.parametrize("text", [*ODD_TEXTS, INVALID_UTF8, "lone \ud800 surrogate"])
+def test_odd_text_is_answered_and_the_next_call_works(translator, text):
+    neighbour = translator(SENTENCES[1])
+    answers = translator([text, SENTENCES[1]])
+    assert isinstance(answers[0], str)
+    answers[0].encode("utf-8")
+    assert answers[1] == neighbour == translator(SENTENCES[1])
+    if text == "":
+        assert answers[0] == ""
+
+
+def test_an_empty_text_has_one_answer(translator):
+    texts, scores, attention_map = translator(
+        "", num_return_sequences=2, return_scores=True, return_attention_scores=True
+    )
+    assert (texts, scores) == ([""], [0.0])
+    assert attention_map.attention_scores.shape[-2:] == (0, 0)
+
+
+def test_long_text_is_cut_to_the_models_length():
+    translator = byte_translator()
+    kept = translator.model.max_sequence_length - 1  # END has the last place
+    assert translator("ab" * 300) == translator(("ab" * 300)[:kept])
+    assert translator("ab" * 300) == translator(("ab" * 300)[:kept] + "z" * 7)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_beams": 0}, "`num_beams` must be a positive integer. Received: num_beams=0."),
+        ({"num_return_sequences": 4}, "`num_return_sequences` must be at least 1 and at most `num_beams`"),
+        ({"max_length": 38}, "`max_length` must be at most `max_sequence_length`. Received: max_length=38"),
+        ({"max_length": 0}, "`max_length` must be a positive integer"),
+        ({"batch_size": 0}, "`batch_size` must be a positive integer"),
+    ],
+)
+def test_bad_options_say_what_they_must_be(options, message):
+    translator = byte_translator()
+    with pytest.raises(ValueError, match=message):
+        translator("a", **options)
+    assert isinstance(translator("a"), str)
+
+
+@pytest.mark.parametrize("texts", [7, [7], [None], ["a", ["b"]]])
+def test_what_is_no_text_is_refused(texts):
+    with pytest.raises(ValueError, match="`texts` must"):
+        byte_translator()(texts)
+
+
+def test_a_vocabulary_that_does_not_fit_is_refused():
+    model = keras_attn.models.Seq2SeqTransformer(100, 1, 1, 4, 2, 3)
+    with pytest.raises(ValueError, match="259 ids, model with 100"):
+        keras_attn.Translator(model, ByteTokenizer(), ByteTokenizer())
+
+
+LOAD = """
+import json, sys
+import keras_attn
+translator = keras_attn.Translator.load(sys.argv[1])
+texts = json.loads(sys.argv[2])
+print(json.dumps([*translator(texts, return_scores=True), translator.score(texts, texts[::-1])]))
+"""
+
+
+def test_a_folder_answers_alike_in_a_new_process(translator, tmp_path):
+    translator.save(tmp_path / "translator")
+    texts, scores, rescored = in_new_process(LOAD, tmp_path / "translator", json.dumps(SENTENCES))
+    expected_texts, expected_scores = translator(SENTENCES, return_scores=True)
+    assert texts == expected_texts
+    assert scores == expected_scores
+    assert rescored == translator.score(SENTENCES, SENTENCES[::-1])
+
+
+def test_a_shared_tokenizer_is_saved_once_and_shared_again(tmp_path):
+    byte_translator().save(tmp_path / "one")
+    assert files_below(tmp_path / "one") == [
+        "model.safetensors",
+        "source_tokenizer/tokenizer.json",
+        "translator.json",
+    ]
+    loaded = keras_attn.Translator.load(tmp_path / "one")
+    assert loaded.source_tokenizer is loaded.target_tokenizer
+    assert (loaded.num_beams, loaded.length_penalty, loaded.max_length) == (3, 1.0, 11)
+
+
+def test_saving_replaces_a_translator_and_nothing_else(tmp_path):
+    first, second = byte_translator(), byte_translator(max_length=7)
+    first.save(tmp_path / "translator")
+    second.save(tmp_path / "translator")
+    assert keras_attn.Translator.load(tmp_path / "translator").max_length == 7
+    assert [path.name for path in tmp_path.iterdir()] == ["translator"]
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    for occupied in (tmp_path / "mine", tmp_path / "mine" / "thesis.txt"):
+        with pytest.raises(ValueError, match="holds no translator"):
+            first.save(occupied)
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
+
+
+def test_a_save_that_fails_leaves_the_older_translator(tmp_path, monkeypatch):
+    translator = byte_translator()
+    translator.save(tmp_path / "translator")
+
+    def full_disk(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("keras_attn.tasks.translator.save_weights", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        translator.save(tmp_path / "translator")
+    assert keras_attn.Translator.load(tmp_path / "translator")(SENTENCES) == translator(SENTENCES)
+    assert [path.name for path in tmp_path.iterdir()] == ["translator"]
+
+
+def broken(tmp_path, change):
+    folder = tmp_path / "translator"
+    byte_translator().save(folder)
+    change(folder)
+    return folder
+
+
+def test_a_missing_folder_or_file_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"There is no translator in .*nowhere"):
+        keras_attn.Translator.load(tmp_path / "nowhere")
+    folder = broken(tmp_path, lambda folder: (folder / "model.safetensors").unlink())
+    with pytest.raises(FileNotFoundError, match=r"There is no weight file .*model\.safetensors"):
+        keras_attn.Translator.load(folder)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        "not json",
+        "[]",
+        '{"format": 2}',
+        '{"format": 1, "model": {"activation": {"class_name": "os.system"}}, "options": {}, "shared_tokenizer": true}',
+    ],
+)
+def test_a_config_that_is_damaged_or_holds_objects_is_refused(tmp_path, config):
+    folder = broken(tmp_path, lambda folder: (folder / "translator.json").write_text(config))
+    with pytest.raises(ValueError, match=r"translator\.json cannot be read"):
+        keras_attn.Translator.load(folder)
+
+
+def test_weights_that_are_cut_are_refused(tmp_path):
+    def cut(folder):
+        data = (folder / "model.safetensors").read_bytes()
+        (folder / "model.safetensors").write_bytes(data[: len(data) // 2])
+
+    with pytest.raises(ValueError, match="damaged or not a safetensors file"):
+        keras_attn.Translator.load(broken(tmp_path, cut))

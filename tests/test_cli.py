@@ -1,0 +1,143 @@
+"""The command line as a user meets it: output, one-line errors, exit codes."""
+
+import io
+import json
+import sys
+
+import pytest
+from helpers_translators import byte_translator
+
+from keras_attn import cli
+
+
+@pytest.fixture(scope="module")
+def translator():
+    return byte_translator()
+
+
+@pytest.fixture(scope="module")
+def folder(translator, tmp_path_factory):
+    translator.save(tmp_path_factory.mktemp("translators") / "bytes")
+    return str(tmp_path_factory.getbasetemp() / "translators0" / "bytes")
+
+
+def test_translate_writes_a_line_for_a_line(translator, folder, tmp_path):
+    (tmp_path / "in.txt").write_bytes(
+        "4 July\r\n\nété\u2028x\n\xff last without end".encode("utf-8", "surrogateescape")
+    )
+    assert (
+        cli.main(
+            ["translate", folder, "--input", str(tmp_path / "in.txt"), "--output", str(tmp_path / "out.txt")]
+        )
+        == 0
+    )
+    lines = (tmp_path / "out.txt").read_bytes().split(b"\n")
+    expected = translator(["4 July", "", "été\u2028x", "\xff last without end"])
+    assert lines == [text.replace("\n", " ").encode() for text in expected] + [b""]
+
+
+def test_translate_reads_standard_input(translator, folder, monkeypatch, capfdbinary):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"ab\ncd\n")))
+    assert cli.main(["translate", folder, "--num-beams", "1"]) == 0
+    expected = translator(["ab", "cd"], num_beams=1)
+    assert (
+        capfdbinary.readouterr().out
+        == "".join(f"{text.replace(chr(10), ' ')}\n" for text in expected).encode()
+    )
+
+
+def test_evaluate_prints_scores_with_signatures(folder, tmp_path, capsys):
+    (tmp_path / "pairs.tsv").write_text("a b\tc d\ne\tf\n")
+    assert cli.main(["evaluate", folder, "--data", str(tmp_path / "pairs.tsv"), "--num-beams", "2"]) == 0
+    printed = capsys.readouterr().out
+    assert "2 pairs, beam 2" in printed
+    assert "BLEU" in printed
+    assert "chrF" in printed
+    assert "tok:13a" in printed
+
+
+def test_export_prints_the_version_folder(folder, tmp_path, capsys):
+    assert cli.main(["export", folder, str(tmp_path / "served")]) == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path / "served" / "1")
+    assert (tmp_path / "served" / "1" / "saved_model.pb").is_file()
+
+
+def test_train_passes_its_options_on(tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr("keras_attn.runs.train", lambda *arguments: calls.append(arguments))
+    (tmp_path / "pairs.tsv").write_text("a\tb\n" * 20)
+    arguments = ["train", "--data", str(tmp_path / "pairs.tsv"), "--output", str(tmp_path / "run")]
+    options = ["--size", "base", "--epochs", "3", "--tokenizer", "bytes", "--dtype", "float32", "--seed", "7"]
+    assert cli.main([*arguments, *options]) == 0
+    ((recipe, data, output),) = calls
+    assert (recipe.epochs, recipe.tokenizer, recipe.dtype, recipe.seed) == (3, "bytes", "float32", 7)
+    assert recipe.model["hidden_dim"] == 512
+    assert len(data.train) == 18
+    assert output == str(tmp_path / "run")
+
+
+def test_train_without_output_takes_the_next_free_folder(tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr("keras_attn.runs.train", lambda *arguments: calls.append(str(arguments[2])))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pairs.tsv.gz").write_bytes(__import__("gzip").compress(b"a\tb\n" * 20))
+    (tmp_path / "runs" / "pairs").mkdir(parents=True)
+    assert cli.main(["train", "--data", "pairs.tsv.gz"]) == 0
+    assert calls == ["runs/pairs-2"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["translate", "nowhere"], "There is no translator in nowhere: it has no translator.json."),
+        (["translate", "FOLDER", "--input", "nothing.txt"], "nothing.txt"),
+        (["translate", "FOLDER", "--num-beams", "0"], "`num_beams` must be a positive integer"),
+        (["train", "--data", "a.en", "b.de"], "a.en does not exist"),
+        (["train", "--data", "three.txt", "two.txt"], "Received: 3 lines in three.txt and 2 lines in two.txt"),
+        (["train", "--data", "1", "2", "3"], "Received 3: 1 2 3"),
+        (["train", "--data", "dates", "--size", "huge"], "`size` must be one of tiny, base, big"),
+        (["train", "--data", "dates", "--test", "x.tsv"], "give no files for them"),
+        (["evaluate", "FOLDER", "--data", "multi30k", "--data-dir", "."], "test_2016_flickr.en"),
+        (["evaluate", "FOLDER", "--data", "multi30k", "--target-language", "fr"], "must be en and de"),
+        (["export", "nowhere", "out"], "There is no translator in nowhere"),
+    ],
+)
+def test_wrong_input_gives_one_line_and_exit_code_2(
+    folder, tmp_path, monkeypatch, capsys, arguments, message
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"ab\n")))
+    (tmp_path / "three.txt").write_text("a\nb\nc\n")
+    (tmp_path / "two.txt").write_text("a\nb\n")
+    assert cli.main([folder if argument == "FOLDER" else argument for argument in arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("keras-attn: error: ")
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [[], ["fly"], ["train"], ["train", "--data", "dates", "--epochs", "x"]])
+def test_wrong_arguments_exit_with_2(arguments, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(arguments)
+    assert exit_.value.code == 2
+    assert "usage: keras-attn" in capsys.readouterr().err
+
+
+def test_ctrl_c_while_translating_exits_with_130(folder, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("keras_attn.runs.translate_lines", interrupted)
+    assert cli.main(["translate", folder]) == 130
+
+
+def test_a_trained_folder_goes_through_every_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pairs.tsv").write_text("".join(f"{a}{b}\t{b}{a}\n" for a in "abcd" for b in "efghi"))
+    train = ["train", "--data", "pairs.tsv", "--test", "pairs.tsv", "--output", "run", "--epochs", "1"]
+    assert cli.main([*train, "--tokenizer", "bytes", "--dtype", "float32"]) == 0
+    assert "The translator lies in run/translator" in capsys.readouterr().out
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["results"]["test"]["num_pairs"] == 20
+    assert cli.main(["evaluate", "run/translator", "--data", "pairs.tsv"]) == 0
+    assert cli.main(["export", "run/translator", "served"]) == 0

@@ -1,0 +1,83 @@
+"""Every example in the docstrings of the public classes and functions runs."""
+
+import importlib
+import inspect
+import re
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers_markdown import code_blocks
+
+import keras_attn
+from keras_attn.models import Seq2SeqTransformer
+from keras_attn.text import ByteTokenizer
+
+# In these rooms every public name is shown in an example, except records, which the functions return.
+COMPLETE_ROOMS = ("data", "layers", "models", "plots", "tasks", "text", "training")
+ROOMS = (*COMPLETE_ROOMS, "export", "generation", "ops", "runs")
+RECORDS = {"AttentionMap", "CorpusScore", "Seq2SeqCache", "TranslationBatches"}
+
+
+def public_objects(room):
+    """(name, object) of the room's public classes and functions, and of the classes' public methods."""
+    module = importlib.import_module(f"keras_attn.{room}")
+    own = [
+        name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__
+    ]
+    for name in getattr(module, "__all__", own):
+        value = getattr(module, name)
+        if name.startswith("_") or not callable(value):
+            continue
+        yield name, value
+        for member, function in vars(value).items() if inspect.isclass(value) else ():
+            if not member.startswith("_") and inspect.isroutine(function):
+                yield f"{name}.{member}", getattr(value, member)
+
+
+def examples(value):
+    return [block for block in code_blocks(inspect.getdoc(value) or "") if block.language != "bash"]
+
+
+CASES = [
+    pytest.param(room, block.code, id=f"{room}.{name}")
+    for room in ROOMS
+    for name, value in public_objects(room)
+    for block in examples(value)
+]
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    """A folder where the files that examples name exist: a run's translator, and its export."""
+    folder = tmp_path_factory.mktemp("workplace")
+    tokenizer = ByteTokenizer()
+    model = Seq2SeqTransformer(
+        tokenizer.vocabulary_size,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+        hidden_dim=8,
+        num_heads=2,
+        intermediate_dim=16,
+        max_sequence_length=23,
+    )
+    translator = keras_attn.Translator(model, tokenizer, tokenizer)
+    translator.save(folder / "runs" / "dates" / "translator")
+    translator.export(folder / "saved_models" / "dates")
+    return folder
+
+
+@pytest.mark.parametrize(("room", "code"), CASES)
+def test_the_example_runs(room, code, workplace, monkeypatch):
+    monkeypatch.chdir(workplace)
+    module = importlib.import_module(f"keras_attn.{room}")
+    exec(code, {"keras": keras, "np": np, "tf": tf, "keras_attn": keras_attn, **vars(module)})
+
+
+@pytest.mark.parametrize("room", COMPLETE_ROOMS)
+def test_every_public_name_is_shown_in_an_example(room):
+    objects = {name: value for name, value in public_objects(room) if "." not in name}
+    code = "\n".join(block.code for value in objects.values() for block in examples(value))
+    without = {name for name, value in objects.items() if not examples(value)}
+    assert {name for name in without if not re.search(rf"\b{name}\b", code)} <= RECORDS

@@ -1,0 +1,129 @@
+"""The house of the library: which room may import which, and what `import keras_attn` needs and brings."""
+
+import ast
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import keras_attn
+
+ROOT = pathlib.Path(keras_attn.__file__).parent
+# Who may import whom. `cli` may import every room, and the package itself those that register Keras classes.
+ALLOWED = {
+    "ops": set(),
+    "training": set(),
+    "text": set(),
+    "plots": set(),
+    "layers": {"ops"},
+    "generation": {"ops"},
+    "models": {"layers", "generation", "ops"},
+    "data": {"text"},
+    "export": {"models", "generation", "text", "ops"},
+    "huggingface": {"models", "layers", "text", "ops"},
+    "tasks": {"export", "models", "generation", "text", "ops"},
+    "runs": {"ops", "training", "text", "plots", "layers", "generation", "models", "data", "export", "tasks"},
+    "__init__": {"layers", "models", "training", "_version"},
+    "_version": set(),
+}
+ALLOWED["cli"] = set(ALLOWED) | {"cli"}
+WITH_TENSORFLOW = {"text", "data", "export", "tasks", "runs", "cli"}
+LAZY_PACKAGES = {"matplotlib", "sacrebleu", "sentencepiece", "tensorflow_text"}
+FILES = sorted(ROOT.rglob("*.py"))
+
+
+def room_of(path):
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def imports(path, at_import_time=False):
+    """The modules that a file imports, `from a import b` counted as `a.b`; inside functions too, unless told."""
+    modules = []
+    nodes = [ast.parse(path.read_text("utf-8"))]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.Import):
+            modules += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            modules += [f"{node.module}.{alias.name}" for alias in node.names]
+        is_function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        nodes += [] if at_import_time and is_function else ast.iter_child_nodes(node)
+    return modules
+
+
+def test_every_room_is_in_the_table():
+    assert {room_of(path) for path in FILES} <= set(ALLOWED)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_keep_their_direction(path):
+    room = room_of(path)
+    modules = imports(path)
+    # `from keras_attn import x` names a room as well as `from keras_attn.x import y` does.
+    rooms = {module.split(".")[1] for module in modules if module.startswith("keras_attn.")}
+    assert rooms - {room, "__version__", "Translator"} <= ALLOWED[room]
+    assert not [module for module in modules if module.startswith("keras.src")]
+    if room not in WITH_TENSORFLOW:
+        # Summaries are written by a callback, which imports TensorFlow when it does.
+        where = {"at_import_time": True} if path == ROOT / "training" / "callbacks.py" else {}
+        assert not [module for module in imports(path, **where) if module.split(".")[0] == "tensorflow"]
+    if room != "text":
+        assert not [module for module in modules if module.split(".")[0] == "tensorflow_text"]
+
+
+def in_new_process(code, backend, tmp_path, hidden=()):
+    """Runs `code` where the packages in `hidden` cannot be imported."""
+    blocker = f"""
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {set(hidden)!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Blocker())
+"""
+    environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT.parent)}
+    command = [sys.executable, "-c", blocker + code]
+    finished = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout.split()
+
+
+def test_it_works_and_registers_its_classes_where_tensorflow_is_not_installed(tmp_path):
+    pytest.importorskip("jax", reason='pip install "keras_attn[peers]"')
+    code = """
+import keras, numpy as np, keras_attn
+layer = keras_attn.layers.EncoderBlock(intermediate_dim=7, num_heads=3)
+assert layer(np.ones((2, 5, 12), "float32")).shape == (2, 5, 12)
+for name in keras_attn.layers.__all__:
+    assert keras.saving.get_registered_object(f"keras_attn>{name}") is getattr(keras_attn.layers, name)
+assert keras.saving.get_registered_object("keras_attn>Seq2SeqTransformer")
+assert "keras_attn.generation" in sys.modules
+assert not [name for name in sys.modules if name.split(".")[0].startswith("tensorflow")]
+"""
+    in_new_process(code, "jax", tmp_path, {"tensorflow", "tensorflow_text", "tensorboard"})
+
+
+def test_import_brings_no_package_that_is_used_later(tmp_path):
+    # Keras itself loads matplotlib where it is installed.
+    code = """
+import sys, keras
+before = set(sys.modules)
+import keras_attn
+print(*{name.split(".")[0] for name in set(sys.modules) - before})
+"""
+    loaded = in_new_process(code, os.environ.get("KERAS_BACKEND", "tensorflow"), tmp_path)
+    assert "keras_attn" in loaded
+    assert not LAZY_PACKAGES & set(loaded)
+
+
+def test_lazy_rooms_are_reached_as_attributes(tmp_path):
+    code = "import keras_attn; print(keras_attn.ops.causal_mask.__name__, keras_attn.plots.__name__)"
+    backend = os.environ.get("KERAS_BACKEND", "tensorflow")
+    assert in_new_process(code, backend, tmp_path) == ["causal_mask", "keras_attn.plots"]
+    with pytest.raises(AttributeError, match="module 'keras_attn' has no attribute 'nothing'"):
+        _ = keras_attn.nothing

@@ -1,0 +1,222 @@
+"""The README keeps its word: its code runs, its commands and links lead to something that exists."""
+
+import configparser
+import functools
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+from helpers_markdown import Block, anchors, code_blocks, commands, links
+
+from keras_attn import cli
+
+ROOT = pathlib.Path(__file__).parents[1]
+README = ROOT / "README.md"
+BLOCKS = list(code_blocks(README.read_text(encoding="utf-8")))
+DOCUMENTS = sorted(
+    path.relative_to(ROOT).as_posix()
+    for folder in ("", "docs", "examples", "saved_models")
+    for path in (ROOT / folder).glob("*.md" if folder == "" else "**/*.md")
+)
+COMMANDS = [
+    pytest.param(command, id=f"{document}: {' '.join(command[:3])}")
+    for document in DOCUMENTS
+    for block in code_blocks((ROOT / document).read_text(encoding="utf-8"))
+    if block.language == "bash"
+    for command in commands(block.code)
+]
+# Programs that are not ours, whose options are not checked; the files they are given are.
+OTHERS = {"cat", "cd", "curl", "docker", "echo", "git", "ls", "pytest", "ruff", "source", "tensorboard"}
+OUR_FOLDERS = (".ci/", "docs/", "examples/", "keras_attn/", "tests/")
+
+
+def test_the_readme_shows_code_and_the_two_commands():
+    shown = [command for block in BLOCKS if block.language == "bash" for command in commands(block.code)]
+    assert ["pip", "install", "-e", "."] in shown
+    assert ["python", "examples/translate.py"] in shown
+    assert sum(block.language == "python" for block in BLOCKS) >= 2
+
+
+def test_every_block_has_a_language_that_these_tests_know():
+    assert {block.language for block in BLOCKS} <= {"python", "bash", "json", "text"}
+
+
+def test_the_python_blocks_run_in_order(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run_python(BLOCKS, "README.md")
+
+
+def run_python(blocks, name):
+    """Runs the Python blocks in one namespace; a traceback names the line of the document."""
+    namespace = {}
+    for block in blocks:
+        if block.language == "python":
+            exec(compile("\n" * (block.line - 1) + block.code, name, "exec"), namespace)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_command_exists(command):
+    check_command(command)
+
+
+def check_command(command):
+    """Raises AssertionError, or what the command's own parser raises, where a command cannot work."""
+    program, *arguments = command
+    for word in command:
+        if word.startswith(OUR_FOLDERS):
+            assert (ROOT / word.split("::")[0]).exists(), f"{word} does not exist"
+    if program == "keras-attn":
+        cli.make_parser().parse_args(arguments)
+    elif program == "pip":
+        check_extras(arguments)
+    elif program in ("python", "python3"):
+        check_python(arguments)
+    else:
+        assert program in OTHERS or program.startswith(OUR_FOLDERS), f"{program} is not known"
+
+
+def check_extras(arguments):
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    for extra in re.findall(r"\w+", "".join(re.findall(r"\[(.*?)\]", " ".join(arguments)))):
+        assert extra in setup["options.extras_require"], f"there is no extra {extra!r}"
+
+
+def check_python(arguments):
+    script = next((word for word in arguments if not word.startswith("-")), "")
+    if arguments[0] == "-m" or not script.endswith(".py"):
+        return
+    assert script.startswith(OUR_FOLDERS), f"{script} is none of ours"
+    for option in re.findall(r"(?<!\S)--[\w-]+", " ".join(arguments)):
+        assert option in options_of(script), f"{script} has no option {option}"
+
+
+@functools.cache
+def options_of(script):
+    child = subprocess.run(
+        [sys.executable, ROOT / script, "--help"], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert child.returncode == 0, child.stderr
+    return set(re.findall(r"--[\w-]+", child.stdout))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_lead_to_files_and_headings_that_exist(document):
+    check_links((ROOT / document).read_text(encoding="utf-8"), (ROOT / document).parent)
+
+
+def check_links(text, folder):
+    for target in links(text):
+        path, _, anchor = target.partition("#")
+        assert (folder / path).exists(), f"{target} does not exist"
+        if anchor and path in ("", "README.md"):
+            assert anchor in anchors(text), f"there is no heading #{anchor}"
+
+
+# What follows tests the checks themselves, on a document of their own.
+
+DOCUMENT = """# A library, of course
+
+![map](picture.png) and [the part below](#how-to-use-it), [outside](https://keras.io), `[no](link.md)`.
+
+## How to use it
+
+```python
+x = 3
+```
+
+1. In a list:
+
+   ```python
+   if x:
+       y = x + 1
+   ```
+
+```bash
+pip install -e . && python examples/translate.py  # minutes
+echo "4 July; 2016" | keras-attn translate runs/a/translator --num-beams 2 > answers.txt
+KERAS_BACKEND=jax python -m pytest \\
+    tests/layers
+```
+"""
+
+
+def test_blocks_are_found_with_their_lines():
+    blocks = list(code_blocks(DOCUMENT))
+    assert blocks[0] == Block("python", "x = 3\n", line=8)
+    assert blocks[1] == Block("python", "if x:\n    y = x + 1\n", line=14)
+    assert [block.language for block in blocks] == ["python", "python", "bash"]
+
+
+def test_commands_are_split_as_bash_splits_them():
+    assert list(commands(list(code_blocks(DOCUMENT))[2].code)) == [
+        ["pip", "install", "-e", "."],
+        ["python", "examples/translate.py"],
+        ["echo", "4 July; 2016"],
+        ["keras-attn", "translate", "runs/a/translator", "--num-beams", "2"],
+        ["python", "-m", "pytest", "tests/layers"],
+    ]
+
+
+def test_links_and_anchors_are_found():
+    assert links(DOCUMENT) == ["picture.png", "#how-to-use-it"]
+    assert list(anchors(DOCUMENT)) == ["a-library-of-course", "how-to-use-it"]
+
+
+def test_python_blocks_share_a_namespace_and_name_the_line_that_fails():
+    blocks = list(code_blocks(DOCUMENT + "\n```python\nassert (x, y) == (3, 4)\nraise KeyError\n```\n"))
+    with pytest.raises(KeyError) as error:
+        run_python(blocks, "DOCUMENT.md")
+    assert error.traceback[-1].lineno + 1 == DOCUMENT.count("\n") + 4
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "pip install -e '.[plots]'",
+        'pip install "keras_attn[plots,peers]"',
+        "python examples/attention_by_hand.py --output pictures",
+        "python -m pytest tests/layers",
+        "pytest tests/test_readme.py::test_links_and_anchors_are_found",
+        "keras-attn train --data a.en a.de --epochs 3",
+        "git clone https://example.com/x",
+    ],
+)
+def test_commands_that_work_pass(line):
+    for command in commands(line):
+        check_command(command)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("pip install 'keras_attn[pictures]'", "there is no extra 'pictures'"),
+        ("python examples/nothing.py", "examples/nothing.py does not exist"),
+        ("python train.py", "train.py is none of ours"),
+        ("python examples/attention_by_hand.py --seed 1", "has no option --seed"),
+        ("pytest tests/nothing", "tests/nothing does not exist"),
+        ("keras_attn train", "keras_attn is not known"),
+    ],
+)
+def test_commands_that_cannot_work_fail(line, message):
+    (command,) = commands(line)
+    with pytest.raises(AssertionError, match=message):
+        check_command(command)
+
+
+@pytest.mark.parametrize("line", ["keras-attn fly", "keras-attn train --data dates --speed 3"])
+def test_a_wrong_command_line_of_ours_fails(line, capsys):
+    (command,) = commands(line)
+    with pytest.raises(SystemExit):
+        check_command(command)
+    assert "usage: keras-attn" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("target", ["nothing.png", "#nothing"])
+def test_a_dead_link_fails(tmp_path, target):
+    (tmp_path / "picture.png").touch()
+    check_links(DOCUMENT, tmp_path)
+    with pytest.raises(AssertionError, match=target):
+        check_links(DOCUMENT + f"[dead]({target})", tmp_path)
