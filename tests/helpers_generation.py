@@ -15,7 +15,8 @@ from keras import ops
 from keras_attn.generation import beam_search
 from keras_attn.ops import empty_cache, write_cache
 
-PAD, START, END = 0, 2, 3
+# The pad lies outside the vocabulary, so that every token of a table is a word.
+PAD, START, END = -1, 2, 3
 # A prefix is known by its hash, which picks the row of a table; other tokens, or another order, pick another.
 NUM_HASHES = 997
 _WEIGHTS = np.array([pow(31, step, NUM_HASHES) for step in range(128)], "int32")
@@ -110,6 +111,7 @@ def _compiled_search(compiler, max_length, options):
 
 def search_tables(tables, max_length, compiler=None, **options):
     """`beam_search` over tables: token ids and scores as NumPy arrays. `compiler` is by default the quickest."""
+    options = {"pad_token_id": PAD, **options}
     search = _compiled_search(compiler or quickest(), max_length, tuple(sorted(options.items())))
     found = search(ops.convert_to_tensor(tables))
     return tuple(ops.convert_to_numpy(x) for x in found)
@@ -133,9 +135,9 @@ def answer(token_ids):
     return tokens[: tokens.index(END) + 1] if END in tokens else tokens
 
 
-def padded(hypotheses, max_length):
+def padded(hypotheses, max_length, pad_token_id=PAD):
     """[(score, tokens)] as arrays (n, L) and (n,)."""
-    token_ids = np.full((len(hypotheses), max_length), PAD)
+    token_ids = np.full((len(hypotheses), max_length), pad_token_id)
     for row, (_, tokens) in zip(token_ids, hypotheses):
         row[: len(tokens)] = tokens
     return token_ids, np.array([score for score, _ in hypotheses])

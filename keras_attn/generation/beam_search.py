@@ -48,7 +48,7 @@ def beam_search(
         make_cache: Function (slots) -> a tuple of key/value cache pairs.
         batch_size: Integer, or integer scalar tensor.
         max_length: Integer, the most tokens of an answer, END included.
-        start_token_id, end_token_id, pad_token_id: Integers.
+        start_token_id, end_token_id, pad_token_id: Integers. The pad is never chosen: it fills what is left over.
         num_beams: Integer K.
         length_penalty: Float; 0 compares plain log-probabilities, 1 their mean per token.
 
@@ -61,7 +61,7 @@ def beam_search(
     Reference: [Wu et al., 2016](https://arxiv.org/abs/1609.08144), section 7, with fairseq's length normalisation.
     """
     for name, value in (("num_beams", num_beams), ("max_length", max_length)):
-        if not isinstance(value, int) or value < 1:
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value}.")
     search = _BeamSearch(step, batch_size, max_length, end_token_id, num_beams, length_penalty, pad_token_id)
     state, num_steps = decode(
@@ -144,12 +144,19 @@ class _BeamSearch:
         logits = ops.cast(logits, "float32")
         count = 1 if self.num_beams == 1 else 2 * self.num_beams
         per_beam = min(count, logits.shape[-1])
+        normalizer = ops.logsumexp(logits, axis=-1, keepdims=True)
+        # A pad in the middle of an answer would read as its end; its probability stays in the normaliser, so that
+        # the score is that of a forward pass.
+        logits = ops.where(self._is_pad(logits), _IMPOSSIBLE, logits)
         best, token_ids = _top_k(logits, per_beam)
-        totals = ops.expand_dims(log_probs, -1) + best - ops.logsumexp(logits, axis=-1, keepdims=True)
+        totals = ops.expand_dims(log_probs, -1) + best - normalizer
         flat = (self.batch_size, self.num_beams * per_beam)
         totals, chosen = _top_k(ops.reshape(totals, flat), min(count, flat[1]))
         totals = ops.where(_is_possible(totals), totals, _IMPOSSIBLE)
         return totals, chosen // per_beam, ops.take_along_axis(ops.reshape(token_ids, flat), chosen, axis=-1)
+
+    def _is_pad(self, logits):
+        return ops.arange(logits.shape[-1], dtype="int32") == self.pad_token_id
 
     def _finish_ended(self, finished, sequences, log_probs, ends, done, index):
         """Candidates that end, and are among the `num_beams` best, join the finished hypotheses."""

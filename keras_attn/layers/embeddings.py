@@ -68,6 +68,8 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
         self.vocabulary_size = vocabulary_size
         self.hidden_dim = hidden_dim
         self.scale = scale
+        # Keras' layer would multiply by the weights as they are stored, float32 under a mixed policy.
+        self.reverse_dtype = self.reverse_dtype or self.compute_dtype
 
     def call(self, inputs, reverse=False):
         if reverse:
@@ -78,11 +80,7 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
 
     def compute_output_spec(self, inputs, reverse=False):
         spec = super().compute_output_spec(inputs, reverse=reverse)
-        if not reverse:
-            return spec
-        # Keras' layer says the compute dtype, but multiplies by the weights as they are stored.
-        dtype = self.reverse_dtype or keras.backend.result_type(inputs.dtype, self.variable_dtype)
-        return keras.KerasTensor(spec.shape, dtype=dtype)
+        return keras.KerasTensor(spec.shape, dtype=self.reverse_dtype) if reverse else spec
 
     def compute_mask(self, inputs, mask=None):
         is_ids = "int" in keras.backend.standardize_dtype(inputs.dtype)

@@ -99,7 +99,7 @@ class PositionEmbedding(keras.layers.Layer):
 
     def call(self, inputs, start_index=0, positions=None):
         length = inputs.shape[-2]
-        if positions is None and length is not None and length > self.max_sequence_length:
+        if positions is None and isinstance(length, int) and length > self.max_sequence_length:
             raise ValueError(
                 f"The sequence is longer than `max_sequence_length`. Received: length {length}, "
                 f"max_sequence_length={self.max_sequence_length}. Truncate it or build the layer for more positions."

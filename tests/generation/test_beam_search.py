@@ -232,8 +232,18 @@ def test_the_pad_token_is_an_argument():
     np.testing.assert_array_equal(token_ids[0, 0], [4, END, 6, 6, 6])
 
 
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_a_pad_is_never_a_word(num_beams):
+    pad = 1
+    tables = scripts.written_tables(V, {(): {pad: 0.6, 4: 0.3}, (4,): {pad: 0.5, 5: 0.4}, (4, 5): {END: 0.9}})
+    token_ids, scores = search_tables(tables, 7, num_beams=num_beams, pad_token_id=pad)
+    np.testing.assert_array_equal(token_ids[0, 0], [4, 5, END, pad, pad, pad, pad])
+    # What the pad would have had stays lost: the score is that of the tables.
+    assert scores[0, 0] == pytest.approx(scripts.rescored(tables[0], token_ids[0, 0], 1.0), abs=1e-5)
+
+
 @pytest.mark.parametrize("name", ["num_beams", "max_length"])
-@pytest.mark.parametrize("value", [0, -1, 2.0, None])
+@pytest.mark.parametrize("value", [0, -1, 2.0, True, None])
 def test_wrong_sizes(name, value):
     step, make_cache = scripts.scripted_step(scripts.random_tables(0, 1, V))
     arguments = {"num_beams": 2, "max_length": 5, name: value}

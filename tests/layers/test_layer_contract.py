@@ -96,13 +96,9 @@ POSITIONWISE = {"inputs": None}
 # JAX compiles every op for every shape: what runs there by default are the cases that share no code path.
 EVERYWHERE = {
     "attention_self",
-    "attention_axes_1_2",
-    "encoder_pre_norm_rms_gated",
-    "decoder_post_norm",
+    "encoder_post_norm",
     "residual",
-    "embedding",
     "embedding_untied",
-    "sinusoid",
     "positions",
 }
 

@@ -142,6 +142,13 @@ def test_long_text_is_cut_to_the_models_length():
     assert translator("ab" * 300) == translator(("ab" * 300)[:kept] + "z" * 7)
 
 
+def test_a_text_that_was_cut_still_ends_with_end():
+    translator = byte_translator()
+    kept = ("ab" * 300)[: translator.model.max_sequence_length - 1]
+    log_prob, _ = log_prob_by_hand(translator, kept, "x")
+    assert translator.score("ab" * 300, "x", length_penalty=0.0) == pytest.approx(log_prob, abs=1e-5)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
