@@ -93,7 +93,10 @@ def test_train_without_output_takes_the_next_free_folder(tmp_path, monkeypatch):
         (["translate", "FOLDER", "--input", "nothing.txt"], "nothing.txt"),
         (["translate", "FOLDER", "--num-beams", "0"], "`num_beams` must be a positive integer"),
         (["train", "--data", "a.en", "b.de"], "a.en does not exist"),
-        (["train", "--data", "three.txt", "two.txt"], "Received: 3 lines in three.txt and 2 lines in two.txt"),
+        (
+            ["train", "--data", "three.txt", "two.txt"],
+            "Received: 3 lines in three.txt and 2 lines in two.txt",
+        ),
         (["train", "--data", "1", "2", "3"], "Received 3: 1 2 3"),
         (["train", "--data", "dates", "--size", "huge"], "`size` must be one of tiny, base, big"),
         (["train", "--data", "dates", "--test", "x.tsv"], "give no files for them"),

@@ -58,6 +58,28 @@ def beam_search(
     Raises:
         ValueError: if `num_beams` or `max_length` is not positive.
 
+    Example:
+
+    A "model" that always finds 4 most likely, then END (3), and needs no cache:
+
+    ```python
+    from keras_attn.ops import empty_cache
+
+    def step(token_ids, index, cache, attention_mask):
+        likes = keras.ops.convert_to_tensor([0.0, 0.0, 0.0, 1.0, 2.0])
+        return keras.ops.zeros((*token_ids.shape, 5)) + likes, cache
+
+    hypotheses = beam_search(
+        step,
+        make_cache=lambda slots: (empty_cache(1, 1, slots, 1),),
+        batch_size=1,
+        max_length=8,
+        start_token_id=2,
+        end_token_id=3,
+        num_beams=2,
+    )
+    ```
+
     Reference: [Wu et al., 2016](https://arxiv.org/abs/1609.08144), section 7, with fairseq's length normalisation.
     """
     for name, value in (("num_beams", num_beams), ("max_length", max_length)):

@@ -68,8 +68,18 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
         self.vocabulary_size = vocabulary_size
         self.hidden_dim = hidden_dim
         self.scale = scale
-        # Keras' layer would multiply by the weights as they are stored, float32 under a mixed policy.
-        self.reverse_dtype = self.reverse_dtype or self.compute_dtype
+
+    @property
+    def reverse_dtype(self):
+        """The dtype of the projection back onto the vocabulary: the compute dtype, unless one was asked for.
+
+        Keras' layer multiplies by the weights as they are stored, in float32 under a mixed policy.
+        """
+        return self._reverse_dtype or self.compute_dtype
+
+    @reverse_dtype.setter
+    def reverse_dtype(self, dtype):
+        self._reverse_dtype = dtype
 
     def call(self, inputs, reverse=False):
         if reverse:
@@ -92,6 +102,7 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
             del config[name]
         return {
             **config,
+            "reverse_dtype": self._reverse_dtype,
             "vocabulary_size": self.vocabulary_size,
             "hidden_dim": self.hidden_dim,
             "scale": self.scale,

@@ -60,7 +60,8 @@ class MultiHeadAttention(keras.layers.Layer):
         cache: Pair of tensors (B, N, S, H) and (B, N, S, Hv), see `empty_cache` and `project_to_cache`. With
             `cache_update_index`, the keys and values of this call are written to slots `cache_update_index` and
             on, and the queries attend to the whole cache at those positions. Without, the cache is attended to as
-            it stands and `value` and `key` only pass their masks (cross-attention while decoding).
+            it stands and `value` and `key` only pass their masks (cross-attention while decoding). Padding in a
+            growing cache belongs into `value_mask`, which alone keeps a NaN there from the queries.
         cache_update_index: Integer scalar.
 
     Returns:

@@ -14,8 +14,8 @@ def dot_product_attention(
     """softmax(Q K^T scale) V over the keys that `mask` allows (Vaswani et al. 2017, equation 1).
 
     Differs from `keras.ops.dot_product_attention`: a query with no key to attend to answers exactly 0, with gradient
-    exactly 0; a NaN or Inf in a key, value or query that the mask rules out reaches nobody, forward or backward;
-    the softmax is computed in at least float32; the attention scores are always returned.
+    exactly 0; a NaN or Inf in a key or value that no query may attend to, or in a query that may attend to no key,
+    reaches nobody else, forward or backward; the softmax is computed in at least float32; the attention scores are always returned.
 
     Heads come before time, the layout in which both products are plain matrix products. Leading axes are free.
 

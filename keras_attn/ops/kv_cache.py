@@ -9,7 +9,14 @@ from keras import ops
 
 
 def empty_cache(batch_size, num_heads, length, key_dim, value_dim=None, dtype="float32"):
-    """A cache of `length` slots of zeros."""
+    """A cache of `length` slots of zeros.
+
+    Example:
+
+    ```python
+    key_cache, value_cache = empty_cache(batch_size=2, num_heads=4, length=32, key_dim=16)  # (2, 4, 32, 16) each
+    ```
+    """
     value_dim = key_dim if value_dim is None else value_dim
     return tuple(
         ops.zeros((batch_size, num_heads, length, size), dtype=dtype) for size in (key_dim, value_dim)
@@ -24,6 +31,14 @@ def write_cache(cache, key, value, index):
         key: Tensor (B, N, T, H).
         value: Tensor (B, N, T, Hv).
         index: Integer scalar, the first slot to write; `index + T` must not pass S (slots past it are dropped).
+
+    Example:
+
+    ```python
+    cache = empty_cache(batch_size=2, num_heads=4, length=32, key_dim=16)
+    one_token = keras.random.normal((2, 4, 1, 16))
+    cache = write_cache(cache, one_token, one_token, index=5)
+    ```
     """
     return tuple(_write(stored, new, index) for stored, new in zip(cache, (key, value)))
 
@@ -39,5 +54,12 @@ def _write(stored, new, index):
 
 
 def extend_cache(cache, length):
-    """The cache with room for `length` slots, the new ones empty."""
+    """The cache with room for `length` slots, the new ones empty.
+
+    Example:
+
+    ```python
+    cache = extend_cache(empty_cache(batch_size=2, num_heads=4, length=32, key_dim=16), length=64)
+    ```
+    """
     return tuple(ops.pad(x, [(0, 0), (0, 0), (0, length - x.shape[-2]), (0, 0)]) for x in cache)

@@ -12,12 +12,27 @@ from keras_attn.ops.eager import concrete_values
 
 
 def padding_mask(token_ids, pad_token_id=0):
-    """True at real tokens: (B, S) integers in, (B, S) booleans out."""
+    """True at real tokens: (B, S) integers in, (B, S) booleans out.
+
+    Example:
+
+    ```python
+    padding_mask(keras.ops.convert_to_tensor([[5, 7, 0]]))  # [[True, True, False]]
+    ```
+    """
     return ops.not_equal(token_ids, pad_token_id)
 
 
 def causal_mask(query_positions, key_positions):
-    """True where a key is not later than the query: (..., T) and (..., S) integers in, (..., T, S) out."""
+    """True where a key is not later than the query: (..., T) and (..., S) integers in, (..., T, S) out.
+
+    Example:
+
+    ```python
+    positions = keras.ops.arange(3)
+    causal_mask(positions, positions)  # [[True, False, False], [True, True, False], [True, True, True]]
+    ```
+    """
     return ops.greater_equal(ops.expand_dims(query_positions, -1), ops.expand_dims(key_positions, -2))
 
 
@@ -25,13 +40,28 @@ def sliding_window_mask(query_positions, key_positions, sliding_window):
     """True within `sliding_window - 1` positions on either side, as Keras' `sliding_window` means it.
 
     (..., T) and (..., S) integers in, (..., T, S) out.
+
+    Example:
+
+    ```python
+    positions = keras.ops.arange(3)
+    sliding_window_mask(positions, positions, 2)  # [[True, True, False], [True, True, True], [False, True, True]]
+    ```
     """
     distance = ops.expand_dims(query_positions, -1) - ops.expand_dims(key_positions, -2)
     return ops.less(ops.abs(distance), sliding_window)
 
 
 def combine_masks(*masks):
-    """The conjunction of the masks that are not None, or None."""
+    """The conjunction of the masks that are not None, or None.
+
+    Example:
+
+    ```python
+    token_ids, positions = keras.ops.convert_to_tensor([[5, 7, 0]]), keras.ops.arange(3)
+    combine_masks(padding_mask(token_ids)[:, None, :], None, causal_mask(positions, positions))  # (1, 3, 3)
+    ```
+    """
     combined = None
     for mask in masks:
         if mask is not None:

@@ -17,6 +17,12 @@ def sinusoidal_encoding(positions, hidden_dim, max_wavelength=10000):
     Returns:
         Float32 tensor (..., D).
 
+    Example:
+
+    ```python
+    encoding = sinusoidal_encoding(keras.ops.arange(10), hidden_dim=16)  # (10, 16)
+    ```
+
     Reference: [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.5.
     """
     channels = np.arange(hidden_dim)

@@ -42,6 +42,14 @@ def evaluate(translator, pairs, num_beams=None, length_penalty=None):
 
     Returns:
         An `Evaluation`.
+
+    Example:
+
+    ```python
+    translator = keras_attn.Translator.load("runs/dates/translator")
+    few = keras_attn.data.TextPairs(["4 July 2016"], ["2016-07-04"], "one date")
+    print(evaluate(translator, few).report())
+    ```
     """
     num_beams = num_beams or translator.num_beams
     length_penalty = translator.length_penalty if length_penalty is None else length_penalty

@@ -48,6 +48,14 @@ def train(recipe, data, folder, verbose=1):
     Raises:
         ValueError: if `folder` holds a run already, or the data do not fit the recipe.
         FloatingPointError: when the loss is no longer finite.
+
+    Example:
+
+    ```python
+    pairs = keras_attn.data.TextPairs(["a b", "b c", "c d"], ["A B", "B C", "C D"], "capitals")
+    recipe = DATES.replace(epochs=1, stop_at=0.0)
+    translator = train(recipe, DataSplits(pairs, pairs, None), "runs/capitals", verbose=0)
+    ```
     """
     folder = pathlib.Path(folder)
     if (folder / "run.json").exists():
