@@ -7,6 +7,7 @@ What it writes lies in `runs/` and `saved_models/`.
 """
 
 import argparse
+import importlib.util
 import pathlib
 
 from keras_attn import plots, runs
@@ -45,16 +46,24 @@ def main():
     for sentence, translation in zip(sentences, translations):
         print(f"  {sentence}  ->  {translation}")
 
-    page = folder / "attention.html"
     _, attention_map = translator(sentences[1], return_attention_scores=True)
-    plots.attention_page(
-        attention_map.attention_scores[-1],  # the heads of the last decoder layer
-        attention_map.source_tokens,
-        attention_map.target_tokens,
-        title=f"Cross-attention of the last decoder layer: {sentences[1]}",
-        path=page,
-    )
-    print(f"Its attention map lies in {page}")
+    for draw, file in drawings(folder).items():
+        draw(
+            attention_map.attention_scores[-1],  # the heads of the last decoder layer
+            attention_map.source_tokens,
+            attention_map.target_tokens,
+            title=f"Cross-attention of the last decoder layer: {sentences[1]}",
+            path=file,
+        )
+        print(f"Its attention map lies in {file}")
+
+
+def drawings(folder):
+    """A page for every browser, and a picture where matplotlib is installed."""
+    files = {plots.attention_page: folder / "attention.html"}
+    if importlib.util.find_spec("matplotlib"):
+        files[plots.plot_attention] = folder / "attention.png"
+    return files
 
 
 def parse_arguments():

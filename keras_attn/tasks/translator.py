@@ -178,7 +178,10 @@ class Translator:
         """
         folder = pathlib.Path(folder)
         config = _read_config(folder)
-        model = Seq2SeqTransformer(**config["model"])
+        try:
+            model = Seq2SeqTransformer(**config["model"])
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{folder / _CONFIG_FILE} describes no model: {error}") from error
         load_weights(model, folder / _WEIGHTS_FILE)
         source_tokenizer = load_tokenizer(folder / "source_tokenizer")
         shared = config["shared_tokenizer"]

@@ -266,6 +266,16 @@ def test_a_config_that_is_damaged_or_holds_objects_is_refused(tmp_path, config):
         keras_attn.Translator.load(folder)
 
 
+def test_a_config_of_no_model_is_refused(tmp_path):
+    def change(folder):
+        config = json.loads((folder / "translator.json").read_text())
+        config["model"]["num_wheels"] = 4
+        (folder / "translator.json").write_text(json.dumps(config))
+
+    with pytest.raises(ValueError, match=r"translator\.json describes no model: .*num_wheels"):
+        keras_attn.Translator.load(broken(tmp_path, change))
+
+
 def test_weights_that_are_cut_are_refused(tmp_path):
     def cut(folder):
         data = (folder / "model.safetensors").read_bytes()
