@@ -1,11 +1,12 @@
 """The encoder and decoder blocks; residual connections, norm order and dropout live in `Residual` alone."""
 
 import keras
+from keras import ops
 
 from keras_attn.layers.arguments import check_positive, check_rate, choose, copy_initializer
 from keras_attn.layers.feed_forward import FeedForward
 from keras_attn.layers.multi_head_attention import MultiHeadAttention
-from keras_attn.ops import combine_masks, implicit_mask
+from keras_attn.ops import check_mask_shape, combine_masks, implicit_mask
 
 NORMALIZATIONS = {
     "layer_norm": keras.layers.LayerNormalization,
@@ -233,7 +234,7 @@ class EncoderBlock(_Block):
     def call(
         self, inputs, padding_mask=None, attention_mask=None, training=None, return_attention_scores=False
     ):
-        padding_mask = combine_masks(padding_mask, implicit_mask(inputs))
+        padding_mask = _joined("padding_mask", padding_mask, inputs)
 
         def self_attention(x):
             return self._self_attention(
@@ -326,10 +327,12 @@ class DecoderBlock(_Block):
         return_attention_scores=False,
     ):
         self._check_encoder(encoder_sequence, cross_attention_cache)
-        decoder_padding_mask = combine_masks(decoder_padding_mask, implicit_mask(decoder_sequence))
-        encoder_padding_mask = combine_masks(encoder_padding_mask, implicit_mask(encoder_sequence))
-        # With a cache the padding mask is over its slots, not over this call's queries.
-        query_mask = decoder_padding_mask if self_attention_cache is None else None
+        encoder_padding_mask = _joined("encoder_padding_mask", encoder_padding_mask, encoder_sequence)
+        query_mask = None
+        if self_attention_cache is None:
+            query_mask = decoder_padding_mask = _joined(
+                "decoder_padding_mask", decoder_padding_mask, decoder_sequence
+            )
 
         def self_attention(x):
             return self._self_attention(
@@ -386,3 +389,11 @@ class DecoderBlock(_Block):
             raise ValueError(
                 "`encoder_sequence` (or `cross_attention_cache`) must be given: the block was built with one."
             )
+
+
+def _joined(name, padding_mask, sequence):
+    """`padding_mask` and the sequence's implicit mask; the message of a wrong shape names the block's argument."""
+    if padding_mask is not None and sequence is not None:
+        padding_mask = ops.convert_to_tensor(padding_mask)
+        check_mask_shape(padding_mask, sequence.shape[:-1], name, exact_axes=1)
+    return combine_masks(padding_mask, implicit_mask(sequence))

@@ -267,7 +267,7 @@ class MultiHeadAttention(keras.layers.Layer):
         if attention_mask is not None:
             attention_mask = as_boolean_mask(attention_mask, "attention_mask")
             pairs = self._layout.pairs(attention_mask, len(shape))
-            check_mask_shape(pairs, shape, "attention_mask")
+            check_mask_shape(pairs, shape, "attention_mask", received=attention_mask.shape)
             masks.append(pairs)
         if use_causal_mask or self.sliding_window:
             first = 0 if cache_update_index is None else ops.cast(cache_update_index, "int32")

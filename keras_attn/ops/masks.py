@@ -103,10 +103,11 @@ def as_boolean_mask(mask, name):
     return ops.cast(mask, "bool")
 
 
-def check_mask_shape(mask, shape, name, exact_axes=0):
+def check_mask_shape(mask, shape, name, exact_axes=0, received=None):
     """Raises ValueError, naming both shapes, when `mask` cannot broadcast to `shape`.
 
     Sizes unknown before the run (None) pass. The last `exact_axes` axes must match and may not be broadcast.
+    `received` is the shape that the user gave, where `mask` was given axes since.
     """
     mask_shape = tuple(mask.shape)
     padded = (1,) * (len(shape) - len(mask_shape)) + mask_shape
@@ -118,5 +119,5 @@ def check_mask_shape(mask, shape, name, exact_axes=0):
     if not fits:
         raise ValueError(
             f"`{name}` must {'have' if exact_axes else 'broadcast to'} shape {tuple(shape)}. "
-            f"Received: {name} of shape {mask_shape}."
+            f"Received: {name} of shape {mask_shape if received is None else tuple(received)}."
         )

@@ -328,7 +328,7 @@ BAD_CALLS = {
     "attention_mask": (
         attention,
         {"query": X, "value": Y, "attention_mask": true(2, 7, 5)},
-        "`attention_mask` must broadcast to shape (2, 2, 5, 7). Received: attention_mask of shape (2, 1, 7, 5).",
+        "`attention_mask` must broadcast to shape (2, 2, 5, 7). Received: attention_mask of shape (2, 7, 5).",
     ),
     "attention_mask_of_another_batch": (
         attention,
@@ -383,7 +383,7 @@ BAD_CALLS = {
     "decoder_mask": (
         lambda: layers.DecoderBlock(5, 3),
         {"decoder_sequence": X, "encoder_sequence": Y, "encoder_padding_mask": true(2, 5)},
-        "`value_mask` must have shape (2, 7). Received: value_mask of shape (2, 5).",
+        "`encoder_padding_mask` must have shape (2, 7). Received: encoder_padding_mask of shape (2, 5).",
     ),
     "id_too_large": (
         lambda: layers.TokenEmbedding(17, D),
