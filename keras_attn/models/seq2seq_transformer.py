@@ -17,9 +17,19 @@ from keras_attn.ops import padding_mask
 
 # base and big: Vaswani et al. 2017, Table 3. tiny: Wu et al. 2021 (arXiv:2105.14462), Transformer-Tiny.
 PRESETS = {
-    "tiny": {"layers": 4, "hidden_dim": 128, "num_heads": 4, "intermediate_dim": 256, "dropout": 0.3},
-    "base": {"layers": 6, "hidden_dim": 512, "num_heads": 8, "intermediate_dim": 2048, "dropout": 0.1},
-    "big": {"layers": 6, "hidden_dim": 1024, "num_heads": 16, "intermediate_dim": 4096, "dropout": 0.3},
+    name: {
+        "num_encoder_layers": num_layers,
+        "num_decoder_layers": num_layers,
+        "hidden_dim": hidden_dim,
+        "num_heads": num_heads,
+        "intermediate_dim": intermediate_dim,
+        "dropout": dropout,
+    }
+    for name, num_layers, hidden_dim, num_heads, intermediate_dim, dropout in (
+        ("tiny", 4, 128, 4, 256, 0.3),
+        ("base", 6, 512, 8, 2048, 0.1),
+        ("big", 6, 1024, 16, 4096, 0.3),
+    )
 }
 
 Seq2SeqCache = collections.namedtuple(
@@ -143,10 +153,7 @@ class Seq2SeqTransformer(keras.Model):
             vocabulary_size: Integer.
             **kwargs: Any other constructor argument; they replace the preset's.
         """
-        sizes = dict(choose("preset", preset, PRESETS))
-        layers = sizes.pop("layers")
-        sizes |= {"num_encoder_layers": layers, "num_decoder_layers": layers, **kwargs}
-        return cls(vocabulary_size, **sizes)
+        return cls(vocabulary_size, **{**choose("preset", preset, PRESETS), **kwargs})
 
     def _make_embeddings(self):
         shared = self.target_vocabulary_size is None

@@ -61,10 +61,7 @@ class Recipe:
         """A copy with the layers, widths, heads and dropout of a named size in place of its own."""
         if preset not in PRESETS:
             raise ValueError(f"`size` must be one of {', '.join(PRESETS)}. Received: size={preset!r}.")
-        sizes = dict(PRESETS[preset])
-        layers = sizes.pop("layers")
-        sizes |= {"num_encoder_layers": layers, "num_decoder_layers": layers}
-        return dataclasses.replace(self, model={**self.model, **sizes})
+        return dataclasses.replace(self, model={**self.model, **PRESETS[preset]})
 
     @property
     def dtype_policy(self):
