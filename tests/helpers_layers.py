@@ -96,7 +96,9 @@ def built_layer(make_layer, inputs, seed=5, **overrides):
 
 
 def compiled(function, jit=True):
-    """`function` of a dict of tensors, compiled: XLA, or on TensorFlow with `jit=False` a graph."""
+    """`function` of a dict of tensors, compiled: XLA, or on TensorFlow with `jit=False` a graph; as it is on torch."""
+    if BACKEND == "torch":
+        return function
     if BACKEND == "jax":
         import jax
 
@@ -140,6 +142,14 @@ def gradients(layer, inputs, weigh):
 
         weights = [weight.value for weight in layer.trainable_variables]
         by_input, by_weight = jax.grad(loss, argnums=(0, 1))(floats, weights)
+    elif BACKEND == "torch":
+        import torch
+
+        floats = {name: x.requires_grad_(True) for name, x in floats.items()}
+        weights = [weight.value for weight in layer.trainable_variables]
+        value = ops.sum(weigh(first(layer(**floats, **others, **options))))
+        found = torch.autograd.grad(value, [*floats.values(), *weights], allow_unused=True)
+        by_input, by_weight = dict(zip(floats, found)), found[len(floats) :]
     else:
         import tensorflow as tf
 
@@ -150,9 +160,33 @@ def gradients(layer, inputs, weigh):
         by_input, by_weight = tape.gradient(value, (floats, weights))
         by_weight = [x if x is None else tf.convert_to_tensor(x) for x in by_weight]  # from IndexedSlices
     return (
-        {name: None if x is None else np.asarray(x) for name, x in by_input.items()},
-        [None if x is None else np.asarray(x) for x in by_weight],
+        {name: None if x is None else ops.convert_to_numpy(x) for name, x in by_input.items()},
+        [None if x is None else ops.convert_to_numpy(x) for x in by_weight],
     )
+
+
+def function_gradients(function, arrays):
+    """The gradients of `sum(function(tensors))` by each of a dict of float arrays, as a dict of arrays."""
+    floats = tensors(arrays)
+    if BACKEND == "jax":
+        import jax
+
+        # Compiled at once: op by op, JAX would compile every one of them.
+        found = jax.jit(jax.grad(lambda floats: ops.sum(function(floats))))(floats)
+    elif BACKEND == "torch":
+        import torch
+
+        floats = {name: x.requires_grad_(True) for name, x in floats.items()}
+        value = ops.sum(function(floats))
+        found = dict(zip(floats, torch.autograd.grad(value, list(floats.values()), allow_unused=True)))
+    else:
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            tape.watch(floats)
+            value = tf.reduce_sum(function(floats))
+        found = tape.gradient(value, floats)
+    return {name: None if x is None else ops.convert_to_numpy(x) for name, x in found.items()}
 
 
 def first(outputs):
@@ -222,6 +256,33 @@ class EmbeddingBothWays(TokenEmbedding):
         return super().compute_output_spec(vectors, reverse=True)
 
 
+@keras.saving.register_keras_serializable(package="keras_attn_tests")
+class AttentionWithSlots(MultiHeadAttention):
+    """`MultiHeadAttention` whose slots may be functions of a dtype: each layer then has slots of its own."""
+
+    def __init__(
+        self,
+        num_heads,
+        key_dim,
+        dropout=0.0,
+        rotary_embedding=None,
+        position_bias=None,
+        dtype=None,
+        **kwargs,
+    ):
+        slots = {"rotary_embedding": rotary_embedding, "position_bias": position_bias}
+        for name, slot in slots.items():
+            if slot is not None and not isinstance(slot, keras.layers.Layer):
+                slots[name] = slot(dtype=dtype)
+        super().__init__(num_heads, key_dim, dropout=dropout, **slots, dtype=dtype, **kwargs)
+
+
+def gives_scores(layer):
+    """Whether the attention scores may be asked for."""
+    arguments = inspect.signature(layer.call).parameters
+    return "return_attention_scores" in arguments and not getattr(layer, "memory_efficient", None)
+
+
 # --- the checks ---
 
 
@@ -239,7 +300,7 @@ def check_config(make_layer):
         name: (value,) if isinstance(config[name], tuple) else value for name, value in plain.items()
     }
     again = type(layer).from_config(config)
-    assert again.get_config() == config
+    assert keras.layers.serialize(again) == keras.layers.serialize(layer)
     serialized = json.loads(json.dumps(keras.layers.serialize(layer)))
     assert keras.layers.serialize(keras.layers.deserialize(serialized)) == keras.layers.serialize(layer)
 
@@ -247,7 +308,7 @@ def check_config(make_layer):
 def check_symbolic_equals_eager(layer, make_inputs):
     inputs = make_inputs(LENGTHS[0])
     arrays, options = split(inputs)
-    if "return_attention_scores" in inspect.signature(layer.call).parameters:
+    if gives_scores(layer):
         options["return_attention_scores"] = True
     eager = keras.tree.flatten(layer(**tensors(arrays), **options))
     fixed = keras.tree.flatten(layer(**symbols(inputs), **options))
@@ -282,12 +343,12 @@ def check_compiled_equals_eager(layer, make_inputs):
         signature = {name: tf.TensorSpec(x.shape, x.dtype, name=name) for name, x in free.items()}
         function, expected_traces = tf.function(call, input_signature=[signature]), 1
     else:
-        # jit keeps one cache a function, so the first length is compiled already.
+        # jit keeps one cache a function, so the first length is compiled already. torch traces nothing.
         function, expected_traces = xla, len(LENGTHS) - 1
     for _ in range(2):
         for inputs, outputs in zip(cases, expected):
             assert_equal(flat_arrays(function(tensors(split(inputs)[0]))), outputs)
-        assert len(traces) == expected_traces
+        assert len(traces) == expected_traces or BACKEND == "torch"
 
 
 def check_training_flag(make_layer, inputs):
@@ -426,13 +487,11 @@ def check_masked_row(layer, inputs, name, mask_name, expected):
     mask = inputs[mask_name].copy()
     mask[0] = False
     inputs = {**inputs, mask_name: mask}
-    output, *scores = run(layer, inputs, return_attention_scores=True)
+    output, *scores = run(layer, inputs, **({"return_attention_scores": True} if gives_scores(layer) else {}))
     assert np.isfinite(output).all()
     np.testing.assert_array_equal(output[1:], expected[1:])
-    # Attention over two axes has scores (B, N, T1, T2, S1, S2).
-    sums = [x.sum((-2, -1) if x.ndim == 6 else -1) for x in scores]
-    assert all(((x == 0) | (np.abs(x - 1) < 1e-5)).all() for x in sums)
-    assert any((x[0] == 0).all() for x in sums)
+    if scores:
+        check_sums_of_scores(layer, scores)
     by_input, _ = gradients(layer, inputs, lambda y: y[:1])
     assert all(np.isfinite(x).all() for x in by_input.values())
     if isinstance(layer, MultiHeadAttention):
@@ -442,6 +501,16 @@ def check_masked_row(layer, inputs, name, mask_name, expected):
         assert not any(x.any() for x in by_input.values())
     if name != next(iter(inputs)):
         assert not by_input[name].any()
+
+
+def check_sums_of_scores(layer, scores):
+    # Attention over two axes has scores (B, N, T1, T2, S1, S2).
+    sums = [x.sum((-2, -1) if x.ndim == 6 else -1) for x in scores]
+    if getattr(layer, "use_sink_logits", False):
+        assert all(((x >= 0) & (x < 1)).all() for x in sums)
+    else:
+        assert all(((x == 0) | (np.abs(x - 1) < 1e-5)).all() for x in sums)
+    assert any((x[0] == 0).all() for x in sums)
 
 
 def prefix_mask(shape):

@@ -5,8 +5,7 @@
 Each mutant is an edit of one place in a temporary copy of the library, and every test named beside it must fail
 there, and pass on an unchanged copy. A mutant whose place is gone, or that a named test lets live, fails the script.
 
-Two faults wait for the code that could have them: positions that ignore left padding, and query, key and value
-weights swapped on import.
+One fault waits for the code that could have it: query, key and value weights swapped on import.
 """
 
 import argparse
@@ -54,6 +53,9 @@ class Mutant:
 
 OPS, LAYERS = "ops/test_dot_product_attention.py::", "layers/test_layer_contract.py::"
 MODEL, SEARCH = "models/test_seq2seq_transformer.py::", "generation/test_beam_search.py::"
+BLOCKS, RULES = "ops/test_memory_efficient_attention.py::", "ops/test_mask_rule.py::"
+VARIANTS, RING = "layers/test_attention_variants.py::", "ops/test_ring.py::"
+OTHERS = "layers/test_differential_and_talking_heads.py::"
 LOSSES, BATCHING = "training/test_losses.py::", "data/test_batching.py::"
 
 MUTANTS = [
@@ -84,23 +86,23 @@ MUTANTS = [
     ),
     Mutant(
         "causal_aligned_top_left_with_a_cache",
-        "layers/multi_head_attention.py",
-        'first = 0 if cache_update_index is None else ops.cast(cache_update_index, "int32")',
+        "layers/places.py",
+        'first = 0 if self.index is None else ops.cast(self.index, "int32")',
         "first = 0",
         (MODEL + "test_full_forward_equals_cached_decoding[post_norm]",),
     ),
     Mutant(
         "causal_mask_dropped",
         "layers/multi_head_attention.py",
-        "            if use_causal_mask:\n",
-        "            if False:\n",
+        "causal=use_causal_mask,",
+        "causal=False,",
         (MODEL + "test_later_target_tokens_change_no_earlier_logits[post_norm]",),
     ),
     Mutant(
         "mask_skipped_in_cross_attention",
         "layers/blocks.py",
-        "value_mask=encoder_padding_mask,",
-        "value_mask=None,",
+        '"value_mask": encoder_padding_mask,',
+        '"value_mask": None,',
         (MODEL + "test_more_padding_and_batch_mates_change_no_logits[post_norm]",),
     ),
     Mutant(
@@ -113,9 +115,8 @@ MUTANTS = [
     Mutant(
         "mask_only_in_the_first_encoder_layer",
         "models/seq2seq_transformer.py",
-        "x = block(x, padding_mask=encoder_padding_mask, training=training)",
-        "x = block(x, padding_mask=encoder_padding_mask if block is self.encoder_blocks[0] else None,"
-        " training=training)",
+        "x,\n                padding_mask=encoder_padding_mask,",
+        "x,\n                padding_mask=encoder_padding_mask if block is self.encoder_blocks[0] else None,",
         (MODEL + "test_more_padding_and_batch_mates_change_no_logits[post_norm]",),
     ),
     Mutant(
@@ -135,24 +136,31 @@ MUTANTS = [
     Mutant(
         "query_mask_ignored",
         "layers/multi_head_attention.py",
-        'query_mask = combine_masks(as_boolean_mask(query_mask, "query_mask"), implicit_mask(query))',
-        "query_mask = implicit_mask(query)",
+        'combine_masks(as_boolean_mask(query_mask, "query_mask"), implicit_mask(query))',
+        "implicit_mask(query)",
         (LAYERS + "test_layer[attention_self]",),
     ),
     # The formula
     Mutant(
         "square_root_of_key_dim_dropped",
         "ops/attention.py",
-        "query.shape[-1] ** -0.5 if scale is None else scale",
-        "1.0 if scale is None else scale",
+        "ops.convert_to_tensor(query.shape[-1] ** -0.5 if scale is None else scale, query.dtype)",
+        "ops.convert_to_tensor(1.0 if scale is None else scale, query.dtype)",
         (OPS + "test_two_keys_by_hand",),
     ),
     Mutant(
         "nan_of_masked_keys_leaks",
         "ops/attention.py",
-        "if not masked_keys_are_finite:",
+        "if mask is not None and not masked_keys_are_finite:",
         "if False:",
         (OPS + "test_what_the_mask_rules_out_reaches_nobody",),
+    ),
+    Mutant(
+        "nan_of_masked_keys_leaks_through_blocks",
+        "ops/attention.py",
+        "\n    if not masked_keys_are_finite:",
+        "\n    if False:",
+        (BLOCKS + "test_what_nobody_sees_reaches_nobody[key_mask-nan]",),
     ),
     Mutant(
         "positions_all_zero",
@@ -168,10 +176,204 @@ MUTANTS = [
         "channels % 2 == 1",
         ("ops/test_sinusoidal_encoding.py::test_four_channels_by_hand",),
     ),
+    # Variants of attention
+    Mutant(
+        "square_root_of_key_dim_dropped_in_the_layer",
+        "layers/multi_head_attention.py",
+        "return heads * ops.convert_to_tensor(self.key_dim**-0.5, heads.dtype)",
+        "return heads",
+        ("layers/test_multi_head_attention.py::test_equals_keras_with_every_mask[{}]",),
+    ),
+    Mutant(
+        "positions_of_the_call_ignored",
+        "layers/places.py",
+        "        if self.positions is not None:\n            return _checked(self.positions",
+        "        if False:\n            return _checked(self.positions",
+        (VARIANTS + "test_positions_are_used[alibi]",),
+    ),
+    Mutant(
+        "left_padding_ignored_in_a_cache",
+        "layers/places.py",
+        'return slots + ops.cast(self.positions, "int32")[..., :1] - ops.cast(self.index, "int32")',
+        "return slots",
+        (
+            VARIANTS
+            + "test_rows_without_keys_are_0_and_nan_in_padding_reaches_nobody[static_cache-everything]",
+        ),
+    ),
+    Mutant(
+        "prefix_ignored",
+        "ops/masks.py",
+        "mask = ops.logical_or(mask, self.prefix_mask[..., keys][..., None, :])",
+        "pass",
+        (
+            VARIANTS + "test_a_prefix_is_seen_by_all_and_the_rest_causally",
+            RULES + "test_each_rule_alone[prefix_mask]",
+        ),
+    ),
+    Mutant(
+        "segments_ignored",
+        "ops/masks.py",
+        "        if self.query_segment_ids is not None:\n",
+        "        if False:\n",
+        (
+            VARIANTS + "test_packed_rows_are_separate_rows[dense-alibi]",
+            "models/test_packing.py::test_packed_rows_equal_separate_rows[False-post_norm]",
+        ),
+    ),
+    Mutant(
+        "sink_tokens_leave_the_window",
+        "ops/masks.py",
+        "mask = ops.logical_or(mask, (positions[1] < self.num_sink_tokens)[..., None, :])",
+        "pass",
+        (VARIANTS + "test_the_first_tokens_stay_in_the_window",),
+    ),
+    Mutant(
+        "sink_tokens_left_out_of_blocks",
+        "ops/masks.py",
+        "return [slice(0, sinks), slice(start, stop)]",
+        "return [slice(start, stop)]",
+        (BLOCKS + "test_every_mask[causal_sinks_known]",),
+    ),
+    Mutant(
+        "blocks_start_a_key_late_under_a_window",
+        "ops/masks.py",
+        "start = clip_index(first - self.sliding_window + 1, 0, num_keys)",
+        "start = clip_index(first - self.sliding_window + 2, 0, num_keys)",
+        (BLOCKS + "test_every_mask[causal_window_known]",),
+    ),
+    Mutant(
+        "blocks_end_a_key_early_under_a_causal_mask",
+        "ops/masks.py",
+        "stop = clip_index(last + 1, 0, num_keys)",
+        "stop = clip_index(last, 0, num_keys)",
+        (BLOCKS + "test_every_mask[causal_known]",),
+    ),
+    Mutant(
+        "nothing_left_out_under_a_causal_mask",
+        "ops/masks.py",
+        "        if self.causal:\n            stop =",
+        "        if False:\n            stop =",
+        (BLOCKS + "test_keys_that_no_query_of_a_block_sees_are_left_out[causal]",),
+    ),
+    Mutant(
+        "dropout_forgotten_in_the_gradient_of_blocks",
+        "ops/attention.py",
+        "by_scores = by_scores if self.multiplier is None else by_scores * self.multiplier",
+        "pass",
+        (BLOCKS + "test_everything_together[together-table_scattered]",),
+    ),
+    Mutant(
+        "dropout_by_the_place_in_the_block",
+        "ops/attention.py",
+        'ops.arange(self.queries.start, self.queries.stop, dtype="int32")',
+        'ops.arange(0, self.queries.stop - self.queries.start, dtype="int32")',
+        (BLOCKS + "test_everything_together[together-table_scattered]",),
+    ),
+    Mutant(
+        "slope_of_the_soft_cap_dropped",
+        "ops/attention.py",
+        "        if self.blocks.soft_cap is not None:\n",
+        "        if False:\n",
+        (BLOCKS + "test_everything_together[together-table_scattered]",),
+    ),
+    Mutant(
+        "soft_cap_ignored",
+        "ops/attention.py",
+        "return logits if soft_cap is None else",
+        "return logits if True else",
+        (VARIANTS + "test_a_soft_cap_bounds_how_much_more_one_key_can_weigh_than_another[2.0]",),
+    ),
+    Mutant(
+        "gradient_of_sink_logits_upside_down",
+        "ops/attention.py",
+        "ops.sum(-share * change, axis=(-2, -1))",
+        "ops.sum(share * change, axis=(-2, -1))",
+        (BLOCKS + "test_every_option[{'sinks': True}]",),
+    ),
+    Mutant(
+        "sink_logits_ignored",
+        "ops/attention.py",
+        "    if sink_logits is None:\n        return _plain_softmax(logits)",
+        "    if True:\n        return _plain_softmax(logits)",
+        (VARIANTS + "test_sink_logits_start_at_0_as_one_more_key_of_product_0",),
+    ),
+    Mutant(
+        "gradient_of_keys_behind_the_band_lost",
+        "ops/attention.py",
+        "self._finished.append(self.pending[..., shared:, :])",
+        "self._finished.append(0 * self.pending[..., shared:, :])",
+        (BLOCKS + "test_every_mask[causal_known]", BLOCKS + "test_every_mask[causal_window_known]"),
+    ),
+    Mutant(
+        "ring_slots_off_by_one",
+        "ops/kv_cache.py",
+        "ops.mod(last_positions - slots, period)",
+        "ops.mod(last_positions - slots + 1, period)",
+        (RING + "test_positions_of_slots[5-2]",),
+    ),
+    Mutant(
+        "padding_written_to_a_ring",
+        "ops/kv_cache.py",
+        "written = ops.logical_and(stored >= 0, offset >= 0)[..., None, :, None]",
+        "written = (offset >= 0)[..., None, :, None]",
+        (RING + "test_padding_is_not_written",),
+    ),
+    Mutant(
+        "ring_forgets_what_the_new_keys_replace",
+        "layers/multi_head_attention.py",
+        "return Keys(*heads, positions_seen, positions_seen >= 0), ring",
+        "return Keys(*ring, ring_positions(ring[0].shape[-2], self.num_sink_tokens, positions[..., -1:])), ring",
+        (VARIANTS + "test_chunks_longer_than_the_ring_equal_the_full_pass[dense-2]",),
+    ),
+    Mutant(
+        "keys_not_rotated",
+        "layers/multi_head_attention.py",
+        "key_heads = self._rotated(key_heads, places.of_new_keys(ops.shape(key_heads)[-2]))",
+        "pass",
+        ("layers/test_attention_combinations.py::test_dense_equals_blocks_equals_oracle[60]",),
+    ),
+    Mutant(
+        "rotated_the_wrong_way",
+        "ops/rotary.py",
+        "pairs * cos + ops.flip(pairs, axis=pair_axis) * sin",
+        "pairs * cos - ops.flip(pairs, axis=pair_axis) * sin",
+        ("ops/test_rotary.py::test_a_quarter_and_a_half_turn_by_hand[False-expected0]",),
+    ),
+    Mutant(
+        "slopes_upside_down",
+        "ops/biases.py",
+        "return -slopes * self._distances(slopes.dtype, queries, keys)",
+        "return slopes * self._distances(slopes.dtype, queries, keys)",
+        (
+            "layers/test_position_biases.py::test_alibi_lowers_logits_by_slope_times_distance_in_both_directions",
+        ),
+    ),
+    Mutant(
+        "queries_and_keys_of_a_bias_exchanged",
+        "ops/biases.py",
+        "return ops.expand_dims(key_positions, -2) - ops.expand_dims(query_positions, -1)",
+        "return ops.expand_dims(query_positions, -1) - ops.expand_dims(key_positions, -2)",
+        ("layers/test_position_biases.py::test_keys_equal_loops",),
+    ),
+    Mutant(
+        "heads_do_not_talk_after_the_softmax",
+        "ops/attention.py",
+        "scores = _mixed(softmax(logits, mask, _dense(bias, answered), sink_logits), scores_kernel)",
+        "scores = softmax(logits, mask, _dense(bias, answered), sink_logits)",
+        (OTHERS + "test_talking_heads_equals_the_paper",),
+    ),
+    Mutant(
+        "difference_not_normalised_back",
+        "layers/differential_attention.py",
+        " * (1 - self.lambda_init)",
+        "",
+        (OTHERS + "test_differential_attention_equals_the_paper[False-3-3]",),
+    ),
     # Dropout, configurations, reloading
     Mutant(
         "dropout_left_on",
-        "layers/blocks.py",
+        "layers/residual.py",
         "self._dropout_layer(update, training=training)",
         "self._dropout_layer(update, training=True)",
         (MODEL + "test_dropout_is_off_unless_training",),
@@ -179,8 +381,8 @@ MUTANTS = [
     Mutant(
         "dropout_of_scores_left_on",
         "layers/multi_head_attention.py",
-        "self._dropout_layer(scores, training=training)",
-        "self._dropout_layer(scores, training=True)",
+        "if not self.dropout or not training:",
+        "if not self.dropout:",
         (MODEL + "test_dropout_is_off_unless_training",),
     ),
     Mutant(

@@ -48,6 +48,12 @@ def test_the_python_blocks_run_in_order(tmp_path, monkeypatch):
     run_python(BLOCKS, "README.md")
 
 
+@pytest.mark.parametrize("document", [name for name in DOCUMENTS if name.startswith("docs/")])
+def test_the_python_blocks_of_the_documentation_run(document, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run_python(code_blocks((ROOT / document).read_text(encoding="utf-8")), document)
+
+
 def run_python(blocks, name):
     """Runs the Python blocks in one namespace; a traceback names the line of the document."""
     namespace = {}

@@ -1,18 +1,33 @@
 """Keras layers for attention, thin over `keras_attn.ops`."""
 
-from keras_attn.layers.blocks import DecoderBlock, EncoderBlock, Residual
+from keras_attn.layers.additive_attention import BahdanauAttention
+from keras_attn.layers.blocks import DecoderBlock, EncoderBlock
+from keras_attn.layers.differential_attention import DifferentialAttention
 from keras_attn.layers.embeddings import TokenEmbedding
 from keras_attn.layers.feed_forward import FeedForward
 from keras_attn.layers.multi_head_attention import MultiHeadAttention
+from keras_attn.layers.position_biases import AlibiBias, RelativePositionBias, RelativePositionKeys
 from keras_attn.layers.position_encodings import PositionEmbedding, SinusoidalPositionEncoding
+from keras_attn.layers.residual import Residual
+from keras_attn.layers.rotary_embedding import RotaryEmbedding
+from keras_attn.layers.talking_heads_attention import TalkingHeadsAttention
+from keras_attn.layers.window_attention import WindowAttention
 
 __all__ = [
+    "AlibiBias",
+    "BahdanauAttention",
     "DecoderBlock",
+    "DifferentialAttention",
     "EncoderBlock",
     "FeedForward",
     "MultiHeadAttention",
     "PositionEmbedding",
+    "RelativePositionBias",
+    "RelativePositionKeys",
     "Residual",
+    "RotaryEmbedding",
     "SinusoidalPositionEncoding",
+    "TalkingHeadsAttention",
     "TokenEmbedding",
+    "WindowAttention",
 ]

@@ -1,12 +1,13 @@
 import keras
 from keras import ops
 
+from keras_attn.layers.adaptation import QuantizableSubclass
 from keras_attn.layers.arguments import check_positive
 from keras_attn.ops import concrete_values, padding_mask
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
-class TokenEmbedding(keras.layers.ReversibleEmbedding):
+class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
     """Token ids to vectors scaled by sqrt(D), and back to logits with the same weights.
 
     `keras.layers.ReversibleEmbedding` with the Transformer's scaling and initial spread: weights are drawn with a
@@ -82,11 +83,30 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
         self._reverse_dtype = dtype
 
     def call(self, inputs, reverse=False):
-        if reverse:
-            return super().call(inputs, reverse=True)
-        _check_token_ids(inputs, self.vocabulary_size)
-        vectors = super().call(ops.clip(ops.cast(inputs, "int32"), 0, self.vocabulary_size - 1))
+        return super().call(inputs, reverse=True) if reverse else self._vectors(super().call, inputs)
+
+    def quantized_call(self, inputs, reverse=False):
+        if not reverse:
+            return self._vectors(super().quantized_call, inputs)
+        logits = super().quantized_call(inputs, reverse=True)
+        if self.tie_weights and self.lora_enabled:  # Keras adds the adapted part to the vectors alone
+            logits = logits + ops.cast(self._lora_logits(inputs), logits.dtype)
+        return logits
+
+    def _vectors(self, embed, token_ids):
+        _check_token_ids(token_ids, self.vocabulary_size)
+        vectors = embed(ops.clip(ops.cast(token_ids, "int32"), 0, self.vocabulary_size - 1))
         return vectors * ops.convert_to_tensor(self.hidden_dim**0.5, vectors.dtype) if self.scale else vectors
+
+    def _lora_logits(self, inputs):
+        inner = ops.matmul(inputs, ops.transpose(self.lora_embeddings_b))
+        return ops.matmul(inner, ops.transpose(self.lora_embeddings_a)) * (self.lora_alpha / self.lora_rank)
+
+    def quantized_build(self, embeddings_shape, mode, config=None):
+        super().quantized_build(embeddings_shape, mode, config)
+        if mode == "int4" and config is None:
+            # As `quantize("int4")` does: what was saved must give the same logits when it is built again.
+            self.inputs_quantizer = None
 
     def compute_output_spec(self, inputs, reverse=False):
         spec = super().compute_output_spec(inputs, reverse=reverse)

@@ -1,10 +1,11 @@
 import keras
 
+from keras_attn.layers.adaptation import Adaptable
 from keras_attn.layers.arguments import check_positive, copy_initializer
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
-class FeedForward(keras.layers.Layer):
+class FeedForward(Adaptable, keras.layers.Layer):
     """The position-wise feed-forward network: two projections with an activation between them.
 
     With `gated=True` the activation of one projection multiplies another (`activation="silu"` is SwiGLU, "gelu" is
@@ -33,6 +34,8 @@ class FeedForward(keras.layers.Layer):
     References: [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.3;
     [Shazeer, 2020](https://arxiv.org/abs/2002.05202).
     """
+
+    _LORA_TARGETS = ("intermediate", "output")
 
     def __init__(
         self,
@@ -76,11 +79,15 @@ class FeedForward(keras.layers.Layer):
             use_bias=self.use_bias,
             kernel_initializer=copy_initializer(self.kernel_initializer),
             bias_initializer=copy_initializer(self.bias_initializer),
-            dtype=self.dtype_policy,
+            dtype=self._policy_of(name),
             name=name,
         )
         layer.build(input_shape)
         return layer
+
+    def _parts(self):
+        gate = [self.gate_dense] if self.gated else []
+        return [self.intermediate_dense, *gate, self.output_dense]
 
     def compute_output_shape(self, input_shape):
         return input_shape

@@ -17,9 +17,9 @@ class HeadLayout:
     def __init__(self, rank, attention_axes=None):
         axes = range(1, rank - 1)
         attended = axes if attention_axes is None else [axis % rank for axis in attention_axes]
-        if not attended or not set(attended) <= set(axes):
+        if not attended or not set(attended) <= set(axes) or len(set(attended)) < len(attended):
             raise ValueError(
-                "`attention_axes` must name axes between the batch and the features. Received: "
+                "`attention_axes` must name axes between the batch and the features, each once. Received: "
                 f"attention_axes={attention_axes} for inputs of rank {rank}."
             )
         self.attended = tuple(attended)
@@ -39,7 +39,12 @@ class HeadLayout:
         return ops.transpose(x, (*order, len(self.lead) + 1, len(now) - 1))
 
     def padding(self, mask):
-        """(B, <axes>) -> (B, <lead>, T)."""
+        """(B, <axes>) or (<axes>) -> (B, <lead>, T) or (1, <lead>, T). Other ranks stay, to be refused."""
+        rank = 1 + len(self.lead) + len(self.attended)
+        if len(mask.shape) == rank - 1:
+            mask = ops.expand_dims(mask, 0)
+        if len(mask.shape) != rank:
+            return mask
         mask = ops.transpose(mask, (0, *self.lead, *self.attended))
         return self._flatten(mask, len(self.lead) + 1)
 

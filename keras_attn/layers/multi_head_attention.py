@@ -1,23 +1,38 @@
+import collections
+import operator
+from collections.abc import Iterable
+
 import keras
 from keras import ops
 
-from keras_attn.layers.arguments import check_positive, check_rate, copy_initializer
+from keras_attn.layers.adaptation import Adaptable, QuantizableSubclass
+from keras_attn.layers.arguments import check_positive, check_rate, choose, copy_initializer, with_layers
 from keras_attn.layers.head_layout import HeadLayout
+from keras_attn.layers.places import Places
+from keras_attn.layers.projection import Projection
+from keras_attn.layers.residual import NORMALIZATIONS
 from keras_attn.ops import (
+    MaskRule,
+    ScoreDropout,
     as_boolean_mask,
-    causal_mask,
     check_mask_shape,
     combine_masks,
     dot_product_attention,
     empty_cache,
+    fused_attention,
+    fused_attention_obstacle,
+    has_fused_kernel,
     implicit_mask,
-    sliding_window_mask,
+    memory_efficient_attention,
+    prefers_memory_efficient,
+    ring_positions,
     write_cache,
+    write_ring,
 )
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
-class MultiHeadAttention(keras.layers.Layer):
+class MultiHeadAttention(Adaptable, keras.layers.Layer):
     """Multi-head attention that takes what `keras.layers.MultiHeadAttention` takes, and keeps every mask.
 
     A drop-in superset of Keras' layer: the same constructor and call arguments in the same order, the same defaults
@@ -25,6 +40,9 @@ class MultiHeadAttention(keras.layers.Layer):
     stay there, so that every one of several cross-attention layers on one encoder output sees them; an explicit
     `query_mask` is obeyed; a query with no key to attend to answers 0 (before the output projection) whether scores
     are asked for or not; NaN in masked keys reaches nobody; a mask that cannot broadcast, or an additive one, raises.
+
+    Further variants are arguments and slots; they combine freely, but for the pairs that the documentation lists,
+    which raise. The logits of head n are `cap(q k / sqrt(H)) + bias`, where q and k may be normalised and rotated.
 
     Args:
         num_heads: Integer N, the number of attention heads.
@@ -36,14 +54,31 @@ class MultiHeadAttention(keras.layers.Layer):
         attention_axes: Integer or tuple, the axes of the inputs to attend over. Defaults to all but the batch and
             the features.
         sliding_window: Integer; keys more than `sliding_window - 1` positions away on either side are masked.
-        flash_attention: `None` or `False`. `True` demands a fused kernel and raises: none so far keeps what this
-            layer promises of masks and scores.
+        flash_attention: Boolean, whether the backend's fused kernel computes the attention. By default it does on
+            PyTorch, and on JAX with a GPU, wherever its answer is this layer's: no mask but the causal one of a
+            whole sequence, no bias, no scores. `True` raises where it cannot.
         kernel_initializer, bias_initializer: Initializers of the projections.
         kernel_regularizer, bias_regularizer, activity_regularizer: Regularizers of the projections.
         kernel_constraint, bias_constraint: Constraints of the projections.
         use_gate: Boolean, whether a sigmoid of a projection of `query` gates each head's output
             ([Qiu et al., 2025](https://arxiv.org/abs/2505.06708)).
         seed: Integer seed of the dropout.
+        num_key_value_heads: Integer K that divides N: so many heads of keys and values, each shared by N / K
+            successive query heads; 1 is multi-query attention
+            ([Ainslie et al., 2023](https://arxiv.org/abs/2305.13245)). Defaults to N.
+        rotary_embedding: `RotaryEmbedding` that turns queries and keys by their positions.
+        position_bias: `AlibiBias`, `RelativePositionBias` or `RelativePositionKeys`, added to the logits. One
+            instance may be given to several layers, which then share its weights.
+        query_key_norm: `"rms_norm"` or `"layer_norm"` of each head's queries and keys, before their rotation
+            ([Henry et al., 2020](https://arxiv.org/abs/2010.04245)). Defaults to none.
+        logit_soft_cap: Float c; products of queries and keys become c tanh(x / c)
+            ([Gemma Team, 2024](https://arxiv.org/abs/2408.00118), section 2).
+        use_sink_logits: Boolean, whether each head has a learned logit that takes its share of the softmax and has
+            no value ([Agarwal et al., 2025](https://arxiv.org/abs/2508.10925), section 2.2).
+        num_sink_tokens: Integer, the first positions of a sequence, seen in spite of `sliding_window`
+            ([Xiao et al., 2024](https://arxiv.org/abs/2309.17453)).
+        memory_efficient: Boolean, whether to attend block by block, holding no tensor of T x S numbers, forward or
+            backward. By default long sequences do, unless the scores are asked for.
 
     Call arguments:
         query: Float tensor (B, T, D).
@@ -57,19 +92,28 @@ class MultiHeadAttention(keras.layers.Layer):
         return_attention_scores: Boolean.
         training: Boolean, whether dropout is applied.
         use_causal_mask: Boolean, whether a query sees only keys at its own position and before.
-        cache: Pair of tensors (B, N, S, H) and (B, N, S, Hv), see `empty_cache` and `project_to_cache`. With
+        cache: Pair of tensors (B, K, S, H) and (B, K, S, Hv), see `empty_cache` and `project_to_cache`. With
             `cache_update_index`, the keys and values of this call are written to slots `cache_update_index` and
             on, and the queries attend to the whole cache at those positions. Without, the cache is attended to as
             it stands and `value` and `key` only pass their masks (cross-attention while decoding). Padding in a
-            growing cache belongs into `value_mask`, which alone keeps a NaN there from the queries.
+            growing cache belongs into `value_mask` or has negative `positions`, which keeps a NaN there from the
+            queries. A causal layer with a `sliding_window` takes a cache of fewer slots than it needs for the whole
+            sequence as a ring: the newest keys replace the oldest.
         cache_update_index: Integer scalar.
+        positions: Integers (T,) or (B, T), the positions of the queries. Defaults to 0, 1, 2, ..., with a cache from
+            `cache_update_index` on. With a cache they must be successive, and negative ones are padding.
+        key_positions: Integers (S,) or (B, S). Defaults to `positions`, with a growing cache counted on from them.
+        segment_ids: Integers (B, T): sequences packed into one row attend each to itself. 0 is padding.
+        key_segment_ids: Integers (B, S). Defaults to `segment_ids`.
+        prefix_mask: Boolean (B, S), True at keys that every query sees in spite of `use_causal_mask` (prefix LM).
 
     Returns:
         The output, float (B, T, D) or (B, T, *output_shape); then the attention scores (B, N, T, S) if
         `return_attention_scores`; then the new cache if `cache` was given.
 
     Raises:
-        ValueError: if an argument is out of range, a mask cannot broadcast or holds values other than 0 and 1.
+        ValueError: if an argument is out of range, arguments do not go together, a mask cannot broadcast or holds
+            values other than 0 and 1.
 
     Example:
 
@@ -106,6 +150,14 @@ class MultiHeadAttention(keras.layers.Layer):
         bias_constraint=None,
         use_gate=False,
         seed=None,
+        num_key_value_heads=None,
+        rotary_embedding=None,
+        position_bias=None,
+        query_key_norm=None,
+        logit_soft_cap=None,
+        use_sink_logits=False,
+        num_sink_tokens=0,
+        memory_efficient=None,
         **kwargs,
     ):
         check_positive("num_heads", num_heads)
@@ -113,10 +165,26 @@ class MultiHeadAttention(keras.layers.Layer):
         check_positive("value_dim", value_dim, optional=True)
         check_positive("sliding_window", sliding_window, optional=True)
         check_rate("dropout", dropout)
-        if flash_attention:
+        if flash_attention and keras.backend.backend() == "tensorflow":
             raise ValueError(
-                "`flash_attention` must be None or False: no fused kernel keeps this layer's promises on masks and "
-                f"scores. Received: flash_attention={flash_attention}."
+                "`flash_attention` must be None or False: TensorFlow has no fused kernel. "
+                f"Received: flash_attention={flash_attention}."
+            )
+        check_positive("num_key_value_heads", num_key_value_heads, optional=True)
+        if num_heads % (num_key_value_heads or num_heads):
+            raise ValueError(
+                "`num_heads` must be divisible by `num_key_value_heads`. "
+                f"Received: num_heads={num_heads}, num_key_value_heads={num_key_value_heads}."
+            )
+        if query_key_norm is not None:
+            choose("query_key_norm", query_key_norm, NORMALIZATIONS)
+        if logit_soft_cap is not None and not logit_soft_cap > 0:
+            raise ValueError(f"`logit_soft_cap` must be positive. Received: logit_soft_cap={logit_soft_cap}.")
+        check_positive("num_sink_tokens", num_sink_tokens or None, optional=True)
+        if num_sink_tokens and not sliding_window:
+            raise ValueError(
+                "`num_sink_tokens` needs a `sliding_window`, in spite of which those tokens are seen. "
+                f"Received: num_sink_tokens={num_sink_tokens}, sliding_window={sliding_window}."
             )
         super().__init__(**kwargs)
         self.supports_masking = True
@@ -126,8 +194,10 @@ class MultiHeadAttention(keras.layers.Layer):
         self.dropout = dropout
         self.use_bias = use_bias
         # `output_shape` as an attribute would hide the one Keras reads in `summary()`.
-        self._output_shape = _as_tuple(output_shape)
-        self.attention_axes = _as_tuple(attention_axes)
+        self._output_shape = _as_tuple("output_shape", output_shape)
+        self.attention_axes = _as_tuple("attention_axes", attention_axes)
+        for size in self._output_shape or ():
+            check_positive("output_shape", size)
         self.sliding_window = sliding_window
         self.flash_attention = flash_attention
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
@@ -140,20 +210,38 @@ class MultiHeadAttention(keras.layers.Layer):
         self.bias_constraint = keras.constraints.get(bias_constraint)
         self.use_gate = use_gate
         self.seed = seed
+        self.num_key_value_heads = num_key_value_heads or num_heads
+        self.rotary_embedding = rotary_embedding
+        self.position_bias = position_bias
+        self.query_key_norm = query_key_norm
+        self.logit_soft_cap = logit_soft_cap
+        self.use_sink_logits = use_sink_logits
+        self.num_sink_tokens = num_sink_tokens
+        self.memory_efficient = memory_efficient
+        self._seed_generator = keras.random.SeedGenerator(seed) if dropout else None
 
     def build(self, query_shape, value_shape, key_shape=None):
         key_shape = value_shape if key_shape is None else key_shape
         self._check_input_shapes(query_shape, value_shape, key_shape)
         self._layout = HeadLayout(len(query_shape), self.attention_axes)
-        self._query_dense = self._head_projection("query", query_shape, self.key_dim)
-        self._key_dense = self._head_projection("key", key_shape, self.key_dim)
+        num_key_heads, num_value_heads = self._num_key_heads, self.num_key_value_heads
+        self._query_dense = self._head_projection("query", query_shape, self._num_query_heads, self.key_dim)
+        self._key_dense = self._head_projection("key", key_shape, num_key_heads, self.key_dim)
         if self.use_gate:
             self._gate_dense = self._head_projection(
-                "gate", query_shape, self.value_dim, activation="sigmoid"
+                "gate", query_shape, self.num_heads, self.value_dim, activation="sigmoid"
             )
-        self._value_dense = self._head_projection("value", value_shape, self.value_dim)
+        self._value_dense = self._head_projection("value", value_shape, num_value_heads, self.value_dim)
         self._output_dense = self._output_projection(query_shape)
-        self._dropout_layer = keras.layers.Dropout(self.dropout, seed=self.seed, dtype=self.dtype_policy)
+        if self.query_key_norm:
+            self._query_norm, self._key_norm = self._head_norm("query_norm"), self._head_norm("key_norm")
+        for slot in (self.rotary_embedding, self.position_bias):
+            if slot is not None:
+                slot.build((query_shape[0], self._num_query_heads, None, self.key_dim))
+        if self.use_sink_logits:
+            self.sink_logits = self.add_weight(
+                name="sink_logits", shape=(self._num_query_heads,), initializer="zeros", autocast=False
+            )
 
     def call(
         self,
@@ -169,34 +257,50 @@ class MultiHeadAttention(keras.layers.Layer):
         use_causal_mask=False,
         cache=None,
         cache_update_index=None,
+        positions=None,
+        key_positions=None,
+        segment_ids=None,
+        key_segment_ids=None,
+        prefix_mask=None,
     ):
-        self._check_call(cache, use_causal_mask)
         key = value if key is None else key
-        query_mask = combine_masks(as_boolean_mask(query_mask, "query_mask"), implicit_mask(query))
-        key_mask = _key_mask(value, key, value_mask, key_mask)
-        query_heads = self._layout.heads_first(self._query_dense(query))
-        if cache is None:
-            heads = self._project_keys_and_values(key, value)
-        elif cache_update_index is None:
-            heads = cache
-        else:
-            heads = cache = write_cache(cache, *self._project_keys_and_values(key, value), cache_update_index)
-        output, scores = dot_product_attention(
+        uses_positions = self._uses_positions(use_causal_mask)
+        places = Places(positions, key_positions, cache_update_index, uses_positions)
+        over_keys = {
+            "key_positions": key_positions,
+            "prefix_mask": prefix_mask,
+            "value_mask": value_mask,
+            "key_mask": key_mask,
+            "attention_mask": attention_mask,
+            "segment_ids": segment_ids,
+        }
+        self._check_call(places, cache, use_causal_mask, over_keys)
+        query_heads = self._query_heads(query, places)
+        keys, new_cache = self._keys(key, value, places, cache, use_causal_mask)
+        masks = {
+            "query_mask": combine_masks(as_boolean_mask(query_mask, "query_mask"), implicit_mask(query)),
+            "key_mask": _key_mask(value, key, value_mask, key_mask),
+            "attention_mask": as_boolean_mask(attention_mask, "attention_mask"),
+            "prefix_mask": as_boolean_mask(prefix_mask, "prefix_mask"),
+            "segment_ids": segment_ids,
+            "key_segment_ids": segment_ids if key_segment_ids is None else key_segment_ids,
+        }
+        rule = self._mask_rule(query, query_heads, keys, places, use_causal_mask, **masks)
+        # `project_to_cache` leaves zeros at padded keys; a growing cache is guarded when it may hold padding.
+        grows = cache_update_index is not None
+        guarded = grows and (masks["key_mask"] is not None or positions is not None)
+        output, scores = self._attend(
             query_heads,
-            *heads,
-            mask=self._joint_mask(
-                query,
-                query_heads,
-                heads[0],
-                query_mask,
-                key_mask,
-                attention_mask,
-                use_causal_mask,
-                cache_update_index,
-            ),
+            keys.key,
+            keys.value,
+            mask=rule,
+            bias=self._bias(query_heads, keys, places),
+            scale=1.0,
+            soft_cap=self.logit_soft_cap,
+            sink_logits=self.sink_logits if self.use_sink_logits else None,
             dropout=self._score_dropout(training),
-            # `project_to_cache` leaves zeros at padded keys; a growing cache is guarded when it has padding.
-            masked_keys_are_finite=cache is not None and (cache_update_index is None or key_mask is None),
+            masked_keys_are_finite=cache is not None and not guarded,
+            return_attention_scores=return_attention_scores,
         )
         output = self._layout.heads_last(output, query)
         if self.use_gate:
@@ -205,21 +309,22 @@ class MultiHeadAttention(keras.layers.Layer):
         if return_attention_scores:
             results.append(self._layout.scores(scores, query, value))
         if cache is not None:
-            results.append(cache)
+            results.append(new_cache)
         return results[0] if len(results) == 1 else tuple(results)
 
-    def project_to_cache(self, value, key=None, value_mask=None, key_mask=None):
+    def project_to_cache(self, value, key=None, value_mask=None, key_mask=None, key_positions=None):
         """The keys and values of `value` (B, S, D) as a cache that later calls attend to, computed once.
 
         Args:
-            value, key: As in the call.
+            value, key, key_positions: As in the call.
             value_mask, key_mask: As in the call, and to be passed to the later calls too. Masked keys become 0.
 
         Returns:
-            A pair of tensors (B, N, S, H) and (B, N, S, Hv).
+            A pair of tensors (B, K, S, H) and (B, K, S, Hv).
         """
         key = value if key is None else key
-        heads = self._project_keys_and_values(key, value)
+        places = Places(None, key_positions, None, used=self.rotary_embedding is not None)
+        heads = self._key_value_heads(key, value, places)
         mask = _key_mask(value, key, value_mask, key_mask)
         if mask is None:
             return heads
@@ -228,66 +333,229 @@ class MultiHeadAttention(keras.layers.Layer):
         return tuple(ops.where(attended, x, ops.zeros((), dtype=x.dtype)) for x in heads)
 
     def empty_cache(self, batch_size, length):
-        """A cache of `length` empty slots for self-attention: zeros (B, N, length, H) and (B, N, length, Hv)."""
+        """A cache for self-attention over up to `length` positions: zeros (B, K, C, H) and (B, K, C, Hv).
+
+        C is `length`, or, where a sliding window needs fewer slots than that, the slots it needs: a ring for causal
+        calls.
+        """
+        if self.sliding_window:
+            length = min(length, self._ring_slots())
         return empty_cache(
-            batch_size, self.num_heads, length, self.key_dim, self.value_dim, dtype=self.compute_dtype
+            batch_size,
+            self._num_key_heads,
+            length,
+            self.key_dim,
+            self.value_dim,
+            dtype=self.compute_dtype,
+            num_value_heads=self.num_key_value_heads,
         )
 
-    def _project_keys_and_values(self, key, value):
-        return self._layout.heads_first(self._key_dense(key)), self._layout.heads_first(
-            self._value_dense(value)
+    # What variants with other heads or another formula replace.
+
+    @property
+    def _num_query_heads(self):
+        return self.num_heads
+
+    @property
+    def _num_key_heads(self):
+        return self.num_key_value_heads
+
+    def _attend(self, query, key, value, return_attention_scores, **arguments):
+        """The formula: heads first in and out, and the attention scores, or None where nobody asks for them."""
+        if self._is_fused(query, key, value, return_attention_scores, arguments):
+            is_causal = arguments["mask"].causal
+            return fused_attention(query, key, value, is_causal, arguments["scale"]), None
+        if self._in_blocks(query, key, arguments["mask"], return_attention_scores):
+            return memory_efficient_attention(query, key, value, **arguments), None
+        return dot_product_attention(query, key, value, **arguments)
+
+    def _is_fused(self, query, key, value, return_attention_scores, arguments):
+        if not (has_fused_kernel() if self.flash_attention is None else self.flash_attention):
+            return False
+        of_interest = {
+            name: x for name, x in arguments.items() if name not in ("scale", "masked_keys_are_finite")
+        }
+        obstacle = fused_attention_obstacle(query, key, value, **of_interest)
+        obstacle = "`return_attention_scores`" if return_attention_scores else obstacle
+        if self.flash_attention and obstacle:
+            raise ValueError(
+                f"`flash_attention=True` cannot be had with {obstacle}: no fused kernel gives this layer's answer "
+                "then. Leave it at None."
+            )
+        return obstacle is None
+
+    def _in_blocks(self, query, key, rule, return_attention_scores):
+        if self.memory_efficient and return_attention_scores:
+            raise ValueError(
+                "`return_attention_scores` needs all T x S scores, which `memory_efficient=True` forbids. "
+                "Leave `memory_efficient` at None: calls that ask for scores then do without it."
+            )
+        if return_attention_scores or self.memory_efficient is False:
+            return False
+        return self.memory_efficient or prefers_memory_efficient(query, key, rule)
+
+    # Queries, keys and values.
+
+    def _query_heads(self, query, places):
+        heads = self._layout.heads_first(self._query_dense(query))
+        if self.query_key_norm:
+            heads = self._query_norm(heads)
+        heads = self._rotated(heads, places.of_queries(ops.shape(heads)[-2]))
+        return heads * ops.convert_to_tensor(self.key_dim**-0.5, heads.dtype)
+
+    def _key_value_heads(self, key, value, places):
+        key_heads = self._layout.heads_first(self._key_dense(key))
+        if self.query_key_norm:
+            key_heads = self._key_norm(key_heads)
+        key_heads = self._rotated(key_heads, places.of_new_keys(ops.shape(key_heads)[-2]))
+        return key_heads, self._layout.heads_first(self._value_dense(value))
+
+    def _rotated(self, heads, positions):
+        if self.rotary_embedding is None:
+            return heads
+        # Past `__call__`, which would cast to the dtype policy of the slot rather than keep that of this layer.
+        return self.rotary_embedding.call(heads, positions=positions)
+
+    def _keys(self, key, value, places, cache, use_causal_mask):
+        """What is attended to, as `Keys`, and the new cache."""
+        if cache is not None and places.index is None:
+            return Keys(*cache, places.of_slots(ops.shape(cache[0])[-2])), cache
+        new = self._key_value_heads(key, value, places)
+        new_positions = places.of_new_keys(ops.shape(new[0])[-2])
+        if cache is None:
+            return Keys(*new, new_positions), None
+        if self._is_ring(cache, use_causal_mask):
+            return self._keys_of_ring(cache, new, new_positions)
+        cache = write_cache(cache, *new, places.index)
+        positions = places.of_slots(ops.shape(cache[0])[-2])
+        # Slots before the first position are padding.
+        mask = None if places.positions is None or positions is None else positions >= 0
+        return Keys(*cache, positions, mask), cache
+
+    def _keys_of_ring(self, ring, new, positions):
+        """The ring as it was, and the new keys: some of what these replace is still seen by the first of them."""
+        stored = ring_positions(ring[0].shape[-2], self.num_sink_tokens, positions[..., :1] - 1)
+        heads = [ops.concatenate(pair, axis=-2) for pair in zip(ring, new)]
+        positions_seen = ops.concatenate([stored, positions], axis=-1)
+        ring = write_ring(ring, *new, positions, self.num_sink_tokens)
+        return Keys(*heads, positions_seen, positions_seen >= 0), ring
+
+    def _is_ring(self, cache, use_causal_mask):
+        slots = cache[0].shape[-2]
+        return bool(
+            self.sliding_window and use_causal_mask and slots is not None and slots <= self._ring_slots()
         )
 
-    def _score_dropout(self, training):
-        if not self.dropout:
-            return None
-        return lambda scores: self._dropout_layer(scores, training=training)
+    def _ring_slots(self):
+        return self.sliding_window + self.num_sink_tokens
 
-    def _joint_mask(
+    # Masks, biases and dropout.
+
+    def _uses_positions(self, use_causal_mask):
+        slots = self.rotary_embedding is not None or self.position_bias is not None
+        return slots or bool(use_causal_mask or self.sliding_window)
+
+    def _mask_rule(
         self,
         query,
         query_heads,
-        key_heads,
+        keys,
+        places,
+        use_causal_mask,
         query_mask,
         key_mask,
         attention_mask,
-        use_causal_mask,
-        cache_update_index,
+        prefix_mask,
+        segment_ids,
+        key_segment_ids,
     ):
-        """Every mask that holds, as one that broadcasts to (B, <lead>, N, T, S), or None."""
-        shape = (*query_heads.shape[:-1], key_heads.shape[-2])
-        masks = []
+        """Every mask that holds, for heads (B, <lead>, N, T, H)."""
+        shape = (*query_heads.shape[:-1], keys.key.shape[-2])
+        key_shape = (*shape[:-3], shape[-1])
+
+        def of_queries(x, name):
+            check_mask_shape(x, query.shape[:-1], name, exact_axes=len(query.shape) - 2)
+            return self._layout.padding(x)
+
+        def of_keys(x, name):
+            x = self._layout.padding(x)
+            check_mask_shape(x, key_shape, name, exact_axes=1)
+            return x
+
         if query_mask is not None:
-            check_mask_shape(query_mask, query.shape[:-1], "query_mask", exact_axes=1)
-            masks.append(self._layout.padding(query_mask)[..., None, :, None])
+            query_mask = of_queries(query_mask, "query_mask")
         if key_mask is not None:
-            key_mask = self._layout.padding(key_mask)
-            check_mask_shape(key_mask, (*shape[:-3], shape[-1]), "value_mask", exact_axes=1)
-            masks.append(key_mask[..., None, None, :])
+            key_mask = of_keys(key_mask, "value_mask")
+        if prefix_mask is not None:
+            prefix_mask = of_keys(prefix_mask, "prefix_mask")
+        if segment_ids is None and key_segment_ids is not None:
+            raise ValueError(
+                "`key_segment_ids` says which `segment_ids` see a key, so those must be given too."
+            )
+        if segment_ids is not None:
+            segment_ids = of_queries(ops.convert_to_tensor(segment_ids), "segment_ids")
+            key_segment_ids = of_keys(ops.convert_to_tensor(key_segment_ids), "key_segment_ids")
+            query_mask = combine_masks(query_mask, segment_ids != 0)
+            key_mask = combine_masks(key_mask, key_segment_ids != 0)
+        pairs = None
         if attention_mask is not None:
-            attention_mask = as_boolean_mask(attention_mask, "attention_mask")
             pairs = self._layout.pairs(attention_mask, len(shape))
             check_mask_shape(pairs, shape, "attention_mask", received=attention_mask.shape)
-            masks.append(pairs)
-        if use_causal_mask or self.sliding_window:
-            first = 0 if cache_update_index is None else ops.cast(cache_update_index, "int32")
-            query_positions = ops.arange(ops.shape(query_heads)[-2], dtype="int32") + first
-            key_positions = ops.arange(ops.shape(key_heads)[-2], dtype="int32")
-            if use_causal_mask:
-                masks.append(causal_mask(query_positions, key_positions))
-            if self.sliding_window:
-                masks.append(sliding_window_mask(query_positions, key_positions, self.sliding_window))
-        return combine_masks(*masks)
+        return MaskRule(
+            query_positions=places.of_queries(ops.shape(query_heads)[-2]),
+            key_positions=keys.positions,
+            causal=use_causal_mask,
+            prefix_mask=prefix_mask,
+            sliding_window=self.sliding_window,
+            num_sink_tokens=self.num_sink_tokens,
+            query_segment_ids=segment_ids,
+            key_segment_ids=key_segment_ids,
+            query_mask=query_mask,
+            key_mask=combine_masks(key_mask, keys.mask),
+            pairs=pairs,
+            offset=places.offset if keys.mask is None else None,
+        )
 
-    def _check_call(self, cache, use_causal_mask):
-        several = len(self._layout.attended) > 1
-        if cache is not None and (several or self._layout.lead):
+    def _bias(self, query_heads, keys, places):
+        if self.position_bias is None:
+            return None
+        query_positions = places.of_queries(ops.shape(query_heads)[-2])
+        return self.position_bias.pair_bias(query_heads, query_positions, keys.positions)
+
+    def _score_dropout(self, training):
+        if not self.dropout or not training:
+            return None
+        return ScoreDropout(self.dropout, self._seed_generator.next())
+
+    def _check_call(self, places, cache, use_causal_mask, over_keys):
+        several, lead = len(self._layout.attended) > 1, bool(self._layout.lead)
+        if cache is not None and (several or lead):
             raise ValueError("`cache` needs inputs of shape (B, T, D), with one axis to attend over.")
-        if several and (use_causal_mask or self.sliding_window):
+        if several and places.used:
             raise ValueError(
-                "`use_causal_mask` and `sliding_window` need one axis to attend over. "
-                f"Received: attention_axes={self._layout.attended}."
+                "`use_causal_mask`, `sliding_window`, `rotary_embedding` and `position_bias` need one axis to attend "
+                f"over. Received: attention_axes={self._layout.attended}."
             )
+        for name, given in (("positions", places.positions), ("key_positions", places.key_positions)):
+            if lead and given is not None and len(given.shape) > 1:
+                raise ValueError(
+                    f"`{name}` must have one axis for inputs that are not of shape (B, T, D). "
+                    f"Received: {name} of shape {tuple(given.shape)}."
+                )
+        if over_keys["prefix_mask"] is not None and not use_causal_mask:
+            raise ValueError(
+                "`prefix_mask` says what is seen in spite of `use_causal_mask`, which must be True."
+            )
+        if self._depends_on_length() and (cache is not None or places.key_positions is not None):
+            raise ValueError(
+                'A `rotary_embedding` with "dynamic_ntk" scaling rotates all of a sequence by its length, so it takes '
+                'no `cache` and no `key_positions` of their own. Take "yarn" or "linear" scaling instead.'
+            )
+        if cache is not None and places.index is not None and self._is_ring(cache, use_causal_mask):
+            _check_ring(over_keys)
+
+    def _depends_on_length(self):
+        return self.rotary_embedding is not None and self.rotary_embedding.depends_on_length
 
     def _check_input_shapes(self, query_shape, value_shape, key_shape):
         if tuple(value_shape[1:-1]) != tuple(key_shape[1:-1]):
@@ -301,17 +569,22 @@ class MultiHeadAttention(keras.layers.Layer):
                 f"Received: query_shape={tuple(query_shape)}, value_shape={tuple(value_shape)}."
             )
 
-    def _head_projection(self, name, input_shape, size, activation=None):
+    def _head_projection(self, name, input_shape, num_heads, size, activation=None):
         """D -> (N, size) on the last axis: a kernel (D, N, size) and a bias (N, size)."""
         axes = _LETTERS[: len(input_shape) - 1]
         return self._projection(
             name,
             f"{axes}x,xyz->{axes}yz",
             input_shape,
-            output_shape=(*input_shape[1:-1], self.num_heads, size),
+            output_shape=(*input_shape[1:-1], num_heads, size),
             bias_axes="yz",
             activation=activation,
         )
+
+    def _head_norm(self, name):
+        layer = NORMALIZATIONS[self.query_key_norm](dtype=self.dtype_policy, name=name)
+        layer.build((None, None, None, self.key_dim))
+        return layer
 
     def _output_projection(self, query_shape):
         """(N, Hv) -> the output's trailing shape: a kernel (N, Hv, *trailing) and a bias of the trailing shape."""
@@ -329,7 +602,7 @@ class MultiHeadAttention(keras.layers.Layer):
         )
 
     def _projection(self, name, equation, input_shape, output_shape, bias_axes, activation=None):
-        layer = keras.layers.EinsumDense(
+        layer = _QuantizableProjection(
             equation,
             output_shape=output_shape,
             activation=activation,
@@ -342,7 +615,7 @@ class MultiHeadAttention(keras.layers.Layer):
             activity_regularizer=self._activity_regularizer,
             kernel_constraint=self.kernel_constraint,
             bias_constraint=self.bias_constraint,
-            dtype=self.dtype_policy,
+            dtype=self._policy_of(name),
             name=name,
         )
         layer.supports_masking = (
@@ -351,37 +624,16 @@ class MultiHeadAttention(keras.layers.Layer):
         layer.build(input_shape)
         return layer
 
+    def _parts(self):
+        gate = [self._gate_dense] if self.use_gate else []
+        return [self._query_dense, self._key_dense, *gate, self._value_dense, self._output_dense]
+
     def compute_output_shape(self, query_shape, value_shape, key_shape=None):
         return (*query_shape[:-1], *(self._output_shape or query_shape[-1:]))
 
-    def compute_output_spec(
-        self,
-        query,
-        value,
-        key=None,
-        query_mask=None,
-        value_mask=None,
-        key_mask=None,
-        attention_mask=None,
-        return_attention_scores=False,
-        training=None,
-        use_causal_mask=False,
-        cache=None,
-        cache_update_index=None,
-    ):
-        shape = self.compute_output_shape(query.shape, None)
-        results = [keras.KerasTensor(shape, dtype=self.compute_dtype)]
-        if return_attention_scores:
-            layout = HeadLayout(len(query.shape), self.attention_axes)
-            lead = [query.shape[axis] for axis in (0, *layout.lead)]
-            targets = [query.shape[axis] for axis in layout.attended]
-            keys = [value.shape[axis] for axis in layout.attended] if cache is None else [cache[0].shape[-2]]
-            results.append(
-                keras.KerasTensor((*lead, self.num_heads, *targets, *keys), dtype=self.compute_dtype)
-            )
-        if cache is not None:
-            results.append(tuple(keras.KerasTensor(x.shape, dtype=x.dtype) for x in cache))
-        return results[0] if len(results) == 1 else tuple(results)
+    def compute_output_spec(self, *args, **kwargs):
+        # By tracing the call: the scores and the cache are outputs too, which no output shape tells of.
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     def get_config(self):
         return {
@@ -404,7 +656,20 @@ class MultiHeadAttention(keras.layers.Layer):
             "bias_constraint": keras.constraints.serialize(self.bias_constraint),
             "use_gate": self.use_gate,
             "seed": self.seed,
+            "num_key_value_heads": self.num_key_value_heads,
+            "rotary_embedding": self.rotary_embedding,
+            "position_bias": self.position_bias,
+            "query_key_norm": self.query_key_norm,
+            "logit_soft_cap": self.logit_soft_cap,
+            "use_sink_logits": self.use_sink_logits,
+            "num_sink_tokens": self.num_sink_tokens,
+            "memory_efficient": self.memory_efficient,
         }
+
+    @classmethod
+    def from_config(cls, config):
+        """The layer that a config describes, with layers of its own in its slots."""
+        return cls(**with_layers(config, "rotary_embedding", "position_bias"))
 
     @property
     def query_dense(self):
@@ -424,7 +689,27 @@ class MultiHeadAttention(keras.layers.Layer):
         return self._output_dense
 
 
+@keras.saving.register_keras_serializable(package="keras_attn")
+class _QuantizableProjection(QuantizableSubclass, Projection):
+    """A projection that `model.quantize` does not pass by."""
+
+
 _LETTERS = "abcdefghijklmnopqrstuvw"
+
+
+Keys = collections.namedtuple("Keys", ["key", "value", "positions", "mask"], defaults=[None])
+Keys.__doc__ = (
+    """What a call attends to: heads (B, K, S, H) and (B, K, S, Hv), their positions, where they are real."""
+)
+
+
+def _check_ring(over_keys):
+    for name, given in over_keys.items():
+        if given is not None:
+            raise ValueError(
+                f"A cache of fewer slots than positions takes no `{name}`: its slots hold other keys at every call. "
+                "Padding there has negative `positions`. Or make a longer cache with `keras_attn.ops.empty_cache`."
+            )
 
 
 def _key_mask(value, key, value_mask, key_mask):
@@ -438,5 +723,12 @@ def _distinct(masks):
     return list({id(mask): mask for mask in masks}.values())
 
 
-def _as_tuple(value):
-    return value if value is None else (value,) if isinstance(value, int) else tuple(value)
+def _as_tuple(name, value):
+    """An integer, or several, as a tuple. None stays."""
+    if value is None:
+        return None
+    try:
+        return tuple(map(operator.index, value if isinstance(value, Iterable) else (value,)))
+    except TypeError:
+        message = f"`{name}` must be an integer or a tuple of integers. Received: {name}={value!r}."
+        raise ValueError(message) from None

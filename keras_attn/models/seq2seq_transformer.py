@@ -11,9 +11,10 @@ from keras_attn.layers import (
     SinusoidalPositionEncoding,
     TokenEmbedding,
 )
+from keras_attn.layers.adaptation import Adaptable
 from keras_attn.layers.arguments import check_positive, choose
-from keras_attn.layers.blocks import NORMALIZATIONS
-from keras_attn.ops import padding_mask
+from keras_attn.layers.residual import NORMALIZATIONS
+from keras_attn.ops import padding_mask, segment_positions
 
 # base and big: Vaswani et al. 2017, Table 3. tiny: Wu et al. 2021 (arXiv:2105.14462), Transformer-Tiny.
 PRESETS = {
@@ -43,8 +44,12 @@ encoder_padding_mask: boolean (B, S).
 """
 
 
+_SIDES = ("encoder", "decoder")
+_PACKING_NAMES = [f"{side}_{what}" for side in _SIDES for what in ("positions", "segment_ids")]
+
+
 @keras.saving.register_keras_serializable(package="keras_attn")
-class Seq2SeqTransformer(keras.Model):
+class Seq2SeqTransformer(Adaptable, keras.Model):
     """The full encoder-decoder Transformer: token ids of two sequences in, logits of the next tokens out.
 
     Padding masks are derived from `pad_token_id` here, at the boundary, and passed explicitly to every block. The
@@ -71,7 +76,10 @@ class Seq2SeqTransformer(keras.Model):
 
     Call arguments:
         inputs: Dict of integers `encoder_token_ids` (B, S) and `decoder_token_ids` (B, T), the latter beginning
-            with START.
+            with START. Rows may hold several sequences, packed: `encoder_segment_ids` (B, S) and
+            `decoder_segment_ids` (B, T) then number them, equal on both sides for what belongs together, 0 at
+            padding. `encoder_positions` (B, S) and `decoder_positions` (B, T) replace 0, 1, 2, ..., which start
+            again with every segment; with padding on the left, a row's first token is 0.
         training: Boolean.
 
     Returns:
@@ -157,18 +165,22 @@ class Seq2SeqTransformer(keras.Model):
 
     def _make_embeddings(self):
         shared = self.target_vocabulary_size is None
+        target_name = "token_embedding" if shared else "target_embedding"
         self.target_embedding = TokenEmbedding(
             self.vocabulary_size if shared else self.target_vocabulary_size,
             self.hidden_dim,
             tie_weights=self.tie_output,
-            dtype=self.dtype_policy,
-            name="token_embedding" if shared else "target_embedding",
+            dtype=self._policy_of(target_name),
+            name=target_name,
         )
         self.source_embedding = (
             self.target_embedding
             if shared
             else TokenEmbedding(
-                self.vocabulary_size, self.hidden_dim, dtype=self.dtype_policy, name="source_embedding"
+                self.vocabulary_size,
+                self.hidden_dim,
+                dtype=self._policy_of("source_embedding"),
+                name="source_embedding",
             )
         )
         make = {
@@ -231,16 +243,28 @@ class Seq2SeqTransformer(keras.Model):
     def call(self, inputs, training=None):
         encoder_token_ids, decoder_token_ids = self._token_ids(inputs)
         encoder_padding_mask = padding_mask(encoder_token_ids, self.pad_token_id)
-        encoder_sequence = self.encode(encoder_token_ids, training=training)
-        return self.decode(decoder_token_ids, encoder_sequence, encoder_padding_mask, training=training)
+        packing = {name: _packing(inputs, name) for name in _PACKING_NAMES}
+        encoder_sequence = self.encode(
+            encoder_token_ids, training, packing["encoder_positions"], packing["encoder_segment_ids"]
+        )
+        return self.decode(
+            decoder_token_ids, encoder_sequence, encoder_padding_mask, training=training, **packing
+        )
 
-    def encode(self, encoder_token_ids, training=None):
-        """Token ids (B, S) -> the encoder's output, float (B, S, D)."""
+    def encode(self, encoder_token_ids, training=None, positions=None, segment_ids=None):
+        """Token ids (B, S), with positions and segments of that shape if given -> encoder output, float (B, S, D)."""
         encoder_padding_mask = padding_mask(encoder_token_ids, self.pad_token_id)
         x = self.source_embedding(encoder_token_ids)
-        x = self._embedding_dropout(x + self.encoder_position_encoding(x), training=training)
+        x = x + self.encoder_position_encoding(x, positions=positions)
+        x = self._embedding_dropout(x, training=training)
         for block in self.encoder_blocks:
-            x = block(x, padding_mask=encoder_padding_mask, training=training)
+            x = block(
+                x,
+                padding_mask=encoder_padding_mask,
+                training=training,
+                positions=positions,
+                segment_ids=segment_ids,
+            )
         return x if self.encoder_norm is None else self.encoder_norm(x)
 
     def decode(
@@ -250,24 +274,35 @@ class Seq2SeqTransformer(keras.Model):
         encoder_padding_mask,
         training=None,
         return_attention_scores=False,
+        decoder_positions=None,
+        decoder_segment_ids=None,
+        encoder_positions=None,
+        encoder_segment_ids=None,
     ):
         """Logits, float32 (B, T, V), of the token after each of `decoder_token_ids` (B, T).
 
-        With `return_attention_scores`, also the cross-attention scores of each layer, a list of (B, N, T, S).
+        Positions and segment ids are those of the call. With `return_attention_scores`, also the cross-attention
+        scores of each layer, a list of (B, N, T, S).
         """
         decoder_padding_mask = padding_mask(decoder_token_ids, self.pad_token_id)
-        x = self._embed_target(decoder_token_ids, training=training)
+        x = self._embed_target(decoder_token_ids, positions=decoder_positions, training=training)
         scores = []
         for block in self.decoder_blocks:
-            x, _, cross_attention_scores = block(
+            x = block(
                 x,
                 encoder_sequence,
                 decoder_padding_mask=decoder_padding_mask,
                 encoder_padding_mask=encoder_padding_mask,
                 training=training,
-                return_attention_scores=True,
+                return_attention_scores=return_attention_scores,
+                decoder_positions=decoder_positions,
+                decoder_segment_ids=decoder_segment_ids,
+                encoder_positions=encoder_positions,
+                encoder_segment_ids=encoder_segment_ids,
             )
-            scores.append(cross_attention_scores)
+            if return_attention_scores:
+                x, _, cross_attention_scores = x
+                scores.append(cross_attention_scores)
         logits = self._logits(x)
         return (logits, scores) if return_attention_scores else logits
 
@@ -393,11 +428,23 @@ class Seq2SeqTransformer(keras.Model):
         x = x if self.decoder_norm is None else self.decoder_norm(x)
         return ops.cast(self.target_embedding(x, reverse=True), "float32")
 
+    def _parts(self):
+        shared = self.source_embedding is self.target_embedding
+        embeddings = [self.target_embedding] if shared else [self.source_embedding, self.target_embedding]
+        return [*embeddings, *self.encoder_blocks, *self.decoder_blocks]
+
     def _token_ids(self, inputs):
-        names = {"encoder_token_ids", "decoder_token_ids"}
-        if not isinstance(inputs, dict) or set(inputs) != names:
+        names = {f"{side}_token_ids" for side in _SIDES}
+        if not isinstance(inputs, dict) or not names <= set(inputs) <= names | set(_PACKING_NAMES):
             received = sorted(inputs) if isinstance(inputs, dict) else type(inputs).__name__
-            raise ValueError(f"`inputs` must be a dict of {sorted(names)}. Received: {received}.")
+            raise ValueError(
+                f"`inputs` must be a dict of {sorted(names)}, and may have {_PACKING_NAMES}. Received: {received}."
+            )
+        if len({"encoder_segment_ids", "decoder_segment_ids"} & set(inputs)) == 1:
+            raise ValueError(
+                "`encoder_segment_ids` and `decoder_segment_ids` must be given together: they tell what of the two "
+                f"sides belongs together. Received: {sorted(inputs)}."
+            )
         return inputs["encoder_token_ids"], inputs["decoder_token_ids"]
 
     def get_config(self):
@@ -422,3 +469,11 @@ class Seq2SeqTransformer(keras.Model):
             "max_sequence_length": self.max_sequence_length,
             "pad_token_id": self.pad_token_id,
         }
+
+
+def _packing(inputs, name):
+    """The positions or segment ids in `inputs`, or None; positions start again with every segment."""
+    segment_ids = inputs.get(name.replace("positions", "segment_ids"))
+    if name in inputs or segment_ids is None:
+        return inputs.get(name)
+    return segment_positions(ops.cast(segment_ids, "int32"))

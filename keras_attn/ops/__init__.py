@@ -1,32 +1,96 @@
 """Pure functions of tensors: the formulas of the library, in `keras.ops`."""
 
-from keras_attn.ops.attention import at_least_float32, dot_product_attention
+from keras_attn.ops.additive import additive_attention
+from keras_attn.ops.attention import (
+    dot_product_attention,
+    fused_attention,
+    fused_attention_obstacle,
+    has_fused_kernel,
+    keep,
+    memory_efficient_attention,
+    prefers_memory_efficient,
+    talking_heads_attention,
+)
+from keras_attn.ops.biases import (
+    DenseBias,
+    PairBias,
+    SlopeBias,
+    TableBias,
+    alibi_slopes,
+    relative_position_bucket,
+)
+from keras_attn.ops.deep_norm import DeepNormScales, deep_norm_scales
+from keras_attn.ops.dropout import ScoreDropout
+from keras_attn.ops.dtypes import at_least_float32
 from keras_attn.ops.eager import concrete_values
-from keras_attn.ops.kv_cache import empty_cache, extend_cache, write_cache
+from keras_attn.ops.kv_cache import (
+    empty_cache,
+    extend_cache,
+    ring_positions,
+    write_cache,
+    write_ring,
+)
 from keras_attn.ops.masks import (
+    MaskRule,
     as_boolean_mask,
     causal_mask,
     check_mask_shape,
     combine_masks,
     implicit_mask,
     padding_mask,
+    segment_mask,
     sliding_window_mask,
 )
-from keras_attn.ops.positions import sinusoidal_encoding
+from keras_attn.ops.positions import segment_positions, sinusoidal_encoding
+from keras_attn.ops.rotary import apply_rotary, rotary_frequencies
+from keras_attn.ops.windows import (
+    partition_windows,
+    reverse_windows,
+    window_mask,
+    window_position_bias,
+)
 
 __all__ = [
+    "DeepNormScales",
+    "DenseBias",
+    "MaskRule",
+    "PairBias",
+    "ScoreDropout",
+    "SlopeBias",
+    "TableBias",
+    "additive_attention",
+    "alibi_slopes",
+    "apply_rotary",
     "as_boolean_mask",
     "at_least_float32",
     "causal_mask",
     "check_mask_shape",
     "combine_masks",
     "concrete_values",
+    "deep_norm_scales",
     "dot_product_attention",
     "empty_cache",
     "extend_cache",
+    "fused_attention",
+    "fused_attention_obstacle",
+    "has_fused_kernel",
     "implicit_mask",
+    "keep",
+    "memory_efficient_attention",
     "padding_mask",
+    "partition_windows",
+    "prefers_memory_efficient",
+    "relative_position_bucket",
+    "reverse_windows",
+    "ring_positions",
+    "rotary_frequencies",
+    "segment_mask",
+    "segment_positions",
     "sinusoidal_encoding",
     "sliding_window_mask",
+    "talking_heads_attention",
+    "window_mask",
+    "window_position_bias",
     "write_cache",
+    "write_ring",
 ]

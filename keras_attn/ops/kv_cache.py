@@ -8,8 +8,10 @@ TensorFlow, so a served graph runs where XLA is off.
 from keras import ops
 
 
-def empty_cache(batch_size, num_heads, length, key_dim, value_dim=None, dtype="float32"):
-    """A cache of `length` slots of zeros.
+def empty_cache(
+    batch_size, num_heads, length, key_dim, value_dim=None, dtype="float32", num_value_heads=None
+):
+    """A cache of `length` slots of zeros; `value_dim` and `num_value_heads` are those of the keys unless given.
 
     Example:
 
@@ -17,10 +19,9 @@ def empty_cache(batch_size, num_heads, length, key_dim, value_dim=None, dtype="f
     key_cache, value_cache = empty_cache(batch_size=2, num_heads=4, length=32, key_dim=16)  # (2, 4, 32, 16) each
     ```
     """
-    value_dim = key_dim if value_dim is None else value_dim
-    return tuple(
-        ops.zeros((batch_size, num_heads, length, size), dtype=dtype) for size in (key_dim, value_dim)
-    )
+    key_shape = (batch_size, num_heads, length, key_dim)
+    value_shape = (batch_size, num_value_heads or num_heads, length, value_dim or key_dim)
+    return ops.zeros(key_shape, dtype=dtype), ops.zeros(value_shape, dtype=dtype)
 
 
 def write_cache(cache, key, value, index):
@@ -63,3 +64,69 @@ def extend_cache(cache, length):
     ```
     """
     return tuple(ops.pad(x, [(0, 0), (0, 0), (0, length - x.shape[-2]), (0, 0)]) for x in cache)
+
+
+def ring_positions(num_slots, num_sink_tokens, last_positions):
+    """Which position stands in each slot of a ring, once all positions up to the last were written.
+
+    A ring keeps the first `num_sink_tokens` positions in slots of their own; position p of the others goes to slot
+    `num_sink_tokens + (p - num_sink_tokens) mod (num_slots - num_sink_tokens)`, where it replaces an older one. While
+    positions are less than `num_slots`, slots are positions.
+
+    Args:
+        num_slots: Integer C.
+        num_sink_tokens: Integer.
+        last_positions: Integers (..., 1), the last position written; negative where none was.
+
+    Returns:
+        Integers (..., C), negative in slots that hold nothing.
+
+    Example:
+
+    ```python
+    ring_positions(num_slots=5, num_sink_tokens=2, last_positions=keras.ops.convert_to_tensor([6]))  # [0, 1, 5, 6, 4]
+    ```
+    """
+    slots = ops.arange(num_slots, dtype="int32")
+    period = max(num_slots - num_sink_tokens, 1)
+    latest = last_positions - ops.mod(last_positions - slots, period)
+    positions = ops.where(slots < num_sink_tokens, slots, latest)
+    first = ops.minimum(slots, num_sink_tokens)
+    return ops.where(ops.logical_and(positions >= first, positions <= last_positions), positions, -1)
+
+
+def write_ring(cache, key, value, positions, num_sink_tokens=0):
+    """The ring with the keys and values of T successive positions written over the oldest.
+
+    Args:
+        cache: Pair of (B, K, C, H) and (B, K, C, Hv).
+        key: Tensor (B, K, T, H).
+        value: Tensor (B, K, T, Hv).
+        positions: Integers (T,) or (B, T), one more from each to the next; negative ones are padding, not written.
+        num_sink_tokens: Integer, see `ring_positions`.
+
+    Example:
+
+    ```python
+    cache = empty_cache(batch_size=2, num_heads=4, length=8, key_dim=16)
+    one_token = keras.random.normal((2, 4, 1, 16))
+    cache = write_ring(cache, one_token, one_token, positions=keras.ops.convert_to_tensor([21]))
+    ```
+    """
+    stored = ring_positions(cache[0].shape[-2], num_sink_tokens, positions[..., -1:])
+    offset = stored - positions[..., :1]
+    written = ops.logical_and(stored >= 0, offset >= 0)[..., None, :, None]
+    offset = ops.clip(offset, 0, ops.shape(key)[-2] - 1)
+    return tuple(
+        ops.where(written, _at_slots(ops.cast(new, old.dtype), offset), old)
+        for old, new in zip(cache, (key, value))
+    )
+
+
+def _at_slots(x, index):
+    """x (B, K, T, H) at index (C,) or (B, C) of T: (B, K, C, H)."""
+    if x.shape[-2] == 1:
+        return x
+    if len(index.shape) == 1:
+        return ops.take(x, index, axis=-2)
+    return ops.take_along_axis(x, index[:, None, :, None], axis=-2)

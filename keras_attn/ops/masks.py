@@ -4,6 +4,9 @@ Every mask here is computed from integer positions or token ids, has the two tra
 to the others with `&`. B is the batch, T the query length, S the key length, N the number of heads.
 """
 
+import dataclasses
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
@@ -50,6 +53,128 @@ def sliding_window_mask(query_positions, key_positions, sliding_window):
     """
     distance = ops.expand_dims(query_positions, -1) - ops.expand_dims(key_positions, -2)
     return ops.less(ops.abs(distance), sliding_window)
+
+
+def segment_mask(query_segment_ids, key_segment_ids):
+    """True where query and key are of the same segment: (..., T) and (..., S) integers in, (..., T, S) out.
+
+    Example:
+
+    ```python
+    segment_ids = keras.ops.convert_to_tensor([1, 1, 2])  # two sequences packed into one row
+    segment_mask(segment_ids, segment_ids)  # [[True, True, False], [True, True, False], [False, False, True]]
+    ```
+    """
+    return ops.equal(ops.expand_dims(query_segment_ids, -1), ops.expand_dims(key_segment_ids, -2))
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskRule:
+    """Which query may attend to which key, as rules to be worked out for all pairs or for a block of them.
+
+    All rules hold at once. The rules over vectors cost T + S values, so that blockwise attention never needs a
+    tensor of all pairs.
+
+    Args:
+        query_positions, key_positions: Integers (T,) or (..., T), and (S,) or (..., S).
+        causal: Boolean, a query sees keys at its own position and before.
+        prefix_mask: Boolean (..., S), True at keys that every query sees in spite of `causal` (prefix LM; Raffel et
+            al. 2020, section 3.2.1).
+        sliding_window: Integer, a query sees keys less than this away on either side.
+        num_sink_tokens: Integer, the first positions, which every query sees in spite of `sliding_window` (Xiao et
+            al. 2024, section 3.2).
+        query_segment_ids, key_segment_ids: Integers (..., T) and (..., S), a query sees keys of its own segment.
+        query_mask, key_mask: Boolean (..., T) and (..., S), False at queries and keys that take no part.
+        pairs: Boolean, broadcasts to (..., N, T, S).
+        offset: Integer where it is known that query t stands at position `offset + t`, and key s at position s: what
+            no query of a block can see is then left out without looking at it.
+
+    Example:
+
+    ```python
+    positions = keras.ops.arange(5)
+    rule = MaskRule(query_positions=positions, key_positions=positions, causal=True, sliding_window=2)
+    rule.block()  # booleans (1, 5, 5), to broadcast to (..., N, T, S)
+    ```
+    """
+
+    query_positions: Any = None
+    key_positions: Any = None
+    causal: bool = False
+    prefix_mask: Any = None
+    sliding_window: int | None = None
+    num_sink_tokens: int = 0
+    query_segment_ids: Any = None
+    key_segment_ids: Any = None
+    query_mask: Any = None
+    key_mask: Any = None
+    pairs: Any = None
+    offset: int | None = None
+
+    def block(self, queries=slice(None), keys=slice(None)):
+        """The mask of the queries and keys in two slices, to broadcast to (..., N, t, s), or None."""
+        masks = [self._order(queries, keys), self._window(queries, keys)]
+        if self.query_segment_ids is not None:
+            masks.append(segment_mask(*_sliced(self.query_segment_ids, queries, self.key_segment_ids, keys)))
+        masks = [ops.expand_dims(mask, -3) for mask in masks if mask is not None]
+        if self.query_mask is not None:
+            masks.append(self.query_mask[..., queries][..., None, :, None])
+        if self.key_mask is not None:
+            masks.append(self.key_mask[..., keys][..., None, None, :])
+        if self.pairs is not None:
+            masks.append(slice_pairs(self.pairs, queries, keys))
+        return combine_masks(*masks)
+
+    def visible_keys(self, queries, num_keys):
+        """Slices of the keys outside which the queries of a slice, with its ends given, see nothing."""
+        if self.offset is None or self.prefix_mask is not None or not (self.causal or self.sliding_window):
+            return [slice(0, num_keys)]
+        first, last = self.offset + queries.start, self.offset + queries.stop - 1
+        start, stop = 0, num_keys
+        if self.sliding_window:
+            start = clip_index(first - self.sliding_window + 1, 0, num_keys)
+            stop = clip_index(last + self.sliding_window, 0, num_keys)
+        if self.causal:
+            stop = clip_index(last + 1, 0, num_keys)
+        if not self.sliding_window or not self.num_sink_tokens:
+            return [slice(start, stop)]
+        sinks = clip_index(start, 0, self.num_sink_tokens)
+        return [slice(0, sinks), slice(start, stop)]
+
+    def _order(self, queries, keys):
+        if not self.causal:
+            return None
+        mask = causal_mask(*_sliced(self.query_positions, queries, self.key_positions, keys))
+        if self.prefix_mask is not None:
+            mask = ops.logical_or(mask, self.prefix_mask[..., keys][..., None, :])
+        return mask
+
+    def _window(self, queries, keys):
+        if not self.sliding_window:
+            return None
+        positions = _sliced(self.query_positions, queries, self.key_positions, keys)
+        mask = sliding_window_mask(*positions, self.sliding_window)
+        if self.num_sink_tokens:
+            mask = ops.logical_or(mask, (positions[1] < self.num_sink_tokens)[..., None, :])
+        return mask
+
+
+def slice_pairs(x, queries, keys):
+    """The block of a tensor that broadcasts to (..., T, S); an axis of size 1 stays."""
+    if x.shape[-2] != 1:
+        x = x[..., queries, :]
+    return x if x.shape[-1] == 1 else x[..., keys]
+
+
+def clip_index(index, low, high):
+    """`index` within [low, high]: integers where all are, else a tensor."""
+    if all(isinstance(x, int) for x in (index, low, high)):
+        return min(max(index, low), high)
+    return ops.minimum(ops.maximum(index, low), high)
+
+
+def _sliced(of_queries, queries, of_keys, keys):
+    return of_queries[..., queries], of_keys[..., keys]
 
 
 def combine_masks(*masks):

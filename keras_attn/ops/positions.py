@@ -27,5 +27,32 @@ def sinusoidal_encoding(positions, hidden_dim, max_wavelength=10000):
     """
     channels = np.arange(hidden_dim)
     rates = (float(max_wavelength) ** -((channels // 2 * 2) / hidden_dim)).astype("float32")
-    angles = ops.expand_dims(ops.cast(positions, "float32"), -1) * rates
+    angles = ops.expand_dims(ops.cast(positions, "float32"), -1) * ops.convert_to_tensor(rates)
     return ops.where(channels % 2 == 0, ops.sin(angles), ops.cos(angles))
+
+
+def segment_positions(segment_ids):
+    """Positions that start again at 0 with every run of one segment id.
+
+    Args:
+        segment_ids: Integers (B, T), sequences packed into one row each with an id of their own.
+
+    Returns:
+        Int32 tensor (B, T).
+
+    Example:
+
+    ```python
+    segment_positions(keras.ops.convert_to_tensor([[1, 1, 1, 2, 2, 0]]))  # [[0, 1, 2, 0, 1, 0]]
+    ```
+    """
+    batch_size, length = ops.shape(segment_ids)
+    first = ops.ones_like(segment_ids[:, :1], dtype="int32")
+    starts = ops.cast(segment_ids[:, 1:] != segment_ids[:, :-1], "int32")
+    starts = ops.concatenate([first, starts], axis=1)
+    index = ops.arange(length, dtype="int32")
+    run = ops.cumsum(starts, axis=1) - 1 + length * ops.arange(batch_size, dtype="int32")[:, None]
+    run = ops.reshape(run, (-1,))
+    # One more segment than there are, because Keras takes none for "find out" on PyTorch.
+    start_of_run = ops.segment_max(ops.reshape(starts * index, (-1,)), run, batch_size * length + 1)
+    return index - ops.reshape(ops.take(start_of_run, run), ops.shape(segment_ids))

@@ -30,10 +30,9 @@ def run_example(name, folder, *arguments, **environment):
     return child.stdout
 
 
-def test_every_example_is_run_here():
-    run_here = set(
-        re.findall(r'run_example\("(\w+\.py)"', pathlib.Path(__file__).read_text(encoding="utf-8"))
-    )
+def test_every_example_is_run_in_this_folder():
+    tests = [path.read_text(encoding="utf-8") for path in pathlib.Path(__file__).parent.glob("test_*.py")]
+    run_here = set(re.findall(r'run_example\("(\w+\.py)"', "".join(tests)))
     assert run_here == {path.name for path in EXAMPLES.glob("*.py")}
 
 

@@ -6,7 +6,14 @@ import zlib
 
 import numpy as np
 import pytest
-from helpers_layers import BACKEND, EmbeddingBothWays, ResidualDense, check_layer, compiled
+from helpers_layers import (
+    BACKEND,
+    AttentionWithSlots,
+    EmbeddingBothWays,
+    ResidualDense,
+    check_layer,
+    compiled,
+)
 from keras import ops
 
 from keras_attn import layers
@@ -52,9 +59,30 @@ def pairwise_mask(length):
     return {**cross_attention(length), "attention_mask": allowed}
 
 
+def packed_attention(length):
+    """Two sequences and their positions in a row, then padding where `real` says so."""
+    first_length = np.array([[1 + length // 2], [1 + length // 3], [1 + length // 4]])
+    index = np.broadcast_to(np.arange(length), (B, length))
+    second = index >= first_length
+    return {
+        **self_attention(length, use_causal_mask=True),
+        "segment_ids": (second + 1).astype("int32"),
+        "positions": np.where(second, index - first_length, index).astype("int32"),
+    }
+
+
+def prefix_attention(length):
+    prefix = np.arange(length) < np.array([[1], [2], [length // 2]])
+    return self_attention(length, use_causal_mask=True, prefix_mask=prefix)
+
+
 def image(length):
     x = sequence("image", length, 4)
     return {"query": x, "value": x, "value_mask": real(length, 4)}
+
+
+def pixels(length):
+    return {"inputs": sequence("pixels", length, 4), "padding_mask": real(length, 4)}
 
 
 def encoder(length):
@@ -82,6 +110,26 @@ def token_ids(length):
     return {"inputs": np.random.default_rng(length).integers(0, 17, (B, length)).astype("int32")}
 
 
+def heads(length):
+    """Heads before time, as rotary positions take them."""
+    return {"inputs": np.moveaxis(sequence("heads", length, 2), 2, 1).copy()}
+
+
+def heads_left_padded(length):
+    positions = np.arange(length) - (~real(length, left=True)).sum(-1, keepdims=True)
+    return {**heads(length), "positions": positions.astype("int32")}
+
+
+def heads_and_positions(length):
+    """Heads before time, and positions of packed queries and shuffled keys."""
+    rng = np.random.default_rng(length)
+    return {
+        "query": np.moveaxis(sequence("heads", length, 2), 2, 1).copy(),
+        "query_positions": np.tile(np.arange(length) % 4, (B, 1)).astype("int32"),
+        "key_positions": rng.integers(0, 9, (B, length + 6)).astype("int32"),
+    }
+
+
 def logits(length):
     return {**floats(length), "reverse": True}
 
@@ -96,10 +144,14 @@ POSITIONWISE = {"inputs": None}
 # JAX compiles every op for every shape: what runs there by default are the cases that share no code path.
 EVERYWHERE = {
     "attention_self",
+    "attention_relative_keys_in_blocks",
+    "bahdanau_self",
+    "window_shifted",
     "encoder_post_norm",
     "residual",
     "embedding_untied",
     "positions",
+    "relative_keys",
 }
 
 
@@ -110,10 +162,15 @@ def case(name, layer, make_inputs, padding=None, skip_connection=False, **argume
 
 
 MHA = functools.partial(case, layer=layers.MultiHeadAttention, num_heads=2, key_dim=5)
+SLOTS = functools.partial(case, layer=AttentionWithSlots, num_heads=2)
 ENCODER = functools.partial(
     case, layer=layers.EncoderBlock, make_inputs=encoder, padding={"inputs": "padding_mask"}
 )
 ENCODER = functools.partial(ENCODER, intermediate_dim=7, num_heads=3)
+WINDOWS = functools.partial(
+    case, layer=layers.WindowAttention, make_inputs=pixels, padding={"inputs": "padding_mask"}
+)
+WINDOWS = functools.partial(WINDOWS, num_heads=2, key_dim=5, window_size=(3, 2))
 DECODERS = functools.partial(case, layer=layers.DecoderBlock, intermediate_dim=7, num_heads=3)
 CASES = [
     MHA("attention_self", make_inputs=self_attention, padding=BOTH),
@@ -129,11 +186,91 @@ CASES = [
     MHA("attention_window", make_inputs=self_attention, padding=BOTH, sliding_window=2, value_dim=7),
     MHA("attention_axis_1", make_inputs=image, padding=VALUE, attention_axes=1),
     MHA("attention_axes_1_2", make_inputs=image, padding=VALUE, attention_axes=(1, 2), use_gate=True),
+    SLOTS(
+        "attention_rotary_shared_key_heads",
+        make_inputs=functools.partial(self_attention, use_causal_mask=True),
+        padding=BOTH,
+        key_dim=6,
+        num_key_value_heads=1,
+        query_key_norm="rms_norm",
+        rotary_embedding=functools.partial(layers.RotaryEmbedding, max_wavelength=100.0),
+    ),
+    SLOTS(
+        "attention_relative_keys_in_blocks",
+        make_inputs=self_attention,
+        padding=BOTH,
+        key_dim=5,
+        logit_soft_cap=2.0,
+        use_sink_logits=True,
+        memory_efficient=True,
+        dropout=0.1,
+        position_bias=functools.partial(layers.RelativePositionKeys, max_distance=3),
+    ),
+    SLOTS(
+        "attention_relative_positions_sinks",
+        make_inputs=self_attention,
+        padding=BOTH,
+        key_dim=5,
+        query_key_norm="layer_norm",
+        use_sink_logits=True,
+        sliding_window=2,
+        num_sink_tokens=1,
+        position_bias=functools.partial(layers.RelativePositionBias, num_buckets=8, max_distance=7),
+    ),
+    SLOTS(
+        "attention_alibi_packed",
+        make_inputs=packed_attention,
+        padding=BOTH,
+        key_dim=5,
+        position_bias=layers.AlibiBias,
+    ),
+    MHA("attention_prefix", make_inputs=prefix_attention, padding=BOTH, num_key_value_heads=2),
+    case("bahdanau_self", layers.BahdanauAttention, self_attention, BOTH, units=7),
+    case(
+        "bahdanau_causal",
+        layers.BahdanauAttention,
+        functools.partial(self_attention, use_causal_mask=True),
+        BOTH,
+        units=5,
+    ),
+    case("bahdanau_separate_key", layers.BahdanauAttention, separate_key, VALUE, units=7, dropout=0.1),
+    case("bahdanau_pairwise_mask", layers.BahdanauAttention, pairwise_mask, VALUE, units=11, use_bias=False),
+    WINDOWS("window"),
+    WINDOWS("window_shifted", shift_size=(1, 1), dropout=0.1),
+    WINDOWS("window_shifted_down", shift_size=(2, 0), use_bias=False),
+    case(
+        "attention_differential",
+        layers.DifferentialAttention,
+        self_attention,
+        BOTH,
+        num_heads=2,
+        key_dim=3,
+        lambda_init=0.3,
+        dropout=0.1,
+    ),
+    case(
+        "attention_talking_heads",
+        layers.TalkingHeadsAttention,
+        cross_attention,
+        VALUE,
+        num_heads=3,
+        key_dim=5,
+    ),
     ENCODER("encoder_post_norm"),
     ENCODER(
         "encoder_pre_norm_rms_gated", normalize_first=True, normalization="rms_norm", gated=True, dropout=0.1
     ),
+    ENCODER("encoder_parallel_sandwich", normalize_first=True, parallel=True, sandwich_norm=True),
+    ENCODER("encoder_layer_scale_remat", normalize_first=True, layer_scale=0.3, remat=True, dropout=0.1),
     DECODERS("decoder_post_norm", make_inputs=decoder, padding=DECODER, attention_dropout=0.1),
+    DECODERS(
+        "decoder_deep_norm_remat",
+        make_inputs=decoder,
+        padding=DECODER,
+        residual_scale=1.7,
+        initializer_gain=0.5,
+        remat=True,
+    ),
     DECODERS(
         "decoder_pre_norm_rms",
         make_inputs=decoder,
@@ -142,6 +279,13 @@ CASES = [
         normalization="rms_norm",
     ),
     DECODERS("decoder_alone", make_inputs=decoder_alone, padding=ALONE, activation="gelu"),
+    DECODERS(
+        "decoder_alone_parallel",
+        make_inputs=decoder_alone,
+        padding=ALONE,
+        normalize_first=True,
+        parallel=True,
+    ),
     case("feed_forward", layers.FeedForward, floats, POSITIONWISE, intermediate_dim=7),
     case(
         "feed_forward_gated",
@@ -162,6 +306,16 @@ CASES = [
         normalize_first=True,
         normalization="rms_norm",
     ),
+    case(
+        "residual_sandwich",
+        ResidualDense,
+        floats,
+        POSITIONWISE,
+        normalize_first=True,
+        sandwich_norm=True,
+        dropout=0.2,
+    ),
+    case("residual_layer_scale", ResidualDense, floats, POSITIONWISE, layer_scale=0.3),
     case("embedding", layers.TokenEmbedding, token_ids, vocabulary_size=17, hidden_dim=D, mask_zero=True),
     case(
         "embedding_unscaled", layers.TokenEmbedding, token_ids, vocabulary_size=17, hidden_dim=D, scale=False
@@ -176,6 +330,40 @@ CASES = [
         tie_weights=False,
     ),
     case("sinusoid", layers.SinusoidalPositionEncoding, floats, skip_connection=True, max_wavelength=100.0),
+    case("rotary", layers.RotaryEmbedding, heads, POSITIONWISE, max_wavelength=100.0),
+    case(
+        "rotary_interleaved_partial",
+        layers.RotaryEmbedding,
+        heads_left_padded,
+        POSITIONWISE,
+        rotary_dim=10,
+        interleaved=True,
+        scaling={"type": "yarn", "factor": 3.0, "original_max_sequence_length": 37, "beta_fast": 4},
+    ),
+    case(
+        "rotary_dynamic_ntk",
+        layers.RotaryEmbedding,
+        heads_left_padded,
+        POSITIONWISE,
+        scaling={"type": "dynamic_ntk", "factor": 2.0, "original_max_sequence_length": 3},
+    ),
+    case("alibi", layers.AlibiBias, heads_and_positions),
+    case(
+        "relative_positions",
+        layers.RelativePositionBias,
+        heads_and_positions,
+        num_buckets=8,
+        max_distance=7,
+    ),
+    case(
+        "relative_positions_causal",
+        layers.RelativePositionBias,
+        heads_and_positions,
+        num_buckets=5,
+        max_distance=6,
+        bidirectional=False,
+    ),
+    case("relative_keys", layers.RelativePositionKeys, heads_and_positions, max_distance=3),
     case("positions", layers.PositionEmbedding, floats, skip_connection=True, max_sequence_length=13),
 ]
 
@@ -219,6 +407,21 @@ BAD_CONSTRUCTIONS = [
     ),
     (
         layers.MultiHeadAttention,
+        {"num_heads": 2, "key_dim": 3, "output_shape": 3.5},
+        "`output_shape` must be an integer or a tuple of integers. Received: output_shape=3.5.",
+    ),
+    (
+        layers.MultiHeadAttention,
+        {"num_heads": 2, "key_dim": 3, "output_shape": (5, 0)},
+        "`output_shape` must be a positive integer. Received: output_shape=0.",
+    ),
+    (
+        layers.MultiHeadAttention,
+        {"num_heads": 2, "key_dim": 3, "attention_axes": "1"},
+        "`attention_axes` must be an integer or a tuple of integers. Received: attention_axes='1'.",
+    ),
+    (
+        layers.MultiHeadAttention,
         {"num_heads": 2, "key_dim": 3, "sliding_window": 0},
         "`sliding_window` must be a positive integer. Received: sliding_window=0.",
     ),
@@ -231,6 +434,51 @@ BAD_CONSTRUCTIONS = [
         layers.MultiHeadAttention,
         {"num_heads": 2, "key_dim": 3, "flash_attention": True},
         "`flash_attention` must be None or False",
+    ),
+    (
+        layers.BahdanauAttention,
+        {"units": 0},
+        "`units` must be a positive integer. Received: units=0.",
+    ),
+    (
+        layers.BahdanauAttention,
+        {"units": 7, "dropout": 1.0},
+        "`dropout` must be in [0, 1). Received: dropout=1.0.",
+    ),
+    (
+        layers.WindowAttention,
+        {"num_heads": 2, "key_dim": 0, "window_size": 3},
+        "`key_dim` must be a positive integer. Received: key_dim=0.",
+    ),
+    (
+        layers.WindowAttention,
+        {"num_heads": 2, "key_dim": 5, "window_size": (3, 2, 5)},
+        "`window_size` must be an integer of at least 1, or a pair of them. Received: window_size=(3, 2, 5).",
+    ),
+    (
+        layers.WindowAttention,
+        {"num_heads": 2, "key_dim": 5, "window_size": 3.5},
+        "`window_size` must be an integer of at least 1, or a pair of them. Received: window_size=3.5.",
+    ),
+    (
+        layers.WindowAttention,
+        {"num_heads": 2, "key_dim": 5, "window_size": 3, "shift_size": (0, -1)},
+        "`shift_size` must be an integer of at least 0, or a pair of them. Received: shift_size=(0, -1).",
+    ),
+    (
+        layers.WindowAttention,
+        {"num_heads": 2, "key_dim": 5, "window_size": (3, 2), "shift_size": 2},
+        "`shift_size` must be less than `window_size`. Received: shift_size=2, window_size=(3, 2).",
+    ),
+    (
+        layers.DifferentialAttention,
+        {"num_heads": 2, "key_dim": 3, "lambda_init": 1.0},
+        "`lambda_init` must be in [0, 1). Received: lambda_init=1.0.",
+    ),
+    (
+        layers.TalkingHeadsAttention,
+        {"num_heads": 2, "key_dim": 3, "memory_efficient": True},
+        "`memory_efficient` must be None or False: heads that talk need all their logits at once.",
     ),
     (
         layers.EncoderBlock,
@@ -257,7 +505,84 @@ BAD_CONSTRUCTIONS = [
         {"intermediate_dim": 5, "num_heads": 3, "dropout": 2},
         "`dropout` must be in [0, 1). Received: dropout=2.",
     ),
+    (
+        layers.EncoderBlock,
+        {"intermediate_dim": 5},
+        "`num_heads` or `attention` must be given. Received: num_heads=None.",
+    ),
+    (
+        layers.EncoderBlock,
+        {"intermediate_dim": 5, "num_heads": 3, "parallel": True},
+        "`parallel` needs `normalize_first=True`: the sub-layers share the norm before them. "
+        "Received: parallel=True, normalize_first=False.",
+    ),
+    (
+        layers.EncoderBlock,
+        {"intermediate_dim": 5, "num_heads": 3, "initializer_gain": 0},
+        "`initializer_gain` must be a positive number. Received: initializer_gain=0.",
+    ),
+    (
+        layers.EncoderBlock,
+        {"intermediate_dim": 5, "attention": "fourier"},
+        "`attention` must be a layer or None. Received: attention='fourier'.",
+    ),
+    (
+        layers.EncoderBlock,
+        {
+            "intermediate_dim": 5,
+            "attention": layers.MultiHeadAttention(num_heads=2, key_dim=3),
+            "attention_dropout": 0.5,
+        },
+        "`attention_dropout` is for attention layers that the block builds; give it to the layer. "
+        "Received: attention_dropout=0.5.",
+    ),
+    (
+        layers.DecoderBlock,
+        {"intermediate_dim": 5, "cross_attention": layers.MultiHeadAttention(num_heads=2, key_dim=3)},
+        "`num_heads` or `self_attention` must be given. Received: num_heads=None.",
+    ),
+    (
+        layers.DecoderBlock,
+        {"intermediate_dim": 5, "num_heads": 3, "sandwich_norm": True},
+        "`sandwich_norm` needs `normalize_first=True`",
+    ),
     (layers.Residual, {"dropout": "0.1"}, "`dropout` must be in [0, 1). Received: dropout=0.1."),
+    (
+        layers.Residual,
+        {"stochastic_depth": 1},
+        "`stochastic_depth` must be in [0, 1). Received: stochastic_depth=1.",
+    ),
+    (
+        layers.Residual,
+        {"residual_scale": -1},
+        "`residual_scale` must be a positive number. Received: residual_scale=-1.",
+    ),
+    (
+        layers.Residual,
+        {"layer_scale": True},
+        "`layer_scale` must be None or a number of at least 0. Received: layer_scale=True.",
+    ),
+    (
+        layers.Residual,
+        {"sandwich_norm": True},
+        "`sandwich_norm` needs `normalize_first=True`: post-norm has its norm after the sub-layer already. "
+        "Received: sandwich_norm=True, normalize_first=False.",
+    ),
+    (
+        layers.Residual,
+        {"residual_scale": 2.0, "normalize_first": True},
+        "`residual_scale` needs `normalize_first=False`",
+    ),
+    (
+        layers.Residual,
+        {"layer_scale": 0.1, "sandwich_norm": True, "normalize_first": True},
+        "`layer_scale` cannot be joined with `sandwich_norm`",
+    ),
+    (
+        layers.Residual,
+        {"layer_scale": 0.1, "residual_scale": 2.0},
+        "Received: layer_scale=0.1, sandwich_norm=False, residual_scale=2.0.",
+    ),
     (
         layers.Residual,
         {"normalization": None},
@@ -288,6 +613,37 @@ BAD_CONSTRUCTIONS = [
         {"max_wavelength": 0},
         "`max_wavelength` must be positive. Received: max_wavelength=0.",
     ),
+    (
+        layers.RotaryEmbedding,
+        {"rotary_dim": 3},
+        "`rotary_dim` must be a positive even integer. Received: rotary_dim=3.",
+    ),
+    (
+        layers.RotaryEmbedding,
+        {"max_wavelength": 1},
+        "`max_wavelength` must be greater than 1. Received: max_wavelength=1.",
+    ),
+    (layers.AlibiBias, {"num_heads": 8}, "Unrecognized keyword arguments passed to AlibiBias"),
+    (
+        layers.RelativePositionBias,
+        {"num_buckets": 7},
+        "`num_buckets` must be at least 2, and even and at least 4 if `bidirectional`. Received: num_buckets=7, bidirectional=True.",
+    ),
+    (
+        layers.RelativePositionBias,
+        {"num_buckets": 1, "bidirectional": False},
+        "Received: num_buckets=1, bidirectional=False.",
+    ),
+    (
+        layers.RelativePositionBias,
+        {"max_distance": 8},
+        "`max_distance` must be larger than the number of distances that have a bucket each, 8. Received: max_distance=8.",
+    ),
+    (
+        layers.RelativePositionKeys,
+        {"max_distance": 0},
+        "`max_distance` must be a positive integer. Received: max_distance=0.",
+    ),
 ]
 
 
@@ -303,6 +659,14 @@ def test_every_layer_refuses_some_construction():
 
 def attention(**arguments):
     return layers.MultiHeadAttention(num_heads=2, key_dim=5, **arguments)
+
+
+def bahdanau():
+    return layers.BahdanauAttention(units=7)
+
+
+def windows():
+    return layers.WindowAttention(num_heads=2, key_dim=5, window_size=3)
 
 
 def true(*shape):
@@ -363,12 +727,77 @@ BAD_CALLS = {
     "feature_axis": (
         lambda: attention(attention_axes=2),
         {"query": X, "value": Y},
-        "`attention_axes` must name axes between the batch and the features. Received: attention_axes=(2,) for inputs of rank 3.",
+        "`attention_axes` must name axes between the batch and the features, each once. Received: attention_axes=(2,) for inputs of rank 3.",
+    ),
+    "axis_named_twice": (
+        lambda: attention(attention_axes=(1, -2)),
+        {"query": X, "value": Y},
+        "`attention_axes` must name axes between the batch and the features, each once. Received: attention_axes=(1, -2)",
+    ),
+    "value_mask_of_pairs": (
+        attention,
+        {"query": X, "value": Y, "value_mask": true(2, 5, 7)},
+        "`value_mask` must have shape (2, 7). Received: value_mask of shape (2, 5, 7).",
+    ),
+    "query_mask_of_one_row_of_pixels": (
+        attention,
+        {"query": np.stack([X, X], 1), "value": np.stack([X, X], 1), "query_mask": true(2, 1, 5)},
+        "`query_mask` must have shape (2, 2, 5). Received: query_mask of shape (2, 1, 5).",
     ),
     "causal_over_two_axes": (
         attention,
         {"query": X[..., None], "value": X[..., None], "use_causal_mask": True},
-        "`use_causal_mask` and `sliding_window` need one axis to attend over.",
+        "`use_causal_mask`, `sliding_window`, `rotary_embedding` and `position_bias` need one axis to attend over.",
+    ),
+    "bahdanau_query_mask": (
+        bahdanau,
+        {"query": X, "value": Y, "query_mask": true(2, 7)},
+        "`query_mask` must have shape (2, 5). Received: query_mask of shape (2, 7).",
+    ),
+    "bahdanau_value_mask": (
+        bahdanau,
+        {"query": X, "value": Y, "value_mask": true(2, 5)},
+        "`value_mask` must have shape (2, 7). Received: value_mask of shape (2, 5).",
+    ),
+    "bahdanau_attention_mask": (
+        bahdanau,
+        {"query": X, "value": Y, "attention_mask": true(2, 7, 5)},
+        "`attention_mask` must broadcast to shape (2, 5, 7). Received: attention_mask of shape (2, 7, 5).",
+    ),
+    "bahdanau_additive_mask": (
+        bahdanau,
+        {"query": X, "value": Y, "attention_mask": np.full((5, 7), -1e9, "float32")},
+        "`attention_mask` must be boolean, or hold only 0 and 1",
+    ),
+    "bahdanau_key_of_another_length": (
+        bahdanau,
+        {"query": X, "value": Y, "key": X},
+        "`key` and `value` must have the same shape but for the last axis. Received: value_shape=(2, 7, 12), key_shape=(2, 5, 12).",
+    ),
+    "bahdanau_rank_2": (
+        bahdanau,
+        {"query": X[:, 0], "value": Y},
+        "`query`, `value` and `key` must have the shapes (B, T, Dq), (B, S, Dv) and (B, S, Dk). Received: query_shape=(2, 12)",
+    ),
+    "bahdanau_projected_key": (
+        bahdanau,
+        {"query": X, "value": Y, "projected_key": X[..., :7]},
+        "`projected_key` must have shape (2, 7, 7). Received: projected_key of shape (2, 5, 7).",
+    ),
+    "window_of_a_sequence": (
+        windows,
+        {"inputs": X},
+        "`inputs` must have the shape (B, height, width, D). Received: shape (2, 5, 12).",
+    ),
+    "window_padding_mask": (
+        windows,
+        {"inputs": X[:, None], "padding_mask": true(2, 5, 1)},
+        "`padding_mask` must have shape (2, 1, 5). Received: padding_mask of shape (2, 5, 1).",
+    ),
+    "window_additive_mask": (
+        windows,
+        {"inputs": X[:, None], "padding_mask": np.full((2, 1, 5), -1e9, "float32")},
+        "`padding_mask` must be boolean, or hold only 0 and 1",
     ),
     "heads_do_not_divide": (
         lambda: layers.EncoderBlock(5, 7),
@@ -399,6 +828,41 @@ BAD_CALLS = {
         lambda: layers.PositionEmbedding(3),
         {"inputs": X},
         "The sequence is longer than `max_sequence_length`. Received: length 5, max_sequence_length=3.",
+    ),
+    "rotary_dim_of_larger_heads": (
+        lambda: layers.RotaryEmbedding(rotary_dim=14),
+        {"inputs": X},
+        "must be even and at most the last axis. Received: rotary_dim=14, inputs of shape (2, 5, 12).",
+    ),
+    "rotary_heads_of_odd_size": (
+        layers.RotaryEmbedding,
+        {"inputs": X[..., 1:]},
+        "must be even and at most the last axis. Received: rotary_dim=None, inputs of shape (2, 5, 11).",
+    ),
+    "rotary_positions": (
+        layers.RotaryEmbedding,
+        {"inputs": X[:, None], "positions": np.zeros((2, 7), int)},
+        "`positions` must have shape (2, 5). Received: positions of shape (2, 7).",
+    ),
+    "rotary_positions_of_floats": (
+        layers.RotaryEmbedding,
+        {"inputs": X, "positions": np.zeros(5, "float32")},
+        "`positions` must be integers. Received: positions of dtype float32.",
+    ),
+    "bias_query_positions": (
+        layers.AlibiBias,
+        {"query": X[:, None], "query_positions": np.zeros((2, 7), int)},
+        "`query_positions` must have shape (2, 5). Received: query_positions of shape (2, 7).",
+    ),
+    "bias_key_positions_of_another_batch": (
+        lambda: layers.RelativePositionKeys(3),
+        {"query": X[:, None], "key_positions": np.zeros((3, 7), int)},
+        "`key_positions` must have shape (2, 7). Received: key_positions of shape (3, 7).",
+    ),
+    "bias_positions_of_floats": (
+        layers.RelativePositionBias,
+        {"query": X[:, None], "key_positions": np.zeros(7, "float32")},
+        "`key_positions` must be integers. Received: key_positions of dtype float32.",
     ),
     "position_too_large": (
         lambda: layers.PositionEmbedding(7),

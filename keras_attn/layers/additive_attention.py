@@ -1,0 +1,244 @@
+import keras
+from keras import ops
+
+from keras_attn.layers.adaptation import Adaptable
+from keras_attn.layers.arguments import check_positive, check_rate, copy_initializer
+from keras_attn.ops import (
+    ScoreDropout,
+    additive_attention,
+    as_boolean_mask,
+    causal_mask,
+    check_mask_shape,
+    combine_masks,
+    implicit_mask,
+)
+
+
+@keras.saving.register_keras_serializable(package="keras_attn")
+class BahdanauAttention(Adaptable, keras.layers.Layer):
+    """Additive attention: a small network of query and key, v^T tanh(W query + U key), gives each logit.
+
+    The attention of the recurrent translators before the Transformer. It differs from `keras.layers.AdditiveAttention`,
+    which sums query and key as they are: W and U are learned, so that queries and keys may differ in size; there is an
+    `attention_mask`; masks are obeyed as in `MultiHeadAttention`, so that a query with no key to attend to answers 0
+    and not the mean of all values, pads included, and NaN in masked keys reaches nobody; the softmax is computed in at
+    least float32.
+
+    The formula needs a tensor (B, T, S, units) in the compute dtype, which is kept for the gradient: units times the
+    memory of dot-product attention with one head. A decoder that takes one step at a time (T = 1) never notices.
+
+    Args:
+        units: Integer, the width of the network.
+        use_bias: Boolean, whether a bias is added inside of tanh.
+        dropout: Float, the share of attention scores dropped in training.
+        kernel_initializer, bias_initializer: Initializers of W, U and v, and of the bias.
+        seed: Integer seed of the dropout.
+
+    Call arguments:
+        query: Float tensor (B, T, Dq).
+        value: Float tensor (B, S, Dv), what is averaged.
+        key: Float tensor (B, S, Dk). Defaults to `value`.
+        query_mask: Boolean (B, T), True at real queries; the others attend to nothing.
+        value_mask, key_mask: Boolean (B, S), True at keys that may be attended.
+        attention_mask: Boolean, or 0 and 1 of any dtype: (T, S) or (B, T, S), True where a query may attend to a key.
+            All masks given, Keras' implicit ones included, are joined with "and".
+        return_attention_scores: Boolean.
+        training: Boolean, whether dropout is applied.
+        use_causal_mask: Boolean, whether a query sees only keys at its own position and before.
+        projected_key: Float tensor (B, S, units) from `project_keys`, in place of U `key`; `value` and `key` then only
+            pass their masks and what is averaged.
+
+    Returns:
+        The output, float (B, T, Dv); then the attention scores (B, T, S) if `return_attention_scores`.
+
+    Raises:
+        ValueError: if an argument is out of range, a mask cannot broadcast or holds values other than 0 and 1.
+
+    Example:
+
+    ```python
+    attention = keras_attn.layers.BahdanauAttention(units=16)
+    encoder_sequence = keras.random.normal((2, 7, 24))
+    encoder_padding_mask = keras.ops.convert_to_tensor([[True] * 7, [True] * 3 + [False] * 4])
+    projected_key = attention.project_keys(encoder_sequence)  # once for all steps of the decoder
+    decoder_state = keras.random.normal((2, 1, 32))
+    context, scores = attention(
+        decoder_state,
+        encoder_sequence,
+        value_mask=encoder_padding_mask,
+        projected_key=projected_key,
+        return_attention_scores=True,
+    )
+    ```
+
+    Reference: [Bahdanau et al., 2014](https://arxiv.org/abs/1409.0473), section 3.1 and appendix A.1.2.
+    """
+
+    _LORA_TARGETS = ("query", "key")  # values are not projected
+
+    def __init__(
+        self,
+        units,
+        use_bias=True,
+        dropout=0.0,
+        kernel_initializer="glorot_uniform",
+        bias_initializer="zeros",
+        seed=None,
+        **kwargs,
+    ):
+        check_positive("units", units)
+        check_rate("dropout", dropout)
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.units = units
+        self.use_bias = use_bias
+        self.dropout = dropout
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.seed = seed
+        # One bias serves the sum of two projections.
+        self.query_dense = self._projection("query", use_bias)
+        self.key_dense = self._projection("key", use_bias=False)
+        if dropout:
+            self._seed_generator = keras.random.SeedGenerator(seed)
+
+    def build(self, query_shape, value_shape, key_shape=None):
+        key_shape = value_shape if key_shape is None else key_shape
+        if not len(query_shape) == len(value_shape) == len(key_shape) == 3:
+            raise ValueError(
+                "`query`, `value` and `key` must have the shapes (B, T, Dq), (B, S, Dv) and (B, S, Dk). Received: "
+                f"query_shape={tuple(query_shape)}, value_shape={tuple(value_shape)}, key_shape={tuple(key_shape)}."
+            )
+        if value_shape[1] != key_shape[1]:
+            raise ValueError(
+                "`key` and `value` must have the same shape but for the last axis. Received: "
+                f"value_shape={tuple(value_shape)}, key_shape={tuple(key_shape)}."
+            )
+        for dense, shape in ((self.query_dense, query_shape), (self.key_dense, key_shape)):
+            if not dense.built:  # `project_keys` may have come first
+                dense.build(shape)
+        self.logit_kernel = self.add_weight(
+            name="logit_kernel", shape=(self.units,), initializer=copy_initializer(self.kernel_initializer)
+        )
+
+    def call(
+        self,
+        query,
+        value,
+        key=None,
+        query_mask=None,
+        value_mask=None,
+        key_mask=None,
+        attention_mask=None,
+        return_attention_scores=False,
+        training=None,
+        use_causal_mask=False,
+        projected_key=None,
+    ):
+        key = value if key is None else key
+        query_mask = combine_masks(as_boolean_mask(query_mask, "query_mask"), implicit_mask(query))
+        key_mask = combine_masks(
+            as_boolean_mask(value_mask, "value_mask"),
+            as_boolean_mask(key_mask, "key_mask"),
+            implicit_mask(value),
+            implicit_mask(key) if key is not value else None,
+        )
+        output, scores = additive_attention(
+            self.query_dense(query),
+            self.key_dense(key) if projected_key is None else self._checked(projected_key, value),
+            value,
+            ops.convert_to_tensor(self.logit_kernel),
+            mask=self._joint_mask(query, value, query_mask, key_mask, attention_mask, use_causal_mask),
+            dropout=self._score_dropout(training),
+        )
+        return (output, scores) if return_attention_scores else output
+
+    def project_keys(self, key):
+        """U `key` (B, S, units), to be passed as `projected_key` to every later call with the same keys.
+
+        For the `call` of a layer or model that loops over steps; in a functional model it would be a layer of its own.
+
+        Args:
+            key: Float tensor (B, S, Dk), the `key` (or `value`) of those calls.
+        """
+        return self.key_dense(key)
+
+    def _checked(self, projected_key, value):
+        shape = (*value.shape[:-1], self.units)
+        received = tuple(projected_key.shape)
+        sizes = zip(received, shape)
+        if len(received) != 3 or any(None not in pair and pair[0] != pair[1] for pair in sizes):
+            raise ValueError(
+                f"`projected_key` must have shape {shape}. Received: projected_key of shape {received}."
+            )
+        return ops.cast(projected_key, self.compute_dtype)
+
+    def _joint_mask(self, query, value, query_mask, key_mask, attention_mask, use_causal_mask):
+        """Every mask that holds, as one that broadcasts to (B, T, S), or None."""
+        shape = (*query.shape[:-1], value.shape[-2])
+        masks = []
+        if query_mask is not None:
+            check_mask_shape(query_mask, shape[:2], "query_mask", exact_axes=1)
+            masks.append(ops.expand_dims(query_mask, -1))
+        if key_mask is not None:
+            check_mask_shape(key_mask, (shape[0], shape[2]), "value_mask", exact_axes=1)
+            masks.append(ops.expand_dims(key_mask, -2))
+        if attention_mask is not None:
+            attention_mask = as_boolean_mask(attention_mask, "attention_mask")
+            check_mask_shape(attention_mask, shape, "attention_mask")
+            masks.append(attention_mask)
+        if use_causal_mask:
+            positions = (ops.arange(ops.shape(x)[1], dtype="int32") for x in (query, value))
+            masks.append(causal_mask(*positions))
+        return combine_masks(*masks)
+
+    def _score_dropout(self, training):
+        return ScoreDropout(self.dropout, self._seed_generator.next()) if training and self.dropout else None
+
+    def _projection(self, name, use_bias):
+        return keras.layers.Dense(
+            self.units,
+            use_bias=use_bias,
+            kernel_initializer=copy_initializer(self.kernel_initializer),
+            bias_initializer=copy_initializer(self.bias_initializer),
+            dtype=self._policy_of(name),
+            name=name,
+        )
+
+    def _parts(self):
+        return [self.query_dense, self.key_dense]
+
+    def compute_output_shape(self, query_shape, value_shape, key_shape=None):
+        return (*query_shape[:-1], value_shape[-1])
+
+    def compute_output_spec(
+        self,
+        query,
+        value,
+        key=None,
+        query_mask=None,
+        value_mask=None,
+        key_mask=None,
+        attention_mask=None,
+        return_attention_scores=False,
+        training=None,
+        use_causal_mask=False,
+        projected_key=None,
+    ):
+        output_shape = self.compute_output_shape(query.shape, value.shape)
+        output = keras.KerasTensor(output_shape, dtype=self.compute_dtype)
+        if not return_attention_scores:
+            return output
+        scores_shape = (*query.shape[:-1], value.shape[-2])
+        return output, keras.KerasTensor(scores_shape, dtype=self.compute_dtype)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "units": self.units,
+            "use_bias": self.use_bias,
+            "dropout": self.dropout,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
+            "seed": self.seed,
+        }

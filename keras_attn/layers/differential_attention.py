@@ -1,0 +1,116 @@
+import keras
+from keras import ops
+
+from keras_attn.layers.multi_head_attention import MultiHeadAttention
+
+
+@keras.saving.register_keras_serializable(package="keras_attn")
+class DifferentialAttention(MultiHeadAttention):
+    """Attention by the difference of two softmaxes, which cancels what both attend to without reason.
+
+    Each head has two queries and two keys: `(softmax(q1 k1) - lambda softmax(q2 k2)) v`, normalised for each head
+    and multiplied by `1 - lambda_init`. Every argument, mask, position scheme, cache and the memory-efficient form of
+    `MultiHeadAttention` work here, since both softmaxes are its formula. Position biases and sink logits have
+    2 N heads.
+
+    Args:
+        num_heads: Integer N, the number of pairs of attention heads.
+        key_dim: Integer H, the size of each head for each query and key.
+        value_dim: Integer, the size of each head for value. Defaults to 2 H, as in the paper.
+        lambda_init: Float, what lambda is about at first; the paper takes 0.8 - 0.6 exp(-0.3 l) in layer l = 0, 1, ...
+        lambda_initializer: Initializer of the four learned vectors (H,) that lambda is made of.
+        norm_epsilon: Float added to the mean square in the norm of the heads.
+        **kwargs: As in `MultiHeadAttention`. `num_key_value_heads` counts pairs, too.
+
+    Call arguments:
+        query, value, ...: As in `MultiHeadAttention`.
+
+    Returns:
+        As `MultiHeadAttention`. The attention scores (B, N, T, S) are the differences.
+
+    Raises:
+        ValueError: as `MultiHeadAttention`.
+
+    Example:
+
+    ```python
+    attention = keras_attn.layers.DifferentialAttention(num_heads=2, key_dim=16)
+    x = keras.random.normal((2, 7, 64))
+    output = attention(x, x, use_causal_mask=True)
+    ```
+
+    Reference: [Ye et al., 2024](https://arxiv.org/abs/2410.05258), section 2.1.
+    """
+
+    def __init__(
+        self,
+        num_heads,
+        key_dim,
+        value_dim=None,
+        lambda_init=0.8,
+        lambda_initializer=None,
+        norm_epsilon=1e-5,
+        **kwargs,
+    ):
+        super().__init__(num_heads, key_dim, value_dim or 2 * key_dim, **kwargs)
+        if not 0 <= lambda_init < 1:
+            raise ValueError(f"`lambda_init` must be in [0, 1). Received: lambda_init={lambda_init}.")
+        self.lambda_init = lambda_init
+        self.lambda_initializer = (
+            keras.initializers.RandomNormal(stddev=0.1)
+            if lambda_initializer is None
+            else keras.initializers.get(lambda_initializer)
+        )
+        self.norm_epsilon = norm_epsilon
+
+    @property
+    def _num_query_heads(self):
+        return 2 * self.num_heads
+
+    @property
+    def _num_key_heads(self):
+        return 2 * self.num_key_value_heads
+
+    def build(self, query_shape, value_shape, key_shape=None):
+        super().build(query_shape, value_shape, key_shape)
+        self.lambda_vectors = self.add_weight(
+            name="lambda_vectors",
+            shape=(2, 2, self.key_dim),
+            initializer=self.lambda_initializer,
+            autocast=False,
+        )
+        self._heads_norm = keras.layers.RMSNormalization(
+            epsilon=self.norm_epsilon, dtype=self.dtype_policy, name="heads_norm"
+        )
+        self._heads_norm.build((None, None, None, self.value_dim))
+
+    def _attend(self, query, key, value, return_attention_scores, **arguments):
+        # Both keys of a head share its value. Query heads come as the first of each pair, then the second, of every
+        # key head, so that those of a key head are successive.
+        value = ops.repeat(value, 2, axis=-3)
+        output, scores = super()._attend(query, key, value, return_attention_scores, **arguments)
+        output = self._heads_norm(self._difference(output)) * (1 - self.lambda_init)
+        return output, None if scores is None else self._difference(scores)
+
+    def _difference(self, x):
+        """The first of each pair minus lambda times the second: (..., 2N, T, X) in, (..., N, T, X) out."""
+        shape = ops.shape(x)
+        group = self.num_heads // self.num_key_value_heads
+        pairs = ops.reshape(x, (*shape[:-3], self.num_key_value_heads, 2, group, *shape[-2:]))
+        first, second = ops.split(pairs, 2, axis=-4)
+        difference = first - ops.cast(self._lambda(), x.dtype) * second
+        return ops.reshape(difference, (*shape[:-3], self.num_heads, *shape[-2:]))
+
+    def _lambda(self):
+        """exp(lambda_q1 lambda_k1) - exp(lambda_q2 lambda_k2) + lambda_init (Ye et al., equation 2)."""
+        of_queries, of_keys = ops.unstack(ops.convert_to_tensor(self.lambda_vectors), 2)
+        first, second = ops.unstack(ops.exp(ops.sum(of_queries * of_keys, axis=-1)), 2)
+        return first - second + self.lambda_init
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "lambda_init": self.lambda_init,
+            "lambda_initializer": keras.initializers.serialize(self.lambda_initializer),
+            "norm_epsilon": self.norm_epsilon,
+        }

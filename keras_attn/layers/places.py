@@ -1,0 +1,71 @@
+from keras import ops
+
+
+class Places:
+    """Where the queries and keys of one call of an attention layer stand.
+
+    Args:
+        positions: Integers (T,) or (B, T), of the queries, or None for one after the other.
+        key_positions: Integers (S,) or (B, S), or None.
+        cache_update_index: Integer scalar, the first slot that the call writes in a growing cache, or None.
+        used: Boolean, whether anything depends on positions. If not, all of them are None.
+    """
+
+    def __init__(self, positions, key_positions, cache_update_index, used):
+        self.positions = positions
+        self.key_positions = key_positions
+        self.index = cache_update_index
+        self.used = used
+
+    @property
+    def offset(self):
+        """The position of the first query, if known before the run, and if keys stand at 0, 1, 2, ..."""
+        if self.positions is not None or self.key_positions is not None:
+            return None
+        if self.index is None:
+            return 0
+        return self.index if isinstance(self.index, int) else None
+
+    def of_queries(self, length):
+        if not self.used:
+            return None
+        if self.positions is not None:
+            return _checked(self.positions, "positions", length)
+        first = 0 if self.index is None else ops.cast(self.index, "int32")
+        return ops.arange(length, dtype="int32") + first
+
+    def of_new_keys(self, length):
+        """Positions of the keys that the call projects, which a growing cache has from the queries."""
+        if self.index is not None or not self.used:
+            return self.of_queries(length)
+        if self.key_positions is None and self.positions is None:
+            return ops.arange(length, dtype="int32")
+        given = self.positions if self.key_positions is None else self.key_positions
+        return _checked(given, "key_positions", length)
+
+    def of_slots(self, length):
+        """Positions of the slots of a cache. A growing one was filled in their order."""
+        if self.index is None or not self.used:
+            return self.of_new_keys(length)
+        if self.key_positions is not None:
+            return _checked(self.key_positions, "key_positions", length)
+        slots = ops.arange(length, dtype="int32")
+        if self.positions is None:
+            return slots
+        return slots + ops.cast(self.positions, "int32")[..., :1] - ops.cast(self.index, "int32")
+
+
+def _checked(positions, name, length):
+    positions = ops.cast(ops.convert_to_tensor(positions), "int32")
+    known = positions.shape[-1] if len(positions.shape) else -1
+    if len(positions.shape) not in (1, 2) or (None not in (known, length) and _differ(known, length)):
+        raise ValueError(
+            f"`{name}` must have shape (length,) or (batch, length), here with length {length}. "
+            f"Received: {name} of shape {tuple(positions.shape)}."
+            + (" By default they are `positions`." if name == "key_positions" else "")
+        )
+    return positions
+
+
+def _differ(known, length):
+    return isinstance(known, int) and isinstance(length, int) and known != length

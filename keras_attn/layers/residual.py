@@ -1,0 +1,190 @@
+"""What stands around a sub-layer: norm order, scaling and drops, here alone."""
+
+import keras
+from keras import ops
+
+from keras_attn.layers.arguments import check_rate, choose
+
+NORMALIZATIONS = {
+    "layer_norm": keras.layers.LayerNormalization,
+    "rms_norm": keras.layers.RMSNormalization,
+}
+# The constructor arguments of `Residual`, which the blocks take too and hand on.
+RESIDUAL_ARGUMENTS = (
+    "dropout",
+    "normalize_first",
+    "normalization",
+    "layer_norm_epsilon",
+    "sandwich_norm",
+    "layer_scale",
+    "stochastic_depth",
+    "residual_scale",
+)
+
+
+@keras.saving.register_keras_serializable(package="keras_attn")
+class Residual(keras.layers.Layer):
+    """What stands around every sub-layer of a Transformer: norms, scales, drops and the residual connection.
+
+    Post-norm (the paper's): `Norm(x + Dropout(sublayer(x)))`. Pre-norm (`normalize_first=True`):
+    `x + Dropout(sublayer(Norm(x)))`. What the other arguments add to the branch comes in this order: sub-layer,
+    second norm, layer scale, dropout, stochastic depth.
+
+    Args:
+        dropout: Float, the share of the sub-layer's output that is dropped in training.
+        normalize_first: Boolean, pre-norm rather than post-norm.
+        normalization: `"layer_norm"` or `"rms_norm"`.
+        layer_norm_epsilon: Float added to the variance.
+        sandwich_norm: Boolean, whether a second norm follows the sub-layer: `x + Norm(sublayer(Norm(x)))`. Needs
+            `normalize_first`.
+        layer_scale: Float, the initial value of a learned factor for each channel of the branch. None for no such
+            factor.
+        stochastic_depth: Float, the share of samples whose branch is dropped whole in training; the others are
+            scaled by `1 / (1 - stochastic_depth)`.
+        residual_scale: Float that multiplies the skip connection of post-norm: `Norm(residual_scale * x + ...)`,
+            DeepNorm's alpha; see `keras_attn.ops.deep_norm_scales`.
+
+    Call arguments:
+        inputs: Floats (B, T, D), what goes into the residual branch.
+        sublayer: Function from floats (B, T, D) to floats (B, T, D), or to a tuple that starts with them.
+        training: Boolean.
+
+    Returns:
+        Floats (B, T, D), followed by what else `sublayer` returned, as a tuple if it did.
+
+    Raises:
+        ValueError: for an argument out of range, for arguments that mean nothing together, and for a sub-layer that
+            changes the shape.
+
+    Example:
+
+    ```python
+    residual = keras_attn.layers.Residual(dropout=0.1, normalize_first=True, stochastic_depth=0.2)
+    y = residual(keras.random.normal((2, 5, 16)), sublayer=keras.layers.Dense(16))
+    ```
+
+    References: [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 5.4;
+    [Xiong et al., 2020](https://arxiv.org/abs/2002.04745), pre-norm;
+    [Ding et al., 2021](https://arxiv.org/abs/2105.13290), the second norm;
+    [Touvron et al., 2021](https://arxiv.org/abs/2103.17239), section 2, layer scale;
+    [Huang et al., 2016](https://arxiv.org/abs/1603.09382), stochastic depth;
+    [Wang et al., 2022](https://arxiv.org/abs/2203.00555), figure 2, the scale of the skip connection.
+    """
+
+    def __init__(
+        self,
+        dropout=0.0,
+        normalize_first=False,
+        normalization="layer_norm",
+        layer_norm_epsilon=1e-5,
+        sandwich_norm=False,
+        layer_scale=None,
+        stochastic_depth=0.0,
+        residual_scale=1.0,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.dropout = dropout
+        self.normalize_first = normalize_first
+        self.normalization = normalization
+        self.layer_norm_epsilon = layer_norm_epsilon
+        self.sandwich_norm = sandwich_norm
+        self.layer_scale = layer_scale
+        self.stochastic_depth = stochastic_depth
+        self.residual_scale = residual_scale
+        check_residual(self)
+        self.norm = self._make_norm("norm")
+        self.output_norm = self._make_norm("output_norm") if sandwich_norm else None
+        self._dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
+        self.supports_masking = True
+
+    def build(self, input_shape):
+        self.norm.build(input_shape)
+        if self.output_norm is not None:
+            self.output_norm.build(input_shape)
+        self._channel_scale = None
+        if self.layer_scale is not None:
+            self._channel_scale = self.add_weight(
+                shape=input_shape[-1:],
+                initializer=keras.initializers.Constant(self.layer_scale),
+                name="layer_scale",
+            )
+        self._stochastic_depth_layer = keras.layers.Dropout(
+            self.stochastic_depth,
+            noise_shape=(None, *(1 for _ in input_shape[1:])),
+            dtype=self.dtype_policy,
+        )
+
+    def call(self, inputs, sublayer, training=None):
+        result = sublayer(self.norm(inputs) if self.normalize_first else inputs)
+        update, *extras = result if isinstance(result, tuple) else (result,)
+        _check_same_shape(inputs, update)
+        skipped = inputs if self.residual_scale == 1 else inputs * self.residual_scale
+        output = skipped + self._branch(update, training)
+        output = output if self.normalize_first else self.norm(output)
+        return (output, *extras) if extras else output
+
+    def _branch(self, update, training):
+        if self.output_norm is not None:
+            update = self.output_norm(update)
+        if self._channel_scale is not None:
+            update = ops.multiply(update, self._channel_scale)
+        update = self._dropout_layer(update, training=training)
+        return self._stochastic_depth_layer(update, training=training)
+
+    def _make_norm(self, name):
+        norm = NORMALIZATIONS[self.normalization](
+            epsilon=self.layer_norm_epsilon, dtype=self.dtype_policy, name=name
+        )
+        norm.supports_masking = True  # RMSNormalization would warn that it drops an implicit mask
+        return norm
+
+    def get_config(self):
+        return {**super().get_config(), **{name: getattr(self, name) for name in RESIDUAL_ARGUMENTS}}
+
+
+def check_residual(layer):
+    """Raises ValueError unless the attributes of `layer` named in `RESIDUAL_ARGUMENTS` make a residual connection."""
+    check_rate("dropout", layer.dropout)
+    check_rate("stochastic_depth", layer.stochastic_depth)
+    choose("normalization", layer.normalization, NORMALIZATIONS)
+    if not _is_number(layer.residual_scale) or layer.residual_scale <= 0:
+        raise ValueError(
+            f"`residual_scale` must be a positive number. Received: residual_scale={layer.residual_scale}."
+        )
+    if layer.layer_scale is not None and (not _is_number(layer.layer_scale) or layer.layer_scale < 0):
+        raise ValueError(
+            f"`layer_scale` must be None or a number of at least 0. Received: layer_scale={layer.layer_scale}."
+        )
+    if layer.sandwich_norm and not layer.normalize_first:
+        raise ValueError(
+            "`sandwich_norm` needs `normalize_first=True`: post-norm has its norm after the sub-layer already. "
+            f"Received: sandwich_norm={layer.sandwich_norm}, normalize_first={layer.normalize_first}."
+        )
+    if layer.residual_scale != 1 and layer.normalize_first:
+        raise ValueError(
+            "`residual_scale` needs `normalize_first=False`: without a norm after it, the skip connection would grow "
+            f"with each block. Received: residual_scale={layer.residual_scale}, normalize_first=True."
+        )
+    if layer.layer_scale is not None and (layer.sandwich_norm or layer.residual_scale != 1):
+        raise ValueError(
+            "`layer_scale` cannot be joined with `sandwich_norm`, whose second norm has such a factor, nor with "
+            f"`residual_scale`, which weighs the branch too. Received: layer_scale={layer.layer_scale}, "
+            f"sandwich_norm={layer.sandwich_norm}, residual_scale={layer.residual_scale}."
+        )
+
+
+def _is_number(value):
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _check_same_shape(inputs, update):
+    """An axis of size 1 would broadcast without a word."""
+    fits = len(inputs.shape) == len(update.shape) and all(
+        size is None or wanted is None or size == wanted for size, wanted in zip(update.shape, inputs.shape)
+    )
+    if not fits:
+        raise ValueError(
+            "A sub-layer must return the shape of its inputs. "
+            f"Received: inputs of shape {tuple(inputs.shape)}, output of shape {tuple(update.shape)}."
+        )

@@ -1,0 +1,101 @@
+import keras
+from keras import ops
+
+from keras_attn.ops import apply_rotary, rotary_frequencies
+
+
+@keras.saving.register_keras_serializable(package="keras_attn")
+class RotaryEmbedding(keras.layers.Layer):
+    """Turns the features of queries and keys by their positions, so that attention sees distances.
+
+    Differs from `keras_hub.layers.RotaryEmbedding`: heads come before time, (B, N, T, H) where KerasHub's default is
+    (B, T, N, H); both pairings of features, partial rotation and llama3 scaling are there; `"dynamic_ntk"` follows
+    the length; and under half precision the products too are in float32, which halves the error.
+
+    The layer has no weights and keeps nothing from one call to the next; one may serve queries and keys of many
+    attention layers.
+
+    Args:
+        max_wavelength: Float, the longest wavelength in units of 2 pi positions, greater than 1.
+        rotary_dim: Even integer, the number of features rotated in each head, the first ones. Defaults to all.
+        interleaved: Boolean, whether features (0, 1), (2, 3), ... are the pairs (Su et al. 2021, GPT-J), instead of
+            (0, d / 2), (1, d / 2 + 1), ... (GPT-NeoX, LLaMA). Take what the weights were trained with.
+        scaling: None, or a dict with a `"type"` (`"linear"`, `"dynamic_ntk"`, `"yarn"` or `"llama3"`) and its
+            numbers, to go beyond the length a model was trained for: see `keras_attn.ops.rotary_frequencies`.
+
+    Call arguments:
+        inputs: Floats (B, N, T, H).
+        start_index: Integer, the position of the first time step.
+        positions: Integers (T,) or (B, T) that replace 0, 1, 2, ...; with left padding, the first real token's is 0.
+
+    Returns:
+        Floats (B, N, T, H) in the compute dtype.
+
+    Raises:
+        ValueError: if an argument is out of range, `rotary_dim` does not fit H, or `positions` do not fit `inputs`.
+
+    Example:
+
+    ```python
+    rotary_embedding = keras_attn.layers.RotaryEmbedding()
+    query = keras.random.normal((2, 3, 5, 16))
+    key = keras.random.normal((2, 3, 5, 16))
+    query, key = rotary_embedding(query), rotary_embedding(key)
+
+    # Four times as far as a model was trained, and a single step of decoding.
+    scaling = {"type": "yarn", "factor": 4.0, "original_max_sequence_length": 2048}
+    rotary_embedding = keras_attn.layers.RotaryEmbedding(scaling=scaling)
+    step = rotary_embedding(keras.random.normal((2, 3, 1, 16)), start_index=8000)
+    ```
+
+    Reference: [Su et al., 2021](https://arxiv.org/abs/2104.09864), section 3.2.2.
+    """
+
+    def __init__(self, max_wavelength=10000, rotary_dim=None, interleaved=False, scaling=None, **kwargs):
+        super().__init__(**kwargs)
+        # What the formula would refuse in the first call is refused here.
+        rotary_frequencies(2 if rotary_dim is None else rotary_dim, max_wavelength, scaling)
+        self.max_wavelength = max_wavelength
+        self.rotary_dim = rotary_dim
+        self.interleaved = interleaved
+        self.scaling = None if scaling is None else dict(scaling)
+        self.supports_masking = True
+
+    def build(self, input_shape):
+        size = input_shape[-1]
+        rotary_dim = self.rotary_dim or size
+        if size is None or rotary_dim % 2 or rotary_dim > size:
+            raise ValueError(
+                "`rotary_dim` (by default the last axis of the inputs) must be even and at most the last axis. "
+                f"Received: rotary_dim={self.rotary_dim}, inputs of shape {tuple(input_shape)}."
+            )
+
+    @property
+    def depends_on_length(self):
+        """True where the frequencies depend on the longest position of each row (`"dynamic_ntk"`).
+
+        Queries and keys must then be rotated in one piece, over the same positions: what was rotated when the
+        sequence was shorter, in a cache, has been turned by other frequencies.
+        """
+        return self.scaling is not None and self.scaling["type"] == "dynamic_ntk"
+
+    def call(self, inputs, start_index=0, positions=None):
+        if positions is None:
+            positions = ops.arange(ops.shape(inputs)[-2], dtype="int32") + ops.cast(start_index, "int32")
+        length = None
+        if self.depends_on_length:
+            # Row by row: a longer neighbour in the batch changes nothing.
+            length = ops.max(positions, axis=-1, keepdims=True, initial=0) + 1
+        frequencies, attention_factor = rotary_frequencies(
+            self.rotary_dim or inputs.shape[-1], self.max_wavelength, self.scaling, length
+        )
+        return apply_rotary(inputs, positions, frequencies, attention_factor, self.interleaved)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "max_wavelength": self.max_wavelength,
+            "rotary_dim": self.rotary_dim,
+            "interleaved": self.interleaved,
+            "scaling": None if self.scaling is None else dict(self.scaling),
+        }

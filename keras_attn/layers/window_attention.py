@@ -1,0 +1,218 @@
+import math
+
+import keras
+from keras import ops
+
+from keras_attn.layers.adaptation import Adaptable
+from keras_attn.layers.arguments import check_positive, check_rate, copy_initializer
+from keras_attn.ops import (
+    ScoreDropout,
+    as_boolean_mask,
+    check_mask_shape,
+    combine_masks,
+    dot_product_attention,
+    implicit_mask,
+    keep,
+    partition_windows,
+    reverse_windows,
+    window_mask,
+    window_position_bias,
+)
+
+
+@keras.saving.register_keras_serializable(package="keras_attn")
+class WindowAttention(Adaptable, keras.layers.Layer):
+    """Self-attention of an image's pixels within windows, Swin's W-MSA, and SW-MSA where `shift_size` is not 0.
+
+    The cost grows with the number of pixels and not with its square; shifting the windows in every other layer lets
+    what one layer kept apart meet in the next. A learned bias is added to the logits for each way from pixel to pixel.
+
+    Neither Keras nor KerasHub has such a layer. It differs from the published code (and transformers' `SwinLayer`)
+    where the image is no whole number of windows: what fills the last windows up is masked, so that pixels attend to
+    pixels alone; there, a pixel also attends to that filling. An axis of the image that one window covers is not
+    shifted, and a window larger than the image is filled up likewise: the bias keeps its size, and the answer is that
+    of a window as large as the image.
+
+    Args:
+        num_heads: Integer N, the number of attention heads.
+        key_dim: Integer H, the size of each head; D / N in the paper.
+        window_size: Integer or pair of integers, the height and width of a window in pixels.
+        shift_size: Integer or pair of integers, how far the grid of windows is moved down and to the right, less than
+            a window; half a window in every other layer of the paper.
+        use_bias: Boolean, whether the projections have biases.
+        dropout: Float, the share of attention scores dropped in training.
+        kernel_initializer, bias_initializer: Initializers of the projections.
+        seed: Integer seed of the dropout.
+
+    Call arguments:
+        inputs: Float tensor (B, height, width, D). The sizes of the image may differ from call to call.
+        return_attention_scores: Boolean.
+        training: Boolean, whether dropout is applied.
+        padding_mask: Boolean, or 0 and 1 of any dtype, (B, height, width), True at real pixels; the others attend to
+            nothing and nobody attends to them. An implicit Keras mask is joined with "and".
+
+    Returns:
+        The output, float (B, height, width, D); then, if `return_attention_scores`, the attention scores
+        (B, W, N, T, T) in W windows of T pixels, both counted row by row, of the shifted image and what fills it up.
+
+    Raises:
+        ValueError: if an argument is out of range, the mask has another shape or holds values other than 0 and 1.
+
+    Example:
+
+    ```python
+    images = keras.random.normal((2, 14, 14, 32))
+    images = images + keras_attn.layers.WindowAttention(num_heads=4, key_dim=8, window_size=7)(images)
+    shifted = keras_attn.layers.WindowAttention(num_heads=4, key_dim=8, window_size=7, shift_size=3)
+    images = images + shifted(images)
+    ```
+
+    Reference: [Liu et al., 2021](https://arxiv.org/abs/2103.14030), section 3.2.
+    """
+
+    def __init__(
+        self,
+        num_heads,
+        key_dim,
+        window_size,
+        shift_size=0,
+        use_bias=True,
+        dropout=0.0,
+        kernel_initializer="glorot_uniform",
+        bias_initializer="zeros",
+        seed=None,
+        **kwargs,
+    ):
+        check_positive("num_heads", num_heads)
+        check_positive("key_dim", key_dim)
+        check_rate("dropout", dropout)
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.num_heads = num_heads
+        self.key_dim = key_dim
+        self.window_size = _pair("window_size", window_size)
+        self.shift_size = _pair("shift_size", shift_size, lowest=0)
+        if any(shift >= window for shift, window in zip(self.shift_size, self.window_size)):
+            raise ValueError(
+                "`shift_size` must be less than `window_size`. "
+                f"Received: shift_size={shift_size}, window_size={window_size}."
+            )
+        self.use_bias = use_bias
+        self.dropout = dropout
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.seed = seed
+        if dropout:
+            self._seed_generator = keras.random.SeedGenerator(seed)
+
+    def build(self, input_shape):
+        if len(input_shape) != 4:
+            raise ValueError(
+                f"`inputs` must have the shape (B, height, width, D). Received: shape {tuple(input_shape)}."
+            )
+        num_features = input_shape[-1]
+        windows_shape = (input_shape[0], None, math.prod(self.window_size), num_features)
+        heads_shape = (*windows_shape[:-1], self.num_heads, self.key_dim)
+        into_heads = ("bwtd,dnh->bwtnh", windows_shape, heads_shape, "nh")
+        self.query_dense = self._projection("query", *into_heads)
+        self.key_dense = self._projection("key", *into_heads)
+        self.value_dense = self._projection("value", *into_heads)
+        self.output_dense = self._projection(
+            "attention_output", "bwtnh,nhd->bwtd", heads_shape, windows_shape, "d"
+        )
+        self.relative_position_bias = self.add_weight(
+            name="relative_position_bias",
+            shape=(math.prod(2 * size - 1 for size in self.window_size), self.num_heads),
+            initializer=keras.initializers.TruncatedNormal(stddev=0.02),  # as in the published code
+            autocast=False,  # the logits that it is added to are float32
+        )
+
+    def call(self, inputs, return_attention_scores=False, training=None, padding_mask=None):
+        _, height, width, _ = ops.shape(inputs)
+        grid = (self.window_size, self.shift_size)
+        padding_mask = self._real_pixels(inputs, padding_mask)
+        if padding_mask is not None:
+            # Zeros before the projections, so that no NaN of a pad meets a weight's gradient either.
+            inputs = keep(inputs, ops.expand_dims(padding_mask, -1))
+        mask = window_mask(height, width, *grid, padding_mask)
+        windows = partition_windows(inputs, *grid)
+        output, scores = dot_product_attention(
+            *(_swap_heads(dense(windows)) for dense in (self.query_dense, self.key_dense, self.value_dense)),
+            mask=None if mask is None else ops.expand_dims(mask, -3),
+            bias=window_position_bias(ops.convert_to_tensor(self.relative_position_bias), self.window_size),
+            dropout=self._score_dropout(training),
+            masked_keys_are_finite=True,
+        )
+        output = reverse_windows(self.output_dense(_swap_heads(output)), height, width, *grid)
+        return (output, scores) if return_attention_scores else output
+
+    def _real_pixels(self, inputs, padding_mask):
+        padding_mask = combine_masks(as_boolean_mask(padding_mask, "padding_mask"), implicit_mask(inputs))
+        if padding_mask is not None:
+            check_mask_shape(padding_mask, inputs.shape[:-1], "padding_mask", exact_axes=2)
+        return padding_mask
+
+    def _score_dropout(self, training):
+        return ScoreDropout(self.dropout, self._seed_generator.next()) if training and self.dropout else None
+
+    def _projection(self, name, equation, input_shape, output_shape, bias_axes):
+        layer = keras.layers.EinsumDense(
+            equation,
+            output_shape=output_shape[1:],
+            bias_axes=bias_axes if self.use_bias else None,
+            kernel_initializer=copy_initializer(self.kernel_initializer),
+            bias_initializer=copy_initializer(self.bias_initializer),
+            dtype=self._policy_of(name),
+            name=name,
+        )
+        layer.build(input_shape)
+        return layer
+
+    def _parts(self):
+        return [self.query_dense, self.key_dense, self.value_dense, self.output_dense]
+
+    def compute_output_shape(self, input_shape):
+        return tuple(input_shape)
+
+    def compute_output_spec(self, inputs, return_attention_scores=False, training=None, padding_mask=None):
+        output = keras.KerasTensor(inputs.shape, dtype=self.compute_dtype)
+        if not return_attention_scores:
+            return output
+        sizes = inputs.shape[1:3]
+        num_pixels = math.prod(self.window_size)
+        num_windows = (
+            None
+            if None in sizes
+            else math.prod(-(-size // window) for size, window in zip(sizes, self.window_size))
+        )
+        scores_shape = (inputs.shape[0], num_windows, self.num_heads, num_pixels, num_pixels)
+        return output, keras.KerasTensor(scores_shape, dtype=self.compute_dtype)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "key_dim": self.key_dim,
+            "window_size": self.window_size,
+            "shift_size": self.shift_size,
+            "use_bias": self.use_bias,
+            "dropout": self.dropout,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
+            "seed": self.seed,
+        }
+
+
+def _swap_heads(x):
+    """(B, W, T, N, H) <-> (B, W, N, T, H)."""
+    return ops.swapaxes(x, 2, 3)
+
+
+def _pair(name, value, lowest=1):
+    pair = tuple(value) if isinstance(value, (list, tuple)) else (value, value)
+    integers = [size for size in pair if isinstance(size, int) and not isinstance(size, bool)]
+    if len(pair) != 2 or len(integers) != 2 or min(integers) < lowest:
+        raise ValueError(
+            f"`{name}` must be an integer of at least {lowest}, or a pair of them. Received: {name}={value}."
+        )
+    return pair

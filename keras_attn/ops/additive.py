@@ -1,0 +1,51 @@
+"""Additive attention: the alignment model of Bahdanau et al., with the masks and promises of the dot product's."""
+
+from keras import ops
+
+from keras_attn.ops.attention import keep, softmax
+from keras_attn.ops.dtypes import at_least_float32
+
+
+def additive_attention(query, key, value, weight, mask=None, dropout=None):
+    """softmax(v^T tanh(query + key)) value over the keys that `mask` allows, for queries and keys already projected.
+
+    Keeps what `dot_product_attention` promises: a query with no key to attend to answers exactly 0, with gradient
+    exactly 0; a NaN or Inf in a key or value that no query may attend to reaches nobody else, forward or backward; the
+    softmax is computed in at least float32. The sum inside of tanh is no matrix product: a tensor (..., T, S, U) is
+    made, and kept for the gradient.
+
+    Args:
+        query: Float tensor (..., T, U).
+        key: Float tensor (..., S, U).
+        value: Float tensor (..., S, Dv).
+        weight: Floats (U,), the v of the formula.
+        mask: Boolean tensor that broadcasts to (..., T, S), True where attention is allowed.
+        dropout: `ScoreDropout` of the attention scores.
+
+    Returns:
+        The output (..., T, Dv) and the attention scores (..., T, S) before dropout, in the dtype of `value`.
+
+    Example:
+
+    ```python
+    query, key = keras.random.normal((2, 3, 7)), keras.random.normal((2, 5, 7))
+    output, attention_scores = additive_attention(query, key, key, weight=keras.random.normal((7,)))
+    ```
+
+    Reference: [Bahdanau et al., 2014](https://arxiv.org/abs/1409.0473), section 3.1 and appendix A.1.2.
+    """
+    answered = None if mask is None else ops.any(mask, axis=-1, keepdims=True)
+    attended = None if mask is None else ops.expand_dims(ops.any(mask, axis=-2), -1)
+    query, key, value = keep(query, answered), keep(key, attended), keep(value, attended)
+    hidden = ops.tanh(ops.expand_dims(query, -2) + ops.expand_dims(key, -3))
+    logits = at_least_float32(ops.einsum("...u,u->...", hidden, weight))
+    scores = ops.cast(softmax(logits, mask), value.dtype)
+    dropped = scores if dropout is None else scores * _multiplier(dropout, scores)
+    # A query without keys has equal scores here; its output, and the gradient of it, are made 0.
+    return keep(ops.matmul(dropped, value), answered), keep(scores, answered)
+
+
+def _multiplier(dropout, scores):
+    *lead, num_queries, num_keys = ops.shape(scores)
+    rows, columns = ops.arange(num_queries, dtype="int32"), ops.arange(num_keys, dtype="int32")
+    return ops.cast(dropout.multiplier(lead, rows, columns), scores.dtype)

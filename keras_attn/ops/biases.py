@@ -1,0 +1,308 @@
+"""Position biases: what is added to the logits because of where a query and a key stand.
+
+A pair bias is an immutable value that answers for any block of (query, key) pairs, and gives the gradient of its
+parameters from that of a block, so that blockwise attention never needs the bias of all pairs. `PairBias` lists what
+it must have. B is the batch, N the heads, T and S the lengths of queries and keys; t and s those of a block.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from keras_attn.ops.dtypes import at_least_float32
+
+
+def alibi_slopes(num_heads, dtype="float32"):
+    """One slope a head: the geometric sequence that starts at 2^(-8 / N) and has that ratio.
+
+    Where N is no power of 2, the slopes of the power below come first, then every other slope of the power above, as
+    in the authors' code.
+
+    Args:
+        num_heads: Integer N.
+        dtype: Dtype of the slopes.
+
+    Returns:
+        Float tensor (N,).
+
+    Example:
+
+    ```python
+    alibi_slopes(8)  # [1/2, 1/4, 1/8, 1/16, 1/32, 1/64, 1/128, 1/256]
+    ```
+
+    Reference: [Press et al., 2022](https://arxiv.org/abs/2108.12409), section 3.
+    """
+    power = 2 ** (num_heads.bit_length() - 1)
+    slopes = np.concatenate([_geometric_slopes(power), _geometric_slopes(2 * power)[::2]])
+    return ops.convert_to_tensor(slopes[:num_heads], dtype)
+
+
+def relative_position_bucket(relative_position, num_buckets=32, max_distance=128, bidirectional=True):
+    """The bucket of each relative position: one a distance when near, logarithmically wider ones when far.
+
+    Args:
+        relative_position: Integers (...), position of the key minus position of the query.
+        num_buckets: Integer, the number of buckets.
+        max_distance: Integer, the distance from which on all positions share the last bucket.
+        bidirectional: Boolean, whether keys after the query have one half of the buckets to themselves. Otherwise
+            they all share bucket 0 with the query's own position.
+
+    Returns:
+        Int32 tensor (...), in [0, `num_buckets`).
+
+    Example:
+
+    ```python
+    relative_position_bucket(keras.ops.convert_to_tensor([-200, -8, -1, 0, 1, 8]))  # [15, 8, 1, 0, 17, 24]
+    ```
+
+    Reference: [Raffel et al., 2020](https://arxiv.org/abs/1910.10683), section 2.1, and the authors' code.
+    """
+    one_side = num_buckets // 2 if bidirectional else num_buckets
+    relative_position = ops.cast(relative_position, "int32")
+    distance = ops.abs(relative_position) if bidirectional else ops.maximum(-relative_position, 0)
+    bucket_of_distance = ops.convert_to_tensor(_distance_buckets(one_side, max_distance))
+    buckets = ops.take(bucket_of_distance, ops.minimum(distance, max_distance), axis=0)
+    return buckets + ops.where(relative_position > 0, one_side, 0) if bidirectional else buckets
+
+
+class PairBias:
+    """A bias of every pair of a query and a key, worked out block by block.
+
+    Attributes:
+        parameters: Float tensor that the bias is computed from, and that gradients go to.
+        has_query_axis: Boolean, whether `parameters` has the query axis T at -2. A block is then given the rows of
+            its queries, and answers with their gradient.
+    """
+
+    has_query_axis = False
+
+    def block(self, parameters, queries, keys):
+        """The bias of the pairs of a block, in at least float32, to be broadcast to (..., N, t, s).
+
+        Args:
+            parameters: As the attribute; with `has_query_axis`, its rows of `queries`.
+            queries, keys: Slices of the axes T and S.
+        """
+        raise NotImplementedError
+
+    def gradient(self, parameters, upstream, queries, keys):
+        """The gradient of `parameters`, of its shape and dtype, summed over the axes that were broadcast.
+
+        Args:
+            parameters, queries, keys: As in `block`.
+            upstream: Floats (..., N, t, s), the gradient of the block.
+        """
+        raise NotImplementedError
+
+    def dense(self):
+        """The bias of all pairs, to be broadcast to (..., N, T, S)."""
+        return self.block(self.parameters, slice(None), slice(None))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SlopeBias(PairBias):
+    """-slope * |query position - key position|: the further away, the lower the logit (ALiBi).
+
+    Args:
+        parameters: Floats (N,), the slopes.
+        query_positions, key_positions: Integers (T,) or (B, T), and (S,) or (B, S).
+
+    Example:
+
+    ```python
+    positions = keras.ops.arange(5)
+    bias = SlopeBias(alibi_slopes(4), query_positions=positions, key_positions=positions)
+    bias.dense()  # (4, 5, 5)
+    ```
+
+    Reference: [Press et al., 2022](https://arxiv.org/abs/2108.12409), section 3.
+    """
+
+    parameters: Any
+    query_positions: Any
+    key_positions: Any
+
+    def block(self, parameters, queries, keys):
+        slopes = at_least_float32(parameters)[:, None, None]
+        return -slopes * self._distances(slopes.dtype, queries, keys)
+
+    def gradient(self, parameters, upstream, queries, keys):
+        distances = self._distances(upstream.dtype, queries, keys)
+        upstream = _sum_to(upstream, (*distances.shape[:-3], *upstream.shape[-3:]))
+        by_slope = ops.sum(-upstream * distances, axis=(-2, -1))  # (..., N)
+        return ops.cast(_sum_to(by_slope, parameters.shape), parameters.dtype)
+
+    def _distances(self, dtype, queries, keys):
+        distances = ops.cast(ops.abs(_relative_positions(self, queries, keys)), dtype)
+        return ops.expand_dims(distances, -3)  # (..., 1, t, s)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TableBias(PairBias):
+    """table[index(key position - query position)], a table for each head, or for each head and query.
+
+    Gathers and sums whole vectors, one entry of every head (and batch row) at once: several times as fast as number
+    by number, and no tensor has a table axis beside the axes of both queries and keys.
+
+    Args:
+        parameters: Floats (N, 1, R) or (B, N, 1, R); with `has_query_axis`, (N, T, R) or (B, N, T, R).
+        query_positions, key_positions: Integers (T,) or (B, T), and (S,) or (B, S).
+        index: Function of relative positions, integers (..., t, s), to integers of that shape in [0, R).
+        has_query_axis: Boolean, whether the table has T rows.
+
+    Example:
+
+    ```python
+    positions = keras.ops.arange(5)
+    table = keras.random.normal((4, 1, 7))  # 4 heads, distances from -3 to 3
+    bias = TableBias(table, positions, positions, index=lambda relative: keras.ops.clip(relative, -3, 3) + 3)
+    bias.dense()  # (4, 5, 5)
+    ```
+    """
+
+    parameters: Any
+    query_positions: Any
+    key_positions: Any
+    index: Callable
+    has_query_axis: bool = False
+
+    def block(self, parameters, queries, keys):
+        entries = self._entries(parameters, queries, keys)
+        batched = len(entries.shape) > 2
+        table = _entry_vectors(_entries_first(at_least_float32(parameters), batched), batched)
+        return _heads_first(ops.take(table, entries, axis=0), batched)
+
+    def gradient(self, parameters, upstream, queries, keys):
+        entries = self._entries(parameters, queries, keys)
+        batched = len(entries.shape) > 2
+        lead = upstream.shape[:-3] if batched else parameters.shape[:-3]
+        upstream = _sum_to(upstream, (*lead, parameters.shape[-3], *upstream.shape[-2:]))
+        pairs = _entries_first(upstream, batched)
+        entries = ops.broadcast_to(entries, ops.shape(pairs)[: len(entries.shape)])
+        shape = _entries_first_shape(parameters, batched)
+        num_entries = math.prod(shape[: -_num_vector_axes(shape, batched)])
+        sums = ops.segment_sum(_entry_vectors(pairs, batched), ops.reshape(entries, (-1,)), num_entries)
+        return ops.cast(_heads_first(ops.reshape(sums, shape), batched), parameters.dtype)
+
+    def _entries(self, parameters, queries, keys):
+        """Which entry of the table each pair takes, counted through all rows: (t, s) or (..., t, s)."""
+        entries = self.index(_relative_positions(self, queries, keys))
+        *lead, _, num_rows, row_size = ops.shape(parameters)
+        row = ops.arange(num_rows, dtype="int32")[:, None]  # (T or 1, 1)
+        if len(entries.shape) > 2 and lead:
+            table = ops.arange(math.prod(lead), dtype="int32")
+            row = row + num_rows * ops.reshape(table, (*lead, 1, 1))
+        return entries + row_size * row
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DenseBias(PairBias):
+    """A bias that was worked out already, or learned pair by pair.
+
+    Args:
+        parameters: Floats that broadcast to (..., N, T, S). An axis of size 1 must be known as such before the run.
+
+    Example:
+
+    ```python
+    bias = DenseBias(keras.random.normal((4, 5, 7)))
+    bias.block(bias.parameters, slice(None), slice(0, 3))  # (4, 5, 3)
+    ```
+    """
+
+    parameters: Any
+
+    @property
+    def has_query_axis(self):
+        shape = self.parameters.shape
+        return len(shape) > 1 and shape[-2] != 1
+
+    def block(self, parameters, queries, keys):
+        has_key_axis = parameters.shape[-1] != 1
+        return at_least_float32(parameters[..., keys] if has_key_axis else parameters)
+
+    def gradient(self, parameters, upstream, queries, keys):
+        has_key_axis = parameters.shape[-1] != 1
+        num_keys = upstream.shape[-1] if has_key_axis else 1
+        gradient = ops.cast(_sum_to(upstream, (*parameters.shape[:-1], num_keys)), parameters.dtype)
+        return _put_keys_back(gradient, keys, ops.shape(parameters)[-1]) if has_key_axis else gradient
+
+
+def _geometric_slopes(num_heads):
+    return 2.0 ** (-8.0 * np.arange(1, num_heads + 1) / num_heads)
+
+
+def _distance_buckets(num_buckets, max_distance):
+    """The bucket of each distance from 0 to `max_distance`, int32.
+
+    In float32, which puts some distances that stand exactly at the edge of a bucket into the one below: the
+    checkpoints were trained so.
+    """
+    num_exact = num_buckets // 2
+    distances = np.arange(max_distance + 1)
+    ratios = (np.maximum(distances, 1).astype("float32") / np.float32(num_exact)).astype("float64")
+    share = np.log(ratios).astype("float32") / np.float32(math.log(max_distance / num_exact))
+    far = num_exact + (share * np.float32(num_buckets - num_exact)).astype("int32")
+    return np.where(distances < num_exact, distances, np.minimum(far, num_buckets - 1)).astype("int32")
+
+
+def _relative_positions(bias, queries, keys):
+    """Key position minus query position of the pairs of a block: int32 (t, s) or (..., t, s)."""
+    query_positions = ops.cast(bias.query_positions, "int32")[..., queries]
+    key_positions = ops.cast(bias.key_positions, "int32")[..., keys]
+    return ops.expand_dims(key_positions, -2) - ops.expand_dims(query_positions, -1)
+
+
+def _entries_first_axes(rank, batched):
+    """The order of the axes in which the ones that choose a table entry come first.
+
+    (..., N, t, x) -> (t, x, ..., N), or, where the positions have leading axes too, (..., t, x, N).
+    """
+    if batched:
+        return (*range(rank - 3), rank - 2, rank - 1, rank - 3)
+    return (rank - 2, rank - 1, *range(rank - 2))
+
+
+def _entries_first(x, batched):
+    return ops.transpose(x, _entries_first_axes(len(x.shape), batched))
+
+
+def _entries_first_shape(x, batched):
+    shape = ops.shape(x)
+    return tuple(shape[axis] for axis in _entries_first_axes(len(shape), batched))
+
+
+def _heads_first(x, batched):
+    axes = _entries_first_axes(len(x.shape), batched)
+    return ops.transpose(x, [axes.index(axis) for axis in range(len(axes))])
+
+
+def _num_vector_axes(shape, batched):
+    return 1 if batched else len(shape) - 2
+
+
+def _entry_vectors(x, batched):
+    """The axes that choose an entry as one: (t, x, ..., N) -> (t x, ..., N), (..., t, x, N) -> (... t x, N)."""
+    shape = ops.shape(x)
+    return ops.reshape(x, (-1, *shape[-_num_vector_axes(shape, batched) :]))
+
+
+def _put_keys_back(x, keys, num_keys):
+    """(..., s) -> (..., S): zeros for the keys outside the slice."""
+    before = 0 if keys.start is None else keys.start
+    after = num_keys - before - ops.shape(x)[-1]
+    return ops.pad(x, [(0, 0)] * (len(x.shape) - 1) + [(before, after)])
+
+
+def _sum_to(x, shape):
+    """`x` summed over the axes that broadcasting a tensor of that shape put in or stretched."""
+    extra = len(x.shape) - len(shape)
+    x = ops.sum(x, axis=tuple(range(extra))) if extra else x
+    stretched = tuple(axis for axis, size in enumerate(shape) if size == 1 and x.shape[axis] != 1)
+    return ops.sum(x, axis=stretched, keepdims=True) if stretched else x

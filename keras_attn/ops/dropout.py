@@ -1,0 +1,71 @@
+"""Dropout of attention scores as a function of where a score stands, so that any block of it can be made again."""
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoreDropout:
+    """Which attention scores are dropped, worked out from a seed and a score's place alone.
+
+    `keras.random` draws a whole tensor at once. Attention that never holds all scores has to drop the same ones in a
+    block of the forward pass and in the same block recomputed for the gradient, so each score gets a hash of its
+    place as its random number.
+
+    Args:
+        rate: Float in [0, 1), the probability that a score is dropped.
+        seed: Integers (2,), as `keras.random.SeedGenerator().next()` gives them.
+
+    Example:
+
+    ```python
+    dropout = ScoreDropout(rate=0.1, seed=keras.ops.convert_to_tensor([3, 5]))
+    multiplier = dropout.multiplier((2, 4), keras.ops.arange(7), keras.ops.arange(7))  # (2, 4, 7, 7)
+    ```
+    """
+
+    rate: float
+    seed: Any
+
+    def multiplier(self, lead_shape, rows, columns):
+        """0 where a score is dropped and 1 / (1 - rate) where it stays: floats (*lead_shape, t, s).
+
+        Args:
+            lead_shape: The sizes of the axes before (T, S), of batch and heads.
+            rows, columns: Integers (t,) and (s,), the indices of the block's queries and keys.
+        """
+        seed = ops.cast(self.seed, "int32")
+        # Mixed before the seed joins: the planes of seed 1 would be those of seed 0, one further.
+        planes = _mix(_mix(_lead_index(lead_shape)) + seed[0])
+        row_hashes = _mix(planes + ops.expand_dims(rows, -1))
+        column_hashes = _mix(_mix(ops.expand_dims(columns, 0)) + seed[1])
+        random = _mix(row_hashes + column_hashes)
+        threshold = np.int32(math.floor(self.rate * 2**32) - 2**31)
+        return ops.where(random >= threshold, 1 / (1 - self.rate), 0.0)
+
+
+def _lead_index(lead_shape):
+    """(*lead_shape, 1, 1) integers that number the (T, S) planes."""
+    index = ops.zeros((1, 1), dtype="int32")
+    for size in lead_shape:
+        index = ops.expand_dims(index * size, -3) + ops.reshape(ops.arange(size, dtype="int32"), (-1, 1, 1))
+    return index
+
+
+def _mix(x):
+    """A bijection of int32 whose every output bit depends on every input bit; products wrap around.
+
+    The constants are those of the search for low-bias hashes by C. Wellons (https://nullprogram.com/blog/2018/07/31/).
+    """
+    x = ops.bitwise_xor(x, _shift_right(x, 16)) * np.int32(0x7FEB352D)
+    x = ops.bitwise_xor(x, _shift_right(x, 15)) * np.int32(0x846CA68B - 2**32)
+    return ops.bitwise_xor(x, _shift_right(x, 16))
+
+
+def _shift_right(x, bits):
+    """A shift that fills with zeros: integers are signed on every backend, and theirs fills with the sign."""
+    return ops.bitwise_and(ops.right_shift(x, bits), (1 << (32 - bits)) - 1)

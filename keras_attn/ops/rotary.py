@@ -1,0 +1,253 @@
+"""Rotary positions: the frequencies, each way to stretch them to longer sequences, and the rotation itself."""
+
+import inspect
+import math
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_attn.ops.dtypes import at_least_float32
+from keras_attn.ops.masks import check_mask_shape
+
+
+def rotary_frequencies(rotary_dim, max_wavelength=10000, scaling=None, length=None):
+    """The angle by which each pair of features turns from one position to the next: w^(-2i / d), scaled.
+
+    Args:
+        rotary_dim: Even integer d, the number of features that are rotated.
+        max_wavelength: Float w, the longest wavelength in units of 2 pi positions.
+        scaling: None, or a dict that stretches the frequencies a model was trained with to sequences `factor` times
+            as long. Its `"type"` decides the other keys; a key that is None counts as left out:
+
+            - `"linear"`: `factor`.
+            - `"dynamic_ntk"`: `factor`, `original_max_sequence_length`; nothing changes up to that length.
+            - `"yarn"`: `factor`, `original_max_sequence_length`, and optionally `beta_fast` (32), `beta_slow` (1),
+              in turns within the original length, and `attention_factor` (0.1 ln(factor) + 1).
+            - `"llama3"`: `factor`, `low_freq_factor`, `high_freq_factor`, `original_max_sequence_length`.
+        length: The largest position + 1, which `"dynamic_ntk"` alone looks at: an integer, or integers (..., 1) for
+            rows with frequencies of their own. None is a length that needs no stretching.
+
+    Returns:
+        The frequencies, float32 (d / 2,), or (..., 1, d / 2) for a `length` (..., 1): a NumPy array unless they
+        depend on `length`; and a float, the attention factor, by which query and key are multiplied.
+
+    Raises:
+        ValueError: if an argument is out of range, or `scaling` has an unknown type, or unknown or missing keys.
+
+    Example:
+
+    ```python
+    frequencies, attention_factor = rotary_frequencies(64, scaling={"type": "linear", "factor": 4.0})
+    ```
+
+    Reference: [Su et al., 2021](https://arxiv.org/abs/2104.09864), section 3.2.2.
+    """
+    if not isinstance(rotary_dim, int) or rotary_dim <= 0 or rotary_dim % 2:
+        raise ValueError(f"`rotary_dim` must be a positive even integer. Received: rotary_dim={rotary_dim}.")
+    if not (_is_number(max_wavelength) and max_wavelength > 1):
+        raise ValueError(
+            f"`max_wavelength` must be greater than 1. Received: max_wavelength={max_wavelength}."
+        )
+    frequencies = float(max_wavelength) ** -(np.arange(rotary_dim // 2) / (rotary_dim // 2))
+    attention_factor = 1.0
+    if scaling is not None:
+        scale, options = _scaling_function(scaling)
+        frequencies, attention_factor = scale(frequencies, max_wavelength, length, **options)
+    if isinstance(frequencies, np.ndarray):
+        frequencies = frequencies.astype("float32")
+    return frequencies, attention_factor
+
+
+def apply_rotary(x, positions, frequencies, attention_factor=1.0, interleaved=False):
+    """Turns each pair of features of `x` by position times frequency, so that products depend on distances alone.
+
+    Angles, sines, cosines and products are computed in float32: in bfloat16 the products alone would double the error
+    of the result. A float64 `x` has them in float64, but on JAX, where Keras' sines are float32.
+
+    Args:
+        x: Float tensor (..., T, H), typically (B, N, T, H), H known.
+        positions: Integers (T,) or (B, T), or (..., T) with further leading axes of `x`.
+        frequencies: Floats (d / 2,), or what broadcasts to (*positions.shape, d / 2), see `rotary_frequencies`. The
+            first d features are rotated, the others pass as they are.
+        attention_factor: Float that multiplies the rotated features.
+        interleaved: Boolean, whether features (0, 1), (2, 3), ... are the pairs (Su et al. 2021, GPT-J), instead of
+            (0, d / 2), (1, d / 2 + 1), ... (GPT-NeoX, LLaMA).
+
+    Returns:
+        Float tensor (..., T, H) in the dtype of `x`.
+
+    Raises:
+        ValueError: if positions are no integers or do not fit `x`, or more features are to be rotated than `x` has.
+
+    Example:
+
+    ```python
+    frequencies, attention_factor = rotary_frequencies(16)
+    query = keras.random.normal((2, 3, 5, 16))
+    query = apply_rotary(query, keras.ops.arange(5), frequencies, attention_factor)
+    ```
+
+    Reference: [Su et al., 2021](https://arxiv.org/abs/2104.09864), equation 34.
+    """
+    rotary_dim = 2 * frequencies.shape[-1]
+    positions = ops.convert_to_tensor(positions)
+    _check_rotation(x, positions, rotary_dim)
+    # The partner of each feature lies across this axis of (..., 2, d / 2) or (..., d / 2, 2).
+    pair_axis = -1 if interleaved else -2
+    # Split, whose gradient is a concatenation: that of a slice is three times as slow.
+    rotated, *others = [x] if rotary_dim == x.shape[-1] else ops.split(x, [rotary_dim], axis=-1)
+    wide = at_least_float32(rotated)
+    # (a, b) turns into (a cos - b sin, b cos + a sin): the first of a pair meets the sine of the negative angle.
+    signed = ops.cast(ops.stack([-frequencies, frequencies], axis=pair_axis), wide.dtype)
+    angles = _over_heads(ops.cast(positions, wide.dtype)[..., None, None] * signed, positions, x)
+    cos, sin = ops.cos(angles), ops.sin(angles)
+    if attention_factor != 1:
+        cos, sin = cos * attention_factor, sin * attention_factor
+    pairs = ops.reshape(wide, (*ops.shape(wide)[:-1], *signed.shape[-2:]))
+    pairs = pairs * cos + ops.flip(pairs, axis=pair_axis) * sin
+    rotated = ops.cast(ops.reshape(pairs, ops.shape(wide)), x.dtype)
+    return ops.concatenate([rotated, *others], axis=-1) if others else rotated
+
+
+# --- scalings: (frequencies, max_wavelength, length, options) -> (frequencies, attention factor) ---
+
+
+def _linear(frequencies, max_wavelength, length, *, factor):
+    """Positions pressed together: [Chen et al., 2023](https://arxiv.org/abs/2306.15595), equation 4."""
+    return frequencies / factor, 1.0
+
+
+def _dynamic_ntk(frequencies, max_wavelength, length, *, factor, original_max_sequence_length):
+    """A wavelength that grows with the sequence, so that the slowest pair is pressed together and the fastest not.
+
+    "Dynamic NTK" in [Peng et al., 2023](https://arxiv.org/abs/2309.00071), with the factor that LLaMA's users gave
+    it: w' = w s^(d / (d - 2)), s = 1 + factor (length / original - 1). A factor of 1 is the paper's form.
+    """
+    if length is None:
+        return frequencies, 1.0
+    excess = ops.cast(length, "float32") / original_max_sequence_length - 1.0
+    stretch = ops.expand_dims(1.0 + factor * ops.maximum(excess, 0.0), -1)
+    pairs = np.arange(len(frequencies))
+    # w'^(-2i / d) = w^(-2i / d) s^(-2i / (d - 2)); a single pair has i = 0 and is never stretched.
+    exponents = -pairs / max(len(frequencies) - 1, 1)
+    powers = ops.power(stretch, exponents.astype("float32"))
+    return ops.multiply(powers, frequencies.astype("float32")), 1.0
+
+
+def _yarn(
+    frequencies,
+    max_wavelength,
+    length,
+    *,
+    factor,
+    original_max_sequence_length,
+    beta_fast=32.0,
+    beta_slow=1.0,
+    attention_factor=None,
+):
+    """Pairs that turn often within the original length keep their frequency, those that hardly turn are pressed.
+
+    [Peng et al., 2023](https://arxiv.org/abs/2309.00071), "NTK-by-parts" and "YaRN", with the ramp over whole pair
+    numbers, rounded outwards, as in the authors' code.
+    """
+    _check_order("beta_slow", beta_slow, "beta_fast", beta_fast)
+
+    def pair_that_turns(times):
+        frequency = 2 * math.pi * times / original_max_sequence_length
+        return -len(frequencies) * math.log(frequency) / math.log(max_wavelength)
+
+    first = max(math.floor(pair_that_turns(beta_fast)), 0)
+    last = min(math.ceil(pair_that_turns(beta_slow)), 2 * len(frequencies) - 1)
+    ramp = np.clip((np.arange(len(frequencies)) - first) / max(last - first, 1e-3), 0, 1)
+    if attention_factor is None:
+        attention_factor = 0.1 * math.log(factor) + 1
+    return frequencies * (ramp / factor + 1 - ramp), float(attention_factor)
+
+
+def _llama3(
+    frequencies,
+    max_wavelength,
+    length,
+    *,
+    factor,
+    low_freq_factor,
+    high_freq_factor,
+    original_max_sequence_length,
+):
+    """Pairs that turn more than `high_freq_factor` times within the original length stay, those below
+    `low_freq_factor` are pressed together, in between the share of each grows with the turns.
+
+    Llama 3.1 ([Grattafiori et al., 2024](https://arxiv.org/abs/2407.21783)); the formula is `apply_scaling` in
+    [the released code](https://github.com/meta-llama/llama-models).
+    """
+    _check_order("low_freq_factor", low_freq_factor, "high_freq_factor", high_freq_factor)
+    turns = original_max_sequence_length * frequencies / (2 * math.pi)
+    kept = np.clip((turns - low_freq_factor) / (high_freq_factor - low_freq_factor), 0, 1)
+    return frequencies * ((1 - kept) / factor + kept), 1.0
+
+
+_SCALINGS = {"linear": _linear, "dynamic_ntk": _dynamic_ntk, "yarn": _yarn, "llama3": _llama3}
+
+
+def _scaling_function(scaling):
+    """The function that `scaling` names, and its options as keyword arguments."""
+    if not isinstance(scaling, dict) or scaling.get("type") not in _SCALINGS:
+        raise ValueError(
+            f'`scaling` must be None, or a dict whose "type" is one of {sorted(_SCALINGS)}. '
+            f"Received: scaling={scaling}."
+        )
+    function = _SCALINGS[scaling["type"]]
+    options = {name: value for name, value in scaling.items() if name != "type" and value is not None}
+    parameters = [p for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    required = [p.name for p in parameters if p.default is p.empty]
+    optional = [p.name for p in parameters if p.default is not p.empty]
+    if not set(required) <= set(options) <= {*required, *optional}:
+        may_have = f", and may have {optional}" if optional else ""
+        raise ValueError(
+            f"`scaling` of type {scaling['type']!r} must have the keys {required}{may_have}. "
+            f"Received: scaling={scaling}."
+        )
+    for name, value in options.items():
+        least = 1 if name == "factor" else 0
+        if not (_is_number(value) and value > 0 and value >= least):
+            wanted = "at least 1" if least else "positive"
+            raise ValueError(f"`{name}` of `scaling` must be {wanted}. Received: {name}={value}.")
+    return function, options
+
+
+# --- helpers ---
+
+
+def _is_number(value):
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _check_order(low_name, low, high_name, high):
+    if not low < high:
+        raise ValueError(
+            f"`{high_name}` of `scaling` must be greater than `{low_name}`. "
+            f"Received: {high_name}={high}, {low_name}={low}."
+        )
+
+
+def _check_rotation(x, positions, rotary_dim):
+    if rotary_dim > x.shape[-1]:
+        raise ValueError(
+            "No more features can be rotated than there are. "
+            f"Received: {rotary_dim // 2} frequencies for pairs of features, x of shape {tuple(x.shape)}."
+        )
+    # A position in half precision is another position from 257 or 2049 on.
+    dtype = keras.backend.standardize_dtype(positions.dtype)
+    if "int" not in dtype:
+        raise ValueError(f"`positions` must be integers. Received: positions of dtype {dtype}.")
+    lead = tuple(x.shape[:-2])[: max(len(positions.shape) - 1, 0)]
+    check_mask_shape(positions, (*lead, x.shape[-2]), "positions", exact_axes=1)
+
+
+def _over_heads(angles, positions, x):
+    """`angles` (*positions.shape, ., .) with axes of size 1 for the axes of `x` that positions do not have."""
+    given = len(positions.shape)
+    if given == 1:
+        return angles
+    return ops.expand_dims(angles, tuple(range(given - 1, len(x.shape) - 2)))

@@ -1,0 +1,152 @@
+"""Sequences packed into one row answer as they do in rows of their own, in both stacks and between them."""
+
+import numpy as np
+import pytest
+from helpers_layers import BACKEND, assert_equal
+from helpers_models import PAD, make_model
+from keras import ops
+
+from keras_attn.layers import (
+    DecoderBlock,
+    EncoderBlock,
+    MultiHeadAttention,
+    RelativePositionBias,
+    RotaryEmbedding,
+)
+
+# Source and target lengths of the sequences in each row.
+ROWS = [[(3, 2), (5, 4)], [(2, 5), (4, 1), (1, 3)]]
+D = 14
+
+
+def padded(rows, dtype="int32"):
+    length = 2 + max(map(len, rows))
+    out = np.zeros((len(rows), length, *np.shape(rows[0])[1:]), dtype)
+    for i, row in enumerate(rows):
+        out[i, : len(row)] = row
+    return out
+
+
+def packed(per_sequence, side):
+    """Rows of per-sequence values, side 0 the sources and 1 the targets, and their segment ids."""
+    rows = [np.concatenate([pair[side] for pair in row]) for row in per_sequence]
+    ids = [np.repeat(np.arange(1, len(row) + 1), [len(pair[side]) for pair in row]) for row in per_sequence]
+    return padded(rows, rows[0].dtype), padded(ids)
+
+
+def in_segments(output, segment_ids):
+    """The parts of each row that belong to the segments, in order."""
+    output = ops.convert_to_numpy(output)
+    return [row[ids == i] for row, ids in zip(output, segment_ids) for i in range(1, ids.max() + 1)]
+
+
+@pytest.mark.parametrize("variant", ["post_norm", "untied_gated_rms_learned"])
+@pytest.mark.parametrize("positions_given", [False, True])
+def test_packed_rows_equal_separate_rows(rng, variant, positions_given):
+    model = make_model(variant)
+    pairs = [
+        [tuple(rng.integers(4, 11, n).astype("int32") for n in lengths) for lengths in row] for row in ROWS
+    ]
+    encoder_token_ids, encoder_segment_ids = packed(pairs, 0)
+    decoder_token_ids, decoder_segment_ids = packed(pairs, 1)
+    inputs = {
+        "encoder_token_ids": encoder_token_ids,
+        "decoder_token_ids": decoder_token_ids,
+        "encoder_segment_ids": encoder_segment_ids,
+        "decoder_segment_ids": decoder_segment_ids,
+    }
+    if positions_given:
+        for side in (0, 1):
+            counts = [[(np.arange(len(pair[0])), np.arange(len(pair[1]))) for pair in row] for row in pairs]
+            inputs[f"{('encoder', 'decoder')[side]}_positions"] = packed(counts, side)[0].astype("int32")
+    logits = in_segments(model(inputs), decoder_segment_ids)
+    separate = [
+        ops.convert_to_numpy(model({"encoder_token_ids": source[None], "decoder_token_ids": target[None]}))[0]
+        for row in pairs
+        for source, target in row
+    ]
+    assert_equal(logits, separate, 1e-5)
+    unpacked = {name: inputs[name] for name in ("encoder_token_ids", "decoder_token_ids")}
+    assert not np.allclose(in_segments(model(unpacked), decoder_segment_ids)[-1], separate[-1], atol=1e-3)
+
+
+def test_positions_alone_serve_padding_on_the_left(rng):
+    model = make_model()
+    source, target = rng.integers(4, 11, (2, 5)).astype("int32"), rng.integers(4, 11, (2, 4)).astype("int32")
+    expected = ops.convert_to_numpy(model({"encoder_token_ids": source, "decoder_token_ids": target}))
+    left = np.full((2, 3), PAD, "int32")
+    inputs = {
+        "encoder_token_ids": np.concatenate([left, source], 1),
+        "decoder_token_ids": np.concatenate([left, target], 1),
+        "encoder_positions": np.broadcast_to(np.maximum(np.arange(8) - 3, 0), (2, 8)).astype("int32"),
+        "decoder_positions": np.broadcast_to(np.maximum(np.arange(7) - 3, 0), (2, 7)).astype("int32"),
+    }
+    assert_equal([ops.convert_to_numpy(model(inputs))[:, 3:]], [expected], 1e-5)
+
+
+def attention():
+    return MultiHeadAttention(
+        2,
+        6,
+        num_key_value_heads=1,
+        rotary_embedding=RotaryEmbedding(),
+        position_bias=RelativePositionBias(8, 20),
+    )
+
+
+@pytest.mark.parametrize("memory_efficient", [False, True])
+def test_packed_blocks_with_rotary_positions_and_a_position_bias(rng, memory_efficient):
+    encoder = EncoderBlock(17, attention=attention())
+    decoder = DecoderBlock(17, self_attention=attention(), cross_attention=attention())
+    for layer in (encoder.attention, decoder.self_attention, decoder.cross_attention):
+        layer.memory_efficient = memory_efficient
+    pairs = [
+        [tuple(rng.normal(size=(n, D)).astype("float32") for n in lengths) for lengths in row] for row in ROWS
+    ]
+    (source, source_ids), (target, target_ids) = packed(pairs, 0), packed(pairs, 1)
+    counts = [[(np.arange(n), np.arange(m)) for n, m in row] for row in ROWS]
+    source_positions, target_positions = packed(counts, 0)[0], packed(counts, 1)[0]
+    encoded = encoder(source, segment_ids=source_ids, positions=source_positions)
+    output = decoder(
+        target,
+        encoded,
+        decoder_segment_ids=target_ids,
+        decoder_positions=target_positions,
+        encoder_segment_ids=source_ids,
+        encoder_positions=source_positions,
+    )
+    separate = [
+        ops.convert_to_numpy(decoder(target[None], encoder(source[None])))[0]
+        for row in pairs
+        for source, target in row
+    ]
+    assert_equal(in_segments(output, target_ids), separate, 1e-5)
+
+
+@pytest.mark.parametrize("missing", ["encoder_segment_ids", "decoder_segment_ids"])
+def test_segments_of_one_side_alone_are_refused(missing):
+    ids = np.ones((2, 3), "int32")
+    names = ("encoder_token_ids", "decoder_token_ids", "encoder_segment_ids", "decoder_segment_ids")
+    inputs = {name: ids for name in names if name != missing}
+    with pytest.raises(ValueError, match="must be given together"):
+        make_model()(inputs)
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="the trace with unknown sizes is TensorFlow's")
+def test_packed_batches_of_any_length_train_in_one_trace(rng):
+    import tensorflow as tf
+
+    model = make_model()
+    names = ("encoder_token_ids", "decoder_token_ids", "encoder_segment_ids", "decoder_segment_ids")
+    traces = []
+
+    @tf.function(input_signature=[{name: tf.TensorSpec((None, None), tf.int32) for name in names}])
+    def call(inputs):
+        traces.append(1)
+        return model(inputs)
+
+    for length in (5, 8):
+        inputs = {name: rng.integers(1, 3, (2, length)).astype("int32") for name in names}
+        inputs |= {name: np.sort(x, 1) for name, x in inputs.items() if "segment" in name}
+        assert_equal([call(inputs).numpy()], [ops.convert_to_numpy(model(inputs))], 1e-5)
+    assert len(traces) == 1

@@ -1,0 +1,590 @@
+"""Attention in blocks against the dense form and a float64 oracle, forward and gradient; what it leaves out; and what
+it never holds."""
+
+import functools
+import itertools
+
+import keras
+import numpy as np
+import pytest
+from helpers_attention_oracle import dropout_multiplier, softmax_over_allowed
+from helpers_layers import (
+    BACKEND,
+    assert_equal,
+    compiled,
+    float64_enabled,
+    function_gradients,
+    tensors,
+)
+from keras import ops
+
+import keras_attn.ops.attention as attention
+from keras_attn.ops import (
+    DenseBias,
+    MaskRule,
+    ScoreDropout,
+    SlopeBias,
+    TableBias,
+    dot_product_attention,
+    memory_efficient_attention,
+    prefers_memory_efficient,
+)
+
+B, N, K, T, S, H, HV = 2, 6, 3, 11, 13, 5, 7
+SEED = (31, 7)
+
+
+def heads(rng, dtype="float32", num_key_heads=N, num_queries=T):
+    shapes = {
+        "query": (B, N, num_queries, H),
+        "key": (B, num_key_heads, S, H),
+        "value": (B, num_key_heads, S, HV),
+    }
+    return {name: rng.normal(size=shape).astype(dtype) for name, shape in shapes.items()}
+
+
+def integers(*shape, low=0, high=9):
+    return np.random.default_rng(len(shape) + high).integers(low, high, shape).astype("int32")
+
+
+def booleans(*shape):
+    mask = np.random.default_rng(len(shape)).random(shape) < 0.7
+    mask.reshape(-1, shape[-1])[1] = False
+    return mask
+
+
+SCATTERED = {"query_positions": integers(B, T), "key_positions": integers(B, S)}
+IN_ORDER = {"query_positions": np.arange(T, dtype="int32") + 2, "key_positions": np.arange(S, dtype="int32")}
+RULES = {
+    "none": {},
+    "causal": {**IN_ORDER, "causal": True},
+    "causal_known": {**IN_ORDER, "causal": True, "offset": 2},
+    "causal_scattered": {**SCATTERED, "causal": True},
+    "prefix_known": {**IN_ORDER, "causal": True, "offset": 2, "prefix_mask": booleans(B, S)},
+    "window": {**IN_ORDER, "sliding_window": 3},
+    "window_known": {**IN_ORDER, "sliding_window": 3, "offset": 2},
+    "window_1_known": {**IN_ORDER, "sliding_window": 1, "offset": 2},
+    "causal_window_known": {**IN_ORDER, "causal": True, "sliding_window": 3, "offset": 2},
+    "sinks_known": {**IN_ORDER, "sliding_window": 2, "num_sink_tokens": 3, "offset": 2},
+    "causal_sinks_known": {
+        **IN_ORDER,
+        "causal": True,
+        "sliding_window": 2,
+        "num_sink_tokens": 3,
+        "offset": 2,
+    },
+    "sinks_scattered": {**SCATTERED, "sliding_window": 2, "num_sink_tokens": 2},
+    "segments": {
+        "query_segment_ids": integers(B, T, low=1, high=4),
+        "key_segment_ids": integers(B, S, low=1, high=4),
+    },
+    "query_mask": {"query_mask": booleans(B, T)},
+    "key_mask": {"key_mask": booleans(B, S)},
+    "pairs": {"pairs": booleans(B, N, T, S)},
+    "pairs_of_keys": {"pairs": booleans(B, 1, 1, S)},
+    "pairs_of_queries": {"pairs": booleans(T, 1)},
+}
+RULES["together"] = {
+    name: value
+    for part in ("causal_sinks_known", "segments", "query_mask", "key_mask", "pairs")
+    for name, value in RULES[part].items()
+}
+
+
+def mask_rule(name):
+    return MaskRule(
+        **{
+            key: ops.convert_to_tensor(x) if isinstance(x, np.ndarray) else x
+            for key, x in RULES[name].items()
+        }
+    )
+
+
+# The last queries stand after all keys, and the first keys before all queries; the first key may be padding.
+BIASES = {
+    "none": (None, None),
+    "slopes": ((N,), SlopeBias),
+    "slopes_scattered": ((N,), SlopeBias),
+    "table": ((N, 1, 7), TableBias),
+    "table_scattered": ((N, 1, 7), TableBias),
+    "table_of_queries": ((B, N, T, 7), TableBias),
+    "table_of_queries_scattered": ((B, N, T, 7), TableBias),
+    "dense": ((B, N, T, S), DenseBias),
+    "dense_of_heads": ((N, 1, 1), DenseBias),
+    "dense_of_keys": ((B, 1, 1, S), DenseBias),
+    "dense_of_queries": ((T, 1), DenseBias),
+    "dense_of_pairs": ((T, S), DenseBias),
+}
+
+
+def make_bias(name, parameters):
+    _, cls = BIASES[name]
+    if cls is None or cls is DenseBias:
+        return None if cls is None else DenseBias(parameters)
+    places = SCATTERED if "scattered" in name else IN_ORDER
+    positions = [ops.convert_to_tensor(x) for x in places.values()]
+    if cls is SlopeBias:
+        return SlopeBias(parameters, *positions)
+    has_query_axis = parameters.shape[-2] != 1
+    return TableBias(parameters, *positions, lambda relative: ops.clip(relative, -3, 3) + 3, has_query_axis)
+
+
+def arrays_for(rng, bias="none", sinks=False, dtype="float32", num_key_heads=N):
+    arrays = heads(rng, dtype, num_key_heads)
+    shape, _ = BIASES[bias]
+    if shape is not None:
+        arrays["bias"] = rng.normal(size=shape).astype(dtype)
+    if sinks:
+        arrays["sink_logits"] = rng.normal(size=N).astype(dtype)
+    return arrays
+
+
+def attend(function, given, rule="none", bias="none", **options):
+    """The output of the dense form or of blocks."""
+    given = dict(given)
+    parameters = given.pop("bias", None)
+    if options.pop("dropout", None):
+        options["dropout"] = ScoreDropout(0.3, ops.convert_to_tensor(np.array(SEED, "int32")))
+    output = function(**given, mask=mask_rule(rule), bias=make_bias(bias, parameters), **options)
+    return output[0] if isinstance(output, tuple) else output
+
+
+def output_of(function, arrays):
+    # JAX would compile op by op.
+    function = compiled(function) if BACKEND == "jax" else function
+    return ops.convert_to_numpy(function(tensors(arrays)))
+
+
+def on_jax(names, few):
+    """All names; on JAX, which compiles for every one, a few of them by default."""
+    return [
+        pytest.param(name, marks=[] if BACKEND != "jax" or name in few else [pytest.mark.slow])
+        for name in names
+    ]
+
+
+def check_equal(arrays, num_blocks, tolerance=1e-5, **case):
+    """Output and all gradients of blocks are those of the dense form, and the sum of each is not nothing."""
+    coefficients = np.random.default_rng(3).normal(size=(B, N, T, HV)).astype(arrays["query"].dtype)
+
+    def weighed(function, **options):
+        return lambda given: attend(function, given, **case, **options) * ops.convert_to_tensor(coefficients)
+
+    expected = output_of(lambda given: attend(dot_product_attention, given, **case), arrays)
+    by_array = function_gradients(weighed(dot_product_attention), arrays)
+    for number in num_blocks:
+        blocks = functools.partial(attend, memory_efficient_attention, num_blocks=number, **case)
+        actual = output_of(blocks, arrays)
+        assert_equal([actual], [expected], tolerance)
+        found = function_gradients(weighed(memory_efficient_attention, num_blocks=number), arrays)
+        assert_equal([found[name] for name in arrays], [by_array[name] for name in arrays], tolerance)
+        assert all(found[name].dtype == arrays[name].dtype for name in arrays)
+
+
+# On other backends one number of blocks, which does not divide T.
+FEW = (1, 2, 50) if BACKEND == "tensorflow" else (3,)
+
+
+@pytest.mark.parametrize("rule", on_jax(RULES, ["causal_scattered", "causal_sinks_known"]))
+def test_every_mask(rng, rule):
+    check_equal(arrays_for(rng), rule=rule, num_blocks=FEW)
+
+
+@pytest.mark.parametrize("bias", on_jax(BIASES, ["slopes_scattered", "table_of_queries"]))
+def test_every_bias(rng, bias):
+    check_equal(arrays_for(rng, bias), rule="causal_known", bias=bias, num_blocks=FEW)
+
+
+@pytest.mark.parametrize(
+    "options", [{"soft_cap": 0.7}, {"scale": 0.3}, {"dropout": True}, {"sinks": True}], ids=str
+)
+def test_every_option(rng, options):
+    options = dict(options)
+    sinks = options.pop("sinks", False)
+    check_equal(arrays_for(rng, sinks=sinks), num_blocks=FEW, **options)
+
+
+@pytest.mark.parametrize("num_key_heads", [1, K])
+def test_shared_key_heads(rng, num_key_heads):
+    check_equal(arrays_for(rng, num_key_heads=num_key_heads), rule="pairs", num_blocks=FEW)
+
+
+EVERYTHING = {"soft_cap": 0.7, "scale": 0.3, "dropout": True}
+BIASES_TOGETHER = ["slopes", "table_scattered", "table_of_queries", "dense_of_keys"]
+
+
+@pytest.mark.parametrize("bias", on_jax(BIASES_TOGETHER, ["table_of_queries"]))
+@pytest.mark.parametrize("rule", on_jax(["together", "sinks_known", "prefix_known"], ["together"]))
+def test_everything_together(rng, rule, bias):
+    arrays = arrays_for(rng, bias, sinks=True, num_key_heads=K)
+    check_equal(arrays, rule=rule, bias=bias, num_blocks=(3,), **EVERYTHING)
+
+
+def test_float64_agrees_to_its_own_precision(rng):
+    # `keras.ops.matmul` multiplies float64 matrices in float32 on other backends.
+    tolerance = 1e-12 if BACKEND == "tensorflow" else 1e-6
+    with float64_enabled():
+        arrays = arrays_for(rng, "table_of_queries", sinks=True, dtype="float64", num_key_heads=K)
+        check_equal(arrays, (3,), tolerance, rule="together", bias="table_of_queries", **EVERYTHING)
+
+
+def oracle(arrays, rule, bias, soft_cap, scale):
+    """From the formula of the docstring; mask and bias are the proven ones of other tests."""
+    wide = {name: x.astype("float64") for name, x in arrays.items()}
+    repeats = N // wide["key"].shape[1]
+    key, value = (np.repeat(wide[name], repeats, axis=1) for name in ("key", "value"))
+    logits = soft_cap * np.tanh(np.einsum("bnth,bnsh->bnts", wide["query"], key) * scale / soft_cap)
+    logits = logits + ops.convert_to_numpy(make_bias(bias, ops.convert_to_tensor(arrays["bias"])).dense())
+    allowed = np.broadcast_to(ops.convert_to_numpy(mask_rule(rule).block()), logits.shape)
+    scores = softmax_over_allowed(logits, allowed, wide["sink_logits"])
+    return np.einsum("bnts,bnsv->bntv", scores * dropout_multiplier(0.3, SEED, scores.shape), value)
+
+
+@pytest.mark.parametrize("bias", ["slopes", "table_of_queries"])
+def test_both_forms_equal_the_oracle(rng, bias):
+    arrays = arrays_for(rng, bias, sinks=True, num_key_heads=K)
+    expected = oracle(arrays, "together", bias, soft_cap=0.7, scale=0.3)
+    for function in (dot_product_attention, memory_efficient_attention):
+        actual = attend(function, tensors(arrays), "together", bias, **EVERYTHING)
+        assert_equal([ops.convert_to_numpy(actual)], [expected])
+
+
+def test_masks_and_biases_may_be_plain_tensors(rng):
+    given = tensors(arrays_for(rng))
+    mask, bias = (
+        ops.convert_to_tensor(booleans(B, 1, T, S)),
+        ops.convert_to_tensor(rng.normal(size=(N, T, S))),
+    )
+    bias = ops.cast(bias, "float32")
+    expected = dot_product_attention(**given, mask=mask, bias=bias)[0]
+    actual = memory_efficient_attention(**given, mask=mask, bias=bias, num_blocks=3)
+    assert_equal([ops.convert_to_numpy(actual)], [ops.convert_to_numpy(expected)])
+
+
+@pytest.mark.parametrize("lead", on_jax([(), (2,), (2, 3, 2)], [(2, 3, 2)]))
+def test_leading_axes_are_free(rng, lead):
+    arrays = {
+        name: rng.normal(size=(*lead, *x.shape[1:])).astype("float32")
+        for name, x in heads(rng, num_key_heads=K).items()
+    }
+
+    def weighed(function, **options):
+        return lambda given: attend(function, given, "causal_known", **options) ** 2
+
+    expected = function_gradients(weighed(dot_product_attention), arrays)
+    actual = function_gradients(weighed(memory_efficient_attention, num_blocks=3), arrays)
+    assert_equal([actual[name] for name in arrays], [expected[name] for name in arrays])
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [("float16", 4e-3), ("bfloat16", 3e-2)])
+def test_half_precision_is_within_its_bounds(rng, dtype, bound):
+    """Of the largest magnitude, against the same numbers in float32: one rounding of scores and outputs."""
+    arrays = arrays_for(rng, "slopes", sinks=True)
+    halved = {name: ops.cast(x, dtype) for name, x in tensors(arrays).items()}
+    rounded = {name: ops.convert_to_numpy(ops.cast(x, "float32")) for name, x in halved.items()}
+    expected = attend(dot_product_attention, tensors(rounded), "together", "slopes", soft_cap=2.0)
+    actual = attend(memory_efficient_attention, halved, "together", "slopes", soft_cap=2.0, num_blocks=3)
+    assert keras.backend.standardize_dtype(actual.dtype) == dtype
+    actual = ops.convert_to_numpy(ops.cast(actual, "float32"))
+    assert_equal([actual], [ops.convert_to_numpy(expected)], bound)
+
+
+@pytest.mark.parametrize("shape", [{"batch": 0}, {"queries": 0}, {"batch": 0, "queries": 0}], ids=str)
+def test_nothing_in_nothing_out(rng, shape):
+    batch, queries = shape.get("batch", B), shape.get("queries", T)
+    arrays = {
+        "query": np.zeros((batch, N, queries, H), "float32"),
+        "key": np.ones((batch, K, S, H), "float32"),
+        "value": np.ones((batch, K, S, HV), "float32"),
+    }
+    positions = {"query_positions": ops.arange(queries), "key_positions": ops.arange(S)}
+    for rule in (None, MaskRule(**positions, causal=True, sliding_window=2, offset=0)):
+        output = memory_efficient_attention(**tensors(arrays), mask=rule)
+        assert tuple(output.shape) == (batch, N, queries, HV)
+        found = function_gradients(
+            lambda given, rule=rule: memory_efficient_attention(**given, mask=rule), arrays
+        )
+        assert all(found[name].shape == x.shape and not found[name].any() for name, x in arrays.items())
+
+
+# --- rows without keys, and NaN where nobody looks ---
+
+
+@pytest.mark.parametrize("rule", on_jax(["query_mask", "pairs", "segments", "together"], ["together"]))
+@pytest.mark.parametrize("sinks", [False, True])
+def test_queries_without_keys_are_0_in_output_and_gradient(rng, rule, sinks):
+    arrays = arrays_for(rng, sinks=sinks)
+    arrays["value"] += 3
+    answered = ops.convert_to_numpy(mask_rule(rule).block()).any(-1)
+    answered = np.broadcast_to(answered, (B, N, T))
+    assert not answered.all() or rule == "segments"
+    for function, options in ((dot_product_attention, {}), (memory_efficient_attention, {"num_blocks": 3})):
+        output = ops.convert_to_numpy(attend(function, tensors(arrays), rule, **options))
+        assert not output[~answered].any()
+        assert output[answered].all()
+        found = function_gradients(lambda x, f=function, o=options: attend(f, x, rule, **o) ** 2, arrays)
+        assert not found["query"][~answered].any()
+
+
+@pytest.mark.parametrize("poison", on_jax([np.nan, np.inf, -np.inf], [np.nan]))
+@pytest.mark.parametrize(
+    "rule", on_jax(["key_mask", "causal", "causal_known", "pairs_of_keys"], ["key_mask"])
+)
+def test_what_nobody_sees_reaches_nobody(rng, rule, poison):
+    arrays = arrays_for(rng, "slopes", sinks=True)
+    seen = ops.convert_to_numpy(mask_rule(rule).block()).any(-2)
+    seen = np.broadcast_to(seen, (B, N, S))[..., None]
+    assert not seen.all() or "causal" in rule
+    poisoned = {
+        **arrays,
+        "key": np.where(seen, arrays["key"], np.float32(poison)),
+        "value": np.where(seen, arrays["value"], np.float32(poison)),
+    }
+
+    def attended(given):
+        return attend(memory_efficient_attention, given, rule, "slopes", num_blocks=3, dropout=True)
+
+    np.testing.assert_array_equal(
+        ops.convert_to_numpy(attended(tensors(poisoned))), ops.convert_to_numpy(attended(tensors(arrays)))
+    )
+    expected = function_gradients(lambda given: attended(given) ** 2, arrays)
+    actual = function_gradients(lambda given: attended(given) ** 2, poisoned)
+    assert_equal([actual[name] for name in arrays], [expected[name] for name in arrays], 0)
+
+
+def test_a_query_that_takes_no_part_may_be_nan(rng):
+    arrays = arrays_for(rng)
+    takes_part = RULES["query_mask"]["query_mask"][:, None, :, None]
+    poisoned = {**arrays, "query": np.where(takes_part, arrays["query"], np.float32(np.nan))}
+
+    def attended(given):
+        return attend(memory_efficient_attention, given, "query_mask", num_blocks=3) ** 2
+
+    expected, actual = (function_gradients(attended, given) for given in (arrays, poisoned))
+    assert_equal([actual[name] for name in arrays], [expected[name] for name in arrays], 0)
+
+
+# --- compiled, with lengths that only the run knows ---
+
+
+def graph_of_free_lengths(function, arrays, jit):
+    """`function` of a dict as a TensorFlow graph that knows neither batch nor lengths."""
+    import tensorflow as tf
+
+    free = {"query": (None, N, None, H), "key": (None, K, None, H), "value": (None, K, None, HV)}
+    signature = {
+        name: tf.TensorSpec(free.get(name, x.shape), x.dtype, name=name) for name, x in arrays.items()
+    }
+    return tf.function(function, input_signature=[signature], jit_compile=jit)
+
+
+def causal_rule_of(given):
+    num_queries, num_keys = ops.shape(given["query"])[-2], ops.shape(given["key"])[-2]
+    return MaskRule(
+        query_positions=ops.arange(num_queries, dtype="int32"),
+        key_positions=ops.arange(num_keys, dtype="int32"),
+        causal=True,
+        sliding_window=4,
+        num_sink_tokens=2,
+        offset=0,
+    )
+
+
+@pytest.mark.skipif(
+    BACKEND != "tensorflow", reason="only TensorFlow has sizes that are known in the run alone"
+)
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("ruled", [False, True], ids=["all_keys", "causal_window"])
+def test_lengths_unknown_before_the_run(rng, jit, ruled):
+    import tensorflow as tf
+
+    def attended(given):
+        rule = causal_rule_of(given) if ruled else None
+        return memory_efficient_attention(**given, mask=rule, num_blocks=3)
+
+    def with_gradients(given):
+        with tf.GradientTape() as tape:
+            tape.watch(given)
+            output = attended(given)
+            loss = tf.reduce_sum(output**2)
+        return output, tape.gradient(loss, given)
+
+    arrays = {**heads(rng, num_key_heads=K), "sink_logits": rng.normal(size=N).astype("float32")}
+    # XLA takes slices of unknown size only where they are known once it compiles, for the lengths of the call.
+    function = graph_of_free_lengths(with_gradients, arrays, jit)
+    for num_queries, num_keys in ((11, 13), (5, 3), (2, 7)):
+        given = {**arrays, "query": arrays["query"][:, :, :num_queries]}
+        given |= {name: arrays[name][:, :, :num_keys] for name in ("key", "value")}
+        expected = with_gradients(tensors(given))
+        actual = function(tensors(given))
+        assert_equal(
+            list(map(np.asarray, tf.nest.flatten(actual))), list(map(np.asarray, tf.nest.flatten(expected)))
+        )
+
+
+@pytest.mark.parametrize("jit", [True, False])
+def test_compiled_equals_eager(rng, jit):
+    arrays = arrays_for(rng, "table_of_queries", sinks=True, num_key_heads=K)
+    case = {"rule": "together", "bias": "table_of_queries", "num_blocks": 3, **EVERYTHING}
+
+    def attended(given):
+        return attend(memory_efficient_attention, given, **case)
+
+    actual = compiled(attended, jit)(tensors(arrays))
+    assert_equal([ops.convert_to_numpy(actual)], [ops.convert_to_numpy(attended(tensors(arrays)))])
+
+
+# --- what is left out, and what is never held ---
+
+
+@pytest.fixture
+def num_pairs(monkeypatch):
+    """How many pairs of a query and a key each product of queries and keys is over."""
+    counts, products = [], attention.products
+
+    def counting(query, key):
+        counts.append(query.shape[-2] * key.shape[-2])
+        return products(query, key)
+
+    monkeypatch.setattr(attention, "products", counting)
+    return counts
+
+
+def square(rng, length, dtype="float32"):
+    arrays = {name: rng.normal(size=(1, 2, length, H)).astype(dtype) for name in ("query", "key", "value")}
+    positions = ops.arange(length, dtype="int32")
+    return arrays, {"query_positions": positions, "key_positions": positions}
+
+
+LENGTH, NUM_BLOCKS = 96, 8
+STEP = LENGTH // NUM_BLOCKS
+WORK = {
+    "none": ({}, LENGTH**2),
+    # Block i sees i + 1 blocks of keys.
+    "causal": ({"causal": True, "offset": 0}, STEP**2 * NUM_BLOCKS * (NUM_BLOCKS + 1) // 2),
+    "causal_somewhere": ({"causal": True}, LENGTH**2),
+    # A block of 12 queries sees itself and the 4 keys before it, of which the first block has none.
+    "causal_window": (
+        {"causal": True, "sliding_window": 5, "offset": 0},
+        LENGTH * (STEP + 4) - STEP * 4,
+    ),
+    "window": ({"sliding_window": 5, "offset": 0}, LENGTH * (STEP + 8) - 2 * STEP * 4),
+    "causal_window_sinks": (
+        {"causal": True, "sliding_window": 5, "num_sink_tokens": 3, "offset": 0},
+        LENGTH * (STEP + 4) - STEP * 4 + (NUM_BLOCKS - 1) * STEP * 3,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_keys_that_no_query_of_a_block_sees_are_left_out(rng, name, num_pairs):
+    options, expected = WORK[name]
+    arrays, positions = square(rng, LENGTH)
+    rule = MaskRule(**positions, **options)
+    memory_efficient_attention(**tensors(arrays), mask=rule, num_blocks=NUM_BLOCKS)
+    assert sum(num_pairs) == expected
+    num_pairs.clear()
+    function_gradients(
+        lambda given: memory_efficient_attention(**given, mask=rule, num_blocks=NUM_BLOCKS), arrays
+    )
+    # The logits forward, again backward, and the gradient of the scores.
+    assert sum(num_pairs) == 3 * expected
+
+
+def test_blocks_are_chosen_so_that_their_scores_fit(rng):
+    query = ops.zeros((2, 4, 2048, 1))
+    for planes, rule, wanted in ((8, MaskRule(), 1), (8, MaskRule(sliding_window=64, offset=0), 32)):
+        assert attention._num_blocks(query, query, rule) == wanted, planes
+    assert attention._num_blocks(ops.zeros((1, 8, 16384, 1)), ops.zeros((1, 8, 16384, 1)), MaskRule()) == 64
+    assert attention._num_blocks(ops.zeros((0, 8, 0, 1)), ops.zeros((0, 8, 0, 1)), MaskRule()) == 1
+
+
+def sizes_in(function, *signature):
+    """The number of elements of every tensor of a TensorFlow graph."""
+    graph = function.get_concrete_function(*signature).graph
+    called = [op.type for op in graph.get_operations() if "Call" in op.type or op.type in ("While", "If")]
+    assert not called, "tensors in there would not be seen"
+    return [x.shape.num_elements() for op in graph.get_operations() for x in op.outputs]
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="reads a TensorFlow graph")
+@pytest.mark.parametrize(
+    ("bias", "options"),
+    [
+        ("none", {"causal": True}),
+        ("slopes", {"sliding_window": 96, "num_sink_tokens": 3}),
+        ("table", {}),
+        ("table_of_queries", {"causal": True}),
+    ],
+)
+def test_no_tensor_of_all_pairs_is_in_the_graph(rng, bias, options):
+    import tensorflow as tf
+
+    length, num_heads = 512, 2
+    arrays, positions = square(rng, length)
+    shapes = {"slopes": (2,), "table": (2, 1, 7), "table_of_queries": (1, 2, length, 7)}
+    arrays["sink_logits"] = np.zeros(num_heads, "float32")
+    if bias in shapes:
+        arrays["bias"] = np.zeros(shapes[bias], "float32")
+    mask = ops.convert_to_tensor(np.arange(length)[None] < 500)
+
+    def graph(attention_function, **more):
+        def with_gradients(given):
+            rule = MaskRule(**positions, **options, offset=0, key_mask=mask, query_mask=mask)
+            given = dict(given)
+            with tf.GradientTape() as tape:
+                tape.watch(given)
+                parameters = given.get("bias")
+                rest = {name: x for name, x in given.items() if name != "bias"}
+                output = attention_function(
+                    **rest,
+                    mask=rule,
+                    bias=None if parameters is None else self_bias(parameters, positions),
+                    soft_cap=2.0,
+                    dropout=ScoreDropout(0.3, ops.convert_to_tensor(np.array(SEED, "int32"))),
+                    **more,
+                )
+                output = output[0] if isinstance(output, tuple) else output
+            return tape.gradient(output, given)
+
+        return tf.function(with_gradients)
+
+    signature = {name: tf.TensorSpec(x.shape, x.dtype, name=name) for name, x in arrays.items()}
+    sizes = sizes_in(graph(memory_efficient_attention, num_blocks=8), signature)
+    assert None not in sizes
+    assert max(sizes) < length * length
+    assert max(filter(None, sizes_in(graph(dot_product_attention), signature))) >= num_heads * length * length
+
+
+def self_bias(parameters, positions):
+    if len(parameters.shape) == 1:
+        return SlopeBias(parameters, *positions.values())
+    has_query_axis = parameters.shape[-2] != 1
+    return TableBias(
+        parameters, *positions.values(), lambda relative: ops.clip(relative, -3, 3) + 3, has_query_axis
+    )
+
+
+@pytest.mark.parametrize(
+    ("num_queries", "num_keys", "options", "wanted"),
+    [
+        (64, 64, {}, False),
+        (2047, 2048, {}, False),
+        (2048, 2048, {}, True),
+        (1, 2**22, {}, True),
+        (1024, 1024, {"sliding_window": 128, "offset": 0}, True),
+        (1024, 1024, {"sliding_window": 129, "offset": 0}, False),
+        (1023, 1024, {"sliding_window": 128, "offset": 0}, False),
+        (1024, 1024, {"sliding_window": 128}, False),
+    ],
+)
+def test_blocks_are_preferred_where_they_pay(num_queries, num_keys, options, wanted):
+    query, key = (keras.KerasTensor((2, 3, length, 5)) for length in (num_queries, num_keys))
+    assert bool(prefers_memory_efficient(query, key, MaskRule(**options))) is wanted
+
+
+def test_blocks_are_not_preferred_where_a_length_is_unknown():
+    known, free = keras.KerasTensor((2, 3, 4096, 5)), keras.KerasTensor((2, 3, None, 5))
+    assert not any(
+        prefers_memory_efficient(*pair) for pair in itertools.product((known, free), repeat=2) if free in pair
+    )
