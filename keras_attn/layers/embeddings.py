@@ -88,7 +88,10 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
     def quantized_call(self, inputs, reverse=False):
         if not reverse:
             return self._vectors(super().quantized_call, inputs)
-        logits = super().quantized_call(inputs, reverse=True)
+        if self.quantization_mode == "int8":
+            logits = self._straight_through(super().quantized_call, inputs)
+        else:
+            logits = super().quantized_call(inputs, reverse=True)
         if self.tie_weights and self.lora_enabled:  # Keras adds the adapted part to the vectors alone
             logits = logits + ops.cast(self._lora_logits(inputs), logits.dtype)
         return logits
@@ -97,6 +100,34 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
         _check_token_ids(token_ids, self.vocabulary_size)
         vectors = embed(ops.clip(ops.cast(token_ids, "int32"), 0, self.vocabulary_size - 1))
         return vectors * ops.convert_to_tensor(self.hidden_dim**0.5, vectors.dtype) if self.scale else vectors
+
+    def _straight_through(self, project, inputs):
+        """The logits of int8 weights, and the gradient that they would have without the rounding of `inputs`.
+
+        Keras lets the rounding stop the gradient, but for what comes through its scale, which is no descent.
+        """
+
+        @ops.custom_gradient
+        def rounded(inputs):
+            logits = project(inputs, reverse=True)
+
+            def gradient(*args, upstream=None):
+                upstream = args[0] if upstream is None else upstream
+                if self.logit_soft_cap is not None:
+                    upstream = upstream * (1 - ops.square(logits / self.logit_soft_cap))
+                return ops.cast(ops.matmul(upstream, self._dequantized(upstream.dtype)), inputs.dtype)
+
+            return logits, gradient
+
+        return rounded(inputs)
+
+    def _dequantized(self, dtype):
+        """The int8 weights that give the logits, as floats (V, D)."""
+        if self.tie_weights:
+            rows, scale = self._embeddings, self.embeddings_scale
+        else:
+            rows, scale = ops.transpose(self.reverse_embeddings), self.reverse_embeddings_scale
+        return ops.cast(rows, dtype) / ops.cast(ops.expand_dims(scale, -1), dtype)
 
     def _lora_logits(self, inputs):
         inner = ops.matmul(inputs, ops.transpose(self.lora_embeddings_b))

@@ -102,7 +102,7 @@ def memory_efficient_attention(
         query, key, value, mask, bias, scale, soft_cap, sink_logits, dropout, masked_keys_are_finite: As in
             `dot_product_attention`.
         num_blocks: Integer, how many blocks the queries are taken in. By default as many as keep the scores of a
-            block at about 2^25.
+            block at about 2^25, but 8 at least.
 
     Returns:
         The output (..., N, T, Hv), in the dtype of `query`.
@@ -427,7 +427,7 @@ def _num_blocks(query, key, mask):
     if mask.offset is not None and mask.sliding_window:
         # Half of what such a block looks at can be seen, and the blocks are not too many.
         rows = mask.sliding_window
-    return min(max(-(-num_queries // rows), 1), 256)
+    return min(max(-(-num_queries // rows), 8), 256)
 
 
 def _taken_apart(*values):
@@ -508,9 +508,11 @@ class _Block:
     def __init__(self, blocks, queries, after):
         self.blocks, self.queries = blocks, queries
         self.keys = blocks.mask.visible_keys(queries, ops.shape(blocks.key)[-2])
-        mask = self._pairs(blocks.mask.block)
+        self._later = functools.partial(_after, done=after)
+        self.bias = self._placed_later(blocks.bias)
+        mask = self._later(self._pairs(self._placed_later(blocks.mask).block))
         self.answered = None if mask is None else ops.any(mask, axis=-1, keepdims=True)
-        self.query = keep(_after(blocks.query[..., queries, :], after), self.answered)
+        self.query = keep(self._later(blocks.query[..., queries, :]), self.answered)
         self.key, self.value = self._visible(blocks.key), self._visible(blocks.value)
         self.capped = soft_capped(products(self.query, self.key), blocks.soft_cap)
         self.scores = softmax(self.capped, mask, self._bias(), blocks.sink_logits)
@@ -540,7 +542,7 @@ class _Block:
         return keep(weighted_sum(by_products, self.key), self.answered)
 
     def bias_gradient(self, by_logits):
-        gradient = functools.partial(self.blocks.bias.gradient, self._bias_parameters())
+        gradient = functools.partial(self.bias.gradient, self._bias_parameters())
         return sum(
             gradient(part, self.queries, keys) for part, keys in zip(self._split(by_logits), self.keys)
         )
@@ -552,24 +554,38 @@ class _Block:
 
     def _bias_parameters(self):
         parameters = self.blocks.parameters
-        return parameters[..., self.queries, :] if self.blocks.bias.has_query_axis else parameters
+        return self._later(parameters[..., self.queries, :] if self.bias.has_query_axis else parameters)
 
     def _bias(self):
-        if self.blocks.bias is None:
+        if self.bias is None:
             return None
-        parameters = _rows_answered(self.blocks.bias, self._bias_parameters(), self.answered)
-        return self._pairs(functools.partial(self.blocks.bias.block, parameters))
+        parameters = _rows_answered(self.bias, self._bias_parameters(), self.answered)
+        return self._pairs(functools.partial(self.bias.block, parameters))
 
     def _multiplier(self):
         if self.blocks.dropout is None:
             return None
-        rows = ops.arange(self.queries.start, self.queries.stop, dtype="int32")
+        rows = self._later(ops.arange(self.queries.start, self.queries.stop, dtype="int32"))
         columns = [ops.arange(keys.start, keys.stop, dtype="int32") for keys in self.keys]
         return _multiplier(self.blocks.dropout, self.scores, rows, ops.concatenate(columns))
 
+    def _placed_later(self, value):
+        """A mask or bias whose work on pairs waits, as it needs the positions of the queries."""
+        if getattr(value, "query_positions", None) is None:
+            return value
+        return dataclasses.replace(value, query_positions=self._later(value.query_positions))
+
     def _visible(self, x):
-        parts = [x[..., keys, :] for keys in self.keys]
+        parts = [self._slice_later(x, keys) for keys in self.keys]
         return parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=-2)
+
+    def _slice_later(self, x, keys):
+        """x[..., keys, :]: each block's is a copy, none of which may be made before its turn."""
+        *lead, length, size = ops.shape(x)
+        if _same(keys.start, 0) and _same(keys.stop, length):
+            return x
+        start = self._later(ops.convert_to_tensor(keys.start, dtype="int32"))
+        return ops.slice(x, (*[0] * len(lead), start, 0), (*lead, keys.stop - keys.start, size))
 
     def _pairs(self, block):
         """What `block` says of each slice of keys, side by side, or None."""
@@ -649,11 +665,13 @@ def _same(one, other):
 
 
 def _after(x, done):
-    """`x`, but not before the tensors `done` are there.
+    """`x`, or None, but not before the tensors `done` are there.
 
     TensorFlow's executor starts what it can: all blocks at once, which is what the blocks are there to avoid. No
     optimiser sees through the comparison, which is never true.
     """
-    for tensor in done:
-        x = x + ops.cast(ops.any(ops.ravel(tensor)[:1] > np.inf), x.dtype)
+    for tensor in [] if x is None else done:
+        never = ops.any(ops.ravel(tensor)[:1] > np.inf)
+        is_mask = keras.backend.standardize_dtype(x.dtype) == "bool"
+        x = ops.logical_or(x, never) if is_mask else x + ops.cast(never, x.dtype)
     return x

@@ -237,7 +237,7 @@ COMBINATIONS = [Combination(index) for index in range(NUM_COMBINATIONS)]
 
 def combinations(every, of=COMBINATIONS):
     """One of `every` in the default run, fewer on other backends; all in the slow run."""
-    every = every if BACKEND == "tensorflow" else 9 * every
+    every = every if BACKEND == "tensorflow" else 30 * every
     return [
         pytest.param(
             combination, id=str(combination.index), marks=[] if i % every == 0 else [pytest.mark.slow]

@@ -1,5 +1,6 @@
 """LoRA and Keras' quantisation through every layer that has kernels: near, small, saved, and nothing else moved."""
 
+import gc
 import warnings
 
 import keras
@@ -11,6 +12,7 @@ from helpers_layers import (
     compiled,
     flat_arrays,
     functional_model,
+    gradients,
     prefix_mask,
     run,
     split,
@@ -31,6 +33,9 @@ from keras_attn.layers import (
     TokenEmbedding,
     WindowAttention,
 )
+
+# Keras transposes a vector, of which torch warns.
+pytestmark = pytest.mark.filterwarnings("ignore:The use of `x.T` on tensors of dimension other than 2")
 
 B, S, D, E = 3, 7, 14, 11
 # Of the largest magnitude, for weights of standard deviation 0.4: measured are 0.02 and 0.38 at most.
@@ -128,9 +133,11 @@ def randomize(weights, seed):
 
 def quantize(model, *arguments, **options):
     """`model.quantize`, which may warn of layers without kernels alone."""
+    gc.freeze()  # Keras collects garbage once a kernel, for half a second of old objects each time
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model.quantize(*arguments, **options)
+    gc.unfreeze()
     messages = [str(warning.message) for warning in caught]
     passed_by = {message.split()[1] for message in messages if "`quantize`" in message}
     assert passed_by <= WITHOUT_KERNELS
@@ -437,6 +444,24 @@ def test_lora_of_a_tied_embedding_works_both_ways(mode):
     a, b = (ops.convert_to_numpy(x.value) for x in (layer.lora_embeddings_a, layer.lora_embeddings_b))
     assert_equal(run(layer, {"inputs": token_ids}), [table + a @ b], 1e-5)
     assert_equal(run(layer, {"inputs": vectors}, reverse=True), [logits + vectors @ (a @ b).T], 1e-5)
+
+
+@pytest.mark.parametrize("logit_soft_cap", [None, 5.0])
+@pytest.mark.parametrize("tie_weights", [True, False])
+@pytest.mark.parametrize("mode", BOUNDS)
+def test_quantised_logits_have_the_gradient_of_the_product(mode, tie_weights, logit_soft_cap):
+    layer = TokenEmbedding(19, D, scale=False, tie_weights=tie_weights, logit_soft_cap=logit_soft_cap)
+    model = both_ways(layer)
+    randomize(layer.weights, 5)
+    quantize(model, mode)
+    vectors, upstream = normal(B, 5, D), normal(B, 5, 19, seed=4)
+    inputs = {"inputs": vectors, "reverse": True}
+    found, _ = gradients(layer, inputs, lambda logits: logits * ops.convert_to_tensor(upstream))
+    logits = run(layer, inputs)[0]
+    # Rows of the identity are rounded to themselves. Small ones: the cap leaves them alone.
+    table = run(layer, {"inputs": np.eye(D, dtype="float32")[None] * 1e-2, "reverse": True})[0][0].T * 1e2
+    slope = 1 if logit_soft_cap is None else 1 - (logits / logit_soft_cap) ** 2
+    assert_equal([found["inputs"]], [(upstream * slope) @ table], 1e-4)
 
 
 def test_lora_freezes_a_given_layer_of_another_library_whole():

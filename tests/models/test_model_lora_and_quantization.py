@@ -1,5 +1,6 @@
 """Fine-tuning and quantising a whole model: it stays right, gets small, and comes back as it was saved."""
 
+import gc
 import json
 import pathlib
 import warnings
@@ -32,10 +33,12 @@ BOUNDS = {"int8": 0.06, "int4": 0.6}
 
 
 def quantize(model, mode):
+    gc.freeze()  # Keras collects garbage once a kernel, for half a second of old objects each time
     with warnings.catch_warnings():
         # Of layers without kernels, each by its name.
         warnings.filterwarnings("ignore", message=r"Layer \w+ does not have a `quantize` method")
         model.quantize(mode)
+    gc.unfreeze()
 
 
 def quantized(variant, mode, **options):
@@ -159,14 +162,14 @@ def test_a_functional_model_of_blocks_comes_back(tmp_path):
 
 
 def fit(model, batch, epochs=3):
-    model.compile(keras.optimizers.Adam(0.01), loss="mse")
+    model.compile(keras.optimizers.Adam(0.002), loss="mse")
     target = np.random.default_rng(3).normal(size=call(model, batch).shape)
     return model.fit(batch, target, batch_size=B, epochs=epochs, verbose=0).history["loss"]
 
 
 @pytest.mark.parametrize("mode", [None, *MODES])
 def test_only_lora_is_trained(mode):
-    model, batch = make_model("untied_gated_rms_learned"), make_batch()
+    model, batch = make_model("untied_gated_rms_learned", dropout=0.0), make_batch()
     if mode:
         quantize(model, mode)
     expected = call(model, batch)
@@ -222,19 +225,16 @@ def test_keras_files_hold_the_merged_model_and_ours_the_matrices(tmp_path):
 if keras.backend.backend() == "tensorflow":
 
     @pytest.mark.parametrize("mode", MODES)
-    def test_a_quantised_translator_is_saved_and_served(mode, tmp_path):
+    def test_a_quantised_translator_is_served(mode, tmp_path):
         """Served through TensorFlow's C library, without XLA."""
         from helpers_translators import SENTENCES, byte_translator
 
-        from keras_attn import Translator
         from keras_attn.export import run_saved_model
 
         translator = byte_translator()
         size = folder_size(translator.export(tmp_path / "exact"))
         quantize(translator.model, mode)
         expected = translator(SENTENCES)
-        translator.save(tmp_path / "translator")
-        assert Translator.load(tmp_path / "translator")(SENTENCES) == expected
         folder = translator.export(tmp_path / "served")
         (answer,) = run_saved_model(folder, [{"inputs": {"inputs": SENTENCES}}])
         assert answer["outputs"] == {"outputs": expected}

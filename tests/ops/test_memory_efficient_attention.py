@@ -221,7 +221,7 @@ def test_everything_together(rng, rule, bias):
 
 
 def test_float64_agrees_to_its_own_precision(rng):
-    # `keras.ops.matmul` multiplies float64 matrices in float32 on other backends.
+    # Other backends round some of it to float32: Keras' matrix products on torch, constants on JAX.
     tolerance = 1e-12 if BACKEND == "tensorflow" else 1e-6
     with float64_enabled():
         arrays = arrays_for(rng, "table_of_queries", sinks=True, dtype="float64", num_key_heads=K)
