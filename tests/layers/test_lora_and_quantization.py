@@ -84,7 +84,7 @@ def token_ids(length):
 
 
 def block_with_given_attention():
-    attention = MultiHeadAttention(2, 4, rotary_embedding=RotaryEmbedding(), name="rotating.given")
+    attention = MultiHeadAttention(2, 4, rotary_embedding=RotaryEmbedding(), name="rotating")
     return EncoderBlock(17, attention=attention, normalize_first=True, gated=True)
 
 
