@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import keras
 from keras import ops
 
-from keras_attn.layers.adaptation import Adaptable, QuantizableSubclass
+from keras_attn.layers.adaptation import Adaptable
 from keras_attn.layers.arguments import check_positive, check_rate, choose, copy_initializer, with_layers
 from keras_attn.layers.head_layout import HeadLayout
 from keras_attn.layers.places import Places
@@ -602,7 +602,7 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
         )
 
     def _projection(self, name, equation, input_shape, output_shape, bias_axes, activation=None):
-        layer = _QuantizableProjection(
+        layer = Projection(
             equation,
             output_shape=output_shape,
             activation=activation,
@@ -687,11 +687,6 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
     @property
     def output_dense(self):
         return self._output_dense
-
-
-@keras.saving.register_keras_serializable(package="keras_attn")
-class _QuantizableProjection(QuantizableSubclass, Projection):
-    """A projection that `model.quantize` does not pass by."""
 
 
 _LETTERS = "abcdefghijklmnopqrstuvw"

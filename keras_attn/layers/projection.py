@@ -3,9 +3,11 @@ import math
 import keras
 from keras import ops
 
+from keras_attn.layers.adaptation import QuantizableSubclass
+
 
 @keras.saving.register_keras_serializable(package="keras_attn")
-class Projection(keras.layers.EinsumDense):
+class Projection(QuantizableSubclass, keras.layers.EinsumDense):
     """Keras' `EinsumDense` over the last axes of its inputs, computed as one product of two matrices.
 
     The weights, LoRA and quantisation are those of `EinsumDense`. TensorFlow adds a vector to a matrix in the product

@@ -498,7 +498,9 @@ class _Blocks:
 
     def _slices(self):
         length = ops.shape(self.query)[-2]
-        ends = [i * length // self.num_blocks for i in range(self.num_blocks + 1)]
+        # No empty blocks, where that can be known.
+        count = max(min(self.num_blocks, length), 1) if isinstance(length, int) else self.num_blocks
+        ends = [i * length // count for i in range(count + 1)]
         return [slice(start, stop) for start, stop in itertools.pairwise(ends)]
 
 

@@ -419,6 +419,11 @@ def _padded(sequences, to_buckets=False):
 def _plain_config(model):
     """The model's configuration as JSON scalars, from which no object of a file's choice can be made."""
     config = {name: value for name, value in model.get_config().items() if name not in ("name", "trainable")}
+    if config["dtype"]["class_name"] == "DTypePolicyMap":
+        raise ValueError(
+            "A translator with a quantised model cannot be saved. Save it before, and call "
+            "`translator.model.quantize(...)` again after `Translator.load`."
+        )
     config["dtype"] = model.dtype_policy.name
     objects = [name for name, value in config.items() if not _is_scalar(value)]
     if objects:

@@ -29,7 +29,9 @@ WINDOW = 512
 
 def main():
     options = parser(__doc__, rounds=15)
-    options.add_argument("--tables", nargs="*", default=["layer", "op", "long"], choices=["layer", "op", "long"])
+    options.add_argument(
+        "--tables", nargs="*", default=["layer", "op", "long"], choices=["layer", "op", "long"]
+    )
     options.add_argument("--long-rounds", type=int, default=3, help="how often each long case is timed")
     options.add_argument("--child", help=argparse_suppress())
     given = options.parse_args()
@@ -207,7 +209,9 @@ def long_table(rounds):
         rows.append([length, name, mask, f"{median[case]:.2f}", *ratios, f"{gigabytes:.2f}"])
     header = ["T = S", "form", "mask", "s", "/ torch", "/ dense", "/ full", "peak GB above the inputs"]
     print()
-    print_table("Attention alone, forward and backward, B 1, N 8, H 64, each in its own process", header, rows)
+    print_table(
+        "Attention alone, forward and backward, B 1, N 8, H 64, each in its own process", header, rows
+    )
 
 
 def in_new_process(case):

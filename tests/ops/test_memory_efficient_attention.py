@@ -181,8 +181,8 @@ def check_equal(arrays, num_blocks, tolerance=1e-5, **case):
         assert all(found[name].dtype == arrays[name].dtype for name in arrays)
 
 
-# On other backends one number of blocks, which does not divide T.
-FEW = (1, 2, 50) if BACKEND == "tensorflow" else (3,)
+# More blocks than queries too. On JAX one number, which does not divide T.
+FEW = {"tensorflow": (1, 2, 50), "torch": (3, 50), "jax": (3,)}[BACKEND]
 
 
 @pytest.mark.parametrize("rule", on_jax(RULES, ["causal_scattered", "causal_sinks_known"]))
@@ -491,12 +491,26 @@ def test_keys_that_no_query_of_a_block_sees_are_left_out(rng, name, num_pairs):
     assert sum(num_pairs) == 3 * expected
 
 
-def test_blocks_are_chosen_so_that_their_scores_fit(rng):
-    query = ops.zeros((2, 4, 2048, 1))
-    for planes, rule, wanted in ((8, MaskRule(), 1), (8, MaskRule(sliding_window=64, offset=0), 32)):
-        assert attention._num_blocks(query, query, rule) == wanted, planes
-    assert attention._num_blocks(ops.zeros((1, 8, 16384, 1)), ops.zeros((1, 8, 16384, 1)), MaskRule()) == 64
-    assert attention._num_blocks(ops.zeros((0, 8, 0, 1)), ops.zeros((0, 8, 0, 1)), MaskRule()) == 1
+@pytest.mark.parametrize(
+    ("shape", "rule", "wanted"),
+    [
+        ((2, 4, 2048, 1), {}, 8),  # at least: fewer would leave out little under a causal mask
+        ((1, 8, 16384, 1), {}, 64),  # 2^25 scores are 256 queries
+        ((2, 4, 2048, 1), {"sliding_window": 64, "offset": 0}, 32),
+        ((2, 4, 2048, 1), {"sliding_window": 64}, 8),
+        ((2, 4, 2048, 1), {"sliding_window": 1, "offset": 0}, 256),
+        ((0, 8, 0, 1), {}, 8),
+    ],
+)
+def test_blocks_are_chosen_so_that_their_scores_fit(shape, rule, wanted):
+    heads = keras.KerasTensor(shape)
+    assert attention._num_blocks(heads, heads, MaskRule(**rule)) == wanted
+
+
+def test_no_block_is_empty(rng, num_pairs):
+    arrays, _ = square(rng, 5)
+    memory_efficient_attention(**tensors(arrays), num_blocks=50)
+    assert num_pairs == [5] * 5
 
 
 def sizes_in(function, *signature):

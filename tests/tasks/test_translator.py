@@ -1,7 +1,9 @@
 """Translator: strings in, strings out; the same through a folder and a new process."""
 
+import gc
 import json
 
+import keras
 import numpy as np
 import pytest
 from helpers_translators import (
@@ -234,6 +236,16 @@ def test_a_save_that_fails_leaves_the_older_translator(tmp_path, monkeypatch):
         translator.save(tmp_path / "translator")
     assert keras_attn.Translator.load(tmp_path / "translator")(SENTENCES) == translator(SENTENCES)
     assert [path.name for path in tmp_path.iterdir()] == ["translator"]
+
+
+def test_a_quantised_model_is_refused_before_anything_is_written(tmp_path):
+    translator = byte_translator()
+    gc.freeze()  # Keras collects garbage once a kernel, for half a second of old objects each time
+    translator.model.quantize("int8", filters=lambda layer: isinstance(layer, keras.layers.Dense))
+    gc.unfreeze()
+    with pytest.raises(ValueError, match=r"quantised model cannot be saved.*after `Translator.load`"):
+        translator.save(tmp_path / "saved")
+    assert not list(tmp_path.iterdir())
 
 
 def broken(tmp_path, change):
