@@ -296,6 +296,9 @@ def softmax(logits, mask=None, bias=None, sink_logits=None):
     if bias is not None:
         logits = logits + ops.cast(bias, logits.dtype)
     if mask is not None:
+        # Of the rank of the logits: TensorFlow then adds it in the product that they come from.
+        missing = len(logits.shape) - len(mask.shape)
+        mask = mask[(None,) * missing] if missing > 0 else mask
         logits = logits + ops.cast(ops.where(mask, 0.0, _MASKED), logits.dtype)
     if sink_logits is None:
         return _plain_softmax(logits)
@@ -631,8 +634,11 @@ class _KeyGradient:
         else:
             shared = stop - self._start
             self._finished.append(self.pending[..., shared:, :])
-            new = ops.zeros_like(gradient[..., : self._start - start, :])
-            self.pending = gradient + ops.concatenate([new, self.pending[..., :shared, :]], axis=-2)
+            pending = self.pending[..., :shared, :]
+            if not _same(start, self._start):
+                new = ops.zeros_like(gradient[..., : self._start - start, :])
+                pending = ops.concatenate([new, pending], axis=-2)
+            self.pending = gradient + pending
         self._start, self._stop = start, stop
 
     def total(self):

@@ -8,8 +8,10 @@ gradients are compared before anything is timed.
 
 from helpers_benchmarks import median_seconds, parser, print_table  # isort: skip -- quietens TensorFlow
 
+import argparse
 import json
-import resource
+import pathlib
+import re
 import subprocess
 import sys
 import time
@@ -33,7 +35,7 @@ def main():
         "--tables", nargs="*", default=["layer", "op", "long"], choices=["layer", "op", "long"]
     )
     options.add_argument("--long-rounds", type=int, default=3, help="how often each long case is timed")
-    options.add_argument("--child", help=argparse_suppress())
+    options.add_argument("--child", help=argparse.SUPPRESS)
     given = options.parse_args()
     tf.config.threading.set_intra_op_parallelism_threads(THREADS)
     if given.child:
@@ -45,12 +47,6 @@ def main():
         op_table(given.rounds)
     if "long" in given.tables:
         long_table(given.long_rounds)
-
-
-def argparse_suppress():
-    import argparse
-
-    return argparse.SUPPRESS
 
 
 # --- the layer, with projections ---
@@ -233,16 +229,19 @@ def long_case(length, name, mask):
         torch.set_num_threads(THREADS)
     CANDIDATES[name]([heads(64, 1, seed) for seed in range(4)], mask)()
     step = CANDIDATES[name]([heads(length, 1, seed) for seed in range(4)], mask)
-    before = peak_bytes()
+    before = resident_bytes("VmRSS")
+    # Forgets the peak of what came before.
+    pathlib.Path("/proc/self/clear_refs").write_text("5")
     step()
     start = time.perf_counter()
     step()
-    return {"seconds": time.perf_counter() - start, "bytes": peak_bytes() - before}
+    return {"seconds": time.perf_counter() - start, "bytes": resident_bytes("VmHWM") - before}
 
 
-def peak_bytes():
-    kilobytes = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * kilobytes
+def resident_bytes(name):
+    """What Linux says of this process: `VmRSS` now, `VmHWM` at the peak."""
+    status = pathlib.Path("/proc/self/status").read_text()
+    return 1024 * int(re.search(rf"{name}:\s+(\d+) kB", status)[1])
 
 
 # --- what the tables share ---

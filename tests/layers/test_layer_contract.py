@@ -155,8 +155,28 @@ EVERYWHERE = {
 }
 
 
+# Forms that share most of their code with another: a case takes seconds.
+WITH_TIME = {
+    "attention_separate_key",
+    "attention_axes_1_2",
+    "bahdanau_causal",
+    "bahdanau_separate_key",
+    "decoder_pre_norm_rms",
+    "decoder_alone_parallel",
+    "embedding_unscaled",
+    "embedding_reverse",
+    "feed_forward",
+    "relative_positions_causal",
+    "residual_pre_norm_rms",
+    "residual_sandwich",
+    "rotary_dynamic_ntk",
+    "window_shifted_down",
+}
+
+
 def case(name, layer, make_inputs, padding=None, skip_connection=False, **arguments):
-    marks = [] if BACKEND == "tensorflow" or name in EVERYWHERE else [pytest.mark.slow]
+    is_default = name not in WITH_TIME if BACKEND == "tensorflow" else name in EVERYWHERE
+    marks = [] if is_default else [pytest.mark.slow]
     make_layer = functools.partial(layer, **arguments)
     return pytest.param(make_layer, make_inputs, padding, skip_connection, id=name, marks=marks)
 
