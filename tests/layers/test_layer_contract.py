@@ -157,6 +157,7 @@ EVERYWHERE = {
 
 # Forms that share most of their code with another: a case takes seconds.
 WITH_TIME = {
+    "attention_relative_keys_in_blocks",
     "attention_separate_key",
     "attention_axes_1_2",
     "bahdanau_causal",
