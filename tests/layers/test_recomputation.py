@@ -12,7 +12,11 @@ from keras_attn.layers import DecoderBlock, EncoderBlock, MultiHeadAttention
 
 B, T, S, D = 6, 5, 7, 12
 MODES = {
-    "tensorflow": ({"run_eagerly": True}, {"jit_compile": False}, {"jit_compile": True}),
+    "tensorflow": (
+        {"run_eagerly": True},
+        {"jit_compile": False},
+        pytest.param({"jit_compile": True}, marks=pytest.mark.slow),
+    ),
     "jax": ({"run_eagerly": True}, {}),
     "torch": ({},),
 }[BACKEND]
@@ -83,6 +87,7 @@ def test_losses_weights_seeds_and_statistics_are_the_same(mode):
             np.testing.assert_array_equal(actual, expected)
 
 
+@pytest.mark.slow
 def test_half_precision_is_the_same():
     mode = {"run_eagerly": True} if BACKEND == "jax" else {}  # XLA rounds where it fuses
     kept, recomputed = train(False, mode, "mixed_bfloat16"), train(True, mode, "mixed_bfloat16")
