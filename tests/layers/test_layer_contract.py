@@ -452,11 +452,6 @@ BAD_CONSTRUCTIONS = [
         "`dropout` must be in [0, 1). Received: dropout=1.",
     ),
     (
-        layers.MultiHeadAttention,
-        {"num_heads": 2, "key_dim": 3, "flash_attention": True},
-        "`flash_attention` must be None or False",
-    ),
-    (
         layers.BahdanauAttention,
         {"units": 0},
         "`units` must be a positive integer. Received: units=0.",
@@ -666,6 +661,12 @@ BAD_CONSTRUCTIONS = [
         "`max_distance` must be a positive integer. Received: max_distance=0.",
     ),
 ]
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="JAX and PyTorch have fused kernels")
+def test_a_fused_kernel_is_refused_where_there_is_none():
+    with pytest.raises(ValueError, match="`flash_attention` must be None or False"):
+        layers.MultiHeadAttention(num_heads=2, key_dim=3, flash_attention=True)
 
 
 @pytest.mark.parametrize(("layer", "arguments", "message"), BAD_CONSTRUCTIONS)
