@@ -589,8 +589,9 @@ class _Block:
         *lead, length, size = ops.shape(x)
         if _same(keys.start, 0) and _same(keys.stop, length):
             return x
+        zero = ops.zeros((), dtype="int32")  # JAX wants all starts in one dtype.
         start = self._later(ops.convert_to_tensor(keys.start, dtype="int32"))
-        return ops.slice(x, (*[0] * len(lead), start, 0), (*lead, keys.stop - keys.start, size))
+        return ops.slice(x, (*[zero] * len(lead), start, zero), (*lead, keys.stop - keys.start, size))
 
     def _pairs(self, block):
         """What `block` says of each slice of keys, side by side, or None."""
