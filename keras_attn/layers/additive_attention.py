@@ -3,6 +3,7 @@ from keras import ops
 
 from keras_attn.layers.adaptation import Adaptable
 from keras_attn.layers.arguments import check_positive, check_rate, copy_initializer
+from keras_attn.layers.call_masks import key_padding, query_padding
 from keras_attn.ops import (
     ScoreDropout,
     additive_attention,
@@ -10,7 +11,7 @@ from keras_attn.ops import (
     causal_mask,
     check_mask_shape,
     combine_masks,
-    implicit_mask,
+    successive_positions,
 )
 
 
@@ -136,19 +137,19 @@ class BahdanauAttention(Adaptable, keras.layers.Layer):
         projected_key=None,
     ):
         key = value if key is None else key
-        query_mask = combine_masks(as_boolean_mask(query_mask, "query_mask"), implicit_mask(query))
-        key_mask = combine_masks(
-            as_boolean_mask(value_mask, "value_mask"),
-            as_boolean_mask(key_mask, "key_mask"),
-            implicit_mask(value),
-            implicit_mask(key) if key is not value else None,
-        )
         output, scores = additive_attention(
             self.query_dense(query),
             self.key_dense(key) if projected_key is None else self._checked(projected_key, value),
             value,
             ops.convert_to_tensor(self.logit_kernel),
-            mask=self._joint_mask(query, value, query_mask, key_mask, attention_mask, use_causal_mask),
+            mask=self._joint_mask(
+                query,
+                value,
+                query_padding(query, query_mask),
+                key_padding(value, key, value_mask, key_mask),
+                attention_mask,
+                use_causal_mask,
+            ),
             dropout=self._score_dropout(training),
         )
         return (output, scores) if return_attention_scores else output
@@ -188,7 +189,7 @@ class BahdanauAttention(Adaptable, keras.layers.Layer):
             check_mask_shape(attention_mask, shape, "attention_mask")
             masks.append(attention_mask)
         if use_causal_mask:
-            positions = (ops.arange(ops.shape(x)[1], dtype="int32") for x in (query, value))
+            positions = (successive_positions(ops.shape(x)[1]) for x in (query, value))
             masks.append(causal_mask(*positions))
         return combine_masks(*masks)
 
@@ -211,26 +212,9 @@ class BahdanauAttention(Adaptable, keras.layers.Layer):
     def compute_output_shape(self, query_shape, value_shape, key_shape=None):
         return (*query_shape[:-1], value_shape[-1])
 
-    def compute_output_spec(
-        self,
-        query,
-        value,
-        key=None,
-        query_mask=None,
-        value_mask=None,
-        key_mask=None,
-        attention_mask=None,
-        return_attention_scores=False,
-        training=None,
-        use_causal_mask=False,
-        projected_key=None,
-    ):
-        output_shape = self.compute_output_shape(query.shape, value.shape)
-        output = keras.KerasTensor(output_shape, dtype=self.compute_dtype)
-        if not return_attention_scores:
-            return output
-        scores_shape = (*query.shape[:-1], value.shape[-2])
-        return output, keras.KerasTensor(scores_shape, dtype=self.compute_dtype)
+    def compute_output_spec(self, *args, **kwargs):
+        # By tracing the call: the scores are an output too, which no output shape tells of.
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     def get_config(self):
         return {

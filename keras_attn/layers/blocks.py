@@ -11,7 +11,7 @@ from keras_attn.layers.initializers import ScaledInitializer
 from keras_attn.layers.multi_head_attention import MultiHeadAttention
 from keras_attn.layers.recomputation import recompute_in_gradient
 from keras_attn.layers.residual import RESIDUAL_ARGUMENTS, Residual, check_residual
-from keras_attn.ops import check_mask_shape, combine_masks, implicit_mask
+from keras_attn.ops import check_mask_shape, combine_masks, implicit_mask, successive_positions
 
 
 class _Block(Adaptable, keras.layers.Layer):
@@ -579,9 +579,9 @@ class DecoderBlock(_Block):
         if not has_argument(self.cross_attention, "positions") or given == (None, None, None):
             return {"key_positions": encoder_positions}
         if decoder_positions is None:
-            decoder_positions = ops.arange(query_length, dtype="int32") + (0 if first is None else first)
+            decoder_positions = successive_positions(query_length, 0 if first is None else first)
         if encoder_positions is None:
-            encoder_positions = ops.arange(key_length, dtype="int32")
+            encoder_positions = successive_positions(key_length)
         return {"positions": decoder_positions, "key_positions": encoder_positions}
 
     def _check_cross_attention(self, encoder_sequence_shape):

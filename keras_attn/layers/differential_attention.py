@@ -52,7 +52,7 @@ class DifferentialAttention(MultiHeadAttention):
         norm_epsilon=1e-5,
         **kwargs,
     ):
-        super().__init__(num_heads, key_dim, value_dim or 2 * key_dim, **kwargs)
+        super().__init__(num_heads, key_dim, 2 * key_dim if value_dim is None else value_dim, **kwargs)
         if not 0 <= lambda_init < 1:
             raise ValueError(f"`lambda_init` must be in [0, 1). Received: lambda_init={lambda_init}.")
         self.lambda_init = lambda_init

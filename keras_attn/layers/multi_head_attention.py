@@ -1,4 +1,5 @@
 import collections
+import dataclasses
 import operator
 from collections.abc import Iterable
 
@@ -7,14 +8,13 @@ from keras import ops
 
 from keras_attn.layers.adaptation import Adaptable
 from keras_attn.layers.arguments import check_positive, check_rate, choose, copy_initializer, with_layers
+from keras_attn.layers.call_masks import CallMasks, key_padding, query_padding
 from keras_attn.layers.head_layout import HeadLayout
 from keras_attn.layers.places import Places
 from keras_attn.layers.projection import Projection
 from keras_attn.layers.residual import NORMALIZATIONS
 from keras_attn.ops import (
-    MaskRule,
     ScoreDropout,
-    as_boolean_mask,
     check_mask_shape,
     combine_masks,
     dot_product_attention,
@@ -22,7 +22,6 @@ from keras_attn.ops import (
     fused_attention,
     fused_attention_obstacle,
     has_fused_kernel,
-    implicit_mask,
     memory_efficient_attention,
     prefers_memory_efficient,
     ring_positions,
@@ -160,44 +159,16 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
         memory_efficient=None,
         **kwargs,
     ):
-        check_positive("num_heads", num_heads)
-        check_positive("key_dim", key_dim)
-        check_positive("value_dim", value_dim, optional=True)
-        check_positive("sliding_window", sliding_window, optional=True)
-        check_rate("dropout", dropout)
-        if flash_attention and keras.backend.backend() == "tensorflow":
-            raise ValueError(
-                "`flash_attention` must be None or False: TensorFlow has no fused kernel. "
-                f"Received: flash_attention={flash_attention}."
-            )
-        check_positive("num_key_value_heads", num_key_value_heads, optional=True)
-        if num_heads % (num_key_value_heads or num_heads):
-            raise ValueError(
-                "`num_heads` must be divisible by `num_key_value_heads`. "
-                f"Received: num_heads={num_heads}, num_key_value_heads={num_key_value_heads}."
-            )
-        if query_key_norm is not None:
-            choose("query_key_norm", query_key_norm, NORMALIZATIONS)
-        if logit_soft_cap is not None and not logit_soft_cap > 0:
-            raise ValueError(f"`logit_soft_cap` must be positive. Received: logit_soft_cap={logit_soft_cap}.")
-        check_positive("num_sink_tokens", num_sink_tokens or None, optional=True)
-        if num_sink_tokens and not sliding_window:
-            raise ValueError(
-                "`num_sink_tokens` needs a `sliding_window`, in spite of which those tokens are seen. "
-                f"Received: num_sink_tokens={num_sink_tokens}, sliding_window={sliding_window}."
-            )
         super().__init__(**kwargs)
         self.supports_masking = True
         self.num_heads = num_heads
         self.key_dim = key_dim
-        self.value_dim = value_dim or key_dim
+        self.value_dim = key_dim if value_dim is None else value_dim
         self.dropout = dropout
         self.use_bias = use_bias
         # `output_shape` as an attribute would hide the one Keras reads in `summary()`.
         self._output_shape = _as_tuple("output_shape", output_shape)
         self.attention_axes = _as_tuple("attention_axes", attention_axes)
-        for size in self._output_shape or ():
-            check_positive("output_shape", size)
         self.sliding_window = sliding_window
         self.flash_attention = flash_attention
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
@@ -210,7 +181,7 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
         self.bias_constraint = keras.constraints.get(bias_constraint)
         self.use_gate = use_gate
         self.seed = seed
-        self.num_key_value_heads = num_key_value_heads or num_heads
+        self.num_key_value_heads = num_heads if num_key_value_heads is None else num_key_value_heads
         self.rotary_embedding = rotary_embedding
         self.position_bias = position_bias
         self.query_key_norm = query_key_norm
@@ -218,7 +189,38 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
         self.use_sink_logits = use_sink_logits
         self.num_sink_tokens = num_sink_tokens
         self.memory_efficient = memory_efficient
+        self._check_arguments()
         self._seed_generator = keras.random.SeedGenerator(seed) if dropout else None
+
+    def _check_arguments(self):
+        for name in ("num_heads", "key_dim", "value_dim", "num_key_value_heads"):
+            check_positive(name, getattr(self, name))
+        check_positive("sliding_window", self.sliding_window, optional=True)
+        check_positive("num_sink_tokens", self.num_sink_tokens or None, optional=True)
+        check_rate("dropout", self.dropout)
+        for size in self._output_shape or ():
+            check_positive("output_shape", size)
+        if self.flash_attention and keras.backend.backend() == "tensorflow":
+            raise ValueError(
+                "`flash_attention` must be None or False: TensorFlow has no fused kernel. "
+                f"Received: flash_attention={self.flash_attention}."
+            )
+        if self.num_heads % self.num_key_value_heads:
+            raise ValueError(
+                "`num_heads` must be divisible by `num_key_value_heads`. "
+                f"Received: num_heads={self.num_heads}, num_key_value_heads={self.num_key_value_heads}."
+            )
+        if self.query_key_norm is not None:
+            choose("query_key_norm", self.query_key_norm, NORMALIZATIONS)
+        if self.logit_soft_cap is not None and not self.logit_soft_cap > 0:
+            raise ValueError(
+                f"`logit_soft_cap` must be positive. Received: logit_soft_cap={self.logit_soft_cap}."
+            )
+        if self.num_sink_tokens and not self.sliding_window:
+            raise ValueError(
+                "`num_sink_tokens` needs a `sliding_window`, in spite of which those tokens are seen. "
+                f"Received: num_sink_tokens={self.num_sink_tokens}, sliding_window={self.sliding_window}."
+            )
 
     def build(self, query_shape, value_shape, key_shape=None):
         key_shape = value_shape if key_shape is None else key_shape
@@ -277,18 +279,18 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
         self._check_call(places, cache, use_causal_mask, over_keys)
         query_heads = self._query_heads(query, places)
         keys, new_cache = self._keys(key, value, places, cache, use_causal_mask)
-        masks = {
-            "query_mask": combine_masks(as_boolean_mask(query_mask, "query_mask"), implicit_mask(query)),
-            "key_mask": _key_mask(value, key, value_mask, key_mask),
-            "attention_mask": as_boolean_mask(attention_mask, "attention_mask"),
-            "prefix_mask": as_boolean_mask(prefix_mask, "prefix_mask"),
-            "segment_ids": segment_ids,
-            "key_segment_ids": segment_ids if key_segment_ids is None else key_segment_ids,
-        }
-        rule = self._mask_rule(query, query_heads, keys, places, use_causal_mask, **masks)
+        masks = CallMasks(
+            query_mask=query_padding(query, query_mask),
+            key_mask=key_padding(value, key, value_mask, key_mask),
+            attention_mask=attention_mask,
+            prefix_mask=prefix_mask,
+            segment_ids=segment_ids,
+            key_segment_ids=key_segment_ids,
+        )
+        rule = self._mask_rule(query, query_heads, keys, places, use_causal_mask, masks)
         # `project_to_cache` leaves zeros at padded keys; a growing cache is guarded when it may hold padding.
         grows = cache_update_index is not None
-        guarded = grows and (masks["key_mask"] is not None or positions is not None)
+        guarded = grows and (masks.key_mask is not None or positions is not None)
         output, scores = self._attend(
             query_heads,
             keys.key,
@@ -325,7 +327,7 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
         key = value if key is None else key
         places = Places(None, key_positions, None, used=self.rotary_embedding is not None)
         heads = self._key_value_heads(key, value, places)
-        mask = _key_mask(value, key, value_mask, key_mask)
+        mask = key_padding(value, key, value_mask, key_mask)
         if mask is None:
             return heads
         check_mask_shape(mask, value.shape[:-1], "value_mask", exact_axes=1)
@@ -455,66 +457,21 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
         slots = self.rotary_embedding is not None or self.position_bias is not None
         return slots or bool(use_causal_mask or self.sliding_window)
 
-    def _mask_rule(
-        self,
-        query,
-        query_heads,
-        keys,
-        places,
-        use_causal_mask,
-        query_mask,
-        key_mask,
-        attention_mask,
-        prefix_mask,
-        segment_ids,
-        key_segment_ids,
-    ):
+    def _mask_rule(self, query, query_heads, keys, places, use_causal_mask, masks):
         """Every mask that holds, for heads (B, <lead>, N, T, H)."""
-        shape = (*query_heads.shape[:-1], keys.key.shape[-2])
-        key_shape = (*shape[:-3], shape[-1])
-
-        def of_queries(x, name):
-            check_mask_shape(x, query.shape[:-1], name, exact_axes=len(query.shape) - 2)
-            return self._layout.padding(x)
-
-        def of_keys(x, name):
-            x = self._layout.padding(x)
-            check_mask_shape(x, key_shape, name, exact_axes=1)
-            return x
-
-        if query_mask is not None:
-            query_mask = of_queries(query_mask, "query_mask")
-        if key_mask is not None:
-            key_mask = of_keys(key_mask, "value_mask")
-        if prefix_mask is not None:
-            prefix_mask = of_keys(prefix_mask, "prefix_mask")
-        if segment_ids is None and key_segment_ids is not None:
-            raise ValueError(
-                "`key_segment_ids` says which `segment_ids` see a key, so those must be given too."
-            )
-        if segment_ids is not None:
-            segment_ids = of_queries(ops.convert_to_tensor(segment_ids), "segment_ids")
-            key_segment_ids = of_keys(ops.convert_to_tensor(key_segment_ids), "key_segment_ids")
-            query_mask = combine_masks(query_mask, segment_ids != 0)
-            key_mask = combine_masks(key_mask, key_segment_ids != 0)
-        pairs = None
-        if attention_mask is not None:
-            pairs = self._layout.pairs(attention_mask, len(shape))
-            check_mask_shape(pairs, shape, "attention_mask", received=attention_mask.shape)
-        return MaskRule(
+        scores_shape = (*query_heads.shape[:-1], keys.key.shape[-2])
+        rule = masks.as_rule(
+            self._layout,
+            query.shape,
+            scores_shape,
             query_positions=places.of_queries(ops.shape(query_heads)[-2]),
             key_positions=keys.positions,
             causal=use_causal_mask,
-            prefix_mask=prefix_mask,
             sliding_window=self.sliding_window,
             num_sink_tokens=self.num_sink_tokens,
-            query_segment_ids=segment_ids,
-            key_segment_ids=key_segment_ids,
-            query_mask=query_mask,
-            key_mask=combine_masks(key_mask, keys.mask),
-            pairs=pairs,
             offset=places.offset if keys.mask is None else None,
         )
+        return dataclasses.replace(rule, key_mask=combine_masks(rule.key_mask, keys.mask))
 
     def _bias(self, query_heads, keys, places):
         if self.position_bias is None:
@@ -705,17 +662,6 @@ def _check_ring(over_keys):
                 f"A cache of fewer slots than positions takes no `{name}`: its slots hold other keys at every call. "
                 "Padding there has negative `positions`. Or make a longer cache with `keras_attn.ops.empty_cache`."
             )
-
-
-def _key_mask(value, key, value_mask, key_mask):
-    masks = [as_boolean_mask(value_mask, "value_mask"), as_boolean_mask(key_mask, "key_mask")]
-    masks += [implicit_mask(value), implicit_mask(key) if key is not value else None]
-    return combine_masks(*_distinct(masks))
-
-
-def _distinct(masks):
-    """Keras passes an implicit mask as the argument too: the same tensor need not be joined with itself."""
-    return list({id(mask): mask for mask in masks}.values())
 
 
 def _as_tuple(name, value):

@@ -1,5 +1,7 @@
 from keras import ops
 
+from keras_attn.ops import successive_positions
+
 
 class Places:
     """Where the queries and keys of one call of an attention layer stand.
@@ -31,15 +33,14 @@ class Places:
             return None
         if self.positions is not None:
             return _checked(self.positions, "positions", length)
-        first = 0 if self.index is None else ops.cast(self.index, "int32")
-        return ops.arange(length, dtype="int32") + first
+        return successive_positions(length, 0 if self.index is None else self.index)
 
     def of_new_keys(self, length):
         """Positions of the keys that the call projects, which a growing cache has from the queries."""
         if self.index is not None or not self.used:
             return self.of_queries(length)
         if self.key_positions is None and self.positions is None:
-            return ops.arange(length, dtype="int32")
+            return successive_positions(length)
         given = self.positions if self.key_positions is None else self.key_positions
         return _checked(given, "key_positions", length)
 
@@ -49,7 +50,7 @@ class Places:
             return self.of_new_keys(length)
         if self.key_positions is not None:
             return _checked(self.key_positions, "key_positions", length)
-        slots = ops.arange(length, dtype="int32")
+        slots = successive_positions(length)
         if self.positions is None:
             return slots
         return slots + ops.cast(self.positions, "int32")[..., :1] - ops.cast(self.index, "int32")

@@ -4,7 +4,14 @@ import keras
 from keras import ops
 
 from keras_attn.layers.arguments import check_positive
-from keras_attn.ops import SlopeBias, TableBias, alibi_slopes, check_mask_shape, relative_position_bucket
+from keras_attn.ops import (
+    SlopeBias,
+    TableBias,
+    alibi_slopes,
+    check_mask_shape,
+    relative_position_bucket,
+    successive_positions,
+)
 
 
 class _PositionBias(keras.layers.Layer):
@@ -28,7 +35,7 @@ class _PositionBias(keras.layers.Layer):
     def call(self, query, query_positions=None, key_positions=None):
         self._check_size(query.shape)
         if query_positions is None:
-            query_positions = ops.arange(ops.shape(query)[-2], dtype="int32")
+            query_positions = successive_positions(ops.shape(query)[-2])
         if key_positions is None:
             key_positions = query_positions
         _check_positions("query_positions", query_positions, (query.shape[0], query.shape[-2]))

@@ -2,7 +2,7 @@ import keras
 from keras import ops
 
 from keras_attn.layers.arguments import check_positive
-from keras_attn.ops import concrete_values, sinusoidal_encoding
+from keras_attn.ops import concrete_values, sinusoidal_encoding, successive_positions
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
@@ -118,6 +118,11 @@ class PositionEmbedding(keras.layers.Layer):
         positions = ops.clip(positions, 0, self.max_sequence_length - 1)
         return ops.take(ops.convert_to_tensor(self.position_embeddings), positions, axis=0)
 
+    def compute_output_spec(self, inputs, start_index=0, positions=None):
+        # Not by tracing: where a length is unknown, Keras on PyTorch takes one that may be past the last position.
+        places = inputs.shape[-2:-1] if positions is None else positions.shape
+        return keras.KerasTensor((*places, inputs.shape[-1]), dtype=self.compute_dtype)
+
     def compute_mask(self, inputs, mask=None):
         return None
 
@@ -132,4 +137,4 @@ class PositionEmbedding(keras.layers.Layer):
 def _positions(inputs, start_index, positions):
     if positions is not None:
         return positions
-    return ops.arange(ops.shape(inputs)[-2], dtype="int32") + ops.cast(start_index, "int32")
+    return successive_positions(ops.shape(inputs)[-2], start_index)

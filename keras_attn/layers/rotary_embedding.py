@@ -1,7 +1,7 @@
 import keras
 from keras import ops
 
-from keras_attn.ops import apply_rotary, rotary_frequencies
+from keras_attn.ops import apply_rotary, rotary_frequencies, successive_positions
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
@@ -81,7 +81,7 @@ class RotaryEmbedding(keras.layers.Layer):
 
     def call(self, inputs, start_index=0, positions=None):
         if positions is None:
-            positions = ops.arange(ops.shape(inputs)[-2], dtype="int32") + ops.cast(start_index, "int32")
+            positions = successive_positions(ops.shape(inputs)[-2], start_index)
         length = None
         if self.depends_on_length:
             # Row by row: a longer neighbour in the batch changes nothing.

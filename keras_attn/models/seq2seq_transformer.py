@@ -14,7 +14,7 @@ from keras_attn.layers import (
 from keras_attn.layers.adaptation import Adaptable
 from keras_attn.layers.arguments import check_positive, choose
 from keras_attn.layers.residual import NORMALIZATIONS
-from keras_attn.ops import padding_mask, segment_positions
+from keras_attn.ops import padding_mask, segment_positions, successive_positions
 
 # base and big: Vaswani et al. 2017, Table 3. tiny: Wu et al. 2021 (arXiv:2105.14462), Transformer-Tiny.
 PRESETS = {
@@ -337,7 +337,7 @@ class Seq2SeqTransformer(Adaptable, keras.Model):
             Logits, float32 (B, T, V), and the new cache.
         """
         if positions is None:
-            positions = ops.arange(ops.shape(decoder_token_ids)[1], dtype="int32") + cache_update_index
+            positions = successive_positions(ops.shape(decoder_token_ids)[1], cache_update_index)
         x = self._embed_target(decoder_token_ids, positions=positions)
         self_attention = []
         for block, own, cross in zip(self.decoder_blocks, cache.self_attention, cache.cross_attention):

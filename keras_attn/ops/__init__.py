@@ -41,7 +41,7 @@ from keras_attn.ops.masks import (
     segment_mask,
     sliding_window_mask,
 )
-from keras_attn.ops.positions import segment_positions, sinusoidal_encoding
+from keras_attn.ops.positions import segment_positions, sinusoidal_encoding, successive_positions
 from keras_attn.ops.rotary import apply_rotary, rotary_frequencies
 from keras_attn.ops.windows import (
     partition_windows,
@@ -88,6 +88,7 @@ __all__ = [
     "segment_positions",
     "sinusoidal_encoding",
     "sliding_window_mask",
+    "successive_positions",
     "talking_heads_attention",
     "window_mask",
     "window_position_bias",

@@ -2,7 +2,7 @@
 
 from keras import ops
 
-from keras_attn.ops.attention import keep, softmax
+from keras_attn.ops.attention import dropped, keep, softmax
 from keras_attn.ops.dtypes import at_least_float32
 
 
@@ -40,12 +40,5 @@ def additive_attention(query, key, value, weight, mask=None, dropout=None):
     hidden = ops.tanh(ops.expand_dims(query, -2) + ops.expand_dims(key, -3))
     logits = at_least_float32(ops.einsum("...u,u->...", hidden, weight))
     scores = ops.cast(softmax(logits, mask), value.dtype)
-    dropped = scores if dropout is None else scores * _multiplier(dropout, scores)
     # A query without keys has equal scores here; its output, and the gradient of it, are made 0.
-    return keep(ops.matmul(dropped, value), answered), keep(scores, answered)
-
-
-def _multiplier(dropout, scores):
-    *lead, num_queries, num_keys = ops.shape(scores)
-    rows, columns = ops.arange(num_queries, dtype="int32"), ops.arange(num_keys, dtype="int32")
-    return ops.cast(dropout.multiplier(lead, rows, columns), scores.dtype)
+    return keep(ops.matmul(dropped(scores, dropout), value), answered), keep(scores, answered)

@@ -76,7 +76,7 @@ def dot_product_attention(
     logits = soft_capped(products(query, key), soft_cap)
     scores = ops.cast(softmax(logits, mask, _dense(bias, answered), sink_logits), dtype)
     # A query without keys has equal scores here; its output, and the gradient of it, are made 0.
-    return keep(weighted_sum(_dropped(scores, dropout), value), answered), keep(scores, answered)
+    return keep(weighted_sum(dropped(scores, dropout), value), answered), keep(scores, answered)
 
 
 def memory_efficient_attention(
@@ -193,7 +193,7 @@ def talking_heads_attention(
     logits = _mixed(soft_capped(products(query, key), soft_cap), logits_kernel)
     scores = _mixed(softmax(logits, mask, _dense(bias, answered), sink_logits), scores_kernel)
     scores = keep(ops.cast(scores, dtype), answered)
-    return keep(weighted_sum(_dropped(scores, dropout), value), answered), scores
+    return keep(weighted_sum(dropped(scores, dropout), value), answered), scores
 
 
 def fused_attention(query, key, value, is_causal=False, scale=None):
@@ -299,7 +299,8 @@ def softmax(logits, mask=None, bias=None, sink_logits=None):
         # Of the rank of the logits: TensorFlow then adds it in the product that they come from.
         missing = len(logits.shape) - len(mask.shape)
         mask = mask[(None,) * missing] if missing > 0 else mask
-        logits = logits + ops.cast(ops.where(mask, 0.0, _MASKED), logits.dtype)
+        kept, masked = ops.zeros((), logits.dtype), ops.convert_to_tensor(_MASKED, logits.dtype)
+        logits = logits + ops.where(mask, kept, masked)
     if sink_logits is None:
         return _plain_softmax(logits)
     sink = ops.cast(sink_logits, logits.dtype)[:, None, None]
@@ -317,6 +318,14 @@ def keep(x, condition):
     return x if condition is None else ops.where(condition, x, ops.zeros((), dtype=x.dtype))
 
 
+def dropped(scores, dropout):
+    """Scores (..., T, S) after dropout, in their dtype. None drops nothing."""
+    if dropout is None:
+        return scores
+    rows, columns = (ops.arange(size, dtype="int32") for size in ops.shape(scores)[-2:])
+    return scores * _multiplier(dropout, scores, rows, columns)
+
+
 def _guarded(query, key, value, mask, scale, masked_keys_are_finite):
     """Scaled queries, keys and values with 0 where the mask, now boolean, leaves them out; and who is answered."""
     mask = mask.block() if isinstance(mask, MaskRule) else mask
@@ -326,13 +335,6 @@ def _guarded(query, key, value, mask, scale, masked_keys_are_finite):
         attended = _attended(mask, query, key)
         key, value = keep(key, attended), keep(value, attended)
     return query, key, value, mask, answered
-
-
-def _dropped(scores, dropout):
-    if dropout is None:
-        return scores
-    rows, columns = (ops.arange(size, dtype="int32") for size in ops.shape(scores)[-2:])
-    return scores * _multiplier(dropout, scores, rows, columns)
 
 
 def _mixed(x, kernel):
@@ -413,7 +415,7 @@ def _rows_answered(bias, parameters, answered):
 
 
 def _multiplier(dropout, scores, rows, columns):
-    return ops.cast(dropout.multiplier(ops.shape(scores)[:-2], rows, columns), scores.dtype)
+    return dropout.multiplier(ops.shape(scores)[:-2], rows, columns, scores.dtype)
 
 
 # --- blocks of queries ---

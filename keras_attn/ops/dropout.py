@@ -31,12 +31,13 @@ class ScoreDropout:
     rate: float
     seed: Any
 
-    def multiplier(self, lead_shape, rows, columns):
+    def multiplier(self, lead_shape, rows, columns, dtype="float32"):
         """0 where a score is dropped and 1 / (1 - rate) where it stays: floats (*lead_shape, t, s).
 
         Args:
             lead_shape: The sizes of the axes before (T, S), of batch and heads.
             rows, columns: Integers (t,) and (s,), the indices of the block's queries and keys.
+            dtype: The dtype of the result.
         """
         seed = ops.cast(self.seed, "int32")
         # Mixed before the seed joins: the planes of seed 1 would be those of seed 0, one further.
@@ -45,7 +46,8 @@ class ScoreDropout:
         column_hashes = _mix(_mix(ops.expand_dims(columns, 0)) + seed[1])
         random = _mix(row_hashes + column_hashes)
         threshold = np.int32(math.floor(self.rate * 2**32) - 2**31)
-        return ops.where(random >= threshold, 1 / (1 - self.rate), 0.0)
+        dropped, kept = ops.zeros((), dtype), ops.convert_to_tensor(1 / (1 - self.rate), dtype)
+        return ops.where(random >= threshold, kept, dropped)
 
 
 def _lead_index(lead_shape):

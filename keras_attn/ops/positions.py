@@ -31,6 +31,25 @@ def sinusoidal_encoding(positions, hidden_dim, max_wavelength=10000):
     return ops.where(channels % 2 == 0, ops.sin(angles), ops.cos(angles))
 
 
+def successive_positions(length, start_index=0):
+    """The positions of `length` tokens that follow each other.
+
+    Args:
+        length: Integer, or integer scalar.
+        start_index: Integer, or integer scalar, the first position.
+
+    Returns:
+        Int32 tensor (length,).
+
+    Example:
+
+    ```python
+    successive_positions(3, start_index=5)  # [5, 6, 7]
+    ```
+    """
+    return ops.arange(length, dtype="int32") + ops.cast(start_index, "int32")
+
+
 def segment_positions(segment_ids):
     """Positions that start again at 0 with every run of one segment id.
 
@@ -50,7 +69,7 @@ def segment_positions(segment_ids):
     first = ops.ones_like(segment_ids[:, :1], dtype="int32")
     starts = ops.cast(segment_ids[:, 1:] != segment_ids[:, :-1], "int32")
     starts = ops.concatenate([first, starts], axis=1)
-    index = ops.arange(length, dtype="int32")
+    index = successive_positions(length)
     run = ops.cumsum(starts, axis=1) - 1 + length * ops.arange(batch_size, dtype="int32")[:, None]
     run = ops.reshape(run, (-1,))
     # One more segment than there are, because Keras takes none for "find out" on PyTorch.

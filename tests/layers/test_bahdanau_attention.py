@@ -132,7 +132,9 @@ def test_a_query_without_keys_answers_exactly_zero_forward_and_backward(rng):
     assert not output[~answered].any()
     assert not scores[~answered].any()
     np.testing.assert_allclose(scores[answered].sum(-1), 1, rtol=1e-6)
-    by_input, by_weight = gradients(layer, {**inputs, **masks}, lambda y: y * ~answered[..., None])
+    by_input, by_weight = gradients(
+        layer, {**inputs, **masks}, lambda y: ops.where(answered[..., None], 0.0, y)
+    )
     assert not any(x.any() for x in (*by_input.values(), *by_weight))
 
 

@@ -11,8 +11,10 @@ from helpers_layers import (
     AttentionWithSlots,
     EmbeddingBothWays,
     ResidualDense,
+    assert_equal,
     check_layer,
     compiled,
+    flat_arrays,
 )
 from keras import ops
 
@@ -322,6 +324,7 @@ CASES = [
     case(
         "residual_pre_norm_rms",
         ResidualDense,
+        assert_equal,
         floats,
         POSITIONWISE,
         normalize_first=True,
@@ -330,6 +333,7 @@ CASES = [
     case(
         "residual_sandwich",
         ResidualDense,
+        assert_equal,
         floats,
         POSITIONWISE,
         normalize_first=True,
@@ -919,12 +923,18 @@ def test_a_decoder_block_is_called_as_it_was_built():
 
 def test_a_refused_call_leaves_the_layer_usable():
     layer = attention()
-    expected = layer(X, Y)
+    expected = flat_arrays(layer(X, Y))
     with pytest.raises(ValueError, match="value_mask"):
         layer(X, Y, value_mask=true(2, 5))
-    np.testing.assert_array_equal(layer(X, Y), expected)
+    assert_equal(flat_arrays(layer(X, Y)), expected, 0)
 
 
+needs_compiler = pytest.mark.skipif(
+    BACKEND == "torch", reason="Keras compiles nothing on PyTorch; without, a position outside is refused"
+)
+
+
+@needs_compiler
 @pytest.mark.parametrize(("token_id", "clamped"), [(17, 16), (99, 16), (-1, 0)])
 def test_ids_outside_the_vocabulary_are_clamped_in_a_compiled_graph(token_id, clamped):
     layer = layers.TokenEmbedding(17, D)
@@ -933,6 +943,7 @@ def test_ids_outside_the_vocabulary_are_clamped_in_a_compiled_graph(token_id, cl
     np.testing.assert_allclose(actual, expected, rtol=1e-6)
 
 
+@needs_compiler
 def test_positions_past_the_last_are_clamped_in_a_compiled_graph():
     layer = layers.PositionEmbedding(7)
     expected = layer(X, positions=np.array([3, 6, 6, 0, 1]))

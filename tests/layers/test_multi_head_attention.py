@@ -190,7 +190,7 @@ def test_regularizers_and_constraints_reach_the_projections(rng):
     ours(query, value)
     theirs(query, value)
     assert len(ours.losses) == len(theirs.losses) > 8
-    np.testing.assert_allclose(sum(map(float, ours.losses)), sum(map(float, theirs.losses)), rtol=1e-5)
+    np.testing.assert_allclose(sum(flat_arrays(ours.losses)), sum(flat_arrays(theirs.losses)), rtol=1e-5)
     for mine, other in zip(ours.weights, theirs.weights):
         assert type(mine.constraint) is type(other.constraint) is not type(None)
 
@@ -208,7 +208,7 @@ def test_keras_ignores_an_explicit_query_mask(rng):
     inputs, ours, theirs = both(rng)
     query_mask = np.array([[True] * 3 + [False] * 2, [True] * 5])
     masked = {**inputs, "query_mask": query_mask}
-    assert_equal(run(theirs, masked), run(theirs, inputs), 0)
+    assert_equal(run(theirs, masked), run(theirs, inputs))
     actual = run(ours, masked)[0]
     assert_equal([actual[query_mask]], [run(ours, inputs)[0][query_mask]], 0)
     bias = ops.convert_to_numpy(ours.output_dense.bias.value)
@@ -227,10 +227,10 @@ def test_keras_erases_the_masks_of_its_callers(rng):
         value, mask = embedded()
         query = ops.convert_to_tensor(inputs["query"])
         once, twice = layer(query, value), layer(query, value)
-        explicit = layer(query, ops.convert_to_tensor(np.array(value)), value_mask=mask)
+        explicit = layer(query, ops.convert_to_tensor(ops.convert_to_numpy(value)), value_mask=mask)
         assert_equal(flat_arrays(once), flat_arrays(explicit))
         assert (getattr(value, "_keras_mask", None) is not None) is kept
-        assert np.allclose(twice, once, atol=1e-4) is kept
+        assert np.allclose(*flat_arrays((twice, once)), atol=1e-4) is kept
 
 
 def test_keras_answers_a_fully_masked_row_in_two_ways(rng):
@@ -303,7 +303,7 @@ def test_keras_computes_the_softmax_in_half_precision_with_dropout(rng):
     assert logits == ["float16"]
     layer = MultiHeadAttention(N, H, dropout=0.1, dtype="mixed_bfloat16")
     _, scores = layer(x[:, :3], x, return_attention_scores=True)
-    np.testing.assert_array_equal(np.asarray(ops.cast(scores, "float32")), 1 / 4096)
+    np.testing.assert_array_equal(ops.convert_to_numpy(ops.cast(scores, "float32")), 1 / 4096)
 
 
 def test_logits_of_6e4_under_mixed_float16(rng):
@@ -312,8 +312,8 @@ def test_logits_of_6e4_under_mixed_float16(rng):
     query = np.array([[[1.0], [-1.0]]], "float32")
     value = np.array([[[6e4], [-6e4], [0.5]]], "float32")
     output, scores = layer(query, value, return_attention_scores=True)
-    np.testing.assert_array_equal(np.asarray(scores)[0, 0], [[1, 0, 0], [0, 1, 0]])
-    assert np.isfinite(np.asarray(output)).all()
+    np.testing.assert_array_equal(ops.convert_to_numpy(scores)[0, 0], [[1, 0, 0], [0, 1, 0]])
+    assert np.isfinite(ops.convert_to_numpy(output)).all()
     by_input, _ = gradients(layer, {"query": query, "value": value}, lambda y: ops.cast(y, "float32"))
     assert all(np.isfinite(x).all() for x in by_input.values())
 
@@ -327,7 +327,7 @@ def test_implicit_masks_equal_explicit_ones_and_stay(rng, separate):
     query = ops.convert_to_tensor(sequences(rng, T)[0]) if separate else value
     layer = MultiHeadAttention(N, H)
     output, scores = layer(query, value, return_attention_scores=True)
-    plain_value = ops.convert_to_tensor(np.array(value))
+    plain_value = ops.convert_to_tensor(ops.convert_to_numpy(value))
     plain_query = query if separate else plain_value
     expected = layer(
         plain_query,
@@ -337,8 +337,8 @@ def test_implicit_masks_equal_explicit_ones_and_stay(rng, separate):
         return_attention_scores=True,
     )
     assert_equal(flat_arrays((output, scores)), flat_arrays(expected))
-    assert not np.asarray(scores)[:, :, :, :][~np.broadcast_to(mask[:, None, None], scores.shape)].any()
-    np.testing.assert_array_equal(value._keras_mask, mask)
+    assert not ops.convert_to_numpy(scores)[~np.broadcast_to(mask[:, None, None], scores.shape)].any()
+    assert_equal(flat_arrays(value._keras_mask), [mask], 0)
     assert (getattr(output, "_keras_mask", None) is not None) is not separate
 
 
@@ -350,14 +350,18 @@ def test_implicit_and_explicit_masks_are_joined(rng):
     layer = MultiHeadAttention(N, H)
     _, scores = layer(query, value, value_mask=explicit, attention_mask=pairs, return_attention_scores=True)
     joined = (mask & explicit)[:, None] & pairs
-    np.testing.assert_array_equal(np.asarray(scores) > 0, np.broadcast_to(joined[:, None], scores.shape))
+    np.testing.assert_array_equal(
+        ops.convert_to_numpy(scores) > 0, np.broadcast_to(joined[:, None], scores.shape)
+    )
 
 
 def test_a_key_brings_its_own_implicit_mask(rng):
     key, mask = embedded()
     query, value = sequences(rng, T, S)
     _, scores = MultiHeadAttention(N, H)(query, value, key, return_attention_scores=True)
-    np.testing.assert_array_equal(np.asarray(scores) > 0, np.broadcast_to(mask[:, None, None], scores.shape))
+    np.testing.assert_array_equal(
+        ops.convert_to_numpy(scores) > 0, np.broadcast_to(mask[:, None, None], scores.shape)
+    )
 
 
 @pytest.mark.parametrize("dtype", ["mixed_float16", "mixed_bfloat16"])
@@ -475,7 +479,7 @@ def test_a_compiled_step_serves_every_index(rng, jit):
         }
         output, cache = step(given)
         assert_equal(flat_arrays(output), [expected[:, index : index + 1]])
-    assert len(traces) == 1
+    assert len(traces) == 1 or BACKEND == "torch"  # where nothing is traced
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ def test_an_image_of_pads_answers_zero_before_the_output_projection(rng):
     output, scores = run(layer, inputs, return_attention_scores=True)
     assert not output[0].any()
     assert not scores[0].any()
-    by_input, by_weight = gradients(layer, inputs, lambda y: y * ~padding_mask[..., None])
+    by_input, by_weight = gradients(layer, inputs, lambda y: ops.where(padding_mask[..., None], 0.0, y))
     assert not any(x.any() for x in (*by_input.values(), *by_weight))
 
 

@@ -1,0 +1,108 @@
+import dataclasses
+from typing import Any
+
+from keras import ops
+
+from keras_attn.ops import MaskRule, as_boolean_mask, check_mask_shape, combine_masks, implicit_mask
+
+
+def query_padding(query, query_mask):
+    """Boolean (B, T): `query_mask` and the mask that Keras carries on `query`, or None."""
+    return combine_masks(as_boolean_mask(query_mask, "query_mask"), implicit_mask(query))
+
+
+def key_padding(value, key, value_mask, key_mask):
+    """Boolean (B, S): both arguments and the masks that Keras carries on `value` and `key`, or None."""
+    masks = [as_boolean_mask(value_mask, "value_mask"), as_boolean_mask(key_mask, "key_mask")]
+    masks += [implicit_mask(value), implicit_mask(key)]
+    # Keras passes an implicit mask as the argument too: the same tensor need not be joined with itself.
+    return combine_masks(*{id(mask): mask for mask in masks}.values())
+
+
+@dataclasses.dataclass(frozen=True)
+class CallMasks:
+    """What a call of an attention layer says of who may attend to whom, its inputs being (B, <axes>, D).
+
+    Args:
+        query_mask: Boolean (B, <axes>), see `query_padding`, or None, as every mask here.
+        key_mask: Boolean (B, <axes>), see `key_padding`.
+        attention_mask: Boolean, or 0 and 1; ends in the attended axes of queries, then of keys.
+        prefix_mask: Boolean, or 0 and 1, (B, S).
+        segment_ids, key_segment_ids: Integers (B, T) and (B, S). The latter default to the former.
+
+    Raises:
+        ValueError: if a mask holds values other than 0 and 1, or for key segments without segments.
+    """
+
+    query_mask: Any = None
+    key_mask: Any = None
+    attention_mask: Any = None
+    prefix_mask: Any = None
+    segment_ids: Any = None
+    key_segment_ids: Any = None
+
+    def __post_init__(self):
+        if self.segment_ids is None and self.key_segment_ids is not None:
+            raise ValueError(
+                "`key_segment_ids` says which `segment_ids` see a key, so those must be given too."
+            )
+        values = {
+            name: as_boolean_mask(getattr(self, name), name) for name in ("attention_mask", "prefix_mask")
+        }
+        if self.segment_ids is not None:
+            given = self.segment_ids if self.key_segment_ids is None else self.key_segment_ids
+            values["segment_ids"] = ops.convert_to_tensor(self.segment_ids)
+            values["key_segment_ids"] = ops.convert_to_tensor(given)
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def as_rule(self, layout, query_shape, scores_shape, **order):
+        """Every mask as one `MaskRule` over heads.
+
+        Args:
+            layout: `HeadLayout` of the layer.
+            query_shape: The shape (B, <axes>, D) of the queries.
+            scores_shape: The shape (B, <lead>, N, T, S) of the attention scores.
+            **order: What `MaskRule` wants to know of positions.
+
+        Raises:
+            ValueError: if a mask does not fit, naming it and both shapes.
+        """
+        lead_and_keys = (*scores_shape[:-3], scores_shape[-1])
+
+        def of_queries(name):
+            mask = getattr(self, name)
+            if mask is None:
+                return None
+            check_mask_shape(mask, query_shape[:-1], name, exact_axes=len(query_shape) - 2)
+            return layout.padding(mask)
+
+        def of_keys(name, argument=None):
+            mask = getattr(self, name)
+            if mask is None:
+                return None
+            mask = layout.padding(mask)
+            check_mask_shape(mask, lead_and_keys, argument or name, exact_axes=1)
+            return mask
+
+        query_mask, key_mask = of_queries("query_mask"), of_keys("key_mask", "value_mask")
+        segment_ids, key_segment_ids = of_queries("segment_ids"), of_keys("key_segment_ids")
+        if segment_ids is not None:
+            query_mask = combine_masks(query_mask, segment_ids != 0)
+            key_mask = combine_masks(key_mask, key_segment_ids != 0)
+        return MaskRule(
+            query_mask=query_mask,
+            key_mask=key_mask,
+            prefix_mask=of_keys("prefix_mask"),
+            query_segment_ids=segment_ids,
+            key_segment_ids=key_segment_ids,
+            pairs=self._pairs(layout, scores_shape),
+            **order,
+        )
+
+    def _pairs(self, layout, scores_shape):
+        if self.attention_mask is None:
+            return None
+        pairs = layout.pairs(self.attention_mask, len(scores_shape))
+        check_mask_shape(pairs, scores_shape, "attention_mask", received=self.attention_mask.shape)
+        return pairs
