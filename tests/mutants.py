@@ -63,8 +63,8 @@ MUTANTS = [
     Mutant(
         "mask_polarity_flipped",
         "ops/attention.py",
-        "ops.where(mask, 0.0, _MASKED)",
-        "ops.where(mask, _MASKED, 0.0)",
+        "ops.where(mask, kept, masked)",
+        "ops.where(mask, masked, kept)",
         (OPS + "test_two_masked_keys_by_hand",),
     ),
     Mutant(
@@ -87,8 +87,8 @@ MUTANTS = [
     Mutant(
         "causal_aligned_top_left_with_a_cache",
         "layers/places.py",
-        'first = 0 if self.index is None else ops.cast(self.index, "int32")',
-        "first = 0",
+        "return successive_positions(length, 0 if self.index is None else self.index)",
+        "return successive_positions(length, 0)",
         (MODEL + "test_full_forward_equals_cached_decoding[post_norm]",),
     ),
     Mutant(
@@ -135,7 +135,7 @@ MUTANTS = [
     ),
     Mutant(
         "query_mask_ignored",
-        "layers/multi_head_attention.py",
+        "layers/call_masks.py",
         'combine_masks(as_boolean_mask(query_mask, "query_mask"), implicit_mask(query))',
         "implicit_mask(query)",
         (LAYERS + "test_layer[attention_self]",),

@@ -204,11 +204,6 @@ def test_rest_client_needs_the_standard_library_alone():
     assert {name.partition(".")[0] for name in names} - sys.stdlib_module_names == set()
 
 
-def test_grpc_client_compiles():
-    source = (SERVING / "grpc_client.py").read_text(encoding="utf-8")
-    compile(source, "grpc_client.py", "exec")
-
-
 @pytest.mark.parametrize("missing", ["grpc", "tensorflow_serving"])
 def test_grpc_client_without_its_package_tells_the_pip_line(tmp_path, missing):
     (tmp_path / "grpc.py").touch()
