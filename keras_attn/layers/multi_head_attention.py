@@ -369,7 +369,7 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
             return fused_attention(query, key, value, is_causal, arguments["scale"]), None
         if self._in_blocks(query, key, arguments["mask"], return_attention_scores):
             return memory_efficient_attention(query, key, value, **arguments), None
-        return dot_product_attention(query, key, value, **arguments)
+        return dot_product_attention(query, key, value, **arguments, return_scores=return_attention_scores)
 
     def _is_fused(self, query, key, value, return_attention_scores, arguments):
         if not (has_fused_kernel() if self.flash_attention is None else self.flash_attention):

@@ -142,6 +142,7 @@ class WindowAttention(Adaptable, keras.layers.Layer):
             bias=window_position_bias(ops.convert_to_tensor(self.relative_position_bias), self.window_size),
             dropout=self._score_dropout(training),
             masked_keys_are_finite=True,
+            return_scores=return_attention_scores,
         )
         output = reverse_windows(self.output_dense(_swap_heads(output)), height, width, *grid)
         return (output, scores) if return_attention_scores else output

@@ -33,6 +33,7 @@ def dot_product_attention(
     sink_logits=None,
     dropout=None,
     masked_keys_are_finite=False,
+    return_scores=True,
 ):
     """softmax(cap(Q K^T scale) + bias) V over the keys that `mask` allows (Vaswani et al. 2017, equation 1).
 
@@ -58,9 +59,11 @@ def dot_product_attention(
         dropout: `ScoreDropout` of the attention scores.
         masked_keys_are_finite: True where no NaN or Inf can stand at masked keys (a cache that this library
             wrote), which saves a pass over `key` and `value`.
+        return_scores: False where the scores are of no use, which lets TensorFlow take a shorter gradient.
 
     Returns:
-        The output (..., N, T, Hv) and the attention scores (..., N, T, S) before dropout, in the dtype of `query`.
+        The output (..., N, T, Hv) and the attention scores (..., N, T, S) before dropout, or None, in the dtype of
+        `query`.
 
     Example:
 
@@ -74,9 +77,13 @@ def dot_product_attention(
     dtype = query.dtype
     query, key, value, mask, answered = _guarded(query, key, value, mask, scale, masked_keys_are_finite)
     logits = soft_capped(products(query, key), soft_cap)
-    scores = ops.cast(softmax(logits, mask, _dense(bias, answered), sink_logits), dtype)
     # A query without keys has equal scores here; its output, and the gradient of it, are made 0.
-    return keep(weighted_sum(dropped(scores, dropout), value), answered), keep(scores, answered)
+    if not return_scores and sink_logits is None and keras.backend.backend() == "tensorflow":
+        logits = _biased(logits, mask, _dense(bias, answered))
+        return keep(_softmax_weighted_sum(logits, value, dropout), answered), None
+    scores = softmax(logits, mask, _dense(bias, answered), sink_logits)
+    output = keep(weighted_sum(ops.cast(dropped(scores, dropout), dtype), value), answered)
+    return output, keep(ops.cast(scores, dtype), answered) if return_scores else None
 
 
 def memory_efficient_attention(
@@ -293,6 +300,15 @@ def soft_capped(logits, soft_cap):
 
 def softmax(logits, mask=None, bias=None, sink_logits=None):
     """The attention scores of logits (..., N, T, S). Where nothing is allowed they are equal or 0, not NaN."""
+    logits = _biased(logits, mask, bias)
+    if sink_logits is None:
+        return _plain_softmax(logits)
+    sink = ops.cast(sink_logits, logits.dtype)[:, None, None]
+    sink = ops.broadcast_to(sink, (*ops.shape(logits)[:-1], 1))
+    return _plain_softmax(ops.concatenate([logits, sink], axis=-1))[..., :-1]
+
+
+def _biased(logits, mask, bias):
     if bias is not None:
         logits = logits + ops.cast(bias, logits.dtype)
     if mask is not None:
@@ -301,16 +317,42 @@ def softmax(logits, mask=None, bias=None, sink_logits=None):
         mask = mask[(None,) * missing] if missing > 0 else mask
         kept, masked = ops.zeros((), logits.dtype), ops.convert_to_tensor(_MASKED, logits.dtype)
         logits = logits + ops.where(mask, kept, masked)
-    if sink_logits is None:
-        return _plain_softmax(logits)
-    sink = ops.cast(sink_logits, logits.dtype)[:, None, None]
-    sink = ops.broadcast_to(sink, (*ops.shape(logits)[:-1], 1))
-    return _plain_softmax(ops.concatenate([logits, sink], axis=-1))[..., :-1]
+    return logits
 
 
 def weighted_sum(scores, value):
     """(..., N, T, S) and (..., K, S, Hv) in, (..., N, T, Hv) out."""
     return _unfold(ops.matmul(_fold(scores, value), value), scores)
+
+
+def _softmax_weighted_sum(logits, value, dropout):
+    """`weighted_sum(dropped(softmax(logits), dropout), value)`, in the dtype of `value`, with a gradient by hand.
+
+    TensorFlow's own gradient of the softmax multiplies and sums all pairs, to get a number for each query that the
+    output and its gradient give at once (Dao et al. 2022, appendix B.2).
+    """
+
+    @ops.custom_gradient
+    def attend(logits, value):
+        scores = _plain_softmax(logits)
+        multiplier = None if dropout is None else _multiplier_of_all(dropout, scores)
+        weights = ops.cast(scores if multiplier is None else scores * multiplier, value.dtype)
+        output = weighted_sum(weights, value)
+
+        def gradient(upstream):
+            change = _row_products(output, upstream)
+            by_scores = products(upstream, value)
+            by_scores = by_scores if multiplier is None else by_scores * multiplier
+            return scores * (by_scores - change), transposed_product(weights, upstream, value)
+
+        return output, gradient
+
+    return attend(logits, value)
+
+
+def _row_products(one, other):
+    """The product of each row of (..., X) with the same of another: (..., 1), in at least float32."""
+    return ops.sum(at_least_float32(one) * at_least_float32(other), axis=-1, keepdims=True)
 
 
 def keep(x, condition):
@@ -322,8 +364,7 @@ def dropped(scores, dropout):
     """Scores (..., T, S) after dropout, in their dtype. None drops nothing."""
     if dropout is None:
         return scores
-    rows, columns = (ops.arange(size, dtype="int32") for size in ops.shape(scores)[-2:])
-    return scores * _multiplier(dropout, scores, rows, columns)
+    return scores * _multiplier_of_all(dropout, scores)
 
 
 def _guarded(query, key, value, mask, scale, masked_keys_are_finite):
@@ -414,6 +455,11 @@ def _rows_answered(bias, parameters, answered):
     return keep(parameters, answered) if bias.has_query_axis else parameters
 
 
+def _multiplier_of_all(dropout, scores):
+    rows, columns = (ops.arange(size, dtype="int32") for size in ops.shape(scores)[-2:])
+    return _multiplier(dropout, scores, rows, columns)
+
+
 def _multiplier(dropout, scores, rows, columns):
     return dropout.multiplier(ops.shape(scores)[:-2], rows, columns, scores.dtype)
 
@@ -482,7 +528,7 @@ class _Blocks:
         for queries in reversed(self._slices()):
             block = _Block(self, queries, after)
             rows = keep(_after(upstream[..., queries, :], after), block.answered)
-            change = ops.sum(at_least_float32(rows * output[..., queries, :]), axis=-1, keepdims=True)
+            change = _row_products(output[..., queries, :], rows)
             by_logits, by_products = block.logits_gradient(rows, change)
             by_query.append(block.query_gradient(by_products))
             by_key.add(block.keys, transposed_product(by_products, block.query, self.key))
