@@ -142,6 +142,20 @@ MUTANTS = [
     ),
     # The formula
     Mutant(
+        "gradient_of_softmax_without_its_row_term",
+        "ops/attention.py",
+        "return scores * (by_scores - change), transposed_product",
+        "return scores * by_scores, transposed_product",
+        (OPS + "test_asking_for_scores_changes_neither_output_nor_gradient[plain]",),
+    ),
+    Mutant(
+        "every_query_sees_itself_in_spite_of_pads",
+        "ops/masks.py",
+        "if any(x is not None for x in others) or not",
+        "if not",
+        (RULES + "test_a_query_may_not_see_itself_where_more_than_order_hides_keys[query_mask]",),
+    ),
+    Mutant(
         "square_root_of_key_dim_dropped",
         "ops/attention.py",
         "ops.convert_to_tensor(query.shape[-1] ** -0.5 if scale is None else scale, query.dtype)",

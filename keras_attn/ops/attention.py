@@ -369,10 +369,13 @@ def dropped(scores, dropout):
 
 def _guarded(query, key, value, mask, scale, masked_keys_are_finite):
     """Scaled queries, keys and values with 0 where the mask, now boolean, leaves them out; and who is answered."""
+    sizes = query.shape[-2], key.shape[-2]
+    all_answered = isinstance(mask, MaskRule) and mask.every_query_sees_itself(*sizes)
     mask = mask.block() if isinstance(mask, MaskRule) else mask
-    answered = None if mask is None else ops.any(mask, axis=-1, keepdims=True)
+    answered = None if mask is None or all_answered else ops.any(mask, axis=-1, keepdims=True)
     query = keep(_scaled(query, scale), answered)
-    if mask is not None and not masked_keys_are_finite:
+    all_attended = all_answered and sizes[0] == sizes[1]
+    if mask is not None and not (masked_keys_are_finite or all_attended):
         attended = _attended(mask, query, key)
         key, value = keep(key, attended), keep(value, attended)
     return query, key, value, mask, answered
@@ -475,6 +478,9 @@ def _num_blocks(query, key, mask):
     # A batch of unknown size counts as one.
     planes = math.prod(size for size in lead if _are_known(size))
     rows = max(_BLOCK_SCORES // max(planes * num_keys, 1), 64)
+    if mask.causal and mask.offset is not None:
+        # On average a block sees half of the keys.
+        rows *= 2
     if mask.offset is not None and mask.sliding_window:
         # Half of what such a block looks at can be seen, and the blocks are not too many.
         rows = mask.sliding_window
@@ -563,8 +569,11 @@ class _Block:
         self.keys = blocks.mask.visible_keys(queries, ops.shape(blocks.key)[-2])
         self._later = functools.partial(_after, done=after)
         self.bias = self._placed_later(blocks.bias)
-        mask = self._later(self._pairs(self._placed_later(blocks.mask).block))
-        self.answered = None if mask is None else ops.any(mask, axis=-1, keepdims=True)
+        mask = self._pairs(self._placed_later(blocks.mask).block)
+        if blocks.mask.query_positions is None:
+            mask = self._later(mask)
+        all_answered = blocks.mask.every_query_sees_itself(blocks.query.shape[-2], blocks.key.shape[-2])
+        self.answered = None if mask is None or all_answered else ops.any(mask, axis=-1, keepdims=True)
         self.query = keep(self._later(blocks.query[..., queries, :]), self.answered)
         self.key, self.value = self._visible(blocks.key), self._visible(blocks.value)
         self.capped = soft_capped(products(self.query, self.key), blocks.soft_cap)

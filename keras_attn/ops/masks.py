@@ -141,6 +141,14 @@ class MaskRule:
         sinks = clip_index(start, 0, self.num_sink_tokens)
         return [slice(0, sinks), slice(start, stop)]
 
+    def every_query_sees_itself(self, num_queries, num_keys):
+        """Whether it is known that every query may attend to the key at its own position."""
+        others = (self.query_mask, self.key_mask, self.query_segment_ids, self.pairs)
+        sizes = (self.offset, num_queries, num_keys)
+        if any(x is not None for x in others) or not all(isinstance(size, int) for size in sizes):
+            return False
+        return 0 <= self.offset <= num_keys - num_queries
+
     def _order(self, queries, keys):
         if not self.causal:
             return None

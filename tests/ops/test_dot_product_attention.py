@@ -1,5 +1,6 @@
 """The formula against float64 loops, and against two keys worked out by hand."""
 
+import functools
 import itertools
 import math
 
@@ -7,7 +8,14 @@ import keras
 import numpy as np
 import pytest
 from helpers_attention_oracle import dropout_multiplier
-from helpers_layers import BACKEND, assert_equal, compiled, float64_enabled
+from helpers_layers import (
+    BACKEND,
+    assert_equal,
+    compiled,
+    float64_enabled,
+    function_gradients,
+    tensors,
+)
 from keras import ops
 
 from keras_attn.ops import ScoreDropout, dot_product_attention
@@ -161,6 +169,78 @@ def test_masked_rows_are_0_where_the_default_float_is_half_precision(rng):
     finally:
         keras.config.set_floatx("float32")
     assert_equal([np.asarray(x) for x in outputs], attention_in_loops(query, key, value, mask), 1e-6)
+
+
+GRADIENT_CASES = {
+    "plain": {},
+    "mask": {"mask": True},
+    "everything": {"mask": True, "bias": True, "soft_cap": 3.0, "dropout": True},
+    "sinks": {"mask": True, "sinks": True},
+}
+
+
+def case_of(rng, mask=False, bias=False, dropout=False, sinks=False, **options):
+    """Arrays for which there are gradients, and a function of them; two key heads for four query heads."""
+    shapes = {"query": (B, 4, T, H), "key": (B, 2, S, H), "value": (B, 2, S, HV)}
+    shapes |= {"bias": (4, T, S)} if bias else {}
+    shapes |= {"sink_logits": (4,)} if sinks else {}
+    arrays = {name: rng.normal(size=shape) for name, shape in shapes.items()}
+    if mask:
+        options["mask"] = rng.random((B, 1, T, S)) < 0.6
+        options["mask"][0, 0, 2] = False
+    upstream = rng.normal(size=(B, 4, T, HV))
+
+    def attend(given, return_scores):
+        drop = ScoreDropout(0.3, ops.convert_to_tensor(np.array([31, 7], "int32"))) if dropout else None
+        result = dot_product_attention(**given, **options, dropout=drop, return_scores=return_scores)
+        return ops.sin(result[0]) * ops.convert_to_tensor(upstream)
+
+    return arrays, attend
+
+
+@pytest.mark.parametrize("name", GRADIENT_CASES)
+def test_asking_for_scores_changes_neither_output_nor_gradient(rng, name):
+    tolerance = 1e-13 if BACKEND == "tensorflow" else 1e-6
+    with float64_enabled():
+        arrays, attend = case_of(rng, **GRADIENT_CASES[name])
+        outputs, gradients = zip(
+            *(
+                (
+                    ops.convert_to_numpy(attend(tensors(arrays), asked)),
+                    function_gradients(functools.partial(attend, return_scores=asked), arrays),
+                )
+                for asked in (True, False)
+            )
+        )
+    assert_equal([outputs[1]], [outputs[0]], 0 if BACKEND == "tensorflow" else tolerance)
+    assert_equal([gradients[1][x] for x in arrays], [gradients[0][x] for x in arrays], tolerance)
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="only TensorFlow has a gradient by hand there")
+@pytest.mark.parametrize("compiler", ["eager", "function", "xla"])
+@pytest.mark.parametrize("name", GRADIENT_CASES)
+def test_second_derivatives_are_those_of_the_formula(rng, name, compiler):
+    import tensorflow as tf
+
+    arrays, attend = case_of(rng, **GRADIENT_CASES[name])
+    given = {name: tf.constant(x) for name, x in arrays.items()}
+
+    def second(asked):
+        def derivative(given):
+            with tf.GradientTape() as outer:
+                outer.watch(given)
+                with tf.GradientTape() as inner:
+                    inner.watch(given)
+                    y = attend(given, asked)
+                first = inner.gradient(y, given)
+                z = sum(tf.reduce_sum(tf.sin(x)) for x in first.values())
+            return outer.gradient(z, given)
+
+        if compiler != "eager":
+            derivative = tf.function(derivative, jit_compile=compiler == "xla")
+        return [x.numpy() for x in derivative(given).values()]
+
+    assert_equal(second(False), second(True), 1e-12)
 
 
 def test_compiled_equals_eager(rng):

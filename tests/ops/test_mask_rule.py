@@ -154,6 +154,19 @@ def test_what_is_left_out_is_what_nobody_sees(
     assert not seen[~visible].any()
     if stop > start:
         assert visible.sum() == seen.sum()
+    itself = MaskRule(**rule, offset=offset).every_query_sees_itself(num_queries, num_keys)
+    assert itself == (offset + num_queries <= num_keys)
+    if itself:
+        assert np.broadcast_to(block(MaskRule(**rule)), (1, num_queries, num_keys)).any(-1).all()
+
+
+@pytest.mark.parametrize("name", ["query_mask", "key_mask", "segment_ids", "pairs_of_keys"])
+def test_a_query_may_not_see_itself_where_more_than_order_hides_keys(rng, name):
+    order = {"query_positions": np.arange(T), "key_positions": np.arange(T), "causal": True, "offset": 0}
+    assert as_rule(order).every_query_sees_itself(T, T)
+    assert not as_rule({**order, **fields(rng)[name]}).every_query_sees_itself(T, T)
+    assert not as_rule({**order, "offset": None}).every_query_sees_itself(T, T)
+    assert not as_rule(order).every_query_sees_itself(None, None)
 
 
 def test_nothing_is_left_out_without_an_offset_or_with_a_prefix(rng):
