@@ -165,7 +165,7 @@ MUTANTS = [
     Mutant(
         "nan_of_masked_keys_leaks",
         "ops/attention.py",
-        "if mask is not None and not masked_keys_are_finite:",
+        "if mask is not None and not (masked_keys_are_finite or all_attended):",
         "if False:",
         (OPS + "test_what_the_mask_rules_out_reaches_nobody",),
     ),
