@@ -143,31 +143,71 @@ def padded(hypotheses, max_length, pad_token_id=PAD):
     return token_ids, np.array([score for score, _ in hypotheses])
 
 
-def beam_search_by_hand(log_probabilities_after, max_length, num_beams, length_penalty=1.0):
+def beam_search_by_hand(
+    log_probabilities_after, max_length, num_beams, length_penalty=1.0, ends=(END,), **options
+):
     """The algorithm as `beam_search` documents it, for one row: [(score, tokens)], best first.
 
-    `log_probabilities_after` takes a prefix, a tuple of the tokens after START.
+    `log_probabilities_after` takes a prefix, a tuple of the tokens after START; what is impossible is -inf. `options`
+    are those of `DecodingOptions`, one value each.
     """
+
+    def score(total, length):
+        wu = ((5 + length) / 6) ** options.get("wu_length_penalty", 0.0)
+        return total / length**length_penalty / wu
+
     live, finished, done = [(0.0, ())], [], False
     for length in range(1, max_length + 1):
         candidates = []
         for total, prefix in live:
-            step = log_probabilities_after(prefix)
-            candidates += [(total + step[token], (*prefix, token)) for token in range(len(step))]
+            step = processed_by_hand(prefix, log_probabilities_after(prefix), ends, **options)
+            candidates += [
+                (total + step[token], (*prefix, token)) for token in range(len(step)) if step[token] > -np.inf
+            ]
         candidates.sort(key=lambda candidate: -candidate[0])
         for total, tokens in candidates[:num_beams]:
-            if tokens[-1] == END:
-                finished.append((total / length**length_penalty, tokens))
+            if tokens[-1] in ends:
+                finished.append((score(total, length), tokens))
         finished = sorted(finished, key=lambda hypothesis: -hypothesis[0])[:num_beams]
-        live = [candidate for candidate in candidates if candidate[1][-1] != END][:num_beams]
-        done = not live or (
-            len(finished) == num_beams and live[0][0] / length**length_penalty <= finished[-1][0]
-        )
+        live = [candidate for candidate in candidates if candidate[1][-1] not in ends][:num_beams]
+        done = not live or (num_beams == 1 and bool(finished))
+        if not done and len(finished) == num_beams:
+            lengths = {length, max_length} if options.get("exact_stopping") else {length}
+            done = max(score(live[0][0], future) for future in lengths) <= finished[-1][0]
         if done:
             break
     if not done:
-        finished += [(total / length**length_penalty, tokens) for total, tokens in live]
+        finished += [(score(total, length), tokens) for total, tokens in live]
     return sorted(finished, key=lambda hypothesis: -hypothesis[0])[:num_beams]
+
+
+def processed_by_hand(
+    prefix,
+    log_probabilities,
+    ends=(END,),
+    min_length=0,
+    suppressed_token_ids=(),
+    prefix_token_ids=(),
+    no_repeat_ngram_size=0,
+    repetition_penalty=1.0,
+    **others,
+):
+    """The log-probabilities after a prefix, one sentence of `DecodingOptions` after the other."""
+    processed = np.array(log_probabilities, "float64")
+    for token in set(prefix):
+        processed[token] *= repetition_penalty
+    n = no_repeat_ngram_size
+    ngrams = {prefix[i : i + n] for i in range(len(prefix) - n + 1)}
+    for token in range(len(processed)):
+        if n and len(prefix) >= n - 1 and (*prefix[len(prefix) - n + 1 :], token) in ngrams:
+            processed[token] = -np.inf
+    forbidden = [*suppressed_token_ids, *(ends if len(prefix) + 1 < min_length else ())]
+    processed[[token for token in forbidden if token >= 0]] = -np.inf
+    forced = [token for token in prefix_token_ids if token >= 0]
+    if len(prefix) < len(forced):
+        processed[:] = -np.inf
+        processed[forced[len(prefix)]] = log_probabilities[forced[len(prefix)]]
+    return processed
 
 
 def greedy_by_hand(table, max_length):

@@ -1,6 +1,16 @@
-"""Decoding over a step function: one loop, and the searches that run in it."""
+"""Decoding over a step function: one loop, the searches that run in it, and what they can be asked to do."""
 
 from keras_attn.generation.beam_search import Hypotheses, beam_search
 from keras_attn.generation.decode import cache_length, decode
+from keras_attn.generation.options import DecodingOptions, option_shapes
+from keras_attn.generation.sampling import sample
 
-__all__ = ["Hypotheses", "beam_search", "cache_length", "decode"]
+__all__ = [
+    "DecodingOptions",
+    "Hypotheses",
+    "beam_search",
+    "cache_length",
+    "decode",
+    "option_shapes",
+    "sample",
+]

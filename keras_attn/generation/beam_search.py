@@ -1,11 +1,11 @@
 import collections
 
+import keras
 from keras import ops
 
 from keras_attn.generation.decode import cache_length, decode
-
-# The log-probability of what cannot be chosen; finite, so that sums of it stay comparable.
-_IMPOSSIBLE = -1e30
+from keras_attn.generation.options import DecodingOptions
+from keras_attn.generation.processors import IMPOSSIBLE, History, is_possible
 
 Hypotheses = collections.namedtuple("Hypotheses", ["token_ids", "scores"])
 Hypotheses.__doc__ = """What a search found, best first.
@@ -14,7 +14,7 @@ token_ids: int32 (B, n, L): the tokens after START, END included, then pads.
 scores: float32 (B, n): log-probability / length ** length_penalty; -inf where there was no n-th hypothesis.
 """
 
-_Beams = collections.namedtuple("_Beams", ["token_ids", "log_probs", "sequences", "ancestors"])
+_Beams = collections.namedtuple("_Beams", ["token_ids", "log_probs", "sequences", "ancestors", "coverage"])
 _Finished = collections.namedtuple("_Finished", ["sequences", "scores"])
 _State = collections.namedtuple("_State", ["beams", "finished", "done"])
 
@@ -29,13 +29,16 @@ def beam_search(
     num_beams=1,
     length_penalty=1.0,
     pad_token_id=0,
+    options=None,
+    coverage=None,
 ):
     """Beam search whose scores mean what they say; greedy search with `num_beams=1`.
 
     A hypothesis is finished when END is among the `num_beams` best continuations of its row; it leaves the beam with
     its score, log-probability / length ** length_penalty with END counted, and nothing changes that score
-    afterwards. A row is done when it has `num_beams` finished hypotheses and none of its live ones scores better;
-    it then stays as it is, whatever the other rows do. At `max_length` the live hypotheses of rows that are not done
+    afterwards. A row is done when it has `num_beams` finished hypotheses and none of its live ones scores better
+    (at its length now, or, with `exact_stopping`, at any that it may still grow to); it then stays as it is, whatever
+    the other rows do. At `max_length` the live hypotheses of rows that are not done
     count as finished, without END. Differs from KerasHub's `BeamSampler`, which goes on extending finished beams.
 
     The beams of a row are query positions over one shared cache: step i fills `num_beams` slots, and instead of
@@ -44,13 +47,16 @@ def beam_search(
     Args:
         step: Function (token_ids, index, cache, attention_mask) -> (logits, cache): int32 (B, K) tokens, all at
             position `index`; the slot of beam k is `index * K + k`; boolean (B, K, slots), True at slots that a beam
-            may attend to; float (B, K, V) logits.
+            may attend to; float (B, K, V) logits. With `coverage` it also returns attention scores (B, K, S).
         make_cache: Function (slots) -> a tuple of key/value cache pairs.
         batch_size: Integer, or integer scalar tensor.
         max_length: Integer, the most tokens of an answer, END included.
         start_token_id, end_token_id, pad_token_id: Integers. The pad is never chosen: it fills what is left over.
         num_beams: Integer K.
-        length_penalty: Float; 0 compares plain log-probabilities, 1 their mean per token.
+        length_penalty: Float, or floats (B,); 0 compares plain log-probabilities, 1 their mean per token.
+        options: `DecodingOptions`.
+        coverage: Floats (B, S), with which the sums of attention start that the coverage penalty looks at: 0 at source
+            tokens, 1 at pads. Given if and only if there is a `coverage_penalty`.
 
     Returns:
         `Hypotheses`: token ids int32 (B, K, max_length) and scores float32 (B, K), best first.
@@ -80,16 +86,20 @@ def beam_search(
     )
     ```
 
-    Reference: [Wu et al., 2016](https://arxiv.org/abs/1609.08144), section 7, with fairseq's length normalisation.
+    Reference: [Wu et al., 2016](https://arxiv.org/abs/1609.08144), section 7, with fairseq's length normalisation unless
+    `options` name the paper's.
     """
     for name, value in (("num_beams", num_beams), ("max_length", max_length)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value}.")
-    search = _BeamSearch(step, batch_size, max_length, end_token_id, num_beams, length_penalty, pad_token_id)
+    options = (DecodingOptions() if options is None else options).for_rows(batch_size)
+    search = _BeamSearch(
+        step, batch_size, max_length, end_token_id, num_beams, length_penalty, pad_token_id, options
+    )
     state, num_steps = decode(
         search.advance,
         lambda state: ops.all(state.done),
-        search.start(start_token_id),
+        search.start(start_token_id, coverage),
         make_cache(cache_length(max_length) * num_beams),
         max_length,
         slots_per_step=num_beams,
@@ -98,29 +108,42 @@ def beam_search(
 
 
 class _BeamSearch:
-    def __init__(self, step, batch_size, max_length, end_token_id, num_beams, length_penalty, pad_token_id):
+    def __init__(
+        self,
+        step,
+        batch_size,
+        max_length,
+        end_token_id,
+        num_beams,
+        length_penalty,
+        pad_token_id,
+        options,
+    ):
         self.step = step
         self.batch_size = batch_size
         self.max_length = max_length
-        self.end_token_id = end_token_id
+        self.end_token_ids = options.end_token_ids(end_token_id)
         self.num_beams = num_beams
         self.length_penalty = length_penalty
         self.pad_token_id = pad_token_id
+        self.options = options
 
-    def start(self, start_token_id):
+    def start(self, start_token_id, coverage):
         rows, beams, length = self.batch_size, self.num_beams, self.max_length
         # All beams start alike: only the first may be continued, or the row would hold copies of one hypothesis.
-        first = ops.where(ops.arange(beams) == 0, 0.0, _IMPOSSIBLE)
+        first = ops.where(ops.arange(beams) == 0, 0.0, IMPOSSIBLE)
+        coverage = ops.zeros((rows, 0), "float32") if coverage is None else ops.cast(coverage, "float32")
         return _State(
             _Beams(
                 token_ids=ops.full((rows, beams), start_token_id, dtype="int32"),
                 log_probs=ops.zeros((rows, beams), dtype="float32") + first,
                 sequences=ops.full((rows, beams, length), self.pad_token_id, dtype="int32"),
                 ancestors=ops.zeros((rows, beams, length), dtype="int32"),
+                coverage=ops.repeat(ops.expand_dims(coverage, 1), beams, axis=1),
             ),
             _Finished(
                 sequences=ops.full((rows, beams, length), self.pad_token_id, dtype="int32"),
-                scores=ops.full((rows, beams), _IMPOSSIBLE, dtype="float32"),
+                scores=ops.full((rows, beams), IMPOSSIBLE, dtype="float32"),
             ),
             done=ops.zeros((rows,), dtype="bool"),
         )
@@ -130,79 +153,144 @@ class _BeamSearch:
         beams = beams._replace(
             ancestors=self._put(beams.ancestors, index, ops.arange(self.num_beams, dtype="int32"))
         )
-        logits, cache = self.step(
+        logits, cache, *attention_scores = self.step(
             beams.token_ids, index, cache, self._slot_mask(beams.ancestors, index, cache)
         )
-        log_probs, parents, token_ids = self._candidates(logits, beams.log_probs)
-        sequences = self._put(self._gather(beams.sequences, parents), index, token_ids)
-
-        ends = token_ids == self.end_token_id
-        finished = self._finish_ended(finished, sequences, log_probs, ends, done, index)
-        log_probs, live = _top_k(ops.where(ends, _IMPOSSIBLE, log_probs), self.num_beams)
-        beams = _Beams(
-            token_ids=ops.take_along_axis(token_ids, live, axis=-1),
-            log_probs=log_probs,
-            sequences=self._gather(sequences, live),
-            ancestors=self._gather(beams.ancestors, ops.take_along_axis(parents, live, axis=-1)),
+        if attention_scores:  # where the coverage penalty wants them
+            beams = beams._replace(coverage=beams.coverage + ops.cast(attention_scores[0], "float32"))
+        log_probs, parents, token_ids = self._candidates(logits, beams, index)
+        candidates = _Beams(
+            token_ids,
+            log_probs,
+            self._put(self._gather(beams.sequences, parents), index, token_ids),
+            parents,
+            self._gather(beams.coverage, parents),
         )
-        return _State(beams, finished, self._is_done(beams, finished, done, index)), cache
+        ends = ops.any(ops.expand_dims(token_ids, -1) == self.end_token_ids[:, None, :], axis=-1)
+        finished = self._finish_ended(finished, candidates, ends, done, index)
+        beams = self._live(beams, candidates, ends)
+        done = self._is_done(beams, finished, done, index)
+        if self.options.max_length is not None:
+            ran_out = ops.logical_and(index + 1 >= self.options.max_length, ops.logical_not(done))
+            finished = self._finish_live(finished, beams, ran_out, index + 1)
+            done = ops.logical_or(done, ran_out)
+        return _State(beams, finished, done), cache
 
     def finish(self, state, num_steps):
         """The finished hypotheses, and the live ones of rows that ran into `max_length`."""
         beams, finished, done = state
-        scores = ops.where(ops.expand_dims(done, -1), _IMPOSSIBLE, self._score(beams.log_probs, num_steps))
-        finished = self._merge(finished, beams.sequences, scores)
-        possible = _is_possible(finished.scores)
+        finished = self._finish_live(finished, beams, ops.logical_not(done), num_steps)
+        possible = is_possible(finished.scores)
         return Hypotheses(
             ops.where(ops.expand_dims(possible, -1), finished.sequences, self.pad_token_id),
             ops.where(possible, finished.scores, -float("inf")),
         )
 
-    def _candidates(self, logits, log_probs):
+    def _candidates(self, logits, beams, index):
         """The best continuations of each row, best first: log-probability, parent beam and token, each (B, n).
 
         Twice as many as beams, so that enough are left when some of them end.
         """
         logits = ops.cast(logits, "float32")
-        count = 1 if self.num_beams == 1 else 2 * self.num_beams
+        count = 1 if self.num_beams == 1 else self.num_beams * (1 + self.end_token_ids.shape[-1])
         per_beam = min(count, logits.shape[-1])
         normalizer = ops.logsumexp(logits, axis=-1, keepdims=True)
+        if self.options.changes_log_probs:
+            history = History(beams.sequences, ops.zeros((1,), "int32"), index)
+            logits = self.options.process(logits - normalizer, history, index, self.end_token_ids)
+            normalizer = 0.0
         # A pad in the middle of an answer would read as its end; its probability stays in the normaliser, so that
         # the score is that of a forward pass.
-        logits = ops.where(self._is_pad(logits), _IMPOSSIBLE, logits)
+        logits = ops.where(self._is_pad(logits), IMPOSSIBLE, logits)
         best, token_ids = _top_k(logits, per_beam)
-        totals = ops.expand_dims(log_probs, -1) + best - normalizer
+        totals = ops.expand_dims(beams.log_probs, -1) + best - normalizer
         flat = (self.batch_size, self.num_beams * per_beam)
         totals, chosen = _top_k(ops.reshape(totals, flat), min(count, flat[1]))
-        totals = ops.where(_is_possible(totals), totals, _IMPOSSIBLE)
+        totals = ops.where(is_possible(totals), totals, IMPOSSIBLE)
         return totals, chosen // per_beam, ops.take_along_axis(ops.reshape(token_ids, flat), chosen, axis=-1)
 
     def _is_pad(self, logits):
         return ops.arange(logits.shape[-1], dtype="int32") == self.pad_token_id
 
-    def _finish_ended(self, finished, sequences, log_probs, ends, done, index):
+    def _live(self, beams, candidates, ends):
+        """The best candidates that go on, as many as the row has beams."""
+        log_probs, live = _top_k(ops.where(ends, IMPOSSIBLE, candidates.log_probs), self.num_beams)
+        parents = ops.take_along_axis(candidates.ancestors, live, axis=-1)
+        return _Beams(
+            token_ids=ops.take_along_axis(candidates.token_ids, live, axis=-1),
+            log_probs=ops.where(self._is_beam(), log_probs, IMPOSSIBLE),
+            sequences=self._gather(candidates.sequences, live),
+            ancestors=self._gather(beams.ancestors, parents),
+            coverage=self._gather(candidates.coverage, live),
+        )
+
+    def _finish_ended(self, finished, candidates, ends, done, index):
         """Candidates that end, and are among the `num_beams` best, join the finished hypotheses."""
-        ends, log_probs, sequences = (x[:, : self.num_beams] for x in (ends, log_probs, sequences))
-        joins = ops.logical_and(ends, ops.logical_not(ops.expand_dims(done, -1)))
+        best = keras.tree.map_structure(lambda x: x[:, : self.num_beams], candidates)
+        joins = ops.logical_and(ends[:, : self.num_beams], ops.logical_not(ops.expand_dims(done, -1)))
+        scores = self._score(best.log_probs, index + 1, best.coverage)
         return self._merge(
-            finished, sequences, ops.where(joins, self._score(log_probs, index + 1), _IMPOSSIBLE)
+            finished, best.sequences, ops.where(ops.logical_and(joins, self._is_beam()), scores, IMPOSSIBLE)
+        )
+
+    def _finish_live(self, finished, beams, rows, length):
+        """The live hypotheses of some `rows` (B,) join the finished ones, without END."""
+        scores = self._score(beams.log_probs, length, beams.coverage)
+        return self._merge(
+            finished, beams.sequences, ops.where(ops.expand_dims(rows, -1), scores, IMPOSSIBLE)
         )
 
     def _merge(self, finished, sequences, scores):
         scores, kept = _top_k(ops.concatenate([finished.scores, scores], axis=1), self.num_beams)
-        return _Finished(self._gather(ops.concatenate([finished.sequences, sequences], axis=1), kept), scores)
+        sequences = self._gather(ops.concatenate([finished.sequences, sequences], axis=1), kept)
+        return _Finished(sequences, ops.where(self._is_beam(), scores, IMPOSSIBLE))
 
     def _is_done(self, beams, finished, done, index):
-        worst_finished = finished.scores[:, -1]
-        best_live = beams.log_probs[:, 0]
-        beaten = ops.logical_and(
-            _is_possible(worst_finished), self._score(best_live, index + 1) <= worst_finished
-        )
-        return ops.logical_or(done, ops.logical_or(beaten, ops.logical_not(_is_possible(best_live))))
+        best_live, coverage = beams.log_probs[:, :1], beams.coverage[:, :1]
+        best_score = self._score(best_live, index + 1, coverage)
+        if self.options.exact_stopping is not None:
+            # The log-probability can only fall, the length only grow, and what is not covered still be.
+            length = self.max_length
+            if self.options.max_length is not None:
+                length = ops.minimum(length, ops.expand_dims(self.options.max_length, -1))
+            covered = ops.ones_like(coverage)
+            bound = ops.maximum(
+                self._score(best_live, length, covered), self._score(best_live, index + 1, covered)
+            )
+            best_score = ops.where(ops.expand_dims(self.options.exact_stopping, -1), bound, best_score)
+        worst_finished = self._worst(finished)
+        beaten = ops.logical_and(is_possible(worst_finished), best_score <= worst_finished)
+        if self.options.num_beams is not None:
+            # One beam alone ends with its first END, whatever the second best token would have led to.
+            greedy = ops.expand_dims(self.options.num_beams == 1, -1)
+            beaten = ops.logical_or(beaten, ops.logical_and(greedy, is_possible(worst_finished)))
+        beaten = ops.logical_or(beaten, ops.logical_not(is_possible(best_live)))
+        return ops.logical_or(done, ops.squeeze(beaten, -1))
 
-    def _score(self, log_probs, length):
-        score = log_probs / ops.cast(length, "float32") ** self.length_penalty
-        return ops.where(_is_possible(log_probs), score, _IMPOSSIBLE)
+    def _worst(self, finished):
+        """The score (B, 1) of the last of as many finished hypotheses as a row has beams."""
+        if self.options.num_beams is None:
+            return finished.scores[:, -1:]
+        last = ops.clip(self.options.num_beams, 1, self.num_beams) - 1
+        return ops.take_along_axis(finished.scores, ops.expand_dims(last, -1), axis=-1)
+
+    def _is_beam(self):
+        """True at the places, (B or 1, K), that a row may use."""
+        places = ops.expand_dims(ops.arange(self.num_beams), 0)
+        if self.options.num_beams is None:
+            return places >= 0
+        return places < ops.expand_dims(self.options.num_beams, -1)
+
+    def _score(self, log_probs, length, coverage):
+        """The score of hypotheses (B, n) of a `length`, a scalar or (B, 1)."""
+        length = ops.cast(length, "float32")
+        score = log_probs / length ** _column(self.length_penalty)
+        if self.options.wu_length_penalty is not None:
+            score = score / ((5 + length) / 6) ** _column(self.options.wu_length_penalty)
+        if self.options.coverage_penalty is not None:
+            covered = ops.log(ops.clip(coverage, 1e-30, 1.0))
+            score = score + _column(self.options.coverage_penalty) * ops.sum(covered, axis=-1)
+        return ops.where(is_possible(log_probs), score, IMPOSSIBLE)
 
     def _slot_mask(self, ancestors, index, cache):
         """(B, K, slots): True at the slots that a beam's own history fills."""
@@ -218,12 +306,19 @@ class _BeamSearch:
 
     def _gather(self, x, beams):
         """Rows `beams` (B, m) along axis 1 of `x` (B, n, L)."""
+        if x.shape[-1] == 0:
+            return x[:, :1] + ops.zeros((1, beams.shape[1], 0), x.dtype)
         if x.shape[1] == 1 and beams.shape[1] == 1:
             return x
         first = ops.expand_dims(ops.arange(self.batch_size, dtype="int32") * x.shape[1], -1)
-        flat = ops.reshape(x, (self.batch_size * x.shape[1], x.shape[2]))
+        flat = ops.reshape(x, (self.batch_size * x.shape[1], ops.shape(x)[2]))
         gathered = ops.take(flat, ops.reshape(ops.cast(beams, "int32") + first, (-1,)), axis=0)
-        return ops.reshape(gathered, (self.batch_size, beams.shape[1], x.shape[2]))
+        return ops.reshape(gathered, (self.batch_size, beams.shape[1], ops.shape(x)[2]))
+
+
+def _column(value):
+    """A number as it is, numbers (B,) as (B, 1)."""
+    return value if isinstance(value, (int, float)) else ops.expand_dims(value, -1)
 
 
 def _top_k(x, k):
@@ -233,7 +328,3 @@ def _top_k(x, k):
     indices = ops.cast(ops.argmax(x, axis=-1, keepdims=True), "int32")
     # With `initial` an empty batch has a maximum too.
     return ops.max(x, axis=-1, keepdims=True, initial=-float("inf")), indices
-
-
-def _is_possible(log_probs):
-    return log_probs > _IMPOSSIBLE / 2

@@ -3,7 +3,7 @@ import collections
 import keras
 from keras import ops
 
-from keras_attn.generation import Hypotheses, beam_search
+from keras_attn.generation import DecodingOptions, Hypotheses, beam_search, sample
 from keras_attn.layers import (
     DecoderBlock,
     EncoderBlock,
@@ -321,7 +321,13 @@ class Seq2SeqTransformer(Adaptable, keras.Model):
         )
 
     def call_with_cache(
-        self, decoder_token_ids, cache, cache_update_index, positions=None, decoder_attention_mask=None
+        self,
+        decoder_token_ids,
+        cache,
+        cache_update_index,
+        positions=None,
+        decoder_attention_mask=None,
+        return_attention_scores=False,
     ):
         """Logits of the tokens after `decoder_token_ids`, given those before, whose keys and values are in `cache`.
 
@@ -332,16 +338,18 @@ class Seq2SeqTransformer(Adaptable, keras.Model):
             positions: Integers (T,) or (B, T). By default slots are positions.
             decoder_attention_mask: Boolean (B, T, slots), True at slots that a token may attend to. By default
                 every token sees its own slot and those before.
+            return_attention_scores: Boolean.
 
         Returns:
-            Logits, float32 (B, T, V), and the new cache.
+            Logits, float32 (B, T, V), and the new cache; then, if `return_attention_scores`, the cross-attention
+            scores of each layer, a list of (B, N, T, S).
         """
         if positions is None:
             positions = successive_positions(ops.shape(decoder_token_ids)[1], cache_update_index)
         x = self._embed_target(decoder_token_ids, positions=positions)
-        self_attention = []
+        self_attention, scores = [], []
         for block, own, cross in zip(self.decoder_blocks, cache.self_attention, cache.cross_attention):
-            x, own = block(
+            x, *of_layer, own = block(
                 x,
                 decoder_attention_mask=decoder_attention_mask,
                 encoder_padding_mask=cache.encoder_padding_mask,
@@ -349,9 +357,12 @@ class Seq2SeqTransformer(Adaptable, keras.Model):
                 self_attention_cache_update_index=cache_update_index,
                 cross_attention_cache=cross,
                 use_causal_mask=decoder_attention_mask is None,
+                return_attention_scores=return_attention_scores,
             )
             self_attention.append(own)
-        return self._logits(x), cache._replace(self_attention=tuple(self_attention))
+            scores += of_layer[1:]
+        results = self._logits(x), cache._replace(self_attention=tuple(self_attention))
+        return (*results, scores) if return_attention_scores else results
 
     def generate(
         self,
@@ -362,23 +373,30 @@ class Seq2SeqTransformer(Adaptable, keras.Model):
         length_penalty=1.0,
         max_length=None,
         num_return_sequences=None,
+        options=None,
     ):
-        """Decodes token ids (B, S), greedily or with beam search; see `keras_attn.generation.beam_search`.
+        """Decodes token ids (B, S) greedily, with beam search, or by sampling; see `keras_attn.generation`.
 
         Args:
             encoder_token_ids: Integers (B, S), padded.
             start_token_id, end_token_id: Integers.
-            num_beams: Integer; 1 is greedy search.
-            length_penalty: Float.
+            num_beams: Integer; 1 is greedy search. Of no meaning to sampling.
+            length_penalty: Float, or floats (B,).
             max_length: Integer, the most tokens of an answer, END included. Defaults to `max_sequence_length`.
-            num_return_sequences: Integer n, at most `num_beams`. None returns the best token ids alone.
+            num_return_sequences: Integer n, at most `num_beams` unless answers are sampled. None returns the best, or
+                first, token ids alone.
+            options: `keras_attn.generation.DecodingOptions`. Those of sampling (`temperature`, `top_k`, `top_p`,
+                `min_p`, `seed`) make it sampling, the seed being 0 by default. The coverage penalty looks at the mean
+                over heads of the last layer's cross-attention.
 
         Returns:
             Integers (B, max_length), END included, then pads; with `num_return_sequences`, `Hypotheses` with token
             ids (B, n, max_length) and scores (B, n).
         """
         check_positive("num_beams", num_beams)
-        if num_return_sequences is not None and not 1 <= num_return_sequences <= num_beams:
+        options = DecodingOptions() if options is None else options
+        check_positive("num_return_sequences", num_return_sequences, optional=True)
+        if not options.is_sampling and (num_return_sequences or 1) > num_beams:
             raise ValueError(
                 "`num_return_sequences` must be at least 1 and at most `num_beams`. "
                 f"Received: num_return_sequences={num_return_sequences}, num_beams={num_beams}."
@@ -392,28 +410,40 @@ class Seq2SeqTransformer(Adaptable, keras.Model):
         encoder_token_ids = ops.convert_to_tensor(encoder_token_ids, dtype="int32")
         fixed = self.init_cache(encoder_token_ids, length=0)
         batch_size = ops.shape(encoder_token_ids)[0]
+        penalizes_coverage = options.coverage_penalty is not None
 
         def step(token_ids, index, self_attention, attention_mask):
-            logits, cache = self.call_with_cache(
+            width = token_ids.shape[1]
+            logits, cache, *scores = self.call_with_cache(
                 token_ids,
                 fixed._replace(self_attention=self_attention),
-                cache_update_index=index * num_beams,
-                positions=ops.zeros((num_beams,), dtype="int32") + index,
+                cache_update_index=index * width,
+                positions=ops.zeros((width,), dtype="int32") + index,
                 decoder_attention_mask=attention_mask,
+                return_attention_scores=penalizes_coverage,
             )
-            return logits, cache.self_attention
+            attention = [ops.mean(of_layers[-1], axis=1) for of_layers in scores]
+            return logits, cache.self_attention, *attention
 
-        hypotheses = beam_search(
-            step,
-            lambda slots: tuple(block.empty_cache(batch_size, slots) for block in self.decoder_blocks),
-            batch_size,
-            max_length,
-            start_token_id,
-            end_token_id,
-            num_beams,
-            length_penalty,
-            self.pad_token_id,
-        )
+        arguments = {
+            "step": step,
+            "make_cache": lambda slots: tuple(
+                block.empty_cache(batch_size, slots) for block in self.decoder_blocks
+            ),
+            "batch_size": batch_size,
+            "max_length": max_length,
+            "start_token_id": start_token_id,
+            "end_token_id": end_token_id,
+            "length_penalty": length_penalty,
+            "pad_token_id": self.pad_token_id,
+            "options": options,
+        }
+        if options.is_sampling:
+            hypotheses = sample(**arguments, num_samples=num_return_sequences or 1)
+        else:
+            is_pad = ops.logical_not(fixed.encoder_padding_mask)
+            coverage = ops.cast(is_pad, "float32") if penalizes_coverage else None
+            hypotheses = beam_search(**arguments, num_beams=num_beams, coverage=coverage)
         if num_return_sequences is None:
             return hypotheses.token_ids[:, 0]
         return Hypotheses(*(x[:, :num_return_sequences] for x in hypotheses))

@@ -23,6 +23,7 @@ from keras_attn.ops.deep_norm import DeepNormScales, deep_norm_scales
 from keras_attn.ops.dropout import ScoreDropout
 from keras_attn.ops.dtypes import at_least_float32
 from keras_attn.ops.eager import concrete_values
+from keras_attn.ops.hashing import hashed_uniform
 from keras_attn.ops.kv_cache import (
     empty_cache,
     extend_cache,
@@ -74,6 +75,7 @@ __all__ = [
     "fused_attention",
     "fused_attention_obstacle",
     "has_fused_kernel",
+    "hashed_uniform",
     "implicit_mask",
     "keep",
     "memory_efficient_attention",

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from keras_attn.ops.hashing import mix_bits
+
 
 @dataclasses.dataclass(frozen=True)
 class ScoreDropout:
@@ -41,10 +43,10 @@ class ScoreDropout:
         """
         seed = ops.cast(self.seed, "int32")
         # Mixed before the seed joins: the planes of seed 1 would be those of seed 0, one further.
-        planes = _mix(_mix(_lead_index(lead_shape)) + seed[0])
-        row_hashes = _mix(planes + ops.expand_dims(rows, -1))
-        column_hashes = _mix(_mix(ops.expand_dims(columns, 0)) + seed[1])
-        random = _mix(row_hashes + column_hashes)
+        planes = mix_bits(mix_bits(_lead_index(lead_shape)) + seed[0])
+        row_hashes = mix_bits(planes + ops.expand_dims(rows, -1))
+        column_hashes = mix_bits(mix_bits(ops.expand_dims(columns, 0)) + seed[1])
+        random = mix_bits(row_hashes + column_hashes)
         threshold = np.int32(math.floor(self.rate * 2**32) - 2**31)
         dropped, kept = ops.zeros((), dtype), ops.convert_to_tensor(1 / (1 - self.rate), dtype)
         return ops.where(random >= threshold, kept, dropped)
@@ -56,18 +58,3 @@ def _lead_index(lead_shape):
     for size in lead_shape:
         index = ops.expand_dims(index * size, -3) + ops.reshape(ops.arange(size, dtype="int32"), (-1, 1, 1))
     return index
-
-
-def _mix(x):
-    """A bijection of int32 whose every output bit depends on every input bit; products wrap around.
-
-    The constants are those of the search for low-bias hashes by C. Wellons (https://nullprogram.com/blog/2018/07/31/).
-    """
-    x = ops.bitwise_xor(x, _shift_right(x, 16)) * np.int32(0x7FEB352D)
-    x = ops.bitwise_xor(x, _shift_right(x, 15)) * np.int32(0x846CA68B - 2**32)
-    return ops.bitwise_xor(x, _shift_right(x, 16))
-
-
-def _shift_right(x, bits):
-    """A shift that fills with zeros: integers are signed on every backend, and theirs fills with the sign."""
-    return ops.bitwise_and(ops.right_shift(x, bits), (1 << (32 - bits)) - 1)

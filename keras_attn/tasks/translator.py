@@ -1,4 +1,5 @@
 import collections
+import dataclasses
 import json
 import pathlib
 import tempfile
@@ -7,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_attn.export import export_saved_model, string_vector
+from keras_attn.generation import DecodingOptions, option_shapes
 from keras_attn.models import Seq2SeqTransformer, load_weights, save_weights
 from keras_attn.text import as_utf8, load_tokenizer
 
@@ -78,6 +80,8 @@ class Translator:
         num_return_sequences=None,
         return_scores=False,
         return_attention_scores=False,
+        options=None,
+        target_prefix=None,
         batch_size=64,
     ):
         """Translates a string or a list of strings; the answer has the shape of the question.
@@ -86,21 +90,28 @@ class Translator:
             texts: String, or list of strings. Invalid text is repaired; an empty text translates to "".
             num_beams, length_penalty, max_length: As in the constructor, whose values are the defaults.
             num_return_sequences: Integer n, at most `num_beams`: each answer is then a list of n translations, best
-                first (fewer where the search found fewer).
+                first (fewer where the search found fewer). Of sampling, n draws.
             return_scores: Boolean, whether scores, log-probability / length ** length_penalty, are returned too.
             return_attention_scores: Boolean, whether the `AttentionMap` of each best translation is returned too.
+            options: `keras_attn.generation.DecodingOptions`, each with one value for all texts or one a text. With one
+                of sampling (`temperature`, `top_p`, `seed`, ...) translations are drawn.
+            target_prefix: String, or a string for each text, with which its translation begins, in whole tokens.
             batch_size: Integer, sentences translated at once; texts of similar length go together.
 
         Returns:
             The translations; with scores or attention maps, a tuple of them in this order.
+
+        Raises:
+            ValueError: for an option out of range, or with another number of values than there are texts.
         """
         single = isinstance(texts, str | bytes)
-        options = self._options(num_beams, length_penalty, max_length, num_return_sequences or 1)
+        search = self._options(num_beams, length_penalty, max_length, num_return_sequences or 1)
         token_ids = self._source_token_ids(as_utf8(texts)).to_list()
+        options = self._with_prefix(options, target_prefix, len(token_ids))
         answers = [None] * len(token_ids)
         for rows in _batches_by_length(token_ids, batch_size):
-            batch = [token_ids[row] for row in rows]
-            for row, answer in zip(rows, self._translate_batch(batch, options, return_attention_scores)):
+            batch = [token_ids[row] for row in rows], options.of_rows(rows, len(token_ids))
+            for row, answer in zip(rows, self._translate_batch(*batch, search, return_attention_scores)):
                 answers[row] = answer
         columns = [[answer.texts if num_return_sequences else answer.texts[0] for answer in answers]]
         if return_scores:
@@ -236,6 +247,19 @@ class Translator:
         )
         return tf.concat([token_ids, end], axis=1)
 
+    def _with_prefix(self, options, target_prefix, num_texts):
+        options = DecodingOptions() if options is None else options
+        if target_prefix is None:
+            return options
+        if options.prefix_token_ids is not None:
+            raise ValueError("`target_prefix` is the text of `options.prefix_token_ids`: give one of them.")
+        prefixes = self.target_tokenizer.encode(as_utf8(target_prefix))
+        if isinstance(target_prefix, str | bytes):
+            prefixes = prefixes * num_texts
+        width = max(map(len, prefixes), default=0)
+        padded = [[*ids, *[-1] * (width - len(ids))] for ids in prefixes]
+        return dataclasses.replace(options, prefix_token_ids=padded) if width else options
+
     def _generate(self, token_ids, options):
         """Ids (B, S) -> `Hypotheses` with ids (B, n, L) and scores (B, n)."""
         return self.model.generate(
@@ -258,10 +282,14 @@ class Translator:
         flat = tf.reshape(token_ids, [-1, token_ids.shape[-1]])
         return tf.reshape(self.target_tokenizer.detokenize(flat), tf.shape(token_ids)[:2])
 
-    def _translate_batch(self, source_ids, options, return_attention_scores):
-        """Lists of source ids -> an `_Answer` for each."""
+    def _translate_batch(self, source_ids, options, search, return_attention_scores):
+        """Lists of source ids, and a dict of arrays with the options of each -> an `_Answer` for each."""
         padded = _padded(source_ids, to_buckets=self.jit_compile)
-        token_ids, scores = self._compiled_generate(options)(padded)
+        more = padded.shape[0] - len(source_ids)  # rows that only fill the bucket
+        options = {
+            name: np.pad(x, [(0, more), *[(0, 0)] * (x.ndim - 1)], "edge") for name, x in options.items()
+        }
+        token_ids, scores = self._compiled_generate(search, tuple(options))(padded, options)
         token_ids, scores = token_ids[: len(source_ids)], scores[: len(source_ids)].numpy()
         texts = self._detokenize(token_ids).numpy()
         maps = [None] * len(source_ids)
@@ -279,15 +307,17 @@ class Translator:
             answers.append(_Answer(texts_found, row_scores[found].tolist(), attention_map))
         return answers
 
-    def _compiled_generate(self, options):
-        """One graph for each set of options: they are constants in it, lengths and batch sizes are not."""
-        key = tuple(options.values())
+    def _compiled_generate(self, search, names):
+        """One graph for each search and each set of options: their values, lengths and batch sizes are data in it."""
+        key = (*search.values(), *names)
         if key not in self._functions:
-            spec = tf.TensorSpec([None, None], tf.int32)
+            spec = [tf.TensorSpec([None, None], tf.int32), _option_specs(names)]
             self._functions[key] = tf.function(
-                lambda token_ids: self._generate(token_ids, options),
+                lambda token_ids, given: self._generate(
+                    token_ids, {**search, "options": DecodingOptions(**given)}
+                ),
                 # XLA compiles for fixed shapes, and each of them only once.
-                input_signature=None if self.jit_compile else [spec],
+                input_signature=None if self.jit_compile else spec,
                 jit_compile=self.jit_compile,
                 autograph=False,
             )
@@ -381,6 +411,10 @@ class Translator:
 _OPTIONS = ("num_beams", "length_penalty", "max_length", "jit_compile")
 
 _Answer = collections.namedtuple("_Answer", ["texts", "scores", "attention_map"])
+
+
+def _option_specs(names):
+    return {name: tf.TensorSpec(shape, dtype, name) for name, (dtype, shape) in option_shapes(names).items()}
 
 
 def _empty_map(model):

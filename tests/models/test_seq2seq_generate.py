@@ -9,6 +9,8 @@ from helpers_generation import answer, beam_search_by_hand, compilers, padded, q
 from helpers_models import END, PAD, START, B, generate, make_batch, make_model
 from keras import ops
 
+from keras_attn.generation import DecodingOptions
+
 MAX_LENGTH = 7
 
 
@@ -114,7 +116,7 @@ def test_the_best_alone_or_the_n_best():
 
 @pytest.mark.parametrize("number", [0, 4])
 def test_number_of_answers_out_of_range(number):
-    with pytest.raises(ValueError, match=f"num_return_sequences={number}, num_beams=3"):
+    with pytest.raises(ValueError, match=f"num_return_sequences={number}"):
         make_model().generate(np.array([[4, 5]]), START, END, num_beams=3, num_return_sequences=number)
 
 
@@ -145,3 +147,85 @@ def test_dropout_is_off_while_decoding():
     np.testing.assert_array_equal(generate(make_model(dropout=0.5), ids, max_length=5), without)
     keras.utils.set_random_seed(2)
     np.testing.assert_array_equal(generate(make_model(dropout=0.5), ids, max_length=5), without)
+
+
+# --- options ---
+
+PAIRS = {
+    "num_beams": np.array([3, 1, 2]),
+    "min_length": np.array([1, 4, 6]),
+    "max_length": np.array([7, 5, 7]),
+    "no_repeat_ngram_size": np.array([1, 0, 2]),
+    "repetition_penalty": np.array([1.0, 1.4, 1.1], "float32"),
+    "prefix_token_ids": np.array([[-1, -1], [9, -1], [5, 8]]),
+    "stop_token_ids": np.array([[-1], [6], [7]]),
+}
+
+
+def test_rows_with_options_of_their_own_equal_the_search_written_out():
+    model, ids = make_model("pre_norm"), make_batch()["encoder_token_ids"][:3]
+    token_ids, scores = generate(
+        model,
+        ids,
+        num_beams=3,
+        max_length=MAX_LENGTH,
+        num_return_sequences=3,
+        options=DecodingOptions(**PAIRS),
+    )
+    for row, row_ids in enumerate(ids):
+        options = {name: value[row].tolist() for name, value in PAIRS.items()}
+        num_beams = options.pop("num_beams")
+        by_hand = beam_search_by_hand(
+            functools.partial(log_probabilities, model, row_ids),
+            options.pop("max_length"),
+            num_beams,
+            ends=(END, *(token for token in options.pop("stop_token_ids") if token >= 0)),
+            **options,
+        )
+        expected_ids, expected_scores = padded(by_hand, MAX_LENGTH, PAD)
+        np.testing.assert_array_equal(token_ids[row, :num_beams], expected_ids)
+        np.testing.assert_allclose(scores[row, :num_beams], expected_scores, atol=1e-5)
+
+
+def test_samples_have_the_scores_of_the_model_and_do_not_depend_on_their_batch():
+    model, ids = make_model("post_norm"), make_batch()["encoder_token_ids"][:3]
+    seeds = np.array([5, 6, 7], "int32")
+    arguments = {"max_length": MAX_LENGTH, "num_return_sequences": 2}
+    token_ids, scores = generate(model, ids, options=DecodingOptions(top_p=0.9, seed=seeds), **arguments)
+    for row, (row_ids, row_scores) in enumerate(zip(token_ids, scores)):
+        alone = DecodingOptions(top_p=0.9, seed=seeds[row : row + 1])
+        np.testing.assert_array_equal(
+            generate(model, ids[row : row + 1], options=alone, **arguments)[0][0], row_ids
+        )
+        for tokens, score in zip(map(answer, row_ids), row_scores):
+            total = sum(
+                log_probabilities(model, ids[row], tokens[:i])[token] for i, token in enumerate(tokens)
+            )
+            np.testing.assert_allclose(score, total / len(tokens), rtol=1e-5)
+    assert len({answer(tokens) for row in token_ids for tokens in row}) > 3
+    greedy = generate(model, ids, max_length=MAX_LENGTH, options=DecodingOptions(temperature=0.0))
+    np.testing.assert_array_equal(greedy, generate(model, ids, max_length=MAX_LENGTH))
+
+
+def test_the_coverage_penalty_is_that_of_the_last_layers_attention():
+    model, ids = make_model("pre_norm"), make_batch()["encoder_token_ids"]
+    token_ids, scores = generate(
+        model,
+        ids,
+        num_beams=3,
+        max_length=MAX_LENGTH,
+        num_return_sequences=3,
+        options=DecodingOptions(coverage_penalty=0.4),
+    )
+    for row, row_ids, row_scores in zip(ids, token_ids, scores):
+        for tokens, score in zip(map(answer, row_ids), row_scores):
+            decoder_token_ids = ops.convert_to_tensor([[START, *tokens[:-1]]], dtype="int32")
+            row_tensor = ops.convert_to_tensor(row[None])
+            logits, attention = model.decode(
+                decoder_token_ids, model.encode(row_tensor), row_tensor != PAD, return_attention_scores=True
+            )
+            log_probs = ops.convert_to_numpy(ops.log_softmax(logits))[0]
+            total = sum(float(step[token]) for step, token in zip(log_probs, tokens, strict=True))
+            covered = ops.convert_to_numpy(attention[-1])[0].mean(0).sum(0)[row != PAD]
+            penalty = np.log(np.minimum(covered, 1)).sum()
+            np.testing.assert_allclose(score, total / len(tokens) + 0.4 * penalty, rtol=1e-4)

@@ -17,6 +17,7 @@ from helpers_translators import (
 )
 
 import keras_attn
+from keras_attn.generation import DecodingOptions
 from keras_attn.text import ByteTokenizer
 
 
@@ -183,6 +184,7 @@ def test_a_vocabulary_that_does_not_fit_is_refused():
 LOAD = """
 import json, sys
 import keras_attn
+from keras_attn.generation import DecodingOptions
 translator = keras_attn.Translator.load(sys.argv[1])
 texts = json.loads(sys.argv[2])
 print(json.dumps([*translator(texts, return_scores=True), translator.score(texts, texts[::-1])]))
@@ -295,3 +297,60 @@ def test_weights_that_are_cut_are_refused(tmp_path):
 
     with pytest.raises(ValueError, match="damaged or not a safetensors file"):
         keras_attn.Translator.load(broken(tmp_path, cut))
+
+
+# --- options ---
+
+
+@pytest.mark.parametrize("batch_size", [2, 64])
+def test_each_text_may_have_options_of_its_own(batch_size):
+    values = {
+        "num_beams": [3, 1, 2, 3, 1],
+        "max_length": [11, 4, 7, 9, 11],
+        "no_repeat_ngram_size": [0, 1, 2, 3, 4],
+        "suppressed_token_ids": [[-1], [104], [109], [100], [-1]],
+    }
+    for jit_compile in (False, True):
+        translator = byte_translator(jit_compile=jit_compile)
+        together = translator(
+            SENTENCES, options=DecodingOptions(**values), return_scores=True, batch_size=batch_size
+        )
+        for row, text in enumerate(SENTENCES):
+            own = {name: value[row] for name, value in values.items()}
+            alone = translator(text, options=DecodingOptions(**own), return_scores=True)
+            assert (together[0][row], together[1][row]) == (alone[0], pytest.approx(alone[1], rel=1e-5))
+
+
+def test_a_target_prefix_begins_the_translation(translator):
+    prefix = "zwei"
+    texts = translator(SENTENCES, target_prefix=prefix)
+    assert all(text.startswith(prefix) for text in texts)
+    assert texts != translator(SENTENCES)
+    mixed = translator(SENTENCES[:2], target_prefix=["", prefix])
+    assert mixed == [translator(SENTENCES[0]), texts[1]]
+    with pytest.raises(ValueError, match="`target_prefix` is the text of"):
+        translator(SENTENCES[0], target_prefix=prefix, options=DecodingOptions(prefix_token_ids=[5]))
+
+
+def test_samples_follow_their_seeds(translator):
+    def draw(texts, seed, **arguments):
+        return translator(texts, options=DecodingOptions(temperature=1.0, seed=seed), **arguments)
+
+    drawn = draw(SENTENCES, [1, 2, 3, 4, 5], num_return_sequences=2)
+    assert draw(SENTENCES[2], 3, num_return_sequences=2) == drawn[2]
+    assert draw(SENTENCES, 6, num_return_sequences=2) != drawn
+    assert len({text for texts in drawn for text in texts}) > 5
+
+
+def test_values_for_another_number_of_texts_are_refused(translator):
+    with pytest.raises(
+        ValueError, match=r"`seed` must have a value for each of the 2 rows\. Received: 3 of them\."
+    ):
+        translator(SENTENCES[:2], options=DecodingOptions(seed=[1, 2, 3]))
+    with pytest.raises(ValueError, match="`prefix_token_ids` must have a value for each of the 2 rows"):
+        translator(SENTENCES[:2], target_prefix=["a", "b", "c"])
+
+
+def test_options_of_no_texts_are_no_trouble(translator):
+    assert translator([], options=DecodingOptions(seed=[])) == []
+    assert translator([], target_prefix="a") == []

@@ -1,0 +1,196 @@
+import dataclasses
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from keras_attn.generation.processors import (
+    MAX_NGRAM_SIZE,
+    divide_by_temperature,
+    forbid_repeated_ngrams,
+    force_prefix,
+    keep_min_p,
+    keep_top_k,
+    keep_top_p,
+    penalize_repetition,
+    require_min_length,
+    suppress_tokens,
+)
+from keras_attn.ops import concrete_values
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodingOptions:
+    """What a search does besides following the model; every option has one value for all rows, or one a row.
+
+    None leaves an option out of the graph. A value is data in it, which no compiled graph depends on.
+
+    Args:
+        min_length: Integers, the fewest tokens of an answer, END included.
+        max_length: Integers, the most tokens of a row's answer, where fewer than those of the search.
+        suppressed_token_ids: Integers (P,) or (B, P), tokens that are never chosen; -1 is none.
+        stop_token_ids: Integers (Q,) or (B, Q), further tokens that end an answer as END does; -1 is none.
+        prefix_token_ids: Integers (P,) or (B, P), with which an answer begins, its probability counted; -1 after the
+            end of a shorter prefix.
+        no_repeat_ngram_size: Integers, n-grams of this size appear once in an answer; 0 for no such limit.
+        repetition_penalty: Floats that multiply the log-probability of tokens which the answer has already; 1 for no
+            penalty. The scores of a beam search hold it.
+        num_beams: Integers, where a row should have fewer beams than the search.
+        wu_length_penalty: Floats w: scores are divided by ((5 + length) / 6) ** w too (Wu et al. 2016, equation 14).
+        coverage_penalty: Floats that multiply the coverage penalty of Wu et al. 2016, equation 14, added to scores.
+        exact_stopping: Booleans, whether a row goes on as long as a live hypothesis could still become better than
+            the worst that is finished, however long it grew. Otherwise those are compared at their length now.
+        temperature, top_k, top_p, min_p, seed: Of sampling: floats, integers, floats, floats, integers.
+
+    Raises:
+        ValueError: if a value is out of range, or has another number of rows than there are.
+    """
+
+    min_length: Any = None
+    max_length: Any = None
+    suppressed_token_ids: Any = None
+    stop_token_ids: Any = None
+    prefix_token_ids: Any = None
+    no_repeat_ngram_size: Any = None
+    repetition_penalty: Any = None
+    num_beams: Any = None
+    wu_length_penalty: Any = None
+    coverage_penalty: Any = None
+    exact_stopping: Any = None
+    temperature: Any = None
+    top_k: Any = None
+    top_p: Any = None
+    min_p: Any = None
+    seed: Any = None
+
+    def for_rows(self, batch_size):
+        """The same options as tensors with one value a row."""
+        given = self.given().items()
+        return dataclasses.replace(
+            self, **{name: _for_rows(name, value, batch_size) for name, value in given}
+        )
+
+    def given(self):
+        """The options that were given, as a dict."""
+        return {name: getattr(self, name) for name in _KINDS if getattr(self, name) is not None}
+
+    def of_rows(self, rows, num_rows):
+        """The options of some rows of a batch, as a dict of NumPy arrays with one value a row.
+
+        Args:
+            rows: Integers, which rows.
+            num_rows: Integer, how many rows the options were made for.
+        """
+        options = dataclasses.replace(
+            self, **{k: np.asarray(v, _KINDS[k][0]) for k, v in self.given().items()}
+        )
+        of_all = options.for_rows(num_rows).given()
+        return {name: ops.convert_to_numpy(value)[rows] for name, value in of_all.items()}
+
+    @property
+    def is_sampling(self):
+        """Whether answers are to be drawn, rather than searched for."""
+        return any(getattr(self, name) is not None for name in _OF_SAMPLING)
+
+    @property
+    def changes_log_probs(self):
+        """Whether any processor has work to do."""
+        return any(getattr(self, name) is not None for name in _OF_PROCESSORS)
+
+    def process(self, log_probs, history, index, end_token_ids):
+        """Log-probabilities (B, K, V) of the tokens at step `index`, after every processor that was asked for."""
+        processed = log_probs
+        if self.repetition_penalty is not None:
+            processed = penalize_repetition(processed, history, self.repetition_penalty)
+        if self.no_repeat_ngram_size is not None:
+            processed = forbid_repeated_ngrams(processed, history, self.no_repeat_ngram_size)
+        if self.suppressed_token_ids is not None:
+            processed = suppress_tokens(processed, self.suppressed_token_ids)
+        if self.min_length is not None:
+            processed = require_min_length(processed, index + 1, self.min_length, end_token_ids)
+        if self.prefix_token_ids is not None:
+            processed = force_prefix(processed, log_probs, index, self.prefix_token_ids)
+        return processed
+
+    def sharpen(self, log_probs):
+        """Log-probabilities to sample from: those of unlikely tokens are taken away, the others not yet a sum of 1."""
+        if self.temperature is not None:
+            log_probs = divide_by_temperature(log_probs, self.temperature)
+        if self.top_k is not None:
+            log_probs = keep_top_k(log_probs, self.top_k)
+        if self.top_p is not None:
+            log_probs = keep_top_p(log_probs, self.top_p)
+        if self.min_p is not None:
+            log_probs = keep_min_p(log_probs, self.min_p)
+        return log_probs
+
+    def end_token_ids(self, end_token_id):
+        """(1, 1) or (B, 1 + Q) integers: END and what ends an answer as it does."""
+        end = ops.full((1, 1), end_token_id, dtype="int32")
+        if self.stop_token_ids is None:
+            return end
+        rows = ops.shape(self.stop_token_ids)[0]
+        return ops.concatenate([ops.broadcast_to(end, (rows, 1)), self.stop_token_ids], axis=1)
+
+
+def option_shapes(names):
+    """{name: (dtype, shape with one value a row)} of some options; None is a size that the data has."""
+    return {name: (_KINDS[name][0], (None,) * (1 + _KINDS[name][1])) for name in names}
+
+
+_OF_PROCESSORS = (
+    "min_length",
+    "suppressed_token_ids",
+    "prefix_token_ids",
+    "no_repeat_ngram_size",
+    "repetition_penalty",
+)
+
+_OF_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "seed")
+
+# The dtype of each option, its number of axes besides that of the rows, and the least and greatest value.
+_KINDS = {
+    "min_length": ("int32", 0, 0, None),
+    "max_length": ("int32", 0, 1, None),
+    "suppressed_token_ids": ("int32", 1, -1, None),
+    "stop_token_ids": ("int32", 1, -1, None),
+    "prefix_token_ids": ("int32", 1, -1, None),
+    "no_repeat_ngram_size": ("int32", 0, 0, MAX_NGRAM_SIZE),
+    "repetition_penalty": ("float32", 0, 1e-6, None),
+    "num_beams": ("int32", 0, 1, None),
+    "wu_length_penalty": ("float32", 0, None, None),
+    "coverage_penalty": ("float32", 0, 0, None),
+    "exact_stopping": ("bool", 0, None, None),
+    "temperature": ("float32", 0, 0, None),
+    "top_k": ("int32", 0, 0, None),
+    "top_p": ("float32", 0, 0, 1),
+    "min_p": ("float32", 0, 0, 1),
+    "seed": ("int32", 0, None, None),
+}
+
+
+def _for_rows(name, value, batch_size):
+    dtype, num_axes, least, greatest = _KINDS[name]
+    value = ops.convert_to_tensor(value, dtype=dtype)
+    rank = len(value.shape)
+    if rank not in (num_axes, num_axes + 1):
+        shape = "one value a row, or one for all" if num_axes == 0 else "shape (P,), or (batch, P)"
+        raise ValueError(f"`{name}` must have {shape}. Received: {name} of shape {tuple(value.shape)}.")
+    _check_range(name, value, least, greatest)
+    if rank == num_axes:
+        return ops.broadcast_to(value, (batch_size, *value.shape))
+    if isinstance(batch_size, int) and value.shape[0] not in (None, batch_size):
+        raise ValueError(
+            f"`{name}` must have a value for each of the {batch_size} rows. Received: {value.shape[0]} of them."
+        )
+    return value
+
+
+def _check_range(name, value, least, greatest):
+    values = concrete_values(value)
+    if values is None or not values.size:
+        return
+    low, high = np.min(values), np.max(values)
+    if (least is not None and not low >= least) or (greatest is not None and not high <= greatest):
+        limits = f"at least {least}" if greatest is None else f"in [{least}, {greatest}]"
+        raise ValueError(f"`{name}` must be {limits}. Received: {low} to {high}.")

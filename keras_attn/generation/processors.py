@@ -1,0 +1,182 @@
+"""What is done to log-probabilities before a token is chosen: pure functions, each with one value a row.
+
+All take log-probabilities, float32 (B, K, V), of what may follow each of K hypotheses in a row, and return such. A
+neutral value leaves its row as it was, to the bit, so that the rows of a batch may differ in every one of them. What
+may not be chosen gets `IMPOSSIBLE`; the others keep their log-probability, so that scores stay the model's own.
+"""
+
+import collections
+
+from keras import ops
+
+# The log-probability of what cannot be chosen; finite, so that sums of it stay comparable.
+IMPOSSIBLE = -1e30
+
+# Counting n-grams takes a comparison for each n, in the graph.
+MAX_NGRAM_SIZE = 4
+
+History = collections.namedtuple("History", ["token_ids", "start", "stop"])
+History.__doc__ = """The tokens of hypotheses so far, in columns `start` up to `stop` of a tensor with room for more.
+
+token_ids: int32 (B, K, L).
+start: int32 (B,), the column of each row's first token: before it is padding.
+stop: int32 scalar, the column after the latest token.
+"""
+
+
+def is_possible(log_probs):
+    """False where a log-probability, or a sum of them, is that of something that cannot be chosen."""
+    return log_probs > IMPOSSIBLE / 2
+
+
+def suppress_tokens(log_probs, token_ids):
+    """Makes tokens impossible: int32 (B, P), of which -1 is none."""
+    vocabulary = ops.arange(log_probs.shape[-1], dtype="int32")
+    found = ops.any(ops.expand_dims(token_ids, -1) == vocabulary, axis=1)
+    return ops.where(ops.expand_dims(found, 1), IMPOSSIBLE, log_probs)
+
+
+def require_min_length(log_probs, length, min_length, end_token_ids):
+    """Makes ends impossible as long as an answer would be too short.
+
+    Args:
+        log_probs: Float32 (B, K, V).
+        length: Integer scalar, the tokens of an answer that ended now, END included.
+        min_length: int32 (B,), the fewest tokens of an answer; 1 is neutral.
+        end_token_ids: int32 (B or 1, Q), of which -1 is none.
+    """
+    too_short = ops.expand_dims(length < min_length, -1)
+    return suppress_tokens(log_probs, ops.where(too_short, end_token_ids, -1))
+
+
+def penalize_repetition(log_probs, history, penalty):
+    """Multiplies the log-probability of every token that a hypothesis holds already.
+
+    As transformers' beam search does. On raw logits, as in CTRL and in transformers' greedy search, the effect would
+    depend on a constant that softmax takes no notice of.
+
+    Args:
+        log_probs: Float32 (B, K, V).
+        history: `History`.
+        penalty: Float32 (B,); 1 is neutral.
+
+    Reference: [Keskar et al., 2019](https://arxiv.org/abs/1909.05858), section 4.1.
+    """
+    column = ops.arange(history.token_ids.shape[-1], dtype="int32")
+    is_token = ops.logical_and(column >= history.start[:, None, None], column < history.stop)
+    seen = _tokens_at(history.token_ids, is_token, log_probs.shape[-1])
+    return ops.where(seen, log_probs * penalty[:, None, None], log_probs)
+
+
+def forbid_repeated_ngrams(log_probs, history, size):
+    """Makes a token impossible that would repeat an n-gram of its hypothesis.
+
+    Args:
+        log_probs: Float32 (B, K, V).
+        history: `History`.
+        size: int32 (B,), the n of each row, at most `MAX_NGRAM_SIZE`; 0 is neutral.
+
+    Reference: [Paulus et al., 2017](https://arxiv.org/abs/1705.04304), section 2.5.
+    """
+    forbidden = False
+    for n in range(1, MAX_NGRAM_SIZE + 1):
+        repeated = _tokens_at(*_ngram_ends(history, n), log_probs.shape[-1])
+        forbidden = ops.logical_or(forbidden, ops.logical_and(repeated, (size == n)[:, None, None]))
+    return ops.where(forbidden, IMPOSSIBLE, log_probs)
+
+
+def force_prefix(log_probs, original, index, prefix_token_ids):
+    """Leaves the tokens of a prefix alone possible, with the model's own log-probability.
+
+    Args:
+        log_probs: Float32 (B, K, V).
+        original: Float32 (B, K, V), the same before other processors: a prefix goes before what they forbid.
+        index: Integer scalar, the step.
+        prefix_token_ids: int32 (B, P), -1 after the end of a row's prefix.
+    """
+    length = ops.shape(prefix_token_ids)[-1]
+    if prefix_token_ids.shape[-1] == 0:
+        return log_probs
+    wanted = ops.take(prefix_token_ids, ops.minimum(index, length - 1), axis=1)
+    wanted = ops.where(index < length, wanted, -1)[:, None, None]
+    is_wanted = ops.arange(log_probs.shape[-1], dtype="int32") == wanted
+    return ops.where(wanted < 0, log_probs, ops.where(is_wanted, original, IMPOSSIBLE))
+
+
+def divide_by_temperature(log_probs, temperature):
+    """Flatter above 1, sharper below: float32 (B,). 1 is neutral; of 0 only the best stays possible."""
+    temperature = temperature[:, None, None]
+    best = log_probs >= ops.max(log_probs, axis=-1, keepdims=True)
+    divided = log_probs / ops.where(temperature > 0, temperature, 1.0)
+    return ops.where(ops.logical_or(temperature > 0, best), divided, IMPOSSIBLE)
+
+
+def keep_top_k(log_probs, count):
+    """Keeps the `count` (B,) most probable tokens, and what is as probable as the last of them; 0 is neutral.
+
+    Reference: [Fan et al., 2018](https://arxiv.org/abs/1805.04833), section 5.4.
+    """
+    vocabulary_size = log_probs.shape[-1]
+    ordered = ops.flip(ops.sort(log_probs, axis=-1), axis=-1)
+    last = ops.clip(count - 1, 0, vocabulary_size - 1)[:, None, None]
+    last = ops.broadcast_to(last, (*ops.shape(log_probs)[:-1], 1))
+    kept = log_probs >= ops.take_along_axis(ordered, last, axis=-1)
+    return ops.where(ops.logical_or(kept, (count <= 0)[:, None, None]), log_probs, IMPOSSIBLE)
+
+
+def keep_top_p(log_probs, probability):
+    """Keeps the fewest tokens that together have at least `probability` (B,), the best always; 1 is neutral.
+
+    What is as probable as the last of them stays too.
+
+    Reference: [Holtzman et al., 2020](https://arxiv.org/abs/1904.09751), section 3.1.
+    """
+    ordered = ops.flip(ops.sort(log_probs, axis=-1), axis=-1)
+    shares = ops.softmax(ordered, axis=-1)
+    before = ops.cumsum(shares, axis=-1) - shares
+    probability = probability[:, None, None]
+    # The first has nothing before it, and stays if nothing may.
+    is_kept = ops.logical_or(before < probability, ops.arange(log_probs.shape[-1]) == 0)
+    lowest = ops.min(ops.where(is_kept, ordered, float("inf")), axis=-1, keepdims=True)
+    return ops.where(ops.logical_or(log_probs >= lowest, probability >= 1), log_probs, IMPOSSIBLE)
+
+
+def keep_min_p(log_probs, share):
+    """Keeps the tokens with at least `share` (B,) of the probability of the best; 0 is neutral.
+
+    Reference: [Nguyen et al., 2024](https://arxiv.org/abs/2407.01082), section 3.
+    """
+    share = share[:, None, None]
+    least = ops.max(log_probs, axis=-1, keepdims=True) + ops.log(ops.maximum(share, 1e-30))
+    return ops.where(ops.logical_or(log_probs >= least, share <= 0), log_probs, IMPOSSIBLE)
+
+
+def _ngram_ends(history, n):
+    """The tokens, (B, K, L), that follow an earlier occurrence of the last n - 1 tokens, and where there are such."""
+    token_ids, start, stop = history
+    length = token_ids.shape[-1]
+    first = ops.arange(length, dtype="int32")
+    repeats = ops.logical_and(first >= start[:, None, None], first + n - 1 < stop)
+    for place in range(n - 1):
+        latest = ops.take(token_ids, ops.minimum(ops.maximum(stop - n + 1 + place, 0), length - 1), axis=-1)
+        repeats = ops.logical_and(repeats, _moved(token_ids, place) == ops.expand_dims(latest, -1))
+    return _moved(token_ids, n - 1), repeats
+
+
+def _moved(token_ids, places):
+    """`token_ids` (B, K, L) moved to the front by so many places."""
+    return ops.pad(token_ids[..., places:], ((0, 0), (0, 0), (0, min(places, token_ids.shape[-1]))))
+
+
+def _tokens_at(token_ids, where, vocabulary_size):
+    """True at the tokens of the vocabulary, (B, K, V), that stand in `token_ids` (B, K, L) `where` that holds."""
+    shape = ops.shape(token_ids)
+    rows = shape[0] * shape[1]
+    # What does not hold, and a pad that is no token of the vocabulary, goes to a column of its own.
+    where = ops.logical_and(where, ops.logical_and(token_ids >= 0, token_ids < vocabulary_size))
+    columns = ops.reshape(ops.where(where, token_ids, vocabulary_size), (rows, shape[2]))
+    places = ops.expand_dims(ops.arange(rows, dtype="int32") * (vocabulary_size + 1), -1) + columns
+    counts = ops.scatter(
+        ops.reshape(places, (-1, 1)), ops.ones((rows * shape[2],), "int32"), (rows * (vocabulary_size + 1),)
+    )
+    return ops.reshape(counts, (*shape[:2], vocabulary_size + 1))[..., :vocabulary_size] > 0
