@@ -3,11 +3,13 @@
 from keras_attn.generation.beam_search import Hypotheses, beam_search
 from keras_attn.generation.decode import cache_length, decode
 from keras_attn.generation.options import DecodingOptions, option_shapes
+from keras_attn.generation.prompt import Prompt
 from keras_attn.generation.sampling import sample
 
 __all__ = [
     "DecodingOptions",
     "Hypotheses",
+    "Prompt",
     "beam_search",
     "cache_length",
     "decode",

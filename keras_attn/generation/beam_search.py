@@ -5,7 +5,8 @@ from keras import ops
 
 from keras_attn.generation.decode import cache_length, decode
 from keras_attn.generation.options import DecodingOptions
-from keras_attn.generation.processors import IMPOSSIBLE, History, is_possible
+from keras_attn.generation.processors import IMPOSSIBLE, is_possible
+from keras_attn.generation.prompt import Place
 
 Hypotheses = collections.namedtuple("Hypotheses", ["token_ids", "scores"])
 Hypotheses.__doc__ = """What a search found, best first.
@@ -31,6 +32,7 @@ def beam_search(
     pad_token_id=0,
     options=None,
     coverage=None,
+    prompt=None,
 ):
     """Beam search whose scores mean what they say; greedy search with `num_beams=1`.
 
@@ -48,7 +50,8 @@ def beam_search(
         step: Function (token_ids, index, cache, attention_mask) -> (logits, cache): int32 (B, K) tokens, all at
             position `index`; the slot of beam k is `index * K + k`; boolean (B, K, slots), True at slots that a beam
             may attend to; float (B, K, V) logits. With `coverage` it also returns attention scores (B, K, S).
-        make_cache: Function (slots) -> a tuple of key/value cache pairs.
+        make_cache: Function (slots) -> a tuple of key/value cache pairs. After a prompt of P tokens they have P - 1
+            slots more, filled, before those; the masks and slots that `step` gets count from the first of the others.
         batch_size: Integer, or integer scalar tensor.
         max_length: Integer, the most tokens of an answer, END included.
         start_token_id, end_token_id, pad_token_id: Integers. The pad is never chosen: it fills what is left over.
@@ -57,6 +60,8 @@ def beam_search(
         options: `DecodingOptions`.
         coverage: Floats (B, S), with which the sums of attention start that the coverage penalty looks at: 0 at source
             tokens, 1 at pads. Given if and only if there is a `coverage_penalty`.
+        prompt: `Prompt`, tokens before the answer, the last of which takes the place of START. `options` that look at
+            the tokens of a hypothesis see them too.
 
     Returns:
         `Hypotheses`: token ids int32 (B, K, max_length) and scores float32 (B, K), best first.
@@ -94,15 +99,24 @@ def beam_search(
             raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value}.")
     options = (DecodingOptions() if options is None else options).for_rows(batch_size)
     search = _BeamSearch(
-        step, batch_size, max_length, end_token_id, num_beams, length_penalty, pad_token_id, options
+        step,
+        batch_size,
+        max_length,
+        end_token_id,
+        num_beams,
+        length_penalty,
+        pad_token_id,
+        options,
+        Place(prompt, start_token_id, (batch_size, num_beams)),
     )
     state, num_steps = decode(
         search.advance,
         lambda state: ops.all(state.done),
-        search.start(start_token_id, coverage),
+        search.start(coverage),
         make_cache(cache_length(max_length) * num_beams),
         max_length,
         slots_per_step=num_beams,
+        first_slot=search.place.first_slot,
     )
     return search.finish(state, num_steps)
 
@@ -118,6 +132,7 @@ class _BeamSearch:
         length_penalty,
         pad_token_id,
         options,
+        place,
     ):
         self.step = step
         self.batch_size = batch_size
@@ -127,15 +142,16 @@ class _BeamSearch:
         self.length_penalty = length_penalty
         self.pad_token_id = pad_token_id
         self.options = options
+        self.place = place
 
-    def start(self, start_token_id, coverage):
+    def start(self, coverage):
         rows, beams, length = self.batch_size, self.num_beams, self.max_length
         # All beams start alike: only the first may be continued, or the row would hold copies of one hypothesis.
         first = ops.where(ops.arange(beams) == 0, 0.0, IMPOSSIBLE)
         coverage = ops.zeros((rows, 0), "float32") if coverage is None else ops.cast(coverage, "float32")
         return _State(
             _Beams(
-                token_ids=ops.full((rows, beams), start_token_id, dtype="int32"),
+                token_ids=self.place.first_token_ids,
                 log_probs=ops.zeros((rows, beams), dtype="float32") + first,
                 sequences=ops.full((rows, beams, length), self.pad_token_id, dtype="int32"),
                 ancestors=ops.zeros((rows, beams, length), dtype="int32"),
@@ -196,7 +212,7 @@ class _BeamSearch:
         per_beam = min(count, logits.shape[-1])
         normalizer = ops.logsumexp(logits, axis=-1, keepdims=True)
         if self.options.changes_log_probs:
-            history = History(beams.sequences, ops.zeros((1,), "int32"), index)
+            history = self.place.history(beams.sequences, index)
             logits = self.options.process(logits - normalizer, history, index, self.end_token_ids)
             normalizer = 0.0
         # A pad in the middle of an answer would read as its end; its probability stays in the normaliser, so that
@@ -294,7 +310,7 @@ class _BeamSearch:
 
     def _slot_mask(self, ancestors, index, cache):
         """(B, K, slots): True at the slots that a beam's own history fills."""
-        slots = cache[0][0].shape[-2]
+        slots = self.place.num_slots(cache)
         steps = ops.arange(slots // self.num_beams)
         written = ops.expand_dims(steps <= index, -1)
         own = ops.expand_dims(ancestors[:, :, : slots // self.num_beams], -1) == ops.arange(self.num_beams)

@@ -10,7 +10,7 @@ from keras_attn.ops import extend_cache
 _FIRST_SEGMENT = 32
 
 
-def decode(advance, is_finished, state, cache, max_length, slots_per_step=1):
+def decode(advance, is_finished, state, cache, max_length, slots_per_step=1, first_slot=0):
     """Runs `advance` until every row has finished, or `max_length` steps.
 
     Args:
@@ -18,9 +18,11 @@ def decode(advance, is_finished, state, cache, max_length, slots_per_step=1):
             `state` and `cache` are structures of tensors whose shapes it keeps.
         is_finished: Function (state) -> boolean scalar.
         state: What the strategy carries from step to step.
-        cache: A structure of key/value cache pairs with room for `cache_length(max_length) * slots_per_step` slots.
+        cache: A structure of key/value cache pairs with room for `first_slot + cache_length(max_length) *
+            slots_per_step` slots.
         max_length: Integer, the most steps.
         slots_per_step: Integer, the cache slots that a step fills.
+        first_slot: Integer, or integer scalar, the slots that are filled before the first step, by a prompt.
 
     Returns:
         The last state and the number of steps that were run, an int32 scalar.
@@ -39,7 +41,7 @@ def decode(advance, is_finished, state, cache, max_length, slots_per_step=1):
         if last == max_length:
             return state, index
         length *= 2
-        cache = _extend(cache, min(length, max_length) * slots_per_step)
+        cache = _extend(cache, first_slot + min(length, max_length) * slots_per_step)
 
 
 def cache_length(max_length):

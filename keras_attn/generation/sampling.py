@@ -5,7 +5,8 @@ from keras import ops
 from keras_attn.generation.beam_search import Hypotheses
 from keras_attn.generation.decode import cache_length, decode
 from keras_attn.generation.options import DecodingOptions
-from keras_attn.generation.processors import IMPOSSIBLE, History
+from keras_attn.generation.processors import IMPOSSIBLE
+from keras_attn.generation.prompt import Place
 from keras_attn.ops import hashed_uniform
 
 _State = collections.namedtuple("_State", ["token_ids", "log_probs", "lengths", "sequences", "done"])
@@ -22,6 +23,7 @@ def sample(
     length_penalty=1.0,
     pad_token_id=0,
     options=None,
+    prompt=None,
 ):
     """Answers drawn at random, each token from the model's distribution as `options` sharpen it.
 
@@ -30,8 +32,8 @@ def sample(
     samplers draw from one generator for the whole batch. A temperature of 0 takes the best token.
 
     Args:
-        step, make_cache, batch_size, max_length, start_token_id, end_token_id, length_penalty, pad_token_id: As in
-            `beam_search`, the samples of a row being its beams.
+        step, make_cache, batch_size, max_length, start_token_id, end_token_id, length_penalty, pad_token_id,
+        prompt: As in `beam_search`, the samples of a row being its beams.
         num_samples: Integer n, the answers to each row.
         options: `DecodingOptions`; those of beams alone have no meaning here.
 
@@ -69,14 +71,16 @@ def sample(
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value}.")
     options = (DecodingOptions() if options is None else options).for_rows(batch_size)
-    draws = _Sampling(step, batch_size, max_length, end_token_id, num_samples, pad_token_id, options)
+    place = Place(prompt, start_token_id, (batch_size, num_samples))
+    draws = _Sampling(step, max_length, end_token_id, pad_token_id, options, place)
     state, _ = decode(
         draws.advance,
         lambda state: ops.all(state.done),
-        draws.start(start_token_id),
+        draws.start(),
         make_cache(cache_length(max_length) * num_samples),
         max_length,
         slots_per_step=num_samples,
+        first_slot=place.first_slot,
     )
     lengths = ops.cast(state.lengths, "float32")
     penalty = (
@@ -86,17 +90,18 @@ def sample(
 
 
 class _Sampling:
-    def __init__(self, step, batch_size, max_length, end_token_id, num_samples, pad_token_id, options):
+    def __init__(self, step, max_length, end_token_id, pad_token_id, options, place):
         self.step = step
-        self.shape = (batch_size, num_samples)
+        self.place = place
+        self.shape = place.shape
         self.max_length = max_length
         self.end_token_ids = options.end_token_ids(end_token_id)
         self.pad_token_id = pad_token_id
         self.options = options
 
-    def start(self, start_token_id):
+    def start(self):
         return _State(
-            token_ids=ops.full(self.shape, start_token_id, dtype="int32"),
+            token_ids=self.place.first_token_ids,
             log_probs=ops.zeros(self.shape, dtype="float32"),
             lengths=ops.zeros(self.shape, dtype="int32"),
             sequences=ops.full((*self.shape, self.max_length), self.pad_token_id, dtype="int32"),
@@ -107,7 +112,7 @@ class _Sampling:
         logits, cache, *_ = self.step(state.token_ids, index, cache, self._slot_mask(index, cache))
         logits = ops.cast(logits, "float32")
         log_probs = logits - ops.logsumexp(logits, axis=-1, keepdims=True)
-        history = History(state.sequences, ops.zeros((1,), "int32"), index)
+        history = self.place.history(state.sequences, index)
         is_pad = ops.arange(logits.shape[-1], dtype="int32") == self.pad_token_id
         allowed = ops.where(
             is_pad, IMPOSSIBLE, self.options.process(log_probs, history, index, self.end_token_ids)
@@ -136,10 +141,11 @@ class _Sampling:
     def _slot_mask(self, index, cache):
         """(B, n, slots): True at the slots that a sample's own tokens fill."""
         num_samples = self.shape[1]
-        slot = ops.arange(cache[0][0].shape[-2], dtype="int32")
+        num_slots = self.place.num_slots(cache)
+        slot = ops.arange(num_slots, dtype="int32")
         own = slot % num_samples == ops.expand_dims(ops.arange(num_samples, dtype="int32"), -1)
         mask = ops.logical_and(own, slot // num_samples <= index)
-        return ops.broadcast_to(mask, (*self.shape, slot.shape[0]))
+        return ops.broadcast_to(mask, (*self.shape, num_slots))
 
 
 def _draw(log_probs, uniform):

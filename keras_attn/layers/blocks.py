@@ -379,6 +379,8 @@ class DecoderBlock(_Block):
             to the same.
         encoder_positions: Integers (B, S) or (S,).
         encoder_segment_ids: Integers (B, S).
+        self_attention_cache_positions: Integers (C,) or (B, C), the positions of what stands in the slots of a cache,
+            where those do not follow each other, as for several beams. Negative ones are padding.
 
     Returns:
         Floats (B, T, D); then, if `return_attention_scores`, the scores of self-attention (B, N, T, T) and, with an
@@ -486,6 +488,7 @@ class DecoderBlock(_Block):
         decoder_segment_ids=None,
         encoder_positions=None,
         encoder_segment_ids=None,
+        self_attention_cache_positions=None,
     ):
         self._check_encoder(encoder_sequence, cross_attention_cache)
         self._check_segments(decoder_segment_ids, encoder_segment_ids)
@@ -502,6 +505,7 @@ class DecoderBlock(_Block):
             "positions": decoder_positions,
             "segment_ids": decoder_segment_ids,
             "use_causal_mask": use_causal_mask,
+            "key_positions": self_attention_cache_positions,
             "cache": self_attention_cache,
             "cache_update_index": self_attention_cache_update_index,
             "return_attention_scores": return_attention_scores,

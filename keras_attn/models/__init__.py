@@ -1,5 +1,7 @@
 """Whole models, composed from `keras_attn.layers`, and their weights."""
 
+from keras_attn.models.decoder_transformer import DecoderTransformer
+from keras_attn.models.encoder_transformer import EncoderTransformer
 from keras_attn.models.seq2seq_transformer import PRESETS, Seq2SeqCache, Seq2SeqTransformer
 from keras_attn.models.weights import (
     assign_weights,
@@ -12,6 +14,8 @@ from keras_attn.models.weights import (
 
 __all__ = [
     "PRESETS",
+    "DecoderTransformer",
+    "EncoderTransformer",
     "Seq2SeqCache",
     "Seq2SeqTransformer",
     "assign_weights",

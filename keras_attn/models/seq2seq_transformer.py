@@ -7,13 +7,10 @@ from keras_attn.generation import DecodingOptions, Hypotheses, beam_search, samp
 from keras_attn.layers import (
     DecoderBlock,
     EncoderBlock,
-    PositionEmbedding,
-    SinusoidalPositionEncoding,
     TokenEmbedding,
 )
-from keras_attn.layers.adaptation import Adaptable
 from keras_attn.layers.arguments import check_positive, choose
-from keras_attn.layers.residual import NORMALIZATIONS
+from keras_attn.models.transformer import Transformer
 from keras_attn.ops import padding_mask, segment_positions, successive_positions
 
 # base and big: Vaswani et al. 2017, Table 3. tiny: Wu et al. 2021 (arXiv:2105.14462), Transformer-Tiny.
@@ -49,7 +46,7 @@ _PACKING_NAMES = [f"{side}_{what}" for side in _SIDES for what in ("positions", 
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
-class Seq2SeqTransformer(Adaptable, keras.Model):
+class Seq2SeqTransformer(Transformer):
     """The full encoder-decoder Transformer: token ids of two sequences in, logits of the next tokens out.
 
     Padding masks are derived from `pad_token_id` here, at the boundary, and passed explicitly to every block. The
@@ -70,7 +67,8 @@ class Seq2SeqTransformer(Adaptable, keras.Model):
         normalize_first: Boolean, pre-norm with a final norm on both stacks, rather than the paper's post-norm.
         normalization: `"layer_norm"` or `"rms_norm"`.
         layer_norm_epsilon: Float.
-        position_encoding: `"sinusoidal"` or `"learned"`.
+        position_encoding: `"sinusoidal"` or `"learned"`, added to the embeddings, or `"rotary"`, by which self-attention
+            turns queries and keys.
         max_sequence_length: Integer, the longest sequence, of learned positions and of generation.
         pad_token_id: Integer.
 
@@ -123,33 +121,42 @@ class Seq2SeqTransformer(Adaptable, keras.Model):
         pad_token_id=0,
         **kwargs,
     ):
-        super().__init__(**kwargs)
+        super().__init__(
+            hidden_dim=hidden_dim,
+            num_heads=num_heads,
+            intermediate_dim=intermediate_dim,
+            dropout=dropout,
+            attention_dropout=attention_dropout,
+            activation=activation,
+            gated=gated,
+            normalize_first=normalize_first,
+            normalization=normalization,
+            layer_norm_epsilon=layer_norm_epsilon,
+            position_encoding=position_encoding,
+            max_sequence_length=max_sequence_length,
+            pad_token_id=pad_token_id,
+            **kwargs,
+        )
         check_positive("vocabulary_size", vocabulary_size)
         check_positive("target_vocabulary_size", target_vocabulary_size, optional=True)
         check_positive("num_encoder_layers", num_encoder_layers)
         check_positive("num_decoder_layers", num_decoder_layers)
-        check_positive("hidden_dim", hidden_dim)
-        check_positive("max_sequence_length", max_sequence_length)
         self.vocabulary_size = vocabulary_size
         self.num_encoder_layers = num_encoder_layers
         self.num_decoder_layers = num_decoder_layers
-        self.hidden_dim = hidden_dim
-        self.num_heads = num_heads
-        self.intermediate_dim = intermediate_dim
-        self.dropout = dropout
         self.target_vocabulary_size = target_vocabulary_size
         self.tie_output = tie_output
-        self.attention_dropout = attention_dropout
-        self.activation = keras.activations.get(activation)
-        self.gated = gated
-        self.normalize_first = normalize_first
-        self.normalization = normalization
-        self.layer_norm_epsilon = layer_norm_epsilon
-        self.position_encoding = position_encoding
-        self.max_sequence_length = max_sequence_length
-        self.pad_token_id = pad_token_id
         self._make_embeddings()
-        self._make_stacks()
+        self.encoder_position_encoding = self._make_position_encoding("encoder_position_encoding")
+        self.decoder_position_encoding = self._make_position_encoding("decoder_position_encoding")
+        self.encoder_blocks = self._make_blocks(
+            EncoderBlock, "attention", "encoder_block", num_encoder_layers
+        )
+        self.decoder_blocks = self._make_blocks(
+            DecoderBlock, "self_attention", "decoder_block", num_decoder_layers
+        )
+        self.encoder_norm = self._make_norm("encoder_norm")
+        self.decoder_norm = self._make_norm("decoder_norm")
         self.build()
 
     @classmethod
@@ -183,62 +190,25 @@ class Seq2SeqTransformer(Adaptable, keras.Model):
                 name="source_embedding",
             )
         )
-        make = {
-            "sinusoidal": lambda name: SinusoidalPositionEncoding(dtype=self.dtype_policy, name=name),
-            "learned": lambda name: PositionEmbedding(
-                self.max_sequence_length, dtype=self.dtype_policy, name=name
-            ),
-        }
-        make = choose("position_encoding", self.position_encoding, make)
-        self.encoder_position_encoding = make("encoder_position_encoding")
-        self.decoder_position_encoding = make("decoder_position_encoding")
-        self._embedding_dropout = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy)
-
-    def _make_stacks(self):
-        arguments = {
-            "intermediate_dim": self.intermediate_dim,
-            "num_heads": self.num_heads,
-            "dropout": self.dropout,
-            "activation": self.activation,
-            "layer_norm_epsilon": self.layer_norm_epsilon,
-            "normalize_first": self.normalize_first,
-            "attention_dropout": self.attention_dropout,
-            "normalization": self.normalization,
-            "gated": self.gated,
-            "dtype": self.dtype_policy,
-        }
-        self.encoder_blocks = [
-            EncoderBlock(**arguments, name=f"encoder_block_{i}") for i in range(self.num_encoder_layers)
-        ]
-        self.decoder_blocks = [
-            DecoderBlock(**arguments, name=f"decoder_block_{i}") for i in range(self.num_decoder_layers)
-        ]
-        self.encoder_norm = self.decoder_norm = None
-        if self.normalize_first:
-            make = NORMALIZATIONS[self.normalization]
-            options = {"epsilon": self.layer_norm_epsilon, "dtype": self.dtype_policy}
-            self.encoder_norm = make(name="encoder_norm", **options)
-            self.decoder_norm = make(name="decoder_norm", **options)
 
     def build(self, input_shape=None):
         if self.built:
             return
+        super().build()
         sequence_shape = (None, None, self.hidden_dim)
-        for layer in (
+        for block in self.decoder_blocks:
+            block.build(sequence_shape, sequence_shape)
+
+    def _sequence_layers(self):
+        return [
             self.source_embedding,
             self.target_embedding,
             self.encoder_position_encoding,
             self.decoder_position_encoding,
             *self.encoder_blocks,
-        ):
-            if not layer.built:
-                layer.build(sequence_shape)
-        for block in self.decoder_blocks:
-            block.build(sequence_shape, sequence_shape)
-        for norm in (self.encoder_norm, self.decoder_norm):
-            if norm is not None:
-                norm.build(sequence_shape)
-        self.built = True
+            self.encoder_norm,
+            self.decoder_norm,
+        ]
 
     def call(self, inputs, training=None):
         encoder_token_ids, decoder_token_ids = self._token_ids(inputs)
@@ -254,9 +224,9 @@ class Seq2SeqTransformer(Adaptable, keras.Model):
     def encode(self, encoder_token_ids, training=None, positions=None, segment_ids=None):
         """Token ids (B, S), with positions and segments of that shape if given -> encoder output, float (B, S, D)."""
         encoder_padding_mask = padding_mask(encoder_token_ids, self.pad_token_id)
-        x = self.source_embedding(encoder_token_ids)
-        x = x + self.encoder_position_encoding(x, positions=positions)
-        x = self._embedding_dropout(x, training=training)
+        x = self._embed(
+            self.source_embedding, self.encoder_position_encoding, encoder_token_ids, positions, training
+        )
         for block in self.encoder_blocks:
             x = block(
                 x,
@@ -328,6 +298,7 @@ class Seq2SeqTransformer(Adaptable, keras.Model):
         positions=None,
         decoder_attention_mask=None,
         return_attention_scores=False,
+        cache_positions=None,
     ):
         """Logits of the tokens after `decoder_token_ids`, given those before, whose keys and values are in `cache`.
 
@@ -339,6 +310,8 @@ class Seq2SeqTransformer(Adaptable, keras.Model):
             decoder_attention_mask: Boolean (B, T, slots), True at slots that a token may attend to. By default
                 every token sees its own slot and those before.
             return_attention_scores: Boolean.
+            cache_positions: Integers (slots,) or (B, slots), the positions of what stands in the slots. By default
+                they follow each other.
 
         Returns:
             Logits, float32 (B, T, V), and the new cache; then, if `return_attention_scores`, the cross-attention
@@ -356,6 +329,7 @@ class Seq2SeqTransformer(Adaptable, keras.Model):
                 self_attention_cache=own,
                 self_attention_cache_update_index=cache_update_index,
                 cross_attention_cache=cross,
+                **self._positions_of_attention(positions, cache_positions),
                 use_causal_mask=decoder_attention_mask is None,
                 return_attention_scores=return_attention_scores,
             )
@@ -421,6 +395,7 @@ class Seq2SeqTransformer(Adaptable, keras.Model):
                 positions=ops.zeros((width,), dtype="int32") + index,
                 decoder_attention_mask=attention_mask,
                 return_attention_scores=penalizes_coverage,
+                cache_positions=successive_positions(ops.shape(attention_mask)[-1]) // width,
             )
             attention = [ops.mean(of_layers[-1], axis=1) for of_layers in scores]
             return logits, cache.self_attention, *attention
@@ -449,9 +424,8 @@ class Seq2SeqTransformer(Adaptable, keras.Model):
         return Hypotheses(*(x[:, :num_return_sequences] for x in hypotheses))
 
     def _embed_target(self, token_ids, positions=None, training=None):
-        x = self.target_embedding(token_ids)
-        return self._embedding_dropout(
-            x + self.decoder_position_encoding(x, positions=positions), training=training
+        return self._embed(
+            self.target_embedding, self.decoder_position_encoding, token_ids, positions, training
         )
 
     def _logits(self, x):
@@ -483,21 +457,8 @@ class Seq2SeqTransformer(Adaptable, keras.Model):
             "vocabulary_size": self.vocabulary_size,
             "num_encoder_layers": self.num_encoder_layers,
             "num_decoder_layers": self.num_decoder_layers,
-            "hidden_dim": self.hidden_dim,
-            "num_heads": self.num_heads,
-            "intermediate_dim": self.intermediate_dim,
-            "dropout": self.dropout,
             "target_vocabulary_size": self.target_vocabulary_size,
             "tie_output": self.tie_output,
-            "attention_dropout": self.attention_dropout,
-            "activation": keras.activations.serialize(self.activation),
-            "gated": self.gated,
-            "normalize_first": self.normalize_first,
-            "normalization": self.normalization,
-            "layer_norm_epsilon": self.layer_norm_epsilon,
-            "position_encoding": self.position_encoding,
-            "max_sequence_length": self.max_sequence_length,
-            "pad_token_id": self.pad_token_id,
         }
 
 

@@ -47,7 +47,7 @@ def write_cache(cache, key, value, index):
 def _write(stored, new, index):
     new = ops.cast(new, stored.dtype)
     num_new = ops.shape(new)[-2]
-    offset = ops.arange(stored.shape[-2], dtype="int32") - ops.cast(index, "int32")
+    offset = ops.arange(ops.shape(stored)[-2], dtype="int32") - ops.cast(index, "int32")
     written = ops.logical_and(offset >= 0, offset < num_new)
     if new.shape[-2] != 1:
         new = ops.take(new, ops.clip(offset, 0, num_new - 1), axis=-2)
@@ -63,7 +63,7 @@ def extend_cache(cache, length):
     cache = extend_cache(empty_cache(batch_size=2, num_heads=4, length=32, key_dim=16), length=64)
     ```
     """
-    return tuple(ops.pad(x, [(0, 0), (0, 0), (0, length - x.shape[-2]), (0, 0)]) for x in cache)
+    return tuple(ops.pad(x, [(0, 0), (0, 0), (0, length - ops.shape(x)[-2]), (0, 0)]) for x in cache)
 
 
 def ring_positions(num_slots, num_sink_tokens, last_positions):

@@ -297,7 +297,10 @@ def test_ids_outside_the_vocabulary_raise_in_generate():
         ({"dropout": 1.0}, r"`dropout` must be in \[0, 1\)"),
         ({"attention_dropout": -0.1}, r"`attention_dropout` must be in \[0, 1\)"),
         ({"normalization": "batch"}, r"`normalization` must be one of \['layer_norm', 'rms_norm'\]"),
-        ({"position_encoding": "none"}, r"`position_encoding` must be one of \['learned', 'sinusoidal'\]"),
+        (
+            {"position_encoding": "none"},
+            r"`position_encoding` must be one of \['learned', 'rotary', 'sinusoidal'\]",
+        ),
     ],
 )
 def test_wrong_options(options, message):

@@ -1,0 +1,45 @@
+import collections
+
+from keras import ops
+
+from keras_attn.generation.processors import History
+
+Prompt = collections.namedtuple("Prompt", ["token_ids", "start"])
+Prompt.__doc__ = """Tokens that stand before an answer, padded on the left.
+
+token_ids: int32 (B, P).
+start: int32 (B,), the column of each row's first token.
+"""
+
+
+class Place:
+    """Where the answers of a search begin: behind a prompt, or behind START.
+
+    Args:
+        prompt: `Prompt`, or None.
+        start_token_id: Integer, of no use with a prompt.
+        shape: The number of rows and of hypotheses in each, (B, K).
+    """
+
+    def __init__(self, prompt, start_token_id, shape):
+        self.prompt = prompt
+        self.shape = shape
+        if prompt is None:
+            self.first_slot = 0
+            self.first_token_ids = ops.full(shape, start_token_id, dtype="int32")
+        else:
+            self.first_slot = ops.shape(prompt.token_ids)[1] - 1
+            self.first_token_ids = ops.repeat(prompt.token_ids[:, -1:], shape[1], axis=1)
+
+    def num_slots(self, cache):
+        """The slots of a cache that are there for the answers."""
+        return ops.shape(cache[0][0])[-2] - self.first_slot
+
+    def history(self, sequences, index):
+        """`History` of sequences (B, K, L) of which `index` tokens are there, behind those of the prompt."""
+        if self.prompt is None:
+            return History(sequences, ops.zeros((1,), "int32"), index)
+        before = ops.repeat(ops.expand_dims(self.prompt.token_ids, 1), self.shape[1], axis=1)
+        return History(
+            ops.concatenate([before, sequences], axis=-1), self.prompt.start, self.first_slot + 1 + index
+        )

@@ -1,0 +1,339 @@
+"""DecoderTransformer against transformers' GPT-2 of the same weights, against itself in steps, and its `generate` against
+the search written out over the model's own forward pass."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+from helpers_generation import answer, beam_search_by_hand, compilers, padded, quickest
+from helpers_models import END, PAD, START, assert_close
+from keras import ops
+
+from keras_attn.generation import DecodingOptions
+from keras_attn.models import DecoderTransformer
+
+B, P, V, MAX_LENGTH = 3, 5, 11, 7
+VARIANTS = {
+    "learned": {},
+    "rotary_untied": {"position_encoding": "rotary", "tie_output": False, "normalization": "rms_norm"},
+    "sinusoidal_post_norm": {
+        "position_encoding": "sinusoidal",
+        "normalize_first": False,
+        "scale_embedding": True,
+        "gated": True,
+    },
+}
+
+
+@functools.cache
+def make_model(variant="learned", seed=5, **options):
+    sizes = {"num_layers": 2, "hidden_dim": 20, "num_heads": 2, "intermediate_dim": 17}
+    model = DecoderTransformer(V, **{**sizes, "max_sequence_length": 23, **VARIANTS[variant], **options})
+    rng = np.random.default_rng(seed)
+    for weight in model.trainable_weights:
+        is_scale = weight.path.endswith(("gamma", "scale"))
+        weight.assign((is_scale + rng.normal(size=weight.shape) * 0.4).astype("float32"))
+    return model
+
+
+def prompts():
+    """Prompts of 5, 1 and 3 tokens."""
+    ids = np.random.default_rng(3).integers(4, V, (B, P)).astype("int32")
+    ids[:, 0] = START
+    ids[1, 1:] = ids[2, 3:] = PAD
+    return ids
+
+
+def tokens_of(row):
+    return tuple(int(token) for token in row if token != PAD)
+
+
+def run(model, token_ids):
+    return ops.convert_to_numpy(model(ops.convert_to_tensor(token_ids, "int32")))
+
+
+def generate(model, prompt, compiler=None, **options):
+    function = compilers()[compiler or quickest()](lambda ids: model.generate(ids, END, **options))
+    found = function(ops.convert_to_tensor(prompt, "int32"))
+    if isinstance(found, tuple):
+        return tuple(ops.convert_to_numpy(x) for x in found)
+    return ops.convert_to_numpy(found)
+
+
+def log_probabilities(model, prompt, prefix):
+    """After the tokens of a prompt and those of a prefix, in one pass of a fixed length."""
+    tokens = (*tokens_of(prompt), *prefix)
+    token_ids = np.full((1, P + MAX_LENGTH), PAD, "int32")
+    token_ids[0, : len(tokens)] = tokens
+    logits = run(model, token_ids)[0, len(tokens) - 1].astype("float64")
+    found = logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
+    found[PAD] = -1e30  # never chosen
+    return found
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_later_tokens_and_pads_change_nothing(variant):
+    model, ids = make_model(variant), prompts()
+    logits = run(model, ids)
+    changed = ids.copy()
+    changed[0, 3] = 4 + (changed[0, 3] - 3) % (V - 4)
+    assert_close(run(model, changed)[0, :3], logits[0, :3], 0)
+    assert np.abs(run(model, changed)[0, 3:] - logits[0, 3:]).max() > 1e-2
+    longer = np.pad(ids, ((0, 0), (0, 3)))
+    for row, row_ids in enumerate(ids):
+        length = len(tokens_of(row_ids))
+        assert_close(run(model, longer)[row, :length], logits[row, :length])
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_steps_and_chunks_equal_one_pass(variant):
+    model = make_model(variant)
+    ids = np.random.default_rng(1).integers(4, V, (2, 9)).astype("int32")
+    expected = run(model, ids)
+    for ends in ([9], [1, 2, 3, 4, 5, 6, 7, 8, 9], [4, 5, 9]):
+        cache, start = model.empty_cache(2, 9), 0
+        for end in ends:
+            logits, cache = model.call_with_cache(ops.convert_to_tensor(ids[:, start:end]), cache, start)
+            assert_close(ops.convert_to_numpy(logits), expected[:, start:end])
+            start = end
+
+
+def test_packed_rows_equal_separate_ones():
+    model, rng = make_model("rotary_untied"), np.random.default_rng(2)
+    one, two = rng.integers(4, V, (1, 4)), rng.integers(4, V, (1, 5))
+    packed = {
+        "token_ids": np.concatenate([one, two, [[PAD]]], axis=1),
+        "segment_ids": np.array([[1] * 4 + [2] * 5 + [0]]),
+    }
+    logits = ops.convert_to_numpy(
+        model({name: ops.convert_to_tensor(x, "int32") for name, x in packed.items()})
+    )
+    assert_close(logits[:, :4], run(model, one))
+    assert_close(logits[:, 4:9], run(model, two))
+
+
+@pytest.mark.parametrize(
+    ("variant", "num_beams"), [("learned", 1), ("rotary_untied", 3), ("sinusoidal_post_norm", 2)]
+)
+def test_generate_is_the_search_written_out(variant, num_beams):
+    model, ids = make_model(variant), prompts()
+    options = {"num_beams": num_beams, "num_return_sequences": num_beams, "max_length": MAX_LENGTH}
+    token_ids, scores = generate(model, ids, **options)
+    for row, row_ids, row_scores in zip(ids, token_ids, scores):
+        by_hand = beam_search_by_hand(functools.partial(log_probabilities, model, row), MAX_LENGTH, num_beams)
+        expected_ids, expected_scores = padded(by_hand, MAX_LENGTH, PAD)
+        np.testing.assert_array_equal(row_ids, expected_ids)
+        np.testing.assert_allclose(row_scores, expected_scores, atol=1e-5)
+
+
+@pytest.mark.parametrize("compiler", compilers())
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_side_of_the_pads_and_batch_mates_change_nothing(variant, compiler):
+    model, ids = make_model(variant), prompts()
+    options = {"num_beams": 2, "num_return_sequences": 2, "max_length": MAX_LENGTH, "compiler": compiler}
+    token_ids, scores = generate(model, ids, **options)
+    left = np.stack([np.pad(tokens_of(row), (P + 2 - len(tokens_of(row)), 0)) for row in ids])
+    left_ids, left_scores = generate(model, left, **options)
+    np.testing.assert_array_equal(left_ids, token_ids)
+    np.testing.assert_allclose(left_scores, scores, atol=1e-5)
+    for row, row_ids in enumerate(ids):
+        alone = generate(model, np.array([tokens_of(row_ids)]), **options)
+        np.testing.assert_array_equal(alone[0][0], token_ids[row])
+
+
+def test_options_see_the_prompt():
+    """By hand, the prompt is part of the prefix, without its START."""
+    model, ids = make_model("rotary_untied"), prompts()
+    given = {"no_repeat_ngram_size": 1, "repetition_penalty": 1.3}
+    token_ids, scores = generate(
+        model,
+        ids,
+        num_beams=2,
+        num_return_sequences=2,
+        max_length=MAX_LENGTH,
+        options=DecodingOptions(**given),
+    )
+    for row, row_ids, row_scores in zip(ids, token_ids, scores):
+        before = tokens_of(row)
+
+        def after(prefix, before=before, row=row):
+            log_probs = log_probabilities(model, row, prefix)
+            for token in {*before} - {*prefix}:
+                log_probs[token] = -np.inf
+            return log_probs
+
+        by_hand = beam_search_by_hand(after, MAX_LENGTH, 2, **given)
+        expected_ids, expected_scores = padded(by_hand, MAX_LENGTH, PAD)
+        np.testing.assert_array_equal(row_ids[: len(by_hand)], expected_ids)
+        np.testing.assert_allclose(row_scores[: len(by_hand)], expected_scores, atol=1e-5)
+
+
+def test_samples_have_the_scores_of_the_model():
+    model, ids = make_model(), prompts()
+    options = DecodingOptions(seed=np.array([1, 2, 3], "int32"), temperature=1.5)
+    token_ids, scores = generate(model, ids, num_return_sequences=3, max_length=MAX_LENGTH, options=options)
+    for row, row_ids, row_scores in zip(ids, token_ids, scores):
+        for tokens, score in zip(map(answer, row_ids), row_scores):
+            total = sum(log_probabilities(model, row, tokens[:i])[token] for i, token in enumerate(tokens))
+            np.testing.assert_allclose(score, total / len(tokens), rtol=1e-5)
+    assert len({answer(tokens) for row in token_ids for tokens in row}) > 5
+
+
+def test_the_answer_may_be_longer_than_the_first_segment_of_the_cache():
+    model = make_model(max_sequence_length=61)
+    ids = prompts()
+    token_ids = generate(model, ids, max_length=45)
+    np.testing.assert_array_equal(token_ids[:, :31], generate(model, ids, max_length=31))
+
+
+def test_the_default_length_is_what_the_model_has_room_for():
+    assert generate(make_model(), prompts()).shape == (B, 23 - P)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options", "message"),
+    [
+        (np.zeros((2, 0)), {}, "A prompt must have a token"),
+        (np.array([[2, 4], [0, 0]]), {}, "only pads in row 1"),
+        (np.ones((1, 9)), {"max_length": 15}, "9 tokens, max_length=15, max_sequence_length=23"),
+        (np.ones((1, 2)), {"num_return_sequences": 2}, "num_return_sequences=2, num_beams=1"),
+        (
+            np.ones((1, 2)),
+            {"options": DecodingOptions(coverage_penalty=0.1)},
+            "`coverage_penalty` is of source",
+        ),
+    ],
+    ids=str,
+)
+def test_wrong_prompts_and_options(prompt, options, message):
+    with pytest.raises(ValueError, match=message):
+        make_model().generate(prompt, END, **options)
+
+
+def test_wrong_inputs():
+    with pytest.raises(ValueError, match=r"`inputs` must be token ids, or a dict of them"):
+        make_model()({"tokens": np.ones((1, 2))})
+
+
+def test_it_learns_a_cycle(tmp_path):
+    keras.utils.set_random_seed(4)
+    model = DecoderTransformer(V, 1, 16, 2, 32, dropout=0.0, attention_dropout=0.0, max_sequence_length=23)
+    model.compile(
+        optimizer=keras.optimizers.Adam(0.01),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    )
+    first = np.arange(64) % 7
+    rows = 4 + (first[:, None] + np.arange(12)) % 7
+    model.fit(rows[:, :-1], rows[:, 1:], epochs=30, batch_size=16, verbose=0)
+    expected = 4 + (np.arange(3)[:, None] + 2 + np.arange(6)) % 7
+    prompt = 4 + (np.arange(3)[:, None] + np.arange(2)) % 7
+    np.testing.assert_array_equal(generate(model, prompt, max_length=6), expected)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(run(again, rows), run(model, rows))
+    assert again.get_config() == model.get_config()
+
+
+def gpt2_twin():
+    transformers = pytest.importorskip(
+        "transformers", reason='needs transformers: pip install "keras_attn[peers]"'
+    )
+    import torch
+
+    config = transformers.GPT2Config(
+        vocab_size=V,
+        n_positions=23,
+        n_embd=20,
+        n_layer=2,
+        n_head=2,
+        n_inner=17,
+        activation_function="gelu",
+        bos_token_id=START,
+        eos_token_id=END,
+        pad_token_id=PAD,
+    )
+    torch.manual_seed(0)
+    twin = transformers.GPT2LMHeadModel(config).eval()
+    model, state = make_model(seed=9), twin.state_dict()
+
+    def put(name, array):
+        tensor = torch.tensor(np.asarray(array, "float32"))
+        assert state[name].shape == tensor.shape, name
+        state[name] = tensor
+
+    weights = {
+        "/".join(weight.path.split("/")[1:]): ops.convert_to_numpy(weight.value) for weight in model.weights
+    }
+    put("transformer.wte.weight", weights["token_embedding/embeddings"])
+    put("lm_head.weight", weights["token_embedding/embeddings"])
+    put("transformer.wpe.weight", weights["position_encoding/embeddings"])
+    for i in range(2):
+        ours, theirs = f"decoder_block_{i}", f"transformer.h.{i}"
+        for kind in ("kernel", "bias"):
+            suffix = {"kernel": "weight", "bias": "bias"}[kind]
+            parts = [weights[f"{ours}/self_attention/{name}/{kind}"] for name in ("query", "key", "value")]
+            rows = (20, 20) if kind == "kernel" else (20,)
+            put(f"{theirs}.attn.c_attn.{suffix}", np.concatenate([x.reshape(rows) for x in parts], axis=-1))
+            output = weights[f"{ours}/self_attention/attention_output/{kind}"]
+            put(f"{theirs}.attn.c_proj.{suffix}", output.reshape(rows))
+            for part, name in (("intermediate", "c_fc"), ("output", "c_proj")):
+                put(f"{theirs}.mlp.{name}.{suffix}", weights[f"{ours}/feed_forward/{part}/{kind}"])
+        for residual, name in (("self_attention", "ln_1"), ("feed_forward", "ln_2")):
+            for ours_name, suffix in (("gamma", "weight"), ("beta", "bias")):
+                found = [
+                    value
+                    for path, value in weights.items()
+                    if path.startswith(f"{ours}/{residual}_residual") and path.endswith(ours_name)
+                ]
+                put(f"{theirs}.{name}.{suffix}", *found)
+    for ours_name, suffix in (("gamma", "weight"), ("beta", "bias")):
+        put(f"transformer.ln_f.{suffix}", weights[f"norm/{ours_name}"])
+    twin.load_state_dict(state)
+    return model, twin
+
+
+def test_equals_gpt2_of_transformers():
+    model, twin = gpt2_twin()
+    import torch
+
+    ids = np.random.default_rng(6).integers(4, V, (B, 13))
+    with torch.no_grad():
+        expected = twin(torch.tensor(ids)).logits.numpy()
+    assert_close(run(model, ids), expected)
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_generates_what_transformers_does(num_beams):
+    model, twin = gpt2_twin()
+    import torch
+
+    prompt = np.random.default_rng(8).integers(4, V, (29, P))
+    prompt[:, 0] = START
+    options = {
+        "repetition_penalty": 1.2 if num_beams > 1 else None,  # greedy search there takes it from raw logits
+        "no_repeat_ngram_size": 3,
+        "min_length": 4,
+    }
+    with torch.no_grad():
+        expected = twin.generate(
+            torch.tensor(prompt),
+            attention_mask=torch.ones(prompt.shape, dtype=torch.int64),
+            num_beams=num_beams,
+            do_sample=False,
+            max_new_tokens=13,
+            min_new_tokens=3,  # without END
+            no_repeat_ngram_size=3,
+            repetition_penalty=options["repetition_penalty"] or 1.0,
+            suppress_tokens=[PAD],
+            early_stopping="never" if num_beams > 1 else False,
+        ).numpy()[:, P:]
+    actual = generate(
+        model,
+        prompt,
+        num_beams=num_beams,
+        max_length=13,
+        options=DecodingOptions(**options, exact_stopping=True),
+    )
+    assert [answer(row) for row in actual] == [answer(row) for row in expected]
+    assert len({answer(row) for row in actual}) > 5

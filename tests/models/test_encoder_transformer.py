@@ -1,0 +1,89 @@
+"""EncoderTransformer against the blocks called one by one, and the vectors of sentences against their mean."""
+
+import keras
+import numpy as np
+import pytest
+from helpers_models import PAD, assert_close
+from keras import ops
+
+from keras_attn.models import EncoderTransformer
+
+V = 13
+IDS = np.array([[5, 6, 7, 8, 9], [4, 11, 12, PAD, PAD], [PAD] * 5])
+
+
+def make_model(**options):
+    keras.utils.set_random_seed(3)
+    return EncoderTransformer(
+        V,
+        2,
+        **{"hidden_dim": 20, "num_heads": 2, "intermediate_dim": 17, "max_sequence_length": 19, **options},
+    )
+
+
+def run(function, *arguments):
+    return ops.convert_to_numpy(function(*(ops.convert_to_tensor(x, "int32") for x in arguments)))
+
+
+@pytest.mark.parametrize("position_encoding", ["sinusoidal", "learned", "rotary"])
+@pytest.mark.parametrize("normalize_first", [False, True])
+def test_pads_change_nothing_and_places_matter(position_encoding, normalize_first):
+    model = make_model(position_encoding=position_encoding, normalize_first=normalize_first)
+    sequence = run(model, IDS)
+    assert sequence.shape == (3, 5, 20)
+    assert_close(run(model, IDS[1:2, :3])[0], sequence[1, :3])
+    assert np.abs(run(model, IDS[:1, ::-1])[0, ::-1] - sequence[0]).max() > 1e-2
+
+
+def test_it_is_its_blocks():
+    model = make_model(normalize_first=True)
+    ids = ops.convert_to_tensor(IDS, "int32")
+    x = model.token_embedding(ids)
+    x = x + model.positions(x)
+    for block in model.blocks:
+        x = block(x, padding_mask=ids != PAD)
+    assert_close(run(model, IDS)[:2], ops.convert_to_numpy(model.norm(x))[:2])
+
+
+def test_the_vector_of_a_sentence_is_the_mean_of_its_tokens():
+    model = make_model()
+    sequence, vectors = run(model, IDS), run(model.sentence_vectors, IDS)
+    assert_close(vectors[0], sequence[0].mean(0))
+    assert_close(vectors[1], sequence[1, :3].mean(0))
+    np.testing.assert_array_equal(vectors[2], 0)
+
+
+def test_packed_rows_equal_separate_ones():
+    model = make_model(position_encoding="rotary")
+    packed = np.concatenate([IDS[:1], IDS[1:2, :3]], axis=1)
+    sequence = ops.convert_to_numpy(
+        model(
+            ops.convert_to_tensor(packed, "int32"),
+            segment_ids=np.array([[1] * 5 + [2] * 3]),
+            positions=np.array([[0, 1, 2, 3, 4, 0, 1, 2]]),
+        )
+    )
+    assert_close(sequence[0, :5], run(model, IDS[:1])[0])
+    assert_close(sequence[0, 5:], run(model, IDS[1:2, :3])[0])
+
+
+def test_it_saves_and_loads(tmp_path):
+    model = make_model(position_encoding="rotary", gated=True)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(run(again, IDS), run(model, IDS))
+    assert again.get_config() == model.get_config()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_heads": 3, "position_encoding": "rotary"}, "`hidden_dim` must be divisible by `num_heads`"),
+        ({"position_encoding": "none"}, "`position_encoding` must be one of"),
+        ({"hidden_dim": 0}, "`hidden_dim` must be a positive integer"),
+    ],
+    ids=str,
+)
+def test_wrong_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        make_model(**options)
