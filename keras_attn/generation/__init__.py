@@ -2,7 +2,7 @@
 
 from keras_attn.generation.beam_search import Hypotheses, beam_search
 from keras_attn.generation.decode import cache_length, decode
-from keras_attn.generation.options import DecodingOptions, option_shapes
+from keras_attn.generation.options import DecodingOptions
 from keras_attn.generation.prompt import Prompt
 from keras_attn.generation.sampling import sample
 
@@ -13,6 +13,5 @@ __all__ = [
     "beam_search",
     "cache_length",
     "decode",
-    "option_shapes",
     "sample",
 ]

@@ -182,7 +182,7 @@ class _BeamSearch:
             parents,
             self._gather(beams.coverage, parents),
         )
-        ends = ops.any(ops.expand_dims(token_ids, -1) == self.end_token_ids[:, None, :], axis=-1)
+        ends = self.options.are_ends(token_ids, self.end_token_ids)
         finished = self._finish_ended(finished, candidates, ends, done, index)
         beams = self._live(beams, candidates, ends)
         done = self._is_done(beams, finished, done, index)
@@ -234,7 +234,7 @@ class _BeamSearch:
         parents = ops.take_along_axis(candidates.ancestors, live, axis=-1)
         return _Beams(
             token_ids=ops.take_along_axis(candidates.token_ids, live, axis=-1),
-            log_probs=ops.where(self._is_beam(), log_probs, IMPOSSIBLE),
+            log_probs=self._of_beams(log_probs),
             sequences=self._gather(candidates.sequences, live),
             ancestors=self._gather(beams.ancestors, parents),
             coverage=self._gather(candidates.coverage, live),
@@ -242,11 +242,13 @@ class _BeamSearch:
 
     def _finish_ended(self, finished, candidates, ends, done, index):
         """Candidates that end, and are among the `num_beams` best, join the finished hypotheses."""
-        best = keras.tree.map_structure(lambda x: x[:, : self.num_beams], candidates)
-        joins = ops.logical_and(ends[:, : self.num_beams], ops.logical_not(ops.expand_dims(done, -1)))
-        scores = self._score(best.log_probs, index + 1, best.coverage)
+        if candidates.log_probs.shape[1] != self.num_beams:
+            ends = ends[:, : self.num_beams]
+            candidates = keras.tree.map_structure(lambda x: x[:, : self.num_beams], candidates)
+        joins = ops.logical_and(ends, ops.logical_not(ops.expand_dims(done, -1)))
+        scores = self._score(candidates.log_probs, index + 1, candidates.coverage)
         return self._merge(
-            finished, best.sequences, ops.where(ops.logical_and(joins, self._is_beam()), scores, IMPOSSIBLE)
+            finished, candidates.sequences, ops.where(joins, self._of_beams(scores), IMPOSSIBLE)
         )
 
     def _finish_live(self, finished, beams, rows, length):
@@ -259,7 +261,7 @@ class _BeamSearch:
     def _merge(self, finished, sequences, scores):
         scores, kept = _top_k(ops.concatenate([finished.scores, scores], axis=1), self.num_beams)
         sequences = self._gather(ops.concatenate([finished.sequences, sequences], axis=1), kept)
-        return _Finished(sequences, ops.where(self._is_beam(), scores, IMPOSSIBLE))
+        return _Finished(sequences, self._of_beams(scores))
 
     def _is_done(self, beams, finished, done, index):
         best_live, coverage = beams.log_probs[:, :1], beams.coverage[:, :1]
@@ -290,12 +292,12 @@ class _BeamSearch:
         last = ops.clip(self.options.num_beams, 1, self.num_beams) - 1
         return ops.take_along_axis(finished.scores, ops.expand_dims(last, -1), axis=-1)
 
-    def _is_beam(self):
-        """True at the places, (B or 1, K), that a row may use."""
-        places = ops.expand_dims(ops.arange(self.num_beams), 0)
+    def _of_beams(self, scores):
+        """Scores (B, K), impossible past as many as a row has beams."""
         if self.options.num_beams is None:
-            return places >= 0
-        return places < ops.expand_dims(self.options.num_beams, -1)
+            return scores
+        is_beam = ops.arange(self.num_beams) < ops.expand_dims(self.options.num_beams, -1)
+        return ops.where(is_beam, scores, IMPOSSIBLE)
 
     def _score(self, log_probs, length, coverage):
         """The score of hypotheses (B, n) of a `length`, a scalar or (B, 1)."""
@@ -322,9 +324,7 @@ class _BeamSearch:
 
     def _gather(self, x, beams):
         """Rows `beams` (B, m) along axis 1 of `x` (B, n, L)."""
-        if x.shape[-1] == 0:
-            return x[:, :1] + ops.zeros((1, beams.shape[1], 0), x.dtype)
-        if x.shape[1] == 1 and beams.shape[1] == 1:
+        if x.shape[-1] == 0 or (x.shape[1] == 1 and beams.shape[1] == 1):
             return x
         first = ops.expand_dims(ops.arange(self.batch_size, dtype="int32") * x.shape[1], -1)
         flat = ops.reshape(x, (self.batch_size * x.shape[1], ops.shape(x)[2]))

@@ -124,6 +124,12 @@ class DecodingOptions:
             log_probs = keep_min_p(log_probs, self.min_p)
         return log_probs
 
+    def are_ends(self, token_ids, end_token_ids):
+        """Which of `token_ids` (B, K) end an answer."""
+        if self.stop_token_ids is None:
+            return token_ids == end_token_ids
+        return ops.any(ops.expand_dims(token_ids, -1) == end_token_ids[:, None, :], axis=-1)
+
     def end_token_ids(self, end_token_id):
         """(1, 1) or (B, 1 + Q) integers: END and what ends an answer as it does."""
         end = ops.full((1, 1), end_token_id, dtype="int32")
@@ -131,11 +137,6 @@ class DecodingOptions:
             return end
         rows = ops.shape(self.stop_token_ids)[0]
         return ops.concatenate([ops.broadcast_to(end, (rows, 1)), self.stop_token_ids], axis=1)
-
-
-def option_shapes(names):
-    """{name: (dtype, shape with one value a row)} of some options; None is a size that the data has."""
-    return {name: (_KINDS[name][0], (None,) * (1 + _KINDS[name][1])) for name in names}
 
 
 _OF_PROCESSORS = (

@@ -121,7 +121,7 @@ class _Sampling:
         chosen = ops.squeeze(ops.take_along_axis(log_probs, ops.expand_dims(token_ids, -1), axis=-1), -1)
         token_ids = ops.where(state.done, self.pad_token_id, token_ids)
         here = ops.arange(self.max_length) == index
-        ends = ops.any(ops.expand_dims(token_ids, -1) == self.end_token_ids[:, None, :], axis=-1)
+        ends = self.options.are_ends(token_ids, self.end_token_ids)
         if self.options.max_length is not None:
             ends = ops.logical_or(ends, ops.expand_dims(index + 1 >= self.options.max_length, -1))
         state = _State(

@@ -7,9 +7,10 @@ import tempfile
 import numpy as np
 import tensorflow as tf
 
-from keras_attn.export import export_saved_model, string_vector
-from keras_attn.generation import DecodingOptions, option_shapes
+from keras_attn.export import export_saved_model
+from keras_attn.generation import DecodingOptions
 from keras_attn.models import Seq2SeqTransformer, load_weights, save_weights
+from keras_attn.tasks.signatures import Signatures
 from keras_attn.text import as_utf8, load_tokenizer
 
 _CONFIG_FILE = "translator.json"
@@ -105,7 +106,7 @@ class Translator:
             ValueError: for an option out of range, or with another number of values than there are texts.
         """
         single = isinstance(texts, str | bytes)
-        search = self._options(num_beams, length_penalty, max_length, num_return_sequences or 1)
+        search = self.search_options(num_beams, length_penalty, max_length, num_return_sequences or 1)
         token_ids = self._source_token_ids(as_utf8(texts)).to_list()
         options = self._with_prefix(options, target_prefix, len(token_ids))
         answers = [None] * len(token_ids)
@@ -202,10 +203,27 @@ class Translator:
     def export(self, folder):
         """Writes the next version of a SavedModel that takes strings and returns strings, for TF Serving.
 
-        Signatures, all batch-major, tokenizers inside, with this translator's options:
-        `serving_default`: `inputs` string (B,) -> `outputs` string (B,).
-        `translate_n_best`: `inputs` string (B,) -> `outputs` string (B, num_beams) and `scores` float32
-        (B, num_beams), best first; where the search found fewer, text "" and score -1e30.
+        Signatures, all batch-major, tokenizers inside, with this translator's options as defaults:
+
+        - `serving_default`: `inputs` string (B,) -> `outputs` string (B,), and nothing else.
+        - `translate_n_best`: `inputs` string (B,) -> `outputs` string and `scores` float32 (B, num_beams), best first
+          (where the search found fewer, "" and -1e30).
+        - `translate`: beam search with options for each text. `inputs`; `target_prefix` string, "" for none;
+          `num_beams`, `max_length` int32, 0 for the default, which is the most there can be; `length_penalty`
+          float32; `min_length`, `no_repeat_ngram_size` int32, 0 for none; `repetition_penalty` float32, 1 for none;
+          `stop_token_ids`, `suppressed_token_ids` int32 (B, 8), -1 for none -> `outputs` and `scores` as of
+          `translate_n_best`; `status` string (B,);
+          `source_tokens` string (B, S), `target_tokens` string (B, T) and `alignment` int32 (B, T) of the best: the
+          source token that each target token looked at most, -1 past the end.
+        - `sample`: one translation drawn for each text. `inputs`; `target_prefix`; `max_length`; `temperature`
+          float32, 0 for the best token; `top_k` int32, 0 for all; `top_p` float32, 1 for all; `min_p` float32, 0 for
+          all; `seed` int32 -> `outputs` string, `scores` float32 and `status` string (B,).
+        - `score`: `inputs` and `targets` string (B,) -> `scores` float32 (B,), `token_scores` float32 and `tokens`
+          string (B, T), `status`.
+        - `encode`: `inputs` string (B,) -> `outputs` float32 (B, D), the mean of the encoder's output; `status`.
+
+        A `status` is "ok", or names what was not as asked, joined by commas: `source_repaired` (invalid UTF-8),
+        `source_truncated`, `unfinished` (no END within `max_length`), `top_p_clamped` and the like.
 
         Args:
             folder: Path of the served model, for example `saved_models/dates`.
@@ -214,24 +232,15 @@ class Translator:
             `pathlib.Path` of the new version folder, `folder`/1 or the next integer.
         """
 
-        def best(inputs):
-            return {"outputs": self._translate_in_graph(inputs, 1)[0][:, 0]}
-
-        def n_best(inputs):
-            outputs, scores = self._translate_in_graph(inputs, self.num_beams)
-            return {"outputs": outputs, "scores": tf.maximum(scores, -1e30)}  # JSON has no infinity
-
         return export_saved_model(
             folder,
-            {
-                "serving_default": (best, [string_vector("inputs")]),
-                "translate_n_best": (n_best, [string_vector("inputs")]),
-            },
+            Signatures(self).all(),
             models=[self.model],
             resources=[self.source_tokenizer, self.target_tokenizer],
         )
 
-    def _options(self, num_beams, length_penalty, max_length, num_return_sequences):
+    def search_options(self, num_beams=None, length_penalty=None, max_length=None, num_return_sequences=1):
+        """The arguments of a search, those not given being this translator's."""
         return {
             "num_beams": self.num_beams if num_beams is None else num_beams,
             "length_penalty": float(self.length_penalty if length_penalty is None else length_penalty),
@@ -260,7 +269,7 @@ class Translator:
         padded = [[*ids, *[-1] * (width - len(ids))] for ids in prefixes]
         return dataclasses.replace(options, prefix_token_ids=padded) if width else options
 
-    def _generate(self, token_ids, options):
+    def generate(self, token_ids, options):
         """Ids (B, S) -> `Hypotheses` with ids (B, n, L) and scores (B, n)."""
         return self.model.generate(
             token_ids,
@@ -268,14 +277,6 @@ class Translator:
             end_token_id=self.target_tokenizer.end_token_id,
             **options,
         )
-
-    def _translate_in_graph(self, texts, num_return_sequences):
-        source_ids = self._source_token_ids(texts)
-        options = self._options(None, None, None, num_return_sequences)
-        token_ids, scores = self._generate(source_ids.to_tensor(), options)
-        has_text = (source_ids.row_lengths() > 1)[:, tf.newaxis]
-        only_answer = tf.where(tf.range(num_return_sequences) == 0, 0.0, -np.inf)
-        return tf.where(has_text, self._detokenize(token_ids), ""), tf.where(has_text, scores, only_answer)
 
     def _detokenize(self, token_ids):
         """Ids (B, n, L) -> strings (B, n)."""
@@ -289,7 +290,7 @@ class Translator:
         options = {
             name: np.pad(x, [(0, more), *[(0, 0)] * (x.ndim - 1)], "edge") for name, x in options.items()
         }
-        token_ids, scores = self._compiled_generate(search, tuple(options))(padded, options)
+        token_ids, scores = self._compiled_generate(search, options)(padded, options)
         token_ids, scores = token_ids[: len(source_ids)], scores[: len(source_ids)].numpy()
         texts = self._detokenize(token_ids).numpy()
         maps = [None] * len(source_ids)
@@ -307,13 +308,14 @@ class Translator:
             answers.append(_Answer(texts_found, row_scores[found].tolist(), attention_map))
         return answers
 
-    def _compiled_generate(self, search, names):
+    def _compiled_generate(self, search, options):
         """One graph for each search and each set of options: their values, lengths and batch sizes are data in it."""
-        key = (*search.values(), *names)
+        specs = {name: tf.TensorSpec([None, *x.shape[1:]], x.dtype, name) for name, x in options.items()}
+        key = (*search.values(), *specs.items())
         if key not in self._functions:
-            spec = [tf.TensorSpec([None, None], tf.int32), _option_specs(names)]
+            spec = [tf.TensorSpec([None, None], tf.int32), specs]
             self._functions[key] = tf.function(
-                lambda token_ids, given: self._generate(
+                lambda token_ids, given: self.generate(
                     token_ids, {**search, "options": DecodingOptions(**given)}
                 ),
                 # XLA compiles for fixed shapes, and each of them only once.
@@ -362,13 +364,27 @@ class Translator:
             source_ids, target_ids
         )
 
+    def token_log_probs(self, source_ids, target_ids):
+        """The log-probability (B, T) of each of `target_ids`, 0 at pads."""
+        logits, _ = self._teacher_forced(source_ids, target_ids)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(target_ids, logits)
+        return tf.where(target_ids == self.model.pad_token_id, 0.0, -losses)
+
+    def alignment(self, source_ids, target_ids):
+        """The place in a source of what each token of a target looked at most, int32 (B, T).
+
+        By the mean over the heads of the last layer but one, which aligns words best (Garg et al., 2019,
+        https://arxiv.org/abs/1909.02074, section 4.1).
+        """
+        _, scores = self._teacher_forced(source_ids, target_ids)
+        layer = max(self.model.num_decoder_layers - 2, 0)
+        return tf.argmax(tf.reduce_mean(scores[:, layer], axis=1), axis=-1, output_type=tf.int32)
+
     def _log_prob(self, source_ids, target_ids):
         """The log-probability (B,) of `target_ids`."""
 
-        def log_prob(source_ids, target_ids):
-            logits, _ = self._teacher_forced(source_ids, target_ids)
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(target_ids, logits)
-            return -tf.reduce_sum(tf.where(target_ids == self.model.pad_token_id, 0.0, losses), axis=1)
+        def log_prob(*ids):
+            return tf.reduce_sum(self.token_log_probs(*ids), axis=1)
 
         return self._graph("log_prob", log_prob)(source_ids, target_ids)
 
@@ -411,10 +427,6 @@ class Translator:
 _OPTIONS = ("num_beams", "length_penalty", "max_length", "jit_compile")
 
 _Answer = collections.namedtuple("_Answer", ["texts", "scores", "attention_map"])
-
-
-def _option_specs(names):
-    return {name: tf.TensorSpec(shape, dtype, name) for name, (dtype, shape) in option_shapes(names).items()}
 
 
 def _empty_map(model):

@@ -1,0 +1,288 @@
+"""What an exported translator can be asked: graph functions from strings and options to named outputs.
+
+Every input and output is batch-major, and every option is a vector with a value for each text, because TF Serving
+merges the requests of its clients into one batch. A value out of range is clamped and reported in the `status` of its
+text; nothing that one client sends fails another's.
+"""
+
+import collections
+
+import tensorflow as tf
+
+from keras_attn.generation import DecodingOptions
+
+# What a request may give at most; XLA and the server's batches want shapes that do not depend on it.
+NUM_STOP_TOKENS = 8
+PREFIX_LENGTH = 64
+
+# Where the search found no further hypothesis: JSON has no infinity.
+NO_SCORE = -1e30
+
+
+_Source = collections.namedtuple("_Source", ["token_ids", "has_text"])
+
+
+class Signatures:
+    """The graph functions of a `Translator`.
+
+    Args:
+        translator: `Translator`, whose options are the defaults, and whose `num_beams` is the most a request can have.
+    """
+
+    def __init__(self, translator):
+        self.translator = translator
+        self.source_tokenizer = translator.source_tokenizer
+        self.target_tokenizer = translator.target_tokenizer
+
+    def all(self):
+        """{name: (function, specs of its inputs)}; the first is the default."""
+        return {
+            "serving_default": (self.serving_default, [_vector("inputs", tf.string)]),
+            "translate_n_best": (self.translate_n_best, [_vector("inputs", tf.string)]),
+            "translate": (
+                self.translate,
+                [
+                    _vector("inputs", tf.string),
+                    _vector("target_prefix", tf.string),
+                    _vector("num_beams", tf.int32),
+                    _vector("length_penalty", tf.float32),
+                    _vector("min_length", tf.int32),
+                    _vector("max_length", tf.int32),
+                    _vector("no_repeat_ngram_size", tf.int32),
+                    _vector("repetition_penalty", tf.float32),
+                    tf.TensorSpec([None, NUM_STOP_TOKENS], tf.int32, name="stop_token_ids"),
+                    tf.TensorSpec([None, NUM_STOP_TOKENS], tf.int32, name="suppressed_token_ids"),
+                ],
+            ),
+            "sample": (
+                self.sample,
+                [
+                    _vector("inputs", tf.string),
+                    _vector("target_prefix", tf.string),
+                    _vector("max_length", tf.int32),
+                    _vector("temperature", tf.float32),
+                    _vector("top_k", tf.int32),
+                    _vector("top_p", tf.float32),
+                    _vector("min_p", tf.float32),
+                    _vector("seed", tf.int32),
+                ],
+            ),
+            "score": (self.score, [_vector("inputs", tf.string), _vector("targets", tf.string)]),
+            "encode": (self.encode, [_vector("inputs", tf.string)]),
+        }
+
+    def serving_default(self, inputs):
+        """The best translation of each text, by the translator's own options: no processor is in this graph."""
+        source = self._source(inputs, _Status())
+        hypotheses = self._search(source.token_ids, num_return_sequences=1)
+        return {"outputs": tf.where(source.has_text, self._texts(hypotheses)[:, 0], "")}
+
+    def translate_n_best(self, inputs):
+        """The n best translations of each text, by the translator's own options."""
+        status = _Status()
+        source = self._source(inputs, status)
+        hypotheses = self._search(source.token_ids, num_return_sequences=self.translator.num_beams)
+        answers = self._answers(hypotheses, source, status)
+        return {name: answers[name] for name in ("outputs", "scores")}
+
+    def translate(
+        self,
+        inputs,
+        target_prefix,
+        num_beams,
+        length_penalty,
+        min_length,
+        max_length,
+        no_repeat_ngram_size,
+        repetition_penalty,
+        stop_token_ids,
+        suppressed_token_ids,
+    ):
+        """The n best translations of each text by beam search, their scores, and where the best one looked."""
+        most, longest = self.translator.num_beams, self.translator.max_length
+        status = _Status()
+        source = self._source(inputs, status)
+        options = DecodingOptions(
+            num_beams=status.clamped("num_beams", _or_default(num_beams, most), 1, most),
+            min_length=status.clamped("min_length", min_length, 0, longest),
+            max_length=status.clamped("max_length", _or_default(max_length, longest), 1, longest),
+            no_repeat_ngram_size=status.clamped("no_repeat_ngram_size", no_repeat_ngram_size, 0, 4),
+            repetition_penalty=status.clamped("repetition_penalty", repetition_penalty, 0.01, 100.0),
+            stop_token_ids=self._token_ids("stop_token_ids", stop_token_ids, status),
+            suppressed_token_ids=self._token_ids("suppressed_token_ids", suppressed_token_ids, status),
+            prefix_token_ids=self._prefix(target_prefix, status),
+        )
+        hypotheses = self._search(
+            source.token_ids,
+            num_return_sequences=most,
+            length_penalty=status.clamped("length_penalty", length_penalty, -10.0, 10.0),
+            options=options,
+        )
+        best = hypotheses.token_ids[:, 0]
+        return {
+            **self._answers(hypotheses, source, status, options.stop_token_ids),
+            **self._alignment(source.token_ids, best, source.has_text),
+        }
+
+    def sample(self, inputs, target_prefix, max_length, temperature, top_k, top_p, min_p, seed):
+        """One translation of each text, drawn at random; the same seed draws the same, whatever the batch."""
+        longest = self.translator.max_length
+        status = _Status()
+        source = self._source(inputs, status)
+        options = DecodingOptions(
+            max_length=status.clamped("max_length", _or_default(max_length, longest), 1, longest),
+            temperature=status.clamped("temperature", temperature, 0.0, 100.0),
+            top_k=status.clamped("top_k", top_k, 0, self.target_tokenizer.vocabulary_size),
+            top_p=status.clamped("top_p", top_p, 0.0, 1.0),
+            min_p=status.clamped("min_p", min_p, 0.0, 1.0),
+            seed=seed,
+            prefix_token_ids=self._prefix(target_prefix, status),
+        )
+        hypotheses = self._search(source.token_ids, num_return_sequences=1, options=options)
+        answers = self._answers(hypotheses, source, status)
+        return {
+            "outputs": answers["outputs"][:, 0],
+            "scores": answers["scores"][:, 0],
+            "status": answers["status"],
+        }
+
+    def score(self, inputs, targets):
+        """How probable the model finds given translations, as a whole and token by token."""
+        status = _Status()
+        source = self._source(inputs, status)
+        target_ids, is_cut = self._with_end(self.target_tokenizer, targets)
+        status.note("target_repaired", _is_repaired(targets))
+        status.note("target_truncated", is_cut)
+        log_probs = self.translator.token_log_probs(source.token_ids, target_ids)
+        length = tf.reduce_sum(tf.cast(target_ids != 0, tf.float32), axis=1)
+        scores = tf.reduce_sum(log_probs, axis=1) / length**self.translator.length_penalty
+        return {
+            "scores": scores,
+            "token_scores": log_probs,
+            "tokens": self._token_strings(self.target_tokenizer, target_ids),
+            "status": status.text(),
+        }
+
+    def encode(self, inputs):
+        """A vector for each text: the mean of the encoder's output over its tokens, END aside."""
+        status = _Status()
+        source = self._source(inputs, status)
+        model = self.translator.model
+        is_text = (source.token_ids != model.pad_token_id) & (
+            source.token_ids != self.source_tokenizer.end_token_id
+        )
+        weights = tf.cast(is_text, tf.float32)[:, :, tf.newaxis]
+        sequence = tf.cast(model.encode(source.token_ids), tf.float32) * weights
+        return {
+            "outputs": tf.reduce_sum(sequence, axis=1) / tf.maximum(tf.reduce_sum(weights, axis=1), 1.0),
+            "status": status.text(),
+        }
+
+    def _source(self, texts, status):
+        token_ids, is_cut = self._with_end(self.source_tokenizer, texts)
+        status.note("source_repaired", _is_repaired(texts))
+        status.note("source_truncated", is_cut)
+        return _Source(token_ids, token_ids[:, 0] != self.source_tokenizer.end_token_id)
+
+    def _with_end(self, tokenizer, texts):
+        """Ids (B, S) with END at the end, cut to `max_sequence_length`, and which rows were cut."""
+        longest = self.translator.model.max_sequence_length
+        whole = tokenizer.tokenize(texts)
+        token_ids = whole[:, : longest - 1]
+        end = tf.fill([token_ids.nrows(), 1], tf.constant(tokenizer.end_token_id, token_ids.dtype))
+        dense = tf.concat([token_ids, end], axis=1).to_tensor()
+        # An empty batch has no widest row, and yet a first column.
+        dense = tf.pad(dense, [[0, 0], [0, tf.maximum(1 - tf.shape(dense)[1], 0)]])
+        return dense, whole.row_lengths() > longest - 1
+
+    def _prefix(self, texts, status):
+        """Ids (B, PREFIX_LENGTH), -1 after the end of each."""
+        whole = self.target_tokenizer.tokenize(texts)
+        status.note("prefix_truncated", whole.row_lengths() > PREFIX_LENGTH)
+        return whole.to_tensor(-1, shape=[None, PREFIX_LENGTH])
+
+    def _token_ids(self, name, values, status):
+        is_token = (values >= 0) & (values < self.target_tokenizer.vocabulary_size)
+        status.note(f"{name}_clamped", tf.reduce_any(~is_token & (values != -1), axis=1))
+        return tf.where(is_token, values, -1)
+
+    def _search(self, token_ids, num_return_sequences, length_penalty=None, options=None):
+        search = self.translator.search_options(num_return_sequences=num_return_sequences)
+        if length_penalty is not None:
+            search["length_penalty"] = length_penalty
+        return self.translator.generate(token_ids, {**search, "options": options})
+
+    def _texts(self, hypotheses):
+        """Ids (B, n, L) -> strings (B, n)."""
+        token_ids = hypotheses.token_ids
+        flat = tf.reshape(token_ids, [-1, token_ids.shape[-1]])
+        return tf.reshape(self.target_tokenizer.detokenize(flat), tf.shape(token_ids)[:2])
+
+    def _answers(self, hypotheses, source, status, stop_token_ids=None):
+        """An empty text has one answer, "", whatever the search made of its END."""
+        token_ids, scores = hypotheses
+        has_text = source.has_text[:, tf.newaxis]
+        ends = token_ids[:, 0] == self.target_tokenizer.end_token_id
+        if stop_token_ids is not None:
+            stops = token_ids[:, 0, :, tf.newaxis] == stop_token_ids[:, tf.newaxis]
+            ends |= tf.reduce_any(stops, axis=-1)
+        status.note("unfinished", source.has_text & ~tf.reduce_any(ends, axis=-1))
+        only_answer = tf.where(tf.range(tf.shape(scores)[1]) == 0, 0.0, NO_SCORE)
+        return {
+            "outputs": tf.where(has_text, self._texts(hypotheses), ""),
+            "scores": tf.where(has_text, tf.maximum(scores, NO_SCORE), only_answer),
+            "status": status.text(),
+        }
+
+    def _alignment(self, source_ids, target_ids, has_text):
+        """For each token of the best translation the source token that it looked at most."""
+        pad = self.translator.model.pad_token_id
+        target_ids = tf.where(has_text[:, tf.newaxis], target_ids, pad)
+        longest = tf.reduce_max(tf.reduce_sum(tf.cast(target_ids != pad, tf.int32), axis=1))
+        target_ids = target_ids[:, : tf.maximum(longest, 1)]
+        return {
+            "source_tokens": self._token_strings(self.source_tokenizer, source_ids),
+            "target_tokens": self._token_strings(self.target_tokenizer, target_ids),
+            "alignment": tf.where(target_ids == pad, -1, self.translator.alignment(source_ids, target_ids)),
+        }
+
+    def _token_strings(self, tokenizer, token_ids):
+        with tf.init_scope():  # the vocabulary is looked up once, not in every request
+            names = tokenizer.token_strings(range(tokenizer.vocabulary_size))
+        names[self.translator.model.pad_token_id] = ""
+        return tf.gather(tf.constant(names), token_ids)
+
+
+class _Status:
+    """What was not as asked, for each row: "ok", or names joined by commas."""
+
+    def __init__(self):
+        self._notes = []
+
+    def note(self, name, rows):
+        """Writes `name` down for the rows, boolean (B,), that it is true of."""
+        self._notes.append(tf.where(rows, f",{name}", ""))
+
+    def clamped(self, name, values, least, most):
+        """`values` (B,) brought into their range; NaN becomes the least."""
+        is_number = values == values
+        clamped = tf.clip_by_value(tf.where(is_number, values, tf.cast(least, values.dtype)), least, most)
+        self.note(f"{name}_clamped", clamped != values)
+        return clamped
+
+    def text(self):
+        notes = tf.strings.join(self._notes)
+        return tf.where(notes == "", "ok", tf.strings.regex_replace(notes, "^,", ""))
+
+
+def _vector(name, dtype):
+    return tf.TensorSpec([None], dtype, name=name)
+
+
+def _or_default(values, default):
+    """0 stands for the default."""
+    return tf.where(values == 0, default, values)
+
+
+def _is_repaired(texts):
+    return texts != tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8")
