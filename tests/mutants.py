@@ -56,6 +56,7 @@ MODEL, SEARCH = "models/test_seq2seq_transformer.py::", "generation/test_beam_se
 BLOCKS, RULES = "ops/test_memory_efficient_attention.py::", "ops/test_mask_rule.py::"
 VARIANTS, RING = "layers/test_attention_variants.py::", "ops/test_ring.py::"
 OTHERS = "layers/test_differential_and_talking_heads.py::"
+OPTIONS = "generation/test_options.py::"
 LOSSES, BATCHING = "training/test_losses.py::", "data/test_batching.py::"
 
 MUTANTS = [
@@ -141,6 +142,51 @@ MUTANTS = [
         (LAYERS + "test_layer[attention_self]",),
     ),
     # The formula
+    # Options of decoding
+    Mutant(
+        "exact_stopping_looks_at_the_length_now",
+        "generation/beam_search.py",
+        "self._score(best_live, length, covered), self._score(best_live, index + 1, covered)",
+        "self._score(best_live, index + 1, covered), self._score(best_live, index + 1, covered)",
+        (OPTIONS + "test_exact_stopping_loses_no_better_hypothesis[1.0]",),
+    ),
+    Mutant(
+        "the_worst_of_all_beams_in_a_row_of_fewer",
+        "generation/beam_search.py",
+        "last = ops.clip(self.options.num_beams, 1, self.num_beams) - 1",
+        "last = 0 * self.options.num_beams + self.num_beams - 1",
+        (OPTIONS + "test_a_row_of_fewer_beams_equals_a_search_with_as_many",),
+    ),
+    Mutant(
+        "ngrams_look_past_the_latest_token",
+        "generation/processors.py",
+        "first + n - 1 < stop",
+        "first + n - 1 <= stop",
+        (OPTIONS + "test_processors_of_the_history[no_repeat_ngram_size-0]",),
+    ),
+    Mutant(
+        "min_length_without_its_end",
+        "generation/processors.py",
+        "ops.expand_dims(length < min_length, -1)",
+        "ops.expand_dims(length <= min_length, -1)",
+        (OPTIONS + "test_min_length_counts_the_end",),
+    ),
+    Mutant(
+        "top_p_keeps_one_token_too_many",
+        "generation/processors.py",
+        "before = ops.cumsum(shares, axis=-1) - shares",
+        "before = ops.cumsum(shares, axis=-1) - 2 * shares",
+        ("generation/test_sampling.py::test_a_processor_equals_numpy[top_p]",),
+    ),
+    Mutant(
+        "prompts_read_their_padding",
+        "models/decoder_transformer.py",
+        "cache, is_token = self.empty_cache(batch_size, length - 1), positions[:, :-1] >= 0",
+        "cache, is_token = self.empty_cache(batch_size, length - 1), positions[:, :-1] >= -99",
+        (
+            "models/test_decoder_transformer.py::test_the_side_of_the_pads_and_batch_mates_change_nothing[learned-graph]",
+        ),
+    ),
     Mutant(
         "gradient_of_softmax_without_its_row_term",
         "ops/attention.py",
@@ -408,7 +454,7 @@ MUTANTS = [
     ),
     Mutant(
         "config_key_of_the_model_dropped",
-        "models/seq2seq_transformer.py",
+        "models/transformer.py",
         '            "normalize_first": self.normalize_first,\n            "normalization": self.normalization,\n'
         '            "layer_norm_epsilon"',
         '            "normalization": self.normalization,\n            "layer_norm_epsilon"',
@@ -432,16 +478,16 @@ MUTANTS = [
     Mutant(
         "slots_taken_for_positions",
         "models/seq2seq_transformer.py",
-        'positions=ops.zeros((num_beams,), dtype="int32") + index,',
-        'positions=ops.zeros((num_beams,), dtype="int32") + index * num_beams,',
+        'positions=ops.zeros((width,), dtype="int32") + index,',
+        'positions=ops.zeros((width,), dtype="int32") + index * width,',
         ("models/test_seq2seq_generate.py::test_generate_is_the_search_written_out[pre_norm-3-1.0]",),
     ),
     # Beam search
     Mutant(
         "finished_beams_extended",
         "generation/beam_search.py",
-        "_top_k(ops.where(ends, _IMPOSSIBLE, log_probs), self.num_beams)",
-        "_top_k(log_probs, self.num_beams)",
+        "_top_k(ops.where(ends, IMPOSSIBLE, candidates.log_probs), self.num_beams)",
+        "_top_k(candidates.log_probs, self.num_beams)",
         (SEARCH + "test_a_finished_hypothesis_keeps_its_score_beside_a_longer_batch_mate",),
     ),
     Mutant(
@@ -454,15 +500,15 @@ MUTANTS = [
     Mutant(
         "length_penalty_ignored",
         "generation/beam_search.py",
-        'score = log_probs / ops.cast(length, "float32") ** self.length_penalty',
+        "score = log_probs / length ** _column(self.length_penalty)",
         "score = log_probs",
         (SEARCH + "test_length_penalty_decides_between_short_and_long",),
     ),
     Mutant(
         "end_not_counted",
         "generation/beam_search.py",
-        "self._score(log_probs, index + 1), _IMPOSSIBLE)",
-        "self._score(log_probs, ops.maximum(index, 1)), _IMPOSSIBLE)",
+        "self._score(candidates.log_probs, index + 1, candidates.coverage)",
+        "self._score(candidates.log_probs, ops.maximum(index, 1), candidates.coverage)",
         (SEARCH + "test_n_best_lists_are_sorted_distinct_clean_and_rescored",),
     ),
     Mutant(
@@ -478,14 +524,14 @@ MUTANTS = [
     Mutant(
         "ancestors_do_not_follow_their_beams",
         "generation/beam_search.py",
-        "ancestors=self._gather(beams.ancestors, ops.take_along_axis(parents, live, axis=-1)),",
+        "ancestors=self._gather(beams.ancestors, parents),",
         "ancestors=beams.ancestors,",
         (SEARCH + "test_random_tables_token_for_token[3-1.0]",),
     ),
     Mutant(
         "all_beams_start_alive",
         "generation/beam_search.py",
-        "ops.where(ops.arange(beams) == 0, 0.0, _IMPOSSIBLE)",
+        "ops.where(ops.arange(beams) == 0, 0.0, IMPOSSIBLE)",
         "ops.zeros((beams,))",
         (SEARCH + "test_n_best_lists_are_sorted_distinct_clean_and_rescored",),
     ),
@@ -558,22 +604,22 @@ MUTANTS = [
     # Text
     Mutant(
         "truncated_one_token_too_late",
-        "tasks/translator.py",
-        "self.source_tokenizer.tokenize(texts)[:, : self.model.max_sequence_length - 1]",
-        "self.source_tokenizer.tokenize(texts)[:, : self.model.max_sequence_length]",
+        "tasks/token_ids.py",
+        "token_ids = whole[:, : max_sequence_length - 1]",
+        "token_ids = whole[:, :max_sequence_length]",
         ("tasks/test_translator.py::test_a_text_that_was_cut_still_ends_with_end",),
     ),
     Mutant(
         "truncated_without_end",
-        "tasks/translator.py",
-        "return tf.concat([token_ids, end], axis=1)",
-        "return tf.concat([token_ids, end], axis=1)[:, : self.model.max_sequence_length - 1]",
+        "tasks/token_ids.py",
+        "return tf.concat([token_ids, end], axis=1),",
+        "return tf.concat([token_ids, end], axis=1)[:, : max_sequence_length - 1],",
         ("tasks/test_translator.py::test_a_text_that_was_cut_still_ends_with_end",),
     ),
     Mutant(
         "pads_are_decoded_as_words",
         "generation/beam_search.py",
-        "logits = ops.where(self._is_pad(logits), _IMPOSSIBLE, logits)",
+        "logits = ops.where(self._is_pad(logits), IMPOSSIBLE, logits)",
         "logits = ops.where(self._is_pad(logits), logits, logits)",
         (SEARCH + "test_a_pad_is_never_a_word",),
     ),

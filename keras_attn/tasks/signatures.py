@@ -10,6 +10,7 @@ import collections
 import tensorflow as tf
 
 from keras_attn.generation import DecodingOptions
+from keras_attn.tasks.token_ids import to_texts, with_end
 
 # What a request may give at most; XLA and the server's batches want shapes that do not depend on it.
 NUM_STOP_TOKENS = 8
@@ -75,7 +76,11 @@ class Signatures:
         """The best translation of each text, by the translator's own options: no processor is in this graph."""
         source = self._source(inputs, _Status())
         hypotheses = self._search(source.token_ids, num_return_sequences=1)
-        return {"outputs": tf.where(source.has_text, self._texts(hypotheses)[:, 0], "")}
+        return {
+            "outputs": tf.where(
+                source.has_text, to_texts(self.target_tokenizer, hypotheses.token_ids)[:, 0], ""
+            )
+        }
 
     def translate_n_best(self, inputs):
         """The n best translations of each text, by the translator's own options."""
@@ -186,14 +191,10 @@ class Signatures:
 
     def _with_end(self, tokenizer, texts):
         """Ids (B, S) with END at the end, cut to `max_sequence_length`, and which rows were cut."""
-        longest = self.translator.model.max_sequence_length
-        whole = tokenizer.tokenize(texts)
-        token_ids = whole[:, : longest - 1]
-        end = tf.fill([token_ids.nrows(), 1], tf.constant(tokenizer.end_token_id, token_ids.dtype))
-        dense = tf.concat([token_ids, end], axis=1).to_tensor()
+        token_ids, is_cut = with_end(tokenizer, texts, self.translator.model.max_sequence_length)
+        dense = token_ids.to_tensor()
         # An empty batch has no widest row, and yet a first column.
-        dense = tf.pad(dense, [[0, 0], [0, tf.maximum(1 - tf.shape(dense)[1], 0)]])
-        return dense, whole.row_lengths() > longest - 1
+        return tf.pad(dense, [[0, 0], [0, tf.maximum(1 - tf.shape(dense)[1], 0)]]), is_cut
 
     def _prefix(self, texts, status):
         """Ids (B, PREFIX_LENGTH), -1 after the end of each."""
@@ -212,12 +213,6 @@ class Signatures:
             search["length_penalty"] = length_penalty
         return self.translator.generate(token_ids, {**search, "options": options})
 
-    def _texts(self, hypotheses):
-        """Ids (B, n, L) -> strings (B, n)."""
-        token_ids = hypotheses.token_ids
-        flat = tf.reshape(token_ids, [-1, token_ids.shape[-1]])
-        return tf.reshape(self.target_tokenizer.detokenize(flat), tf.shape(token_ids)[:2])
-
     def _answers(self, hypotheses, source, status, stop_token_ids=None):
         """An empty text has one answer, "", whatever the search made of its END."""
         token_ids, scores = hypotheses
@@ -229,7 +224,7 @@ class Signatures:
         status.note("unfinished", source.has_text & ~tf.reduce_any(ends, axis=-1))
         only_answer = tf.where(tf.range(tf.shape(scores)[1]) == 0, 0.0, NO_SCORE)
         return {
-            "outputs": tf.where(has_text, self._texts(hypotheses), ""),
+            "outputs": tf.where(has_text, to_texts(self.target_tokenizer, hypotheses.token_ids), ""),
             "scores": tf.where(has_text, tf.maximum(scores, NO_SCORE), only_answer),
             "status": status.text(),
         }

@@ -11,6 +11,7 @@ from keras_attn.export import export_saved_model
 from keras_attn.generation import DecodingOptions
 from keras_attn.models import Seq2SeqTransformer, load_weights, save_weights
 from keras_attn.tasks.signatures import Signatures
+from keras_attn.tasks.token_ids import to_texts, with_end
 from keras_attn.text import as_utf8, load_tokenizer
 
 _CONFIG_FILE = "translator.json"
@@ -250,11 +251,7 @@ class Translator:
 
     def _source_token_ids(self, texts):
         """Strings (B,) -> ragged ids (B, None): truncated to `max_sequence_length` with END at the end."""
-        token_ids = self.source_tokenizer.tokenize(texts)[:, : self.model.max_sequence_length - 1]
-        end = tf.fill(
-            [token_ids.nrows(), 1], tf.constant(self.source_tokenizer.end_token_id, token_ids.dtype)
-        )
-        return tf.concat([token_ids, end], axis=1)
+        return with_end(self.source_tokenizer, texts, self.model.max_sequence_length)[0]
 
     def _with_prefix(self, options, target_prefix, num_texts):
         options = DecodingOptions() if options is None else options
@@ -278,11 +275,6 @@ class Translator:
             **options,
         )
 
-    def _detokenize(self, token_ids):
-        """Ids (B, n, L) -> strings (B, n)."""
-        flat = tf.reshape(token_ids, [-1, token_ids.shape[-1]])
-        return tf.reshape(self.target_tokenizer.detokenize(flat), tf.shape(token_ids)[:2])
-
     def _translate_batch(self, source_ids, options, search, return_attention_scores):
         """Lists of source ids, and a dict of arrays with the options of each -> an `_Answer` for each."""
         padded = _padded(source_ids, to_buckets=self.jit_compile)
@@ -292,7 +284,7 @@ class Translator:
         }
         token_ids, scores = self._compiled_generate(search, options)(padded, options)
         token_ids, scores = token_ids[: len(source_ids)], scores[: len(source_ids)].numpy()
-        texts = self._detokenize(token_ids).numpy()
+        texts = to_texts(self.target_tokenizer, token_ids).numpy()
         maps = [None] * len(source_ids)
         if return_attention_scores:
             maps = self._attention_maps(source_ids, self._trimmed(token_ids[:, 0]))

@@ -1,0 +1,15 @@
+import tensorflow as tf
+
+
+def with_end(tokenizer, texts, max_sequence_length):
+    """Strings (B,) -> ragged ids (B, None), cut to `max_sequence_length` with END at the end; and which were cut."""
+    whole = tokenizer.tokenize(texts)
+    token_ids = whole[:, : max_sequence_length - 1]
+    end = tf.fill([token_ids.nrows(), 1], tf.constant(tokenizer.end_token_id, token_ids.dtype))
+    return tf.concat([token_ids, end], axis=1), whole.row_lengths() > max_sequence_length - 1
+
+
+def to_texts(tokenizer, token_ids):
+    """Ids (B, n, L) -> strings (B, n)."""
+    flat = tf.reshape(token_ids, [-1, token_ids.shape[-1]])
+    return tf.reshape(tokenizer.detokenize(flat), tf.shape(token_ids)[:2])
