@@ -148,14 +148,16 @@ class _BeamSearch:
         rows, beams, length = self.batch_size, self.num_beams, self.max_length
         # All beams start alike: only the first may be continued, or the row would hold copies of one hypothesis.
         first = ops.where(ops.arange(beams) == 0, 0.0, IMPOSSIBLE)
-        coverage = ops.zeros((rows, 0), "float32") if coverage is None else ops.cast(coverage, "float32")
+        if coverage is not None:
+            coverage = ops.repeat(ops.expand_dims(ops.cast(coverage, "float32"), 1), beams, axis=1)
         return _State(
             _Beams(
                 token_ids=self.place.first_token_ids,
                 log_probs=ops.zeros((rows, beams), dtype="float32") + first,
                 sequences=ops.full((rows, beams, length), self.pad_token_id, dtype="int32"),
                 ancestors=ops.zeros((rows, beams, length), dtype="int32"),
-                coverage=ops.repeat(ops.expand_dims(coverage, 1), beams, axis=1),
+                # Nothing rather than a tensor of size 0, which XLA would not take for a constant of the loop.
+                coverage=() if coverage is None else coverage,
             ),
             _Finished(
                 sequences=ops.full((rows, beams, length), self.pad_token_id, dtype="int32"),
@@ -264,14 +266,15 @@ class _BeamSearch:
         return _Finished(sequences, self._of_beams(scores))
 
     def _is_done(self, beams, finished, done, index):
-        best_live, coverage = beams.log_probs[:, :1], beams.coverage[:, :1]
+        best_live = beams.log_probs[:, :1]
+        coverage = keras.tree.map_structure(lambda x: x[:, :1], beams.coverage)
         best_score = self._score(best_live, index + 1, coverage)
         if self.options.exact_stopping is not None:
             # The log-probability can only fall, the length only grow, and what is not covered still be.
             length = self.max_length
             if self.options.max_length is not None:
                 length = ops.minimum(length, ops.expand_dims(self.options.max_length, -1))
-            covered = ops.ones_like(coverage)
+            covered = keras.tree.map_structure(ops.ones_like, coverage)
             bound = ops.maximum(
                 self._score(best_live, length, covered), self._score(best_live, index + 1, covered)
             )
@@ -323,8 +326,10 @@ class _BeamSearch:
         return ops.where(ops.arange(self.max_length) == index, ops.expand_dims(values, -1), sequences)
 
     def _gather(self, x, beams):
-        """Rows `beams` (B, m) along axis 1 of `x` (B, n, L)."""
-        if x.shape[-1] == 0 or (x.shape[1] == 1 and beams.shape[1] == 1):
+        """Rows `beams` (B, m) along axis 1 of `x` (B, n, L), if there is one."""
+        if isinstance(x, tuple):
+            return x
+        if x.shape[1] == 1 and beams.shape[1] == 1:
             return x
         first = ops.expand_dims(ops.arange(self.batch_size, dtype="int32") * x.shape[1], -1)
         flat = ops.reshape(x, (self.batch_size * x.shape[1], ops.shape(x)[2]))

@@ -13,7 +13,7 @@ from keras_attn.layers import DecoderBlock, EncoderBlock, MultiHeadAttention
 B, T, S, D = 6, 5, 7, 12
 MODES = {
     "tensorflow": (
-        {"run_eagerly": True},
+        pytest.param({"run_eagerly": True}, marks=pytest.mark.slow),
         {"jit_compile": False},
         pytest.param({"jit_compile": True}, marks=pytest.mark.slow),
     ),

@@ -127,7 +127,10 @@ def test_generate_is_the_search_written_out(variant, num_beams):
         np.testing.assert_allclose(row_scores, expected_scores, atol=1e-5)
 
 
-@pytest.mark.parametrize("compiler", compilers())
+@pytest.mark.parametrize(
+    "compiler",
+    [pytest.param(name, marks=() if name == quickest() else pytest.mark.slow) for name in compilers()],
+)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_side_of_the_pads_and_batch_mates_change_nothing(variant, compiler):
     model, ids = make_model(variant), prompts()

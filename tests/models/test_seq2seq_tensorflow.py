@@ -86,6 +86,17 @@ def test_generate_is_the_same_in_every_compiler(num_beams):
     np.testing.assert_allclose(scores, expected_scores, atol=1e-5)
 
 
+@pytest.mark.parametrize("num_beams", [1, 2])
+def test_xla_takes_a_cache_that_grows_twice(num_beams):
+    """A loop for each segment: what a loop carries and never changes, XLA takes for a constant, in the first alone."""
+    model = make_model(num_encoder_layers=1, num_decoder_layers=1, max_sequence_length=70)
+    ids = BATCHES[0]["encoder_token_ids"]
+    decode = tf.function(
+        lambda ids: model.generate(ids, START, END, num_beams=num_beams, max_length=70), jit_compile=True
+    )
+    np.testing.assert_array_equal(decode(ids), generate(model, ids, num_beams=num_beams, max_length=70))
+
+
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_ids_outside_the_vocabulary_are_clamped_in_a_graph(jit_compile):
     model = make_model("two_vocabularies")
