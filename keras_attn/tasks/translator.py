@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras_attn.export import export_saved_model
 from keras_attn.generation import DecodingOptions
 from keras_attn.models import Seq2SeqTransformer, load_weights, save_weights
+from keras_attn.tasks.alignment import word_alignment
 from keras_attn.tasks.signatures import Signatures
 from keras_attn.tasks.token_ids import to_texts, with_end
 from keras_attn.text import as_utf8, load_tokenizer
@@ -158,6 +159,51 @@ class Translator:
             for row, ids, log_prob in zip(rows, batch, log_probs):
                 scores[row] = float(log_prob) / len(ids) ** length_penalty
         return scores[0] if single else scores
+
+    def align(self, sources, targets=None, batch_size=64):
+        """Which words of a text and of its translation belong together, by where the decoder looked.
+
+        Each target token is linked to the source token that it looked at most, by the mean over the heads of the last
+        layer but one.
+
+        Args:
+            sources: String, or list of strings.
+            targets: String, or list of as many. Defaults to the translations.
+            batch_size: Integer.
+
+        Returns:
+            A `WordAlignment` for each source: words with their places in the texts, and pairs of them.
+
+        Raises:
+            ValueError: if the lists differ in length, or a target has more than `max_sequence_length` tokens.
+
+        Example:
+
+        ```python
+        translator = keras_attn.Translator.load("runs/dates/translator")
+        alignment = translator.align("4th of July 2016", "2016-07-04")
+        ```
+
+        Reference: [Garg et al., 2019](https://arxiv.org/abs/1909.02074), section 4.1.
+        """
+        single = isinstance(sources, str | bytes)
+        sources = [text.decode() for text in as_utf8(sources)]
+        targets = self(sources) if targets is None else [text.decode() for text in as_utf8(targets)]
+        (source_ids, source_spans), (target_ids, target_spans) = (
+            _with_spans(tokenizer, texts)
+            for tokenizer, texts in ((self.source_tokenizer, sources), (self.target_tokenizer, targets))
+        )
+        source_ids = [[*ids[:-1][: self.model.max_sequence_length - 1], ids[-1]] for ids in source_ids]
+        self._check_targets(source_ids, target_ids)
+        alignments = [None] * len(sources)
+        for rows in _batches_by_length(target_ids, batch_size):
+            batch = ([ids[row] for row in rows] for ids in (source_ids, target_ids))
+            looked_at = self._graph("alignment", self.alignment)(*map(_padded, batch)).numpy()
+            for row, places in zip(rows, looked_at):
+                alignments[row] = word_alignment(
+                    sources[row], targets[row], source_spans[row], target_spans[row], places.tolist()
+                )
+        return alignments[0] if single else alignments
 
     def save(self, folder):
         """Writes the model, the tokenizers and the options to `folder`, replacing an older translator there.
@@ -423,6 +469,13 @@ _Answer = collections.namedtuple("_Answer", ["texts", "scores", "attention_map"]
 
 def _empty_map(model):
     return AttentionMap([], [], np.zeros((model.num_decoder_layers, model.num_heads, 0, 0), "float32"))
+
+
+def _with_spans(tokenizer, texts):
+    """Lists of ids with END for each text, and lists of the bytes that the others stand for."""
+    ids, starts, stops = (x.to_list() for x in tokenizer.tokenize_with_offsets(texts))
+    spans = [list(zip(*row)) for row in zip(starts, stops)]
+    return [[*row, tokenizer.end_token_id] for row in ids], spans
 
 
 def _check_vocabulary(side, tokenizer, vocabulary_size):

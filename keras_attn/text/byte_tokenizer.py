@@ -47,6 +47,12 @@ class ByteTokenizer(Tokenizer):
         lengths = tf.cast(tf.strings.length(texts, unit="BYTE"), tf.int64)
         return tf.RaggedTensor.from_row_lengths(tf.cast(values, tf.int32) + _NUM_SPECIAL_IDS, lengths)
 
+    def _texts_to_ids_with_offsets(self, texts):
+        token_ids = self._texts_to_ids(texts)
+        starts = tf.ragged.range(tf.cast(token_ids.row_lengths(), tf.int32))
+        starts = token_ids.with_values(starts.values)
+        return token_ids, starts, starts + 1
+
     def _ids_to_texts(self, token_ids):
         strings = tf.constant([bytes([value]) for value in range(_NUM_BYTES)])
         characters = tf.gather(strings, token_ids.values - _NUM_SPECIAL_IDS)

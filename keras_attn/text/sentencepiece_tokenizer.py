@@ -156,6 +156,9 @@ class SentencePieceTokenizer(Tokenizer):
     def _texts_to_ids(self, texts):
         return self._graph_tokenizer.tokenize(texts)
 
+    def _texts_to_ids_with_offsets(self, texts):
+        return tuple(tf.cast(x, tf.int32) for x in self._graph_tokenizer.tokenize_with_offsets(texts))
+
     def _ids_to_texts(self, token_ids):
         return self._graph_tokenizer.detokenize(token_ids)
 

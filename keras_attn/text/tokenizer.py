@@ -102,6 +102,22 @@ class Tokenizer(tf.Module):
         """
         return self._texts_to_ids(_repair_utf8(_as_string_vector(texts)))
 
+    def tokenize_with_offsets(self, texts):
+        """Turns a batch of strings into token ids, and tells which bytes of the text each of them stands for.
+
+        Args:
+            texts: As in `tokenize`.
+
+        Returns:
+            Three `tf.RaggedTensor`s of shape `(B, None)`: the int32 ids that `tokenize` gives, and for each the first
+            byte and the byte after the last, int32, of the text once invalid UTF-8 is repaired. A token that stands
+            for no byte of its own, the first of several of one character for example, has an empty span.
+
+        Raises:
+            ValueError: If `texts` is a tensor of another dtype or rank.
+        """
+        return self._texts_to_ids_with_offsets(_repair_utf8(_as_string_vector(texts)))
+
     def detokenize(self, token_ids):
         """Turns a batch of token ids into strings.
 
@@ -196,6 +212,10 @@ class Tokenizer(tf.Module):
     def _texts_to_ids(self, texts):
         """Maps valid UTF-8 of shape (B,) to ragged int32 ids of shape (B, None)."""
         raise NotImplementedError(f"{type(self).__name__} must implement `_texts_to_ids`.")
+
+    def _texts_to_ids_with_offsets(self, texts):
+        """As `_texts_to_ids`, and the first byte and the byte after the last of each token, ragged int32."""
+        raise NotImplementedError(f"{type(self).__name__} must implement `_texts_to_ids_with_offsets`.")
 
     def _ids_to_texts(self, token_ids):
         """Maps ragged int32 ids of shape (B, None), none of them special, to strings of shape (B,)."""
