@@ -1,23 +1,26 @@
-"""The command line, `keras-attn train | evaluate | translate | export`: arguments and calls, no logic."""
+"""The command line, `keras-attn train | evaluate | translate | export | verify`: arguments and calls, no logic."""
 
 import argparse
 import sys
 
+FOUND_SOMETHING = 1
 BAD_INPUT = 2
 INTERRUPTED = 130
 
 
 def main(arguments=None):
-    """Runs one command and returns its exit code: 2, with one line on stderr, for anything wrong with the input."""
+    """Runs one command and returns its exit code.
+
+    2, with one line on stderr, for anything wrong with the input; 1 where `verify` finds something.
+    """
     options = make_parser().parse_args(arguments)
     try:
-        options.run(options)
+        return options.run(options) or 0
     except (ValueError, OSError, ImportError) as error:
         print(f"keras-attn: error: {' '.join(str(error).split())}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
         return INTERRUPTED
-    return 0
 
 
 def make_parser():
@@ -30,6 +33,7 @@ def make_parser():
     _add_evaluate(commands)
     _add_translate(commands)
     _add_export(commands)
+    _add_verify(commands)
     return parser
 
 
@@ -89,6 +93,15 @@ def _add_export(commands):
     )
     command.add_argument("saved_model", metavar="SAVED_MODEL", help="for example saved_models/dates")
     command.set_defaults(run=_export)
+
+
+def _add_verify(commands):
+    command = commands.add_parser("verify", help="look whether TF Serving would answer with an export")
+    command.add_argument("version", metavar="VERSION_FOLDER", help="for example saved_models/dates/1")
+    command.add_argument(
+        "--translator", metavar="FOLDER", help="the saved translator that the export must agree with"
+    )
+    command.set_defaults(run=_verify)
 
 
 def _add_data(command, required):
@@ -164,6 +177,19 @@ def _export(options):
     from keras_attn import Translator
 
     print(Translator.load(options.translator).export(options.saved_model))
+
+
+def _verify(options):
+    from keras_attn import Translator
+    from keras_attn.export import verify_saved_model
+
+    translator = Translator.load(options.translator) if options.translator else None
+    checks = verify_saved_model(options.version, expected=translator)
+    for check in checks:
+        print(f"{'FAILED' if check.problems else 'ok':7} {check.name}")
+        for problem in check.problems:
+            print(f"        {problem}")
+    return FOUND_SOMETHING if any(check.problems for check in checks) else 0
 
 
 if __name__ == "__main__":

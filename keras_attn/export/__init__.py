@@ -2,5 +2,6 @@
 
 from keras_attn.export.saved_model import export_saved_model, string_vector
 from keras_attn.export.saved_model_runner import run_saved_model
+from keras_attn.export.verification import Check, verify_saved_model
 
-__all__ = ["export_saved_model", "run_saved_model", "string_vector"]
+__all__ = ["Check", "export_saved_model", "run_saved_model", "string_vector", "verify_saved_model"]

@@ -1,0 +1,192 @@
+"""`keras-attn verify` passes what a server would serve, and names what is wrong with the rest."""
+
+import shutil
+
+import keras
+import pytest
+import tensorflow as tf
+from helpers_translators import byte_translator
+from tensorflow.core.protobuf import saved_model_pb2
+
+from keras_attn import cli
+from keras_attn.export import export_saved_model, string_vector, verify_saved_model
+from keras_attn.export.verification import served_ops
+
+
+def lengths(inputs):
+    return {"outputs": tf.strings.length(inputs)}
+
+
+def exported(folder, function=lengths, specs=(), **options):
+    return export_saved_model(
+        folder, {"serving_default": (function, [string_vector("inputs"), *specs])}, **options
+    )
+
+
+def problems(version_folder, **options):
+    return {
+        check.name: check.problems
+        for check in verify_saved_model(version_folder, **options)
+        if check.problems
+    }
+
+
+def edited(version_folder, change):
+    """The export with its saved_model.pb changed."""
+    path = version_folder / "saved_model.pb"
+    saved_model = saved_model_pb2.SavedModel()
+    saved_model.ParseFromString(path.read_bytes())
+    change(saved_model.meta_graphs[0])
+    path.write_bytes(saved_model.SerializeToString())
+    return version_folder
+
+
+@pytest.fixture(scope="module")
+def translator():
+    return byte_translator(max_length=5, num_beams=2)
+
+
+@pytest.fixture(scope="module")
+def translators_export(translator, tmp_path_factory):
+    return translator.export(tmp_path_factory.mktemp("models") / "bytes")
+
+
+def test_what_a_translator_exports_passes(translator, translators_export, tmp_path, capsys):
+    translator.save(tmp_path / "translator")
+    arguments = ["verify", str(translators_export), "--translator", str(tmp_path / "translator")]
+    assert cli.main(arguments) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.startswith("ok ") for line in lines)
+    assert {line.split(maxsplit=1)[1] for line in lines} == {
+        "files",
+        "signatures",
+        "ops",
+        "answers",
+        *(f"run of {name}" for name in ("serving_default", "translate_n_best", "translate")),
+        *(f"run of {name}" for name in ("sample", "score", "encode")),
+    }
+
+
+def test_another_translator_is_found_out(translators_export):
+    found = problems(translators_export, expected=lambda texts: ["other"] * len(texts))
+    assert list(found) == ["answers"]
+    assert "'other' in Python" in found["answers"][0]
+
+
+def test_a_py_function(tmp_path, capsys):
+    def in_python(inputs):
+        outputs = tf.py_function(lambda x: x, [inputs], tf.string)
+        return {"outputs": tf.ensure_shape(outputs, [None])}
+
+    folder = exported(tmp_path / "it", in_python)
+    assert cli.main(["verify", str(folder)]) == 1
+    printed = capsys.readouterr().out
+    assert "Not linked into a stock server: EagerPyFunc" in printed
+    assert "FAILED  run of serving_default" in printed
+
+
+def test_an_op_that_no_server_links(tmp_path):
+    def change(meta_graph):
+        for function in meta_graph.graph_def.library.function:
+            for node in function.node_def:
+                node.op = "Addons>GatherTree" if node.op == "StringLength" else node.op
+
+    found = problems(edited(exported(tmp_path / "it"), change))
+    assert "Not linked into a stock server: Addons>GatherTree" in found["ops"][0]
+    assert "Addons>GatherTree" in found["loading"][0]
+
+
+def test_an_xla_op_on_the_default_path(tmp_path):
+    def with_slice_update(inputs):
+        cache = tf.zeros([3, tf.shape(inputs)[0]])
+        cache = keras.ops.slice_update(cache, [1, 0], tf.ones([1, tf.shape(inputs)[0]]))
+        return {"outputs": cache[1]}
+
+    found = problems(exported(tmp_path / "it", with_slice_update))
+    assert "Not linked into a stock server: XlaDynamicUpdateSlice" in found["ops"][0]
+    assert "run of serving_default" in found
+
+
+def test_a_default_that_only_xla_can_run(tmp_path):
+    double = tf.function(lambda x: x * 2.0, jit_compile=True)
+
+    def compiled(inputs):
+        return {"outputs": double(tf.cast(tf.strings.length(inputs), tf.float32))}
+
+    found = problems(exported(tmp_path / "it", compiled))
+    assert any("is compiled with XLA" in problem for problem in found["ops"])
+    assert "run of serving_default" in found
+
+
+def test_a_missing_vocabulary(tmp_path):
+    (tmp_path / "words.txt").write_text("one\ntwo\n")
+    initializer = tf.lookup.TextFileInitializer(
+        str(tmp_path / "words.txt"), tf.string, tf.lookup.TextFileIndex.WHOLE_LINE, tf.int64, -1
+    )
+    module = tf.Module()
+    module.table = tf.lookup.StaticHashTable(initializer, -1)
+    folder = exported(
+        tmp_path / "it", lambda inputs: {"outputs": module.table.lookup(inputs)}, resources=[module]
+    )
+    assert problems(folder) == {}
+    (asset,) = (folder / "assets").iterdir()
+    asset.unlink()
+    (problem,) = problems(folder)["loading"]
+    assert "words.txt" in problem
+
+
+def test_a_frozen_length(tmp_path):
+    def frozen(inputs):
+        token_ids = tf.strings.unicode_decode(inputs, "UTF-8").to_tensor()
+        return {"outputs": tf.reduce_sum(tf.ensure_shape(token_ids, [None, 16]), axis=1)}
+
+    (problem, *_) = problems(exported(tmp_path / "it", frozen))["run of serving_default"]
+    assert "16" in problem
+
+
+def test_a_batch_of_one_size(tmp_path):
+    def one(inputs):
+        return {"outputs": tf.strings.length(tf.reshape(inputs, [1]))}
+
+    found = problems(exported(tmp_path / "it", one))
+    assert (
+        "The first axis of output `outputs` of `serving_default` must be the batch" in found["signatures"][0]
+    )
+    assert "run of serving_default" in found
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "gone"])
+def test_a_corrupt_variable_file(translators_export, tmp_path, damage):
+    folder = shutil.copytree(translators_export, tmp_path / "1")
+    (data,) = (folder / "variables").glob("variables.data-*")
+    content = bytearray(data.read_bytes())
+    if damage == "gone":
+        data.unlink()
+    elif damage == "cut":
+        data.write_bytes(content[: len(content) // 2])
+    else:
+        content[len(content) // 3] ^= 0xFF
+        data.write_bytes(content)
+    found = problems(folder)
+    assert list(found) == (["files"] if damage == "gone" else ["loading"])
+
+
+def test_several_default_outputs_and_no_default(tmp_path):
+    two = exported(tmp_path / "two", lambda inputs: {"outputs": inputs, "more": inputs})
+    assert "REST answers a list of objects: ['more', 'outputs']" in problems(two)["signatures"][0]
+    other = export_saved_model(tmp_path / "other", {"other": (lengths, [string_vector("inputs")])})
+    assert "There is no signature `serving_default`. Found: ['other']." in problems(other)["signatures"]
+
+
+def test_folders_that_are_none(tmp_path, capsys):
+    assert cli.main(["verify", str(tmp_path / "nothing")]) == 1
+    assert "holds no saved_model.pb" in capsys.readouterr().out
+    folder = exported(tmp_path / "it")
+    (folder / "saved_model.pb").write_bytes(b"\xff" * 99)
+    assert "saved_model.pb is damaged" in problems(folder)["files"][0]
+
+
+def test_the_list_of_ops_knows_the_text_ops_and_no_python():
+    ops = served_ops()
+    assert {"SentencepieceTokenizeOp", "MatMul", "While", "StatefulPartitionedCall"} <= ops
+    assert not {"PyFunc", "EagerPyFunc", "XlaDynamicUpdateSlice"} & ops
