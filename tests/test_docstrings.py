@@ -17,7 +17,7 @@ from keras_attn.text import ByteTokenizer
 # In these rooms every public name is shown in an example, except records, which the functions return.
 COMPLETE_ROOMS = ("data", "layers", "models", "plots", "tasks", "text", "training")
 ROOMS = (*COMPLETE_ROOMS, "export", "generation", "ops", "runs")
-RECORDS = {"AttentionMap", "CorpusScore", "Seq2SeqCache", "TranslationBatches"}
+RECORDS = {"Word", "WordAlignment", "AttentionMap", "CorpusScore", "Seq2SeqCache", "TranslationBatches"}
 
 
 def public_objects(room):
