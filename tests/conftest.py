@@ -1,6 +1,5 @@
 """What every test relies on: a seed, and backend and peers named in the report."""
 
-import gc
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -17,13 +16,6 @@ def pytest_report_header(config):
 @pytest.fixture(autouse=True)
 def _seed():
     keras.utils.set_random_seed(1)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _settled():
-    """What the modules before have left, whole graphs, is not looked through again with every collection."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.fixture

@@ -156,7 +156,8 @@ class _BeamSearch:
                 log_probs=ops.zeros((rows, beams), dtype="float32") + first,
                 sequences=ops.full((rows, beams, length), self.pad_token_id, dtype="int32"),
                 ancestors=ops.zeros((rows, beams, length), dtype="int32"),
-                # Nothing rather than a tensor of size 0, which XLA would not take for a constant of the loop.
+                # Nothing rather than a tensor of size 0: what a loop carries unchanged, XLA takes for a constant, and
+                # then finds no body for the loops after the first.
                 coverage=() if coverage is None else coverage,
             ),
             _Finished(
