@@ -135,6 +135,7 @@ def test_ctrl_c_while_translating_exits_with_130(folder, monkeypatch):
     assert cli.main(["translate", folder]) == 130
 
 
+@pytest.mark.slow
 def test_a_trained_folder_goes_through_every_command(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pairs.tsv").write_text("".join(f"{a}{b}\t{b}{a}\n" for a in "abcd" for b in "efghi"))

@@ -168,7 +168,9 @@ def fit(model, batch, epochs=3):
     return model.fit(batch, target, batch_size=B, epochs=epochs, verbose=0).history["loss"]
 
 
-@pytest.mark.parametrize("mode", [None, "int8", pytest.param("int4", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "mode", [None, pytest.param("int8", marks=pytest.mark.slow), pytest.param("int4", marks=pytest.mark.slow)]
+)
 def test_only_lora_is_trained(mode):
     model, batch = make_model("untied_gated_rms_learned", dropout=0.0), make_batch()
     if mode:
@@ -225,7 +227,8 @@ def test_keras_files_hold_the_merged_model_and_ours_the_matrices(tmp_path):
 
 if keras.backend.backend() == "tensorflow":
 
-    @pytest.mark.parametrize("mode", ["int8", pytest.param("int4", marks=pytest.mark.slow)])
+    @pytest.mark.slow
+    @pytest.mark.parametrize("mode", MODES)
     def test_a_quantised_translator_is_served(mode, tmp_path):
         """Served through TensorFlow's C library, without XLA."""
         from helpers_translators import SENTENCES, byte_translator

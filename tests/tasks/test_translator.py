@@ -302,7 +302,7 @@ def test_weights_that_are_cut_are_refused(tmp_path):
 # --- options ---
 
 
-@pytest.mark.parametrize("batch_size", [2, 64])
+@pytest.mark.parametrize("batch_size", [2, pytest.param(64, marks=pytest.mark.slow)])
 def test_each_text_may_have_options_of_its_own(batch_size):
     values = {
         "num_beams": [3, 1, 2, 3, 1],
