@@ -1,5 +1,6 @@
 """Decoding over a step function: one loop, the searches that run in it, and what they can be asked to do."""
 
+from keras_attn.generation.answers import answers, checked_options
 from keras_attn.generation.beam_search import Hypotheses, beam_search
 from keras_attn.generation.decode import cache_length, decode
 from keras_attn.generation.options import DecodingOptions
@@ -10,8 +11,10 @@ __all__ = [
     "DecodingOptions",
     "Hypotheses",
     "Prompt",
+    "answers",
     "beam_search",
     "cache_length",
+    "checked_options",
     "decode",
     "sample",
 ]

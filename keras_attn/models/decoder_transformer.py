@@ -2,7 +2,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_attn.generation import DecodingOptions, Hypotheses, Prompt, beam_search, sample
+from keras_attn.generation import Prompt, answers, checked_options
 from keras_attn.layers import DecoderBlock, TokenEmbedding
 from keras_attn.layers.arguments import check_positive
 from keras_attn.models.transformer import Transformer
@@ -203,40 +203,28 @@ class DecoderTransformer(Transformer):
         Raises:
             ValueError: if an argument is out of range, or a prompt has no token.
         """
-        options = DecodingOptions() if options is None else options
-        check_positive("num_beams", num_beams)
-        check_positive("num_return_sequences", num_return_sequences, optional=True)
-        if not options.is_sampling and (num_return_sequences or 1) > num_beams:
-            raise ValueError(
-                "`num_return_sequences` must be at least 1 and at most `num_beams`. "
-                f"Received: num_return_sequences={num_return_sequences}, num_beams={num_beams}."
-            )
+        options = checked_options(options, num_beams, num_return_sequences)
         if options.coverage_penalty is not None:
             raise ValueError("`coverage_penalty` is of source tokens, which a decoder-only model has not.")
         prompt = self._prompt(prompt_token_ids)
         max_length = self._max_new_tokens(prompt.token_ids.shape[1], max_length)
         cache, is_token, positions = self._read_prompt(prompt)
-        arguments = {
-            "step": _Step(self, is_token, positions),
-            "make_cache": lambda slots: tuple(
+        return answers(
+            num_beams,
+            num_return_sequences,
+            step=_Step(self, is_token, positions),
+            make_cache=lambda slots: tuple(
                 extend_cache(of_layer, ops.shape(of_layer[0])[-2] + slots) for of_layer in cache
             ),
-            "batch_size": ops.shape(prompt.token_ids)[0],
-            "max_length": max_length,
-            "start_token_id": None,
-            "end_token_id": end_token_id,
-            "length_penalty": length_penalty,
-            "pad_token_id": self.pad_token_id,
-            "options": options,
-            "prompt": prompt,
-        }
-        if options.is_sampling:
-            hypotheses = sample(**arguments, num_samples=num_return_sequences or 1)
-        else:
-            hypotheses = beam_search(**arguments, num_beams=num_beams)
-        if num_return_sequences is None:
-            return hypotheses.token_ids[:, 0]
-        return Hypotheses(*(x[:, :num_return_sequences] for x in hypotheses))
+            batch_size=ops.shape(prompt.token_ids)[0],
+            max_length=max_length,
+            start_token_id=None,
+            end_token_id=end_token_id,
+            length_penalty=length_penalty,
+            pad_token_id=self.pad_token_id,
+            options=options,
+            prompt=prompt,
+        )
 
     def _prompt(self, token_ids):
         """`Prompt`: the tokens moved to the right end, in their order."""

@@ -3,7 +3,7 @@ import collections
 import keras
 from keras import ops
 
-from keras_attn.generation import DecodingOptions, Hypotheses, beam_search, sample
+from keras_attn.generation import answers, checked_options
 from keras_attn.layers import (
     DecoderBlock,
     EncoderBlock,
@@ -367,14 +367,7 @@ class Seq2SeqTransformer(Transformer):
             Integers (B, max_length), END included, then pads; with `num_return_sequences`, `Hypotheses` with token
             ids (B, n, max_length) and scores (B, n).
         """
-        check_positive("num_beams", num_beams)
-        options = DecodingOptions() if options is None else options
-        check_positive("num_return_sequences", num_return_sequences, optional=True)
-        if not options.is_sampling and (num_return_sequences or 1) > num_beams:
-            raise ValueError(
-                "`num_return_sequences` must be at least 1 and at most `num_beams`. "
-                f"Received: num_return_sequences={num_return_sequences}, num_beams={num_beams}."
-            )
+        options = checked_options(options, num_beams, num_return_sequences)
         max_length = self.max_sequence_length if max_length is None else max_length
         if max_length > self.max_sequence_length:
             raise ValueError(
@@ -400,28 +393,23 @@ class Seq2SeqTransformer(Transformer):
             attention = [ops.mean(of_layers[-1], axis=1) for of_layers in scores]
             return logits, cache.self_attention, *attention
 
-        arguments = {
-            "step": step,
-            "make_cache": lambda slots: tuple(
+        is_pad = ops.logical_not(fixed.encoder_padding_mask)
+        return answers(
+            num_beams,
+            num_return_sequences,
+            step=step,
+            make_cache=lambda slots: tuple(
                 block.empty_cache(batch_size, slots) for block in self.decoder_blocks
             ),
-            "batch_size": batch_size,
-            "max_length": max_length,
-            "start_token_id": start_token_id,
-            "end_token_id": end_token_id,
-            "length_penalty": length_penalty,
-            "pad_token_id": self.pad_token_id,
-            "options": options,
-        }
-        if options.is_sampling:
-            hypotheses = sample(**arguments, num_samples=num_return_sequences or 1)
-        else:
-            is_pad = ops.logical_not(fixed.encoder_padding_mask)
-            coverage = ops.cast(is_pad, "float32") if penalizes_coverage else None
-            hypotheses = beam_search(**arguments, num_beams=num_beams, coverage=coverage)
-        if num_return_sequences is None:
-            return hypotheses.token_ids[:, 0]
-        return Hypotheses(*(x[:, :num_return_sequences] for x in hypotheses))
+            batch_size=batch_size,
+            max_length=max_length,
+            start_token_id=start_token_id,
+            end_token_id=end_token_id,
+            length_penalty=length_penalty,
+            pad_token_id=self.pad_token_id,
+            options=options,
+            coverage=ops.cast(is_pad, "float32") if penalizes_coverage else None,
+        )
 
     def _embed_target(self, token_ids, positions=None, training=None):
         return self._embed(
