@@ -3,6 +3,7 @@
 from keras_attn.generation.answers import answers, checked_options
 from keras_attn.generation.beam_search import Hypotheses, beam_search
 from keras_attn.generation.decode import cache_length, decode
+from keras_attn.generation.greedy_search import greedy_search
 from keras_attn.generation.options import DecodingOptions
 from keras_attn.generation.prompt import Prompt
 from keras_attn.generation.sampling import sample
@@ -16,5 +17,6 @@ __all__ = [
     "cache_length",
     "checked_options",
     "decode",
+    "greedy_search",
     "sample",
 ]

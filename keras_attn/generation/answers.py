@@ -1,4 +1,5 @@
 from keras_attn.generation.beam_search import Hypotheses, beam_search
+from keras_attn.generation.greedy_search import greedy_search
 from keras_attn.generation.options import DecodingOptions
 from keras_attn.generation.sampling import sample
 
@@ -34,7 +35,9 @@ def checked_options(options, num_beams, num_return_sequences):
 
 
 def answers(num_beams, num_return_sequences, options, coverage=None, **arguments):
-    """What a model's `generate` returns: samples if `options` ask for them, else the best of a beam search.
+    """What a model's `generate` returns: samples if `options` ask for them, else the best of a search.
+
+    Greedy search where nobody asks for more than the tokens of one beam.
 
     Args:
         num_beams, options, coverage, **arguments: As in `beam_search`; those that are not of beams alone go to
@@ -64,6 +67,8 @@ def answers(num_beams, num_return_sequences, options, coverage=None, **arguments
     """
     if options.is_sampling:
         found = sample(**arguments, options=options, num_samples=num_return_sequences or 1)
+    elif num_beams == 1 and num_return_sequences is None:
+        return greedy_search(options=options, **{k: x for k, x in arguments.items() if k != "length_penalty"})
     else:
         found = beam_search(**arguments, options=options, num_beams=num_beams, coverage=coverage)
     if num_return_sequences is None:

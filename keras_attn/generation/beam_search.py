@@ -5,8 +5,9 @@ from keras import ops
 
 from keras_attn.generation.decode import cache_length, decode
 from keras_attn.generation.options import DecodingOptions
-from keras_attn.generation.processors import IMPOSSIBLE, is_possible
+from keras_attn.generation.processors import IMPOSSIBLE, is_possible, without_token
 from keras_attn.generation.prompt import Place
+from keras_attn.ops import at_places, top_k
 
 Hypotheses = collections.namedtuple("Hypotheses", ["token_ids", "scores"])
 Hypotheses.__doc__ = """What a search found, best first.
@@ -181,9 +182,9 @@ class _BeamSearch:
         candidates = _Beams(
             token_ids,
             log_probs,
-            self._put(self._gather(beams.sequences, parents), index, token_ids),
+            self._put(_gather(beams.sequences, parents), index, token_ids),
             parents,
-            self._gather(beams.coverage, parents),
+            _gather(beams.coverage, parents),
         )
         ends = self.options.are_ends(token_ids, self.end_token_ids)
         finished = self._finish_ended(finished, candidates, ends, done, index)
@@ -220,27 +221,24 @@ class _BeamSearch:
             normalizer = 0.0
         # A pad in the middle of an answer would read as its end; its probability stays in the normaliser, so that
         # the score is that of a forward pass.
-        logits = ops.where(self._is_pad(logits), IMPOSSIBLE, logits)
-        best, token_ids = _top_k(logits, per_beam)
+        logits = without_token(logits, self.pad_token_id)
+        best, token_ids = top_k(logits, per_beam)
         totals = ops.expand_dims(beams.log_probs, -1) + best - normalizer
         flat = (self.batch_size, self.num_beams * per_beam)
-        totals, chosen = _top_k(ops.reshape(totals, flat), min(count, flat[1]))
+        totals, chosen = top_k(ops.reshape(totals, flat), min(count, flat[1]))
         totals = ops.where(is_possible(totals), totals, IMPOSSIBLE)
-        return totals, chosen // per_beam, ops.take_along_axis(ops.reshape(token_ids, flat), chosen, axis=-1)
-
-    def _is_pad(self, logits):
-        return ops.arange(logits.shape[-1], dtype="int32") == self.pad_token_id
+        return totals, chosen // per_beam, at_places(ops.reshape(token_ids, flat), chosen)
 
     def _live(self, beams, candidates, ends):
         """The best candidates that go on, as many as the row has beams."""
-        log_probs, live = _top_k(ops.where(ends, IMPOSSIBLE, candidates.log_probs), self.num_beams)
-        parents = ops.take_along_axis(candidates.ancestors, live, axis=-1)
+        log_probs, live = top_k(ops.where(ends, IMPOSSIBLE, candidates.log_probs), self.num_beams)
+        parents = at_places(candidates.ancestors, live)
         return _Beams(
-            token_ids=ops.take_along_axis(candidates.token_ids, live, axis=-1),
+            token_ids=at_places(candidates.token_ids, live),
             log_probs=self._of_beams(log_probs),
-            sequences=self._gather(candidates.sequences, live),
-            ancestors=self._gather(beams.ancestors, parents),
-            coverage=self._gather(candidates.coverage, live),
+            sequences=_gather(candidates.sequences, live),
+            ancestors=_gather(beams.ancestors, parents),
+            coverage=_gather(candidates.coverage, live),
         )
 
     def _finish_ended(self, finished, candidates, ends, done, index):
@@ -262,8 +260,8 @@ class _BeamSearch:
         )
 
     def _merge(self, finished, sequences, scores):
-        scores, kept = _top_k(ops.concatenate([finished.scores, scores], axis=1), self.num_beams)
-        sequences = self._gather(ops.concatenate([finished.sequences, sequences], axis=1), kept)
+        scores, kept = top_k(ops.concatenate([finished.scores, scores], axis=1), self.num_beams)
+        sequences = _gather(ops.concatenate([finished.sequences, sequences], axis=1), kept)
         return _Finished(sequences, self._of_beams(scores))
 
     def _is_done(self, beams, finished, done, index):
@@ -294,7 +292,7 @@ class _BeamSearch:
         if self.options.num_beams is None:
             return finished.scores[:, -1:]
         last = ops.clip(self.options.num_beams, 1, self.num_beams) - 1
-        return ops.take_along_axis(finished.scores, ops.expand_dims(last, -1), axis=-1)
+        return at_places(finished.scores, ops.expand_dims(last, -1))
 
     def _of_beams(self, scores):
         """Scores (B, K), impossible past as many as a row has beams."""
@@ -326,27 +324,14 @@ class _BeamSearch:
         """`sequences` (B, n, L) with `values` (B, n) or (n,) at place `index`."""
         return ops.where(ops.arange(self.max_length) == index, ops.expand_dims(values, -1), sequences)
 
-    def _gather(self, x, beams):
-        """Rows `beams` (B, m) along axis 1 of `x` (B, n, L), if there is one."""
-        if isinstance(x, tuple):
-            return x
-        if x.shape[1] == 1 and beams.shape[1] == 1:
-            return x
-        first = ops.expand_dims(ops.arange(self.batch_size, dtype="int32") * x.shape[1], -1)
-        flat = ops.reshape(x, (self.batch_size * x.shape[1], ops.shape(x)[2]))
-        gathered = ops.take(flat, ops.reshape(ops.cast(beams, "int32") + first, (-1,)), axis=0)
-        return ops.reshape(gathered, (self.batch_size, beams.shape[1], ops.shape(x)[2]))
-
 
 def _column(value):
     """A number as it is, numbers (B,) as (B, 1)."""
     return value if isinstance(value, (int, float)) else ops.expand_dims(value, -1)
 
 
-def _top_k(x, k):
-    if k > 1:
-        values, indices = ops.top_k(x, k)
-        return values, ops.cast(indices, "int32")
-    indices = ops.cast(ops.argmax(x, axis=-1, keepdims=True), "int32")
-    # With `initial` an empty batch has a maximum too.
-    return ops.max(x, axis=-1, keepdims=True, initial=-float("inf")), indices
+def _gather(x, beams):
+    """Rows `beams` (B, m) along axis 1 of `x` (B, n, ...), if there is one."""
+    if isinstance(x, tuple) or x.shape[1] == beams.shape[1] == 1:
+        return x
+    return at_places(x, beams)

@@ -29,6 +29,16 @@ def is_possible(log_probs):
     return log_probs > IMPOSSIBLE / 2
 
 
+def without_token(log_probs, token_id):
+    """Makes one token impossible in every row.
+
+    As a minimum: TensorFlow is slow to select from tensors that it must broadcast, and XLA, given a sum, copies the
+    weights that the logits come from.
+    """
+    is_token = ops.arange(log_probs.shape[-1], dtype="int32") == token_id
+    return ops.minimum(log_probs, ops.where(is_token, IMPOSSIBLE, float("inf")))
+
+
 def suppress_tokens(log_probs, token_ids):
     """Makes tokens impossible: int32 (B, P), of which -1 is none."""
     vocabulary = ops.arange(log_probs.shape[-1], dtype="int32")

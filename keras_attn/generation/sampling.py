@@ -1,15 +1,10 @@
-import collections
-
 from keras import ops
 
 from keras_attn.generation.beam_search import Hypotheses
-from keras_attn.generation.decode import cache_length, decode
 from keras_attn.generation.options import DecodingOptions
-from keras_attn.generation.processors import IMPOSSIBLE
-from keras_attn.generation.prompt import Place
+from keras_attn.generation.processors import without_token
+from keras_attn.generation.walk import Walk
 from keras_attn.ops import hashed_uniform
-
-_State = collections.namedtuple("_State", ["token_ids", "log_probs", "lengths", "sequences", "done"])
 
 
 def sample(
@@ -67,85 +62,42 @@ def sample(
 
     Reference: [Holtzman et al., 2020](https://arxiv.org/abs/1904.09751), section 3.
     """
-    for name, value in (("num_samples", num_samples), ("max_length", max_length)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value}.")
     options = (DecodingOptions() if options is None else options).for_rows(batch_size)
-    place = Place(prompt, start_token_id, (batch_size, num_samples))
-    draws = _Sampling(step, max_length, end_token_id, pad_token_id, options, place)
-    state, _ = decode(
-        draws.advance,
-        lambda state: ops.all(state.done),
-        draws.start(),
-        make_cache(cache_length(max_length) * num_samples),
+    draws = _Draws(
+        step,
+        (batch_size, num_samples),
         max_length,
-        slots_per_step=num_samples,
-        first_slot=place.first_slot,
+        start_token_id,
+        end_token_id,
+        pad_token_id,
+        options,
+        prompt,
     )
-    lengths = ops.cast(state.lengths, "float32")
+    sequences, log_probs = draws.run(make_cache)
+    lengths = ops.sum(ops.cast(sequences != pad_token_id, "float32"), axis=-1)
     penalty = (
         length_penalty if isinstance(length_penalty, (int, float)) else ops.expand_dims(length_penalty, -1)
     )
-    return Hypotheses(state.sequences, state.log_probs / lengths**penalty)
+    return Hypotheses(sequences, log_probs / ops.maximum(lengths, 1.0) ** penalty)
 
 
-class _Sampling:
-    def __init__(self, step, max_length, end_token_id, pad_token_id, options, place):
-        self.step = step
-        self.place = place
-        self.shape = place.shape
-        self.max_length = max_length
-        self.end_token_ids = options.end_token_ids(end_token_id)
-        self.pad_token_id = pad_token_id
-        self.options = options
+class _Draws(Walk):
+    """What it carries are the log-probabilities of the answers so far."""
 
-    def start(self):
-        return _State(
-            token_ids=self.place.first_token_ids,
-            log_probs=ops.zeros(self.shape, dtype="float32"),
-            lengths=ops.zeros(self.shape, dtype="int32"),
-            sequences=ops.full((*self.shape, self.max_length), self.pad_token_id, dtype="int32"),
-            done=ops.zeros(self.shape, dtype="bool"),
-        )
+    def start_carried(self):
+        return ops.zeros(self.shape, dtype="float32")
 
-    def advance(self, index, state, cache):
-        logits, cache, *_ = self.step(state.token_ids, index, cache, self._slot_mask(index, cache))
-        logits = ops.cast(logits, "float32")
-        log_probs = logits - ops.logsumexp(logits, axis=-1, keepdims=True)
-        history = self.place.history(state.sequences, index)
-        is_pad = ops.arange(logits.shape[-1], dtype="int32") == self.pad_token_id
-        allowed = ops.where(
-            is_pad, IMPOSSIBLE, self.options.process(log_probs, history, index, self.end_token_ids)
-        )
-        token_ids = _draw(self.options.sharpen(allowed), self._uniform(index))
+    def choose(self, logits, state, index):
+        log_probs, allowed = self.processed(logits, state, index)
+        allowed = self.options.sharpen(without_token(allowed, self.pad_token_id))
+        token_ids = _draw(allowed, self._uniform(index))
         chosen = ops.squeeze(ops.take_along_axis(log_probs, ops.expand_dims(token_ids, -1), axis=-1), -1)
-        token_ids = ops.where(state.done, self.pad_token_id, token_ids)
-        here = ops.arange(self.max_length) == index
-        ends = self.options.are_ends(token_ids, self.end_token_ids)
-        if self.options.max_length is not None:
-            ends = ops.logical_or(ends, ops.expand_dims(index + 1 >= self.options.max_length, -1))
-        state = _State(
-            token_ids=token_ids,
-            log_probs=ops.where(state.done, state.log_probs, state.log_probs + chosen),
-            lengths=state.lengths + ops.cast(ops.logical_not(state.done), "int32"),
-            sequences=ops.where(here, ops.expand_dims(token_ids, -1), state.sequences),
-            done=ops.logical_or(state.done, ends),
-        )
-        return state, cache
+        return token_ids, ops.where(state.done, state.carried, state.carried + chosen)
 
     def _uniform(self, index):
         seed = ops.zeros((1,), "int32") if self.options.seed is None else self.options.seed
         drawn = ops.expand_dims(ops.arange(self.shape[1], dtype="int32"), 0)
         return hashed_uniform(ops.expand_dims(seed, -1), drawn, index)
-
-    def _slot_mask(self, index, cache):
-        """(B, n, slots): True at the slots that a sample's own tokens fill."""
-        num_samples = self.shape[1]
-        num_slots = self.place.num_slots(cache)
-        slot = ops.arange(num_slots, dtype="int32")
-        own = slot % num_samples == ops.expand_dims(ops.arange(num_samples, dtype="int32"), -1)
-        mask = ops.logical_and(own, slot // num_samples <= index)
-        return ops.broadcast_to(mask, (*self.shape, num_slots))
 
 
 def _draw(log_probs, uniform):

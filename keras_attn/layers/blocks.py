@@ -1,5 +1,7 @@
 """The encoder and decoder blocks: attention and a feed-forward network, each in a `Residual`."""
 
+import collections
+
 import keras
 from keras import ops
 
@@ -381,6 +383,7 @@ class DecoderBlock(_Block):
         encoder_segment_ids: Integers (B, S).
         self_attention_cache_positions: Integers (C,) or (B, C), the positions of what stands in the slots of a cache,
             where those do not follow each other, as for several beams. Negative ones are padding.
+        projections: What `step_projections` made of this block, for calls with a cache.
 
     Returns:
         Floats (B, T, D); then, if `return_attention_scores`, the scores of self-attention (B, N, T, T) and, with an
@@ -489,6 +492,7 @@ class DecoderBlock(_Block):
         encoder_positions=None,
         encoder_segment_ids=None,
         self_attention_cache_positions=None,
+        projections=None,
     ):
         self._check_encoder(encoder_sequence, cross_attention_cache)
         self._check_segments(decoder_segment_ids, encoder_segment_ids)
@@ -509,6 +513,7 @@ class DecoderBlock(_Block):
             "cache": self_attention_cache,
             "cache_update_index": self_attention_cache_update_index,
             "return_attention_scores": return_attention_scores,
+            "projections": None if projections is None else projections.self_attention,
         }
         cross_attention_arguments = {
             "query_mask": query_mask,
@@ -518,6 +523,7 @@ class DecoderBlock(_Block):
             "key_segment_ids": encoder_segment_ids,
             "cache": cross_attention_cache,
             "return_attention_scores": return_attention_scores,
+            "projections": None if projections is None else projections.cross_attention,
         }
 
         if self.cross_attention is not None:
@@ -571,6 +577,17 @@ class DecoderBlock(_Block):
             encoder_sequence, value_mask=encoder_padding_mask, **positions
         )
 
+    def step_projections(self):
+        """The projections of both attention layers for the call argument `projections`, made once for a loop of steps.
+
+        See `MultiHeadAttention.step_projections`; of a given layer that has none, and of no layer, it is None.
+        """
+
+        def of(layer, of_keys):
+            return layer.step_projections(of_keys) if hasattr(layer, "step_projections") else None
+
+        return BlockProjections(of(self._self_attention, True), of(self._cross_attention, False))
+
     def _cross_attention_positions(
         self, decoder_positions, encoder_positions, first, query_length, key_length
     ):
@@ -620,6 +637,9 @@ class DecoderBlock(_Block):
                 "`decoder_segment_ids` and `encoder_segment_ids` must be given together: cross-attention compares "
                 "them. Received one of them."
             )
+
+
+BlockProjections = collections.namedtuple("BlockProjections", ["self_attention", "cross_attention"])
 
 
 def _key_length(encoder_sequence, cross_attention_cache):

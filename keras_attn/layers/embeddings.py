@@ -3,7 +3,7 @@ from keras import ops
 
 from keras_attn.layers.adaptation import QuantizableSubclass
 from keras_attn.layers.arguments import check_positive
-from keras_attn.ops import concrete_values, padding_mask
+from keras_attn.ops import concrete_values, padding_mask, shape_to_keep, soft_capped
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
@@ -83,7 +83,17 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
         self._reverse_dtype = dtype
 
     def call(self, inputs, reverse=False):
-        return super().call(inputs, reverse=True) if reverse else self._vectors(super().call, inputs)
+        if not reverse:
+            return self._vectors(super().call, inputs)
+        # As a product of two matrices, and not the ten ops by which TensorFlow multiplies more axes.
+        rows = ops.reshape(inputs, (-1, inputs.shape[-1]))
+        logits = self._products(rows) if self.tie_weights else super().call(rows, reverse=True)
+        return ops.reshape(logits, (*shape_to_keep(inputs)[:-1], logits.shape[-1]))
+
+    def _products(self, rows):
+        """Logits (R, V) of rows (R, D). Of Keras' transposed weights XLA would make a copy for every single row."""
+        rows, weights = (ops.cast(x, self.reverse_dtype) for x in (rows, self.embeddings))
+        return soft_capped(ops.einsum("ab,cb->ac", rows, weights), self.logit_soft_cap)
 
     def quantized_call(self, inputs, reverse=False):
         if not reverse:

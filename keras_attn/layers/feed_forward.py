@@ -2,6 +2,7 @@ import keras
 
 from keras_attn.layers.adaptation import Adaptable
 from keras_attn.layers.arguments import check_positive, copy_initializer
+from keras_attn.layers.projection import Dense
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
@@ -73,7 +74,7 @@ class FeedForward(Adaptable, keras.layers.Layer):
         return self.output_dense(x)
 
     def _dense(self, name, units, activated, input_shape):
-        layer = keras.layers.Dense(
+        layer = Dense(
             units,
             activation=self.activation if name == activated else None,
             use_bias=self.use_bias,

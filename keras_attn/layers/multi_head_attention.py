@@ -13,6 +13,7 @@ from keras_attn.layers.head_layout import HeadLayout
 from keras_attn.layers.places import Places
 from keras_attn.layers.projection import Projection
 from keras_attn.layers.residual import NORMALIZATIONS
+from keras_attn.layers.step_projections import step_projections
 from keras_attn.ops import (
     ScoreDropout,
     check_mask_shape,
@@ -105,6 +106,7 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
         segment_ids: Integers (B, T): sequences packed into one row attend each to itself. 0 is padding.
         key_segment_ids: Integers (B, S). Defaults to `segment_ids`.
         prefix_mask: Boolean (B, S), True at keys that every query sees in spite of `use_causal_mask` (prefix LM).
+        projections: What `step_projections` made of this layer, for calls with a cache; None projects as always.
 
     Returns:
         The output, float (B, T, D) or (B, T, *output_shape); then the attention scores (B, N, T, S) if
@@ -264,6 +266,7 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
         segment_ids=None,
         key_segment_ids=None,
         prefix_mask=None,
+        projections=None,
     ):
         key = value if key is None else key
         uses_positions = self._uses_positions(use_causal_mask)
@@ -277,8 +280,10 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
             "segment_ids": segment_ids,
         }
         self._check_call(places, cache, use_causal_mask, over_keys)
-        query_heads = self._query_heads(query, places)
-        keys, new_cache = self._keys(key, value, places, cache, use_causal_mask)
+        reads_keys = cache is None or places.index is not None
+        heads = self._heads(query, key, value, reads_keys, projections)
+        query_heads = self._query_heads(heads[0], places)
+        keys, new_cache = self._keys(heads[1:], places, cache, use_causal_mask)
         masks = CallMasks(
             query_mask=query_padding(query, query_mask),
             key_mask=key_padding(value, key, value_mask, key_mask),
@@ -304,10 +309,7 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
             masked_keys_are_finite=cache is not None and not guarded,
             return_attention_scores=return_attention_scores,
         )
-        output = self._layout.heads_last(output, query)
-        if self.use_gate:
-            output = output * self._gate_dense(query)
-        results = [self._output_dense(output)]
+        results = [self._output(output, query, projections)]
         if return_attention_scores:
             results.append(self._layout.scores(scores, query, value))
         if cache is not None:
@@ -326,13 +328,28 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
         """
         key = value if key is None else key
         places = Places(None, key_positions, None, used=self.rotary_embedding is not None)
-        heads = self._key_value_heads(key, value, places)
+        heads = self._key_value_heads(*self._heads(None, key, value), places)
         mask = key_padding(value, key, value_mask, key_mask)
         if mask is None:
             return heads
         check_mask_shape(mask, value.shape[:-1], "value_mask", exact_axes=1)
         attended = ops.expand_dims(ops.expand_dims(mask, 1), -1)
         return tuple(ops.where(attended, x, ops.zeros((), dtype=x.dtype)) for x in heads)
+
+    def step_projections(self, of_keys=True):
+        """This layer's projections as a loop of cached calls wants them: matrices, made once for all of its steps.
+
+        Args:
+            of_keys: Boolean, whether the calls project keys and values too, from the sequence of the queries.
+
+        Returns:
+            `StepProjections` for the call argument `projections`; or None, which is a value for it too, where the
+            layer is gated, adapted, quantised, or for inputs with more axes.
+        """
+        inputs = [self._query_dense, *([self._key_dense, self._value_dense] if of_keys else [])]
+        if self.use_gate or self._layout.attended != (1,) or self._layout.lead or self._output_shape:
+            return None
+        return step_projections(inputs, self._output_dense, self.compute_dtype)
 
     def empty_cache(self, batch_size, length):
         """A cache for self-attention over up to `length` positions: zeros (B, K, C, H) and (B, K, C, Hv).
@@ -398,19 +415,34 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
 
     # Queries, keys and values.
 
-    def _query_heads(self, query, places):
-        heads = self._layout.heads_first(self._query_dense(query))
+    def _heads(self, query, key, value, reads_keys=True, projections=None):
+        """Projected heads, (B, <lead>, N, T, H): of what is not None, and of keys and values where they are read."""
+        if projections is not None:
+            return projections.heads(query)
+        pairs = [(self._query_dense, query)]
+        if reads_keys:
+            pairs += [(self._key_dense, key), (self._value_dense, value)]
+        return [self._layout.heads_first(dense(x)) for dense, x in pairs if x is not None]
+
+    def _query_heads(self, heads, places):
         if self.query_key_norm:
             heads = self._query_norm(heads)
         heads = self._rotated(heads, places.of_queries(ops.shape(heads)[-2]))
         return heads * ops.convert_to_tensor(self.key_dim**-0.5, heads.dtype)
 
-    def _key_value_heads(self, key, value, places):
-        key_heads = self._layout.heads_first(self._key_dense(key))
+    def _key_value_heads(self, key_heads, value_heads, places):
         if self.query_key_norm:
             key_heads = self._key_norm(key_heads)
-        key_heads = self._rotated(key_heads, places.of_new_keys(ops.shape(key_heads)[-2]))
-        return key_heads, self._layout.heads_first(self._value_dense(value))
+        return self._rotated(key_heads, places.of_new_keys(ops.shape(key_heads)[-2])), value_heads
+
+    def _output(self, heads, query, projections=None):
+        """Heads (B, <lead>, N, T, H) -> the output (B, <axes>, D)."""
+        if projections is not None:
+            return projections.output(heads)
+        output = self._layout.heads_last(heads, query)
+        if self.use_gate:
+            output = output * self._gate_dense(query)
+        return self._output_dense(output)
 
     def _rotated(self, heads, positions):
         if self.rotary_embedding is None:
@@ -418,11 +450,11 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
         # Past `__call__`, which would cast to the dtype policy of the slot rather than keep that of this layer.
         return self.rotary_embedding.call(heads, positions=positions)
 
-    def _keys(self, key, value, places, cache, use_causal_mask):
-        """What is attended to, as `Keys`, and the new cache."""
-        if cache is not None and places.index is None:
+    def _keys(self, new, places, cache, use_causal_mask):
+        """What is attended to, as `Keys`, and the new cache, of the heads of new keys and values if there are any."""
+        if not new:
             return Keys(*cache, places.of_slots(ops.shape(cache[0])[-2])), cache
-        new = self._key_value_heads(key, value, places)
+        new = self._key_value_heads(*new, places)
         new_positions = places.of_new_keys(ops.shape(new[0])[-2])
         if cache is None:
             return Keys(*new, new_positions), None

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_attn.layers.adaptation import QuantizableSubclass
+from keras_attn.ops import shape_to_keep
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
@@ -28,16 +29,56 @@ class Projection(QuantizableSubclass, keras.layers.EinsumDense):
     """
 
     def call(self, inputs, training=None):
-        kernel = ops.convert_to_tensor(self.kernel)
         summed = _num_summed_axes(self.equation)
-        size = math.prod(kernel.shape[:summed])
-        shape = (*ops.shape(inputs)[: len(inputs.shape) - summed], *kernel.shape[summed:])
-        one = () if _are_few(inputs.shape[1 : len(inputs.shape) - summed]) else (1,)
-        x = ops.matmul(ops.reshape(inputs, (*one, -1, size)), ops.reshape(kernel, (*one, size, -1)))
-        if self.bias is not None:
-            x = ops.add(x, ops.reshape(self.bias, (-1,)))
-        x = ops.reshape(x, shape)
+        x = product(inputs, ops.convert_to_tensor(self.kernel), self.bias, summed)
         return x if self.activation is None else self.activation(x)
+
+
+@keras.saving.register_keras_serializable(package="keras_attn")
+class Dense(QuantizableSubclass, keras.layers.Dense):
+    """Keras' `Dense`, computed as `Projection` computes.
+
+    Args:
+        *args, **kwargs: As in `keras.layers.Dense`.
+
+    Example:
+
+    ```python
+    y = Dense(3)(keras.random.normal((2, 5, 12)))  # (2, 5, 3)
+    ```
+    """
+
+    def call(self, inputs, training=None):
+        x = product(inputs, ops.convert_to_tensor(self.kernel), self.bias)
+        return x if self.activation is None else self.activation(x)
+
+
+def product(inputs, kernel, bias=None, num_summed_axes=1):
+    """The sum over the last axes of `inputs` and the first of `kernel`, plus a bias, as a product of two matrices.
+
+    Args:
+        inputs: Floats (..., *summed).
+        kernel: Floats (*summed, *new).
+        bias: Floats (*new), or None.
+        num_summed_axes: Integer.
+
+    Returns:
+        Floats (..., *new).
+
+    Example:
+
+    ```python
+    y = product(keras.random.normal((2, 5, 12)), keras.random.normal((12, 3)), keras.random.normal((3,)))  # (2, 5, 3)
+    ```
+    """
+    size = math.prod(kernel.shape[:num_summed_axes])
+    kept = len(inputs.shape) - num_summed_axes
+    shape = (*shape_to_keep(inputs)[:kept], *kernel.shape[num_summed_axes:])
+    one = () if _are_few(inputs.shape[1:kept]) else (1,)
+    x = ops.matmul(ops.reshape(inputs, (*one, -1, size)), ops.reshape(kernel, (*one, size, -1)))
+    if bias is not None:
+        x = ops.add(x, ops.reshape(bias, (-1,)))
+    return ops.reshape(x, shape)
 
 
 def _are_few(sizes):

@@ -139,6 +139,7 @@ class DecoderTransformer(Transformer):
         positions=None,
         attention_mask=None,
         cache_positions=None,
+        projections=None,
     ):
         """Logits of the tokens after `token_ids`, given those before, whose keys and values are in `cache`.
 
@@ -151,6 +152,7 @@ class DecoderTransformer(Transformer):
                 sees its own slot and those before.
             cache_positions: Integers (slots,) or (B, slots), the positions of what stands in the slots. By default
                 they follow each other.
+            projections: What `step_projections` of each block gave, a tuple: made once for a loop of steps.
 
         Returns:
             Logits, float32 (B, T, V), and the new cache.
@@ -160,13 +162,14 @@ class DecoderTransformer(Transformer):
         # What stands before position 0 is padding, which no embedding has.
         x = self._embed(self.token_embedding, self.positions, token_ids, ops.maximum(positions, 0), None)
         new_cache = []
-        for block, of_layer in zip(self.blocks, cache):
+        for block, of_layer, of_block in zip(self.blocks, cache, projections or [None] * len(self.blocks)):
             x, of_layer = block(
                 x,
                 decoder_attention_mask=attention_mask,
                 self_attention_cache=of_layer,
                 self_attention_cache_update_index=cache_update_index,
                 use_causal_mask=attention_mask is None,
+                projections=of_block,
                 **self._positions_of_attention(positions, cache_positions),
             )
             new_cache.append(of_layer)
@@ -301,6 +304,7 @@ class _Step:
 
     def __init__(self, model, is_token, positions):
         self.model = model
+        self.projections = tuple(block.step_projections() for block in model.blocks)
         self.is_token = is_token
         self.positions = positions
 
@@ -316,6 +320,7 @@ class _Step:
             positions=ops.repeat(last + index, width, axis=1),
             attention_mask=ops.concatenate([of_prompt, attention_mask], axis=-1),
             cache_positions=ops.concatenate([self.positions[:, :-1], last + slots], axis=-1),
+            projections=self.projections,
         )
 
 

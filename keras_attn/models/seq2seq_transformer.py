@@ -299,6 +299,7 @@ class Seq2SeqTransformer(Transformer):
         decoder_attention_mask=None,
         return_attention_scores=False,
         cache_positions=None,
+        projections=None,
     ):
         """Logits of the tokens after `decoder_token_ids`, given those before, whose keys and values are in `cache`.
 
@@ -312,6 +313,7 @@ class Seq2SeqTransformer(Transformer):
             return_attention_scores: Boolean.
             cache_positions: Integers (slots,) or (B, slots), the positions of what stands in the slots. By default
                 they follow each other.
+            projections: What `step_projections` of each decoder block gave, a tuple: made once for a loop of steps.
 
         Returns:
             Logits, float32 (B, T, V), and the new cache; then, if `return_attention_scores`, the cross-attention
@@ -321,7 +323,10 @@ class Seq2SeqTransformer(Transformer):
             positions = successive_positions(ops.shape(decoder_token_ids)[1], cache_update_index)
         x = self._embed_target(decoder_token_ids, positions=positions)
         self_attention, scores = [], []
-        for block, own, cross in zip(self.decoder_blocks, cache.self_attention, cache.cross_attention):
+        projections = projections or [None] * self.num_decoder_layers
+        for block, own, cross, of_block in zip(
+            self.decoder_blocks, cache.self_attention, cache.cross_attention, projections
+        ):
             x, *of_layer, own = block(
                 x,
                 decoder_attention_mask=decoder_attention_mask,
@@ -332,6 +337,7 @@ class Seq2SeqTransformer(Transformer):
                 **self._positions_of_attention(positions, cache_positions),
                 use_causal_mask=decoder_attention_mask is None,
                 return_attention_scores=return_attention_scores,
+                projections=of_block,
             )
             self_attention.append(own)
             scores += of_layer[1:]
@@ -378,6 +384,7 @@ class Seq2SeqTransformer(Transformer):
         fixed = self.init_cache(encoder_token_ids, length=0)
         batch_size = ops.shape(encoder_token_ids)[0]
         penalizes_coverage = options.coverage_penalty is not None
+        projections = tuple(block.step_projections() for block in self.decoder_blocks)
 
         def step(token_ids, index, self_attention, attention_mask):
             width = token_ids.shape[1]
@@ -389,6 +396,7 @@ class Seq2SeqTransformer(Transformer):
                 decoder_attention_mask=attention_mask,
                 return_attention_scores=penalizes_coverage,
                 cache_positions=successive_positions(ops.shape(attention_mask)[-1]) // width,
+                projections=projections,
             )
             attention = [ops.mean(of_layers[-1], axis=1) for of_layers in scores]
             return logits, cache.self_attention, *attention

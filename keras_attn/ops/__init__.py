@@ -9,6 +9,7 @@ from keras_attn.ops.attention import (
     keep,
     memory_efficient_attention,
     prefers_memory_efficient,
+    soft_capped,
     talking_heads_attention,
 )
 from keras_attn.ops.biases import (
@@ -44,6 +45,8 @@ from keras_attn.ops.masks import (
 )
 from keras_attn.ops.positions import segment_positions, sinusoidal_encoding, successive_positions
 from keras_attn.ops.rotary import apply_rotary, rotary_frequencies
+from keras_attn.ops.selection import at_places, top_k
+from keras_attn.ops.shapes import shape_to_keep
 from keras_attn.ops.windows import (
     partition_windows,
     reverse_windows,
@@ -64,6 +67,7 @@ __all__ = [
     "apply_rotary",
     "as_boolean_mask",
     "at_least_float32",
+    "at_places",
     "causal_mask",
     "check_mask_shape",
     "combine_masks",
@@ -88,10 +92,13 @@ __all__ = [
     "rotary_frequencies",
     "segment_mask",
     "segment_positions",
+    "shape_to_keep",
     "sinusoidal_encoding",
     "sliding_window_mask",
+    "soft_capped",
     "successive_positions",
     "talking_heads_attention",
+    "top_k",
     "window_mask",
     "window_position_bias",
     "write_cache",

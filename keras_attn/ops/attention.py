@@ -393,6 +393,9 @@ def _plain_softmax(logits):
     if logits.shape[-1] == 1:
         # Keras warns of a softmax over one key, which a sequence of one token has every right to.
         return ops.exp(logits - logits)
+    if logits.shape[-2] == 1:
+        # In a step of decoding. TensorFlow's kernel of the softmax takes longer to begin than all of these.
+        return ops.exp(ops.log_softmax(logits, axis=-1))
     if len(logits.shape) <= 5:
         return ops.softmax(logits, axis=-1)
     # TensorFlow's kernel for processors takes no more axes.

@@ -1,0 +1,97 @@
+import collections
+
+from keras import ops
+
+from keras_attn.generation.decode import cache_length, decode
+from keras_attn.generation.prompt import Place
+
+_State = collections.namedtuple("_State", ["token_ids", "carried", "sequences", "done"])
+
+
+class Walk:
+    """Answers that grow by one token a step, each for itself: samples, and greedy search.
+
+    A subclass says in `choose` which token comes next.
+
+    Args:
+        step, max_length, start_token_id, end_token_id, pad_token_id, prompt: As in `beam_search`, the answers of a row
+            being its beams.
+        shape: The number of rows and of answers to each, (B, n).
+        options: `DecodingOptions` with values for B rows.
+
+    Raises:
+        ValueError: if n or `max_length` is not positive.
+    """
+
+    def __init__(self, step, shape, max_length, start_token_id, end_token_id, pad_token_id, options, prompt):
+        for name, value in (("num_samples", shape[1]), ("max_length", max_length)):
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value}.")
+        self.step = step
+        self.shape = shape
+        self.max_length = max_length
+        self.end_token_ids = options.end_token_ids(end_token_id)
+        self.pad_token_id = pad_token_id
+        self.options = options
+        self.place = Place(prompt, start_token_id, shape)
+
+    def run(self, make_cache):
+        """The tokens, int32 (B, n, max_length), END included and then pads, and what `choose` carried."""
+        num_answers = self.shape[1]
+        state, _ = decode(
+            self._advance,
+            lambda state: ops.all(state.done),
+            self._start(),
+            make_cache(cache_length(self.max_length) * num_answers),
+            self.max_length,
+            slots_per_step=num_answers,
+            first_slot=self.place.first_slot,
+        )
+        return state.sequences, state.carried
+
+    def start_carried(self):
+        """What `choose` carries from step to step: a tensor, or () for nothing."""
+        return ()
+
+    def choose(self, logits, state, index):
+        """The next tokens, int32 (B, n), for logits float32 (B, n, V), and what is carried on."""
+        raise NotImplementedError
+
+    def processed(self, logits, state, index):
+        """Log-probabilities (B, n, V), and the same after every processor."""
+        log_probs = logits - ops.logsumexp(logits, axis=-1, keepdims=True)
+        history = self.place.history(state.sequences, index)
+        return log_probs, self.options.process(log_probs, history, index, self.end_token_ids)
+
+    def _start(self):
+        return _State(
+            token_ids=self.place.first_token_ids,
+            carried=self.start_carried(),
+            sequences=ops.full((*self.shape, self.max_length), self.pad_token_id, dtype="int32"),
+            done=ops.zeros(self.shape, dtype="bool"),
+        )
+
+    def _advance(self, index, state, cache):
+        logits, cache, *_ = self.step(state.token_ids, index, cache, self._slot_mask(index, cache))
+        token_ids, carried = self.choose(ops.cast(logits, "float32"), state, index)
+        token_ids = ops.where(state.done, self.pad_token_id, token_ids)
+        ends = self.options.are_ends(token_ids, self.end_token_ids)
+        if self.options.max_length is not None:
+            ends = ops.logical_or(ends, ops.expand_dims(index + 1 >= self.options.max_length, -1))
+        here = ops.arange(self.max_length) == index
+        state = _State(
+            token_ids=token_ids,
+            carried=carried,
+            sequences=ops.where(here, ops.expand_dims(token_ids, -1), state.sequences),
+            done=ops.logical_or(state.done, ends),
+        )
+        return state, cache
+
+    def _slot_mask(self, index, cache):
+        """(B, n, slots): True at the slots that an answer's own tokens fill."""
+        num_answers = self.shape[1]
+        num_slots = self.place.num_slots(cache)
+        slot = ops.arange(num_slots, dtype="int32")
+        own = slot % num_answers == ops.expand_dims(ops.arange(num_answers, dtype="int32"), -1)
+        mask = ops.logical_and(own, slot // num_answers <= index)
+        return ops.broadcast_to(mask, (*self.shape, num_slots))

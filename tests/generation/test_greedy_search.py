@@ -1,0 +1,50 @@
+"""Greedy search, which compares nothing, against a beam search of one beam, which is tested by hand."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_attn.generation import DecodingOptions
+from keras_attn.models import Seq2SeqTransformer
+
+V, START, END = 4099, 2, 3
+# Options with a value a row, in and out of effect; the last leaves its row nothing that it may choose.
+OPTIONS = {
+    "none": {},
+    "lengths": {"min_length": [5, 1, 3, 1, 2], "max_length": [7, 2, 11, 1, 5]},
+    "repetition": {"repetition_penalty": [1.0, 1.7, 1.2, 3.0, 1.0], "no_repeat_ngram_size": [0, 1, 2, 3, 1]},
+    "stop": {"stop_token_ids": [[7, 8], [-1, -1], [9, -1], [11, 12], [-1, 5]]},
+    "prefix": {"prefix_token_ids": [[5, 6, 7], [-1, -1, -1], [8, -1, -1], [3, -1, -1], [9, 9, -1]]},
+    "of scores alone": {"wu_length_penalty": 0.7, "coverage_penalty": 0.3},
+}
+
+
+@pytest.fixture(scope="module")
+def model():
+    keras.utils.set_random_seed(3)
+    return Seq2SeqTransformer(
+        V, num_encoder_layers=1, num_decoder_layers=2, hidden_dim=12, num_heads=2, intermediate_dim=20
+    )
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_greedy_search_is_a_search_of_one_beam(model, name):
+    source = np.random.default_rng(4).integers(4, V, (5, 7))
+    arguments = {"max_length": 11, "options": DecodingOptions(**OPTIONS[name])}
+    greedy = model.generate(source, START, END, **arguments)
+    beams = model.generate(source, START, END, num_beams=1, num_return_sequences=1, **arguments)
+    np.testing.assert_array_equal(
+        keras.ops.convert_to_numpy(greedy), keras.ops.convert_to_numpy(beams.token_ids)[:, 0]
+    )
+
+
+def test_a_row_without_a_possible_token_has_no_answer(model):
+    source = np.random.default_rng(4).integers(4, V, (2, 7))
+    # Every token of the vocabulary is forbidden to the first row, and none to the second.
+    suppressed = np.stack([np.arange(V), np.full(V, -1)])
+    options = DecodingOptions(suppressed_token_ids=suppressed)
+    found = keras.ops.convert_to_numpy(model.generate(source, START, END, max_length=5, options=options))
+    beams = model.generate(source, START, END, num_return_sequences=1, max_length=5, options=options)
+    assert (found[0] == 0).all()
+    assert (found[1] != 0).any()
+    np.testing.assert_array_equal(found, keras.ops.convert_to_numpy(beams.token_ids)[:, 0])

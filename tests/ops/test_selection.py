@@ -1,0 +1,50 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_attn.ops import at_places, top_k
+
+
+@pytest.mark.parametrize("k", [1, 2, 7])
+# 1,021 is searched as it is; 8,000 has columns that leave no gap; 4,099 is prime, so the last row is filled up.
+@pytest.mark.parametrize("size", [11, 1021, 4099, 8000])
+def test_the_largest_values_and_their_places(k, size):
+    x = np.random.default_rng(size).permutation(3 * 5 * size).reshape(3, 5, size).astype("float32")
+    values, indices = top_k(ops.convert_to_tensor(x), k)
+    expected = np.argsort(-x, axis=-1)[..., :k]
+    np.testing.assert_array_equal(ops.convert_to_numpy(indices), expected)
+    np.testing.assert_array_equal(ops.convert_to_numpy(values), np.take_along_axis(x, expected, axis=-1))
+    assert keras.backend.standardize_dtype(indices.dtype) == "int32"
+
+
+@pytest.mark.parametrize("k", [1, 7])
+def test_equal_values_are_chosen_once_each(k):
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 3, (5, 4099)).astype("float32")
+    values, indices = (ops.convert_to_numpy(y) for y in top_k(ops.convert_to_tensor(x), k))
+    np.testing.assert_array_equal(values, np.full((5, k), 2.0))
+    assert all(len(set(row)) == k for row in indices.tolist())
+    np.testing.assert_array_equal(np.take_along_axis(x, indices, axis=-1), values)
+
+
+def test_the_largest_may_be_impossible_all_of_them():
+    x = np.full((2, 4099), -1e30, "float32")
+    x[1, 4098] = -np.inf
+    values, indices = (ops.convert_to_numpy(y) for y in top_k(ops.convert_to_tensor(x), 3))
+    np.testing.assert_array_equal(values, np.full((2, 3), -1e30, "float32"))
+    assert (indices < 4099).all()
+
+
+def test_no_rows_have_no_largest_values():
+    values, indices = top_k(ops.zeros((0, 2, 4099)), 3)
+    assert tuple(values.shape) == tuple(indices.shape) == (0, 2, 3)
+
+
+@pytest.mark.parametrize("rest", [(), (7,), (7, 2)])
+def test_entries_at_places_of_their_own_in_each_row(rest):
+    rng = np.random.default_rng(1)
+    x, places = rng.normal(size=(5, 3, *rest)), rng.integers(0, 3, (5, 11))
+    found = at_places(ops.convert_to_tensor(x), ops.convert_to_tensor(places.astype("int32")))
+    expected = np.stack([row[of_row] for row, of_row in zip(x, places)])
+    np.testing.assert_allclose(ops.convert_to_numpy(found), expected, rtol=1e-6)
