@@ -1,6 +1,7 @@
 import collections
 import dataclasses
 import json
+import math
 import pathlib
 import tempfile
 import threading
@@ -307,9 +308,12 @@ class Translator:
 
     def search_options(self, num_beams=None, length_penalty=None, max_length=None, num_return_sequences=1):
         """The arguments of a search, those not given being this translator's."""
+        length_penalty = self.length_penalty if length_penalty is None else length_penalty
+        if not math.isfinite(length_penalty):
+            raise ValueError(f"`length_penalty` must be finite. Received: length_penalty={length_penalty}.")
         return {
             "num_beams": self.num_beams if num_beams is None else num_beams,
-            "length_penalty": float(self.length_penalty if length_penalty is None else length_penalty),
+            "length_penalty": float(length_penalty),
             "max_length": self.max_length if max_length is None else max_length,
             "num_return_sequences": num_return_sequences,
         }
@@ -362,6 +366,7 @@ class Translator:
                 )
                 continue
             found = np.isfinite(row_scores)
+            found[0] = True  # where the options leave no answer: "", as impossible as it is
             texts_found = [text.decode("utf-8") for text in row_texts[found]]
             answers.append(_Answer(texts_found, row_scores[found].tolist(), attention_map))
         return answers
