@@ -14,6 +14,7 @@ from keras_attn.generation import DecodingOptions
 from keras_attn.models import Seq2SeqTransformer, load_weights, save_weights
 from keras_attn.tasks.alignment import word_alignment
 from keras_attn.tasks.signatures import Signatures
+from keras_attn.tasks.streaming import stream_text
 from keras_attn.tasks.token_ids import to_texts, with_end
 from keras_attn.text import as_utf8, load_tokenizer
 
@@ -129,6 +130,36 @@ class Translator:
         if single:
             columns = [column[0] for column in columns]
         return columns[0] if len(columns) == 1 else tuple(columns)
+
+    def stream(self, text, max_length=None):
+        """Translates one text greedily and gives the translation piece by piece, while it is decoded.
+
+        Args:
+            text: String.
+            max_length: Integer, as in the constructor.
+
+        Returns:
+            A generator of strings, none of them empty, which together are the translation with `num_beams=1`.
+
+        Raises:
+            ValueError: if `max_length` is not positive, or greater than `max_sequence_length`.
+
+        Example:
+
+        ```python
+        translator = keras_attn.Translator.load("runs/dates/translator")
+        for piece in translator.stream("4th of July 2016"):
+            print(piece, end="", flush=True)
+        ```
+        """
+        max_length = self.max_length if max_length is None else max_length
+        if not isinstance(text, str | bytes):
+            raise ValueError(f"`text` must be a string. Received: {type(text).__name__}.")
+        if not isinstance(max_length, int) or not 1 <= max_length <= self.model.max_sequence_length:
+            raise ValueError(
+                f"`max_length` must be in [1, {self.model.max_sequence_length}]. Received: max_length={max_length}."
+            )
+        return stream_text(self, text, max_length)
 
     def score(self, sources, targets, length_penalty=None, batch_size=64, return_token_scores=False):
         """How probable the model finds given translations.
@@ -381,7 +412,7 @@ class Translator:
             tf.TensorSpec(x.shape if self.jit_compile else [None, *x.shape[1:]], x.dtype, name)
             for name, x in options.items()
         ]
-        return self._function(
+        return self.graph_of(
             (*search.values(), *specs),
             lambda token_ids, given: self.generate(
                 token_ids, {**search, "options": DecodingOptions(**given)}
@@ -447,9 +478,9 @@ class Translator:
 
     def _graph(self, name, function):
         spec = tf.TensorSpec([None, None], tf.int32)
-        return self._function(name, function, [spec, spec])
+        return self.graph_of(name, function, [spec, spec])
 
-    def _function(self, key, function, input_signature, jit_compile=False):
+    def graph_of(self, key, function, input_signature, jit_compile=False):
         """The graph of a key, traced when it is first wanted: once, and one at a time.
 
         Threads that trace at the same time hand Python's lock to and fro at every op, and take many times as long.

@@ -37,14 +37,14 @@ examples = functools.partial(settings, deadline=None, derandomize=True, database
 def holds(few, many, *strategies):
     """Makes a test of a property: of a few drawn cases by default, of many among the slow tests."""
 
-    def test_of(check):
+    def of(check):
         @pytest.mark.parametrize("count", [few, pytest.param(many, marks=pytest.mark.slow)])
-        def test(count):
+        def run(count):
             examples(max_examples=count)(given(*strategies)(check))()
 
-        return test
+        return run
 
-    return test_of
+    return of
 
 
 NUM_STOPS, NUM_SUPPRESSED, PREFIX_LENGTH = 2, 2, 3
