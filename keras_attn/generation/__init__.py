@@ -6,6 +6,7 @@ from keras_attn.generation.decode import cache_length, decode
 from keras_attn.generation.options import DecodingOptions
 from keras_attn.generation.prompt import Prompt
 from keras_attn.generation.sampling import sample
+from keras_attn.generation.speculative import speculative_decode
 
 __all__ = [
     "DecodingOptions",
@@ -17,4 +18,5 @@ __all__ = [
     "checked_options",
     "decode",
     "sample",
+    "speculative_decode",
 ]
