@@ -7,6 +7,7 @@ from keras_attn.generation.greedy_search import greedy_search
 from keras_attn.generation.options import DecodingOptions
 from keras_attn.generation.prompt import Prompt
 from keras_attn.generation.sampling import sample
+from keras_attn.generation.speculative import speculative_decode
 
 __all__ = [
     "DecodingOptions",
@@ -19,4 +20,5 @@ __all__ = [
     "decode",
     "greedy_search",
     "sample",
+    "speculative_decode",
 ]

@@ -192,6 +192,8 @@ def _check_range(name, value, least, greatest):
     if values is None or not values.size:
         return
     low, high = np.min(values), np.max(values)
+    if low != low:
+        raise ValueError(f"`{name}` must be a number. Received: {low}.")
     if (least is not None and not low >= least) or (greatest is not None and not high <= greatest):
         limits = f"at least {least}" if greatest is None else f"in [{least}, {greatest}]"
         raise ValueError(f"`{name}` must be {limits}. Received: {low} to {high}.")

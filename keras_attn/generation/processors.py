@@ -117,8 +117,10 @@ def divide_by_temperature(log_probs, temperature):
     """Flatter above 1, sharper below: float32 (B,). 1 is neutral; of 0 only the best stays possible."""
     temperature = temperature[:, None, None]
     best = log_probs >= ops.max(log_probs, axis=-1, keepdims=True)
-    divided = log_probs / ops.where(temperature > 0, temperature, 1.0)
-    return ops.where(ops.logical_or(temperature > 0, best), divided, IMPOSSIBLE)
+    # A smaller divisor would overflow, or make the possible look impossible; a great one the impossible possible.
+    divided = log_probs / ops.where(temperature > 0, ops.maximum(temperature, 1e-20), 1.0)
+    stays = ops.logical_and(is_possible(log_probs), ops.logical_or(temperature > 0, best))
+    return ops.where(stays, divided, IMPOSSIBLE)
 
 
 def keep_top_k(log_probs, count):

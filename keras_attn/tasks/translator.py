@@ -1,8 +1,10 @@
 import collections
 import dataclasses
 import json
+import math
 import pathlib
 import tempfile
+import threading
 
 import numpy as np
 import tensorflow as tf
@@ -12,6 +14,7 @@ from keras_attn.generation import DecodingOptions
 from keras_attn.models import Seq2SeqTransformer, load_weights, save_weights
 from keras_attn.tasks.alignment import word_alignment
 from keras_attn.tasks.signatures import Signatures
+from keras_attn.tasks.streaming import stream_text
 from keras_attn.tasks.token_ids import to_texts, with_end
 from keras_attn.text import as_utf8, load_tokenizer
 
@@ -73,6 +76,7 @@ class Translator:
         self.max_length = model.max_sequence_length if max_length is None else max_length
         self.jit_compile = jit_compile
         self._functions = {}
+        self._functions_lock = threading.Lock()
 
     def __call__(
         self,
@@ -127,20 +131,60 @@ class Translator:
             columns = [column[0] for column in columns]
         return columns[0] if len(columns) == 1 else tuple(columns)
 
-    def score(self, sources, targets, length_penalty=None, batch_size=64):
+    def stream(self, text, max_length=None):
+        """Translates one text greedily and gives the translation piece by piece, while it is decoded.
+
+        Args:
+            text: String.
+            max_length: Integer, as in the constructor.
+
+        Returns:
+            A generator of strings, none of them empty, which together are the translation with `num_beams=1`.
+
+        Raises:
+            ValueError: if `max_length` is not positive, or greater than `max_sequence_length`.
+
+        Example:
+
+        ```python
+        translator = keras_attn.Translator.load("runs/dates/translator")
+        for piece in translator.stream("4th of July 2016"):
+            print(piece, end="", flush=True)
+        ```
+        """
+        max_length = self.max_length if max_length is None else max_length
+        if not isinstance(text, str | bytes):
+            raise ValueError(f"`text` must be a string. Received: {type(text).__name__}.")
+        if not isinstance(max_length, int) or not 1 <= max_length <= self.model.max_sequence_length:
+            raise ValueError(
+                f"`max_length` must be in [1, {self.model.max_sequence_length}]. Received: max_length={max_length}."
+            )
+        return stream_text(self, text, max_length)
+
+    def score(self, sources, targets, length_penalty=None, batch_size=64, return_token_scores=False):
         """How probable the model finds given translations.
 
         Args:
             sources, targets: Two strings, or two lists of strings of the same length.
             length_penalty: Float, as in the constructor.
             batch_size: Integer.
+            return_token_scores: Boolean, whether the scores of the tokens are returned too.
 
         Returns:
             log-probability / length ** length_penalty of each target, END counted: the scale of the scores that a
-            call returns. A float, or a list of floats.
+            call returns. A float, or a list of floats. With `return_token_scores`, a tuple of that and, for each
+            target, of a list of pairs (token, log-probability), END included.
 
         Raises:
             ValueError: if the lists differ in length, or a target has more than `max_sequence_length` tokens.
+
+        Example:
+
+        ```python
+        translator = keras_attn.Translator.load("runs/dates/translator")
+        score, tokens = translator.score("4th of July 2016", "2016-07-04", return_token_scores=True)
+        least_sure = min(tokens, key=lambda token: token[1])
+        ```
         """
         single = isinstance(sources, str | bytes)
         if single != isinstance(targets, str | bytes):
@@ -152,13 +196,20 @@ class Translator:
         ]
         self._check_targets(source_ids, target_ids)
         length_penalty = self.length_penalty if length_penalty is None else length_penalty
-        scores = [None] * len(source_ids)
+        scores, token_scores = [None] * len(source_ids), [None] * len(source_ids)
         for rows in _batches_by_length(target_ids, batch_size):
-            batch = [target_ids[row] for row in rows]
-            log_probs = self._log_prob(_padded([source_ids[row] for row in rows]), _padded(batch)).numpy()
-            for row, ids, log_prob in zip(rows, batch, log_probs):
-                scores[row] = float(log_prob) / len(ids) ** length_penalty
-        return scores[0] if single else scores
+            batch = ([ids[row] for row in rows] for ids in (source_ids, target_ids))
+            log_probs = self._graph("token_log_probs", self.token_log_probs)(*map(_padded, batch)).numpy()
+            for row, of_tokens in zip(rows, log_probs):
+                ids = target_ids[row]
+                of_tokens = of_tokens[: len(ids)].tolist()
+                scores[row] = sum(of_tokens) / len(ids) ** length_penalty
+                if return_token_scores:
+                    token_scores[row] = list(zip(self.target_tokenizer.token_strings(ids), of_tokens))
+        columns = [scores, token_scores] if return_token_scores else [scores]
+        if single:
+            columns = [column[0] for column in columns]
+        return columns[0] if len(columns) == 1 else tuple(columns)
 
     def align(self, sources, targets=None, batch_size=64):
         """Which words of a text and of its translation belong together, by where the decoder looked.
@@ -288,9 +339,12 @@ class Translator:
 
     def search_options(self, num_beams=None, length_penalty=None, max_length=None, num_return_sequences=1):
         """The arguments of a search, those not given being this translator's."""
+        length_penalty = self.length_penalty if length_penalty is None else length_penalty
+        if not math.isfinite(length_penalty):
+            raise ValueError(f"`length_penalty` must be finite. Received: length_penalty={length_penalty}.")
         return {
             "num_beams": self.num_beams if num_beams is None else num_beams,
-            "length_penalty": float(self.length_penalty if length_penalty is None else length_penalty),
+            "length_penalty": float(length_penalty),
             "max_length": self.max_length if max_length is None else max_length,
             "num_return_sequences": num_return_sequences,
         }
@@ -309,6 +363,7 @@ class Translator:
         if isinstance(target_prefix, str | bytes):
             prefixes = prefixes * num_texts
         width = max(map(len, prefixes), default=0)
+        width = width and 1 << (width - 1).bit_length()  # every width is a graph of its own: few of them
         padded = [[*ids, *[-1] * (width - len(ids))] for ids in prefixes]
         return dataclasses.replace(options, prefix_token_ids=padded) if width else options
 
@@ -328,7 +383,7 @@ class Translator:
         options = {
             name: np.pad(x, [(0, more), *[(0, 0)] * (x.ndim - 1)], "edge") for name, x in options.items()
         }
-        token_ids, scores = self._compiled_generate(search, options)(padded, options)
+        token_ids, scores = self._compiled_generate(search, padded, options)(padded, options)
         token_ids, scores = token_ids[: len(source_ids)], scores[: len(source_ids)].numpy()
         texts = to_texts(self.target_tokenizer, token_ids).numpy()
         maps = [None] * len(source_ids)
@@ -342,26 +397,29 @@ class Translator:
                 )
                 continue
             found = np.isfinite(row_scores)
+            found[0] = True  # where the options leave no answer: "", as impossible as it is
             texts_found = [text.decode("utf-8") for text in row_texts[found]]
             answers.append(_Answer(texts_found, row_scores[found].tolist(), attention_map))
         return answers
 
-    def _compiled_generate(self, search, options):
-        """One graph for each search and each set of options: their values, lengths and batch sizes are data in it."""
-        specs = {name: tf.TensorSpec([None, *x.shape[1:]], x.dtype, name) for name, x in options.items()}
-        key = (*search.values(), *specs.items())
-        if key not in self._functions:
-            spec = [tf.TensorSpec([None, None], tf.int32), specs]
-            self._functions[key] = tf.function(
-                lambda token_ids, given: self.generate(
-                    token_ids, {**search, "options": DecodingOptions(**given)}
-                ),
-                # XLA compiles for fixed shapes, and each of them only once.
-                input_signature=None if self.jit_compile else spec,
-                jit_compile=self.jit_compile,
-                autograph=False,
-            )
-        return self._functions[key]
+    def _compiled_generate(self, search, token_ids, options):
+        """One graph for each search and each set of options: their values, lengths and batch sizes are data in it.
+
+        With XLA, which compiles for fixed shapes, one for each of these too.
+        """
+        specs = [tf.TensorSpec(token_ids.shape if self.jit_compile else [None, None], tf.int32)]
+        specs += [
+            tf.TensorSpec(x.shape if self.jit_compile else [None, *x.shape[1:]], x.dtype, name)
+            for name, x in options.items()
+        ]
+        return self.graph_of(
+            (*search.values(), *specs),
+            lambda token_ids, given: self.generate(
+                token_ids, {**search, "options": DecodingOptions(**given)}
+            ),
+            [specs[0], dict(zip(options, specs[1:]))],
+            self.jit_compile,
+        )
 
     def _trimmed(self, token_ids):
         """Ids (B, L) -> lists of ids up to END, which they keep, or to the first pad."""
@@ -418,19 +476,21 @@ class Translator:
         layer = max(self.model.num_decoder_layers - 2, 0)
         return tf.argmax(tf.reduce_mean(scores[:, layer], axis=1), axis=-1, output_type=tf.int32)
 
-    def _log_prob(self, source_ids, target_ids):
-        """The log-probability (B,) of `target_ids`."""
-
-        def log_prob(*ids):
-            return tf.reduce_sum(self.token_log_probs(*ids), axis=1)
-
-        return self._graph("log_prob", log_prob)(source_ids, target_ids)
-
     def _graph(self, name, function):
-        if name not in self._functions:
-            spec = tf.TensorSpec([None, None], tf.int32)
-            self._functions[name] = tf.function(function, input_signature=[spec, spec], autograph=False)
-        return self._functions[name]
+        spec = tf.TensorSpec([None, None], tf.int32)
+        return self.graph_of(name, function, [spec, spec])
+
+    def graph_of(self, key, function, input_signature, jit_compile=False):
+        """The graph of a key, traced when it is first wanted: once, and one at a time.
+
+        Threads that trace at the same time hand Python's lock to and fro at every op, and take many times as long.
+        """
+        if key not in self._functions:
+            with self._functions_lock:
+                if key not in self._functions:
+                    graph = tf.function(function, input_signature, autograph=False, jit_compile=jit_compile)
+                    self._functions[key] = graph.get_concrete_function()
+        return self._functions[key]
 
     def _check_targets(self, source_ids, target_ids):
         if len(source_ids) != len(target_ids):

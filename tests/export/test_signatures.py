@@ -129,6 +129,10 @@ def test_scores_are_those_of_python(exported):
     (answer,) = ask(folder, {"signature": "score", "inputs": {"inputs": SENTENCES, "targets": targets}})
     np.testing.assert_allclose(answer["scores"], translator.score(SENTENCES, targets), rtol=1e-4)
     assert answer["status"] == ["ok"] * 5
+    for row, pairs in enumerate(translator.score(SENTENCES, targets, return_token_scores=True)[1]):
+        names, token_scores = zip(*pairs)
+        assert answer["tokens"][row][: len(names)] == list(names)
+        np.testing.assert_allclose(answer["token_scores"][row][: len(names)], token_scores, atol=1e-4)
     tokenizer = translator.target_tokenizer
     for text, tokens, token_scores, score in zip(
         targets, answer["tokens"], answer["token_scores"], answer["scores"]

@@ -23,6 +23,7 @@ from keras import ops
 
 from keras_attn.generation import DecodingOptions, sample
 from keras_attn.generation.processors import (
+    IMPOSSIBLE,
     divide_by_temperature,
     is_possible,
     keep_min_p,
@@ -142,13 +143,38 @@ def test_other_seeds_and_other_samples_draw_otherwise():
 
 
 @pytest.mark.parametrize(
-    "given", [{"temperature": 0.0}, {"top_k": 1}, {"top_p": 0.0}, {"min_p": 1.0}], ids=str
+    "given",
+    [
+        {"temperature": 0.0},
+        {"top_k": 1},
+        {"top_p": 0.0},
+        {"min_p": 1.0},
+        {"temperature": 1e-32, "top_k": 2},
+        {"temperature": 1.2e-38, "top_p": 0.9},
+    ],
+    ids=str,
 )
 def test_the_sharpest_values_are_greedy_search(given):
     tables = random_tables(3, B, V)
     token_ids, _ = drawn(tables, {name: np.array(value) for name, value in given.items()})
     for row, draw in np.ndindex(B, N):
         assert answer(token_ids[row, draw]) == greedy_by_hand(tables[row], L)
+
+
+@pytest.mark.parametrize("temperature", [1e29, 1e35, float("inf")])
+def test_no_temperature_makes_a_suppressed_token_possible(temperature):
+    given = {"temperature": np.float32(temperature), "suppressed_token_ids": np.array([0, 4, END], "int32")}
+    token_ids, _ = drawn(random_tables(8, B, V), {**given, "seed": np.arange(B, dtype="int32")})
+    assert set(token_ids.ravel().tolist()) == {1, 2, 5, 6}
+
+
+@pytest.mark.parametrize("temperature", [1.2e-38, 1e-30, 1e-10])
+def test_the_least_temperatures_leave_a_number_for_the_best(temperature):
+    log_probs = ops.convert_to_tensor([[[-5.0, -4.5, -4.75, -60.0, IMPOSSIBLE]]])
+    divided = ops.convert_to_numpy(divide_by_temperature(log_probs, ops.convert_to_tensor([temperature])))
+    assert np.argmax(divided) == 1
+    assert is_possible(divided[0, 0, 1])
+    assert not is_possible(divided[0, 0, -1])
 
 
 def test_tokens_are_drawn_as_often_as_they_are_probable():

@@ -26,8 +26,8 @@ def translator(request):
     return request.param()
 
 
-def log_prob_by_hand(translator, source, target):
-    """Sum of log-softmax of a plain forward pass, in float64."""
+def token_log_probs_by_hand(translator, source, target):
+    """Ids of a target, END included, and log-softmax at each of them of a plain forward pass, in float64."""
     tokenizer = translator.target_tokenizer
     source_ids = [*translator.source_tokenizer.encode([source])[0], translator.source_tokenizer.end_token_id]
     target_ids = [*tokenizer.encode([target])[0], tokenizer.end_token_id]
@@ -46,7 +46,13 @@ def log_prob_by_hand(translator, source, target):
         - np.log(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1, keepdims=True))
         - logits.max(-1, keepdims=True)
     )
-    return sum(log_probs[step, token] for step, token in enumerate(target_ids)), len(target_ids)
+    return target_ids, [log_probs[step, token] for step, token in enumerate(target_ids)]
+
+
+def log_prob_by_hand(translator, source, target):
+    """Sum of log-softmax of a plain forward pass, and the number of tokens."""
+    target_ids, log_probs = token_log_probs_by_hand(translator, source, target)
+    return sum(log_probs), len(target_ids)
 
 
 def test_the_answer_has_the_shape_of_the_question(translator):
@@ -95,6 +101,22 @@ def test_score_equals_a_forward_pass_by_hand(translator, length_penalty):
         expected.append(log_prob / length**length_penalty)
     assert translator.score(sources, targets, length_penalty) == pytest.approx(expected, abs=1e-4)
     assert translator.score(sources[0], targets[0], length_penalty) == pytest.approx(expected[0], abs=1e-4)
+
+
+def test_token_scores_equal_a_forward_pass_by_hand(translator):
+    sources, targets = SENTENCES[:3], ["ein Hund läuft", "", "Schnee ."]
+    scores, tokens = translator.score(sources, targets, return_token_scores=True)
+    assert scores == translator.score(sources, targets)
+    for source, target, score, pairs in zip(sources, targets, scores, tokens):
+        ids, expected = token_log_probs_by_hand(translator, source, target)
+        names, log_probs = zip(*pairs)
+        assert list(names) == translator.target_tokenizer.token_strings(ids)
+        assert log_probs == pytest.approx(expected, abs=1e-4)
+        assert score == pytest.approx(sum(log_probs) / len(ids) ** translator.length_penalty, rel=1e-6)
+    assert translator.score([], [], return_token_scores=True) == ([], [])
+    score, pairs = translator.score(sources[2], targets[2], return_token_scores=True)
+    assert score == pytest.approx(scores[2], abs=1e-5)
+    assert [name for name, _ in pairs] == [name for name, _ in tokens[2]]
 
 
 def test_score_refuses_what_cannot_be_scored(translator):

@@ -1,0 +1,80 @@
+"""Streams of a greedy translation: the same text, in pieces that are never taken back."""
+
+import types
+
+import numpy as np
+import pytest
+from helpers_translators import INVALID_UTF8, ODD_TEXTS, SENTENCES, byte_translator, subword_translator
+
+
+@pytest.fixture(scope="module", params=[byte_translator, subword_translator])
+def translator(request):
+    return request.param()
+
+
+@pytest.mark.parametrize(
+    "texts", [SENTENCES, [*ODD_TEXTS, INVALID_UTF8, "lone \ud800 surrogate"]], ids=["plain", "odd"]
+)
+def test_the_pieces_are_the_greedy_translation(translator, texts):
+    for text in texts:
+        pieces = list(translator.stream(text))
+        assert "".join(pieces) == translator(text, num_beams=1)
+        assert all(pieces)
+
+
+def test_other_weights_give_other_texts_that_are_streamed_alike():
+    translator, rng, lengths = byte_translator(max_length=37), np.random.default_rng(3), []
+    embedding = translator.model.target_embedding.embeddings
+    for _ in range(12):
+        # Bytes of characters of two and three bytes, and letters: whole characters and broken ones.
+        embedding.assign(rng.normal(size=embedding.shape) * 0.3)
+        likely = 3 + np.array([0x61, 0x62, 0xC3, 0xA4, 0xE2, 0x82, 0xAC, 0x20])
+        translator.model.decoder_norm.beta.assign(np.asarray(embedding)[likely].sum(0))
+        pieces = list(translator.stream("ab"))
+        assert "".join(pieces) == translator("ab", num_beams=1)
+        assert not any("\N{REPLACEMENT CHARACTER}" in piece[-1] for piece in pieces[:-1])
+        lengths.append(len(pieces))
+    assert max(lengths) > 5
+
+
+def test_a_piece_comes_before_the_next_step_is_made():
+    translator = byte_translator()
+    steps, graph_of = [], translator.graph_of
+
+    def counting(key, *arguments):
+        graph = graph_of(key, *arguments)
+        return lambda *inputs: (
+            (steps.append(key[0]), graph(*inputs))[1] if key[0] == "stream_step" else graph(*inputs)
+        )
+
+    def with_outputs(key, *arguments):
+        counted = counting(key, *arguments)
+        counted.structured_outputs = graph_of(key, *arguments).structured_outputs
+        return counted
+
+    translator.graph_of = with_outputs
+    stream = translator.stream(SENTENCES[0])
+    assert isinstance(stream, types.GeneratorType)
+    assert steps == []
+    made = []
+    for piece in stream:
+        made.append((len(steps), piece))
+    assert made[0][0] < made[-1][0] <= translator.max_length
+
+
+def test_an_empty_text_has_no_piece_and_a_limit_is_kept(translator):
+    assert list(translator.stream("")) == []
+    for max_length in (1, 3, 5):
+        expected = translator(SENTENCES[0], num_beams=1, max_length=max_length)
+        assert "".join(translator.stream(SENTENCES[0], max_length)) == expected
+
+
+@pytest.mark.parametrize("max_length", [0, 38, 2.0])
+def test_a_wrong_limit_is_refused_at_once(max_length):
+    with pytest.raises(ValueError, match=r"`max_length` must be in \[1, 37\]. Received: max_length="):
+        byte_translator().stream("a", max_length)
+
+
+def test_a_list_is_refused_at_once(translator):
+    with pytest.raises(ValueError, match=r"`text` must be a string\. Received: list\."):
+        translator.stream(["a"])

@@ -1,0 +1,228 @@
+"""One loaded Translator, or SavedModel, under many threads and many shapes: serial answers, few graphs, flat memory."""
+
+import gc
+import pathlib
+import resource
+import threading
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers_translators import SENTENCES, byte_translator, subword_translator
+
+import keras_attn
+from keras_attn.generation import DecodingOptions
+
+TEXTS = [*SENTENCES, "", "ab", "x" * 60, "naïve 😀", "word " * 7]
+
+
+def random_job(seed, kinds):
+    """A function of a translator: texts of mixed lengths and number, and options, of the seed."""
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(1, 7))
+    texts = [TEXTS[i] for i in rng.integers(0, len(TEXTS), count)]
+    targets = [text[:20] for text in texts[::-1]]
+    seeds, beams = rng.integers(0, 99, count).tolist(), rng.integers(1, 3, count).tolist()
+    jobs = {
+        "search": lambda translator: translator(texts, return_scores=True),
+        "greedy": lambda translator: translator(texts[0], num_beams=1),
+        "n_best": lambda translator: translator(texts, num_return_sequences=2, return_scores=True),
+        "options": lambda translator: translator(
+            texts, options=DecodingOptions(num_beams=beams, no_repeat_ngram_size=2), return_scores=True
+        ),
+        "sample": lambda translator: translator(
+            texts, options=DecodingOptions(temperature=0.8, seed=seeds), return_scores=True
+        ),
+        "prefix": lambda translator: translator(texts, target_prefix=[text[:3] for text in texts]),
+        "score": lambda translator: translator.score(texts, targets, return_token_scores=True),
+        "align": lambda translator: translator.align(texts, targets),
+        "attention": lambda translator: translator(texts[:2], return_attention_scores=True),
+    }
+    assert set(kinds) <= set(jobs)
+    return jobs[kinds[seed % len(kinds)]]
+
+
+FEW = ("search", "score")
+ALL = (*FEW, "sample", "greedy", "n_best", "options", "prefix", "align", "attention")
+
+
+def in_threads(jobs, num_threads=64):
+    """The answers to jobs, each thread taking every 64th of them; all begin at once."""
+    answers, errors, barrier = [None] * len(jobs), [], threading.Barrier(num_threads)
+
+    def work(first):
+        barrier.wait()
+        try:
+            for number in range(first, len(jobs), num_threads):
+                answers[number] = jobs[number]()
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(first,)) for first in range(num_threads)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    return answers
+
+
+def assert_same(actual, expected):
+    tf.nest.assert_same_structure(actual, expected)
+    for one, two in zip(tf.nest.flatten(actual), tf.nest.flatten(expected)):
+        if isinstance(two, str):
+            assert one == two
+        elif isinstance(two, np.ndarray) and two.dtype.hasobject:
+            np.testing.assert_array_equal(one, two)
+        else:
+            np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-5)
+
+
+def counting_traces(translator):
+    """The translator, and a list that grows with each trace of a search: its Python runs then and only then."""
+    traced, generate = [], translator.generate
+
+    def counted(token_ids, options):
+        traced.append(options)
+        return generate(token_ids, options)
+
+    translator.generate = counted
+    return translator, traced
+
+
+@pytest.mark.parametrize(
+    ("make", "num_jobs", "kinds"),
+    [
+        (byte_translator, 64, FEW),
+        pytest.param(byte_translator, 900, ALL, marks=pytest.mark.slow),
+        pytest.param(subword_translator, 900, ALL, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_64_threads_on_a_fresh_translator_get_its_serial_answers(make, num_jobs, kinds, tmp_path):
+    make().save(tmp_path / "translator")
+    serial, shared = (keras_attn.Translator.load(tmp_path / "translator") for _ in range(2))
+    shared, traced = counting_traces(shared)
+    jobs = [random_job(seed, kinds) for seed in range(num_jobs)]
+    expected = [job(serial) for job in jobs]
+    # Nothing of `shared` is traced yet: the threads meet in the tracing too.
+    answers = in_threads([lambda job=job: job(shared) for job in jobs])
+    for one, two in zip(answers, expected):
+        assert_same(one, two)
+    assert shared._functions.keys() == serial._functions.keys()
+    assert len(traced) == len([key for key in shared._functions if not isinstance(key, str)])
+
+
+@pytest.mark.slow
+def test_64_threads_on_a_translator_compiled_with_xla():
+    serial, shared = byte_translator(jit_compile=True), byte_translator(jit_compile=True)
+    jobs = [
+        lambda translator, seed=seed: translator(TEXTS[seed % 10 : seed % 10 + 3], return_scores=True)
+        for seed in range(128)
+    ]
+    expected = [job(serial) for job in jobs]
+    for one, two in zip(in_threads([lambda job=job: job(shared) for job in jobs]), expected):
+        assert_same(one, two)
+    assert shared._functions.keys() == serial._functions.keys()
+
+
+@pytest.fixture(scope="module")
+def saved_model(tmp_path_factory):
+    folder = byte_translator().export(tmp_path_factory.mktemp("models") / "bytes")
+    return tf.saved_model.load(str(folder))
+
+
+@pytest.mark.slow
+def test_64_threads_on_a_loaded_saved_model_get_its_serial_answers(saved_model):
+    calls = []
+    for seed in range(192):
+        texts = [TEXTS[i] for i in np.random.default_rng(seed).integers(0, len(TEXTS), 1 + seed % 6)]
+        inputs = {"inputs": texts, "targets": texts[::-1]} if seed % 3 == 0 else {"inputs": texts}
+        name = ("score", "serving_default", "translate_n_best")[seed % 3]
+        inputs = {key: tf.constant(value) for key, value in inputs.items()}
+        calls.append(lambda name=name, inputs=inputs: saved_model.signatures[name](**inputs))
+    expected = [call() for call in calls]
+    for one, two in zip(in_threads(calls), expected):
+        assert_same(*({name: x.numpy() for name, x in answer.items()} for answer in (one, two)))
+
+
+def shapes(count, most_rows, longest):
+    """So many pairs of a batch size and a length, all different as long as there are such, in random order."""
+    every = [(rows, length) for rows in range(1, most_rows + 1) for length in range(1, longest + 1)]
+    order = np.random.default_rng(7).permutation(len(every))
+    return [every[order[i % len(every)]] for i in range(count)]
+
+
+def batch(rows, length):
+    return ["abcdefghij"[row % 10] * length for row in range(rows)]
+
+
+def resident_bytes():
+    gc.collect()
+    pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
+def growth_over(calls):
+    """Bytes that a process gains over the second half of calls."""
+    before = None
+    for number, call in enumerate(calls):
+        if number == len(calls) // 2:
+            before = resident_bytes()
+        call()
+    return resident_bytes() - before
+
+
+has_proc = pytest.mark.skipif(
+    not pathlib.Path("/proc/self/statm").exists(), reason="needs /proc to read the memory in use"
+)
+
+
+def test_varying_shapes_are_one_trace():
+    translator, traced = counting_traces(byte_translator(num_beams=2, max_length=7))
+    for rows, length in shapes(100, 57, 36):
+        assert len(translator(batch(rows, length))) == rows
+    assert len(traced) == 1
+
+
+@has_proc
+@pytest.mark.slow
+def test_2000_varying_shapes_are_one_trace_in_flat_memory():
+    translator, traced = counting_traces(byte_translator(num_beams=2, max_length=7))
+    calls = [
+        lambda rows=rows, length=length: translator(batch(rows, length), batch_size=64)
+        for rows, length in shapes(2000, 57, 36)
+    ]
+    grown = growth_over(calls)
+    print(f"Translator: {grown / 2**20:.1f} MiB")
+    assert grown < 24 * 2**20
+    assert len(traced) == 1
+
+
+@has_proc
+@pytest.mark.slow
+def test_2000_varying_shapes_through_a_saved_model_need_flat_memory(saved_model):
+    signature = saved_model.signatures["serving_default"]
+    calls = [
+        lambda rows=rows, length=length: signature(inputs=tf.constant(batch(rows, length)))
+        for rows, length in shapes(2000, 57, 36)
+    ]
+    grown = growth_over(calls)
+    print(f"SavedModel: {grown / 2**20:.1f} MiB")
+    assert grown < 24 * 2**20
+
+
+def test_prefixes_of_any_length_are_few_graphs():
+    translator, traced = counting_traces(byte_translator(num_beams=1, max_length=5))
+    for length in range(1, 5):
+        translator("ab", target_prefix="z" * length)
+    assert len(traced) == 3  # widths 1, 2 and 4
+
+
+@pytest.mark.slow
+def test_varying_shapes_under_xla_compile_a_graph_a_bucket():
+    translator, traced = counting_traces(byte_translator(num_beams=2, max_length=7, jit_compile=True))
+    for rows, length in shapes(2000, 5, 36):
+        translator(batch(rows, length))
+    # 1, 2, 4 and 8 rows; 2, 4, 8, 16, 32 and 64 tokens, END being one of them.
+    assert len(traced) == len(translator._functions) == 4 * 6
