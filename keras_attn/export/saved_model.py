@@ -22,7 +22,7 @@ def export_saved_model(folder, signatures, models=(), resources=(), add_files=No
         models: Keras models whose variables the functions use.
         resources: `tf.Module`s whose variables and files the functions use, tokenizers for instance.
         add_files: Function that writes more files to the version before it is moved into place. It is given the
-            version's folder and a dict from the signatures' names to their `tf.function`s.
+            version's folder and a dict from the signatures' names to their concrete functions.
 
     Returns:
         `pathlib.Path` of the new version folder.
@@ -50,7 +50,10 @@ def export_saved_model(folder, signatures, models=(), resources=(), add_files=No
         module.variables_of_models = [variable.value for model in models for variable in model.variables]
         module.resources = list(resources)
         functions = {
-            name: tf.function(function, input_signature=specs, autograph=False, jit_compile=False)
+            # One trace of each, which is saved as it is called.
+            name: tf.function(
+                function, input_signature=specs, autograph=False, jit_compile=False
+            ).get_concrete_function()
             for name, (function, specs) in signatures.items()
         }
         tf.saved_model.save(module, str(aside / "version"), signatures=functions)

@@ -41,7 +41,7 @@ class Bundle:
         self._functions = None
 
     def write(self, folder, functions):
-        """Writes the files to `folder`; `functions` are the `tf.function`s of the export by name."""
+        """Writes the files to `folder`; `functions` are the concrete functions of the export by name."""
         self._functions = functions
         write_warmup_requests(folder, self.model_name, self._warmup_requests())
         why_any_size = None
@@ -70,7 +70,7 @@ class Bundle:
 
     def outputs(self, signature_name):
         """The specs of a signature's outputs by name."""
-        return self._functions[signature_name].get_concrete_function().structured_outputs
+        return self._functions[signature_name].structured_outputs
 
     def _warmup_requests(self):
         if isinstance(self.signatures, XlaSignatures):
