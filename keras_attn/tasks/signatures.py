@@ -285,7 +285,7 @@ class XlaSignatures(Signatures):
             Defaults to the powers of two from 16.
     """
 
-    def __init__(self, translator, batch_sizes=(1, 8, 64), lengths=None):
+    def __init__(self, translator, batch_sizes=(1, 4, 16, 64), lengths=None):
         super().__init__(translator)
         longest = translator.model.max_sequence_length
         self.batch_sizes = _rising("batch_sizes", batch_sizes)

@@ -248,7 +248,7 @@ class Translator:
         target_tokenizer = source_tokenizer if shared else load_tokenizer(folder / "target_tokenizer")
         return cls(model, source_tokenizer, target_tokenizer, **config["options"])
 
-    def export(self, folder, examples=None, xla=False, batch_sizes=(1, 8, 64), lengths=None):
+    def export(self, folder, examples=None, xla=False, batch_sizes=(1, 4, 16, 64), lengths=None):
         """Writes the next version of a SavedModel that takes strings and returns strings, for TF Serving.
 
         Signatures, all batch-major, tokenizers inside, with this translator's options as defaults:
