@@ -189,7 +189,8 @@ def _export(options):
 
     examples = None
     if options.examples:
-        examples = pathlib.Path(options.examples).read_text(encoding="utf-8").splitlines()
+        lines = pathlib.Path(options.examples).read_text(encoding="utf-8").splitlines()
+        examples = list(filter(str.strip, lines))
     print(Translator.load(options.translator).export(options.saved_model, examples, xla=options.xla))
 
 

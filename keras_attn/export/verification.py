@@ -227,7 +227,7 @@ def _runs_of_signatures(signatures, texts):
 def _runs_of_warmup(requests):
     for index, (name, inputs) in enumerate(requests):
         request = {"signature": name, "inputs": {key: to_json(array) for key, array in inputs.items()}}
-        size = len(next(iter(inputs.values())))
+        size = max((len(array) for array in inputs.values() if array.ndim), default=0)
         yield _Run("run of the warm-up", f"request {index}, {size} texts", request, size)
 
 

@@ -161,6 +161,18 @@ def test_the_readme_tells_signatures_and_limits(exported):
     assert f"`scores` float32 (B, {translator.num_beams})" in readme
 
 
+@pytest.mark.slow
+def test_sixty_four_clients_get_what_one_gets(exported):
+    translator, folder = exported
+    texts = [" ".join(SENTENCES[row % 5].split()[: 1 + row % 7]) for row in range(35)]
+    expected = dict(zip(texts, translator(texts)))
+    batches = [[texts[(row * 11 + i) % 35] for i in range(row % 4)] for row in range(640)]
+    requests = [{"inputs": {"inputs": batch}} for batch in batches]
+    answers = run_saved_model(folder, requests, timeout=500, threads=64)
+    for batch, answer in zip(batches, answers, strict=True):
+        assert answer["outputs"]["outputs"] == [expected[text] for text in batch]
+
+
 @pytest.mark.parametrize("examples", [[], [""], ["a", "  "], [b"a"], "abc\n"])
 def test_examples_must_be_texts(exported, tmp_path, examples):
     translator, _ = exported
