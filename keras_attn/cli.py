@@ -1,6 +1,7 @@
 """The command line, `keras-attn train | evaluate | translate | export | verify`: arguments and calls, no logic."""
 
 import argparse
+import pathlib
 import sys
 
 FOUND_SOMETHING = 1
@@ -92,6 +93,16 @@ def _add_export(commands):
         "translator", metavar="FOLDER", help="a translator, for example runs/dates/translator"
     )
     command.add_argument("saved_model", metavar="SAVED_MODEL", help="for example saved_models/dates")
+    command.add_argument(
+        "--examples",
+        metavar="FILE",
+        help="texts such as it will be asked, one a line, for warm-up and README",
+    )
+    command.add_argument(
+        "--xla",
+        action="store_true",
+        help="export what XLA compiles, for a server with --xla_cpu_compilation_enabled",
+    )
     command.set_defaults(run=_export)
 
 
@@ -176,7 +187,11 @@ def _translate(options):
 def _export(options):
     from keras_attn import Translator
 
-    print(Translator.load(options.translator).export(options.saved_model))
+    examples = None
+    if options.examples:
+        lines = pathlib.Path(options.examples).read_text(encoding="utf-8").splitlines()
+        examples = list(filter(str.strip, lines))
+    print(Translator.load(options.translator).export(options.saved_model, examples, xla=options.xla))
 
 
 def _verify(options):

@@ -62,6 +62,18 @@ def test_export_prints_the_version_folder(folder, tmp_path, capsys):
     assert (tmp_path / "served" / "1" / "saved_model.pb").is_file()
 
 
+def test_export_passes_its_options_on(folder, tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(
+        "keras_attn.Translator.export",
+        lambda self, folder, examples, xla: calls.append((folder, examples, xla)),
+    )
+    (tmp_path / "texts").write_text("4 July\n\nü\n", encoding="utf-8")
+    assert cli.main(["export", folder, "served", "--xla"]) == 0
+    assert cli.main(["export", folder, "served", "--examples", str(tmp_path / "texts")]) == 0
+    assert calls == [("served", None, True), ("served", ["4 July", "ü"], False)]
+
+
 def test_train_passes_its_options_on(tmp_path, monkeypatch):
     calls = []
     monkeypatch.setattr("keras_attn.runs.train", lambda *arguments: calls.append(arguments))
@@ -103,6 +115,8 @@ def test_train_without_output_takes_the_next_free_folder(tmp_path, monkeypatch):
         (["evaluate", "FOLDER", "--data", "multi30k", "--data-dir", "."], "test_2016_flickr.en"),
         (["evaluate", "FOLDER", "--data", "multi30k", "--target-language", "fr"], "must be en and de"),
         (["export", "nowhere", "out"], "There is no translator in nowhere"),
+        (["export", "FOLDER", "out", "--examples", "none.txt"], "none.txt"),
+        (["export", "FOLDER", "out", "--examples", "blank.txt"], "`examples` must be texts, one or more"),
     ],
 )
 def test_wrong_input_gives_one_line_and_exit_code_2(
@@ -112,6 +126,7 @@ def test_wrong_input_gives_one_line_and_exit_code_2(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"ab\n")))
     (tmp_path / "three.txt").write_text("a\nb\nc\n")
     (tmp_path / "two.txt").write_text("a\nb\n")
+    (tmp_path / "blank.txt").write_text("\n \n")
     assert cli.main([folder if argument == "FOLDER" else argument for argument in arguments]) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith("keras-attn: error: ")

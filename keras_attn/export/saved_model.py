@@ -8,7 +8,7 @@ import tempfile
 import tensorflow as tf
 
 
-def export_saved_model(folder, signatures, models=(), resources=()):
+def export_saved_model(folder, signatures, models=(), resources=(), add_files=None):
     """Writes named graph functions as the next integer version under `folder`.
 
     The version is built aside and renamed into place, so a server that watches `folder` never sees half of one.
@@ -21,6 +21,8 @@ def export_saved_model(folder, signatures, models=(), resources=()):
             should be `serving_default`.
         models: Keras models whose variables the functions use.
         resources: `tf.Module`s whose variables and files the functions use, tokenizers for instance.
+        add_files: Function that writes more files to the version before it is moved into place. It is given the
+            version's folder and a dict from the signatures' names to their concrete functions.
 
     Returns:
         `pathlib.Path` of the new version folder.
@@ -48,10 +50,15 @@ def export_saved_model(folder, signatures, models=(), resources=()):
         module.variables_of_models = [variable.value for model in models for variable in model.variables]
         module.resources = list(resources)
         functions = {
-            name: tf.function(function, input_signature=specs, autograph=False, jit_compile=False)
+            # One trace of each, which is saved as it is called.
+            name: tf.function(
+                function, input_signature=specs, autograph=False, jit_compile=False
+            ).get_concrete_function()
             for name, (function, specs) in signatures.items()
         }
         tf.saved_model.save(module, str(aside / "version"), signatures=functions)
+        if add_files is not None:
+            add_files(aside / "version", functions)
         return _move_into_place(aside / "version", folder)
     finally:
         shutil.rmtree(aside, ignore_errors=True)

@@ -3,7 +3,8 @@
 A SavedModel that answers in the process that exported it can still fail in a server, which has the C++ ops alone
 and refuses to compile with XLA unless it is started with a flag. This module finds that out. As a script it loads
 TensorFlow's C++ libraries from the installed wheel, drives them through the C API, and exchanges one line of JSON
-a request; `run_saved_model` starts that script from Python and returns its answers.
+a request; `run_saved_model` starts that script from Python and returns its answers. `--xla` leaves XLA enabled, as the
+server's `--xla_cpu_compilation_enabled` does, and `--threads` answers several requests at a time.
 
 The script needs the standard library, NumPy and the installed `tensorflow` (and `tensorflow_text`) wheels, none of
 whose Python it imports:
@@ -20,7 +21,9 @@ Bytes that are not UTF-8 are written `{"b64": "..."}` on both sides, as in TF Se
 Reference: tensorflow/c/c_api.h, tensorflow/core/protobuf/meta_graph.proto.
 """
 
+import argparse
 import base64
+import concurrent.futures
 import contextlib
 import ctypes
 import dataclasses
@@ -51,7 +54,15 @@ _TSTRING_BYTES = 24  # sizeof(TF_TString), tensorflow/core/platform/ctstring_int
 _UNWANTED_PACKAGES = {"tensorflow", "tensorflow_text", "keras", "keras_attn"}
 
 
-def run_saved_model(folder, requests, timeout=120):
+# What a server says to a graph that must be compiled, and what to do about it.
+_XLA_IS_OFF = "XLA compilation disabled"
+_XLA_ADVICE = (
+    "This model must be compiled with XLA, which is off here as in a stock TF Serving. Start the server with "
+    "--xla_cpu_compilation_enabled, this script with --xla, or give `run_saved_model` xla=True."
+)
+
+
+def run_saved_model(folder, requests, timeout=120, xla=False, threads=1):
     """Answers `requests` with an exported SavedModel in a process without TensorFlow's Python and without XLA.
 
     Unlike `tf.saved_model.load`, which runs in a process where every op and XLA are at hand, this shows what a stock
@@ -62,6 +73,9 @@ def run_saved_model(folder, requests, timeout=120):
         requests: List of dicts `{"signature": str, "inputs": {name: nested lists}}`, `signature` being
             `"serving_default"` where it is left out. Bytes that are not UTF-8 are given as `{"b64": str}`.
         timeout: Seconds that loading the model and all the answers may take together.
+        xla: Boolean, whether graphs may be compiled with XLA, as by a server that was started with
+            `--xla_cpu_compilation_enabled`.
+        threads: Integer, the requests that are answered at a time.
 
     Returns:
         A list of as many dicts as `requests`, in their order: `{"outputs": {name: nested lists}}`, or
@@ -80,6 +94,7 @@ def run_saved_model(folder, requests, timeout=120):
     """
     # -P keeps this folder off the child's path: its neighbours are modules of keras_attn, not of the child.
     command = [sys.executable, "-P", str(pathlib.Path(__file__).resolve()), os.fspath(folder)]
+    command += [f"--threads={threads}", *(["--xla"] if xla else [])]
     lines = "".join(json.dumps(request) + "\n" for request in requests)
     child = subprocess.run(command, input=lines.encode(), capture_output=True, timeout=timeout)
     if child.returncode:
@@ -116,11 +131,14 @@ class CApi:
 
     Loading it links the ops of TensorFlow Text, as the server does, and disables XLA in this process for good.
 
+    Args:
+        xla: Boolean, whether XLA is left enabled.
+
     Raises:
         TensorFlowError: If TensorFlow is not installed, or a library of ops does not load.
     """
 
-    def __init__(self):
+    def __init__(self, xla=False):
         folder = _package_folder("tensorflow")
         if folder is None:
             raise TensorFlowError("TensorFlow must be installed to run a SavedModel: pip install tensorflow")
@@ -131,8 +149,9 @@ class CApi:
             function = getattr(self.functions, name)
             function.restype, function.argtypes = result, arguments
         self._load_text_ops()
-        # tensorflow::DisableXlaCompilation(), which the server calls unless a flag enables XLA.
-        self.functions["_ZN10tensorflow21DisableXlaCompilationEv"]()
+        if not xla:
+            # tensorflow::DisableXlaCompilation(), which the server calls unless a flag enables XLA.
+            self.functions["_ZN10tensorflow21DisableXlaCompilationEv"]()
 
     def _load_text_ops(self):
         folder = _package_folder("tensorflow_text")
@@ -146,7 +165,8 @@ class CApi:
         try:
             result = getattr(self.functions, name)(*arguments, status)
             if self.functions.TF_GetCode(status):
-                raise TensorFlowError(self.functions.TF_Message(status).decode(errors="replace"))
+                message = self.functions.TF_Message(status).decode(errors="replace")
+                raise TensorFlowError(f"{_XLA_ADVICE} {message}" if _XLA_IS_OFF in message else message)
             return result
         finally:
             self.functions.TF_DeleteStatus(status)
@@ -188,7 +208,7 @@ class CApi:
 
 
 class SavedModel:
-    """A SavedModel in a session, run by signature.
+    """A SavedModel in a session, run by signature; threads may run it at the same time.
 
     Args:
         api: A `CApi`.
@@ -356,7 +376,8 @@ def _to_bytes(name, value):
     )
 
 
-def _to_json(array):
+def to_json(array):
+    """An array as nested lists for JSON, strings as str, or as `{"b64": str}` where they are not UTF-8."""
     if array.dtype.hasobject:
         texts = np.empty(array.shape, object)
         for index, value in enumerate(array.flat):
@@ -522,19 +543,19 @@ def _answer(model, line):
                 f'A request must be {{"signature": str, "inputs": {{name: values}}}}. Received: {request!r}'
             )
         outputs = model.run(request.get("signature", "serving_default"), request["inputs"])
-        return {"outputs": {name: _to_json(array) for name, array in outputs.items()}}
+        return {"outputs": {name: to_json(array) for name, array in outputs.items()}}
     except (ValueError, RuntimeError) as error:
         return {"error": str(error)}
 
 
-def _serve(folder, requests, answers):
+def _serve(options, requests, answers):
     try:
-        model = SavedModel(CApi(), folder)
+        model = SavedModel(CApi(options.xla), options.folder)
     except TensorFlowError as error:
-        raise SystemExit(f"Cannot load a SavedModel from {folder}: {error}") from None
+        raise SystemExit(f"Cannot load a SavedModel from {options.folder}: {error}") from None
     with contextlib.closing(model):
-        for line in requests:
-            print(json.dumps(_answer(model, line)), file=answers, flush=True)
+        for answer in _answers(model, requests, options.threads):
+            print(json.dumps(answer), file=answers, flush=True)
     imported = _UNWANTED_PACKAGES & {name.partition(".")[0] for name in sys.modules}
     if imported:
         raise SystemExit(
@@ -542,16 +563,29 @@ def _serve(folder, requests, answers):
         )
 
 
+def _answers(model, requests, threads):
+    """The answers in the order of the requests. One thread answers each request before it reads the next."""
+    if threads == 1:
+        yield from (_answer(model, line) for line in requests)
+        return
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        # ctypes gives up Python's lock while the graph runs.
+        yield from pool.map(lambda line: _answer(model, line), requests)
+
+
 def _main(arguments):
-    if len(arguments) != 1:
-        raise SystemExit(
-            "usage: saved_model_runner.py FOLDER  (the version folder, which holds saved_model.pb)"
-        )
+    parser = argparse.ArgumentParser(
+        description="Answers requests, one line of JSON each, with a SavedModel."
+    )
+    parser.add_argument("folder", metavar="FOLDER", help="the version folder, which holds saved_model.pb")
+    parser.add_argument("--xla", action="store_true", help="leave XLA enabled, which a stock server has not")
+    parser.add_argument("--threads", type=int, default=1, help="requests answered at a time (default: 1)")
+    options = parser.parse_args(arguments)
     # A graph that prints to the standard output must not write between the answers.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     with answers:
-        _serve(arguments[0], sys.stdin.buffer, answers)
+        _serve(options, sys.stdin.buffer, answers)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,18 @@
 import collections
 import importlib.resources
 import pathlib
+import subprocess
 
-from keras_attn.export.saved_model_runner import run_saved_model
+import numpy as np
+import tensorflow as tf
+
+from keras_attn.export.saved_model_runner import run_saved_model, to_json
+from keras_attn.export.serving_files import (
+    MOST_WARMUP_REQUESTS,
+    read_batching_parameters,
+    read_warmup_requests,
+    read_xla_buckets,
+)
 
 Check = collections.namedtuple("Check", ["name", "problems"])
 Check.__doc__ = (
@@ -16,10 +26,15 @@ TEXTS = ("", "4th of July 2016", "a b c " * 200, "emoji 😀, ümläut", {"b64":
 
 
 def verify_saved_model(folder, texts=TEXTS, expected=None):
-    """Looks at a version folder as a server would, and runs every signature of it.
+    """Looks at a version folder as a server would, and runs every signature and every warm-up request of it.
 
     The signatures run through TensorFlow's C library in a process without TensorFlow's Python, with XLA switched off,
-    which is how the server has it unless a flag says otherwise.
+    which is how the server has it unless a flag says otherwise. A version that was exported for XLA says so in
+    `assets.extra/xla_buckets.json`, and runs with XLA.
+
+    A version without warm-up requests or batching parameters is served all the same, so that is noted and no problem. A
+    file of them that the server could not read, or a warm-up request that fails, keeps the server from loading the
+    version.
 
     Args:
         folder: Path of a version folder, the one that holds `saved_model.pb`.
@@ -27,8 +42,9 @@ def verify_saved_model(folder, texts=TEXTS, expected=None):
         expected: Function from a list of strings to what `serving_default` must answer, a `Translator` for example.
 
     Returns:
-        A list of `Check`s: files, signatures, ops, a run of each signature, and the answers if `expected` is given. The
-        later ones are left out where the earlier leave nothing to look at.
+        A list of `Check`s: files, signatures, ops, batching parameters, warm-up, a run of each signature and of the
+        warm-up, and the answers if `expected` is given. The later ones are left out where the earlier leave nothing
+        to look at.
 
     Example:
 
@@ -49,15 +65,30 @@ def verify_saved_model(folder, texts=TEXTS, expected=None):
         for name, signature in meta_graph.signature_def.items()
         if not name.startswith("__saved_model")
     }
+    try:
+        buckets = read_xla_buckets(folder)
+    except ValueError as error:
+        return [Check("files", [str(error)])]
+    warmup, requests = _warmup(folder, signatures, buckets)
     checks = [
         files,
         Check("signatures", list(_signature_problems(signatures))),
-        Check("ops", list(_op_problems(meta_graph.graph_def))),
+        Check("ops", list(_op_problems(meta_graph.graph_def, xla=buckets is not None))),
+        *(
+            [Check("exported for XLA: start the server with --xla_cpu_compilation_enabled", [])]
+            if buckets
+            else []
+        ),
+        _batching(folder),
+        warmup,
     ]
-    runs = _runs(folder, signatures, list(texts))
-    if expected is not None and not any(check.problems for check in runs):
-        runs.append(Check("answers", list(_answer_problems(folder, texts, expected))))
-    return [*checks, *runs]
+    runs = [*_runs_of_signatures(signatures, list(texts)), *_runs_of_warmup(requests)]
+    run_checks = _run_checks(folder, runs, xla=buckets is not None)
+    if expected is not None and not any(check.problems for check in run_checks):
+        run_checks.append(
+            Check("answers", list(_answer_problems(folder, texts, expected, buckets is not None)))
+        )
+    return [*checks, *run_checks]
 
 
 def _file_problems(folder):
@@ -105,8 +136,8 @@ def _signature_problems(signatures):
                     )
 
 
-def _op_problems(graph):
-    """Ops that a server does not link or run, by the functions that they stand in."""
+def _op_problems(graph, xla):
+    """Ops that a server does not link or run, by the functions that they stand in; with `xla`, those of XLA may be."""
     served = served_ops()
     functions = [
         ("the graph", graph.node, {}),
@@ -115,9 +146,10 @@ def _op_problems(graph):
     names = {function.signature.name for function in graph.library.function}
     for name, nodes, attributes in functions:
         missing = sorted({node.op for node in nodes} - served - names)
+        missing = [op for op in missing if not (xla and op.startswith("Xla"))]
         if missing:
             yield f"Not linked into a stock server: {', '.join(missing)}, in {name}."
-        if "_XlaMustCompile" in attributes and attributes["_XlaMustCompile"].b:
+        if not xla and "_XlaMustCompile" in attributes and attributes["_XlaMustCompile"].b:
             yield f"{name} is compiled with XLA (jit_compile=True), which the server has switched off by default."
 
 
@@ -129,32 +161,92 @@ def served_ops():
     return {line for line in text.splitlines() if not line.startswith("#")}
 
 
-def _runs(folder, signatures, texts):
-    """A `Check` for each signature: batches of no, one and all texts."""
-    batches = [[], texts[:1], texts[1:2], texts]
-    requests = [
-        {"signature": name, "inputs": _inputs(signature, batch)}
-        for name, signature in signatures.items()
-        for batch in batches
-    ]
+def _batching(folder):
     try:
-        answers = iter(run_saved_model(folder, requests))
-    except RuntimeError as error:
+        parameters = read_batching_parameters(folder)
+    except ValueError as error:
+        return Check("batching parameters", [str(error)])
+    return Check("batching parameters" if parameters else "batching parameters: none of this model's own", [])
+
+
+def _warmup(folder, signatures, buckets):
+    """A `Check` of the warm-up file, and those of its requests that can be run."""
+    try:
+        requests = read_warmup_requests(folder)
+    except ValueError as error:
+        return Check("warm-up", [str(error)]), []
+    if requests is None:
+        return Check("warm-up: none, so the first request to each signature is slow", []), []
+    problems, good = [], []
+    for index, (name, inputs) in enumerate(requests):
+        found = list(_request_problems(signatures, name, inputs))
+        problems += [f"Record {index}: {problem}" for problem in found]
+        good += [] if found else [(name, inputs)]
+    if len(requests) > MOST_WARMUP_REQUESTS:
+        problems.append(
+            f"The server takes {MOST_WARMUP_REQUESTS} requests at most. There are {len(requests)}."
+        )
+    shapes = len(buckets["batch_sizes"]) * len(buckets["lengths"]) if buckets else 0
+    if len(requests) < shapes:
+        problems.append(f"XLA compiles {shapes} shapes, and only {len(requests)} requests warm them up.")
+    return Check("warm-up", problems), good
+
+
+def _request_problems(signatures, name, inputs):
+    if name not in signatures:
+        yield f"There is no signature {name!r}."
+        return
+    infos = signatures[name].inputs
+    if set(inputs) != set(infos):
+        yield f"It feeds {sorted(inputs)} to `{name}`, which takes {sorted(infos)}."
+        return
+    for key, array in inputs.items():
+        dtype = tf.as_dtype(infos[key].dtype)
+        shape = tf.TensorShape(infos[key].tensor_shape)
+        if array.dtype != np.dtype(dtype.as_numpy_dtype) or not shape.is_compatible_with(array.shape):
+            yield (
+                f"It feeds {tf.as_dtype(array.dtype).name} {list(array.shape)} to `{key}` of `{name}`, which is "
+                f"{dtype.name} {shape.as_list()}."
+            )
+
+
+_Run = collections.namedtuple("_Run", ["check", "what", "request", "size"])
+_Run.__doc__ = (
+    """A request: the check that it belongs to, what it is called there, itself, and the rows it asks for."""
+)
+
+
+def _runs_of_signatures(signatures, texts):
+    """Batches of no, one and all texts."""
+    for name, signature in signatures.items():
+        for batch in ([], texts[:1], texts[1:2], texts):
+            request = {"signature": name, "inputs": _inputs(signature, batch)}
+            yield _Run(f"run of {name}", f"{len(batch)} texts", request, len(batch))
+
+
+def _runs_of_warmup(requests):
+    for index, (name, inputs) in enumerate(requests):
+        request = {"signature": name, "inputs": {key: to_json(array) for key, array in inputs.items()}}
+        size = max((len(array) for array in inputs.values() if array.ndim), default=0)
+        yield _Run("run of the warm-up", f"request {index}, {size} texts", request, size)
+
+
+def _run_checks(folder, runs, xla):
+    """A `Check` for each kind of runs, in one process."""
+    try:
+        answers = run_saved_model(folder, [run.request for run in runs], timeout=900 if xla else 120, xla=xla)
+    except (RuntimeError, subprocess.TimeoutExpired) as error:
         # TensorFlow writes pages; what went wrong is at their end.
         return [Check("loading", [" ".join(str(error).split())[-600:]])]
-    checks = []
-    for name in signatures:
-        problems = []
-        for batch in batches:
-            answer = next(answers)
-            if "error" in answer:
-                problems.append(f"{len(batch)} texts: {' '.join(answer['error'].split())[:300]}")
-                continue
-            lengths = {key: len(value) for key, value in answer["outputs"].items()}
-            if set(lengths.values()) - {len(batch)}:
-                problems.append(f"{len(batch)} texts are answered with {lengths}.")
-        checks.append(Check(f"run of {name}", problems))
-    return checks
+    checks = {run.check: [] for run in runs}
+    for run, answer in zip(runs, answers):
+        if "error" in answer:
+            checks[run.check].append(f"{run.what}: {' '.join(answer['error'].split())[:300]}")
+            continue
+        lengths = {key: len(value) for key, value in answer["outputs"].items()}
+        if set(lengths.values()) - {run.size}:
+            checks[run.check].append(f"{run.what} are answered with {lengths}.")
+    return [Check(name, problems) for name, problems in checks.items()]
 
 
 def _inputs(signature, texts):
@@ -175,9 +267,9 @@ def _neutral(info):
 _FLOAT, _STRING = 1, 7
 
 
-def _answer_problems(folder, texts, expected):
+def _answer_problems(folder, texts, expected, xla):
     texts = [text for text in texts if isinstance(text, str)]
-    (answer,) = run_saved_model(folder, [{"inputs": {"inputs": texts}}])
+    (answer,) = run_saved_model(folder, [{"inputs": {"inputs": texts}}], timeout=300, xla=xla)
     for text, one, other in zip(texts, answer["outputs"]["outputs"], expected(texts)):
         if one != other:
             yield f"{text[:60]!r} is translated as {one!r}, and as {other!r} in Python."

@@ -9,12 +9,31 @@ import collections
 
 import tensorflow as tf
 
-from keras_attn.generation import DecodingOptions
+from keras_attn.generation import DecodingOptions, Hypotheses
+from keras_attn.tasks.buckets import in_buckets, powers_of_two
 from keras_attn.tasks.token_ids import to_texts, with_end
 
 # What a request may give at most; XLA and the server's batches want shapes that do not depend on it.
 NUM_STOP_TOKENS = 8
 PREFIX_LENGTH = 64
+
+# What a request sends for an option that it does not want. `length_penalty` has the translator's for its neutral value,
+# and `targets`, which is no option, has none.
+_NEUTRAL = {
+    "target_prefix": "",
+    "num_beams": 0,
+    "min_length": 0,
+    "max_length": 0,
+    "no_repeat_ngram_size": 0,
+    "repetition_penalty": 1.0,
+    "stop_token_ids": [-1] * NUM_STOP_TOKENS,
+    "suppressed_token_ids": [-1] * NUM_STOP_TOKENS,
+    "temperature": 1.0,
+    "top_k": 0,
+    "top_p": 1.0,
+    "min_p": 0.0,
+    "seed": 0,
+}
 
 # Where the search found no further hypothesis: JSON has no infinity.
 NO_SCORE = -1e30
@@ -71,6 +90,10 @@ class Signatures:
             "score": (self.score, [_vector("inputs", tf.string), _vector("targets", tf.string)]),
             "encode": (self.encode, [_vector("inputs", tf.string)]),
         }
+
+    def neutral_values(self):
+        """{input: value for one text} of every option of every signature: what leaves the answer as it is without."""
+        return {**_NEUTRAL, "length_penalty": float(self.translator.length_penalty)}
 
     def serving_default(self, inputs):
         """The best translation of each text, by the translator's own options: no processor is in this graph."""
@@ -246,6 +269,54 @@ class Signatures:
             names = tokenizer.token_strings(range(tokenizer.vocabulary_size))
         names[self.translator.model.pad_token_id] = ""
         return tf.gather(tf.constant(names), token_ids)
+
+
+class XlaSignatures(Signatures):
+    """The default signature alone, its model part compiled with XLA for few shapes.
+
+    Strings have no place in XLA, so the tokenizers stay outside of the compiled part, which sees ids padded to one of
+    few lengths, in chunks of one of few batch sizes. A larger batch is cut into chunks of the largest size: whatever
+    clients send, no more than `len(batch_sizes) * len(lengths)` shapes are ever compiled.
+
+    Args:
+        translator: As of `Signatures`.
+        batch_sizes: Rising integers.
+        lengths: Rising integers, tokens of a source with END, the last being the model's `max_sequence_length`.
+            Defaults to the powers of two from 16.
+    """
+
+    def __init__(self, translator, batch_sizes=(1, 4, 16, 64), lengths=None):
+        super().__init__(translator)
+        longest = translator.model.max_sequence_length
+        self.batch_sizes = _rising("batch_sizes", batch_sizes)
+        self.lengths = powers_of_two(16, longest) if lengths is None else _rising("lengths", lengths)
+        if self.lengths[-1] != longest:
+            raise ValueError(
+                f"`lengths` must end with the model's max_sequence_length={longest}. Received: {self.lengths}."
+            )
+
+    def all(self):
+        """{name: (function, specs of its inputs)}."""
+        return {"serving_default": super().all()["serving_default"]}
+
+    def _search(self, token_ids, num_return_sequences):
+        search = super()._search
+        compiled = tf.function(
+            lambda chunk: tuple(search(chunk, num_return_sequences)), jit_compile=True, autograph=False
+        )
+        chunks = in_buckets(token_ids, self.batch_sizes, self.lengths, self.source_tokenizer.end_token_id)
+        shape = [None, num_return_sequences, self.translator.max_length]
+        specs = (tf.TensorSpec(shape, tf.int32), tf.TensorSpec(shape[:2], tf.float32))
+        found = tf.map_fn(compiled, chunks, fn_output_signature=specs)
+        rows = tf.shape(token_ids)[0]
+        return Hypotheses(*(tf.reshape(x, [-1, *spec.shape[1:]])[:rows] for x, spec in zip(found, specs)))
+
+
+def _rising(name, sizes):
+    sizes = list(sizes)
+    if not sizes or min(sizes) < 1 or sizes != sorted(set(sizes)):
+        raise ValueError(f"`{name}` must be rising positive integers. Received: {name}={sizes}.")
+    return sizes
 
 
 class _Status:

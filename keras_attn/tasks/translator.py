@@ -13,7 +13,8 @@ from keras_attn.export import export_saved_model
 from keras_attn.generation import DecodingOptions
 from keras_attn.models import Seq2SeqTransformer, load_weights, save_weights
 from keras_attn.tasks.alignment import word_alignment
-from keras_attn.tasks.signatures import Signatures
+from keras_attn.tasks.bundle import Bundle
+from keras_attn.tasks.signatures import Signatures, XlaSignatures
 from keras_attn.tasks.streaming import stream_text
 from keras_attn.tasks.token_ids import to_texts, with_end
 from keras_attn.text import as_utf8, load_tokenizer
@@ -298,7 +299,7 @@ class Translator:
         target_tokenizer = source_tokenizer if shared else load_tokenizer(folder / "target_tokenizer")
         return cls(model, source_tokenizer, target_tokenizer, **config["options"])
 
-    def export(self, folder):
+    def export(self, folder, examples=None, xla=False, batch_sizes=(1, 4, 16, 64), lengths=None):
         """Writes the next version of a SavedModel that takes strings and returns strings, for TF Serving.
 
         Signatures, all batch-major, tokenizers inside, with this translator's options as defaults:
@@ -323,18 +324,37 @@ class Translator:
         A `status` is "ok", or names what was not as asked, joined by commas: `source_repaired` (invalid UTF-8),
         `source_truncated`, `unfinished` (no END within `max_length`), `top_p_clamped` and the like.
 
+        Beside the graph stand `assets.extra/tf_serving_warmup_requests`, a request to each signature, which the server
+        answers before it calls the version available; `batching_params.pbtxt` for
+        `--enable_per_model_batching_parameters`; and a `README.md` with requests, their answers and the limits.
+
+        With `xla=True` it is another model, for a folder of its own: `serving_default` alone, its model part compiled
+        with XLA, which the server must be allowed (`--xla_cpu_compilation_enabled`). Batches are padded inside the
+        graph, so that there are no other shapes than those of `batch_sizes` and `lengths`, each of which is warmed up.
+
         Args:
-            folder: Path of the served model, for example `saved_models/dates`.
+            folder: Path of the served model, for example `saved_models/dates`. Its name is the model's.
+            examples: List of texts such as the model will be asked, for the warm-up and the README.
+            xla: Boolean, whether to export what XLA compiles.
+            batch_sizes: With `xla`, rising integers; larger batches are cut into several of the last.
+            lengths: With `xla`, rising integers, tokens of a source with END, the last being the model's
+                `max_sequence_length`. Defaults to the powers of two from 16.
 
         Returns:
             `pathlib.Path` of the new version folder, `folder`/1 or the next integer.
+
+        Raises:
+            ValueError: if `examples`, `batch_sizes` or `lengths` are not what they must be.
         """
 
+        signatures = XlaSignatures(self, batch_sizes, lengths) if xla else Signatures(self)
+        bundle = Bundle(signatures, pathlib.Path(folder).resolve().name, examples)
         return export_saved_model(
             folder,
-            Signatures(self).all(),
+            signatures.all(),
             models=[self.model],
             resources=[self.source_tokenizer, self.target_tokenizer],
+            add_files=bundle.write,
         )
 
     def search_options(self, num_beams=None, length_penalty=None, max_length=None, num_return_sequences=1):

@@ -1,5 +1,7 @@
 import ast
+import concurrent.futures
 import http.server
+import importlib.util
 import json
 import os
 import pathlib
@@ -8,7 +10,9 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 
+import numpy as np
 import pytest
 
 SERVING = pathlib.Path(__file__).parents[2] / "examples" / "serving"
@@ -197,11 +201,110 @@ def test_rest_client_refuses_a_server_without_a_scheme():
     assert b"`--server` must start with http:// or https://. Received: localhost:8501" in client.stderr
 
 
-def test_rest_client_needs_the_standard_library_alone():
-    tree = ast.parse((SERVING / "rest_client.py").read_text(encoding="utf-8"))
+@pytest.mark.parametrize("name", ["rest_client.py", "load_test.py"])
+def test_it_needs_the_standard_library_alone(name):
+    tree = ast.parse((SERVING / name).read_text(encoding="utf-8"))
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert {name.partition(".")[0] for name in names} - sys.stdlib_module_names == set()
+
+
+@pytest.fixture
+def texts(tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_text("4th of July 2016\n\n3. Oktober 1990\n", encoding="utf-8")
+    return str(path)
+
+
+def test_load_test_sends_every_request_and_prints_figures(serve, texts):
+    server, url = serve(TFServing)
+    arguments = ["--server", url, "--clients", "5", "--requests", "37", "--texts", texts]
+    client = run_client("load_test.py", *arguments)
+    assert client.returncode == 0, client.stderr
+    pattern = r"5 clients: 37 answers, 0 errors, p50 [\d.]+ ms, p99 [\d.]+ ms, [\d.]+ sentences/s\n"
+    assert re.fullmatch(pattern, client.stdout.decode())
+    sent = [json.loads(body)["instances"] for body in server.bodies]
+    # Each text once before the measurement, and then in turn.
+    assert sorted(sent) == sorted([["4th of July 2016"]] * 20 + [["3. Oktober 1990"]] * 19)
+
+
+def test_load_test_counts_what_fails(serve, texts):
+    class EveryOther(TFServing):
+        def predict(self, body):
+            if body["instances"] == ["3. Oktober 1990"]:
+                return 500, {"error": "no such day"}
+            return super().predict(body)
+
+    _, url = serve(EveryOther)
+    client = run_client(
+        "load_test.py", "--server", url, "--clients", "3", "--requests", "8", "--texts", texts
+    )
+    assert client.returncode == 1
+    assert b"3 clients: 4 answers, 4 errors" in client.stdout
+    assert client.stderr.decode().startswith(
+        'The first error: RuntimeError: 500 {\n    "error": "no such day"'
+    )
+
+
+def test_load_test_without_a_server(texts):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        arguments = ["--server", f"http://127.0.0.1:{free.getsockname()[1]}", "--texts", texts]
+    client = run_client("load_test.py", *arguments, "--clients", "2", "--requests", "4")
+    assert client.returncode == 1
+    assert client.stdout == b"2 clients: no answer to 4 requests\n"
+    assert b"The first error: ConnectionRefusedError" in client.stderr
+
+
+def test_load_test_runs_an_exported_model_itself():
+    folder = SERVING.parents[1] / "saved_models" / "dates" / "1"
+    client = run_client("load_test.py", "--saved-model", str(folder), "--clients", "3", "--requests", "11")
+    assert client.returncode == 0, client.stderr
+    assert client.stdout.startswith(b"3 clients: 11 answers, 0 errors, p50 ")
+
+
+def load(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 99, 100, 101, 257])
+def test_percentiles_are_of_the_nearest_rank(rng, count):
+    latencies = rng.exponential(size=count).tolist()
+    figures = load(SERVING / "load_test.py").Figures(1.0, latencies, [])
+    for percent in (1, 50, 99, 100):
+        assert figures.percentile(percent) == np.percentile(latencies, percent, method="inverted_cdf")
+
+
+@pytest.fixture
+def merger_class(monkeypatch):
+    benchmarks = SERVING.parents[1] / "tests" / "benchmarks"
+    monkeypatch.syspath_prepend(str(benchmarks))
+    return load(benchmarks / "serve.py").Merger
+
+
+def test_merged_requests_get_their_own_answers(merger_class):
+    sizes = []
+
+    def translate(texts):
+        sizes.append(len(texts))
+        if "bad" in texts:
+            raise RuntimeError("one bad text fails its batch")
+        time.sleep(0.002)
+        return [text[::-1] for text in texts]
+
+    merger = merger_class(translate, max_batch_size=5, seconds=0.01, threads=2)
+    with concurrent.futures.ThreadPoolExecutor(23) as pool:
+        texts = [f"text {row}" for row in range(200)]
+        assert list(pool.map(merger.ask, texts)) == [text[::-1] for text in texts]
+        assert sum(sizes) == 200
+        assert max(sizes) == 5
+        with pytest.raises(RuntimeError, match="fails its batch"):
+            merger.ask("bad")
+        assert merger.ask("next") == "txen"
+    merger.close()
 
 
 @pytest.mark.parametrize("missing", ["grpc", "tensorflow_serving"])

@@ -186,6 +186,47 @@ def test_values_that_are_not_finite(answers):
     np.testing.assert_equal(answers["not_finite"]["outputs"]["outputs"], [[np.nan, np.inf, -np.inf]])
 
 
+def test_xla_may_be_left_enabled(folder):
+    (answer,) = run_saved_model(
+        folder, [request("doubled_with_xla", inputs=[[1, 2.5, -3], [0, 0, 0]])], xla=True
+    )
+    assert answer["outputs"]["outputs"] == [[5.0, 8.0, -3.0], [3.0, 3.0, 3.0]]
+
+
+def test_sixty_four_threads_answer_as_one_does(folder):
+    texts = [f"{SENTENCES[row % 3][: row % 23]} {'é' * (row % 5)}" for row in range(200)]
+    requests = [
+        request("tokens" if row % 3 else "echo", inputs=texts[row : row + row % 7]) for row in range(200)
+    ]
+    requests[50] = request("failing", inputs=["a"])
+    serial = run_saved_model(folder, requests)
+    assert run_saved_model(folder, requests, threads=64) == serial
+    assert "always too many" in serial[50]["error"]
+    assert sum("error" in answer for answer in serial) == 1
+
+
+def test_requests_are_answered_at_the_same_time(tmp_path):
+    """The first request waits for what only the second one brings."""
+
+    def queue():
+        return tf.raw_ops.FIFOQueueV2(component_types=[tf.string], shared_name="meeting")
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="inputs")])
+    def wait(inputs):
+        (found,) = tf.raw_ops.QueueDequeueV2(handle=queue(), component_types=[tf.string])
+        return {"outputs": tf.strings.join([inputs, tf.ensure_shape(found, [None])])}
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="inputs")])
+    def bring(inputs):
+        with tf.control_dependencies([tf.raw_ops.QueueEnqueueV2(handle=queue(), components=[inputs])]):
+            return {"outputs": tf.identity(inputs)}
+
+    tf.saved_model.save(tf.Module(), str(tmp_path / "1"), signatures={"wait": wait, "bring": bring})
+    requests = [request("wait", inputs=["came: "]), request("bring", inputs=["it"])]
+    answers = run_saved_model(tmp_path / "1", requests, timeout=60, threads=2)
+    assert [answer["outputs"]["outputs"] for answer in answers] == [["came: it"], ["it"]]
+
+
 def test_xla_is_disabled_as_in_the_server(answers):
     assert "XLA" in answers["xla"]["error"]
     assert "disabled" in answers["xla"]["error"]
@@ -317,8 +358,8 @@ def test_a_line_that_is_not_json_is_answered_with_an_error(folder):
 
 def test_without_a_folder_the_script_prints_its_usage():
     child = run_script()
-    assert child.returncode == 1
-    assert b"usage: saved_model_runner.py FOLDER" in child.stderr
+    assert child.returncode == 2
+    assert b"usage: saved_model_runner.py [-h] [--xla] [--threads THREADS] FOLDER" in child.stderr
 
 
 def test_a_graph_that_prints_does_not_write_between_the_answers(tmp_path):

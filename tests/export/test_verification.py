@@ -3,13 +3,22 @@
 import shutil
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 from helpers_translators import byte_translator
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_attn import cli
-from keras_attn.export import export_saved_model, string_vector, verify_saved_model
+from keras_attn.export import (
+    export_saved_model,
+    string_vector,
+    verify_saved_model,
+    write_batching_parameters,
+    write_warmup_requests,
+    write_xla_buckets,
+)
+from keras_attn.export.serving_files import WARMUP_FILE
 from keras_attn.export.verification import served_ops
 
 
@@ -61,14 +70,19 @@ def test_what_a_translator_exports_passes(translator, translators_export, tmp_pa
         "files",
         "signatures",
         "ops",
+        "batching parameters",
+        "warm-up",
+        "run of the warm-up",
         "answers",
         *(f"run of {name}" for name in ("serving_default", "translate_n_best", "translate")),
         *(f"run of {name}" for name in ("sample", "score", "encode")),
     }
 
 
-def test_another_translator_is_found_out(translators_export):
-    found = problems(translators_export, expected=lambda texts: ["other"] * len(texts))
+def test_another_translator_is_found_out(tmp_path):
+    as_it_is = exported(tmp_path / "it", lambda inputs: {"outputs": tf.identity(inputs)})
+    assert problems(as_it_is, expected=lambda texts: texts) == {}
+    found = problems(as_it_is, expected=lambda texts: ["other"] * len(texts))
     assert list(found) == ["answers"]
     assert "'other' in Python" in found["answers"][0]
 
@@ -169,6 +183,98 @@ def test_a_corrupt_variable_file(translators_export, tmp_path, damage):
         data.write_bytes(content)
     found = problems(folder)
     assert list(found) == (["files"] if damage == "gone" else ["loading"])
+
+
+def repeated(inputs, times, ids):
+    return {"outputs": tf.strings.length(inputs) * times + tf.reduce_sum(ids, axis=1)}
+
+
+@pytest.fixture
+def warmed_up(tmp_path):
+    """A version of which a request feeds texts, numbers and rows of five ids, and a good request to it."""
+    specs = [tf.TensorSpec([None], tf.int32, name="times"), tf.TensorSpec([None, 5], tf.int32, name="ids")]
+    folder = exported(tmp_path / "it", repeated, specs)
+    good = {
+        "inputs": np.array(["a", "bc"]),
+        "times": np.array([2, 3], "int32"),
+        "ids": np.ones((2, 5), "int32"),
+    }
+    write_warmup_requests(folder, "it", [("serving_default", good)])
+    write_batching_parameters(folder, max_batch_size=7)
+    return folder, good
+
+
+def test_a_good_warmup_is_read_and_run(warmed_up):
+    checks = {check.name: check.problems for check in verify_saved_model(warmed_up[0])}
+    assert {"warm-up", "batching parameters", "run of the warm-up"} <= set(checks)
+    assert not any(checks.values())
+
+
+def test_a_corrupt_warmup_fails_with_its_reason(warmed_up, capsys):
+    folder, _ = warmed_up
+    path = folder / WARMUP_FILE
+    content = bytearray(path.read_bytes())
+    content[20] ^= 0xFF
+    path.write_bytes(content)
+    assert cli.main(["verify", str(folder)]) == 1
+    printed = capsys.readouterr().out
+    assert (
+        "FAILED  warm-up\n        Record 0 of assets.extra/tf_serving_warmup_requests cannot be read"
+        in printed
+    )
+
+
+def test_warmup_requests_that_are_none_of_this_model(warmed_up):
+    folder, good = warmed_up
+    requests = [
+        ("translate", good),
+        ("serving_default", {"inputs": good["inputs"], "time": good["times"]}),
+        ("serving_default", {**good, "times": np.zeros(2, "float32")}),
+        ("serving_default", {**good, "ids": np.zeros((2, 3), "int32")}),
+        ("serving_default", good),
+    ]
+    write_warmup_requests(folder, "it", requests)
+    assert problems(folder) == {
+        "warm-up": [
+            "Record 0: There is no signature 'translate'.",
+            "Record 1: It feeds ['inputs', 'time'] to `serving_default`, which takes ['ids', 'inputs', 'times'].",
+            "Record 2: It feeds float32 [2] to `times` of `serving_default`, which is int32 [None].",
+            "Record 3: It feeds int32 [2, 3] to `ids` of `serving_default`, which is int32 [None, 5].",
+        ]
+    }
+
+
+def test_a_warmup_request_that_fails(warmed_up):
+    folder, good = warmed_up
+    write_warmup_requests(folder, "it", [("serving_default", {**good, "times": np.ones(3, "int32")})])
+    (problem,) = problems(folder)["run of the warm-up"]
+    assert problem.startswith("request 0, ")
+    assert "Incompatible shapes: [2] vs. [3]" in problem
+
+
+def test_a_twin_whose_shapes_are_not_all_warmed_up(warmed_up):
+    folder, _ = warmed_up
+    path = write_xla_buckets(folder, batch_sizes=[1, 2], lengths=[16])
+    assert problems(folder) == {"warm-up": ["XLA compiles 2 shapes, and only 1 requests warm them up."]}
+    path.write_text("[]")
+    assert "must hold lists `batch_sizes` and `lengths`" in problems(folder)["files"][0]
+
+
+def test_missing_serving_files_are_noted(warmed_up):
+    folder, _ = warmed_up
+    (folder / WARMUP_FILE).unlink()
+    (folder / "batching_params.pbtxt").unlink()
+    checks = {check.name: check.problems for check in verify_saved_model(folder)}
+    assert checks["warm-up: none, so the first request to each signature is slow"] == []
+    assert checks["batching parameters: none of this model's own"] == []
+    assert not any(checks.values())
+
+
+def test_batching_parameters_that_the_server_cannot_read(warmed_up):
+    folder, _ = warmed_up
+    (folder / "batching_params.pbtxt").write_text("max_batch_size: 64\n")
+    (problem,) = problems(folder)["batching parameters"]
+    assert "batching_params.pbtxt cannot be read" in problem
 
 
 def test_several_default_outputs_and_no_default(tmp_path):

@@ -1,0 +1,317 @@
+"""What TF Serving reads beside a SavedModel: warm-up requests and batching parameters.
+
+Their protocol buffers come with the package `tensorflow-serving-api`. They are described here with the same field
+numbers under names of our own, so that nothing needs that package and nothing clashes with it where it is installed.
+
+References: prediction_log.proto, predict.proto and model.proto in tensorflow_serving/apis, and
+session_bundle_config.proto in tensorflow_serving/servables/tensorflow.
+"""
+
+import functools
+import json
+import pathlib
+import re
+
+import tensorflow as tf
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format, wrappers_pb2
+from google.protobuf.message import DecodeError
+from tensorflow.core.framework import tensor_pb2
+
+WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
+BATCHING_FILE = "batching_params.pbtxt"
+XLA_FILE = "assets.extra/xla_buckets.json"
+
+# The server's own limit, https://www.tensorflow.org/tfx/serving/saved_model_warmup.
+MOST_WARMUP_REQUESTS = 1000
+
+_PACKAGE = "keras_attn.tf_serving"
+
+# The fields of each message: number and type, a list of one type where the field is repeated.
+_INT64, _OPTIONAL_INT64, _OPTIONAL_BOOL = "int64", ".google.protobuf.Int64Value", ".google.protobuf.BoolValue"
+_MESSAGES = {
+    "PredictionLog": {"predict_log": (6, f".{_PACKAGE}.PredictLog")},
+    "PredictLog": {"request": (1, f".{_PACKAGE}.PredictRequest")},
+    "PredictRequest": {
+        "model_spec": (1, f".{_PACKAGE}.ModelSpec"),
+        "inputs": (2, [f".{_PACKAGE}.Input"]),  # what a map from strings to tensors is on the wire
+    },
+    "ModelSpec": {"name": (1, "string"), "signature_name": (3, "string")},
+    "Input": {"key": (1, "string"), "value": (2, ".tensorflow.TensorProto")},
+    "BatchingParameters": {
+        "max_batch_size": (1, _OPTIONAL_INT64),
+        "batch_timeout_micros": (2, _OPTIONAL_INT64),
+        "max_enqueued_batches": (3, _OPTIONAL_INT64),
+        "num_batch_threads": (4, _OPTIONAL_INT64),
+        "thread_pool_name": (5, ".google.protobuf.StringValue"),
+        "allowed_batch_sizes": (6, [_INT64]),
+        "pad_variable_length_inputs": (7, "bool"),
+        "enable_large_batch_splitting": (8, _OPTIONAL_BOOL),
+        "max_execution_batch_size": (9, _OPTIONAL_INT64),
+    },
+}
+
+_BATCHING_TEXT = """\
+# How TF Serving merges requests to this model, read where it runs with --enable_batching and
+# --enable_per_model_batching_parameters. Of --batching_parameters_file only the thread pool (num_batch_threads,
+# thread_pool_name) counts then, which all models share.
+# Reference: https://github.com/tensorflow/serving/blob/master/tensorflow_serving/batching/README.md
+
+# Texts in a batch, and the most that one request may hold: a larger one is refused. (The server can split large
+# requests, but not where the outputs of the parts differ in width, as tokens and alignments do.)
+max_batch_size {{ value: {max_batch_size} }}
+
+# How long a request may wait for company: little beside the milliseconds that a translation takes.
+batch_timeout_micros {{ value: {batch_timeout_micros} }}
+
+# Batches that may wait; past them the server answers UNAVAILABLE at once, so that clients can go elsewhere.
+max_enqueued_batches {{ value: {max_enqueued_batches} }}
+
+# No allowed_batch_sizes, because {why_any_size}.
+# No pad_variable_length_inputs: it would repeat an element of token ids; texts have one element a row.
+"""
+
+
+def write_warmup_requests(folder, model_name, requests):
+    """Writes the requests that TF Serving answers to itself before it calls a version available.
+
+    Args:
+        folder: Path of the version folder.
+        model_name: String, the name that the model is served by.
+        requests: List of at most 1,000 pairs of a signature's name and a dict from the names of its inputs to arrays.
+            Arrays of strings hold `bytes` or `str`.
+
+    Returns:
+        `pathlib.Path` of the file.
+
+    Raises:
+        ValueError: if there are more than 1,000 requests.
+
+    Example:
+
+    ```python
+    folder = "saved_models/dates/1"
+    write_warmup_requests(folder, "dates", [("serving_default", {"inputs": np.array(["4 July", "tomorrow"])})])
+    ```
+
+    Reference: [SavedModel warm-up](https://www.tensorflow.org/tfx/serving/saved_model_warmup).
+    """
+    if len(requests) > MOST_WARMUP_REQUESTS:
+        raise ValueError(
+            f"`requests` must be at most {MOST_WARMUP_REQUESTS}. Received: {len(requests)} requests."
+        )
+    path = pathlib.Path(folder, WARMUP_FILE)
+    path.parent.mkdir(exist_ok=True)
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for signature_name, inputs in requests:
+            log = _message("PredictionLog")
+            request = log.predict_log.request
+            request.model_spec.name = model_name
+            request.model_spec.signature_name = signature_name
+            for name in sorted(inputs):
+                request.inputs.add(key=name, value=tf.make_tensor_proto(inputs[name]))
+            writer.write(log.SerializeToString())
+    return path
+
+
+def read_warmup_requests(folder):
+    """Reads the warm-up requests of a version folder as the server does.
+
+    Args:
+        folder: Path of the version folder.
+
+    Returns:
+        A list of pairs of a signature's name and a dict from the names of inputs to arrays; None where the folder has
+        no such file. Strings are `bytes`.
+
+    Raises:
+        ValueError: if the file or a record of it is damaged, naming the record.
+
+    Example:
+
+    ```python
+    for signature_name, inputs in read_warmup_requests("saved_models/dates/1"):
+        print(signature_name, {name: array.shape for name, array in inputs.items()})
+    ```
+    """
+    path = pathlib.Path(folder, WARMUP_FILE)
+    if not path.is_file():
+        return None
+    requests = []
+    try:
+        for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
+            requests.append(_warmup_request(record))
+    except (tf.errors.OpError, DecodeError, ValueError, TypeError) as error:
+        reason = re.sub(r"\{\{.*?\}\} | \[Op:.*", "", str(error).splitlines()[0])
+        raise ValueError(f"Record {len(requests)} of {WARMUP_FILE} cannot be read: {reason}") from error
+    return requests
+
+
+def _warmup_request(record):
+    log = _message("PredictionLog")
+    log.ParseFromString(record)
+    if not log.HasField("predict_log"):
+        raise ValueError("it is no request to Predict")
+    request = log.predict_log.request
+    inputs = {entry.key: tf.make_ndarray(entry.value) for entry in request.inputs}
+    return request.model_spec.signature_name or "serving_default", inputs
+
+
+def write_batching_parameters(
+    folder, max_batch_size, batch_timeout_micros=2000, max_enqueued_batches=64, why_any_size=None
+):
+    """Writes how TF Serving may merge requests to a version, with comments that say why.
+
+    Args:
+        folder: Path of the version folder.
+        max_batch_size: Integer, texts in a batch, and the most that one request may hold.
+        batch_timeout_micros: Integer, microseconds that a request may wait for others.
+        max_enqueued_batches: Integer, batches that may wait.
+        why_any_size: String, why the server need not pad batches to certain sizes. Defaults to that of a graph that
+            takes any.
+
+    Returns:
+        `pathlib.Path` of the file.
+
+    Example:
+
+    ```python
+    write_batching_parameters("saved_models/dates/1", max_batch_size=64)
+    ```
+
+    Reference: [the batching guide](https://github.com/tensorflow/serving/blob/master/tensorflow_serving/batching).
+    """
+    path = pathlib.Path(folder, BATCHING_FILE)
+    text = _BATCHING_TEXT.format(
+        max_batch_size=max_batch_size,
+        batch_timeout_micros=batch_timeout_micros,
+        max_enqueued_batches=max_enqueued_batches,
+        why_any_size=why_any_size
+        or "the graph takes batches of any size, and rows that only fill one cost time",
+    )
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def read_batching_parameters(folder):
+    """Reads the batching parameters of a version folder as the server does.
+
+    Args:
+        folder: Path of the version folder.
+
+    Returns:
+        Dict from the names of the parameters that are set to their values; None where the folder has no such file.
+
+    Raises:
+        ValueError: if the file is no text of batching parameters, or the server would refuse its values.
+
+    Example:
+
+    ```python
+    assert read_batching_parameters("saved_models/dates/1")["max_batch_size"] == 64
+    ```
+    """
+    path = pathlib.Path(folder, BATCHING_FILE)
+    if not path.is_file():
+        return None
+    try:
+        message = text_format.Parse(path.read_text(encoding="utf-8"), _message("BatchingParameters"))
+    except (text_format.ParseError, UnicodeDecodeError) as error:
+        raise ValueError(f"{BATCHING_FILE} cannot be read: {error}") from error
+    parameters = {
+        field.name: value.value if field.message_type else value for field, value in message.ListFields()
+    }
+    sizes, largest = list(parameters.get("allowed_batch_sizes", [])), parameters.get("max_batch_size", 1000)
+    if sizes and (sizes != sorted(set(sizes)) or sizes[-1] != largest):
+        raise ValueError(
+            f"`allowed_batch_sizes` in {BATCHING_FILE} must increase and end with max_batch_size={largest}. "
+            f"Received: {sizes}."
+        )
+    return parameters
+
+
+def write_xla_buckets(folder, batch_sizes, lengths):
+    """Marks a version folder as one that must be compiled with XLA, for these shapes.
+
+    Args:
+        folder: Path of the version folder.
+        batch_sizes, lengths: Lists of rising integers, the rows and the tokens of the batches that are compiled.
+
+    Returns:
+        `pathlib.Path` of the file.
+
+    Example:
+
+    ```python
+    write_xla_buckets("saved_models/dates_xla/1", batch_sizes=[1, 8, 64], lengths=[16, 32])
+    ```
+    """
+    path = pathlib.Path(folder, XLA_FILE)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"batch_sizes": list(batch_sizes), "lengths": list(lengths)}) + "\n", "utf-8")
+    return path
+
+
+def read_xla_buckets(folder):
+    """The shapes that a version is compiled for.
+
+    Args:
+        folder: Path of the version folder.
+
+    Returns:
+        `{"batch_sizes": [...], "lengths": [...]}` of a version that must be compiled with XLA, None of any other.
+
+    Raises:
+        ValueError: if the file that says so is damaged.
+
+    Example:
+
+    ```python
+    assert read_xla_buckets("saved_models/dates/1") is None
+    ```
+    """
+    path = pathlib.Path(folder, XLA_FILE)
+    if not path.is_file():
+        return None
+    try:
+        buckets = json.loads(path.read_text("utf-8"))
+        is_right = isinstance(buckets, dict) and set(buckets) == {"batch_sizes", "lengths"}
+        if is_right and all(isinstance(sizes, list) and sizes for sizes in buckets.values()):
+            return buckets
+    except ValueError:
+        pass
+    raise ValueError(
+        f"{XLA_FILE} must hold lists `batch_sizes` and `lengths`. Received: {path.read_bytes()[:99]}."
+    )
+
+
+@functools.cache
+def _message_classes():
+    file = descriptor_pb2.FileDescriptorProto(
+        name="keras_attn/tf_serving.proto",
+        package=_PACKAGE,
+        syntax="proto3",
+        dependency=[tensor_pb2.DESCRIPTOR.name, wrappers_pb2.DESCRIPTOR.name],
+    )
+    for name, fields in _MESSAGES.items():
+        file.message_type.add(name=name, field=[_field(field, *fields[field]) for field in fields])
+    pool = descriptor_pool.Default()  # where TensorFlow's own messages are
+    pool.AddSerializedFile(file.SerializeToString())
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}"))
+        for name in _MESSAGES
+    }
+
+
+def _field(name, number, kind):
+    field = descriptor_pb2.FieldDescriptorProto(name=name, number=number)
+    field.label = field.LABEL_REPEATED if isinstance(kind, list) else field.LABEL_OPTIONAL
+    (kind,) = kind if isinstance(kind, list) else [kind]
+    if kind.startswith("."):
+        field.type, field.type_name = field.TYPE_MESSAGE, kind
+    else:
+        field.type = getattr(field, f"TYPE_{kind.upper()}")
+    return field
+
+
+def _message(name):
+    return _message_classes()[name]()

@@ -1,0 +1,40 @@
+"""Few shapes for a compiler that compiles each of them: batches and lengths raised to the next of a few sizes."""
+
+import tensorflow as tf
+
+
+def powers_of_two(first, last):
+    """`first`, its doubles below `last`, and `last`."""
+    sizes = []
+    while first < last:
+        sizes.append(first)
+        first *= 2
+    return [*sizes, last]
+
+
+def bucket_of(size, sizes):
+    """The smallest of the rising `sizes` that is at least `size`, or the last; an int32 scalar, in graphs too."""
+    fits = tf.searchsorted(tf.constant(sizes, tf.int32), [size])[0]
+    return tf.gather(tf.constant(sizes, tf.int32), tf.minimum(fits, len(sizes) - 1))
+
+
+def in_buckets(token_ids, batch_sizes, lengths, end_token_id):
+    """Cuts a batch of ids into chunks of few shapes.
+
+    Args:
+        token_ids: int32 (B, S), S at most the last of `lengths`, padded with 0.
+        batch_sizes, lengths: Lists of rising integers.
+        end_token_id: Integer. An empty batch becomes rows of it.
+
+    Returns:
+        int32 (chunks, a batch size, a length), at least one chunk. Rows past B repeat the last one, since rows of pads
+        might be decoded for longer than any.
+    """
+    rows, length = tf.unstack(tf.shape(token_ids))
+    token_ids = tf.pad(token_ids, [[0, 0], [0, bucket_of(length, lengths) - length]])
+    ends = tf.one_hot([0], tf.shape(token_ids)[1], end_token_id, 0, dtype=tf.int32)
+    token_ids = tf.concat([token_ids, ends], axis=0)
+    batch_size = bucket_of(rows, batch_sizes)
+    chunks = tf.maximum((rows + batch_size - 1) // batch_size, 1)
+    source_rows = tf.minimum(tf.range(chunks * batch_size), tf.maximum(rows - 1, 0))
+    return tf.reshape(tf.gather(token_ids, source_rows), [chunks, batch_size, -1])

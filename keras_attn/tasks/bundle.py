@@ -1,0 +1,101 @@
+"""What a translator's export holds beside its graph: warm-up requests, batching parameters and a README."""
+
+import numpy as np
+import tensorflow as tf
+
+from keras_attn.export import write_batching_parameters, write_warmup_requests, write_xla_buckets
+from keras_attn.tasks.model_readme import model_readme
+from keras_attn.tasks.signatures import XlaSignatures
+
+# Texts of several lengths, for who gives none of the kind that the model will be asked.
+EXAMPLES = (
+    "4th of July 2016",
+    "Good morning.",
+    "The weather is fine today, so we shall walk along the river before we go home.",
+)
+
+# What a call of a `Translator` takes at once too.
+MAX_BATCH_SIZE = 64
+
+
+class Bundle:
+    """The files beside the graph of one export.
+
+    Args:
+        signatures: `Signatures` or `XlaSignatures`.
+        model_name: String, the name that the model will be served by.
+        examples: List of strings such as the model will be asked. They are sent as warm-up, and shown in the README.
+
+    Raises:
+        ValueError: if there is no example, or one is no text or has none in it.
+    """
+
+    def __init__(self, signatures, model_name, examples=None):
+        self.signatures = signatures
+        self.model_name = model_name
+        self.examples = list(EXAMPLES if examples is None else examples)
+        if not self.examples or not all(isinstance(text, str) and text.strip() for text in self.examples):
+            raise ValueError(f"`examples` must be texts, one or more. Received: examples={self.examples}.")
+        is_xla = isinstance(signatures, XlaSignatures)
+        self.max_batch_size = signatures.batch_sizes[-1] if is_xla else MAX_BATCH_SIZE
+        self._functions = None
+
+    def write(self, folder, functions):
+        """Writes the files to `folder`; `functions` are the concrete functions of the export by name."""
+        self._functions = functions
+        write_warmup_requests(folder, self.model_name, self._warmup_requests())
+        why_any_size = None
+        if isinstance(self.signatures, XlaSignatures):
+            write_xla_buckets(folder, self.signatures.batch_sizes, self.signatures.lengths)
+            why_any_size = "the graph itself fills batches up to the sizes that were compiled"
+        write_batching_parameters(folder, self.max_batch_size, why_any_size=why_any_size)
+        (folder / "README.md").write_text(model_readme(self), encoding="utf-8")
+
+    def inputs(self, signature_name, texts):
+        """A request: the texts, their translations where targets are wanted, and the neutral value of each option."""
+        neutral = self.signatures.neutral_values()
+        _, specs = self.signatures.all()[signature_name]
+        values = {spec.name: [neutral.get(spec.name)] * len(texts) for spec in specs}
+        values["inputs"] = texts
+        if "targets" in values:
+            values["targets"] = self.ask("serving_default", {"inputs": texts})["outputs"].tolist()
+        return {spec.name: np.array(values[spec.name], spec.dtype.as_numpy_dtype) for spec in specs}
+
+    def ask(self, signature_name, inputs):
+        """Answers a request with the graph that is exported."""
+        _, specs = self.signatures.all()[signature_name]
+        tensors = [tf.constant(inputs[spec.name], spec.dtype) for spec in specs]
+        answer = self._functions[signature_name](*tensors)
+        return {name: output.numpy() for name, output in answer.items()}
+
+    def outputs(self, signature_name):
+        """The specs of a signature's outputs by name."""
+        return self._functions[signature_name].structured_outputs
+
+    def _warmup_requests(self):
+        if isinstance(self.signatures, XlaSignatures):
+            return list(self._requests_of_every_shape())
+        return [(name, self.inputs(name, self.examples)) for name in self.signatures.all()]
+
+    def _requests_of_every_shape(self):
+        shortest = 0
+        for length in self.signatures.lengths:
+            text = self._text_of_length(shortest + 1, length)
+            shortest = length
+            for batch_size in self.signatures.batch_sizes:
+                yield "serving_default", self.inputs("serving_default", [text] * batch_size)
+
+    def _text_of_length(self, shortest, longest):
+        """The examples, repeated and cut to at least `shortest` tokens and at most `longest`, END counted."""
+        tokenizer = self.signatures.source_tokenizer
+        (token_ids,) = tokenizer.encode([" ".join(self.examples)])
+        token_ids = token_ids * (longest // max(len(token_ids), 1) + 1)
+        for size in range(longest - 1, shortest - 2, -1):
+            (text,) = tokenizer.decode([token_ids[:size]])
+            # A text that was put together again may have other tokens.
+            if shortest <= len(tokenizer.encode([text])[0]) + 1 <= longest:
+                return text
+        raise ValueError(
+            f"`examples` must be texts of which one with {shortest} to {longest} tokens can be made, to warm up that "
+            f"length. Received: examples={self.examples}."
+        )

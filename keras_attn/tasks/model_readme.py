@@ -1,0 +1,232 @@
+"""The README of an exported translator: how it is asked, what it answers, and what its limits are."""
+
+import datetime
+import importlib.metadata
+import json
+import shlex
+
+import numpy as np
+
+from keras_attn import __version__
+from keras_attn.tasks.signatures import NUM_STOP_TOKENS, PREFIX_LENGTH, XlaSignatures
+
+_MEANINGS = {
+    "serving_default": "the best translation of each text",
+    "translate_n_best": (
+        'the best translations, best first, and score = log-probability / length ^ length_penalty; "" and -1e30 '
+        "where the search found fewer"
+    ),
+    "translate": (
+        "beam search with options for each text; `alignment` is, for each token of the best translation, the place "
+        "of the source token that it looked at most, -1 past the end"
+    ),
+    "sample": "one translation drawn for each text; the same seed draws the same, whatever the batch",
+    "score": "how probable the model finds a given translation, as a whole and token by token",
+    "encode": "a vector for each text, the mean of the encoder's output",
+}
+
+# Signatures that are shown with a request and its answer, with the number of texts in it.
+_SHOWN = {"serving_default": 2, "translate": 1, "score": 1}
+
+
+def model_readme(bundle):
+    """The text of the README of a `Bundle`."""
+    is_xla = isinstance(bundle.signatures, XlaSignatures)
+    parts = [
+        _head(bundle),
+        _xla(bundle.signatures) if is_xla else "",
+        _requests(bundle),
+        _in_python(bundle),
+        _signatures(bundle),
+        _limits(bundle, is_xla),
+        _origin(bundle),
+    ]
+    return "\n\n".join(part.strip() for part in parts if part) + "\n"
+
+
+def _head(bundle):
+    return f"""
+# {bundle.model_name}
+
+A translator that takes strings and returns strings, for TF Serving: the tokenizers are inside. The answers below are
+those that this export gave when it was written.
+"""
+
+
+def _xla(signatures):
+    batch_sizes, lengths = (
+        ", ".join(map(str, sizes)) for sizes in (signatures.batch_sizes, signatures.lengths)
+    )
+    return f"""
+**This model must be compiled with XLA**, which a stock server has switched off: start it with
+`--xla_cpu_compilation_enabled`. Batches are filled up to {batch_sizes} texts and to {lengths} tokens inside the graph,
+larger batches are cut into several, and the warm-up file has a request for each of these
+{len(signatures.batch_sizes) * len(signatures.lengths)} shapes, so that all of them are compiled before the server calls
+the version available.
+"""
+
+
+def _requests(bundle):
+    shown = [name for name in bundle.signatures.all() if name in _SHOWN]
+    requests = "\n\n".join(_request(bundle, name) for name in shown)
+    return f"""
+## Requests over REST
+
+`serving_default` has one input and one output, so `instances` and `predictions` are plain lists. A signature with
+several takes and gives an object for each text, and every input must be there: the options below have their neutral
+values. Text that is not UTF-8 is sent as `{{"b64": "..."}}`.
+
+{requests}
+"""
+
+
+def _request(bundle, signature_name):
+    inputs = bundle.inputs(signature_name, bundle.examples[: _SHOWN[signature_name]])
+    body = {"instances": _rows(inputs)}
+    if signature_name != "serving_default":
+        body = {"signature_name": signature_name, **body}
+    predictions = {"predictions": _rows(bundle.ask(signature_name, inputs))}
+    return f"""
+```bash
+curl -d {shlex.quote(json.dumps(body, ensure_ascii=False))} {_url(bundle)}
+```
+
+```json
+{json.dumps(predictions, ensure_ascii=False)}
+```
+""".strip()
+
+
+def _url(bundle):
+    return f"http://localhost:8501/v1/models/{bundle.model_name}:predict"
+
+
+def _rows(named):
+    """Arrays by name as the REST API writes them: an object for each text, or its value where there is but one."""
+    columns = [_plain(array) for array in named.values()]
+    if len(columns) == 1:
+        return columns[0]
+    return [dict(zip(named, row)) for row in zip(*columns)]
+
+
+def _plain(array):
+    """Nested lists; text as str, and floats with the digits that float32 has."""
+    if array.dtype.hasobject:
+        array = np.vectorize(lambda text: text.decode() if isinstance(text, bytes) else text, [object])(array)
+    elif array.dtype.kind == "f":
+        array = np.vectorize(lambda value: float(f"{value:.6g}"), [float])(array)
+    return array.tolist()
+
+
+def _in_python(bundle):
+    text = bundle.examples[0]
+    (translation,) = _plain(bundle.ask("serving_default", {"inputs": [text]})["outputs"])
+    return f"""
+## From Python
+
+With the standard library, from a server:
+
+```python
+import json
+import urllib.request
+
+body = json.dumps({{"instances": [{text!r}]}}).encode()
+with urllib.request.urlopen({_url(bundle)!r}, body) as reply:
+    print(json.load(reply)["predictions"])  # {[translation]!r}
+```
+
+In this folder, without a server:
+
+```python
+import tensorflow as tf
+import tensorflow_text  # the ops of its tokenizers
+
+model = tf.saved_model.load(".")
+answer = model.signatures["serving_default"](inputs=tf.constant([{text!r}]))
+print([text.decode() for text in answer["outputs"].numpy()])  # {[translation]!r}
+```
+"""
+
+
+def _signatures(bundle):
+    signatures, neutral = bundle.signatures.all(), bundle.signatures.neutral_values()
+    answers = "\n".join(
+        f"- `{name}`: {_MEANINGS[name]}. {_named_specs(bundle.outputs(name))}." for name in signatures
+    )
+    rows = "\n".join(
+        f"| `{name}` | `{spec.name}` | {spec.dtype.name} | {_shape(spec)} | {_neutral(spec.name, neutral)} |"
+        for name, (_, specs) in signatures.items()
+        for spec in specs
+    )
+    status = (
+        ""
+        if len(signatures) == 1
+        else "A `status` is `ok`, or names what was not as asked, joined by commas."
+    )
+    return f"""
+## Signatures
+
+Every input and output has the batch B as its first axis, so that the server can merge requests. What is not wanted of
+an option is said with its neutral value.
+
+| signature | input | dtype | shape | neutral value |
+|---|---|---|---|---|
+{rows}
+
+Answers:
+
+{answers}
+
+{status}
+"""
+
+
+def _named_specs(specs):
+    return ", ".join(f"`{name}` {spec.dtype.name} {_shape(spec)}" for name, spec in specs.items())
+
+
+def _shape(spec):
+    sizes = ["any" if size is None else str(size) for size in spec.shape[1:]]
+    return f"({', '.join(['B', *sizes])}{'' if sizes else ','})"
+
+
+def _neutral(name, neutral):
+    return f"`{json.dumps(neutral[name])}`" if name in neutral else ""
+
+
+def _limits(bundle, is_xla):
+    translator = bundle.signatures.translator
+    longest = translator.model.max_sequence_length
+    lines = [
+        f"A source has at most {longest} tokens, END counted; what is longer is cut.",
+        f"A translation has at most {translator.max_length} tokens, END counted.",
+        f"`serving_default` searches with {translator.num_beams} beams and length penalty {translator.length_penalty}.",
+        f"Vocabularies: {_vocabulary(translator.source_tokenizer)} (source), "
+        f"{_vocabulary(translator.target_tokenizer)} (target).",
+        f"With the server's batching on, a request has at most {bundle.max_batch_size} texts (`batching_params.pbtxt`).",
+    ]
+    if not is_xla:
+        lines += [
+            f"A request has at most {translator.num_beams} beams, {PREFIX_LENGTH} tokens of target prefix, and "
+            f"{NUM_STOP_TOKENS} ids of stop and of suppressed tokens.",
+            "XLA is not needed.",
+        ]
+    return "## Limits\n\n" + "\n".join(f"- {line}" for line in lines)
+
+
+def _vocabulary(tokenizer):
+    return f"{type(tokenizer).__name__} with {tokenizer.vocabulary_size} ids"
+
+
+def _origin(bundle):
+    model = bundle.signatures.translator.model
+    packages = ("keras", "tensorflow", "tensorflow-text")
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
+    date = datetime.datetime.now(datetime.UTC).date()
+    return f"""
+## Where it comes from
+
+`Translator.export` of keras_attn {__version__} wrote it on {date}, with {versions}. The model is a
+{type(model).__name__} with {model.num_encoder_layers} + {model.num_decoder_layers} layers, hidden_dim
+{model.hidden_dim}, {model.num_heads} heads and {model.count_params():,} parameters.
+"""
