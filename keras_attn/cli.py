@@ -87,11 +87,15 @@ def _add_translate(commands):
 
 
 def _add_export(commands):
-    command = commands.add_parser("export", help="write a SavedModel for TF Serving")
+    command = commands.add_parser(
+        "export", help="write a SavedModel for TF Serving, or what another engine runs"
+    )
     command.add_argument(
         "translator", metavar="FOLDER", help="a translator, for example runs/dates/translator"
     )
-    command.add_argument("saved_model", metavar="SAVED_MODEL", help="for example saved_models/dates")
+    command.add_argument("folder", metavar="EXPORT", help="for example saved_models/dates")
+    command.add_argument("--format", choices=("saved_model", "ctranslate2"), default="saved_model")
+    command.add_argument("--quantization", help="of ctranslate2, for example int8")
     command.set_defaults(run=_export)
 
 
@@ -176,7 +180,8 @@ def _translate(options):
 def _export(options):
     from keras_attn import Translator
 
-    print(Translator.load(options.translator).export(options.saved_model))
+    translator = Translator.load(options.translator)
+    print(translator.export(options.folder, options.format, options.quantization))
 
 
 def _verify(options):

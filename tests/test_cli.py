@@ -62,6 +62,14 @@ def test_export_prints_the_version_folder(folder, tmp_path, capsys):
     assert (tmp_path / "served" / "1" / "saved_model.pb").is_file()
 
 
+def test_export_writes_for_another_engine(folder, tmp_path, capsys):
+    pytest.importorskip("ctranslate2", reason='needs CTranslate2: pip install "keras_attn[ctranslate2]"')
+    model = str(tmp_path / "model")
+    assert cli.main(["export", folder, model, "--format", "ctranslate2", "--quantization", "int8"]) == 0
+    assert capsys.readouterr().out.strip() == model
+    assert (tmp_path / "model" / "model.bin").is_file()
+
+
 def test_train_passes_its_options_on(tmp_path, monkeypatch):
     calls = []
     monkeypatch.setattr("keras_attn.runs.train", lambda *arguments: calls.append(arguments))
@@ -103,6 +111,10 @@ def test_train_without_output_takes_the_next_free_folder(tmp_path, monkeypatch):
         (["evaluate", "FOLDER", "--data", "multi30k", "--data-dir", "."], "test_2016_flickr.en"),
         (["evaluate", "FOLDER", "--data", "multi30k", "--target-language", "fr"], "must be en and de"),
         (["export", "nowhere", "out"], "There is no translator in nowhere"),
+        (
+            ["export", "FOLDER", "out", "--quantization", "int8"],
+            "`quantization` is for the format ctranslate2",
+        ),
     ],
 )
 def test_wrong_input_gives_one_line_and_exit_code_2(

@@ -2,12 +2,11 @@ import collections
 import dataclasses
 import json
 import pathlib
-import tempfile
 
 import numpy as np
 import tensorflow as tf
 
-from keras_attn.export import export_saved_model
+from keras_attn.export import export_ctranslate2, export_saved_model, replaced_folder
 from keras_attn.generation import DecodingOptions
 from keras_attn.models import Seq2SeqTransformer, load_weights, save_weights
 from keras_attn.tasks.alignment import word_alignment
@@ -18,6 +17,8 @@ from keras_attn.text import as_utf8, load_tokenizer
 _CONFIG_FILE = "translator.json"
 _WEIGHTS_FILE = "model.safetensors"
 _FORMAT = 1
+
+EXPORT_FORMATS = ("saved_model", "ctranslate2")
 
 AttentionMap = collections.namedtuple("AttentionMap", ["source_tokens", "target_tokens", "attention_scores"])
 AttentionMap.__doc__ = """Where a translation looked.
@@ -214,18 +215,8 @@ class Translator:
         Raises:
             ValueError: if `folder` holds something else than a translator.
         """
-        folder = pathlib.Path(folder)
-        if folder.exists() and (
-            not folder.is_dir() or (any(folder.iterdir()) and not (folder / _CONFIG_FILE).is_file())
-        ):
-            raise ValueError(f"{folder} exists and holds no translator. Choose another folder, or remove it.")
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as aside:
-            built, older = pathlib.Path(aside, "new"), pathlib.Path(aside, "older")
+        with replaced_folder(folder, _CONFIG_FILE, "translator") as built:
             self._write(built)
-            if folder.exists():
-                folder.rename(older)
-            built.rename(folder)
 
     @classmethod
     def load(cls, folder):
@@ -247,10 +238,10 @@ class Translator:
         target_tokenizer = source_tokenizer if shared else load_tokenizer(folder / "target_tokenizer")
         return cls(model, source_tokenizer, target_tokenizer, **config["options"])
 
-    def export(self, folder):
-        """Writes the next version of a SavedModel that takes strings and returns strings, for TF Serving.
+    def export(self, folder, format="saved_model", quantization=None):
+        """Writes what another engine runs: by default the next version of a SavedModel for TF Serving.
 
-        Signatures, all batch-major, tokenizers inside, with this translator's options as defaults:
+        The SavedModel takes strings and returns strings. Its signatures, all batch-major, tokenizers inside, with this translator's options as defaults:
 
         - `serving_default`: `inputs` string (B,) -> `outputs` string (B,), and nothing else.
         - `translate_n_best`: `inputs` string (B,) -> `outputs` string and `scores` float32 (B, num_beams), best first
@@ -272,13 +263,36 @@ class Translator:
         A `status` is "ok", or names what was not as asked, joined by commas: `source_repaired` (invalid UTF-8),
         `source_truncated`, `unfinished` (no END within `max_length`), `top_p_clamped` and the like.
 
+        The other formats take and return tokens; they are written to `folder` itself, where they replace an older
+        export, with the tokenizers beside them: see `keras_attn.export.export_ctranslate2`.
+
         Args:
             folder: Path of the served model, for example `saved_models/dates`.
+            format: `"saved_model"` or `"ctranslate2"`.
+            quantization: How CTranslate2 stores the weights and computes, `"int8"` for instance; no other format
+                has it.
 
         Returns:
-            `pathlib.Path` of the new version folder, `folder`/1 or the next integer.
-        """
+            `pathlib.Path` of what was written: of a SavedModel, the new version folder, `folder`/1 or the next
+            integer.
 
+        Raises:
+            ValueError: for an unknown format, a quantization that the format has not, and a model that the engine
+                cannot compute.
+            ImportError: if a package that writes the format is not installed; the message names it.
+        """
+        if format not in EXPORT_FORMATS:
+            raise ValueError(
+                f"`format` must be one of {', '.join(EXPORT_FORMATS)}. Received: format={format!r}."
+            )
+        if format == "ctranslate2":
+            tokenizers = (self.source_tokenizer, self.target_tokenizer)
+            return export_ctranslate2(folder, self.model, *tokenizers, quantization)
+        if quantization is not None:
+            raise ValueError(
+                "`quantization` is for the format ctranslate2. "
+                f"Received: quantization={quantization!r}, format={format!r}."
+            )
         return export_saved_model(
             folder,
             Signatures(self).all(),
@@ -446,7 +460,6 @@ class Translator:
             )
 
     def _write(self, folder):
-        folder.mkdir()
         shared = self.target_tokenizer is self.source_tokenizer
         options = {name: getattr(self, name) for name in _OPTIONS}
         config = {
