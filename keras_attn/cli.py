@@ -94,7 +94,9 @@ def _add_export(commands):
         "translator", metavar="FOLDER", help="a translator, for example runs/dates/translator"
     )
     command.add_argument("folder", metavar="EXPORT", help="for example saved_models/dates")
-    command.add_argument("--format", choices=("saved_model", "ctranslate2"), default="saved_model")
+    command.add_argument(
+        "--format", choices=("saved_model", "ctranslate2", "onnx", "litert"), default="saved_model"
+    )
     command.add_argument("--quantization", help="of ctranslate2, for example int8")
     command.set_defaults(run=_export)
 

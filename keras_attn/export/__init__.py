@@ -2,6 +2,8 @@
 
 from keras_attn.export.ctranslate2 import export_ctranslate2
 from keras_attn.export.folders import replaced_folder
+from keras_attn.export.litert import export_litert
+from keras_attn.export.onnx import export_onnx
 from keras_attn.export.saved_model import export_saved_model, string_vector
 from keras_attn.export.saved_model_runner import run_saved_model
 from keras_attn.export.verification import Check, verify_saved_model
@@ -9,6 +11,8 @@ from keras_attn.export.verification import Check, verify_saved_model
 __all__ = [
     "Check",
     "export_ctranslate2",
+    "export_litert",
+    "export_onnx",
     "export_saved_model",
     "replaced_folder",
     "run_saved_model",

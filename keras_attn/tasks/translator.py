@@ -6,11 +6,18 @@ import pathlib
 import numpy as np
 import tensorflow as tf
 
-from keras_attn.export import export_ctranslate2, export_saved_model, replaced_folder
+from keras_attn.export import (
+    export_ctranslate2,
+    export_litert,
+    export_onnx,
+    export_saved_model,
+    replaced_folder,
+)
 from keras_attn.generation import DecodingOptions
 from keras_attn.models import Seq2SeqTransformer, load_weights, save_weights
 from keras_attn.tasks.alignment import word_alignment
 from keras_attn.tasks.signatures import Signatures
+from keras_attn.tasks.token_functions import float32_model, token_functions
 from keras_attn.tasks.token_ids import to_texts, with_end
 from keras_attn.text import as_utf8, load_tokenizer
 
@@ -18,7 +25,7 @@ _CONFIG_FILE = "translator.json"
 _WEIGHTS_FILE = "model.safetensors"
 _FORMAT = 1
 
-EXPORT_FORMATS = ("saved_model", "ctranslate2")
+EXPORT_FORMATS = ("saved_model", "ctranslate2", "onnx", "litert")
 
 AttentionMap = collections.namedtuple("AttentionMap", ["source_tokens", "target_tokens", "attention_scores"])
 AttentionMap.__doc__ = """Where a translation looked.
@@ -263,12 +270,18 @@ class Translator:
         A `status` is "ok", or names what was not as asked, joined by commas: `source_repaired` (invalid UTF-8),
         `source_truncated`, `unfinished` (no END within `max_length`), `top_p_clamped` and the like.
 
-        The other formats take and return tokens; they are written to `folder` itself, where they replace an older
-        export, with the tokenizers beside them: see `keras_attn.export.export_ctranslate2`.
+        The other formats take and return tokens. They are written to `folder` itself, where they replace an older
+        export, with the tokenizers beside them:
+
+        - `"ctranslate2"`: see `keras_attn.export.export_ctranslate2`.
+        - `"onnx"`: `logits.onnx` and `greedy.onnx`; `"litert"`: `model.tflite` with these two signatures. `logits`
+          takes int32 `encoder_token_ids` (B, S) and `decoder_token_ids` (B, T) and returns float32 `logits`
+          (B, T, V). `greedy` takes `encoder_token_ids` and returns int32 `token_ids` (B, max_length): greedy search,
+          END included, then pads. Both compute in float32.
 
         Args:
             folder: Path of the served model, for example `saved_models/dates`.
-            format: `"saved_model"` or `"ctranslate2"`.
+            format: `"saved_model"`, `"ctranslate2"`, `"onnx"` or `"litert"`.
             quantization: How CTranslate2 stores the weights and computes, `"int8"` for instance; no other format
                 has it.
 
@@ -285,20 +298,29 @@ class Translator:
             raise ValueError(
                 f"`format` must be one of {', '.join(EXPORT_FORMATS)}. Received: format={format!r}."
             )
-        if format == "ctranslate2":
-            tokenizers = (self.source_tokenizer, self.target_tokenizer)
-            return export_ctranslate2(folder, self.model, *tokenizers, quantization)
-        if quantization is not None:
+        if quantization is not None and format != "ctranslate2":
             raise ValueError(
                 "`quantization` is for the format ctranslate2. "
                 f"Received: quantization={quantization!r}, format={format!r}."
             )
-        return export_saved_model(
-            folder,
-            Signatures(self).all(),
-            models=[self.model],
-            resources=[self.source_tokenizer, self.target_tokenizer],
+        tokenizers = (self.source_tokenizer, self.target_tokenizer)
+        if format == "saved_model":
+            return export_saved_model(
+                folder, Signatures(self).all(), models=[self.model], resources=tokenizers
+            )
+        if format == "ctranslate2":
+            return export_ctranslate2(folder, self.model, *tokenizers, quantization)
+        return self._export_token_functions(folder, format)
+
+    def _export_token_functions(self, folder, format):
+        model = float32_model(self.model)
+        functions = token_functions(
+            model, self.target_tokenizer.start_token_id, self.target_tokenizer.end_token_id, self.max_length
         )
+        tokenizers = {"source_tokenizer": self.source_tokenizer, "target_tokenizer": self.target_tokenizer}
+        if format == "onnx":
+            return export_onnx(folder, functions, tokenizers)
+        return export_litert(folder, functions, [model], tokenizers)
 
     def search_options(self, num_beams=None, length_penalty=None, max_length=None, num_return_sequences=1):
         """The arguments of a search, those not given being this translator's."""

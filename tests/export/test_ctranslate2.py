@@ -409,7 +409,9 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
 
 def test_wrong_formats(tmp_path):
     translator = byte_translator()
-    with pytest.raises(ValueError, match=r"`format` must be one of saved_model, ctranslate2.*format='tar'"):
+    with pytest.raises(
+        ValueError, match=r"`format` must be one of saved_model, ctranslate2, onnx, litert. .*'tar'"
+    ):
         translator.export(tmp_path / "model", format="tar")
     with pytest.raises(ValueError, match="`quantization` is for the format ctranslate2"):
         translator.export(tmp_path / "model", quantization="int8")
