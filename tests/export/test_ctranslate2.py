@@ -385,7 +385,16 @@ def quantized():
         ),
         (make_model, {"source_tokenizer": IdTokenizer(12)}, "vocabulary 0 has size 12"),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
+    ids=[
+        "activation",
+        "with_lora",
+        "quantized",
+        "quantization",
+        "another_model",
+        "two_ends",
+        "two_of_a_name",
+        "another_vocabulary",
+    ],
 )
 def test_what_it_cannot_compute_is_refused_before_anything_is_written(make, options, message, tmp_path):
     arguments = {"source_tokenizer": IdTokenizer(13), "target_tokenizer": IdTokenizer(13), **options}
