@@ -2,6 +2,7 @@
 
 import pathlib
 
+import numpy as np
 import tensorflow as tf
 
 from keras_attn.export.folders import replaced_folder
@@ -54,10 +55,23 @@ def _convert(name, function, specs):
     except ImportError as error:
         raise ImportError('This export needs onnx and tf2onnx: pip install "keras_attn[onnx]".') from error
     traced = tf.function(function, input_signature=specs, autograph=False)
-    model, _ = tf2onnx.convert.from_function(traced, input_signature=specs, opset=_OPSET)
+    model, _ = tf2onnx.convert.from_function(
+        traced, input_signature=specs, opset=_OPSET, custom_op_handlers={"Erfc": (_one_minus_erf, [])}
+    )
     try:
         # What it cannot convert, tf2onnx leaves in the graph with a message in the log.
         onnx.checker.check_model(model)
     except onnx.checker.ValidationError as error:
         raise ValueError(f"ONNX cannot express {name!r}: {error}") from error
     return model.SerializeToString()
+
+
+def _one_minus_erf(graph, node, name, _):
+    """Erfc, in which Keras on TensorFlow writes the exact gelu, and which ONNX has not."""
+    dtype, shape = graph.get_dtype(node.output[0]), graph.get_shape(node.output[0])
+    erf = graph.make_node("Erf", node.input, dtypes=[dtype], shapes=[shape])
+    one = graph.make_const(f"{name}_one", np.ones((), "float32"))
+    graph.remove_node(node.name)
+    graph.make_node(
+        "Sub", [one.output[0], erf.output[0]], name=name, outputs=node.output, dtypes=[dtype], shapes=[shape]
+    )
