@@ -88,11 +88,17 @@ def _add_translate(commands):
 
 
 def _add_export(commands):
-    command = commands.add_parser("export", help="write a SavedModel for TF Serving")
+    command = commands.add_parser(
+        "export", help="write a SavedModel for TF Serving, or what another engine runs"
+    )
     command.add_argument(
         "translator", metavar="FOLDER", help="a translator, for example runs/dates/translator"
     )
-    command.add_argument("saved_model", metavar="SAVED_MODEL", help="for example saved_models/dates")
+    command.add_argument("folder", metavar="EXPORT", help="for example saved_models/dates")
+    command.add_argument(
+        "--format", choices=("saved_model", "ctranslate2", "onnx", "litert"), default="saved_model"
+    )
+    command.add_argument("--quantization", help="of ctranslate2, for example int8")
     command.add_argument(
         "--examples",
         metavar="FILE",
@@ -187,11 +193,15 @@ def _translate(options):
 def _export(options):
     from keras_attn import Translator
 
+    translator = Translator.load(options.translator)
+    if options.format != "saved_model":
+        print(translator.export_model(options.folder, options.format, options.quantization))
+        return
     examples = None
     if options.examples:
         lines = pathlib.Path(options.examples).read_text(encoding="utf-8").splitlines()
         examples = list(filter(str.strip, lines))
-    print(Translator.load(options.translator).export(options.saved_model, examples, xla=options.xla))
+    print(translator.export(options.folder, examples, xla=options.xla))
 
 
 def _verify(options):

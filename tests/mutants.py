@@ -57,6 +57,7 @@ BLOCKS, RULES = "ops/test_memory_efficient_attention.py::", "ops/test_mask_rule.
 VARIANTS, RING = "layers/test_attention_variants.py::", "ops/test_ring.py::"
 OTHERS = "layers/test_differential_and_talking_heads.py::"
 OPTIONS = "generation/test_options.py::"
+ENGINE = "export/test_ctranslate2.py::"
 LOSSES, BATCHING = "training/test_losses.py::", "data/test_batching.py::"
 
 MUTANTS = [
@@ -622,6 +623,35 @@ MUTANTS = [
         "logits = ops.where(self._is_pad(logits), IMPOSSIBLE, logits)",
         "logits = ops.where(self._is_pad(logits), logits, logits)",
         (SEARCH + "test_a_pad_is_never_a_word",),
+    ),
+    # Other engines
+    Mutant(
+        "query_and_key_swapped_on_export",
+        "export/ctranslate2.py",
+        '[f"{self_attention}/query", f"{self_attention}/key", f"{self_attention}/value"]',
+        '[f"{self_attention}/key", f"{self_attention}/query", f"{self_attention}/value"]',
+        (ENGINE + "test_every_option_of_the_model_gives_the_same_log_probabilities[post_norm]",),
+    ),
+    Mutant(
+        "ctranslate2_makes_its_own_sines",
+        "export/ctranslate2.py",
+        "spec.position_encodings.encodings = _positions(side, model, weights)",
+        "_positions(side, model, weights)",
+        (ENGINE + "test_every_option_of_the_model_gives_the_same_log_probabilities[pre_norm]",),
+    ),
+    Mutant(
+        "ctranslate2_may_choose_the_pad",
+        "export/ctranslate2.py",
+        "np.float32(_NEVER)",
+        "np.float32(0)",
+        (ENGINE + "test_every_option_of_the_model_gives_the_same_log_probabilities[pre_norm]",),
+    ),
+    Mutant(
+        "adapted_weights_left_behind",
+        "export/ctranslate2.py",
+        "        if self._left:\n",
+        "        if False:\n",
+        (ENGINE + "test_what_it_cannot_compute_is_refused_before_anything_is_written[with_lora]",),
     ),
 ]
 

@@ -74,6 +74,14 @@ def test_export_passes_its_options_on(folder, tmp_path, monkeypatch):
     assert calls == [("served", None, True), ("served", ["4 July", "ü"], False)]
 
 
+def test_export_writes_for_another_engine(folder, tmp_path, capsys):
+    pytest.importorskip("ctranslate2", reason='needs CTranslate2: pip install "keras_attn[ctranslate2]"')
+    model = str(tmp_path / "model")
+    assert cli.main(["export", folder, model, "--format", "ctranslate2", "--quantization", "int8"]) == 0
+    assert capsys.readouterr().out.strip() == model
+    assert (tmp_path / "model" / "model.bin").is_file()
+
+
 def test_train_passes_its_options_on(tmp_path, monkeypatch):
     calls = []
     monkeypatch.setattr("keras_attn.runs.train", lambda *arguments: calls.append(arguments))
@@ -117,6 +125,10 @@ def test_train_without_output_takes_the_next_free_folder(tmp_path, monkeypatch):
         (["export", "nowhere", "out"], "There is no translator in nowhere"),
         (["export", "FOLDER", "out", "--examples", "none.txt"], "none.txt"),
         (["export", "FOLDER", "out", "--examples", "blank.txt"], "`examples` must be texts, one or more"),
+        (
+            ["export", "FOLDER", "out", "--quantization", "int8"],
+            "`quantization` is for the format ctranslate2",
+        ),
     ],
 )
 def test_wrong_input_gives_one_line_and_exit_code_2(

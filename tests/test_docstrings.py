@@ -72,7 +72,12 @@ def workplace(tmp_path_factory):
 def test_the_example_runs(room, code, workplace, monkeypatch):
     monkeypatch.chdir(workplace)
     module = importlib.import_module(f"keras_attn.{room}")
-    exec(code, {"keras": keras, "np": np, "tf": tf, "keras_attn": keras_attn, **vars(module)})
+    try:
+        exec(code, {"keras": keras, "np": np, "tf": tf, "keras_attn": keras_attn, **vars(module)})
+    except ImportError as error:
+        if "pip install" not in str(error):
+            raise
+        pytest.skip(str(error))
 
 
 @pytest.mark.parametrize("room", COMPLETE_ROOMS)

@@ -27,6 +27,8 @@ COMMANDS = [
     if block.language == "bash"
     for command in commands(block.code)
 ]
+# What documents need besides the library.
+PEERS = {"docs/other_engines.md": ("ctranslate2", "tf2onnx", "onnxruntime", "ai_edge_litert")}
 # Programs that are not ours, whose options are not checked; the files they are given are.
 OTHERS = {"cat", "cd", "curl", "docker", "echo", "git", "ls", "pytest", "ruff", "source", "tensorboard"}
 OUR_FOLDERS = (".ci/", "docs/", "examples/", "keras_attn/", "tests/")
@@ -48,8 +50,17 @@ def test_the_python_blocks_run_in_order(tmp_path, monkeypatch):
     run_python(BLOCKS, "README.md")
 
 
-@pytest.mark.parametrize("document", [name for name in DOCUMENTS if name.startswith("docs/")])
+@pytest.mark.parametrize(
+    "document",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in PEERS else ())
+        for name in DOCUMENTS
+        if name.startswith("docs/")
+    ],
+)
 def test_the_python_blocks_of_the_documentation_run(document, tmp_path, monkeypatch):
+    for package in PEERS.get(document, ()):
+        pytest.importorskip(package, reason=f'needs {package}: pip install "keras_attn[peers]"')
     monkeypatch.chdir(tmp_path)
     run_python(code_blocks((ROOT / document).read_text(encoding="utf-8")), document)
 

@@ -441,10 +441,10 @@ def _attended_by_rule(rule, query, key):
     """Keys that no single vector of the rule, nor its `pairs`, hides from every query: (..., 1 or K, S, 1), or None."""
     attended = []
     if rule.key_mask is not None:
-        attended.append(rule.key_mask[..., None, :, None])
+        attended.append(ops.expand_dims(rule.key_mask, (-3, -1)))
     if rule.causal and rule.prefix_mask is None:
         last = ops.max(rule.query_positions, axis=-1, keepdims=True, initial=-(2**31))
-        attended.append((rule.key_positions <= last)[..., None, :, None])
+        attended.append(ops.expand_dims(rule.key_positions <= last, (-3, -1)))
     if rule.pairs is not None:
         attended.append(_attended(rule.pairs, query, key))
     return combine_masks(*attended)

@@ -118,9 +118,9 @@ class MaskRule:
             masks.append(segment_mask(*_sliced(self.query_segment_ids, queries, self.key_segment_ids, keys)))
         masks = [ops.expand_dims(mask, -3) for mask in masks if mask is not None]
         if self.query_mask is not None:
-            masks.append(self.query_mask[..., queries][..., None, :, None])
+            masks.append(ops.expand_dims(self.query_mask[..., queries], (-3, -1)))
         if self.key_mask is not None:
-            masks.append(self.key_mask[..., keys][..., None, None, :])
+            masks.append(ops.expand_dims(self.key_mask[..., keys], (-3, -2)))
         if self.pairs is not None:
             masks.append(slice_pairs(self.pairs, queries, keys))
         return combine_masks(*masks)

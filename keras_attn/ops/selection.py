@@ -85,5 +85,8 @@ def _searched(x, k):
     if k > 1:
         values, indices = ops.top_k(x, k)
         return values, ops.cast(indices, "int32")
-    indices = ops.cast(ops.argmax(x, axis=-1, keepdims=True), "int32")
-    return ops.max(x, axis=-1, keepdims=True, initial=-float("inf")), indices
+    best = ops.max(x, axis=-1, keepdims=True, initial=-float("inf"))
+    # Of integers, not of `x`: on TensorFlow, Keras first goes through floats for zeros below 0, bit by bit, which neither
+    # ONNX nor LiteRT can do.
+    indices = ops.argmax(ops.cast(x >= best, "int32"), axis=-1, keepdims=True)
+    return best, ops.cast(indices, "int32")

@@ -3,17 +3,17 @@ import dataclasses
 import json
 import math
 import pathlib
-import tempfile
 import threading
 
 import numpy as np
 import tensorflow as tf
 
-from keras_attn.export import export_saved_model
+from keras_attn.export import export_saved_model, replaced_folder
 from keras_attn.generation import DecodingOptions
 from keras_attn.models import Seq2SeqTransformer, load_weights, save_weights
 from keras_attn.tasks.alignment import word_alignment
 from keras_attn.tasks.bundle import Bundle
+from keras_attn.tasks.model_export import export_model
 from keras_attn.tasks.signatures import Signatures, XlaSignatures
 from keras_attn.tasks.streaming import stream_text
 from keras_attn.tasks.token_ids import to_texts, with_end
@@ -266,18 +266,8 @@ class Translator:
         Raises:
             ValueError: if `folder` holds something else than a translator.
         """
-        folder = pathlib.Path(folder)
-        if folder.exists() and (
-            not folder.is_dir() or (any(folder.iterdir()) and not (folder / _CONFIG_FILE).is_file())
-        ):
-            raise ValueError(f"{folder} exists and holds no translator. Choose another folder, or remove it.")
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as aside:
-            built, older = pathlib.Path(aside, "new"), pathlib.Path(aside, "older")
+        with replaced_folder(folder, _CONFIG_FILE, "translator") as built:
             self._write(built)
-            if folder.exists():
-                folder.rename(older)
-            built.rename(folder)
 
     @classmethod
     def load(cls, folder):
@@ -356,6 +346,31 @@ class Translator:
             resources=[self.source_tokenizer, self.target_tokenizer],
             add_files=bundle.write,
         )
+
+    def export_model(self, folder, format, quantization=None):
+        """Writes the model for another engine: tokens in, tokens out, with the tokenizers beside it.
+
+        - `"ctranslate2"`: see `keras_attn.export.export_ctranslate2`.
+        - `"onnx"`: `logits.onnx` and `greedy.onnx`; `"litert"`: `model.tflite` with these two signatures. `logits`
+          takes int32 `encoder_token_ids` (B, S) and `decoder_token_ids` (B, T) and returns float32 `logits`
+          (B, T, V). `greedy` takes `encoder_token_ids` and returns int32 `token_ids` (B, max_length): greedy search,
+          END included, then pads. Both compute in float32.
+
+        Args:
+            folder: Path of the folder to write; it replaces an older export there.
+            format: `"ctranslate2"`, `"onnx"` or `"litert"`.
+            quantization: How CTranslate2 stores the weights and computes, `"int8"` for instance; no other format
+                has it.
+
+        Returns:
+            `pathlib.Path` of the folder.
+
+        Raises:
+            ValueError: for an unknown format, a quantization that the format has not, and a model that the engine
+                cannot compute.
+            ImportError: if a package that writes the format is not installed; the message names it.
+        """
+        return export_model(self, folder, format, quantization)
 
     def search_options(self, num_beams=None, length_penalty=None, max_length=None, num_return_sequences=1):
         """The arguments of a search, those not given being this translator's."""
@@ -526,7 +541,6 @@ class Translator:
             )
 
     def _write(self, folder):
-        folder.mkdir()
         shared = self.target_tokenizer is self.source_tokenizer
         options = {name: getattr(self, name) for name in _OPTIONS}
         config = {

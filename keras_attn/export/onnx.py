@@ -1,0 +1,77 @@
+"""Graph functions of token ids as ONNX models."""
+
+import pathlib
+
+import numpy as np
+import tensorflow as tf
+
+from keras_attn.export.folders import replaced_folder
+
+# What onnxruntime has run since 2023; newer operators are of no use to these graphs.
+_OPSET = 18
+
+
+def export_onnx(folder, functions, tokenizers):
+    """Writes each graph function as an ONNX model of its own, and tokenizers beside them.
+
+    The graphs hold float32 and integer operations of ONNX alone, with batch and lengths left open; text operations have
+    no counterpart there, hence the tokenizers.
+
+    Args:
+        folder: Path; it is built aside and renamed into place, where it replaces an older export.
+        functions: Dict from names to pairs of a function and the list of its `tf.TensorSpec`s, as in
+            `export_saved_model`. `name.onnx` is the file.
+        tokenizers: Dict from names of folders to tokenizers of `keras_attn.text`.
+
+    Returns:
+        `pathlib.Path` of `folder`.
+
+    Raises:
+        ValueError: if a function has an operation that ONNX has not, or `folder` holds something else.
+        ImportError: if onnx or tf2onnx is not installed.
+
+    Example:
+
+    ```python
+    spec = tf.TensorSpec([None, None], "float32", name="x")
+    export_onnx("engines/double", {"double": (lambda x: {"y": 2.0 * x}, [spec])}, {})
+    ```
+
+    Reference: https://github.com/onnx/tensorflow-onnx.
+    """
+    models = {f"{name}.onnx": _convert(name, *function) for name, function in functions.items()}
+    with replaced_folder(folder, next(iter(models)), "ONNX models of this kind") as built:
+        for name, model in models.items():
+            (built / name).write_bytes(model)
+        for name, tokenizer in tokenizers.items():
+            tokenizer.save(built / name)
+    return pathlib.Path(folder)
+
+
+def _convert(name, function, specs):
+    try:
+        import onnx
+        import tf2onnx
+    except ImportError as error:
+        raise ImportError('This export needs onnx and tf2onnx: pip install "keras_attn[onnx]".') from error
+    traced = tf.function(function, input_signature=specs, autograph=False)
+    model, _ = tf2onnx.convert.from_function(
+        traced, input_signature=specs, opset=_OPSET, custom_op_handlers={"Erfc": (_one_minus_erf, [])}
+    )
+    try:
+        # What it cannot convert, tf2onnx leaves in the graph with a message in the log.
+        onnx.checker.check_model(model)
+    except onnx.checker.ValidationError as error:
+        raise ValueError(f"ONNX cannot express {name!r}: {error}") from error
+    return model.SerializeToString()
+
+
+def _one_minus_erf(graph, node, name, _):
+    """Erfc, in which Keras on TensorFlow writes the exact gelu, and which ONNX has not."""
+    dtype, shape = graph.get_dtype(node.output[0]), graph.get_shape(node.output[0])
+    erf = graph.make_node("Erf", node.input, dtypes=[dtype], shapes=[shape])
+    one = graph.make_const(f"{name}_one", np.ones((), "float32"))
+    graph.remove_node(node.name)
+    graph.make_node(
+        "Sub", [one.output[0], erf.output[0]], name=name, outputs=node.output, dtypes=[dtype], shapes=[shape]
+    )

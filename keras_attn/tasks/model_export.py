@@ -1,0 +1,24 @@
+from keras_attn.export import export_ctranslate2, export_litert, export_onnx
+from keras_attn.tasks.token_functions import float32_model, token_functions
+
+FORMATS = ("ctranslate2", "onnx", "litert")
+
+
+def export_model(translator, folder, format, quantization=None):
+    """What `Translator.export_model` does."""
+    if format not in FORMATS:
+        raise ValueError(f"`format` must be one of {', '.join(FORMATS)}. Received: format={format!r}.")
+    if quantization is not None and format != "ctranslate2":
+        raise ValueError(
+            "`quantization` is for the format ctranslate2. "
+            f"Received: quantization={quantization!r}, format={format!r}."
+        )
+    source, target = translator.source_tokenizer, translator.target_tokenizer
+    if format == "ctranslate2":
+        return export_ctranslate2(folder, translator.model, source, target, quantization)
+    model = float32_model(translator.model)
+    functions = token_functions(model, target.start_token_id, target.end_token_id, translator.max_length)
+    tokenizers = {"source_tokenizer": source, "target_tokenizer": target}
+    if format == "onnx":
+        return export_onnx(folder, functions, tokenizers)
+    return export_litert(folder, functions, [model], tokenizers)

@@ -1,0 +1,39 @@
+"""What engines without text operations are given of a translator: graph functions of token ids."""
+
+import tensorflow as tf
+
+from keras_attn.models import Seq2SeqTransformer
+
+
+def float32_model(model):
+    """The model itself, or where it computes in lower precision, one of its weights that does not."""
+    if model.compute_dtype == "float32":
+        return model
+    twin = Seq2SeqTransformer.from_config({**model.get_config(), "dtype": "float32"})
+    twin.set_weights(model.get_weights())
+    return twin
+
+
+def token_functions(model, start_token_id, end_token_id, max_length):
+    """{name: (function, specs)}.
+
+    `logits`: int32 `encoder_token_ids` (B, S) and `decoder_token_ids` (B, T), the latter beginning with START ->
+    float32 `logits` (B, T, V). `greedy`: `encoder_token_ids` -> int32 `token_ids` (B, max_length), the answers of
+    greedy search, END included, then pads.
+    """
+
+    def logits(encoder_token_ids, decoder_token_ids):
+        inputs = {"encoder_token_ids": encoder_token_ids, "decoder_token_ids": decoder_token_ids}
+        return {"logits": model(inputs)}
+
+    def greedy(encoder_token_ids):
+        return {
+            "token_ids": model.generate(
+                encoder_token_ids, start_token_id, end_token_id, max_length=max_length
+            )
+        }
+
+    source, target = (
+        tf.TensorSpec([None, None], tf.int32, name=f"{side}_token_ids") for side in ("encoder", "decoder")
+    )
+    return {"logits": (logits, [source, target]), "greedy": (greedy, [source])}

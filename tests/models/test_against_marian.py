@@ -1,0 +1,232 @@
+"""Seq2SeqTransformer against transformers' MarianMTModel of the same weights: logits, and what both decode."""
+
+import numpy as np
+import pytest
+from helpers_engines import (
+    END,
+    MAX_LENGTH,
+    PAD,
+    START,
+    answer,
+    briefly_trained_model,
+    sources,
+    with_end,
+)
+from helpers_generation import compilers, quickest
+from helpers_models import assert_close, call, make_batch, make_model
+from keras import ops
+
+from keras_attn.generation import DecodingOptions
+from keras_attn.ops import sinusoidal_encoding
+
+transformers = pytest.importorskip(
+    "transformers", reason='needs transformers: pip install "keras_attn[peers]"'
+)
+torch = pytest.importorskip("torch", reason='needs torch: pip install "keras_attn[peers]"')
+
+# Ours, and Marian's, of a block; the attention of an encoder's block and the first of a decoder's have one name.
+ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "attention_output": "out_proj"}
+SUBLAYERS = {"self_attention": "self_attn", "cross_attention": "encoder_attn"}
+
+
+def marian(model):
+    """A MarianMTModel, which is post-norm, with the weights of `model`."""
+    vocabulary_size = model.target_vocabulary_size or model.vocabulary_size
+    config = transformers.MarianConfig(
+        vocab_size=model.vocabulary_size,
+        decoder_vocab_size=vocabulary_size,
+        share_encoder_decoder_embeddings=model.target_vocabulary_size is None,
+        d_model=model.hidden_dim,
+        encoder_layers=model.num_encoder_layers,
+        decoder_layers=model.num_decoder_layers,
+        encoder_attention_heads=model.num_heads,
+        decoder_attention_heads=model.num_heads,
+        encoder_ffn_dim=model.intermediate_dim,
+        decoder_ffn_dim=model.intermediate_dim,
+        activation_function="relu",
+        scale_embedding=True,
+        max_position_embeddings=model.max_sequence_length,
+        pad_token_id=PAD,
+        eos_token_id=END,
+        decoder_start_token_id=START,
+        forced_eos_token_id=None,
+    )
+    twin = transformers.MarianMTModel(config).eval()
+    state = dict(twin.state_dict())
+    for name, array in marian_state(model).items():
+        assert state[name].shape == array.shape, name
+        state[name] = torch.tensor(np.array(array))
+    twin.load_state_dict(state)
+    return twin
+
+
+def marian_state(model):
+    weights = {
+        weight.path.partition("/")[2]: ops.convert_to_numpy(weight.value)
+        for weight in model.trainable_weights
+    }
+    positions = ops.convert_to_numpy(
+        sinusoidal_encoding(np.arange(model.max_sequence_length), model.hidden_dim)
+    )
+    state = {"lm_head.weight": weights[f"{model.target_embedding.name}/embeddings"]}
+    if model.target_vocabulary_size is None:
+        state["model.shared.weight"] = state["lm_head.weight"]
+    for side, embedding in (("encoder", model.source_embedding), ("decoder", model.target_embedding)):
+        state[f"model.{side}.embed_tokens.weight"] = weights[f"{embedding.name}/embeddings"]
+        state[f"model.{side}.embed_positions.weight"] = (
+            positions  # Marian's have all sines before all cosines
+        )
+        for i in range(getattr(model, f"num_{side}_layers")):
+            block = {
+                path.removeprefix(f"{side}_block_{i}/"): array
+                for path, array in weights.items()
+                if path.startswith(f"{side}_block_{i}/")
+            }
+            state |= {f"model.{side}.layers.{i}.{name}": x for name, x in marian_block(block).items()}
+    return state
+
+
+def marian_block(weights):
+    state = {}
+    for sublayer, theirs in SUBLAYERS.items():
+        if f"{sublayer}/query/kernel" not in weights:
+            continue
+        for name, their_name in ATTENTION.items():
+            kernel, bias = weights[f"{sublayer}/{name}/kernel"], weights[f"{sublayer}/{name}/bias"]
+            state[f"{theirs}.{their_name}.weight"] = kernel.reshape(-1, bias.size).T
+            state[f"{theirs}.{their_name}.bias"] = bias.reshape(-1)
+        state |= marian_norm(weights, sublayer, f"{theirs}_layer_norm")
+    for name, their_name in (("intermediate", "fc1"), ("output", "fc2")):
+        state[f"{their_name}.weight"] = weights[f"feed_forward/{name}/kernel"].T
+        state[f"{their_name}.bias"] = weights[f"feed_forward/{name}/bias"]
+    return state | marian_norm(weights, "feed_forward", "final_layer_norm")
+
+
+def marian_norm(weights, sublayer, their_name):
+    return {
+        f"{their_name}.weight": weights[f"{sublayer}_residual/norm/gamma"],
+        f"{their_name}.bias": weights[f"{sublayer}_residual/norm/beta"],
+    }
+
+
+@pytest.mark.parametrize("variant", ["post_norm", "two_vocabularies"])
+def test_logits_are_those_of_marian(variant):
+    model = make_model(variant)
+    batch = make_batch()
+    source_ids, target_ids = (
+        torch.tensor(batch[f"{side}_token_ids"]).long() for side in ("encoder", "decoder")
+    )
+    with torch.no_grad():
+        expected = marian(model)(
+            input_ids=source_ids, attention_mask=source_ids != PAD, decoder_input_ids=target_ids
+        ).logits.numpy()
+    real = batch["decoder_token_ids"] != PAD
+    assert_close(call(model, batch)[real], expected[real], 1e-4)
+
+
+@pytest.fixture(scope="module")
+def twins():
+    model = briefly_trained_model()
+    return model, marian(model)
+
+
+def decoded(model, num_beams, options, **arguments):
+    """Our n-best lists of ids, and scores (B, K)."""
+    function = compilers()[quickest()](
+        lambda token_ids: model.generate(
+            token_ids,
+            START,
+            END,
+            num_beams=num_beams,
+            num_return_sequences=num_beams,
+            max_length=MAX_LENGTH,
+            options=DecodingOptions(exact_stopping=True, **options),
+            **arguments,
+        )
+    )
+    token_ids, scores = function(ops.convert_to_tensor(with_end(sources())))
+    token_ids = ops.convert_to_numpy(token_ids)
+    return [[answer(row) for row in rows] for rows in token_ids], ops.convert_to_numpy(scores)
+
+
+def decoded_there(twin, num_beams, **options):
+    source_ids = torch.tensor(with_end(sources())).long()
+    with torch.no_grad():
+        found = twin.generate(
+            source_ids,
+            attention_mask=source_ids != PAD,
+            num_beams=num_beams,
+            num_return_sequences=num_beams,
+            do_sample=False,
+            max_new_tokens=MAX_LENGTH,
+            suppress_tokens=[PAD],
+            early_stopping="never" if num_beams > 1 else False,
+            return_dict_in_generate=True,
+            output_scores=True,
+            output_logits=True,
+            **options,
+        )
+    # What is left over it fills with END, taking a pad of 0 for none.
+    rows = [row[: row.index(END) + 1] if END in row else row for row in found.sequences[:, 1:].tolist()]
+    lists = [rows[first : first + num_beams] for first in range(0, len(rows), num_beams)]
+    if num_beams > 1:
+        return lists, found.sequences_scores.numpy().reshape(-1, num_beams)
+    log_probs = torch.log_softmax(torch.stack(found.logits, dim=1), dim=-1).numpy()
+    totals = [sum(log_probs[row, step, id] for step, id in enumerate(ids)) for row, ids in enumerate(rows)]
+    return lists, np.array([[total / len(ids)] for total, ids in zip(totals, rows)])
+
+
+def check(ours, theirs, scores, their_scores, compared):
+    """The best `compared` are the same, except where two of a list have the same score: either may come first."""
+    untied = [row for row, of_row in enumerate(scores) if np.diff(of_row).max(initial=-1) < -1e-5]
+    assert len(untied) > len(ours) - 8
+    assert [ours[row][:compared] for row in untied] == [theirs[row][:compared] for row in untied]
+    np.testing.assert_allclose(scores[:, :compared], their_scores[:, :compared], atol=1e-4)
+    best = [tuple(lists[0]) for lists in ours]
+    assert len(set(best)) > 100
+    assert len({len(ids) for ids in best}) > 10
+    assert sum(ids[-1] == END for ids in best) > 80
+
+
+def test_greedy_search_decodes_what_marian_does(twins):
+    model, twin = twins
+    ours, scores = decoded(model, 1, {})
+    theirs, their_scores = decoded_there(twin, 1)
+    check(ours, theirs, scores, their_scores, compared=1)
+
+
+@pytest.mark.parametrize(
+    "length_penalty",
+    [1.0, pytest.param(0.0, marks=pytest.mark.slow), pytest.param(0.6, marks=pytest.mark.slow)],
+)
+def test_beam_search_decodes_what_marian_does(twins, length_penalty):
+    model, twin = twins
+    ours, scores = decoded(model, 4, {}, length_penalty=length_penalty)
+    theirs, their_scores = decoded_there(twin, 4, length_penalty=length_penalty)
+    check(ours, theirs, scores, their_scores, compared=3)
+
+
+@pytest.mark.parametrize("num_beams", [pytest.param(1, marks=pytest.mark.slow), 4])
+def test_options_are_those_of_transformers(twins, num_beams):
+    model, twin = twins
+    # Its greedy search takes the repetition penalty from raw logits.
+    penalty = {"repetition_penalty": 1.2} if num_beams > 1 else {}
+    ours, scores = decoded(
+        model,
+        num_beams,
+        {"no_repeat_ngram_size": 3, "min_length": 5, "suppressed_token_ids": [START, 7], **penalty},
+    )
+    theirs, their_scores = decoded_there(
+        twin,
+        num_beams,
+        no_repeat_ngram_size=3,
+        min_new_tokens=4,  # without END
+        bad_words_ids=[[START], [7]],
+        **penalty,
+    )
+    assert min(len(ids) for lists in ours for ids in lists) == 5
+    if num_beams == 1:  # its logits are those before the processors
+        scores, their_scores = scores[:0], their_scores[:0]
+        assert ours == theirs
+    else:
+        check(ours, theirs, scores, their_scores, compared=3)
