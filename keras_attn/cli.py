@@ -193,8 +193,13 @@ def _translate(options):
 def _export(options):
     from keras_attn import Translator
 
+    is_saved_model = options.format == "saved_model"
+    if is_saved_model and options.quantization:
+        raise ValueError("--quantization is for --format ctranslate2.")
+    if not is_saved_model and (options.xla or options.examples):
+        raise ValueError(f"--xla and --examples are for a SavedModel. Received: --format {options.format}.")
     translator = Translator.load(options.translator)
-    if options.format != "saved_model":
+    if not is_saved_model:
         print(translator.export_model(options.folder, options.format, options.quantization))
         return
     examples = None

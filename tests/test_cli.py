@@ -127,7 +127,11 @@ def test_train_without_output_takes_the_next_free_folder(tmp_path, monkeypatch):
         (["export", "FOLDER", "out", "--examples", "blank.txt"], "`examples` must be texts, one or more"),
         (
             ["export", "FOLDER", "out", "--quantization", "int8"],
-            "`quantization` is for the format ctranslate2",
+            "--quantization is for --format ctranslate2",
+        ),
+        (
+            ["export", "FOLDER", "out", "--format", "onnx", "--xla"],
+            "--xla and --examples are for a SavedModel",
         ),
     ],
 )

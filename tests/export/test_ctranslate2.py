@@ -418,10 +418,8 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
 
 def test_wrong_formats(tmp_path):
     translator = byte_translator()
-    with pytest.raises(
-        ValueError, match=r"`format` must be one of saved_model, ctranslate2, onnx, litert. .*'tar'"
-    ):
+    with pytest.raises(ValueError, match=r"`format` must be one of ctranslate2, onnx, litert. .*'tar'"):
         translator.export_model(tmp_path / "model", format="tar")
     with pytest.raises(ValueError, match="`quantization` is for the format ctranslate2"):
-        translator.export(tmp_path / "model", quantization="int8")
+        translator.export_model(tmp_path / "model", format="onnx", quantization="int8")
     assert not list(pathlib.Path(tmp_path).iterdir())

@@ -196,7 +196,7 @@ def test_another_folder_is_left_alone(format, tmp_path, monkeypatch):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "precious").touch()
     monkeypatch.setattr(
-        "keras_attn.tasks.translator.token_functions",
+        "keras_attn.tasks.model_export.token_functions",
         lambda *_: {"logits": (lambda x: {"y": x}, [tf.TensorSpec([None], tf.float32, name="x")])},
     )
     with pytest.raises(ValueError, match="other exists and holds no"):

@@ -97,7 +97,7 @@ def counting_traces(translator):
         pytest.param(byte_translator, 900, ALL, marks=pytest.mark.slow),
         pytest.param(subword_translator, 900, ALL, marks=pytest.mark.slow),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_64_threads_on_a_fresh_translator_get_its_serial_answers(make, num_jobs, kinds, tmp_path):
     make().save(tmp_path / "translator")
