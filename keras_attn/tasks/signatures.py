@@ -9,7 +9,7 @@ import collections
 
 import tensorflow as tf
 
-from keras_attn.generation import DecodingOptions, Hypotheses
+from keras_attn.generation import DecodingOptions
 from keras_attn.tasks.buckets import in_buckets, powers_of_two
 from keras_attn.tasks.token_ids import to_texts, with_end
 
@@ -98,12 +98,9 @@ class Signatures:
     def serving_default(self, inputs):
         """The best translation of each text, by the translator's own options: no processor is in this graph."""
         source = self._source(inputs, _Status())
-        hypotheses = self._search(source.token_ids, num_return_sequences=1)
-        return {
-            "outputs": tf.where(
-                source.has_text, to_texts(self.target_tokenizer, hypotheses.token_ids)[:, 0], ""
-            )
-        }
+        token_ids = self._best(source.token_ids)[:, tf.newaxis]
+        texts = to_texts(self.target_tokenizer, token_ids)[:, 0]
+        return {"outputs": tf.where(source.has_text, texts, "")}
 
     def translate_n_best(self, inputs):
         """The n best translations of each text, by the translator's own options."""
@@ -230,6 +227,11 @@ class Signatures:
         status.note(f"{name}_clamped", tf.reduce_any(~is_token & (values != -1), axis=1))
         return tf.where(is_token, values, -1)
 
+    def _best(self, token_ids):
+        """Ids (B, S) -> the ids (B, L) of the best translation of each, without its score."""
+        search = self.translator.search_options(num_return_sequences=None)
+        return self.translator.generate(token_ids, search).token_ids[:, 0]
+
     def _search(self, token_ids, num_return_sequences, length_penalty=None, options=None):
         search = self.translator.search_options(num_return_sequences=num_return_sequences)
         if length_penalty is not None:
@@ -299,17 +301,12 @@ class XlaSignatures(Signatures):
         """{name: (function, specs of its inputs)}."""
         return {"serving_default": super().all()["serving_default"]}
 
-    def _search(self, token_ids, num_return_sequences):
-        search = super()._search
-        compiled = tf.function(
-            lambda chunk: tuple(search(chunk, num_return_sequences)), jit_compile=True, autograph=False
-        )
+    def _best(self, token_ids):
+        compiled = tf.function(super()._best, jit_compile=True, autograph=False)
         chunks = in_buckets(token_ids, self.batch_sizes, self.lengths, self.source_tokenizer.end_token_id)
-        shape = [None, num_return_sequences, self.translator.max_length]
-        specs = (tf.TensorSpec(shape, tf.int32), tf.TensorSpec(shape[:2], tf.float32))
-        found = tf.map_fn(compiled, chunks, fn_output_signature=specs)
-        rows = tf.shape(token_ids)[0]
-        return Hypotheses(*(tf.reshape(x, [-1, *spec.shape[1:]])[:rows] for x, spec in zip(found, specs)))
+        spec = tf.TensorSpec([None, self.translator.max_length], tf.int32)
+        found = tf.map_fn(compiled, chunks, fn_output_signature=spec)
+        return tf.reshape(found, [-1, self.translator.max_length])[: tf.shape(token_ids)[0]]
 
 
 def _rising(name, sizes):

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_attn.export import export_saved_model, replaced_folder
-from keras_attn.generation import DecodingOptions
+from keras_attn.generation import DecodingOptions, Hypotheses
 from keras_attn.models import Seq2SeqTransformer, load_weights, save_weights
 from keras_attn.tasks.alignment import word_alignment
 from keras_attn.tasks.bundle import Bundle
@@ -113,7 +113,8 @@ class Translator:
             ValueError: for an option out of range, or with another number of values than there are texts.
         """
         single = isinstance(texts, str | bytes)
-        search = self.search_options(num_beams, length_penalty, max_length, num_return_sequences or 1)
+        num_answers = num_return_sequences or (1 if return_scores else None)
+        search = self.search_options(num_beams, length_penalty, max_length, num_answers)
         token_ids = self._source_token_ids(as_utf8(texts)).to_list()
         options = self._with_prefix(options, target_prefix, len(token_ids))
         answers = [None] * len(token_ids)
@@ -403,13 +404,17 @@ class Translator:
         return dataclasses.replace(options, prefix_token_ids=padded) if width else options
 
     def generate(self, token_ids, options):
-        """Ids (B, S) -> `Hypotheses` with ids (B, n, L) and scores (B, n)."""
-        return self.model.generate(
+        """Ids (B, S) -> `Hypotheses` with ids (B, n, L) and scores (B, n).
+
+        Where `num_return_sequences` is None, n is 1, and there are no scores, which greedy search need not reckon then.
+        """
+        found = self.model.generate(
             token_ids,
             start_token_id=self.target_tokenizer.start_token_id,
             end_token_id=self.target_tokenizer.end_token_id,
             **options,
         )
+        return Hypotheses(found[:, tf.newaxis], None) if options["num_return_sequences"] is None else found
 
     def _translate_batch(self, source_ids, options, search, return_attention_scores):
         """Lists of source ids, and a dict of arrays with the options of each -> an `_Answer` for each."""
@@ -419,7 +424,8 @@ class Translator:
             name: np.pad(x, [(0, more), *[(0, 0)] * (x.ndim - 1)], "edge") for name, x in options.items()
         }
         token_ids, scores = self._compiled_generate(search, padded, options)(padded, options)
-        token_ids, scores = token_ids[: len(source_ids)], scores[: len(source_ids)].numpy()
+        scores = np.zeros(token_ids.shape[:2]) if scores is None else scores.numpy()
+        token_ids, scores = token_ids[: len(source_ids)], scores[: len(source_ids)]
         texts = to_texts(self.target_tokenizer, token_ids).numpy()
         maps = [None] * len(source_ids)
         if return_attention_scores:

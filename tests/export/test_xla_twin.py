@@ -30,7 +30,7 @@ def twin(translator, tmp_path_factory):
 def compiled_shapes(folder):
     """(rows, length) of the source ids of each module that XLA compiled, from what it wrote down of them."""
     shapes = []
-    for path in pathlib.Path(folder).glob("*lambda*.before_optimizations.txt"):
+    for path in pathlib.Path(folder).glob("*_best*.before_optimizations.txt"):
         entry = re.search(r"entry_computation_layout=\{\((.*?)\)->", path.read_text())
         shapes += re.findall(r"s32\[(\d+),(\d+)\]", entry[1])
     return sorted((int(rows), int(length)) for rows, length in shapes)
