@@ -310,7 +310,8 @@ class _BeamSearch:
         if self.options.coverage_penalty is not None:
             covered = ops.log(ops.clip(coverage, 1e-30, 1.0))
             score = score + _column(self.options.coverage_penalty) * ops.sum(covered, axis=-1)
-        return ops.where(is_possible(log_probs), score, IMPOSSIBLE)
+        # However low, the score of what is possible is above that of what is not.
+        return ops.where(is_possible(log_probs), ops.maximum(score, IMPOSSIBLE / 4), IMPOSSIBLE)
 
     def _slot_mask(self, ancestors, index, cache):
         """(B, K, slots): True at the slots that a beam's own history fills."""

@@ -2,7 +2,7 @@ from keras import ops
 
 from keras_attn.generation.beam_search import Hypotheses
 from keras_attn.generation.options import DecodingOptions
-from keras_attn.generation.processors import without_token
+from keras_attn.generation.processors import IMPOSSIBLE, is_possible, without_token
 from keras_attn.generation.walk import Walk
 from keras_attn.ops import hashed_uniform
 
@@ -34,7 +34,8 @@ def sample(
 
     Returns:
         `Hypotheses` in the order in which they were drawn: token ids int32 (B, n, max_length) and scores float32
-        (B, n), the model's own log-probability / length ** length_penalty, before any sharpening.
+        (B, n), the model's own log-probability / length ** length_penalty, before any sharpening; -inf, and pads, where
+        the options forbid every token.
 
     Raises:
         ValueError: if `num_samples` or `max_length` is not positive.
@@ -78,7 +79,13 @@ def sample(
     penalty = (
         length_penalty if isinstance(length_penalty, (int, float)) else ops.expand_dims(length_penalty, -1)
     )
-    return Hypotheses(sequences, log_probs / ops.maximum(lengths, 1.0) ** penalty)
+    # Where the options left nothing to draw from, there is no answer.
+    possible = is_possible(log_probs)
+    scores = log_probs / ops.maximum(lengths, 1.0) ** penalty
+    return Hypotheses(
+        ops.where(ops.expand_dims(possible, -1), sequences, pad_token_id),
+        ops.where(possible, scores, -float("inf")),
+    )
 
 
 class _Draws(Walk):
@@ -92,6 +99,9 @@ class _Draws(Walk):
         allowed = self.options.sharpen(without_token(allowed, self.pad_token_id))
         token_ids = _draw(allowed, self._uniform(index))
         chosen = ops.squeeze(ops.take_along_axis(log_probs, ops.expand_dims(token_ids, -1), axis=-1), -1)
+        possible = is_possible(ops.max(allowed, axis=-1))
+        token_ids = ops.where(possible, token_ids, self.end_token_ids[:, :1])
+        chosen = ops.where(possible, chosen, IMPOSSIBLE)
         return token_ids, ops.where(state.done, state.carried, state.carried + chosen)
 
     def _uniform(self, index):

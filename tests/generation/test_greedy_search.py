@@ -48,3 +48,24 @@ def test_a_row_without_a_possible_token_has_no_answer(model):
     assert (found[0] == 0).all()
     assert (found[1] != 0).any()
     np.testing.assert_array_equal(found, keras.ops.convert_to_numpy(beams.token_ids)[:, 0])
+
+
+def test_a_row_without_a_possible_token_has_no_sample(model):
+    source = np.random.default_rng(4).integers(4, V, (2, 7))
+    suppressed = np.stack([np.arange(V), np.full(V, -1)])
+    options = DecodingOptions(suppressed_token_ids=suppressed, temperature=1.0)
+    found = model.generate(source, START, END, num_return_sequences=3, max_length=5, options=options)
+    token_ids, scores = (keras.ops.convert_to_numpy(x) for x in found)
+    assert (token_ids[0] == 0).all()
+    assert np.isneginf(scores[0]).all()
+    assert (token_ids[1] != 0).any()
+    assert np.isfinite(scores[1]).all()
+
+
+@pytest.mark.parametrize("length_penalty", [-31.0, -40.0])
+def test_what_is_possible_is_found_however_low_its_score(model, length_penalty):
+    source = np.random.default_rng(4).integers(4, V, (2, 7))
+    found = model.generate(
+        source, START, END, num_beams=2, length_penalty=length_penalty, num_return_sequences=2, max_length=11
+    )
+    assert np.isfinite(keras.ops.convert_to_numpy(found.scores)).all()
