@@ -253,3 +253,26 @@ def test_compiled_equals_eager(rng):
     for jit in (True, False):
         actual = compiled(lambda arrays: dot_product_attention(**arrays), jit)(arrays)
         assert_equal([np.asarray(x) for x in actual], [np.asarray(x) for x in eager], 1e-6)
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="graphs of TensorFlow alone learn sizes late"
+)
+def test_one_query_of_a_batch_of_unknown_size():
+    """Small batches and large ones go ways of their own."""
+    import tensorflow as tf
+
+    rng = np.random.default_rng(3)
+    spec = [tf.TensorSpec([None, 3, size, 7], "float32") for size in (1, None, None)]
+    attend = tf.function(lambda *heads: dot_product_attention(*heads), input_signature=spec, autograph=False)
+    for batch_size, num_keys in ((1, 5), (2, 11), (17, 131)):
+        query, key, value = (
+            rng.normal(size=(batch_size, 3, size, 7)).astype("float32") for size in (1, num_keys, num_keys)
+        )
+        logits = np.einsum("bnth,bnsh->bnts", query, key, dtype="float64") / 7**0.5
+        weights = np.exp(logits - logits.max(-1, keepdims=True))
+        weights /= weights.sum(-1, keepdims=True)
+        output, scores = attend(query, key, value)
+        np.testing.assert_allclose(scores, weights, rtol=1e-5, atol=1e-6)
+        expected = np.einsum("bnts,bnsh->bnth", weights, value)
+        np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-6)

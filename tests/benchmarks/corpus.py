@@ -1,0 +1,105 @@
+"""A whole file through a trained translator, as it comes: sentences of all lengths, each ending where it ends.
+
+python tests/benchmarks/corpus.py TRANSLATOR SOURCES [--references FILE]
+
+Ours takes strings and returns strings, tokenization included; CTranslate2 is given the tokens of our tokenizer and returns
+tokens. Both sort by length and decode batches of 64. A first pass, in which XLA compiles, is not counted.
+"""
+
+from helpers_benchmarks import median_seconds, parser, print_table  # isort: skip -- quietens TensorFlow
+
+import functools
+import pathlib
+import tempfile
+
+import ctranslate2
+import keras
+
+from keras_attn import Translator
+from keras_attn.models import Seq2SeqTransformer
+from keras_attn.text import as_utf8
+
+BATCH_SIZE = 64
+
+
+def with_dtype(translator, dtype, jit_compile):
+    """The translator with its model under another dtype policy."""
+    model = Seq2SeqTransformer(**{**translator.model.get_config(), "dtype": dtype})
+    model.set_weights(translator.model.get_weights())
+    return Translator(
+        model,
+        translator.source_tokenizer,
+        translator.target_tokenizer,
+        max_length=translator.max_length,
+        jit_compile=jit_compile,
+    )
+
+
+def of_ctranslate2(folder, tokens, num_beams, max_length, inter_threads):
+    """A function without arguments that translates lists of tokens."""
+    engine = ctranslate2.Translator(
+        str(folder), inter_threads=inter_threads, intra_threads=2 // inter_threads
+    )
+    return functools.partial(
+        engine.translate_batch,
+        tokens,
+        beam_size=num_beams,
+        max_batch_size=BATCH_SIZE,
+        max_decoding_length=max_length,
+    )
+
+
+def bleu(translator, texts, references, num_beams):
+    import sacrebleu
+
+    return f"{sacrebleu.corpus_bleu(translator(texts, num_beams=num_beams), [references]).score:.2f}"
+
+
+def main():
+    options = parser(__doc__.splitlines()[0], rounds=1)
+    options.add_argument("translator")
+    options.add_argument("sources", help="a text file, one sentence a line")
+    options.add_argument("--references", nargs=2, metavar=("SOURCES", "FILE"), help="for BLEU of both dtypes")
+    options.add_argument("--limit", type=int, help="translate so many sentences of the file")
+    options.add_argument("--beams", type=int, nargs="+", default=[1, 4])
+    options = options.parse_args()
+    given = Translator.load(options.translator)
+    texts = pathlib.Path(options.sources).read_text(encoding="utf-8").splitlines()[: options.limit]
+    float32, half = (with_dtype(given, dtype, True) for dtype in ("float32", "mixed_bfloat16"))
+    served = with_dtype(given, "float32", False)
+    tokens = [
+        given.source_tokenizer.token_strings(ids) for ids in given.source_tokenizer.encode(as_utf8(texts))
+    ]
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        engine = float32.export_model(pathlib.Path(folder, "engine"), "ctranslate2")
+        for num_beams in options.beams:
+            ours = {"ours, XLA": float32, "ours, XLA, bfloat16": half, "ours, no XLA": served}
+            found = {
+                name: functools.partial(translator, texts, num_beams=num_beams, batch_size=BATCH_SIZE)
+                for name, translator in ours.items()
+            }
+            for threads in (1, 2):
+                name = f"CTranslate2, {threads} x {2 // threads} threads"
+                found[name] = of_ctranslate2(engine, tokens, num_beams, given.max_length, threads)
+            seconds = median_seconds(found, options.rounds)
+            best = min(value for name, value in seconds.items() if name.startswith("CTranslate2"))
+            for name, value in seconds.items():
+                score = ""
+                if options.references and name in ours:
+                    sources, references = (
+                        pathlib.Path(path).read_text(encoding="utf-8").splitlines()
+                        for path in options.references
+                    )
+                    score = bleu(ours[name], sources, references, num_beams)
+                rows.append([num_beams, name, f"{len(texts) / value:.0f}", f"{best / value:.2f}", score])
+    print_table(
+        f"{len(texts)} sentences of {options.sources}, keras {keras.__version__}, "
+        f"ctranslate2 {ctranslate2.__version__}, rounds: {options.rounds}",
+        ["beams", "engine", "sentences/s", "x CTranslate2", "BLEU"],
+        rows,
+    )
+
+
+if __name__ == "__main__":
+    main()
