@@ -390,8 +390,8 @@ MUTANTS = [
     Mutant(
         "keys_not_rotated",
         "layers/multi_head_attention.py",
-        "key_heads = self._rotated(key_heads, places.of_new_keys(ops.shape(key_heads)[-2]))",
-        "pass",
+        "return self._rotated(key_heads, places.of_new_keys(ops.shape(key_heads)[-2])), value_heads",
+        "return key_heads, value_heads",
         ("layers/test_attention_combinations.py::test_dense_equals_blocks_equals_oracle[60]",),
     ),
     Mutant(
@@ -487,8 +487,8 @@ MUTANTS = [
     Mutant(
         "finished_beams_extended",
         "generation/beam_search.py",
-        "_top_k(ops.where(ends, IMPOSSIBLE, candidates.log_probs), self.num_beams)",
-        "_top_k(candidates.log_probs, self.num_beams)",
+        "top_k(ops.where(ends, IMPOSSIBLE, candidates.log_probs), self.num_beams)",
+        "top_k(candidates.log_probs, self.num_beams)",
         (SEARCH + "test_a_finished_hypothesis_keeps_its_score_beside_a_longer_batch_mate",),
     ),
     Mutant(
@@ -525,7 +525,7 @@ MUTANTS = [
     Mutant(
         "ancestors_do_not_follow_their_beams",
         "generation/beam_search.py",
-        "ancestors=self._gather(beams.ancestors, parents),",
+        "ancestors=_gather(beams.ancestors, parents),",
         "ancestors=beams.ancestors,",
         (SEARCH + "test_random_tables_token_for_token[3-1.0]",),
     ),
@@ -539,9 +539,9 @@ MUTANTS = [
     Mutant(
         "n_best_not_sorted",
         "generation/beam_search.py",
-        "        scores, kept = _top_k(ops.concatenate([finished.scores, scores], axis=1), self.num_beams)\n",
+        "        scores, kept = top_k(ops.concatenate([finished.scores, scores], axis=1), self.num_beams)\n",
         "        scores = ops.concatenate([finished.scores, scores], axis=1)\n"
-        "        kept = ops.sort(_top_k(scores, self.num_beams)[1], axis=-1)\n"
+        "        kept = ops.sort(top_k(scores, self.num_beams)[1], axis=-1)\n"
         "        scores = ops.take_along_axis(scores, kept, axis=-1)\n",
         (SEARCH + "test_n_best_lists_are_sorted_distinct_clean_and_rescored",),
     ),
@@ -620,9 +620,39 @@ MUTANTS = [
     Mutant(
         "pads_are_decoded_as_words",
         "generation/beam_search.py",
-        "logits = ops.where(self._is_pad(logits), IMPOSSIBLE, logits)",
-        "logits = ops.where(self._is_pad(logits), logits, logits)",
+        "logits = without_token(logits, self.pad_token_id)",
+        "pass",
         (SEARCH + "test_a_pad_is_never_a_word",),
+    ),
+    Mutant(
+        "greedy_pads_are_words",
+        "generation/greedy_search.py",
+        "top_k(without_token(logits, self.pad_token_id), k=1)",
+        "top_k(logits, k=1)",
+        ("generation/test_greedy_search.py::test_a_pad_is_never_the_best_token",),
+    ),
+    Mutant(
+        "columns_beside_the_best_are_searched",
+        "ops/selection.py",
+        "indices = places // k * num_columns + at_places(columns, places % k)",
+        "indices = places // k * num_columns + places % k",
+        ("ops/test_selection.py::test_the_largest_values_and_their_places[4099-7]",),
+    ),
+    Mutant(
+        "step_projects_keys_as_values",
+        "layers/step_projections.py",
+        "zip(parts, self._sizes)",
+        "zip([parts[0], *parts[:0:-1]], self._sizes)",
+        (
+            "layers/test_step_projections.py::test_steps_with_projections_equal_the_whole_sequence[sizes0-plain]",
+        ),
+    ),
+    Mutant(
+        "small_products_summed_over_the_wrong_axis",
+        "ops/attention.py",
+        "ops.sum(ops.swapaxes(scores, -1, -2) * value, axis=-2, keepdims=True)",
+        "ops.sum(value, axis=-2, keepdims=True)",
+        ("ops/test_dot_product_attention.py::test_one_query_of_a_batch_of_unknown_size",),
     ),
     # Other engines
     Mutant(

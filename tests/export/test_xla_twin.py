@@ -67,6 +67,7 @@ def test_without_xla_it_says_what_to_do(twin):
     assert "XLA compilation disabled" in answer["error"]
 
 
+@pytest.mark.slow
 def test_verify_knows_a_twin_by_its_marker(translator, twin, tmp_path, capsys):
     translator.save(tmp_path / "translator")
     assert cli.main(["verify", str(twin), "--translator", str(tmp_path / "translator")]) == 0

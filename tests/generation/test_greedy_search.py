@@ -4,8 +4,9 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attn.generation import DecodingOptions
+from keras_attn.generation import DecodingOptions, greedy_search
 from keras_attn.models import Seq2SeqTransformer
+from keras_attn.ops import empty_cache
 
 V, START, END = 4099, 2, 3
 # Options with a value a row, in and out of effect; the last leaves its row nothing that it may choose.
@@ -69,3 +70,21 @@ def test_what_is_possible_is_found_however_low_its_score(model, length_penalty):
         source, START, END, num_beams=2, length_penalty=length_penalty, num_return_sequences=2, max_length=11
     )
     assert np.isfinite(keras.ops.convert_to_numpy(found.scores)).all()
+
+
+def test_a_pad_is_never_the_best_token():
+    """Of four tokens the pad, 0, is always the likeliest, then 1."""
+
+    def step(token_ids, index, cache, attention_mask):
+        likes = keras.ops.convert_to_tensor([3.0, 2.0, 1.0, 0.0])
+        return keras.ops.zeros((*token_ids.shape, 4)) + likes, cache
+
+    token_ids = greedy_search(
+        step,
+        make_cache=lambda slots: (empty_cache(2, 1, slots, 1),),
+        batch_size=2,
+        max_length=5,
+        start_token_id=2,
+        end_token_id=3,
+    )
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(token_ids), np.ones((2, 5)))
