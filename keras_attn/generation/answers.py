@@ -34,13 +34,13 @@ def checked_options(options, num_beams, num_return_sequences):
     return options
 
 
-def answers(num_beams, num_return_sequences, options, coverage=None, **arguments):
+def answers(num_beams, num_return_sequences, options, length_penalty=1.0, coverage=None, **arguments):
     """What a model's `generate` returns: samples if `options` ask for them, else the best of a search.
 
     Greedy search where nobody asks for more than the tokens of one beam.
 
     Args:
-        num_beams, options, coverage, **arguments: As in `beam_search`; those that are not of beams alone go to
+        num_beams, options, length_penalty, coverage, **arguments: As in `beam_search`; those that are not of beams alone go to
             `sample` too.
         num_return_sequences: Integer n, or None.
 
@@ -66,11 +66,19 @@ def answers(num_beams, num_return_sequences, options, coverage=None, **arguments
     ```
     """
     if options.is_sampling:
-        found = sample(**arguments, options=options, num_samples=num_return_sequences or 1)
+        found = sample(
+            **arguments, options=options, length_penalty=length_penalty, num_samples=num_return_sequences or 1
+        )
     elif num_beams == 1 and num_return_sequences is None:
-        return greedy_search(options=options, **{k: x for k, x in arguments.items() if k != "length_penalty"})
+        return greedy_search(**arguments, options=options)
     else:
-        found = beam_search(**arguments, options=options, num_beams=num_beams, coverage=coverage)
+        found = beam_search(
+            **arguments,
+            options=options,
+            length_penalty=length_penalty,
+            num_beams=num_beams,
+            coverage=coverage,
+        )
     if num_return_sequences is None:
         return found.token_ids[:, 0]
     return Hypotheses(*(x[:, :num_return_sequences] for x in found))

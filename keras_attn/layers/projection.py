@@ -20,6 +20,12 @@ class Projection(QuantizableSubclass, keras.layers.EinsumDense):
         *args, **kwargs: As in `EinsumDense`. The axes of the kernel that the equation sums come first in it, and
             last in the inputs.
 
+    Call arguments:
+        inputs: Floats (..., *summed), of any rank that the equation has.
+
+    Returns:
+        Floats (..., *new), the kernel being (*summed, *new).
+
     Example:
 
     ```python
@@ -40,6 +46,12 @@ class Dense(QuantizableSubclass, keras.layers.Dense):
 
     Args:
         *args, **kwargs: As in `keras.layers.Dense`.
+
+    Call arguments:
+        inputs: Floats (..., D).
+
+    Returns:
+        Floats (..., units).
 
     Example:
 

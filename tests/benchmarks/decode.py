@@ -27,7 +27,6 @@ from helpers_marian import marian  # isort: skip -- found now
 
 VOCABULARY_SIZE, SOURCE_LENGTH, TARGET_LENGTH = 8000, 17, 16
 START, END = 2, 3
-# KerasHub's beam search takes seconds; it need not be timed as often.
 PEERS = ("ctranslate2", "transformers", "keras_hub")
 
 
