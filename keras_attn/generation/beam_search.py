@@ -3,10 +3,9 @@ import collections
 import keras
 from keras import ops
 
-from keras_attn.generation.decode import cache_length, decode
 from keras_attn.generation.options import DecodingOptions
 from keras_attn.generation.processors import IMPOSSIBLE, is_possible, without_token
-from keras_attn.generation.prompt import Place
+from keras_attn.generation.search import Search
 from keras_attn.ops import at_places, top_k
 
 Hypotheses = collections.namedtuple("Hypotheses", ["token_ids", "scores"])
@@ -34,6 +33,8 @@ def beam_search(
     options=None,
     coverage=None,
     prompt=None,
+    row_context=None,
+    compiler=None,
 ):
     """Beam search whose scores mean what they say; greedy search with `num_beams=1`.
 
@@ -63,6 +64,9 @@ def beam_search(
             tokens, 1 at pads. Given if and only if there is a `coverage_penalty`.
         prompt: `Prompt`, tokens before the answer, the last of which takes the place of START. `options` that look at
             the tokens of a hypothesis see them too.
+        row_context: A structure of tensors (B, ...) with all that `step` has to know of each row and does not change;
+            `step` gets it as a fifth argument. With it, rows that are done can leave the batch: see `decode`.
+        compiler: As in `decode`.
 
     Returns:
         `Hypotheses`: token ids int32 (B, K, max_length) and scores float32 (B, K), best first.
@@ -95,58 +99,30 @@ def beam_search(
     Reference: [Wu et al., 2016](https://arxiv.org/abs/1609.08144), section 7, with fairseq's length normalisation unless
     `options` name the paper's.
     """
-    for name, value in (("num_beams", num_beams), ("max_length", max_length)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value}.")
     options = (DecodingOptions() if options is None else options).for_rows(batch_size)
     search = _BeamSearch(
         step,
-        batch_size,
+        (batch_size, num_beams),
         max_length,
+        start_token_id,
         end_token_id,
-        num_beams,
-        length_penalty,
         pad_token_id,
         options,
-        Place(prompt, start_token_id, (batch_size, num_beams)),
-    )
-    state, num_steps = decode(
-        search.advance,
-        lambda state: ops.all(state.done),
-        search.start(coverage),
-        make_cache(cache_length(max_length) * num_beams),
-        max_length,
-        slots_per_step=num_beams,
-        first_slot=search.place.first_slot,
-    )
-    return search.finish(state, num_steps)
-
-
-class _BeamSearch:
-    def __init__(
-        self,
-        step,
-        batch_size,
-        max_length,
-        end_token_id,
-        num_beams,
+        prompt,
         length_penalty,
-        pad_token_id,
-        options,
-        place,
-    ):
-        self.step = step
-        self.batch_size = batch_size
-        self.max_length = max_length
-        self.end_token_ids = options.end_token_ids(end_token_id)
-        self.num_beams = num_beams
-        self.length_penalty = length_penalty
-        self.pad_token_id = pad_token_id
-        self.options = options
-        self.place = place
+        row_context,
+        compiler,
+    )
+    return search.finish(*search.run(search.start_state(coverage), make_cache))
 
-    def start(self, coverage):
-        rows, beams, length = self.batch_size, self.num_beams, self.max_length
+
+class _BeamSearch(Search):
+    @property
+    def num_beams(self):
+        return self.num_hypotheses
+
+    def start_state(self, coverage):
+        (rows, beams), length = self.shape, self.max_length
         # All beams start alike: only the first may be continued, or the row would hold copies of one hypothesis.
         first = ops.where(ops.arange(beams) == 0, 0.0, IMPOSSIBLE)
         if coverage is not None:
@@ -168,12 +144,15 @@ class _BeamSearch:
             done=ops.zeros((rows,), dtype="bool"),
         )
 
-    def advance(self, index, state, cache):
+    def is_done(self, state):
+        return state.done
+
+    def advance(self, index, state, cache, step):
         beams, finished, done = state
         beams = beams._replace(
             ancestors=self._put(beams.ancestors, index, ops.arange(self.num_beams, dtype="int32"))
         )
-        logits, cache, *attention_scores = self.step(
+        logits, cache, *attention_scores = step(
             beams.token_ids, index, cache, self._slot_mask(beams.ancestors, index, cache)
         )
         if attention_scores:  # where the coverage penalty wants them
@@ -224,7 +203,7 @@ class _BeamSearch:
         logits = without_token(logits, self.pad_token_id)
         best, token_ids = top_k(logits, per_beam)
         totals = ops.expand_dims(beams.log_probs, -1) + best - normalizer
-        flat = (self.batch_size, self.num_beams * per_beam)
+        flat = (-1, self.num_beams * per_beam)
         totals, chosen = top_k(ops.reshape(totals, flat), min(count, flat[1]))
         totals = ops.where(is_possible(totals), totals, IMPOSSIBLE)
         return totals, chosen // per_beam, at_places(ops.reshape(token_ids, flat), chosen)
@@ -319,7 +298,7 @@ class _BeamSearch:
         steps = ops.arange(slots // self.num_beams)
         written = ops.expand_dims(steps <= index, -1)
         own = ops.expand_dims(ancestors[:, :, : slots // self.num_beams], -1) == ops.arange(self.num_beams)
-        return ops.reshape(ops.logical_and(own, written), (self.batch_size, self.num_beams, slots))
+        return ops.reshape(ops.logical_and(own, written), (-1, self.num_beams, slots))
 
     def _put(self, sequences, index, values):
         """`sequences` (B, n, L) with `values` (B, n) or (n,) at place `index`."""

@@ -16,14 +16,16 @@ def greedy_search(
     pad_token_id=0,
     options=None,
     prompt=None,
+    row_context=None,
+    compiler=None,
 ):
     """The most probable token at every step: the answer of `beam_search` with `num_beams=1`, without its score.
 
     With nothing to compare, logits need not become log-probabilities, and nothing changes places.
 
     Args:
-        step, make_cache, batch_size, max_length, start_token_id, end_token_id, pad_token_id, options, prompt: As in
-            `beam_search`; options of beams and of scores alone have no meaning here.
+        step, make_cache, batch_size, max_length, start_token_id, end_token_id, pad_token_id, options, prompt,
+        row_context, compiler: As in `beam_search`; options of beams and of scores alone have no meaning here.
 
     Returns:
         int32 (B, max_length), END included, then pads.
@@ -52,9 +54,18 @@ def greedy_search(
     """
     options = (DecodingOptions() if options is None else options).for_rows(batch_size)
     search = _Greedy(
-        step, (batch_size, 1), max_length, start_token_id, end_token_id, pad_token_id, options, prompt
+        step,
+        (batch_size, 1),
+        max_length,
+        start_token_id,
+        end_token_id,
+        pad_token_id,
+        options,
+        prompt,
+        row_context=row_context,
+        compiler=compiler,
     )
-    sequences, has_failed = search.run(make_cache)
+    sequences, has_failed = search.walk(make_cache)
     if options.changes_log_probs:
         sequences = ops.where(ops.expand_dims(has_failed, -1), pad_token_id, sequences)
     return sequences[:, 0]

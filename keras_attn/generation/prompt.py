@@ -1,4 +1,5 @@
 import collections
+import copy
 
 from keras import ops
 
@@ -30,6 +31,12 @@ class Place:
         else:
             self.first_slot = ops.shape(prompt.token_ids)[1] - 1
             self.first_token_ids = ops.repeat(prompt.token_ids[:, -1:], shape[1], axis=1)
+
+    def for_prompt(self, prompt):
+        """The same place in other rows, whose prompts are as long."""
+        place = copy.copy(self)
+        place.prompt = prompt
+        return place
 
     def num_slots(self, cache):
         """The slots of a cache that are there for the answers."""

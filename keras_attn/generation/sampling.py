@@ -19,6 +19,8 @@ def sample(
     pad_token_id=0,
     options=None,
     prompt=None,
+    row_context=None,
+    compiler=None,
 ):
     """Answers drawn at random, each token from the model's distribution as `options` sharpen it.
 
@@ -28,7 +30,7 @@ def sample(
 
     Args:
         step, make_cache, batch_size, max_length, start_token_id, end_token_id, length_penalty, pad_token_id,
-        prompt: As in `beam_search`, the samples of a row being its beams.
+        prompt, row_context, compiler: As in `beam_search`, the samples of a row being its beams.
         num_samples: Integer n, the answers to each row.
         options: `DecodingOptions`; those of beams alone have no meaning here.
 
@@ -73,8 +75,10 @@ def sample(
         pad_token_id,
         options,
         prompt,
+        row_context=row_context,
+        compiler=compiler,
     )
-    sequences, log_probs = draws.run(make_cache)
+    sequences, log_probs = draws.walk(make_cache)
     lengths = ops.sum(ops.cast(sequences != pad_token_id, "float32"), axis=-1)
     penalty = (
         length_penalty if isinstance(length_penalty, (int, float)) else ops.expand_dims(length_penalty, -1)
@@ -91,6 +95,8 @@ def sample(
 class _Draws(Walk):
     """What it carries are the log-probabilities of the answers so far."""
 
+    count_name = "num_samples"
+
     def start_carried(self):
         return ops.zeros(self.shape, dtype="float32")
 
@@ -106,7 +112,7 @@ class _Draws(Walk):
 
     def _uniform(self, index):
         seed = ops.zeros((1,), "int32") if self.options.seed is None else self.options.seed
-        drawn = ops.expand_dims(ops.arange(self.shape[1], dtype="int32"), 0)
+        drawn = ops.expand_dims(ops.arange(self.num_hypotheses, dtype="int32"), 0)
         return hashed_uniform(ops.expand_dims(seed, -1), drawn, index)
 
 

@@ -2,51 +2,26 @@ import collections
 
 from keras import ops
 
-from keras_attn.generation.decode import cache_length, decode
-from keras_attn.generation.prompt import Place
+from keras_attn.generation.search import Search
 
 _State = collections.namedtuple("_State", ["token_ids", "carried", "sequences", "done"])
 
 
-class Walk:
+class Walk(Search):
     """Answers that grow by one token a step, each for itself: samples, and greedy search.
 
     A subclass says in `choose` which token comes next.
 
     Args:
-        step, max_length, start_token_id, end_token_id, pad_token_id, prompt: As in `beam_search`, the answers of a row
-            being its beams.
-        shape: The number of rows and of answers to each, (B, n).
-        options: `DecodingOptions` with values for B rows.
+        As of `Search`.
 
     Raises:
-        ValueError: if n or `max_length` is not positive.
+        ValueError: if `max_length` is not positive.
     """
 
-    def __init__(self, step, shape, max_length, start_token_id, end_token_id, pad_token_id, options, prompt):
-        for name, value in (("num_samples", shape[1]), ("max_length", max_length)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value}.")
-        self.step = step
-        self.shape = shape
-        self.max_length = max_length
-        self.end_token_ids = options.end_token_ids(end_token_id)
-        self.pad_token_id = pad_token_id
-        self.options = options
-        self.place = Place(prompt, start_token_id, shape)
-
-    def run(self, make_cache):
+    def walk(self, make_cache):
         """The tokens, int32 (B, n, max_length), END included and then pads, and what `choose` carried."""
-        num_answers = self.shape[1]
-        state, _ = decode(
-            self._advance,
-            lambda state: ops.all(state.done),
-            self._start(),
-            make_cache(cache_length(self.max_length) * num_answers),
-            self.max_length,
-            slots_per_step=num_answers,
-            first_slot=self.place.first_slot,
-        )
+        state, _ = self.run(self.start_state(), make_cache)
         return state.sequences, state.carried
 
     def start_carried(self):
@@ -63,7 +38,7 @@ class Walk:
         history = self.place.history(state.sequences, index)
         return log_probs, self.options.process(log_probs, history, index, self.end_token_ids)
 
-    def _start(self):
+    def start_state(self):
         return _State(
             token_ids=self.place.first_token_ids,
             carried=self.start_carried(),
@@ -71,8 +46,13 @@ class Walk:
             done=ops.zeros(self.shape, dtype="bool"),
         )
 
-    def _advance(self, index, state, cache):
-        logits, cache, *_ = self.step(state.token_ids, index, cache, self._slot_mask(index, cache))
+    def is_done(self, state):
+        return ops.all(state.done, axis=1)
+
+    def advance(self, index, state, cache, step):
+        logits, cache, *_ = step(
+            state.token_ids, index, cache, self._slot_mask(state.token_ids, index, cache)
+        )
         token_ids, carried = self.choose(ops.cast(logits, "float32"), state, index)
         token_ids = ops.where(state.done, self.pad_token_id, token_ids)
         ends = self.options.are_ends(token_ids, self.end_token_ids)
@@ -87,11 +67,11 @@ class Walk:
         )
         return state, cache
 
-    def _slot_mask(self, index, cache):
+    def _slot_mask(self, token_ids, index, cache):
         """(B, n, slots): True at the slots that an answer's own tokens fill."""
-        num_answers = self.shape[1]
+        num_answers = self.num_hypotheses
         num_slots = self.place.num_slots(cache)
         slot = ops.arange(num_slots, dtype="int32")
         own = slot % num_answers == ops.expand_dims(ops.arange(num_answers, dtype="int32"), -1)
         mask = ops.logical_and(own, slot // num_answers <= index)
-        return ops.broadcast_to(mask, (*self.shape, num_slots))
+        return ops.broadcast_to(mask, (*ops.shape(token_ids), num_slots))

@@ -215,7 +215,7 @@ class DecoderTransformer(Transformer):
         return answers(
             num_beams,
             num_return_sequences,
-            step=_Step(self, is_token, positions),
+            step=_Step(self),
             make_cache=lambda slots: tuple(
                 extend_cache(of_layer, ops.shape(of_layer[0])[-2] + slots) for of_layer in cache
             ),
@@ -227,6 +227,7 @@ class DecoderTransformer(Transformer):
             pad_token_id=self.pad_token_id,
             options=options,
             prompt=prompt,
+            row_context=(is_token, positions),
         )
 
     def _prompt(self, token_ids):
@@ -298,20 +299,18 @@ class _Step:
 
     Args:
         model: `DecoderTransformer`.
-        is_token: Boolean (B, P - 1), of the prompt but for its last token.
-        positions: Integers (B, P), of the prompt.
     """
 
-    def __init__(self, model, is_token, positions):
+    def __init__(self, model):
         self.model = model
         self.projections = tuple(block.step_projections() for block in model.blocks)
-        self.is_token = is_token
-        self.positions = positions
 
-    def __call__(self, token_ids, index, cache, attention_mask):
-        width, first_slot = token_ids.shape[1], self.is_token.shape[1]
-        of_prompt = ops.repeat(ops.expand_dims(self.is_token, 1), width, axis=1)
-        last = self.positions[:, -1:]
+    def __call__(self, token_ids, index, cache, attention_mask, of_prompts):
+        """`of_prompts`: which are tokens, boolean (B, P - 1), the last aside, and positions, integers (B, P)."""
+        is_token, positions = of_prompts
+        width, first_slot = token_ids.shape[1], is_token.shape[1]
+        of_prompt = ops.repeat(ops.expand_dims(is_token, 1), width, axis=1)
+        last = positions[:, -1:]
         slots = successive_positions(ops.shape(attention_mask)[-1]) // width
         return self.model.call_with_cache(
             token_ids,
@@ -319,7 +318,7 @@ class _Step:
             cache_update_index=first_slot + index * width,
             positions=ops.repeat(last + index, width, axis=1),
             attention_mask=ops.concatenate([of_prompt, attention_mask], axis=-1),
-            cache_positions=ops.concatenate([self.positions[:, :-1], last + slots], axis=-1),
+            cache_positions=ops.concatenate([positions[:, :-1], last + slots], axis=-1),
             projections=self.projections,
         )
 

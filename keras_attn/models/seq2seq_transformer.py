@@ -1,4 +1,5 @@
 import collections
+import functools
 
 import keras
 from keras import ops
@@ -354,6 +355,7 @@ class Seq2SeqTransformer(Transformer):
         max_length=None,
         num_return_sequences=None,
         options=None,
+        compiler=None,
     ):
         """Decodes token ids (B, S) greedily, with beam search, or by sampling; see `keras_attn.generation`.
 
@@ -368,6 +370,8 @@ class Seq2SeqTransformer(Transformer):
             options: `keras_attn.generation.DecodingOptions`. Those of sampling (`temperature`, `top_k`, `top_p`,
                 `min_p`, `seed`) make it sampling, the seed being 0 by default. The coverage penalty looks at the mean
                 over heads of the last layer's cross-attention.
+            compiler: For a TensorFlow graph that takes batches of any size, function that compiles a function of
+                tensors: the encoder and the steps are compiled, for each size that a batch has as rows leave it.
 
         Returns:
             Integers (B, max_length), END included, then pads; with `num_return_sequences`, `Hypotheses` with token
@@ -381,12 +385,13 @@ class Seq2SeqTransformer(Transformer):
                 f"Received: max_length={max_length}, max_sequence_length={self.max_sequence_length}."
             )
         encoder_token_ids = ops.convert_to_tensor(encoder_token_ids, dtype="int32")
-        fixed = self.init_cache(encoder_token_ids, length=0)
+        init_cache = functools.partial(self.init_cache, length=0)
+        fixed = (init_cache if compiler is None else compiler(init_cache))(encoder_token_ids)
         batch_size = ops.shape(encoder_token_ids)[0]
         penalizes_coverage = options.coverage_penalty is not None
         projections = tuple(block.step_projections() for block in self.decoder_blocks)
 
-        def step(token_ids, index, self_attention, attention_mask):
+        def step(token_ids, index, self_attention, attention_mask, fixed):
             width = token_ids.shape[1]
             logits, cache, *scores = self.call_with_cache(
                 token_ids,
@@ -417,6 +422,8 @@ class Seq2SeqTransformer(Transformer):
             pad_token_id=self.pad_token_id,
             options=options,
             coverage=ops.cast(is_pad, "float32") if penalizes_coverage else None,
+            row_context=fixed._replace(self_attention=()),
+            compiler=compiler,
         )
 
     def _embed_target(self, token_ids, positions=None, training=None):

@@ -20,6 +20,7 @@ from keras_attn.ops.biases import (
     alibi_slopes,
     relative_position_bucket,
 )
+from keras_attn.ops.compilers import compiled_scope, runs_op_by_op
 from keras_attn.ops.deep_norm import DeepNormScales, deep_norm_scales
 from keras_attn.ops.dropout import ScoreDropout
 from keras_attn.ops.dtypes import at_least_float32
@@ -71,6 +72,7 @@ __all__ = [
     "causal_mask",
     "check_mask_shape",
     "combine_masks",
+    "compiled_scope",
     "concrete_values",
     "deep_norm_scales",
     "dot_product_attention",
@@ -90,6 +92,7 @@ __all__ = [
     "reverse_windows",
     "ring_positions",
     "rotary_frequencies",
+    "runs_op_by_op",
     "segment_mask",
     "segment_positions",
     "shape_to_keep",

@@ -11,6 +11,7 @@ import numpy as np
 from keras import ops
 
 from keras_attn.ops.biases import DenseBias, PairBias
+from keras_attn.ops.compilers import runs_op_by_op
 from keras_attn.ops.dtypes import at_least_float32
 from keras_attn.ops.masks import MaskRule, combine_masks
 
@@ -76,12 +77,22 @@ def dot_product_attention(
     """
     dtype = query.dtype
     query, key, value, mask, answered = _guarded(query, key, value, mask, scale, masked_keys_are_finite)
-    logits = soft_capped(products(query, key), soft_cap)
     # A query without keys has equal scores here; its output, and the gradient of it, are made 0.
+    bias = _dense(bias, answered)
     if not return_scores and sink_logits is None and keras.backend.backend() == "tensorflow":
-        logits = _biased(logits, mask, _dense(bias, answered))
-        return keep(_softmax_weighted_sum(logits, value, dropout), answered), None
-    scores = softmax(logits, mask, _dense(bias, answered), sink_logits)
+
+        def attend():
+            logits = _biased(soft_capped(products(query, key), soft_cap), mask, bias)
+            return _softmax_weighted_sum(logits, value, dropout)
+
+        def attend_by_hand():
+            products_of_one = ops.expand_dims(ops.sum(at_least_float32(query * key), axis=-1), -2)
+            scores = softmax(soft_capped(products_of_one, soft_cap), mask, bias)
+            scores = ops.cast(dropped(scores, dropout), dtype)
+            return ops.sum(ops.swapaxes(scores, -1, -2) * value, axis=-2, keepdims=True)
+
+        return keep(_quicker(attend_by_hand, attend, query, key), answered), None
+    scores = softmax(soft_capped(products(query, key), soft_cap), mask, bias, sink_logits)
     output = keep(weighted_sum(ops.cast(dropped(scores, dropout), dtype), value), answered)
     return output, keep(ops.cast(scores, dtype), answered) if return_scores else None
 
@@ -289,15 +300,8 @@ def prefers_memory_efficient(query, key, mask=None):
 
 def products(query, key):
     """Q K^T, in at least float32: (..., N, T, H) and (..., K, S, H) in, (..., N, T, S) out."""
-
-    def product():
-        folded = ops.matmul(_fold(query, key), ops.swapaxes(key, -1, -2))
-        return at_least_float32(_unfold(folded, query))
-
-    def by_hand():
-        return ops.expand_dims(ops.sum(at_least_float32(query * key), axis=-1), -2)
-
-    return _quicker(by_hand, product, query, key)
+    product = ops.matmul(_fold(query, key), ops.swapaxes(key, -1, -2))
+    return at_least_float32(_unfold(product, query))
 
 
 def soft_capped(logits, soft_cap):
@@ -329,30 +333,22 @@ def _biased(logits, mask, bias):
 
 def weighted_sum(scores, value):
     """(..., N, T, S) and (..., K, S, Hv) in, (..., N, T, Hv) out."""
-
-    def product():
-        return _unfold(ops.matmul(_fold(scores, value), value), scores)
-
-    def by_hand():
-        return ops.sum(ops.swapaxes(scores, -1, -2) * value, axis=-2, keepdims=True)
-
-    return _quicker(by_hand, product, scores, value)
+    return _unfold(ops.matmul(_fold(scores, value), value), scores)
 
 
 # A product of so many numbers takes TensorFlow's kernel for processors (oneDNN) longer to begin than to compute.
 _FEW_NUMBERS = 2**15
 
 
-def _quicker(by_hand, product, of_queries, of_keys):
+def _quicker(by_hand, by_matrices, query, key):
     """What one of two functions gives: the quicker, in a step of decoding whose batch size a graph learns when it runs.
 
     At batch size 1 the products of matrices are half of the time of a step of a small model.
     """
-    one_query = of_queries.shape[-2] == 1 and of_queries.shape[:-2] == of_keys.shape[:-2]
-    in_graph = keras.backend.backend() == "tensorflow" and of_keys.shape[0] is None
-    if not (one_query and in_graph) or isinstance(of_keys, keras.KerasTensor):
-        return product()
-    return ops.cond(math.prod(ops.shape(of_keys)) <= _FEW_NUMBERS, by_hand, product)
+    one_query = query.shape[-2] == 1 and query.shape[:-2] == key.shape[:-2]
+    if not one_query or not runs_op_by_op(key):
+        return by_matrices()
+    return ops.cond(ops.size(key) <= _FEW_NUMBERS, by_hand, by_matrices)
 
 
 def _softmax_weighted_sum(logits, value, dropout):

@@ -7,6 +7,8 @@ TensorFlow, so a served graph runs where XLA is off.
 
 from keras import ops
 
+from keras_attn.ops.compilers import runs_op_by_op
+
 
 def empty_cache(
     batch_size, num_heads, length, key_dim, value_dim=None, dtype="float32", num_value_heads=None
@@ -31,7 +33,8 @@ def write_cache(cache, key, value, index):
         cache: Pair of (B, N, S, H) and (B, N, S, Hv).
         key: Tensor (B, N, T, H).
         value: Tensor (B, N, T, Hv).
-        index: Integer scalar, the first slot to write; `index + T` must not pass S (slots past it are dropped).
+        index: Integer scalar, the first slot to write; `index + T` must not pass S (slots past it are dropped, or
+            refused where a TensorFlow graph takes batches of any size).
 
     Example:
 
@@ -41,11 +44,37 @@ def write_cache(cache, key, value, index):
     cache = write_cache(cache, one_token, one_token, index=5)
     ```
     """
-    return tuple(_write(stored, new, index) for stored, new in zip(cache, (key, value)))
+    new_pair = [ops.cast(new, stored.dtype) for stored, new in zip(cache, (key, value))]
+    if all(runs_op_by_op(x) and None not in x.shape[1:] for x in cache):
+        return _written_in_place(cache, new_pair, index)
+    return tuple(_write(stored, new, index) for stored, new in zip(cache, new_pair))
+
+
+def _written_in_place(cache, new_pair, index):
+    """By a scatter, which moves what is new; a `where` moves the whole cache, unless a compiler fuses it."""
+    written, places = [], {}
+    for stored, new in zip(cache, new_pair):
+        num_heads, num_slots, size = stored.shape[1:]
+        if num_heads not in places:
+            places[num_heads] = _flat_places(
+                index, ops.shape(new)[0] * (num_heads * num_slots), num_slots, new.shape[-2]
+            )
+        flat = ops.scatter_update(
+            ops.reshape(stored, (-1, size)), places[num_heads], ops.reshape(new, (-1, size))
+        )
+        written.append(ops.reshape(flat, (-1, num_heads, num_slots, size)))
+    return tuple(written)
+
+
+def _flat_places(index, num_places, num_slots, num_new):
+    """Where `num_new` slots from `index` on lie among those of all heads, one behind the other: (places, 1)."""
+    first = ops.arange(index, num_places, num_slots, dtype="int32")
+    if num_new == 1:
+        return ops.expand_dims(first, -1)
+    return ops.reshape(ops.expand_dims(first, -1) + ops.arange(num_new, dtype="int32"), (-1, 1))
 
 
 def _write(stored, new, index):
-    new = ops.cast(new, stored.dtype)
     num_new = ops.shape(new)[-2]
     offset = ops.arange(ops.shape(stored)[-2], dtype="int32") - ops.cast(index, "int32")
     written = ops.logical_and(offset >= 0, offset < num_new)

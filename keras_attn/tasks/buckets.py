@@ -2,6 +2,18 @@
 
 import tensorflow as tf
 
+from keras_attn.ops import compiled_scope
+
+
+def compiled_with_xla(function):
+    """The function of tensors, compiled with XLA for every shape that it is called with."""
+
+    def traced(*inputs):
+        with compiled_scope():
+            return function(*inputs)
+
+    return tf.function(traced, jit_compile=True, autograph=False)
+
 
 def powers_of_two(first, last):
     """`first`, its doubles below `last`, and `last`."""

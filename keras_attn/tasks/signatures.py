@@ -10,7 +10,7 @@ import collections
 import tensorflow as tf
 
 from keras_attn.generation import DecodingOptions
-from keras_attn.tasks.buckets import in_buckets, powers_of_two
+from keras_attn.tasks.buckets import compiled_with_xla, in_buckets, powers_of_two
 from keras_attn.tasks.token_ids import to_texts, with_end
 
 # What a request may give at most; XLA and the server's batches want shapes that do not depend on it.
@@ -302,7 +302,7 @@ class XlaSignatures(Signatures):
         return {"serving_default": super().all()["serving_default"]}
 
     def _best(self, token_ids):
-        compiled = tf.function(super()._best, jit_compile=True, autograph=False)
+        compiled = compiled_with_xla(super()._best)
         chunks = in_buckets(token_ids, self.batch_sizes, self.lengths, self.source_tokenizer.end_token_id)
         spec = tf.TensorSpec([None, self.translator.max_length], tf.int32)
         found = tf.map_fn(compiled, chunks, fn_output_signature=spec)

@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from keras_attn.models import Seq2SeqTransformer
+from keras_attn.ops import compiled_scope
 
 
 def float32_model(model):
@@ -27,11 +28,9 @@ def token_functions(model, start_token_id, end_token_id, max_length):
         return {"logits": model(inputs)}
 
     def greedy(encoder_token_ids):
-        return {
-            "token_ids": model.generate(
-                encoder_token_ids, start_token_id, end_token_id, max_length=max_length
-            )
-        }
+        with compiled_scope():  # one plain loop, which converters of graphs know
+            token_ids = model.generate(encoder_token_ids, start_token_id, end_token_id, max_length=max_length)
+        return {"token_ids": token_ids}
 
     source, target = (
         tf.TensorSpec([None, None], tf.int32, name=f"{side}_token_ids") for side in ("encoder", "decoder")

@@ -12,6 +12,7 @@ from keras_attn.export import export_saved_model, replaced_folder
 from keras_attn.generation import DecodingOptions, Hypotheses
 from keras_attn.models import Seq2SeqTransformer, load_weights, save_weights
 from keras_attn.tasks.alignment import word_alignment
+from keras_attn.tasks.buckets import compiled_with_xla
 from keras_attn.tasks.bundle import Bundle
 from keras_attn.tasks.model_export import export_model
 from keras_attn.tasks.signatures import Signatures, XlaSignatures
@@ -403,7 +404,7 @@ class Translator:
         padded = [[*ids, *[-1] * (width - len(ids))] for ids in prefixes]
         return dataclasses.replace(options, prefix_token_ids=padded) if width else options
 
-    def generate(self, token_ids, options):
+    def generate(self, token_ids, options, compiler=None):
         """Ids (B, S) -> `Hypotheses` with ids (B, n, L) and scores (B, n).
 
         Where `num_return_sequences` is None, n is 1, and there are no scores, which greedy search need not reckon then.
@@ -412,6 +413,7 @@ class Translator:
             token_ids,
             start_token_id=self.target_tokenizer.start_token_id,
             end_token_id=self.target_tokenizer.end_token_id,
+            compiler=compiler,
             **options,
         )
         return Hypotheses(found[:, tf.newaxis], None) if options["num_return_sequences"] is None else found
@@ -423,7 +425,7 @@ class Translator:
         options = {
             name: np.pad(x, [(0, more), *[(0, 0)] * (x.ndim - 1)], "edge") for name, x in options.items()
         }
-        token_ids, scores = self._compiled_generate(search, padded, options)(padded, options)
+        token_ids, scores = self._search_graph(search, options)(padded, options)
         scores = np.zeros(token_ids.shape[:2]) if scores is None else scores.numpy()
         token_ids, scores = token_ids[: len(source_ids)], scores[: len(source_ids)]
         texts = to_texts(self.target_tokenizer, token_ids).numpy()
@@ -443,23 +445,21 @@ class Translator:
             answers.append(_Answer(texts_found, row_scores[found].tolist(), attention_map))
         return answers
 
-    def _compiled_generate(self, search, token_ids, options):
+    def _search_graph(self, search, options):
         """One graph for each search and each set of options: their values, lengths and batch sizes are data in it.
 
-        With XLA, which compiles for fixed shapes, one for each of these too.
+        XLA compiles parts of it for each shape that comes.
         """
-        specs = [tf.TensorSpec(token_ids.shape if self.jit_compile else [None, None], tf.int32)]
-        specs += [
-            tf.TensorSpec(x.shape if self.jit_compile else [None, *x.shape[1:]], x.dtype, name)
-            for name, x in options.items()
-        ]
+        spec = tf.TensorSpec([None, None], tf.int32)
+        of_options = {name: tf.TensorSpec([None, *x.shape[1:]], x.dtype, name) for name, x in options.items()}
         return self.graph_of(
-            (*search.values(), *specs),
+            (*search.values(), *of_options.values()),
             lambda token_ids, given: self.generate(
-                token_ids, {**search, "options": DecodingOptions(**given)}
+                token_ids,
+                {**search, "options": DecodingOptions(**given)},
+                compiled_with_xla if self.jit_compile else None,
             ),
-            [specs[0], dict(zip(options, specs[1:]))],
-            self.jit_compile,
+            [spec, of_options],
         )
 
     def _trimmed(self, token_ids):
@@ -521,7 +521,7 @@ class Translator:
         spec = tf.TensorSpec([None, None], tf.int32)
         return self.graph_of(name, function, [spec, spec])
 
-    def graph_of(self, key, function, input_signature, jit_compile=False):
+    def graph_of(self, key, function, input_signature):
         """The graph of a key, traced when it is first wanted: once, and one at a time.
 
         Threads that trace at the same time hand Python's lock to and fro at every op, and take many times as long.
@@ -529,7 +529,7 @@ class Translator:
         if key not in self._functions:
             with self._functions_lock:
                 if key not in self._functions:
-                    graph = tf.function(function, input_signature, autograph=False, jit_compile=jit_compile)
+                    graph = tf.function(function, input_signature, autograph=False)
                     self._functions[key] = graph.get_concrete_function()
         return self._functions[key]
 

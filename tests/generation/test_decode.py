@@ -14,7 +14,7 @@ def run(max_length, stop_after):
     """Writes the number of each step into its slots; returns the steps run, their sum, and the caches' sizes."""
     sizes = []
 
-    def advance(index, state, cache):
+    def advance(index, state, cache, context):
         ((key, value),) = cache
         sizes.append(key.shape[-2])
         new = ops.zeros((2, 1, SLOTS_PER_STEP, 1)) + ops.cast(index + 1, "float32")
