@@ -11,5 +11,5 @@ def with_end(tokenizer, texts, max_sequence_length):
 
 def to_texts(tokenizer, token_ids):
     """Ids (B, n, L) -> strings (B, n)."""
-    flat = tf.reshape(token_ids, [-1, token_ids.shape[-1]])
+    flat = tf.reshape(token_ids, [-1, tf.shape(token_ids)[-1]])
     return tf.reshape(tokenizer.detokenize(flat), tf.shape(token_ids)[:2])

@@ -12,6 +12,7 @@ from keras_attn.export import export_saved_model, replaced_folder
 from keras_attn.generation import DecodingOptions, Hypotheses
 from keras_attn.models import Seq2SeqTransformer, load_weights, save_weights
 from keras_attn.tasks.alignment import word_alignment
+from keras_attn.tasks.batches import of_batches, padded
 from keras_attn.tasks.buckets import compiled_with_xla
 from keras_attn.tasks.bundle import Bundle
 from keras_attn.tasks.model_export import export_model
@@ -92,6 +93,7 @@ class Translator:
         options=None,
         target_prefix=None,
         batch_size=64,
+        num_workers=None,
     ):
         """Translates a string or a list of strings; the answer has the shape of the question.
 
@@ -106,6 +108,8 @@ class Translator:
                 of sampling (`temperature`, `top_p`, `seed`, ...) translations are drawn.
             target_prefix: String, or a string for each text, with which its translation begins, in whole tokens.
             batch_size: Integer, sentences translated at once; texts of similar length go together.
+            num_workers: Integer, batches translated at the same time, by threads. Defaults to the number of
+                processors, or 1 with a GPU.
 
         Returns:
             The translations; with scores or attention maps, a tuple of them in this order.
@@ -118,11 +122,12 @@ class Translator:
         search = self.search_options(num_beams, length_penalty, max_length, num_answers)
         token_ids = self._source_token_ids(as_utf8(texts)).to_list()
         options = self._with_prefix(options, target_prefix, len(token_ids))
-        answers = [None] * len(token_ids)
-        for rows in _batches_by_length(token_ids, batch_size):
+
+        def translate(rows):
             batch = [token_ids[row] for row in rows], options.of_rows(rows, len(token_ids))
-            for row, answer in zip(rows, self._translate_batch(*batch, search, return_attention_scores)):
-                answers[row] = answer
+            return self._translate_batch(*batch, search, return_attention_scores)
+
+        answers = of_batches(translate, token_ids, batch_size, num_workers)
         columns = [[answer.texts if num_return_sequences else answer.texts[0] for answer in answers]]
         if return_scores:
             columns.append(
@@ -199,16 +204,20 @@ class Translator:
         ]
         self._check_targets(source_ids, target_ids)
         length_penalty = self.length_penalty if length_penalty is None else length_penalty
-        scores, token_scores = [None] * len(source_ids), [None] * len(source_ids)
-        for rows in _batches_by_length(target_ids, batch_size):
-            batch = ([ids[row] for row in rows] for ids in (source_ids, target_ids))
-            log_probs = self._graph("token_log_probs", self.token_log_probs)(*map(_padded, batch)).numpy()
-            for row, of_tokens in zip(rows, log_probs):
-                ids = target_ids[row]
-                of_tokens = of_tokens[: len(ids)].tolist()
-                scores[row] = sum(of_tokens) / len(ids) ** length_penalty
-                if return_token_scores:
-                    token_scores[row] = list(zip(self.target_tokenizer.token_strings(ids), of_tokens))
+        score = self._graph("token_log_probs", self.token_log_probs)
+        log_probs = of_batches(
+            lambda rows: score(
+                *(padded([ids[row] for row in rows]) for ids in (source_ids, target_ids))
+            ).numpy(),
+            target_ids,
+            batch_size,
+        )
+        scores, token_scores = [], []
+        for ids, of_tokens in zip(target_ids, log_probs):
+            of_tokens = of_tokens[: len(ids)].tolist()
+            scores.append(sum(of_tokens) / len(ids) ** length_penalty)
+            if return_token_scores:
+                token_scores.append(list(zip(self.target_tokenizer.token_strings(ids), of_tokens)))
         columns = [scores, token_scores] if return_token_scores else [scores]
         if single:
             columns = [column[0] for column in columns]
@@ -249,14 +258,18 @@ class Translator:
         )
         source_ids = [[*ids[:-1][: self.model.max_sequence_length - 1], ids[-1]] for ids in source_ids]
         self._check_targets(source_ids, target_ids)
-        alignments = [None] * len(sources)
-        for rows in _batches_by_length(target_ids, batch_size):
-            batch = ([ids[row] for row in rows] for ids in (source_ids, target_ids))
-            looked_at = self._graph("alignment", self.alignment)(*map(_padded, batch)).numpy()
-            for row, places in zip(rows, looked_at):
-                alignments[row] = word_alignment(
-                    sources[row], targets[row], source_spans[row], target_spans[row], places.tolist()
-                )
+        align = self._graph("alignment", self.alignment)
+        looked_at = of_batches(
+            lambda rows: align(
+                *(padded([ids[row] for row in rows]) for ids in (source_ids, target_ids))
+            ).numpy(),
+            target_ids,
+            batch_size,
+        )
+        alignments = [
+            word_alignment(*texts_and_spans, places.tolist())
+            for *texts_and_spans, places in zip(sources, targets, source_spans, target_spans, looked_at)
+        ]
         return alignments[0] if single else alignments
 
     def save(self, folder):
@@ -401,8 +414,8 @@ class Translator:
             prefixes = prefixes * num_texts
         width = max(map(len, prefixes), default=0)
         width = width and 1 << (width - 1).bit_length()  # every width is a graph of its own: few of them
-        padded = [[*ids, *[-1] * (width - len(ids))] for ids in prefixes]
-        return dataclasses.replace(options, prefix_token_ids=padded) if width else options
+        prefixes = [[*ids, *[-1] * (width - len(ids))] for ids in prefixes]
+        return dataclasses.replace(options, prefix_token_ids=prefixes) if width else options
 
     def generate(self, token_ids, options, compiler=None):
         """Ids (B, S) -> `Hypotheses` with ids (B, n, L) and scores (B, n).
@@ -420,15 +433,17 @@ class Translator:
 
     def _translate_batch(self, source_ids, options, search, return_attention_scores):
         """Lists of source ids, and a dict of arrays with the options of each -> an `_Answer` for each."""
-        padded = _padded(source_ids, to_buckets=self.jit_compile)
-        more = padded.shape[0] - len(source_ids)  # rows that only fill the bucket
+        inputs = padded(source_ids, to_buckets=self.jit_compile)
+        more = inputs.shape[0] - len(source_ids)  # rows that only fill the bucket
         options = {
             name: np.pad(x, [(0, more), *[(0, 0)] * (x.ndim - 1)], "edge") for name, x in options.items()
         }
-        token_ids, scores = self._search_graph(search, options)(padded, options)
-        scores = np.zeros(token_ids.shape[:2]) if scores is None else scores.numpy()
-        token_ids, scores = token_ids[: len(source_ids)], scores[: len(source_ids)]
-        texts = to_texts(self.target_tokenizer, token_ids).numpy()
+        token_ids, scores = self._search_graph(search, options)(inputs, options)
+        token_ids = token_ids.numpy()[: len(source_ids)]
+        scores = np.zeros(token_ids.shape[:2]) if scores is None else scores.numpy()[: len(source_ids)]
+        used = np.any(token_ids != self.model.pad_token_id, axis=(0, 1))
+        token_ids = token_ids[:, :, : np.max(np.flatnonzero(used), initial=0) + 1]
+        texts = self._texts(token_ids).numpy()
         maps = [None] * len(source_ids)
         if return_attention_scores:
             maps = self._attention_maps(source_ids, self._trimmed(token_ids[:, 0]))
@@ -444,6 +459,15 @@ class Translator:
             texts_found = [text.decode("utf-8") for text in row_texts[found]]
             answers.append(_Answer(texts_found, row_scores[found].tolist(), attention_map))
         return answers
+
+    def _texts(self, token_ids):
+        """Ids (B, n, L) -> strings (B, n), in a graph: eager, that is dozens of calls from Python."""
+        to_texts_graph = self.graph_of(
+            "texts",
+            lambda token_ids: to_texts(self.target_tokenizer, token_ids),
+            [tf.TensorSpec([None, None, None], tf.int32)],
+        )
+        return to_texts_graph(tf.constant(token_ids))
 
     def _search_graph(self, search, options):
         """One graph for each search and each set of options: their values, lengths and batch sizes are data in it.
@@ -473,7 +497,7 @@ class Translator:
         return rows
 
     def _attention_maps(self, source_ids, target_ids):
-        scores = self._cross_attention(_padded(source_ids), _padded(target_ids)).numpy()
+        scores = self._cross_attention(padded(source_ids), padded(target_ids)).numpy()
         return [
             AttentionMap(
                 self.source_tokenizer.token_strings(source),
@@ -584,27 +608,6 @@ def _check_vocabulary(side, tokenizer, vocabulary_size):
             f"The {side} tokenizer must have the model's vocabulary. Received: tokenizer with "
             f"{tokenizer.vocabulary_size} ids, model with {vocabulary_size}."
         )
-
-
-def _batches_by_length(sequences, batch_size):
-    """Row numbers in batches, longest sequences first, so that the rows of a batch need little padding."""
-    if not isinstance(batch_size, int) or batch_size < 1:
-        raise ValueError(f"`batch_size` must be a positive integer. Received: batch_size={batch_size}.")
-    rows = sorted(range(len(sequences)), key=lambda row: -len(sequences[row]))
-    return [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
-
-
-def _padded(sequences, to_buckets=False):
-    """Lists of ids -> an int32 tensor (B, S) padded with 0; on demand with B and S raised to powers of two."""
-    rows, length = len(sequences), max(map(len, sequences))
-    if to_buckets:
-        rows, length = (1 << (size - 1).bit_length() for size in (rows, length))
-    token_ids = np.zeros((rows, length), "int32")
-    for row in range(rows):
-        # Rows that only fill the bucket repeat the last one: a row of pads would be decoded to `max_length`.
-        sequence = sequences[min(row, len(sequences) - 1)]
-        token_ids[row, : len(sequence)] = sequence
-    return tf.constant(token_ids)
 
 
 def _plain_config(model):

@@ -1,0 +1,67 @@
+"""Many sequences through a function of batches."""
+
+import concurrent.futures
+import os
+
+import numpy as np
+import tensorflow as tf
+
+
+def of_batches(function, sequences, batch_size, num_workers=None):
+    """What a function of batches gives for each sequence.
+
+    Sequences of similar length make a batch, the longest first, so that there is little padding, and the last batches
+    are short ones.
+
+    Args:
+        function: Function of the places of a batch's sequences, a list of integers, that gives as many results. Threads
+            call it.
+        sequences: List of lists.
+        batch_size: Integer.
+        num_workers: Integer, batches in work at the same time; by default one for each processor, or 1 with a GPU.
+
+    Returns:
+        The list of results, in the order of `sequences`.
+
+    Raises:
+        ValueError: if `batch_size` or `num_workers` is not positive.
+    """
+    num_workers = _num_workers() if num_workers is None else num_workers
+    for name, value in (("batch_size", batch_size), ("num_workers", num_workers)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value}.")
+    order = sorted(range(len(sequences)), key=lambda place: -len(sequences[place]))
+    batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    results = [None] * len(sequences)
+    for batch, of_batch in zip(batches, _in_threads(function, batches, num_workers)):
+        for place, result in zip(batch, of_batch):
+            results[place] = result
+    return results
+
+
+def padded(sequences, to_buckets=False):
+    """Lists of ids -> an int32 tensor (B, S) padded with 0; on demand with B and S raised to powers of two."""
+    rows, length = len(sequences), max(map(len, sequences))
+    if to_buckets:
+        rows, length = (1 << (size - 1).bit_length() for size in (rows, length))
+    token_ids = np.zeros((rows, length), "int32")
+    for row in range(rows):
+        # Rows that only fill the bucket repeat the last one: a row of pads would be decoded to `max_length`.
+        sequence = sequences[min(row, len(sequences) - 1)]
+        token_ids[row, : len(sequence)] = sequence
+    return tf.constant(token_ids)
+
+
+def _num_workers():
+    return 1 if tf.config.list_physical_devices("GPU") else os.cpu_count() or 1
+
+
+def _in_threads(function, batches, num_workers):
+    if len(batches) < 2 or num_workers == 1:
+        yield from map(function, batches)
+        return
+    pool = concurrent.futures.ThreadPoolExecutor(min(num_workers, len(batches)))
+    try:
+        yield from pool.map(function, batches)
+    finally:  # whoever interrupts does not wait for what is still to come
+        pool.shutdown(cancel_futures=True)
