@@ -78,13 +78,13 @@ def written_tables(vocabulary_size, *scripts):
 
 
 def scripted_step(tables):
-    """The step function, and the `make_cache`, of tables (B, hashes, V)."""
-    batch_size, _, vocabulary_size = tables.shape
-    rows = ops.reshape(tables, (-1, vocabulary_size))
-    first_row = ops.expand_dims(ops.arange(batch_size, dtype="int32") * NUM_HASHES, -1)
+    """The step function, and the `make_cache`, of tables (B, hashes, V); its `row_context` can be other tables."""
+    vocabulary_size = tables.shape[-1]
 
-    def step(token_ids, index, cache, attention_mask):
-        num_beams = token_ids.shape[1]
+    def step(token_ids, index, cache, attention_mask, tables=tables):
+        num_beams, batch_size = token_ids.shape[1], ops.shape(tables)[0]
+        rows = ops.reshape(tables, (-1, vocabulary_size))
+        first_row = ops.expand_dims(ops.arange(batch_size, dtype="int32") * NUM_HASHES, -1)
         ((tokens, ages),) = cache
         new = ops.reshape(ops.cast(token_ids + 1, "float32"), (-1, 1, num_beams, 1))
         tokens, ages = write_cache((tokens, ages), new, ops.ones_like(new), index * num_beams)
@@ -97,7 +97,7 @@ def scripted_step(tables):
         seen = ops.sum(ops.cast(attention_mask, "int32"), axis=-1, keepdims=True)
         return ops.where(seen == index + 1, logits, float("nan")), ((tokens, ages),)
 
-    return step, lambda slots: (empty_cache(batch_size, 1, slots, 1),)
+    return step, lambda slots: (empty_cache(ops.shape(tables)[0], 1, slots, 1),)
 
 
 @functools.lru_cache

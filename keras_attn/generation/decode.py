@@ -48,7 +48,10 @@ def decode(
     """
     rows = keras.tree.flatten(state)[0]
     drops_rows = context is not None and runs_op_by_op(rows)
-    loop = _LiveRows(rows, state, compiler) if drops_rows else _steps
+    loop = _steps
+    if drops_rows:
+        loop = _LiveRows(rows, state, compiler)
+        state, cache, context = loop.with_open_batch((state, cache, context))
     index = ops.zeros((), dtype="int32")
     length = cache_length(max_length)
     while True:
@@ -86,6 +89,12 @@ class _LiveRows:
         self.everyone = state  # where those that have left stay
         self.numbers = ops.arange(ops.shape(rows)[0], dtype="int32")  # of those that are left
         self.compiler = compiler
+
+    def with_open_batch(self, structure):
+        """The same without batch sizes that are written down (of options, say): the loop would hold on to them."""
+        return keras.tree.map_structure(
+            lambda x: x if x.shape[0] is None else ops.take(x, self.numbers, axis=0), structure
+        )
 
     def __call__(self, advance, is_done, index, last, state, cache, context):
         def num_live(state):

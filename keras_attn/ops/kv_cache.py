@@ -55,23 +55,29 @@ def _written_in_place(cache, new_pair, index):
     written, places = [], {}
     for stored, new in zip(cache, new_pair):
         num_heads, num_slots, size = stored.shape[1:]
+        num_rows = ops.shape(new)[0] * num_heads
+        rows_shape = (-1, size) if new.shape[-2] == 1 else (-1, num_slots, size)
         if num_heads not in places:
-            places[num_heads] = _flat_places(
-                index, ops.shape(new)[0] * (num_heads * num_slots), num_slots, new.shape[-2]
-            )
-        flat = ops.scatter_update(
-            ops.reshape(stored, (-1, size)), places[num_heads], ops.reshape(new, (-1, size))
+            places[num_heads] = _places(ops.cast(index, "int32"), num_rows, num_slots, new.shape[-2])
+        rows = ops.scatter_update(
+            ops.reshape(stored, rows_shape), places[num_heads], ops.reshape(new, (-1, size))
         )
-        written.append(ops.reshape(flat, (-1, num_heads, num_slots, size)))
+        written.append(ops.reshape(rows, (-1, num_heads, num_slots, size)))
     return tuple(written)
 
 
-def _flat_places(index, num_places, num_slots, num_new):
-    """Where `num_new` slots from `index` on lie among those of all heads, one behind the other: (places, 1)."""
-    first = ops.arange(index, num_places, num_slots, dtype="int32")
+def _places(index, num_rows, num_slots, num_new):
+    """Where the new slots are: of all slots of all rows, (places, 1), if it is one a row; else row and slot, (places, 2).
+
+    With an index past the last slot there are too few of the first kind, and the second kind does not exist: the scatter
+    refuses it.
+    """
     if num_new == 1:
-        return ops.expand_dims(first, -1)
-    return ops.reshape(ops.expand_dims(first, -1) + ops.arange(num_new, dtype="int32"), (-1, 1))
+        end = num_rows * num_slots
+        return ops.expand_dims(ops.arange(ops.minimum(index, end), end, num_slots, dtype="int32"), -1)
+    slots = index + ops.arange(num_new, dtype="int32")
+    pairs = ops.meshgrid(ops.arange(num_rows, dtype="int32"), slots, indexing="ij")
+    return ops.reshape(ops.stack(pairs, axis=-1), (-1, 2))
 
 
 def _write(stored, new, index):

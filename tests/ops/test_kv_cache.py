@@ -98,3 +98,37 @@ def test_compiled_with_a_traced_index(rng, jit):
         given = {"cache": cache, "new": new, "index": ops.convert_to_tensor(index, dtype="int32")}
         for x, expected in zip(write(given), written_by_hand(cache, new, index)):
             np.testing.assert_array_equal(x, expected)
+
+
+def in_open_graph(function):
+    """The function in a TensorFlow graph that takes batches of any size; each is called with a cache, a pair, an index."""
+    import tensorflow as tf
+
+    def specs(*inputs):
+        return tf.nest.map_structure(
+            lambda x: tf.TensorSpec([None, *x.shape[1:]] if x.ndim else [], x.dtype), inputs
+        )
+
+    def call(*inputs):
+        graph = tf.function(function, autograph=False).get_concrete_function(*specs(*inputs))
+        assert "TensorScatterUpdate" in {node.op for node in graph.graph.as_graph_def().node}
+        return tuple(np.asarray(x) for x in graph(*map(tf.constant, tf.nest.flatten(inputs))))
+
+    return call
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="only TensorFlow has graphs of any batch size")
+@pytest.mark.parametrize("length", [1, 2, 5, 7])
+@pytest.mark.parametrize("index", range(S + 1))
+@pytest.mark.parametrize("batch_size", [0, 1, B])
+def test_written_in_place_in_an_open_graph(rng, length, index, batch_size):
+    import tensorflow as tf
+
+    cache, new = ([x[:batch_size] for x in filled(rng, size)] for size in (S, length))
+    write = in_open_graph(lambda cache, new, index: write_cache(cache, *new, index))
+    if index + length > S and batch_size:
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            write(cache, new, np.int32(index))
+        return
+    for actual, expected in zip(write(cache, new, np.int32(index)), written_by_hand(cache, new, index)):
+        np.testing.assert_array_equal(actual, expected)

@@ -82,9 +82,9 @@ def counting_traces(translator):
     """The translator, and a list that grows with each trace of a search: its Python runs then and only then."""
     traced, generate = [], translator.generate
 
-    def counted(token_ids, options):
-        traced.append(options)
-        return generate(token_ids, options)
+    def counted(token_ids, *arguments):
+        traced.append(arguments)
+        return generate(token_ids, *arguments)
 
     translator.generate = counted
     return translator, traced
