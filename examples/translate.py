@@ -39,8 +39,8 @@ def main():
     folder = pathlib.Path(options.output) if options.output else runs.free_folder(f"runs/{options.data}")
     translator = runs.train(recipe, data, folder)
 
-    version_folder = translator.export(f"{options.saved_models}/{options.data}")
     sentences = SENTENCES[options.data]
+    version_folder = translator.export(f"{options.saved_models}/{options.data}", examples=sentences)
     translations = runs.check_export(translator, version_folder, sentences)
     print(f"\n{version_folder} answers in a new process without Python TensorFlow, XLA off, as in Python:")
     for sentence, translation in zip(sentences, translations):

@@ -52,6 +52,7 @@ class Mutant:
 
 
 OPS, LAYERS = "ops/test_dot_product_attention.py::", "layers/test_layer_contract.py::"
+ROWS = "generation/test_live_rows.py::"
 MODEL, SEARCH = "models/test_seq2seq_transformer.py::", "generation/test_beam_search.py::"
 BLOCKS, RULES = "ops/test_memory_efficient_attention.py::", "ops/test_mask_rule.py::"
 VARIANTS, RING = "layers/test_attention_variants.py::", "ops/test_ring.py::"
@@ -157,6 +158,34 @@ MUTANTS = [
         "last = ops.clip(self.options.num_beams, 1, self.num_beams) - 1",
         "last = 0 * self.options.num_beams + self.num_beams - 1",
         (OPTIONS + "test_a_row_of_fewer_beams_equals_a_search_with_as_many",),
+    ),
+    Mutant(
+        "rows_that_left_the_batch_move_up",
+        "generation/decode.py",
+        "places = ops.expand_dims(numbers, -1)",
+        "places = ops.expand_dims(ops.arange(ops.shape(numbers)[0]), -1)",
+        (ROWS + "test_answers_are_those_of_a_batch_that_nobody_leaves[greedy]",),
+    ),
+    Mutant(
+        "rows_that_are_left_have_the_options_of_others",
+        "generation/search.py",
+        'search.options = dataclasses.replace(self.options, **of_rows["options"])',
+        'search.options = dataclasses.replace(self.options, **{k: v[: ops.shape(next(iter(of_rows["options"].values())))[0]] for k, v in self.options.given().items()}) if of_rows["options"] else self.options',
+        (ROWS + "test_answers_are_those_of_a_batch_that_nobody_leaves[samples]",),
+    ),
+    Mutant(
+        "nobody_leaves_a_batch",
+        "generation/decode.py",
+        "return size, size // 2\n",
+        "return size, 0 * size\n",
+        (ROWS + "test_answers_are_those_of_a_batch_that_nobody_leaves[greedy]",),
+    ),
+    Mutant(
+        "the_second_new_slot_of_an_open_graph_is_the_third",
+        "ops/kv_cache.py",
+        'slots = index + ops.arange(num_new, dtype="int32")',
+        'slots = index + 2 * ops.arange(num_new, dtype="int32")',
+        ("ops/test_kv_cache.py::test_written_in_place_in_an_open_graph[2-1-2]",),
     ),
     Mutant(
         "ngrams_look_past_the_latest_token",
@@ -472,8 +501,8 @@ MUTANTS = [
     Mutant(
         "cache_write_shifted",
         "ops/kv_cache.py",
-        'ops.cast(index, "int32")',
-        'ops.cast(index, "int32") - 1',
+        '- ops.cast(index, "int32")',
+        '- ops.cast(index, "int32") + 1',
         ("ops/test_kv_cache.py::test_write_at_any_index_and_overflow[3-2]",),
     ),
     Mutant(

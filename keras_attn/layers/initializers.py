@@ -8,6 +8,13 @@ class ScaledInitializer(keras.initializers.Initializer):
     Args:
         initializer: Initializer, or its name.
         gain: Float.
+
+    Call arguments:
+        shape: Integers, of any rank.
+        dtype: Name of a float dtype.
+
+    Returns:
+        Floats of that shape.
     """
 
     def __init__(self, initializer, gain):

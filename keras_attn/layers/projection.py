@@ -87,9 +87,11 @@ def product(inputs, kernel, bias=None, num_summed_axes=1):
     kept = len(inputs.shape) - num_summed_axes
     shape = (*shape_to_keep(inputs)[:kept], *kernel.shape[num_summed_axes:])
     one = () if _are_few(inputs.shape[1:kept]) else (1,)
-    x = ops.matmul(ops.reshape(inputs, (*one, -1, size)), ops.reshape(kernel, (*one, size, -1)))
+    is_matrix = not one and len(kernel.shape) == 2
+    kernel = kernel if is_matrix else ops.reshape(kernel, (*one, size, -1))
+    x = ops.matmul(ops.reshape(inputs, (*one, -1, size)), kernel)
     if bias is not None:
-        x = ops.add(x, ops.reshape(bias, (-1,)))
+        x = ops.add(x, bias if len(bias.shape) == 1 else ops.reshape(bias, (-1,)))
     return ops.reshape(x, shape)
 
 

@@ -19,7 +19,7 @@ def compiled_scope():
 
     ```python
     with compiled_scope():
-        output = keras_attn.ops.causal_mask(5)
+        cache = keras_attn.ops.empty_cache(batch_size=2, num_heads=4, length=32, key_dim=16)
     ```
     """
     token = _COMPILED.set(True)

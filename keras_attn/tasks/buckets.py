@@ -12,6 +12,7 @@ def compiled_with_xla(function):
         with compiled_scope():
             return function(*inputs)
 
+    traced.__name__ = getattr(function, "__name__", "compiled")  # by which XLA names what it writes down
     return tf.function(traced, jit_compile=True, autograph=False)
 
 
