@@ -81,6 +81,7 @@ class _LiveRows:
     """The loop over a batch that rows leave when they are done.
 
     Args:
+        rows: A tensor (B, ...).
         state: Of all rows, at the beginning.
         compiler: As of `decode`.
     """

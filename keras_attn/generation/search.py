@@ -22,7 +22,7 @@ class Search:
         ValueError: if n or `max_length` is not positive.
     """
 
-    count_name = "num_beams"
+    count_name = "num_beams"  # what callers call n
 
     def __init__(
         self,

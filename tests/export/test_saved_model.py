@@ -23,7 +23,9 @@ from keras_attn.export import export_saved_model, run_saved_model, string_vector
 REPOSITORY = pathlib.Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module", params=[byte_translator, subword_translator])
+@pytest.fixture(
+    scope="module", params=[byte_translator, pytest.param(subword_translator, marks=pytest.mark.slow)]
+)
 def exported(request, tmp_path_factory):
     translator = request.param()
     return translator, translator.export(tmp_path_factory.mktemp("models") / "it")
