@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_attn.layers.adaptation import QuantizableSubclass
-from keras_attn.ops import shape_to_keep
+from keras_attn.ops import runs_op_by_op, shape_to_keep
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
@@ -14,7 +14,7 @@ class Projection(QuantizableSubclass, keras.layers.EinsumDense):
     The weights, LoRA and quantisation are those of `EinsumDense`. TensorFlow has a kernel of its own for adding a
     vector to a matrix, and for the gradient of that; the bias (N, H) of an `EinsumDense` it adds, and sums, the slow
     way. For long inputs the product is one of batches, of which there is one: on processors TensorFlow computes its
-    gradient faster than that of a plain product, which costs less a call.
+    gradient faster than that of a plain product, which costs less a call and is taken where there is no gradient.
 
     Args:
         *args, **kwargs: As in `EinsumDense`. The axes of the kernel that the equation sums come first in it, and
@@ -36,7 +36,7 @@ class Projection(QuantizableSubclass, keras.layers.EinsumDense):
 
     def call(self, inputs, training=None):
         summed = _num_summed_axes(self.equation)
-        x = product(inputs, ops.convert_to_tensor(self.kernel), self.bias, summed)
+        x = product(inputs, ops.convert_to_tensor(self.kernel), self.bias, summed, training)
         return x if self.activation is None else self.activation(x)
 
 
@@ -61,11 +61,11 @@ class Dense(QuantizableSubclass, keras.layers.Dense):
     """
 
     def call(self, inputs, training=None):
-        x = product(inputs, ops.convert_to_tensor(self.kernel), self.bias)
+        x = product(inputs, ops.convert_to_tensor(self.kernel), self.bias, training=training)
         return x if self.activation is None else self.activation(x)
 
 
-def product(inputs, kernel, bias=None, num_summed_axes=1):
+def product(inputs, kernel, bias=None, num_summed_axes=1, training=None):
     """The sum over the last axes of `inputs` and the first of `kernel`, plus a bias, as a product of two matrices.
 
     Args:
@@ -73,6 +73,7 @@ def product(inputs, kernel, bias=None, num_summed_axes=1):
         kernel: Floats (*summed, *new).
         bias: Floats (*new), or None.
         num_summed_axes: Integer.
+        training: Boolean, whether there will be a gradient.
 
     Returns:
         Floats (..., *new).
@@ -86,7 +87,8 @@ def product(inputs, kernel, bias=None, num_summed_axes=1):
     size = math.prod(kernel.shape[:num_summed_axes])
     kept = len(inputs.shape) - num_summed_axes
     shape = (*shape_to_keep(inputs)[:kept], *kernel.shape[num_summed_axes:])
-    one = () if _are_few(inputs.shape[1:kept]) else (1,)
+    is_plain = _are_few(inputs.shape[1:kept]) or (not training and runs_op_by_op(inputs))
+    one = () if is_plain else (1,)
     is_matrix = not one and len(kernel.shape) == 2
     kernel = kernel if is_matrix else ops.reshape(kernel, (*one, size, -1))
     x = ops.matmul(ops.reshape(inputs, (*one, -1, size)), kernel)
