@@ -15,7 +15,12 @@ from keras_attn.training.metrics import (
     corpus_chrf,
     exact_match,
 )
-from keras_attn.training.schedules import InverseSquareRootSchedule, NoamSchedule
+from keras_attn.training.schedules import (
+    InverseSquareRootSchedule,
+    NoamSchedule,
+    WarmupCosineSchedule,
+    WarmupLinearSchedule,
+)
 
 __all__ = [
     "CorpusScore",
@@ -28,6 +33,8 @@ __all__ = [
     "Perplexity",
     "StopOnInvalidLoss",
     "TranslationQuality",
+    "WarmupCosineSchedule",
+    "WarmupLinearSchedule",
     "corpus_bleu",
     "corpus_chrf",
     "exact_match",

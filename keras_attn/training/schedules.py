@@ -92,18 +92,11 @@ class InverseSquareRootSchedule(keras.optimizers.schedules.LearningRateSchedule)
     """
 
     def __init__(self, learning_rate, warmup_steps=4000, initial_learning_rate=1e-7):
-        if not (_is_real(learning_rate) and 0 < learning_rate < math.inf):
-            raise ValueError(
-                f"`learning_rate` must be a positive finite number. Received: learning_rate={learning_rate!r}."
-            )
-        if not (_is_real(initial_learning_rate) and 0 <= initial_learning_rate <= learning_rate):
-            raise ValueError(
-                "`initial_learning_rate` must be a number between 0 and `learning_rate`. Received: "
-                f"initial_learning_rate={initial_learning_rate!r}, learning_rate={learning_rate!r}."
-            )
-        self.learning_rate = float(learning_rate)
+        self.learning_rate = _positive_rate("learning_rate", learning_rate)
+        self.initial_learning_rate = _rate_up_to(
+            "initial_learning_rate", initial_learning_rate, self.learning_rate
+        )
         self.warmup_steps = _positive_integer("warmup_steps", warmup_steps)
-        self.initial_learning_rate = float(initial_learning_rate)
 
     def __call__(self, step):
         update = _update_number(step)
@@ -121,6 +114,112 @@ class InverseSquareRootSchedule(keras.optimizers.schedules.LearningRateSchedule)
         }
 
 
+class _WarmupThenFall(keras.optimizers.schedules.LearningRateSchedule):
+    """A linear rise to a peak, then a fall to the end of training; a subclass says which way it falls."""
+
+    def __init__(self, learning_rate, warmup_steps, total_steps, final_learning_rate=0.0):
+        self.learning_rate = _positive_rate("learning_rate", learning_rate)
+        self.warmup_steps = _positive_integer("warmup_steps", warmup_steps)
+        self.total_steps = _positive_integer("total_steps", total_steps)
+        if self.total_steps <= self.warmup_steps:
+            raise ValueError(
+                "`total_steps` must be greater than `warmup_steps`, which it counts too. "
+                f"Received: total_steps={total_steps}, warmup_steps={warmup_steps}."
+            )
+        self.final_learning_rate = _rate_up_to("final_learning_rate", final_learning_rate, self.learning_rate)
+
+    def _share(self, progress):
+        """What is left of the way from the peak to the end, 1 to 0, for 0 to 1 of the time."""
+        raise NotImplementedError
+
+    def __call__(self, step):
+        update = _update_number(step)
+        progress = (update - self.warmup_steps) / (self.total_steps - self.warmup_steps)
+        share = self._share(ops.clip(progress, 0.0, 1.0))
+        fall = self.learning_rate * share + self.final_learning_rate * (1 - share)
+        return ops.where(update < self.warmup_steps, self.learning_rate * (update / self.warmup_steps), fall)
+
+    def get_config(self):
+        return {
+            "learning_rate": self.learning_rate,
+            "warmup_steps": self.warmup_steps,
+            "total_steps": self.total_steps,
+            "final_learning_rate": self.final_learning_rate,
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_attn")
+class WarmupCosineSchedule(_WarmupThenFall):
+    """A linear rise to a chosen peak, then half a cosine down, for training of a length known beforehand.
+
+    Counted as `NoamSchedule` counts: `schedule(i)` is the rate of update `i + 1`, update `warmup_steps` has exactly
+    the rate `learning_rate`, and update `total_steps`, like all after it, `final_learning_rate`. Keras' `CosineDecay`
+    counts its `decay_steps` from the end of the warm-up, and its update 1 has the rate 0.
+
+    Args:
+        learning_rate: Positive float, the peak.
+        warmup_steps: Positive integer, the number of updates over which the rate rises from 0.
+        total_steps: Integer greater than `warmup_steps`, the updates of the whole training.
+        final_learning_rate: Float in `[0, learning_rate]`.
+
+    Call arguments:
+        step: Integer or scalar tensor, the number of updates already applied.
+
+    Returns:
+        Scalar float32 tensor, the learning rate of the next update.
+
+    Raises:
+        ValueError: If an argument is outside the range named above.
+
+    Example:
+
+    ```python
+    schedule = WarmupCosineSchedule(learning_rate=0.001, warmup_steps=100, total_steps=2000)
+    optimizer = keras.optimizers.AdamW(schedule, beta_2=0.99)
+    ```
+
+    Reference: [Loshchilov and Hutter, 2017](https://arxiv.org/abs/1608.03983), equation 5, without restarts.
+    """
+
+    def _share(self, progress):
+        return (1 + ops.cos(math.pi * progress)) / 2
+
+
+@keras.saving.register_keras_serializable(package="keras_attn")
+class WarmupLinearSchedule(_WarmupThenFall):
+    """A linear rise to a chosen peak, then a straight line down, for training of a length known beforehand.
+
+    Counted as `WarmupCosineSchedule` counts.
+
+    Args:
+        learning_rate: Positive float, the peak.
+        warmup_steps: Positive integer, the number of updates over which the rate rises from 0.
+        total_steps: Integer greater than `warmup_steps`, the updates of the whole training.
+        final_learning_rate: Float in `[0, learning_rate]`.
+
+    Call arguments:
+        step: Integer or scalar tensor, the number of updates already applied.
+
+    Returns:
+        Scalar float32 tensor, the learning rate of the next update.
+
+    Raises:
+        ValueError: If an argument is outside the range named above.
+
+    Example:
+
+    ```python
+    schedule = WarmupLinearSchedule(learning_rate=5e-5, warmup_steps=100, total_steps=2000)
+    optimizer = keras.optimizers.AdamW(schedule)
+    ```
+
+    Reference: [Devlin et al., 2019](https://arxiv.org/abs/1810.04805), appendix A.2.
+    """
+
+    def _share(self, progress):
+        return 1 - progress
+
+
 def _update_number(step):
     # Cast before adding: float16 cannot count past 2048, and an int32 step overflows at its largest value.
     return ops.convert_to_tensor(step, dtype="float32") + 1.0
@@ -130,6 +229,21 @@ def _positive_integer(name, value):
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
         raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}.")
     return int(value)
+
+
+def _positive_rate(name, value):
+    if not (_is_real(value) and 0 < value < math.inf):
+        raise ValueError(f"`{name}` must be a positive finite number. Received: {name}={value!r}.")
+    return float(value)
+
+
+def _rate_up_to(name, value, learning_rate):
+    if not (_is_real(value) and 0 <= value <= learning_rate):
+        raise ValueError(
+            f"`{name}` must be a number between 0 and `learning_rate`. "
+            f"Received: {name}={value!r}, learning_rate={learning_rate!r}."
+        )
+    return float(value)
 
 
 def _is_real(value):

@@ -4,7 +4,12 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attn.training import InverseSquareRootSchedule, NoamSchedule
+from keras_attn.training import (
+    InverseSquareRootSchedule,
+    NoamSchedule,
+    WarmupCosineSchedule,
+    WarmupLinearSchedule,
+)
 
 
 def noam(update, hidden_dim, warmup_steps):
@@ -17,11 +22,26 @@ def inverse_square_root(update, learning_rate, warmup_steps, initial):
     return learning_rate * math.sqrt(warmup_steps / update)
 
 
+def fall(update, share):
+    """0.3 at update 7, 0.01 from update 29 on, `share` of the way left in between."""
+    if update < 7:
+        return 0.3 * update / 7
+    return 0.01 + (0.3 - 0.01) * share(min((update - 7) / 22, 1.0))
+
+
 CASES = {
     "noam": (NoamSchedule(17, 7), lambda update: noam(update, 17, 7)),
     "inverse_square_root": (
         InverseSquareRootSchedule(0.3, 7, 0.01),
         lambda update: inverse_square_root(update, 0.3, 7, 0.01),
+    ),
+    "cosine": (
+        WarmupCosineSchedule(0.3, 7, 29, 0.01),
+        lambda update: fall(update, lambda progress: math.cos(math.pi * progress / 2) ** 2),
+    ),
+    "linear": (
+        WarmupLinearSchedule(0.3, 7, 29, 0.01),
+        lambda update: fall(update, lambda progress: 1 - progress),
     ),
 }
 
@@ -46,6 +66,35 @@ def test_inverse_square_root_by_hand():
     assert float(schedule(0)) == pytest.approx(0.5)
     assert float(schedule(3)) == pytest.approx(0.8)
     assert float(schedule(15)) == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize("kind", [WarmupCosineSchedule, WarmupLinearSchedule])
+def test_falls_by_hand(kind):
+    schedule = kind(0.8, warmup_steps=4, total_steps=12, final_learning_rate=0.2)
+    assert float(schedule(1)) == pytest.approx(0.4)
+    assert float(schedule(3)) == pytest.approx(0.8)
+    assert float(schedule(7)) == pytest.approx(0.5)  # half way, half way down
+    assert float(schedule(11)) == pytest.approx(0.2)
+    assert float(kind(0.8, 4, 12)(11)) == pytest.approx(0.0, abs=1e-7)
+
+
+@pytest.mark.parametrize("kind", [WarmupCosineSchedule, WarmupLinearSchedule])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"learning_rate": -1.0}, "`learning_rate` must be a positive finite number"),
+        ({"warmup_steps": 0}, "`warmup_steps` must be a positive integer"),
+        ({"total_steps": 2.5}, "`total_steps` must be a positive integer"),
+        ({"total_steps": 4}, "`total_steps` must be greater than `warmup_steps`"),
+        (
+            {"final_learning_rate": 0.2},
+            "`final_learning_rate` must be a number between 0 and `learning_rate`",
+        ),
+    ],
+)
+def test_falls_refuse_bad_arguments(kind, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        kind(**{"learning_rate": 0.1, "warmup_steps": 4, "total_steps": 12, **arguments})
 
 
 @pytest.mark.parametrize("case", CASES)
