@@ -264,7 +264,14 @@ def test_one_query_of_a_batch_of_unknown_size():
 
     rng = np.random.default_rng(3)
     spec = [tf.TensorSpec([None, 3, size, 7], "float32") for size in (1, None, None)]
-    attend = tf.function(lambda *heads: dot_product_attention(*heads), input_signature=spec, autograph=False)
+    attend, attend_alone = (
+        tf.function(
+            lambda *heads, kept=kept: dot_product_attention(*heads, return_scores=kept),
+            input_signature=spec,
+            autograph=False,
+        )
+        for kept in (True, False)
+    )
     for batch_size, num_keys in ((1, 5), (2, 11), (17, 131)):
         query, key, value = (
             rng.normal(size=(batch_size, 3, size, 7)).astype("float32") for size in (1, num_keys, num_keys)
@@ -275,4 +282,7 @@ def test_one_query_of_a_batch_of_unknown_size():
         output, scores = attend(query, key, value)
         np.testing.assert_allclose(scores, weights, rtol=1e-5, atol=1e-6)
         expected = np.einsum("bnts,bnsh->bnth", weights, value)
+        np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-6)
+        output, scores = attend_alone(query, key, value)
+        assert scores is None
         np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-6)
