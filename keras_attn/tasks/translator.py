@@ -204,13 +204,8 @@ class Translator:
         ]
         self._check_targets(source_ids, target_ids)
         length_penalty = self.length_penalty if length_penalty is None else length_penalty
-        score = self._graph("token_log_probs", self.token_log_probs)
-        log_probs = of_batches(
-            lambda rows: score(
-                *(padded([ids[row] for row in rows]) for ids in (source_ids, target_ids))
-            ).numpy(),
-            target_ids,
-            batch_size,
+        log_probs = self._of_pairs(
+            "token_log_probs", self.token_log_probs, source_ids, target_ids, batch_size
         )
         scores, token_scores = [], []
         for ids, of_tokens in zip(target_ids, log_probs):
@@ -258,14 +253,7 @@ class Translator:
         )
         source_ids = [[*ids[:-1][: self.model.max_sequence_length - 1], ids[-1]] for ids in source_ids]
         self._check_targets(source_ids, target_ids)
-        align = self._graph("alignment", self.alignment)
-        looked_at = of_batches(
-            lambda rows: align(
-                *(padded([ids[row] for row in rows]) for ids in (source_ids, target_ids))
-            ).numpy(),
-            target_ids,
-            batch_size,
-        )
+        looked_at = self._of_pairs("alignment", self.alignment, source_ids, target_ids, batch_size)
         alignments = [
             word_alignment(*texts_and_spans, places.tolist())
             for *texts_and_spans, places in zip(sources, targets, source_spans, target_spans, looked_at)
@@ -540,6 +528,15 @@ class Translator:
         _, scores = self._teacher_forced(source_ids, target_ids)
         layer = max(self.model.num_decoder_layers - 2, 0)
         return tf.argmax(tf.reduce_mean(scores[:, layer], axis=1), axis=-1, output_type=tf.int32)
+
+    def _of_pairs(self, name, function, source_ids, target_ids, batch_size):
+        """What a function of ids (B, S) and (B, T) gives for each pair, an array with the padding of its batch."""
+        graph = self._graph(name, function)
+
+        def of_batch(rows):
+            return graph(*(padded([ids[row] for row in rows]) for ids in (source_ids, target_ids))).numpy()
+
+        return of_batches(of_batch, target_ids, batch_size)
 
     def _graph(self, name, function):
         spec = tf.TensorSpec([None, None], tf.int32)

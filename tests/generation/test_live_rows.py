@@ -55,7 +55,7 @@ class Rows:
     def __init__(self, name, compiler=None):
         self.search, arguments, options = SEARCHES[name]
         self.values = {**arguments, **options}
-        self.num_options = set(options)
+        self.option_names = set(options)
         self.compiler = compiler
         self.num_rows = tf.Variable(0)
 
@@ -68,7 +68,7 @@ class Rows:
             return step(token_ids, *inputs)
 
         def run(tables, values):
-            options = {name: values.pop(name) for name in self.num_options}
+            options = {name: values.pop(name) for name in self.option_names}
             return self.search(
                 counting,
                 make_cache,
@@ -129,12 +129,12 @@ def test_compiled_batches_halve(name):
         compiled = compiled_with_xla(function)
 
         def call(index, fewest, state, cache, context):
-            tf.py_function(lambda size, slots: shapes.add((int(size), int(slots))), _sizes(cache), [])
+            tf.py_function(lambda size, slots: shapes.add((int(size), int(slots))), sizes_of(cache), [])
             return compiled(index, fewest, state, cache, context)
 
         return call
 
-    def _sizes(cache):
+    def sizes_of(cache):
         shape = tf.shape(cache[0][0])
         return [shape[0], shape[2]]
 
