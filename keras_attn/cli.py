@@ -1,4 +1,4 @@
-"""The command line, `keras-attn train | evaluate | translate | export | verify`: arguments and calls, no logic."""
+"""The command line, `keras-attn train | average | evaluate | translate | export | verify`: arguments and calls."""
 
 import argparse
 import pathlib
@@ -31,6 +31,7 @@ def make_parser():
     )
     commands = parser.add_subparsers(dest="command", required=True)
     _add_train(commands)
+    _add_average(commands)
     _add_evaluate(commands)
     _add_translate(commands)
     _add_export(commands)
@@ -39,8 +40,13 @@ def make_parser():
 
 
 def _add_train(commands):
-    command = commands.add_parser("train", help="train a translator")
-    _add_data(command, required=True)
+    command = commands.add_parser(
+        "train", help="train a translator; with the --output of a run that was killed, go on with it"
+    )
+    command.add_argument(
+        "--recipe", metavar="FILE", help="a TOML file, or the run.json of a run; options replace what it says"
+    )
+    _add_data(command, required=False)
     command.add_argument(
         "--validation",
         nargs="+",
@@ -54,11 +60,32 @@ def _add_train(commands):
     command.add_argument("--tokenizer", choices=("bpe", "unigram", "bytes"))
     command.add_argument("--vocabulary-size", type=int)
     command.add_argument("--max-tokens", type=int, help="positions of one side of a batch, pads included")
+    command.add_argument(
+        "--gradient-accumulation-steps", type=int, metavar="N", help="batches that make one update"
+    )
     command.add_argument("--learning-rate", type=float, help="the highest, reached after the warm-up")
     command.add_argument("--warmup-steps", type=int, help="optimizer updates")
+    command.add_argument(
+        "--patience", type=int, metavar="N", help="stop after N epochs without a better score"
+    )
     command.add_argument("--dtype", help="Keras dtype policy, for example mixed_bfloat16, or auto")
     command.add_argument("--seed", type=int)
     command.set_defaults(run=_train)
+
+
+def _add_average(commands):
+    command = commands.add_parser("average", help="write a translator with the mean of several checkpoints")
+    command.add_argument(
+        "checkpoints",
+        nargs="+",
+        metavar="CHECKPOINT",
+        help="for example runs/mine/checkpoints/epoch-*.safetensors",
+    )
+    command.add_argument(
+        "--translator", required=True, metavar="FOLDER", help="whose tokenizers and options it takes"
+    )
+    command.add_argument("--output", required=True, metavar="FOLDER", help="where it is written")
+    command.set_defaults(run=_average)
 
 
 def _add_evaluate(commands):
@@ -69,6 +96,11 @@ def _add_evaluate(commands):
     _add_data(command, required=True)
     command.add_argument(
         "--split", choices=("validation", "test"), default="test", help="of dates and multi30k"
+    )
+    command.add_argument(
+        "--bleu-tokenize",
+        default="13a",
+        help="sacreBLEU's tokenizer; none for text that is tokenised already",
     )
     _add_decoding(command)
     command.set_defaults(run=_evaluate)
@@ -127,13 +159,13 @@ def _add_data(command, required):
         nargs="+",
         required=required,
         metavar="DATA",
-        help="`dates`, `multi30k`, a source and a target file, or one TSV file",
+        help="`dates`, `multi30k`, `multi30k-tokenized`, a source and a target file, or one TSV file",
     )
     command.add_argument(
         "--data-dir", metavar="FOLDER", help="where Multi30k lies (default: it is downloaded)"
     )
-    command.add_argument("--source-language", default="en", help="of multi30k: en or de")
-    command.add_argument("--target-language", default="de", help="of multi30k: en or de")
+    command.add_argument("--source-language", help="of multi30k: en (the default) or de")
+    command.add_argument("--target-language", help="of multi30k: en or de (the default)")
 
 
 def _add_decoding(command):
@@ -147,27 +179,42 @@ def _add_decoding(command):
 def _train(options):
     from keras_attn import runs
 
-    recipe, data = runs.open_data(
-        options.data,
-        validation=options.validation,
-        test=options.test,
-        folder=options.data_dir,
-        languages=(options.source_language, options.target_language),
-    )
+    if not (options.recipe or options.data):
+        raise ValueError("Give --data, what to train on, or --recipe, a file that says it.")
+    recipe = runs.Recipe.load(options.recipe) if options.recipe else runs.default_recipe(options.data)
     if options.size:
         recipe = recipe.with_size(options.size)
-    names = (
-        "epochs",
-        "tokenizer",
-        "vocabulary_size",
-        "max_tokens",
-        "learning_rate",
-        "warmup_steps",
-        "dtype",
-        "seed",
-    )
-    recipe = recipe.replace(**{name: getattr(options, name) for name in names})
-    runs.train(recipe, data, options.output or runs.free_folder(f"runs/{runs.data_name(options.data)}"))
+    recipe = recipe.replace(**{name: getattr(options, name) for name in _RECIPE_OPTIONS})
+    folder = options.output or runs.free_folder(f"runs/{runs.data_name(recipe.data)}")
+    runs.train(recipe, runs.open_splits(recipe), folder)
+
+
+# Those options of `train` that are fields of a recipe.
+_RECIPE_OPTIONS = (
+    "data",
+    "validation",
+    "test",
+    "data_dir",
+    "source_language",
+    "target_language",
+    "epochs",
+    "tokenizer",
+    "vocabulary_size",
+    "max_tokens",
+    "gradient_accumulation_steps",
+    "learning_rate",
+    "warmup_steps",
+    "patience",
+    "dtype",
+    "seed",
+)
+
+
+def _average(options):
+    from keras_attn import runs
+
+    runs.average_translator(options.checkpoints, options.translator, options.output)
+    print(options.output)
 
 
 def _evaluate(options):
@@ -178,9 +225,13 @@ def _evaluate(options):
         options.data,
         options.split,
         folder=options.data_dir,
-        languages=(options.source_language, options.target_language),
+        languages=(options.source_language or "en", options.target_language or "de"),
     )
-    print(runs.evaluate(translator, pairs, options.num_beams, options.length_penalty).report())
+    print(
+        runs.evaluate(
+            translator, pairs, options.num_beams, options.length_penalty, options.bleu_tokenize
+        ).report()
+    )
 
 
 def _translate(options):

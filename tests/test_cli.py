@@ -91,7 +91,7 @@ def test_train_passes_its_options_on(tmp_path, monkeypatch):
     assert cli.main([*arguments, *options]) == 0
     ((recipe, data, output),) = calls
     assert (recipe.epochs, recipe.tokenizer, recipe.dtype, recipe.seed) == (3, "bytes", "float32", 7)
-    assert recipe.model["hidden_dim"] == 512
+    assert recipe.model_arguments["hidden_dim"] == 512
     assert len(data.train) == 18
     assert output == str(tmp_path / "run")
 
@@ -113,6 +113,10 @@ def test_train_without_output_takes_the_next_free_folder(tmp_path, monkeypatch):
         (["translate", "FOLDER", "--input", "nothing.txt"], "nothing.txt"),
         (["translate", "FOLDER", "--num-beams", "0"], "`num_beams` must be a positive integer"),
         (["train", "--data", "a.en", "b.de"], "a.en does not exist"),
+        (["train"], "Give --data"),
+        (["train", "--recipe", "none.toml"], "There is no recipe none.toml"),
+        (["train", "--recipe", "wrong.toml"], "wrong.toml sets learning_rat, which no recipe has"),
+        (["average", "none.safetensors", "--translator", "FOLDER", "--output", "out"], "none.safetensors"),
         (
             ["train", "--data", "three.txt", "two.txt"],
             "Received: 3 lines in three.txt and 2 lines in two.txt",
@@ -143,6 +147,7 @@ def test_wrong_input_gives_one_line_and_exit_code_2(
     (tmp_path / "three.txt").write_text("a\nb\nc\n")
     (tmp_path / "two.txt").write_text("a\nb\n")
     (tmp_path / "blank.txt").write_text("\n \n")
+    (tmp_path / "wrong.toml").write_text("learning_rat = 1\n")
     assert cli.main([folder if argument == "FOLDER" else argument for argument in arguments]) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith("keras-attn: error: ")
@@ -150,7 +155,9 @@ def test_wrong_input_gives_one_line_and_exit_code_2(
     assert captured.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("arguments", [[], ["fly"], ["train"], ["train", "--data", "dates", "--epochs", "x"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["fly"], ["average", "a"], ["train", "--data", "dates", "--epochs", "x"]]
+)
 def test_wrong_arguments_exit_with_2(arguments, capsys):
     with pytest.raises(SystemExit) as exit_:
         cli.main(arguments)

@@ -1,53 +1,44 @@
-"""From text pairs to batches of token ids for `model.fit`."""
+"""From text pairs to an endless, seeded sequence of batches of token ids for `model.fit`."""
 
-import dataclasses
-import itertools
+import collections
+import math
+import threading
 
 import numpy as np
 import tensorflow as tf
 
+from keras_attn.data.batch_plan import (
+    batch_by_tokens,
+    bucket_of,
+    checked_boundaries,
+    pack_by_tokens,
+)
+from keras_attn.data.text_pairs import TextPairs
+from keras_attn.data.token_pairs import lengths_of, tokenize_pairs
+
 BUCKET_BOUNDARIES = (8, 12, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256)
 
-_TEXTS_PER_TOKENIZER_CALL = 4096
 _LINES_IN_REPORT = 10
+_PREFETCHED_BATCHES = 16
+_KEPT_PLANS = 3
 
+Place = collections.namedtuple("Place", ["epoch", "update"], defaults=[0, 0])
+Place.__doc__ = (
+    """A place in the sequence of batches: before update `update` of epoch `epoch`, both from 0."""
+)
 
-@dataclasses.dataclass(frozen=True)
-class TranslationBatches:
-    """Batches of token ids for training, and what became of the pairs they were made from.
+Update = collections.namedtuple(
+    "Update", ["pairs", "rows", "num_rows", "source_length", "target_length", "num_tokens", "num_real"]
+)
+Update.__doc__ = """The batch, or batches, of one optimizer update.
 
-    Args:
-        dataset: `tf.data.Dataset` of `({"encoder_token_ids": (B, S), "decoder_token_ids": (B, T)}, labels)` with
-            labels of shape (B, T), all int32. One iteration is one epoch; `len(dataset)` is its number of batches.
-        num_pairs: Number of pairs in an epoch.
-        num_tokens: Number of label tokens in an epoch: END counts, pads do not.
-        padding_share: Share of the positions of `encoder_token_ids` and `labels`, from 0 to 1, that are pads.
-        over_long: 1-based line numbers of the pairs that were left out because one of their sides, with its special
-            tokens, is longer than `max_sequence_length`.
-        max_sequence_length: Number of tokens of the longest side that is kept.
-    """
-
-    dataset: tf.data.Dataset
-    num_pairs: int
-    num_tokens: int
-    padding_share: float
-    over_long: tuple[int, ...]
-    max_sequence_length: int
-
-    def report(self):
-        """Says in a line or two what an epoch holds and which pairs were left out."""
-        text = (
-            f"Pairs: {self.num_pairs:,}, batches: {len(self.dataset):,}, target tokens: {self.num_tokens:,}, "
-            f"padding: {self.padding_share:.1%} of the positions."
-        )
-        if not self.over_long:
-            return text
-        lines = ", ".join(map(str, self.over_long[:_LINES_IN_REPORT]))
-        rest = len(self.over_long) - _LINES_IN_REPORT
-        return (
-            f"{text} Pairs longer than {self.max_sequence_length} tokens, left out: {len(self.over_long):,}, "
-            f"from line {lines}{f' and {rest:,} more' if rest > 0 else ''}."
-        )
+pairs: integer array, the numbers of its pairs.
+rows: integer array, ascending, the row that each pair stands in.
+num_rows: integer, rows without a pair included.
+source_length, target_length: integers, the positions of a row.
+num_tokens: integer, the label tokens: END counts, pads do not.
+num_real: integer, the positions on both sides that are no pads.
+"""
 
 
 def translation_batches(
@@ -57,8 +48,11 @@ def translation_batches(
     max_tokens=2048,
     max_sequence_length=256,
     bucket_boundaries=BUCKET_BOUNDARIES,
+    packed_length=None,
+    weights=None,
     shuffle=True,
     seed=0,
+    **options,
 ):
     """Tokenizes text pairs once and batches them for teacher forcing.
 
@@ -67,21 +61,29 @@ def translation_batches(
     pairs are commonly cut to one fixed length; here nothing is cut, and what is too long is left out and named.
 
     Args:
-        pairs: `TextPairs`.
+        pairs: `TextPairs`, or a list of several.
         source_tokenizer: A tokenizer of `keras_attn.text`.
         target_tokenizer: The same or another one.
-        max_tokens: Largest number of positions, pads included, of either side of a batch (see `batch_by_tokens`).
+        max_tokens: Largest number of positions, pads included, of either side of an update (see `batch_by_tokens`).
         max_sequence_length: Largest number of tokens of either side of a pair, special tokens included.
-        bucket_boundaries: Lengths to pad to, ascending. Those from `max_sequence_length` on are replaced by it.
-        shuffle: Whether the pairs come in a new random order each epoch (see `batch_by_tokens`).
-        seed: Integer. The same seed, and the same global `tf.random` seed, gives the same sequence of epochs.
+        bucket_boundaries: Lengths to pad to, ascending; those from `max_sequence_length` on are replaced by it. All
+            batches of a bucket have one shape, of which some rows may hold pads alone, so XLA compiles once for each
+            bucket. None pads every batch to its longest sentence on each side: fewer pads, many shapes; the faster
+            where nothing is compiled for shapes.
+        packed_length: Integer; rows then have this length and hold several pairs each, with segment ids, and
+            `bucket_boundaries` is of no meaning.
+        weights: Floats, one for each of several `TextPairs`: how often each of its pairs comes in an epoch, on average.
+            With 0.5, every other epoch brings the half that the one before left out. Default: 1.
+        shuffle: Whether the pairs come in a new random order each epoch.
+        seed: Integer. The same seed gives the same sequence of batches, on every machine.
+        **options: As of `TranslationBatches`: `num_micro_batches`, `num_replicas`, `worker`, `sample_weights`.
 
     Returns:
         `TranslationBatches`.
 
     Raises:
         ValueError: If no pair is left, if a tokenizer returns an id outside its vocabulary or the id of the padding,
-            or if `max_tokens`, `max_sequence_length` or `bucket_boundaries` is not as described.
+            or if another argument is not as described.
 
     Example:
 
@@ -92,7 +94,7 @@ def translation_batches(
     tokenizer = ByteTokenizer()
     batches = translation_batches(date_pairs("validation"), tokenizer, tokenizer, max_tokens=1024)
     print(batches.report())
-    inputs, labels = next(iter(batches.dataset))
+    inputs, labels = next(iter(batches.dataset()))
     assert inputs["decoder_token_ids"].shape == labels.shape
     ```
 
@@ -100,162 +102,291 @@ def translation_batches(
         - Vaswani et al., 2017, "Attention Is All You Need" (arXiv:1706.03762), section 5.1: pairs "were batched
           together by approximate sequence length".
     """
-    boundaries = _boundaries_up_to(bucket_boundaries, max_sequence_length)
-    sources, targets = _token_ids_of_pairs(pairs, source_tokenizer, target_tokenizer)
-    inputs = {"encoder_token_ids": sources, "decoder_token_ids": targets[:, :-1]}
-    labels = targets[:, 1:]
-    lengths = np.stack([sources.row_lengths().numpy(), labels.row_lengths().numpy()])
-    fits = (lengths <= max_sequence_length).all(axis=0)
-    if not fits.any():
-        raise ValueError(
-            f"No pair is left to train on: each of the {len(pairs)} pairs has a side of more than "
-            "`max_sequence_length` tokens, special tokens included. "
-            f"Received: max_sequence_length={max_sequence_length}."
-        )
-    kept = tf.nest.map_structure(lambda side: tf.ragged.boolean_mask(side, fits), (inputs, labels))
-    num_positions = 2 * np.take(boundaries, _bucket_of_rows(kept, boundaries)).sum()
-    return TranslationBatches(
-        dataset=batch_by_tokens(kept, max_tokens, boundaries, shuffle=shuffle, seed=seed),
-        num_pairs=int(fits.sum()),
-        num_tokens=int(lengths[1, fits].sum()),
-        padding_share=float(1 - lengths[:, fits].sum() / num_positions),
-        over_long=tuple((np.flatnonzero(~fits) + 1).tolist()),
-        max_sequence_length=max_sequence_length,
-    )
-
-
-def batch_by_tokens(sequences, max_tokens, bucket_boundaries=BUCKET_BOUNDARIES, shuffle=True, seed=0):
-    """Batches sequences of similar length, as many rows a batch as the token budget allows.
-
-    Each row goes to the smallest bucket that holds its longest component, and every component is padded with 0 to
-    the boundary of the bucket. Shapes are thus few and fixed: XLA compiles once for each. No row is lost or doubled;
-    the last batch of a bucket may be smaller. `tf.data.Dataset.bucket_by_sequence_length` does the same for a stream
-    of elements; with all rows in memory, batches are cut out whole, at a tenth of its work, and their number is
-    known, which is where Keras' progress bar ends.
-
-    Args:
-        sequences: Any structure of `tf.RaggedTensor`s of shape (number of rows, None) with equally many rows.
-        max_tokens: Largest number of positions, pads included, of any component of a batch. A bucket whose boundary
-            is greater gets batches of one row.
-        bucket_boundaries: Lengths to pad to, ascending.
-        shuffle: Whether the rows come in a new random order each epoch, and the batches of the buckets mixed.
-            Otherwise every epoch is the same: bucket after bucket, rows in their order.
-        seed: Integer. The same seed, and the same global `tf.random` seed, gives the same sequence of epochs.
-
-    Returns:
-        `tf.data.Dataset` of the same structure and dtypes, every component of shape (B, boundary).
-
-    Raises:
-        ValueError: If `max_tokens` is not positive, if the boundaries are not positive and ascending, or if a row is
-            longer than the last of them.
-
-    Example:
-
-    ```python
-    import tensorflow as tf
-    from keras_attn.data import batch_by_tokens
-
-    token_ids = tf.ragged.constant([[5, 6], [7], [8, 9, 5, 6, 7]], dtype="int32")
-    batches = batch_by_tokens(token_ids, max_tokens=8, bucket_boundaries=(4, 8))
-    assert sorted(tuple(batch.shape) for batch in batches) == [(1, 8), (2, 4)]
-    ```
-    """
-    boundaries = _checked_boundaries(bucket_boundaries)
-    rows_a_batch = _rows_a_batch(max_tokens, boundaries)
-    bucket_of_rows = _bucket_of_rows(sequences, boundaries)
-    buckets, batch_counts = [], []
-    for bucket in np.unique(bucket_of_rows):
-        rows = tf.data.Dataset.from_tensor_slices(np.flatnonzero(bucket_of_rows == bucket))
-        if shuffle:
-            rows = rows.shuffle(len(rows), seed=seed, reshuffle_each_iteration=True)
-        batches = rows.batch(rows_a_batch[bucket])
-        buckets.append(batches.map(_padded_rows(sequences, boundaries[bucket])))
-        batch_counts.append(len(batches))
-    # Which bucket each batch of an epoch is taken from.
-    choices = tf.data.Dataset.from_tensor_slices(np.repeat(np.arange(len(buckets)), batch_counts))
-    if shuffle:
-        choices = choices.shuffle(len(choices), seed=seed, reshuffle_each_iteration=True)
-    dataset = tf.data.Dataset.choose_from_datasets(buckets, choices)
-    dataset = dataset.apply(tf.data.experimental.assert_cardinality(sum(batch_counts)))
-    return dataset.prefetch(tf.data.AUTOTUNE)
-
-
-def _bucket_of_rows(sequences, boundaries):
-    components = tf.nest.flatten(sequences)
-    lengths = np.max([component.row_lengths().numpy() for component in components], axis=0)
-    if not lengths.size or lengths.max() > boundaries[-1]:
-        raise ValueError(
-            "`sequences` must have rows, none of them longer than the last of `bucket_boundaries`. Received: "
-            f"{lengths.size} rows of at most {lengths.max(initial=0)} tokens, bucket_boundaries={tuple(boundaries)}."
-        )
-    return np.searchsorted(boundaries, lengths)
-
-
-def _padded_rows(sequences, length):
-    def batch(rows):
-        return tf.nest.map_structure(
-            lambda component: tf.gather(component, rows).to_tensor(shape=[None, length]), sequences
-        )
-
-    return batch
-
-
-def _rows_a_batch(max_tokens, boundaries):
-    if max_tokens < 1:
-        raise ValueError(
-            f"`max_tokens` must be a positive number of tokens. Received: max_tokens={max_tokens}."
-        )
-    return [max(1, max_tokens // boundary) for boundary in boundaries]
-
-
-def _checked_boundaries(boundaries):
-    boundaries = list(boundaries)
-    ascending = all(low < high for low, high in itertools.pairwise(boundaries))
-    if not boundaries or boundaries[0] < 1 or not ascending:
-        raise ValueError(
-            "`bucket_boundaries` must be lengths in tokens, positive and ascending, at least one. "
-            f"Received: bucket_boundaries={tuple(boundaries)}."
-        )
-    return boundaries
-
-
-def _boundaries_up_to(boundaries, max_sequence_length):
     if max_sequence_length < 1:
         raise ValueError(
             "`max_sequence_length` must be a positive number of tokens. "
             f"Received: max_sequence_length={max_sequence_length}."
         )
-    kept = [boundary for boundary in _checked_boundaries(boundaries) if boundary < max_sequence_length]
-    return [*kept, max_sequence_length]
-
-
-def _token_ids_of_pairs(pairs, source_tokenizer, target_tokenizer):
-    """Returns the sources with END and the targets with START and END, two ragged tensors of int32."""
-    sources = _token_ids(pairs.sources, source_tokenizer, "source")
-    targets = _token_ids(pairs.targets, target_tokenizer, "target")
-
-    def column(token_id):
-        return tf.fill([len(pairs), 1], tf.constant(token_id, tf.int32))
-
-    return (
-        tf.concat([sources, column(source_tokenizer.end_token_id)], axis=1),
-        tf.concat(
-            [column(target_tokenizer.start_token_id), targets, column(target_tokenizer.end_token_id)], axis=1
-        ),
+    corpora = [pairs] if isinstance(pairs, TextPairs) else list(pairs)
+    tokenized = [
+        tokenize_pairs(corpus, source_tokenizer, target_tokenizer, max_sequence_length) for corpus in corpora
+    ]
+    if not sum(len(lengths_of(corpus.sources)) for corpus in tokenized):
+        raise ValueError(
+            f"No pair is left to train on: each of the {sum(map(len, corpora))} pairs has a side of more than "
+            "`max_sequence_length` tokens, special tokens included. "
+            f"Received: max_sequence_length={max_sequence_length}."
+        )
+    if bucket_boundaries is not None:
+        kept = [length for length in checked_boundaries(bucket_boundaries) if length < max_sequence_length]
+        bucket_boundaries = [*kept, max_sequence_length]
+    return TranslationBatches(
+        dict(zip(_distinct([corpus.name for corpus in corpora]), tokenized)),
+        max_tokens,
+        bucket_boundaries=bucket_boundaries,
+        packed_length=packed_length,
+        weights=weights,
+        shuffle=shuffle,
+        seed=seed,
+        **options,
     )
 
 
-def _token_ids(texts, tokenizer, side):
-    # In chunks, because inside a tokenizer a text is held several times over. An empty list is one empty chunk.
-    starts = range(0, max(1, len(texts)), _TEXTS_PER_TOKENIZER_CALL)
-    chunks = [tf.constant(texts[start : start + _TEXTS_PER_TOKENIZER_CALL], tf.string) for start in starts]
-    token_ids = tf.concat([tokenizer.tokenize(chunk) for chunk in chunks], axis=0)
-    ids = token_ids.flat_values.numpy()
-    wrong = np.flatnonzero((ids < 1) | (ids >= tokenizer.vocabulary_size))
-    if wrong.size:
-        line = int(token_ids.value_rowids()[wrong[0]]) + 1
-        raise ValueError(
-            f"The {side} tokenizer's ids must be from 1, 0 being the padding, to `vocabulary_size` - 1. "
-            f"Received: id {ids[wrong[0]]} in line {line}, vocabulary_size={tokenizer.vocabulary_size}."
+class TranslationBatches:
+    """An endless sequence of batches, each a function of the seed and of its place.
+
+    There is no shuffle buffer and no hidden state: a run that was stopped anywhere asks for the batches from its place
+    on. An optimizer update may be made of several batches (gradient accumulation) or be shared by several workers or
+    replicas; all of them take rows of the same update, so that together they learn what one large batch would.
+
+    Args:
+        corpora: Dict of `TokenPairs` by name.
+        max_tokens, bucket_boundaries, packed_length, weights, shuffle, seed: As of `translation_batches`.
+        num_micro_batches: Integer, the batches that an update is cut into, of `max_tokens` / `num_micro_batches`
+            positions each: the `gradient_accumulation_steps` of the optimizer.
+        num_replicas: Integer, the devices among which a `tf.distribute` strategy divides each batch.
+        worker: Pair of integers (number, count): this process, among several that train together, and gets its rows
+            of each batch. The number of rows is the same for all.
+        sample_weights: Boolean, whether batches come with weights, float32 (B,), that make a summed loss the mean over
+            the real tokens of the whole update, whatever it is cut into:
+            `LabelSmoothedCrossentropy(reduction="sum")`. Set where an update is cut.
+
+    Attributes:
+        num_pairs: Integer, the pairs in the first epoch.
+        num_tokens: Integer, its label tokens: END counts, pads do not.
+        padding_share: Float from 0 to 1, the share of pads among its positions on both sides.
+        over_long: Dict by name of corpus: the 1-based lines of the pairs that were left out because one of their
+            sides, with its special tokens, has more than `max_sequence_length` tokens.
+    """
+
+    def __init__(
+        self,
+        corpora,
+        max_tokens,
+        bucket_boundaries=None,
+        packed_length=None,
+        weights=None,
+        shuffle=True,
+        seed=0,
+        num_micro_batches=1,
+        num_replicas=1,
+        worker=(0, 1),
+        sample_weights=False,
+    ):
+        for name, count in {"num_micro_batches": num_micro_batches, "num_replicas": num_replicas}.items():
+            if count < 1:
+                raise ValueError(f"`{name}` must be a positive integer. Received: {name}={count}.")
+        if not 0 <= worker[0] < worker[1]:
+            raise ValueError(
+                f"`worker` must be a number from 0 and the count of workers. Received: worker={worker}."
+            )
+        self._corpora = list(corpora.values())
+        self._weights = _checked_weights(weights, len(corpora))
+        self._max_tokens = max_tokens
+        self._boundaries = None if bucket_boundaries is None else checked_boundaries(bucket_boundaries)
+        self._packed_length = packed_length
+        self._shuffle = shuffle
+        self._seed = seed
+        self.num_micro_batches = num_micro_batches
+        self._num_replicas = num_replicas
+        self._worker, self._num_workers = worker
+        self._sample_weights = sample_weights or num_micro_batches * num_replicas * self._num_workers > 1
+        self._sources, self._targets = (_together(side) for side in zip(*(c[:2] for c in self._corpora)))
+        # A target has START and END, of which the decoder reads one and is to write the other.
+        self._lengths = np.stack([lengths_of(self._sources), lengths_of(self._targets) - 1], axis=1)
+        self._first_pairs = np.cumsum([0, *(len(lengths_of(c.sources)) for c in self._corpora)])
+        self._plans = collections.OrderedDict()
+        self._lock = threading.Lock()
+        plan = self.plan(0)
+        self.num_pairs = sum(len(update.pairs) for update in plan)
+        self.num_tokens = sum(update.num_tokens for update in plan)
+        self.padding_share = 1 - sum(update.num_real for update in plan) / sum(map(num_positions, plan))
+        self.over_long = {name: corpus.over_long for name, corpus in corpora.items() if corpus.over_long}
+
+    def __len__(self):
+        """The number of batches in the first epoch; in the others too, unless weights are no whole numbers."""
+        return len(self.plan(0)) * self.num_micro_batches
+
+    def report(self):
+        """Says in a line or two what an epoch holds and which pairs were left out."""
+        text = (
+            f"Pairs: {self.num_pairs:,}, batches: {len(self):,}, target tokens: {self.num_tokens:,}, "
+            f"padding: {self.padding_share:.1%} of the positions."
         )
-    return token_ids
+        for name, lines in self.over_long.items():
+            some, rest = ", ".join(map(str, lines[:_LINES_IN_REPORT])), len(lines) - _LINES_IN_REPORT
+            text += (
+                f" Too long, and left out of {name}: {len(lines):,} pairs, line {some}"
+                f"{f' and {rest:,} more' if rest > 0 else ''}."
+            )
+        return text
+
+    def dataset(self, place=(0, 0)):
+        """The batches from a place on, without end: `model.fit(batches.dataset(), steps_per_epoch=len(batches))`.
+
+        Args:
+            place: `Place`, or a pair of integers (epoch, update).
+
+        Returns:
+            `tf.data.Dataset` of `({"encoder_token_ids": (B, S), "decoder_token_ids": (B, T)}, labels)`, with labels of
+            shape (B, T), all int32; with `packed_length`, the inputs have `encoder_segment_ids` and
+            `decoder_segment_ids` too; with `sample_weights`, they stand third.
+        """
+        ids = tf.TensorSpec((None, None), tf.int32)
+        names = [f"{side}_token_ids" for side in ("encoder", "decoder")]
+        if self._packed_length:
+            names += [f"{side}_segment_ids" for side in ("encoder", "decoder")]
+        signature = (dict.fromkeys(names, ids), ids)
+        if self._sample_weights:
+            signature += (tf.TensorSpec((None,), tf.float32),)
+        batches = tf.data.Dataset.from_generator(lambda: self._batches(*place), output_signature=signature)
+        # There is nothing to tune, and the thread that tries holds up the end of `fit`, for seconds at times.
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        return batches.prefetch(_PREFETCHED_BATCHES).with_options(options)
+
+    def after(self, place):
+        """The `Place` that follows one update after `place`."""
+        epoch, update = place
+        return Place(epoch, update + 1) if update + 1 < len(self.plan(epoch)) else Place(epoch + 1, 0)
+
+    def plan(self, epoch):
+        """The updates of an epoch, a list of `Update`."""
+        with self._lock:
+            if epoch not in self._plans:
+                self._plans[epoch] = self._make_plan(epoch)
+                while len(self._plans) > _KEPT_PLANS:
+                    self._plans.popitem(last=False)
+            return self._plans[epoch]
+
+    def _make_plan(self, epoch):
+        pairs = np.concatenate([self._drawn(corpus, epoch) for corpus in range(len(self._corpora))])
+        generator = self._generator(1, epoch) if self._shuffle else None
+        lengths = self._lengths[pairs]
+        if self._packed_length:
+            packed = [pairs[row] for row in pack_by_tokens(lengths, self._packed_length, generator)]
+            batches = batch_by_tokens(
+                np.full(len(packed), self._packed_length),
+                self._max_tokens,
+                [self._packed_length],
+                generator,
+            )
+            return [self._update([packed[row] for row in rows]) for rows in batches]
+        batches = batch_by_tokens(lengths, self._max_tokens, self._boundaries, generator)
+        return [self._update(pairs[rows, np.newaxis]) for rows in batches]
+
+    def _update(self, rows):
+        pairs = np.concatenate(rows)
+        lengths = self._lengths[pairs]
+        if self._packed_length:
+            source_length = target_length = self._packed_length
+        elif self._boundaries is not None:
+            source_length = target_length = int(self._boundaries[bucket_of(lengths.max(), self._boundaries)])
+        else:
+            source_length, target_length = lengths.max(axis=0).tolist()
+        num_rows = len(rows)
+        if self._boundaries is not None or self._packed_length:
+            num_rows = max(num_rows, self._max_tokens // source_length)
+        parts = self.num_micro_batches * self._num_replicas * self._num_workers
+        return Update(
+            pairs,
+            np.repeat(np.arange(len(rows)), [len(row) for row in rows]),
+            math.ceil(num_rows / parts) * parts,
+            source_length,
+            target_length,
+            int(lengths[:, 1].sum()),
+            int(lengths.sum()),
+        )
+
+    def _drawn(self, corpus, epoch):
+        """The pairs of a corpus in an epoch, `weight` times as many as it has, from one permutation after another."""
+        first, last = self._first_pairs[corpus : corpus + 2].tolist()
+        size = last - first
+        begin, end = (round(n * self._weights[corpus] * size) for n in (epoch, epoch + 1))
+        if not self._shuffle:
+            return first + np.arange(begin, end) % size
+        drawn = [np.empty(0, np.int64)]
+        while begin < end:
+            number, offset = divmod(begin, size)
+            taken = self._generator(0, corpus, number).permutation(size)[offset : offset + end - begin]
+            drawn.append(first + taken)
+            begin += len(taken)
+        return np.concatenate(drawn)
+
+    def _generator(self, *key):
+        return np.random.default_rng(np.random.SeedSequence(self._seed, spawn_key=key))
+
+    def _batches(self, epoch, first):
+        while True:
+            for update in self.plan(epoch)[first:]:
+                for number in range(self.num_micro_batches):
+                    yield self._batch(update, number)
+            epoch, first = epoch + 1, 0
+
+    def _batch(self, update, number):
+        """Micro-batch `number` of an update: every so many rows, from this worker's first on."""
+        stride = self.num_micro_batches * self._num_workers
+        first = number * self._num_workers + self._worker
+        mine = update.rows % stride == first
+        pairs, rows = update.pairs[mine], update.rows[mine] // stride
+        source_shape = update.num_rows // stride, update.source_length
+        target_shape = update.num_rows // stride, update.target_length
+        inputs = {
+            "encoder_token_ids": _padded(self._sources, pairs, rows, source_shape),
+            "decoder_token_ids": _padded(self._targets, pairs, rows, target_shape, without_last=1),
+        }
+        labels = _padded(self._targets, pairs, rows, target_shape, without_first=1)
+        if self._packed_length:
+            segments = np.arange(len(rows)) - np.searchsorted(rows, rows) + 1
+            for side, lengths, shape in zip(
+                ("encoder", "decoder"), self._lengths[pairs].T, (source_shape, target_shape)
+            ):
+                inputs[f"{side}_segment_ids"] = _placed(np.repeat(segments, lengths), lengths, rows, shape)
+        if not self._sample_weights:
+            return inputs, labels
+        # Keras averages over micro-batches, and divides the loss by the number of replicas.
+        weight = self.num_micro_batches * self._num_replicas / update.num_tokens
+        return inputs, labels, np.full(len(labels), weight, np.float32)
+
+
+def num_positions(update):
+    """The positions on both sides of an update, pads included."""
+    return update.num_rows * (update.source_length + update.target_length)
+
+
+def _padded(ragged, pairs, rows, shape, without_first=0, without_last=0):
+    starts = ragged.row_splits[pairs] + without_first
+    lengths = ragged.row_splits[pairs + 1] - without_last - starts
+    ends = np.cumsum(lengths)
+    places = np.arange(lengths.sum()) + np.repeat(starts - (ends - lengths), lengths)
+    return _placed(ragged.values[places], lengths, rows, shape)
+
+
+def _placed(values, lengths, rows, shape):
+    """Sequences, one after the other in `values`, in the rows they belong to, those of one row following each other."""
+    before = np.cumsum(lengths) - lengths
+    in_row = before - before[np.searchsorted(rows, rows)]
+    placed = np.zeros(shape, np.int32)
+    places = np.arange(len(values)) + np.repeat(rows * shape[1] + in_row - before, lengths)
+    placed.reshape(-1)[places] = values
+    return placed
+
+
+def _together(sides):
+    values = np.concatenate([side.values for side in sides]) if len(sides) > 1 else sides[0].values
+    lengths = np.concatenate([lengths_of(side) for side in sides])
+    return sides[0]._replace(values=values, row_splits=np.concatenate([[0], np.cumsum(lengths)]))
+
+
+def _checked_weights(weights, num_corpora):
+    weights = [1.0] * num_corpora if weights is None else list(weights)
+    if len(weights) != num_corpora or not all(weight > 0 for weight in weights):
+        raise ValueError(
+            "`weights` must be positive numbers, one for each of the `TextPairs`. "
+            f"Received: weights={weights} for {num_corpora}."
+        )
+    return weights
+
+
+def _distinct(names):
+    return [name if names.count(name) == 1 else f"{name} ({i + 1})" for i, name in enumerate(names)]

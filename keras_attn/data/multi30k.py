@@ -10,7 +10,9 @@ from keras_attn.data.text_pairs import TextPairs, read_text_pairs
 FOLDER_VARIABLE = "KERAS_ATTN_DATA"
 LANGUAGES = ("en", "de")
 
-_ADDRESS = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"
+_ADDRESS = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1"
+# What the repository says in the names of the lower-cased, normalised, Moses-tokenised files.
+_TOKENIZED = ".lc.norm.tok"
 _FILE_STEMS = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
 _SHA256 = {
     "train.en.gz": "d79cfa999dd4c51d2cb42499b6796d5a882c3a8a961923c25a898c90f8bbd56f",
@@ -19,11 +21,17 @@ _SHA256 = {
     "val.de.gz": "f0cba2f995189cf5770f29a8a9a537a3ad3f51657ad873405082ff6863a5e75a",
     "test_2016_flickr.en.gz": "611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9",
     "test_2016_flickr.de.gz": "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8",
+    "train.lc.norm.tok.en": "08925f8e0572bcd5a006702fc5fe20e2d77c6917d4eebd576fc20de6693c2119",
+    "train.lc.norm.tok.de": "cb5a23529b65ec2061f1dc446192a9c37382b63cc75f81a0be59d34894b3a505",
+    "val.lc.norm.tok.en": "46573ce391ae227f1c72f873392436a20ef18e0a6d518098cfbd70b77c8572ec",
+    "val.lc.norm.tok.de": "97232bd273eceb7207f689527386a97e4be2616b18ada47576bdaf96c8ae1f00",
+    "test_2016_flickr.lc.norm.tok.en": "5b7f32627cf99eced828311b955dae9800bb52bc8b91cf8b6526829e605b29d2",
+    "test_2016_flickr.lc.norm.tok.de": "c6a33d39d48f9f510de147651316cd9d918e09ad0219df734a2f16b6baccacc4",
 }
 
 
-def multi30k_pairs(split, source_language="en", target_language="de", folder=None):
-    """Reads the raw sentence pairs of one split of Multi30k, from a folder or from the network.
+def multi30k_pairs(split, source_language="en", target_language="de", folder=None, tokenized=False):
+    """Reads the sentence pairs of one split of Multi30k, from a folder or from the network.
 
     A folder is read as it is, without a look at the network or at checksums. Without one, the files are
     downloaded once from the public repository multi30k/dataset into Keras' cache (`~/.keras/datasets`) and checked
@@ -36,6 +44,8 @@ def multi30k_pairs(split, source_language="en", target_language="de", folder=Non
         target_language: The other one.
         folder: Path of a folder with files named as in the repository (`train.en` or `train.en.gz`). Defaults to
             the environment variable `KERAS_ATTN_DATA`; where that is unset or empty, the files are downloaded.
+        tokenized: Whether to read the lower-cased, normalised and Moses-tokenised files (`train.lc.norm.tok.en`),
+            on which most papers report, rather than the raw ones.
 
     Returns:
         `TextPairs`, in the order of the files.
@@ -71,10 +81,11 @@ def multi30k_pairs(split, source_language="en", target_language="de", folder=Non
             f"Received: source_language={source_language!r}, target_language={target_language!r}."
         )
     folder = folder or os.environ.get(FOLDER_VARIABLE)
-    names = [f"{_FILE_STEMS[split]}.{language}" for language in languages]
-    files = [_find(name, folder) if folder else _download(f"{name}.gz") for name in names]
+    names = [f"{_FILE_STEMS[split]}{_TOKENIZED if tokenized else ''}.{language}" for language in languages]
+    files = [_find(name, folder) if folder else _download(name, tokenized) for name in names]
     pairs = read_text_pairs(*files)
-    return TextPairs(pairs.sources, pairs.targets, name=f"multi30k {split} {'-'.join(languages)}")
+    form = ", tokenized" if tokenized else ""
+    return TextPairs(pairs.sources, pairs.targets, name=f"multi30k {split} {'-'.join(languages)}{form}")
 
 
 def _find(name, folder):
@@ -88,8 +99,9 @@ def _find(name, folder):
     )
 
 
-def _download(name):
-    address = f"{_ADDRESS}/{name}"
+def _download(name, tokenized):
+    name = name if tokenized else f"{name}.gz"
+    address = f"{_ADDRESS}/{'tok' if tokenized else 'raw'}/{name}"
     try:
         return keras.utils.get_file(
             fname=name,

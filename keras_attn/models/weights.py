@@ -4,10 +4,14 @@ Keras' `load_weights` only warns about some of what does not fit. Here a file th
 holds one of another shape raises, naming it, before anything is assigned. The format holds arrays and nothing else.
 """
 
+import contextlib
 import os
 import pathlib
 
 import numpy as np
+
+# The ending of files that are being written.
+UNFINISHED = ".tmp"
 
 
 def save_weights(model, path):
@@ -15,8 +19,16 @@ def save_weights(model, path):
     write_weights({name: np.asarray(variable) for name, variable in _named_weights(model).items()}, path)
 
 
-def write_weights(arrays, path):
+def write_weights(arrays, path, metadata=None):
     """Writes a dict of arrays to the safetensors file `path`, aside and then renamed into place.
+
+    Args:
+        arrays: Dict of NumPy arrays.
+        path: Path of the file; its folder is created if missing.
+        metadata: Dict of strings, stored with them (see `read_metadata`).
+
+    Raises:
+        OSError: if it cannot be written, for lack of room or of permission; what stood at `path` is untouched then.
 
     Example:
 
@@ -25,16 +37,37 @@ def write_weights(arrays, path):
     assert read_weights("arrays.safetensors")["kernel"].shape == (2, 3)
     ```
     """
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
     path = pathlib.Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    aside = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED}")
     try:
-        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, aside)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file(
+            {name: np.asarray(array, order="C") for name, array in arrays.items()}, aside, metadata=metadata
+        )
+        with open(aside, "rb") as file:
+            os.fsync(file.fileno())  # or, after a power cut, the name could stand before the content
         os.replace(aside, path)
+    except (OSError, SafetensorError) as error:
+        raise OSError(
+            f"{path} could not be written: {error}. What stood there before is untouched."
+        ) from error
     finally:
-        aside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            aside.unlink()
+
+
+def read_metadata(path):
+    """The dict of strings that was written with the arrays in the safetensors file `path`.
+
+    Raises:
+        FileNotFoundError, ValueError: as `read_weights`.
+    """
+    from safetensors import safe_open
+
+    return _of_file(path, lambda: safe_open(path, "numpy").metadata() or {})
 
 
 def read_weights(path):
@@ -44,14 +77,18 @@ def read_weights(path):
         FileNotFoundError: if there is no such file.
         ValueError: if it is damaged.
     """
-    from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
-    path = pathlib.Path(path)
-    if not path.is_file():
+    return _of_file(path, lambda: load_file(path))
+
+
+def _of_file(path, read):
+    from safetensors import SafetensorError
+
+    if not pathlib.Path(path).is_file():
         raise FileNotFoundError(f"There is no weight file {path}.")
     try:
-        return load_file(path)
+        return read()
     except (SafetensorError, ValueError) as error:
         raise ValueError(f"{path} is damaged or not a safetensors file: {error}.") from error
 

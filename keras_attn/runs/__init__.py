@@ -1,8 +1,17 @@
 """From a recipe and data to a run folder and a translator; what the command line and the examples call."""
 
-from keras_attn.runs.data import DataSplits, data_name, free_folder, open_data, open_pairs
+from keras_attn.runs.averaging import average_translator
+from keras_attn.runs.data import (
+    DataSplits,
+    data_name,
+    default_recipe,
+    free_folder,
+    open_data,
+    open_pairs,
+    open_splits,
+)
 from keras_attn.runs.evaluation import Evaluation, evaluate
-from keras_attn.runs.recipe import DATES, MULTI30K, TEXT_FILES, Recipe
+from keras_attn.runs.recipe import DATES, MULTI30K, MULTI30K_TOKENIZED, TEXT_FILES, Recipe
 from keras_attn.runs.serve_check import check_export
 from keras_attn.runs.training_run import train
 from keras_attn.runs.translate import translate_lines
@@ -10,16 +19,20 @@ from keras_attn.runs.translate import translate_lines
 __all__ = [
     "DATES",
     "MULTI30K",
+    "MULTI30K_TOKENIZED",
     "TEXT_FILES",
     "DataSplits",
     "Evaluation",
     "Recipe",
+    "average_translator",
     "check_export",
     "data_name",
+    "default_recipe",
     "evaluate",
     "free_folder",
     "open_data",
     "open_pairs",
+    "open_splits",
     "train",
     "translate_lines",
 ]

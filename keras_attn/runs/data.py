@@ -1,11 +1,12 @@
 """From what a user names to the pairs and the recipe of a run."""
 
 import collections
+import os
 import pathlib
 import random
 
 from keras_attn.data import TextPairs, date_pairs, multi30k_pairs, read_text_pairs, read_tsv
-from keras_attn.runs.recipe import DATES, MULTI30K, TEXT_FILES
+from keras_attn.runs.recipe import DATES, MULTI30K, MULTI30K_TOKENIZED, TEXT_FILES
 
 DataSplits = collections.namedtuple("DataSplits", ["train", "validation", "test"])
 DataSplits.__doc__ = (
@@ -13,14 +14,60 @@ DataSplits.__doc__ = (
 )
 
 _HELD_OUT = 1000
+# Each by name, as a function of the split, the folder where it lies and two languages.
+_BUILT_IN = {
+    "dates": lambda split, folder, languages: date_pairs(split),
+    "multi30k": lambda split, folder, languages: multi30k_pairs(split, *languages, folder=folder),
+    "multi30k-tokenized": lambda split, folder, languages: multi30k_pairs(
+        split, *languages, folder=folder, tokenized=True
+    ),
+}
+
+
+def default_recipe(data):
+    """The recipe for `data`, as `Recipe` has it, that says nothing else.
+
+    Args:
+        data: Tuple of strings, or of tuples of strings.
+    """
+    recipes = {"dates": DATES, "multi30k": MULTI30K, "multi30k-tokenized": MULTI30K_TOKENIZED}
+    corpora = tuple(map(tuple, _corpora(data)))
+    return recipes.get(corpora[0][0], TEXT_FILES).replace(data=corpora[0] if len(corpora) == 1 else corpora)
+
+
+def open_splits(recipe):
+    """The `DataSplits` that a recipe names.
+
+    Raises:
+        ValueError, FileNotFoundError: saying which file is wrong, and where.
+    """
+    corpora = _corpora(recipe.data)
+    if not corpora:
+        raise ValueError("The recipe names no data. Set `data`, or give --data.")
+    options = {"folder": recipe.data_dir, "languages": (recipe.source_language, recipe.target_language)}
+    train = [open_pairs(corpus, "train", **options) for corpus in corpora]
+    if corpora[0][0] in _BUILT_IN:
+        if len(corpora) == 1 and (recipe.validation or recipe.test):
+            raise ValueError(
+                f"{corpora[0][0]} has validation and test parts of its own: give no files for them."
+            )
+        validation, test = (open_pairs(corpora[0], split, **options) for split in ("validation", "test"))
+    elif recipe.validation is None:
+        train[0], validation = _hold_out(train[0])
+        test = None
+    if recipe.validation:
+        validation = _read(recipe.validation)
+    if recipe.test or corpora[0][0] not in _BUILT_IN:
+        test = _read(recipe.test) if recipe.test else None
+    return DataSplits(train[0] if len(train) == 1 else train, validation, test)
 
 
 def open_data(data, validation=None, test=None, folder=None, languages=("en", "de")):
     """The recipe and the `DataSplits` that a name or files stand for.
 
     Args:
-        data: List of strings: `["dates"]`, `["multi30k"]`, one TSV file, or a source and a target file (plain or
-            .gz).
+        data: List of strings: `["dates"]`, `["multi30k"]`, `["multi30k-tokenized"]`, one TSV file, or a source and a
+            target file (plain or .gz); or a list of several of these lists.
         validation, test: Lists of one or two files likewise, for files only. Without validation files, every tenth
             pair, at most 1,000, is held out.
         folder: Where Multi30k lies; it is downloaded otherwise.
@@ -32,32 +79,33 @@ def open_data(data, validation=None, test=None, folder=None, languages=("en", "d
     Raises:
         ValueError, FileNotFoundError: saying which file is wrong, and where.
     """
-    built_in = {"dates": DATES, "multi30k": MULTI30K}
-    if data[0] in built_in and len(data) == 1:
-        if validation or test:
-            raise ValueError(f"{data[0]} has validation and test parts of its own: give no files for them.")
-        splits = [open_pairs(data, split, folder, languages) for split in DataSplits._fields]
-        return built_in[data[0]], DataSplits(*splits)
-    train = _read(data)
-    if validation is None:
-        train, validation = _hold_out(train)
-    else:
-        validation = _read(validation)
-    return TEXT_FILES, DataSplits(train, validation, None if test is None else _read(test))
+    recipe = default_recipe(data).replace(
+        validation=validation and tuple(validation),
+        test=test and tuple(test),
+        data_dir=folder and str(folder),
+        source_language=languages[0],
+        target_language=languages[1],
+    )
+    return recipe, open_splits(recipe)
 
 
 def open_pairs(data, split="test", folder=None, languages=("en", "de")):
     """The `TextPairs` that a name (and then `split`: train, validation or test) or files stand for."""
-    if list(data) == ["dates"]:
-        return date_pairs(split)
-    if list(data) == ["multi30k"]:
-        return multi30k_pairs(split, *languages, folder=folder)
-    return _read(data)
+    open_split = _BUILT_IN.get(data[0]) if len(data) == 1 else None
+    return _read(data) if open_split is None else open_split(split, folder, languages)
 
 
 def data_name(data):
     """A name for the run folder: `dates`, `multi30k`, or the first file's name without endings."""
-    return pathlib.Path(data[0]).name.partition(".")[0] or "run"
+    return pathlib.Path(_corpora(data)[0][0]).name.partition(".")[0] or "run"
+
+
+def _corpora(data):
+    """`Recipe.data` as a list of corpora, each a list of strings."""
+    if not data:
+        return []
+    is_single = isinstance(data[0], str | os.PathLike)
+    return [[os.fspath(part) for part in corpus] for corpus in ([data] if is_single else data)]
 
 
 def free_folder(path):

@@ -32,13 +32,14 @@ class Evaluation:
         )
 
 
-def evaluate(translator, pairs, num_beams=None, length_penalty=None):
+def evaluate(translator, pairs, num_beams=None, length_penalty=None, bleu_tokenize="13a"):
     """Translates the sources of `pairs` and compares with the targets, detokenised, as sacrebleu does.
 
     Args:
         translator: A `Translator`.
         pairs: `TextPairs`.
         num_beams, length_penalty: Replace the translator's own.
+        bleu_tokenize: sacreBLEU's tokenizer; `"none"` for text that is tokenised already.
 
     Returns:
         An `Evaluation`.
@@ -54,7 +55,10 @@ def evaluate(translator, pairs, num_beams=None, length_penalty=None):
     num_beams = num_beams or translator.num_beams
     length_penalty = translator.length_penalty if length_penalty is None else length_penalty
     translations = translator(pairs.sources, num_beams=num_beams, length_penalty=length_penalty)
-    bleu, chrf = corpus_bleu(translations, pairs.targets), corpus_chrf(translations, pairs.targets)
+    bleu, chrf = (
+        corpus_bleu(translations, pairs.targets, tokenize=bleu_tokenize),
+        corpus_chrf(translations, pairs.targets),
+    )
     return Evaluation(
         name=pairs.name,
         num_pairs=len(pairs),

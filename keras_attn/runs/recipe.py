@@ -1,55 +1,147 @@
 import dataclasses
+import json
 import pathlib
+import tomllib
 
 import keras
 
 from keras_attn.models import PRESETS
 
+_RECORD = "run.json"
+
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """Everything a training run is made of, but its data: one value, written beside what it made.
+    """Everything that a training run is made of, in one value: a TOML file, or as many arguments.
 
     Args:
-        model: Dict of `Seq2SeqTransformer` arguments other than the vocabulary sizes.
+        model: Dict of `Seq2SeqTransformer` arguments other than the vocabulary sizes; `size` stands for those of a
+            named size (`"tiny"`, `"base"`, `"big"`).
+        data: What to train on: `("dates",)`, `("multi30k",)`, `("multi30k-tokenized",)`, a source and a target file,
+            or one TSV file; or a tuple of several of these.
+        data_weights: Floats, one for each of several: how often each of its pairs comes in an epoch. Default: 1.
+        validation, test: One or two files likewise. Without validation files, a part of the data is held out.
+        data_dir: Folder where Multi30k lies; it is downloaded otherwise.
+        source_language, target_language: Of Multi30k.
         tokenizer: `"bytes"`, or `"bpe"` or `"unigram"` for a joint SentencePiece vocabulary of both languages.
         vocabulary_size: Integer, of the SentencePiece vocabulary.
         max_tokens: Integer, the positions of one side of a batch, pads included.
-        bucket_boundaries: Tuple of integers, the lengths that batches are padded to.
+        gradient_accumulation_steps: Integer, batches of this size that make one update, as one batch of so many times
+            `max_tokens` would.
+        padding: `"longest"` (each batch to its longest sentence: fewest pads, the default without a compiler),
+            `"buckets"` (to `bucket_boundaries`: few shapes, the default where XLA compiles), or `"packed"` (several
+            pairs a row of the last of `bucket_boundaries`: one shape, few pads). None is the default.
+        bucket_boundaries: Tuple of integers.
         epochs: Integer.
-        learning_rate: Float, the highest, reached after `warmup_steps` updates (inverse square root after that).
+        steps_per_epoch: Integer, the batches after which translations are scored and the best weights kept. None is
+            once through the data.
+        optimizer: `"adam"`, or `"adamw"` with `weight_decay`.
+        beta_1, beta_2, epsilon, weight_decay: Floats.
+        schedule: `"inverse_square_root"`, `"noam"` (its peak is the paper's), `"cosine"` or `"linear"` (down to 0 at
+            the end of the last epoch), or `"constant"`, each with a warm-up.
+        learning_rate: Float, the highest, reached after `warmup_steps` updates.
         warmup_steps: Integer.
         label_smoothing: Float.
         global_clipnorm: Float, the largest norm of the gradient of one update.
+        ema_momentum: Float or None; the weights that are scored and kept are an exponential moving average then.
         dtype: A Keras dtype policy, or `"auto"`: mixed_bfloat16 where the processor multiplies bfloat16 matrices in
             hardware, else float32.
-        metric: `"bleu"` or `"exact_match"`, of validation translations, by which the best weights are chosen.
+        metric: `"bleu"`, `"chrf"` or `"exact_match"`, of validation translations, by which the best weights are chosen.
+        bleu_tokenize: sacreBLEU's tokenizer; `"none"` for text that is tokenised already.
         stop_at: Float or None; training ends early once the metric is this high.
-        num_averaged: Integer; the weights after each of the last so many epochs are averaged at the end, and kept
-            if they score better on validation than the best single epoch. 1 means no averaging.
+        patience: Integer or None; training ends early after so many epochs without a better metric.
+        num_averaged: Integer; the weights after so many epochs are averaged at the end, and kept if they score better
+            on validation than the best single epoch. 1 means no averaging.
+        averaged: `"last"` or `"best"`: which epochs are averaged.
+        save_updates, save_minutes: The state to resume from is saved after so many updates, or minutes, whichever
+            comes first, and after each epoch. None is no such limit.
         num_beams, length_penalty, max_length: Of the translator that the run makes; validation after each epoch is
             greedy.
         seed: Integer, of weights, dropout and the order of the data.
+
+    Raises:
+        ValueError: for a field that is none of what it may be.
     """
 
     model: dict
-    tokenizer: str
+    data: tuple = ()
+    data_weights: tuple | None = None
+    validation: tuple | None = None
+    test: tuple | None = None
+    data_dir: str | None = None
+    source_language: str = "en"
+    target_language: str = "de"
+    tokenizer: str = "bpe"
     vocabulary_size: int = 8000
     max_tokens: int = 2048
+    gradient_accumulation_steps: int = 1
+    padding: str | None = None
     bucket_boundaries: tuple = (8, 12, 16, 20, 24, 32, 48, 64, 96, 128)
     epochs: int = 30
+    steps_per_epoch: int | None = None
+    optimizer: str = "adam"
+    beta_1: float = 0.9
+    beta_2: float = 0.98
+    epsilon: float = 1e-9
+    weight_decay: float = 0.0
+    schedule: str = "inverse_square_root"
     learning_rate: float = 0.002
     warmup_steps: int = 1000
     label_smoothing: float = 0.1
     global_clipnorm: float = 25.0
+    ema_momentum: float | None = None
     dtype: str = "auto"
     metric: str = "bleu"
+    bleu_tokenize: str = "13a"
     stop_at: float | None = None
+    patience: int | None = None
     num_averaged: int = 10
+    averaged: str = "last"
+    save_updates: int | None = None
+    save_minutes: float | None = 10.0
     num_beams: int = 5
     length_penalty: float = 1.0
     max_length: int | None = None
     seed: int = 0
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, list):  # of TOML and JSON
+                value = tuple(tuple(item) if isinstance(item, list) else item for item in value)
+                object.__setattr__(self, field.name, value)
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                known = ", ".join(repr(choice) for choice in choices)
+                raise ValueError(
+                    f"`{name}` must be one of {known}. Received: {name}={getattr(self, name)!r}."
+                )
+
+    @classmethod
+    def load(cls, path):
+        """Reads a recipe from a TOML file, or the recipe of a run from its `run.json` or its folder.
+
+        Raises:
+            FileNotFoundError: if there is no such file.
+            ValueError: if it is no recipe; the message names what is wrong.
+        """
+        path = pathlib.Path(path)
+        path = path / _RECORD if path.is_dir() else path
+        if not path.is_file():
+            raise FileNotFoundError(f"There is no recipe {path}.")
+        text = path.read_text(encoding="utf-8")
+        try:
+            fields = json.loads(text)["recipe"] if path.suffix == ".json" else tomllib.loads(text)
+        except (ValueError, KeyError) as error:
+            raise ValueError(f"{path} is no recipe: {error!r}") from error
+        known = {field.name for field in dataclasses.fields(cls)}
+        if unknown := sorted(set(fields) - known):
+            raise ValueError(
+                f"{path} sets {', '.join(unknown)}, which no recipe has. It may set: {', '.join(sorted(known))}."
+            )
+        if "model" not in fields:
+            raise ValueError(f"{path} must have a table [model], for example with `size`.")
+        return cls(**fields)
 
     def replace(self, **changes):
         """A copy with the given fields changed; None leaves a field as it is."""
@@ -57,11 +149,23 @@ class Recipe:
             self, **{name: value for name, value in changes.items() if value is not None}
         )
 
-    def with_size(self, preset):
+    def with_size(self, size):
         """A copy with the layers, widths, heads and dropout of a named size in place of its own."""
-        if preset not in PRESETS:
-            raise ValueError(f"`size` must be one of {', '.join(PRESETS)}. Received: size={preset!r}.")
-        return dataclasses.replace(self, model={**self.model, **PRESETS[preset]})
+        own = {name: value for name, value in self.model.items() if name not in PRESETS["tiny"]}
+        changed = dataclasses.replace(self, model={**own, "size": size})
+        changed.model_arguments  # noqa: B018 -- an unknown size is an error here
+        return changed
+
+    @property
+    def model_arguments(self):
+        """The arguments of the model, its named size resolved."""
+        arguments = dict(self.model)
+        size = arguments.pop("size", None)
+        if size is None:
+            return arguments
+        if size not in PRESETS:
+            raise ValueError(f"`size` must be one of {', '.join(PRESETS)}. Received: size={size!r}.")
+        return {**PRESETS[size], **arguments}
 
     @property
     def dtype_policy(self):
@@ -69,6 +173,16 @@ class Recipe:
         if self.dtype != "auto":
             return self.dtype
         return "mixed_bfloat16" if _multiplies_bfloat16() else "float32"
+
+
+_CHOICES = {
+    "tokenizer": ("bpe", "unigram", "bytes"),
+    "padding": (None, "longest", "buckets", "packed"),
+    "optimizer": ("adam", "adamw"),
+    "schedule": ("inverse_square_root", "noam", "cosine", "linear", "constant"),
+    "metric": ("bleu", "chrf", "exact_match"),
+    "averaged": ("last", "best"),
+}
 
 
 def _multiplies_bfloat16():
@@ -95,6 +209,7 @@ DATES = Recipe(
         "normalize_first": True,
         "max_sequence_length": 64,
     },
+    data=("dates",),
     tokenizer="bytes",
     max_tokens=4096,
     bucket_boundaries=(16, 20, 24, 28, 32, 40),
@@ -113,12 +228,16 @@ DATES = Recipe(
 # Wu et al. 2021's Transformer-Tiny (arXiv:2105.14462), with pre-norm, a lower rate and smaller batches, which learn
 # more in an hour on two cores than the published recipe's do.
 MULTI30K = Recipe(
-    model={"normalize_first": True, "max_sequence_length": 128},
+    model={"size": "tiny", "normalize_first": True, "max_sequence_length": 128},
+    data=("multi30k",),
     tokenizer="bpe",
     vocabulary_size=8000,
     max_tokens=2048,
     epochs=36,
-).with_size("tiny")
+)
+
+# The files on which most papers report, tokenised and lower-cased.
+MULTI30K_TOKENIZED = MULTI30K.replace(data=("multi30k-tokenized",), bleu_tokenize="none")
 
 # Two languages in two files: Multi30k's recipe, with room for longer sentences.
-TEXT_FILES = MULTI30K.replace(model={**MULTI30K.model, "max_sequence_length": 256}, max_tokens=4096)
+TEXT_FILES = MULTI30K.replace(data=(), model={**MULTI30K.model, "max_sequence_length": 256}, max_tokens=4096)

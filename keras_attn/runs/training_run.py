@@ -1,12 +1,17 @@
+import contextlib
 import dataclasses
 import importlib.metadata
 import json
+import math
+import os
 import pathlib
 import time
 
 import keras
+import tensorflow as tf
 
-from keras_attn.data import translation_batches
+from keras_attn.data import TextPairs, translation_batches
+from keras_attn.export import replaced_folder
 from keras_attn.models import (
     Seq2SeqTransformer,
     assign_weights,
@@ -15,38 +20,48 @@ from keras_attn.models import (
     save_weights,
     write_weights,
 )
+from keras_attn.runs.checkpoints import Checkpoints
 from keras_attn.runs.evaluation import evaluate
+from keras_attn.runs.optimizer import make_optimizer
+from keras_attn.runs.progress import HistoryFile, Progress
 from keras_attn.tasks import Translator
-from keras_attn.text import ByteTokenizer, SentencePieceTokenizer
+from keras_attn.text import ByteTokenizer, SentencePieceTokenizer, load_tokenizer
 from keras_attn.training import (
-    InverseSquareRootSchedule,
     KeepBest,
     LabelSmoothedCrossentropy,
     LearningRateLogger,
     Perplexity,
     StopOnInvalidLoss,
     TranslationQuality,
+    averaged_weights,
+    restore_training_state,
+    training_state,
 )
+
+_TOKENIZER = "tokenizer"
 
 
 def train(recipe, data, folder, verbose=1):
     """Runs a recipe: tokenizers, batches, model, `fit`, averaging, evaluation; the result is a `Translator`.
 
     The run folder holds `run.json` (recipe, versions, results), `translator/` (what `Translator.load` reads: the best
-    so far at any moment of the run), `checkpoints/` (weights of the last epochs and the best one), `history.csv` and
-    `tensorboard/`. Ctrl-C ends training early; what follows it, from the best weights so far, is the same.
+    so far at any moment of the run), `checkpoints/` (weights of some epochs, the best ones, and the last states of the
+    run), `tokenizer/`, `history.csv`, `log.txt` and `tensorboard/`. Ctrl-C ends training early; what follows it, from
+    the best weights so far, is the same. A run that was killed, at any moment, goes on from its last state when it is
+    called again with the same recipe and data: to the same bits on one processor.
 
     Args:
         recipe: A `Recipe`.
         data: `DataSplits`.
-        folder: Path of the run folder; must not hold another run.
+        folder: Path of the run folder: a new one, or that of a run of the same recipe that has not ended.
         verbose: 0 is silent, 1 shows progress bars, 2 a line an epoch.
 
     Returns:
         `Translator`.
 
     Raises:
-        ValueError: if `folder` holds a run already, or the data do not fit the recipe.
+        ValueError: if `folder` holds a run that has ended, or another one, or the data do not fit the recipe.
+        OSError: if the folder cannot be written; the last state of the run is named.
         FloatingPointError: when the loss is no longer finite.
 
     Example:
@@ -57,10 +72,7 @@ def train(recipe, data, folder, verbose=1):
     translator = train(recipe, DataSplits(pairs, pairs, None), "runs/capitals", verbose=0)
     ```
     """
-    folder = pathlib.Path(folder)
-    if (folder / "run.json").exists():
-        raise ValueError(f"{folder} holds a run already. Choose another folder, or remove it.")
-    return _Run(recipe, data, folder, verbose).go()
+    return _Run(recipe, data, pathlib.Path(folder), verbose).go()
 
 
 class _Run:
@@ -70,14 +82,19 @@ class _Run:
         self.folder = folder
         self.verbose = verbose
         self.checkpoints = folder / "checkpoints"
+        self.states = Checkpoints(self.checkpoints, log=self.log)
         self.results = {}
 
     def go(self):
+        resumed = self.check_folder()
+        self.folder.mkdir(parents=True, exist_ok=True)
         keras.utils.set_random_seed(self.recipe.seed)
-        self.say(f"Training on {self.data.train.name}, in {self.folder}.")
+        names = " and ".join(pairs.name for pairs in _corpora(self.data.train))
+        self.say(f"{'Going on with' if resumed else 'Training on'} {names}, in {self.folder}.")
         source_tokenizer, target_tokenizer = self.make_tokenizers()
         self.model = self.make_model(source_tokenizer, target_tokenizer)
-        batches = self.make_batches(source_tokenizer, target_tokenizer)
+        self.batches = self.make_batches(source_tokenizer, target_tokenizer)
+        self.compile()
         self.translator = Translator(
             self.model,
             source_tokenizer,
@@ -86,25 +103,53 @@ class _Run:
             length_penalty=self.recipe.length_penalty,
             max_length=self.recipe.max_length,
         )
-        self.folder.mkdir(parents=True, exist_ok=True)
         self.write_record()
-        self.fit(batches)
+        self.fit()
         self.choose_weights()
         self.translator.save(self.folder / "translator")
         self.evaluate()
+        self.results["ended"] = True
         self.write_record()
         return self.translator
+
+    def check_folder(self):
+        """Whether the folder holds a run of this recipe that has not ended; an error if it holds another."""
+        file = self.folder / "run.json"
+        if not file.exists():
+            return False
+        record = json.loads(file.read_text(encoding="utf-8"))
+        if record["results"].get("ended"):
+            raise ValueError(
+                f"{self.folder} holds a run already, which has ended. Choose another folder, or remove it."
+            )
+        mine = json.loads(json.dumps(self.record()))
+        changed = [
+            f"{name} ({theirs.get(name)!r} there, {ours.get(name)!r} here)"
+            for theirs, ours in ((record[part], mine[part]) for part in ("recipe", "data"))
+            for name in ours
+            if theirs.get(name) != ours[name]
+        ]
+        if changed:
+            raise ValueError(
+                f"{self.folder} holds another run, which has not ended: {', '.join(changed)}. Choose another "
+                "folder, or train with the same recipe and data to go on with it."
+            )
+        return True
 
     def make_tokenizers(self):
         recipe = self.recipe
         if recipe.tokenizer == "bytes":
             tokenizer = ByteTokenizer()
+        elif (self.folder / _TOKENIZER).is_dir():
+            tokenizer = load_tokenizer(self.folder / _TOKENIZER)
         else:
             tokenizer = SentencePieceTokenizer.train(
-                self.data.train.sources + self.data.train.targets,
+                [text for pairs in _corpora(self.data.train) for text in (*pairs.sources, *pairs.targets)],
                 vocabulary_size=recipe.vocabulary_size,
                 model_type=recipe.tokenizer,
             )
+            with replaced_folder(self.folder / _TOKENIZER, "tokenizer.json", "tokenizer") as built:
+                tokenizer.save(built)
         return tokenizer, tokenizer
 
     def make_model(self, source_tokenizer, target_tokenizer):
@@ -114,68 +159,137 @@ class _Run:
             target_vocabulary_size=None if shared else target_tokenizer.vocabulary_size,
             dtype=self.recipe.dtype_policy,
             name="transformer",
-            **self.recipe.model,
-        )
-        schedule = InverseSquareRootSchedule(self.recipe.learning_rate, self.recipe.warmup_steps)
-        model.compile(
-            optimizer=keras.optimizers.Adam(
-                schedule, beta_1=0.9, beta_2=0.98, epsilon=1e-9, global_clipnorm=self.recipe.global_clipnorm
-            ),
-            loss=LabelSmoothedCrossentropy(self.recipe.label_smoothing),
-            metrics=[Perplexity()],
+            **self.recipe.model_arguments,
         )
         self.say(f"{model.count_params():,} parameters, {model.dtype_policy.name}.")
         return model
 
     def make_batches(self, source_tokenizer, target_tokenizer):
+        recipe = self.recipe
+        padding = recipe.padding or ("buckets" if _compiles_for_shapes() else "longest")
         batches = translation_batches(
             self.data.train,
             source_tokenizer,
             target_tokenizer,
-            max_tokens=self.recipe.max_tokens,
+            max_tokens=recipe.max_tokens * recipe.gradient_accumulation_steps,
             max_sequence_length=self.model.max_sequence_length,
-            bucket_boundaries=self.recipe.bucket_boundaries,
-            seed=self.recipe.seed,
+            bucket_boundaries=None if padding == "longest" else recipe.bucket_boundaries,
+            packed_length=recipe.bucket_boundaries[-1] if padding == "packed" else None,
+            weights=recipe.data_weights,
+            seed=recipe.seed,
+            num_micro_batches=recipe.gradient_accumulation_steps,
+            num_replicas=tf.distribute.get_strategy().num_replicas_in_sync,
+            sample_weights=True,
         )
         self.say(batches.report())
         return batches
 
-    def fit(self, batches):
+    def compile(self):
+        recipe, steps = self.recipe, self.recipe.gradient_accumulation_steps
+        self.perplexity = Perplexity()
+        # An epoch ends with an update.
+        self.steps_per_epoch = math.ceil((recipe.steps_per_epoch or len(self.batches)) / steps) * steps
+        self.model.compile(
+            optimizer=make_optimizer(
+                recipe, self.model.hidden_dim, self.steps_per_epoch // steps * recipe.epochs
+            ),
+            loss=LabelSmoothedCrossentropy(recipe.label_smoothing, reduction="sum"),
+            metrics=[self.perplexity],
+        )
+
+    def fit(self):
         monitor = f"val_{self.recipe.metric}"
+        self.progress = Progress(
+            self.batches,
+            self.steps_per_epoch,
+            [next(metric for metric in self.model.metrics if metric.name == "loss"), self.perplexity],
+            self.save_state,
+            self.recipe.save_updates,
+            self.recipe.save_minutes,
+        )
         self.keep_best = KeepBest(self.save_best, monitor=monitor)
-        writers = [
-            self.translation_quality(),
-            keras.callbacks.CSVLogger(str(self.folder / "history.csv")),
-            keras.callbacks.TensorBoard(str(self.folder / "tensorboard")),
-        ]
+        self.history = HistoryFile(self.folder / "history.csv")
+        self.seconds_before = 0.0
+        self.started = time.monotonic()
+        if self.resume():
+            self.finish_fit()
+            return
+        average = contextlib.ExitStack()
+        quality = self.translation_quality()
+        tensorboard = keras.callbacks.TensorBoard(str(self.folder / "tensorboard"))
+
+        def on_epoch_end(function):
+            return keras.callbacks.LambdaCallback(on_epoch_end=function)
+
         callbacks = [
-            StopOnInvalidLoss(last_checkpoint=self.last_checkpoint),
-            writers[0],
+            StopOnInvalidLoss(last_checkpoint=self.states.newest),
+            self.progress,
+            on_epoch_end(lambda epoch, logs: average.enter_context(averaged_weights(self.model))),
+            quality,
             LearningRateLogger(),
             self.keep_best,
-            keras.callbacks.LambdaCallback(
-                on_epoch_end=lambda epoch, logs: self.after_epoch(epoch, logs[monitor])
-            ),
-            *writers[1:],
+            on_epoch_end(lambda epoch, logs: self.keep_for_average(epoch, logs[monitor])),
+            on_epoch_end(lambda epoch, logs: average.close()),
+            self.history,
+            on_epoch_end(lambda epoch, logs: self.after_epoch(logs[monitor])),
+            tensorboard,
         ]
-        started = time.monotonic()
         try:
             self.model.fit(
-                batches.dataset,
+                self.batches.dataset(self.progress.place),
+                steps_per_epoch=self.steps_per_epoch,
+                initial_epoch=self.progress.epoch,
                 epochs=self.recipe.epochs,
-                shuffle=False,  # the data set's own work
+                shuffle=False,  # the batches' own work
                 callbacks=callbacks,
                 verbose=self.verbose,
             )
         except (KeyboardInterrupt, FloatingPointError) as error:
-            for writer in writers:
+            for writer in (quality, tensorboard):
                 writer.on_train_end()
             if isinstance(error, FloatingPointError):
                 raise
             if self.keep_best.best_epoch is None:
                 save_weights(self.model, self.checkpoints / "best.safetensors")
             self.say("\nInterrupted: going on with the best weights so far.")
-        self.results["training_seconds"] = round(time.monotonic() - started, 1)
+        finally:
+            self.states.wait()
+        self.finish_fit()
+
+    def finish_fit(self):
+        self.results["training_seconds"] = round(self.seconds(), 1)
+
+    def seconds(self):
+        """The seconds of training so far, those before the run was resumed included."""
+        return self.seconds_before + time.monotonic() - self.started
+
+    def save_state(self, has_ended=False):
+        progress = {
+            **self.progress.state(),
+            "best": self.keep_best.best,
+            "best_epoch": self.keep_best.best_epoch,
+            "history": self.history.rows,
+            "seconds": self.seconds(),
+            "has_ended": has_ended,
+        }
+        self.states.save(self.progress.updates, training_state(self.model), progress)
+
+    def resume(self):
+        """Takes up the last state, if there is one; returns whether training had ended."""
+        saved = self.states.load()
+        if saved is None:
+            return False
+        arrays, state = saved
+        restore_training_state(self.model, arrays)
+        self.progress.resume(state)
+        self.keep_best.best, self.keep_best.best_epoch = state["best"], state["best_epoch"]
+        self.history.rows = state["history"]
+        self.seconds_before = state["seconds"]
+        self.say(
+            f"Resumed after update {self.progress.updates:,}, in epoch {self.progress.epoch + 1}, "
+            f"batch {self.progress.batch:,}."
+        )
+        return state["has_ended"]
 
     def translation_quality(self):
         validation = self.data.validation
@@ -185,46 +299,62 @@ class _Run:
             validation.targets,
             metrics=(self.recipe.metric,),
             log_dir=str(self.folder / "tensorboard"),
+            bleu_tokenize=self.recipe.bleu_tokenize,
         )
 
     def save_best(self, epoch):
         save_weights(self.model, self.checkpoints / "best.safetensors")
         self.translator.save(self.folder / "translator")
 
-    def after_epoch(self, epoch, score):
-        if self.recipe.num_averaged > 1:
-            save_weights(self.model, self.epoch_file(epoch))
-            self.epoch_file(epoch - self.recipe.num_averaged).unlink(missing_ok=True)
-        if self.recipe.stop_at is not None and score >= self.recipe.stop_at:
-            self.model.stop_training = True
+    def keep_for_average(self, epoch, score):
+        """Keeps the weights of this epoch if it is among those that are averaged, and drops what no longer is."""
+        if self.recipe.num_averaged < 2:
+            return
+        save_weights(self.model, self.epoch_file(epoch + 1))
+        scores = {row["epoch"]: row[f"val_{self.recipe.metric}"] for row in self.history.rows}
+        scores[epoch + 1] = score
+        order = {"last": lambda number: number, "best": lambda number: (scores[number], number)}
+        kept = sorted(scores, key=order[self.recipe.averaged])[-self.recipe.num_averaged :]
+        for number in set(scores) - set(kept):
+            self.epoch_file(number).unlink(missing_ok=True)
 
-    def epoch_file(self, epoch):
-        return self.checkpoints / f"epoch-{epoch + 1:03d}.safetensors"
+    def after_epoch(self, score):
+        self.history.write()
+        recipe, epoch = self.recipe, self.progress.epoch
+        since_best = epoch - 1 - (self.keep_best.best_epoch or 0)
+        has_ended = (
+            epoch >= recipe.epochs
+            or (recipe.stop_at is not None and score >= recipe.stop_at)
+            or (recipe.patience is not None and since_best >= recipe.patience)
+        )
+        self.model.stop_training = has_ended
+        self.save_state(has_ended)
+        self.say(
+            f"Epoch {epoch}/{recipe.epochs}: {recipe.metric} {score:.2f}, best {self.keep_best.best:.2f}; "
+            f"{_duration(self.seconds())} of training, at most "
+            f"{_duration(self.seconds() / epoch * (recipe.epochs - epoch))} left."
+        )
 
-    def last_checkpoint(self):
-        files = sorted(self.checkpoints.glob("*.safetensors"), key=lambda path: path.stat().st_mtime)
-        return files[-1] if files else None
+    def epoch_file(self, number):
+        return self.checkpoints / f"epoch-{number:03d}.safetensors"
 
     def choose_weights(self):
         """The average of the last epochs if it scores better on validation than the best epoch, else that."""
         best_file = self.checkpoints / "best.safetensors"
         epoch_files = sorted(self.checkpoints.glob("epoch-*.safetensors"))
-        self.use(read_weights(best_file))
+        assign_weights(self.model, read_weights(best_file))
         if len(epoch_files) < 2:
             return
         best = self.validate("best epoch")
         average = average_weights(epoch_files)
-        self.use(average)
-        if self.validate(f"average of the last {len(epoch_files)} epochs") >= best:
+        assign_weights(self.model, average)
+        if self.validate(f"average of the {self.recipe.averaged} {len(epoch_files)} epochs") >= best:
             write_weights(average, self.checkpoints / "average.safetensors")
         else:
-            self.use(read_weights(best_file))
-
-    def use(self, weights):
-        assign_weights(self.model, weights)
+            assign_weights(self.model, read_weights(best_file))
 
     def validate(self, name):
-        evaluation = evaluate(self.translator, self.data.validation)
+        evaluation = evaluate(self.translator, self.data.validation, bleu_tokenize=self.recipe.bleu_tokenize)
         self.results[f"validation, {name}"] = dataclasses.asdict(evaluation)
         score = getattr(evaluation, self.recipe.metric)
         self.say(f"Validation {self.recipe.metric}, {name}: {score:.2f}")
@@ -236,7 +366,7 @@ class _Run:
             pairs = getattr(self.data, split)
             if pairs is None:
                 continue
-            evaluation = evaluate(self.translator, pairs)
+            evaluation = evaluate(self.translator, pairs, bleu_tokenize=self.recipe.bleu_tokenize)
             self.results[split] = dataclasses.asdict(evaluation)
             self.say(evaluation.report())
         self.say(
@@ -244,20 +374,49 @@ class _Run:
             f"TensorBoard: tensorboard --logdir {self.folder / 'tensorboard'}"
         )
 
-    def write_record(self):
+    def record(self):
         packages = ("keras", "tensorflow", "tensorflow-text", "sentencepiece", "sacrebleu", "numpy")
-        record = {
+        return {
             "recipe": dataclasses.asdict(self.recipe),
             "dtype_policy": self.recipe.dtype_policy,
-            "data": {split: getattr(pairs, "name", None) for split, pairs in self.data._asdict().items()},
+            "data": {
+                split: None
+                if pairs is None
+                else [f"{part.name}, {len(part)} pairs" for part in _corpora(pairs)]
+                for split, pairs in self.data._asdict().items()
+            },
             "versions": {name: _version(name) for name in packages},
             "results": self.results,
         }
-        (self.folder / "run.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+    def write_record(self):
+        file = self.folder / "run.json"
+        aside = file.with_name(".run.json.tmp")
+        aside.write_text(json.dumps(self.record(), indent=2) + "\n", encoding="utf-8")
+        os.replace(aside, file)
 
     def say(self, text):
         if self.verbose:
             print(text, flush=True)
+        self.log(text)
+
+    def log(self, text):
+        with open(self.folder / "log.txt", "a", encoding="utf-8") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+
+
+def _corpora(pairs):
+    return [pairs] if isinstance(pairs, TextPairs) else list(pairs)
+
+
+def _compiles_for_shapes():
+    """Whether a training step is compiled anew for each shape: Keras takes XLA on JAX, and with a GPU."""
+    return keras.backend.backend() == "jax" or bool(tf.config.list_physical_devices("GPU"))
+
+
+def _duration(seconds):
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
 
 
 def _version(package):

@@ -18,8 +18,14 @@ from keras_attn.training.metrics import (
 from keras_attn.training.schedules import (
     InverseSquareRootSchedule,
     NoamSchedule,
+    PerUpdateSchedule,
     WarmupCosineSchedule,
     WarmupLinearSchedule,
+)
+from keras_attn.training.state import (
+    averaged_weights,
+    restore_training_state,
+    training_state,
 )
 
 __all__ = [
@@ -30,13 +36,17 @@ __all__ = [
     "LearningRateLogger",
     "MaskedAccuracy",
     "NoamSchedule",
+    "PerUpdateSchedule",
     "Perplexity",
     "StopOnInvalidLoss",
     "TranslationQuality",
     "WarmupCosineSchedule",
     "WarmupLinearSchedule",
+    "averaged_weights",
     "corpus_bleu",
     "corpus_chrf",
     "exact_match",
+    "restore_training_state",
     "token_negative_log_likelihood",
+    "training_state",
 ]

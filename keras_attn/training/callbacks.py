@@ -9,11 +9,7 @@ import keras
 
 from keras_attn.training.metrics import check_text_pairs, corpus_bleu, corpus_chrf, exact_match
 
-_SCORERS = {
-    "bleu": lambda hypotheses, references: corpus_bleu(hypotheses, references).score,
-    "chrf": lambda hypotheses, references: corpus_chrf(hypotheses, references).score,
-    "exact_match": exact_match,
-}
+_METRICS = ("bleu", "chrf", "exact_match")
 _BETTER = {"max": operator.gt, "min": operator.lt}
 
 
@@ -33,6 +29,7 @@ class TranslationQuality(keras.callbacks.Callback):
         num_samples: Integer, how many of the first translations are shown.
         log_dir: Folder for TensorBoard event files with the scores and the samples as text, or None.
         print_samples: Boolean, whether the samples are printed, below the progress bar of their epoch.
+        bleu_tokenize: String, sacreBLEU's tokenizer; `"none"` for text that is tokenised already.
 
     Raises:
         ValueError: If an argument is out of range, or `translate` returns another number of translations.
@@ -61,13 +58,14 @@ class TranslationQuality(keras.callbacks.Callback):
         num_samples=3,
         log_dir=None,
         print_samples=False,
+        bleu_tokenize="13a",
     ):
         super().__init__()
         check_text_pairs("sources", sources, "references", references)
         metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-        unknown = [name for name in metrics if name not in _SCORERS]
+        unknown = [name for name in metrics if name not in _METRICS]
         if unknown:
-            raise ValueError(f"`metrics` must be among {sorted(_SCORERS)}. Received: metrics={metrics}.")
+            raise ValueError(f"`metrics` must be among {sorted(_METRICS)}. Received: metrics={metrics}.")
         if num_samples < 0:
             raise ValueError(f"`num_samples` must not be negative. Received: num_samples={num_samples}.")
         self.translate = translate
@@ -78,6 +76,7 @@ class TranslationQuality(keras.callbacks.Callback):
         self.num_samples = num_samples
         self.log_dir = log_dir
         self.print_samples = print_samples
+        self.bleu_tokenize = bleu_tokenize
         self._summaries = None
         self._unprinted = None
 
@@ -95,9 +94,7 @@ class TranslationQuality(keras.callbacks.Callback):
                 "`translate` must return one translation for each source. "
                 f"Received: {len(translations)} translations of {len(self.sources)} sources."
             )
-        scores = {
-            f"{self.prefix}{name}": _SCORERS[name](translations, self.references) for name in self.metrics
-        }
+        scores = {f"{self.prefix}{name}": self._score(name, translations) for name in self.metrics}
         # Keras hands one dict to all callbacks in turn, and its own History and progress bar come last.
         if logs is not None:
             logs.update(scores)
@@ -106,6 +103,13 @@ class TranslationQuality(keras.callbacks.Callback):
             self._summaries.write(epoch, scores, samples)
         if self.print_samples:
             self._unprinted = samples
+
+    def _score(self, name, translations):
+        if name == "bleu":
+            return corpus_bleu(translations, self.references, tokenize=self.bleu_tokenize).score
+        if name == "chrf":
+            return corpus_chrf(translations, self.references).score
+        return exact_match(translations, self.references)
 
     def on_train_end(self, logs=None):
         self._print_samples()

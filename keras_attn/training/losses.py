@@ -6,6 +6,8 @@ import numbers
 import keras
 from keras import ops
 
+_REDUCTIONS = ("mean_with_sample_weight", "sum")
+
 
 @keras.saving.register_keras_serializable(package="keras_attn")
 class LabelSmoothedCrossentropy(keras.losses.Loss):
@@ -18,19 +20,22 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
     padding a batch carries, and NaN logits in padded positions reach neither. Without any real token the
     loss and its gradient are 0. An implicit Keras mask on the logits is honoured as well.
 
-    The value is at least float32 whatever the dtype of the logits. It is a mean over the batch at hand:
-    batches of unequal token counts, as with gradient accumulation, weigh alike.
+    The value is at least float32 whatever the dtype of the logits. By default it is a mean over the batch
+    at hand: batches of unequal token counts, as with gradient accumulation, weigh alike (see `reduction`).
 
     Args:
         label_smoothing: Float in `[0, 1)`, the probability mass spread over the vocabulary.
         pad_token_id: Integer, the label that marks padding. It may lie outside the vocabulary.
+        reduction: `"mean_with_sample_weight"`, or `"sum"` of the weighted values: with the weights that
+            `keras_attn.data.TranslationBatches` gives, the mean over a whole update, in however many batches
+            and on however many devices it is computed.
         name: String, the name of the loss.
 
     Call arguments:
         y_true: Labels, integers of shape `(B, T)`.
         y_pred: Logits, floats of shape `(B, T, V)`.
         sample_weight: Optional weights of shape `(B,)` or `(B, T)`, multiplied into the tokens' weights;
-            the result is then the weighted mean.
+            the result is then the weighted mean, or sum.
 
     Returns:
         Scalar float32 tensor (float64 under `keras.config.set_floatx("float64")`). A label outside the
@@ -52,8 +57,16 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
     [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 5.4.
     """
 
-    def __init__(self, label_smoothing=0.0, pad_token_id=0, name="label_smoothed_crossentropy"):
-        super().__init__(name=name, reduction="mean_with_sample_weight", dtype=at_least_float32())
+    def __init__(
+        self,
+        label_smoothing=0.0,
+        pad_token_id=0,
+        reduction="mean_with_sample_weight",
+        name="label_smoothed_crossentropy",
+    ):
+        if reduction not in _REDUCTIONS:
+            raise ValueError(f"`reduction` must be one of {_REDUCTIONS}. Received: reduction={reduction!r}.")
+        super().__init__(name=name, reduction=reduction, dtype=at_least_float32())
         if not (isinstance(label_smoothing, numbers.Real) and 0 <= label_smoothing < 1):
             raise ValueError(
                 "`label_smoothing` must be a number from 0 up to, but not including, 1. "
@@ -71,10 +84,10 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
         return token_negative_log_likelihood(y_true, y_pred, self.pad_token_id, self.label_smoothing)
 
     def get_config(self):
-        # Keras' own `reduction` is left out: the mean over real tokens is what this loss is.
         return {
             "label_smoothing": self.label_smoothing,
             "pad_token_id": self.pad_token_id,
+            "reduction": self.reduction,
             "name": self.name,
         }
 

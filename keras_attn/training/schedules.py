@@ -17,7 +17,7 @@ class NoamSchedule(keras.optimizers.schedules.LearningRateSchedule):
     float32 whatever the dtype of the step.
 
     With `gradient_accumulation_steps=k` Keras hands a schedule its count of batches instead of its count
-    of updates, so the warm-up then lasts `warmup_steps` batches.
+    of updates: wrap it in `PerUpdateSchedule`.
 
     Args:
         hidden_dim: Positive integer, the model width.
@@ -64,7 +64,7 @@ class InverseSquareRootSchedule(keras.optimizers.schedules.LearningRateSchedule)
     starts at `initial_learning_rate` itself and reaches its peak one update later.
 
     With `gradient_accumulation_steps=k` Keras hands a schedule its count of batches instead of its count
-    of updates, so the warm-up then lasts `warmup_steps` batches.
+    of updates: wrap it in `PerUpdateSchedule`.
 
     Args:
         learning_rate: Positive float, the peak.
@@ -218,6 +218,55 @@ class WarmupLinearSchedule(_WarmupThenFall):
 
     def _share(self, progress):
         return 1 - progress
+
+
+@keras.saving.register_keras_serializable(package="keras_attn")
+class PerUpdateSchedule(keras.optimizers.schedules.LearningRateSchedule):
+    """Another schedule, counted in updates where gradients are accumulated over several batches.
+
+    Keras calls the schedule of an optimizer with `gradient_accumulation_steps=k` with its count of batches, so
+    that a warm-up of 4,000 steps would end after 4,000 / k updates. Here the k batches of an update have its rate.
+
+    Args:
+        schedule: `keras.optimizers.schedules.LearningRateSchedule`.
+        gradient_accumulation_steps: Positive integer, that of the optimizer.
+
+    Call arguments:
+        step: Integer or scalar tensor, the number of batches already seen.
+
+    Returns:
+        Scalar float32 tensor, the learning rate.
+
+    Raises:
+        ValueError: If `gradient_accumulation_steps` is not a positive integer.
+
+    Example:
+
+    ```python
+    schedule = PerUpdateSchedule(NoamSchedule(hidden_dim=512), gradient_accumulation_steps=8)
+    optimizer = keras.optimizers.Adam(schedule, beta_2=0.98, gradient_accumulation_steps=8)
+    ```
+    """
+
+    def __init__(self, schedule, gradient_accumulation_steps):
+        self.schedule = schedule
+        self.gradient_accumulation_steps = _positive_integer(
+            "gradient_accumulation_steps", gradient_accumulation_steps
+        )
+
+    def __call__(self, step):
+        return self.schedule(ops.floor_divide(step, self.gradient_accumulation_steps))
+
+    def get_config(self):
+        return {
+            "schedule": keras.saving.serialize_keras_object(self.schedule),
+            "gradient_accumulation_steps": self.gradient_accumulation_steps,
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        schedule = keras.saving.deserialize_keras_object(config["schedule"])
+        return cls(schedule, config["gradient_accumulation_steps"])
 
 
 def _update_number(step):

@@ -101,13 +101,30 @@ def test_downloads_with_address_and_checksum(folder, monkeypatch, variable):
     ]
 
 
+def test_tokenized_files_have_names_addresses_and_sums_of_their_own(folder, monkeypatch):
+    asked = []
+
+    def get_file(**arguments):
+        asked.append((arguments["origin"].rpartition("/task1/")[2], arguments["file_hash"][:7]))
+        return str(folder / arguments["fname"].replace(".lc.norm.tok", ""))
+
+    monkeypatch.setattr(keras.utils, "get_file", get_file)
+    pairs = multi30k_pairs("validation", tokenized=True)
+    assert pairs.name == "multi30k validation en-de, tokenized"
+    assert asked == [("tok/val.lc.norm.tok.en", "46573ce"), ("tok/val.lc.norm.tok.de", "97232bd")]
+    for language in ("en", "de"):
+        (folder / f"val.lc.norm.tok.{language}").write_text("a bird .\n")
+    assert multi30k_pairs("validation", folder=folder, tokenized=True).sources == ["a bird ."]
+
+
 def test_keras_get_file_accepts_these_arguments_and_checks_the_sum(folder, monkeypatch, tmp_path):
     """The real `get_file`, fed from a file: a right sum passes, a wrong one is an error that says what to do."""
     monkeypatch.setattr(multi30k, "_ADDRESS", folder.as_uri())
+    (folder / "raw").mkdir()
     sums = {}
     for name in ("val.en", "val.de"):
         data = TEXTS[name].encode("utf-8")
-        (folder / f"{name}.gz").write_bytes(data)
+        (folder / "raw" / f"{name}.gz").write_bytes(data)
         sums[f"{name}.gz"] = hashlib.sha256(data).hexdigest()
     real_get_file = keras.utils.get_file
     monkeypatch.setattr(

@@ -9,6 +9,7 @@ from keras_attn.models import (
     assign_weights,
     average_weights,
     load_weights,
+    read_metadata,
     read_weights,
     save_weights,
     write_weights,
@@ -65,12 +66,14 @@ def test_a_write_that_fails_leaves_the_older_file(tmp_path, monkeypatch):
     save_weights(model, tmp_path / "model.safetensors")
     before = (tmp_path / "model.safetensors").read_bytes()
 
-    def full_disk(arrays, path):
+    def full_disk(arrays, path, metadata=None):
         path.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("safetensors.numpy.save_file", full_disk)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(
+        OSError, match=r"model\.safetensors could not be written: .*No space left.* is untouched"
+    ):
         save_weights(make_model(2), tmp_path / "model.safetensors")
     assert (tmp_path / "model.safetensors").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
@@ -105,3 +108,14 @@ def test_the_average_of_one_file_is_itself(tmp_path):
         np.array_equal(average[name], array)
         for name, array in read_weights(tmp_path / "a.safetensors").items()
     )
+
+
+def test_scalars_and_metadata_come_back(tmp_path):
+    path = tmp_path / "arrays.safetensors"
+    write_weights({"scalar": np.int32(7), "turned": np.arange(6).reshape(2, 3).T}, path, {"where": "here"})
+    arrays = read_weights(path)
+    assert (arrays["scalar"].shape, int(arrays["scalar"])) == ((), 7)
+    np.testing.assert_array_equal(arrays["turned"], [[0, 3], [1, 4], [2, 5]])
+    assert read_metadata(path) == {"where": "here"}
+    with pytest.raises(FileNotFoundError, match="There is no weight file"):
+        read_metadata(tmp_path / "none.safetensors")

@@ -50,16 +50,21 @@ def test_a_run_folder_holds_what_its_documentation_says(run):
     folder, translator = run
     record = json.loads((folder / "run.json").read_text())
     assert record["recipe"]["epochs"] == 3
-    assert record["data"] == {"train": "capitals", "validation": "capitals", "test": "three"}
+    capitals = ["capitals, 16 pairs"]
+    assert record["data"] == {"train": capitals, "validation": capitals, "test": ["three, 3 pairs"]}
     assert record["versions"]["keras"] == keras.__version__
     assert record["results"]["test"]["num_pairs"] == 3
     assert record["results"]["training_seconds"] > 0
     assert len((folder / "history.csv").read_text().splitlines()) == 1 + 3
-    assert (
-        (folder / "history.csv").read_text().startswith("epoch,learning_rate,loss,perplexity,val_exact_match")
-    )
+    columns = (folder / "history.csv").read_text().splitlines()[0].split(",")
+    assert columns == [
+        *("epoch", "loss", "perplexity", "tokens_per_second", "padding"),
+        *("val_exact_match", "learning_rate"),
+    ]
     checkpoints = {path.name for path in (folder / "checkpoints").iterdir()}
-    assert checkpoints - {"average.safetensors"} == {
+    states = {name for name in checkpoints if name.startswith("state-")}
+    assert len(states) == 2
+    assert checkpoints - states - {"average.safetensors"} == {
         "best.safetensors",
         "epoch-002.safetensors",
         "epoch-003.safetensors",
@@ -151,13 +156,14 @@ def test_a_joint_subword_vocabulary_is_trained_on_the_training_part_alone(tmp_pa
 def test_files_become_splits(tmp_path):
     for name, line in (("s.txt", "source"), ("t.txt", "target")):
         (tmp_path / name).write_text("".join(f"{line} {row}\n" for row in range(37)))
-    recipe, data = runs.open_data([tmp_path / "s.txt", tmp_path / "t.txt"])
-    assert recipe is runs.TEXT_FILES
+    recipe, data = runs.open_data([str(tmp_path / "s.txt"), str(tmp_path / "t.txt")])
+    files = (str(tmp_path / "s.txt"), str(tmp_path / "t.txt"))
+    assert recipe == runs.TEXT_FILES.replace(data=files)
     assert (len(data.train), len(data.validation), data.test) == (34, 3, None)
     together = sorted([*data.train.sources, *data.validation.sources])
     assert together == sorted(f"source {row}" for row in range(37))
     assert all(s.split()[1] == t.split()[1] for s, t in zip(data.train.sources, data.train.targets))
-    _, again = runs.open_data([tmp_path / "s.txt", tmp_path / "t.txt"])
+    _, again = runs.open_data([str(tmp_path / "s.txt"), str(tmp_path / "t.txt")])
     assert again.validation.sources == data.validation.sources
 
 
@@ -180,13 +186,9 @@ def test_a_free_folder_is_the_first_that_does_not_exist(tmp_path):
 
 def test_sizes_and_changes_make_new_recipes():
     base = RECIPE.with_size("base").replace(epochs=7, seed=None)
-    assert (base.model["hidden_dim"], base.model["num_encoder_layers"], base.epochs, base.seed) == (
-        512,
-        6,
-        7,
-        0,
-    )
-    assert base.model["max_sequence_length"] == 16
+    sizes = base.model_arguments
+    assert (sizes["hidden_dim"], sizes["num_encoder_layers"], base.epochs, base.seed) == (512, 6, 7, 0)
+    assert sizes["max_sequence_length"] == 16
     assert RECIPE.model["hidden_dim"] == 8
     with pytest.raises(ValueError, match="`size` must be one of tiny, base, big"):
         RECIPE.with_size("huge")

@@ -278,7 +278,12 @@ def test_compiled_model_reloads_with_its_loss(tmp_path):
     model.fit(labels, labels, verbose=0)
     model.save(tmp_path / "model.keras")
     reloaded = keras.models.load_model(tmp_path / "model.keras")
-    assert reloaded.loss.get_config() == {"label_smoothing": 0.2, "pad_token_id": 4, "name": "smoothed"}
+    assert reloaded.loss.get_config() == {
+        "label_smoothing": 0.2,
+        "pad_token_id": 4,
+        "reduction": "mean_with_sample_weight",
+        "name": "smoothed",
+    }
     expected = model.evaluate(labels, labels, verbose=0)
     assert reloaded.evaluate(labels, labels, verbose=0) == pytest.approx(expected, rel=1e-6)
 
@@ -345,3 +350,15 @@ def test_shapes_that_do_not_fit_are_refused():
         loss(labels, logits[:, 0])
     with pytest.raises(ValueError, match=r"sample_weight.shape=\(5,\), y_true.shape=\(3, 5\)"):
         loss(labels, logits, sample_weight=np.ones(T))
+
+
+def test_the_sum_takes_the_weights_as_they_are(rng):
+    labels = rng.integers(1, 7, (3, 5)).astype("int32")
+    labels[1, 2:] = 0
+    logits = rng.normal(size=(3, 5, 7)).astype("float32")
+    weights = np.array([0.5, 2.0, 0.25], "float32")
+    values = np.array(token_negative_log_likelihood(labels, logits, label_smoothing=0.1))
+    loss = LabelSmoothedCrossentropy(0.1, reduction="sum")
+    np.testing.assert_allclose(loss(labels, logits, weights), weights @ values.sum(axis=1), rtol=1e-6)
+    with pytest.raises(ValueError, match="`reduction` must be one of .*Received: reduction='mean'"):
+        LabelSmoothedCrossentropy(reduction="mean")

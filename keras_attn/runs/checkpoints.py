@@ -1,0 +1,95 @@
+"""The states of a run on disk: each written aside and renamed into place, in the background, the last few kept."""
+
+import concurrent.futures
+import json
+import pathlib
+
+from keras_attn.models.weights import UNFINISHED, read_metadata, read_weights, write_weights
+
+_PROGRESS = "progress"
+
+
+class Checkpoints:
+    """Writes and reads the files `state-UPDATE.safetensors` of a folder.
+
+    A write goes on in a thread while training does; the next one waits for it. Whatever happens meanwhile, the file
+    before it is whole, and is kept until the new one is.
+
+    Args:
+        folder: Path.
+        num_kept: Integer, the newest states that stay.
+        log: Function of a string, told when a write begins and when it has ended.
+    """
+
+    def __init__(self, folder, num_kept=2, log=lambda text: None):
+        self.folder = pathlib.Path(folder)
+        self.num_kept = num_kept
+        self.log = log
+        self._writer = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="checkpoints")
+        self._written = None
+
+    def save(self, update, arrays, progress):
+        """Writes a state in the background, after the one before it is written.
+
+        Args:
+            update: Integer, the updates so far.
+            arrays: Dict of NumPy arrays that nobody changes any more.
+            progress: What JSON can hold.
+
+        Raises:
+            OSError: if the write before this one failed.
+        """
+        self.wait()
+        self._written = self._writer.submit(self._write, update, arrays, progress)
+
+    def wait(self):
+        """Waits until everything is written.
+
+        Raises:
+            OSError: if it could not be, naming the last state that is whole.
+        """
+        written, self._written = self._written, None
+        if written is None:
+            return
+        try:
+            written.result()
+        except OSError as error:
+            raise OSError(f"{error} The last state is {self.newest() or 'none'}.") from error
+
+    def newest(self):
+        """The path of the last state, or None."""
+        paths = self._paths()
+        return paths[-1] if paths else None
+
+    def load(self):
+        """The last state that can be read, (arrays, progress), or None where there is none.
+
+        What a killed process left unfinished is removed. A damaged file is told of, and the one before it is taken.
+
+        Raises:
+            ValueError: if there are states, and all of them are damaged.
+        """
+        for unfinished in self.folder.glob(f".*{UNFINISHED}"):
+            unfinished.unlink()
+        paths = self._paths()
+        for path in reversed(paths):
+            try:
+                return read_weights(path), json.loads(read_metadata(path)[_PROGRESS])
+            except (ValueError, KeyError) as error:
+                self.log(f"{path} cannot be used: {error}")
+        if paths:
+            raise ValueError(
+                f"None of the {len(paths)} states in {self.folder} can be read. Train in another folder."
+            )
+        return None
+
+    def _write(self, update, arrays, progress):
+        path = self.folder / f"state-{update:08d}.safetensors"
+        self.log(f"saving {path.name}")
+        write_weights(arrays, path, metadata={_PROGRESS: json.dumps(progress)})
+        self.log(f"saved {path.name}")
+        for older in self._paths()[: -self.num_kept]:
+            older.unlink(missing_ok=True)
+
+    def _paths(self):
+        return sorted(self.folder.glob("state-*.safetensors"))

@@ -1,0 +1,60 @@
+"""From a recipe to the optimizer and its schedule."""
+
+import keras
+
+from keras_attn.training import (
+    InverseSquareRootSchedule,
+    NoamSchedule,
+    PerUpdateSchedule,
+    WarmupCosineSchedule,
+    WarmupLinearSchedule,
+)
+
+
+def make_optimizer(recipe, hidden_dim, total_updates):
+    """The optimizer of a recipe.
+
+    Args:
+        recipe: A `Recipe`.
+        hidden_dim: Integer, the model width, of which the Noam schedule is a function.
+        total_updates: Integer, the updates of the whole training, at whose end the cosine and the linear schedule end.
+
+    Returns:
+        `keras.optimizers.Optimizer`.
+    """
+    steps = recipe.gradient_accumulation_steps
+    schedule = _SCHEDULES[recipe.schedule](recipe, hidden_dim, max(total_updates, recipe.warmup_steps + 1))
+    options = {
+        "learning_rate": schedule if steps == 1 else PerUpdateSchedule(schedule, steps),
+        "beta_1": recipe.beta_1,
+        "beta_2": recipe.beta_2,
+        "epsilon": recipe.epsilon,
+        "global_clipnorm": recipe.global_clipnorm,
+        "gradient_accumulation_steps": None if steps == 1 else steps,
+    }
+    if recipe.ema_momentum is not None:
+        # Keras averages after every batch, those without an update included.
+        options |= {"use_ema": True, "ema_momentum": recipe.ema_momentum ** (1 / steps)}
+    if recipe.optimizer == "adam":
+        return keras.optimizers.Adam(**options)
+    optimizer = keras.optimizers.AdamW(weight_decay=recipe.weight_decay, **options)
+    # As the papers do: what is added, and what scales a normalised value, does not decay.
+    optimizer.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
+    return optimizer
+
+
+_SCHEDULES = {
+    "inverse_square_root": lambda recipe, hidden_dim, total_updates: InverseSquareRootSchedule(
+        recipe.learning_rate, recipe.warmup_steps
+    ),
+    "noam": lambda recipe, hidden_dim, total_updates: NoamSchedule(hidden_dim, recipe.warmup_steps),
+    "cosine": lambda recipe, hidden_dim, total_updates: WarmupCosineSchedule(
+        recipe.learning_rate, recipe.warmup_steps, total_updates
+    ),
+    "linear": lambda recipe, hidden_dim, total_updates: WarmupLinearSchedule(
+        recipe.learning_rate, recipe.warmup_steps, total_updates
+    ),
+    "constant": lambda recipe, hidden_dim, total_updates: WarmupLinearSchedule(
+        recipe.learning_rate, recipe.warmup_steps, total_updates, final_learning_rate=recipe.learning_rate
+    ),
+}

@@ -1,0 +1,128 @@
+"""Where a run is: counted batch by batch, shown, and saved, so that it can go on from there."""
+
+import csv
+import io
+import os
+import time
+
+import keras
+
+from keras_attn.data import Place, num_positions
+
+
+class Progress(keras.callbacks.Callback):
+    """Counts batches, adds tokens per second and the share of pads to `logs`, and says when the state is due.
+
+    It can begin in the middle of an epoch: Keras' `fit` cannot, so that first epoch is ended where the interrupted
+    one would have, and the sums of the metrics are those that it had.
+
+    Args:
+        batches: `TranslationBatches`.
+        steps_per_epoch: Integer, as `fit` is given it.
+        metrics: List of `keras.metrics.Metric`, those whose sums a resumed epoch goes on from.
+        save: Function without arguments, called after an update when the state is due.
+        save_updates, save_minutes: As of `Recipe`.
+    """
+
+    def __init__(self, batches, steps_per_epoch, metrics, save, save_updates=None, save_minutes=None):
+        super().__init__()
+        self.batches = batches
+        self.steps_per_epoch = steps_per_epoch
+        self._metric_variables = [variable for metric in metrics for variable in metric.variables]
+        self.save = save
+        self.save_updates = save_updates
+        self.save_minutes = save_minutes
+        self.epoch = 0
+        self.batch = 0  # of this epoch, so many are done
+        self.updates = 0
+        self.place = Place()
+        self.num_real = self.num_positions = 0  # of this epoch
+        self._metric_values = None
+        self._last_save = self._started = time.monotonic()
+        self._num_tokens = 0  # since `_started`
+
+    def state(self):
+        """What JSON can hold, for `resume`."""
+        metrics = [float(keras.ops.convert_to_numpy(variable)) for variable in self._metric_variables]
+        return {**{name: getattr(self, name) for name in _STATE}, "metrics": metrics}
+
+    def resume(self, state):
+        """Begins where another `Progress` was when it gave this `state()`."""
+        for name in _STATE:
+            setattr(self, name, state[name])
+        self.place = Place(*state["place"])
+        self._metric_values = state["metrics"]
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._started, self._num_tokens = time.monotonic(), 0
+        if self.batch:  # `fit` has just set the metrics to zero.
+            for variable, value in zip(self._metric_variables, self._metric_values):
+                variable.assign(value)
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.batch += 1
+        steps = self.batches.num_micro_batches
+        if self.batch % steps == 0:
+            update = self.batches.plan(self.place.epoch)[self.place.update]
+            self._num_tokens += update.num_tokens
+            self.num_real += update.num_real
+            self.num_positions += num_positions(update)
+            self.updates += 1
+            self.place = self.batches.after(self.place)
+        if logs is not None:
+            logs.update(self._throughput())
+        if self.batch == self.steps_per_epoch:
+            self.model.stop_training = True  # this epoch; what follows is seen to at its end
+        elif self.batch % steps == 0 and self._is_due():
+            self.save()
+            self._last_save = time.monotonic()
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.stop_training = False
+        if logs is not None:
+            logs.update(self._throughput())
+        self.epoch, self.batch, self.num_real, self.num_positions = epoch + 1, 0, 0, 0
+
+    def _throughput(self):
+        if not self.num_positions:  # before the first update
+            return {}
+        return {
+            "tokens_per_second": round(self._num_tokens / (time.monotonic() - self._started)),
+            "padding": 1 - self.num_real / self.num_positions,
+        }
+
+    def _is_due(self):
+        if self.save_updates and self.updates % self.save_updates == 0:
+            return True
+        return self.save_minutes is not None and time.monotonic() > self._last_save + 60 * self.save_minutes
+
+
+_STATE = ("epoch", "batch", "updates", "place", "num_real", "num_positions")
+
+
+class HistoryFile(keras.callbacks.Callback):
+    """Writes the `logs` of each epoch to a CSV file, whole and in one go: no run that ends ever leaves half a line.
+
+    Args:
+        path: `pathlib.Path`.
+        rows: List of dicts, the epochs before.
+    """
+
+    def __init__(self, path, rows=()):
+        super().__init__()
+        self.path = path
+        self.rows = list(rows)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.rows.append({"epoch": epoch + 1, **{name: float(value) for name, value in logs.items()}})
+
+    def write(self):
+        """Writes the file."""
+        text = io.StringIO(newline="")
+        names = list(dict.fromkeys(name for row in self.rows for name in row))
+        writer = csv.DictWriter(text, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self.rows)
+        aside = self.path.with_name(f".{self.path.name}.tmp")
+        aside.write_text(text.getvalue(), encoding="utf-8")
+        os.replace(aside, self.path)

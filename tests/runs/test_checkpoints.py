@@ -1,0 +1,71 @@
+"""States on disk: the last ones kept, whatever happens to the disk."""
+
+import os
+
+import numpy as np
+import pytest
+
+from keras_attn.runs.checkpoints import Checkpoints
+
+ARRAYS = {"a": np.arange(7.0), "count": np.int64(3)}
+
+
+def save(states, *updates):
+    for update in updates:
+        states.save(update, {**ARRAYS, "update": np.int64(update)}, {"update": update, "best": -np.inf})
+    states.wait()
+
+
+def test_the_last_states_are_kept(tmp_path):
+    log = []
+    states = Checkpoints(tmp_path / "run", num_kept=2, log=log.append)
+    assert states.load() is None
+    save(states, 5, 10, 15)
+    assert sorted(os.listdir(tmp_path / "run")) == [
+        "state-00000010.safetensors",
+        "state-00000015.safetensors",
+    ]
+    arrays, progress = states.load()
+    assert progress == {"update": 15, "best": -np.inf}
+    np.testing.assert_array_equal(arrays["a"], ARRAYS["a"])
+    assert log[-2:] == ["saving state-00000015.safetensors", "saved state-00000015.safetensors"]
+
+
+def test_what_a_killed_process_left_is_removed_and_a_damaged_state_passed_over(tmp_path):
+    log = []
+    states = Checkpoints(tmp_path, log=log.append)
+    save(states, 5, 10)
+    (tmp_path / ".state-00000015.safetensors.77.tmp").write_bytes(b"half")
+    os.truncate(tmp_path / "state-00000010.safetensors", 100)
+    _, progress = states.load()
+    assert progress["update"] == 5
+    assert "state-00000010.safetensors cannot be used: " in log[-1]
+    assert not list(tmp_path.glob(".*"))
+    os.truncate(tmp_path / "state-00000005.safetensors", 0)
+    with pytest.raises(ValueError, match="None of the 2 states .* can be read"):
+        states.load()
+
+
+def test_a_full_disk_is_an_error_that_names_the_last_state(tmp_path, monkeypatch):
+    states = Checkpoints(tmp_path)
+    save(states, 5)
+
+    def full_disk(arrays, path, metadata=None):
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("safetensors.numpy.save_file", full_disk)
+        with pytest.raises(OSError, match=r"state-00000010.*No space left.*last state is .*state-00000005"):
+            save(states, 10)
+    assert os.listdir(tmp_path) == ["state-00000005.safetensors"]
+    save(states, 15)
+    assert states.load()[1]["update"] == 15
+
+
+def test_an_error_is_not_lost_when_the_next_state_is_saved(tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    states = Checkpoints(tmp_path / "file")
+    states.save(5, ARRAYS, {})
+    with pytest.raises(OSError, match="could not be written: .*The last state is none"):
+        states.save(10, ARRAYS, {})

@@ -1,0 +1,93 @@
+"""A run that is killed, again and again, ends with the bits of one that was not."""
+
+import csv
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from keras_attn.models import read_weights
+
+CHILD = pathlib.Path(__file__).with_name("train_until_killed.py")
+IN_SAVE = ("half_written", "written", "renamed")
+OF_THE_CLOCK = {"tokens_per_second"}
+
+
+def train(folder, size, kind="never", count=0):
+    process = subprocess.run(
+        [sys.executable, str(CHILD), str(folder), size, kind, str(count)], capture_output=True, text=True
+    )
+    return process.returncode, process.stderr
+
+
+def history(folder):
+    with open(folder / "history.csv", encoding="utf-8") as file:
+        return [
+            {name: value for name, value in row.items() if name not in OF_THE_CLOCK}
+            for row in csv.DictReader(file)
+        ]
+
+
+def assert_same_run(folder, other):
+    assert history(folder) == history(other)
+    files = sorted(path.name for path in (folder / "checkpoints").iterdir())
+    assert files == sorted(path.name for path in (other / "checkpoints").iterdir())
+    assert [name for name in files if name.startswith("state-")]
+    for name in files:
+        arrays, others = (read_weights(path / "checkpoints" / name) for path in (folder, other))
+        assert arrays.keys() == others.keys()
+        for key, array in arrays.items():
+            np.testing.assert_array_equal(array, others[key], err_msg=f"{name}: {key}")
+    for file in ("model.safetensors", "translator.json"):
+        assert (folder / "translator" / file).read_bytes() == (other / "translator" / file).read_bytes()
+
+
+def killed_at(seed, num_kills, num_in_saves, longest):
+    """Seeded moments: batches of a process, and places in its saves."""
+    generator = random.Random(seed)
+    kills = [(generator.choice(IN_SAVE), generator.randint(1, 2)) for _ in range(num_in_saves)]
+    kills += [("batch", generator.randint(1, longest)) for _ in range(num_kills - num_in_saves)]
+    generator.shuffle(kills)
+    return kills
+
+
+def check_killed_run(tmp_path, size, kills):
+    code, errors = train(tmp_path / "whole", size)
+    assert code == 0, errors
+    folder = tmp_path / "killed"
+    num_killed = 0
+    for kind, count in kills:
+        code, errors = train(folder, size, kind, count)
+        assert code in (-signal.SIGKILL, 0), errors
+        num_killed += code == -signal.SIGKILL
+        if code == 0:
+            break
+    if code != 0:
+        code, errors = train(folder, size)
+        assert code == 0, errors
+    assert_same_run(tmp_path / "whole", folder)
+    return num_killed, (folder / "log.txt").read_text(encoding="utf-8")
+
+
+def saves_cut_short(log):
+    """How often a save began that did not end."""
+    return log.count("saving state-") - log.count("saved state-")
+
+
+def test_a_killed_run_goes_on_to_the_same_bits(tmp_path):
+    kills = [("batch", 11), ("half_written", 2), ("renamed", 1)]
+    num_killed, log = check_killed_run(tmp_path, "small", kills)
+    assert num_killed == 3
+    assert saves_cut_short(log) == 2
+    assert log.count("Resumed after update") == 3
+
+
+@pytest.mark.slow
+def test_a_run_of_tiny_killed_twenty_times_ends_with_the_same_bits(tmp_path):
+    num_killed, log = check_killed_run(tmp_path, "tiny", killed_at(7, 20, 8, longest=16))
+    assert num_killed == 20
+    assert saves_cut_short(log) >= 5

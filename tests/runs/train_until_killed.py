@@ -1,0 +1,129 @@
+"""A process that trains in a folder, and kills itself with SIGKILL at a given moment.
+
+    python train_until_killed.py FOLDER SIZE KIND COUNT
+
+KIND is `never`, `batch` (after COUNT batches), or a place in the COUNT-th save: `half_written`, `written`, `renamed`.
+"""
+
+import os
+import pathlib
+import signal
+import sys
+
+import safetensors.numpy
+
+from keras_attn import runs
+from keras_attn.data import date_pairs, multi30k_pairs
+
+SIZES = {
+    # dropout, accumulation, a moving average, best-epoch averaging and early stopping: all that has a state
+    "small": runs.Recipe(
+        model={
+            "num_encoder_layers": 1,
+            "num_decoder_layers": 1,
+            "hidden_dim": 8,
+            "num_heads": 2,
+            "intermediate_dim": 11,
+            "dropout": 0.2,
+            "max_sequence_length": 64,
+        },
+        tokenizer="bytes",
+        max_tokens=257,
+        gradient_accumulation_steps=2,
+        epochs=4,
+        steps_per_epoch=14,
+        schedule="cosine",
+        optimizer="adamw",
+        weight_decay=0.01,
+        learning_rate=0.01,
+        warmup_steps=5,
+        ema_momentum=0.9,
+        dtype="mixed_float16",
+        metric="chrf",
+        num_averaged=2,
+        averaged="best",
+        patience=3,
+        save_updates=3,
+        num_beams=2,
+        max_length=5,
+    ),
+    "tiny": runs.MULTI30K.replace(
+        epochs=3,
+        steps_per_epoch=70,
+        max_tokens=512,
+        vocabulary_size=4000,
+        num_averaged=2,
+        save_updates=7,
+        max_length=5,
+        num_beams=1,
+    ),
+}
+
+
+def make_data(size):
+    if size == "tiny" and os.environ.get("KERAS_ATTN_DATA"):
+        train, validation = multi30k_pairs("train"), multi30k_pairs("validation")
+    else:
+        train, validation = date_pairs("train"), date_pairs("validation")
+    train, validation = _first(train, 4000), _first(validation, 17)
+    return runs.DataSplits(train, validation, None)
+
+
+def _first(pairs, count):
+    return type(pairs)(pairs.sources[:count], pairs.targets[:count], pairs.name)
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_in_save(kind, count):
+    """Breaks the write of a state at one of its stages: any other is as it is."""
+    saves = 0
+    save_file, replace = safetensors.numpy.save_file, os.replace
+
+    def counted_save(arrays, path, metadata=None):
+        nonlocal saves
+        is_state = "state-" in pathlib.Path(path).name
+        saves += is_state
+        save_file(arrays, path, metadata=metadata)
+        if is_state and saves == count and kind == "half_written":
+            os.truncate(path, os.path.getsize(path) // 2)
+            die()
+
+    def counted_replace(source, destination):
+        is_chosen = "state-" in pathlib.Path(destination).name and saves == count
+        if is_chosen and kind == "written":
+            die()
+        replace(source, destination)
+        if is_chosen and kind == "renamed":
+            die()
+
+    safetensors.numpy.save_file, os.replace = counted_save, counted_replace
+
+
+def die_after_batches(count):
+    on_train_batch_end = runs.progress.Progress.on_train_batch_end
+    batches = 0
+
+    def counted(self, batch, logs=None):
+        nonlocal batches
+        on_train_batch_end(self, batch, logs)
+        batches += 1
+        if batches == count:
+            die()
+
+    runs.progress.Progress.on_train_batch_end = counted
+
+
+def main():
+    folder, size, kind, count = sys.argv[1:]
+    if kind == "batch":
+        die_after_batches(int(count))
+    elif kind != "never":
+        die_in_save(kind, int(count))
+    runs.train(SIZES[size], make_data(size), folder, verbose=0)
+
+
+if __name__ == "__main__":
+    main()
