@@ -42,7 +42,7 @@ def test_what_a_killed_process_left_is_removed_and_a_damaged_state_passed_over(t
     assert "state-00000010.safetensors cannot be used: " in log[-1]
     assert not list(tmp_path.glob(".*"))
     os.truncate(tmp_path / "state-00000005.safetensors", 0)
-    with pytest.raises(ValueError, match="None of the 2 states .* can be read"):
+    with pytest.raises(ValueError, match=r"None of the 2 states .* can be read"):
         states.load()
 
 
@@ -67,5 +67,5 @@ def test_an_error_is_not_lost_when_the_next_state_is_saved(tmp_path):
     (tmp_path / "file").write_text("no folder")
     states = Checkpoints(tmp_path / "file")
     states.save(5, ARRAYS, {})
-    with pytest.raises(OSError, match="could not be written: .*The last state is none"):
+    with pytest.raises(OSError, match=r"could not be written: .*The last state is none"):
         states.save(10, ARRAYS, {})

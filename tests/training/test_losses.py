@@ -360,5 +360,5 @@ def test_the_sum_takes_the_weights_as_they_are(rng):
     values = np.array(token_negative_log_likelihood(labels, logits, label_smoothing=0.1))
     loss = LabelSmoothedCrossentropy(0.1, reduction="sum")
     np.testing.assert_allclose(loss(labels, logits, weights), weights @ values.sum(axis=1), rtol=1e-6)
-    with pytest.raises(ValueError, match="`reduction` must be one of .*Received: reduction='mean'"):
+    with pytest.raises(ValueError, match=r"`reduction` must be one of .*Received: reduction='mean'"):
         LabelSmoothedCrossentropy(reduction="mean")
