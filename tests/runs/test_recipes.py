@@ -1,0 +1,123 @@
+"""Recipes as files and as Python: the same values, and clear words about anything else."""
+
+import dataclasses
+import json
+import pathlib
+
+import keras
+import pytest
+
+from keras_attn import runs
+from keras_attn.data import TextPairs
+from keras_attn.runs.optimizer import make_optimizer
+
+FOLDER = pathlib.Path(__file__).parents[2] / "examples" / "recipes"
+BUILT_IN = {"dates": runs.DATES, "multi30k": runs.MULTI30K, "multi30k_tokenized": runs.MULTI30K_TOKENIZED}
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_the_built_in_recipes_are_the_files(name):
+    assert runs.Recipe.load(FOLDER / f"{name}.toml") == BUILT_IN[name]
+
+
+@pytest.mark.parametrize("file", sorted(FOLDER.glob("*.toml")), ids=lambda file: file.stem)
+def test_every_recipe_can_be_read_and_goes_through_json(file, tmp_path):
+    recipe = runs.Recipe.load(file)
+    assert recipe.model_arguments["hidden_dim"] > 0
+    record = json.dumps({"recipe": dataclasses.asdict(recipe)})
+    (tmp_path / "run.json").write_text(record, encoding="utf-8")
+    assert runs.Recipe.load(tmp_path) == runs.Recipe.load(tmp_path / "run.json") == recipe
+    first_line = file.read_text(encoding="utf-8").splitlines()[0]
+    assert first_line.endswith(f"keras-attn train --recipe examples/recipes/{file.name}")
+
+
+def test_several_corpora_with_weights(tmp_path):
+    (tmp_path / "a.tsv").write_text("".join(f"a{row}\tb{row}\n" for row in range(31)))
+    (tmp_path / "b.tsv").write_text("".join(f"c{row}\td{row}\n" for row in range(7)))
+    (tmp_path / "recipe.toml").write_text(
+        f'data = [["{tmp_path}/a.tsv"], ["{tmp_path}/b.tsv"]]\ndata_weights = [1, 2.5]\n[model]\nsize = "tiny"\n'
+    )
+    recipe = runs.Recipe.load(tmp_path / "recipe.toml")
+    assert recipe.data_weights == (1, 2.5)
+    splits = runs.open_splits(recipe)
+    assert [len(part) for part in splits.train] == [28, 7]  # three of the first are held out
+    assert len(splits.validation) == 3
+    assert runs.data_name(recipe.data) == "a"
+
+
+def test_files_and_built_in_data_go_together(tmp_path):
+    (tmp_path / "val.tsv").write_text("a\tb\n" * 3)
+    recipe = runs.DATES.replace(data=(("dates",), (str(tmp_path / "val.tsv"),)))
+    splits = runs.open_splits(recipe.replace(validation=(str(tmp_path / "val.tsv"),)))
+    assert [part.name for part in splits.train][1] == "val.tsv"
+    assert splits.validation == TextPairs(["a"] * 3, ["b"] * 3, "val.tsv")
+    assert splits.test.name == runs.open_splits(runs.DATES).test.name
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("learning_rat = 1", r"sets learning_rat, which no recipe has\. It may set: averaged, "),
+        ("epochs = ", r"is no recipe: TOMLDecodeError"),
+        ("epochs = 3", r"must have a table \[model\]"),
+        (
+            'schedule = "step"\n[model]\nsize = "tiny"',
+            "`schedule` must be one of 'inverse_square_root', 'noam'",
+        ),
+    ],
+)
+def test_a_wrong_file_says_what_is_wrong(tmp_path, text, message):
+    (tmp_path / "recipe.toml").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        runs.Recipe.load(tmp_path / "recipe.toml")
+
+
+def test_no_data_is_an_error():
+    with pytest.raises(ValueError, match="The recipe names no data"):
+        runs.open_splits(runs.TEXT_FILES)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "peak", "after"),
+    [
+        # The rate of the update at the end of the warm-up, and of update 90 of 100.
+        ("inverse_square_root", 0.01, 0.01 * (10 / 90) ** 0.5),
+        ("noam", (64 * 10) ** -0.5, (64 * 90) ** -0.5),
+        ("cosine", 0.01, None),
+        ("linear", 0.01, 0.01 * 10 / 90),
+        ("constant", 0.01, 0.01),
+    ],
+)
+def test_every_schedule_rises_over_the_warm_up(schedule, peak, after):
+    recipe = runs.Recipe(model={}, schedule=schedule, learning_rate=0.01, warmup_steps=10)
+    optimizer = make_optimizer(recipe, hidden_dim=64, total_updates=100)
+    rates = []
+    variable = keras.Variable(1.0)
+    optimizer.build([variable])
+    for _ in range(100):
+        rates.append(float(optimizer.learning_rate))
+        optimizer.iterations.assign_add(1)
+    assert rates[9] == max(rates) == pytest.approx(peak, rel=1e-5)
+    assert rates[0] == pytest.approx(peak / 10, rel=1e-3)
+    if after is not None:
+        assert rates[89] == pytest.approx(after, rel=0.02)
+    if schedule in ("cosine", "linear"):
+        assert rates[99] < 0.02 * peak
+
+
+def test_weight_decay_leaves_biases_and_norms_alone():
+    recipe = runs.Recipe(model={}, optimizer="adamw", weight_decay=0.5, schedule="constant", warmup_steps=1)
+    optimizer = make_optimizer(recipe, 64, 100)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.LayerNormalization(), keras.layers.Dense(2)])
+    before = {weight.path: weight.numpy() + 1.0 for weight in model.trainable_variables}
+    for weight in model.trainable_variables:
+        weight.assign(before[weight.path])
+    optimizer.build(model.trainable_variables)
+    zeros = [keras.ops.zeros_like(weight) for weight in model.trainable_variables]
+    optimizer.apply(zeros, model.trainable_variables)
+    changed = {path for path, value in before.items() if (model_value(model, path) != value).any()}
+    assert [path.rpartition("/")[2] for path in changed] == ["kernel"]
+
+
+def model_value(model, path):
+    return next(weight.numpy() for weight in model.trainable_variables if weight.path == path)
