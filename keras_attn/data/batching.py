@@ -76,7 +76,7 @@ def translation_batches(
             With 0.5, every other epoch brings the half that the one before left out. Default: 1.
         shuffle: Whether the pairs come in a new random order each epoch.
         seed: Integer. The same seed gives the same sequence of batches, on every machine.
-        **options: As of `TranslationBatches`: `num_micro_batches`, `num_replicas`, `worker`, `sample_weights`.
+        **options: As of `TranslationBatches`: `num_micro_batches`, `num_devices`, `worker`, `sample_weights`.
 
     Returns:
         `TranslationBatches`.
@@ -136,15 +136,16 @@ class TranslationBatches:
     """An endless sequence of batches, each a function of the seed and of its place.
 
     There is no shuffle buffer and no hidden state: a run that was stopped anywhere asks for the batches from its place
-    on. An optimizer update may be made of several batches (gradient accumulation) or be shared by several workers or
-    replicas; all of them take rows of the same update, so that together they learn what one large batch would.
+    on. An optimizer update may be made of several batches (gradient accumulation) or be shared by several workers and
+    devices; all of them take rows of the same update, so that together they learn what one large batch would.
 
     Args:
         corpora: Dict of `TokenPairs` by name.
         max_tokens, bucket_boundaries, packed_length, weights, shuffle, seed: As of `translation_batches`.
         num_micro_batches: Integer, the batches that an update is cut into, of `max_tokens` / `num_micro_batches`
             positions each: the `gradient_accumulation_steps` of the optimizer.
-        num_replicas: Integer, the devices among which a `tf.distribute` strategy divides each batch.
+        num_devices: Integer, the devices among which Keras divides the rows of this process: their number is a
+            multiple of it.
         worker: Pair of integers (number, count): this process, among several that train together, and gets its rows
             of each batch. The number of rows is the same for all.
         sample_weights: Boolean, whether batches come with weights, float32 (B,), that make a summed loss the mean over
@@ -169,11 +170,11 @@ class TranslationBatches:
         shuffle=True,
         seed=0,
         num_micro_batches=1,
-        num_replicas=1,
+        num_devices=1,
         worker=(0, 1),
         sample_weights=False,
     ):
-        for name, count in {"num_micro_batches": num_micro_batches, "num_replicas": num_replicas}.items():
+        for name, count in {"num_micro_batches": num_micro_batches, "num_devices": num_devices}.items():
             if count < 1:
                 raise ValueError(f"`{name}` must be a positive integer. Received: {name}={count}.")
         if not 0 <= worker[0] < worker[1]:
@@ -188,9 +189,9 @@ class TranslationBatches:
         self._shuffle = shuffle
         self._seed = seed
         self.num_micro_batches = num_micro_batches
-        self._num_replicas = num_replicas
+        self._num_devices = num_devices
         self._worker, self._num_workers = worker
-        self._sample_weights = sample_weights or num_micro_batches * num_replicas * self._num_workers > 1
+        self._sample_weights = sample_weights or num_micro_batches * num_devices * self._num_workers > 1
         self._sources, self._targets = (_together(side) for side in zip(*(c[:2] for c in self._corpora)))
         # A target has START and END, of which the decoder reads one and is to write the other.
         self._lengths = np.stack([lengths_of(self._sources), lengths_of(self._targets) - 1], axis=1)
@@ -287,7 +288,7 @@ class TranslationBatches:
         num_rows = len(rows)
         if self._boundaries is not None or self._packed_length:
             num_rows = max(num_rows, self._max_tokens // source_length)
-        parts = self.num_micro_batches * self._num_replicas * self._num_workers
+        parts = self.num_micro_batches * self._num_devices * self._num_workers
         return Update(
             pairs,
             np.repeat(np.arange(len(rows)), [len(row) for row in rows]),
@@ -344,8 +345,8 @@ class TranslationBatches:
                 inputs[f"{side}_segment_ids"] = _placed(np.repeat(segments, lengths), lengths, rows, shape)
         if not self._sample_weights:
             return inputs, labels
-        # Keras averages over micro-batches, and divides the loss by the number of replicas.
-        weight = self.num_micro_batches * self._num_replicas / update.num_tokens
+        # Keras averages over micro-batches, and adds over replicas and workers.
+        weight = self.num_micro_batches / update.num_tokens
         return inputs, labels, np.full(len(labels), weight, np.float32)
 
 

@@ -61,15 +61,18 @@ class Checkpoints:
         paths = self._paths()
         return paths[-1] if paths else None
 
-    def load(self):
+    def load(self, clean=True):
         """The last state that can be read, (arrays, progress), or None where there is none.
 
-        What a killed process left unfinished is removed. A damaged file is told of, and the one before it is taken.
+        A damaged file is told of, and the one before it is taken.
+
+        Args:
+            clean: Whether what a killed process left unfinished is removed.
 
         Raises:
             ValueError: if there are states, and all of them are damaged.
         """
-        for unfinished in self.folder.glob(f".*{UNFINISHED}"):
+        for unfinished in self.folder.glob(f".*{UNFINISHED}") if clean else ():
             unfinished.unlink()
         paths = self._paths()
         for path in reversed(paths):

@@ -74,6 +74,7 @@ class Progress(keras.callbacks.Callback):
         if self.batch == self.steps_per_epoch:
             self.model.stop_training = True  # this epoch; what follows is seen to at its end
         elif self.batch % steps == 0 and self._is_due():
+            _ = self.model  # on JAX, reading it brings the weights up to date
             self.save()
             self._last_save = time.monotonic()
 

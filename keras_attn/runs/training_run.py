@@ -24,6 +24,7 @@ from keras_attn.runs.checkpoints import Checkpoints
 from keras_attn.runs.evaluation import evaluate
 from keras_attn.runs.optimizer import make_optimizer
 from keras_attn.runs.progress import HistoryFile, Progress
+from keras_attn.runs.workers import Workers, all_devices
 from keras_attn.tasks import Translator
 from keras_attn.text import ByteTokenizer, SentencePieceTokenizer, load_tokenizer
 from keras_attn.training import (
@@ -72,21 +73,29 @@ def train(recipe, data, folder, verbose=1):
     translator = train(recipe, DataSplits(pairs, pairs, None), "runs/capitals", verbose=0)
     ```
     """
-    return _Run(recipe, data, pathlib.Path(folder), verbose).go()
+    with all_devices():
+        return _Run(recipe, data, pathlib.Path(folder), verbose, Workers()).go()
 
 
 class _Run:
-    def __init__(self, recipe, data, folder, verbose):
+    def __init__(self, recipe, data, folder, verbose, workers):
+        self.workers = workers
         self.recipe = recipe
         self.data = data
         self.folder = folder
-        self.verbose = verbose
+        self.verbose = verbose if workers.is_first else 0
         self.checkpoints = folder / "checkpoints"
         self.states = Checkpoints(self.checkpoints, log=self.log)
         self.results = {}
 
     def go(self):
+        if tf.distribute.has_strategy() and self.recipe.gradient_accumulation_steps > 1:
+            raise ValueError(
+                "Keras does not accumulate gradients under `tf.distribute`. Raise `max_tokens`, or use the JAX backend. "
+                f"Received: gradient_accumulation_steps={self.recipe.gradient_accumulation_steps}."
+            )
         resumed = self.check_folder()
+        self.workers.wait()  # until all have looked
         self.folder.mkdir(parents=True, exist_ok=True)
         keras.utils.set_random_seed(self.recipe.seed)
         names = " and ".join(pairs.name for pairs in _corpora(self.data.train))
@@ -103,14 +112,27 @@ class _Run:
             length_penalty=self.recipe.length_penalty,
             max_length=self.recipe.max_length,
         )
-        self.write_record()
+        if self.workers.is_first:
+            self.write_record()
         self.fit()
-        self.choose_weights()
-        self.translator.save(self.folder / "translator")
-        self.evaluate()
+        if self.workers.is_first:
+            self.end()
+        self.workers.wait()
+        if not self.workers.is_first:
+            with self.workers.alone():
+                self.translator = Translator.load(self.folder / "translator")
+        return self.translator
+
+    def end(self):
+        with self.workers.alone():
+            if self.workers.count > 1:  # the model's weights are everybody's
+                self.translator = Translator.load(self.folder / "translator")
+                self.model = self.translator.model
+            self.choose_weights()
+            self.translator.save(self.folder / "translator")
+            self.evaluate()
         self.results["ended"] = True
         self.write_record()
-        return self.translator
 
     def check_folder(self):
         """Whether the folder holds a run of this recipe that has not ended; an error if it holds another."""
@@ -140,16 +162,17 @@ class _Run:
         recipe = self.recipe
         if recipe.tokenizer == "bytes":
             tokenizer = ByteTokenizer()
-        elif (self.folder / _TOKENIZER).is_dir():
-            tokenizer = load_tokenizer(self.folder / _TOKENIZER)
-        else:
-            tokenizer = SentencePieceTokenizer.train(
+            return tokenizer, tokenizer
+        if self.workers.is_first and not (self.folder / _TOKENIZER).is_dir():
+            trained = SentencePieceTokenizer.train(
                 [text for pairs in _corpora(self.data.train) for text in (*pairs.sources, *pairs.targets)],
                 vocabulary_size=recipe.vocabulary_size,
                 model_type=recipe.tokenizer,
             )
             with replaced_folder(self.folder / _TOKENIZER, "tokenizer.json", "tokenizer") as built:
-                tokenizer.save(built)
+                trained.save(built)
+        self.workers.wait()
+        tokenizer = load_tokenizer(self.folder / _TOKENIZER)
         return tokenizer, tokenizer
 
     def make_model(self, source_tokenizer, target_tokenizer):
@@ -178,7 +201,8 @@ class _Run:
             weights=recipe.data_weights,
             seed=recipe.seed,
             num_micro_batches=recipe.gradient_accumulation_steps,
-            num_replicas=tf.distribute.get_strategy().num_replicas_in_sync,
+            num_devices=self.workers.num_devices,
+            worker=(self.workers.number, self.workers.count),
             sample_weights=True,
         )
         self.say(batches.report())
@@ -215,8 +239,12 @@ class _Run:
             self.finish_fit()
             return
         average = contextlib.ExitStack()
-        quality = self.translation_quality()
-        tensorboard = keras.callbacks.TensorBoard(str(self.folder / "tensorboard"))
+        writers = []
+        if self.workers.is_first:
+            writers = [
+                self.translation_quality(),
+                keras.callbacks.TensorBoard(str(self.folder / "tensorboard")),
+            ]
 
         def on_epoch_end(function):
             return keras.callbacks.LambdaCallback(on_epoch_end=function)
@@ -225,14 +253,15 @@ class _Run:
             StopOnInvalidLoss(last_checkpoint=self.states.newest),
             self.progress,
             on_epoch_end(lambda epoch, logs: average.enter_context(averaged_weights(self.model))),
-            quality,
+            *writers[:1],
+            on_epoch_end(lambda epoch, logs: self.share(monitor, logs)),
             LearningRateLogger(),
             self.keep_best,
             on_epoch_end(lambda epoch, logs: self.keep_for_average(epoch, logs[monitor])),
             on_epoch_end(lambda epoch, logs: average.close()),
             self.history,
             on_epoch_end(lambda epoch, logs: self.after_epoch(logs[monitor])),
-            tensorboard,
+            *writers[1:],
         ]
         try:
             self.model.fit(
@@ -245,7 +274,7 @@ class _Run:
                 verbose=self.verbose,
             )
         except (KeyboardInterrupt, FloatingPointError) as error:
-            for writer in (quality, tensorboard):
+            for writer in writers:
                 writer.on_train_end()
             if isinstance(error, FloatingPointError):
                 raise
@@ -255,6 +284,10 @@ class _Run:
         finally:
             self.states.wait()
         self.finish_fit()
+
+    def share(self, monitor, logs):
+        """The first process has validated; the others hear of it."""
+        logs[monitor] = self.workers.tell(logs.get(monitor, 0.0))
 
     def finish_fit(self):
         self.results["training_seconds"] = round(self.seconds(), 1)
@@ -272,11 +305,13 @@ class _Run:
             "seconds": self.seconds(),
             "has_ended": has_ended,
         }
-        self.states.save(self.progress.updates, training_state(self.model), progress)
+        if self.workers.is_first:
+            self.states.save(self.progress.updates, training_state(self.model), progress)
 
     def resume(self):
         """Takes up the last state, if there is one; returns whether training had ended."""
-        saved = self.states.load()
+        saved = self.states.load(clean=self.workers.is_first)
+        self.workers.wait()
         if saved is None:
             return False
         arrays, state = saved
@@ -303,12 +338,14 @@ class _Run:
         )
 
     def save_best(self, epoch):
+        if not self.workers.is_first:
+            return
         save_weights(self.model, self.checkpoints / "best.safetensors")
         self.translator.save(self.folder / "translator")
 
     def keep_for_average(self, epoch, score):
         """Keeps the weights of this epoch if it is among those that are averaged, and drops what no longer is."""
-        if self.recipe.num_averaged < 2:
+        if self.recipe.num_averaged < 2 or not self.workers.is_first:
             return
         save_weights(self.model, self.epoch_file(epoch + 1))
         scores = {row["epoch"]: row[f"val_{self.recipe.metric}"] for row in self.history.rows}
@@ -319,7 +356,8 @@ class _Run:
             self.epoch_file(number).unlink(missing_ok=True)
 
     def after_epoch(self, score):
-        self.history.write()
+        if self.workers.is_first:
+            self.history.write()
         recipe, epoch = self.recipe, self.progress.epoch
         since_best = epoch - 1 - (self.keep_best.best_epoch or 0)
         has_ended = (
@@ -401,6 +439,8 @@ class _Run:
         self.log(text)
 
     def log(self, text):
+        if not self.workers.is_first:
+            return
         with open(self.folder / "log.txt", "a", encoding="utf-8") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
 

@@ -1,5 +1,7 @@
 """Few shapes for a compiler that compiles each of them: batches and lengths raised to the next of a few sizes."""
 
+import keras
+import numpy as np
 import tensorflow as tf
 
 from keras_attn.ops import compiled_scope
@@ -14,6 +16,30 @@ def compiled_with_xla(function):
 
     traced.__name__ = getattr(function, "__name__", "compiled")  # by which XLA names what it writes down
     return tf.function(traced, jit_compile=True, autograph=False)
+
+
+def compiled_with_jax(model, function):
+    """The function of arrays, compiled by JAX for every shape that it is called with, on this process' own devices.
+
+    The model's weights are inputs, as they are when it is called. Where they are spread over the devices of several
+    processes, each has all of them, and works with its own copy: the others need not take part.
+    """
+    import jax
+
+    variables = model.variables
+
+    @jax.jit
+    def compiled(values, *inputs):
+        with keras.StatelessScope(state_mapping=list(zip(variables, values))):
+            return function(*inputs)
+
+    def call(*inputs):
+        values = [variable.value for variable in variables]
+        if not all(value.is_fully_addressable for value in values):
+            values = [np.asarray(value) for value in values]
+        return compiled(values, *keras.tree.map_structure(np.asarray, inputs))
+
+    return call
 
 
 def powers_of_two(first, last):

@@ -5,6 +5,7 @@ import math
 import pathlib
 import threading
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -13,7 +14,7 @@ from keras_attn.generation import DecodingOptions, Hypotheses
 from keras_attn.models import Seq2SeqTransformer, load_weights, save_weights
 from keras_attn.tasks.alignment import word_alignment
 from keras_attn.tasks.batches import of_batches, padded
-from keras_attn.tasks.buckets import compiled_with_xla
+from keras_attn.tasks.buckets import compiled_with_jax, compiled_with_xla
 from keras_attn.tasks.bundle import Bundle
 from keras_attn.tasks.model_export import export_model
 from keras_attn.tasks.signatures import Signatures, XlaSignatures
@@ -340,6 +341,7 @@ class Translator:
             ValueError: if `examples`, `batch_sizes` or `lengths` are not what they must be.
         """
 
+        _check_backend()
         signatures = XlaSignatures(self, batch_sizes, lengths) if xla else Signatures(self)
         bundle = Bundle(signatures, pathlib.Path(folder).resolve().name, examples)
         return export_saved_model(
@@ -417,18 +419,18 @@ class Translator:
             compiler=compiler,
             **options,
         )
-        return Hypotheses(found[:, tf.newaxis], None) if options["num_return_sequences"] is None else found
+        return Hypotheses(found[:, None], None) if options["num_return_sequences"] is None else found
 
     def _translate_batch(self, source_ids, options, search, return_attention_scores):
         """Lists of source ids, and a dict of arrays with the options of each -> an `_Answer` for each."""
-        inputs = padded(source_ids, to_buckets=self.jit_compile)
+        inputs = padded(source_ids, to_buckets=self.jit_compile or keras.backend.backend() == "jax")
         more = inputs.shape[0] - len(source_ids)  # rows that only fill the bucket
         options = {
             name: np.pad(x, [(0, more), *[(0, 0)] * (x.ndim - 1)], "edge") for name, x in options.items()
         }
         token_ids, scores = self._search_graph(search, options)(inputs, options)
-        token_ids = token_ids.numpy()[: len(source_ids)]
-        scores = np.zeros(token_ids.shape[:2]) if scores is None else scores.numpy()[: len(source_ids)]
+        token_ids = np.asarray(token_ids)[: len(source_ids)]
+        scores = np.zeros(token_ids.shape[:2]) if scores is None else np.asarray(scores)[: len(source_ids)]
         used = np.any(token_ids != self.model.pad_token_id, axis=(0, 1))
         token_ids = token_ids[:, :, : np.max(np.flatnonzero(used), initial=0) + 1]
         texts = self._texts(token_ids).numpy()
@@ -460,8 +462,10 @@ class Translator:
     def _search_graph(self, search, options):
         """One graph for each search and each set of options: their values, lengths and batch sizes are data in it.
 
-        XLA compiles parts of it for each shape that comes.
+        XLA compiles parts of it for each shape that comes. On JAX, all of it.
         """
+        if keras.backend.backend() == "jax":
+            return self._jax_search(search, options)
         spec = tf.TensorSpec([None, None], tf.int32)
         of_options = {name: tf.TensorSpec([None, *x.shape[1:]], x.dtype, name) for name, x in options.items()}
         return self.graph_of(
@@ -473,6 +477,18 @@ class Translator:
             ),
             [spec, of_options],
         )
+
+    def _jax_search(self, search, options):
+        key = (*search.values(), *options)
+        with self._functions_lock:
+            if key not in self._functions:
+                self._functions[key] = compiled_with_jax(
+                    self.model,
+                    lambda token_ids, given: self.generate(
+                        token_ids, {**search, "options": DecodingOptions(**given)}
+                    ),
+                )
+        return self._functions[key]
 
     def _trimmed(self, token_ids):
         """Ids (B, L) -> lists of ids up to END, which they keep, or to the first pad."""
@@ -548,6 +564,8 @@ class Translator:
         Threads that trace at the same time hand Python's lock to and fro at every op, and take many times as long.
         """
         if key not in self._functions:
+            if key != "texts":
+                _check_backend()
             with self._functions_lock:
                 if key not in self._functions:
                     graph = tf.function(function, input_signature, autograph=False)
@@ -586,6 +604,14 @@ class Translator:
 _OPTIONS = ("num_beams", "length_penalty", "max_length", "jit_compile")
 
 _Answer = collections.namedtuple("_Answer", ["texts", "scores", "attention_map"])
+
+
+def _check_backend():
+    if keras.backend.backend() != "tensorflow":
+        raise RuntimeError(
+            "On Keras' JAX backend a translator translates, and is saved; scores, alignments, attention maps, streams "
+            "and exports need KERAS_BACKEND=tensorflow: load the saved translator there."
+        )
 
 
 def _empty_map(model):

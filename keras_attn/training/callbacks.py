@@ -297,5 +297,6 @@ def _last_learning_rate(optimizer):
     if not isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
         return float(keras.ops.convert_to_numpy(optimizer.learning_rate))
     # `iterations` counts updates, while the schedule is called with the count of batches.
-    batches = int(optimizer.iterations) * (optimizer.gradient_accumulation_steps or 1)
+    updates = int(keras.ops.convert_to_numpy(optimizer.iterations))
+    batches = updates * (optimizer.gradient_accumulation_steps or 1)
     return float(keras.ops.convert_to_numpy(schedule(max(batches - 1, 0))))

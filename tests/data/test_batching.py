@@ -204,6 +204,8 @@ def test_micro_batches_and_workers_share_the_rows_of_an_update(form):
     workers = [make_batches(pairs, worker=(number, 3), **options) for number in range(3)]
     whole = make_batches(pairs, **FORMS[form])
     seen = []
+    rows = {labels.shape[0] for _, labels, _ in make_batches(pairs, num_devices=4).dataset().take(9)}
+    assert all(count % 4 == 0 for count in rows)
     for update, *parts in zip(whole.plan(0), *(_in_twos(worker) for worker in workers)):
         parts = [part for worker in parts for part in worker]
         assert len({labels.shape for _, labels, _ in parts}) == 1
@@ -324,7 +326,7 @@ def test_bad_arguments():
         make_batches(pairs, max_sequence_length=0)
     with pytest.raises(ValueError, match="Received: max_tokens=0"):
         make_batches(pairs, max_tokens=0)
-    for name in ("num_micro_batches", "num_replicas"):
+    for name in ("num_micro_batches", "num_devices"):
         with pytest.raises(ValueError, match=f"`{name}` must be a positive integer. Received: {name}=0"):
             make_batches(pairs, **{name: 0})
     with pytest.raises(ValueError, match=r"Received: worker=\(2, 2\)"):

@@ -41,7 +41,7 @@ def trained(pairs, num_updates, optimizer=None, recipe=RECIPE, after_batch=None,
         metrics=[Perplexity()],
     )
     steps = num_updates * batches.num_micro_batches
-    spy = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: after_batch(model))
+    spy = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: after_batch(spy.model))
     history = model.fit(
         batches.dataset(),
         steps_per_epoch=steps,
