@@ -83,8 +83,8 @@ def _spec(model):
         specs.TransformerEncoderSpec(model.num_encoder_layers, **options),
         specs.TransformerDecoderSpec(
             model.num_decoder_layers,
-            # As `Translator.align`: the mean over the heads of the last layer but one.
-            alignment_layer=max(model.num_decoder_layers - 2, 0),
+            # As `Translator.align`: the mean over the heads.
+            alignment_layer=model.alignment_layer,
             alignment_heads=model.num_heads,
             **options,
         ),

@@ -171,6 +171,16 @@ class Seq2SeqTransformer(Transformer):
         """
         return cls(vocabulary_size, **{**choose("preset", preset, PRESETS), **kwargs})
 
+    @property
+    def cross_attention_shape(self):
+        """The layers and heads of cross-attention, (L, N)."""
+        return self.num_decoder_layers, self.num_heads
+
+    @property
+    def alignment_layer(self):
+        """The decoder layer whose cross-attention aligns words best, the last but one (Garg et al., 2019)."""
+        return max(self.num_decoder_layers - 2, 0)
+
     def _make_embeddings(self):
         shared = self.target_vocabulary_size is None
         target_name = "token_embedding" if shared else "target_embedding"

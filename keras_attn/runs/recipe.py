@@ -5,7 +5,7 @@ import tomllib
 
 import keras
 
-from keras_attn.models import PRESETS
+from keras_attn.models import PRESETS, RNNSeq2Seq, Seq2SeqTransformer
 
 _RECORD = "run.json"
 
@@ -16,7 +16,7 @@ class Recipe:
 
     Args:
         model: Dict of `Seq2SeqTransformer` arguments other than the vocabulary sizes; `size` stands for those of a
-            named size (`"tiny"`, `"base"`, `"big"`).
+            named size (`"tiny"`, `"base"`, `"big"`). With `kind = "rnn"`, arguments of `RNNSeq2Seq`.
         data: What to train on: `("dates",)`, `("multi30k",)`, `("multi30k-tokenized",)`, a source and a target file,
             or one TSV file; or a tuple of several of these.
         data_weights: Floats, one for each of several: how often each of its pairs comes in an epoch. Default: 1.
@@ -157,9 +157,20 @@ class Recipe:
         return changed
 
     @property
+    def model_class(self):
+        """The class of the model."""
+        kind = self.model.get("kind", "transformer")
+        if kind not in _MODELS:
+            raise ValueError(
+                f"`kind` of a model must be one of {', '.join(_MODELS)}. Received: kind={kind!r}."
+            )
+        return _MODELS[kind]
+
+    @property
     def model_arguments(self):
         """The arguments of the model, its named size resolved."""
         arguments = dict(self.model)
+        arguments.pop("kind", None)
         size = arguments.pop("size", None)
         if size is None:
             return arguments
@@ -175,6 +186,7 @@ class Recipe:
         return "mixed_bfloat16" if _multiplies_bfloat16() else "float32"
 
 
+_MODELS = {"transformer": Seq2SeqTransformer, "rnn": RNNSeq2Seq}
 _CHOICES = {
     "tokenizer": ("bpe", "unigram", "bytes"),
     "padding": (None, "longest", "buckets", "packed"),

@@ -13,7 +13,6 @@ import tensorflow as tf
 from keras_attn.data import TextPairs, translation_batches
 from keras_attn.export import replaced_folder
 from keras_attn.models import (
-    Seq2SeqTransformer,
     assign_weights,
     average_weights,
     read_weights,
@@ -177,7 +176,7 @@ class _Run:
 
     def make_model(self, source_tokenizer, target_tokenizer):
         shared = source_tokenizer is target_tokenizer
-        model = Seq2SeqTransformer(
+        model = self.recipe.model_class(
             vocabulary_size=source_tokenizer.vocabulary_size,
             target_vocabulary_size=None if shared else target_tokenizer.vocabulary_size,
             dtype=self.recipe.dtype_policy,

@@ -2,7 +2,6 @@
 
 import tensorflow as tf
 
-from keras_attn.models import Seq2SeqTransformer
 from keras_attn.ops import compiled_scope
 
 
@@ -10,7 +9,7 @@ def float32_model(model):
     """The model itself, or where it computes in lower precision, one of its weights that does not."""
     if model.compute_dtype == "float32":
         return model
-    twin = Seq2SeqTransformer.from_config({**model.get_config(), "dtype": "float32"})
+    twin = type(model).from_config({**model.get_config(), "dtype": "float32"})
     twin.set_weights(model.get_weights())
     return twin
 

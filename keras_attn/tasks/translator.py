@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from keras_attn.export import export_saved_model, replaced_folder
 from keras_attn.generation import DecodingOptions, Hypotheses
-from keras_attn.models import Seq2SeqTransformer, load_weights, save_weights
+from keras_attn.models import RNNSeq2Seq, Seq2SeqTransformer, load_weights, save_weights
 from keras_attn.tasks.alignment import word_alignment
 from keras_attn.tasks.batches import of_batches, padded
 from keras_attn.tasks.buckets import compiled_with_jax, compiled_with_xla
@@ -25,6 +25,7 @@ from keras_attn.text import as_utf8, load_tokenizer
 _CONFIG_FILE = "translator.json"
 _WEIGHTS_FILE = "model.safetensors"
 _FORMAT = 1
+_MODELS = {"Seq2SeqTransformer": Seq2SeqTransformer, "RNNSeq2Seq": RNNSeq2Seq}
 
 AttentionMap = collections.namedtuple("AttentionMap", ["source_tokens", "target_tokens", "attention_scores"])
 AttentionMap.__doc__ = """Where a translation looked.
@@ -39,7 +40,7 @@ class Translator:
     """A model and its two tokenizers: strings in, strings out; in Python, in a folder, and in TF Serving.
 
     Args:
-        model: A `Seq2SeqTransformer`.
+        model: A `Seq2SeqTransformer` or `RNNSeq2Seq`.
         source_tokenizer, target_tokenizer: Tokenizers of `keras_attn.text`; one object for both is saved once.
         num_beams: Integer, the default of calls and of the export; 1 is greedy search.
         length_penalty: Float, likewise.
@@ -284,8 +285,8 @@ class Translator:
         folder = pathlib.Path(folder)
         config = _read_config(folder)
         try:
-            model = Seq2SeqTransformer(**config["model"])
-        except (TypeError, ValueError) as error:
+            model = _MODELS[config.get("model_class", "Seq2SeqTransformer")](**config["model"])
+        except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{folder / _CONFIG_FILE} describes no model: {error}") from error
         load_weights(model, folder / _WEIGHTS_FILE)
         source_tokenizer = load_tokenizer(folder / "source_tokenizer")
@@ -542,8 +543,8 @@ class Translator:
         https://arxiv.org/abs/1909.02074, section 4.1).
         """
         _, scores = self._teacher_forced(source_ids, target_ids)
-        layer = max(self.model.num_decoder_layers - 2, 0)
-        return tf.argmax(tf.reduce_mean(scores[:, layer], axis=1), axis=-1, output_type=tf.int32)
+        of_layer = scores[:, self.model.alignment_layer]
+        return tf.argmax(tf.reduce_mean(of_layer, axis=1), axis=-1, output_type=tf.int32)
 
     def _of_pairs(self, name, function, source_ids, target_ids, batch_size):
         """What a function of ids (B, S) and (B, T) gives for each pair, an array with the padding of its batch."""
@@ -590,6 +591,7 @@ class Translator:
         options = {name: getattr(self, name) for name in _OPTIONS}
         config = {
             "format": _FORMAT,
+            "model_class": type(self.model).__name__,
             "model": _plain_config(self.model),
             "shared_tokenizer": shared,
             "options": options,
@@ -615,7 +617,7 @@ def _check_backend():
 
 
 def _empty_map(model):
-    return AttentionMap([], [], np.zeros((model.num_decoder_layers, model.num_heads, 0, 0), "float32"))
+    return AttentionMap([], [], np.zeros((*model.cross_attention_shape, 0, 0), "float32"))
 
 
 def _with_spans(tokenizer, texts):

@@ -42,7 +42,7 @@ def replace_unknown_words(translator, texts, num_beams=None, options=None, batch
 class _Replacement:
     def __init__(self, translator):
         tokenizer = translator.target_tokenizer
-        self.layer = max(translator.model.num_decoder_layers - 2, 0)
+        self.layer = translator.model.alignment_layer
         [self.name] = tokenizer.token_strings([tokenizer.unknown_token_id])
         self.shown = tokenizer.decode([[tokenizer.unknown_token_id]])[0].strip()
 

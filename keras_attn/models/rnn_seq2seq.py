@@ -1,0 +1,385 @@
+import collections
+import functools
+
+import keras
+from keras import ops
+
+from keras_attn.generation import answers, checked_options
+from keras_attn.layers import BahdanauAttention, TokenEmbedding
+from keras_attn.layers.arguments import check_positive, check_rate, choose
+from keras_attn.ops import empty_cache, padding_mask, write_cache
+
+RNNCache = collections.namedtuple("RNNCache", ["states", "encoded"])
+RNNCache.__doc__ = """All that decoding needs of the encoder and of the tokens before, as a value.
+
+states: a tuple with one pair, where other models keep keys and values: the states of the cells after the token in each
+    of C slots, (B, 1, C, Z - D), and what is fed to the next step, (B, 1, C, D).
+encoded: an `Encoded`.
+"""
+
+Encoded = collections.namedtuple("Encoded", ["sequence", "projected_key", "padding_mask", "first_state"])
+Encoded.__doc__ = """What the decoder needs of the source.
+
+sequence: float (B, S, 2D), the states of both directions.
+projected_key: float (B, S, D), the attention's part of it.
+padding_mask: boolean (B, S), True at real tokens.
+first_state: float (B, Z).
+"""
+
+_CELLS = {
+    "gru": (keras.layers.GRU, keras.layers.GRUCell, 1),
+    "lstm": (keras.layers.LSTM, keras.layers.LSTMCell, 2),
+}
+
+
+@keras.saving.register_keras_serializable(package="keras_attn")
+class RNNSeq2Seq(keras.Model):
+    """The translator of the years before the Transformer: bidirectional encoder, recurrent decoder with attention.
+
+    Bahdanau et al.'s additive attention over a bidirectional encoder, with Luong et al.'s input feeding: what the
+    decoder made of state and context at one token goes into its next step. It has the inputs, the outputs and the
+    `generate` of `Seq2SeqTransformer`, so that the same data, `Translator` and export take it: the baseline that shows
+    what the Transformer bought.
+
+    Args:
+        vocabulary_size: Integer V, of the source, and of the target too unless `target_vocabulary_size` is given.
+        num_encoder_layers, num_decoder_layers: Integers.
+        hidden_dim: Integer D: the width of embeddings, of the states of each direction, and of the attention.
+        cell: `"gru"` or `"lstm"`.
+        dropout: Float, of embeddings, between encoder layers, and of what the output is made from; each sequence has
+            one mask for all its tokens (Gal and Ghahramani, 2016).
+        target_vocabulary_size: Integer. None means one vocabulary, and one embedding, for both sides.
+        tie_output: Boolean, whether the output projection is the target embedding, transposed.
+        max_sequence_length: Integer, the longest sequence of generation.
+        pad_token_id: Integer.
+
+    Call arguments:
+        inputs: Dict of integers `encoder_token_ids` (B, S), padded on the right, and `decoder_token_ids` (B, T), the
+            latter beginning with START.
+        training: Boolean.
+
+    Returns:
+        Logits, float32 (B, T, V).
+
+    Raises:
+        ValueError: for arguments out of range, inputs other than these two, and, eagerly, token ids outside the
+            vocabulary.
+
+    Example:
+
+    ```python
+    model = keras_attn.models.RNNSeq2Seq(vocabulary_size=100, hidden_dim=16)
+    encoder_token_ids = np.array([[5, 6, 7, 3, 0], [8, 9, 3, 0, 0]])
+    logits = model({"encoder_token_ids": encoder_token_ids, "decoder_token_ids": np.array([[2, 5], [2, 6]])})
+    token_ids = model.generate(encoder_token_ids, start_token_id=2, end_token_id=3, max_length=5)
+    ```
+
+    References: [Bahdanau et al., 2014](https://arxiv.org/abs/1409.0473), section 3;
+    [Luong et al., 2015](https://arxiv.org/abs/1508.04025), section 3.3.
+    """
+
+    # One attention with one head, whatever the number of layers: (layers, heads), and the layer that aligns words.
+    cross_attention_shape = (1, 1)
+    alignment_layer = 0
+
+    def __init__(
+        self,
+        vocabulary_size,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+        hidden_dim=256,
+        cell="gru",
+        dropout=0.3,
+        target_vocabulary_size=None,
+        tie_output=True,
+        max_sequence_length=512,
+        pad_token_id=0,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        for name, value in {
+            "vocabulary_size": vocabulary_size,
+            "num_encoder_layers": num_encoder_layers,
+            "num_decoder_layers": num_decoder_layers,
+            "hidden_dim": hidden_dim,
+            "max_sequence_length": max_sequence_length,
+        }.items():
+            check_positive(name, value)
+        check_positive("target_vocabulary_size", target_vocabulary_size, optional=True)
+        check_rate("dropout", dropout)
+        self.vocabulary_size = vocabulary_size
+        self.num_encoder_layers = num_encoder_layers
+        self.num_decoder_layers = num_decoder_layers
+        self.hidden_dim = hidden_dim
+        self.cell = cell
+        self.dropout = dropout
+        self.target_vocabulary_size = target_vocabulary_size
+        self.tie_output = tie_output
+        self.max_sequence_length = max_sequence_length
+        self.pad_token_id = pad_token_id
+        make_layer, make_cell, states_per_cell = choose("cell", cell, _CELLS)
+        policy = self.dtype_policy
+        self.target_embedding = self._make_embedding(
+            "target_embedding", target_vocabulary_size or vocabulary_size, tie_output
+        )
+        self.source_embedding = self.target_embedding
+        if target_vocabulary_size is not None:
+            self.source_embedding = self._make_embedding("source_embedding", vocabulary_size, True)
+        self.encoder_layers = [
+            keras.layers.Bidirectional(
+                make_layer(hidden_dim, return_sequences=True, dtype=policy, name="states"),
+                dtype=policy,
+                name=f"encoder_layer_{i}",
+            )
+            for i in range(num_encoder_layers)
+        ]
+        self.cells = [
+            make_cell(hidden_dim, dtype=policy, name=f"decoder_cell_{i}") for i in range(num_decoder_layers)
+        ]
+        # What goes from step to step, one after the other in one tensor: each cell's states, and what was fed.
+        self._state_sizes = [hidden_dim] * (states_per_cell * num_decoder_layers + 1)
+        self.first_state_dense = keras.layers.Dense(
+            sum(self._state_sizes), activation="tanh", dtype=policy, name="first_state"
+        )
+        self.attention = BahdanauAttention(hidden_dim, dtype=policy, name="attention")
+        self.output_dense = keras.layers.Dense(hidden_dim, activation="tanh", dtype=policy, name="output")
+        self._dropout = keras.layers.Dropout(
+            dropout, noise_shape=(None, 1, None) if dropout else None, dtype=policy
+        )
+        self.build()
+
+    def _make_embedding(self, name, size, tie_weights):
+        return TokenEmbedding(
+            size, self.hidden_dim, tie_weights=tie_weights, dtype=self.dtype_policy, name=name
+        )
+
+    def build(self, input_shape=None):
+        if self.built:
+            return
+        width = self.hidden_dim
+        for embedding in {
+            id(layer): layer for layer in (self.source_embedding, self.target_embedding)
+        }.values():
+            embedding.build((None, None, width))
+        for number, layer in enumerate(self.encoder_layers):
+            layer.build((None, None, width if number == 0 else 2 * width))
+        for number, cell in enumerate(self.cells):
+            cell.build((None, 2 * width if number == 0 else width))
+        self.first_state_dense.build((None, 2 * width))
+        self.attention.build((None, None, width), (None, None, 2 * width))
+        self.output_dense.build((None, None, 4 * width))
+        self.built = True
+
+    def call(self, inputs, training=None):
+        encoder_token_ids, decoder_token_ids = self._token_ids(inputs)
+        encoder_padding_mask = padding_mask(encoder_token_ids, self.pad_token_id)
+        encoder_sequence = self.encode(encoder_token_ids, training)
+        return self.decode(decoder_token_ids, encoder_sequence, encoder_padding_mask, training=training)
+
+    def encode(self, encoder_token_ids, training=None):
+        """Token ids (B, S), padded on the right -> the states of both directions, float (B, S, 2D)."""
+        mask = padding_mask(encoder_token_ids, self.pad_token_id)
+        x = self.source_embedding(encoder_token_ids)
+        for layer in self.encoder_layers:
+            x = layer(self._dropout(x, training=training), mask=mask, training=training)
+        return x
+
+    def decode(
+        self,
+        decoder_token_ids,
+        encoder_sequence,
+        encoder_padding_mask,
+        training=None,
+        return_attention_scores=False,
+    ):
+        """Logits, float32 (B, T, V), of the token after each of `decoder_token_ids` (B, T).
+
+        With `return_attention_scores`, also the attention scores, a list of one (B, 1, T, S).
+        """
+        encoded = self._encoded(encoder_sequence, encoder_padding_mask)
+        x = self._dropout(self.target_embedding(decoder_token_ids), training=training)  # (B, T, D)
+
+        def step(state, x):
+            state = self._next_state(ops.expand_dims(x, 1), ops.expand_dims(state, 1), encoded)[:, 0]
+            return state, state
+
+        _, states = ops.scan(step, encoded.first_state, ops.transpose(x, (1, 0, 2)))
+        states = ops.transpose(states, (1, 0, 2))  # (B, T, Z)
+        outputs = self._dropout(states[..., -self.hidden_dim :], training=training)
+        logits = self._logits(outputs)
+        return (logits, [self._scores(states, encoded)]) if return_attention_scores else logits
+
+    def init_cache(self, encoder_token_ids, length):
+        """Runs the encoder on ids (B, S) and returns an `RNNCache` with `length` empty slots."""
+        mask = padding_mask(encoder_token_ids, self.pad_token_id)
+        return RNNCache(
+            self._empty_states(ops.shape(encoder_token_ids)[0], length),
+            self._encoded(self.encode(encoder_token_ids), mask),
+        )
+
+    def call_with_cache(self, decoder_token_ids, cache, cache_update_index):
+        """Logits of the tokens after `decoder_token_ids`, given those before, the states after which are in `cache`.
+
+        Args:
+            decoder_token_ids: Integers (B, T), T known.
+            cache: An `RNNCache`.
+            cache_update_index: Integer scalar, the slot of the first token; slots are positions.
+
+        Returns:
+            Logits, float32 (B, T, V), and the new cache.
+        """
+        logits, states = [], cache.states
+        for number in range(decoder_token_ids.shape[1]):
+            index = cache_update_index + number
+            token_ids = decoder_token_ids[:, number : number + 1]
+            of_token, states, _ = self._decoding_step(token_ids, index, states, None, cache.encoded)
+            logits.append(of_token)
+        return ops.concatenate(logits, axis=1), cache._replace(states=states)
+
+    def generate(
+        self,
+        encoder_token_ids,
+        start_token_id,
+        end_token_id,
+        num_beams=1,
+        length_penalty=1.0,
+        max_length=None,
+        num_return_sequences=None,
+        options=None,
+        compiler=None,
+    ):
+        """Decodes token ids (B, S); arguments, returns and errors as of `Seq2SeqTransformer.generate`."""
+        options = checked_options(options, num_beams, num_return_sequences)
+        max_length = self.max_sequence_length if max_length is None else max_length
+        if max_length > self.max_sequence_length:
+            raise ValueError(
+                "`max_length` must be at most `max_sequence_length`. "
+                f"Received: max_length={max_length}, max_sequence_length={self.max_sequence_length}."
+            )
+        encoder_token_ids = ops.convert_to_tensor(encoder_token_ids, dtype="int32")
+        init_cache = functools.partial(self.init_cache, length=0)
+        encoded = (init_cache if compiler is None else compiler(init_cache))(encoder_token_ids).encoded
+        batch_size = ops.shape(encoder_token_ids)[0]
+        penalizes_coverage = options.coverage_penalty is not None
+
+        def step(token_ids, index, states, attention_mask, encoded):
+            logits, states, state = self._decoding_step(token_ids, index, states, attention_mask, encoded)
+            scores = [self._scores(state, encoded)[:, 0]] if penalizes_coverage else []
+            return logits, states, *scores
+
+        is_pad = ops.logical_not(encoded.padding_mask)
+        return answers(
+            num_beams,
+            num_return_sequences,
+            step=step,
+            make_cache=lambda slots: self._empty_states(batch_size, slots),
+            batch_size=batch_size,
+            max_length=max_length,
+            start_token_id=start_token_id,
+            end_token_id=end_token_id,
+            length_penalty=length_penalty,
+            pad_token_id=self.pad_token_id,
+            options=options,
+            coverage=ops.cast(is_pad, "float32") if penalizes_coverage else None,
+            row_context=encoded,
+            compiler=compiler,
+        )
+
+    def _decoding_step(self, token_ids, index, states, attention_mask, encoded):
+        """Step `index` of K hypotheses (B, K): logits (B, K, V), states with their slots written, and those, (B, K, Z).
+
+        The slots of a hypothesis are its history, as in a key/value cache; only the newest of them is looked at.
+        """
+        width = token_ids.shape[1]
+        before = ops.maximum(index - 1, 0) * width + ops.arange(width, dtype="int32")
+        state = ops.concatenate(
+            [ops.take(part[:, 0], before, axis=1) for part in states[0]], axis=-1
+        )  # (B, K, Z)
+        if attention_mask is not None:
+            # One slot of the step before is in the history of each hypothesis: 1 * x + 0 * y is x.
+            is_parent = ops.cast(ops.take(attention_mask, before, axis=2), state.dtype)  # (B, K, K)
+            state = ops.matmul(is_parent, state)
+        state = ops.where(ops.equal(index, 0), ops.expand_dims(encoded.first_state, 1), state)
+        state = self._next_state(self.target_embedding(token_ids), state, encoded)
+        of_cells, fed = ops.split(state, [state.shape[-1] - self.hidden_dim], axis=-1)
+        states = (
+            write_cache(states[0], ops.expand_dims(of_cells, 1), ops.expand_dims(fed, 1), index * width),
+        )
+        return self._logits(fed), states, state
+
+    def _next_state(self, x, state, encoded):
+        """Embeddings (B, K, D) and states (B, K, Z) of K hypotheses of each row -> the states after them."""
+        sizes = [sum(self._state_sizes[: i + 1]) for i in range(len(self._state_sizes) - 1)]
+        *states, fed = ops.split(state, sizes, axis=-1)
+        per_cell = len(states) // len(self.cells)
+        rows_shape = (-1, self.hidden_dim)
+        hypotheses_shape = (*ops.shape(x)[:2], self.hidden_dim)
+        new = []
+        inputs = ops.reshape(ops.concatenate([x, fed], axis=-1), (-1, 2 * self.hidden_dim))
+        for number, cell in enumerate(self.cells):
+            of_cell = states[number * per_cell : (number + 1) * per_cell]
+            inputs, after = cell(inputs, [ops.reshape(part, rows_shape) for part in of_cell])
+            new += after if isinstance(after, (list, tuple)) else [after]
+        new = [ops.reshape(part, hypotheses_shape) for part in new]
+        top = ops.reshape(inputs, hypotheses_shape)
+        context = self.attention(
+            top, encoded.sequence, value_mask=encoded.padding_mask, projected_key=encoded.projected_key
+        )
+        return ops.concatenate(
+            [*new, self.output_dense(ops.concatenate([top, context, x], axis=-1))], axis=-1
+        )
+
+    def _scores(self, states, encoded):
+        """The attention scores (B, 1, T, S) of states (B, T, Z)."""
+        # The output of the last cell is the first of its states.
+        per_cell = (len(self._state_sizes) - 1) // len(self.cells)
+        first = (len(self._state_sizes) - 1 - per_cell) * self.hidden_dim
+        _, scores = self.attention(
+            states[..., first : first + self.hidden_dim],
+            encoded.sequence,
+            value_mask=encoded.padding_mask,
+            projected_key=encoded.projected_key,
+            return_attention_scores=True,
+        )
+        return ops.expand_dims(scores, 1)
+
+    def _encoded(self, encoder_sequence, encoder_padding_mask):
+        weights = ops.expand_dims(ops.cast(encoder_padding_mask, encoder_sequence.dtype), -1)
+        mean = ops.sum(encoder_sequence * weights, axis=1) / ops.maximum(ops.sum(weights, axis=1), 1)
+        return Encoded(
+            encoder_sequence,
+            self.attention.project_keys(encoder_sequence),
+            encoder_padding_mask,
+            self.first_state_dense(mean),
+        )
+
+    def _empty_states(self, batch_size, length):
+        sizes = sum(self._state_sizes[:-1]), self._state_sizes[-1]
+        return (empty_cache(batch_size, 1, length, *sizes, dtype=self.compute_dtype),)
+
+    def _logits(self, x):
+        return ops.cast(self.target_embedding(x, reverse=True), "float32")
+
+    def _token_ids(self, inputs):
+        names = ["decoder_token_ids", "encoder_token_ids"]
+        if not isinstance(inputs, dict) or sorted(inputs) != names:
+            received = sorted(inputs) if isinstance(inputs, dict) else type(inputs).__name__
+            raise ValueError(
+                f"`inputs` must be a dict of {names}; rows are not packed. Received: {received}."
+            )
+        return inputs["encoder_token_ids"], inputs["decoder_token_ids"]
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "vocabulary_size": self.vocabulary_size,
+            "num_encoder_layers": self.num_encoder_layers,
+            "num_decoder_layers": self.num_decoder_layers,
+            "hidden_dim": self.hidden_dim,
+            "cell": self.cell,
+            "dropout": self.dropout,
+            "target_vocabulary_size": self.target_vocabulary_size,
+            "tie_output": self.tie_output,
+            "max_sequence_length": self.max_sequence_length,
+            "pad_token_id": self.pad_token_id,
+        }
