@@ -11,13 +11,13 @@ import tensorflow as tf
 from helpers_markdown import code_blocks
 
 import keras_attn
-from keras_attn.models import Seq2SeqTransformer
+from keras_attn.models import Seq2SeqTransformer, save_weights
 from keras_attn.text import ByteTokenizer
 
 # In these rooms every public name is shown in an example, except records, which the functions return.
 COMPLETE_ROOMS = ("data", "layers", "models", "plots", "tasks", "text", "training")
 ROOMS = (*COMPLETE_ROOMS, "export", "generation", "ops", "runs")
-RECORDS = {"Word", "WordAlignment", "AttentionMap", "CorpusScore", "Seq2SeqCache", "TranslationBatches"}
+RECORDS = {"Word", "WordAlignment", "AttentionMap", "CorpusScore", "Seq2SeqCache", "RNNCache", "Place"}
 
 
 def public_objects(room):
@@ -64,6 +64,8 @@ def workplace(tmp_path_factory):
     )
     translator = keras_attn.Translator(model, tokenizer, tokenizer)
     translator.save(folder / "runs" / "dates" / "translator")
+    for epoch in (11, 12):
+        save_weights(model, folder / "runs" / "dates" / "checkpoints" / f"epoch-{epoch:03d}.safetensors")
     translator.export(folder / "saved_models" / "dates")
     return folder
 

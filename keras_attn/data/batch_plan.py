@@ -87,6 +87,15 @@ def pack_by_tokens(lengths, row_length, generator=None):
 
     Raises:
         ValueError: if a sequence is longer than `row_length`.
+
+    Example:
+
+    ```python
+    from keras_attn.data import pack_by_tokens
+
+    rows = pack_by_tokens([[3, 2], [5, 4], [2, 2]], row_length=5)
+    assert sorted(row.tolist() for row in rows) == [[0, 2], [1]]
+    ```
     """
     lengths = _by_side(lengths)
     if lengths.max(initial=0) > row_length:

@@ -1,6 +1,7 @@
 """From text pairs to an endless, seeded sequence of batches of token ids for `model.fit`."""
 
 import collections
+import dataclasses
 import math
 import threading
 
@@ -27,18 +28,32 @@ Place.__doc__ = (
     """A place in the sequence of batches: before update `update` of epoch `epoch`, both from 0."""
 )
 
-Update = collections.namedtuple(
-    "Update", ["pairs", "rows", "num_rows", "source_length", "target_length", "num_tokens", "num_real"]
-)
-Update.__doc__ = """The batch, or batches, of one optimizer update.
 
-pairs: integer array, the numbers of its pairs.
-rows: integer array, ascending, the row that each pair stands in.
-num_rows: integer, rows without a pair included.
-source_length, target_length: integers, the positions of a row.
-num_tokens: integer, the label tokens: END counts, pads do not.
-num_real: integer, the positions on both sides that are no pads.
-"""
+@dataclasses.dataclass(frozen=True, eq=False)
+class Update:
+    """The batch, or batches, of one optimizer update.
+
+    Args:
+        pairs: Integer array, the numbers of its pairs.
+        rows: Integer array, ascending, the row that each pair stands in.
+        num_rows: Integer, rows without a pair included.
+        source_length, target_length: Integers, the positions of a row.
+        num_tokens: Integer, the label tokens: END counts, pads do not.
+        num_real: Integer, the positions on both sides that are no pads.
+    """
+
+    pairs: np.ndarray
+    rows: np.ndarray
+    num_rows: int
+    source_length: int
+    target_length: int
+    num_tokens: int
+    num_real: int
+
+    @property
+    def num_positions(self):
+        """The positions on both sides, pads included."""
+        return self.num_rows * (self.source_length + self.target_length)
 
 
 def translation_batches(
@@ -158,6 +173,19 @@ class TranslationBatches:
         padding_share: Float from 0 to 1, the share of pads among its positions on both sides.
         over_long: Dict by name of corpus: the 1-based lines of the pairs that were left out because one of their
             sides, with its special tokens, has more than `max_sequence_length` tokens.
+
+    Example:
+
+    ```python
+    from keras_attn.data import TranslationBatches, date_pairs, translation_batches
+    from keras_attn.text import ByteTokenizer
+
+    tokenizer = ByteTokenizer()
+    batches = translation_batches(date_pairs("validation"), tokenizer, tokenizer, max_tokens=1024)
+    assert isinstance(batches, TranslationBatches)
+    first_epoch = batches.dataset().take(len(batches))
+    the_rest = batches.dataset((0, 5))  # from the sixth update on
+    ```
     """
 
     def __init__(
@@ -201,7 +229,9 @@ class TranslationBatches:
         plan = self.plan(0)
         self.num_pairs = sum(len(update.pairs) for update in plan)
         self.num_tokens = sum(update.num_tokens for update in plan)
-        self.padding_share = 1 - sum(update.num_real for update in plan) / sum(map(num_positions, plan))
+        self.padding_share = 1 - sum(update.num_real for update in plan) / sum(
+            update.num_positions for update in plan
+        )
         self.over_long = {name: corpus.over_long for name, corpus in corpora.items() if corpus.over_long}
 
     def __len__(self):
@@ -348,11 +378,6 @@ class TranslationBatches:
         # Keras averages over micro-batches, and adds over replicas and workers.
         weight = self.num_micro_batches / update.num_tokens
         return inputs, labels, np.full(len(labels), weight, np.float32)
-
-
-def num_positions(update):
-    """The positions on both sides of an update, pads included."""
-    return update.num_rows * (update.source_length + update.target_length)
 
 
 def _padded(ragged, pairs, rows, shape, without_first=0, without_last=0):

@@ -64,6 +64,13 @@ def read_metadata(path):
 
     Raises:
         FileNotFoundError, ValueError: as `read_weights`.
+
+    Example:
+
+    ```python
+    write_weights({"kernel": np.ones((2, 3))}, "arrays.safetensors", metadata={"update": "100"})
+    assert read_metadata("arrays.safetensors")["update"] == "100"
+    ```
     """
     from safetensors import safe_open
 

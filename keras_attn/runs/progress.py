@@ -7,7 +7,7 @@ import time
 
 import keras
 
-from keras_attn.data import Place, num_positions
+from keras_attn.data import Place
 
 
 class Progress(keras.callbacks.Callback):
@@ -66,7 +66,7 @@ class Progress(keras.callbacks.Callback):
             update = self.batches.plan(self.place.epoch)[self.place.update]
             self._num_tokens += update.num_tokens
             self.num_real += update.num_real
-            self.num_positions += num_positions(update)
+            self.num_positions += update.num_positions
             self.updates += 1
             self.place = self.batches.after(self.place)
         if logs is not None:

@@ -1,10 +1,13 @@
 """The processes and devices that train one model together."""
 
 import contextlib
+import os
 
 import keras
 import numpy as np
 import tensorflow as tf
+
+_PROCESSES = "KERAS_DISTRIBUTION_NUM_PROCESSES"
 
 
 class Workers:
@@ -86,6 +89,8 @@ def all_devices():
     if keras.backend.backend() == "jax" and keras.distribution.distribution() is None:
         import jax
 
+        if _PROCESSES in os.environ and not jax.distributed.is_initialized():
+            keras.distribution.initialize()  # from the environment
         if jax.device_count() > 1:
             keras.distribution.set_distribution(keras.distribution.DataParallel(auto_shard_dataset=False))
             try:

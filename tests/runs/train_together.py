@@ -11,6 +11,10 @@ import sys
 folder, how, *rest = sys.argv[1:]
 if how in ("devices", "model_parallel"):
     os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+if how == "two":
+    os.environ["KERAS_DISTRIBUTION_JOB_ADDRESSES"] = f"localhost:{rest[0]}"
+    os.environ["KERAS_DISTRIBUTION_NUM_PROCESSES"] = "2"
+    os.environ["KERAS_DISTRIBUTION_PROCESS_ID"] = rest[1]
 
 import keras  # noqa: E402 -- after the flags
 import tensorflow as tf  # noqa: E402
@@ -50,8 +54,7 @@ RECIPE = runs.Recipe(
 
 def distribution():
     if how == "two":
-        port, number, *killed_after = rest
-        keras.distribution.initialize(f"localhost:{port}", num_processes=2, process_id=int(number))
+        _, _, *killed_after = rest
         if killed_after:
             die_after_batches(int(killed_after[0]))
     if how == "mirrored":
