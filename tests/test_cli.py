@@ -4,10 +4,12 @@ import io
 import json
 import sys
 
+import numpy as np
 import pytest
 from helpers_translators import byte_translator
 
-from keras_attn import cli
+from keras_attn import Translator, cli
+from keras_attn.models import save_weights
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +96,39 @@ def test_train_passes_its_options_on(tmp_path, monkeypatch):
     assert recipe.model_arguments["hidden_dim"] == 512
     assert len(data.train) == 18
     assert output == str(tmp_path / "run")
+
+
+def test_train_takes_a_recipe_that_options_change(tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr("keras_attn.runs.train", lambda *arguments: calls.append(arguments))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pairs.tsv").write_text("a\tb\n" * 20)
+    (tmp_path / "mine.toml").write_text(
+        'data = ["pairs.tsv"]\ntokenizer = "bytes"\nepochs = 3\n[model]\nsize = "tiny"\n'
+    )
+    assert cli.main(["train", "--recipe", "mine.toml", "--epochs", "5", "--patience", "2"]) == 0
+    ((recipe, data, output),) = calls
+    assert (recipe.epochs, recipe.patience, recipe.tokenizer, recipe.data) == (5, 2, "bytes", ("pairs.tsv",))
+    assert (len(data.train), str(output)) == (18, "runs/pairs")
+
+
+def test_average_writes_a_translator_with_the_mean(translator, folder, tmp_path, capsys):
+    weights = [np.array(weight) for weight in translator.model.weights]
+    files = []
+    for number, factor in enumerate((0.5, 1.5)):
+        twin = Translator.load(folder)
+        for weight, value in zip(twin.model.weights, weights):
+            weight.assign(factor * value)
+        files.append(str(tmp_path / f"{number}.safetensors"))
+        save_weights(twin.model, files[-1])
+    output = str(tmp_path / "averaged")
+    assert cli.main(["average", *files, "--translator", folder, "--output", output]) == 0
+    assert capsys.readouterr().out.strip() == output
+    for weight, value in zip(Translator.load(output).model.weights, weights):
+        np.testing.assert_allclose(np.array(weight), value, rtol=1e-6)
+    assert cli.main(["average", files[0], "--translator", folder, "--output", output]) == 0
+    for weight, value in zip(Translator.load(output).model.weights, weights):
+        np.testing.assert_array_equal(np.array(weight), (0.5 * value).astype(value.dtype))
 
 
 def test_train_without_output_takes_the_next_free_folder(tmp_path, monkeypatch):

@@ -100,9 +100,9 @@ def _named_variables(model):
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
     groups = {"model": model.variables, "optimizer": model.optimizer.variables}
-    # Numbered, since names of seeds are not unique; and a path begins with a name that is another in each process.
+    # Numbered: a path holds names that Keras counts up within a process, and the names of seeds are all alike.
     return {
-        f"{group}/{number:04d}/{variable.path.rpartition('/')[2]}": variable
+        f"{group}/{number:04d}": variable
         for group, variables in groups.items()
         for number, variable in enumerate(variables)
     }

@@ -1,0 +1,302 @@
+"""One epoch of training from text files: our batches and model against those of three peers, in target tokens a second.
+
+All train the same model (post-norm, one tied embedding, V = 10,000) with Adam and label smoothing on the same pairs and
+the same vocabulary; each is fed as its own guide feeds it. Only real target tokens count: a peer that computes pads
+gets nothing for them. The vocabulary is trained before the clock starts; reading and tokenizing the files is timed.
+"""
+
+from helpers_benchmarks import median_seconds, parser, print_table  # isort: skip -- quietens TensorFlow
+
+import math
+
+import keras
+import keras_hub
+import numpy as np
+import tensorflow as tf
+import torch
+from keras import ops
+from train_step import KerasTransformer
+
+from keras_attn.data import read_text_pairs, translation_batches
+from keras_attn.models import PRESETS, Seq2SeqTransformer
+from keras_attn.text import SentencePieceTokenizer
+from keras_attn.training import InverseSquareRootSchedule, LabelSmoothedCrossentropy
+
+MAX_TOKENS = 2048
+TUTORIAL_BATCH, TUTORIAL_LONGEST = 64, 128  # tensorflow.org/text/tutorials/transformer
+KERAS_HUB_BATCH, KERAS_HUB_LENGTH = 64, 40  # keras.io/keras_hub/guides, English-to-Spanish translation
+
+
+class Files:
+    """The text files, their vocabulary, and the special ids of the sequences."""
+
+    def __init__(self, source, target, vocabulary_size):
+        self.paths = source, target
+        pairs = read_text_pairs(source, target)
+        self.tokenizer = SentencePieceTokenizer.train(
+            pairs.sources + pairs.targets, vocabulary_size=vocabulary_size
+        )
+        self.start, self.end = self.tokenizer.start_token_id, self.tokenizer.end_token_id
+
+    def read(self):
+        return read_text_pairs(*self.paths)
+
+    def texts(self):
+        """A `tf.data.Dataset` of pairs of strings, in a random order."""
+        pairs = self.read()
+        dataset = tf.data.Dataset.from_tensor_slices((pairs.sources, pairs.targets))
+        return dataset.shuffle(20000, seed=1)
+
+    def prepare(self, longest, length=None):
+        """Function of a batch of strings -> inputs and labels, padded to the longest, or to one length."""
+
+        def ids(texts, before, after):
+            token_ids = self.tokenizer.tokenize(texts)[:, : longest - 1]
+            rows = token_ids.nrows()
+            parts = [tf.fill([rows, len(part)], np.int32(part[0])) for part in (before, after) if part]
+            whole = tf.concat([*parts[: len(before)], token_ids, *parts[len(before) :]], axis=1)
+            return whole.to_tensor() if length is None else whole.to_tensor(shape=[None, length])
+
+        def batch(sources, targets):
+            inputs = {
+                "encoder_token_ids": ids(sources, [], [self.end]),
+                "decoder_token_ids": ids(targets, [self.start], []),
+            }
+            return inputs, ids(targets, [], [self.end])
+
+        return batch
+
+
+def compiled(model, loss=None):
+    model.compile(
+        optimizer=keras.optimizers.Adam(
+            InverseSquareRootSchedule(0.002, 1000), 0.9, 0.98, 1e-9, global_clipnorm=25.0
+        ),
+        loss=loss or LabelSmoothedCrossentropy(0.1),
+    )
+    return model
+
+
+def config(vocabulary_size):
+    return {
+        **PRESETS["tiny"],
+        "vocabulary_size": vocabulary_size,
+        "max_sequence_length": TUTORIAL_LONGEST,
+        "layer_norm_epsilon": 1e-5,
+    }
+
+
+def our_epoch(files, policy, limit):
+    model = compiled(Seq2SeqTransformer(**config(files.tokenizer.vocabulary_size), dtype=policy))
+
+    def run():
+        batches = translation_batches(
+            files.read(),
+            files.tokenizer,
+            files.tokenizer,
+            max_tokens=MAX_TOKENS,
+            max_sequence_length=TUTORIAL_LONGEST,
+            bucket_boundaries=None,
+        )
+        steps = min(limit or math.inf, len(batches))
+        model.fit(batches.dataset(), steps_per_epoch=steps, shuffle=False, verbose=0)
+        return sum(update.num_tokens for update in batches.plan(0)[:steps])
+
+    return run
+
+
+def keras_epoch(files, model, dataset, limit):
+    """`fit` over a data set that is made anew for each epoch; returns the real label tokens it held."""
+    compiled(model)
+
+    def run():
+        batches = dataset()
+        if limit:
+            batches = batches.take(limit)
+        count = tf.Variable(0, dtype=tf.int64)
+
+        def counted(inputs, labels):
+            count.assign_add(tf.math.count_nonzero(labels))
+            return inputs, labels
+
+        # Counting costs nothing beside a step.
+        model.fit(batches.map(counted), verbose=0, shuffle=False)
+        return int(count)
+
+    return run
+
+
+def tutorial_epoch(files, policy, limit):
+    prepare = files.prepare(TUTORIAL_LONGEST)
+
+    def dataset():
+        batches = files.texts().batch(TUTORIAL_BATCH).map(prepare, tf.data.AUTOTUNE)
+        return batches.prefetch(tf.data.AUTOTUNE)
+
+    model = KerasTransformer(config(files.tokenizer.vocabulary_size), dtype=policy)
+    return keras_epoch(files, model, dataset, limit)
+
+
+class KerasHubTransformer(keras.Model):
+    """KerasHub's encoder and decoder layers, with its embeddings, tied."""
+
+    def __init__(self, config, **kwargs):
+        super().__init__(**kwargs)
+        layers = keras_hub.layers
+        width, dropout = config["hidden_dim"], config["dropout"]
+        self.embedding = layers.ReversibleEmbedding(config["vocabulary_size"], width)
+        self.positions = layers.SinePositionEncoding()
+        self.dropout = keras.layers.Dropout(dropout)
+        arguments = {
+            "intermediate_dim": config["intermediate_dim"],
+            "num_heads": config["num_heads"],
+            "dropout": dropout,
+        }
+        self.encoder = [layers.TransformerEncoder(**arguments) for _ in range(config["num_encoder_layers"])]
+        self.decoder = [layers.TransformerDecoder(**arguments) for _ in range(config["num_decoder_layers"])]
+
+    def call(self, inputs, training=None):
+        encoder_mask = ops.not_equal(inputs["encoder_token_ids"], 0)
+        decoder_mask = ops.not_equal(inputs["decoder_token_ids"], 0)
+        x, y = (self.embed(inputs[f"{side}_token_ids"], training=training) for side in ("encoder", "decoder"))
+        for layer in self.encoder:
+            x = layer(x, padding_mask=encoder_mask, training=training)
+        for layer in self.decoder:
+            y = layer(
+                y,
+                x,
+                decoder_padding_mask=decoder_mask,
+                encoder_padding_mask=encoder_mask,
+                training=training,
+            )
+        return self.embedding(y, reverse=True)
+
+    def embed(self, token_ids, training):
+        x = self.embedding(token_ids)
+        x = x * x.shape[-1] ** 0.5
+        return self.dropout(x + self.positions(x), training=training)
+
+
+def keras_hub_epoch(files, limit):
+    prepare = files.prepare(KERAS_HUB_LENGTH, KERAS_HUB_LENGTH)
+
+    def dataset():
+        batches = files.texts().batch(KERAS_HUB_BATCH).map(prepare, tf.data.AUTOTUNE)
+        return batches.shuffle(2048).prefetch(16)
+
+    model = KerasHubTransformer(config(files.tokenizer.vocabulary_size))
+    return keras_epoch(files, model, dataset, limit)
+
+
+class TorchTransformer(torch.nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        width = config["hidden_dim"]
+        self.scale = width**0.5
+        self.embedding = torch.nn.Embedding(config["vocabulary_size"], width)
+        torch.nn.init.normal_(self.embedding.weight, std=width**-0.5)
+        angles = np.arange(TUTORIAL_LONGEST)[:, None] * 10000.0 ** -(np.arange(0, width, 2) / width)
+        table = np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(TUTORIAL_LONGEST, width)
+        self.register_buffer("positions", torch.tensor(table, dtype=torch.float32))
+        self.dropout = torch.nn.Dropout(config["dropout"])
+        self.transformer = torch.nn.Transformer(
+            width,
+            config["num_heads"],
+            config["num_encoder_layers"],
+            config["num_decoder_layers"],
+            config["intermediate_dim"],
+            config["dropout"],
+            batch_first=True,
+        )
+
+    def embed(self, token_ids):
+        return self.dropout(self.embedding(token_ids) * self.scale + self.positions[: token_ids.shape[1]])
+
+    def forward(self, source, target):
+        length = target.shape[1]
+        causal = torch.triu(torch.ones(length, length, dtype=torch.bool), diagonal=1)
+        x = self.transformer(
+            self.embed(source),
+            self.embed(target),
+            tgt_mask=causal,
+            src_key_padding_mask=source == 0,
+            tgt_key_padding_mask=target == 0,
+            memory_key_padding_mask=source == 0,
+            tgt_is_causal=True,
+        )
+        return x @ self.embedding.weight.T
+
+
+def torch_epoch(files, limit):
+    """torch's own model, fed with our token batches: its guides leave batching to the user."""
+    torch.manual_seed(1)
+    model = TorchTransformer(config(files.tokenizer.vocabulary_size))
+    optimizer = torch.optim.Adam(model.parameters(), 1e-4, (0.9, 0.98), 1e-9)
+    loss_function = torch.nn.CrossEntropyLoss(ignore_index=0, label_smoothing=0.1)
+
+    def run():
+        batches = translation_batches(
+            files.read(),
+            files.tokenizer,
+            files.tokenizer,
+            max_tokens=MAX_TOKENS,
+            max_sequence_length=TUTORIAL_LONGEST,
+            bucket_boundaries=None,
+        )
+        steps = min(limit or math.inf, len(batches))
+        for inputs, labels in batches.dataset().take(steps).as_numpy_iterator():
+            source, target = (
+                torch.from_numpy(inputs[f"{side}_token_ids"].astype("int64"))
+                for side in ("encoder", "decoder")
+            )
+            labels = torch.from_numpy(labels.astype("int64"))
+            optimizer.zero_grad()
+            loss = loss_function(model(source, target).flatten(0, 1), labels.flatten())
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 25.0)
+            optimizer.step()
+        assert math.isfinite(loss.item())
+        return sum(update.num_tokens for update in batches.plan(0)[:steps])
+
+    return run
+
+
+def main():
+    options = parser(__doc__.splitlines()[0], rounds=3)
+    options.add_argument("files", nargs=2, metavar="FILE", help="source and target, one sentence a line")
+    options.add_argument("--vocabulary-size", type=int, default=10000)
+    options.add_argument("--batches", type=int, help="only so many batches of each, for a quick look")
+    options = options.parse_args()
+    torch.set_num_threads(2)
+    files, limit = Files(*options.files, options.vocabulary_size), options.batches
+    epochs = {
+        "keras_attn, float32": our_epoch(files, "float32", limit),
+        "keras_attn, mixed_bfloat16": our_epoch(files, "mixed_bfloat16", limit),
+        "TF tutorial, float32": tutorial_epoch(files, "float32", limit),
+        "KerasHub, float32": keras_hub_epoch(files, limit),
+        "torch nn.Transformer, float32": torch_epoch(files, limit),
+    }
+    tokens = {}
+
+    def counted(name):
+        def run():
+            tokens[name] = epochs[name]()
+
+        return run
+
+    seconds = median_seconds({name: counted(name) for name in epochs}, options.rounds)
+    rates = {name: tokens[name] / seconds[name] for name in epochs}
+    rows = [
+        [name, f"{seconds[name]:.1f}", f"{tokens[name]:,}", f"{rate:,.0f}"]
+        + [f"{rates[ours] / rate:.2f}" for ours in list(epochs)[:2]]
+        for name, rate in rates.items()
+    ]
+    print_table(
+        f"One epoch of `tiny` from text files, V = {options.vocabulary_size}; medians of {options.rounds} epochs.",
+        ["", "seconds", "target tokens", "tokens/s", "ours float32 is x", "ours bfloat16 is x"],
+        rows,
+    )
+
+
+if __name__ == "__main__":
+    main()
