@@ -157,6 +157,50 @@ def attention_page(attention_scores, source_tokens, target_tokens, title=None, p
     return page
 
 
+def attention_grid(attention_scores, scale=8):
+    """The maps of all layers and heads as one picture: a row a layer, a column a head, dark where the score is high.
+
+    Without labels, for many pictures of one sentence, such as TensorBoard shows over the course of training.
+
+    Args:
+        attention_scores: Floats (L, N, T, S) from 0 to 1: layer, head, target token, source token.
+        scale: Integer, the width of a score in dots.
+
+    Returns:
+        uint8 array (height, width, 3).
+
+    Raises:
+        ValueError: if the scores are of another rank, or not from 0 to 1.
+
+    Example:
+
+    ```python
+    import numpy as np
+    from keras_attn import plots
+
+    picture = plots.attention_grid(np.full((2, 4, 7, 5), 0.2))
+    ```
+    """
+    scores = np.asarray(attention_scores, dtype="float32")
+    if scores.ndim != 4 or scores.size == 0:
+        raise ValueError(
+            "`attention_scores` must have shape (L, N, T, S), none of them 0. "
+            f"Received: attention_scores.shape={scores.shape}."
+        )
+    if not (scores.min() >= -_ROUNDING and scores.max() <= 1 + _ROUNDING):
+        raise ValueError(
+            "`attention_scores` must be numbers from 0 to 1. "
+            f"Received: numbers from {scores.min():.3g} to {scores.max():.3g}."
+        )
+    shares = np.clip(scores, 0, 1)[..., np.newaxis]
+    colours = np.rint(_LIGHT + shares * (_DARK - _LIGHT)).astype("uint8")  # (L, N, T, S, 3)
+    colours = colours.repeat(scale, axis=2).repeat(scale, axis=3)
+    gap = scale // 2
+    colours = np.pad(colours, [(0, 0), (0, 0), (gap, gap), (gap, gap), (0, 0)], constant_values=255)
+    layers, heads, height, width, _ = colours.shape
+    return colours.transpose(0, 2, 1, 3, 4).reshape(layers * height, heads * width, 3)
+
+
 def _import_figure():
     try:
         return importlib.import_module("matplotlib.figure").Figure

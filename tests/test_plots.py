@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from keras_attn import plots
-from keras_attn.plots import attention_page, plot_attention
+from keras_attn.plots import attention_grid, attention_page, plot_attention
 
 SOURCE = ["▁der", "▁müde", "▁garçon", "!", "</s>"]
 TARGET = ["▁the", "▁tired", "▁boy"]
@@ -301,3 +301,19 @@ assert "matplotlib" not in sys.modules
     command = [sys.executable, "-c", code, plots.__file__]
     child = subprocess.run(command, capture_output=True, text=True, check=False)
     assert child.returncode == 0, child.stderr
+
+
+def test_a_grid_has_a_row_a_layer_and_a_column_a_head():
+    scores = np.zeros((2, 3, 5, 7), "float32")
+    scores[1, 2, 4, 0] = 1.0
+    picture = attention_grid(scores, scale=4)
+    assert picture.shape == (2 * (5 * 4 + 4), 3 * (7 * 4 + 4), 3)
+    assert picture.dtype == "uint8"
+    dark = np.argwhere((picture == plots._DARK).all(axis=-1))
+    # Layer 1 begins at dot 24, head 2 at dot 64; inside come a gap of 2, then four scores above, and none before it.
+    np.testing.assert_array_equal(dark.min(axis=0), [24 + 2 + 16, 64 + 2])
+    np.testing.assert_array_equal(dark.max(axis=0), [24 + 2 + 19, 64 + 2 + 3])
+    with pytest.raises(ValueError, match=r"shape \(L, N, T, S\)"):
+        attention_grid(scores[0])
+    with pytest.raises(ValueError, match="numbers from 0 to 2"):
+        attention_grid(2 * scores)

@@ -8,6 +8,7 @@ import pathlib
 import time
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from keras_attn.data import TextPairs, translation_batches
@@ -19,6 +20,7 @@ from keras_attn.models import (
     save_weights,
     write_weights,
 )
+from keras_attn.plots import attention_grid
 from keras_attn.runs.checkpoints import Checkpoints
 from keras_attn.runs.evaluation import evaluate
 from keras_attn.runs.optimizer import make_optimizer
@@ -27,6 +29,7 @@ from keras_attn.runs.workers import Workers, all_devices
 from keras_attn.tasks import Translator
 from keras_attn.text import ByteTokenizer, SentencePieceTokenizer, load_tokenizer
 from keras_attn.training import (
+    AttentionImages,
     KeepBest,
     LabelSmoothedCrossentropy,
     LearningRateLogger,
@@ -240,10 +243,10 @@ class _Run:
         average = contextlib.ExitStack()
         writers = []
         if self.workers.is_first:
-            writers = [
-                self.translation_quality(),
-                keras.callbacks.TensorBoard(str(self.folder / "tensorboard")),
-            ]
+            log_dir = str(self.folder / "tensorboard")
+            writers = [self.translation_quality(log_dir), keras.callbacks.TensorBoard(log_dir)]
+            if keras.backend.backend() == "tensorflow":  # where a translator gives attention maps
+                writers.append(AttentionImages(self.draw_attention, log_dir))
 
         def on_epoch_end(function):
             return keras.callbacks.LambdaCallback(on_epoch_end=function)
@@ -325,14 +328,21 @@ class _Run:
         )
         return state["has_ended"]
 
-    def translation_quality(self):
+    def draw_attention(self):
+        _, attention_map = self.translator(
+            self.data.validation.sources[0], num_beams=1, return_attention_scores=True
+        )
+        scores = attention_map.attention_scores
+        return attention_grid(scores if scores.size else np.zeros((1, 1, 1, 1)))  # a translation of no token
+
+    def translation_quality(self, log_dir):
         validation = self.data.validation
         return TranslationQuality(
             lambda texts: self.translator(texts, num_beams=1),
             validation.sources,
             validation.targets,
             metrics=(self.recipe.metric,),
-            log_dir=str(self.folder / "tensorboard"),
+            log_dir=log_dir,
             bleu_tokenize=self.recipe.bleu_tokenize,
         )
 

@@ -1,6 +1,7 @@
 """Schedules, losses, metrics and callbacks for `model.compile` and `model.fit`."""
 
 from keras_attn.training.callbacks import (
+    AttentionImages,
     KeepBest,
     LearningRateLogger,
     StopOnInvalidLoss,
@@ -29,6 +30,7 @@ from keras_attn.training.state import (
 )
 
 __all__ = [
+    "AttentionImages",
     "CorpusScore",
     "InverseSquareRootSchedule",
     "KeepBest",

@@ -124,6 +124,44 @@ class TranslationQuality(keras.callbacks.Callback):
         self._unprinted = None
 
 
+class AttentionImages(keras.callbacks.Callback):
+    """Shows in TensorBoard, epoch by epoch, a picture of where the model looks.
+
+    Args:
+        draw: Function without arguments that returns the picture, uint8 (height, width, 3): of
+            `keras_attn.plots.attention_grid`, for one sentence that stays the same.
+        log_dir: Folder for TensorBoard event files.
+        name: String, what TensorBoard calls it.
+
+    Raises:
+        ImportError: If TensorFlow is not installed.
+
+    Example:
+
+    ```python
+    pictures = AttentionImages(draw=lambda: np.zeros((16, 24, 3), "uint8"), log_dir="run/tensorboard")
+    ```
+    """
+
+    def __init__(self, draw, log_dir, name="cross_attention"):
+        super().__init__()
+        self.draw = draw
+        self.log_dir = log_dir
+        self.name = name
+        self._summaries = None
+
+    def on_train_begin(self, logs=None):
+        self._summaries = _Summaries(self.log_dir)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._summaries.write_image(epoch, self.name, self.draw())
+
+    def on_train_end(self, logs=None):
+        if self._summaries is not None:
+            self._summaries.close()
+            self._summaries = None
+
+
 class LearningRateLogger(keras.callbacks.Callback):
     """Puts the learning rate of the last update of each epoch into `logs` as `learning_rate`.
 
@@ -272,6 +310,11 @@ class _Summaries:
                 self._summary.scalar(name, score, step=epoch)
             if samples:
                 self._summary.text("translations", _markdown_table(samples), step=epoch)
+        self._writer.flush()
+
+    def write_image(self, epoch, name, image):
+        with self._writer.as_default(), self._summary.record_if(True):
+            self._summary.image(name, image[None], step=epoch)
         self._writer.flush()
 
     def close(self):

@@ -5,6 +5,7 @@ import json
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import keras_attn
 from keras_attn import runs
@@ -70,8 +71,25 @@ def test_a_run_folder_holds_what_its_documentation_says(run):
         "epoch-003.safetensors",
     }
     assert list((folder / "tensorboard").rglob("events.out.tfevents.*"))
+    assert {
+        "cross_attention",
+        "translations",
+        "val_exact_match",
+        "epoch_tokens_per_second",
+        "epoch_padding",
+    } <= tags_of(folder / "tensorboard")
     texts = ["ae", "bf"]
     assert keras_attn.Translator.load(folder / "translator")(texts) == translator(texts)
+
+
+def tags_of(folder):
+    """The names of everything in the event files of a folder, and those below."""
+    events = (
+        event
+        for path in folder.rglob("events.out.tfevents.*")
+        for event in tf.compat.v1.train.summary_iterator(str(path))
+    )
+    return {value.tag for event in events for value in event.summary.value}
 
 
 def test_the_weights_are_those_that_score_best_on_validation(run):
