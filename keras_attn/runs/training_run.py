@@ -241,12 +241,13 @@ class _Run:
             self.finish_fit()
             return
         average = contextlib.ExitStack()
-        writers = []
+        validators, tensorboard = [], []
         if self.workers.is_first:
             log_dir = str(self.folder / "tensorboard")
-            writers = [self.translation_quality(log_dir), keras.callbacks.TensorBoard(log_dir)]
+            validators = [self.translation_quality(log_dir)]
             if keras.backend.backend() == "tensorflow":  # where a translator gives attention maps
-                writers.append(AttentionImages(self.draw_attention, log_dir))
+                validators.append(AttentionImages(self.draw_attention, log_dir))
+            tensorboard = [keras.callbacks.TensorBoard(log_dir)]
 
         def on_epoch_end(function):
             return keras.callbacks.LambdaCallback(on_epoch_end=function)
@@ -255,7 +256,7 @@ class _Run:
             StopOnInvalidLoss(last_checkpoint=self.states.newest),
             self.progress,
             on_epoch_end(lambda epoch, logs: average.enter_context(averaged_weights(self.model))),
-            *writers[:1],
+            *validators,
             on_epoch_end(lambda epoch, logs: self.share(monitor, logs)),
             LearningRateLogger(),
             self.keep_best,
@@ -263,7 +264,7 @@ class _Run:
             on_epoch_end(lambda epoch, logs: average.close()),
             self.history,
             on_epoch_end(lambda epoch, logs: self.after_epoch(logs[monitor])),
-            *writers[1:],
+            *tensorboard,
         ]
         try:
             self.model.fit(
@@ -276,7 +277,7 @@ class _Run:
                 verbose=self.verbose,
             )
         except (KeyboardInterrupt, FloatingPointError) as error:
-            for writer in writers:
+            for writer in (*validators, *tensorboard):
                 writer.on_train_end()
             if isinstance(error, FloatingPointError):
                 raise
