@@ -634,8 +634,8 @@ MUTANTS = [
     Mutant(
         "every_epoch_has_the_same_order",
         "data/batching.py",
-        "generator = self._generator(1, epoch)",
-        "generator = self._generator(1, 0)",
+        "np.random.SeedSequence(self._seed, spawn_key=key)",
+        "np.random.SeedSequence(self._seed)",
         (BATCHING + "test_the_order_is_a_function_of_the_seed",),
     ),
     Mutant(
