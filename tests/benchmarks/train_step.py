@@ -54,7 +54,7 @@ class KerasTransformer(keras.Model):
     def embed(self, token_ids, training):
         x = self.embedding(token_ids)
         x = x * ops.cast(self.hidden_dim**0.5, x.dtype)
-        positions = ops.cast(self.position_encoding[None, : ops.shape(x)[1]], x.dtype)
+        positions = ops.convert_to_tensor(self.position_encoding, x.dtype)[: ops.shape(x)[1]]
         return self.dropout(x + positions, training=training)
 
 
