@@ -67,7 +67,10 @@ def translation_batches(
     weights=None,
     shuffle=True,
     seed=0,
-    **options,
+    num_micro_batches=1,
+    num_devices=1,
+    worker=(0, 1),
+    sample_weights=False,
 ):
     """Tokenizes text pairs once and batches them for teacher forcing.
 
@@ -91,7 +94,7 @@ def translation_batches(
             With 0.5, every other epoch brings the half that the one before left out. Default: 1.
         shuffle: Whether the pairs come in a new random order each epoch.
         seed: Integer. The same seed gives the same sequence of batches, on every machine.
-        **options: As of `TranslationBatches`: `num_micro_batches`, `num_devices`, `worker`, `sample_weights`.
+        num_micro_batches, num_devices, worker, sample_weights: As of `TranslationBatches`.
 
     Returns:
         `TranslationBatches`.
@@ -143,7 +146,10 @@ def translation_batches(
         weights=weights,
         shuffle=shuffle,
         seed=seed,
-        **options,
+        num_micro_batches=num_micro_batches,
+        num_devices=num_devices,
+        worker=worker,
+        sample_weights=sample_weights,
     )
 
 

@@ -77,9 +77,8 @@ def _token_ids(texts, tokenizer, side, start):
 
 def _with_special_ids(ragged, keep, before, after):
     """The rows that are kept, each with some ids before and after it."""
-    num_kept, lengths = int(keep.sum()), lengths_of(ragged)
-    kept_lengths = lengths[keep]
-    row_splits = _row_splits(kept_lengths + len(before) + len(after))
+    lengths = lengths_of(ragged)
+    row_splits = _row_splits(lengths[keep] + len(before) + len(after))
     values = np.empty(row_splits[-1], np.int32)
     own = np.ones(len(values), bool)
     for place, token_id in enumerate(before):
@@ -89,7 +88,6 @@ def _with_special_ids(ragged, keep, before, after):
         own[row_splits[1:] - place] = False
         values[row_splits[1:] - place] = token_id
     values[own] = ragged.values[np.repeat(keep, lengths)]
-    assert len(row_splits) == num_kept + 1
     return RaggedIds(values, row_splits)
 
 

@@ -34,6 +34,28 @@ def checked_options(options, num_beams, num_return_sequences):
     return options
 
 
+def checked_max_length(max_length, max_sequence_length):
+    """The most tokens of an answer: `max_length`, or where that is None, all that the model can take.
+
+    Raises:
+        ValueError: if `max_length` is greater than `max_sequence_length`.
+
+    Example:
+
+    ```python
+    max_length = checked_max_length(None, max_sequence_length=512)
+    ```
+    """
+    if max_length is None:
+        return max_sequence_length
+    if max_length > max_sequence_length:
+        raise ValueError(
+            "`max_length` must be at most `max_sequence_length`. "
+            f"Received: max_length={max_length}, max_sequence_length={max_sequence_length}."
+        )
+    return max_length
+
+
 def answers(num_beams, num_return_sequences, options, length_penalty=1.0, coverage=None, **arguments):
     """What a model's `generate` returns: samples if `options` ask for them, else the best of a search.
 

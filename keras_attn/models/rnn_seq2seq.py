@@ -4,7 +4,7 @@ import functools
 import keras
 from keras import ops
 
-from keras_attn.generation import answers, checked_options
+from keras_attn.generation import answers, checked_max_length, checked_options
 from keras_attn.layers import BahdanauAttention, TokenEmbedding
 from keras_attn.layers.arguments import check_positive, check_rate, choose
 from keras_attn.ops import empty_cache, padding_mask, write_cache
@@ -250,12 +250,7 @@ class RNNSeq2Seq(keras.Model):
     ):
         """Decodes token ids (B, S); arguments, returns and errors as of `Seq2SeqTransformer.generate`."""
         options = checked_options(options, num_beams, num_return_sequences)
-        max_length = self.max_sequence_length if max_length is None else max_length
-        if max_length > self.max_sequence_length:
-            raise ValueError(
-                "`max_length` must be at most `max_sequence_length`. "
-                f"Received: max_length={max_length}, max_sequence_length={self.max_sequence_length}."
-            )
+        max_length = checked_max_length(max_length, self.max_sequence_length)
         encoder_token_ids = ops.convert_to_tensor(encoder_token_ids, dtype="int32")
         init_cache = functools.partial(self.init_cache, length=0)
         encoded = (init_cache if compiler is None else compiler(init_cache))(encoder_token_ids).encoded

@@ -151,10 +151,9 @@ class Recipe:
 
     def with_size(self, size):
         """A copy with the layers, widths, heads and dropout of a named size in place of its own."""
-        own = {name: value for name, value in self.model.items() if name not in PRESETS["tiny"]}
-        changed = dataclasses.replace(self, model={**own, "size": size})
-        changed.model_arguments  # noqa: B018 -- an unknown size is an error here
-        return changed
+        replaced = _sizes(size)
+        own = {name: value for name, value in self.model.items() if name not in replaced}
+        return dataclasses.replace(self, model={**own, "size": size})
 
     @property
     def model_class(self):
@@ -172,11 +171,7 @@ class Recipe:
         arguments = dict(self.model)
         arguments.pop("kind", None)
         size = arguments.pop("size", None)
-        if size is None:
-            return arguments
-        if size not in PRESETS:
-            raise ValueError(f"`size` must be one of {', '.join(PRESETS)}. Received: size={size!r}.")
-        return {**PRESETS[size], **arguments}
+        return arguments if size is None else {**_sizes(size), **arguments}
 
     @property
     def dtype_policy(self):
@@ -195,6 +190,12 @@ _CHOICES = {
     "metric": ("bleu", "chrf", "exact_match"),
     "averaged": ("last", "best"),
 }
+
+
+def _sizes(size):
+    if size not in PRESETS:
+        raise ValueError(f"`size` must be one of {', '.join(PRESETS)}. Received: size={size!r}.")
+    return PRESETS[size]
 
 
 def _multiplies_bfloat16():

@@ -47,6 +47,17 @@ class Files:
         dataset = tf.data.Dataset.from_tensor_slices((pairs.sources, pairs.targets))
         return dataset.shuffle(20000, seed=1)
 
+    def token_batches(self):
+        """The pairs as batches of `MAX_TOKENS`, padded to their longest."""
+        return translation_batches(
+            self.read(),
+            self.tokenizer,
+            self.tokenizer,
+            max_tokens=MAX_TOKENS,
+            max_sequence_length=TUTORIAL_LONGEST,
+            bucket_boundaries=None,
+        )
+
     def prepare(self, longest, length=None):
         """Function of a batch of strings -> inputs and labels, padded to the longest, or to one length."""
 
@@ -90,14 +101,7 @@ def our_epoch(files, policy, limit):
     model = compiled(Seq2SeqTransformer(**config(files.tokenizer.vocabulary_size), dtype=policy))
 
     def run():
-        batches = translation_batches(
-            files.read(),
-            files.tokenizer,
-            files.tokenizer,
-            max_tokens=MAX_TOKENS,
-            max_sequence_length=TUTORIAL_LONGEST,
-            bucket_boundaries=None,
-        )
+        batches = files.token_batches()
         steps = min(limit or math.inf, len(batches))
         model.fit(batches.dataset(), steps_per_epoch=steps, shuffle=False, verbose=0)
         return sum(update.num_tokens for update in batches.plan(0)[:steps])
@@ -235,14 +239,7 @@ def torch_epoch(files, limit):
     loss_function = torch.nn.CrossEntropyLoss(ignore_index=0, label_smoothing=0.1)
 
     def run():
-        batches = translation_batches(
-            files.read(),
-            files.tokenizer,
-            files.tokenizer,
-            max_tokens=MAX_TOKENS,
-            max_sequence_length=TUTORIAL_LONGEST,
-            bucket_boundaries=None,
-        )
+        batches = files.token_batches()
         steps = min(limit or math.inf, len(batches))
         for inputs, labels in batches.dataset().take(steps).as_numpy_iterator():
             source, target = (
