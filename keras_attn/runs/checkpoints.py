@@ -57,7 +57,9 @@ class Checkpoints:
             raise OSError(f"{error} The last state is {self.newest() or 'none'}.") from error
 
     def newest(self):
-        """The path of the last state, or None."""
+        """The path of the last state, once one that is being written is there, or None."""
+        if self._written is not None:
+            concurrent.futures.wait([self._written])  # whether that failed is for `wait` to say
         paths = self._paths()
         return paths[-1] if paths else None
 

@@ -253,7 +253,7 @@ class _Run:
             return keras.callbacks.LambdaCallback(on_epoch_end=function)
 
         callbacks = [
-            StopOnInvalidLoss(last_checkpoint=self.states.newest),
+            StopOnInvalidLoss(last_checkpoint=self.states.newest, initial_batch=self.progress.batch),
             self.progress,
             on_epoch_end(lambda epoch, logs: average.enter_context(averaged_weights(self.model))),
             *validators,

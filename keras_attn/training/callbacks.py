@@ -260,6 +260,8 @@ class StopOnInvalidLoss(keras.callbacks.Callback):
     Args:
         last_checkpoint: Optional function without arguments that returns the path of the last good
             checkpoint, or None; the error names it.
+        initial_batch: Integer, the batches of its first epoch that a resumed run has behind it; `fit` counts from 0
+            again.
 
     Raises:
         FloatingPointError: From `fit`, naming epoch and batch, both counted from 1.
@@ -271,13 +273,21 @@ class StopOnInvalidLoss(keras.callbacks.Callback):
     ```
     """
 
-    def __init__(self, last_checkpoint=None):
+    def __init__(self, last_checkpoint=None, initial_batch=0):
         super().__init__()
         self.last_checkpoint = last_checkpoint
+        self.initial_batch = initial_batch
         self._epoch = 0
+        self._batches_before = 0
+
+    def on_train_begin(self, logs=None):
+        self._batches_before = self.initial_batch
 
     def on_epoch_begin(self, epoch, logs=None):
         self._epoch = epoch
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._batches_before = 0
 
     def on_train_batch_end(self, batch, logs=None):
         loss = (logs or {}).get("loss", 0.0)
@@ -286,7 +296,8 @@ class StopOnInvalidLoss(keras.callbacks.Callback):
         checkpoint = self.last_checkpoint() if self.last_checkpoint else None
         advice = f"The last good checkpoint is {checkpoint}." if checkpoint else "No checkpoint is known."
         raise FloatingPointError(
-            f"The training loss became {loss} in epoch {self._epoch + 1}, batch {batch + 1}. {advice} "
+            f"The training loss became {loss} in epoch {self._epoch + 1}, "
+            f"batch {self._batches_before + batch + 1}. {advice} "
             "A smaller learning rate, a longer warm-up or gradient clipping may help."
         )
 

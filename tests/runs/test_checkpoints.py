@@ -1,10 +1,12 @@
 """States on disk: the last ones kept, whatever happens to the disk."""
 
 import os
+import time
 
 import numpy as np
 import pytest
 
+from keras_attn.models import write_weights
 from keras_attn.runs.checkpoints import Checkpoints
 
 ARRAYS = {"a": np.arange(7.0), "count": np.int64(3)}
@@ -44,6 +46,18 @@ def test_what_a_killed_process_left_is_removed_and_a_damaged_state_passed_over(t
     os.truncate(tmp_path / "state-00000005.safetensors", 0)
     with pytest.raises(ValueError, match=r"None of the 2 states .* can be read"):
         states.load()
+
+
+def test_the_newest_state_is_known_only_when_it_is_written(tmp_path, monkeypatch):
+    def write_slowly(arrays, path, metadata=None):
+        time.sleep(0.3)
+        write_weights(arrays, path, metadata=metadata)
+
+    monkeypatch.setattr("keras_attn.runs.checkpoints.write_weights", write_slowly)
+    states = Checkpoints(tmp_path)
+    states.save(5, ARRAYS, {})
+    assert states.newest() == tmp_path / "state-00000005.safetensors"
+    states.wait()
 
 
 def test_a_full_disk_is_an_error_that_names_the_last_state(tmp_path, monkeypatch):

@@ -319,6 +319,12 @@ def test_nan_loss_ends_training_with_epoch_and_batch():
         fit([BreakWeights(1, 2, math.nan), StopOnInvalidLoss()], batches=5)
 
 
+@pytest.mark.parametrize(("epoch", "number"), [(0, 7 + 3), (1, 3)])
+def test_batches_of_a_resumed_epoch_are_counted_from_its_begin(epoch, number):
+    with pytest.raises(FloatingPointError, match=rf"in epoch {epoch + 1}, batch {number}\."):
+        fit([BreakWeights(epoch, 2, math.nan), StopOnInvalidLoss(initial_batch=7)], batches=5)
+
+
 def test_infinite_loss_ends_training():
     class LossOfInfinity(keras.losses.Loss):
         def call(self, y_true, y_pred):
