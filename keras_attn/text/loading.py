@@ -6,16 +6,17 @@ from pathlib import Path
 from keras_attn.text.byte_tokenizer import ByteTokenizer
 from keras_attn.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from keras_attn.text.tokenizer import TOKENIZER_FILE
+from keras_attn.text.wordpiece_tokenizer import WordPieceTokenizer
 
 # A folder names its class; it never decides what is imported.
-_CLASSES = {cls.__name__: cls for cls in (ByteTokenizer, SentencePieceTokenizer)}
+_CLASSES = {cls.__name__: cls for cls in (ByteTokenizer, SentencePieceTokenizer, WordPieceTokenizer)}
 
 
 def load_tokenizer(folder):
     """Reads the tokenizer that `Tokenizer.save` wrote to a folder.
 
-    A folder from a stranger is safe to load: the class comes from a fixed table, and the files are JSON and a
-    sentencepiece model, neither of which can hold code.
+    A folder from a stranger is safe to load: the class comes from a fixed table, and the files are JSON and
+    a sentencepiece model or a list of words, none of which can hold code.
 
     Args:
         folder: Path of the folder.

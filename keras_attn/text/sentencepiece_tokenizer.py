@@ -5,11 +5,11 @@ import hashlib
 import importlib
 import io
 import re
-from pathlib import Path
 
 import tensorflow as tf
 
-from keras_attn.text.tokenizer import Tokenizer, as_utf8
+from keras_attn.text.resources import TENSORFLOW_TEXT, import_package, read_file, write_file
+from keras_attn.text.tokenizer import Tokenizer, check_not_blank
 
 MODEL_FILE = "sentencepiece.model"
 _MODEL_TYPES = ("bpe", "unigram")
@@ -56,7 +56,7 @@ class SentencePieceTokenizer(Tokenizer):
     """
 
     def __init__(self, model_proto):
-        tensorflow_text = _import("tensorflow_text", "tensorflow-text>=2.20.1,!=2.21.0")
+        tensorflow_text = import_package("tensorflow_text", TENSORFLOW_TEXT, type(self).__name__)
         processor = _load_processor(model_proto)
         super().__init__(
             vocabulary_size=processor.vocab_size(),
@@ -103,8 +103,8 @@ class SentencePieceTokenizer(Tokenizer):
                 the size that would.
         """
         _check_training_arguments(vocabulary_size, model_type, character_coverage)
-        sentences = _check_not_blank(texts)
-        sentencepiece = _import("sentencepiece", "sentencepiece")
+        sentences = check_not_blank(texts)
+        sentencepiece = import_package("sentencepiece", "sentencepiece", SentencePieceTokenizer.__name__)
         model = io.BytesIO()
         try:
             sentencepiece.SentencePieceTrainer.train(
@@ -136,22 +136,11 @@ class SentencePieceTokenizer(Tokenizer):
 
     def _write_config(self, folder):
         # The model stays a file of its own, which sentencepiece's own tools can read.
-        (folder / MODEL_FILE).write_bytes(self.model_proto)
-        return {"model_sha256": hashlib.sha256(self.model_proto).hexdigest()}
+        return {"model_sha256": write_file(folder, MODEL_FILE, self.model_proto)}
 
     @classmethod
     def _read_config(cls, folder, config):
-        path = Path(folder) / MODEL_FILE
-        if not path.is_file():
-            raise FileNotFoundError(f"`folder` must hold {MODEL_FILE}. Received: folder={str(folder)!r}.")
-        model_proto = path.read_bytes()
-        # A protocol buffer that was cut at a field boundary still parses, with fewer pieces.
-        if hashlib.sha256(model_proto).hexdigest() != config["model_sha256"]:
-            raise ValueError(
-                f"{path} is damaged or belongs to another tokenizer: its SHA-256 is not the one in "
-                "tokenizer.json. Copy the whole folder again."
-            )
-        return cls(model_proto)
+        return cls(read_file(folder, MODEL_FILE, config["model_sha256"]))
 
     def _texts_to_ids(self, texts):
         return self._graph_tokenizer.tokenize(texts)
@@ -185,18 +174,8 @@ class _SharedModel(tf.saved_model.experimental.TrackableResource):
         return library.gen_sentencepiece_tokenizer.sentencepiece_op(model=self._model_proto, shared_name=name)
 
 
-def _import(module, requirement):
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ImportError(
-            f'SentencePieceTokenizer needs {module}. Install it: pip install "{requirement}". '
-            "Where it has no wheel, ByteTokenizer needs TensorFlow alone."
-        ) from error
-
-
 def _load_processor(model_proto):
-    sentencepiece = _import("sentencepiece", "sentencepiece")
+    sentencepiece = import_package("sentencepiece", "sentencepiece", SentencePieceTokenizer.__name__)
     if not isinstance(model_proto, bytes) or not model_proto:
         raise ValueError(
             "`model_proto` must be the content of a sentencepiece model, as bytes. "
@@ -230,17 +209,6 @@ def _check_training_arguments(vocabulary_size, model_type, character_coverage):
         raise ValueError(
             f"`character_coverage` must lie in (0, 1]. Received: character_coverage={character_coverage}."
         )
-
-
-def _check_not_blank(texts):
-    if isinstance(texts, str | bytes):
-        raise ValueError(f"`texts` must be an iterable of sentences, not one string. Received: {texts!r:.50}")
-    sentences = as_utf8(texts)
-    if not any(sentence.strip() for sentence in sentences):
-        raise ValueError(
-            f"`texts` must hold text to train on. Received {len(sentences)} texts, none with a character."
-        )
-    return sentences
 
 
 def _training_advice(message, vocabulary_size):

@@ -39,6 +39,18 @@ def as_utf8(texts):
     return [_encode(text) for text in texts]
 
 
+def check_not_blank(texts):
+    """The texts to train a vocabulary on as UTF-8, or a ValueError if there is nothing in them."""
+    if isinstance(texts, str | bytes):
+        raise ValueError(f"`texts` must be an iterable of sentences, not one string. Received: {texts!r:.50}")
+    sentences = as_utf8(texts)
+    if not any(sentence.strip() for sentence in sentences):
+        raise ValueError(
+            f"`texts` must hold text to train on. Received {len(sentences)} texts, none with a character."
+        )
+    return sentences
+
+
 def _encode(text):
     if isinstance(text, bytes):
         return text.decode("utf-8", "replace").encode("utf-8")

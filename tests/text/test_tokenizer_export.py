@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-from keras_attn.text import ByteTokenizer, SentencePieceTokenizer, as_utf8
+from keras_attn.text import ByteTokenizer, SentencePieceTokenizer, WordPieceTokenizer, as_utf8
 
 TEXTS = ["der müde Hund", "", "a\0b 👩‍👩‍👧", "שלום"]
 
@@ -22,7 +22,7 @@ loaded = tf.saved_model.load(sys.argv[1])
 request = json.load(sys.stdin)
 texts = tf.constant([text.encode() for text in request["texts"]] + [b"a\\xff"], tf.string)
 answer = {}
-for name in ("byte", "sentencepiece"):
+for name in ("byte", "sentencepiece", "wordpiece"):
     tokenize, detokenize = getattr(loaded, name + "_tokenize"), getattr(loaded, name + "_detokenize")
     token_ids = tokenize(texts)["token_ids"]
     tf.random.set_seed(7)  # empties the cache of kernels, with what belongs to them
@@ -71,6 +71,7 @@ def test_export_and_reload_in_a_new_process(tmp_path):
     tokenizers = {
         "byte": ByteTokenizer(),
         "sentencepiece": SentencePieceTokenizer.train(["der müde Hund", "ein Hund ist müde"], 281),
+        "wordpiece": WordPieceTokenizer.train(["der müde Hund", "ein Hund ist müde"], 41),
     }
     folder = tmp_path / "1"
     export(tokenizers, folder)
@@ -88,7 +89,7 @@ def test_export_and_reload_in_a_new_process(tmp_path):
         token_ids = tokenizer.tokenize(as_utf8([*TEXTS, b"a\xff"]))
         assert answer[name]["token_ids"] == token_ids.to_tensor().numpy().tolist()
         assert answer[name]["texts"] == tokenizer.decode(token_ids)
-        assert answer[name]["texts"][:4] == TEXTS
+        assert name == "wordpiece" or answer[name]["texts"][:4] == TEXTS
         assert answer[name]["empty_ids"] == [0, 0]
         assert answer[name]["empty_texts"] == [0]
     assert not {op for op in operations(folder) if "PyFunc" in op or "Xla" in op}

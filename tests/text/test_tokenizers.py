@@ -1,4 +1,4 @@
-"""Both tokenizers against Python's own codecs and against sentencepiece without TensorFlow."""
+"""The tokenizers against Python's own codecs, sentencepiece without TensorFlow, and WordPiece written out."""
 
 import gc
 import io
@@ -15,7 +15,14 @@ import tensorflow as tf
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from keras_attn.text import ByteTokenizer, SentencePieceTokenizer, Tokenizer, as_utf8, load_tokenizer
+from keras_attn.text import (
+    ByteTokenizer,
+    SentencePieceTokenizer,
+    Tokenizer,
+    WordPieceTokenizer,
+    as_utf8,
+    load_tokenizer,
+)
 
 WORDS = [
     "der",
@@ -77,7 +84,12 @@ def unigram():
     return SentencePieceTokenizer.train(sentences(200, seed=2), vocabulary_size=293, model_type="unigram")
 
 
-@pytest.fixture(params=["byte", "bpe", "unigram"])
+@pytest.fixture(scope="module")
+def wordpiece():
+    return WordPieceTokenizer.train(sentences(200, seed=2), vocabulary_size=79)
+
+
+@pytest.fixture(params=["byte", "bpe", "unigram", "wordpiece"])
 def tokenizer(request):
     return ByteTokenizer() if request.param == "byte" else request.getfixturevalue(request.param)
 
@@ -89,9 +101,49 @@ def normalized(text):
     return normalizer.normalize(text)
 
 
+def read_back(tokenizer, text):
+    """What a text in the words of the vocabulary reads like afterwards."""
+    return text.replace("'", " ' ") if isinstance(tokenizer, WordPieceTokenizer) else text
+
+
+def is_mark(character):
+    """BERT's punctuation, and the CJK characters that are words each."""
+    is_ascii_mark = (
+        character.isascii() and character.isprintable() and not character.isalnum() and character != " "
+    )
+    is_cjk = unicodedata.name(character, "").startswith("CJK UNIFIED")
+    return is_ascii_mark or is_cjk or unicodedata.category(character).startswith("P")
+
+
+def is_gap(character):
+    """White space and what BERT reads as such: control and format characters."""
+    return unicodedata.category(character) in ("Cc", "Cf", "Zs", "Zl", "Zp")
+
+
+def wordpiece_ids(vocabulary, text):
+    """Devlin et al.'s splitting and the longest piece first, one word after the other."""
+    text = "".join(" " if is_gap(c) else f" {c} " if is_mark(c) else c for c in text)
+    ids = []
+    for word in text.split():
+        pieces, start = [], 0
+        while start < len(word):
+            ends = range(len(word), start, -1)
+            candidates = (("##" if start else "") + word[start:end] for end in ends)
+            piece = next((piece for piece in candidates if piece in vocabulary), None)
+            if piece is None:
+                pieces = ["[UNK]"]
+                break
+            pieces.append(piece)
+            start += len(piece.removeprefix("##") if start else piece)
+        ids += map(vocabulary.index, pieces)
+    return ids
+
+
 def oracle_ids(tokenizer, text):
     if isinstance(tokenizer, ByteTokenizer):
         return [byte + 3 for byte in text.encode()]
+    if isinstance(tokenizer, WordPieceTokenizer):
+        return wordpiece_ids(tokenizer.vocabulary, text)
     return sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model_proto).encode(text)
 
 
@@ -102,6 +154,11 @@ def oracle_text(tokenizer, token_ids):
     token_ids = [i for i in token_ids if i not in (0, tokenizer.start_token_id)]
     if isinstance(tokenizer, ByteTokenizer):
         return bytes(i - 3 for i in token_ids).decode("utf-8", "replace")
+    if isinstance(tokenizer, WordPieceTokenizer):
+        pieces = [tokenizer.vocabulary[i] for i in token_ids]
+        return "".join(
+            pieces[:1] + [p.removeprefix("##") if p.startswith("##") else f" {p}" for p in pieces[1:]]
+        )
     return sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model_proto).decode(token_ids)
 
 
@@ -112,6 +169,7 @@ def test_special_ids(tokenizer):
     unknown, start, end, size = {
         "ByteTokenizer": (None, 1, 2, 259),
         "SentencePieceTokenizer": (1, 2, 3, tokenizer.vocabulary_size),
+        "WordPieceTokenizer": (1, 2, 3, tokenizer.vocabulary_size),
     }[type(tokenizer).__name__]
     assert tokenizer.pad_token_id == 0
     assert tokenizer.unknown_token_id == unknown
@@ -206,6 +264,7 @@ def test_detokenize_equals_the_oracle_on_any_ids(tokenizer):
 def test_padding_and_what_follows_end_change_nothing(tokenizer):
     texts = sentences(7, seed=5)
     token_ids = tokenizer.tokenize(texts)
+    texts = [read_back(tokenizer, text) for text in texts]
     left_padded = np.zeros((7, 97), "int32")
     for row, ids in zip(left_padded, token_ids.to_list()):
         row[97 - len(ids) :] = ids
@@ -253,7 +312,9 @@ def test_a_reset_of_keras_leaves_tokenizers_and_their_graphs_working(tokenizer, 
     reset()
     gc.collect()
     assert tokenizer.encode(texts) == expected
-    assert [text.decode() for text in function(tf.constant(texts)).numpy()] == texts
+    assert [text.decode() for text in function(tf.constant(texts)).numpy()] == [
+        read_back(tokenizer, text) for text in texts
+    ]
     assert [batch.to_list() for batch in dataset] == [expected]
 
 
@@ -284,7 +345,9 @@ def test_detokenize_refuses_what_is_no_batch_of_ids(token_ids, message):
 
 @pytest.mark.parametrize("text", ODD_TEXTS.values(), ids=ODD_TEXTS)
 def test_odd_text_is_answered_and_neighbours_are_unchanged(tokenizer, text):
-    expected = text if isinstance(tokenizer, ByteTokenizer) else normalized(text)
+    expected = normalized(text) if isinstance(tokenizer, SentencePieceTokenizer) else text
+    if isinstance(tokenizer, WordPieceTokenizer):
+        expected = oracle_text(tokenizer, oracle_ids(tokenizer, text))
     before, odd, after = tokenizer.tokenize(["die Straße", text, "müde"]).to_list()
     assert before == oracle_ids(tokenizer, "die Straße")
     assert odd == oracle_ids(tokenizer, text)
@@ -326,7 +389,7 @@ def test_invalid_utf8_in_a_sentencepiece_batch_leaves_neighbours_unchanged(bpe):
 def test_a_line_of_a_megabyte(tokenizer):
     line = " ".join(sentences(30_000, seed=7))
     assert len(line.encode()) > 1_000_000
-    assert tokenizer.decode(tokenizer.tokenize([line, "müde"])) == [line, "müde"]
+    assert tokenizer.decode(tokenizer.tokenize([line, "müde"])) == [read_back(tokenizer, line), "müde"]
 
 
 @pytest.mark.parametrize(
@@ -448,8 +511,10 @@ def test_save_and_load(tokenizer, tmp_path):
     again = load_tokenizer(str(folder))
     assert type(again) is type(tokenizer)
     assert again.get_config() == tokenizer.get_config()
-    expected = {"tokenizer.json"} | ({"sentencepiece.model"} if hasattr(tokenizer, "model_proto") else set())
-    assert {path.name for path in folder.iterdir()} == expected
+    own_file = {SentencePieceTokenizer: {"sentencepiece.model"}, WordPieceTokenizer: {"vocab.txt"}}
+    assert {path.name for path in folder.iterdir()} == {"tokenizer.json"} | own_file.get(
+        type(tokenizer), set()
+    )
 
 
 def test_the_saved_model_is_what_sentencepiece_itself_reads(bpe, tmp_path):
@@ -539,6 +604,120 @@ def test_special_ids_are_read_from_the_model():
     assert (tokenizer.start_token_id, tokenizer.end_token_id, tokenizer.unknown_token_id) == (5, 4, 3)
     token_ids = tokenizer.encode(["die Straße"])[0]
     assert tokenizer.decode([[5, control, *token_ids, 4, *token_ids]]) == ["die Straße"]
+
+
+# WordPiece
+
+
+def test_a_vocabulary_of_bert_is_read_as_it_is():
+    vocabulary = [
+        "[PAD]",
+        "[unused0]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        "hello",
+        "##o",
+        "wor",
+        "##ld",
+        "!",
+    ]
+    tokenizer = WordPieceTokenizer(vocabulary, lowercase=True)
+    assert tokenizer.unknown_token_id == 2
+    assert (tokenizer.start_token_id, tokenizer.end_token_id) == (3, 4)
+    assert tokenizer.encode(["Héllo  WORLD! [SEP]"]) == [[6, 8, 9, 10, 2, 2, 2]]
+    assert tokenizer.decode([[3, 6, 5, 8, 9, 10, 4, 6]]) == ["hello world !"]
+    assert tokenizer.token_strings([0, 5, 9]) == ["[PAD]", "[MASK]", "##ld"]
+
+
+@given(text=st.text(st.sampled_from("derlauf üßé\u0301'.,-!@[日本\u00a0\u200b\ufeff\0\t"), max_size=23))
+@settings(max_examples=150, deadline=None)
+def test_wordpiece_equals_the_longest_piece_first(text):
+    vocabulary = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "der",
+        "d",
+        "##e",
+        "##r",
+        "##er",
+        "la",
+        "##u",
+        "##uf",
+        "l",
+        "ü",
+    ]
+    vocabulary += ["##a", "##f", "a", "u", "ß", "##ß", "'", ".", "!", "日", "é", "e", "##\u0301"]
+    tokenizer = WordPieceTokenizer(vocabulary)
+    assert tokenizer.encode([text]) == [wordpiece_ids(vocabulary, text)]
+
+
+def test_offsets_of_wordpieces_are_the_bytes_they_stand_for(wordpiece):
+    text = "läuft,  Straße"
+    token_ids, starts, stops = (x.to_list()[0] for x in wordpiece.tokenize_with_offsets([text]))
+    spelled = [text.encode()[start:stop].decode() for start, stop in zip(starts, stops)]
+    names = wordpiece.token_strings(token_ids)
+    assert [name.removeprefix("##") if name != "[UNK]" else "," for name in names] == spelled
+
+
+def test_wordpieces_learned_are_the_frequent_words_and_every_character(wordpiece):
+    characters = set("".join(WORDS))
+    assert {*characters, *(f"##{c}" for c in characters)} <= set(wordpiece.vocabulary)
+    assert wordpiece.vocabulary_size <= 79
+    numbers = [str(number) for number in range(50)]
+    texts = [" ".join(numbers[i:] + numbers[:i]) for i in range(7)]
+    learned = WordPieceTokenizer.train(texts, vocabulary_size=67)
+    assert set(numbers) <= set(learned.vocabulary)
+    assert WordPieceTokenizer.train(texts, vocabulary_size=67).vocabulary == learned.vocabulary
+    assert all(len(ids) == 50 for ids in learned.encode(texts))
+
+
+def test_lowercase_wordpieces_are_learned_and_read_without_accents():
+    tokenizer = WordPieceTokenizer.train(["Été été ÉTÉ"] * 3, vocabulary_size=19, lowercase=True)
+    assert tokenizer.decode(tokenizer.tokenize(["ÉTÉ ete"])) == ["ete ete"]
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "message"),
+    [
+        (["[UNK]", "[PAD]", "[CLS]", "[SEP]"], r"must begin with \[PAD\]"),
+        (["[PAD]", "[UNK]", "[SEP]", "a"], r"hold \[UNK\].*without \[CLS\]"),
+        (["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "a"], "each piece once. Received twice: 'a'"),
+        (["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a b"], "without white space. Received an element 'a b'"),
+        (["[PAD]", "[UNK]", "[CLS]", "[SEP]", ""], "Received an element ''"),
+        (["[PAD]", 3], "Received an element 3"),
+    ],
+)
+def test_what_is_no_vocabulary_is_refused(vocabulary, message):
+    with pytest.raises(ValueError, match=message):
+        WordPieceTokenizer(vocabulary)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"texts": [" "]}, "`texts` must hold text to train on. Received 1 texts"),
+        ({"vocabulary_size": 4}, "`vocabulary_size` must be an int above 4.*Received: vocabulary_size=4"),
+        ({"vocabulary_size": 5}, r"`vocabulary_size` must be at least 16.*Received: vocabulary_size=5"),
+    ],
+)
+def test_learning_wordpieces_refuses_bad_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        WordPieceTokenizer.train(**{"texts": ["abc de"], "vocabulary_size": 300} | arguments)
+
+
+def test_a_cut_vocabulary_file_is_refused(wordpiece, tmp_path):
+    wordpiece.save(tmp_path)
+    path = tmp_path / "vocab.txt"
+    path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(ValueError, match=r"vocab\.txt is damaged or belongs to another tokenizer"):
+        load_tokenizer(tmp_path)
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match=r"`folder` must hold vocab\.txt"):
+        load_tokenizer(tmp_path)
 
 
 @pytest.mark.parametrize("module", ["tensorflow_text", "sentencepiece"])
