@@ -57,7 +57,7 @@ def _add_train(commands):
     command.add_argument("--output", metavar="FOLDER", help="run folder (default: the next free runs/NAME)")
     command.add_argument("--size", help="named model size: tiny, base or big")
     command.add_argument("--epochs", type=int)
-    command.add_argument("--tokenizer", choices=("bpe", "unigram", "bytes"))
+    command.add_argument("--tokenizer", choices=("bpe", "unigram", "wordpiece", "bytes"))
     command.add_argument("--vocabulary-size", type=int)
     command.add_argument("--max-tokens", type=int, help="positions of one side of a batch, pads included")
     command.add_argument(
@@ -95,7 +95,7 @@ def _add_evaluate(commands):
     )
     _add_data(command, required=True)
     command.add_argument(
-        "--split", choices=("validation", "test"), default="test", help="of dates and multi30k"
+        "--split", choices=("validation", "test"), default="test", help="of built-in data and multi30k"
     )
     command.add_argument(
         "--bleu-tokenize",
@@ -159,7 +159,7 @@ def _add_data(command, required):
         nargs="+",
         required=required,
         metavar="DATA",
-        help="`dates`, `multi30k`, `multi30k-tokenized`, a source and a target file, or one TSV file",
+        help="`dates`, `reverse`, `multi30k`, `multi30k-tokenized`, `shakespeare`, a source and a target file, or one TSV file",
     )
     command.add_argument(
         "--data-dir", metavar="FOLDER", help="where Multi30k lies (default: it is downloaded)"

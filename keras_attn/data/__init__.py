@@ -1,20 +1,31 @@
 """Data sets of text pairs, and batches of token ids for training."""
 
 from keras_attn.data.batch_plan import batch_by_tokens, pack_by_tokens
-from keras_attn.data.batching import Place, TranslationBatches, translation_batches
+from keras_attn.data.batching import TranslationBatches, translation_batches
 from keras_attn.data.dates import date_pairs
 from keras_attn.data.multi30k import multi30k_pairs
+from keras_attn.data.plain_text import PlainText, read_plain_text, shakespeare_text
+from keras_attn.data.reverse import reverse_pairs
+from keras_attn.data.seeded_batches import Place, SeededBatches
 from keras_attn.data.text_pairs import TextPairs, read_text_pairs, read_tsv
+from keras_attn.data.text_windows import TextWindows, consecutive_windows
 
 __all__ = [
     "Place",
+    "PlainText",
+    "SeededBatches",
     "TextPairs",
+    "TextWindows",
     "TranslationBatches",
     "batch_by_tokens",
+    "consecutive_windows",
     "date_pairs",
     "multi30k_pairs",
     "pack_by_tokens",
+    "read_plain_text",
     "read_text_pairs",
     "read_tsv",
+    "reverse_pairs",
+    "shakespeare_text",
     "translation_batches",
 ]

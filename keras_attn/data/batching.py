@@ -1,9 +1,6 @@
 """From text pairs to an endless, seeded sequence of batches of token ids for `model.fit`."""
 
-import collections
 import dataclasses
-import math
-import threading
 
 import numpy as np
 import tensorflow as tf
@@ -14,19 +11,13 @@ from keras_attn.data.batch_plan import (
     checked_boundaries,
     pack_by_tokens,
 )
+from keras_attn.data.seeded_batches import SeededBatches
 from keras_attn.data.text_pairs import TextPairs
 from keras_attn.data.token_pairs import lengths_of, tokenize_pairs
 
 BUCKET_BOUNDARIES = (8, 12, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256)
 
 _LINES_IN_REPORT = 10
-_PREFETCHED_BATCHES = 16
-_KEPT_PLANS = 3
-
-Place = collections.namedtuple("Place", ["epoch", "update"], defaults=[0, 0])
-Place.__doc__ = (
-    """A place in the sequence of batches: before update `update` of epoch `epoch`, both from 0."""
-)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -153,22 +144,18 @@ def translation_batches(
     )
 
 
-class TranslationBatches:
-    """An endless sequence of batches, each a function of the seed and of its place.
+class TranslationBatches(SeededBatches):
+    """An endless sequence of batches of text pairs, each a function of the seed and of its place.
 
-    There is no shuffle buffer and no hidden state: a run that was stopped anywhere asks for the batches from its place
-    on. An optimizer update may be made of several batches (gradient accumulation) or be shared by several workers and
-    devices; all of them take rows of the same update, so that together they learn what one large batch would.
+    A batch is `({"encoder_token_ids": (B, S), "decoder_token_ids": (B, T)}, labels)`, with labels of shape (B, T), all
+    int32; with `packed_length`, the inputs have `encoder_segment_ids` and `decoder_segment_ids` too; with
+    `sample_weights`, they stand third.
 
     Args:
         corpora: Dict of `TokenPairs` by name.
         max_tokens, bucket_boundaries, packed_length, weights, shuffle, seed: As of `translation_batches`.
-        num_micro_batches: Integer, the batches that an update is cut into, of `max_tokens` / `num_micro_batches`
-            positions each: the `gradient_accumulation_steps` of the optimizer.
-        num_devices: Integer, the devices among which Keras divides the rows of this process: their number is a
-            multiple of it.
-        worker: Pair of integers (number, count): this process, among several that train together, and gets its rows
-            of each batch. The number of rows is the same for all.
+        num_micro_batches, num_devices, worker: As of `SeededBatches`; a micro-batch has `max_tokens` /
+            `num_micro_batches` positions.
         sample_weights: Boolean, whether batches come with weights, float32 (B,), that make a summed loss the mean over
             the real tokens of the whole update, whatever it is cut into:
             `LabelSmoothedCrossentropy(reduction="sum")`. Set where an update is cut.
@@ -208,30 +195,18 @@ class TranslationBatches:
         worker=(0, 1),
         sample_weights=False,
     ):
-        for name, count in {"num_micro_batches": num_micro_batches, "num_devices": num_devices}.items():
-            if count < 1:
-                raise ValueError(f"`{name}` must be a positive integer. Received: {name}={count}.")
-        if not 0 <= worker[0] < worker[1]:
-            raise ValueError(
-                f"`worker` must be a number from 0 and the count of workers. Received: worker={worker}."
-            )
+        super().__init__(seed, num_micro_batches, num_devices, worker)
         self._corpora = list(corpora.values())
-        self._weights = _checked_weights(weights, len(corpora))
+        self._shares = _checked_weights(weights, len(corpora))
         self._max_tokens = max_tokens
         self._boundaries = None if bucket_boundaries is None else checked_boundaries(bucket_boundaries)
         self._packed_length = packed_length
         self._shuffle = shuffle
-        self._seed = seed
-        self.num_micro_batches = num_micro_batches
-        self._num_devices = num_devices
-        self._worker, self._num_workers = worker
         self._sample_weights = sample_weights or num_micro_batches * num_devices * self._num_workers > 1
         self._sources, self._targets = (_together(side) for side in zip(*(c[:2] for c in self._corpora)))
         # A target has START and END, of which the decoder reads one and is to write the other.
         self._lengths = np.stack([lengths_of(self._sources), lengths_of(self._targets) - 1], axis=1)
         self._first_pairs = np.cumsum([0, *(len(lengths_of(c.sources)) for c in self._corpora)])
-        self._plans = collections.OrderedDict()
-        self._lock = threading.Lock()
         plan = self.plan(0)
         self.num_pairs = sum(len(update.pairs) for update in plan)
         self.num_tokens = sum(update.num_tokens for update in plan)
@@ -239,10 +214,6 @@ class TranslationBatches:
             update.num_positions for update in plan
         )
         self.over_long = {name: corpus.over_long for name, corpus in corpora.items() if corpus.over_long}
-
-    def __len__(self):
-        """The number of batches in the first epoch; in the others too, unless weights are no whole numbers."""
-        return len(self.plan(0)) * self.num_micro_batches
 
     def report(self):
         """Says in a line or two what an epoch holds and which pairs were left out."""
@@ -257,44 +228,6 @@ class TranslationBatches:
                 f"{f' and {rest:,} more' if rest > 0 else ''}."
             )
         return text
-
-    def dataset(self, place=(0, 0)):
-        """The batches from a place on, without end: `model.fit(batches.dataset(), steps_per_epoch=len(batches))`.
-
-        Args:
-            place: `Place`, or a pair of integers (epoch, update).
-
-        Returns:
-            `tf.data.Dataset` of `({"encoder_token_ids": (B, S), "decoder_token_ids": (B, T)}, labels)`, with labels of
-            shape (B, T), all int32; with `packed_length`, the inputs have `encoder_segment_ids` and
-            `decoder_segment_ids` too; with `sample_weights`, they stand third.
-        """
-        ids = tf.TensorSpec((None, None), tf.int32)
-        names = [f"{side}_token_ids" for side in ("encoder", "decoder")]
-        if self._packed_length:
-            names += [f"{side}_segment_ids" for side in ("encoder", "decoder")]
-        signature = (dict.fromkeys(names, ids), ids)
-        if self._sample_weights:
-            signature += (tf.TensorSpec((None,), tf.float32),)
-        batches = tf.data.Dataset.from_generator(lambda: self._batches(*place), output_signature=signature)
-        # There is nothing to tune, and the thread that tries holds up the end of `fit`, for seconds at times.
-        options = tf.data.Options()
-        options.autotune.enabled = False
-        return batches.prefetch(_PREFETCHED_BATCHES).with_options(options)
-
-    def after(self, place):
-        """The `Place` that follows one update after `place`."""
-        epoch, update = place
-        return Place(epoch, update + 1) if update + 1 < len(self.plan(epoch)) else Place(epoch + 1, 0)
-
-    def plan(self, epoch):
-        """The updates of an epoch, a list of `Update`."""
-        with self._lock:
-            if epoch not in self._plans:
-                self._plans[epoch] = self._make_plan(epoch)
-                while len(self._plans) > _KEPT_PLANS:
-                    self._plans.popitem(last=False)
-            return self._plans[epoch]
 
     def _make_plan(self, epoch):
         pairs = np.concatenate([self._drawn(corpus, epoch) for corpus in range(len(self._corpora))])
@@ -324,11 +257,10 @@ class TranslationBatches:
         num_rows = len(rows)
         if self._boundaries is not None or self._packed_length:
             num_rows = max(num_rows, self._max_tokens // source_length)
-        parts = self.num_micro_batches * self._num_devices * self._num_workers
         return Update(
             pairs,
             np.repeat(np.arange(len(rows)), [len(row) for row in rows]),
-            math.ceil(num_rows / parts) * parts,
+            self._whole_rows(num_rows),
             source_length,
             target_length,
             int(lengths[:, 1].sum()),
@@ -339,7 +271,7 @@ class TranslationBatches:
         """The pairs of a corpus in an epoch, `weight` times as many as it has, from one permutation after another."""
         first, last = self._first_pairs[corpus : corpus + 2].tolist()
         size = last - first
-        begin, end = (round(n * self._weights[corpus] * size) for n in (epoch, epoch + 1))
+        begin, end = (round(n * self._shares[corpus] * size) for n in (epoch, epoch + 1))
         if not self._shuffle:
             return first + np.arange(begin, end) % size
         drawn = [np.empty(0, np.int64)]
@@ -350,21 +282,18 @@ class TranslationBatches:
             begin += len(taken)
         return np.concatenate(drawn)
 
-    def _generator(self, *key):
-        return np.random.default_rng(np.random.SeedSequence(self._seed, spawn_key=key))
-
-    def _batches(self, epoch, first):
-        while True:
-            for update in self.plan(epoch)[first:]:
-                for number in range(self.num_micro_batches):
-                    yield self._batch(update, number)
-            epoch, first = epoch + 1, 0
+    def _element_spec(self):
+        ids = tf.TensorSpec((None, None), tf.int32)
+        names = [f"{side}_token_ids" for side in ("encoder", "decoder")]
+        if self._packed_length:
+            names += [f"{side}_segment_ids" for side in ("encoder", "decoder")]
+        spec = (dict.fromkeys(names, ids), ids)
+        return (*spec, tf.TensorSpec((None,), tf.float32)) if self._sample_weights else spec
 
     def _batch(self, update, number):
         """Micro-batch `number` of an update: every so many rows, from this worker's first on."""
-        stride = self.num_micro_batches * self._num_workers
-        first = number * self._num_workers + self._worker
-        mine = update.rows % stride == first
+        stride = self._stride
+        mine = update.rows % stride == self._my_rows(number).start
         pairs, rows = update.pairs[mine], update.rows[mine] // stride
         source_shape = update.num_rows // stride, update.source_length
         target_shape = update.num_rows // stride, update.target_length
@@ -381,9 +310,7 @@ class TranslationBatches:
                 inputs[f"{side}_segment_ids"] = _placed(np.repeat(segments, lengths), lengths, rows, shape)
         if not self._sample_weights:
             return inputs, labels
-        # Keras averages over micro-batches, and adds over replicas and workers.
-        weight = self.num_micro_batches / update.num_tokens
-        return inputs, labels, np.full(len(labels), weight, np.float32)
+        return inputs, labels, self._weights(len(labels), update)
 
 
 def _padded(ragged, pairs, rows, shape, without_first=0, without_last=0):

@@ -4,7 +4,7 @@ import datetime
 import functools
 import random
 
-from keras_attn.data.text_pairs import TextPairs
+from keras_attn.data.text_pairs import TextPairs, checked_size
 
 FIRST_YEAR, LAST_YEAR = 1950, 2049
 SPLITS = {"train": 40_000, "validation": 500, "test": 1_000}
@@ -129,12 +129,7 @@ def date_pairs(split, size=None, seed=0):
     print(pairs.sources[0], "->", pairs.targets[0])
     ```
     """
-    if split not in SPLITS:
-        raise ValueError(f"`split` must be one of {', '.join(SPLITS)}. Received: split={split!r}.")
-    size = SPLITS[split] if size is None else size
-    if not isinstance(size, int) or size < 1:
-        raise ValueError(f"`size` must be a positive integer, a number of pairs. Received: size={size!r}.")
-
+    size = checked_size(split, size, SPLITS)
     generator = random.Random(f"{seed} {split}")
     days = _deck(_days_of_splits()[split], generator)
     languages = _deck(list(FORMATS), generator)

@@ -1,13 +1,8 @@
 """Multi30k, task 1: 31,014 English image descriptions and their German translations."""
 
-import os
-import pathlib
-
-import keras
-
+from keras_attn.data.downloads import data_folder, download, find
 from keras_attn.data.text_pairs import TextPairs, read_text_pairs
 
-FOLDER_VARIABLE = "KERAS_ATTN_DATA"
 LANGUAGES = ("en", "de")
 
 _ADDRESS = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1"
@@ -80,39 +75,14 @@ def multi30k_pairs(split, source_language="en", target_language="de", folder=Non
             f"`source_language` and `target_language` must be {' and '.join(LANGUAGES)}, in either order. "
             f"Received: source_language={source_language!r}, target_language={target_language!r}."
         )
-    folder = folder or os.environ.get(FOLDER_VARIABLE)
+    folder = folder or data_folder()
     names = [f"{_FILE_STEMS[split]}{_TOKENIZED if tokenized else ''}.{language}" for language in languages]
-    files = [_find(name, folder) if folder else _download(name, tokenized) for name in names]
+    files = [find(name, folder, "Multi30k") if folder else _download(name, tokenized) for name in names]
     pairs = read_text_pairs(*files)
     form = ", tokenized" if tokenized else ""
     return TextPairs(pairs.sources, pairs.targets, name=f"multi30k {split} {'-'.join(languages)}{form}")
 
 
-def _find(name, folder):
-    candidates = [pathlib.Path(folder) / name, pathlib.Path(folder) / f"{name}.gz"]
-    for candidate in candidates:
-        if candidate.is_file():
-            return candidate
-    raise FileNotFoundError(
-        f"Multi30k's `{name}` was not found. Looked for {' and '.join(map(str, candidates))}. Give the folder "
-        f"that holds it, or give none and unset {FOLDER_VARIABLE} to download it."
-    )
-
-
 def _download(name, tokenized):
     name = name if tokenized else f"{name}.gz"
-    address = f"{_ADDRESS}/{'tok' if tokenized else 'raw'}/{name}"
-    try:
-        return keras.utils.get_file(
-            fname=name,
-            origin=address,
-            file_hash=_SHA256[name],
-            hash_algorithm="sha256",
-            cache_subdir="datasets/multi30k",
-        )
-    # `get_file` raises a bare `Exception` where an address does not answer.
-    except Exception as error:
-        raise FileNotFoundError(
-            f"Multi30k's `{name}` could not be downloaded ({error}). Download it by hand from {address} and give "
-            f"its folder, as `folder` or in the environment variable {FOLDER_VARIABLE}."
-        ) from error
+    return download(f"{_ADDRESS}/{'tok' if tokenized else 'raw'}/{name}", _SHA256[name], "Multi30k")

@@ -50,6 +50,16 @@ class TextPairs:
         return len(self.sources)
 
 
+def checked_size(split, size, splits):
+    """The number of pairs to draw of a split, by default that of the table `splits`, or a ValueError."""
+    if split not in splits:
+        raise ValueError(f"`split` must be one of {', '.join(splits)}. Received: split={split!r}.")
+    size = splits[split] if size is None else size
+    if not isinstance(size, int) or size < 1:
+        raise ValueError(f"`size` must be a positive integer, a number of pairs. Received: size={size!r}.")
+    return size
+
+
 def read_text_pairs(source_file, target_file):
     """Reads two aligned UTF-8 text files, one sentence a line, plain or gzipped.
 
@@ -139,14 +149,29 @@ def read_tsv(file):
     return TextPairs(sources, targets, name=pathlib.Path(file).name)
 
 
+def read_text(file):
+    """The text of a UTF-8 file, plain or gzipped, without a byte order mark; an error that names file and line."""
+    data = _read_data(file)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        for number, line in enumerate(data.split(b"\n"), start=1):
+            _decode(line, file, number)
+        raise
+
+
 def _read_lines(file):
-    data = _read_bytes(file).removeprefix(_UTF8_BOM)
-    if not data:
-        raise ValueError(f"{file} is empty. Give a file with one sentence a line.")
-    lines = data.split(b"\n")
+    lines = _read_data(file).split(b"\n")
     if not lines[-1]:  # What follows the newline at the end is no line.
         lines.pop()
     return [_decode(line.removesuffix(b"\r"), file, number) for number, line in enumerate(lines, start=1)]
+
+
+def _read_data(file):
+    data = _read_bytes(file).removeprefix(_UTF8_BOM)
+    if not data:
+        raise ValueError(f"{file} is empty. Give a file with text.")
+    return data
 
 
 def _read_bytes(file):

@@ -11,15 +11,25 @@ from keras_attn.runs.data import (
     open_splits,
 )
 from keras_attn.runs.evaluation import Evaluation, evaluate
-from keras_attn.runs.recipe import DATES, MULTI30K, MULTI30K_TOKENIZED, TEXT_FILES, Recipe
+from keras_attn.runs.recipe import (
+    DATES,
+    MULTI30K,
+    MULTI30K_TOKENIZED,
+    REVERSE,
+    SHAKESPEARE,
+    TEXT_FILES,
+    Recipe,
+)
 from keras_attn.runs.serve_check import check_export
-from keras_attn.runs.training_run import train
+from keras_attn.runs.train_recipe import train
 from keras_attn.runs.translate import translate_lines
 
 __all__ = [
     "DATES",
     "MULTI30K",
     "MULTI30K_TOKENIZED",
+    "REVERSE",
+    "SHAKESPEARE",
     "TEXT_FILES",
     "DataSplits",
     "Evaluation",

@@ -5,8 +5,17 @@ import os
 import pathlib
 import random
 
-from keras_attn.data import TextPairs, date_pairs, multi30k_pairs, read_text_pairs, read_tsv
-from keras_attn.runs.recipe import DATES, MULTI30K, MULTI30K_TOKENIZED, TEXT_FILES
+from keras_attn.data import (
+    TextPairs,
+    date_pairs,
+    multi30k_pairs,
+    read_plain_text,
+    read_text_pairs,
+    read_tsv,
+    reverse_pairs,
+    shakespeare_text,
+)
+from keras_attn.runs.recipe import DATES, MULTI30K, MULTI30K_TOKENIZED, REVERSE, SHAKESPEARE, TEXT_FILES
 
 DataSplits = collections.namedtuple("DataSplits", ["train", "validation", "test"])
 DataSplits.__doc__ = (
@@ -17,6 +26,7 @@ _HELD_OUT = 1000
 # Each by name, as a function of the split, the folder where it lies and two languages.
 _BUILT_IN = {
     "dates": lambda split, folder, languages: date_pairs(split),
+    "reverse": lambda split, folder, languages: reverse_pairs(split),
     "multi30k": lambda split, folder, languages: multi30k_pairs(split, *languages, folder=folder),
     "multi30k-tokenized": lambda split, folder, languages: multi30k_pairs(
         split, *languages, folder=folder, tokenized=True
@@ -30,13 +40,19 @@ def default_recipe(data):
     Args:
         data: Tuple of strings, or of tuples of strings.
     """
-    recipes = {"dates": DATES, "multi30k": MULTI30K, "multi30k-tokenized": MULTI30K_TOKENIZED}
+    recipes = {
+        "dates": DATES,
+        "reverse": REVERSE,
+        "shakespeare": SHAKESPEARE,
+        "multi30k": MULTI30K,
+        "multi30k-tokenized": MULTI30K_TOKENIZED,
+    }
     corpora = tuple(map(tuple, _corpora(data)))
     return recipes.get(corpora[0][0], TEXT_FILES).replace(data=corpora[0] if len(corpora) == 1 else corpora)
 
 
 def open_splits(recipe):
-    """The `DataSplits` that a recipe names.
+    """The `DataSplits` that a recipe names, of pairs, or of texts for a language model.
 
     Raises:
         ValueError, FileNotFoundError: saying which file is wrong, and where.
@@ -44,6 +60,8 @@ def open_splits(recipe):
     corpora = _corpora(recipe.data)
     if not corpora:
         raise ValueError("The recipe names no data. Set `data`, or give --data.")
+    if recipe.is_language_model:
+        return _open_text_splits(recipe, corpora)
     options = {"folder": recipe.data_dir, "languages": (recipe.source_language, recipe.target_language)}
     train = [open_pairs(corpus, "train", **options) for corpus in corpora]
     if corpora[0][0] in _BUILT_IN:
@@ -62,11 +80,22 @@ def open_splits(recipe):
     return DataSplits(train[0] if len(train) == 1 else train, validation, test)
 
 
+def _open_text_splits(recipe, corpora):
+    if len(corpora) != 1 or len(corpora[0]) != 1:
+        raise ValueError(f"A language model learns from one text file. Received: data={recipe.data}.")
+    [name] = corpora[0]
+    text = shakespeare_text(recipe.data_dir) if name == "shakespeare" else read_plain_text(name)
+    training, validation = text.split()
+    if recipe.validation:
+        training, validation = text, read_plain_text(*recipe.validation)
+    return DataSplits(training, validation, read_plain_text(*recipe.test) if recipe.test else None)
+
+
 def open_data(data, validation=None, test=None, folder=None, languages=("en", "de")):
     """The recipe and the `DataSplits` that a name or files stand for.
 
     Args:
-        data: List of strings: `["dates"]`, `["multi30k"]`, `["multi30k-tokenized"]`, one TSV file, or a source and a
+        data: List of strings: `["dates"]`, `["reverse"]`, `["multi30k"]`, `["multi30k-tokenized"]`, one TSV file, or a source and a
             target file (plain or .gz); or a list of several of these lists.
         validation, test: Lists of one or two files likewise, for files only. Without validation files, every tenth
             pair, at most 1,000, is held out.
@@ -122,7 +151,7 @@ def _read(files):
     if len(files) == 2:
         return read_text_pairs(*files)
     raise ValueError(
-        "Data must be `dates`, `multi30k`, one TSV file, or a source and a target file. "
+        "Data must be `dates`, `reverse`, `multi30k`, one TSV file, or a source and a target file. "
         f"Received {len(files)}: {' '.join(map(str, files))}"
     )
 

@@ -5,7 +5,7 @@ import tomllib
 
 import keras
 
-from keras_attn.models import PRESETS, RNNSeq2Seq, Seq2SeqTransformer
+from keras_attn.models import PRESETS, DecoderTransformer, RNNSeq2Seq, Seq2SeqTransformer
 
 _RECORD = "run.json"
 
@@ -16,16 +16,20 @@ class Recipe:
 
     Args:
         model: Dict of `Seq2SeqTransformer` arguments other than the vocabulary sizes; `size` stands for those of a
-            named size (`"tiny"`, `"base"`, `"big"`). With `kind = "rnn"`, arguments of `RNNSeq2Seq`.
-        data: What to train on: `("dates",)`, `("multi30k",)`, `("multi30k-tokenized",)`, a source and a target file,
-            or one TSV file; or a tuple of several of these.
+            named size (`"tiny"`, `"base"`, `"big"`). With `kind = "rnn"`, arguments of `RNNSeq2Seq`; with
+            `kind = "decoder"`, of `DecoderTransformer`, a language model.
+        data: What to train on: `("dates",)`, `("reverse",)`, `("multi30k",)`, `("multi30k-tokenized",)`, a source and a
+            target file, or one TSV file; or a tuple of several of these. For a language model: `("shakespeare",)`, or
+            one text file.
         data_weights: Floats, one for each of several: how often each of its pairs comes in an epoch. Default: 1.
         validation, test: One or two files likewise. Without validation files, a part of the data is held out.
         data_dir: Folder where Multi30k lies; it is downloaded otherwise.
         source_language, target_language: Of Multi30k.
-        tokenizer: `"bytes"`, or `"bpe"` or `"unigram"` for a joint SentencePiece vocabulary of both languages.
-        vocabulary_size: Integer, of the SentencePiece vocabulary.
-        max_tokens: Integer, the positions of one side of a batch, pads included.
+        tokenizer: `"bytes"`, or `"bpe"` or `"unigram"` for a joint SentencePiece vocabulary of both languages, or
+            `"wordpiece"` for a joint one of words and pieces. A language model reads bytes.
+        vocabulary_size: Integer, of the vocabulary that is trained.
+        max_tokens: Integer, the positions of one side of a batch, pads included. A language model reads windows of
+            `max_sequence_length`, as many as fit.
         gradient_accumulation_steps: Integer, batches of this size that make one update, as one batch of so many times
             `max_tokens` would.
         padding: `"longest"` (each batch to its longest sentence: fewest pads, the default without a compiler),
@@ -46,9 +50,10 @@ class Recipe:
         ema_momentum: Float or None; the weights that are scored and kept are an exponential moving average then.
         dtype: A Keras dtype policy, or `"auto"`: mixed_bfloat16 where the processor multiplies bfloat16 matrices in
             hardware, else float32.
-        metric: `"bleu"`, `"chrf"` or `"exact_match"`, of validation translations, by which the best weights are chosen.
+        metric: `"bleu"`, `"chrf"` or `"exact_match"`, of validation translations, by which the best weights are chosen;
+            of a language model `"loss"`, the mean cross-entropy in nats, the lower the better.
         bleu_tokenize: sacreBLEU's tokenizer; `"none"` for text that is tokenised already.
-        stop_at: Float or None; training ends early once the metric is this high.
+        stop_at: Float or None; training ends early once the metric is this good.
         patience: Integer or None; training ends early after so many epochs without a better metric.
         num_averaged: Integer; the weights after so many epochs are averaged at the end, and kept if they score better
             on validation than the best single epoch. 1 means no averaging.
@@ -116,6 +121,14 @@ class Recipe:
                 raise ValueError(
                     f"`{name}` must be one of {known}. Received: {name}={getattr(self, name)!r}."
                 )
+        if self.is_language_model != (self.metric == "loss") or (
+            self.is_language_model and self.tokenizer != "bytes"
+        ):
+            raise ValueError(
+                'A language model has `metric` "loss" and `tokenizer` "bytes", a model of two sides has another '
+                f"`metric`. Received: model kind={self.model.get('kind', 'transformer')!r}, metric={self.metric!r}, "
+                f"tokenizer={self.tokenizer!r}."
+            )
 
     @classmethod
     def load(cls, path):
@@ -156,6 +169,20 @@ class Recipe:
         return dataclasses.replace(self, model={**own, "size": size})
 
     @property
+    def is_language_model(self):
+        """Whether the model has one side: it goes on with a text."""
+        return self.model_class is DecoderTransformer
+
+    @property
+    def lower_is_better(self):
+        """Whether the better of two values of the metric is the lower."""
+        return self.metric == "loss"
+
+    def reaches(self, score, other):
+        """Whether a value of the metric is as good as another one, or better."""
+        return score <= other if self.lower_is_better else score >= other
+
+    @property
     def model_class(self):
         """The class of the model."""
         kind = self.model.get("kind", "transformer")
@@ -181,13 +208,13 @@ class Recipe:
         return "mixed_bfloat16" if _multiplies_bfloat16() else "float32"
 
 
-_MODELS = {"transformer": Seq2SeqTransformer, "rnn": RNNSeq2Seq}
+_MODELS = {"transformer": Seq2SeqTransformer, "rnn": RNNSeq2Seq, "decoder": DecoderTransformer}
 _CHOICES = {
-    "tokenizer": ("bpe", "unigram", "bytes"),
+    "tokenizer": ("bpe", "unigram", "wordpiece", "bytes"),
     "padding": (None, "longest", "buckets", "packed"),
     "optimizer": ("adam", "adamw"),
     "schedule": ("inverse_square_root", "noam", "cosine", "linear", "constant"),
-    "metric": ("bleu", "chrf", "exact_match"),
+    "metric": ("bleu", "chrf", "exact_match", "loss"),
     "averaged": ("last", "best"),
 }
 
@@ -236,6 +263,52 @@ DATES = Recipe(
     num_averaged=1,
     num_beams=4,
     max_length=16,
+)
+
+# JoeyNMT's tutorial (arXiv:1907.12484): its sizes and its number of epochs.
+REVERSE = DATES.replace(
+    model={**DATES.model, "position_encoding": "sinusoidal"},
+    data=("reverse",),
+    tokenizer="wordpiece",
+    vocabulary_size=64,
+    max_tokens=1024,
+    bucket_boundaries=(8, 12, 16, 20, 24, 28, 32),
+    epochs=5,
+    learning_rate=0.003,
+    warmup_steps=400,
+    metric="bleu",
+    max_length=32,
+)
+
+# nanoGPT's setting for characters on a CPU: 2,000 updates of 12 windows of 64, validated every 250.
+SHAKESPEARE = Recipe(
+    model={
+        "kind": "decoder",
+        "num_layers": 4,
+        "hidden_dim": 128,
+        "num_heads": 4,
+        "intermediate_dim": 512,
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+        "max_sequence_length": 64,
+    },
+    data=("shakespeare",),
+    tokenizer="bytes",
+    max_tokens=768,
+    epochs=8,
+    steps_per_epoch=250,
+    optimizer="adamw",
+    beta_2=0.99,
+    epsilon=1e-8,
+    weight_decay=0.1,
+    schedule="cosine",
+    learning_rate=0.001,
+    warmup_steps=100,
+    label_smoothing=0.0,
+    global_clipnorm=1.0,
+    dtype="float32",
+    metric="loss",
+    num_averaged=1,
 )
 
 # Wu et al. 2021's Transformer-Tiny (arXiv:2105.14462), with pre-norm, a lower rate and smaller batches, which learn

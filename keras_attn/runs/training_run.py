@@ -1,85 +1,41 @@
+"""What every run is made of: a folder, `fit` that goes on where it was, the best weights, and a record."""
+
 import contextlib
 import dataclasses
 import importlib.metadata
 import json
 import math
 import os
-import pathlib
 import time
 
 import keras
-import numpy as np
 import tensorflow as tf
 
-from keras_attn.data import TextPairs, translation_batches
-from keras_attn.export import replaced_folder
-from keras_attn.models import (
-    assign_weights,
-    average_weights,
-    read_weights,
-    save_weights,
-    write_weights,
-)
-from keras_attn.plots import attention_grid
+from keras_attn.models import assign_weights, average_weights, read_weights, save_weights, write_weights
 from keras_attn.runs.checkpoints import Checkpoints
-from keras_attn.runs.evaluation import evaluate
 from keras_attn.runs.optimizer import make_optimizer
 from keras_attn.runs.progress import HistoryFile, Progress
-from keras_attn.runs.workers import Workers, all_devices
-from keras_attn.tasks import Translator
-from keras_attn.text import ByteTokenizer, SentencePieceTokenizer, load_tokenizer
 from keras_attn.training import (
-    AttentionImages,
     KeepBest,
     LabelSmoothedCrossentropy,
     LearningRateLogger,
     Perplexity,
     StopOnInvalidLoss,
-    TranslationQuality,
     averaged_weights,
     restore_training_state,
     training_state,
 )
 
-_TOKENIZER = "tokenizer"
 
+class TrainingRun:
+    """A recipe, data and a folder: what a run is, whatever it trains.
 
-def train(recipe, data, folder, verbose=1):
-    """Runs a recipe: tokenizers, batches, model, `fit`, averaging, evaluation; the result is a `Translator`.
-
-    The run folder holds `run.json` (recipe, versions, results), `translator/` (what `Translator.load` reads: the best
-    so far at any moment of the run), `checkpoints/` (weights of some epochs, the best ones, and the last states of the
-    run), `tokenizer/`, `history.csv`, `log.txt` and `tensorboard/`. Ctrl-C ends training early; what follows it, from
-    the best weights so far, is the same. A run that was killed, at any moment, goes on from its last state when it is
-    called again with the same recipe and data: to the same bits on one processor.
-
-    Args:
-        recipe: A `Recipe`.
-        data: `DataSplits`.
-        folder: Path of the run folder: a new one, or that of a run of the same recipe that has not ended.
-        verbose: 0 is silent, 1 shows progress bars, 2 a line an epoch.
-
-    Returns:
-        `Translator`.
-
-    Raises:
-        ValueError: if `folder` holds a run that has ended, or another one, or the data do not fit the recipe.
-        OSError: if the folder cannot be written; the last state of the run is named.
-        FloatingPointError: when the loss is no longer finite.
-
-    Example:
-
-    ```python
-    pairs = keras_attn.data.TextPairs(["a b", "b c", "c d"], ["A B", "B C", "C D"], "capitals")
-    recipe = DATES.replace(epochs=1, stop_at=0.0)
-    translator = train(recipe, DataSplits(pairs, pairs, None), "runs/capitals", verbose=0)
-    ```
+    A subclass gives `describe_data()`, a dict for the record; `prepare()`, which sets `model` and `batches`;
+    `validators(log_dir)`, the callbacks that write `val_METRIC` to `logs`; `score(name)`, the metric of the weights at
+    hand on the validation data; `evaluate()`, the last figures; `save_result()` and `load_result()`, with `result`, what
+    the run returns, and `where()`, the words that say where it lies.
     """
-    with all_devices():
-        return _Run(recipe, data, pathlib.Path(folder), verbose, Workers()).go()
 
-
-class _Run:
     def __init__(self, recipe, data, folder, verbose, workers):
         self.workers = workers
         self.recipe = recipe
@@ -100,20 +56,12 @@ class _Run:
         self.workers.wait()  # until all have looked
         self.folder.mkdir(parents=True, exist_ok=True)
         keras.utils.set_random_seed(self.recipe.seed)
-        names = " and ".join(pairs.name for pairs in _corpora(self.data.train))
+        names = " and ".join(self.describe_data()["train"])
         self.say(f"{'Going on with' if resumed else 'Training on'} {names}, in {self.folder}.")
-        source_tokenizer, target_tokenizer = self.make_tokenizers()
-        self.model = self.make_model(source_tokenizer, target_tokenizer)
-        self.batches = self.make_batches(source_tokenizer, target_tokenizer)
+        self.prepare()
+        self.say(f"{self.model.count_params():,} parameters, {self.model.dtype_policy.name}.")
+        self.say(self.batches.report())
         self.compile()
-        self.translator = Translator(
-            self.model,
-            source_tokenizer,
-            target_tokenizer,
-            num_beams=self.recipe.num_beams,
-            length_penalty=self.recipe.length_penalty,
-            max_length=self.recipe.max_length,
-        )
         if self.workers.is_first:
             self.write_record()
         self.fit()
@@ -122,17 +70,21 @@ class _Run:
         self.workers.wait()
         if not self.workers.is_first:
             with self.workers.alone():
-                self.translator = Translator.load(self.folder / "translator")
-        return self.translator
+                self.load_result()
+        return self.result
 
     def end(self):
         with self.workers.alone():
             if self.workers.count > 1:  # the model's weights are everybody's
-                self.translator = Translator.load(self.folder / "translator")
-                self.model = self.translator.model
+                self.load_result()
             self.choose_weights()
-            self.translator.save(self.folder / "translator")
+            self.save_result()
+            self.say("")
             self.evaluate()
+            self.say(
+                f"Trained for {self.results['training_seconds']:.0f} s. {self.where()}; "
+                f"TensorBoard: tensorboard --logdir {self.folder / 'tensorboard'}"
+            )
         self.results["ended"] = True
         self.write_record()
 
@@ -160,56 +112,6 @@ class _Run:
             )
         return True
 
-    def make_tokenizers(self):
-        recipe = self.recipe
-        if recipe.tokenizer == "bytes":
-            tokenizer = ByteTokenizer()
-            return tokenizer, tokenizer
-        if self.workers.is_first and not (self.folder / _TOKENIZER).is_dir():
-            trained = SentencePieceTokenizer.train(
-                [text for pairs in _corpora(self.data.train) for text in (*pairs.sources, *pairs.targets)],
-                vocabulary_size=recipe.vocabulary_size,
-                model_type=recipe.tokenizer,
-            )
-            with replaced_folder(self.folder / _TOKENIZER, "tokenizer.json", "tokenizer") as built:
-                trained.save(built)
-        self.workers.wait()
-        tokenizer = load_tokenizer(self.folder / _TOKENIZER)
-        return tokenizer, tokenizer
-
-    def make_model(self, source_tokenizer, target_tokenizer):
-        shared = source_tokenizer is target_tokenizer
-        model = self.recipe.model_class(
-            vocabulary_size=source_tokenizer.vocabulary_size,
-            target_vocabulary_size=None if shared else target_tokenizer.vocabulary_size,
-            dtype=self.recipe.dtype_policy,
-            name="transformer",
-            **self.recipe.model_arguments,
-        )
-        self.say(f"{model.count_params():,} parameters, {model.dtype_policy.name}.")
-        return model
-
-    def make_batches(self, source_tokenizer, target_tokenizer):
-        recipe = self.recipe
-        padding = recipe.padding or ("buckets" if _compiles_for_shapes() else "longest")
-        batches = translation_batches(
-            self.data.train,
-            source_tokenizer,
-            target_tokenizer,
-            max_tokens=recipe.max_tokens * recipe.gradient_accumulation_steps,
-            max_sequence_length=self.model.max_sequence_length,
-            bucket_boundaries=None if padding == "longest" else recipe.bucket_boundaries,
-            packed_length=recipe.bucket_boundaries[-1] if padding == "packed" else None,
-            weights=recipe.data_weights,
-            seed=recipe.seed,
-            num_micro_batches=recipe.gradient_accumulation_steps,
-            num_devices=self.workers.num_devices,
-            worker=(self.workers.number, self.workers.count),
-            sample_weights=True,
-        )
-        self.say(batches.report())
-        return batches
-
     def compile(self):
         recipe, steps = self.recipe, self.recipe.gradient_accumulation_steps
         self.perplexity = Perplexity()
@@ -233,7 +135,9 @@ class _Run:
             self.recipe.save_updates,
             self.recipe.save_minutes,
         )
-        self.keep_best = KeepBest(self.save_best, monitor=monitor)
+        self.keep_best = KeepBest(
+            self.save_best, monitor=monitor, mode="min" if self.recipe.lower_is_better else "max"
+        )
         self.history = HistoryFile(self.folder / "history.csv")
         self.seconds_before = 0.0
         self.started = time.monotonic()
@@ -244,9 +148,7 @@ class _Run:
         validators, tensorboard = [], []
         if self.workers.is_first:
             log_dir = str(self.folder / "tensorboard")
-            validators = [self.translation_quality(log_dir)]
-            if keras.backend.backend() == "tensorflow":  # where a translator gives attention maps
-                validators.append(AttentionImages(self.draw_attention, log_dir))
+            validators = self.validators(log_dir)
             tensorboard = [keras.callbacks.TensorBoard(log_dir)]
 
         def on_epoch_end(function):
@@ -329,29 +231,10 @@ class _Run:
         )
         return state["has_ended"]
 
-    def draw_attention(self):
-        _, attention_map = self.translator(
-            self.data.validation.sources[0], num_beams=1, return_attention_scores=True
-        )
-        scores = attention_map.attention_scores
-        return attention_grid(scores if scores.size else np.zeros((1, 1, 1, 1)))  # a translation of no token
-
-    def translation_quality(self, log_dir):
-        validation = self.data.validation
-        return TranslationQuality(
-            lambda texts: self.translator(texts, num_beams=1),
-            validation.sources,
-            validation.targets,
-            metrics=(self.recipe.metric,),
-            log_dir=log_dir,
-            bleu_tokenize=self.recipe.bleu_tokenize,
-        )
-
     def save_best(self, epoch):
-        if not self.workers.is_first:
-            return
-        save_weights(self.model, self.checkpoints / "best.safetensors")
-        self.translator.save(self.folder / "translator")
+        if self.workers.is_first:
+            save_weights(self.model, self.checkpoints / "best.safetensors")
+            self.save_result()
 
     def keep_for_average(self, epoch, score):
         """Keeps the weights of this epoch if it is among those that are averaged, and drops what no longer is."""
@@ -360,7 +243,8 @@ class _Run:
         save_weights(self.model, self.epoch_file(epoch + 1))
         scores = {row["epoch"]: row[f"val_{self.recipe.metric}"] for row in self.history.rows}
         scores[epoch + 1] = score
-        order = {"last": lambda number: number, "best": lambda number: (scores[number], number)}
+        sign = -1 if self.recipe.lower_is_better else 1
+        order = {"last": lambda number: number, "best": lambda number: (sign * scores[number], number)}
         kept = sorted(scores, key=order[self.recipe.averaged])[-self.recipe.num_averaged :]
         for number in set(scores) - set(kept):
             self.epoch_file(number).unlink(missing_ok=True)
@@ -372,13 +256,13 @@ class _Run:
         since_best = epoch - 1 - (self.keep_best.best_epoch or 0)
         has_ended = (
             epoch >= recipe.epochs
-            or (recipe.stop_at is not None and score >= recipe.stop_at)
+            or (recipe.stop_at is not None and recipe.reaches(score, recipe.stop_at))
             or (recipe.patience is not None and since_best >= recipe.patience)
         )
         self.model.stop_training = has_ended
         self.save_state(has_ended)
         self.say(
-            f"Epoch {epoch}/{recipe.epochs}: {recipe.metric} {score:.2f}, best {self.keep_best.best:.2f}; "
+            f"Epoch {epoch}/{recipe.epochs}: {recipe.metric} {score:.4g}, best {self.keep_best.best:.4g}; "
             f"{_duration(self.seconds())} of training, at most "
             f"{_duration(self.seconds() / epoch * (recipe.epochs - epoch))} left."
         )
@@ -396,43 +280,23 @@ class _Run:
         best = self.validate("best epoch")
         average = average_weights(epoch_files)
         assign_weights(self.model, average)
-        if self.validate(f"average of the {self.recipe.averaged} {len(epoch_files)} epochs") >= best:
+        averaged = self.validate(f"average of the {self.recipe.averaged} {len(epoch_files)} epochs")
+        if self.recipe.reaches(averaged, best):
             write_weights(average, self.checkpoints / "average.safetensors")
         else:
             assign_weights(self.model, read_weights(best_file))
 
     def validate(self, name):
-        evaluation = evaluate(self.translator, self.data.validation, bleu_tokenize=self.recipe.bleu_tokenize)
-        self.results[f"validation, {name}"] = dataclasses.asdict(evaluation)
-        score = getattr(evaluation, self.recipe.metric)
-        self.say(f"Validation {self.recipe.metric}, {name}: {score:.2f}")
+        score = self.score(name)
+        self.say(f"Validation {self.recipe.metric}, {name}: {score:.4g}")
         return score
-
-    def evaluate(self):
-        self.say("")
-        for split in ("validation", "test"):
-            pairs = getattr(self.data, split)
-            if pairs is None:
-                continue
-            evaluation = evaluate(self.translator, pairs, bleu_tokenize=self.recipe.bleu_tokenize)
-            self.results[split] = dataclasses.asdict(evaluation)
-            self.say(evaluation.report())
-        self.say(
-            f"Trained for {self.results['training_seconds']:.0f} s. The translator lies in {self.folder / 'translator'}; "
-            f"TensorBoard: tensorboard --logdir {self.folder / 'tensorboard'}"
-        )
 
     def record(self):
         packages = ("keras", "tensorflow", "tensorflow-text", "sentencepiece", "sacrebleu", "numpy")
         return {
             "recipe": dataclasses.asdict(self.recipe),
             "dtype_policy": self.recipe.dtype_policy,
-            "data": {
-                split: None
-                if pairs is None
-                else [f"{part.name}, {len(part)} pairs" for part in _corpora(pairs)]
-                for split, pairs in self.data._asdict().items()
-            },
+            "data": self.describe_data(),
             "versions": {name: _version(name) for name in packages},
             "results": self.results,
         }
@@ -455,11 +319,7 @@ class _Run:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
 
 
-def _corpora(pairs):
-    return [pairs] if isinstance(pairs, TextPairs) else list(pairs)
-
-
-def _compiles_for_shapes():
+def compiles_for_shapes():
     """Whether a training step is compiled anew for each shape: Keras takes XLA on JAX, and with a GPU."""
     return keras.backend.backend() == "jax" or bool(tf.config.list_physical_devices("GPU"))
 

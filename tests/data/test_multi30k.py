@@ -19,7 +19,7 @@ TEXTS = {
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.delenv(multi30k.FOLDER_VARIABLE, raising=False)
+    monkeypatch.delenv("KERAS_ATTN_DATA", raising=False)
     for name, text in TEXTS.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     return tmp_path

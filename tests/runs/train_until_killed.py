@@ -13,7 +13,7 @@ import sys
 import safetensors.numpy
 
 from keras_attn import runs
-from keras_attn.data import date_pairs, multi30k_pairs
+from keras_attn.data import PlainText, date_pairs, multi30k_pairs
 
 SIZES = {
     # dropout, accumulation, a moving average, best-epoch averaging and early stopping: all that has a state
@@ -47,6 +47,21 @@ SIZES = {
         num_beams=2,
         max_length=5,
     ),
+    "language_model": runs.SHAKESPEARE.replace(
+        model={
+            "kind": "decoder",
+            "num_layers": 1,
+            "hidden_dim": 8,
+            "num_heads": 2,
+            "intermediate_dim": 11,
+            "dropout": 0.2,
+            "max_sequence_length": 16,
+        },
+        max_tokens=80,
+        epochs=3,
+        steps_per_epoch=7,
+        save_updates=3,
+    ),
     "tiny": runs.MULTI30K.replace(
         epochs=3,
         steps_per_epoch=70,
@@ -61,6 +76,9 @@ SIZES = {
 
 
 def make_data(size):
+    if size == "language_model":
+        training, validation = PlainText("\n".join(date_pairs("train", size=300).sources), "dates").split()
+        return runs.DataSplits(training, validation, None)
     if size == "tiny" and os.environ.get("KERAS_ATTN_DATA"):
         train, validation = multi30k_pairs("train"), multi30k_pairs("validation")
     else:

@@ -1,0 +1,133 @@
+"""From one long text to windows of it, for language models."""
+
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+
+from keras_attn.data.seeded_batches import SeededBatches
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class WindowUpdate:
+    """The windows of one optimizer update, of `length` tokens from `starts` on."""
+
+    starts: np.ndarray
+    length: int
+
+    @property
+    def num_tokens(self):
+        return len(self.starts) * self.length
+
+    num_real = num_positions = num_tokens
+
+
+class TextWindows(SeededBatches):
+    """An endless sequence of batches of windows of one text, each of them to be continued token by token.
+
+    An epoch cuts the text into windows from a random place on and takes them in random order, so that no token comes
+    twice in it, and each epoch cuts elsewhere. What is left over, less than a batch of windows, is left out of it.
+    Commonly, windows are drawn with replacement: an epoch then misses a third of the text.
+
+    Args:
+        token_ids: Integers (N,), the whole text.
+        window_length: Integer T, the tokens of a window.
+        batch_size: Integer, the windows of an update.
+        shuffle: Whether places and order are random; the windows are those from the first token on otherwise.
+        seed, num_micro_batches, num_devices, worker: As of `TranslationBatches`; `batch_size` is raised to what they
+            divide.
+
+    Raises:
+        ValueError: if the text is too short for one batch.
+
+    Example:
+
+    ```python
+    from keras_attn.data import TextWindows
+    from keras_attn.text import ByteTokenizer
+
+    token_ids = ByteTokenizer().encode(["To be, or not to be, that is the question"])[0]
+    windows = TextWindows(token_ids, window_length=7, batch_size=2)
+    inputs, labels, weights = next(iter(windows.dataset()))
+    assert inputs["token_ids"].shape == labels.shape == (2, 7)
+    ```
+    """
+
+    def __init__(
+        self,
+        token_ids,
+        window_length,
+        batch_size,
+        shuffle=True,
+        seed=0,
+        num_micro_batches=1,
+        num_devices=1,
+        worker=(0, 1),
+    ):
+        super().__init__(seed, num_micro_batches, num_devices, worker)
+        self._token_ids = np.asarray(token_ids, np.int32)
+        self._length = window_length
+        self._batch_size = self._whole_rows(batch_size)
+        self._shuffle = shuffle
+        if not self.plan(0):
+            raise ValueError(
+                f"A text must have more than {self._batch_size} windows of {window_length} tokens, an update's. "
+                f"Received: {len(self._token_ids):,} tokens."
+            )
+
+    def report(self):
+        """Says in a line what an epoch holds."""
+        return (
+            f"Tokens: {len(self._token_ids):,}, in windows of {self._length}, {self._batch_size} an update; "
+            f"batches: {len(self):,}."
+        )
+
+    def _make_plan(self, epoch):
+        # Each window is followed by one token more, the last to be predicted.
+        generator = self._generator(epoch)
+        first = int(generator.integers(self._length)) if self._shuffle else 0
+        starts = np.arange(first, len(self._token_ids) - self._length, self._length)
+        if self._shuffle:
+            starts = generator.permutation(starts)
+        num_updates = len(starts) // self._batch_size
+        parts = starts[: num_updates * self._batch_size].reshape(num_updates, self._batch_size)
+        return [WindowUpdate(part, self._length) for part in parts]
+
+    def _element_spec(self):
+        ids = tf.TensorSpec((None, self._length), tf.int32)
+        return {"token_ids": ids}, ids, tf.TensorSpec((None,), tf.float32)
+
+    def _batch(self, update, number):
+        starts = update.starts[self._my_rows(number)]
+        windows = self._token_ids[starts[:, np.newaxis] + np.arange(self._length + 1)]
+        return {"token_ids": windows[:, :-1]}, windows[:, 1:], self._weights(len(starts), update)
+
+
+def consecutive_windows(token_ids, window_length, batch_size):
+    """The whole text in consecutive windows, for evaluation: every token but the first is predicted once.
+
+    Args:
+        token_ids: Integers (N,), none of them 0.
+        window_length: Integer T.
+        batch_size: Integer B, the windows of a batch; the last has what is left.
+
+    Yields:
+        Pairs of int32 arrays (B, T): what is read, and what follows each token of it; 0 after the end of the text.
+
+    Example:
+
+    ```python
+    from keras_attn.data import consecutive_windows
+
+    [(inputs, labels)] = consecutive_windows([5, 6, 7, 8], window_length=2, batch_size=3)
+    assert inputs.tolist() == [[5, 6], [7, 0]]
+    assert labels.tolist() == [[6, 7], [8, 0]]
+    ```
+    """
+    token_ids = np.asarray(token_ids, np.int32)
+    pads = -(len(token_ids) - 1) % window_length
+    read, following = (
+        np.pad(side, (0, pads)).reshape(-1, window_length) for side in (token_ids[:-1], token_ids[1:])
+    )
+    for first in range(0, len(read), batch_size):
+        yield read[first : first + batch_size], following[first : first + batch_size]

@@ -1,0 +1,121 @@
+"""The run that makes a language model."""
+
+import math
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_attn.data import TextWindows, consecutive_windows
+from keras_attn.generation import DecodingOptions
+from keras_attn.runs.training_run import TrainingRun
+from keras_attn.tasks.buckets import compiled_with_jax
+from keras_attn.text import ByteTokenizer
+from keras_attn.training import LabelSmoothedCrossentropy
+
+_NUM_SAMPLES = 3
+_WINDOWS_PER_BATCH = 128
+
+
+class LanguageModelRun(TrainingRun):
+    """Trains a decoder-only model on the bytes of a text; the result is the Keras model."""
+
+    def describe_data(self):
+        return {
+            split: None if text is None else [f"{text.name}, {len(text.text):,} characters"]
+            for split, text in self.data._asdict().items()
+        }
+
+    def prepare(self):
+        recipe, self.tokenizer = self.recipe, ByteTokenizer()
+        self.model = recipe.model_class(
+            vocabulary_size=self.tokenizer.vocabulary_size,
+            dtype=recipe.dtype_policy,
+            **recipe.model_arguments,
+        )
+        length = self.model.max_sequence_length
+        self.batches = TextWindows(
+            self.token_ids("train"),
+            window_length=length,
+            batch_size=max(1, recipe.max_tokens * recipe.gradient_accumulation_steps // length),
+            seed=recipe.seed,
+            num_micro_batches=recipe.gradient_accumulation_steps,
+            num_devices=self.workers.num_devices,
+            worker=(self.workers.number, self.workers.count),
+        )
+        self.total_loss = self.compiled_loss()
+
+    def token_ids(self, split):
+        return self.tokenizer.encode([getattr(self.data, split).text])[0]
+
+    def compiled_loss(self):
+        """A function of windows and of what follows each of their tokens: the sum of the tokens' cross-entropies."""
+        model, cross_entropy = self.model, LabelSmoothedCrossentropy(reduction="sum")
+
+        def total_loss(token_ids, labels):
+            return cross_entropy(labels, model({"token_ids": token_ids}))
+
+        if keras.backend.backend() == "jax":
+            return compiled_with_jax(model, total_loss)
+        return tf.function(total_loss, input_signature=[tf.TensorSpec([None, None], tf.int32)] * 2)
+
+    def validators(self, log_dir):
+        def write(epoch, logs):
+            logs["val_loss"] = self.loss("validation")
+
+        return [keras.callbacks.LambdaCallback(on_epoch_end=write)]
+
+    def loss(self, split):
+        """The mean cross-entropy of the tokens of a part but the first, in nats, each after what its window has."""
+        token_ids = self.token_ids(split)
+        total = sum(
+            float(self.total_loss(inputs, labels))
+            for inputs, labels in consecutive_windows(
+                token_ids, self.model.max_sequence_length, _WINDOWS_PER_BATCH
+            )
+        )
+        return total / (len(token_ids) - 1)
+
+    def score(self, name):
+        self.results[f"validation, {name}"] = {"loss": self.loss("validation")}
+        return self.results[f"validation, {name}"]["loss"]
+
+    def evaluate(self):
+        for split in ("validation", "test"):
+            if getattr(self.data, split) is None:
+                continue
+            loss = self.loss(split)
+            self.results[split] = {"loss": loss}
+            self.say(
+                f"{getattr(self.data, split).name}: loss {loss:.4f} nats a byte, perplexity {math.exp(loss):.3f}"
+            )
+        self.say("")
+        for text in self.samples():
+            self.say(text)
+
+    def samples(self):
+        """A few texts that the model draws after a line break."""
+        length = self.model.max_sequence_length
+        prompt = np.repeat(np.array(self.tokenizer.encode(["\n"])), _NUM_SAMPLES, axis=0)
+        token_ids = self.model.generate(
+            prompt,
+            self.tokenizer.end_token_id,
+            max_length=length - prompt.shape[1],
+            options=DecodingOptions(temperature=0.8, seed=self.recipe.seed + np.arange(_NUM_SAMPLES)),
+        )
+        return self.tokenizer.decode(np.asarray(token_ids))
+
+    def save_result(self):
+        self.tokenizer.save(self.folder / "tokenizer")
+        self.model.save(self.folder / "model.keras")
+
+    def load_result(self):
+        self.model = keras.models.load_model(self.folder / "model.keras", compile=False)
+        self.total_loss = self.compiled_loss()
+
+    @property
+    def result(self):
+        return self.model
+
+    def where(self):
+        return f"The model lies in {self.folder / 'model.keras'}"

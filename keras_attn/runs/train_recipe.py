@@ -1,0 +1,43 @@
+"""From a recipe and data to what was trained."""
+
+import pathlib
+
+from keras_attn.runs.language_model_run import LanguageModelRun
+from keras_attn.runs.translation_run import TranslationRun
+from keras_attn.runs.workers import Workers, all_devices
+
+
+def train(recipe, data, folder, verbose=1):
+    """Runs a recipe: tokenizers, batches, model, `fit`, averaging, evaluation; the result is a `Translator`.
+
+    The run folder holds `run.json` (recipe, versions, results), `translator/` (what `Translator.load` reads: the best
+    so far at any moment of the run), `checkpoints/` (weights of some epochs, the best ones, and the last states of the
+    run), `tokenizer/`, `history.csv`, `log.txt` and `tensorboard/`. Ctrl-C ends training early; what follows it, from
+    the best weights so far, is the same. A run that was killed, at any moment, goes on from its last state when it is
+    called again with the same recipe and data: to the same bits on one processor.
+
+    Args:
+        recipe: A `Recipe`.
+        data: `DataSplits`.
+        folder: Path of the run folder: a new one, or that of a run of the same recipe that has not ended.
+        verbose: 0 is silent, 1 shows progress bars, 2 a line an epoch.
+
+    Returns:
+        `Translator`.
+
+    Raises:
+        ValueError: if `folder` holds a run that has ended, or another one, or the data do not fit the recipe.
+        OSError: if the folder cannot be written; the last state of the run is named.
+        FloatingPointError: when the loss is no longer finite.
+
+    Example:
+
+    ```python
+    pairs = keras_attn.data.TextPairs(["a b", "b c", "c d"], ["A B", "B C", "C D"], "capitals")
+    recipe = DATES.replace(epochs=1, stop_at=0.0)
+    translator = train(recipe, DataSplits(pairs, pairs, None), "runs/capitals", verbose=0)
+    ```
+    """
+    with all_devices():
+        run = LanguageModelRun if recipe.is_language_model else TranslationRun
+        return run(recipe, data, pathlib.Path(folder), verbose, Workers()).go()

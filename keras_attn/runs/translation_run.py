@@ -1,0 +1,143 @@
+"""The run that makes a translator."""
+
+import dataclasses
+import functools
+
+import keras
+import numpy as np
+
+from keras_attn.data import TextPairs, translation_batches
+from keras_attn.export import replaced_folder
+from keras_attn.plots import attention_grid
+from keras_attn.runs.evaluation import evaluate
+from keras_attn.runs.training_run import TrainingRun, compiles_for_shapes
+from keras_attn.tasks import Translator
+from keras_attn.text import ByteTokenizer, SentencePieceTokenizer, WordPieceTokenizer, load_tokenizer
+from keras_attn.training import AttentionImages, TranslationQuality
+
+_TOKENIZER = "tokenizer"
+# Functions of texts and of the size of the vocabulary.
+_TOKENIZERS = {
+    "bpe": functools.partial(SentencePieceTokenizer.train, model_type="bpe"),
+    "unigram": functools.partial(SentencePieceTokenizer.train, model_type="unigram"),
+    "wordpiece": WordPieceTokenizer.train,
+}
+
+
+class TranslationRun(TrainingRun):
+    """Trains a model of two sides on text pairs; the result is a `Translator`."""
+
+    def describe_data(self):
+        return {
+            split: None if pairs is None else [f"{part.name}, {len(part)} pairs" for part in _corpora(pairs)]
+            for split, pairs in self.data._asdict().items()
+        }
+
+    def prepare(self):
+        source_tokenizer, target_tokenizer = self.make_tokenizers()
+        self.model = self.make_model(source_tokenizer, target_tokenizer)
+        self.batches = self.make_batches(source_tokenizer, target_tokenizer)
+        self.translator = Translator(
+            self.model,
+            source_tokenizer,
+            target_tokenizer,
+            num_beams=self.recipe.num_beams,
+            length_penalty=self.recipe.length_penalty,
+            max_length=self.recipe.max_length,
+        )
+
+    def make_tokenizers(self):
+        recipe = self.recipe
+        if recipe.tokenizer == "bytes":
+            tokenizer = ByteTokenizer()
+            return tokenizer, tokenizer
+        if self.workers.is_first and not (self.folder / _TOKENIZER).is_dir():
+            texts = [text for pairs in _corpora(self.data.train) for text in (*pairs.sources, *pairs.targets)]
+            trained = _TOKENIZERS[recipe.tokenizer](texts, recipe.vocabulary_size)
+            with replaced_folder(self.folder / _TOKENIZER, "tokenizer.json", "tokenizer") as built:
+                trained.save(built)
+        self.workers.wait()
+        tokenizer = load_tokenizer(self.folder / _TOKENIZER)
+        return tokenizer, tokenizer
+
+    def make_model(self, source_tokenizer, target_tokenizer):
+        shared = source_tokenizer is target_tokenizer
+        return self.recipe.model_class(
+            vocabulary_size=source_tokenizer.vocabulary_size,
+            target_vocabulary_size=None if shared else target_tokenizer.vocabulary_size,
+            dtype=self.recipe.dtype_policy,
+            name="transformer",
+            **self.recipe.model_arguments,
+        )
+
+    def make_batches(self, source_tokenizer, target_tokenizer):
+        recipe = self.recipe
+        padding = recipe.padding or ("buckets" if compiles_for_shapes() else "longest")
+        return translation_batches(
+            self.data.train,
+            source_tokenizer,
+            target_tokenizer,
+            max_tokens=recipe.max_tokens * recipe.gradient_accumulation_steps,
+            max_sequence_length=self.model.max_sequence_length,
+            bucket_boundaries=None if padding == "longest" else recipe.bucket_boundaries,
+            packed_length=recipe.bucket_boundaries[-1] if padding == "packed" else None,
+            weights=recipe.data_weights,
+            seed=recipe.seed,
+            num_micro_batches=recipe.gradient_accumulation_steps,
+            num_devices=self.workers.num_devices,
+            worker=(self.workers.number, self.workers.count),
+            sample_weights=True,
+        )
+
+    def validators(self, log_dir):
+        validation = self.data.validation
+        quality = TranslationQuality(
+            lambda texts: self.translator(texts, num_beams=1),
+            validation.sources,
+            validation.targets,
+            metrics=(self.recipe.metric,),
+            log_dir=log_dir,
+            bleu_tokenize=self.recipe.bleu_tokenize,
+        )
+        if keras.backend.backend() != "tensorflow":  # which alone gives a translator's attention maps
+            return [quality]
+        return [quality, AttentionImages(self.draw_attention, log_dir)]
+
+    def draw_attention(self):
+        _, attention_map = self.translator(
+            self.data.validation.sources[0], num_beams=1, return_attention_scores=True
+        )
+        scores = attention_map.attention_scores
+        return attention_grid(scores if scores.size else np.zeros((1, 1, 1, 1)))  # a translation of no token
+
+    def save_result(self):
+        self.translator.save(self.folder / "translator")
+
+    def load_result(self):
+        self.translator = Translator.load(self.folder / "translator")
+        self.model = self.translator.model
+
+    @property
+    def result(self):
+        return self.translator
+
+    def score(self, name):
+        evaluation = evaluate(self.translator, self.data.validation, bleu_tokenize=self.recipe.bleu_tokenize)
+        self.results[f"validation, {name}"] = dataclasses.asdict(evaluation)
+        return getattr(evaluation, self.recipe.metric)
+
+    def evaluate(self):
+        for split in ("validation", "test"):
+            pairs = getattr(self.data, split)
+            if pairs is None:
+                continue
+            evaluation = evaluate(self.translator, pairs, bleu_tokenize=self.recipe.bleu_tokenize)
+            self.results[split] = dataclasses.asdict(evaluation)
+            self.say(evaluation.report())
+
+    def where(self):
+        return f"The translator lies in {self.folder / 'translator'}"
+
+
+def _corpora(pairs):
+    return [pairs] if isinstance(pairs, TextPairs) else list(pairs)

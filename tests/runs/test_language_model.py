@@ -1,0 +1,144 @@
+"""From a recipe and a text to a run folder and a language model."""
+
+import json
+import re
+
+import keras
+import numpy as np
+import pytest
+
+from keras_attn import runs
+from keras_attn.data import PlainText
+from keras_attn.models import assign_weights, read_weights
+from keras_attn.text import load_tokenizer
+
+RECIPE = runs.SHAKESPEARE.replace(
+    model={
+        "kind": "decoder",
+        "num_layers": 1,
+        "hidden_dim": 8,
+        "num_heads": 2,
+        "intermediate_dim": 11,
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+        "max_sequence_length": 7,
+    },
+    max_tokens=5 * 7,
+    epochs=5,
+    steps_per_epoch=11,
+    learning_rate=0.03,
+    warmup_steps=5,
+)
+
+
+def make_data():
+    text = "abcde fghij " * 53
+    return runs.DataSplits(PlainText(text, "letters"), PlainText(text[:101], "few letters"), None)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "letters"
+    return folder, runs.train(RECIPE, make_data(), folder, verbose=0)
+
+
+def history(folder):
+    names, *rows = [line.split(",") for line in (folder / "history.csv").read_text().splitlines()]
+    return [dict(zip(names, map(float, row))) for row in rows]
+
+
+def cross_entropy(model, text, length):
+    """Every token but the first, each after those of its window, one window at a time in float64."""
+    token_ids = np.array([byte + 3 for byte in text.encode()])
+    total = 0.0
+    for start in range(0, len(token_ids) - 1, length):
+        read, following = token_ids[start : start + length], token_ids[start + 1 : start + length + 1]
+        logits = keras.ops.convert_to_numpy(model(read[np.newaxis, : len(following)]))[0].astype("float64")
+        total += sum(np.logaddexp.reduce(row) - row[token] for row, token in zip(logits, following))
+    return total / (len(token_ids) - 1)
+
+
+def test_the_loss_is_that_of_the_whole_validation_text(run):
+    folder, model = run
+    record = json.loads((folder / "run.json").read_text())
+    assert record["data"] == {
+        "train": ["letters, 636 characters"],
+        "validation": ["few letters, 101 characters"],
+        "test": None,
+    }
+    expected = cross_entropy(model, make_data().validation.text, 7)
+    assert record["results"]["validation"]["loss"] == pytest.approx(expected, rel=1e-5)
+    assert expected < 1.5 < np.log(10)  # ten letters, which it has begun to tell apart
+
+
+def test_the_best_epoch_is_kept(run):
+    folder, model = run
+    losses = [row["val_loss"] for row in history(folder)]
+    assert len(losses) == 5
+    record = json.loads((folder / "run.json").read_text())
+    assert record["results"]["validation"]["loss"] == pytest.approx(min(losses), rel=1e-6)
+    best = type(model).from_config(model.get_config())
+    assign_weights(best, read_weights(folder / "checkpoints" / "best.safetensors"))
+    for array, expected in zip(model.get_weights(), best.get_weights(), strict=True):
+        np.testing.assert_array_equal(array, expected)
+
+
+def test_what_is_saved_goes_on_with_a_text(run):
+    folder, model = run
+    loaded, tokenizer = keras.saving.load_model(folder / "model.keras"), load_tokenizer(folder / "tokenizer")
+    prompt = np.array(tokenizer.encode(["ab"]))
+    continued = np.asarray(loaded.generate(prompt, tokenizer.end_token_id, max_length=5))
+    np.testing.assert_array_equal(
+        continued, np.asarray(model.generate(prompt, tokenizer.end_token_id, max_length=5))
+    )
+    assert tokenizer.decode(continued)[0] == "cde f"
+
+
+def test_a_run_says_how_well_it_writes(tmp_path, capsys):
+    runs.train(RECIPE.replace(epochs=1), make_data(), tmp_path / "run", verbose=1)
+    shown = capsys.readouterr().out
+    assert re.search(r"few letters: loss \d\.\d{4} nats a byte, perplexity \d+\.\d{3}\n", shown)
+    assert f"The model lies in {tmp_path / 'run' / 'model.keras'}" in shown
+
+
+def test_training_ends_once_the_loss_is_low_enough(tmp_path):
+    runs.train(RECIPE.replace(stop_at=2.9), make_data(), tmp_path / "run", verbose=0)
+    losses = [row["val_loss"] for row in history(tmp_path / "run")]
+    assert len(losses) < 5
+    assert losses[-1] <= 2.9
+    assert all(loss > 2.9 for loss in losses[:-1])
+
+
+def test_accumulated_windows_equal_one_big_batch(tmp_path):
+    # An epsilon of the size of the gradients, where Adam does not blow up their last bits.
+    recipe = RECIPE.replace(epochs=1, epsilon=1e-2)
+    whole = runs.train(recipe.replace(max_tokens=6 * 7), make_data(), tmp_path / "a", verbose=0)
+    parts = recipe.replace(max_tokens=2 * 7, gradient_accumulation_steps=3, steps_per_epoch=33)
+    accumulated = runs.train(parts, make_data(), tmp_path / "b", verbose=0)
+    for variable, other in zip(whole.weights, accumulated.weights, strict=True):
+        np.testing.assert_allclose(variable, other, rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"metric": "bleu"}, "has `metric` \"loss\".*metric='bleu'"),
+        ({"tokenizer": "bpe"}, "`tokenizer` .bytes.*tokenizer='bpe'"),
+        ({"model": {"size": "tiny"}}, "model kind='transformer', metric='loss'"),
+    ],
+)
+def test_what_a_language_model_cannot_have_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        RECIPE.replace(**changes)
+
+
+def test_a_text_file_is_divided_and_given_parts_are_taken(tmp_path):
+    (tmp_path / "play.txt").write_text("0123456789", encoding="utf-8")
+    (tmp_path / "end.txt").write_text("xyz", encoding="utf-8")
+    splits = runs.open_splits(RECIPE.replace(data=(str(tmp_path / "play.txt"),)))
+    assert [part and part.text for part in splits] == ["012345678", "9", None]
+    given = {"validation": (str(tmp_path / "end.txt"),), "test": (str(tmp_path / "end.txt"),)}
+    splits = runs.open_splits(RECIPE.replace(data=(str(tmp_path / "play.txt"),), **given))
+    assert [part.text for part in splits] == ["0123456789", "xyz", "xyz"]
+    with pytest.raises(ValueError, match=r"learns from one text file\. Received: data="):
+        runs.open_splits(RECIPE.replace(data=("a.txt", "b.txt")))
