@@ -12,7 +12,13 @@ from keras_attn.data import TextPairs
 from keras_attn.runs.optimizer import make_optimizer
 
 FOLDER = pathlib.Path(__file__).parents[2] / "examples" / "recipes"
-BUILT_IN = {"dates": runs.DATES, "multi30k": runs.MULTI30K, "multi30k_tokenized": runs.MULTI30K_TOKENIZED}
+BUILT_IN = {
+    "dates": runs.DATES,
+    "reverse": runs.REVERSE,
+    "shakespeare": runs.SHAKESPEARE,
+    "multi30k": runs.MULTI30K,
+    "multi30k_tokenized": runs.MULTI30K_TOKENIZED,
+}
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
