@@ -620,7 +620,7 @@ MUTANTS = [
     Mutant(
         "over_long_pairs_dropped_silently",
         "data/token_pairs.py",
-        "over_long += (start + np.flatnonzero(~fits) + 1).tolist()",
+        "over_long[-1] += (start + np.flatnonzero(~fits) + 1).tolist()",
         "pass",
         (BATCHING + "test_over_long_pairs_are_left_out_and_reported",),
     ),

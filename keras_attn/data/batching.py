@@ -13,7 +13,7 @@ from keras_attn.data.batch_plan import (
 )
 from keras_attn.data.seeded_batches import SeededBatches
 from keras_attn.data.text_pairs import TextPairs
-from keras_attn.data.token_pairs import lengths_of, tokenize_pairs
+from keras_attn.data.token_pairs import lengths_of, tokenized_once
 
 BUCKET_BOUNDARIES = (8, 12, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256)
 
@@ -62,6 +62,7 @@ def translation_batches(
     num_devices=1,
     worker=(0, 1),
     sample_weights=False,
+    token_folder=None,
 ):
     """Tokenizes text pairs once and batches them for teacher forcing.
 
@@ -86,6 +87,9 @@ def translation_batches(
         shuffle: Whether the pairs come in a new random order each epoch.
         seed: Integer. The same seed gives the same sequence of batches, on every machine.
         num_micro_batches, num_devices, worker, sample_weights: As of `TranslationBatches`.
+        token_folder: Path of a folder where the token ids are written, once, and stay, so that data may be larger than
+            memory; what is in it already is taken as it is. In memory are some 100 bytes a pair then. None: they are
+            held in memory.
 
     Returns:
         `TranslationBatches`.
@@ -117,10 +121,8 @@ def translation_batches(
             f"Received: max_sequence_length={max_sequence_length}."
         )
     corpora = [pairs] if isinstance(pairs, TextPairs) else list(pairs)
-    tokenized = [
-        tokenize_pairs(corpus, source_tokenizer, target_tokenizer, max_sequence_length) for corpus in corpora
-    ]
-    if not sum(len(lengths_of(corpus.sources)) for corpus in tokenized):
+    tokens = tokenized_once(corpora, source_tokenizer, target_tokenizer, max_sequence_length, token_folder)
+    if not sum(tokens.counts):
         raise ValueError(
             f"No pair is left to train on: each of the {sum(map(len, corpora))} pairs has a side of more than "
             "`max_sequence_length` tokens, special tokens included. "
@@ -130,7 +132,8 @@ def translation_batches(
         kept = [length for length in checked_boundaries(bucket_boundaries) if length < max_sequence_length]
         bucket_boundaries = [*kept, max_sequence_length]
     return TranslationBatches(
-        dict(zip(_distinct([corpus.name for corpus in corpora]), tokenized)),
+        tokens,
+        _distinct([corpus.name for corpus in corpora]),
         max_tokens,
         bucket_boundaries=bucket_boundaries,
         packed_length=packed_length,
@@ -152,7 +155,8 @@ class TranslationBatches(SeededBatches):
     `sample_weights`, they stand third.
 
     Args:
-        corpora: Dict of `TokenPairs` by name.
+        tokens: `TokenPairs`, of `keras_attn.data.token_pairs`.
+        names: List of strings, what reports call the corpora.
         max_tokens, bucket_boundaries, packed_length, weights, shuffle, seed: As of `translation_batches`.
         num_micro_batches, num_devices, worker: As of `SeededBatches`; a micro-batch has `max_tokens` /
             `num_micro_batches` positions.
@@ -183,7 +187,8 @@ class TranslationBatches(SeededBatches):
 
     def __init__(
         self,
-        corpora,
+        tokens,
+        names,
         max_tokens,
         bucket_boundaries=None,
         packed_length=None,
@@ -196,24 +201,23 @@ class TranslationBatches(SeededBatches):
         sample_weights=False,
     ):
         super().__init__(seed, num_micro_batches, num_devices, worker)
-        self._corpora = list(corpora.values())
-        self._shares = _checked_weights(weights, len(corpora))
+        self._sources, self._targets = tokens.sources, tokens.targets
+        self._shares = _checked_weights(weights, len(tokens.counts))
         self._max_tokens = max_tokens
         self._boundaries = None if bucket_boundaries is None else checked_boundaries(bucket_boundaries)
         self._packed_length = packed_length
         self._shuffle = shuffle
         self._sample_weights = sample_weights or num_micro_batches * num_devices * self._num_workers > 1
-        self._sources, self._targets = (_together(side) for side in zip(*(c[:2] for c in self._corpora)))
         # A target has START and END, of which the decoder reads one and is to write the other.
         self._lengths = np.stack([lengths_of(self._sources), lengths_of(self._targets) - 1], axis=1)
-        self._first_pairs = np.cumsum([0, *(len(lengths_of(c.sources)) for c in self._corpora)])
+        self._first_pairs = np.cumsum([0, *tokens.counts])
         plan = self.plan(0)
         self.num_pairs = sum(len(update.pairs) for update in plan)
         self.num_tokens = sum(update.num_tokens for update in plan)
         self.padding_share = 1 - sum(update.num_real for update in plan) / sum(
             update.num_positions for update in plan
         )
-        self.over_long = {name: corpus.over_long for name, corpus in corpora.items() if corpus.over_long}
+        self.over_long = {name: lines for name, lines in zip(names, tokens.over_long) if lines}
 
     def report(self):
         """Says in a line or two what an epoch holds and which pairs were left out."""
@@ -230,7 +234,7 @@ class TranslationBatches(SeededBatches):
         return text
 
     def _make_plan(self, epoch):
-        pairs = np.concatenate([self._drawn(corpus, epoch) for corpus in range(len(self._corpora))])
+        pairs = np.concatenate([self._drawn(corpus, epoch) for corpus in range(len(self._shares))])
         generator = self._generator(1, epoch) if self._shuffle else None
         lengths = self._lengths[pairs]
         if self._packed_length:
@@ -329,12 +333,6 @@ def _placed(values, lengths, rows, shape):
     places = np.arange(len(values)) + np.repeat(rows * shape[1] + in_row - before, lengths)
     placed.reshape(-1)[places] = values
     return placed
-
-
-def _together(sides):
-    values = np.concatenate([side.values for side in sides]) if len(sides) > 1 else sides[0].values
-    lengths = np.concatenate([lengths_of(side) for side in sides])
-    return sides[0]._replace(values=values, row_splits=np.concatenate([[0], np.cumsum(lengths)]))
 
 
 def _checked_weights(weights, num_corpora):

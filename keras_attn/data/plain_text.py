@@ -4,7 +4,7 @@ import dataclasses
 import pathlib
 
 from keras_attn.data.downloads import data_folder, download, find
-from keras_attn.data.text_pairs import read_text
+from keras_attn.data.text_files import read_text
 
 TRAINING_SHARE = 0.9
 

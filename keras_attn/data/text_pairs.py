@@ -1,13 +1,11 @@
 """Pairs of sentences, and the files they are read from."""
 
+import collections.abc
 import dataclasses
-import gzip
 import itertools
 import pathlib
-import zlib
 
-_GZIP_MAGIC = b"\x1f\x8b"
-_UTF8_BOM = b"\xef\xbb\xbf"
+from keras_attn.data.text_files import Column, Lines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,8 +16,8 @@ class TextPairs:
     care whether its pairs were generated, downloaded or read from a user's files.
 
     Args:
-        sources: List of strings, the sentences to translate.
-        targets: List of strings of the same length, `targets[i]` being the translation of `sources[i]`.
+        sources: List or other sequence of strings, the sentences to translate. Those of files stay on disk.
+        targets: As many strings, `targets[i]` being the translation of `sources[i]`.
         name: What messages and run folders call this set.
 
     Raises:
@@ -35,8 +33,8 @@ class TextPairs:
     ```
     """
 
-    sources: list[str]
-    targets: list[str]
+    sources: collections.abc.Sequence[str]
+    targets: collections.abc.Sequence[str]
     name: str = "pairs"
 
     def __post_init__(self):
@@ -94,7 +92,7 @@ def read_text_pairs(source_file, target_file):
     assert pairs.targets == ["Ein Hund.", "Zwei Katzen."]
     ```
     """
-    sources, targets = _read_lines(source_file), _read_lines(target_file)
+    sources, targets = Lines(source_file), Lines(target_file)
     if len(sources) != len(targets):
         raise ValueError(
             "The source and the target file must have as many lines as each other, line i of one being the "
@@ -136,69 +134,17 @@ def read_tsv(file):
     assert read_tsv(file).targets == ["Ein Hund."]
     ```
     """
-    rows = [line.split("\t") for line in _read_lines(file)]
-    for number, row in enumerate(rows, start=1):
-        if len(row) != 2:
+    lines = Lines(file)
+    for number, line in enumerate(lines, start=1):
+        if line.count("\t") != 1:
             raise ValueError(
                 f"{file}, line {number}: a line must have two columns, source and target, with one tab between. "
-                f"Received: {len(row)} column{'s' if len(row) > 1 else ''}."
+                f"Received: {line.count(chr(9)) + 1} column{'s' if chr(9) in line else ''}."
             )
-    sources, targets = [row[0] for row in rows], [row[1] for row in rows]
+    sources, targets = Column(lines, 0), Column(lines, 1)
     _refuse_blank(sources, file, "source column")
     _refuse_blank(targets, file, "target column")
     return TextPairs(sources, targets, name=pathlib.Path(file).name)
-
-
-def read_text(file):
-    """The text of a UTF-8 file, plain or gzipped, without a byte order mark; an error that names file and line."""
-    data = _read_data(file)
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError:
-        for number, line in enumerate(data.split(b"\n"), start=1):
-            _decode(line, file, number)
-        raise
-
-
-def _read_lines(file):
-    lines = _read_data(file).split(b"\n")
-    if not lines[-1]:  # What follows the newline at the end is no line.
-        lines.pop()
-    return [_decode(line.removesuffix(b"\r"), file, number) for number, line in enumerate(lines, start=1)]
-
-
-def _read_data(file):
-    data = _read_bytes(file).removeprefix(_UTF8_BOM)
-    if not data:
-        raise ValueError(f"{file} is empty. Give a file with text.")
-    return data
-
-
-def _read_bytes(file):
-    path = pathlib.Path(file)
-    if path.is_dir():
-        raise ValueError(f"{file} is a folder. Give a text file, plain or .gz.")
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{file} does not exist. Check the path.") from None
-    # By content and not by name: some clients unpack a .gz while downloading and keep its name.
-    if not data.startswith(_GZIP_MAGIC):
-        return data
-    try:
-        return gzip.decompress(data)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(f"{file} is not a whole gzip file ({error}). Download or pack it again.") from None
-
-
-def _decode(line, file, number):
-    try:
-        return line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{file}, line {number}: the text must be UTF-8 (convert it, for instance with iconv). "
-            f"Received: byte 0x{line[error.start]:02x} at position {error.start + 1} of the line."
-        ) from None
 
 
 def _refuse_blank(texts, file, what):

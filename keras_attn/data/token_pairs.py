@@ -1,11 +1,15 @@
 """Text pairs as token ids: flat arrays, from which batches are cut."""
 
 import collections
+import json
+import pathlib
+import tempfile
 
 import numpy as np
 import tensorflow as tf
 
 _TEXTS_PER_TOKENIZER_CALL = 4096
+_SIDES = ("source", "target")
 
 RaggedIds = collections.namedtuple("RaggedIds", ["values", "row_splits"])
 RaggedIds.__doc__ = """Rows of token ids of any length.
@@ -14,47 +18,114 @@ values: int32 array, one row after the other.
 row_splits: int64 array; row i is `values[row_splits[i] : row_splits[i + 1]]`.
 """
 
-TokenPairs = collections.namedtuple("TokenPairs", ["sources", "targets", "over_long"])
-TokenPairs.__doc__ = """What the encoder reads and the decoder is to write.
+TokenPairs = collections.namedtuple("TokenPairs", ["sources", "targets", "counts", "over_long"])
+TokenPairs.__doc__ = """What the encoder reads and the decoder is to write, of one corpus after the other.
 
 sources: `RaggedIds`, each row a source and END.
 targets: `RaggedIds`, each row START, a target and END.
-over_long: tuple of integers, the 1-based lines of the pairs that were left out.
+counts: tuple of integers, the pairs of each corpus.
+over_long: tuple of tuples of integers, the 1-based lines of the pairs of each corpus that were left out.
 """
 
+_DESCRIPTION = "tokens.json"
+_DTYPE = np.dtype("<i4")
 
-def tokenize_pairs(pairs, source_tokenizer, target_tokenizer, max_sequence_length):
+
+def tokenize_pairs(corpora, source_tokenizer, target_tokenizer, max_sequence_length, folder=None):
     """The token ids of the pairs of which no side, with END, has more than `max_sequence_length` tokens.
 
     Args:
-        pairs: `TextPairs`.
+        corpora: List of `TextPairs`.
         source_tokenizer, target_tokenizer: Tokenizers of `keras_attn.text`.
         max_sequence_length: Integer.
+        folder: Path of an empty folder to write them to, from where `open_token_pairs` maps them into memory. None:
+            they are held in memory.
 
     Returns:
-        `TokenPairs`.
+        `TokenPairs`; with a folder, what `open_token_pairs` gives.
 
     Raises:
         ValueError: if a tokenizer returns an id outside its vocabulary or the id of the padding.
     """
-    parts, over_long = [], []
-    for start in range(0, len(pairs), _TEXTS_PER_TOKENIZER_CALL):
-        rows = slice(start, start + _TEXTS_PER_TOKENIZER_CALL)
-        sources = _token_ids(pairs.sources[rows], source_tokenizer, "source", start)
-        targets = _token_ids(pairs.targets[rows], target_tokenizer, "target", start)
-        lengths = np.maximum(np.diff(sources.row_splits), np.diff(targets.row_splits)) + 1
-        fits = lengths <= max_sequence_length
-        over_long += (start + np.flatnonzero(~fits) + 1).tolist()
-        parts.append(
-            (
+    parts, counts, over_long = _Parts(folder), [], []
+    for pairs in corpora:
+        counts.append(0)
+        over_long.append([])
+        for start in range(0, len(pairs), _TEXTS_PER_TOKENIZER_CALL):
+            rows = slice(start, start + _TEXTS_PER_TOKENIZER_CALL)
+            sources = _token_ids(pairs.sources[rows], source_tokenizer, "source", start)
+            targets = _token_ids(pairs.targets[rows], target_tokenizer, "target", start)
+            lengths = np.maximum(np.diff(sources.row_splits), np.diff(targets.row_splits)) + 1
+            fits = lengths <= max_sequence_length
+            over_long[-1] += (start + np.flatnonzero(~fits) + 1).tolist()
+            counts[-1] += int(fits.sum())
+            parts.append(
                 _with_special_ids(sources, fits, [], [source_tokenizer.end_token_id]),
                 _with_special_ids(
                     targets, fits, [target_tokenizer.start_token_id], [target_tokenizer.end_token_id]
                 ),
             )
-        )
-    sources, targets = (_joined(side) for side in zip(*parts)) if parts else (_joined([]), _joined([]))
-    return TokenPairs(sources, targets, tuple(over_long))
+    if folder is None:
+        return TokenPairs(*parts.joined(), tuple(counts), tuple(map(tuple, over_long)))
+    description = json.dumps({"counts": counts, "over_long": over_long})
+    (pathlib.Path(folder) / _DESCRIPTION).write_text(description, encoding="utf-8")
+    return open_token_pairs(folder)
+
+
+def tokenized_once(corpora, source_tokenizer, target_tokenizer, max_sequence_length, folder=None):
+    """What `tokenize_pairs` gives; with a folder that holds it already, what stands there.
+
+    The folder is there whole or not at all, whenever the process ends.
+    """
+    arguments = corpora, source_tokenizer, target_tokenizer, max_sequence_length
+    if folder is None:
+        return tokenize_pairs(*arguments)
+    folder = pathlib.Path(folder)
+    if not (folder / _DESCRIPTION).is_file():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as aside:
+            built = pathlib.Path(aside, "new")
+            built.mkdir()
+            tokenize_pairs(*arguments, built)
+            built.rename(folder)
+    return open_token_pairs(folder)
+
+
+def open_token_pairs(folder):
+    """The `TokenPairs` that were written to a folder; the ids stay on disk, and are read as batches ask for them."""
+    folder = pathlib.Path(folder)
+    description = json.loads((folder / _DESCRIPTION).read_text(encoding="utf-8"))
+    sides = []
+    for side in _SIDES:
+        row_splits = _row_splits(np.fromfile(folder / f"{side}_lengths.bin", _DTYPE))
+        # An empty file cannot be mapped.
+        values = np.memmap(folder / f"{side}_ids.bin", _DTYPE, "r") if row_splits[-1] else np.empty(0, _DTYPE)
+        if len(values) != row_splits[-1]:
+            raise ValueError(
+                f"{folder} is damaged: it holds {len(values):,} {side} ids of {row_splits[-1]:,}. Remove it."
+            )
+        sides.append(RaggedIds(values, row_splits))
+    return TokenPairs(*sides, tuple(description["counts"]), tuple(map(tuple, description["over_long"])))
+
+
+class _Parts:
+    """Where the ids of both sides gather, chunk by chunk: lists in memory, or files."""
+
+    def __init__(self, folder):
+        self._folder = folder and pathlib.Path(folder)
+        self._parts = ([], [])
+
+    def append(self, *ragged):
+        for name, parts, side in zip(_SIDES, self._parts, ragged):
+            if self._folder is None:
+                parts.append(side)
+                continue
+            for what, array in {"ids": side.values, "lengths": lengths_of(side)}.items():
+                with open(self._folder / f"{name}_{what}.bin", "ab") as file:
+                    file.write(array.astype(_DTYPE).tobytes())
+
+    def joined(self):
+        return [_joined(parts) for parts in self._parts]
 
 
 def lengths_of(ragged):

@@ -5,6 +5,8 @@ import os
 import pathlib
 import random
 
+import numpy as np
+
 from keras_attn.data import (
     TextPairs,
     date_pairs,
@@ -15,6 +17,7 @@ from keras_attn.data import (
     reverse_pairs,
     shakespeare_text,
 )
+from keras_attn.data.text_files import Rows
 from keras_attn.runs.recipe import DATES, MULTI30K, MULTI30K_TOKENIZED, REVERSE, SHAKESPEARE, TEXT_FILES
 
 DataSplits = collections.namedtuple("DataSplits", ["train", "validation", "test"])
@@ -162,15 +165,9 @@ def _hold_out(pairs):
         raise ValueError(
             f"{pairs.name} has {len(pairs)} pairs, too few to hold some out. Give files for validation."
         )
-    held_out = set(random.Random(0).sample(range(len(pairs)), count))
-    parts = [[], []]
-    for row in range(len(pairs)):
-        parts[row in held_out].append(row)
+    held_out = np.array(sorted(random.Random(0).sample(range(len(pairs)), count)))
+    parts = np.delete(np.arange(len(pairs)), held_out), held_out
     return tuple(
-        TextPairs(
-            [pairs.sources[row] for row in rows],
-            [pairs.targets[row] for row in rows],
-            f"{pairs.name}, {name}",
-        )
+        TextPairs(Rows(pairs.sources, rows), Rows(pairs.targets, rows), f"{pairs.name}, {name}")
         for rows, name in zip(parts, ("the rest", f"{count} held out"))
     )

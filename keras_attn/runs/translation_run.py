@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import math
+import shutil
 
 import keras
 import numpy as np
@@ -15,7 +17,9 @@ from keras_attn.tasks import Translator
 from keras_attn.text import ByteTokenizer, SentencePieceTokenizer, WordPieceTokenizer, load_tokenizer
 from keras_attn.training import AttentionImages, TranslationQuality
 
-_TOKENIZER = "tokenizer"
+_TOKENIZER, _TOKENS = "tokenizer", "tokens"
+# A vocabulary is trained on lines at even distances where there are more, which sentencepiece holds in memory.
+_MOST_LINES_FOR_VOCABULARY = 5_000_000
 # Functions of texts and of the size of the vocabulary.
 _TOKENIZERS = {
     "bpe": functools.partial(SentencePieceTokenizer.train, model_type="bpe"),
@@ -36,7 +40,11 @@ class TranslationRun(TrainingRun):
     def prepare(self):
         source_tokenizer, target_tokenizer = self.make_tokenizers()
         self.model = self.make_model(source_tokenizer, target_tokenizer)
-        self.batches = self.make_batches(source_tokenizer, target_tokenizer)
+        if self.workers.is_first:
+            self.batches = self.make_batches(source_tokenizer, target_tokenizer)
+        self.workers.wait()
+        if not self.workers.is_first:  # the token ids are written
+            self.batches = self.make_batches(source_tokenizer, target_tokenizer)
         self.translator = Translator(
             self.model,
             source_tokenizer,
@@ -52,8 +60,9 @@ class TranslationRun(TrainingRun):
             tokenizer = ByteTokenizer()
             return tokenizer, tokenizer
         if self.workers.is_first and not (self.folder / _TOKENIZER).is_dir():
-            texts = [text for pairs in _corpora(self.data.train) for text in (*pairs.sources, *pairs.targets)]
-            trained = _TOKENIZERS[recipe.tokenizer](texts, recipe.vocabulary_size)
+            trained = _TOKENIZERS[recipe.tokenizer](
+                _for_vocabulary(_corpora(self.data.train)), recipe.vocabulary_size
+            )
             with replaced_folder(self.folder / _TOKENIZER, "tokenizer.json", "tokenizer") as built:
                 trained.save(built)
         self.workers.wait()
@@ -87,6 +96,7 @@ class TranslationRun(TrainingRun):
             num_devices=self.workers.num_devices,
             worker=(self.workers.number, self.workers.count),
             sample_weights=True,
+            token_folder=self.folder / _TOKENS,
         )
 
     def validators(self, log_dir):
@@ -127,6 +137,7 @@ class TranslationRun(TrainingRun):
         return getattr(evaluation, self.recipe.metric)
 
     def evaluate(self):
+        shutil.rmtree(self.folder / _TOKENS)  # as large as the data, and of no more use
         for split in ("validation", "test"):
             pairs = getattr(self.data, split)
             if pairs is None:
@@ -137,6 +148,11 @@ class TranslationRun(TrainingRun):
 
     def where(self):
         return f"The translator lies in {self.folder / 'translator'}"
+
+
+def _for_vocabulary(corpora):
+    step = math.ceil(2 * sum(map(len, corpora)) / _MOST_LINES_FOR_VOCABULARY)
+    return [text for pairs in corpora for side in (pairs.sources, pairs.targets) for text in side[::step]]
 
 
 def _corpora(pairs):

@@ -367,3 +367,40 @@ def test_keras_fit_sees_every_pair_each_epoch_in_a_new_order(place):
     assert seen == (whole[0] + whole[1])[-len(seen) :]
     assert len(seen) > 37
     assert whole[0] != whole[1]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_batches_of_ids_on_disk_are_those_of_ids_in_memory(tmp_path, form):
+    corpora = [random_pairs(31), random_pairs(17, longest=61, seed=3), random_pairs(11, seed=5)]
+    options = {**FORMS[form], "weights": [1, 2, 0.5], "seed": 7}
+    in_memory = make_batches(corpora, **options)
+    on_disk = make_batches(corpora, **options, token_folder=tmp_path / "run" / "tokens")
+    assert on_disk.report() == in_memory.report()
+    assert "Too long, and left out of random (2): " in on_disk.report()
+    for epoch in range(2):
+        for batch, expected in zip(as_arrays(on_disk, epoch), as_arrays(in_memory, epoch), strict=True):
+            for array, other in zip(batch, expected):
+                np.testing.assert_array_equal(array, other)
+
+
+def test_ids_on_disk_are_made_once(tmp_path, monkeypatch):
+    pairs = random_pairs(31)
+    first = make_batches(pairs, token_folder=tmp_path / "tokens")
+
+    def refuse(*arguments):
+        raise AssertionError("tokenized again")
+
+    monkeypatch.setattr("keras_attn.data.token_pairs.tokenize_pairs", refuse)
+    again = make_batches(pairs, token_folder=tmp_path / "tokens")
+    assert rows_without_pads(as_arrays(again)) == rows_without_pads(as_arrays(first))
+    (tmp_path / "tokens" / "source_ids.bin").write_bytes(b"\1\0\0\0")
+    with pytest.raises(ValueError, match=r"tokens is damaged: it holds 1 source ids of \d+"):
+        make_batches(pairs, token_folder=tmp_path / "tokens")
+
+
+def test_a_tokenizer_that_fails_leaves_no_ids_on_disk(tmp_path):
+    tokenizer = ByteTokenizer()
+    tokenizer.vocabulary_size = 50
+    with pytest.raises(ValueError, match="tokenizer's ids must be from 1"):
+        translation_batches(random_pairs(31), tokenizer, tokenizer, token_folder=tmp_path / "run" / "tokens")
+    assert not list((tmp_path / "run").iterdir())

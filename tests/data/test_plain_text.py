@@ -36,6 +36,7 @@ def test_the_parts_are_the_text():
         (b"one\ntwo \xff\n", "line 2: the text must be UTF-8"),
         (gzip.compress(b"one")[:-9], "is not a whole gzip file"),
     ],
+    ids=["empty", "no-utf8", "cut-gzip"],
 )
 def test_what_is_no_text_is_refused(tmp_path, content, message):
     (tmp_path / "play.txt").write_bytes(content)

@@ -1,0 +1,167 @@
+"""Text files as sequences of lines that stay on disk, checked once from beginning to end."""
+
+import collections.abc
+import gzip
+import mmap
+import pathlib
+import shutil
+import tempfile
+import zlib
+
+import numpy as np
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_UTF8_BOM = b"\xef\xbb\xbf"
+_BLOCK_BYTES = 1 << 24
+
+
+class _Texts(collections.abc.Sequence):
+    """A sequence of strings that are made when they are asked for; a slice is a list of them.
+
+    A subclass gives `__len__` and `_at(place)`.
+    """
+
+    def __getitem__(self, place):
+        if isinstance(place, slice):
+            return [self._at(number) for number in range(*place.indices(len(self)))]
+        number = range(len(self))[place]
+        return self._at(number)
+
+    def __eq__(self, other):
+        if not isinstance(other, collections.abc.Sequence) or isinstance(other, str | bytes):
+            return NotImplemented
+        return len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other))
+
+    __hash__ = None
+
+    def __repr__(self):
+        return f"<{len(self):,} texts, the first {self[0]!r:.40}>" if len(self) else "<no texts>"
+
+
+class Lines(_Texts):
+    """The lines of a UTF-8 file, plain or gzipped; in memory are the places where they begin.
+
+    Only LF and CRLF end a line; a byte order mark is dropped; a missing newline at the end is fine. A gzipped file is
+    unpacked to a temporary one, which lasts as long as the lines are used.
+
+    Args:
+        file: Path.
+
+    Raises:
+        FileNotFoundError: If the file does not exist.
+        ValueError: If it is empty, a folder, broken gzip or not UTF-8; the message names file and line.
+    """
+
+    def __init__(self, file):
+        self._data, begin = _mapped(file)
+        self._starts = _checked_starts(self._data, begin, file)
+
+    def __len__(self):
+        return len(self._starts) - 1
+
+    def _at(self, number):
+        start, stop = self._starts[number : number + 2].tolist()
+        return self._data[start:stop].decode("utf-8").removesuffix("\n").removesuffix("\r")
+
+
+class Column(_Texts):
+    """One of the tab-separated columns of lines."""
+
+    def __init__(self, lines, number):
+        self._lines = lines
+        self._number = number
+
+    def __len__(self):
+        return len(self._lines)
+
+    def _at(self, number):
+        return self._lines[number].split("\t")[self._number]
+
+
+class Rows(_Texts):
+    """Some of the texts of another sequence, by their numbers."""
+
+    def __init__(self, texts, numbers):
+        self._texts = texts
+        self._numbers = np.asarray(numbers)
+
+    def __len__(self):
+        return len(self._numbers)
+
+    def _at(self, number):
+        return self._texts[int(self._numbers[number])]
+
+
+def read_text(file):
+    """The whole text of such a file, its line breaks as they are."""
+    data, begin = _mapped(file)
+    _checked_starts(data, begin, file)
+    return data[begin:].decode("utf-8")
+
+
+def _mapped(file):
+    """The bytes of a file in the memory of the operating system, and where the text begins."""
+    path = pathlib.Path(file)
+    if path.is_dir():
+        raise ValueError(f"{file} is a folder. Give a text file, plain or .gz.")
+    if not path.exists():
+        raise FileNotFoundError(f"{file} does not exist. Check the path.")
+    with open(path, "rb") as opened:
+        # By content and not by name: some clients unpack a .gz while downloading and keep its name.
+        is_packed = opened.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
+        data = _unpacked(path, file) if is_packed else _map(opened)
+    begin = len(_UTF8_BOM) if data[: len(_UTF8_BOM)] == _UTF8_BOM else 0
+    if len(data) == begin:
+        raise ValueError(f"{file} is empty. Give a file with text.")
+    return data, begin
+
+
+def _unpacked(path, file):
+    with tempfile.TemporaryFile() as unpacked:
+        try:
+            with gzip.open(path) as packed:
+                shutil.copyfileobj(packed, unpacked, _BLOCK_BYTES)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise ValueError(
+                f"{file} is not a whole gzip file ({error}). Download or pack it again."
+            ) from error
+        unpacked.flush()
+        return _map(unpacked)
+
+
+def _map(opened):
+    opened.seek(0, 2)
+    # An empty file cannot be mapped.
+    return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) if opened.tell() else b""
+
+
+def _checked_starts(data, begin, file):
+    """Where each line begins, and the end of the last, an int64 array; an error for the first line not in UTF-8."""
+    parts, start = [np.array([begin])], begin
+    while start < len(data):
+        block = data[start : start + _BLOCK_BYTES]
+        if start + len(block) < len(data):
+            whole = block.rfind(b"\n") + 1
+            if not whole:  # a line that is longer than a block
+                newline = data.find(b"\n", start + len(block))
+                whole = (newline if newline >= 0 else len(data) - 1) + 1 - start
+                block = data[start : start + whole]
+            block = block[:whole]
+        try:
+            block.decode("utf-8")
+        except UnicodeDecodeError as error:
+            _refuse(block, error, sum(map(len, parts)), file)
+        parts.append(start + np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + 1)
+        start += len(block)
+    if data[len(data) - 1 :] != b"\n":  # What follows the newline at the end is no line.
+        parts.append(np.array([len(data)]))
+    return np.concatenate(parts)
+
+
+def _refuse(block, error, first_line, file):
+    line_start = block.rfind(b"\n", 0, error.start) + 1
+    number = first_line + block.count(b"\n", 0, error.start)
+    raise ValueError(
+        f"{file}, line {number}: the text must be UTF-8 (convert it, for instance with iconv). "
+        f"Received: byte 0x{block[error.start]:02x} at position {error.start - line_start + 1} of the line."
+    ) from None
