@@ -46,6 +46,8 @@ class Recipe:
         learning_rate: Float, the highest, reached after `warmup_steps` updates.
         warmup_steps: Integer.
         label_smoothing: Float.
+        r_drop: Float, the weight alpha of R-Drop (`keras_attn.training.RDropCrossentropy`), for which each row is read
+            under two dropouts; 0 is none. Not of a language model.
         global_clipnorm: Float, the largest norm of the gradient of one update.
         ema_momentum: Float or None; the weights that are scored and kept are an exponential moving average then.
         dtype: A Keras dtype policy, or `"auto"`: mixed_bfloat16 where the processor multiplies bfloat16 matrices in
@@ -93,6 +95,7 @@ class Recipe:
     learning_rate: float = 0.002
     warmup_steps: int = 1000
     label_smoothing: float = 0.1
+    r_drop: float = 0.0
     global_clipnorm: float = 25.0
     ema_momentum: float | None = None
     dtype: str = "auto"

@@ -121,9 +121,12 @@ class TrainingRun:
             optimizer=make_optimizer(
                 recipe, self.model.hidden_dim, self.steps_per_epoch // steps * recipe.epochs
             ),
-            loss=LabelSmoothedCrossentropy(recipe.label_smoothing, reduction="sum"),
+            loss=self.loss_function(),
             metrics=[self.perplexity],
         )
+
+    def loss_function(self):
+        return LabelSmoothedCrossentropy(self.recipe.label_smoothing, reduction="sum")
 
     def fit(self):
         monitor = f"val_{self.recipe.metric}"

@@ -7,7 +7,12 @@ from keras_attn.training.callbacks import (
     StopOnInvalidLoss,
     TranslationQuality,
 )
-from keras_attn.training.losses import LabelSmoothedCrossentropy, token_negative_log_likelihood
+from keras_attn.training.losses import (
+    LabelSmoothedCrossentropy,
+    RDropCrossentropy,
+    divergence_of_copies,
+    token_negative_log_likelihood,
+)
 from keras_attn.training.metrics import (
     CorpusScore,
     MaskedAccuracy,
@@ -40,6 +45,7 @@ __all__ = [
     "NoamSchedule",
     "PerUpdateSchedule",
     "Perplexity",
+    "RDropCrossentropy",
     "StopOnInvalidLoss",
     "TranslationQuality",
     "WarmupCosineSchedule",
@@ -47,6 +53,7 @@ __all__ = [
     "averaged_weights",
     "corpus_bleu",
     "corpus_chrf",
+    "divergence_of_copies",
     "exact_match",
     "restore_training_state",
     "token_negative_log_likelihood",
