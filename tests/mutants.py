@@ -595,8 +595,8 @@ MUTANTS = [
     Mutant(
         "perplexity_in_half_precision",
         "training/losses.py",
-        "logits = ops.cast(logits, at_least_float32(logits.dtype))",
-        "logits = ops.convert_to_tensor(logits)",
+        "logits = ops.cast(logits, at_least_float32(logits.dtype))\n    vocabulary_size",
+        "logits = ops.convert_to_tensor(logits)\n    vocabulary_size",
         ("training/test_metrics.py::test_half_precision_logits_do_not_lower_the_precision",),
     ),
     Mutant(
@@ -608,6 +608,13 @@ MUTANTS = [
             "training/test_schedules.py::test_noam_by_hand",
             "training/test_schedules.py::test_inverse_square_root_by_hand",
         ),
+    ),
+    Mutant(
+        "divergence_of_one_copy_alone",
+        "training/losses.py",
+        "zip(probabilities, (1.0, -1.0))",
+        "zip(probabilities, (1.0, 1.0))",
+        (LOSSES + "test_r_drop_equals_the_paper[0.1]",),
     ),
     # Data
     Mutant(

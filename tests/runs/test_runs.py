@@ -11,6 +11,7 @@ import keras_attn
 from keras_attn import runs
 from keras_attn.data import TextPairs
 from keras_attn.models import read_weights
+from keras_attn.training import RDropCrossentropy
 
 TINY = {
     "num_encoder_layers": 1,
@@ -159,6 +160,21 @@ def test_a_loss_that_is_not_finite_stops_with_the_last_good_checkpoint(tmp_path,
     monkeypatch.setattr("keras_attn.runs.training_run.LearningRateLogger", Break)
     with pytest.raises(FloatingPointError, match=r"epoch 2, batch 1.*checkpoints"):
         runs.train(RECIPE, make_data(), tmp_path / "run", verbose=0)
+
+
+def test_r_drop_reads_every_row_twice(tmp_path, monkeypatch):
+    seen = []
+    call = RDropCrossentropy.call
+
+    def spy(self, y_true, y_pred):
+        seen.append((self.alpha, y_true.shape[0]))
+        return call(self, y_true, y_pred)
+
+    monkeypatch.setattr(RDropCrossentropy, "call", spy)
+    recipe = RECIPE.replace(r_drop=2.0, epochs=1, padding="buckets")
+    runs.train(recipe, make_data(), tmp_path / "run", verbose=0)
+    assert seen
+    assert {alpha for alpha, _ in seen} == {2.0}
 
 
 def test_a_joint_subword_vocabulary_is_trained_on_the_training_part_alone(tmp_path):

@@ -11,7 +11,12 @@ from keras_attn.data import TextPairs, translation_batches
 from keras_attn.models import Seq2SeqTransformer
 from keras_attn.runs.optimizer import make_optimizer
 from keras_attn.text import ByteTokenizer
-from keras_attn.training import LabelSmoothedCrossentropy, Perplexity, averaged_weights
+from keras_attn.training import (
+    LabelSmoothedCrossentropy,
+    Perplexity,
+    RDropCrossentropy,
+    averaged_weights,
+)
 
 RECIPE = runs.Recipe(model={}, learning_rate=0.05, warmup_steps=3, epochs=2, epsilon=1e-3)
 
@@ -27,7 +32,7 @@ def random_pairs(count, seed=0):
     return TextPairs(texts(), texts(), "random")
 
 
-def trained(pairs, num_updates, optimizer=None, recipe=RECIPE, after_batch=None, **options):
+def trained(pairs, num_updates, optimizer=None, recipe=RECIPE, after_batch=None, loss=None, **options):
     """Weights, moving averages of weights, and perplexity after some updates of a model without dropout."""
     keras.utils.set_random_seed(5)
     tokenizer = ByteTokenizer()
@@ -37,7 +42,7 @@ def trained(pairs, num_updates, optimizer=None, recipe=RECIPE, after_batch=None,
     model = Seq2SeqTransformer(259, 1, 1, dropout=0.0, **sizes)
     model.compile(
         optimizer=optimizer or make_optimizer(recipe, 16, 2 * num_updates),
-        loss=LabelSmoothedCrossentropy(0.1, reduction="sum"),
+        loss=loss or LabelSmoothedCrossentropy(0.1, reduction="sum"),
         metrics=[Perplexity()],
     )
     steps = num_updates * batches.num_micro_batches
@@ -71,6 +76,19 @@ def test_accumulated_batches_equal_one_big_batch(schedule, optimizer):
         pairs, 7, recipe=recipe.replace(gradient_accumulation_steps=3), num_micro_batches=3
     )
     assert_close(small, big)
+    assert again == pytest.approx(perplexity, rel=1e-5)
+
+
+@pytest.mark.parametrize("num_micro_batches", [1, 3])
+def test_rows_that_stand_twice_train_as_once_without_dropout(num_micro_batches):
+    pairs = random_pairs(97)
+    recipe = RECIPE.replace(gradient_accumulation_steps=num_micro_batches)
+    once, _, perplexity = trained(pairs, 7, recipe=recipe, num_micro_batches=num_micro_batches)
+    loss = RDropCrossentropy(5.0, 0.1, reduction="sum")
+    twice, _, again = trained(
+        pairs, 7, recipe=recipe, num_micro_batches=num_micro_batches, num_copies=2, loss=loss
+    )
+    assert_close(twice, once)
     assert again == pytest.approx(perplexity, rel=1e-5)
 
 
