@@ -1,5 +1,6 @@
-"""Pictures of attention: arrays in, figure or HTML page out."""
+"""Pictures of attention and of training: arrays in, figure or HTML page out."""
 
+import csv
 import html
 import importlib
 import math
@@ -201,13 +202,67 @@ def attention_grid(attention_scores, scale=8):
     return colours.transpose(0, 2, 1, 3, 4).reshape(layers * height, heads * width, 3)
 
 
+def plot_learning_curves(files, column="val_bleu", title=None, path=None):
+    """Draws a column of the `history.csv` of several runs over their epochs.
+
+    Args:
+        files: Dict from the name of a run to the path of its `history.csv`.
+        column: String, the column that is drawn.
+        title: Text above the figure.
+        path: Where to save the figure, as `.png`, `.svg` or `.pdf`. Missing folders are created.
+
+    Returns:
+        A `matplotlib.figure.Figure`.
+
+    Raises:
+        ValueError: If a file has no such column, or the file type is unknown.
+        ImportError: If matplotlib is not installed.
+
+    Example:
+
+    ```
+    import pathlib
+    import tempfile
+    from keras_attn.plots import plot_learning_curves
+
+    file = pathlib.Path(tempfile.mkdtemp()) / "history.csv"
+    file.write_text("epoch,val_bleu\\n1,12.5\\n2,21.0\\n", encoding="utf-8")
+    figure = plot_learning_curves({"first try": file})
+    ```
+    """
+    path = _check_path(path, _FIGURE_FILE_TYPES)
+    curves = {name: _curve(file, column) for name, file in files.items()}
+    figure = _import_figure()(figsize=(7, 4), layout="constrained")
+    panel = figure.subplots()
+    for name, (epochs, values) in curves.items():
+        panel.plot(epochs, values, label=name, linewidth=1.5)
+    panel.set_xlabel("epoch", fontsize=_LABEL_SIZE)
+    panel.set_ylabel(column, fontsize=_LABEL_SIZE)
+    panel.tick_params(labelsize=_LABEL_SIZE)
+    panel.grid(alpha=0.3)
+    panel.legend(fontsize=_LABEL_SIZE, frameon=False)
+    if title:
+        figure.suptitle(title)
+    if path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=_DOTS_PER_INCH)
+    return figure
+
+
+def _curve(file, column):
+    with open(file, encoding="utf-8", newline="") as opened:
+        rows = list(csv.DictReader(opened))
+    if not rows or column not in rows[0]:
+        known = ", ".join(rows[0]) if rows else "none"
+        raise ValueError(f"{file} has no column {column!r}. It has: {known}.")
+    return [float(row["epoch"]) for row in rows], [float(row[column]) for row in rows]
+
+
 def _import_figure():
     try:
         return importlib.import_module("matplotlib.figure").Figure
     except ImportError as error:
-        raise ImportError(
-            '`plot_attention` needs matplotlib. Install it: pip install "keras_attn[plots]"'
-        ) from error
+        raise ImportError('Figures need matplotlib. Install it: pip install "keras_attn[plots]"') from error
 
 
 def _check_maps(attention_scores, source_tokens, target_tokens):

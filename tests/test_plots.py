@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from keras_attn import plots
-from keras_attn.plots import attention_grid, attention_page, plot_attention
+from keras_attn.plots import attention_grid, attention_page, plot_attention, plot_learning_curves
 
 SOURCE = ["▁der", "▁müde", "▁garçon", "!", "</s>"]
 TARGET = ["▁the", "▁tired", "▁boy"]
@@ -158,7 +158,7 @@ def test_an_unknown_file_type_is_refused_before_anything_is_written(tmp_path, na
 
 def test_a_missing_matplotlib_is_named_with_the_pip_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ImportError, match=r'needs matplotlib. Install it: pip install "keras_attn\[plots\]"'):
+    with pytest.raises(ImportError, match=r'need matplotlib. Install it: pip install "keras_attn\[plots\]"'):
         plot_attention(make_scores(3, 5), SOURCE, TARGET)
 
 
@@ -317,3 +317,30 @@ def test_a_grid_has_a_row_a_layer_and_a_column_a_head():
         attention_grid(scores[0])
     with pytest.raises(ValueError, match="numbers from 0 to 2"):
         attention_grid(2 * scores)
+
+
+def test_learning_curves_are_the_columns_of_their_files(tmp_path):
+    (tmp_path / "a.csv").write_text(
+        "epoch,loss,val_bleu\n1,3.0,12.5\n2,2.5,21.0\n4,2.0,23.0\n", encoding="utf-8"
+    )
+    (tmp_path / "b.csv").write_text("epoch,loss,val_bleu\n1,4.0,2.5\n", encoding="utf-8")
+    files = {"first": tmp_path / "a.csv", "second": str(tmp_path / "b.csv")}
+    figure = plot_learning_curves(files, title="Two runs", path=tmp_path / "new" / "curves.png")
+    [panel] = figure.axes
+    assert {line.get_label(): line.get_xydata().tolist() for line in panel.lines} == {
+        "first": [[1, 12.5], [2, 21.0], [4, 23.0]],
+        "second": [[1, 2.5]],
+    }
+    assert (panel.get_xlabel(), panel.get_ylabel()) == ("epoch", "val_bleu")
+    assert [text.get_text() for text in panel.get_legend().get_texts()] == ["first", "second"]
+    assert png_size(tmp_path / "new" / "curves.png") == (1050, 600)
+    [panel] = plot_learning_curves(files, column="loss").axes
+    assert panel.lines[0].get_ydata().tolist() == [3.0, 2.5, 2.0]
+
+
+def test_learning_curves_without_the_column_are_refused(tmp_path):
+    (tmp_path / "a.csv").write_text("epoch,loss\n1,3.0\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"a\.csv has no column 'val_bleu'. It has: epoch, loss\."):
+        plot_learning_curves({"first": tmp_path / "a.csv"})
+    with pytest.raises(ValueError, match="`path` must end in one of"):
+        plot_learning_curves({}, path="curves.bmp")

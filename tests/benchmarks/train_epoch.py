@@ -34,7 +34,7 @@ class Files:
         self.paths = source, target
         pairs = read_text_pairs(source, target)
         self.tokenizer = SentencePieceTokenizer.train(
-            pairs.sources + pairs.targets, vocabulary_size=vocabulary_size
+            [*pairs.sources, *pairs.targets], vocabulary_size=vocabulary_size
         )
         self.start, self.end = self.tokenizer.start_token_id, self.tokenizer.end_token_id
 
@@ -44,7 +44,7 @@ class Files:
     def texts(self):
         """A `tf.data.Dataset` of pairs of strings, in a random order."""
         pairs = self.read()
-        dataset = tf.data.Dataset.from_tensor_slices((pairs.sources, pairs.targets))
+        dataset = tf.data.Dataset.from_tensor_slices((pairs.sources[:], pairs.targets[:]))
         return dataset.shuffle(20000, seed=1)
 
     def token_batches(self):
