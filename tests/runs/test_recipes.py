@@ -12,6 +12,14 @@ from keras_attn.data import TextPairs
 from keras_attn.runs.optimizer import make_optimizer
 
 FOLDER = pathlib.Path(__file__).parents[2] / "examples" / "recipes"
+RESULTS = FOLDER.parents[1] / "docs" / "results"
+DOCUMENT = (FOLDER.parents[1] / "docs" / "results.md").read_text(encoding="utf-8")
+RECIPE_OF_RUN = {
+    "tok": "multi30k_tokenized",
+    "rnn": "multi30k_rnn",
+    "reverse": "reverse",
+    "shakespeare": "shakespeare",
+}
 BUILT_IN = {
     "dates": runs.DATES,
     "reverse": runs.REVERSE,
@@ -35,6 +43,22 @@ def test_every_recipe_can_be_read_and_goes_through_json(file, tmp_path):
     assert runs.Recipe.load(tmp_path) == runs.Recipe.load(tmp_path / "run.json") == recipe
     first_line = file.read_text(encoding="utf-8").splitlines()[0]
     assert first_line.endswith(f"keras-attn train --recipe examples/recipes/{file.name}")
+
+
+@pytest.mark.parametrize(
+    "run", sorted(filter(pathlib.Path.is_dir, RESULTS.iterdir())), ids=lambda run: run.name
+)
+def test_the_runs_of_the_results_are_runs_of_the_recipes(run):
+    recipe = runs.Recipe.load(run)
+    name, seed = RECIPE_OF_RUN[run.name.split("-")[0]], int(run.name.rpartition("-s")[2])
+    assert recipe == runs.Recipe.load(FOLDER / f"{name}.toml").replace(seed=seed)
+    record = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    assert record["results"]["ended"]
+    epochs = (run / "history.csv").read_text(encoding="utf-8").splitlines()[1:]
+    assert len(epochs) == recipe.epochs
+    score = record["results"]["test" if record["data"]["test"] else "validation"]
+    shown = f"{score['bleu']:.2f}" if "bleu" in score else f"{score['loss']:.4f}"
+    assert shown in DOCUMENT
 
 
 def test_several_corpora_with_weights(tmp_path):
