@@ -9,7 +9,7 @@ import re
 import tensorflow as tf
 
 from keras_attn.text.resources import TENSORFLOW_TEXT, import_package, read_file, write_file
-from keras_attn.text.tokenizer import Tokenizer, check_not_blank
+from keras_attn.text.tokenizer import TextOpsTokenizer, Tokenizer, check_not_blank
 
 MODEL_FILE = "sentencepiece.model"
 _MODEL_TYPES = ("bpe", "unigram")
@@ -17,7 +17,7 @@ _MODEL_TYPES = ("bpe", "unigram")
 _MAX_LINE_BYTES = 2**30
 
 
-class SentencePieceTokenizer(Tokenizer):
+class SentencePieceTokenizer(TextOpsTokenizer):
     """Splits text into subword units with a sentencepiece model, BPE or unigram.
 
     The model is part of the graph: an exported signature takes strings. `detokenize(tokenize(x))` is the
@@ -141,15 +141,6 @@ class SentencePieceTokenizer(Tokenizer):
     @classmethod
     def _read_config(cls, folder, config):
         return cls(read_file(folder, MODEL_FILE, config["model_sha256"]))
-
-    def _texts_to_ids(self, texts):
-        return self._graph_tokenizer.tokenize(texts)
-
-    def _texts_to_ids_with_offsets(self, texts):
-        return tuple(tf.cast(x, tf.int32) for x in self._graph_tokenizer.tokenize_with_offsets(texts))
-
-    def _ids_to_texts(self, token_ids):
-        return self._graph_tokenizer.detokenize(token_ids)
 
     def _token_string(self, token_id):
         return self._processor.id_to_piece(token_id)

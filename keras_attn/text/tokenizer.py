@@ -252,6 +252,19 @@ class Tokenizer(tf.Module):
             )
 
 
+class TextOpsTokenizer(Tokenizer):
+    """A tokenizer whose work is done by one of tensorflow-text, which a subclass sets as `_graph_tokenizer`."""
+
+    def _texts_to_ids(self, texts):
+        return self._graph_tokenizer.tokenize(texts)
+
+    def _texts_to_ids_with_offsets(self, texts):
+        return tuple(tf.cast(x, tf.int32) for x in self._graph_tokenizer.tokenize_with_offsets(texts))
+
+    def _ids_to_texts(self, token_ids):
+        return self._graph_tokenizer.detokenize(token_ids)
+
+
 def _repair_utf8(texts):
     return tf.strings.unicode_transcode(texts, input_encoding="UTF-8", output_encoding="UTF-8")
 

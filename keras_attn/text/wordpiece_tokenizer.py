@@ -5,7 +5,7 @@ import collections
 import tensorflow as tf
 
 from keras_attn.text.resources import TENSORFLOW_TEXT, import_package, read_file, write_file
-from keras_attn.text.tokenizer import Tokenizer, check_not_blank
+from keras_attn.text.tokenizer import TextOpsTokenizer, check_not_blank
 
 VOCABULARY_FILE = "vocab.txt"
 
@@ -15,7 +15,7 @@ _SUFFIX = "##"
 _TEXTS_PER_CALL = 4096
 
 
-class WordPieceTokenizer(Tokenizer):
+class WordPieceTokenizer(TextOpsTokenizer):
     """Splits text at white space and punctuation, and words into the longest pieces that the vocabulary has.
 
     A vocabulary of BERT works as it is. START is its `[CLS]` and END its `[SEP]`. A word that cannot be spelled is one
@@ -132,15 +132,6 @@ class WordPieceTokenizer(Tokenizer):
     def _read_config(cls, folder, config):
         content = read_file(folder, VOCABULARY_FILE, config["vocabulary_sha256"])
         return cls(content.decode("utf-8").split("\n")[:-1], config["lowercase"])
-
-    def _texts_to_ids(self, texts):
-        return self._graph_tokenizer.tokenize(texts)
-
-    def _texts_to_ids_with_offsets(self, texts):
-        return tuple(tf.cast(x, tf.int32) for x in self._graph_tokenizer.tokenize_with_offsets(texts))
-
-    def _ids_to_texts(self, token_ids):
-        return self._graph_tokenizer.detokenize(token_ids)
 
     def _token_string(self, token_id):
         return self.vocabulary[token_id]
