@@ -124,6 +124,11 @@ class Recipe:
                 raise ValueError(
                     f"`{name}` must be one of {known}. Received: {name}={getattr(self, name)!r}."
                 )
+        if "size" in self.model and self.model_class is not Seq2SeqTransformer:
+            raise ValueError(
+                "A named `size` is that of a Transformer of two sides. "
+                f"Received: size={self.model['size']!r}, model kind={self.model['kind']!r}."
+            )
         if self.is_language_model != (self.metric == "loss") or (
             self.is_language_model and self.tokenizer != "bytes"
         ):
