@@ -3,6 +3,7 @@
 import collections
 import json
 import pathlib
+import shutil
 import tempfile
 
 import numpy as np
@@ -83,6 +84,8 @@ def tokenized_once(corpora, source_tokenizer, target_tokenizer, max_sequence_len
     folder = pathlib.Path(folder)
     if not (folder / _DESCRIPTION).is_file():
         folder.parent.mkdir(parents=True, exist_ok=True)
+        for unfinished in folder.parent.glob(f".{folder.name}-*"):  # of a process that was killed
+            shutil.rmtree(unfinished)
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as aside:
             built = pathlib.Path(aside, "new")
             built.mkdir()

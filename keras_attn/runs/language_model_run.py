@@ -1,6 +1,7 @@
 """The run that makes a language model."""
 
 import math
+import os
 
 import keras
 import numpy as np
@@ -33,6 +34,11 @@ class LanguageModelRun(TrainingRun):
             dtype=recipe.dtype_policy,
             **recipe.model_arguments,
         )
+        for split, text in self.data._asdict().items():
+            if text is not None and len(self.token_ids(split)) < 2:
+                raise ValueError(f"{text.name} must have two bytes or more, one of them to be predicted.")
+        if self.workers.is_first:
+            self.tokenizer.save(self.folder / "tokenizer")
         length = self.model.max_sequence_length
         self.batches = TextWindows(
             self.token_ids("train"),
@@ -106,8 +112,9 @@ class LanguageModelRun(TrainingRun):
         return self.tokenizer.decode(np.asarray(token_ids))
 
     def save_result(self):
-        self.tokenizer.save(self.folder / "tokenizer")
-        self.model.save(self.folder / "model.keras")
+        aside = self.folder / ".unfinished.keras"  # Keras writes in place
+        self.model.save(aside)
+        os.replace(aside, self.folder / "model.keras")
 
     def load_result(self):
         self.model = keras.models.load_model(self.folder / "model.keras", compile=False)

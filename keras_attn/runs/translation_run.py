@@ -143,7 +143,6 @@ class TranslationRun(TrainingRun):
         return getattr(evaluation, self.recipe.metric)
 
     def evaluate(self):
-        shutil.rmtree(self.folder / _TOKENS)  # as large as the data, and of no more use
         for split in ("validation", "test"):
             pairs = getattr(self.data, split)
             if pairs is None:
@@ -151,6 +150,11 @@ class TranslationRun(TrainingRun):
             evaluation = evaluate(self.translator, pairs, bleu_tokenize=self.recipe.bleu_tokenize)
             self.results[split] = dataclasses.asdict(evaluation)
             self.say(evaluation.report())
+
+    def end(self):
+        super().end()
+        # As large as the data. Not before the run has ended: one that is killed here could not go on.
+        shutil.rmtree(self.folder / _TOKENS)
 
     def where(self):
         return f"The translator lies in {self.folder / 'translator'}"

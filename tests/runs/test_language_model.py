@@ -1,6 +1,7 @@
 """From a recipe and a text to a run folder and a language model."""
 
 import json
+import os
 import re
 
 import keras
@@ -94,6 +95,30 @@ def test_what_is_saved_goes_on_with_a_text(run):
     [text] = tokenizer.decode(continued)
     assert len(text) == 5
     assert set(text) <= set("abcdefghij ")
+
+
+def test_a_save_that_fails_leaves_the_older_model(tmp_path, monkeypatch):
+    saves, save = [], keras.Model.save
+
+    def save_half(self, path, *arguments, **options):
+        saves.append(path)
+        save(self, path, *arguments, **options)
+        if len(saves) == 2:
+            os.truncate(path, os.path.getsize(path) // 2)
+            raise OSError("No space left on device")
+
+    monkeypatch.setattr(keras.Model, "save", save_half)
+    with pytest.raises(OSError, match="No space left"):
+        runs.train(RECIPE, make_data(), tmp_path / "run", verbose=0)
+    assert keras.saving.load_model(tmp_path / "run" / "model.keras").count_params() > 0
+    runs.train(RECIPE, make_data(), tmp_path / "run", verbose=0)
+    assert not list((tmp_path / "run").glob(".*"))
+
+
+def test_a_text_without_anything_to_predict_is_refused(tmp_path):
+    data = make_data()._replace(validation=PlainText("a", "one letter"))
+    with pytest.raises(ValueError, match="one letter must have two bytes or more"):
+        runs.train(RECIPE, data, tmp_path / "run", verbose=0)
 
 
 def test_a_run_says_how_well_it_writes(tmp_path, capsys):

@@ -162,6 +162,22 @@ def test_a_loss_that_is_not_finite_stops_with_the_last_good_checkpoint(tmp_path,
         runs.train(RECIPE, make_data(), tmp_path / "run", verbose=0)
 
 
+def test_a_run_that_is_killed_while_it_is_evaluated_goes_on(tmp_path, monkeypatch):
+    class Killed(BaseException):
+        pass
+
+    def die(*arguments, **options):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runs.translation_run, "evaluate", die)
+        with pytest.raises(Killed):
+            runs.train(RECIPE, make_data(), tmp_path / "run", verbose=0)
+    assert (tmp_path / "run" / "tokens" / "tokens.json").is_file()
+    runs.train(RECIPE, make_data(), tmp_path / "run", verbose=0)
+    assert not (tmp_path / "run" / "tokens").exists()
+
+
 def test_r_drop_reads_every_row_twice(tmp_path, monkeypatch):
     seen = []
     call = RDropCrossentropy.call
