@@ -28,19 +28,19 @@ class Checkpoints:
         self._writer = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="checkpoints")
         self._written = None
 
-    def save(self, update, arrays, progress):
+    def save(self, update, snapshot, progress):
         """Writes a state in the background, after the one before it is written.
 
         Args:
             update: Integer, the updates so far.
-            arrays: Dict of NumPy arrays that nobody changes any more.
+            snapshot: Function without arguments, called in the background, that returns a dict of NumPy arrays.
             progress: What JSON can hold.
 
         Raises:
             OSError: if the write before this one failed.
         """
         self.wait()
-        self._written = self._writer.submit(self._write, update, arrays, progress)
+        self._written = self._writer.submit(self._write, update, snapshot, progress)
 
     def wait(self):
         """Waits until everything is written.
@@ -88,10 +88,10 @@ class Checkpoints:
             )
         return None
 
-    def _write(self, update, arrays, progress):
+    def _write(self, update, snapshot, progress):
         path = self.folder / f"state-{update:08d}.safetensors"
         self.log(f"saving {path.name}")
-        write_weights(arrays, path, metadata={_PROGRESS: json.dumps(progress)})
+        write_weights(snapshot(), path, metadata={_PROGRESS: json.dumps(progress)})
         self.log(f"saved {path.name}")
         for older in self._paths()[: -self.num_kept]:
             older.unlink(missing_ok=True)

@@ -23,7 +23,7 @@ from keras_attn.training import (
     StopOnInvalidLoss,
     averaged_weights,
     restore_training_state,
-    training_state,
+    training_snapshots,
 )
 
 
@@ -141,6 +141,7 @@ class TrainingRun:
         self.keep_best = KeepBest(
             self.save_best, monitor=monitor, mode="min" if self.recipe.lower_is_better else "max"
         )
+        self.take_snapshot = training_snapshots(self.model)
         self.history = HistoryFile(self.folder / "history.csv")
         self.seconds_before = 0.0
         self.started = time.monotonic()
@@ -214,7 +215,7 @@ class TrainingRun:
             "has_ended": has_ended,
         }
         if self.workers.is_first:
-            self.states.save(self.progress.updates, training_state(self.model), progress)
+            self.states.save(self.progress.updates, self.take_snapshot(), progress)
 
     def resume(self):
         """Takes up the last state, if there is one; returns whether training had ended."""

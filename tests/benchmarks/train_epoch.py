@@ -10,12 +10,10 @@ from helpers_benchmarks import median_seconds, parser, print_table  # isort: ski
 import math
 
 import keras
-import keras_hub
 import numpy as np
 import tensorflow as tf
 import torch
-from keras import ops
-from train_step import KerasTransformer
+from helpers_peers import KerasHubTransformer, KerasTransformer, TorchTransformer
 
 from keras_attn.data import read_text_pairs, translation_batches
 from keras_attn.models import PRESETS, Seq2SeqTransformer
@@ -141,46 +139,6 @@ def tutorial_epoch(files, policy, limit):
     return keras_epoch(files, model, dataset, limit)
 
 
-class KerasHubTransformer(keras.Model):
-    """KerasHub's encoder and decoder layers, with its embeddings, tied."""
-
-    def __init__(self, config, **kwargs):
-        super().__init__(**kwargs)
-        layers = keras_hub.layers
-        width, dropout = config["hidden_dim"], config["dropout"]
-        self.embedding = layers.ReversibleEmbedding(config["vocabulary_size"], width)
-        self.positions = layers.SinePositionEncoding()
-        self.dropout = keras.layers.Dropout(dropout)
-        arguments = {
-            "intermediate_dim": config["intermediate_dim"],
-            "num_heads": config["num_heads"],
-            "dropout": dropout,
-        }
-        self.encoder = [layers.TransformerEncoder(**arguments) for _ in range(config["num_encoder_layers"])]
-        self.decoder = [layers.TransformerDecoder(**arguments) for _ in range(config["num_decoder_layers"])]
-
-    def call(self, inputs, training=None):
-        encoder_mask = ops.not_equal(inputs["encoder_token_ids"], 0)
-        decoder_mask = ops.not_equal(inputs["decoder_token_ids"], 0)
-        x, y = (self.embed(inputs[f"{side}_token_ids"], training=training) for side in ("encoder", "decoder"))
-        for layer in self.encoder:
-            x = layer(x, padding_mask=encoder_mask, training=training)
-        for layer in self.decoder:
-            y = layer(
-                y,
-                x,
-                decoder_padding_mask=decoder_mask,
-                encoder_padding_mask=encoder_mask,
-                training=training,
-            )
-        return self.embedding(y, reverse=True)
-
-    def embed(self, token_ids, training):
-        x = self.embedding(token_ids)
-        x = x * x.shape[-1] ** 0.5
-        return self.dropout(x + self.positions(x), training=training)
-
-
 def keras_hub_epoch(files, limit):
     prepare = files.prepare(KERAS_HUB_LENGTH, KERAS_HUB_LENGTH)
 
@@ -190,45 +148,6 @@ def keras_hub_epoch(files, limit):
 
     model = KerasHubTransformer(config(files.tokenizer.vocabulary_size))
     return keras_epoch(files, model, dataset, limit)
-
-
-class TorchTransformer(torch.nn.Module):
-    def __init__(self, config):
-        super().__init__()
-        width = config["hidden_dim"]
-        self.scale = width**0.5
-        self.embedding = torch.nn.Embedding(config["vocabulary_size"], width)
-        torch.nn.init.normal_(self.embedding.weight, std=width**-0.5)
-        angles = np.arange(TUTORIAL_LONGEST)[:, None] * 10000.0 ** -(np.arange(0, width, 2) / width)
-        table = np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(TUTORIAL_LONGEST, width)
-        self.register_buffer("positions", torch.tensor(table, dtype=torch.float32))
-        self.dropout = torch.nn.Dropout(config["dropout"])
-        self.transformer = torch.nn.Transformer(
-            width,
-            config["num_heads"],
-            config["num_encoder_layers"],
-            config["num_decoder_layers"],
-            config["intermediate_dim"],
-            config["dropout"],
-            batch_first=True,
-        )
-
-    def embed(self, token_ids):
-        return self.dropout(self.embedding(token_ids) * self.scale + self.positions[: token_ids.shape[1]])
-
-    def forward(self, source, target):
-        length = target.shape[1]
-        causal = torch.triu(torch.ones(length, length, dtype=torch.bool), diagonal=1)
-        x = self.transformer(
-            self.embed(source),
-            self.embed(target),
-            tgt_mask=causal,
-            src_key_padding_mask=source == 0,
-            tgt_key_padding_mask=target == 0,
-            memory_key_padding_mask=source == 0,
-            tgt_is_causal=True,
-        )
-        return x @ self.embedding.weight.T
 
 
 def torch_epoch(files, limit):

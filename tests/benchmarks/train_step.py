@@ -1,7 +1,8 @@
-"""One training step of `Seq2SeqTransformer` against the same model made of `keras.layers.MultiHeadAttention`.
+"""One training step of `Seq2SeqTransformer` at equal shapes: against three peers, and against its matrix products alone.
 
-The other model is written as TensorFlow's tutorial writes it, with explicit masks. Both hold the same weights, and
-their outputs are compared before anything is timed.
+The model of `keras.layers.MultiHeadAttention` is written as TensorFlow's tutorial writes it, with explicit masks; it
+holds the same weights as ours, and outputs are compared before anything is timed. KerasHub's layers and torch's
+`nn.Transformer` drop attention weights too; with `--dropout 0` all compute the same.
 """
 
 from helpers_benchmarks import median_seconds, parser, print_table  # isort: skip -- quietens TensorFlow
@@ -9,7 +10,8 @@ from helpers_benchmarks import median_seconds, parser, print_table  # isort: ski
 import keras
 import numpy as np
 import tensorflow as tf
-from keras import ops
+import torch
+from helpers_peers import KerasHubTransformer, KerasTransformer, TorchTransformer
 
 from keras_attn.models import Seq2SeqTransformer
 from keras_attn.training import LabelSmoothedCrossentropy
@@ -18,93 +20,8 @@ VOCABULARY_SIZE = 8000
 STEPS_PER_ROUND = 3
 
 
-class KerasTransformer(keras.Model):
-    """What `Seq2SeqTransformer` computes, post-norm and with one tied embedding, from Keras' own layers."""
-
-    def __init__(self, config, **kwargs):
-        super().__init__(**kwargs)
-        self.hidden_dim = config["hidden_dim"]
-        self.embedding = keras.layers.Embedding(
-            config["vocabulary_size"], self.hidden_dim, dtype=self.dtype_policy
-        )
-        self.encoder_blocks = [
-            KerasBlock(config, attentions=1, dtype=self.dtype_policy)
-            for _ in range(config["num_encoder_layers"])
-        ]
-        self.decoder_blocks = [
-            KerasBlock(config, attentions=2, dtype=self.dtype_policy)
-            for _ in range(config["num_decoder_layers"])
-        ]
-        self.dropout = keras.layers.Dropout(config["dropout"], dtype=self.dtype_policy)
-        self.position_encoding = position_table(config["max_sequence_length"], self.hidden_dim)
-
-    def call(self, inputs, training=None):
-        encoder_mask = ops.not_equal(inputs["encoder_token_ids"], 0)[:, None, :]
-        decoder_mask = ops.not_equal(inputs["decoder_token_ids"], 0)[:, None, :]
-        x = self.embed(inputs["encoder_token_ids"], training)
-        for block in self.encoder_blocks:
-            x = block(x, training=training, self_mask=encoder_mask)
-        y = self.embed(inputs["decoder_token_ids"], training)
-        for block in self.decoder_blocks:
-            y = block(y, x, training=training, self_mask=decoder_mask, cross_mask=encoder_mask)
-        table = ops.convert_to_tensor(self.embedding.embeddings)
-        logits = ops.matmul(y, ops.transpose(ops.cast(table, y.dtype)))
-        return ops.cast(logits, "float32")
-
-    def embed(self, token_ids, training):
-        x = self.embedding(token_ids)
-        x = x * ops.cast(self.hidden_dim**0.5, x.dtype)
-        positions = ops.convert_to_tensor(self.position_encoding, x.dtype)[: ops.shape(x)[1]]
-        return self.dropout(x + positions, training=training)
-
-
-class KerasBlock(keras.layers.Layer):
-    """An encoder block with one attention, a decoder block with two."""
-
-    def __init__(self, config, attentions, **kwargs):
-        super().__init__(**kwargs)
-        num_heads, hidden_dim = config["num_heads"], config["hidden_dim"]
-
-        def norm():
-            return keras.layers.LayerNormalization(
-                epsilon=config["layer_norm_epsilon"], dtype=self.dtype_policy
-            )
-
-        def attention():
-            return keras.layers.MultiHeadAttention(
-                num_heads, hidden_dim // num_heads, dtype=self.dtype_policy
-            )
-
-        self.self_attention, self.self_norm = attention(), norm()
-        self.cross_attention = None
-        if attentions == 2:
-            self.cross_attention, self.cross_norm = attention(), norm()
-        self.intermediate = keras.layers.Dense(
-            config["intermediate_dim"], activation="relu", dtype=self.dtype_policy
-        )
-        self.output_dense = keras.layers.Dense(hidden_dim, dtype=self.dtype_policy)
-        self.norm = norm()
-        self.dropout = keras.layers.Dropout(config["dropout"], dtype=self.dtype_policy)
-
-    def call(self, x, encoder_sequence=None, training=None, self_mask=None, cross_mask=None):
-        causal = self.cross_attention is not None
-        update = self.self_attention(
-            x, x, attention_mask=self_mask, use_causal_mask=causal, training=training
-        )
-        x = self.self_norm(x + self.dropout(update, training=training))
-        if self.cross_attention is not None:
-            update = self.cross_attention(x, encoder_sequence, attention_mask=cross_mask, training=training)
-            x = self.cross_norm(x + self.dropout(update, training=training))
-        update = self.output_dense(self.intermediate(x))
-        return self.norm(x + self.dropout(update, training=training))
-
-
-def position_table(length, hidden_dim):
-    angles = np.arange(length)[:, None] * 10000.0 ** -(np.arange(0, hidden_dim, 2) / hidden_dim)
-    return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(length, hidden_dim).astype("float32")
-
-
 def make_models(size, policy, batch, **options):
+    """Ours, and the one that may have the same weights."""
     ours = Seq2SeqTransformer.from_preset(size, VOCABULARY_SIZE, dtype=policy, **options)
     theirs = KerasTransformer(ours.get_config(), dtype=policy)
     theirs(batch)
@@ -140,58 +57,146 @@ def check_equal(size):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4 * max(1.0, np.abs(theirs).max()))
 
 
-def train_step(model):
-    loss_function = LabelSmoothedCrossentropy(label_smoothing=0.1)
+def forward(model, inputs, labels):
+    """The loss of a model of Keras layers."""
+    return LabelSmoothedCrossentropy(label_smoothing=0.1)(labels, model(inputs, training=True))
+
+
+def gradients(model, inputs, labels):
+    with tf.GradientTape() as tape:
+        loss = forward(model, inputs, labels)
+    return loss, tape.gradient(loss, [weight.value for weight in model.trainable_variables])
+
+
+def compiled(function, model, batch):
+    """Function without arguments: some calls of `function(model, *batch)` as a graph."""
+    step = tf.function(lambda *batch: function(model, *batch), autograph=False)
+
+    def run():
+        for _ in range(STEPS_PER_ROUND):
+            values = tf.nest.flatten(step(*batch))
+        assert all(np.isfinite(value.numpy()).all() for value in values[:1])
+
+    return run
+
+
+def keras_step(model, batch):
     optimizer = keras.optimizers.Adam(1e-4)
+    model(batch[0])
     optimizer.build(model.trainable_variables)
 
-    @tf.function(autograph=False)
-    def step(inputs, labels):
-        with tf.GradientTape() as tape:
-            loss = loss_function(labels, model(inputs, training=True))
-        gradients = tape.gradient(loss, [weight.value for weight in model.trainable_variables])
-        optimizer.apply(gradients, model.trainable_variables)
+    def step(model, *batch):
+        loss, values = gradients(model, *batch)
+        optimizer.apply(values, model.trainable_variables)
         return loss
 
-    return step
+    return compiled(step, model, batch)
 
 
-def measure(size, policy, batch_size, length, rounds):
-    """Median milliseconds of a step of each model."""
-    inputs, labels = make_batch(batch_size, length)
+def torch_step(config, batch):
+    torch.manual_seed(1)
+    model = TorchTransformer(config)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-4)
+    loss_function = torch.nn.CrossEntropyLoss(ignore_index=0, label_smoothing=0.1)
+    inputs, labels = batch
+    source, target, labels = (
+        torch.from_numpy(ids.numpy().astype("int64"))
+        for ids in (inputs["encoder_token_ids"], inputs["decoder_token_ids"], labels)
+    )
 
-    def steps_of(step):
-        def run():
-            for _ in range(STEPS_PER_ROUND):
-                loss = step(inputs, labels)
-            assert np.isfinite(loss.numpy())
+    def run():
+        for _ in range(STEPS_PER_ROUND):
+            optimizer.zero_grad()
+            loss = loss_function(model(source, target).flatten(0, 1), labels.flatten())
+            loss.backward()
+            optimizer.step()
+        assert np.isfinite(loss.item())
 
-        return run
+    return run
 
-    models = make_models(size, policy, inputs)
-    candidates = {name: steps_of(train_step(model)) for name, model in models.items()}
-    seconds = median_seconds(candidates, rounds)
+
+def matrix_products(config, batch_size, length, dtype):
+    """Function without arguments: the matrix products of as many steps, forward and backward, and nothing else."""
+    width, heads, rows = config["hidden_dim"], config["num_heads"], batch_size * length
+    encoder, decoder = config["num_encoder_layers"], config["num_decoder_layers"]
+    attentions = encoder + 2 * decoder
+    # How often, and of what shapes: (B, M, K) x (B, K, N). Each has two more of as many operations for its gradients.
+    forward = [
+        (4 * attentions, 1, rows, width, width),
+        (attentions, batch_size * heads, length, width // heads, length),
+        (attentions, batch_size * heads, length, length, width // heads),
+        (encoder + decoder, 1, rows, width, config["intermediate_dim"]),
+        (encoder + decoder, 1, rows, config["intermediate_dim"], width),
+        (1, 1, rows, width, VOCABULARY_SIZE),
+    ]
+    pairs = []  # of operands, none of which comes twice: TensorFlow would compute one product for both
+    for count, batch, m, k, n in forward:
+        for rows_left, shared, columns in ((m, k, n), (m, n, k), (k, m, n)):
+            shapes = (batch, rows_left, shared), (batch, shared, columns)
+            pairs += [[tf.random.normal(shape, dtype=dtype) for shape in shapes] for _ in range(count)]
+
+    @tf.function(autograph=False)
+    def multiply(pairs):
+        # A product that nothing reads would not be computed.
+        return tf.add_n([tf.matmul(*operands)[0, 0, 0] for operands in pairs])
+
+    def run():
+        for _ in range(STEPS_PER_ROUND):
+            value = multiply(pairs)
+        assert np.isfinite(float(value))
+
+    return run
+
+
+def measure(options):
+    """Median milliseconds of a step of each model, and of the parts of ours."""
+    batch = make_batch(options.batch, options.length)
+    dropout = {} if options.dropout is None else {"dropout": options.dropout}
+    candidates = {}
+    for policy in options.policies:
+        models = make_models(options.size, policy, batch[0], **dropout)
+        ours = models["keras_attn"]
+        dtype = ours.compute_dtype
+        candidates |= {
+            f"products alone, {dtype}": matrix_products(
+                ours.get_config(), options.batch, options.length, dtype
+            ),
+            f"forward, {policy}": compiled(forward, ours, batch),
+            f"forward and backward, {policy}": compiled(gradients, ours, batch),
+            **{f"{name}, {policy}": keras_step(model, batch) for name, model in models.items()},
+        }
+    config = ours.get_config()
+    candidates["KerasHub, float32"] = keras_step(KerasHubTransformer(config), batch)
+    candidates["torch nn.Transformer, float32"] = torch_step(config, batch)
+    seconds = median_seconds(candidates, options.rounds)
     return {name: 1000 * value / STEPS_PER_ROUND for name, value in seconds.items()}
 
 
 def main():
-    options = parser(__doc__.splitlines()[0], rounds=20)
+    options = parser(__doc__.splitlines()[0], rounds=10)
     options.add_argument("--size", choices=["tiny", "base"], default="tiny")
     options.add_argument("--batch", type=int, default=128)
     options.add_argument("--length", type=int, default=24)
+    options.add_argument("--dropout", type=float, help="of all models; that of the named size by default")
     options.add_argument("--policies", nargs="+", default=["float32", "mixed_bfloat16"])
     options = options.parse_args()
+    torch.set_num_threads(2)
     check_equal(options.size)
-    rows = []
-    for policy in options.policies:
-        times = measure(options.size, policy, options.batch, options.length, options.rounds)
-        tokens = [f"{1000 * options.batch * options.length / value:,.0f}" for value in times.values()]
-        ours, theirs = times.values()
-        rows.append([policy, f"{ours:.1f}", f"{theirs:.1f}", *tokens, f"{theirs / ours:.3f}"])
+    times = measure(options)
+    ours = times["keras_attn, float32"]
+    rows = [
+        [
+            name,
+            f"{value:.1f}",
+            f"{1000 * options.batch * options.length / value:,.0f}",
+            f"{value / ours:.2f}",
+        ]
+        for name, value in times.items()
+    ]
     print_table(
-        f"Training step, {options.size}, batch {options.batch} x {options.length}, V = {VOCABULARY_SIZE}; "
-        f"outputs, loss and gradients equal to 1e-4; medians of {options.rounds} rounds of {STEPS_PER_ROUND} steps.",
-        ["policy", "keras_attn ms", "Keras MHA ms", "keras_attn tokens/s", "Keras MHA tokens/s", "ratio"],
+        f"Training step, {options.size}, batch {options.batch} x {options.length}, V = {VOCABULARY_SIZE}; outputs, loss "
+        f"and gradients of the first peer equal to 1e-4; medians of {options.rounds} rounds of {STEPS_PER_ROUND} steps.",
+        ["", "ms", "tokens/s", "x our float32 step"],
         rows,
     )
 

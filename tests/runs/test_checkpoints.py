@@ -14,7 +14,8 @@ ARRAYS = {"a": np.arange(7.0), "count": np.int64(3)}
 
 def save(states, *updates):
     for update in updates:
-        states.save(update, {**ARRAYS, "update": np.int64(update)}, {"update": update, "best": -np.inf})
+        arrays = {**ARRAYS, "update": np.int64(update)}
+        states.save(update, lambda arrays=arrays: arrays, {"update": update, "best": -np.inf})
     states.wait()
 
 
@@ -55,7 +56,7 @@ def test_the_newest_state_is_known_only_when_it_is_written(tmp_path, monkeypatch
 
     monkeypatch.setattr("keras_attn.runs.checkpoints.write_weights", write_slowly)
     states = Checkpoints(tmp_path)
-    states.save(5, ARRAYS, {})
+    states.save(5, ARRAYS.copy, {})
     assert states.newest() == tmp_path / "state-00000005.safetensors"
     states.wait()
 
@@ -80,6 +81,6 @@ def test_a_full_disk_is_an_error_that_names_the_last_state(tmp_path, monkeypatch
 def test_an_error_is_not_lost_when_the_next_state_is_saved(tmp_path):
     (tmp_path / "file").write_text("no folder")
     states = Checkpoints(tmp_path / "file")
-    states.save(5, ARRAYS, {})
+    states.save(5, ARRAYS.copy, {})
     with pytest.raises(OSError, match=r"could not be written: .*The last state is none"):
-        states.save(10, ARRAYS, {})
+        states.save(10, ARRAYS.copy, {})
