@@ -696,6 +696,13 @@ MUTANTS = [
         ("runs/test_resume.py::test_a_killed_run_goes_on_to_the_same_bits",),
     ),
     Mutant(
+        "a_snapshot_changes_with_training",
+        "training/state.py",
+        "values = read()",
+        "values = [variable.value for variable in variables.values()]",
+        ("training/test_state.py::test_a_snapshot_is_the_state_when_it_was_taken[adam]",),
+    ),
+    Mutant(
         "optimizer_is_not_saved",
         "training/state.py",
         '"optimizer": model.optimizer.variables',

@@ -1,4 +1,5 @@
 import dataclasses
+import inspect
 import json
 import pathlib
 import tomllib
@@ -129,6 +130,7 @@ class Recipe:
                 "A named `size` is that of a Transformer of two sides. "
                 f"Received: size={self.model['size']!r}, model kind={self.model['kind']!r}."
             )
+        _check_model_arguments(self.model_class, self.model_arguments)
         if self.is_language_model != (self.metric == "loss") or (
             self.is_language_model and self.tokenizer != "bytes"
         ):
@@ -217,6 +219,8 @@ class Recipe:
 
 
 _MODELS = {"transformer": Seq2SeqTransformer, "rnn": RNNSeq2Seq, "decoder": DecoderTransformer}
+# Arguments of models that the run sees to.
+_OF_THE_RUN = {"vocabulary_size", "target_vocabulary_size", "pad_token_id"}
 _CHOICES = {
     "tokenizer": ("bpe", "unigram", "wordpiece", "bytes"),
     "padding": (None, "longest", "buckets", "packed"),
@@ -231,6 +235,22 @@ def _sizes(size):
     if size not in PRESETS:
         raise ValueError(f"`size` must be one of {', '.join(PRESETS)}. Received: size={size!r}.")
     return PRESETS[size]
+
+
+def _check_model_arguments(model_class, arguments):
+    parameters = {
+        name: parameter
+        for name, parameter in inspect.signature(model_class).parameters.items()
+        if name not in _OF_THE_RUN and parameter.kind is not parameter.VAR_KEYWORD
+    }
+    if unknown := sorted(set(arguments) - set(parameters)):
+        raise ValueError(
+            f"`model` sets {', '.join(unknown)}, which {model_class.__name__} does not have. "
+            f"It may set: {', '.join(sorted(parameters))}."
+        )
+    required = {name for name, parameter in parameters.items() if parameter.default is parameter.empty}
+    if missing := sorted(required - set(arguments)):
+        raise ValueError(f"`model` must set {', '.join(missing)}. Received: model={arguments}.")
 
 
 def _multiplies_bfloat16():

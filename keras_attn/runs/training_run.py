@@ -129,7 +129,6 @@ class TrainingRun:
         return LabelSmoothedCrossentropy(self.recipe.label_smoothing, reduction="sum")
 
     def fit(self):
-        monitor = f"val_{self.recipe.metric}"
         self.progress = Progress(
             self.batches,
             self.steps_per_epoch,
@@ -139,7 +138,7 @@ class TrainingRun:
             self.recipe.save_minutes,
         )
         self.keep_best = KeepBest(
-            self.save_best, monitor=monitor, mode="min" if self.recipe.lower_is_better else "max"
+            self.save_best, monitor=self.monitor, mode="min" if self.recipe.lower_is_better else "max"
         )
         self.take_snapshot = training_snapshots(self.model)
         self.history = HistoryFile(self.folder / "history.csv")
@@ -148,30 +147,9 @@ class TrainingRun:
         if self.resume():
             self.finish_fit()
             return
-        average = contextlib.ExitStack()
-        validators, tensorboard = [], []
-        if self.workers.is_first:
-            log_dir = str(self.folder / "tensorboard")
-            validators = self.validators(log_dir)
-            tensorboard = [keras.callbacks.TensorBoard(log_dir)]
-
-        def on_epoch_end(function):
-            return keras.callbacks.LambdaCallback(on_epoch_end=function)
-
-        callbacks = [
-            StopOnInvalidLoss(last_checkpoint=self.states.newest, initial_batch=self.progress.batch),
-            self.progress,
-            on_epoch_end(lambda epoch, logs: average.enter_context(averaged_weights(self.model))),
-            *validators,
-            on_epoch_end(lambda epoch, logs: self.share(monitor, logs)),
-            LearningRateLogger(),
-            self.keep_best,
-            on_epoch_end(lambda epoch, logs: self.keep_for_average(epoch, logs[monitor])),
-            on_epoch_end(lambda epoch, logs: average.close()),
-            self.history,
-            on_epoch_end(lambda epoch, logs: self.after_epoch(logs[monitor])),
-            *tensorboard,
-        ]
+        log_dir = str(self.folder / "tensorboard")
+        validators = self.validators(log_dir) if self.workers.is_first else []
+        tensorboard = [keras.callbacks.TensorBoard(log_dir)] if self.workers.is_first else []
         try:
             self.model.fit(
                 self.batches.dataset(self.progress.place),
@@ -179,7 +157,7 @@ class TrainingRun:
                 initial_epoch=self.progress.epoch,
                 epochs=self.recipe.epochs,
                 shuffle=False,  # the batches' own work
-                callbacks=callbacks,
+                callbacks=self.callbacks(validators) + tensorboard,
                 verbose=self.verbose,
             )
         except (KeyboardInterrupt, FloatingPointError) as error:
@@ -194,9 +172,35 @@ class TrainingRun:
             self.states.wait()
         self.finish_fit()
 
-    def share(self, monitor, logs):
+    @property
+    def monitor(self):
+        """What `logs` call the metric."""
+        return f"val_{self.recipe.metric}"
+
+    def callbacks(self, validators):
+        """What happens after a batch and after an epoch, in this order; validators see averaged weights."""
+        average = contextlib.ExitStack()
+
+        def on_epoch_end(function):
+            return keras.callbacks.LambdaCallback(on_epoch_end=function)
+
+        return [
+            StopOnInvalidLoss(last_checkpoint=self.states.newest, initial_batch=self.progress.batch),
+            self.progress,
+            on_epoch_end(lambda epoch, logs: average.enter_context(averaged_weights(self.model))),
+            *validators,
+            on_epoch_end(lambda epoch, logs: self.share(logs)),
+            LearningRateLogger(),
+            self.keep_best,
+            on_epoch_end(lambda epoch, logs: self.keep_for_average(epoch, logs[self.monitor])),
+            on_epoch_end(lambda epoch, logs: average.close()),
+            self.history,
+            on_epoch_end(lambda epoch, logs: self.after_epoch(logs[self.monitor])),
+        ]
+
+    def share(self, logs):
         """The first process has validated; the others hear of it."""
-        logs[monitor] = self.workers.tell(logs.get(monitor, 0.0))
+        logs[self.monitor] = self.workers.tell(logs.get(self.monitor, 0.0))
 
     def finish_fit(self):
         self.results["training_seconds"] = round(self.seconds(), 1)
@@ -245,7 +249,7 @@ class TrainingRun:
         if self.recipe.num_averaged < 2 or not self.workers.is_first:
             return
         save_weights(self.model, self.epoch_file(epoch + 1))
-        scores = {row["epoch"]: row[f"val_{self.recipe.metric}"] for row in self.history.rows}
+        scores = {row["epoch"]: row[self.monitor] for row in self.history.rows}
         scores[epoch + 1] = score
         sign = -1 if self.recipe.lower_is_better else 1
         order = {"last": lambda number: number, "best": lambda number: (sign * scores[number], number)}

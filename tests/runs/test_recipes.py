@@ -91,6 +91,15 @@ def test_files_and_built_in_data_go_together(tmp_path):
         ("epochs = ", r"is no recipe: TOMLDecodeError"),
         ("epochs = 3", r"must have a table \[model\]"),
         (
+            '[model]\nsize = "tiny"\nnum_head = 3',
+            r"`model` sets num_head, which Seq2SeqTransformer does not have\. It may set: activation, ",
+        ),
+        (
+            "[model]\nhidden_dim = 8\nnum_heads = 2\nintermediate_dim = 5",
+            r"`model` must set num_decoder_layers, num_encoder_layers\. Received: model=\{'hidden_dim': 8, ",
+        ),
+        ('[model]\nkind = "rnn"\nsize = "tiny"', "A named `size` is that of a Transformer of two sides"),
+        (
             'schedule = "step"\n[model]\nsize = "tiny"',
             "`schedule` must be one of 'inverse_square_root', 'noam'",
         ),
@@ -119,7 +128,7 @@ def test_no_data_is_an_error():
     ],
 )
 def test_every_schedule_rises_over_the_warm_up(schedule, peak, after):
-    recipe = runs.Recipe(model={}, schedule=schedule, learning_rate=0.01, warmup_steps=10)
+    recipe = runs.Recipe(model={"size": "tiny"}, schedule=schedule, learning_rate=0.01, warmup_steps=10)
     optimizer = make_optimizer(recipe, hidden_dim=64, total_updates=100)
     rates = []
     variable = keras.Variable(1.0)
@@ -136,7 +145,9 @@ def test_every_schedule_rises_over_the_warm_up(schedule, peak, after):
 
 
 def test_weight_decay_leaves_biases_and_norms_alone():
-    recipe = runs.Recipe(model={}, optimizer="adamw", weight_decay=0.5, schedule="constant", warmup_steps=1)
+    recipe = runs.Recipe(
+        model={"size": "tiny"}, optimizer="adamw", weight_decay=0.5, schedule="constant", warmup_steps=1
+    )
     optimizer = make_optimizer(recipe, 64, 100)
     model = keras.Sequential([keras.Input((3,)), keras.layers.LayerNormalization(), keras.layers.Dense(2)])
     before = {weight.path: weight.numpy() + 1.0 for weight in model.trainable_variables}

@@ -18,7 +18,7 @@ from keras_attn.training import (
     averaged_weights,
 )
 
-RECIPE = runs.Recipe(model={}, learning_rate=0.05, warmup_steps=3, epochs=2, epsilon=1e-3)
+RECIPE = runs.Recipe(model={"size": "tiny"}, learning_rate=0.05, warmup_steps=3, epochs=2, epsilon=1e-3)
 
 
 def random_pairs(count, seed=0):
