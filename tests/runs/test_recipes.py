@@ -14,11 +14,14 @@ from keras_attn.runs.optimizer import make_optimizer
 FOLDER = pathlib.Path(__file__).parents[2] / "examples" / "recipes"
 RESULTS = FOLDER.parents[1] / "docs" / "results"
 DOCUMENT = (FOLDER.parents[1] / "docs" / "results.md").read_text(encoding="utf-8")
+# Of a folder `docs/results/NAME-sSEED`: its recipe, and what the command line replaced in it.
 RECIPE_OF_RUN = {
-    "tok": "multi30k_tokenized",
-    "rnn": "multi30k_rnn",
-    "reverse": "reverse",
-    "shakespeare": "shakespeare",
+    "tok": ("multi30k_tokenized", {}),
+    "raw": ("multi30k", {}),
+    "raw-de-en": ("multi30k", {"source_language": "de", "target_language": "en"}),
+    "rnn": ("multi30k_rnn", {}),
+    "reverse": ("reverse", {}),
+    "shakespeare": ("shakespeare", {}),
 }
 BUILT_IN = {
     "dates": runs.DATES,
@@ -50,8 +53,9 @@ def test_every_recipe_can_be_read_and_goes_through_json(file, tmp_path):
 )
 def test_the_runs_of_the_results_are_runs_of_the_recipes(run):
     recipe = runs.Recipe.load(run)
-    name, seed = RECIPE_OF_RUN[run.name.split("-")[0]], int(run.name.rpartition("-s")[2])
-    assert recipe == runs.Recipe.load(FOLDER / f"{name}.toml").replace(seed=seed)
+    name, _, seed = run.name.rpartition("-s")
+    file, changes = RECIPE_OF_RUN[name]
+    assert recipe == runs.Recipe.load(FOLDER / f"{file}.toml").replace(seed=int(seed), **changes)
     record = json.loads((run / "run.json").read_text(encoding="utf-8"))
     assert record["results"]["ended"]
     epochs = (run / "history.csv").read_text(encoding="utf-8").splitlines()[1:]
