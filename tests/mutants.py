@@ -697,10 +697,10 @@ MUTANTS = [
     ),
     Mutant(
         "a_snapshot_changes_with_training",
-        "training/state.py",
+        "runs/snapshots.py",
         "values = read()",
         "values = [variable.value for variable in variables.values()]",
-        ("training/test_state.py::test_a_snapshot_is_the_state_when_it_was_taken[adam]",),
+        ("runs/test_snapshots.py::test_a_snapshot_is_the_state_when_it_was_taken[adam]",),
     ),
     Mutant(
         "optimizer_is_not_saved",

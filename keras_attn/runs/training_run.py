@@ -15,6 +15,7 @@ from keras_attn.models import assign_weights, average_weights, read_weights, sav
 from keras_attn.runs.checkpoints import Checkpoints
 from keras_attn.runs.optimizer import make_optimizer
 from keras_attn.runs.progress import HistoryFile, Progress
+from keras_attn.runs.snapshots import state_snapshots
 from keras_attn.training import (
     KeepBest,
     LabelSmoothedCrossentropy,
@@ -23,7 +24,6 @@ from keras_attn.training import (
     StopOnInvalidLoss,
     averaged_weights,
     restore_training_state,
-    training_snapshots,
 )
 
 
@@ -140,7 +140,7 @@ class TrainingRun:
         self.keep_best = KeepBest(
             self.save_best, monitor=self.monitor, mode="min" if self.recipe.lower_is_better else "max"
         )
-        self.take_snapshot = training_snapshots(self.model)
+        self.take_snapshot = state_snapshots(self.model)
         self.history = HistoryFile(self.folder / "history.csv")
         self.seconds_before = 0.0
         self.started = time.monotonic()

@@ -31,7 +31,6 @@ from keras_attn.training.schedules import (
 from keras_attn.training.state import (
     averaged_weights,
     restore_training_state,
-    training_snapshots,
     training_state,
 )
 
@@ -58,6 +57,5 @@ __all__ = [
     "exact_match",
     "restore_training_state",
     "token_negative_log_likelihood",
-    "training_snapshots",
     "training_state",
 ]

@@ -31,56 +31,8 @@ def training_state(model):
     """
     return {
         name: np.array(keras.ops.convert_to_numpy(variable))
-        for name, variable in _named_variables(model).items()
+        for name, variable in state_variables(model).items()
     }
-
-
-def training_snapshots(model):
-    """A way to take the state of a model between two steps, and to copy it later, while training goes on.
-
-    TensorFlow's variables share their memory with what was read from them until they are assigned to, so that nothing
-    is copied when a snapshot is taken; JAX gives the memory away to the next step, and PyTorch writes into it, so that
-    there all is copied at once.
-
-    Args:
-        model: A compiled `keras.Model`, built.
-
-    Returns:
-        Function without arguments that takes a snapshot: another function without arguments, for any thread, which
-        returns what `training_state` would have returned.
-
-    Example:
-
-    ```python
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
-    model.compile("adam", "mse")
-    take = training_snapshots(model)
-    snapshot = take()
-    model.fit(np.ones((5, 3)), np.ones((5, 2)), verbose=0)
-    untrained = snapshot()
-    ```
-    """
-    if keras.backend.backend() != "tensorflow":
-
-        def take():
-            state = training_state(model)
-            return lambda: state
-
-        return take
-
-    import tensorflow as tf
-
-    variables = _named_variables(model)
-    # In a graph, for calls from Python take longer than all the rest.
-    read = tf.function(
-        lambda: [variable.value.read_value() for variable in variables.values()], autograph=False
-    )
-
-    def take():
-        values = read()
-        return lambda: {name: np.array(value) for name, value in zip(variables, values)}
-
-    return take
 
 
 def restore_training_state(model, arrays):
@@ -93,7 +45,7 @@ def restore_training_state(model, arrays):
     Raises:
         ValueError: if names or shapes are not exactly those of the model; nothing is assigned then.
     """
-    variables = _named_variables(model)
+    variables = state_variables(model)
     missing, foreign = sorted(set(variables) - set(arrays)), sorted(set(arrays) - set(variables))
     if missing or foreign:
         raise ValueError(
@@ -144,7 +96,8 @@ def averaged_weights(model):
             weight.assign(value)
 
 
-def _named_variables(model):
+def state_variables(model):
+    """The variables of which `training_state` is made, a dict: {name: variable}."""
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
     groups = {"model": model.variables, "optimizer": model.optimizer.variables}

@@ -11,7 +11,6 @@ from keras_attn.training import (
     PerUpdateSchedule,
     averaged_weights,
     restore_training_state,
-    training_snapshots,
     training_state,
 )
 
@@ -58,25 +57,6 @@ def test_training_goes_on_from_a_state_to_the_same_bits():
     restore_training_state(without_seeds, {name: (fresh if name in seeds else state)[name] for name in state})
     fit(without_seeds, 3)
     assert any((one != other).any() for one, other in zip(values(whole), values(without_seeds)))
-
-
-@pytest.mark.parametrize("options", [{}, {"gradient_accumulation_steps": 2}], ids=["adam", "accumulated"])
-def test_a_snapshot_is_the_state_when_it_was_taken(options):
-    model = make_model(**options)
-    take = training_snapshots(model)
-    states, snapshots = [], []
-    for _ in range(3):
-        states.append(training_state(model))
-        snapshots.append(take())
-        fit(model, 1)
-        restore_training_state(model, training_state(model))  # see above
-    for state, snapshot in zip(states, snapshots):
-        taken = snapshot()
-        assert taken.keys() == state.keys()
-        for name, array in state.items():
-            assert taken[name].dtype == array.dtype
-            np.testing.assert_array_equal(taken[name], array)
-    assert any((states[0][name] != states[2][name]).any() for name in states[0])
 
 
 def test_a_state_that_does_not_fit_changes_nothing():
