@@ -38,7 +38,9 @@ def additive_attention(query, key, value, weight, mask=None, dropout=None):
     attended = None if mask is None else ops.expand_dims(ops.any(mask, axis=-2), -1)
     query, key, value = keep(query, answered), keep(key, attended), keep(value, attended)
     hidden = ops.tanh(ops.expand_dims(query, -2) + ops.expand_dims(key, -3))
-    logits = at_least_float32(ops.einsum("...u,u->...", hidden, weight))
+    # No einsum: Keras makes of it a batched product with a broadcast right side, which TensorFlow 2.21 computes wrongly
+    # in bfloat16 on processors with AVX-512 BF16 or AMX.
+    logits = at_least_float32(ops.matmul(hidden, weight))
     scores = ops.cast(softmax(logits, mask), value.dtype)
     # A query without keys has equal scores here; its output, and the gradient of it, are made 0.
     return keep(ops.matmul(dropped(scores, dropout), value), answered), keep(scores, answered)
