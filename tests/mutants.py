@@ -588,9 +588,16 @@ MUTANTS = [
     Mutant(
         "label_smoothing_on_the_other_tokens_only",
         "training/losses.py",
-        "values = log_normalizer + (1 - label_smoothing) *",
-        "values = log_normalizer + (1 - label_smoothing * logits.shape[-1] / (logits.shape[-1] - 1)) *",
+        "values = values + label_smoothing *",
+        "values = values + label_smoothing * logits.shape[-1] / (logits.shape[-1] - 1) *",
         (LOSSES + "test_value_and_gradient_equal_the_definition[0.1]",),
+    ),
+    Mutant(
+        "logarithm_of_a_probability_that_underflows",
+        "training/losses.py",
+        "ops.all(of_label_probability > _SMALLEST_EXACT)",
+        "ops.all(of_label_probability >= 0)",
+        (LOSSES + "test_logits_of_60000_are_finite_and_exact",),
     ),
     Mutant(
         "perplexity_in_half_precision",

@@ -6,6 +6,8 @@ import numbers
 import keras
 from keras import ops
 
+# Smaller probabilities, losses above 69 nats, may have lost digits or be 0.
+_SMALLEST_EXACT = 1e-30
 _REDUCTIONS = ("mean_with_sample_weight", "sum")
 
 
@@ -277,13 +279,10 @@ def _smoothed_crossentropy(labels, logits, label_smoothing):
     @ops.custom_gradient
     def crossentropy(logits):
         probabilities = ops.softmax(logits, axis=-1)  # (rows, V)
-        # With `initial` an empty batch has a maximum too.
-        peak = ops.max(logits, axis=-1, initial=-math.inf)
-        # logsumexp(logits) - peak. Measured from the peak, logits of 6e4 lose no digits.
-        log_normalizer = -ops.log(ops.max(probabilities, axis=-1, initial=0.0))
-        values = log_normalizer + (1 - label_smoothing) * (peak - _pick(logits, labels))
+        of_label = _pick(logits, labels)
+        values = _negative_log(probabilities, logits, labels, of_label)
         if label_smoothing:
-            values = values + label_smoothing * (peak - ops.mean(logits, axis=-1))
+            values = values + label_smoothing * (of_label - ops.mean(logits, axis=-1))
 
         # PyTorch hands over the arguments as well, and what comes in by keyword.
         def gradient(*args, upstream=None):
@@ -293,6 +292,22 @@ def _smoothed_crossentropy(labels, logits, label_smoothing):
         return values, gradient
 
     return crossentropy(logits)
+
+
+def _negative_log(probabilities, logits, labels, of_label):
+    """-log of the probability of each label, exact also where the probability is too small for a float."""
+    of_label_probability = _pick(probabilities, labels)
+
+    def from_peak():
+        # Two passes more. With `initial` an empty batch has a maximum too. Measured from the peak, logits of 6e4 lose
+        # no digits.
+        peak = ops.max(logits, axis=-1, initial=-math.inf)
+        log_normalizer = -ops.log(ops.max(probabilities, axis=-1, initial=0.0))  # logsumexp(logits) - peak
+        return log_normalizer + (peak - of_label)
+
+    return ops.cond(
+        ops.all(of_label_probability > _SMALLEST_EXACT), lambda: -ops.log(of_label_probability), from_peak
+    )
 
 
 def _crossentropy_gradient(probabilities, labels, label_smoothing, upstream):
