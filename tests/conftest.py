@@ -8,6 +8,26 @@ import keras
 import numpy as np
 import pytest
 
+# The files that take longest come first, so that the last file of one process keeps the other waiting for little.
+LONGEST_FILES = (
+    "test_growing.py",
+    "test_layer_contract.py",
+    "test_resume.py",
+    "test_examples.py",
+    "test_readme.py",
+    "test_seq2seq_tensorflow.py",
+    "test_updates.py",
+    "test_runs.py",
+    "test_translator.py",
+    "test_signatures.py",
+    "test_saved_model.py",
+)
+
+
+def pytest_collection_modifyitems(items):
+    ranks = {name: rank for rank, name in enumerate(LONGEST_FILES)}
+    items.sort(key=lambda item: ranks.get(item.path.name, len(ranks)))
+
 
 def pytest_report_header(config):
     return f"keras {keras.__version__}, backend {keras.backend.backend()}"

@@ -24,6 +24,7 @@ def test_fourier_mixing_tells_a_place_of_the_others(tmp_path):
     assert abs(alone - 0.598) < 0.06
 
 
+@pytest.mark.slow
 def test_conformer_needs_convolution_and_attention(tmp_path):
     convolution, conformer = accuracies(run_example("conformer.py", tmp_path))
     assert conformer > 0.95

@@ -61,6 +61,7 @@ NOTES = {
 }
 
 
+@pytest.mark.slow
 def test_random_bytes_and_options_are_answered_row_by_row(exported):
     report = ask(*exported, "fuzz", num_requests=132, seed=1, timeout=300)
     assert report["rows"] > 500

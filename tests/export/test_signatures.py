@@ -84,6 +84,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.slow
 def test_options_of_each_text_are_those_of_python(exported):
     translator, folder = exported
     prefixes, penalties = ["", "ein", "", "zwei", "x"], [1.0, 0.0, 0.6, 2.0, -1.0]

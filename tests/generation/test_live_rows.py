@@ -157,7 +157,7 @@ def models():
 
 
 @pytest.mark.parametrize("kind", ["seq2seq", "coverage", "decoder"])
-@pytest.mark.parametrize("num_beams", [1, 3])
+@pytest.mark.parametrize("num_beams", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_models(models, kind, num_beams):
     seq2seq, decoder = models
     ids = np.random.default_rng(4).integers(4, 13, (B, 11))

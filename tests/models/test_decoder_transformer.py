@@ -114,7 +114,8 @@ def test_packed_rows_equal_separate_ones():
 
 
 @pytest.mark.parametrize(
-    ("variant", "num_beams"), [("learned", 1), ("rotary_untied", 3), ("sinusoidal_post_norm", 2)]
+    ("variant", "num_beams"),
+    [("learned", 1), ("rotary_untied", 3), pytest.param("sinusoidal_post_norm", 2, marks=pytest.mark.slow)],
 )
 def test_generate_is_the_search_written_out(variant, num_beams):
     model, ids = make_model(variant), prompts()

@@ -119,6 +119,7 @@ def test_symbolic_shape_is_the_eager_one(trained, name):
     assert symbolic.shape == (None, None, V)
 
 
+@pytest.mark.slow
 def test_a_new_process_answers_the_same_to_the_last_bit(trained, tmp_path):
     np.savez(tmp_path / "inputs.npz", **make_batch())
     for name, model in trained.items():

@@ -203,6 +203,7 @@ def test_lora_of_a_choice_of_projections():
         make_model().enable_lora(2, target_layer_names=["gate"])
 
 
+@pytest.mark.slow
 def test_keras_files_hold_the_merged_model_and_ours_the_matrices(tmp_path):
     model, batch = make_model(), make_batch()
     model.enable_lora(2)

@@ -64,7 +64,7 @@ def test_call_is_the_same_under_xla(variant):
     assert_close(xla(longer).numpy()[:, : logits.shape[1]][real], logits[real])
 
 
-@pytest.mark.parametrize("num_beams", [1, 3])
+@pytest.mark.parametrize("num_beams", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_generate_is_the_same_in_every_compiler(num_beams):
     model = make_model("pre_norm")
     options = {"num_beams": num_beams, "num_return_sequences": num_beams, "max_length": 7}
@@ -86,7 +86,7 @@ def test_generate_is_the_same_in_every_compiler(num_beams):
     np.testing.assert_allclose(scores, expected_scores, atol=1e-5)
 
 
-@pytest.mark.parametrize("num_beams", [1, 2])
+@pytest.mark.parametrize("num_beams", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_xla_takes_a_cache_that_grows_twice(num_beams):
     """A loop for each segment: what a loop carries and never changes, XLA takes for a constant, in the first alone."""
     model = make_model(num_encoder_layers=1, num_decoder_layers=1, max_sequence_length=70)

@@ -89,6 +89,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(tmp_path):
     assert log.count("Resumed after update") == 3
 
 
+@pytest.mark.slow
 def test_a_killed_language_model_goes_on_to_the_same_bits(tmp_path):
     num_killed, log = check_killed_run(tmp_path, "language_model", [("batch", 9), ("written", 3)])
     assert num_killed == 2

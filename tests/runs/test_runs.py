@@ -253,6 +253,7 @@ def test_evaluation_reports_scores_and_signatures(run):
     assert f"BLEU {evaluation.bleu:.2f}" in evaluation.report()
 
 
+@pytest.mark.slow
 def test_a_served_answer_that_differs_is_found_out(run, tmp_path):
     folder, translator = run
     version_folder = translator.export(tmp_path / "capitals")

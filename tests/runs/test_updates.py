@@ -67,7 +67,10 @@ def assert_close(one, other, tolerance=1e-5):
         np.testing.assert_allclose(array, expected, rtol=0, atol=tolerance * max(1, np.abs(expected).max()))
 
 
-@pytest.mark.parametrize(("schedule", "optimizer"), [("inverse_square_root", "adam"), ("cosine", "adamw")])
+@pytest.mark.parametrize(
+    ("schedule", "optimizer"),
+    [pytest.param("inverse_square_root", "adam", marks=pytest.mark.slow), ("cosine", "adamw")],
+)
 def test_accumulated_batches_equal_one_big_batch(schedule, optimizer):
     pairs = random_pairs(97)
     recipe = RECIPE.replace(schedule=schedule, optimizer=optimizer, weight_decay=0.1, global_clipnorm=0.5)
@@ -79,7 +82,7 @@ def test_accumulated_batches_equal_one_big_batch(schedule, optimizer):
     assert again == pytest.approx(perplexity, rel=1e-5)
 
 
-@pytest.mark.parametrize("num_micro_batches", [1, 3])
+@pytest.mark.parametrize("num_micro_batches", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_rows_that_stand_twice_train_as_once_without_dropout(num_micro_batches):
     pairs = random_pairs(97)
     recipe = RECIPE.replace(gradient_accumulation_steps=num_micro_batches)

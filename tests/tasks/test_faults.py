@@ -46,7 +46,11 @@ NEUTRAL = {
 }
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["ends_at_once", "never_ends"])
+@pytest.fixture(
+    scope="module",
+    params=[True, pytest.param(False, marks=pytest.mark.slow)],
+    ids=["ends_at_once", "never_ends"],
+)
 def exported(request, tmp_path_factory):
     """A translator, its `translate` signature, and whether it likes END."""
     translator = translator_that(request.param)

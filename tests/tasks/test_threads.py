@@ -216,6 +216,7 @@ def test_2000_varying_shapes_through_a_saved_model_need_flat_memory(saved_model)
     assert grown < 24 * 2**20
 
 
+@pytest.mark.slow
 def test_prefixes_of_any_length_are_few_graphs():
     translator, traced = counting_traces(byte_translator(num_beams=1, max_length=5))
     for length in range(1, 5):
