@@ -105,7 +105,6 @@ def test_what_jax_has_learned_tensorflow_loads_and_exports(jax_run, tmp_path):
     runs.check_export(translator, version_folder, pairs.sources[:3])
 
 
-@pytest.mark.slow
 def test_mirrored_devices_train_as_one(tmp_path):
     finish(*(start(tmp_path / how, how, backend="tensorflow") for how in ("one", "mirrored")))
     assert_same_run(tmp_path / "one", tmp_path / "mirrored")
