@@ -56,6 +56,7 @@ ROWS = "generation/test_live_rows.py::"
 MODEL, SEARCH = "models/test_seq2seq_transformer.py::", "generation/test_beam_search.py::"
 BLOCKS, RULES = "ops/test_memory_efficient_attention.py::", "ops/test_mask_rule.py::"
 VARIANTS, RING = "layers/test_attention_variants.py::", "ops/test_ring.py::"
+NAN = "layers/test_nan_in_padding.py::"
 OTHERS = "layers/test_differential_and_talking_heads.py::"
 OPTIONS = "generation/test_options.py::"
 ENGINE = "export/test_ctranslate2.py::"
@@ -265,6 +266,55 @@ MUTANTS = [
         "channels % 2 == 0",
         "channels % 2 == 1",
         ("ops/test_sinusoidal_encoding.py::test_four_channels_by_hand",),
+    ),
+    Mutant(
+        "nan_of_pads_leaks_into_projections",
+        "layers/multi_head_attention.py",
+        "kept[id(x), id(mask)] = keep(x, ops.expand_dims(mask, -1))",
+        "kept[id(x), id(mask)] = x",
+        (NAN + "test_of_a_sequence_that_attends_to_itself[same-nan]",),
+    ),
+    Mutant(
+        "keys_of_rows_without_queries_leak",
+        "layers/call_masks.py",
+        "combine_masks(self.query_mask, some_key), combine_masks(self.key_mask, some_query)",
+        "combine_masks(self.query_mask, some_key), self.key_mask",
+        (NAN + "test_of_one_sequence_that_attends_to_another[different-nan]",),
+    ),
+    Mutant(
+        "real_keys_that_positions_hide_leak",
+        "layers/call_masks.py",
+        "        if in_order:\n",
+        "        if False:\n",
+        (NAN + "test_of_one_padding_where_positions_hide_keys_too[keys_after_queries-None]",),
+    ),
+    Mutant(
+        "keys_with_positions_of_their_own_taken_for_the_queries",
+        "layers/call_masks.py",
+        "if aligned and self.query_mask is self.key_mask:",
+        "if self.query_mask is self.key_mask:",
+        (NAN + "test_of_one_padding_where_positions_hide_keys_too[keys_after_queries-None]",),
+    ),
+    Mutant(
+        "layer_norm_gradient_without_that_of_the_mean",
+        "ops/normalization.py",
+        "by_normalized - by_mean - normalized * by_deviation",
+        "by_normalized - normalized * by_deviation",
+        ("ops/test_normalization.py::test_gradients_are_the_slopes_of_the_formula",),
+    ),
+    Mutant(
+        "layer_norm_gradient_without_that_of_the_deviation",
+        "ops/normalization.py",
+        "by_normalized - by_mean - normalized * by_deviation",
+        "by_normalized - by_mean",
+        ("ops/test_normalization.py::test_gradients_are_the_slopes_of_the_formula",),
+    ),
+    Mutant(
+        "layer_norm_in_half_precision",
+        "ops/normalization.py",
+        "x = at_least_float32(inputs)",
+        "x = inputs",
+        ("ops/test_normalization.py::test_half_precision_is_computed_in_float32",),
     ),
     # Variants of attention
     Mutant(
@@ -616,14 +666,6 @@ MUTANTS = [
             "training/test_schedules.py::test_inverse_square_root_by_hand",
         ),
     ),
-    Mutant(
-        "divergence_of_one_copy_alone",
-        "training/losses.py",
-        "zip(probabilities, (1.0, -1.0))",
-        "zip(probabilities, (1.0, 1.0))",
-        (LOSSES + "test_r_drop_equals_the_paper[0.1]",),
-    ),
-    # Data
     Mutant(
         "decoder_input_not_shifted",
         "data/batching.py",

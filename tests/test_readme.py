@@ -29,6 +29,8 @@ COMMANDS = [
 ]
 # What documents need besides the library.
 PEERS = {"docs/other_engines.md": ("ctranslate2", "tf2onnx", "onnxruntime", "ai_edge_litert")}
+# What trains several models.
+LONG = {"docs/training.md"}
 # Programs that are not ours, whose options are not checked; the files they are given are.
 OTHERS = {"cat", "cd", "curl", "docker", "echo", "git", "ls", "pytest", "ruff", "source", "tensorboard"}
 OUR_FOLDERS = (".ci/", "docs/", "examples/", "keras_attn/", "tests/")
@@ -53,7 +55,7 @@ def test_the_python_blocks_run_in_order(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "document",
     [
-        pytest.param(name, marks=pytest.mark.slow if name in PEERS else ())
+        pytest.param(name, marks=pytest.mark.slow if name in {*PEERS, *LONG} else ())
         for name in DOCUMENTS
         if name.startswith("docs/")
     ],

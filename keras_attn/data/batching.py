@@ -62,7 +62,6 @@ def translation_batches(
     num_devices=1,
     worker=(0, 1),
     sample_weights=False,
-    num_copies=1,
     token_folder=None,
 ):
     """Tokenizes text pairs once and batches them for teacher forcing.
@@ -87,7 +86,7 @@ def translation_batches(
             With 0.5, every other epoch brings the half that the one before left out. Default: 1.
         shuffle: Whether the pairs come in a new random order each epoch.
         seed: Integer. The same seed gives the same sequence of batches, on every machine.
-        num_micro_batches, num_devices, worker, sample_weights, num_copies: As of `TranslationBatches`.
+        num_micro_batches, num_devices, worker, sample_weights: As of `TranslationBatches`.
         token_folder: Path of a folder where the token ids are written, once, and stay, so that data may be larger than
             memory; what is in it already is taken as it is. In memory are some 100 bytes a pair then. None: they are
             held in memory.
@@ -145,7 +144,6 @@ def translation_batches(
         num_devices=num_devices,
         worker=worker,
         sample_weights=sample_weights,
-        num_copies=num_copies,
     )
 
 
@@ -165,8 +163,6 @@ class TranslationBatches(SeededBatches):
         sample_weights: Boolean, whether batches come with weights, float32 (B,), that make a summed loss the mean over
             the real tokens of the whole update, whatever it is cut into:
             `LabelSmoothedCrossentropy(reduction="sum")`. Set where an update is cut.
-        num_copies: Integer, how often each row stands in its batch, one copy beneath the other: 2 for
-            `keras_attn.training.RDropCrossentropy`. `max_tokens` and all counts are those of one copy.
 
     Attributes:
         num_pairs: Integer, the pairs in the first epoch.
@@ -203,7 +199,6 @@ class TranslationBatches(SeededBatches):
         num_devices=1,
         worker=(0, 1),
         sample_weights=False,
-        num_copies=1,
     ):
         super().__init__(seed, num_micro_batches, num_devices, worker)
         self._sources, self._targets = tokens.sources, tokens.targets
@@ -212,7 +207,6 @@ class TranslationBatches(SeededBatches):
         self._boundaries = None if bucket_boundaries is None else checked_boundaries(bucket_boundaries)
         self._packed_length = packed_length
         self._shuffle = shuffle
-        self._num_copies = num_copies
         self._sample_weights = sample_weights or num_micro_batches * num_devices * self._num_workers > 1
         # A target has START and END, of which the decoder reads one and is to write the other.
         self._lengths = np.stack([lengths_of(self._sources), lengths_of(self._targets) - 1], axis=1)
@@ -320,8 +314,8 @@ class TranslationBatches(SeededBatches):
                 inputs[f"{side}_segment_ids"] = _placed(np.repeat(segments, lengths), lengths, rows, shape)
         batch = (inputs, labels)
         if self._sample_weights:
-            batch += (self._weights(len(labels), update) / self._num_copies,)
-        return tf.nest.map_structure(lambda array: np.repeat(array, self._num_copies, axis=0), batch)
+            batch += (self._weights(len(labels), update),)
+        return batch
 
 
 def _padded(ragged, pairs, rows, shape, without_first=0, without_last=0):

@@ -100,6 +100,32 @@ class CallMasks:
             **order,
         )
 
+    def participants(self, query_shape, value_shape, in_order, aligned):
+        """Queries that may attend to some key, and keys that some query may attend to, told by the paddings alone.
+
+        Args:
+            query_shape, value_shape: The shapes (B, T, D) and (B, S, D).
+            in_order: Boolean, whether a rule of positions hides keys from queries.
+            aligned: Boolean, whether such a rule lets every query see the key of its own index.
+
+        Returns:
+            Boolean (B, T) and (B, S), or with an axis of size 1; None for each where that takes the mask of all pairs,
+            where nothing is masked, or where a mask does not fit, which `as_rule` says.
+        """
+        masks = [(self.query_mask, query_shape), (self.key_mask, value_shape)]
+        if self.attention_mask is not None or self.segment_ids is not None:
+            return None, None
+        if any(mask is not None and tuple(mask.shape) != tuple(shape[:-1]) for mask, shape in masks):
+            return None, None
+        if aligned and self.query_mask is self.key_mask:
+            return self.query_mask, self.key_mask
+        if in_order:
+            return None, None
+        some_query, some_key = (
+            None if mask is None else ops.any(mask, axis=-1, keepdims=True) for mask, _ in masks
+        )
+        return combine_masks(self.query_mask, some_key), combine_masks(self.key_mask, some_query)
+
     def _pairs(self, layout, scores_shape):
         if self.attention_mask is None:
             return None

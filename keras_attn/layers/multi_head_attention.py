@@ -10,9 +10,9 @@ from keras_attn.layers.adaptation import Adaptable
 from keras_attn.layers.arguments import check_positive, check_rate, choose, copy_initializer, with_layers
 from keras_attn.layers.call_masks import CallMasks, key_padding, query_padding
 from keras_attn.layers.head_layout import HeadLayout
+from keras_attn.layers.normalization import NORMALIZATIONS
 from keras_attn.layers.places import Places
 from keras_attn.layers.projection import Projection
-from keras_attn.layers.residual import NORMALIZATIONS
 from keras_attn.layers.step_projections import step_projections
 from keras_attn.ops import (
     ScoreDropout,
@@ -23,6 +23,7 @@ from keras_attn.ops import (
     fused_attention,
     fused_attention_obstacle,
     has_fused_kernel,
+    keep,
     memory_efficient_attention,
     prefers_memory_efficient,
     ring_positions,
@@ -281,9 +282,6 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
         }
         self._check_call(places, cache, use_causal_mask, over_keys)
         reads_keys = cache is None or places.index is not None
-        heads = self._heads(query, key, value, reads_keys, projections)
-        query_heads = self._query_heads(heads[0], places)
-        keys, new_cache = self._keys(heads[1:], places, cache, use_causal_mask)
         masks = CallMasks(
             query_mask=query_padding(query, query_mask),
             key_mask=key_padding(value, key, value_mask, key_mask),
@@ -292,6 +290,14 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
             segment_ids=segment_ids,
             key_segment_ids=key_segment_ids,
         )
+        padding_is_finite = False
+        if cache is None:
+            query, key, value, padding_is_finite = self._without_padding(
+                query, key, value, masks, places, use_causal_mask
+            )
+        heads = self._heads(query, key, value, reads_keys, projections)
+        query_heads = self._query_heads(heads[0], places)
+        keys, new_cache = self._keys(heads[1:], places, cache, use_causal_mask)
         rule = self._mask_rule(query, query_heads, keys, places, use_causal_mask, masks)
         # `project_to_cache` leaves zeros at padded keys; a growing cache is guarded when it may hold padding.
         grows = cache_update_index is not None
@@ -306,7 +312,8 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
             soft_cap=self.logit_soft_cap,
             sink_logits=self.sink_logits if self.use_sink_logits else None,
             dropout=self._score_dropout(training),
-            masked_keys_are_finite=cache is not None and not guarded,
+            masked_keys_are_finite=padding_is_finite or (cache is not None and not guarded),
+            masked_queries_are_finite=padding_is_finite,
             return_attention_scores=return_attention_scores,
         )
         results = [self._output(output, query, projections)]
@@ -391,9 +398,7 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
     def _is_fused(self, query, key, value, return_attention_scores, arguments):
         if not (has_fused_kernel() if self.flash_attention is None else self.flash_attention):
             return False
-        of_interest = {
-            name: x for name, x in arguments.items() if name not in ("scale", "masked_keys_are_finite")
-        }
+        of_interest = {name: x for name, x in arguments.items() if name not in _NO_OBSTACLES}
         obstacle = fused_attention_obstacle(query, key, value, **of_interest)
         obstacle = "`return_attention_scores`" if return_attention_scores else obstacle
         if self.flash_attention and obstacle:
@@ -414,6 +419,27 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
         return self.memory_efficient or prefers_memory_efficient(query, key, rule)
 
     # Queries, keys and values.
+
+    def _without_padding(self, query, key, value, masks, places, use_causal_mask):
+        """The inputs with 0 at what takes no part, and whether that is done: once, and not for each projection of them.
+
+        It is done where the paddings alone tell what takes no part.
+        """
+        queries = keys = None
+        if len(query.shape) == 3:
+            queries, keys = masks.participants(
+                query.shape,
+                value.shape,
+                in_order=bool(use_causal_mask or self.sliding_window),
+                aligned=places.key_positions is None,
+            )
+        if queries is None or keys is None:
+            return query, key, value, False
+        kept = {}
+        for x, mask in ((query, queries), (key, keys), (value, keys)):
+            if (id(x), id(mask)) not in kept:
+                kept[id(x), id(mask)] = keep(x, ops.expand_dims(mask, -1))
+        return kept[id(query), id(queries)], kept[id(key), id(keys)], kept[id(value), id(keys)], True
 
     def _heads(self, query, key, value, reads_keys=True, projections=None):
         """Projected heads, (B, <lead>, N, T, H): of what is not None, and of keys and values where they are read."""
@@ -677,6 +703,9 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
     def output_dense(self):
         return self._output_dense
 
+
+# Of the arguments of the formula, those that the fused kernel heeds or has no need of.
+_NO_OBSTACLES = ("scale", "masked_keys_are_finite", "masked_queries_are_finite")
 
 _LETTERS = "abcdefghijklmnopqrstuvw"
 

@@ -4,11 +4,8 @@ import keras
 from keras import ops
 
 from keras_attn.layers.arguments import check_rate, choose
+from keras_attn.layers.normalization import NORMALIZATIONS
 
-NORMALIZATIONS = {
-    "layer_norm": keras.layers.LayerNormalization,
-    "rms_norm": keras.layers.RMSNormalization,
-}
 # The constructor arguments of `Residual`, which the blocks take too and hand on.
 RESIDUAL_ARGUMENTS = (
     "dropout",

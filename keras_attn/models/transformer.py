@@ -9,7 +9,7 @@ from keras_attn.layers import (
 )
 from keras_attn.layers.adaptation import Adaptable
 from keras_attn.layers.arguments import check_positive, choose
-from keras_attn.layers.residual import NORMALIZATIONS
+from keras_attn.layers.normalization import NORMALIZATIONS
 
 
 class Transformer(Adaptable, keras.Model):

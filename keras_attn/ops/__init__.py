@@ -44,6 +44,7 @@ from keras_attn.ops.masks import (
     segment_mask,
     sliding_window_mask,
 )
+from keras_attn.ops.normalization import layer_normalization
 from keras_attn.ops.positions import segment_positions, sinusoidal_encoding, successive_positions
 from keras_attn.ops.rotary import apply_rotary, rotary_frequencies
 from keras_attn.ops.selection import at_places, top_k
@@ -84,6 +85,7 @@ __all__ = [
     "hashed_uniform",
     "implicit_mask",
     "keep",
+    "layer_normalization",
     "memory_efficient_attention",
     "padding_mask",
     "partition_windows",

@@ -34,6 +34,7 @@ def dot_product_attention(
     sink_logits=None,
     dropout=None,
     masked_keys_are_finite=False,
+    masked_queries_are_finite=False,
     return_scores=True,
 ):
     """softmax(cap(Q K^T scale) + bias) V over the keys that `mask` allows (Vaswani et al. 2017, equation 1).
@@ -60,6 +61,7 @@ def dot_product_attention(
         dropout: `ScoreDropout` of the attention scores.
         masked_keys_are_finite: True where no NaN or Inf can stand at masked keys (a cache that this library
             wrote), which saves a pass over `key` and `value`.
+        masked_queries_are_finite: True where none can stand at queries that may attend to no key.
         return_scores: False where the scores are of no use, which lets TensorFlow take a shorter gradient.
 
     Returns:
@@ -76,7 +78,9 @@ def dot_product_attention(
     Reference: [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.2.1.
     """
     dtype = query.dtype
-    query, key, value, mask, answered = _guarded(query, key, value, mask, scale, masked_keys_are_finite)
+    query, key, value, mask, answered = _guarded(
+        query, key, value, mask, scale, masked_keys_are_finite, masked_queries_are_finite
+    )
     # A query without keys has equal scores here; its output, and the gradient of it, are made 0.
     bias = _dense(bias, answered)
     if not return_scores and sink_logits is None and keras.backend.backend() == "tensorflow":
@@ -108,6 +112,7 @@ def memory_efficient_attention(
     sink_logits=None,
     dropout=None,
     masked_keys_are_finite=False,
+    masked_queries_are_finite=False,
     num_blocks=None,
 ):
     """The output of `dot_product_attention` without a tensor of all pairs, forward or backward.
@@ -117,8 +122,8 @@ def memory_efficient_attention(
     `mask` is a `MaskRule` with an `offset`: half of them under a causal mask, all but a band under a sliding window.
 
     Args:
-        query, key, value, mask, bias, scale, soft_cap, sink_logits, dropout, masked_keys_are_finite: As in
-            `dot_product_attention`.
+        query, key, value, mask, bias, scale, soft_cap, sink_logits, dropout, masked_keys_are_finite,
+            masked_queries_are_finite: As in `dot_product_attention`.
         num_blocks: Integer, how many blocks the queries are taken in. By default as many as keep the scores of a
             block at about 2^25, but 8 at least.
 
@@ -158,7 +163,8 @@ def memory_efficient_attention(
         mask, bias, dropout = put_together(rest[len(learned) :])
         parameters = None if bias is None else rest[0]
         sinks = None if sink_logits is None else rest[len(learned) - 1]
-        blocks = _Blocks(query, key, value, parameters, sinks, mask, bias, soft_cap, dropout, num_blocks)
+        slots = (query, key, value, parameters, sinks, mask, bias, soft_cap, dropout)
+        blocks = _Blocks(*slots, masked_queries_are_finite, num_blocks)
         output = blocks.output()
 
         # PyTorch hands over the arguments as well, and what comes in by keyword.
@@ -185,12 +191,13 @@ def talking_heads_attention(
     sink_logits=None,
     dropout=None,
     masked_keys_are_finite=False,
+    masked_queries_are_finite=False,
 ):
     """`dot_product_attention` whose heads are mixed before and after the softmax.
 
     Args:
-        query, key, value, mask, bias, scale, soft_cap, sink_logits, dropout, masked_keys_are_finite: As in
-            `dot_product_attention`; `bias` and `sink_logits` join the mixed logits.
+        query, key, value, mask, bias, scale, soft_cap, sink_logits, dropout, masked_keys_are_finite,
+            masked_queries_are_finite: As in `dot_product_attention`; `bias` and `sink_logits` join the mixed logits.
         logits_kernel, scores_kernel: Floats (N, N), from heads to heads.
 
     Returns:
@@ -207,7 +214,9 @@ def talking_heads_attention(
     Reference: [Shazeer et al., 2020](https://arxiv.org/abs/2003.02436), section 4.
     """
     dtype = query.dtype
-    query, key, value, mask, answered = _guarded(query, key, value, mask, scale, masked_keys_are_finite)
+    query, key, value, mask, answered = _guarded(
+        query, key, value, mask, scale, masked_keys_are_finite, masked_queries_are_finite
+    )
     logits = _mixed(soft_capped(products(query, key), soft_cap), logits_kernel)
     scores = _mixed(softmax(logits, mask, _dense(bias, answered), sink_logits), scores_kernel)
     scores = keep(ops.cast(scores, dtype), answered)
@@ -393,13 +402,13 @@ def dropped(scores, dropout):
     return scores * _multiplier_of_all(dropout, scores)
 
 
-def _guarded(query, key, value, mask, scale, masked_keys_are_finite):
+def _guarded(query, key, value, mask, scale, masked_keys_are_finite, masked_queries_are_finite):
     """Scaled queries, keys and values with 0 where the mask, now boolean, leaves them out; and who is answered."""
     sizes = query.shape[-2], key.shape[-2]
     all_answered = isinstance(mask, MaskRule) and mask.every_query_sees_itself(*sizes)
     mask = mask.block() if isinstance(mask, MaskRule) else mask
     answered = None if mask is None or all_answered else ops.any(mask, axis=-1, keepdims=True)
-    query = keep(_scaled(query, scale), answered)
+    query = keep(_scaled(query, scale), None if masked_queries_are_finite else answered)
     all_attended = all_answered and sizes[0] == sizes[1]
     if mask is not None and not (masked_keys_are_finite or all_attended):
         attended = _attended(mask, query, key)
@@ -548,6 +557,7 @@ class _Blocks:
     bias: Any
     soft_cap: float | None
     dropout: Any
+    masked_queries_are_finite: bool
     num_blocks: int
 
     def output(self):
@@ -603,7 +613,8 @@ class _Block:
             mask = self._later(mask)
         all_answered = blocks.mask.every_query_sees_itself(blocks.query.shape[-2], blocks.key.shape[-2])
         self.answered = None if mask is None or all_answered else ops.any(mask, axis=-1, keepdims=True)
-        self.query = keep(self._later(blocks.query[..., queries, :]), self.answered)
+        kept = None if blocks.masked_queries_are_finite else self.answered
+        self.query = keep(self._later(blocks.query[..., queries, :]), kept)
         self.key, self.value = self._visible(blocks.key), self._visible(blocks.value)
         self.capped = soft_capped(products(self.query, self.key), blocks.soft_cap)
         self.scores = softmax(self.capped, mask, self._bias(), blocks.sink_logits)

@@ -47,8 +47,6 @@ class Recipe:
         learning_rate: Float, the highest, reached after `warmup_steps` updates.
         warmup_steps: Integer.
         label_smoothing: Float.
-        r_drop: Float, the weight alpha of R-Drop (`keras_attn.training.RDropCrossentropy`), for which each row is read
-            under two dropouts; 0 is none. Not of a language model.
         global_clipnorm: Float, the largest norm of the gradient of one update.
         ema_momentum: Float or None; the weights that are scored and kept are an exponential moving average then.
         dtype: A Keras dtype policy, or `"auto"`: mixed_bfloat16 where the processor multiplies bfloat16 matrices in
@@ -96,7 +94,6 @@ class Recipe:
     learning_rate: float = 0.002
     warmup_steps: int = 1000
     label_smoothing: float = 0.1
-    r_drop: float = 0.0
     global_clipnorm: float = 25.0
     ema_momentum: float | None = None
     dtype: str = "auto"
@@ -351,11 +348,13 @@ MULTI30K = Recipe(
     epochs=36,
 )
 
-# The files on which most papers report, tokenised and lower-cased; trained until validation no longer rises.
+# The files on which most papers report, tokenised and lower-cased. With rotary positions a model of this size learns
+# faster than with the paper's.
 MULTI30K_TOKENIZED = MULTI30K.replace(
     data=("multi30k-tokenized",),
+    model={**MULTI30K.model, "position_encoding": "rotary"},
     vocabulary_size=10000,
-    epochs=90,
+    epochs=53,
     learning_rate=0.003,
     bleu_tokenize="none",
     num_averaged=20,

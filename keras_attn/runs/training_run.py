@@ -121,12 +121,9 @@ class TrainingRun:
             optimizer=make_optimizer(
                 recipe, self.model.hidden_dim, self.steps_per_epoch // steps * recipe.epochs
             ),
-            loss=self.loss_function(),
+            loss=LabelSmoothedCrossentropy(self.recipe.label_smoothing, reduction="sum"),
             metrics=[self.perplexity],
         )
-
-    def loss_function(self):
-        return LabelSmoothedCrossentropy(self.recipe.label_smoothing, reduction="sum")
 
     def fit(self):
         self.progress = Progress(

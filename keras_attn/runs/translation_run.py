@@ -15,7 +15,7 @@ from keras_attn.runs.evaluation import evaluate
 from keras_attn.runs.training_run import TrainingRun, compiles_for_shapes
 from keras_attn.tasks import Translator
 from keras_attn.text import ByteTokenizer, SentencePieceTokenizer, WordPieceTokenizer, load_tokenizer
-from keras_attn.training import AttentionImages, RDropCrossentropy, TranslationQuality
+from keras_attn.training import AttentionImages, TranslationQuality
 
 _TOKENIZER, _TOKENS = "tokenizer", "tokens"
 # A vocabulary is trained on lines at even distances where there are more, which sentencepiece holds in memory.
@@ -96,14 +96,8 @@ class TranslationRun(TrainingRun):
             num_devices=self.workers.num_devices,
             worker=(self.workers.number, self.workers.count),
             sample_weights=True,
-            num_copies=2 if recipe.r_drop else 1,
             token_folder=self.folder / _TOKENS,
         )
-
-    def loss_function(self):
-        if self.recipe.r_drop:
-            return RDropCrossentropy(self.recipe.r_drop, self.recipe.label_smoothing, reduction="sum")
-        return super().loss_function()
 
     def validators(self, log_dir):
         validation = self.data.validation

@@ -9,8 +9,6 @@ from keras_attn.training.callbacks import (
 )
 from keras_attn.training.losses import (
     LabelSmoothedCrossentropy,
-    RDropCrossentropy,
-    divergence_of_copies,
     token_negative_log_likelihood,
 )
 from keras_attn.training.metrics import (
@@ -45,7 +43,6 @@ __all__ = [
     "NoamSchedule",
     "PerUpdateSchedule",
     "Perplexity",
-    "RDropCrossentropy",
     "StopOnInvalidLoss",
     "TranslationQuality",
     "WarmupCosineSchedule",
@@ -53,7 +50,6 @@ __all__ = [
     "averaged_weights",
     "corpus_bleu",
     "corpus_chrf",
-    "divergence_of_copies",
     "exact_match",
     "restore_training_state",
     "token_negative_log_likelihood",

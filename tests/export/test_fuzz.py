@@ -95,7 +95,8 @@ def test_twenty_thousand_rows_are_answered_in_flat_memory(
     assert resident["5000"] - resident["1000"] < megabytes * 2**20, resident
 
 
-@pytest.mark.parametrize("num_requests", [64, pytest.param(640, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("num_requests", [64, 640])
 def test_64_threads_on_one_session_get_their_serial_answers(exported, num_requests):
     report = ask(*exported, "threads", num_requests=num_requests, seed=3, timeout=600)
     assert report["answers"] == num_requests

@@ -156,7 +156,7 @@ def models():
     )
 
 
-@pytest.mark.parametrize("kind", ["seq2seq", "coverage", "decoder"])
+@pytest.mark.parametrize("kind", ["seq2seq", pytest.param("coverage", marks=pytest.mark.slow), "decoder"])
 @pytest.mark.parametrize("num_beams", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_models(models, kind, num_beams):
     seq2seq, decoder = models

@@ -68,7 +68,7 @@ def test_a_pad_is_never_chosen_however_likely(seed):
     assert pad not in tokens
 
 
-@pytest.mark.parametrize("noise", [0.0, 1.0, 4.0])
+@pytest.mark.parametrize("noise", [0.0, 1.0, pytest.param(4.0, marks=pytest.mark.slow)])
 def test_samples_have_the_distribution_of_the_model(noise):
     max_length, count = 3, 6000
     table = random_tables(5, 1, 5)[0]

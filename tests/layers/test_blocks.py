@@ -618,7 +618,7 @@ ON_TENSORFLOW = [] if BACKEND == "tensorflow" else [pytest.mark.slow]
             decoder_of_given,
             decoder_inputs,
             {"decoder_sequence": "decoder_padding_mask", "encoder_sequence": "encoder_padding_mask"},
-            marks=ON_TENSORFLOW,
+            marks=[*ON_TENSORFLOW, pytest.mark.slow],
         ),
     ],
 )

@@ -120,6 +120,9 @@ def name(stack):
     return f"{style}-{num_layers}-{kind}-{'implicit' if implicit else 'explicit'}"
 
 
+JITS = [pytest.param(False, marks=pytest.mark.slow), True] if BACKEND == "tensorflow" else [True]
+
+
 def some_slow(stacks):
     """Compiling is what takes long: by default every style, kind, mask and depth but one is met once."""
     quick = [
@@ -139,7 +142,7 @@ def test_padding_does_not_matter(stack):
 
 
 @pytest.mark.parametrize("stack", some_slow(STACKS))
-@pytest.mark.parametrize("jit", [False, True] if BACKEND == "tensorflow" else [True])
+@pytest.mark.parametrize("jit", JITS)
 def test_padding_does_not_matter_compiled(stack, jit):
     model = make_model(*stack)
     function = compiled(model, jit)

@@ -52,7 +52,9 @@ def test_call_is_the_same_in_a_graph_of_free_shapes(variant):
     assert len(traces) == 1
 
 
-@pytest.mark.parametrize("variant", ["post_norm", "untied_gated_rms_learned"])
+@pytest.mark.parametrize(
+    "variant", ["post_norm", pytest.param("untied_gated_rms_learned", marks=pytest.mark.slow)]
+)
 def test_call_is_the_same_under_xla(variant):
     model = make_model(variant)
     batch = make_batch()

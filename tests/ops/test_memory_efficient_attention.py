@@ -393,7 +393,7 @@ def causal_rule_of(given):
 @pytest.mark.skipif(
     BACKEND != "tensorflow", reason="only TensorFlow has sizes that are known in the run alone"
 )
-@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("jit", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("ruled", [False, True], ids=["all_keys", "causal_window"])
 def test_lengths_unknown_before_the_run(rng, jit, ruled):
     import tensorflow as tf
@@ -526,8 +526,8 @@ def sizes_in(function, *signature):
     ("bias", "options"),
     [
         ("none", {"causal": True}),
-        ("slopes", {"sliding_window": 96, "num_sink_tokens": 3}),
-        ("table", {}),
+        pytest.param("slopes", {"sliding_window": 96, "num_sink_tokens": 3}, marks=pytest.mark.slow),
+        pytest.param("table", {}, marks=pytest.mark.slow),
         ("table_of_queries", {"causal": True}),
     ],
 )

@@ -17,6 +17,7 @@ DOCUMENT = (FOLDER.parents[1] / "docs" / "results.md").read_text(encoding="utf-8
 # Of a folder `docs/results/NAME-sSEED`: its recipe, and what the command line replaced in it.
 RECIPE_OF_RUN = {
     "tok": ("multi30k_tokenized", {}),
+    "tok-sinusoidal": ("multi30k_tokenized", {"model": runs.MULTI30K.model, "epochs": 90}),
     "raw": ("multi30k", {}),
     "raw-de-en": ("multi30k", {"source_language": "de", "target_language": "en"}),
     "rnn": ("multi30k_rnn", {}),

@@ -11,7 +11,6 @@ import keras_attn
 from keras_attn import runs
 from keras_attn.data import TextPairs
 from keras_attn.models import read_weights
-from keras_attn.training import RDropCrossentropy
 
 TINY = {
     "num_encoder_layers": 1,
@@ -142,7 +141,7 @@ class Interrupt(keras.callbacks.Callback):
             raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("epoch", [0, 2])
+@pytest.mark.parametrize("epoch", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_an_interrupted_run_leaves_a_usable_translator(tmp_path, monkeypatch, epoch):
     monkeypatch.setattr("keras_attn.runs.training_run.LearningRateLogger", lambda: Interrupt(epoch))
     translator = runs.train(RECIPE, make_data(), tmp_path / "run", verbose=0)
@@ -176,21 +175,6 @@ def test_a_run_that_is_killed_while_it_is_evaluated_goes_on(tmp_path, monkeypatc
     assert (tmp_path / "run" / "tokens" / "tokens.json").is_file()
     runs.train(RECIPE, make_data(), tmp_path / "run", verbose=0)
     assert not (tmp_path / "run" / "tokens").exists()
-
-
-def test_r_drop_reads_every_row_twice(tmp_path, monkeypatch):
-    seen = []
-    call = RDropCrossentropy.call
-
-    def spy(self, y_true, y_pred):
-        seen.append((self.alpha, y_true.shape[0]))
-        return call(self, y_true, y_pred)
-
-    monkeypatch.setattr(RDropCrossentropy, "call", spy)
-    recipe = RECIPE.replace(r_drop=2.0, epochs=1, padding="buckets")
-    runs.train(recipe, make_data(), tmp_path / "run", verbose=0)
-    assert seen
-    assert {alpha for alpha, _ in seen} == {2.0}
 
 
 def test_a_joint_subword_vocabulary_is_trained_on_the_training_part_alone(tmp_path):

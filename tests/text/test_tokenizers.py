@@ -302,7 +302,13 @@ def test_graph_equals_eager(tokenizer):
         assert [text.decode() for text in texts.numpy()] == tokenizer.decode(tokenizer.tokenize(batch))
 
 
-@pytest.mark.parametrize("reset", [lambda: keras.utils.set_random_seed(7), keras.utils.clear_session])
+@pytest.mark.parametrize(
+    "reset",
+    [
+        pytest.param(lambda: keras.utils.set_random_seed(7), marks=pytest.mark.slow, id="set_random_seed"),
+        keras.utils.clear_session,
+    ],
+)
 def test_a_reset_of_keras_leaves_tokenizers_and_their_graphs_working(tokenizer, reset):
     texts = sentences(5, seed=10)
     expected = [oracle_ids(tokenizer, text) for text in texts]

@@ -7,8 +7,6 @@ from keras import ops
 
 from keras_attn.training import (
     LabelSmoothedCrossentropy,
-    RDropCrossentropy,
-    divergence_of_copies,
     token_negative_log_likelihood,
 )
 
@@ -367,81 +365,3 @@ def test_the_sum_takes_the_weights_as_they_are(rng):
     np.testing.assert_allclose(loss(labels, logits, weights), weights @ values.sum(axis=1), rtol=1e-6)
     with pytest.raises(ValueError, match=r"`reduction` must be one of .*Received: reduction='mean'"):
         LabelSmoothedCrossentropy(reduction="mean")
-
-
-# R-Drop
-
-
-def make_copies(seed=0):
-    """Rows that stand twice, one beneath the other, with logits of their own."""
-    labels, _ = make_batch(seed)
-    logits = np.random.default_rng(seed).normal(size=(2 * B, T, V)).astype("float32") * 3
-    return np.repeat(labels, 2, axis=0), logits
-
-
-def r_drop_by_hand(labels, logits, alpha, label_smoothing):
-    """Liang et al. 2021, equation 4, one token at a time in float64: its mean over the real tokens, halved."""
-    total = count = 0.0
-    losses = token_losses_by_hand(labels, logits, label_smoothing)
-    for row, column in np.ndindex(B, T):
-        if labels[2 * row, column] == PAD:
-            continue
-        p, q = (np.exp(np.asarray(logits[2 * row + copy, column], "float64")) for copy in (0, 1))
-        p, q = p / p.sum(), q / q.sum()
-        divergence = (np.sum(p * np.log(p / q)) + np.sum(q * np.log(q / p))) / 2
-        total += losses[2 * row, column] + losses[2 * row + 1, column] + alpha * divergence
-        count += 1
-    return total / count / 2
-
-
-@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
-def test_r_drop_equals_the_paper(label_smoothing):
-    labels, logits = make_copies()
-    loss = RDropCrossentropy(3.0, label_smoothing)
-    value, gradient = value_and_gradient(lambda z: loss(labels, z), logits)
-    assert value == pytest.approx(r_drop_by_hand(labels, logits, 3.0, label_smoothing), rel=1e-5)
-    for index in [(0, 0, 4), (1, 0, 4), (3, 4, labels[3, 4]), (4, 0, labels[4, 0]), (0, 4, 7)]:
-        step = np.zeros(logits.shape)
-        step[index] = 1e-5
-        above, below = (
-            r_drop_by_hand(labels, logits + sign * step, 3.0, label_smoothing) for sign in (1, -1)
-        )
-        assert gradient[index] == pytest.approx((above - below) / 2e-5, abs=1e-6)
-
-
-def test_without_a_weight_or_a_difference_r_drop_is_the_cross_entropy():
-    labels, logits = make_copies()
-    expected = value_and_gradient(lambda z: LabelSmoothedCrossentropy(0.1)(labels, z), logits)
-    value, gradient = value_and_gradient(lambda z: RDropCrossentropy(0.0, 0.1)(labels, z), logits)
-    assert value == pytest.approx(expected[0], rel=1e-6)
-    np.testing.assert_allclose(gradient, expected[1], atol=1e-7)
-    same = np.repeat(logits[::2], 2, axis=0)
-    expected = value_and_gradient(lambda z: LabelSmoothedCrossentropy(0.1)(labels, z), same)
-    value, gradient = value_and_gradient(lambda z: RDropCrossentropy(7.0, 0.1)(labels, z), same)
-    assert value == pytest.approx(expected[0], rel=1e-6)
-    np.testing.assert_allclose(gradient, expected[1], atol=1e-7)
-
-
-@pytest.mark.parametrize("poison", [np.nan, np.inf])
-def test_r_drop_of_padding_leaks_nowhere(poison):
-    labels, logits = make_copies()
-    clean = value_and_gradient(lambda z: RDropCrossentropy(3.0, 0.1)(labels, z), logits)
-    poisoned = np.where((labels == PAD)[..., None], np.float32(poison), logits)
-    value, gradient = value_and_gradient(lambda z: RDropCrossentropy(3.0, 0.1)(labels, z), poisoned)
-    assert value == clean[0]
-    np.testing.assert_array_equal(gradient, clean[1])
-
-
-def test_divergence_of_large_logits_is_finite():
-    logits = np.zeros((2, 1, 3), "float32")
-    logits[0, 0, 0] = logits[1, 0, 1] = 6e4
-    np.testing.assert_allclose(ops.convert_to_numpy(divergence_of_copies(logits)), [[1.2e5]], rtol=1e-6)
-
-
-def test_r_drop_has_a_config_and_refuses_a_negative_weight():
-    loss = RDropCrossentropy(3.0, 0.1, pad_token_id=5, reduction="sum", name="x")
-    assert type(loss).from_config(loss.get_config()).get_config() == loss.get_config()
-    with pytest.raises(
-        ValueError, match=r"`alpha` must be a number that is not negative. Received: alpha=-1"
-    ):
-        RDropCrossentropy(-1)

@@ -1,0 +1,40 @@
+import keras
+from keras import ops
+
+from keras_attn.ops import layer_normalization
+
+
+@keras.saving.register_keras_serializable(package="keras_attn")
+class LayerNormalization(keras.layers.LayerNormalization):
+    """Keras' layer with the gradient of `keras_attn.ops.layer_normalization`, which takes two thirds of the time.
+
+    Args:
+        **kwargs: As in `keras.layers.LayerNormalization`. With another `axis` than the last, and without `center` or
+            `scale`, Keras computes.
+
+    Call arguments:
+        inputs: Floats (..., D).
+
+    Returns:
+        Floats (..., D), in the dtype that the layer computes in.
+
+    Example:
+
+    ```python
+    y = LayerNormalization(epsilon=1e-5)(keras.random.normal((2, 3, 5)))
+    ```
+
+    Reference: [Ba et al., 2016](https://arxiv.org/abs/1607.06450), section 3.
+    """
+
+    def call(self, inputs):
+        if self.axis != [-1] or self.gamma is None or self.beta is None:
+            return super().call(inputs)
+        return ops.cast(layer_normalization(inputs, self.gamma, self.beta, self.epsilon), self.compute_dtype)
+
+
+# What `normalization` and `query_key_norm` choose from.
+NORMALIZATIONS = {
+    "layer_norm": LayerNormalization,
+    "rms_norm": keras.layers.RMSNormalization,
+}

@@ -1,0 +1,53 @@
+"""Layer normalisation with a gradient that passes over its inputs less often than the one TensorFlow derives."""
+
+from keras import ops
+
+from keras_attn.ops.dtypes import at_least_float32
+
+
+def layer_normalization(inputs, gamma, beta, epsilon):
+    """gamma (x - mean) / sqrt(variance + epsilon) + beta, over the last axis.
+
+    `keras.ops.layer_normalization` with its gradient written down: what a derivation by steps goes over many times,
+    through the variance and through the mean, is two means of each row.
+
+    Args:
+        inputs: Floats (..., D).
+        gamma, beta: Floats (D,).
+        epsilon: Float added to the variance.
+
+    Returns:
+        Floats (..., D), in the dtype of `inputs`, computed in at least float32.
+
+    Example:
+
+    ```python
+    y = layer_normalization(keras.random.normal((2, 3, 5)), keras.ops.ones(5), keras.ops.zeros(5), epsilon=1e-5)
+    ```
+
+    Reference: [Ba et al., 2016](https://arxiv.org/abs/1607.06450), section 3.
+    """
+    inputs = ops.convert_to_tensor(inputs)
+    x = at_least_float32(inputs)
+
+    @ops.custom_gradient
+    def normalize(x, gamma, beta):
+        centred = x - ops.mean(x, axis=-1, keepdims=True)
+        inverse_deviation = ops.rsqrt(ops.mean(ops.square(centred), axis=-1, keepdims=True) + epsilon)
+        normalized = centred * inverse_deviation
+
+        # PyTorch hands over the arguments as well, and what comes in by keyword.
+        def gradient(*args, upstream=None):
+            upstream = args[-1] if upstream is None else upstream
+            rows = tuple(range(len(x.shape) - 1))
+            by_normalized = upstream * gamma
+            by_mean = ops.mean(by_normalized, axis=-1, keepdims=True)
+            by_deviation = ops.mean(by_normalized * normalized, axis=-1, keepdims=True)
+            by_x = inverse_deviation * (by_normalized - by_mean - normalized * by_deviation)
+            return by_x, ops.sum(upstream * normalized, axis=rows), ops.sum(upstream, axis=rows)
+
+        return normalized * gamma + beta, gradient
+
+    # Copies of what is learned: TensorFlow takes tensors here, and no variables.
+    weights = (ops.copy(ops.cast(weight, x.dtype)) for weight in (gamma, beta))
+    return ops.cast(normalize(x, *weights), inputs.dtype)
