@@ -50,7 +50,7 @@ def test_gradients_are_the_slopes_of_the_formula(rng, shape):
                 moved[name][place] += sign * step
                 sides.append(np.sum(weights * in_numpy(**moved, epsilon=0.1)))
             slopes[place] = (sides[0] - sides[1]) / (2 * step)
-        # JAX and PyTorch were seen to be 6e-7 away.
+        # On JAX and PyTorch, Keras 3.15 takes the mean of float64 in float32.
         assert_equal([found[name]], [slopes], 1e-7 if BACKEND == "tensorflow" else 1e-6)
 
 
@@ -61,6 +61,8 @@ def test_gradients_are_the_slopes_of_the_formula(rng, shape):
     ids=str,
 )
 def test_layer_is_that_of_keras(rng, options, policy):
+    if BACKEND == "torch" and options == {"axis": 1}:
+        pytest.skip("Keras 3.15 hands this axis to a kernel of PyTorch that takes the last ones only")
     layers = [cls(dtype=policy, **options) for cls in (LayerNormalization, keras.layers.LayerNormalization)]
     inputs = {"inputs": rng.normal(size=(2, 7, 11)).astype("float32")}
     weights = None
