@@ -32,6 +32,7 @@ RECIPE = runs.Recipe(
         "dropout": 0.0,
         "max_sequence_length": 64,
         "normalize_first": True,
+        "activation": "gelu",  # at the edge of a ReLU, rounding decides on a slope
     },
     tokenizer="bpe",
     vocabulary_size=400,
