@@ -1,5 +1,6 @@
 """What every test relies on: a seed, and backend and peers named in the report."""
 
+import gc
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -36,6 +37,14 @@ def pytest_report_header(config):
 @pytest.fixture(autouse=True)
 def _seed():
     keras.utils.set_random_seed(1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _garbage():
+    """TensorFlow keeps every graph until its process ends: what a file leaves is not looked through again."""
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -1,13 +1,16 @@
 """Small translators for tests of translating, saving, exporting and the command line."""
 
+import contextlib
 import json
 import pathlib
 import subprocess
 import sys
+import tempfile
 
 import keras
 
 import keras_attn
+from keras_attn.export import saved_model_runner
 from keras_attn.text import ByteTokenizer, SentencePieceTokenizer
 
 SENTENCES = [
@@ -74,6 +77,31 @@ def in_new_process(code, *arguments):
     child = subprocess.run([sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True)
     assert child.returncode == 0, child.stderr
     return json.loads(child.stdout.splitlines()[-1])
+
+
+@contextlib.contextmanager
+def serving(folder):
+    """Gives a function of requests to their outputs; one process answers, as each `run_saved_model` starts its own."""
+    command = [sys.executable, "-P", saved_model_runner.__file__, str(folder)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with (
+        tempfile.TemporaryFile() as errors,
+        subprocess.Popen(command, **pipes, stderr=errors) as process,
+    ):
+
+        def outputs_of(request):
+            process.stdin.write(json.dumps(request).encode() + b"\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+            if not line:
+                errors.seek(0)
+                raise RuntimeError(errors.read().decode(errors="replace"))
+            answer = json.loads(line)
+            assert "error" not in answer, answer
+            return answer["outputs"]
+
+        yield lambda *requests: [outputs_of(request) for request in requests]
+    assert process.returncode == 0
 
 
 def files_below(folder):

@@ -12,9 +12,7 @@ from helpers_translators import (
     INVALID_UTF8,
     ODD_TEXTS,
     SENTENCES,
-    byte_translator,
     in_new_process,
-    subword_translator,
 )
 from tensorflow.core.protobuf import saved_model_pb2
 
@@ -23,51 +21,40 @@ from keras_attn.export import export_saved_model, run_saved_model, string_vector
 REPOSITORY = pathlib.Path(__file__).parents[2]
 
 
-@pytest.fixture(
-    scope="module", params=[byte_translator, pytest.param(subword_translator, marks=pytest.mark.slow)]
-)
-def exported(request, tmp_path_factory):
-    translator = request.param()
-    return translator, translator.export(tmp_path_factory.mktemp("models") / "it")
+def request_of(*texts, signature="serving_default"):
+    return {"signature": signature, "inputs": {"inputs": list(texts)}}
 
 
-def ask(folder, *texts, signature="serving_default"):
-    (answer,) = run_saved_model(folder, [{"signature": signature, "inputs": {"inputs": list(texts)}}])
-    assert "error" not in answer, answer
-    return answer["outputs"]
+def test_the_served_default_answers_as_python_does(exported, server):
+    translator, _ = exported
+    assert server(request_of(*SENTENCES))[0] == {"outputs": translator(SENTENCES)}
 
 
-def test_the_served_default_answers_as_python_does(exported):
-    translator, folder = exported
-    assert ask(folder, *SENTENCES) == {"outputs": translator(SENTENCES)}
-
-
-def test_served_n_best_lists_and_scores_are_pythons(exported):
-    translator, folder = exported
-    outputs = ask(folder, *SENTENCES, signature="translate_n_best")
+def test_served_n_best_lists_and_scores_are_pythons(exported, server):
+    translator, _ = exported
+    outputs = server(request_of(*SENTENCES, signature="translate_n_best"))[0]
     texts, scores = translator(SENTENCES, num_return_sequences=translator.num_beams, return_scores=True)
     assert outputs["outputs"] == texts
     np.testing.assert_allclose(outputs["scores"], scores, atol=1e-4)
 
 
-def test_odd_texts_are_answered_and_neighbours_unchanged(exported):
-    translator, folder = exported
+def test_odd_texts_are_answered_and_neighbours_unchanged(exported, server):
+    translator, _ = exported
     texts = [*ODD_TEXTS, INVALID_UTF8]
     as_json = [*ODD_TEXTS, {"b64": base64.b64encode(INVALID_UTF8).decode()}]
-    answers = ask(folder, SENTENCES[0], *as_json)["outputs"]
+    answers = server(request_of(SENTENCES[0], *as_json))[0]["outputs"]
     assert answers == translator([SENTENCES[0], *texts])
     assert answers[1] == ""
 
 
-def test_an_empty_batch_is_answered_with_an_empty_batch(exported):
-    _, folder = exported
-    assert ask(folder) == {"outputs": []}
-    assert ask(folder, signature="translate_n_best") == {"outputs": [], "scores": []}
+def test_an_empty_batch_is_answered_with_an_empty_batch(server):
+    assert server(request_of())[0] == {"outputs": []}
+    assert server(request_of(signature="translate_n_best"))[0] == {"outputs": [], "scores": []}
 
 
-def test_an_empty_text_alone_is_answered(exported):
-    translator, folder = exported
-    answer = ask(folder, "", signature="translate_n_best")
+def test_an_empty_text_alone_is_answered(exported, server):
+    translator, _ = exported
+    answer = server(request_of("", signature="translate_n_best"))[0]
     absent = translator.num_beams - 1
     assert answer["outputs"] == [[""] * (1 + absent)]
     assert answer["scores"][0] == pytest.approx([0.0] + [-1e30] * absent)
@@ -144,7 +131,8 @@ def test_versions_count_up_and_a_failed_export_leaves_no_trace(tmp_path):
     with pytest.raises(RuntimeError, match="cannot be traced"):
         export_saved_model(folder, {"serving_default": (fails, [string_vector("inputs")])})
     assert sorted(path.name for path in folder.iterdir()) == ["1", "2", "7", "8"]
-    assert ask(folder / "8", "ab", "") == {"outputs": ["abab", ""]}
+    (answer,) = run_saved_model(folder / "8", [request_of("ab", "")])
+    assert answer["outputs"] == {"outputs": ["abab", ""]}
 
 
 def test_an_input_without_a_name_is_refused(tmp_path):
@@ -170,7 +158,8 @@ def test_a_number_taken_meanwhile_is_not_overwritten(tmp_path, monkeypatch):
 
 def test_the_tracked_dates_model_knows_its_dates():
     folder = REPOSITORY / "saved_models" / "dates" / "1"
-    assert ask(folder, "4th of July 2016", "le 1er mars 1999", "31.12.2038")["outputs"] == [
+    (answer,) = run_saved_model(folder, [request_of("4th of July 2016", "le 1er mars 1999", "31.12.2038")])
+    assert answer["outputs"]["outputs"] == [
         "2016-07-04",
         "1999-03-01",
         "2038-12-31",

@@ -4,9 +4,8 @@ import base64
 
 import numpy as np
 import pytest
-from helpers_translators import INVALID_UTF8, ODD_TEXTS, SENTENCES, byte_translator, subword_translator
+from helpers_translators import INVALID_UTF8, ODD_TEXTS, SENTENCES
 
-from keras_attn.export import run_saved_model
 from keras_attn.generation import DecodingOptions
 
 NEUTRAL = {
@@ -33,14 +32,6 @@ NEUTRAL = {
 }
 
 
-@pytest.fixture(
-    scope="module", params=[byte_translator, pytest.param(subword_translator, marks=pytest.mark.slow)]
-)
-def exported(request, tmp_path_factory):
-    translator = request.param()
-    return translator, translator.export(tmp_path_factory.mktemp("models") / "it")
-
-
 def request_of(signature, texts, **options):
     """Options are one value for all, or a list with one a text."""
     inputs = {"inputs": list(texts)}
@@ -51,20 +42,13 @@ def request_of(signature, texts, **options):
     return {"signature": signature, "inputs": {**inputs, **options}}
 
 
-def ask(folder, *requests):
-    answers = run_saved_model(folder, requests)
-    assert not [answer["error"] for answer in answers if "error" in answer]
-    return [answer["outputs"] for answer in answers]
-
-
 def padded_ids(*rows):
     return [[*row, *[-1] * (8 - len(row))] for row in rows]
 
 
-def test_neutral_values_are_the_default(exported):
-    translator, folder = exported
-    (neutral, plain) = ask(
-        folder,
+def test_neutral_values_are_the_default(exported, server):
+    translator, _ = exported
+    (neutral, plain) = server(
         request_of("translate", SENTENCES, length_penalty=translator.length_penalty),
         {"signature": "translate_n_best", "inputs": {"inputs": SENTENCES}},
     )
@@ -85,13 +69,12 @@ OPTIONS = {
 
 
 @pytest.mark.slow
-def test_options_of_each_text_are_those_of_python(exported):
-    translator, folder = exported
+def test_options_of_each_text_are_those_of_python(exported, server):
+    translator, _ = exported
     prefixes, penalties = ["", "ein", "", "zwei", "x"], [1.0, 0.0, 0.6, 2.0, -1.0]
     most = translator.num_beams
     options = {**OPTIONS, "num_beams": [min(value, most) for value in OPTIONS["num_beams"]]}
-    (answer,) = ask(
-        folder,
+    (answer,) = server(
         request_of("translate", SENTENCES, **options, target_prefix=prefixes, length_penalty=penalties),
     )
     for row, text in enumerate(SENTENCES):
@@ -109,8 +92,8 @@ def test_options_of_each_text_are_those_of_python(exported):
         assert answer["scores"][row][len(texts) :] == [pytest.approx(-1e30)] * (most - len(texts))
 
 
-def test_samples_are_those_of_python(exported):
-    translator, folder = exported
+def test_samples_are_those_of_python(exported, server):
+    translator, _ = exported
     options = {
         "temperature": [1.0, 0.5, 2.0, 0.0, 1.0],
         "top_k": [0, 5, 0, 3, 0],
@@ -118,16 +101,16 @@ def test_samples_are_those_of_python(exported):
         "min_p": [0.0, 0.0, 0.0, 0.0, 0.1],
         "seed": [1, 2, 3, 4, 5],
     }
-    (answer,) = ask(folder, request_of("sample", SENTENCES, **options))
+    (answer,) = server(request_of("sample", SENTENCES, **options))
     texts, scores = translator(SENTENCES, options=DecodingOptions(**options), return_scores=True)
     assert answer["outputs"] == texts
     np.testing.assert_allclose(answer["scores"], scores, rtol=1e-4)
 
 
-def test_scores_are_those_of_python(exported):
-    translator, folder = exported
+def test_scores_are_those_of_python(exported, server):
+    translator, _ = exported
     targets = [*SENTENCES[1:], ""]
-    (answer,) = ask(folder, {"signature": "score", "inputs": {"inputs": SENTENCES, "targets": targets}})
+    (answer,) = server({"signature": "score", "inputs": {"inputs": SENTENCES, "targets": targets}})
     np.testing.assert_allclose(answer["scores"], translator.score(SENTENCES, targets), rtol=1e-4)
     assert answer["status"] == ["ok"] * 5
     for row, pairs in enumerate(translator.score(SENTENCES, targets, return_token_scores=True)[1]):
@@ -145,9 +128,9 @@ def test_scores_are_those_of_python(exported):
         np.testing.assert_allclose(sum(token_scores) / length, score, rtol=1e-4)
 
 
-def test_a_text_is_encoded_as_the_mean_of_its_tokens(exported):
-    translator, folder = exported
-    (answer,) = ask(folder, {"signature": "encode", "inputs": {"inputs": [*SENTENCES, ""]}})
+def test_a_text_is_encoded_as_the_mean_of_its_tokens(exported, server):
+    translator, _ = exported
+    (answer,) = server({"signature": "encode", "inputs": {"inputs": [*SENTENCES, ""]}})
     tokenizer = translator.source_tokenizer
     for text, vector in zip(SENTENCES, answer["outputs"]):
         ids = [*tokenizer.encode([text])[0], tokenizer.end_token_id]
@@ -156,9 +139,9 @@ def test_a_text_is_encoded_as_the_mean_of_its_tokens(exported):
     assert not np.any(answer["outputs"][-1])
 
 
-def test_alignment_is_where_the_last_layer_but_one_looked_most(exported):
-    translator, folder = exported
-    (answer,) = ask(folder, request_of("translate", [*SENTENCES, ""]))
+def test_alignment_is_where_the_last_layer_but_one_looked_most(exported, server):
+    translator, _ = exported
+    (answer,) = server(request_of("translate", [*SENTENCES, ""]))
     _, maps = translator(SENTENCES, return_attention_scores=True)
     layer = max(translator.model.num_decoder_layers - 2, 0)
     for row, attention_map in enumerate(maps):
@@ -171,11 +154,9 @@ def test_alignment_is_where_the_last_layer_but_one_looked_most(exported):
     assert set(answer["alignment"][-1]) == {-1}
 
 
-def test_what_is_not_as_asked_is_in_the_status_of_its_row(exported):
-    _, folder = exported
+def test_what_is_not_as_asked_is_in_the_status_of_its_row(server):
     texts = [SENTENCES[0], {"b64": base64.b64encode(INVALID_UTF8).decode()}, "word " * 300, *SENTENCES[:2]]
-    (answer,) = ask(
-        folder,
+    (answer,) = server(
         request_of(
             "translate",
             texts,
@@ -194,14 +175,12 @@ def test_what_is_not_as_asked_is_in_the_status_of_its_row(exported):
         {"num_beams_clamped", "no_repeat_ngram_size_clamped", "stop_token_ids_clamped"},
         {"num_beams_clamped", "repetition_penalty_clamped"},
     ]
-    (alone,) = ask(folder, request_of("translate", texts[:1]))
+    (alone,) = server(request_of("translate", texts[:1]))
     assert answer["outputs"][0] == alone["outputs"][0]
 
 
-def test_a_sharp_value_out_of_range_is_clamped(exported):
-    _, folder = exported
-    (answer,) = ask(
-        folder,
+def test_a_sharp_value_out_of_range_is_clamped(server):
+    (answer,) = server(
         request_of("sample", SENTENCES[:2], temperature=[-1.0, 1.0], top_p=[1.0, 7.5], top_k=[-3, 0]),
     )
     first, second = (set(status.split(",")) - {"unfinished"} for status in answer["status"])
@@ -209,8 +188,8 @@ def test_a_sharp_value_out_of_range_is_clamped(exported):
     assert second == {"top_p_clamped"}
 
 
-def test_odd_texts_and_an_empty_batch_are_answered_by_every_signature(exported):
-    translator, folder = exported
+def test_odd_texts_and_an_empty_batch_are_answered_by_every_signature(exported, server):
+    translator, _ = exported
     texts = [*ODD_TEXTS, {"b64": base64.b64encode(INVALID_UTF8).decode()}]
     requests = [
         request
@@ -222,7 +201,7 @@ def test_odd_texts_and_an_empty_batch_are_answered_by_every_signature(exported):
             {"signature": "encode", "inputs": {"inputs": some}},
         )
     ]
-    answers = ask(folder, *requests)
+    answers = server(*requests)
     for answer, request in zip(answers, requests):
         assert {len(value) for value in answer.values()} == {len(request["inputs"]["inputs"])}
     assert answers[0]["outputs"][0] == [""] * translator.num_beams

@@ -26,6 +26,11 @@ def translator(request):
     return request.param()
 
 
+@pytest.fixture(scope="module")
+def bytes_translator():
+    return byte_translator()
+
+
 def token_log_probs_by_hand(translator, source, target):
     """Ids of a target, END included, and log-softmax at each of them of a plain forward pass, in float64."""
     tokenizer = translator.target_tokenizer
@@ -184,11 +189,10 @@ def test_a_text_that_was_cut_still_ends_with_end():
         ({"batch_size": 0}, "`batch_size` must be a positive integer"),
     ],
 )
-def test_bad_options_say_what_they_must_be(options, message):
-    translator = byte_translator()
+def test_bad_options_say_what_they_must_be(bytes_translator, options, message):
     with pytest.raises(ValueError, match=message):
-        translator("a", **options)
-    assert isinstance(translator("a"), str)
+        bytes_translator("a", **options)
+    assert isinstance(bytes_translator("a"), str)
 
 
 @pytest.mark.parametrize("texts", [7, [7], [None], ["a", ["b"]]])
@@ -324,23 +328,23 @@ def test_weights_that_are_cut_are_refused(tmp_path):
 # --- options ---
 
 
+@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("batch_size", [2, pytest.param(64, marks=pytest.mark.slow)])
-def test_each_text_may_have_options_of_its_own(batch_size):
+def test_each_text_may_have_options_of_its_own(batch_size, jit_compile):
     values = {
         "num_beams": [3, 1, 2, 3, 1],
         "max_length": [11, 4, 7, 9, 11],
         "no_repeat_ngram_size": [0, 1, 2, 3, 4],
         "suppressed_token_ids": [[-1], [104], [109], [100], [-1]],
     }
-    for jit_compile in (False, True):
-        translator = byte_translator(jit_compile=jit_compile)
-        together = translator(
-            SENTENCES, options=DecodingOptions(**values), return_scores=True, batch_size=batch_size
-        )
-        for row, text in enumerate(SENTENCES):
-            own = {name: value[row] for name, value in values.items()}
-            alone = translator(text, options=DecodingOptions(**own), return_scores=True)
-            assert (together[0][row], together[1][row]) == (alone[0], pytest.approx(alone[1], rel=1e-5))
+    translator = byte_translator(jit_compile=jit_compile)
+    together = translator(
+        SENTENCES, options=DecodingOptions(**values), return_scores=True, batch_size=batch_size
+    )
+    for row, text in enumerate(SENTENCES):
+        own = {name: value[row] for name, value in values.items()}
+        alone = translator(text, options=DecodingOptions(**own), return_scores=True)
+        assert (together[0][row], together[1][row]) == (alone[0], pytest.approx(alone[1], rel=1e-5))
 
 
 def test_a_target_prefix_begins_the_translation(translator):
