@@ -58,6 +58,7 @@ def test_evaluate_prints_scores_with_signatures(folder, tmp_path, capsys):
     assert "tok:13a" in printed
 
 
+@pytest.mark.extended
 def test_export_prints_the_version_folder(folder, tmp_path, capsys):
     assert cli.main(["export", folder, str(tmp_path / "served")]) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "served" / "1")

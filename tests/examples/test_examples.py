@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 SENTENCE = "The animal didn't cross the street because it was too tired."
@@ -107,6 +108,7 @@ def test_attention_by_hand_does_without_matplotlib(tmp_path):
     ]
 
 
+@pytest.mark.extended
 def test_compose_layers_trains_saves_and_reloads(tmp_path):
     printed = run_example("compose_layers.py", tmp_path, "--epochs", "2", "--output", "models")
     accuracy = re.search(r"Token accuracy on new words: (.*)%", printed)[1]

@@ -10,6 +10,8 @@ from test_examples import EXAMPLES, run_example
 
 from keras_attn.layers import EncoderBlock
 
+pytestmark = pytest.mark.extended
+
 
 def accuracies(printed):
     return [

@@ -19,6 +19,8 @@ from keras_attn.export import (
 )
 from keras_attn.export.saved_model_runner import to_json
 
+pytestmark = pytest.mark.extended
+
 EXAMPLES = ['it\'s "quoted" ü', *SENTENCES[:2]]
 
 

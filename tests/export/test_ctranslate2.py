@@ -27,6 +27,8 @@ from keras_attn.export import export_ctranslate2
 from keras_attn.generation import DecodingOptions
 from keras_attn.models import DecoderTransformer, Seq2SeqTransformer
 
+pytestmark = pytest.mark.extended
+
 ctranslate2 = pytest.importorskip(
     "ctranslate2", reason='needs CTranslate2: pip install "keras_attn[ctranslate2]"'
 )

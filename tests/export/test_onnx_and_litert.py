@@ -27,6 +27,8 @@ from keras_attn.models import Seq2SeqTransformer
 from keras_attn.tasks.token_functions import token_functions
 from keras_attn.text import load_tokenizer
 
+pytestmark = pytest.mark.extended
+
 # Between them, every way in which an option changes the graph.
 VARIANTS = {
     "pre_norm_two_vocabularies": {"normalize_first": True, "target_vocabulary_size": 29},

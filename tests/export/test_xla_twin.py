@@ -13,6 +13,8 @@ from keras_attn import cli
 from keras_attn.export import read_warmup_requests, run_saved_model, verify_saved_model
 from keras_attn.tasks.buckets import bucket_of, in_buckets, powers_of_two
 
+pytestmark = pytest.mark.extended
+
 BATCH_SIZES, LENGTHS = (2, 5), (11, 37)
 
 

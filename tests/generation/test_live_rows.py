@@ -18,6 +18,8 @@ import tensorflow as tf
 
 from keras_attn.tasks.buckets import compiled_with_xla
 
+pytestmark = pytest.mark.extended
+
 B, V, L = 23, 7, 67
 
 # One value for each row, so that a row with another's value would answer otherwise.

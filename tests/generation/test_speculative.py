@@ -13,6 +13,8 @@ from keras import ops
 
 from keras_attn.generation import speculative_decode
 
+pytestmark = pytest.mark.extended
+
 V = 7
 
 

@@ -607,7 +607,7 @@ def decoder_of_given(dtype=None, attention_dropout=0.0, **arguments):
 
 
 # JAX compiles every op for every shape.
-ON_TENSORFLOW = [] if BACKEND == "tensorflow" else [pytest.mark.slow]
+ON_TENSORFLOW = [pytest.mark.extended if BACKEND == "tensorflow" else pytest.mark.slow]
 
 
 @pytest.mark.parametrize(

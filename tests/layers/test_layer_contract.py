@@ -158,6 +158,14 @@ EVERYWHERE = {
 
 
 # Forms that share most of their code with another: a case takes seconds.
+EXTENDED = {
+    "attention_causal",
+    "attention_cross",
+    "bahdanau_pairwise_mask",
+    "decoder_alone",
+    "encoder_pre_norm_rms_gated",
+    "residual_layer_scale",
+}
 WITH_TIME = {
     "attention_alibi_packed",
     "attention_axes_1_2",
@@ -188,8 +196,10 @@ WITH_TIME = {
 
 
 def case(name, layer, make_inputs, padding=None, skip_connection=False, **arguments):
-    is_default = name not in WITH_TIME if BACKEND == "tensorflow" else name in EVERYWHERE
-    marks = [] if is_default else [pytest.mark.slow]
+    if BACKEND == "tensorflow":
+        marks = pytest.mark.slow if name in WITH_TIME else pytest.mark.extended if name in EXTENDED else ()
+    else:
+        marks = () if name in EVERYWHERE else pytest.mark.slow
     make_layer = functools.partial(layer, **arguments)
     return pytest.param(make_layer, make_inputs, padding, skip_connection, id=name, marks=marks)
 

@@ -35,7 +35,10 @@ from keras_attn.layers import (
 )
 
 # Keras transposes a vector, of which torch warns.
-pytestmark = pytest.mark.filterwarnings("ignore:The use of `x.T` on tensors of dimension other than 2")
+pytestmark = [
+    pytest.mark.extended,
+    pytest.mark.filterwarnings("ignore:The use of `x.T` on tensors of dimension other than 2"),
+]
 
 B, S, D, E = 3, 7, 14, 11
 # Of the largest magnitude, for weights of standard deviation 0.4: measured are 0.02 and 0.38 at most.

@@ -10,6 +10,8 @@ from keras import ops
 
 from keras_attn.layers import DecoderBlock, EncoderBlock, MultiHeadAttention
 
+pytestmark = pytest.mark.extended
+
 B, T, S, D = 6, 5, 7, 12
 MODES = {
     "tensorflow": (

@@ -124,7 +124,8 @@ JITS = [pytest.param(False, marks=pytest.mark.slow), True] if BACKEND == "tensor
 
 
 def some_slow(stacks):
-    """Compiling is what takes long: by default every style, kind, mask and depth but one is met once."""
+    """Compiling is what takes long: each style, kind, mask and depth but one is met once, the deepest among the
+    extended tests."""
     quick = [
         ("functional", "attention", 2, True),
         ("subclassed", "block", 2, True),
@@ -132,7 +133,8 @@ def some_slow(stacks):
         ("functional", "block", 6, False),
     ]
     quick = quick if BACKEND == "tensorflow" else quick[:2]
-    return [pytest.param(s, id=name(s), marks=[] if s in quick else [pytest.mark.slow]) for s in stacks]
+    marks = {**dict.fromkeys(quick, ()), quick[-1]: pytest.mark.extended}
+    return [pytest.param(s, id=name(s), marks=marks.get(s, pytest.mark.slow)) for s in stacks]
 
 
 @pytest.mark.parametrize("stack", STACKS, ids=name)

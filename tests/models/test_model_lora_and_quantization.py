@@ -25,6 +25,8 @@ from keras import ops
 from keras_attn.layers import EncoderBlock, PositionEmbedding, TokenEmbedding
 from keras_attn.models import Seq2SeqTransformer, load_weights, save_weights
 
+pytestmark = pytest.mark.extended
+
 MODES = ("int8", "int4")
 CASES = [(variant, mode) for variant in ("post_norm", "untied_gated_rms_learned") for mode in MODES]
 # Of the largest logit, through 5 layers with weights of standard deviation 0.4: measured are 0.03 and 0.5 at most.

@@ -66,6 +66,7 @@ def test_call_is_the_same_under_xla(variant):
     assert_close(xla(longer).numpy()[:, : logits.shape[1]][real], logits[real])
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("num_beams", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_generate_is_the_same_in_every_compiler(num_beams):
     model = make_model("pre_norm")
@@ -138,6 +139,7 @@ def served(tmp_path_factory):
     return model, dict(np.load(folder / "outputs.npz"))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("i", range(len(BATCHES)))
 def test_a_saved_model_answers_the_same_with_tensorflow_alone(served, i):
     model, there = served

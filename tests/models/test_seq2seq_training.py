@@ -158,6 +158,7 @@ def new_process(tmp_path_factory):
     return here, dict(np.load(folder / "outputs.npz"))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("variant", "suffix"),
     [(variant, "keras") for variant in VARIANTS]

@@ -19,6 +19,8 @@ from keras_attn.export import export_saved_model, run_saved_model, saved_model_r
 from keras_attn.generation import DecodingOptions
 from keras_attn.tasks.signatures import Signatures
 
+pytestmark = pytest.mark.extended
+
 END = 2
 
 

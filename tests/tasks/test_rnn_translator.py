@@ -9,6 +9,8 @@ from keras_attn import runs
 from keras_attn.models import RNNSeq2Seq
 from keras_attn.text import ByteTokenizer
 
+pytestmark = pytest.mark.extended
+
 TEXTS = ["4 July 2016", "", "le 1er mars", "2.2.77 was a day", "x"]
 
 

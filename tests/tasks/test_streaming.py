@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from helpers_translators import INVALID_UTF8, ODD_TEXTS, SENTENCES, byte_translator, subword_translator
 
+pytestmark = pytest.mark.extended
+
 
 @pytest.fixture(scope="module", params=[byte_translator, subword_translator])
 def translator(request):

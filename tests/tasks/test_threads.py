@@ -17,6 +17,8 @@ from helpers_translators import SENTENCES, byte_translator, subword_translator
 import keras_attn
 from keras_attn.generation import DecodingOptions
 
+pytestmark = pytest.mark.extended
+
 TEXTS = [*SENTENCES, "", "ab", "x" * 60, "naïve 😀", "word " * 7]
 
 

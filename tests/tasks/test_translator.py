@@ -87,6 +87,7 @@ def test_batch_size_order_and_neighbours_change_nothing(translator):
     assert translator([*SENTENCES, "", "x" * 300])[: len(SENTENCES)] == alone
 
 
+@pytest.mark.extended
 def test_jit_compiled_answers_are_the_same():
     plain, compiled = byte_translator(), byte_translator(jit_compile=True)
     assert compiled(SENTENCES[:3]) == plain(SENTENCES[:3])

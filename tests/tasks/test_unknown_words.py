@@ -10,6 +10,8 @@ from keras_attn.generation import DecodingOptions
 from keras_attn.tasks import replace_unknown_words
 from keras_attn.text import SentencePieceTokenizer
 
+pytestmark = pytest.mark.extended
+
 UNKNOWN = 1
 SOURCE = "a dog runs through Köpenick ."
 
