@@ -73,6 +73,7 @@ print(len(pairs), pairs.sources[-1], batches.num_pairs, re.search(r"RssAnon:\\s*
 """
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_neither_lines_nor_token_ids_are_held_in_memory(tmp_path):
     line = "a line of text that says not much " * 30

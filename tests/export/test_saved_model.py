@@ -78,6 +78,7 @@ print(json.dumps([text.decode() for text in outputs.numpy()]))
 """
 
 
+@pytest.mark.extended
 def test_python_tensorflow_reloads_it_in_a_new_process(exported):
     translator, folder = exported
     assert in_new_process(TENSORFLOW_ALONE, folder, json.dumps(SENTENCES)) == translator(SENTENCES)

@@ -60,6 +60,7 @@ def translators_export(translator, tmp_path_factory):
     return translator.export(tmp_path_factory.mktemp("models") / "bytes")
 
 
+@pytest.mark.extended
 def test_what_a_translator_exports_passes(translator, translators_export, tmp_path, capsys):
     translator.save(tmp_path / "translator")
     arguments = ["verify", str(translators_export), "--translator", str(tmp_path / "translator")]

@@ -19,6 +19,8 @@ from keras import ops
 
 from keras_attn.generation import DecodingOptions
 
+pytestmark = pytest.mark.extended
+
 transformers = pytest.importorskip(
     "transformers", reason='needs transformers: pip install "keras_attn[peers]"'
 )

@@ -89,6 +89,7 @@ def test_generate_is_the_same_in_every_compiler(num_beams):
     np.testing.assert_allclose(scores, expected_scores, atol=1e-5)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("num_beams", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_xla_takes_a_cache_that_grows_twice(num_beams):
     """A loop for each segment: what a loop carries and never changes, XLA takes for a constant, in the first alone."""
