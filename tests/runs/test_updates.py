@@ -81,6 +81,7 @@ def test_accumulated_batches_equal_one_big_batch(schedule, optimizer):
     assert again == pytest.approx(perplexity, rel=1e-5)
 
 
+@pytest.mark.extended
 def test_the_moving_average_is_over_updates():
     """Against the average by hand. Keras begins with the weights after the first update, and averages every batch."""
     pairs = random_pairs(97)
