@@ -148,7 +148,9 @@ class Recipe:
         path = pathlib.Path(path)
         path = path / _RECORD if path.is_dir() else path
         if not path.is_file():
-            raise FileNotFoundError(f"There is no recipe {path}.")
+            raise FileNotFoundError(
+                f"There is no recipe {path}. A recipe is a TOML file, as in examples/recipes, a run's folder, or its {_RECORD}."
+            )
         text = path.read_text(encoding="utf-8")
         try:
             fields = json.loads(text)["recipe"] if path.suffix == ".json" else tomllib.loads(text)
