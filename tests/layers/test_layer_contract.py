@@ -157,7 +157,7 @@ EVERYWHERE = {
 }
 
 
-# Forms that share most of their code with another: a case takes seconds.
+# Forms that share most of their code with another: a case takes seconds. The tests named first are run more often.
 EXTENDED = {
     "attention_causal",
     "attention_cross",
@@ -166,7 +166,7 @@ EXTENDED = {
     "encoder_pre_norm_rms_gated",
     "residual_layer_scale",
 }
-WITH_TIME = {
+SLOW = {
     "attention_alibi_packed",
     "attention_axes_1_2",
     "attention_axis_1",
@@ -197,7 +197,7 @@ WITH_TIME = {
 
 def case(name, layer, make_inputs, padding=None, skip_connection=False, **arguments):
     if BACKEND == "tensorflow":
-        marks = pytest.mark.slow if name in WITH_TIME else pytest.mark.extended if name in EXTENDED else ()
+        marks = pytest.mark.slow if name in SLOW else pytest.mark.extended if name in EXTENDED else ()
     else:
         marks = () if name in EVERYWHERE else pytest.mark.slow
     make_layer = functools.partial(layer, **arguments)
