@@ -4,7 +4,7 @@ import re
 
 import keras
 
-from keras_attn.layers.arguments import check_positive
+from keras_attn.checks import check_positive
 
 _CONFIGS_WITH_QUANTIZERS = (keras.quantizers.Int8QuantizationConfig, keras.quantizers.Int4QuantizationConfig)
 

@@ -1,8 +1,9 @@
 import keras
 from keras import ops
 
+from keras_attn.checks import check_positive, check_rate
 from keras_attn.layers.adaptation import Adaptable
-from keras_attn.layers.arguments import check_positive, check_rate, copy_initializer
+from keras_attn.layers.arguments import copy_initializer
 from keras_attn.layers.call_masks import key_padding, query_padding
 from keras_attn.ops import (
     ScoreDropout,

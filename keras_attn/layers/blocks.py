@@ -5,8 +5,9 @@ import collections
 import keras
 from keras import ops
 
+from keras_attn.checks import check_positive, check_rate
 from keras_attn.layers.adaptation import Adaptable
-from keras_attn.layers.arguments import check_positive, check_rate, copy_initializer, with_layers
+from keras_attn.layers.arguments import copy_initializer, with_layers
 from keras_attn.layers.feed_forward import FeedForward
 from keras_attn.layers.given_layers import build_given, call_given, has_argument, is_attention
 from keras_attn.layers.initializers import ScaledInitializer

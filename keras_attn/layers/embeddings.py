@@ -1,8 +1,8 @@
 import keras
 from keras import ops
 
+from keras_attn.checks import check_positive
 from keras_attn.layers.adaptation import QuantizableSubclass
-from keras_attn.layers.arguments import check_positive
 from keras_attn.ops import concrete_values, padding_mask, shape_to_keep, soft_capped
 
 

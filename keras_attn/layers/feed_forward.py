@@ -1,7 +1,8 @@
 import keras
 
+from keras_attn.checks import check_positive
 from keras_attn.layers.adaptation import Adaptable
-from keras_attn.layers.arguments import check_positive, copy_initializer
+from keras_attn.layers.arguments import copy_initializer
 from keras_attn.layers.projection import Dense
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 import keras
 from keras import ops
 
+from keras_attn.checks import check_positive, check_rate, choose
 from keras_attn.layers.adaptation import Adaptable
-from keras_attn.layers.arguments import check_positive, check_rate, choose, copy_initializer, with_layers
+from keras_attn.layers.arguments import copy_initializer, with_layers
 from keras_attn.layers.call_masks import CallMasks, key_padding, query_padding
 from keras_attn.layers.head_layout import HeadLayout
 from keras_attn.layers.normalization import NORMALIZATIONS

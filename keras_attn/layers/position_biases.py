@@ -3,7 +3,7 @@ import functools
 import keras
 from keras import ops
 
-from keras_attn.layers.arguments import check_positive
+from keras_attn.checks import check_positive
 from keras_attn.ops import (
     SlopeBias,
     TableBias,

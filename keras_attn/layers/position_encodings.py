@@ -1,7 +1,7 @@
 import keras
 from keras import ops
 
-from keras_attn.layers.arguments import check_positive
+from keras_attn.checks import check_positive
 from keras_attn.ops import concrete_values, sinusoidal_encoding, successive_positions
 
 

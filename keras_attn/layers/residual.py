@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_attn.layers.arguments import check_rate, choose
+from keras_attn.checks import check_rate, choose
 from keras_attn.layers.normalization import NORMALIZATIONS
 
 # The constructor arguments of `Residual`, which the blocks take too and hand on.

@@ -2,9 +2,9 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_attn.checks import check_positive
 from keras_attn.generation import Prompt, answers, checked_options
 from keras_attn.layers import DecoderBlock, TokenEmbedding
-from keras_attn.layers.arguments import check_positive
 from keras_attn.models.transformer import Transformer
 from keras_attn.ops import (
     concrete_values,

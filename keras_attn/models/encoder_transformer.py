@@ -1,8 +1,8 @@
 import keras
 from keras import ops
 
+from keras_attn.checks import check_positive
 from keras_attn.layers import EncoderBlock, TokenEmbedding
-from keras_attn.layers.arguments import check_positive
 from keras_attn.models.transformer import Transformer
 from keras_attn.ops import keep, padding_mask
 

@@ -4,9 +4,9 @@ import functools
 import keras
 from keras import ops
 
+from keras_attn.checks import check_positive, check_rate, choose
 from keras_attn.generation import answers, checked_max_length, checked_options
 from keras_attn.layers import BahdanauAttention, TokenEmbedding
-from keras_attn.layers.arguments import check_positive, check_rate, choose
 from keras_attn.ops import empty_cache, padding_mask, write_cache
 
 RNNCache = collections.namedtuple("RNNCache", ["states", "encoded"])

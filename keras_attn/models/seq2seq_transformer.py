@@ -4,13 +4,13 @@ import functools
 import keras
 from keras import ops
 
+from keras_attn.checks import check_positive, choose
 from keras_attn.generation import answers, checked_max_length, checked_options
 from keras_attn.layers import (
     DecoderBlock,
     EncoderBlock,
     TokenEmbedding,
 )
-from keras_attn.layers.arguments import check_positive, choose
 from keras_attn.models.transformer import Transformer
 from keras_attn.ops import padding_mask, segment_positions, successive_positions
 

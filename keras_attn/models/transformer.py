@@ -1,5 +1,6 @@
 import keras
 
+from keras_attn.checks import check_positive, choose
 from keras_attn.layers import (
     DecoderBlock,
     MultiHeadAttention,
@@ -8,7 +9,6 @@ from keras_attn.layers import (
     SinusoidalPositionEncoding,
 )
 from keras_attn.layers.adaptation import Adaptable
-from keras_attn.layers.arguments import check_positive, choose
 from keras_attn.layers.normalization import NORMALIZATIONS
 
 

@@ -1,0 +1,38 @@
+"""Checks of arguments, for every room: each raises a ValueError that names the argument and what was received."""
+
+import numbers
+
+
+def check_positive(name, value, optional=False):
+    """`value` as an `int`, a NumPy integer for instance; None where that is allowed.
+
+    Raises:
+        ValueError: unless it is a positive integer.
+    """
+    if value is None and optional:
+        return None
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value <= 0:
+        raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}.")
+    return int(value)
+
+
+def check_rate(name, value):
+    """`value` as it is.
+
+    Raises:
+        ValueError: unless it is a probability below 1.
+    """
+    if not isinstance(value, numbers.Real) or isinstance(value, bool) or not 0 <= value < 1:
+        raise ValueError(f"`{name}` must be a number in [0, 1). Received: {name}={value!r}.")
+    return value
+
+
+def choose(name, value, choices):
+    """`choices[value]`.
+
+    Raises:
+        ValueError: if it is not there, listing what may be chosen.
+    """
+    if value not in choices:
+        raise ValueError(f"`{name}` must be one of {sorted(choices)}. Received: {name}={value!r}.")
+    return choices[value]
