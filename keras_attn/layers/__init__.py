@@ -1,9 +1,10 @@
 """Keras layers for attention, thin over `keras_attn.ops`."""
 
 from keras_attn.layers.additive_attention import BahdanauAttention
-from keras_attn.layers.blocks import DecoderBlock, EncoderBlock
+from keras_attn.layers.decoder_block import DecoderBlock
 from keras_attn.layers.differential_attention import DifferentialAttention
-from keras_attn.layers.embeddings import TokenEmbedding
+from keras_attn.layers.embeddings import SequenceEmbedding, TokenEmbedding
+from keras_attn.layers.encoder_block import EncoderBlock
 from keras_attn.layers.feed_forward import FeedForward
 from keras_attn.layers.multi_head_attention import MultiHeadAttention
 from keras_attn.layers.position_biases import AlibiBias, RelativePositionBias, RelativePositionKeys
@@ -26,6 +27,7 @@ __all__ = [
     "RelativePositionKeys",
     "Residual",
     "RotaryEmbedding",
+    "SequenceEmbedding",
     "SinusoidalPositionEncoding",
     "TalkingHeadsAttention",
     "TokenEmbedding",

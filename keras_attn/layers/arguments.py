@@ -1,25 +1,33 @@
-"""Copies of constructor arguments that several layers need."""
+"""Constructor arguments that several layers take: activations by name, initializers that are copied."""
 
 import keras
+
+
+@keras.saving.register_keras_serializable(package="keras_attn", name="gelu_tanh")
+def gelu_tanh(x):
+    """The tanh form of GELU, with which GPT-2, T5 v1.1 and Gemma were trained.
+
+    Example:
+
+    ```python
+    y = gelu_tanh(keras.ops.convert_to_tensor([-1.0, 0.0, 1.0]))  # [-0.1588, 0.0, 0.8412]
+    ```
+
+    Reference: [Hendrycks and Gimpel, 2016](https://arxiv.org/abs/1606.08415), section 2.
+    """
+    return keras.activations.gelu(x, approximate=True)
+
+
+def get_activation(identifier):
+    """The activation function of a name, a function or a config: what Keras knows, and `"gelu_tanh"`."""
+    return gelu_tanh if identifier == "gelu_tanh" else keras.activations.get(identifier)
+
+
+def serialize_activation(activation):
+    """What `get_activation` takes, for a config."""
+    return "gelu_tanh" if activation is gelu_tanh else keras.activations.serialize(activation)
 
 
 def copy_initializer(initializer):
     """A fresh copy: one unseeded instance gives every weight it starts the same values."""
     return initializer.__class__.from_config(initializer.get_config())
-
-
-def with_layers(config, *names):
-    """A config in which the named slots hold layers of its own.
-
-    `get_config` gives the layers themselves: Keras writes them into a `.keras` file so that one layer in the slots of
-    several stays one. What comes back is the description of a layer in a file, or the layer where a config is used
-    at once, as `clone_model` does; that one is copied, or the copy of the model would share its weights.
-    """
-    slots = {name: config[name] for name in names if config.get(name) is not None}
-    return {**config, **{name: _own_layer(slot) for name, slot in slots.items()}}
-
-
-def _own_layer(slot):
-    if isinstance(slot, keras.layers.Layer):
-        return type(slot).from_config(slot.get_config())
-    return keras.saving.deserialize_keras_object(slot)

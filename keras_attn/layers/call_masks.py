@@ -6,6 +6,21 @@ from keras import ops
 from keras_attn.ops import MaskRule, as_boolean_mask, check_mask_shape, combine_masks, implicit_mask
 
 
+def joined_padding(padding_mask, sequence, name):
+    """A block's argument `padding_mask` (B, T) and the mask that Keras carries on its sequence, or None.
+
+    Values are not looked at: the attention layer checks them. The message of a wrong shape names the block's argument.
+    """
+    implicit = implicit_mask(sequence)
+    if padding_mask is None or sequence is None:
+        return implicit if padding_mask is None else padding_mask
+    padding_mask = ops.convert_to_tensor(padding_mask)
+    check_mask_shape(padding_mask, sequence.shape[:-1], name, exact_axes=1)
+    if implicit is None or implicit is padding_mask:
+        return padding_mask
+    return ops.where(implicit, padding_mask, ops.zeros((), dtype=padding_mask.dtype))
+
+
 def query_padding(query, query_mask):
     """Boolean (B, T): `query_mask` and the mask that Keras carries on `query`, or None."""
     return combine_masks(as_boolean_mask(query_mask, "query_mask"), implicit_mask(query))

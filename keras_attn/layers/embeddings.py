@@ -1,8 +1,9 @@
 import keras
 from keras import ops
 
-from keras_attn.checks import check_positive
-from keras_attn.layers.adaptation import QuantizableSubclass
+from keras_attn.checks import check_positive, check_rate
+from keras_attn.layers.adaptation import Adaptable, QuantizableSubclass
+from keras_attn.layers.slots import build_layer, check_layer, description, with_layers
 from keras_attn.ops import concrete_values, padding_mask, shape_to_keep, soft_capped
 
 
@@ -22,6 +23,7 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
         tie_weights: Boolean, whether `reverse=True` uses the transposed embeddings or weights of its own.
         embeddings_initializer: Initializer. Defaults to a normal distribution of standard deviation D ** -0.5.
         mask_zero: Boolean, whether Keras' implicit mask is attached where ids are 0.
+        use_output_bias: Boolean, whether logits have a bias, which starts at 0 (BERT, Marian, BART).
 
     Call arguments:
         inputs: Integers (B, T); with `reverse=True`, floats (B, T, D).
@@ -53,10 +55,11 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
         tie_weights=True,
         embeddings_initializer=None,
         mask_zero=False,
+        use_output_bias=False,
         **kwargs,
     ):
-        check_positive("vocabulary_size", vocabulary_size)
-        check_positive("hidden_dim", hidden_dim)
+        vocabulary_size = check_positive("vocabulary_size", vocabulary_size)
+        hidden_dim = check_positive("hidden_dim", hidden_dim)
         super().__init__(
             vocabulary_size,
             hidden_dim,
@@ -69,6 +72,22 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
         self.vocabulary_size = vocabulary_size
         self.hidden_dim = hidden_dim
         self.scale = scale
+        self.use_output_bias = use_output_bias
+
+    def build(self, input_shape=None):
+        super().build(input_shape)
+        if self.use_output_bias:
+            self.output_bias = self.add_weight(
+                name="output_bias", shape=(self.vocabulary_size,), initializer="zeros"
+            )
+
+    @property
+    def variable_serialization_spec(self):
+        """What Keras writes for each quantisation mode, in order."""
+        spec = super().variable_serialization_spec
+        if not self.use_output_bias:
+            return spec
+        return {mode: [*names, "output_bias"] for mode, names in spec.items()}
 
     @property
     def reverse_dtype(self):
@@ -88,6 +107,7 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
         # As a product of two matrices, and not the ten ops by which TensorFlow multiplies more axes.
         rows = ops.reshape(inputs, (-1, inputs.shape[-1]))
         logits = self._products(rows) if self.tie_weights else super().call(rows, reverse=True)
+        logits = self._biased(logits)
         return ops.reshape(logits, (*shape_to_keep(inputs)[:-1], logits.shape[-1]))
 
     def _products(self, rows):
@@ -104,7 +124,10 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
             logits = super().quantized_call(inputs, reverse=True)
         if self.tie_weights and self.lora_enabled:  # Keras adds the adapted part to the vectors alone
             logits = logits + ops.cast(self._lora_logits(inputs), logits.dtype)
-        return logits
+        return self._biased(logits)
+
+    def _biased(self, logits):
+        return logits + ops.cast(self.output_bias, logits.dtype) if self.use_output_bias else logits
 
     def _vectors(self, embed, token_ids):
         _check_token_ids(token_ids, self.vocabulary_size)
@@ -167,6 +190,143 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
             "vocabulary_size": self.vocabulary_size,
             "hidden_dim": self.hidden_dim,
             "scale": self.scale,
+            "use_output_bias": self.use_output_bias,
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_attn")
+class SequenceEmbedding(Adaptable, keras.layers.Layer):
+    """Token ids to the vectors that the first block of a model reads, and hidden vectors back to logits.
+
+    `projection(dropout(norm(token + position + token type)))`, where each part but the first may be left out.
+
+    Args:
+        token: Layer from token ids (B, T) to floats (B, T, D): a `TokenEmbedding`.
+        position: Layer called as `position(x, positions=positions)`, whose output is added: a
+            `SinusoidalPositionEncoding` or `PositionEmbedding`. None where attention knows the positions, as with rotary
+            embeddings and relative biases.
+        token_type: Layer from token type ids (B, T) to floats (B, T, D), which are added (BERT's segments): a
+            `keras.layers.Embedding`.
+        norm: Norm layer from (B, T, D) to (B, T, D) (BERT).
+        dropout: Float, the dropout of the result.
+        projection: Layer from (B, T, D) to (B, T, the model's width): a `keras.layers.Dense` (ALBERT, ELECTRA).
+
+    Call arguments:
+        inputs: Integers (B, T), token ids; with `reverse=True`, floats (B, T, D).
+        positions: Integers (T,) or (B, T). By default 0, 1, 2, ...
+        token_type_ids: Integers (B, T). By default 0.
+        reverse: Boolean, whether to project back onto the vocabulary with the weights of `token`.
+        training: Boolean.
+
+    Returns:
+        Floats (B, T, D); with `reverse=True`, logits (B, T, V).
+
+    Raises:
+        ValueError: for an argument that is no layer, for token types without a layer for them, and for `reverse=True`
+            behind a `projection`.
+
+    Example:
+
+    ```python
+    embedding = keras_attn.layers.SequenceEmbedding(
+        keras_attn.layers.TokenEmbedding(vocabulary_size=100, hidden_dim=16),
+        position=keras_attn.layers.PositionEmbedding(max_sequence_length=64),
+        token_type=keras.layers.Embedding(2, 16),
+        norm=keras.layers.LayerNormalization(epsilon=1e-12),
+        dropout=0.1,
+    )
+    x = embedding(np.array([[5, 7, 8]]), token_type_ids=np.array([[0, 0, 1]]))  # (1, 3, 16)
+    logits = embedding(x, reverse=True)  # (1, 3, 100)
+    ```
+
+    References: [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), sections 3.4 and 3.5;
+    [Devlin et al., 2019](https://arxiv.org/abs/1810.04805), section 3;
+    [Lan et al., 2020](https://arxiv.org/abs/1909.11942), section 3.1 (the projection).
+    """
+
+    _SLOTS = ("token", "position", "token_type", "norm", "projection")
+
+    def __init__(
+        self, token, position=None, token_type=None, norm=None, dropout=0.0, projection=None, **kwargs
+    ):
+        super().__init__(**kwargs)
+        if token is None:
+            raise ValueError("`token` must be a layer. Received: token=None.")
+        self.token = check_layer("token", token)
+        self.position = check_layer("position", position)
+        self.token_type = check_layer("token_type", token_type)
+        self.norm = check_layer("norm", norm)
+        self.dropout = check_rate("dropout", dropout)
+        self.projection = check_layer("projection", projection)
+        self._dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
+
+    @property
+    def vocabulary_size(self):
+        """Integer V, of the token embedding."""
+        return self.token.vocabulary_size
+
+    @property
+    def max_sequence_length(self):
+        """The number of positions that there are vectors for, or None."""
+        return getattr(self.position, "max_sequence_length", None)
+
+    def build(self, input_shape=None):
+        ids_shape = (None, None)
+        if not self.token.built:
+            self.token.build(ids_shape)
+        sequence_shape = self.token.compute_output_shape(ids_shape)
+        build = {"position": sequence_shape, "token_type": ids_shape, "norm": sequence_shape}
+        for slot, shape in build.items():
+            layer = getattr(self, slot)
+            if layer is not None and not layer.built:
+                layer.build(shape)
+        if self.projection is not None:
+            build_layer(self.projection, tuple(sequence_shape), dtype=self.compute_dtype)
+
+    def call(self, inputs, positions=None, token_type_ids=None, reverse=False, training=None):
+        if reverse:
+            return self._logits(inputs)
+        x = self.token(inputs)
+        if self.position is not None:
+            x = x + self.position(x, positions=positions)
+        if self.token_type is not None:
+            ids = ops.zeros_like(inputs) if token_type_ids is None else token_type_ids
+            x = x + self.token_type(ids)
+        elif token_type_ids is not None:
+            raise ValueError("`token_type_ids` need a `token_type` layer. Received: token_type=None.")
+        x = x if self.norm is None else self.norm(x)
+        x = self._dropout_layer(x, training=training)
+        return x if self.projection is None else self.projection(x)
+
+    def _logits(self, x):
+        if self.projection is not None:
+            raise ValueError(
+                "`reverse=True` needs vectors as wide as those of `token`, and `projection` has changed the width."
+            )
+        return self.token(x, reverse=True)
+
+    def compute_output_shape(self, input_shape):
+        shape = tuple(self.token.compute_output_shape(input_shape))
+        return shape if self.projection is None else self.projection.compute_output_shape(shape)
+
+    def compute_output_spec(self, *args, **kwargs):
+        # By tracing the call: with `reverse=True` the output is another one.
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
+
+    def _parts(self):
+        layers = (self.token, self.token_type, self.projection)
+        return [layer for layer in layers if layer is not None]
+
+    @classmethod
+    def from_config(cls, config):
+        """The layer that a config describes, with layers of its own in its slots."""
+        return cls(**with_layers(config, cls._SLOTS))
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "dropout": self.dropout,
+            **{slot: description(getattr(self, slot)) for slot in self._SLOTS},
         }
 
 

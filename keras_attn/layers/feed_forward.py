@@ -2,7 +2,7 @@ import keras
 
 from keras_attn.checks import check_positive
 from keras_attn.layers.adaptation import Adaptable
-from keras_attn.layers.arguments import copy_initializer
+from keras_attn.layers.arguments import copy_initializer, get_activation, serialize_activation
 from keras_attn.layers.projection import Dense
 
 
@@ -15,7 +15,7 @@ class FeedForward(Adaptable, keras.layers.Layer):
 
     Args:
         intermediate_dim: Integer, the width between the projections.
-        activation: Activation name or function.
+        activation: Activation name or function; besides Keras' names, `"gelu_tanh"`.
         gated: Boolean.
         use_bias: Boolean.
         kernel_initializer, bias_initializer: Initializers of the projections.
@@ -50,9 +50,8 @@ class FeedForward(Adaptable, keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        check_positive("intermediate_dim", intermediate_dim)
-        self.intermediate_dim = intermediate_dim
-        self.activation = keras.activations.get(activation)
+        self.intermediate_dim = check_positive("intermediate_dim", intermediate_dim)
+        self.activation = get_activation(activation)
         self.gated = gated
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
@@ -98,7 +97,7 @@ class FeedForward(Adaptable, keras.layers.Layer):
         return {
             **super().get_config(),
             "intermediate_dim": self.intermediate_dim,
-            "activation": keras.activations.serialize(self.activation),
+            "activation": serialize_activation(self.activation),
             "gated": self.gated,
             "use_bias": self.use_bias,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),

@@ -8,14 +8,16 @@ from keras import ops
 
 from keras_attn.checks import check_positive, check_rate, choose
 from keras_attn.layers.adaptation import Adaptable
-from keras_attn.layers.arguments import copy_initializer, with_layers
+from keras_attn.layers.arguments import copy_initializer
 from keras_attn.layers.call_masks import CallMasks, key_padding, query_padding
 from keras_attn.layers.head_layout import HeadLayout
 from keras_attn.layers.normalization import NORMALIZATIONS
-from keras_attn.layers.places import Places
+from keras_attn.layers.call_positions import CallPositions
 from keras_attn.layers.projection import Projection
-from keras_attn.layers.step_projections import step_projections
+from keras_attn.layers.slots import description, with_layers
+from keras_attn.layers.step_projections import output_of, projected_heads, step_projections
 from keras_attn.ops import (
+    KeyValueCache,
     ScoreDropout,
     check_mask_shape,
     combine_masks,
@@ -81,6 +83,8 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
             ([Xiao et al., 2024](https://arxiv.org/abs/2309.17453)).
         memory_efficient: Boolean, whether to attend block by block, holding no tensor of T x S numbers, forward or
             backward. By default long sequences do, unless the scores are asked for.
+        scale: Float that multiplies the products of queries and keys. Defaults to `key_dim ** -0.5`; 1.0 in T5
+            ([Raffel et al., 2020](https://arxiv.org/abs/1910.10683)).
 
     Call arguments:
         query: Float tensor (B, T, D).
@@ -94,7 +98,8 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
         return_attention_scores: Boolean.
         training: Boolean, whether dropout is applied.
         use_causal_mask: Boolean, whether a query sees only keys at its own position and before.
-        cache: Pair of tensors (B, K, S, H) and (B, K, S, Hv), see `empty_cache` and `project_to_cache`. With
+        cache: Pair of tensors (B, K, S, H) and (B, K, S, Hv), see `empty_cache` and `project_to_cache`, or a
+            `keras_attn.ops.KeyValueCache` of them with the positions of its slots. With
             `cache_update_index`, the keys and values of this call are written to slots `cache_update_index` and
             on, and the queries attend to the whole cache at those positions. Without, the cache is attended to as
             it stands and `value` and `key` only pass their masks (cross-attention while decoding). Padding in a
@@ -108,11 +113,10 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
         segment_ids: Integers (B, T): sequences packed into one row attend each to itself. 0 is padding.
         key_segment_ids: Integers (B, S). Defaults to `segment_ids`.
         prefix_mask: Boolean (B, S), True at keys that every query sees in spite of `use_causal_mask` (prefix LM).
-        projections: What `step_projections` made of this layer, for calls with a cache; None projects as always.
 
     Returns:
         The output, float (B, T, D) or (B, T, *output_shape); then the attention scores (B, N, T, S) if
-        `return_attention_scores`; then the new cache if `cache` was given.
+        `return_attention_scores`; then the new cache, of the kind of `cache`, if that was given.
 
     Raises:
         ValueError: if an argument is out of range, arguments do not go together, a mask cannot broadcast or holds
@@ -132,6 +136,8 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
 
     Reference: [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.2.2.
     """
+
+    _SLOTS = ("rotary_embedding", "position_bias")
 
     def __init__(
         self,
@@ -161,19 +167,20 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
         use_sink_logits=False,
         num_sink_tokens=0,
         memory_efficient=None,
+        scale=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
         self.supports_masking = True
-        self.num_heads = num_heads
-        self.key_dim = key_dim
-        self.value_dim = key_dim if value_dim is None else value_dim
+        self.num_heads = check_positive("num_heads", num_heads)
+        self.key_dim = check_positive("key_dim", key_dim)
+        self.value_dim = check_positive("value_dim", key_dim if value_dim is None else value_dim)
         self.dropout = dropout
         self.use_bias = use_bias
         # `output_shape` as an attribute would hide the one Keras reads in `summary()`.
         self._output_shape = _as_tuple("output_shape", output_shape)
         self.attention_axes = _as_tuple("attention_axes", attention_axes)
-        self.sliding_window = sliding_window
+        self.sliding_window = check_positive("sliding_window", sliding_window, optional=True)
         self.flash_attention = flash_attention
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
@@ -185,7 +192,9 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
         self.bias_constraint = keras.constraints.get(bias_constraint)
         self.use_gate = use_gate
         self.seed = seed
-        self.num_key_value_heads = num_heads if num_key_value_heads is None else num_key_value_heads
+        self.num_key_value_heads = check_positive(
+            "num_key_value_heads", num_heads if num_key_value_heads is None else num_key_value_heads
+        )
         self.rotary_embedding = rotary_embedding
         self.position_bias = position_bias
         self.query_key_norm = query_key_norm
@@ -193,13 +202,11 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
         self.use_sink_logits = use_sink_logits
         self.num_sink_tokens = num_sink_tokens
         self.memory_efficient = memory_efficient
+        self.scale = scale
         self._check_arguments()
         self._seed_generator = keras.random.SeedGenerator(seed) if dropout else None
 
     def _check_arguments(self):
-        for name in ("num_heads", "key_dim", "value_dim", "num_key_value_heads"):
-            check_positive(name, getattr(self, name))
-        check_positive("sliding_window", self.sliding_window, optional=True)
         check_positive("num_sink_tokens", self.num_sink_tokens or None, optional=True)
         check_rate("dropout", self.dropout)
         for size in self._output_shape or ():
@@ -214,6 +221,15 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
                 "`num_heads` must be divisible by `num_key_value_heads`. "
                 f"Received: num_heads={self.num_heads}, num_key_value_heads={self.num_key_value_heads}."
             )
+        if self.scale is not None and not self.scale > 0:
+            raise ValueError(f"`scale` must be positive. Received: scale={self.scale}.")
+        for name, method, known in (
+            ("rotary_embedding", "depends_on_length", "RotaryEmbedding"),
+            ("position_bias", "pair_bias", "AlibiBias, RelativePositionBias or RelativePositionKeys"),
+        ):
+            slot = getattr(self, name)
+            if slot is not None and not hasattr(slot, method):
+                raise ValueError(f"`{name}` must be a {known} layer or None. Received: {name}={slot!r}.")
         if self.query_key_norm is not None:
             choose("query_key_norm", self.query_key_norm, NORMALIZATIONS)
         if self.logit_soft_cap is not None and not self.logit_soft_cap > 0:
@@ -268,11 +284,13 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
         segment_ids=None,
         key_segment_ids=None,
         prefix_mask=None,
-        projections=None,
     ):
         key = value if key is None else key
+        given_cache, cache = cache, None if cache is None else KeyValueCache(*cache)
+        if cache is not None and cache.positions is not None:
+            key_positions = cache.positions
         uses_positions = self._uses_positions(use_causal_mask)
-        places = Places(positions, key_positions, cache_update_index, uses_positions)
+        places = CallPositions(positions, key_positions, cache_update_index, uses_positions)
         over_keys = {
             "key_positions": key_positions,
             "prefix_mask": prefix_mask,
@@ -296,13 +314,14 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
             query, key, value, padding_is_finite = self._without_padding(
                 query, key, value, masks, places, use_causal_mask
             )
+        projections = None if cache is None else cache.projections
         heads = self._heads(query, key, value, reads_keys, projections)
         query_heads = self._query_heads(heads[0], places)
         keys, new_cache = self._keys(heads[1:], places, cache, use_causal_mask)
         rule = self._mask_rule(query, query_heads, keys, places, use_causal_mask, masks)
         # `project_to_cache` leaves zeros at padded keys; a growing cache is guarded when it may hold padding.
         grows = cache_update_index is not None
-        guarded = grows and (masks.key_mask is not None or positions is not None)
+        guarded = grows and (masks.key_mask is not None or (uses_positions and positions is not None))
         output, scores = self._attend(
             query_heads,
             keys.key,
@@ -321,7 +340,8 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
         if return_attention_scores:
             results.append(self._layout.scores(scores, query, value))
         if cache is not None:
-            results.append(new_cache)
+            is_value = isinstance(given_cache, KeyValueCache)
+            results.append(new_cache if is_value else (new_cache.key, new_cache.value))
         return results[0] if len(results) == 1 else tuple(results)
 
     def project_to_cache(self, value, key=None, value_mask=None, key_mask=None, key_positions=None):
@@ -335,7 +355,7 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
             A pair of tensors (B, K, S, H) and (B, K, S, Hv).
         """
         key = value if key is None else key
-        places = Places(None, key_positions, None, used=self.rotary_embedding is not None)
+        places = CallPositions(None, key_positions, None, used=self.rotary_embedding is not None)
         heads = self._key_value_heads(*self._heads(None, key, value), places)
         mask = key_padding(value, key, value_mask, key_mask)
         if mask is None:
@@ -351,8 +371,8 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
             of_keys: Boolean, whether the calls project keys and values too, from the sequence of the queries.
 
         Returns:
-            `StepProjections` for the call argument `projections`; or None, which is a value for it too, where the
-            layer is gated, adapted, quantised, or for inputs with more axes.
+            `StepProjections` for the `projections` of a `KeyValueCache`; or None, with which a call projects as
+            always, where the layer is gated, adapted, quantised, or for inputs with more axes.
         """
         inputs = [self._query_dense, *([self._key_dense, self._value_dense] if of_keys else [])]
         if self.use_gate or self._layout.attended != (1,) or self._layout.lead or self._output_shape:
@@ -445,7 +465,10 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
     def _heads(self, query, key, value, reads_keys=True, projections=None):
         """Projected heads, (B, <lead>, N, T, H): of what is not None, and of keys and values where they are read."""
         if projections is not None:
-            return projections.heads(query)
+            sizes = [(self._num_query_heads, self.key_dim)]
+            if reads_keys:
+                sizes += [(self._num_key_heads, self.key_dim), (self.num_key_value_heads, self.value_dim)]
+            return projected_heads(projections, query, sizes)
         pairs = [(self._query_dense, query)]
         if reads_keys:
             pairs += [(self._key_dense, key), (self._value_dense, value)]
@@ -455,7 +478,8 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
         if self.query_key_norm:
             heads = self._query_norm(heads)
         heads = self._rotated(heads, places.of_queries(ops.shape(heads)[-2]))
-        return heads * ops.convert_to_tensor(self.key_dim**-0.5, heads.dtype)
+        scale = self.key_dim**-0.5 if self.scale is None else self.scale
+        return heads if scale == 1 else heads * ops.convert_to_tensor(scale, heads.dtype)
 
     def _key_value_heads(self, key_heads, value_heads, places):
         if self.query_key_norm:
@@ -465,7 +489,7 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
     def _output(self, heads, query, projections=None):
         """Heads (B, <lead>, N, T, H) -> the output (B, <axes>, D)."""
         if projections is not None:
-            return projections.output(heads)
+            return output_of(projections, heads)
         output = self._layout.heads_last(heads, query)
         if self.use_gate:
             output = output * self._gate_dense(query)
@@ -480,29 +504,29 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
     def _keys(self, new, places, cache, use_causal_mask):
         """What is attended to, as `Keys`, and the new cache, of the heads of new keys and values if there are any."""
         if not new:
-            return Keys(*cache, places.of_slots(ops.shape(cache[0])[-2])), cache
+            return Keys(cache.key, cache.value, places.of_slots(ops.shape(cache.key)[-2])), cache
         new = self._key_value_heads(*new, places)
         new_positions = places.of_new_keys(ops.shape(new[0])[-2])
         if cache is None:
             return Keys(*new, new_positions), None
         if self._is_ring(cache, use_causal_mask):
             return self._keys_of_ring(cache, new, new_positions)
-        cache = write_cache(cache, *new, places.index)
-        positions = places.of_slots(ops.shape(cache[0])[-2])
+        pair = write_cache(cache[:2], *new, places.index)
+        positions = places.of_slots(ops.shape(cache.key)[-2])
         # Slots before the first position are padding.
         mask = None if places.positions is None or positions is None else positions >= 0
-        return Keys(*cache, positions, mask), cache
+        return Keys(*pair, positions, mask), cache._replace(key=pair[0], value=pair[1])
 
     def _keys_of_ring(self, ring, new, positions):
         """The ring as it was, and the new keys: some of what these replace is still seen by the first of them."""
-        stored = ring_positions(ring[0].shape[-2], self.num_sink_tokens, positions[..., :1] - 1)
-        heads = [ops.concatenate(pair, axis=-2) for pair in zip(ring, new)]
+        stored = ring_positions(ring.key.shape[-2], self.num_sink_tokens, positions[..., :1] - 1)
+        heads = [ops.concatenate(pair, axis=-2) for pair in zip(ring[:2], new)]
         positions_seen = ops.concatenate([stored, positions], axis=-1)
-        ring = write_ring(ring, *new, positions, self.num_sink_tokens)
-        return Keys(*heads, positions_seen, positions_seen >= 0), ring
+        pair = write_ring(ring[:2], *new, positions, self.num_sink_tokens)
+        return Keys(*heads, positions_seen, positions_seen >= 0), ring._replace(key=pair[0], value=pair[1])
 
     def _is_ring(self, cache, use_causal_mask):
-        slots = cache[0].shape[-2]
+        slots = cache.key.shape[-2]
         return bool(
             self.sliding_window and use_causal_mask and slots is not None and slots <= self._ring_slots()
         )
@@ -645,6 +669,7 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
         return [self._query_dense, self._key_dense, *gate, self._value_dense, self._output_dense]
 
     def compute_output_shape(self, query_shape, value_shape, key_shape=None):
+        self._check_input_shapes(query_shape, value_shape, value_shape if key_shape is None else key_shape)
         return (*query_shape[:-1], *(self._output_shape or query_shape[-1:]))
 
     def compute_output_spec(self, *args, **kwargs):
@@ -673,19 +698,19 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
             "use_gate": self.use_gate,
             "seed": self.seed,
             "num_key_value_heads": self.num_key_value_heads,
-            "rotary_embedding": self.rotary_embedding,
-            "position_bias": self.position_bias,
+            **{slot: description(getattr(self, slot)) for slot in self._SLOTS},
             "query_key_norm": self.query_key_norm,
             "logit_soft_cap": self.logit_soft_cap,
             "use_sink_logits": self.use_sink_logits,
             "num_sink_tokens": self.num_sink_tokens,
             "memory_efficient": self.memory_efficient,
+            "scale": self.scale,
         }
 
     @classmethod
     def from_config(cls, config):
         """The layer that a config describes, with layers of its own in its slots."""
-        return cls(**with_layers(config, "rotary_embedding", "position_bias"))
+        return cls(**with_layers(config, cls._SLOTS))
 
     @property
     def query_dense(self):

@@ -3,20 +3,13 @@
 import keras
 from keras import ops
 
-from keras_attn.checks import check_rate, choose
-from keras_attn.layers.normalization import NORMALIZATIONS
+from keras_attn.checks import check_rate
+from keras_attn.layers.normalization import LayerNormalization
+from keras_attn.layers.slots import check_layer, copied, description, with_layers
 
-# The constructor arguments of `Residual`, which the blocks take too and hand on.
-RESIDUAL_ARGUMENTS = (
-    "dropout",
-    "normalize_first",
-    "normalization",
-    "layer_norm_epsilon",
-    "sandwich_norm",
-    "layer_scale",
-    "stochastic_depth",
-    "residual_scale",
-)
+# The constructor arguments of `Residual` that the blocks take too, and hand on. Each residual connection of a block has
+# a `norm` of its own.
+RESIDUAL_ARGUMENTS = ("dropout", "normalize_first", "sandwich_norm", "layer_scale", "stochastic_depth")
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
@@ -24,22 +17,19 @@ class Residual(keras.layers.Layer):
     """What stands around every sub-layer of a Transformer: norms, scales, drops and the residual connection.
 
     Post-norm (the paper's): `Norm(x + Dropout(sublayer(x)))`. Pre-norm (`normalize_first=True`):
-    `x + Dropout(sublayer(Norm(x)))`. What the other arguments add to the branch comes in this order: sub-layer,
-    second norm, layer scale, dropout, stochastic depth.
+    `x + Dropout(sublayer(Norm(x)))`. The other arguments act on the branch in this order: sub-layer, second norm,
+    layer scale, dropout, stochastic depth.
 
     Args:
         dropout: Float, the share of the sub-layer's output that is dropped in training.
         normalize_first: Boolean, pre-norm rather than post-norm.
-        normalization: `"layer_norm"` or `"rms_norm"`.
-        layer_norm_epsilon: Float added to the variance.
-        sandwich_norm: Boolean, whether a second norm follows the sub-layer: `x + Norm(sublayer(Norm(x)))`. Needs
-            `normalize_first`.
+        norm: A norm layer from (B, T, D) to (B, T, D). Defaults to layer norm with an epsilon of 1e-5.
+        sandwich_norm: Boolean, whether a second norm, configured as the first, follows the sub-layer:
+            `x + Norm(sublayer(Norm(x)))`. Needs `normalize_first`.
         layer_scale: Float, the initial value of a learned factor for each channel of the branch. None for no such
             factor.
         stochastic_depth: Float, the share of samples whose branch is dropped whole in training; the others are
             scaled by `1 / (1 - stochastic_depth)`.
-        residual_scale: Float that multiplies the skip connection of post-norm: `Norm(residual_scale * x + ...)`,
-            DeepNorm's alpha; see `keras_attn.ops.deep_norm_scales`.
 
     Call arguments:
         inputs: Floats (B, T, D), what goes into the residual branch.
@@ -47,10 +37,10 @@ class Residual(keras.layers.Layer):
         training: Boolean.
 
     Returns:
-        Floats (B, T, D), followed by what else `sublayer` returned, as a tuple if it did.
+        Floats (B, T, D); if `sublayer` returned a tuple, a tuple with the rest of it after them.
 
     Raises:
-        ValueError: for an argument out of range, for arguments that mean nothing together, and for a sub-layer that
+        ValueError: for an argument out of range, for arguments that contradict each other, and for a sub-layer that
             changes the shape.
 
     Example:
@@ -62,43 +52,38 @@ class Residual(keras.layers.Layer):
 
     References: [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 5.4;
     [Xiong et al., 2020](https://arxiv.org/abs/2002.04745), pre-norm;
-    [Ding et al., 2021](https://arxiv.org/abs/2105.13290), the second norm;
-    [Touvron et al., 2021](https://arxiv.org/abs/2103.17239), section 2, layer scale;
-    [Huang et al., 2016](https://arxiv.org/abs/1603.09382), stochastic depth;
-    [Wang et al., 2022](https://arxiv.org/abs/2203.00555), figure 2, the scale of the skip connection.
+    [Ding et al., 2021](https://arxiv.org/abs/2105.13290), the second norm (Gemma 2 and 3 have it);
+    [Touvron et al., 2021](https://arxiv.org/abs/2103.17239), section 2, layer scale (DINOv2 has it);
+    [Huang et al., 2016](https://arxiv.org/abs/1603.09382), stochastic depth (Swin has it).
     """
 
     def __init__(
         self,
         dropout=0.0,
         normalize_first=False,
-        normalization="layer_norm",
-        layer_norm_epsilon=1e-5,
+        norm=None,
         sandwich_norm=False,
         layer_scale=None,
         stochastic_depth=0.0,
-        residual_scale=1.0,
         **kwargs,
     ):
         super().__init__(**kwargs)
         self.dropout = dropout
         self.normalize_first = normalize_first
-        self.normalization = normalization
-        self.layer_norm_epsilon = layer_norm_epsilon
         self.sandwich_norm = sandwich_norm
         self.layer_scale = layer_scale
         self.stochastic_depth = stochastic_depth
-        self.residual_scale = residual_scale
         check_residual(self)
-        self.norm = self._make_norm("norm")
-        self.output_norm = self._make_norm("output_norm") if sandwich_norm else None
+        self.norm = check_layer("norm", norm) or default_norm("norm", self.dtype_policy)
+        self.norm.supports_masking = True  # RMSNormalization would warn that it drops an implicit mask.
+        self.output_norm = copied(self.norm, "output_norm") if sandwich_norm else None
         self._dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
         self.supports_masking = True
 
     def build(self, input_shape):
-        self.norm.build(input_shape)
-        if self.output_norm is not None:
-            self.output_norm.build(input_shape)
+        for norm in (self.norm, self.output_norm):
+            if norm is not None and not norm.built:
+                norm.build(input_shape)
         self._channel_scale = None
         if self.layer_scale is not None:
             self._channel_scale = self.add_weight(
@@ -113,13 +98,20 @@ class Residual(keras.layers.Layer):
         )
 
     def call(self, inputs, sublayer, training=None):
-        result = sublayer(self.norm(inputs) if self.normalize_first else inputs)
-        update, *extras = result if isinstance(result, tuple) else (result,)
+        result = sublayer(self.before(inputs))
+        update, *rest = result if isinstance(result, tuple) else (result,)
+        output = self.after(inputs, update, training)
+        return (output, *rest) if rest else output
+
+    def before(self, inputs):
+        """What the sub-layer reads, (B, T, D)."""
+        return self.norm(inputs) if self.normalize_first else inputs
+
+    def after(self, inputs, update, training=None):
+        """`inputs` (B, T, D) with what the sub-layer made of them, `update`, added."""
         _check_same_shape(inputs, update)
-        skipped = inputs if self.residual_scale == 1 else inputs * self.residual_scale
-        output = skipped + self._branch(update, training)
-        output = output if self.normalize_first else self.norm(output)
-        return (output, *extras) if extras else output
+        output = inputs + self._branch(update, training)
+        return output if self.normalize_first else self.norm(output)
 
     def _branch(self, update, training):
         if self.output_norm is not None:
@@ -129,26 +121,25 @@ class Residual(keras.layers.Layer):
         update = self._dropout_layer(update, training=training)
         return self._stochastic_depth_layer(update, training=training)
 
-    def _make_norm(self, name):
-        norm = NORMALIZATIONS[self.normalization](
-            epsilon=self.layer_norm_epsilon, dtype=self.dtype_policy, name=name
-        )
-        norm.supports_masking = True  # RMSNormalization would warn that it drops an implicit mask
-        return norm
+    @classmethod
+    def from_config(cls, config):
+        """The layer that a config describes, with a norm of its own."""
+        return cls(**with_layers(config, ["norm"]))
 
     def get_config(self):
-        return {**super().get_config(), **{name: getattr(self, name) for name in RESIDUAL_ARGUMENTS}}
+        config = {name: getattr(self, name) for name in RESIDUAL_ARGUMENTS}
+        return {**super().get_config(), **config, "norm": description(self.norm)}
+
+
+def default_norm(name, dtype):
+    """The norm of a residual connection that is given none."""
+    return LayerNormalization(epsilon=1e-5, dtype=dtype, name=name)
 
 
 def check_residual(layer):
     """Raises ValueError unless the attributes of `layer` named in `RESIDUAL_ARGUMENTS` make a residual connection."""
     check_rate("dropout", layer.dropout)
     check_rate("stochastic_depth", layer.stochastic_depth)
-    choose("normalization", layer.normalization, NORMALIZATIONS)
-    if not _is_number(layer.residual_scale) or layer.residual_scale <= 0:
-        raise ValueError(
-            f"`residual_scale` must be a positive number. Received: residual_scale={layer.residual_scale}."
-        )
     if layer.layer_scale is not None and (not _is_number(layer.layer_scale) or layer.layer_scale < 0):
         raise ValueError(
             f"`layer_scale` must be None or a number of at least 0. Received: layer_scale={layer.layer_scale}."
@@ -158,16 +149,10 @@ def check_residual(layer):
             "`sandwich_norm` needs `normalize_first=True`: post-norm has its norm after the sub-layer already. "
             f"Received: sandwich_norm={layer.sandwich_norm}, normalize_first={layer.normalize_first}."
         )
-    if layer.residual_scale != 1 and layer.normalize_first:
+    if layer.layer_scale is not None and layer.sandwich_norm:
         raise ValueError(
-            "`residual_scale` needs `normalize_first=False`: without a norm after it, the skip connection would grow "
-            f"with each block. Received: residual_scale={layer.residual_scale}, normalize_first=True."
-        )
-    if layer.layer_scale is not None and (layer.sandwich_norm or layer.residual_scale != 1):
-        raise ValueError(
-            "`layer_scale` cannot be joined with `sandwich_norm`, whose second norm has such a factor, nor with "
-            f"`residual_scale`, which weighs the branch too. Received: layer_scale={layer.layer_scale}, "
-            f"sandwich_norm={layer.sandwich_norm}, residual_scale={layer.residual_scale}."
+            "`layer_scale` cannot be joined with `sandwich_norm`, whose second norm has such a factor. "
+            f"Received: layer_scale={layer.layer_scale}, sandwich_norm={layer.sandwich_norm}."
         )
 
 

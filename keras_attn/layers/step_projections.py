@@ -1,3 +1,9 @@
+"""The projections of an attention layer as matrices, made once for a loop that calls the layer at every step.
+
+Queries, keys and values come from one product instead of three. Calls with them give the answers that they give
+without, in the dtype that the layer computes in.
+"""
+
 import collections
 import math
 
@@ -6,58 +12,51 @@ from keras import ops
 
 from keras_attn.layers.projection import Projection, product
 
+StepProjections = collections.namedtuple(
+    "StepProjections", ["input_kernel", "input_bias", "output_kernel", "output_bias"]
+)
+StepProjections.__doc__ = """Matrices of the projections of one attention layer, a value to be put into a `KeyValueCache`.
+
+input_kernel: floats (D, X), X being the heads of queries, then of keys, then of values, one after the other.
+input_bias: floats (X,), or None.
+output_kernel: floats (N * Hv, D).
+output_bias: floats (D,), or None.
+"""
+
 _Matrix = collections.namedtuple("_Matrix", ["kernel", "bias"])
 
 
-class StepProjections:
-    """The projections of an attention layer as matrices, made once for a loop that calls the layer at every step.
-
-    Queries, keys and values come from one product instead of three. Calls that get it give the answers that they give
-    without, in the dtype that the layer computes in.
+def step_projections(inputs, output, dtype):
+    """The `StepProjections` of layers, or None if one of them is adapted, quantised, or more than a product and a sum.
 
     Args:
-        inputs: The layer's `Projection`s from (B, T, D) to heads, D -> (N, H), of one sequence.
-        output: The `Projection` from heads, (N, H) -> D.
+        inputs: The `Projection`s from (B, T, D) to heads, D -> (N, H), of one sequence.
+        output: The `Projection` from heads, (N, Hv) -> D.
         dtype: The dtype to compute in.
-
-    Example:
-
-    ```python
-    attention = keras_attn.layers.MultiHeadAttention(num_heads=2, key_dim=4)
-    attention.build((None, None, 8), (None, None, 8))
-    projections = attention.step_projections()
-    x = keras.random.normal((1, 1, 8))
-    y, cache = attention(x, x, cache=attention.empty_cache(1, 3), cache_update_index=0, projections=projections)
-    ```
     """
-
-    def __init__(self, inputs, output, dtype):
-        self._sizes = [tuple(layer.kernel.shape[-2:]) for layer in inputs]
-        self._inputs = _joined([_as_matrix(layer, 1, dtype) for layer in inputs])
-        self._output = _as_matrix(output, 2, dtype)
-
-    def heads(self, x):
-        """(B, T, D) -> a list of heads (B, N, T, H), one for each input projection."""
-        ends = [0]
-        for num_heads, size in self._sizes:
-            ends.append(ends[-1] + num_heads * size)
-        x = product(x, *self._inputs)
-        parts = ops.split(x, ends[1:-1], axis=-1) if len(self._sizes) > 1 else [x]
-        return [_heads_first(part, *sizes) for part, sizes in zip(parts, self._sizes)]
-
-    def output(self, heads):
-        """(B, N, T, H) -> (B, T, D)."""
-        num_heads, length, size = heads.shape[1:]
-        if length != 1:
-            heads = ops.transpose(heads, (0, 2, 1, 3))
-        return product(ops.reshape(heads, (-1, length, num_heads * size)), *self._output)
-
-
-def step_projections(inputs, output, dtype):
-    """`StepProjections` of layers, or None if one of them is adapted, quantised, or more than a product and a sum."""
     if not all(map(_is_plain, [*inputs, output])):
         return None
-    return StepProjections(inputs, output, dtype)
+    matrices = _joined([_as_matrix(layer, 1, dtype) for layer in inputs]), _as_matrix(output, 2, dtype)
+    return StepProjections(*matrices[0], *matrices[1])
+
+
+def projected_heads(projections, x, sizes):
+    """(B, T, D) -> a list of heads (B, N, T, H), one for each of `sizes`, pairs (N, H)."""
+    ends = [0]
+    for num_heads, size in sizes:
+        ends.append(ends[-1] + num_heads * size)
+    x = product(x, projections.input_kernel, projections.input_bias)
+    parts = ops.split(x, ends[1:-1], axis=-1) if len(sizes) > 1 else [x]
+    return [_heads_first(part, *of_part) for part, of_part in zip(parts, sizes)]
+
+
+def output_of(projections, heads):
+    """(B, N, T, Hv) -> (B, T, D)."""
+    num_heads, length, size = heads.shape[1:]
+    if length != 1:
+        heads = ops.transpose(heads, (0, 2, 1, 3))
+    rows = ops.reshape(heads, (-1, length, num_heads * size))
+    return product(rows, projections.output_kernel, projections.output_bias)
 
 
 def _is_plain(layer):

@@ -2,178 +2,192 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_attn.checks import check_positive
 from keras_attn.generation import Prompt, answers, checked_options
-from keras_attn.layers import DecoderBlock, TokenEmbedding
-from keras_attn.models.transformer import Transformer
+from keras_attn.models.sizes import Sizes
+from keras_attn.models.transformer import (
+    Transformer,
+    after_step,
+    checked_max_sequence_length,
+    for_step,
+    unpacked_inputs,
+)
 from keras_attn.ops import (
     concrete_values,
     extend_cache,
     padding_mask,
-    segment_positions,
     successive_positions,
 )
 
-_INPUTS = ("token_ids", "positions", "segment_ids")
+_OPTIONAL_INPUTS = ("padding_mask", "positions", "segment_ids")
+# GPT-2's (Radford et al., 2019), where they differ from those of `Sizes`.
+_DEFAULT_SIZES = {
+    "attention_dropout": 0.1,
+    "activation": "gelu",
+    "normalize_first": True,
+    "position_encoding": "learned",
+    "max_sequence_length": 1024,
+}
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
 class DecoderTransformer(Transformer):
     """A decoder-only Transformer, or language model: token ids in, logits of the next tokens out.
 
-    The blocks are those of `Seq2SeqTransformer`'s decoder without cross-attention. The defaults are GPT-2's.
+    It is made of parts, which are configured layers; `from_sizes` makes the parts of a plain one, GPT-2's by default. The
+    weights exist as soon as the model does.
 
     Args:
-        vocabulary_size: Integer V.
-        num_layers: Integer.
-        hidden_dim, num_heads, intermediate_dim, dropout, attention_dropout, activation, gated, normalize_first,
-        normalization, layer_norm_epsilon, position_encoding, max_sequence_length, pad_token_id: As in
-            `Seq2SeqTransformer`.
-        tie_output: Boolean, whether the output projection is the embedding, transposed.
-        scale_embedding: Boolean, whether embeddings are multiplied by sqrt(D), as Vaswani et al. do and GPT-2 not.
+        embedding: Layer from token ids to vectors, and with `reverse=True` to logits: a `SequenceEmbedding`.
+        blocks: List of `DecoderBlock`s, which are built without cross-attention.
+        norm: Norm layer after the last block, or None.
+        max_sequence_length: Integer, the longest sequence of generation. Defaults to the number of positions of the
+            embedding, or 512.
+        pad_token_id: Integer, the id of pads where no `padding_mask` is given, and of what fills answers up.
 
     Call arguments:
-        inputs: Integers (B, T), or a dict of them: `token_ids`, and for rows of several packed sequences
-            `segment_ids`, which number them, 0 at padding. `positions` replace 0, 1, 2, ..., which start again with
-            every segment.
+        inputs: Integers (B, T), or a dict of them: `token_ids`; `padding_mask`, boolean (B, T), True at real tokens,
+            without which the pads are the tokens with the id `pad_token_id`; for rows of several packed sequences
+            `segment_ids`, which number them, 0 at padding. `positions` (T,) or (B, T) replace 0, 1, 2, ..., which start
+            again with every segment.
         training: Boolean.
 
     Returns:
         Logits, float32 (B, T, V), of the token after each.
 
     Raises:
-        ValueError: for arguments out of range, and for token ids outside the vocabulary (eagerly; in a compiled graph
-            they are clamped).
+        ValueError: for parts that are no layers, for arguments out of range, and for token ids outside the vocabulary
+            (eagerly; in a compiled graph they are clamped).
 
     Example:
 
     ```python
-    model = keras_attn.models.DecoderTransformer(100, 2, hidden_dim=16, num_heads=2, intermediate_dim=32)
+    model = keras_attn.models.DecoderTransformer.from_sizes(100, 2, hidden_dim=16, num_heads=2, intermediate_dim=32)
     logits = model(np.array([[2, 5, 6, 7], [2, 8, 9, 0]]))  # (2, 4, 100)
     token_ids = model.generate(np.array([[2, 5, 6], [2, 8, 0]]), end_token_id=3, max_length=5)  # (2, 5)
+
+    def llama_block():  # grouped heads, rotary positions, no biases
+        attention = keras_attn.layers.MultiHeadAttention(
+            4, 4, use_bias=False, num_key_value_heads=2, rotary_embedding=keras_attn.layers.RotaryEmbedding()
+        )
+        feed_forward = keras_attn.layers.FeedForward(32, activation="silu", gated=True, use_bias=False)
+        norm = keras.layers.RMSNormalization(epsilon=1e-5)
+        return keras_attn.layers.DecoderBlock(
+            normalize_first=True, self_attention=attention, feed_forward=feed_forward, norm=norm
+        )
+
+    token = keras_attn.layers.TokenEmbedding(100, 16, scale=False, tie_weights=False)
+    llama = keras_attn.models.DecoderTransformer(
+        keras_attn.layers.SequenceEmbedding(token), [llama_block() for _ in range(2)], keras.layers.RMSNormalization()
+    )
     ```
 
     Reference: [Radford et al., 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf),
     section 2.3.
     """
 
-    def __init__(
-        self,
-        vocabulary_size,
-        num_layers,
-        hidden_dim,
-        num_heads,
-        intermediate_dim,
-        dropout=0.1,
-        tie_output=True,
-        attention_dropout=0.1,
-        activation="gelu",
-        gated=False,
-        normalize_first=True,
-        normalization="layer_norm",
-        layer_norm_epsilon=1e-5,
-        position_encoding="learned",
-        max_sequence_length=1024,
-        pad_token_id=0,
-        scale_embedding=False,
-        **kwargs,
-    ):
-        super().__init__(
-            hidden_dim=hidden_dim,
-            num_heads=num_heads,
-            intermediate_dim=intermediate_dim,
-            dropout=dropout,
-            attention_dropout=attention_dropout,
-            activation=activation,
-            gated=gated,
-            normalize_first=normalize_first,
-            normalization=normalization,
-            layer_norm_epsilon=layer_norm_epsilon,
-            position_encoding=position_encoding,
-            max_sequence_length=max_sequence_length,
-            pad_token_id=pad_token_id,
-            **kwargs,
-        )
-        check_positive("vocabulary_size", vocabulary_size)
-        check_positive("num_layers", num_layers)
-        self.vocabulary_size = vocabulary_size
-        self.num_layers = num_layers
-        self.scale_embedding = scale_embedding
-        self.tie_output = tie_output
-        self.token_embedding = TokenEmbedding(
-            vocabulary_size,
-            hidden_dim,
-            scale=scale_embedding,
-            tie_weights=tie_output,
-            dtype=self._policy_of("token_embedding"),
-            name="token_embedding",
-        )
-        self.positions = self._make_position_encoding("position_encoding")
-        self.blocks = self._make_blocks(DecoderBlock, "self_attention", "decoder_block", num_layers)
-        self.norm = self._make_norm("norm")
+    _SLOTS = ("embedding", "blocks", "norm")
+
+    def __init__(self, embedding, blocks, norm=None, max_sequence_length=None, pad_token_id=0, **kwargs):
+        super().__init__(**kwargs)
+        self._take_parts(embedding=embedding, blocks=list(blocks), norm=norm)
+        self.max_sequence_length = checked_max_sequence_length(max_sequence_length, embedding)
+        self.pad_token_id = pad_token_id
         self.build()
 
+    @classmethod
+    def from_sizes(
+        cls,
+        vocabulary_size,
+        num_layers,
+        pad_token_id=0,
+        tie_output=True,
+        scale_embedding=False,
+        dtype=None,
+        name=None,
+        **sizes,
+    ):
+        """A model with fresh weights of the given sizes.
+
+        Args:
+            vocabulary_size: Integer V.
+            num_layers: Integer.
+            pad_token_id: Integer.
+            tie_output: Boolean, whether the output projection is the embedding, transposed.
+            scale_embedding: Boolean, whether embeddings are multiplied by sqrt(D), as Vaswani et al. do and GPT-2 not.
+            dtype, name: Of the model.
+            **sizes: As of `Sizes`; the defaults are GPT-2's.
+        """
+        sizes = Sizes(dtype=dtype, **{**_DEFAULT_SIZES, **sizes})
+        token = sizes.token_embedding(vocabulary_size, scale=scale_embedding, tie_weights=tie_output)
+        return cls(
+            sizes.embedding(token),
+            sizes.decoder_blocks(num_layers, cross_attention=False),
+            sizes.norm("norm"),
+            max_sequence_length=sizes.max_sequence_length,
+            pad_token_id=pad_token_id,
+            dtype=dtype,
+            name=name,
+        )
+
+    @property
+    def vocabulary_size(self):
+        """Integer V."""
+        return self.embedding.vocabulary_size
+
+    def build(self, input_shape=None):
+        if not self.built:
+            self._build_stack(self.embedding, self.blocks, self.norm)
+            self.built = True
+
     def call(self, inputs, training=None):
-        token_ids, positions, segment_ids = _unpacked(inputs)
-        x = self._embed(self.token_embedding, self.positions, token_ids, positions, training)
-        mask = padding_mask(token_ids, self.pad_token_id)
+        inputs = inputs if isinstance(inputs, dict) else {"token_ids": inputs}
+        tokens = self._tokens(*unpacked_inputs(inputs, ("token_ids",), _OPTIONAL_INPUTS))
+        x = self.embedding(tokens.token_ids, positions=tokens.positions, training=training)
         for block in self.blocks:
             x = block(
                 x,
-                decoder_padding_mask=mask,
+                decoder_padding_mask=tokens.padding_mask,
                 training=training,
-                decoder_positions=positions,
-                decoder_segment_ids=segment_ids,
+                decoder_positions=tokens.positions,
+                decoder_segment_ids=tokens.segment_ids,
             )
-        return self._logits(x)
+        return self._logits(x, self.embedding, self.norm)
 
     def empty_cache(self, batch_size, length):
         """A tuple with a pair of (B, N, length, H) tensors a layer: room for the keys and values of so many tokens."""
         return tuple(block.empty_cache(batch_size, length) for block in self.blocks)
 
-    def call_with_cache(
-        self,
-        token_ids,
-        cache,
-        cache_update_index,
-        positions=None,
-        attention_mask=None,
-        cache_positions=None,
-        projections=None,
-    ):
+    def call_with_cache(self, token_ids, cache, cache_update_index, positions=None, attention_mask=None):
         """Logits of the tokens after `token_ids`, given those before, whose keys and values are in `cache`.
 
         Args:
             token_ids: Integers (B, T), one token or more; none is taken for a pad.
-            cache: A cache, see `empty_cache`.
+            cache: A cache, see `empty_cache`; each layer's may be a `keras_attn.ops.KeyValueCache`.
             cache_update_index: Integer scalar, the slot of the first token.
             positions: Integers (T,) or (B, T). By default slots are positions.
             attention_mask: Boolean (B, T, slots), True at slots that a token may attend to. By default every token
                 sees its own slot and those before.
-            cache_positions: Integers (slots,) or (B, slots), the positions of what stands in the slots. By default
-                they follow each other.
-            projections: What `step_projections` of each block gave, a tuple: made once for a loop of steps.
 
         Returns:
             Logits, float32 (B, T, V), and the new cache.
         """
-        if positions is None:
-            positions = successive_positions(ops.shape(token_ids)[1], cache_update_index)
-        # What stands before position 0 is padding, which no embedding has.
-        x = self._embed(self.token_embedding, self.positions, token_ids, ops.maximum(positions, 0), None)
+        embedded = positions
+        if embedded is None:
+            embedded = successive_positions(ops.shape(token_ids)[1], cache_update_index)
+        # Tokens before position 0 are padding, for which there is no position embedding.
+        x = self.embedding(token_ids, positions=ops.maximum(embedded, 0))
         new_cache = []
-        for block, of_layer, of_block in zip(self.blocks, cache, projections or [None] * len(self.blocks)):
+        for block, of_layer in zip(self.blocks, cache):
             x, of_layer = block(
                 x,
                 decoder_attention_mask=attention_mask,
                 self_attention_cache=of_layer,
                 self_attention_cache_update_index=cache_update_index,
                 use_causal_mask=attention_mask is None,
-                projections=of_block,
-                **self._positions_of_attention(positions, cache_positions),
+                decoder_positions=positions,
             )
             new_cache.append(of_layer)
-        return self._logits(x), tuple(new_cache)
+        return self._logits(x, self.embedding, self.norm), tuple(new_cache)
 
     def generate(
         self,
@@ -270,28 +284,10 @@ class DecoderTransformer(Transformer):
             order = successive_positions(length - 1)
             mask = ops.logical_and(order[:, None] >= order, ops.expand_dims(is_token, 1))
             _, cache = self.call_with_cache(
-                prompt.token_ids[:, :-1], cache, 0, positions[:, :-1], mask, positions[:, :-1]
+                prompt.token_ids[:, :-1], for_step(cache, [None] * len(cache), positions[:, :-1]), 0, positions[:, :-1], mask
             )
+            cache = after_step(cache)
         return cache, is_token, positions
-
-    def _logits(self, x):
-        x = x if self.norm is None else self.norm(x)
-        return ops.cast(self.token_embedding(x, reverse=True), "float32")
-
-    def _sequence_layers(self):
-        return [self.token_embedding, self.positions, *self.blocks, self.norm]
-
-    def _parts(self):
-        return [self.token_embedding, *self.blocks]
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "vocabulary_size": self.vocabulary_size,
-            "num_layers": self.num_layers,
-            "scale_embedding": self.scale_embedding,
-            "tie_output": self.tie_output,
-        }
 
 
 class _Step:
@@ -303,7 +299,7 @@ class _Step:
 
     def __init__(self, model):
         self.model = model
-        self.projections = tuple(block.step_projections() for block in model.blocks)
+        self.projections = [block.step_projections().self_attention for block in model.blocks]
 
     def __call__(self, token_ids, index, cache, attention_mask, of_prompts):
         """`of_prompts`: which are tokens, boolean (B, P - 1), the last aside, and positions, integers (B, P)."""
@@ -312,26 +308,12 @@ class _Step:
         of_prompt = ops.repeat(ops.expand_dims(is_token, 1), width, axis=1)
         last = positions[:, -1:]
         slots = successive_positions(ops.shape(attention_mask)[-1]) // width
-        return self.model.call_with_cache(
+        slot_positions = ops.concatenate([positions[:, :-1], last + slots], axis=-1)
+        logits, cache = self.model.call_with_cache(
             token_ids,
-            cache,
+            for_step(cache, self.projections, slot_positions),
             cache_update_index=first_slot + index * width,
             positions=ops.repeat(last + index, width, axis=1),
             attention_mask=ops.concatenate([of_prompt, attention_mask], axis=-1),
-            cache_positions=ops.concatenate([positions[:, :-1], last + slots], axis=-1),
-            projections=self.projections,
         )
-
-
-def _unpacked(inputs):
-    """Token ids, positions and segment ids; positions start again with every segment."""
-    if not isinstance(inputs, dict):
-        return inputs, None, None
-    if "token_ids" not in inputs or not set(inputs) <= set(_INPUTS):
-        raise ValueError(
-            f"`inputs` must be token ids, or a dict of them and of {_INPUTS[1:]}. Received: {sorted(inputs)}."
-        )
-    token_ids, positions, segment_ids = (inputs.get(name) for name in _INPUTS)
-    if positions is None and segment_ids is not None:
-        positions = segment_positions(ops.cast(segment_ids, "int32"))
-    return token_ids, positions, segment_ids
+        return logits, after_step(cache)

@@ -1,130 +1,132 @@
 import keras
 from keras import ops
 
-from keras_attn.checks import check_positive
-from keras_attn.layers import EncoderBlock, TokenEmbedding
-from keras_attn.models.transformer import Transformer
-from keras_attn.ops import keep, padding_mask
+from keras_attn.models.sizes import Sizes
+from keras_attn.models.transformer import Transformer, checked_max_sequence_length, unpacked_inputs
+from keras_attn.ops import keep
+
+_OPTIONAL_INPUTS = ("padding_mask", "token_type_ids", "positions", "segment_ids")
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
 class EncoderTransformer(Transformer):
     """An encoder-only Transformer: token ids in, a vector for each token, or for each sentence, out.
 
+    It is made of parts, which are configured layers; `from_sizes` makes the parts of a plain one. The weights exist as
+    soon as the model does.
+
     Args:
-        vocabulary_size: Integer V.
-        num_layers: Integer.
-        hidden_dim, num_heads, intermediate_dim, dropout, attention_dropout, activation, gated, normalize_first,
-        normalization, layer_norm_epsilon, position_encoding, max_sequence_length, pad_token_id: As in
-            `Seq2SeqTransformer`.
-        scale_embedding: Boolean, whether embeddings are multiplied by sqrt(D), as Vaswani et al. do and BERT not.
+        embedding: Layer from token ids to vectors: a `SequenceEmbedding`.
+        blocks: List of `EncoderBlock`s. One block may stand in it several times (ALBERT), and blocks may share layers.
+        norm: Norm layer after the last block, or None.
+        max_sequence_length: Integer, the longest sequence. Defaults to the number of positions of the embedding, or 512.
+        pad_token_id: Integer, the id of pads where no `padding_mask` is given.
 
     Call arguments:
-        inputs: Integers (B, T).
+        inputs: Integers (B, T), or a dict of them: `token_ids`; `padding_mask`, boolean (B, T), True at real tokens,
+            without which the pads are the tokens with the id `pad_token_id`; `token_type_ids`; for rows of several packed
+            sequences `segment_ids`, which number them, 0 at padding. `positions` (T,) or (B, T) replace 0, 1, 2, ...,
+            which start again with every segment.
         training: Boolean.
-        positions: Integers (T,) or (B, T). By default 0, 1, 2, ...
-        segment_ids: Integers (B, T), which of several sequences packed into a row a token belongs to; 0 is padding.
 
     Returns:
         Floats (B, T, D), a vector for each token.
 
     Raises:
-        ValueError: for arguments out of range, and for token ids outside the vocabulary (eagerly; in a compiled graph
-            they are clamped).
+        ValueError: for parts that are no layers, for arguments out of range, and for token ids outside the vocabulary
+            (eagerly; in a compiled graph they are clamped).
 
     Example:
 
     ```python
-    model = keras_attn.models.EncoderTransformer(100, 2, hidden_dim=16, num_heads=2, intermediate_dim=32)
+    model = keras_attn.models.EncoderTransformer.from_sizes(100, 2, hidden_dim=16, num_heads=2, intermediate_dim=32)
     token_ids = np.array([[5, 6, 7, 3], [8, 3, 0, 0]])
     sequence = model(token_ids)  # (2, 4, 16)
     vectors = model.sentence_vectors(token_ids)  # (2, 16)
+
+    block = keras_attn.layers.EncoderBlock(intermediate_dim=32, num_heads=2)
+    token = keras_attn.layers.TokenEmbedding(vocabulary_size=100, hidden_dim=16)
+    albert = keras_attn.models.EncoderTransformer(keras_attn.layers.SequenceEmbedding(token), [block] * 3)
     ```
 
     References: [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.1;
     [Devlin et al., 2019](https://arxiv.org/abs/1810.04805), section 3.
     """
 
-    def __init__(
-        self,
-        vocabulary_size,
-        num_layers,
-        hidden_dim,
-        num_heads,
-        intermediate_dim,
-        dropout=0.1,
-        attention_dropout=0.0,
-        activation="relu",
-        gated=False,
-        normalize_first=False,
-        normalization="layer_norm",
-        layer_norm_epsilon=1e-5,
-        position_encoding="sinusoidal",
-        max_sequence_length=512,
-        pad_token_id=0,
-        scale_embedding=True,
-        **kwargs,
-    ):
-        super().__init__(
-            hidden_dim=hidden_dim,
-            num_heads=num_heads,
-            intermediate_dim=intermediate_dim,
-            dropout=dropout,
-            attention_dropout=attention_dropout,
-            activation=activation,
-            gated=gated,
-            normalize_first=normalize_first,
-            normalization=normalization,
-            layer_norm_epsilon=layer_norm_epsilon,
-            position_encoding=position_encoding,
-            max_sequence_length=max_sequence_length,
-            pad_token_id=pad_token_id,
-            **kwargs,
-        )
-        check_positive("vocabulary_size", vocabulary_size)
-        check_positive("num_layers", num_layers)
-        self.vocabulary_size = vocabulary_size
-        self.num_layers = num_layers
-        self.scale_embedding = scale_embedding
-        self.token_embedding = TokenEmbedding(
-            vocabulary_size,
-            hidden_dim,
-            scale=scale_embedding,
-            dtype=self._policy_of("token_embedding"),
-            name="token_embedding",
-        )
-        self.positions = self._make_position_encoding("position_encoding")
-        self.blocks = self._make_blocks(EncoderBlock, "attention", "encoder_block", num_layers)
-        self.norm = self._make_norm("norm")
+    _SLOTS = ("embedding", "blocks", "norm")
+
+    def __init__(self, embedding, blocks, norm=None, max_sequence_length=None, pad_token_id=0, **kwargs):
+        super().__init__(**kwargs)
+        self._take_parts(embedding=embedding, blocks=list(blocks), norm=norm)
+        self.max_sequence_length = checked_max_sequence_length(max_sequence_length, embedding)
+        self.pad_token_id = pad_token_id
         self.build()
 
-    def call(self, inputs, training=None, positions=None, segment_ids=None):
-        mask = padding_mask(inputs, self.pad_token_id)
-        x = self._embed(self.token_embedding, self.positions, inputs, positions, training)
+    @classmethod
+    def from_sizes(
+        cls, vocabulary_size, num_layers, pad_token_id=0, scale_embedding=True, dtype=None, name=None, **sizes
+    ):
+        """A model with fresh weights of the given sizes.
+
+        Args:
+            vocabulary_size: Integer V.
+            num_layers: Integer.
+            pad_token_id: Integer.
+            scale_embedding: Boolean, whether embeddings are multiplied by sqrt(D), as Vaswani et al. do and BERT not.
+            dtype, name: Of the model.
+            **sizes: As of `Sizes`.
+        """
+        sizes = Sizes(dtype=dtype, **sizes)
+        return cls(
+            sizes.embedding(sizes.token_embedding(vocabulary_size, scale=scale_embedding)),
+            sizes.encoder_blocks(num_layers),
+            sizes.norm("norm"),
+            max_sequence_length=sizes.max_sequence_length,
+            pad_token_id=pad_token_id,
+            dtype=dtype,
+            name=name,
+        )
+
+    @property
+    def vocabulary_size(self):
+        """Integer V."""
+        return self.embedding.vocabulary_size
+
+    def build(self, input_shape=None):
+        if not self.built:
+            self._build_stack(self.embedding, self.blocks, self.norm)
+            self.built = True
+
+    def call(self, inputs, training=None):
+        tokens, token_type_ids = self._unpacked(inputs)
+        types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
+        x = self.embedding(tokens.token_ids, positions=tokens.positions, training=training, **types)
         for block in self.blocks:
-            x = block(x, padding_mask=mask, training=training, positions=positions, segment_ids=segment_ids)
+            x = block(
+                x,
+                padding_mask=tokens.padding_mask,
+                training=training,
+                positions=tokens.positions,
+                segment_ids=tokens.segment_ids,
+            )
         return x if self.norm is None else self.norm(x)
 
-    def sentence_vectors(self, token_ids):
+    def sentence_vectors(self, inputs):
         """The mean over each sentence's real tokens, float32 (B, D); 0 for a sentence without any.
+
+        Args:
+            inputs: As of a call.
 
         Reference: [Reimers and Gurevych, 2019](https://arxiv.org/abs/1908.10084), section 3.
         """
-        is_token = ops.expand_dims(padding_mask(token_ids, self.pad_token_id), -1)
-        vectors = keep(ops.cast(self(token_ids), "float32"), is_token)
+        tokens, _ = self._unpacked(inputs)
+        is_token = ops.expand_dims(ops.cast(tokens.padding_mask, "bool"), -1)
+        vectors = keep(ops.cast(self(inputs), "float32"), is_token)
         count = ops.sum(ops.cast(is_token, "float32"), axis=1)
         return ops.sum(vectors, axis=1) / ops.maximum(count, 1.0)
 
-    def _sequence_layers(self):
-        return [self.token_embedding, self.positions, *self.blocks, self.norm]
-
-    def _parts(self):
-        return [self.token_embedding, *self.blocks]
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "vocabulary_size": self.vocabulary_size,
-            "num_layers": self.num_layers,
-            "scale_embedding": self.scale_embedding,
-        }
+    def _unpacked(self, inputs):
+        """`Tokens`, and token type ids or None."""
+        inputs = inputs if isinstance(inputs, dict) else {"token_ids": inputs}
+        token_ids, mask, token_type_ids, *rest = unpacked_inputs(inputs, ("token_ids",), _OPTIONAL_INPUTS)
+        return self._tokens(token_ids, mask, *rest), token_type_ids

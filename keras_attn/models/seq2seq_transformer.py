@@ -4,15 +4,17 @@ import functools
 import keras
 from keras import ops
 
-from keras_attn.checks import check_positive, choose
+from keras_attn.checks import choose
 from keras_attn.generation import answers, checked_max_length, checked_options
-from keras_attn.layers import (
-    DecoderBlock,
-    EncoderBlock,
-    TokenEmbedding,
+from keras_attn.models.sizes import Sizes
+from keras_attn.models.transformer import (
+    Transformer,
+    after_step,
+    checked_max_sequence_length,
+    for_step,
+    unpacked_inputs,
 )
-from keras_attn.models.transformer import Transformer
-from keras_attn.ops import padding_mask, segment_positions, successive_positions
+from keras_attn.ops import successive_positions
 
 # base and big: Vaswani et al. 2017, Table 3. tiny: Wu et al. 2021 (arXiv:2105.14462), Transformer-Tiny.
 PRESETS = {
@@ -42,51 +44,49 @@ encoder_padding_mask: boolean (B, S).
 """
 
 
-_SIDES = ("encoder", "decoder")
-_PACKING_NAMES = [f"{side}_{what}" for side in _SIDES for what in ("positions", "segment_ids")]
+_REQUIRED_INPUTS = ("encoder_token_ids", "decoder_token_ids")
+_OPTIONAL_INPUTS = [
+    f"{side}_{what}"
+    for side in ("encoder", "decoder")
+    for what in ("padding_mask", "positions", "segment_ids")
+]
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
 class Seq2SeqTransformer(Transformer):
     """The full encoder-decoder Transformer: token ids of two sequences in, logits of the next tokens out.
 
-    Padding masks are derived from `pad_token_id` here, at the boundary, and passed explicitly to every block. The
-    weights exist as soon as the model does. It is a `keras.Model`: compile, fit, evaluate, predict, save and load.
+    It is made of parts, which are configured layers; `from_preset` and `from_sizes` make the parts of a plain one. Padding
+    masks are passed explicitly to every block. The weights exist as soon as the model does. It is a `keras.Model`:
+    compile, fit, evaluate, predict, save and load.
 
     Args:
-        vocabulary_size: Integer V, of the source, and of the target too unless `target_vocabulary_size` is given.
-        num_encoder_layers, num_decoder_layers: Integers.
-        hidden_dim: Integer D, the model width.
-        num_heads: Integer; must divide `hidden_dim`.
-        intermediate_dim: Integer, the width of the feed-forward networks.
-        dropout: Float, of the residual branches and of the embeddings.
-        target_vocabulary_size: Integer. None means one vocabulary, and one embedding, for both sides.
-        tie_output: Boolean, whether the output projection is the target embedding, transposed.
-        attention_dropout: Float, of the attention scores.
-        activation: Activation of the feed-forward networks.
-        gated: Boolean, whether the feed-forward networks are gated.
-        normalize_first: Boolean, pre-norm with a final norm on both stacks, rather than the paper's post-norm.
-        normalization: `"layer_norm"` or `"rms_norm"`.
-        layer_norm_epsilon: Float.
-        position_encoding: `"sinusoidal"` or `"learned"`, added to the embeddings, or `"rotary"`, by which self-attention
-            turns queries and keys.
-        max_sequence_length: Integer, the longest sequence, of learned positions and of generation.
-        pad_token_id: Integer.
+        source_embedding: Layer from token ids to vectors: a `SequenceEmbedding`.
+        target_embedding: The same for the target, and with `reverse=True` from vectors to logits. It may be the source
+            embedding, or share its `token`.
+        encoder_blocks: List of `EncoderBlock`s.
+        decoder_blocks: List of `DecoderBlock`s.
+        encoder_norm, decoder_norm: Norm layers after the last blocks, or None.
+        max_sequence_length: Integer, the longest sequence of generation. Defaults to the number of positions of the
+            embeddings, or 512.
+        pad_token_id: Integer, the id of pads where no padding mask is given, and of what fills answers up.
 
     Call arguments:
         inputs: Dict of integers `encoder_token_ids` (B, S) and `decoder_token_ids` (B, T), the latter beginning
-            with START. Rows may hold several sequences, packed: `encoder_segment_ids` (B, S) and
-            `decoder_segment_ids` (B, T) then number them, equal on both sides for what belongs together, 0 at
-            padding. `encoder_positions` (B, S) and `decoder_positions` (B, T) replace 0, 1, 2, ..., which start
-            again with every segment; with padding on the left, a row's first token is 0.
+            with START. `encoder_padding_mask` (B, S) and `decoder_padding_mask` (B, T), boolean, are True at real tokens;
+            without them the pads are the tokens with the id `pad_token_id`, which START must not be then. Rows may hold
+            several sequences, packed: `encoder_segment_ids` (B, S) and `decoder_segment_ids` (B, T) then number them,
+            equal on both sides for what belongs together, 0 at padding. `encoder_positions` (B, S) and
+            `decoder_positions` (B, T) replace 0, 1, 2, ..., which start again with every segment; with padding on the
+            left, a row's first token is 0.
         training: Boolean.
 
     Returns:
         Logits, float32 (B, T, V).
 
     Raises:
-        ValueError: for a preset or option that does not exist, for arguments out of range, and for token ids outside
-            the vocabulary (eagerly; in a compiled graph they are clamped).
+        ValueError: for parts that are no layers, for a preset or option that does not exist, for arguments out of range,
+            and for token ids outside the vocabulary (eagerly; in a compiled graph they are clamped).
 
     Example:
 
@@ -95,69 +95,56 @@ class Seq2SeqTransformer(Transformer):
     encoder_token_ids = np.array([[5, 6, 7, 3, 0], [8, 9, 3, 0, 0]])
     logits = model({"encoder_token_ids": encoder_token_ids, "decoder_token_ids": np.array([[2, 5], [2, 6]])})
     token_ids = model.generate(encoder_token_ids, start_token_id=2, end_token_id=3, max_length=5)
+
+    layers = keras_attn.layers
+    embedding = layers.SequenceEmbedding(layers.TokenEmbedding(100, 16))
+    bias = layers.RelativePositionBias(num_buckets=8)  # one table for all blocks, as in T5
+    attention = [layers.MultiHeadAttention(2, 8, position_bias=bias) for _ in range(2)]
+    model = keras_attn.models.Seq2SeqTransformer(
+        source_embedding=embedding,
+        target_embedding=embedding,
+        encoder_blocks=[layers.EncoderBlock(32, self_attention=layer) for layer in attention],
+        decoder_blocks=[layers.DecoderBlock(32, num_heads=2) for _ in range(2)],
+    )
     ```
 
     Reference: [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), figure 1.
     """
 
+    _SLOTS = (
+        "source_embedding",
+        "target_embedding",
+        "encoder_blocks",
+        "decoder_blocks",
+        "encoder_norm",
+        "decoder_norm",
+    )
+
     def __init__(
         self,
-        vocabulary_size,
-        num_encoder_layers,
-        num_decoder_layers,
-        hidden_dim,
-        num_heads,
-        intermediate_dim,
-        dropout=0.1,
-        target_vocabulary_size=None,
-        tie_output=True,
-        attention_dropout=0.0,
-        activation="relu",
-        gated=False,
-        normalize_first=False,
-        normalization="layer_norm",
-        layer_norm_epsilon=1e-5,
-        position_encoding="sinusoidal",
-        max_sequence_length=512,
+        source_embedding,
+        target_embedding,
+        encoder_blocks,
+        decoder_blocks,
+        encoder_norm=None,
+        decoder_norm=None,
+        max_sequence_length=None,
         pad_token_id=0,
         **kwargs,
     ):
-        super().__init__(
-            hidden_dim=hidden_dim,
-            num_heads=num_heads,
-            intermediate_dim=intermediate_dim,
-            dropout=dropout,
-            attention_dropout=attention_dropout,
-            activation=activation,
-            gated=gated,
-            normalize_first=normalize_first,
-            normalization=normalization,
-            layer_norm_epsilon=layer_norm_epsilon,
-            position_encoding=position_encoding,
-            max_sequence_length=max_sequence_length,
-            pad_token_id=pad_token_id,
-            **kwargs,
+        super().__init__(**kwargs)
+        self._take_parts(
+            source_embedding=source_embedding,
+            target_embedding=target_embedding,
+            encoder_blocks=list(encoder_blocks),
+            decoder_blocks=list(decoder_blocks),
+            encoder_norm=encoder_norm,
+            decoder_norm=decoder_norm,
         )
-        check_positive("vocabulary_size", vocabulary_size)
-        check_positive("target_vocabulary_size", target_vocabulary_size, optional=True)
-        check_positive("num_encoder_layers", num_encoder_layers)
-        check_positive("num_decoder_layers", num_decoder_layers)
-        self.vocabulary_size = vocabulary_size
-        self.num_encoder_layers = num_encoder_layers
-        self.num_decoder_layers = num_decoder_layers
-        self.target_vocabulary_size = target_vocabulary_size
-        self.tie_output = tie_output
-        self._make_embeddings()
-        self.encoder_position_encoding = self._make_position_encoding("encoder_position_encoding")
-        self.decoder_position_encoding = self._make_position_encoding("decoder_position_encoding")
-        self.encoder_blocks = self._make_blocks(
-            EncoderBlock, "attention", "encoder_block", num_encoder_layers
+        self.max_sequence_length = checked_max_sequence_length(
+            max_sequence_length, source_embedding, target_embedding
         )
-        self.decoder_blocks = self._make_blocks(
-            DecoderBlock, "self_attention", "decoder_block", num_decoder_layers
-        )
-        self.encoder_norm = self._make_norm("encoder_norm")
-        self.decoder_norm = self._make_norm("decoder_norm")
+        self.pad_token_id = pad_token_id
         self.build()
 
     @classmethod
@@ -167,138 +154,172 @@ class Seq2SeqTransformer(Transformer):
         Args:
             preset: Name in `PRESETS`, which cites where the sizes come from.
             vocabulary_size: Integer.
-            **kwargs: Any other constructor argument; they replace the preset's.
+            **kwargs: Other arguments of `from_sizes`; they replace the preset's.
         """
-        return cls(vocabulary_size, **{**choose("preset", preset, PRESETS), **kwargs})
+        return cls.from_sizes(vocabulary_size, **{**choose("preset", preset, PRESETS), **kwargs})
+
+    @classmethod
+    def from_sizes(
+        cls,
+        vocabulary_size,
+        num_encoder_layers,
+        num_decoder_layers,
+        target_vocabulary_size=None,
+        tie_output=True,
+        pad_token_id=0,
+        dtype=None,
+        name=None,
+        **sizes,
+    ):
+        """A model with fresh weights of the given sizes.
+
+        Args:
+            vocabulary_size: Integer V, of the source, and of the target too unless `target_vocabulary_size` is given.
+            num_encoder_layers, num_decoder_layers: Integers.
+            target_vocabulary_size: Integer. None means one vocabulary, and one token embedding, for both sides.
+            tie_output: Boolean, whether the output projection is the target embedding, transposed.
+            pad_token_id: Integer.
+            dtype, name: Of the model.
+            **sizes: As of `Sizes`.
+        """
+        sizes = Sizes(dtype=dtype, **sizes)
+        if target_vocabulary_size is None:
+            source = target = sizes.token_embedding(vocabulary_size, tie_weights=tie_output)
+        else:
+            source = sizes.token_embedding(vocabulary_size)
+            target = sizes.token_embedding(target_vocabulary_size, tie_weights=tie_output)
+        return cls(
+            sizes.embedding(source, "source_embedding"),
+            sizes.embedding(target, "target_embedding"),
+            sizes.encoder_blocks(num_encoder_layers),
+            sizes.decoder_blocks(num_decoder_layers),
+            sizes.norm("encoder_norm"),
+            sizes.norm("decoder_norm"),
+            max_sequence_length=sizes.max_sequence_length,
+            pad_token_id=pad_token_id,
+            dtype=dtype,
+            name=name,
+        )
+
+    @property
+    def vocabulary_size(self):
+        """Integer, of the source."""
+        return self.source_embedding.vocabulary_size
+
+    @property
+    def target_vocabulary_size(self):
+        """Integer V, of the target."""
+        return self.target_embedding.vocabulary_size
 
     @property
     def cross_attention_shape(self):
         """The layers and heads of cross-attention, (L, N)."""
-        return self.num_decoder_layers, self.num_heads
+        return len(self.decoder_blocks), self.decoder_blocks[-1].cross_attention_layer.num_heads
 
     @property
     def alignment_layer(self):
         """The decoder layer whose cross-attention aligns words best, the last but one (Garg et al., 2019)."""
-        return max(self.num_decoder_layers - 2, 0)
-
-    def _make_embeddings(self):
-        shared = self.target_vocabulary_size is None
-        target_name = "token_embedding" if shared else "target_embedding"
-        self.target_embedding = TokenEmbedding(
-            self.vocabulary_size if shared else self.target_vocabulary_size,
-            self.hidden_dim,
-            tie_weights=self.tie_output,
-            dtype=self._policy_of(target_name),
-            name=target_name,
-        )
-        self.source_embedding = (
-            self.target_embedding
-            if shared
-            else TokenEmbedding(
-                self.vocabulary_size,
-                self.hidden_dim,
-                dtype=self._policy_of("source_embedding"),
-                name="source_embedding",
-            )
-        )
+        return max(len(self.decoder_blocks) - 2, 0)
 
     def build(self, input_shape=None):
         if self.built:
             return
-        super().build()
-        sequence_shape = (None, None, self.hidden_dim)
-        for block in self.decoder_blocks:
-            block.build(sequence_shape, sequence_shape)
-
-    def _sequence_layers(self):
-        return [
-            self.source_embedding,
-            self.target_embedding,
-            self.encoder_position_encoding,
-            self.decoder_position_encoding,
-            *self.encoder_blocks,
-            self.encoder_norm,
-            self.decoder_norm,
-        ]
+        shape = self._build_stack(self.source_embedding, self.encoder_blocks, self.encoder_norm)
+        self._build_stack(self.target_embedding, self.decoder_blocks, self.decoder_norm, shape)
+        self.built = True
 
     def call(self, inputs, training=None):
-        encoder_token_ids, decoder_token_ids = self._token_ids(inputs)
-        encoder_padding_mask = padding_mask(encoder_token_ids, self.pad_token_id)
-        packing = {name: _packing(inputs, name) for name in _PACKING_NAMES}
-        encoder_sequence = self.encode(
-            encoder_token_ids, training, packing["encoder_positions"], packing["encoder_segment_ids"]
-        )
-        return self.decode(
-            decoder_token_ids, encoder_sequence, encoder_padding_mask, training=training, **packing
-        )
-
-    def encode(self, encoder_token_ids, training=None, positions=None, segment_ids=None):
-        """Token ids (B, S), with positions and segments of that shape if given -> encoder output, float (B, S, D)."""
-        encoder_padding_mask = padding_mask(encoder_token_ids, self.pad_token_id)
-        x = self._embed(
-            self.source_embedding, self.encoder_position_encoding, encoder_token_ids, positions, training
-        )
-        for block in self.encoder_blocks:
-            x = block(
-                x,
-                padding_mask=encoder_padding_mask,
-                training=training,
-                positions=positions,
-                segment_ids=segment_ids,
+        source_ids, target_ids, *rest = unpacked_inputs(inputs, _REQUIRED_INPUTS, _OPTIONAL_INPUTS)
+        source, target = self._tokens(source_ids, *rest[:3]), self._tokens(target_ids, *rest[3:])
+        if (source.segment_ids is None) != (target.segment_ids is None):
+            raise ValueError(
+                "`encoder_segment_ids` and `decoder_segment_ids` must be given together: they tell what of the two "
+                f"sides belongs together. Received: {sorted(inputs)}."
             )
-        return x if self.encoder_norm is None else self.encoder_norm(x)
+        logits, _ = self._decode(target, self._encode(source, training), source, training)
+        return logits
+
+    def encode(self, encoder_token_ids, encoder_padding_mask=None, training=None):
+        """Token ids (B, S) -> the encoder's output, float (B, S, D).
+
+        Args:
+            encoder_token_ids: Integers (B, S).
+            encoder_padding_mask: Boolean (B, S). By default pads are found by their id.
+            training: Boolean.
+        """
+        return self._encode(self._tokens(encoder_token_ids, encoder_padding_mask), training)
 
     def decode(
         self,
         decoder_token_ids,
         encoder_sequence,
         encoder_padding_mask,
+        decoder_padding_mask=None,
         training=None,
         return_attention_scores=False,
-        decoder_positions=None,
-        decoder_segment_ids=None,
-        encoder_positions=None,
-        encoder_segment_ids=None,
     ):
         """Logits, float32 (B, T, V), of the token after each of `decoder_token_ids` (B, T).
 
-        Positions and segment ids are those of the call. With `return_attention_scores`, also the cross-attention
-        scores of each layer, a list of (B, N, T, S).
+        Args:
+            decoder_token_ids: Integers (B, T), beginning with START.
+            encoder_sequence: Floats (B, S, D), see `encode`.
+            encoder_padding_mask: Boolean (B, S).
+            decoder_padding_mask: Boolean (B, T). By default pads are found by their id.
+            training: Boolean.
+            return_attention_scores: Boolean, whether the cross-attention scores of each layer, a list of (B, N, T, S),
+                are returned too.
         """
-        decoder_padding_mask = padding_mask(decoder_token_ids, self.pad_token_id)
-        x = self._embed_target(decoder_token_ids, positions=decoder_positions, training=training)
+        source = self._tokens(None, encoder_padding_mask)
+        target = self._tokens(decoder_token_ids, decoder_padding_mask)
+        logits, scores = self._decode(target, encoder_sequence, source, training, return_attention_scores)
+        return (logits, scores) if return_attention_scores else logits
+
+    def _encode(self, source, training):
+        x = self.source_embedding(source.token_ids, positions=source.positions, training=training)
+        for block in self.encoder_blocks:
+            x = block(
+                x,
+                padding_mask=source.padding_mask,
+                training=training,
+                positions=source.positions,
+                segment_ids=source.segment_ids,
+            )
+        return x if self.encoder_norm is None else self.encoder_norm(x)
+
+    def _decode(self, target, encoder_sequence, source, training, return_attention_scores=False):
+        """Logits, and the cross-attention scores of each layer if they are asked for; of `source` no ids are looked at."""
+        x = self.target_embedding(target.token_ids, positions=target.positions, training=training)
         scores = []
         for block in self.decoder_blocks:
             x = block(
                 x,
                 encoder_sequence,
-                decoder_padding_mask=decoder_padding_mask,
-                encoder_padding_mask=encoder_padding_mask,
+                decoder_padding_mask=target.padding_mask,
+                encoder_padding_mask=source.padding_mask,
                 training=training,
                 return_attention_scores=return_attention_scores,
-                decoder_positions=decoder_positions,
-                decoder_segment_ids=decoder_segment_ids,
-                encoder_positions=encoder_positions,
-                encoder_segment_ids=encoder_segment_ids,
+                decoder_positions=target.positions,
+                decoder_segment_ids=target.segment_ids,
+                encoder_positions=source.positions,
+                encoder_segment_ids=source.segment_ids,
             )
             if return_attention_scores:
                 x, _, cross_attention_scores = x
                 scores.append(cross_attention_scores)
-        logits = self._logits(x)
-        return (logits, scores) if return_attention_scores else logits
+        return self._logits(x, self.target_embedding, self.decoder_norm), scores
 
-    def init_cache(self, encoder_token_ids, length):
+    def init_cache(self, encoder_token_ids, length, encoder_padding_mask=None):
         """Runs the encoder on ids (B, S) and returns a `Seq2SeqCache` with `length` empty slots."""
-        encoder_padding_mask = padding_mask(encoder_token_ids, self.pad_token_id)
-        encoder_sequence = self.encode(encoder_token_ids)
+        source = self._tokens(encoder_token_ids, encoder_padding_mask)
+        encoder_sequence = self._encode(source, training=None)
         batch_size = ops.shape(encoder_token_ids)[0]
         return Seq2SeqCache(
             tuple(block.empty_cache(batch_size, length) for block in self.decoder_blocks),
             tuple(
-                block.project_to_cache(encoder_sequence, encoder_padding_mask)
+                block.project_to_cache(encoder_sequence, source.padding_mask)
                 for block in self.decoder_blocks
             ),
-            encoder_padding_mask,
+            source.padding_mask,
         )
 
     def call_with_cache(
@@ -309,35 +330,28 @@ class Seq2SeqTransformer(Transformer):
         positions=None,
         decoder_attention_mask=None,
         return_attention_scores=False,
-        cache_positions=None,
-        projections=None,
     ):
         """Logits of the tokens after `decoder_token_ids`, given those before, whose keys and values are in `cache`.
 
         Args:
             decoder_token_ids: Integers (B, T), one token or more; none is taken for a pad.
-            cache: A `Seq2SeqCache`.
+            cache: A `Seq2SeqCache`; each layer's part of it may be a `keras_attn.ops.KeyValueCache`.
             cache_update_index: Integer scalar, the slot of the first token.
             positions: Integers (T,) or (B, T). By default slots are positions.
             decoder_attention_mask: Boolean (B, T, slots), True at slots that a token may attend to. By default
                 every token sees its own slot and those before.
             return_attention_scores: Boolean.
-            cache_positions: Integers (slots,) or (B, slots), the positions of what stands in the slots. By default
-                they follow each other.
-            projections: What `step_projections` of each decoder block gave, a tuple: made once for a loop of steps.
 
         Returns:
             Logits, float32 (B, T, V), and the new cache; then, if `return_attention_scores`, the cross-attention
             scores of each layer, a list of (B, N, T, S).
         """
-        if positions is None:
-            positions = successive_positions(ops.shape(decoder_token_ids)[1], cache_update_index)
-        x = self._embed_target(decoder_token_ids, positions=positions)
+        embedded = positions
+        if embedded is None:
+            embedded = successive_positions(ops.shape(decoder_token_ids)[1], cache_update_index)
+        x = self.target_embedding(decoder_token_ids, positions=embedded)
         self_attention, scores = [], []
-        projections = projections or [None] * self.num_decoder_layers
-        for block, own, cross, of_block in zip(
-            self.decoder_blocks, cache.self_attention, cache.cross_attention, projections
-        ):
+        for block, own, cross in zip(self.decoder_blocks, cache.self_attention, cache.cross_attention):
             x, *of_layer, own = block(
                 x,
                 decoder_attention_mask=decoder_attention_mask,
@@ -345,15 +359,15 @@ class Seq2SeqTransformer(Transformer):
                 self_attention_cache=own,
                 self_attention_cache_update_index=cache_update_index,
                 cross_attention_cache=cross,
-                **self._positions_of_attention(positions, cache_positions),
+                decoder_positions=positions,
                 use_causal_mask=decoder_attention_mask is None,
                 return_attention_scores=return_attention_scores,
-                projections=of_block,
             )
             self_attention.append(own)
             scores += of_layer[1:]
-        results = self._logits(x), cache._replace(self_attention=tuple(self_attention))
-        return (*results, scores) if return_attention_scores else results
+        logits = self._logits(x, self.target_embedding, self.decoder_norm)
+        cache = cache._replace(self_attention=tuple(self_attention))
+        return (logits, cache, scores) if return_attention_scores else (logits, cache)
 
     def generate(
         self,
@@ -398,18 +412,21 @@ class Seq2SeqTransformer(Transformer):
 
         def step(token_ids, index, self_attention, attention_mask, fixed):
             width = token_ids.shape[1]
+            slot_positions = successive_positions(ops.shape(attention_mask)[-1]) // width
+            own, cross = zip(*projections)
             logits, cache, *scores = self.call_with_cache(
                 token_ids,
-                fixed._replace(self_attention=self_attention),
+                fixed._replace(
+                    self_attention=for_step(self_attention, own, slot_positions),
+                    cross_attention=for_step(fixed.cross_attention, cross),
+                ),
                 cache_update_index=index * width,
                 positions=ops.zeros((width,), dtype="int32") + index,
                 decoder_attention_mask=attention_mask,
                 return_attention_scores=penalizes_coverage,
-                cache_positions=successive_positions(ops.shape(attention_mask)[-1]) // width,
-                projections=projections,
             )
             attention = [ops.mean(of_layers[-1], axis=1) for of_layers in scores]
-            return logits, cache.self_attention, *attention
+            return logits, after_step(cache.self_attention), *attention
 
         is_pad = ops.logical_not(fixed.encoder_padding_mask)
         return answers(
@@ -430,49 +447,3 @@ class Seq2SeqTransformer(Transformer):
             row_context=fixed._replace(self_attention=()),
             compiler=compiler,
         )
-
-    def _embed_target(self, token_ids, positions=None, training=None):
-        return self._embed(
-            self.target_embedding, self.decoder_position_encoding, token_ids, positions, training
-        )
-
-    def _logits(self, x):
-        x = x if self.decoder_norm is None else self.decoder_norm(x)
-        return ops.cast(self.target_embedding(x, reverse=True), "float32")
-
-    def _parts(self):
-        shared = self.source_embedding is self.target_embedding
-        embeddings = [self.target_embedding] if shared else [self.source_embedding, self.target_embedding]
-        return [*embeddings, *self.encoder_blocks, *self.decoder_blocks]
-
-    def _token_ids(self, inputs):
-        names = {f"{side}_token_ids" for side in _SIDES}
-        if not isinstance(inputs, dict) or not names <= set(inputs) <= names | set(_PACKING_NAMES):
-            received = sorted(inputs) if isinstance(inputs, dict) else type(inputs).__name__
-            raise ValueError(
-                f"`inputs` must be a dict of {sorted(names)}, and may have {_PACKING_NAMES}. Received: {received}."
-            )
-        if len({"encoder_segment_ids", "decoder_segment_ids"} & set(inputs)) == 1:
-            raise ValueError(
-                "`encoder_segment_ids` and `decoder_segment_ids` must be given together: they tell what of the two "
-                f"sides belongs together. Received: {sorted(inputs)}."
-            )
-        return inputs["encoder_token_ids"], inputs["decoder_token_ids"]
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "vocabulary_size": self.vocabulary_size,
-            "num_encoder_layers": self.num_encoder_layers,
-            "num_decoder_layers": self.num_decoder_layers,
-            "target_vocabulary_size": self.target_vocabulary_size,
-            "tie_output": self.tie_output,
-        }
-
-
-def _packing(inputs, name):
-    """The positions or segment ids in `inputs`, or None; positions start again with every segment."""
-    segment_ids = inputs.get(name.replace("positions", "segment_ids"))
-    if name in inputs or segment_ids is None:
-        return inputs.get(name)
-    return segment_positions(ops.cast(segment_ids, "int32"))

@@ -1,154 +1,139 @@
-import keras
+"""What the Transformer models share: they are made of parts, which are configured layers."""
 
-from keras_attn.checks import check_positive, choose
-from keras_attn.layers import (
-    DecoderBlock,
-    MultiHeadAttention,
-    PositionEmbedding,
-    RotaryEmbedding,
-    SinusoidalPositionEncoding,
-)
+import collections
+
+import keras
+from keras import ops
+
+from keras_attn.checks import check_positive
 from keras_attn.layers.adaptation import Adaptable
-from keras_attn.layers.normalization import NORMALIZATIONS
+from keras_attn.layers.slots import check_layer, describe_shared_layers, description, with_layers
+from keras_attn.ops import KeyValueCache, padding_mask, segment_positions
+
+DEFAULT_MAX_SEQUENCE_LENGTH = 512
+
+Tokens = collections.namedtuple("Tokens", ["token_ids", "padding_mask", "positions", "segment_ids"])
+Tokens.__doc__ = """The tokens of one side of a call, and all that is known of them.
+
+token_ids: integers (B, T).
+padding_mask: booleans (B, T), True at real tokens.
+positions: integers (T,) or (B, T), or None for 0, 1, 2, ...
+segment_ids: integers (B, T), or None where each row is one sequence.
+"""
 
 
 class Transformer(Adaptable, keras.Model):
-    """What the models share: the arguments that describe their blocks, and the parts that are made from them.
+    """The base of the models: it keeps their parts, builds them, and writes them into configs.
 
-    A model is built when it is made: a subclass takes its own arguments, calls `super().__init__` with the shared
-    ones, makes its parts, and calls `self.build()`, for which it lists them in `_sequence_layers`.
+    A model is built as soon as it is made. A subclass takes its parts with `_take_parts`, and lists them in `_SLOTS`.
     """
 
-    def __init__(
-        self,
-        hidden_dim,
-        num_heads,
-        intermediate_dim,
-        dropout,
-        attention_dropout,
-        activation,
-        gated,
-        normalize_first,
-        normalization,
-        layer_norm_epsilon,
-        position_encoding,
-        max_sequence_length,
-        pad_token_id,
-        **kwargs,
-    ):
-        super().__init__(**kwargs)
-        check_positive("hidden_dim", hidden_dim)
-        check_positive("max_sequence_length", max_sequence_length)
-        self.hidden_dim = hidden_dim
-        self.num_heads = num_heads
-        self.intermediate_dim = intermediate_dim
-        self.dropout = dropout
-        self.attention_dropout = attention_dropout
-        self.activation = keras.activations.get(activation)
-        self.gated = gated
-        self.normalize_first = normalize_first
-        self.normalization = normalization
-        self.layer_norm_epsilon = layer_norm_epsilon
-        self.position_encoding = position_encoding
-        self.max_sequence_length = max_sequence_length
-        self.pad_token_id = pad_token_id
-        self._embedding_dropout = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
+    def _take_parts(self, **parts):
+        """Each part, a layer, a list of layers or None, as the attribute of its name."""
+        for name, part in parts.items():
+            if isinstance(part, (list, tuple)):
+                part = [check_layer(name, layer) for layer in part]
+                if None in part or not part:
+                    raise ValueError(f"`{name}` must be a list of layers. Received: {name}={part!r}.")
+            else:
+                check_layer(name, part)
+            setattr(self, name, part)
 
-    def _make_position_encoding(self, name):
-        """The layer whose output is added to embeddings, or None where attention rotates by positions."""
-        make = {
-            "sinusoidal": lambda: SinusoidalPositionEncoding(dtype=self.dtype_policy, name=name),
-            "learned": lambda: PositionEmbedding(
-                self.max_sequence_length, dtype=self.dtype_policy, name=name
-            ),
-            "rotary": lambda: None,
-        }
-        return choose("position_encoding", self.position_encoding, make)()
+    def _build_stack(self, embedding, blocks, norm, *encoder_shapes):
+        """Builds the parts of one side: the shape (None, None, D) of its sequences."""
+        if not embedding.built:
+            embedding.build((None, None))
+        shape = tuple(embedding.compute_output_shape((None, None)))
+        for block in blocks:
+            if not block.built:
+                block.build(shape, *encoder_shapes)
+        if norm is not None and not norm.built:
+            norm.build(shape)
+        return shape
 
-    def _make_blocks(self, block_class, slot, name, count):
-        """`count` blocks; `slot` is the argument that takes a self-attention layer of another kind than the block's."""
-        arguments = {
-            "intermediate_dim": self.intermediate_dim,
-            "num_heads": self.num_heads,
-            "dropout": self.dropout,
-            "activation": self.activation,
-            "layer_norm_epsilon": self.layer_norm_epsilon,
-            "normalize_first": self.normalize_first,
-            "normalization": self.normalization,
-            "gated": self.gated,
-            "dtype": self.dtype_policy,
-        }
-        if self.position_encoding != "rotary" or block_class is DecoderBlock:
-            arguments["attention_dropout"] = self.attention_dropout
-        return [
-            block_class(**arguments, **self._self_attention(slot), name=f"{name}_{i}") for i in range(count)
-        ]
+    def _tokens(self, token_ids, given_padding_mask=None, positions=None, segment_ids=None):
+        """`Tokens`: without a mask the pads are found by their id; positions start again with every segment."""
+        if given_padding_mask is None:
+            given_padding_mask = padding_mask(token_ids, self.pad_token_id)
+        if positions is None and segment_ids is not None:
+            positions = segment_positions(ops.cast(segment_ids, "int32"))
+        return Tokens(token_ids, given_padding_mask, positions, segment_ids)
 
-    def _self_attention(self, slot):
-        if self.position_encoding != "rotary":
-            return {}
-        check_positive("num_heads", self.num_heads)
-        if self.hidden_dim % self.num_heads:
-            raise ValueError(
-                "`hidden_dim` must be divisible by `num_heads`. "
-                f"Received: hidden_dim={self.hidden_dim}, num_heads={self.num_heads}."
-            )
-        attention = MultiHeadAttention(
-            self.num_heads,
-            self.hidden_dim // self.num_heads,
-            dropout=self.attention_dropout,
-            rotary_embedding=RotaryEmbedding(dtype=self.dtype_policy),
-            dtype=self.dtype_policy,
-            name="self_attention",
-        )
-        return {slot: attention}
+    def _logits(self, x, embedding, norm):
+        x = x if norm is None else norm(x)
+        return ops.cast(embedding(x, reverse=True), "float32")
 
-    def _make_norm(self, name):
-        """The norm after the last of pre-norm blocks, or None."""
-        make = choose("normalization", self.normalization, NORMALIZATIONS)
-        if not self.normalize_first:
-            return None
-        return make(epsilon=self.layer_norm_epsilon, dtype=self.dtype_policy, name=name)
+    def _parts(self):
+        parts = {}
+        for slot in self._SLOTS:
+            value = getattr(self, slot)
+            for layer in value if isinstance(value, (list, tuple)) else [value]:
+                if hasattr(layer, "quantize"):  # norms are none
+                    parts[id(layer)] = layer
+        return list(parts.values())
 
-    def build(self, input_shape=None):
-        if self.built:
-            return
-        sequence_shape = (None, None, self.hidden_dim)
-        for layer in self._sequence_layers():
-            if layer is not None and not layer.built:
-                layer.build(sequence_shape)
-        self.built = True
-
-    def _sequence_layers(self):
-        """The layers that take one sequence, (B, T, D); None among them is none."""
-        raise NotImplementedError
-
-    def _embed(self, embedding, position_encoding, token_ids, positions, training):
-        x = embedding(token_ids)
-        if position_encoding is not None:
-            x = x + position_encoding(x, positions=positions)
-        return self._embedding_dropout(x, training=training)
-
-    def _positions_of_attention(self, positions, cache_positions):
-        """The arguments of a cached decoder block that only attention by positions looks at."""
-        if self.position_encoding != "rotary":
-            return {}
-        return {"decoder_positions": positions, "self_attention_cache_positions": cache_positions}
+    @classmethod
+    def from_config(cls, config):
+        """The model that a config describes, with parts of its own; what they share is shared again."""
+        return cls(**with_layers(config, cls._SLOTS))
 
     def get_config(self):
+        with describe_shared_layers():
+            parts = {slot: _described(getattr(self, slot)) for slot in self._SLOTS}
         return {
             **super().get_config(),
-            "hidden_dim": self.hidden_dim,
-            "num_heads": self.num_heads,
-            "intermediate_dim": self.intermediate_dim,
-            "dropout": self.dropout,
-            "attention_dropout": self.attention_dropout,
-            "activation": keras.activations.serialize(self.activation),
-            "gated": self.gated,
-            "normalize_first": self.normalize_first,
-            "normalization": self.normalization,
-            "layer_norm_epsilon": self.layer_norm_epsilon,
-            "position_encoding": self.position_encoding,
+            **parts,
             "max_sequence_length": self.max_sequence_length,
             "pad_token_id": self.pad_token_id,
         }
+
+
+def checked_max_sequence_length(max_sequence_length, *embeddings):
+    """The longest sequence of a model: the argument, or what the positions of its embeddings allow, or 512.
+
+    Raises:
+        ValueError: if the argument is no positive integer, or more than there are positions.
+    """
+    limits = [getattr(embedding, "max_sequence_length", None) for embedding in embeddings]
+    limit = min((limit for limit in limits if limit is not None), default=None)
+    if max_sequence_length is None:
+        return limit or DEFAULT_MAX_SEQUENCE_LENGTH
+    max_sequence_length = check_positive("max_sequence_length", max_sequence_length)
+    if limit is not None and max_sequence_length > limit:
+        raise ValueError(
+            "`max_sequence_length` must be at most the number of positions of the embeddings. "
+            f"Received: max_sequence_length={max_sequence_length}, {limit} positions."
+        )
+    return max_sequence_length
+
+
+def for_step(caches, projections, positions=None):
+    """The caches of all layers for one step of a loop: with the projections made once, and the positions of the slots."""
+    return tuple(
+        KeyValueCache(*cache[:2], positions, of_layer) for cache, of_layer in zip(caches, projections)
+    )
+
+
+def after_step(caches):
+    """What the loop carries on of them: pairs of keys and values."""
+    return tuple((cache[0], cache[1]) for cache in caches)
+
+
+def unpacked_inputs(inputs, required, optional):
+    """The values of a dict of inputs in the order of `required`, then of `optional`, those left out as None.
+
+    Raises:
+        ValueError: unless `inputs` is a dict that has all that is required, and nothing else than these.
+    """
+    if not isinstance(inputs, dict) or not set(required) <= set(inputs) <= {*required, *optional}:
+        received = sorted(inputs) if isinstance(inputs, dict) else type(inputs).__name__
+        raise ValueError(
+            f"`inputs` must be a dict of {sorted(required)}, and may have {sorted(optional)}. Received: {received}."
+        )
+    return [inputs.get(name) for name in (*required, *optional)]
+
+
+def _described(part):
+    if isinstance(part, (list, tuple)):
+        return [description(layer) for layer in part]
+    return description(part)

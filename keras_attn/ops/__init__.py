@@ -27,6 +27,7 @@ from keras_attn.ops.dtypes import at_least_float32
 from keras_attn.ops.eager import concrete_values
 from keras_attn.ops.hashing import hashed_uniform
 from keras_attn.ops.kv_cache import (
+    KeyValueCache,
     empty_cache,
     extend_cache,
     ring_positions,
@@ -59,6 +60,7 @@ from keras_attn.ops.windows import (
 __all__ = [
     "DeepNormScales",
     "DenseBias",
+    "KeyValueCache",
     "MaskRule",
     "PairBias",
     "ScoreDropout",

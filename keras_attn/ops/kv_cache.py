@@ -5,9 +5,23 @@ without a transpose. S is its capacity in slots; a slot not yet written is 0. No
 TensorFlow, so a served graph runs where XLA is off.
 """
 
+import collections
+
 from keras import ops
 
 from keras_attn.ops.compilers import runs_op_by_op
+
+
+KeyValueCache = collections.namedtuple(
+    "KeyValueCache", ["key", "value", "positions", "projections"], defaults=[None, None]
+)
+KeyValueCache.__doc__ = """The cache of one attention layer as a value. Where only keys and values are known, a pair will do.
+
+key, value: floats (B, N, S, H) and (B, N, S, Hv).
+positions: integers (S,) or (B, S), the positions of what is in the slots, where those do not follow each other, as for
+    several beams. Negative ones are padding.
+projections: what `step_projections` made of the layer, once for a loop of steps.
+"""
 
 
 def empty_cache(

@@ -3,8 +3,8 @@ from keras import ops
 from keras_attn.ops import successive_positions
 
 
-class Places:
-    """Where the queries and keys of one call of an attention layer stand.
+class CallPositions:
+    """The positions of the queries and keys of one call of an attention layer.
 
     Args:
         positions: Integers (T,) or (B, T), of the queries, or None for one after the other.
@@ -21,7 +21,7 @@ class Places:
 
     @property
     def offset(self):
-        """The position of the first query, if known before the run, and if keys stand at 0, 1, 2, ..."""
+        """The position of the first query, if it is known before the run and keys have the positions 0, 1, 2, ..."""
         if self.positions is not None or self.key_positions is not None:
             return None
         if self.index is None:

@@ -1,0 +1,170 @@
+"""What encoder and decoder blocks share: their arguments, and the sub-layers that are built or given."""
+
+import keras
+
+from keras_attn.checks import check_positive, check_rate
+from keras_attn.layers.adaptation import Adaptable
+from keras_attn.layers.arguments import copy_initializer, get_activation, serialize_activation
+from keras_attn.layers.feed_forward import FeedForward
+from keras_attn.layers.multi_head_attention import MultiHeadAttention
+from keras_attn.layers.residual import RESIDUAL_ARGUMENTS, Residual, check_residual, default_norm
+from keras_attn.layers.slots import build_layer, check_layer, copied, description, with_layers
+
+
+class Block(Adaptable, keras.layers.Layer):
+    """The base of `EncoderBlock`, which describes the arguments, and of `DecoderBlock`."""
+
+    # The constructor arguments that take a layer.
+    _SLOTS = ("self_attention", "feed_forward", "norm")
+
+    def __init__(
+        self,
+        intermediate_dim=None,
+        num_heads=None,
+        dropout=0.0,
+        activation="relu",
+        kernel_initializer="glorot_uniform",
+        bias_initializer="zeros",
+        normalize_first=False,
+        attention_dropout=0.0,
+        gated=False,
+        sandwich_norm=False,
+        layer_scale=None,
+        stochastic_depth=0.0,
+        parallel=False,
+        remat=False,
+        self_attention=None,
+        feed_forward=None,
+        norm=None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.intermediate_dim = check_positive("intermediate_dim", intermediate_dim, optional=True)
+        self.num_heads = check_positive("num_heads", num_heads, optional=True)
+        self.dropout = dropout
+        self.activation = get_activation(activation)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.normalize_first = normalize_first
+        self.attention_dropout = check_rate("attention_dropout", attention_dropout)
+        self.gated = gated
+        self.sandwich_norm = sandwich_norm
+        self.layer_scale = layer_scale
+        self.stochastic_depth = stochastic_depth
+        self.parallel = parallel
+        self.remat = remat
+        self.self_attention = check_layer("self_attention", self_attention)
+        self.feed_forward = check_layer("feed_forward", feed_forward)
+        check_layer("norm", norm)
+        self._norm = lambda: norm  # Not an attribute: Keras would take it for a sub-layer, and each residual has a copy.
+        self.supports_masking = True
+        self._check_arguments()
+
+    @property
+    def norm(self):
+        """The layer that describes the norms, or None."""
+        return self._norm()
+
+    def _check_arguments(self):
+        check_residual(self)
+        if self.parallel and not self.normalize_first:
+            raise ValueError(
+                "`parallel` needs `normalize_first=True`: the sub-layers share the norm before them. "
+                f"Received: parallel={self.parallel}, normalize_first={self.normalize_first}."
+            )
+        if self.feed_forward is None and self.intermediate_dim is None:
+            raise ValueError("`intermediate_dim` or `feed_forward` must be given. Received: neither.")
+        if self.self_attention is None:
+            self._check_num_heads("self_attention")
+        elif self.attention_dropout:
+            raise ValueError(
+                "`attention_dropout` is for attention layers that the block builds; give it to the layer. "
+                f"Received: attention_dropout={self.attention_dropout}, self_attention={self.self_attention.name!r}."
+            )
+
+    def _check_num_heads(self, slot):
+        if self.num_heads is None:
+            raise ValueError(f"`num_heads` or `{slot}` must be given. Received: num_heads=None.")
+
+    def _attention_layer(self, slot, query_shape, value_shape):
+        """The attention layer of a slot: the one that was given, or one that is built here."""
+        given = getattr(self, slot)
+        if given is not None:
+            build_layer(given, query_shape, value_shape, dtype=self.compute_dtype)
+            return given
+        self._check_num_heads(slot)
+        hidden_dim = query_shape[-1]
+        if hidden_dim % self.num_heads:
+            raise ValueError(
+                "The last axis of the inputs must be divisible by `num_heads`. "
+                f"Received: {hidden_dim} features, num_heads={self.num_heads}."
+            )
+        layer = MultiHeadAttention(
+            num_heads=self.num_heads,
+            key_dim=hidden_dim // self.num_heads,
+            dropout=self.attention_dropout,
+            kernel_initializer=copy_initializer(self.kernel_initializer),
+            bias_initializer=copy_initializer(self.bias_initializer),
+            dtype=self.dtype_policy,
+            name=slot,
+        )
+        layer.build(query_shape, value_shape)
+        return layer
+
+    def _build_feed_forward(self, input_shape):
+        self.feed_forward_layer = self.feed_forward or FeedForward(
+            self.intermediate_dim,
+            activation=self.activation,
+            gated=self.gated,
+            kernel_initializer=copy_initializer(self.kernel_initializer),
+            bias_initializer=copy_initializer(self.bias_initializer),
+            dtype=self.dtype_policy,
+            name="feed_forward",
+        )
+        build_layer(self.feed_forward_layer, input_shape, dtype=self.compute_dtype)
+        if not self.parallel:
+            self._feed_forward_residual = self._residual("feed_forward", input_shape)
+
+    def _residual(self, sublayer, input_shape):
+        norm = default_norm("norm", self.dtype_policy) if self.norm is None else copied(self.norm, "norm")
+        layer = Residual(
+            **{name: getattr(self, name) for name in RESIDUAL_ARGUMENTS},
+            norm=norm,
+            dtype=self.dtype_policy,
+            name=f"{sublayer}_residual",
+        )
+        layer.build(input_shape)
+        return layer
+
+    def _parts(self):
+        return [self.self_attention_layer, self.feed_forward_layer]
+
+    def compute_output_spec(self, *args, **kwargs):
+        # By tracing the call: scores and caches are outputs too, of which an output shape does not tell.
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
+
+    @classmethod
+    def from_config(cls, config):
+        """The layer that a config describes, with layers of its own in its slots."""
+        return cls(**with_layers(config, cls._SLOTS))
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "intermediate_dim": self.intermediate_dim,
+            "num_heads": self.num_heads,
+            "activation": serialize_activation(self.activation),
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
+            "attention_dropout": self.attention_dropout,
+            "gated": self.gated,
+            **{name: getattr(self, name) for name in RESIDUAL_ARGUMENTS},
+            "parallel": self.parallel,
+            "remat": self.remat,
+            **{slot: description(getattr(self, slot)) for slot in self._SLOTS},
+        }
+
+
+def results_of(result):
+    """What a layer returned, as a list: an output, and what else there is."""
+    return list(result) if isinstance(result, tuple) else [result]

@@ -1,0 +1,269 @@
+import collections
+
+import keras
+from keras import ops
+
+from keras_attn.layers.block import Block, results_of
+from keras_attn.layers.call_masks import joined_padding
+from keras_attn.layers.recomputation import recompute_in_gradient
+from keras_attn.layers.slots import call_layer, check_layer, has_argument
+from keras_attn.ops import successive_positions
+
+BlockProjections = collections.namedtuple("BlockProjections", ["self_attention", "cross_attention"])
+
+
+@keras.saving.register_keras_serializable(package="keras_attn")
+class DecoderBlock(Block):
+    """Causal self-attention, cross-attention over an encoder's output, and a feed-forward network.
+
+    Arguments have the names of KerasHub's `TransformerDecoder`. Every cross-attention of a stack sees the encoder's
+    padding mask: it is an argument, and an implicit mask on either sequence is joined with it and stays where it was.
+    Built without an encoder sequence, it is the block of a decoder-only model.
+
+    Args:
+        intermediate_dim, num_heads: As in `EncoderBlock`. `num_heads` is not needed where all attention layers are given.
+        cross_attention: As `self_attention`, for attention over the encoder sequence.
+        **kwargs: The other arguments of `EncoderBlock`. A `self_attention` must be attention here: a
+            `MultiHeadAttention`, or another layer whose `call` begins with the arguments `query` and `value` and has
+            those of the others that are given. `parallel` is for a block without cross-attention. Calls with a cache
+            keep nothing for a gradient, so `remat` leaves them alone.
+
+    Call arguments:
+        decoder_sequence: Floats (B, T, D).
+        encoder_sequence: Floats (B, S, D). May be None on calls with a `cross_attention_cache`.
+        decoder_padding_mask: Boolean (B, T), True at real tokens; with a `self_attention_cache` of C slots, (B, C).
+        decoder_attention_mask: Boolean (B, T, T), or (B, T, C) with a cache.
+        encoder_padding_mask: Boolean (B, S).
+        encoder_attention_mask: Boolean (B, T, S).
+        self_attention_cache: Pair of (B, N, C, H) tensors, see `empty_cache`, or a `keras_attn.ops.KeyValueCache` of them.
+        self_attention_cache_update_index: Integer scalar, the slot of this call's first token.
+        cross_attention_cache: Pair of (B, N, S, H) tensors, see `project_to_cache`, or a `KeyValueCache` of them.
+        use_causal_mask: Boolean, whether a token sees only itself and what is before it.
+        training: Boolean.
+        return_attention_scores: Boolean.
+        decoder_positions: Integers (B, T) or (T,). By default 0, 1, 2, ..., or the slots of the cache.
+        decoder_segment_ids: Integers (B, T), which of several sequences packed into a row a token belongs to; it
+            attends to no other. 0 is padding. With an encoder, `encoder_segment_ids` tell which tokens there belong
+            to the same.
+        encoder_positions: Integers (B, S) or (S,).
+        encoder_segment_ids: Integers (B, S).
+
+    Returns:
+        Floats (B, T, D); then, if `return_attention_scores`, the scores of self-attention (B, N, T, T) and, with an
+        encoder, of cross-attention (B, N, T, S); then, if `self_attention_cache` was given, the new one.
+
+    Raises:
+        ValueError: for an argument out of range, for arguments that contradict each other, for a mask of the wrong
+            shape, for a call argument that a given layer cannot obey, and for a call with an encoder sequence of a
+            block built without one, or the reverse.
+
+    Example:
+
+    ```python
+    block = keras_attn.layers.DecoderBlock(intermediate_dim=64, num_heads=4, dropout=0.1)
+    encoder_padding_mask = keras.ops.convert_to_tensor([[True, True, True, False, False, False, False]])
+    y = block(
+        keras.random.normal((1, 5, 16)), keras.random.normal((1, 7, 16)), encoder_padding_mask=encoder_padding_mask
+    )
+    ```
+
+    Reference: [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.1 and figure 1; those of
+    `EncoderBlock`.
+    """
+
+    _SLOTS = (*Block._SLOTS, "cross_attention")
+
+    def __init__(self, intermediate_dim=None, num_heads=None, *, cross_attention=None, **kwargs):
+        super().__init__(intermediate_dim, num_heads, **kwargs)
+        self.cross_attention = check_layer("cross_attention", cross_attention)
+        if cross_attention is not None and self.attention_dropout and self.self_attention is None:
+            raise ValueError(
+                "`attention_dropout` is for attention layers that the block builds; give it to both layers. "
+                f"Received: attention_dropout={self.attention_dropout}, cross_attention={cross_attention.name!r}."
+            )
+
+    def build(self, decoder_sequence_shape, encoder_sequence_shape=None):
+        self._check_cross_attention(encoder_sequence_shape)
+        self.self_attention_layer = self._attention_layer(
+            "self_attention", decoder_sequence_shape, decoder_sequence_shape
+        )
+        self._self_attention_residual = self._residual("self_attention", decoder_sequence_shape)
+        self.cross_attention_layer = None
+        if encoder_sequence_shape is not None:
+            self.cross_attention_layer = self._attention_layer(
+                "cross_attention", decoder_sequence_shape, encoder_sequence_shape
+            )
+            self._cross_attention_residual = self._residual("cross_attention", decoder_sequence_shape)
+        self._build_feed_forward(decoder_sequence_shape)
+
+    def call(
+        self,
+        decoder_sequence,
+        encoder_sequence=None,
+        decoder_padding_mask=None,
+        decoder_attention_mask=None,
+        encoder_padding_mask=None,
+        encoder_attention_mask=None,
+        self_attention_cache=None,
+        self_attention_cache_update_index=None,
+        cross_attention_cache=None,
+        use_causal_mask=True,
+        training=None,
+        return_attention_scores=False,
+        decoder_positions=None,
+        decoder_segment_ids=None,
+        encoder_positions=None,
+        encoder_segment_ids=None,
+    ):
+        self._check_encoder(encoder_sequence, cross_attention_cache)
+        self._check_segments(decoder_segment_ids, encoder_segment_ids)
+        query_mask = None
+        if self_attention_cache is None:
+            query_mask = decoder_padding_mask = joined_padding(
+                decoder_padding_mask, decoder_sequence, "decoder_padding_mask"
+            )
+        self_attention_arguments = {
+            "query_mask": query_mask,
+            "value_mask": decoder_padding_mask,
+            "attention_mask": decoder_attention_mask,
+            "positions": decoder_positions,
+            "segment_ids": decoder_segment_ids,
+            "use_causal_mask": use_causal_mask,
+            "cache": self_attention_cache,
+            "cache_update_index": self_attention_cache_update_index,
+            "return_attention_scores": return_attention_scores,
+        }
+        cross_attention_arguments = {
+            "query_mask": query_mask,
+            "value_mask": joined_padding(encoder_padding_mask, encoder_sequence, "encoder_padding_mask"),
+            "attention_mask": encoder_attention_mask,
+            "segment_ids": decoder_segment_ids,
+            "key_segment_ids": encoder_segment_ids,
+            "cache": cross_attention_cache,
+            "return_attention_scores": return_attention_scores,
+        }
+        if self.cross_attention is not None:
+            cross_attention_arguments |= self._cross_attention_positions(
+                decoder_positions,
+                encoder_positions,
+                first=self_attention_cache_update_index,
+                query_length=ops.shape(decoder_sequence)[1],
+                key_length=_key_length(encoder_sequence, cross_attention_cache),
+            )
+
+        def self_attention(x):
+            return call_layer(self.self_attention_layer, [x, x], training, **self_attention_arguments)
+
+        def forward(x, encoder_sequence=None):
+            residual = self._self_attention_residual
+            y = residual.before(x)
+            update, *more = results_of(self_attention(y))
+            if self.parallel:
+                return residual.after(x, update + self.feed_forward_layer(y), training), more
+            x = residual.after(x, update, training)
+            if self.cross_attention_layer is not None:
+                residual = self._cross_attention_residual
+                y = residual.before(x)
+                update, *scores = results_of(
+                    call_layer(
+                        self.cross_attention_layer, [y, encoder_sequence], training, **cross_attention_arguments
+                    )
+                )
+                x = residual.after(x, update, training)
+                # The cache of the encoder's keys and values comes back as it went in.
+                more += scores if cross_attention_cache is None else scores[:-1]
+            return self._feed_forward_residual(x, sublayer=self.feed_forward_layer, training=training), more
+
+        sequences = [x for x in (decoder_sequence, encoder_sequence) if x is not None]
+        cached = self_attention_cache is not None or cross_attention_cache is not None
+        if self.remat and not cached:
+            x, more = recompute_in_gradient(self, forward, *sequences)
+        else:
+            x, more = forward(*sequences)
+        if self_attention_cache is not None:  # The new cache comes last.
+            more.append(more.pop(1 if return_attention_scores else 0))
+        return (x, *more) if more else x
+
+    def _parts(self):
+        return [*super()._parts(), *([] if self.cross_attention_layer is None else [self.cross_attention_layer])]
+
+    def compute_output_shape(self, decoder_sequence_shape, encoder_sequence_shape=None):
+        return decoder_sequence_shape
+
+    def empty_cache(self, batch_size, length):
+        """A self-attention cache of `length` empty slots: zeros (B, N, length, H), twice."""
+        return self.self_attention_layer.empty_cache(batch_size, length)
+
+    def project_to_cache(self, encoder_sequence, encoder_padding_mask=None, encoder_positions=None):
+        """The cross-attention cache of `encoder_sequence` (B, S, D), computed once for all decoding steps."""
+        positions = {} if encoder_positions is None else {"key_positions": encoder_positions}
+        return self.cross_attention_layer.project_to_cache(
+            encoder_sequence, value_mask=encoder_padding_mask, **positions
+        )
+
+    def step_projections(self):
+        """The projections of both attention layers, made once for a loop of steps, for the caches of those.
+
+        See `MultiHeadAttention.step_projections`; of a given layer that has none, and of no layer, it is None.
+        """
+
+        def of(layer, of_keys):
+            return layer.step_projections(of_keys) if hasattr(layer, "step_projections") else None
+
+        return BlockProjections(of(self.self_attention_layer, True), of(self.cross_attention_layer, False))
+
+    def _cross_attention_positions(
+        self, decoder_positions, encoder_positions, first, query_length, key_length
+    ):
+        """Call arguments of a cross-attention layer that was given (one that is built here looks at no positions).
+
+        By itself, a layer would count the queries of a cached step from 0, and take the queries' positions for
+        those of the keys.
+        """
+        given = (decoder_positions, encoder_positions, first)
+        if not has_argument(self.cross_attention, "positions") or all(x is None for x in given):
+            return {"key_positions": encoder_positions}
+        if decoder_positions is None:
+            decoder_positions = successive_positions(query_length, 0 if first is None else first)
+        if encoder_positions is None:
+            encoder_positions = successive_positions(key_length)
+        return {"positions": decoder_positions, "key_positions": encoder_positions}
+
+    def _check_cross_attention(self, encoder_sequence_shape):
+        if encoder_sequence_shape is None and self.cross_attention is not None:
+            raise ValueError(
+                "`cross_attention` needs an encoder sequence to attend to. Received: encoder_sequence=None."
+            )
+        if encoder_sequence_shape is not None and self.parallel:
+            raise ValueError(
+                "`parallel` is for a block without cross-attention, which reads what self-attention has found. "
+                f"Received: an encoder sequence of shape {tuple(encoder_sequence_shape)}."
+            )
+
+    def _check_encoder(self, encoder_sequence, cross_attention_cache):
+        given = encoder_sequence is not None or cross_attention_cache is not None
+        if given and self.cross_attention_layer is None:
+            raise ValueError("This block was built without an encoder sequence, so it cannot attend to one.")
+        if not given and self.cross_attention_layer is not None:
+            raise ValueError(
+                "`encoder_sequence` (or `cross_attention_cache`) must be given: the block was built with one."
+            )
+
+    def _check_segments(self, decoder_segment_ids, encoder_segment_ids):
+        if self.cross_attention_layer is None and encoder_segment_ids is not None:
+            raise ValueError(
+                "`encoder_segment_ids` must be None: the block was built without an encoder sequence."
+            )
+        if self.cross_attention_layer is not None and (decoder_segment_ids is None) != (
+            encoder_segment_ids is None
+        ):
+            raise ValueError(
+                "`decoder_segment_ids` and `encoder_segment_ids` must be given together: cross-attention compares "
+                "them. Received one of them."
+            )
+
+
+def _key_length(encoder_sequence, cross_attention_cache):
+    if cross_attention_cache is None:
+        return ops.shape(encoder_sequence)[1]
+    return ops.shape(cross_attention_cache[0])[2]

@@ -1,0 +1,119 @@
+import keras
+
+from keras_attn.layers.block import Block, results_of
+from keras_attn.layers.call_masks import joined_padding
+from keras_attn.layers.recomputation import recompute_in_gradient
+from keras_attn.layers.slots import call_layer, is_attention
+
+
+@keras.saving.register_keras_serializable(package="keras_attn")
+class EncoderBlock(Block):
+    """Self-attention, or another layer that mixes a sequence, and a feed-forward network, in residual connections.
+
+    Arguments have the names of KerasHub's `TransformerEncoder`. They size the default parts; everything else comes as a
+    configured layer in a slot: `self_attention`, `feed_forward`, `norm`. An implicit Keras mask on the inputs is joined
+    with `padding_mask`.
+
+    Args:
+        intermediate_dim: Integer, the width of the feed-forward network. Not needed with a `feed_forward`.
+        num_heads: Integer; must divide the last axis of the inputs. Not needed with a `self_attention`.
+        dropout: Float, the dropout of each residual branch.
+        activation: Activation of the feed-forward network; besides Keras' names, `"gelu_tanh"`.
+        kernel_initializer, bias_initializer: Initializers of the projections.
+        normalize_first: Boolean, pre-norm rather than post-norm (the paper's).
+        attention_dropout: Float, the dropout of the attention scores.
+        gated: Boolean, whether the feed-forward network is gated: SwiGLU with `activation="silu"`, GEGLU with "gelu".
+        sandwich_norm, layer_scale, stochastic_depth: As in `Residual`, for each branch.
+        parallel: Boolean, whether both sub-layers read the same norm of the inputs and are added as one branch,
+            `x + self_attention(Norm(x)) + feed_forward(Norm(x))` (GPT-J, PaLM). Needs `normalize_first`.
+        remat: Boolean, whether the activations of the block are computed again in the gradient rather than kept: less
+            memory, the same numbers, dropout included.
+        self_attention: A layer in place of the `MultiHeadAttention` that the block would build: attention, whose `call`
+            begins with the arguments `query` and `value`, or any layer from (B, T, D) to (B, T, D). The latter is called
+            with those of `padding_mask`, `attention_mask`, `positions` and `segment_ids` that were given; one that its
+            `call` does not have is refused.
+        feed_forward: A layer from (B, T, D) to (B, T, D) in place of `FeedForward`: without biases, or a mixture of
+            experts.
+        norm: A norm layer that describes the norms of the block; each residual connection has a copy of it. Defaults to
+            layer norm with an epsilon of 1e-5.
+
+    Call arguments:
+        inputs: Floats (B, T, D).
+        padding_mask: Boolean (B, T), True at real tokens.
+        attention_mask: Boolean (B, T, T), True where a query may attend to a key.
+        training: Boolean.
+        return_attention_scores: Boolean.
+        positions: Integers (B, T) or (T,). By default 0, 1, 2, ...
+        segment_ids: Integers (B, T), which of several sequences packed into a row a token belongs to; it attends to
+            no other. 0 is padding.
+
+    Returns:
+        Floats (B, T, D); then the attention scores (B, N, T, T) if `return_attention_scores`.
+
+    Raises:
+        ValueError: for an argument out of range, for arguments that contradict each other, for a mask of the wrong
+            shape and for a call argument that a given layer cannot obey.
+
+    Example:
+
+    ```python
+    block = keras_attn.layers.EncoderBlock(intermediate_dim=64, num_heads=4, dropout=0.1)
+    padding_mask = keras.ops.convert_to_tensor([[True, True, True, False, False]])
+    y = block(keras.random.normal((1, 5, 16)), padding_mask=padding_mask)
+
+    local = keras_attn.layers.MultiHeadAttention(num_heads=2, key_dim=8, sliding_window=3)
+    norm = keras.layers.RMSNormalization(epsilon=1e-6)
+    y = keras_attn.layers.EncoderBlock(64, self_attention=local, norm=norm, normalize_first=True)(y)
+    ```
+
+    References: [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.1 and figure 1;
+    [Chowdhery et al., 2022](https://arxiv.org/abs/2204.02311), section 2, parallel sub-layers;
+    [Chen et al., 2016](https://arxiv.org/abs/1604.06174), recomputation. Those of `Residual` and `FeedForward`.
+    """
+
+    def build(self, input_shape):
+        self.self_attention_layer = self._attention_layer("self_attention", input_shape, input_shape)
+        self._self_attention_residual = self._residual("self_attention", input_shape)
+        self._build_feed_forward(input_shape)
+
+    def call(
+        self,
+        inputs,
+        padding_mask=None,
+        attention_mask=None,
+        training=None,
+        return_attention_scores=False,
+        positions=None,
+        segment_ids=None,
+    ):
+        padding_mask = joined_padding(padding_mask, inputs, "padding_mask")
+        arguments = {
+            "attention_mask": attention_mask,
+            "positions": positions,
+            "segment_ids": segment_ids,
+            "return_attention_scores": return_attention_scores,
+        }
+
+        def self_attention(x):
+            if not is_attention(self.self_attention_layer):
+                return call_layer(
+                    self.self_attention_layer, [x], training, padding_mask=padding_mask, **arguments
+                )
+            masks = {"query_mask": padding_mask, "value_mask": padding_mask}
+            return call_layer(self.self_attention_layer, [x, x], training, **masks, **arguments)
+
+        def forward(x):
+            residual = self._self_attention_residual
+            y = residual.before(x)
+            update, *scores = results_of(self_attention(y))
+            if self.parallel:
+                x = residual.after(x, update + self.feed_forward_layer(y), training)
+            else:
+                x = residual.after(x, update, training)
+                x = self._feed_forward_residual(x, sublayer=self.feed_forward_layer, training=training)
+            return (x, *scores) if scores else x
+
+        return recompute_in_gradient(self, forward, inputs) if self.remat else forward(inputs)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape

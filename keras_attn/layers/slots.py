@@ -1,0 +1,140 @@
+"""Layers in the slots of other layers: described in configs, made again from them, built and called.
+
+A slot is a constructor argument that takes a configured layer. One layer may stand in several slots (T5's blocks share
+one position bias, ALBERT has one block): it is one layer again in whatever is made from a config.
+"""
+
+import contextlib
+import contextvars
+import inspect
+
+import keras
+
+# In `get_config` of a model: the number of each layer that was described, by its id.
+_DESCRIBED = contextvars.ContextVar("described", default=None)
+# In `from_config`: the layers that were made, by their number, or by the id of the layer that was copied.
+_MADE = contextvars.ContextVar("made", default=None)
+
+
+@contextlib.contextmanager
+def _scope(variable):
+    """Remembers layers until the outermost such block ends."""
+    if variable.get() is not None:
+        yield
+        return
+    token = variable.set({})
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+def describe_shared_layers():
+    """Context of a model's `get_config`: its description holds what the layers share, without help from Keras.
+
+    Keras itself remembers shared layers only while it writes a `.keras` file.
+    """
+    return _scope(_DESCRIBED)
+
+
+def make_shared_layers():
+    """Context of a `from_config`: a layer that was described, or stands, in several slots is made once."""
+    return _scope(_MADE)
+
+
+def description(layer):
+    """What a config holds of the layer in a slot, or of None: the layer itself, or a description for a model's config."""
+    numbers = _DESCRIBED.get()
+    if layer is None or numbers is None:
+        return layer
+    if id(layer) in numbers:
+        return {"shared_layer": numbers[id(layer)]}
+    numbers[id(layer)] = len(numbers)
+    number = numbers[id(layer)]
+    return {**keras.saving.serialize_keras_object(layer), "shared_layer": number}
+
+
+def made_from(value):
+    """The layer that a config holds in a slot: made from its description, or a copy of it. None stays.
+
+    A layer in a config of this process is copied, or a copy of a model would share its weights.
+    """
+    if value is None:
+        return None
+    with make_shared_layers():
+        made = _MADE.get()
+        is_layer = isinstance(value, keras.layers.Layer)
+        key = id(value) if is_layer else value.get("shared_layer")
+        if key is not None and key in made:
+            return made[key]
+        if is_layer:
+            layer = type(value).from_config(value.get_config())
+        elif "class_name" in value:
+            layer = keras.saving.deserialize_keras_object(
+                {name: part for name, part in value.items() if name != "shared_layer"}
+            )
+        else:
+            raise ValueError(f"The config of a layer in a slot is incomplete. Received: {value}.")
+        if key is not None:
+            made[key] = layer
+        return layer
+
+
+def with_layers(config, slots):
+    """A config in which the named slots, or lists of slots, hold layers of its own."""
+    with make_shared_layers():
+        return {**config, **{name: _made(config[name]) for name in slots if name in config}}
+
+
+def _made(value):
+    return [made_from(item) for item in value] if isinstance(value, (list, tuple)) else made_from(value)
+
+
+def check_layer(name, value):
+    """`value`, which a slot was given.
+
+    Raises:
+        ValueError: unless it is a layer, or None.
+    """
+    if value is not None and not isinstance(value, keras.layers.Layer):
+        raise ValueError(f"`{name}` must be a layer or None. Received: {name}={value!r}.")
+    return value
+
+
+def copied(layer, name):
+    """A layer of the same configuration under another name: a slot may describe several layers of a block."""
+    return type(layer).from_config({**layer.get_config(), "name": name})
+
+
+def is_attention(layer):
+    """Whether `call` begins with `query` and `value`; any other layer mixes one sequence."""
+    return list(inspect.signature(layer.call).parameters)[:2] == ["query", "value"]
+
+
+def has_argument(layer, name):
+    """Whether `call` names the argument. That it takes `**kwargs` does not mean that it obeys this one."""
+    return name in inspect.signature(layer.call).parameters
+
+
+def build_layer(layer, *shapes, dtype):
+    """Makes the weights of a layer in a slot, if it has none yet, from the shapes of the sequences that it is called on."""
+    if not layer.built:
+        layer(*(keras.KerasTensor(shape, dtype=dtype) for shape in shapes))
+
+
+def call_layer(layer, inputs, training, query_mask=None, **arguments):
+    """`layer(*inputs)`, with those of `arguments` that are given: neither None nor False.
+
+    A mask must be obeyed or refused, so an argument that the layer's `call` does not have is an error. Only
+    `training` and `query_mask` are left out then: nobody reads what a padded query finds.
+    """
+    given = {name: value for name, value in arguments.items() if value is not None and value is not False}
+    for name in given:
+        if not has_argument(layer, name):
+            raise ValueError(
+                f"`{name}` cannot be obeyed by a layer whose `call` has no such argument. "
+                f"Received: layer {layer.name!r} of class {type(layer).__name__}."
+            )
+    optional = {"training": training, "query_mask": query_mask}
+    given |= {name: value for name, value in optional.items() if value is not None and has_argument(layer, name)}
+    return layer(*inputs, **given)

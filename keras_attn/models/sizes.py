@@ -1,0 +1,142 @@
+"""Models of sizes: the parts of a plain Transformer, made from a few numbers."""
+
+import dataclasses
+from typing import Any
+
+import keras
+
+from keras_attn.checks import check_positive, choose
+from keras_attn.layers import (
+    DecoderBlock,
+    EncoderBlock,
+    MultiHeadAttention,
+    PositionEmbedding,
+    RotaryEmbedding,
+    SequenceEmbedding,
+    SinusoidalPositionEncoding,
+    TokenEmbedding,
+)
+from keras_attn.layers.normalization import LayerNormalization
+
+_NORMS = {"layer_norm": LayerNormalization, "rms_norm": keras.layers.RMSNormalization}
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """What a plain Transformer is described by, besides its vocabulary and its number of layers.
+
+    A `from_sizes` of the models takes these as keyword arguments, and makes the parts with this class. A model that
+    needs more is made of parts, which are layers.
+
+    Args:
+        hidden_dim: Integer D, the model width.
+        num_heads: Integer; must divide `hidden_dim`.
+        intermediate_dim: Integer, the width of the feed-forward networks.
+        dropout: Float, of the residual branches and of the embeddings.
+        attention_dropout: Float, of the attention scores.
+        activation: Activation of the feed-forward networks.
+        gated: Boolean, whether the feed-forward networks are gated.
+        normalize_first: Boolean, pre-norm with a final norm on each stack, rather than the paper's post-norm.
+        normalization: `"layer_norm"` or `"rms_norm"`.
+        layer_norm_epsilon: Float.
+        position_encoding: `"sinusoidal"` or `"learned"`, added to the embeddings, or `"rotary"`, by which self-attention
+            turns queries and keys.
+        max_sequence_length: Integer, the longest sequence, of learned positions and of generation.
+        dtype: Dtype policy of the parts.
+
+    Raises:
+        ValueError: for arguments out of range.
+
+    Example:
+
+    ```python
+    sizes = Sizes(hidden_dim=16, num_heads=2, intermediate_dim=32, normalize_first=True)
+    model = keras_attn.models.EncoderTransformer(
+        sizes.embedding(sizes.token_embedding(vocabulary_size=100)), sizes.encoder_blocks(2), sizes.norm("norm")
+    )
+    ```
+    """
+
+    hidden_dim: int
+    num_heads: int
+    intermediate_dim: int
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    activation: Any = "relu"
+    gated: bool = False
+    normalize_first: bool = False
+    normalization: str = "layer_norm"
+    layer_norm_epsilon: float = 1e-5
+    position_encoding: str = "sinusoidal"
+    max_sequence_length: int = 512
+    dtype: Any = None
+
+    def __post_init__(self):
+        for name in ("hidden_dim", "num_heads", "intermediate_dim", "max_sequence_length"):
+            object.__setattr__(self, name, check_positive(name, getattr(self, name)))
+        choose("normalization", self.normalization, _NORMS)
+        choose("position_encoding", self.position_encoding, dict.fromkeys(("sinusoidal", "learned", "rotary")))
+        if self.hidden_dim % self.num_heads:
+            raise ValueError(
+                "`hidden_dim` must be divisible by `num_heads`. "
+                f"Received: hidden_dim={self.hidden_dim}, num_heads={self.num_heads}."
+            )
+
+    def token_embedding(self, vocabulary_size, **options):
+        """A `TokenEmbedding` with these `options`."""
+        return TokenEmbedding(
+            vocabulary_size, self.hidden_dim, dtype=self.dtype, name="token_embedding", **options
+        )
+
+    def embedding(self, token, name="embedding"):
+        """The `SequenceEmbedding` of a `TokenEmbedding`, with the positions that are added to it."""
+        named = {"dtype": self.dtype, "name": "position_encoding"}
+        position = None
+        if self.position_encoding == "sinusoidal":
+            position = SinusoidalPositionEncoding(**named)
+        if self.position_encoding == "learned":
+            position = PositionEmbedding(self.max_sequence_length, **named)
+        return SequenceEmbedding(token, position, dropout=self.dropout, dtype=self.dtype, name=name)
+
+    def encoder_blocks(self, num_layers):
+        """A list of `EncoderBlock`s."""
+        return self._blocks(EncoderBlock, "encoder_block", num_layers, ["self_attention"])
+
+    def decoder_blocks(self, num_layers, cross_attention=True):
+        """A list of `DecoderBlock`s, of a model with an encoder unless told otherwise."""
+        slots = ["self_attention", "cross_attention"] if cross_attention else ["self_attention"]
+        return self._blocks(DecoderBlock, "decoder_block", num_layers, slots)
+
+    def norm(self, name):
+        """The norm after the last of pre-norm blocks; None after post-norm blocks, which end with one."""
+        return self._norm(name) if self.normalize_first else None
+
+    def _norm(self, name):
+        return _NORMS[self.normalization](epsilon=self.layer_norm_epsilon, dtype=self.dtype, name=name)
+
+    def _blocks(self, block_class, name, num_layers, slots):
+        return [
+            block_class(
+                self.intermediate_dim,
+                dropout=self.dropout,
+                activation=self.activation,
+                normalize_first=self.normalize_first,
+                gated=self.gated,
+                norm=self._norm("norm"),
+                **{slot: self._attention(slot) for slot in slots},
+                dtype=self.dtype,
+                name=f"{name}_{i}",
+            )
+            for i in range(check_positive("num_layers", num_layers))
+        ]
+
+    def _attention(self, slot):
+        is_rotary = self.position_encoding == "rotary" and slot == "self_attention"
+        return MultiHeadAttention(
+            self.num_heads,
+            self.hidden_dim // self.num_heads,
+            dropout=self.attention_dropout,
+            rotary_embedding=RotaryEmbedding(dtype=self.dtype) if is_rotary else None,
+            dtype=self.dtype,
+            name=slot,
+        )
