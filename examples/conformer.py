@@ -140,7 +140,7 @@ def main():
     for name, block in (
         (
             "an encoder block that holds the convolution module",
-            EncoderBlock(64, attention=ConvolutionModule(3)),
+            EncoderBlock(64, self_attention=ConvolutionModule(3)),
         ),
         ("a Conformer block", ConformerBlock(64, num_heads=4, kernel_size=3)),
     ):

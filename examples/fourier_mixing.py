@@ -36,7 +36,7 @@ def make_model(mixing):
     token_ids = keras.Input((LENGTH,), dtype="int32")
     x = TokenEmbedding(2, HIDDEN_DIM)(token_ids)
     x = x + PositionEmbedding(LENGTH)(x)
-    x = EncoderBlock(intermediate_dim=64, attention=mixing)(x)
+    x = EncoderBlock(intermediate_dim=64, self_attention=mixing)(x)
     return keras.Model(token_ids, keras.layers.Dense(2)(x[:, 0]))
 
 

@@ -37,7 +37,7 @@ def with_end(rows):
 def briefly_trained_model(seed=4, **options):
     """2 + 2 layers that have seen a few hundred batches of sequences to reverse, in which even ids are doubled."""
     keras.utils.set_random_seed(seed)
-    model = Seq2SeqTransformer(
+    model = Seq2SeqTransformer.from_sizes(
         VOCABULARY_SIZE,
         2,
         2,

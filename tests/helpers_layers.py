@@ -13,9 +13,12 @@ import numpy as np
 from keras import ops
 
 from keras_attn.layers import (
+    DecoderBlock,
     DifferentialAttention,
+    EncoderBlock,
     MultiHeadAttention,
     Residual,
+    SequenceEmbedding,
     TalkingHeadsAttention,
     TokenEmbedding,
 )
@@ -241,9 +244,56 @@ def functional_model(layer, make_inputs, skip_connection=False):
     return keras.Model(inputs, outputs)
 
 
+class SlotsFromFunctions:
+    """For a subclass of a layer, whose slots may be functions of a dtype: each layer then has slots of its own."""
+
+    def __init__(self, *args, dtype=None, **kwargs):
+        made = {
+            name: value(dtype=dtype)
+            if callable(value) and not isinstance(value, keras.layers.Layer)
+            else value
+            for name, value in kwargs.items()
+            if name in (*self._SLOTS, "norm")
+        }
+        super().__init__(*args, dtype=dtype, **{**kwargs, **made})
+
+
 @keras.saving.register_keras_serializable(package="keras_attn_tests")
-class ResidualDense(Residual):
+class AttentionWithSlots(SlotsFromFunctions, MultiHeadAttention):
+    def __init__(self, num_heads, key_dim, dropout=0.0, **kwargs):
+        super().__init__(num_heads, key_dim, dropout=dropout, **kwargs)
+
+
+@keras.saving.register_keras_serializable(package="keras_attn_tests")
+class EncoderBlockWithSlots(SlotsFromFunctions, EncoderBlock):
+    def __init__(self, intermediate_dim=None, num_heads=None, dropout=0.0, attention_dropout=0.0, **kwargs):
+        super().__init__(
+            intermediate_dim, num_heads, dropout=dropout, attention_dropout=attention_dropout, **kwargs
+        )
+
+
+@keras.saving.register_keras_serializable(package="keras_attn_tests")
+class DecoderBlockWithSlots(SlotsFromFunctions, DecoderBlock):
+    def __init__(self, intermediate_dim=None, num_heads=None, dropout=0.0, attention_dropout=0.0, **kwargs):
+        super().__init__(
+            intermediate_dim, num_heads, dropout=dropout, attention_dropout=attention_dropout, **kwargs
+        )
+
+
+@keras.saving.register_keras_serializable(package="keras_attn_tests")
+class SequenceEmbeddingWithSlots(SlotsFromFunctions, SequenceEmbedding):
+    def __init__(self, token, dropout=0.0, **kwargs):
+        super().__init__(token=token, dropout=dropout, **kwargs)
+
+
+@keras.saving.register_keras_serializable(package="keras_attn_tests")
+class ResidualDense(SlotsFromFunctions, Residual):
     """`Residual` around a Dense layer: a function is no argument that a functional model could save."""
+
+    _SLOTS = ("norm",)
+
+    def __init__(self, dropout=0.0, **kwargs):
+        super().__init__(dropout=dropout, **kwargs)
 
     def build(self, input_shape):
         super().build(input_shape)
@@ -264,27 +314,6 @@ class EmbeddingBothWays(TokenEmbedding):
     def compute_output_spec(self, inputs):
         vectors = super().compute_output_spec(inputs)
         return super().compute_output_spec(vectors, reverse=True)
-
-
-@keras.saving.register_keras_serializable(package="keras_attn_tests")
-class AttentionWithSlots(MultiHeadAttention):
-    """`MultiHeadAttention` whose slots may be functions of a dtype: each layer then has slots of its own."""
-
-    def __init__(
-        self,
-        num_heads,
-        key_dim,
-        dropout=0.0,
-        rotary_embedding=None,
-        position_bias=None,
-        dtype=None,
-        **kwargs,
-    ):
-        slots = {"rotary_embedding": rotary_embedding, "position_bias": position_bias}
-        for name, slot in slots.items():
-            if slot is not None and not isinstance(slot, keras.layers.Layer):
-                slots[name] = slot(dtype=dtype)
-        super().__init__(num_heads, key_dim, dropout=dropout, **slots, dtype=dtype, **kwargs)
 
 
 def gives_scores(layer):

@@ -16,18 +16,20 @@ def marian(model, start_token_id=START, end_token_id=END):
     import torch
     import transformers
 
-    vocabulary_size = model.target_vocabulary_size or model.vocabulary_size
+    shared = model.source_embedding.token is model.target_embedding.token
+    block = model.encoder_blocks[0]
+    num_heads, intermediate_dim = block.self_attention_layer.num_heads, block.intermediate_dim
     config = transformers.MarianConfig(
         vocab_size=model.vocabulary_size,
-        decoder_vocab_size=vocabulary_size,
-        share_encoder_decoder_embeddings=model.target_vocabulary_size is None,
+        decoder_vocab_size=model.target_vocabulary_size,
+        share_encoder_decoder_embeddings=shared,
         d_model=model.hidden_dim,
-        encoder_layers=model.num_encoder_layers,
-        decoder_layers=model.num_decoder_layers,
-        encoder_attention_heads=model.num_heads,
-        decoder_attention_heads=model.num_heads,
-        encoder_ffn_dim=model.intermediate_dim,
-        decoder_ffn_dim=model.intermediate_dim,
+        encoder_layers=len(model.encoder_blocks),
+        decoder_layers=len(model.decoder_blocks),
+        encoder_attention_heads=num_heads,
+        decoder_attention_heads=num_heads,
+        encoder_ffn_dim=intermediate_dim,
+        decoder_ffn_dim=intermediate_dim,
         activation_function="relu",
         scale_embedding=True,
         max_position_embeddings=model.max_sequence_length,
@@ -53,15 +55,19 @@ def marian_state(model):
     positions = ops.convert_to_numpy(
         sinusoidal_encoding(np.arange(model.max_sequence_length), model.hidden_dim)
     )
-    state = {"lm_head.weight": weights[f"{model.target_embedding.name}/embeddings"]}
-    if model.target_vocabulary_size is None:
+    tables = {
+        side: ops.convert_to_numpy(embedding.token.embeddings)
+        for side, embedding in (("encoder", model.source_embedding), ("decoder", model.target_embedding))
+    }
+    state = {"lm_head.weight": tables["decoder"]}
+    if model.source_embedding.token is model.target_embedding.token:
         state["model.shared.weight"] = state["lm_head.weight"]
-    for side, embedding in (("encoder", model.source_embedding), ("decoder", model.target_embedding)):
-        state[f"model.{side}.embed_tokens.weight"] = weights[f"{embedding.name}/embeddings"]
+    for side, table in tables.items():
+        state[f"model.{side}.embed_tokens.weight"] = table
         state[f"model.{side}.embed_positions.weight"] = (
             positions  # Marian's have all sines before all cosines
         )
-        for i in range(getattr(model, f"num_{side}_layers")):
+        for i in range(len(getattr(model, f"{side}_blocks"))):
             block = {
                 path.removeprefix(f"{side}_block_{i}/"): array
                 for path, array in weights.items()

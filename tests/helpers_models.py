@@ -1,5 +1,6 @@
 """Small models with nothing symmetric about them, and a new process to reload them in."""
 
+import dataclasses
 import os
 import pathlib
 import subprocess
@@ -9,7 +10,7 @@ import keras
 import numpy as np
 
 from keras_attn.layers import DecoderBlock, EncoderBlock, SinusoidalPositionEncoding, TokenEmbedding
-from keras_attn.models import Seq2SeqTransformer
+from keras_attn.models import Seq2SeqTransformer, Sizes
 
 PAD, START, END = 0, 2, 3
 B, S, T, V, TARGET_V = 3, 7, 5, 13, 11
@@ -40,9 +41,20 @@ VARIANTS = {
 }
 
 
+def sizes_of(variant="post_norm", **options):
+    """The arguments of `from_sizes` for a variant, defaults included."""
+    defaults = {"target_vocabulary_size": None, "tie_output": True}
+    defaults |= {
+        field.name: field.default
+        for field in dataclasses.fields(Sizes)
+        if field.default is not dataclasses.MISSING
+    }
+    return {**defaults, **SIZES, **VARIANTS[variant], **options}
+
+
 def make_model(variant="post_norm", seed=5, **options):
     """A model whose weights are all random, and the seed's alone: biases of 0 and scales of 1 hide mistakes."""
-    model = Seq2SeqTransformer(**{**SIZES, **VARIANTS[variant], **options})
+    model = Seq2SeqTransformer.from_sizes(**sizes_of(variant, **options))
     rng = np.random.default_rng(seed)
     for weight in model.trainable_weights:
         is_scale = weight.path.endswith(("gamma", "scale"))

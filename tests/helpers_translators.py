@@ -39,7 +39,7 @@ INVALID_UTF8 = b"caf\xe9 \xff\xfe"
 def byte_translator(**options):
     """2 + 1 layers over bytes; untrained, so that its search runs to the limit and ties are unlikely."""
     keras.utils.set_random_seed(3)
-    model = keras_attn.models.Seq2SeqTransformer(
+    model = keras_attn.models.Seq2SeqTransformer.from_sizes(
         259,
         2,
         1,
@@ -58,7 +58,7 @@ def subword_translator():
     keras.utils.set_random_seed(5)
     source = SentencePieceTokenizer.train(SENTENCES[:3], vocabulary_size=290, model_type="bpe")
     target = SentencePieceTokenizer.train(SENTENCES[3:], vocabulary_size=285, model_type="unigram")
-    model = keras_attn.models.Seq2SeqTransformer(
+    model = keras_attn.models.Seq2SeqTransformer.from_sizes(
         source.vocabulary_size,
         1,
         2,

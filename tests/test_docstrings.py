@@ -17,7 +17,16 @@ from keras_attn.text import ByteTokenizer
 # In these rooms every public name is shown in an example, except records, which the functions return.
 COMPLETE_ROOMS = ("data", "layers", "models", "plots", "tasks", "text", "training")
 ROOMS = (*COMPLETE_ROOMS, "export", "generation", "ops", "runs")
-RECORDS = {"Word", "WordAlignment", "AttentionMap", "CorpusScore", "Seq2SeqCache", "RNNCache", "Place"}
+RECORDS = {
+    "Word",
+    "WordAlignment",
+    "AttentionMap",
+    "CorpusScore",
+    "Seq2SeqCache",
+    "RNNCache",
+    "Place",
+    "PlainForm",
+}
 
 
 def public_objects(room):
@@ -53,7 +62,7 @@ def workplace(tmp_path_factory):
     """A folder where the files that examples name exist: a run's translator, and its export."""
     folder = tmp_path_factory.mktemp("workplace")
     tokenizer = ByteTokenizer()
-    model = Seq2SeqTransformer(
+    model = Seq2SeqTransformer.from_sizes(
         tokenizer.vocabulary_size,
         num_encoder_layers=1,
         num_decoder_layers=1,

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 
 from keras_attn.export.folders import replaced_folder
-from keras_attn.models import Seq2SeqTransformer
+from keras_attn.models import Seq2SeqTransformer, plain_form
 from keras_attn.ops import sinusoidal_encoding
 
 MODEL_FILE = "model.bin"
@@ -70,32 +70,58 @@ def _spec(model):
     specs = _import_specs()
     if not isinstance(model, Seq2SeqTransformer):
         raise ValueError(f"`model` must be a Seq2SeqTransformer. Received: {type(model).__name__}.")
+    form = _form(model)
+    is_rotary = form.position_encoding == "rotary"
     options = {
-        "num_heads": model.num_heads,
-        "pre_norm": model.normalize_first,
-        "activation": _activation(model, specs),
-        "ffn_glu": model.gated,
-        "rms_norm": model.normalization == "rms_norm",
+        "num_heads": form.num_heads,
+        "pre_norm": form.normalize_first,
+        "activation": specs.common_spec.Activation[_ACTIVATIONS[form.activation]],
+        "ffn_glu": form.gated,
+        "rms_norm": form.normalization == "rms_norm",
     }
-    if model.position_encoding == "rotary":
+    if is_rotary:
         options |= {"rotary_dim": 0, "rotary_interleave": False}  # 0 is all features of a head
     spec = specs.TransformerSpec(
-        specs.TransformerEncoderSpec(model.num_encoder_layers, **options),
+        specs.TransformerEncoderSpec(len(model.encoder_blocks), **options),
         specs.TransformerDecoderSpec(
-            model.num_decoder_layers,
+            len(model.decoder_blocks),
             # As `Translator.align`: the mean over the heads.
             alignment_layer=model.alignment_layer,
-            alignment_heads=model.num_heads,
+            alignment_heads=form.num_heads,
             **options,
         ),
     )
     weights = _Weights(model)
-    _set_stack(spec.encoder, "encoder", spec.encoder.embeddings[0], model.source_embedding, model, weights)
-    _set_stack(spec.decoder, "decoder", spec.decoder.embeddings, model.target_embedding, model, weights)
-    _set_output(spec.decoder.projection, model, weights)
+    encoder, decoder = spec.encoder, spec.decoder
+    _set_embedding(encoder, encoder.embeddings[0], model.source_embedding, model, form, weights)
+    _set_embedding(decoder, decoder.embeddings, model.target_embedding, model, form, weights)
+    if is_rotary:
+        del encoder.position_encodings  # It is in the encoder's specification all the same.
+    for stack, blocks, norm in (
+        (encoder, model.encoder_blocks, model.encoder_norm),
+        (decoder, model.decoder_blocks, model.decoder_norm),
+    ):
+        for of_layer, block in zip(stack.layer, blocks):
+            _set_block(of_layer, block, weights)
+        if form.normalize_first:
+            _set_norm(stack.layer_norm, norm, weights)
+    _set_output(decoder.projection, model, weights)
     weights.check_that_all_were_taken()
-    spec.config.layer_norm_epsilon = model.layer_norm_epsilon
+    spec.config.layer_norm_epsilon = form.layer_norm_epsilon
     return spec
+
+
+def _form(model):
+    try:
+        form = plain_form(model)
+    except ValueError as error:
+        raise ValueError(f"CTranslate2 computes plain Transformers only. {error}") from error
+    if form.activation not in _ACTIVATIONS:
+        raise ValueError(
+            f"CTranslate2 has no such `activation`; it has {', '.join(_ACTIVATIONS)}. "
+            f"Received: activation={form.activation!r}."
+        )
+    return form
 
 
 def _import_specs():
@@ -106,107 +132,82 @@ def _import_specs():
     return transformer_spec
 
 
-def _activation(model, specs):
-    name = keras.activations.serialize(model.activation)
-    if name not in _ACTIVATIONS:
-        raise ValueError(
-            f"CTranslate2 has no such `activation`; it has {', '.join(_ACTIVATIONS)}. Received: activation={name!r}."
-        )
-    return specs.common_spec.Activation[_ACTIVATIONS[name]]
-
-
 class _Weights:
-    """Float32 arrays by path, without the model's own name; it knows which nobody asked for."""
+    """Float32 arrays of a model's variables; it knows which nobody asked for."""
 
     def __init__(self, model):
-        self._variables = {weight.path.partition("/")[2]: weight for weight in model.weights}
-        self._left = set(self._variables)
+        self._left = {id(variable): variable.path for variable in model.weights}
 
-    def __contains__(self, path):
-        return path in self._variables
-
-    def __getitem__(self, path):
-        self._left.discard(path)
-        return keras.ops.convert_to_numpy(self._variables[path].value).astype("float32")
+    def __getitem__(self, variable):
+        self._left.pop(id(variable), None)
+        return keras.ops.convert_to_numpy(variable.value).astype("float32")
 
     def check_that_all_were_taken(self):
         if self._left:
+            left = sorted(self._left.values())
             raise ValueError(
                 "CTranslate2 has no place for weights of this model. Merge LoRA first (a model saved as `.keras` and "
                 "loaded again has it merged), and export the float model rather than a quantised one. "
-                f"Received: {', '.join(sorted(self._left)[:4])}{', ...' if len(self._left) > 4 else ''}."
+                f"Received: {', '.join(left[:4])}{', ...' if len(left) > 4 else ''}."
             )
 
 
-def _set_stack(spec, side, embedding_spec, embedding, model, weights):
-    embedding_spec.weight = weights[f"{embedding.name}/embeddings"]
-    spec.scale_embeddings = embedding.scale
-    if model.position_encoding == "rotary":
-        if side == "encoder":
-            del spec.position_encodings  # in the encoder's specification even so
-    else:
-        spec.position_encodings.encodings = _positions(side, model, weights)
-    if model.normalize_first:
-        _set_norm(spec.layer_norm, f"{side}_norm", weights)
-    for i, layer in enumerate(spec.layer):
-        _set_block(layer, f"{side}_block_{i}", weights)
+def _set_embedding(spec, embedding_spec, embedding, model, form, weights):
+    embedding_spec.weight = weights[embedding.token.embeddings]
+    spec.scale_embeddings = embedding.token.scale
+    if form.position_encoding == "learned":
+        spec.position_encodings.encodings = weights[embedding.position.position_embeddings]
+    if form.position_encoding == "sinusoidal":
+        # Given as a table, since CTranslate2's own sines start at position 1 and stand in the first half of the channels.
+        positions = np.arange(max(model.max_sequence_length, _MIN_POSITIONS))
+        table = sinusoidal_encoding(positions, model.hidden_dim, embedding.position.max_wavelength)
+        spec.position_encodings.encodings = keras.ops.convert_to_numpy(table)
 
 
-def _positions(side, model, weights):
-    if model.position_encoding == "learned":
-        return weights[f"{side}_position_encoding/embeddings"]
-    # Given as a table, since CTranslate2's own sines start at position 1 and stand in the first half of the channels.
-    positions = np.arange(max(model.max_sequence_length, _MIN_POSITIONS))
-    return keras.ops.convert_to_numpy(sinusoidal_encoding(positions, model.hidden_dim))
-
-
-def _set_block(spec, name, weights):
-    self_attention, cross_attention = f"{name}/self_attention", f"{name}/cross_attention"
-    _set_norm(spec.self_attention.layer_norm, f"{self_attention}_residual/norm", weights)
-    _set_linear(
-        spec.self_attention.linear[0],
-        [f"{self_attention}/query", f"{self_attention}/key", f"{self_attention}/value"],
-        weights,
-    )
-    _set_linear(spec.self_attention.linear[1], [f"{self_attention}/attention_output"], weights)
+def _set_block(spec, block, weights):
+    norms = block.residual_norms
+    attention = block.self_attention_layer
+    _set_norm(spec.self_attention.layer_norm, norms[0], weights)
+    projections = [attention.query_dense, attention.key_dense, attention.value_dense]
+    _set_linear(spec.self_attention.linear[0], projections, weights)
+    _set_linear(spec.self_attention.linear[1], [attention.output_dense], weights)
     if hasattr(spec, "attention"):
-        _set_norm(spec.attention.layer_norm, f"{cross_attention}_residual/norm", weights)
-        _set_linear(spec.attention.linear[0], [f"{cross_attention}/query"], weights)
-        _set_linear(spec.attention.linear[1], [f"{cross_attention}/key", f"{cross_attention}/value"], weights)
-        _set_linear(spec.attention.linear[2], [f"{cross_attention}/attention_output"], weights)
-    _set_feed_forward(spec.ffn, f"{name}/feed_forward", weights)
+        attention = block.cross_attention_layer
+        _set_norm(spec.attention.layer_norm, norms[1], weights)
+        _set_linear(spec.attention.linear[0], [attention.query_dense], weights)
+        _set_linear(spec.attention.linear[1], [attention.key_dense, attention.value_dense], weights)
+        _set_linear(spec.attention.linear[2], [attention.output_dense], weights)
+    _set_norm(spec.ffn.layer_norm, norms[-1], weights)
+    _set_feed_forward(spec.ffn, block.feed_forward_layer, weights)
 
 
-def _set_feed_forward(spec, name, weights):
-    _set_norm(spec.layer_norm, f"{name}_residual/norm", weights)
-    gated = hasattr(spec, "linear_0_noact")
-    _set_linear(spec.linear_0, [f"{name}/gate" if gated else f"{name}/intermediate"], weights)
-    if gated:
-        _set_linear(spec.linear_0_noact, [f"{name}/intermediate"], weights)
-    _set_linear(spec.linear_1, [f"{name}/output"], weights)
+def _set_feed_forward(spec, layer, weights):
+    _set_linear(spec.linear_0, [layer.gate_dense if layer.gated else layer.intermediate_dense], weights)
+    if layer.gated:
+        _set_linear(spec.linear_0_noact, [layer.intermediate_dense], weights)
+    _set_linear(spec.linear_1, [layer.output_dense], weights)
 
 
-def _set_norm(spec, name, weights):
+def _set_norm(spec, norm, weights):
     if hasattr(spec, "beta"):
-        spec.gamma, spec.beta = weights[f"{name}/gamma"], weights[f"{name}/beta"]
+        spec.gamma, spec.beta = weights[norm.gamma], weights[norm.beta]
     else:
-        spec.gamma = weights[f"{name}/scale"]
+        spec.gamma = weights[norm.scale]
 
 
-def _set_linear(spec, names, weights):
+def _set_linear(spec, layers, weights):
     """One product of several projections of the same inputs: rows are outputs, heads one after the other."""
-    kernels, biases = zip(*((weights[f"{name}/kernel"], weights[f"{name}/bias"]) for name in names))
+    kernels, biases = zip(*((weights[layer.kernel], weights[layer.bias]) for layer in layers))
     spec.weight = np.concatenate([kernel.reshape(-1, bias.size).T for kernel, bias in zip(kernels, biases)])
     spec.bias = np.concatenate([bias.ravel() for bias in biases])
 
 
 def _set_output(spec, model, weights):
-    name = model.target_embedding.name
-    spec.weight = (
-        weights[f"{name}/embeddings"] if model.tie_output else weights[f"{name}/reverse_embeddings"].T
-    )
+    token = model.target_embedding.token
+    spec.weight = weights[token.embeddings] if token.tie_weights else weights[token.reverse_embeddings].T
+    bias = weights[token.output_bias] if token.use_output_bias else np.float32(0)
     # Our search never chooses the pad; CTranslate2 does not know that it is one.
-    spec.bias = np.where(np.arange(len(spec.weight)) == model.pad_token_id, np.float32(_NEVER), np.float32(0))
+    spec.bias = np.where(np.arange(len(spec.weight)) == model.pad_token_id, np.float32(_NEVER), bias)
 
 
 def _set_vocabularies(spec, source_tokenizer, target_tokenizer):

@@ -41,8 +41,8 @@ def speculative_decode(
     ```python
     from keras_attn.models import Seq2SeqTransformer
 
-    model = Seq2SeqTransformer(11, 2, 2, hidden_dim=12, num_heads=2, intermediate_dim=16)
-    draft = Seq2SeqTransformer(11, 1, 1, hidden_dim=6, num_heads=1, intermediate_dim=8)
+    model = Seq2SeqTransformer.from_sizes(11, 2, 2, hidden_dim=12, num_heads=2, intermediate_dim=16)
+    draft = Seq2SeqTransformer.from_sizes(11, 1, 1, hidden_dim=6, num_heads=1, intermediate_dim=8)
     source = np.array([[5, 6, 7, 3]])
     token_ids, num_calls = speculative_decode(
         model.call_with_cache,

@@ -8,7 +8,7 @@ from keras_attn.layers.arguments import copy_initializer, get_activation, serial
 from keras_attn.layers.feed_forward import FeedForward
 from keras_attn.layers.multi_head_attention import MultiHeadAttention
 from keras_attn.layers.residual import RESIDUAL_ARGUMENTS, Residual, check_residual, default_norm
-from keras_attn.layers.slots import build_layer, check_layer, copied, description, with_layers
+from keras_attn.layers.slots import build_layer, check_layer, copied, description, is_attention, with_layers
 
 
 class Block(Adaptable, keras.layers.Layer):
@@ -56,7 +56,9 @@ class Block(Adaptable, keras.layers.Layer):
         self.self_attention = check_layer("self_attention", self_attention)
         self.feed_forward = check_layer("feed_forward", feed_forward)
         check_layer("norm", norm)
-        self._norm = lambda: norm  # Not an attribute: Keras would take it for a sub-layer, and each residual has a copy.
+        self._norm = lambda: (
+            norm
+        )  # Not an attribute: Keras would take it for a sub-layer, and each residual has a copy.
         self.supports_masking = True
         self._check_arguments()
 
@@ -90,7 +92,8 @@ class Block(Adaptable, keras.layers.Layer):
         """The attention layer of a slot: the one that was given, or one that is built here."""
         given = getattr(self, slot)
         if given is not None:
-            build_layer(given, query_shape, value_shape, dtype=self.compute_dtype)
+            shapes = (query_shape, value_shape) if is_attention(given) else (query_shape,)
+            build_layer(given, *shapes, dtype=self.compute_dtype)
             return given
         self._check_num_heads(slot)
         hidden_dim = query_shape[-1]
@@ -135,6 +138,12 @@ class Block(Adaptable, keras.layers.Layer):
         )
         layer.build(input_shape)
         return layer
+
+    @property
+    def residual_norms(self):
+        """The norms of the residual connections, in the order of the sub-layers."""
+        names = ("_self_attention_residual", "_cross_attention_residual", "_feed_forward_residual")
+        return [getattr(self, name).norm for name in names if hasattr(self, name)]
 
     def _parts(self):
         return [self.self_attention_layer, self.feed_forward_layer]

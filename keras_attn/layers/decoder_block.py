@@ -166,7 +166,10 @@ class DecoderBlock(Block):
                 y = residual.before(x)
                 update, *scores = results_of(
                     call_layer(
-                        self.cross_attention_layer, [y, encoder_sequence], training, **cross_attention_arguments
+                        self.cross_attention_layer,
+                        [y, encoder_sequence],
+                        training,
+                        **cross_attention_arguments,
                     )
                 )
                 x = residual.after(x, update, training)
@@ -185,7 +188,10 @@ class DecoderBlock(Block):
         return (x, *more) if more else x
 
     def _parts(self):
-        return [*super()._parts(), *([] if self.cross_attention_layer is None else [self.cross_attention_layer])]
+        return [
+            *super()._parts(),
+            *([] if self.cross_attention_layer is None else [self.cross_attention_layer]),
+        ]
 
     def compute_output_shape(self, decoder_sequence_shape, encoder_sequence_shape=None):
         return decoder_sequence_shape

@@ -10,9 +10,9 @@ from keras_attn.checks import check_positive, check_rate, choose
 from keras_attn.layers.adaptation import Adaptable
 from keras_attn.layers.arguments import copy_initializer
 from keras_attn.layers.call_masks import CallMasks, key_padding, query_padding
+from keras_attn.layers.call_positions import CallPositions
 from keras_attn.layers.head_layout import HeadLayout
 from keras_attn.layers.normalization import NORMALIZATIONS
-from keras_attn.layers.call_positions import CallPositions
 from keras_attn.layers.projection import Projection
 from keras_attn.layers.slots import description, with_layers
 from keras_attn.layers.step_projections import output_of, projected_heads, step_projections

@@ -136,5 +136,7 @@ def call_layer(layer, inputs, training, query_mask=None, **arguments):
                 f"Received: layer {layer.name!r} of class {type(layer).__name__}."
             )
     optional = {"training": training, "query_mask": query_mask}
-    given |= {name: value for name, value in optional.items() if value is not None and has_argument(layer, name)}
+    given |= {
+        name: value for name, value in optional.items() if value is not None and has_argument(layer, name)
+    }
     return layer(*inputs, **given)

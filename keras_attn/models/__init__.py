@@ -2,8 +2,10 @@
 
 from keras_attn.models.decoder_transformer import DecoderTransformer
 from keras_attn.models.encoder_transformer import EncoderTransformer
+from keras_attn.models.plain_form import PlainForm, plain_form
 from keras_attn.models.rnn_seq2seq import RNNCache, RNNSeq2Seq
 from keras_attn.models.seq2seq_transformer import PRESETS, Seq2SeqCache, Seq2SeqTransformer
+from keras_attn.models.sizes import Sizes
 from keras_attn.models.weights import (
     assign_weights,
     average_weights,
@@ -18,13 +20,16 @@ __all__ = [
     "PRESETS",
     "DecoderTransformer",
     "EncoderTransformer",
+    "PlainForm",
     "RNNCache",
     "RNNSeq2Seq",
     "Seq2SeqCache",
     "Seq2SeqTransformer",
+    "Sizes",
     "assign_weights",
     "average_weights",
     "load_weights",
+    "plain_form",
     "read_metadata",
     "read_weights",
     "save_weights",

@@ -2,6 +2,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_attn.checks import check_positive
 from keras_attn.generation import Prompt, answers, checked_options
 from keras_attn.models.sizes import Sizes
 from keras_attn.models.transformer import (
@@ -121,7 +122,7 @@ class DecoderTransformer(Transformer):
         token = sizes.token_embedding(vocabulary_size, scale=scale_embedding, tie_weights=tie_output)
         return cls(
             sizes.embedding(token),
-            sizes.decoder_blocks(num_layers, cross_attention=False),
+            sizes.decoder_blocks(check_positive("num_layers", num_layers), cross_attention=False),
             sizes.norm("norm"),
             max_sequence_length=sizes.max_sequence_length,
             pad_token_id=pad_token_id,
@@ -284,7 +285,11 @@ class DecoderTransformer(Transformer):
             order = successive_positions(length - 1)
             mask = ops.logical_and(order[:, None] >= order, ops.expand_dims(is_token, 1))
             _, cache = self.call_with_cache(
-                prompt.token_ids[:, :-1], for_step(cache, [None] * len(cache), positions[:, :-1]), 0, positions[:, :-1], mask
+                prompt.token_ids[:, :-1],
+                for_step(cache, [None] * len(cache), positions[:, :-1]),
+                0,
+                positions[:, :-1],
+                mask,
             )
             cache = after_step(cache)
         return cache, is_token, positions

@@ -1,6 +1,7 @@
 import keras
 from keras import ops
 
+from keras_attn.checks import check_positive
 from keras_attn.models.sizes import Sizes
 from keras_attn.models.transformer import Transformer, checked_max_sequence_length, unpacked_inputs
 from keras_attn.ops import keep
@@ -79,7 +80,7 @@ class EncoderTransformer(Transformer):
         sizes = Sizes(dtype=dtype, **sizes)
         return cls(
             sizes.embedding(sizes.token_embedding(vocabulary_size, scale=scale_embedding)),
-            sizes.encoder_blocks(num_layers),
+            sizes.encoder_blocks(check_positive("num_layers", num_layers)),
             sizes.norm("norm"),
             max_sequence_length=sizes.max_sequence_length,
             pad_token_id=pad_token_id,

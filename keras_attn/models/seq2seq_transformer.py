@@ -4,7 +4,7 @@ import functools
 import keras
 from keras import ops
 
-from keras_attn.checks import choose
+from keras_attn.checks import check_positive, choose
 from keras_attn.generation import answers, checked_max_length, checked_options
 from keras_attn.models.sizes import Sizes
 from keras_attn.models.transformer import (
@@ -191,8 +191,8 @@ class Seq2SeqTransformer(Transformer):
         return cls(
             sizes.embedding(source, "source_embedding"),
             sizes.embedding(target, "target_embedding"),
-            sizes.encoder_blocks(num_encoder_layers),
-            sizes.decoder_blocks(num_decoder_layers),
+            sizes.encoder_blocks(check_positive("num_encoder_layers", num_encoder_layers)),
+            sizes.decoder_blocks(check_positive("num_decoder_layers", num_decoder_layers)),
             sizes.norm("encoder_norm"),
             sizes.norm("decoder_norm"),
             max_sequence_length=sizes.max_sequence_length,
@@ -316,8 +316,7 @@ class Seq2SeqTransformer(Transformer):
         return Seq2SeqCache(
             tuple(block.empty_cache(batch_size, length) for block in self.decoder_blocks),
             tuple(
-                block.project_to_cache(encoder_sequence, source.padding_mask)
-                for block in self.decoder_blocks
+                block.project_to_cache(encoder_sequence, source.padding_mask) for block in self.decoder_blocks
             ),
             source.padding_mask,
         )

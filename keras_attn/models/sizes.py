@@ -75,7 +75,9 @@ class Sizes:
         for name in ("hidden_dim", "num_heads", "intermediate_dim", "max_sequence_length"):
             object.__setattr__(self, name, check_positive(name, getattr(self, name)))
         choose("normalization", self.normalization, _NORMS)
-        choose("position_encoding", self.position_encoding, dict.fromkeys(("sinusoidal", "learned", "rotary")))
+        choose(
+            "position_encoding", self.position_encoding, dict.fromkeys(("sinusoidal", "learned", "rotary"))
+        )
         if self.hidden_dim % self.num_heads:
             raise ValueError(
                 "`hidden_dim` must be divisible by `num_heads`. "
@@ -127,7 +129,7 @@ class Sizes:
                 dtype=self.dtype,
                 name=f"{name}_{i}",
             )
-            for i in range(check_positive("num_layers", num_layers))
+            for i in range(num_layers)
         ]
 
     def _attention(self, slot):

@@ -49,7 +49,13 @@ class Transformer(Adaptable, keras.Model):
                 block.build(shape, *encoder_shapes)
         if norm is not None and not norm.built:
             norm.build(shape)
+        self._hidden_dim = shape[-1]
         return shape
+
+    @property
+    def hidden_dim(self):
+        """Integer D, the width of the model."""
+        return self._hidden_dim
 
     def _tokens(self, token_ids, given_padding_mask=None, positions=None, segment_ids=None):
         """`Tokens`: without a mask the pads are found by their id; positions start again with every segment."""

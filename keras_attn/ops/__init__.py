@@ -21,7 +21,6 @@ from keras_attn.ops.biases import (
     relative_position_bucket,
 )
 from keras_attn.ops.compilers import compiled_scope, runs_op_by_op
-from keras_attn.ops.deep_norm import DeepNormScales, deep_norm_scales
 from keras_attn.ops.dropout import ScoreDropout
 from keras_attn.ops.dtypes import at_least_float32
 from keras_attn.ops.eager import concrete_values
@@ -58,7 +57,6 @@ from keras_attn.ops.windows import (
 )
 
 __all__ = [
-    "DeepNormScales",
     "DenseBias",
     "KeyValueCache",
     "MaskRule",
@@ -77,7 +75,6 @@ __all__ = [
     "combine_masks",
     "compiled_scope",
     "concrete_values",
-    "deep_norm_scales",
     "dot_product_attention",
     "empty_cache",
     "extend_cache",

@@ -11,7 +11,6 @@ from keras import ops
 
 from keras_attn.ops.compilers import runs_op_by_op
 
-
 KeyValueCache = collections.namedtuple(
     "KeyValueCache", ["key", "value", "positions", "projections"], defaults=[None, None]
 )

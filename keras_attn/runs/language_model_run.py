@@ -29,10 +29,8 @@ class LanguageModelRun(TrainingRun):
 
     def prepare(self):
         recipe, self.tokenizer = self.recipe, ByteTokenizer()
-        self.model = recipe.model_class(
-            vocabulary_size=self.tokenizer.vocabulary_size,
-            dtype=recipe.dtype_policy,
-            **recipe.model_arguments,
+        self.model = recipe.make_model(
+            vocabulary_size=self.tokenizer.vocabulary_size, dtype=recipe.dtype_policy
         )
         for split, text in self.data._asdict().items():
             if text is not None and len(self.token_ids(split)) < 2:

@@ -6,7 +6,7 @@ import tomllib
 
 import keras
 
-from keras_attn.models import PRESETS, DecoderTransformer, RNNSeq2Seq, Seq2SeqTransformer
+from keras_attn.models import PRESETS, DecoderTransformer, RNNSeq2Seq, Seq2SeqTransformer, Sizes
 
 _RECORD = "run.json"
 
@@ -16,9 +16,9 @@ class Recipe:
     """Everything that a training run is made of, in one value: a TOML file, or as many arguments.
 
     Args:
-        model: Dict of `Seq2SeqTransformer` arguments other than the vocabulary sizes; `size` stands for those of a
-            named size (`"tiny"`, `"base"`, `"big"`). With `kind = "rnn"`, arguments of `RNNSeq2Seq`; with
-            `kind = "decoder"`, of `DecoderTransformer`, a language model.
+        model: Dict of arguments of `Seq2SeqTransformer.from_sizes` other than the vocabulary sizes; `size` stands for
+            those of a named size (`"tiny"`, `"base"`, `"big"`). With `kind = "rnn"`, arguments of `RNNSeq2Seq`; with
+            `kind = "decoder"`, of `DecoderTransformer.from_sizes`, a language model.
         data: What to train on: `("dates",)`, `("reverse",)`, `("multi30k",)`, `("multi30k-tokenized",)`, a source and a
             target file, or one TSV file; or a tuple of several of these. For a language model: `("shakespeare",)`, or
             one text file.
@@ -201,9 +201,13 @@ class Recipe:
             )
         return _MODELS[kind]
 
+    def make_model(self, **arguments):
+        """The model with fresh weights: `arguments` are those that the run sees to, the vocabulary sizes for instance."""
+        return _factory(self.model_class)(**arguments, **self.model_arguments)
+
     @property
     def model_arguments(self):
-        """The arguments of the model, its named size resolved."""
+        """The sizes of the model, its named size resolved."""
         arguments = dict(self.model)
         arguments.pop("kind", None)
         size = arguments.pop("size", None)
@@ -219,7 +223,7 @@ class Recipe:
 
 _MODELS = {"transformer": Seq2SeqTransformer, "rnn": RNNSeq2Seq, "decoder": DecoderTransformer}
 # Arguments of models that the run sees to.
-_OF_THE_RUN = {"vocabulary_size", "target_vocabulary_size", "pad_token_id"}
+_OF_THE_RUN = {"vocabulary_size", "target_vocabulary_size", "pad_token_id", "dtype", "name"}
 _CHOICES = {
     "tokenizer": ("bpe", "unigram", "wordpiece", "bytes"),
     "padding": (None, "longest", "buckets", "packed"),
@@ -236,10 +240,19 @@ def _sizes(size):
     return PRESETS[size]
 
 
+def _factory(model_class):
+    """What makes a model of sizes."""
+    return getattr(model_class, "from_sizes", model_class)
+
+
 def _check_model_arguments(model_class, arguments):
+    factory = _factory(model_class)
+    parameters = dict(inspect.signature(factory).parameters)
+    if factory is not model_class:
+        parameters |= inspect.signature(Sizes).parameters
     parameters = {
         name: parameter
-        for name, parameter in inspect.signature(model_class).parameters.items()
+        for name, parameter in parameters.items()
         if name not in _OF_THE_RUN and parameter.kind is not parameter.VAR_KEYWORD
     }
     if unknown := sorted(set(arguments) - set(parameters)):

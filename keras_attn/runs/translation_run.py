@@ -71,12 +71,11 @@ class TranslationRun(TrainingRun):
 
     def make_model(self, source_tokenizer, target_tokenizer):
         shared = source_tokenizer is target_tokenizer
-        return self.recipe.model_class(
+        return self.recipe.make_model(
             vocabulary_size=source_tokenizer.vocabulary_size,
             target_vocabulary_size=None if shared else target_tokenizer.vocabulary_size,
             dtype=self.recipe.dtype_policy,
             name="transformer",
-            **self.recipe.model_arguments,
         )
 
     def make_batches(self, source_tokenizer, target_tokenizer):

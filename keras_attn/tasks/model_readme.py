@@ -227,6 +227,6 @@ def _origin(bundle):
 ## Where it comes from
 
 `Translator.export` of keras_attn {__version__} wrote it on {date}, with {versions}. The model is a
-{type(model).__name__} with {model.num_encoder_layers} + {model.num_decoder_layers} layers, hidden_dim
-{model.hidden_dim}, {model.cross_attention_shape[1]} heads and {model.count_params():,} parameters.
+{type(model).__name__} with hidden_dim {model.hidden_dim}, {model.cross_attention_shape[1]} heads of cross-attention and
+{model.count_params():,} parameters.
 """

@@ -9,9 +9,18 @@ def float32_model(model):
     """The model itself, or where it computes in lower precision, one of its weights that does not."""
     if model.compute_dtype == "float32":
         return model
-    twin = type(model).from_config({**model.get_config(), "dtype": "float32"})
+    twin = type(model).from_config(_in_float32(model.get_config()))
     twin.set_weights(model.get_weights())
     return twin
+
+
+def _in_float32(config):
+    """A config with that dtype, and all configs in it."""
+    if isinstance(config, list):
+        return [_in_float32(part) for part in config]
+    if not isinstance(config, dict):
+        return config
+    return {key: "float32" if key == "dtype" else _in_float32(part) for key, part in config.items()}
 
 
 def token_functions(model, start_token_id, end_token_id, max_length):

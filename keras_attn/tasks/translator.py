@@ -3,6 +3,7 @@ import dataclasses
 import json
 import math
 import pathlib
+import re
 import threading
 
 import keras
@@ -11,7 +12,7 @@ import tensorflow as tf
 
 from keras_attn.export import export_saved_model, replaced_folder
 from keras_attn.generation import DecodingOptions, Hypotheses
-from keras_attn.models import RNNSeq2Seq, Seq2SeqTransformer, load_weights, save_weights
+from keras_attn.models import RNNSeq2Seq, Seq2SeqTransformer, assign_weights, read_weights, save_weights
 from keras_attn.tasks.alignment import word_alignment
 from keras_attn.tasks.batches import of_batches, padded
 from keras_attn.tasks.buckets import compiled_with_jax, compiled_with_xla
@@ -24,8 +25,15 @@ from keras_attn.text import as_utf8, load_tokenizer
 
 _CONFIG_FILE = "translator.json"
 _WEIGHTS_FILE = "model.safetensors"
-_FORMAT = 1
-_MODELS = {"Seq2SeqTransformer": Seq2SeqTransformer, "RNNSeq2Seq": RNNSeq2Seq}
+_FORMAT = 2
+# Format 1 described a model by its sizes; its parts and their weights had these names.
+_MODELS = {"Seq2SeqTransformer": Seq2SeqTransformer.from_sizes, "RNNSeq2Seq": RNNSeq2Seq}
+_RENAMED = (
+    ("^token_embedding/", "source_embedding/token_embedding/"),
+    ("^(source|target)_embedding/", r"\1_embedding/token_embedding/"),
+    ("^encoder_position_encoding/", "source_embedding/position_encoding/"),
+    ("^decoder_position_encoding/", "target_embedding/position_encoding/"),
+)
 
 AttentionMap = collections.namedtuple("AttentionMap", ["source_tokens", "target_tokens", "attention_scores"])
 AttentionMap.__doc__ = """Where a translation looked.
@@ -285,10 +293,11 @@ class Translator:
         folder = pathlib.Path(folder)
         config = _read_config(folder)
         try:
-            model = _MODELS[config.get("model_class", "Seq2SeqTransformer")](**config["model"])
+            model, renamed = _model_of(config)
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{folder / _CONFIG_FILE} describes no model: {error}") from error
-        load_weights(model, folder / _WEIGHTS_FILE)
+        arrays = {renamed(name): array for name, array in read_weights(folder / _WEIGHTS_FILE).items()}
+        assign_weights(model, arrays, folder / _WEIGHTS_FILE)
         source_tokenizer = load_tokenizer(folder / "source_tokenizer")
         shared = config["shared_tokenizer"]
         target_tokenizer = source_tokenizer if shared else load_tokenizer(folder / "target_tokenizer")
@@ -591,8 +600,7 @@ class Translator:
         options = {name: getattr(self, name) for name in _OPTIONS}
         config = {
             "format": _FORMAT,
-            "model_class": type(self.model).__name__,
-            "model": _plain_config(self.model),
+            "model": keras.saving.serialize_keras_object(self.model),
             "shared_tokenizer": shared,
             "options": options,
         }
@@ -635,37 +643,37 @@ def _check_vocabulary(side, tokenizer, vocabulary_size):
         )
 
 
-def _plain_config(model):
-    """The model's configuration as JSON scalars, from which no object of a file's choice can be made."""
-    config = {name: value for name, value in model.get_config().items() if name not in ("name", "trainable")}
-    if config["dtype"]["class_name"] == "DTypePolicyMap":
-        raise ValueError(
-            "A translator with a quantised model cannot be saved. Save it before, and call "
-            "`translator.model.quantize(...)` again after `Translator.load`."
-        )
-    config["dtype"] = model.dtype_policy.name
-    objects = [name for name, value in config.items() if not _is_scalar(value)]
-    if objects:
-        raise ValueError(
-            f"A translator's model must be described by plain values. Not so: {', '.join(objects)}."
-        )
-    return config
-
-
 def _read_config(folder):
     path = folder / _CONFIG_FILE
     if not path.is_file():
         raise FileNotFoundError(f"There is no translator in {folder}: it has no {_CONFIG_FILE}.")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-        if config["format"] != _FORMAT:
-            raise ValueError(f"it has format {config['format']!r}, this version reads format {_FORMAT}")
-        values = {**config["model"], **config["options"], "shared_tokenizer": config["shared_tokenizer"]}
+        if config["format"] not in (1, _FORMAT):
+            raise ValueError(f"it has format {config['format']!r}, this version reads up to format {_FORMAT}")
+        sizes = config["model"] if config["format"] == 1 else {}
+        values = {**sizes, **config["options"], "shared_tokenizer": config["shared_tokenizer"]}
         if not all(map(_is_scalar, values.values())) or set(config["options"]) != set(_OPTIONS):
             raise ValueError("it holds something else than a translator's options")
         return config
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} cannot be read: {error!r}.") from error
+
+
+def _model_of(config):
+    """The model that a translator's config describes, and a function from names of weights in its file to the model's."""
+    if config["format"] != 1:
+        return keras.saving.deserialize_keras_object(config["model"]), lambda name: name
+    make = _MODELS[config.get("model_class", "Seq2SeqTransformer")]
+    sizes = {name: value for name, value in config["model"].items() if name != "trainable"}
+
+    def renamed(name):
+        for pattern, new in _RENAMED if make is not RNNSeq2Seq else ():
+            if re.match(pattern, name):
+                return re.sub(pattern, new, name)
+        return name
+
+    return make(**sizes), renamed
 
 
 def _is_scalar(value):

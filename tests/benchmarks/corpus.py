@@ -24,7 +24,7 @@ BATCH_SIZE = 64
 
 def with_dtype(translator, dtype, jit_compile):
     """The translator with its model under another dtype policy."""
-    model = Seq2SeqTransformer(**{**translator.model.get_config(), "dtype": dtype})
+    model = Seq2SeqTransformer.from_sizes(**{**translator.model.get_config(), "dtype": dtype})
     model.set_weights(translator.model.get_weights())
     return Translator(
         model,

@@ -51,7 +51,7 @@ def make_model(size, dtype="float32"):
     """A model of the preset whose weights are always the same, and to which END never seems likely."""
     keras.utils.set_random_seed(1)
     model = Seq2SeqTransformer.from_preset(size, VOCABULARY_SIZE, max_sequence_length=64, dtype=dtype)
-    embeddings = model.target_embedding.embeddings
+    embeddings = model.target_embedding.token.embeddings
     embeddings.assign(keras.ops.concatenate([embeddings[:END], 0 * embeddings[:1], embeddings[END + 1 :]]))
     return model
 
@@ -109,7 +109,7 @@ def of_transformers(model, source, num_beams):
 def of_keras_hub(model, source, num_beams):
     backbone = keras_hub.models.BartBackbone(
         vocabulary_size=VOCABULARY_SIZE,
-        num_layers=model.num_encoder_layers,
+        num_layers=len(model.encoder_blocks),
         num_heads=model.num_heads,
         hidden_dim=model.hidden_dim,
         intermediate_dim=model.intermediate_dim,

@@ -96,7 +96,7 @@ def config(vocabulary_size):
 
 
 def our_epoch(files, policy, limit):
-    model = compiled(Seq2SeqTransformer(**config(files.tokenizer.vocabulary_size), dtype=policy))
+    model = compiled(Seq2SeqTransformer.from_sizes(**config(files.tokenizer.vocabulary_size), dtype=policy))
 
     def run():
         batches = files.token_batches()

@@ -49,7 +49,7 @@ def test_fourier_mixing_is_the_two_dimensional_transform(rng):
 
 
 def test_fourier_mixing_refuses_padding():
-    block = EncoderBlock(11, attention=load("fourier_mixing").FourierMixing())
+    block = EncoderBlock(11, self_attention=load("fourier_mixing").FourierMixing())
     with pytest.raises(ValueError, match="`padding_mask` cannot be obeyed"):
         block(np.ones((2, 5, 7), "float32"), padding_mask=np.ones((2, 5), bool))
 
@@ -60,7 +60,7 @@ def test_what_stands_at_pads_changes_no_real_place_of_a_conformer(form, training
     conformer = load("conformer")
     block = {
         "block": lambda: conformer.ConformerBlock(11, num_heads=2, kernel_size=3),
-        "slot": lambda: EncoderBlock(11, attention=conformer.ConvolutionModule(3)),
+        "slot": lambda: EncoderBlock(11, self_attention=conformer.ConvolutionModule(3)),
     }[form]()
     x = rng.normal(size=(2, 5, 14)).astype("float32")
     mask = np.arange(5) < [[5], [3]]

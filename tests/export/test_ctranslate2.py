@@ -293,7 +293,7 @@ def test_attention_is_that_of_align(trained):
         source_ids != PAD,
         return_attention_scores=True,
     )
-    expected = np.mean(scores[model.num_decoder_layers - 2], axis=1)
+    expected = np.mean(scores[len(model.decoder_blocks) - 2], axis=1)
     for row, target, result, of_row in zip(rows, targets, results, expected):
         # What END looked at, and how much of END was looked at, CTranslate2 does not tell.
         steps = len(target) - (target[-1] == END)
@@ -371,7 +371,7 @@ def quantized():
         (quantized, {}, r"the float model rather than a quantised one. Received: .*scale"),
         (make_model, {"quantization": "int3"}, "int3 is not a valid quantization type"),
         (
-            lambda: DecoderTransformer(13, 1, 8, 2, 16),
+            lambda: DecoderTransformer.from_sizes(13, 1, 8, 2, 16),
             {},
             "`model` must be a Seq2SeqTransformer. Received: DecoderTransformer",
         ),

@@ -121,7 +121,7 @@ def test_onnx_logits_are_the_models_at_every_shape(tmp_path):
     onnxruntime = pytest.importorskip(
         "onnxruntime", reason='needs onnxruntime: pip install "keras_attn[peers]"'
     )
-    model = Seq2SeqTransformer(VOCABULARY_SIZE, 1, 1, **SIZES)
+    model = Seq2SeqTransformer.from_sizes(VOCABULARY_SIZE, 1, 1, **SIZES)
     functions = token_functions(model, START, END, MAX_LENGTH)
     folder = export_onnx(
         tmp_path / "model", {"logits": functions["logits"]}, {"source_tokenizer": IdTokenizer()}
@@ -152,7 +152,7 @@ def test_greedy_search_finds_the_same_tokens(exported):
 def test_every_option_of_the_model(variant, format, tmp_path):
     options = VARIANTS[variant]
     keras.utils.set_random_seed(6)
-    model = Seq2SeqTransformer(VOCABULARY_SIZE, 2, 2, **SIZES, **options)
+    model = Seq2SeqTransformer.from_sizes(VOCABULARY_SIZE, 2, 2, **SIZES, **options)
     target_size = options.get("target_vocabulary_size", VOCABULARY_SIZE)
     translator = keras_attn.Translator(model, IdTokenizer(), IdTokenizer(target_size), max_length=11)
     functions = LOADERS[format](translator.export_model(tmp_path / "model", format=format))

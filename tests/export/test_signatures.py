@@ -143,7 +143,7 @@ def test_alignment_is_where_the_last_layer_but_one_looked_most(exported, server)
     translator, _ = exported
     (answer,) = server(request_of("translate", [*SENTENCES, ""]))
     _, maps = translator(SENTENCES, return_attention_scores=True)
-    layer = max(translator.model.num_decoder_layers - 2, 0)
+    layer = max(len(translator.model.decoder_blocks) - 2, 0)
     for row, attention_map in enumerate(maps):
         length = len(attention_map.target_tokens)
         assert answer["target_tokens"][row][:length] == attention_map.target_tokens

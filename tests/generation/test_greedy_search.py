@@ -23,7 +23,7 @@ OPTIONS = {
 @pytest.fixture(scope="module")
 def model():
     keras.utils.set_random_seed(3)
-    return Seq2SeqTransformer(
+    return Seq2SeqTransformer.from_sizes(
         V, num_encoder_layers=1, num_decoder_layers=2, hidden_dim=12, num_heads=2, intermediate_dim=20
     )
 

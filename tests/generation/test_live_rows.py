@@ -153,8 +153,8 @@ def models():
     keras.utils.set_random_seed(3)
     sizes = {"hidden_dim": 12, "num_heads": 2, "intermediate_dim": 20, "max_sequence_length": 64}
     return (
-        Seq2SeqTransformer(13, num_encoder_layers=1, num_decoder_layers=2, **sizes),
-        DecoderTransformer(13, num_layers=2, position_encoding="rotary", **sizes),
+        Seq2SeqTransformer.from_sizes(13, num_encoder_layers=1, num_decoder_layers=2, **sizes),
+        DecoderTransformer.from_sizes(13, num_layers=2, position_encoding="rotary", **sizes),
     )
 
 

@@ -357,8 +357,8 @@ SIZES = {"hidden_dim": 12, "num_heads": 2, "intermediate_dim": 13, "max_sequence
 @functools.cache
 def models():
     return {
-        "seq2seq": Seq2SeqTransformer(MODEL_V, 1, 1, **SIZES),
-        "decoder": DecoderTransformer(MODEL_V, 2, position_encoding="rotary", **SIZES),
+        "seq2seq": Seq2SeqTransformer.from_sizes(MODEL_V, 1, 1, **SIZES),
+        "decoder": DecoderTransformer.from_sizes(MODEL_V, 2, position_encoding="rotary", **SIZES),
     }
 
 

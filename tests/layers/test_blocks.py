@@ -13,12 +13,10 @@ from keras import ops
 from keras_attn.layers import (
     DecoderBlock,
     EncoderBlock,
-    FeedForward,
     MultiHeadAttention,
     Residual,
     RotaryEmbedding,
 )
-from keras_attn.layers.initializers import ScaledInitializer
 
 B, T, S, D = 3, 5, 7, 12
 MASK = np.arange(T) < [[5], [4], [2]]
@@ -62,7 +60,6 @@ def norm_by_hand(x, gain, bias=None, epsilon=1e-5):
     "arguments",
     [
         {},
-        {"residual_scale": 2.5},
         {"layer_scale": 0.3},
         {"normalize_first": True},
         {"normalize_first": True, "layer_scale": 0.3},
@@ -70,7 +67,8 @@ def norm_by_hand(x, gain, bias=None, epsilon=1e-5):
     ],
 )
 def test_residual_by_hand(arguments, normalization, x, rng):
-    residual = Residual(normalization=normalization, **arguments)
+    norm = None if normalization == "layer_norm" else keras.layers.RMSNormalization(epsilon=1e-5)
+    residual = Residual(norm=norm, **arguments)
     matrix = rng.normal(size=(D, D))
 
     def sublayer(x):
@@ -87,7 +85,7 @@ def test_residual_by_hand(arguments, normalization, x, rng):
         update = norm_by_hand(update, *output_norm)
     if own_scale:
         update = update * own_scale[0]
-    expected = residual.residual_scale * x + update
+    expected = x + update
     if not residual.normalize_first:
         expected = norm_by_hand(expected, *norm)
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
@@ -185,16 +183,6 @@ def test_parallel_equals_keras_layers(form, x):
     assert scores.shape == (B, 3, T, T)
 
 
-def test_deep_norm_block_equals_keras_layers(x):
-    x = ops.convert_to_tensor(x)
-    block = randomized(EncoderBlock(11, 3, residual_scale=1.75), x)
-    order = ["attention", "norm", "feed_forward", "norm"]
-    attention, norm, feed_forward, last_norm = keras_parts(block, x, order)
-    y = norm(1.75 * x + attention(x, x))
-    y = last_norm(1.75 * y + feed_forward(y))
-    assert_equal([array(block(x))], [array(y)])
-
-
 def test_a_parallel_decoder_block_goes_on_from_its_cache(x):
     block = randomized(DecoderBlock(11, 3, normalize_first=True, parallel=True), x)
     cache, outputs = block.empty_cache(B, T), []
@@ -217,55 +205,16 @@ FEED_FORWARD = 11 * D + 11 + D * 11 + D
         ({"parallel": True}, ATTENTION + FEED_FORWARD + 2 * D),
         ({"sandwich_norm": True}, ATTENTION + FEED_FORWARD + 4 * 2 * D),
         ({"layer_scale": 1e-4}, ATTENTION + FEED_FORWARD + 2 * 2 * D + 2 * D),
-        ({"normalization": "rms_norm", "gated": True}, ATTENTION + FEED_FORWARD + 11 * D + 11 + 2 * D),
+        (
+            {"norm": keras.layers.RMSNormalization(), "gated": True},
+            ATTENTION + FEED_FORWARD + 11 * D + 11 + 2 * D,
+        ),
     ],
 )
 def test_numbers_of_parameters(arguments, expected):
     block = EncoderBlock(11, 3, normalize_first=True, **arguments)
     block.build((None, None, D))
     assert block.count_params() == expected
-
-
-# --- Initial values ---
-
-
-@pytest.mark.parametrize("in_scope", [False, True])
-@pytest.mark.parametrize("gated", [False, True])
-def test_the_gain_is_on_values_outputs_and_feed_forward_alone(gated, in_scope):
-    block = DecoderBlock(
-        11, 3, kernel_initializer="ones", bias_initializer="ones", gated=gated, initializer_gain=0.375
-    )
-    shape = (None, None, D)
-    if in_scope:  # where Keras builds subclassed models, and makes the values afterwards
-        with keras.StatelessScope():
-            block.build(shape, shape)
-    else:
-        block.build(shape, shape)
-    gained = set()
-    for weight in block.trainable_weights:
-        value = np.unique(array(weight.value))
-        if weight.path.endswith("kernel"):
-            layer = "/".join(weight.path.split("/")[-3:-1])
-            assert value in (0.375, 1.0)
-            gained |= {layer} if value == 0.375 else set()
-        else:
-            assert value in (0.0, 1.0), weight.path
-    expected = {"feed_forward/intermediate", "feed_forward/output"} | (
-        {"feed_forward/gate"} if gated else set()
-    )
-    for attention in ("self_attention", "cross_attention"):
-        expected |= {f"{attention}/value", f"{attention}/attention_output"}
-    assert gained == expected
-
-
-def test_a_scaled_initializer_is_another_times_a_constant_and_serialises():
-    initializer = ScaledInitializer(keras.initializers.GlorotNormal(seed=3), 0.5)
-    plain = keras.initializers.GlorotNormal(seed=3)((5, 7))
-    np.testing.assert_array_equal(array(initializer((5, 7))), 0.5 * array(plain))
-    layer = FeedForward(11, kernel_initializer=initializer)
-    again = FeedForward.from_config(layer.get_config())
-    assert again.get_config() == layer.get_config()
-    assert again.kernel_initializer.gain == 0.5
 
 
 # --- Layers in the slots ---
@@ -326,12 +275,12 @@ class Recorder(MultiHeadAttention):
 def test_a_given_attention_is_the_one_that_would_be_built(x, source):
     built = randomized(EncoderBlock(11, 3), x)
     attention = MultiHeadAttention(3, D // 3)
-    given = randomized(EncoderBlock(11, attention=attention), x)
+    given = randomized(EncoderBlock(11, self_attention=attention), x)
     assert [w.shape for w in given.weights] == [w.shape for w in built.weights]
     given.set_weights(built.get_weights())
     options = {"padding_mask": MASK, "return_attention_scores": True}
     assert_equal(flat_arrays(given(x, **options)), flat_arrays(built(x, **options)), 0)
-    assert given.attention is attention
+    assert given.self_attention is attention
     assert attention.built
 
     built = randomized(DecoderBlock(11, 3), x, source)
@@ -343,9 +292,9 @@ def test_a_given_attention_is_the_one_that_would_be_built(x, source):
     assert {id(w) for w in given.weights} >= {id(w) for layer in slots.values() for w in layer.weights}
     assert len(given.weights) == len(built.weights) == len({id(w) for w in given.weights})
     names = {id(w): i for i, w in enumerate(given.weights)}
-    order = [given._self_attention, given._self_attention_residual]
-    order += [given._cross_attention, given._cross_attention_residual]
-    order += [given._feed_forward_layer, given._feed_forward_residual]
+    order = [given.self_attention_layer, given._self_attention_residual]
+    order += [given.cross_attention_layer, given._cross_attention_residual]
+    order += [given.feed_forward_layer, given._feed_forward_residual]
     positions = [names[id(w)] for layer in order for w in layer.weights]
     weights = [None] * len(positions)
     for position, weight in zip(positions, built.get_weights()):
@@ -358,7 +307,7 @@ def test_a_given_attention_is_the_one_that_would_be_built(x, source):
 def test_a_layer_that_was_built_keeps_its_weights(x):
     attention = randomized(MultiHeadAttention(2, 5), x, x)
     before = attention.get_weights()
-    block = EncoderBlock(11, attention=attention)
+    block = EncoderBlock(11, self_attention=attention)
     block(x)
     assert_equal(attention.get_weights(), before, 0)
     assert len(block.weights) == 8 + 4 + 4
@@ -367,7 +316,7 @@ def test_a_layer_that_was_built_keeps_its_weights(x):
 def test_keras_own_attention_stands_in_the_slot(x):
     x = ops.convert_to_tensor(x)
     block = randomized(
-        EncoderBlock(11, attention=keras.layers.MultiHeadAttention(3, 4), normalize_first=True), x
+        EncoderBlock(11, self_attention=keras.layers.MultiHeadAttention(3, 4), normalize_first=True), x
     )
     attention, norm, feed_forward, last_norm = keras_parts(
         block, x, ["attention", "norm", "feed_forward", "norm"]
@@ -379,11 +328,11 @@ def test_keras_own_attention_stands_in_the_slot(x):
 
 
 def test_a_mixing_layer_obeys_the_padding_mask(x):
-    block = randomized(EncoderBlock(11, attention=MaskedMean(), normalize_first=True), x)
+    block = randomized(EncoderBlock(11, self_attention=MaskedMean(), normalize_first=True), x)
     weights = block.get_weights()
     expected = []
     for row, mask in zip(x, MASK):
-        alone = EncoderBlock(11, attention=MaskedMean(), normalize_first=True)
+        alone = EncoderBlock(11, self_attention=MaskedMean(), normalize_first=True)
         alone(row[None])
         alone.set_weights(weights)
         expected.append(array(alone(row[None, mask]))[0])
@@ -406,14 +355,14 @@ def test_a_mixing_layer_obeys_the_padding_mask(x):
     ],
 )
 def test_what_a_mixing_layer_cannot_obey_is_refused(name, options, x):
-    block = EncoderBlock(11, attention=keras.layers.Dense(D, name="mixing"))
+    block = EncoderBlock(11, self_attention=keras.layers.Dense(D, name="mixing"))
     assert block(x).shape == x.shape
     with pytest.raises(ValueError, match=f"`{name}` cannot be obeyed .* layer 'mixing' of class Dense"):
         block(x, **options)
 
 
 def test_an_implicit_mask_that_a_mixing_layer_cannot_obey_is_refused(x):
-    block = EncoderBlock(11, attention=keras.layers.Dense(D))
+    block = EncoderBlock(11, self_attention=keras.layers.Dense(D))
     with pytest.raises(ValueError, match="`padding_mask` cannot be obeyed"):
         block(keras.layers.Masking()(x))
 
@@ -435,7 +384,7 @@ def test_what_a_given_attention_cannot_obey_is_refused(x, source):
 def test_scores_are_asked_for_only_by_those_who_want_them(x, source):
     own, cross, alone = Recorder(), Recorder(), Recorder()
     block = DecoderBlock(11, self_attention=own, cross_attention=cross)
-    encoder = EncoderBlock(11, attention=alone)
+    encoder = EncoderBlock(11, self_attention=alone)
     assert block(x, source).shape == encoder(x).shape == x.shape
     assert own.last_call == cross.last_call == alone.last_call == {}
     output, scores, cross_scores = block(x, source, return_attention_scores=True)
@@ -476,9 +425,9 @@ def test_positions_and_segments_reach_the_attention_layers(x, source):
     block(x, source, encoder_positions=source_positions)
     assert_received(own)
     assert_received(cross, positions=np.arange(T), key_positions=source_positions)
-    encoder = EncoderBlock(11, attention=Recorder())
+    encoder = EncoderBlock(11, self_attention=Recorder())
     encoder(x, positions=positions, segment_ids=segments)
-    assert_received(encoder.attention, positions=positions, segment_ids=segments)
+    assert_received(encoder.self_attention, positions=positions, segment_ids=segments)
 
 
 # --- Packing and caches, with real positions ---
@@ -495,7 +444,7 @@ SOURCE_SEGMENTS = np.array([[1, 1, 2, 2, 2, 2, 0]])
 
 
 def test_packed_rows_equal_separate_rows_in_an_encoder_block(x):
-    block = randomized(EncoderBlock(11, attention=rotary_attention()), x)
+    block = randomized(EncoderBlock(11, self_attention=rotary_attention()), x)
     row = x[:1]
     packed = array(block(row, positions=PACKED_POSITIONS, segment_ids=PACKED_SEGMENTS))
     assert_equal([packed], [np.concatenate([array(block(row[:, :3])), array(block(row[:, 3:]))], axis=1)])
@@ -595,7 +544,7 @@ def decoder_inputs(length):
 
 def encoder_of_given(dtype=None, attention_dropout=0.0, **arguments):
     attention = MultiHeadAttention(2, 5, dropout=attention_dropout, use_gate=True, dtype=dtype)
-    return EncoderBlock(7, attention=attention, normalize_first=True, dtype=dtype, **arguments)
+    return EncoderBlock(7, self_attention=attention, normalize_first=True, dtype=dtype, **arguments)
 
 
 def decoder_of_given(dtype=None, attention_dropout=0.0, **arguments):
@@ -633,15 +582,11 @@ def test_every_number_of_the_configuration_comes_back(form):
         "num_heads": 3,
         "dropout": 0.125,
         "activation": "gelu",
-        "layer_norm_epsilon": 1e-4,
         "kernel_initializer": "he_normal",
         "bias_initializer": "ones",
         "attention_dropout": 0.25,
-        "normalization": "rms_norm",
         "gated": True,
         "stochastic_depth": 0.375,
-        "residual_scale": 1.5,
-        "initializer_gain": 0.5,
         "remat": True,
     }
     config = form(**arguments).get_config()
@@ -653,10 +598,10 @@ def test_every_number_of_the_configuration_comes_back(form):
 
 
 def test_a_given_layer_comes_back_with_its_arguments(x):
-    block = EncoderBlock(11, attention=MultiHeadAttention(2, 5, sliding_window=3))
+    block = EncoderBlock(11, self_attention=MultiHeadAttention(2, 5, sliding_window=3))
     again = EncoderBlock.from_config(block.get_config())
-    assert type(again.attention) is MultiHeadAttention
-    assert again.attention.sliding_window == 3
+    assert type(again.self_attention) is MultiHeadAttention
+    assert again.self_attention.sliding_window == 3
     randomized(block, x)
     run(again, {"inputs": x})
     again.set_weights(block.get_weights())

@@ -4,13 +4,17 @@ import functools
 import re
 import zlib
 
+import keras
 import numpy as np
 import pytest
 from helpers_layers import (
     BACKEND,
     AttentionWithSlots,
+    DecoderBlockWithSlots,
     EmbeddingBothWays,
+    EncoderBlockWithSlots,
     ResidualDense,
+    SequenceEmbeddingWithSlots,
     assert_equal,
     check_layer,
     compiled,
@@ -179,7 +183,7 @@ SLOW = {
     "bahdanau_causal",
     "bahdanau_separate_key",
     "decoder_alone_parallel",
-    "decoder_deep_norm_remat",
+    "decoder_remat",
     "decoder_pre_norm_rms",
     "embedding_reverse",
     "embedding_unscaled",
@@ -204,6 +208,7 @@ def case(name, layer, make_inputs, padding=None, skip_connection=False, **argume
     return pytest.param(make_layer, make_inputs, padding, skip_connection, id=name, marks=marks)
 
 
+RMS_NORM = functools.partial(keras.layers.RMSNormalization, epsilon=1e-5)
 MHA = functools.partial(case, layer=layers.MultiHeadAttention, num_heads=2, key_dim=5)
 SLOTS = functools.partial(case, layer=AttentionWithSlots, num_heads=2)
 ENCODER = functools.partial(
@@ -301,25 +306,30 @@ CASES = [
     ),
     ENCODER("encoder_post_norm"),
     ENCODER(
-        "encoder_pre_norm_rms_gated", normalize_first=True, normalization="rms_norm", gated=True, dropout=0.1
+        "encoder_pre_norm_rms_gated",
+        layer=EncoderBlockWithSlots,
+        normalize_first=True,
+        norm=RMS_NORM,
+        gated=True,
+        dropout=0.1,
+    ),
+    ENCODER(
+        "encoder_of_a_given_feed_forward",
+        layer=EncoderBlockWithSlots,
+        intermediate_dim=None,
+        feed_forward=functools.partial(layers.FeedForward, 7, use_bias=False, activation="gelu_tanh"),
     ),
     ENCODER("encoder_parallel_sandwich", normalize_first=True, parallel=True, sandwich_norm=True),
     ENCODER("encoder_layer_scale_remat", normalize_first=True, layer_scale=0.3, remat=True, dropout=0.1),
     DECODERS("decoder_post_norm", make_inputs=decoder, padding=DECODER, attention_dropout=0.1),
-    DECODERS(
-        "decoder_deep_norm_remat",
-        make_inputs=decoder,
-        padding=DECODER,
-        residual_scale=1.7,
-        initializer_gain=0.5,
-        remat=True,
-    ),
+    DECODERS("decoder_remat", make_inputs=decoder, padding=DECODER, remat=True),
     DECODERS(
         "decoder_pre_norm_rms",
+        layer=DecoderBlockWithSlots,
         make_inputs=decoder,
         padding=DECODER,
         normalize_first=True,
-        normalization="rms_norm",
+        norm=RMS_NORM,
     ),
     DECODERS("decoder_alone", make_inputs=decoder_alone, padding=ALONE, activation="gelu"),
     DECODERS(
@@ -347,7 +357,7 @@ CASES = [
         floats,
         POSITIONWISE,
         normalize_first=True,
-        normalization="rms_norm",
+        norm=RMS_NORM,
     ),
     case(
         "residual_sandwich",
@@ -371,6 +381,25 @@ CASES = [
         vocabulary_size=17,
         hidden_dim=D,
         tie_weights=False,
+    ),
+    case(
+        "embedding_output_bias",
+        EmbeddingBothWays,
+        token_ids,
+        vocabulary_size=17,
+        hidden_dim=D,
+        use_output_bias=True,
+    ),
+    case(
+        "sequence_embedding",
+        SequenceEmbeddingWithSlots,
+        token_ids,
+        token=functools.partial(layers.TokenEmbedding, 17, 5, mask_zero=True),
+        position=functools.partial(layers.PositionEmbedding, 13),
+        token_type=functools.partial(keras.layers.Embedding, 2, 5),
+        norm=keras.layers.LayerNormalization,
+        dropout=0.1,
+        projection=functools.partial(keras.layers.Dense, D),
     ),
     case("sinusoid", layers.SinusoidalPositionEncoding, floats, skip_connection=True, max_wavelength=100.0),
     case("rotary", layers.RotaryEmbedding, heads, POSITIONWISE, max_wavelength=100.0),
@@ -471,7 +500,7 @@ BAD_CONSTRUCTIONS = [
     (
         layers.MultiHeadAttention,
         {"num_heads": 2, "key_dim": 3, "dropout": 1},
-        "`dropout` must be in [0, 1). Received: dropout=1.",
+        "`dropout` must be a number in [0, 1). Received: dropout=1.",
     ),
     (
         layers.BahdanauAttention,
@@ -481,7 +510,7 @@ BAD_CONSTRUCTIONS = [
     (
         layers.BahdanauAttention,
         {"units": 7, "dropout": 1.0},
-        "`dropout` must be in [0, 1). Received: dropout=1.0.",
+        "`dropout` must be a number in [0, 1). Received: dropout=1.0.",
     ),
     (
         layers.WindowAttention,
@@ -525,28 +554,23 @@ BAD_CONSTRUCTIONS = [
     ),
     (
         layers.EncoderBlock,
-        {"intermediate_dim": 5, "num_heads": 3, "normalization": "batch"},
-        "`normalization` must be one of ['layer_norm', 'rms_norm']. Received: normalization='batch'.",
-    ),
-    (
-        layers.EncoderBlock,
         {"intermediate_dim": 5, "num_heads": 3, "attention_dropout": -0.1},
-        "`attention_dropout` must be in [0, 1). Received: attention_dropout=-0.1.",
+        "`attention_dropout` must be a number in [0, 1). Received: attention_dropout=-0.1.",
     ),
     (
         layers.DecoderBlock,
         {"intermediate_dim": 5, "num_heads": "3"},
-        "`num_heads` must be a positive integer. Received: num_heads=3.",
+        "`num_heads` must be a positive integer. Received: num_heads='3'.",
     ),
     (
         layers.DecoderBlock,
         {"intermediate_dim": 5, "num_heads": 3, "dropout": 2},
-        "`dropout` must be in [0, 1). Received: dropout=2.",
+        "`dropout` must be a number in [0, 1). Received: dropout=2.",
     ),
     (
         layers.EncoderBlock,
         {"intermediate_dim": 5},
-        "`num_heads` or `attention` must be given. Received: num_heads=None.",
+        "`num_heads` or `self_attention` must be given. Received: num_heads=None.",
     ),
     (
         layers.EncoderBlock,
@@ -556,23 +580,69 @@ BAD_CONSTRUCTIONS = [
     ),
     (
         layers.EncoderBlock,
-        {"intermediate_dim": 5, "num_heads": 3, "initializer_gain": 0},
-        "`initializer_gain` must be a positive number. Received: initializer_gain=0.",
-    ),
-    (
-        layers.EncoderBlock,
-        {"intermediate_dim": 5, "attention": "fourier"},
-        "`attention` must be a layer or None. Received: attention='fourier'.",
+        {"intermediate_dim": 5, "self_attention": "fourier"},
+        "`self_attention` must be a layer or None. Received: self_attention='fourier'.",
     ),
     (
         layers.EncoderBlock,
         {
             "intermediate_dim": 5,
-            "attention": layers.MultiHeadAttention(num_heads=2, key_dim=3),
+            "self_attention": layers.MultiHeadAttention(num_heads=2, key_dim=3, name="a"),
             "attention_dropout": 0.5,
         },
         "`attention_dropout` is for attention layers that the block builds; give it to the layer. "
-        "Received: attention_dropout=0.5.",
+        "Received: attention_dropout=0.5, self_attention='a'.",
+    ),
+    (
+        layers.DecoderBlock,
+        {
+            "intermediate_dim": 5,
+            "num_heads": 3,
+            "self_attention": layers.MultiHeadAttention(num_heads=2, key_dim=3, name="a"),
+            "attention_dropout": 0.5,
+        },
+        "Received: attention_dropout=0.5, self_attention='a'.",
+    ),
+    (
+        layers.DecoderBlock,
+        {
+            "intermediate_dim": 5,
+            "num_heads": 3,
+            "cross_attention": layers.MultiHeadAttention(num_heads=2, key_dim=3, name="a"),
+            "attention_dropout": 0.5,
+        },
+        "give it to both layers. Received: attention_dropout=0.5, cross_attention='a'.",
+    ),
+    (
+        layers.EncoderBlock,
+        {"num_heads": 3},
+        "`intermediate_dim` or `feed_forward` must be given. Received: neither.",
+    ),
+    (
+        layers.EncoderBlock,
+        {"intermediate_dim": 5, "num_heads": 3, "norm": "rms_norm"},
+        "`norm` must be a layer or None. Received: norm='rms_norm'.",
+    ),
+    (
+        layers.MultiHeadAttention,
+        {"num_heads": 2, "key_dim": 3, "rotary_embedding": True},
+        "`rotary_embedding` must be a RotaryEmbedding layer or None. Received: rotary_embedding=True.",
+    ),
+    (
+        layers.MultiHeadAttention,
+        {"num_heads": 2, "key_dim": 3, "position_bias": "alibi"},
+        "`position_bias` must be a AlibiBias, RelativePositionBias or RelativePositionKeys layer or None.",
+    ),
+    (
+        layers.MultiHeadAttention,
+        {"num_heads": 2, "key_dim": 3, "scale": 0},
+        "`scale` must be positive. Received: scale=0.",
+    ),
+    (layers.SequenceEmbedding, {"token": None}, "`token` must be a layer. Received: token=None."),
+    (
+        layers.SequenceEmbedding,
+        {"token": 17},
+        "`token` must be a layer or None. Received: token=17.",
     ),
     (
         layers.DecoderBlock,
@@ -584,16 +654,11 @@ BAD_CONSTRUCTIONS = [
         {"intermediate_dim": 5, "num_heads": 3, "sandwich_norm": True},
         "`sandwich_norm` needs `normalize_first=True`",
     ),
-    (layers.Residual, {"dropout": "0.1"}, "`dropout` must be in [0, 1). Received: dropout=0.1."),
+    (layers.Residual, {"dropout": "0.1"}, "`dropout` must be a number in [0, 1). Received: dropout='0.1'."),
     (
         layers.Residual,
         {"stochastic_depth": 1},
-        "`stochastic_depth` must be in [0, 1). Received: stochastic_depth=1.",
-    ),
-    (
-        layers.Residual,
-        {"residual_scale": -1},
-        "`residual_scale` must be a positive number. Received: residual_scale=-1.",
+        "`stochastic_depth` must be a number in [0, 1). Received: stochastic_depth=1.",
     ),
     (
         layers.Residual,
@@ -608,23 +673,8 @@ BAD_CONSTRUCTIONS = [
     ),
     (
         layers.Residual,
-        {"residual_scale": 2.0, "normalize_first": True},
-        "`residual_scale` needs `normalize_first=False`",
-    ),
-    (
-        layers.Residual,
         {"layer_scale": 0.1, "sandwich_norm": True, "normalize_first": True},
         "`layer_scale` cannot be joined with `sandwich_norm`",
-    ),
-    (
-        layers.Residual,
-        {"layer_scale": 0.1, "residual_scale": 2.0},
-        "Received: layer_scale=0.1, sandwich_norm=False, residual_scale=2.0.",
-    ),
-    (
-        layers.Residual,
-        {"normalization": None},
-        "`normalization` must be one of ['layer_norm', 'rms_norm']. Received: normalization=None.",
     ),
     (
         layers.FeedForward,

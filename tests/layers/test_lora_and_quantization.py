@@ -88,7 +88,7 @@ def token_ids(length):
 
 def block_with_given_attention():
     attention = MultiHeadAttention(2, 4, rotary_embedding=RotaryEmbedding(), name="rotating")
-    return EncoderBlock(17, attention=attention, normalize_first=True, gated=True)
+    return EncoderBlock(17, self_attention=attention, normalize_first=True, gated=True)
 
 
 CASES = {
@@ -299,17 +299,18 @@ def test_a_policy_map_in_the_way_of_keras_finds_the_projections():
     block = EncoderBlock(17, 2, dtype=policy, name="block")
     block.build((B, None, D))
     projections = {
-        name: getattr(block._self_attention, f"{name}_dense") for name in ("query", "key", "value", "output")
+        name: getattr(block.self_attention_layer, f"{name}_dense")
+        for name in ("query", "key", "value", "output")
     }
     modes = {name: layer.quantization_mode for name, layer in projections.items()}
     assert modes == {"query": "int8", "key": None, "value": None, "output": None}
-    assert block._feed_forward_layer.output_dense.compute_dtype == "float16"
+    assert block.feed_forward_layer.output_dense.compute_dtype == "float16"
     assert block.compute_dtype == projections["query"].compute_dtype == "bfloat16"
     # All of it is in the config.
     again = EncoderBlock.from_config(block.get_config())
     again.build((B, None, D))
-    assert again._self_attention.query_dense.dtype_policy.name == "int8_from_mixed_bfloat16"
-    assert again._feed_forward_layer.output_dense.compute_dtype == "float16"
+    assert again.self_attention_layer.query_dense.dtype_policy.name == "int8_from_mixed_bfloat16"
+    assert again.feed_forward_layer.output_dense.compute_dtype == "float16"
 
 
 def test_what_is_quantised_in_part_can_be_quantised_in_full_when_it_is_back(tmp_path):
@@ -483,7 +484,7 @@ def test_lora_freezes_a_given_layer_of_another_library_whole():
             return self.norm(inputs, training=training)
 
     inputs = keras.Input((5, D))
-    block = EncoderBlock(17, attention=Mixer())
+    block = EncoderBlock(17, self_attention=Mixer())
     model = keras.Model(inputs, block(inputs))
     block.enable_lora(2, target_layer_names=("intermediate", "output"))
     before = [ops.convert_to_numpy(weight.value) for weight in block.attention.weights]

@@ -263,7 +263,7 @@ def test_blocks_that_share_a_bias_share_it_after_reloading(tmp_path):
     x = y = keras.Input((None, 14))
     for _ in range(2):
         attention = MultiHeadAttention(2, 3, position_bias=bias)
-        y = EncoderBlock(17, attention=attention)(y)
+        y = EncoderBlock(17, self_attention=attention)(y)
     model = keras.Model(x, y)
     bias.embeddings.assign(np.random.default_rng(3).normal(size=(6, 2)))
     model.save(tmp_path / "model.keras")

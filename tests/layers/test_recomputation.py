@@ -51,9 +51,9 @@ def make_model(remat, dtype="float32"):
     # not be rounded.
     options = {"dropout": 0.25, "activity_regularizer": "l2", "dtype": "float32"}
     wide = MultiHeadAttention(3, 5, memory_efficient=True, **options)
-    encoder = EncoderBlock(17, attention=wide, normalize_first=True, **drops)
+    encoder = EncoderBlock(17, self_attention=wide, normalize_first=True, **drops)
     x = encoder(encoder(source, padding_mask=source_mask), padding_mask=source_mask)
-    x = EncoderBlock(17, attention=Normed(), **drops)(x)
+    x = EncoderBlock(17, self_attention=Normed(), **drops)(x)
     decoder = DecoderBlock(17, 3, attention_dropout=0.25, **drops)
     y = decoder(target, x, encoder_padding_mask=source_mask)
     y = DecoderBlock(17, 2, normalize_first=True, parallel=True, attention_dropout=0.25, **drops)(y)
@@ -120,7 +120,7 @@ def gradient_of_sum(block, x):
 @pytest.mark.parametrize("remat", [False, True])
 def test_the_block_runs_once_more_for_the_gradient(remat):
     mixing = Normed()
-    block = EncoderBlock(17, attention=mixing, remat=remat)
+    block = EncoderBlock(17, self_attention=mixing, remat=remat)
     x = np.random.default_rng(5).normal(size=(B, T, D)).astype("float32")
     block(x)
     before = mixing.count.calls
@@ -147,7 +147,9 @@ def test_a_loss_added_within_counts_once():
     totals = []
     for remat in (False, True):
         keras.utils.set_random_seed(3)
-        block = EncoderBlock(17, attention=MultiHeadAttention(3, 5, activity_regularizer="l2"), remat=remat)
+        block = EncoderBlock(
+            17, self_attention=MultiHeadAttention(3, 5, activity_regularizer="l2"), remat=remat
+        )
         block(np.ones((B, T, D), "float32"))
         assert len(block.losses) == 4
         totals.append(float(ops.convert_to_numpy(sum(block.losses))))

@@ -6,6 +6,7 @@ import pytest
 from keras import ops
 
 from keras_attn.layers import DecoderBlock, DifferentialAttention, MultiHeadAttention, RotaryEmbedding
+from keras_attn.ops import KeyValueCache
 
 B, S, D = 3, 7, 10
 VARIANTS = {
@@ -28,7 +29,7 @@ def make_layer(name):
 
 def steps(layer, x, sizes, projections):
     """The outputs of self-attention over `x`, so many tokens a call."""
-    cache, outputs, index = layer.empty_cache(B, S), [], 0
+    cache, outputs, index = KeyValueCache(*layer.empty_cache(B, S), projections=projections), [], 0
     for size in sizes:
         part = x[:, index : index + size]
         output, cache = layer(
@@ -37,8 +38,8 @@ def steps(layer, x, sizes, projections):
             use_causal_mask=True,
             cache=cache,
             cache_update_index=index,
-            projections=projections,
         )
+        assert cache.projections is not None
         outputs.append(ops.convert_to_numpy(output))
         index += size
     return np.concatenate(outputs, axis=1)
@@ -69,7 +70,9 @@ def test_a_block_with_projections_of_both_layers():
     whole = ops.convert_to_numpy(block(x, source, encoder_padding_mask=mask))
     projections = block.step_projections()
     assert None not in projections
-    cache, cross, outputs = block.empty_cache(B, S), block.project_to_cache(source, mask), []
+    cache = KeyValueCache(*block.empty_cache(B, S), projections=projections.self_attention)
+    cross = KeyValueCache(*block.project_to_cache(source, mask), projections=projections.cross_attention)
+    outputs = []
     for index in range(S):
         output, cache = block(
             x[:, index : index + 1],
@@ -77,7 +80,6 @@ def test_a_block_with_projections_of_both_layers():
             self_attention_cache=cache,
             self_attention_cache_update_index=index,
             cross_attention_cache=cross,
-            projections=projections,
         )
         outputs.append(ops.convert_to_numpy(output))
     np.testing.assert_allclose(np.concatenate(outputs, axis=1), whole, rtol=1e-5, atol=1e-5)

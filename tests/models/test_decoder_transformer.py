@@ -29,7 +29,9 @@ VARIANTS = {
 @functools.cache
 def make_model(variant="learned", seed=5, **options):
     sizes = {"num_layers": 2, "hidden_dim": 20, "num_heads": 2, "intermediate_dim": 17}
-    model = DecoderTransformer(V, **{**sizes, "max_sequence_length": 23, **VARIANTS[variant], **options})
+    model = DecoderTransformer.from_sizes(
+        V, **{**sizes, "max_sequence_length": 23, **VARIANTS[variant], **options}
+    )
     rng = np.random.default_rng(seed)
     for weight in model.trainable_weights:
         is_scale = weight.path.endswith(("gamma", "scale"))
@@ -222,7 +224,9 @@ def test_wrong_inputs():
 
 def test_it_learns_a_cycle(tmp_path):
     keras.utils.set_random_seed(4)
-    model = DecoderTransformer(V, 1, 16, 2, 32, dropout=0.0, attention_dropout=0.0, max_sequence_length=23)
+    model = DecoderTransformer.from_sizes(
+        V, 1, 16, 2, 32, dropout=0.0, attention_dropout=0.0, max_sequence_length=23
+    )
     model.compile(
         optimizer=keras.optimizers.Adam(0.01),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -269,9 +273,9 @@ def gpt2_twin():
     weights = {
         "/".join(weight.path.split("/")[1:]): ops.convert_to_numpy(weight.value) for weight in model.weights
     }
-    put("transformer.wte.weight", weights["token_embedding/embeddings"])
-    put("lm_head.weight", weights["token_embedding/embeddings"])
-    put("transformer.wpe.weight", weights["position_encoding/embeddings"])
+    put("transformer.wte.weight", weights["embedding/token_embedding/embeddings"])
+    put("lm_head.weight", weights["embedding/token_embedding/embeddings"])
+    put("transformer.wpe.weight", weights["embedding/position_encoding/embeddings"])
     for i in range(2):
         ours, theirs = f"decoder_block_{i}", f"transformer.h.{i}"
         for kind in ("kernel", "bias"):

@@ -14,7 +14,7 @@ IDS = np.array([[5, 6, 7, 8, 9], [4, 11, 12, PAD, PAD], [PAD] * 5])
 
 def make_model(**options):
     keras.utils.set_random_seed(3)
-    return EncoderTransformer(
+    return EncoderTransformer.from_sizes(
         V,
         2,
         **{"hidden_dim": 20, "num_heads": 2, "intermediate_dim": 17, "max_sequence_length": 19, **options},
@@ -38,8 +38,8 @@ def test_pads_change_nothing_and_places_matter(position_encoding, normalize_firs
 def test_it_is_its_blocks():
     model = make_model(normalize_first=True)
     ids = ops.convert_to_tensor(IDS, "int32")
-    x = model.token_embedding(ids)
-    x = x + model.positions(x)
+    x = model.embedding.token(ids)
+    x = x + model.embedding.position(x)
     for block in model.blocks:
         x = block(x, padding_mask=ids != PAD)
     assert_close(run(model, IDS)[:2], ops.convert_to_numpy(model.norm(x))[:2])
@@ -58,9 +58,11 @@ def test_packed_rows_equal_separate_ones():
     packed = np.concatenate([IDS[:1], IDS[1:2, :3]], axis=1)
     sequence = ops.convert_to_numpy(
         model(
-            ops.convert_to_tensor(packed, "int32"),
-            segment_ids=np.array([[1] * 5 + [2] * 3]),
-            positions=np.array([[0, 1, 2, 3, 4, 0, 1, 2]]),
+            {
+                "token_ids": packed.astype("int32"),
+                "segment_ids": np.array([[1] * 5 + [2] * 3]),
+                "positions": np.array([[0, 1, 2, 3, 4, 0, 1, 2]]),
+            }
         )
     )
     assert_close(sequence[0, :5], run(model, IDS[:1])[0])

@@ -65,7 +65,7 @@ def test_quantised_logits_are_near(variant, mode):
 @pytest.mark.parametrize(("mode", "share"), [("int8", 0.27), ("int4", 0.16)])
 def test_memory_falls(mode, share):
     """At the sizes of a small model, scales, biases and norms are a few hundredths of what there was."""
-    model = Seq2SeqTransformer(997, 2, 2, hidden_dim=256, num_heads=4, intermediate_dim=512)
+    model = Seq2SeqTransformer.from_sizes(997, 2, 2, hidden_dim=256, num_heads=4, intermediate_dim=512)
     before = num_bytes(model)
     quantize(model, mode)
     assert num_bytes(model) < share * before
@@ -140,7 +140,11 @@ def test_a_config_names_the_policies_of_two_embeddings():
     model = quantized("two_vocabularies", "int8")
     config = json.loads(json.dumps(model.get_config()))
     twin = Seq2SeqTransformer.from_config(config)
-    assert twin.source_embedding.quantization_mode == twin.target_embedding.quantization_mode == "int8"
+    assert (
+        twin.source_embedding.token.quantization_mode
+        == twin.target_embedding.token.quantization_mode
+        == "int8"
+    )
     assert [weight.dtype for weight in twin.weights] == [weight.dtype for weight in model.weights]
     assert twin.compute_dtype == "float32"
 
@@ -198,7 +202,7 @@ def test_lora_of_a_choice_of_projections():
     model.enable_lora(2, lora_alpha=5, target_layer_names=["key", "intermediate", "token_embedding"])
     names = {weight.path.split("/")[-2] for weight in model.trainable_weights}
     assert names == {"key", "intermediate", "token_embedding"}
-    assert model.encoder_blocks[0]._feed_forward_layer.intermediate_dense.lora_alpha == 5
+    assert model.encoder_blocks[0].feed_forward_layer.intermediate_dense.lora_alpha == 5
     with pytest.raises(
         ValueError, match=r"must be some of \['attention_output', 'intermediate', 'key', 'output'"
     ):

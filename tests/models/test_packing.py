@@ -96,7 +96,7 @@ def attention():
 
 @pytest.mark.parametrize("memory_efficient", [False, True])
 def test_packed_blocks_with_rotary_positions_and_a_position_bias(rng, memory_efficient):
-    encoder = EncoderBlock(17, attention=attention())
+    encoder = EncoderBlock(17, self_attention=attention())
     decoder = DecoderBlock(17, self_attention=attention(), cross_attention=attention())
     for layer in (encoder.attention, decoder.self_attention, decoder.cross_attention):
         layer.memory_efficient = memory_efficient

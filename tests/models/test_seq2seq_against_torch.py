@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers_models import PAD, SIZES, VARIANTS, assert_close, call, make_batch, make_model
+from helpers_models import PAD, SIZES, VARIANTS, assert_close, call, make_batch, make_model, sizes_of
 from keras import ops
 
 torch = pytest.importorskip("torch", reason='needs torch: pip install "keras_attn[peers]"')
@@ -12,19 +12,19 @@ F = torch.nn.functional
 class TorchTransformer:
     """Encoder and decoder of Vaswani et al., figure 1, on weights that are looked up by path."""
 
-    def __init__(self, model):
+    def __init__(self, model, sizes):
         self.weights = {
             weight.path.partition("/")[2]: torch.tensor(ops.convert_to_numpy(weight).astype("float64"))
             for weight in model.weights
         }
-        self.config = model.get_config()
+        self.config = sizes
 
     def __call__(self, encoder_token_ids, decoder_token_ids):
         source, target = torch.tensor(encoder_token_ids).long(), torch.tensor(decoder_token_ids).long()
         source_mask = (source != PAD)[:, None, None, :]
         length = target.shape[1]
         target_mask = (target != PAD)[:, None, None, :] & torch.ones(length, length).tril().bool()
-        x = self.embed(source, "source_embedding", "encoder_position_encoding")
+        x = self.embed(source, "source_embedding")
         for i in range(self.config["num_encoder_layers"]):
             block = f"encoder_block_{i}"
             x = self.residual(
@@ -32,7 +32,7 @@ class TorchTransformer:
             )
             x = self.residual(block, "feed_forward", x, self.feed_forward)
         x = self.norm("encoder_norm", x) if self.config["normalize_first"] else x
-        y = self.embed(target, "target_embedding", "decoder_position_encoding")
+        y = self.embed(target, "target_embedding")
         for i in range(self.config["num_decoder_layers"]):
             block = f"decoder_block_{i}"
             y = self.residual(
@@ -45,16 +45,17 @@ class TorchTransformer:
         y = self.norm("decoder_norm", y) if self.config["normalize_first"] else y
         if self.config["tie_output"]:
             return y @ self.embeddings("target_embedding").T
-        return y @ self.weights["target_embedding/reverse_embeddings"]
+        return y @ self.weights["target_embedding/token_embedding/reverse_embeddings"]
 
     def embeddings(self, name):
-        shared = self.config["target_vocabulary_size"] is None
-        return self.weights[f"{'token_embedding' if shared else name}/embeddings"]
+        # What both sides share has the name of where it comes first.
+        name = "source_embedding" if self.config["target_vocabulary_size"] is None else name
+        return self.weights[f"{name}/token_embedding/embeddings"]
 
-    def embed(self, ids, name, position_name):
+    def embed(self, ids, name):
         x = F.embedding(ids, self.embeddings(name)) * self.config["hidden_dim"] ** 0.5
         if self.config["position_encoding"] == "learned":
-            return x + self.weights[f"{position_name}/embeddings"][: ids.shape[1]]
+            return x + self.weights[f"{name}/position_encoding/embeddings"][: ids.shape[1]]
         positions = torch.arange(ids.shape[1], dtype=torch.float64)[:, None]
         even = torch.arange(0, x.shape[-1], 2, dtype=torch.float64)
         angles = positions / 10000 ** (even / x.shape[-1])
@@ -98,16 +99,17 @@ def test_logits_are_those_of_the_paper_in_torch(variant):
     model = make_model(variant)
     batch = make_batch()
     real = batch["decoder_token_ids"] != PAD
-    expected = TorchTransformer(model)(**batch).numpy()
+    expected = TorchTransformer(model, sizes_of(variant))(**batch).numpy()
     assert_close(call(model, batch)[real], expected[real], 1e-5)
 
 
 @pytest.mark.parametrize("normalize_first", [False, True])
 def test_six_layers_stay_within_1e_4(normalize_first):
-    model = make_model(num_encoder_layers=6, num_decoder_layers=6, normalize_first=normalize_first)
+    sizes = {"num_encoder_layers": 6, "num_decoder_layers": 6, "normalize_first": normalize_first}
+    model = make_model(**sizes)
     batch = make_batch()
     real = batch["decoder_token_ids"] != PAD
-    expected = TorchTransformer(model)(**batch).numpy()
+    expected = TorchTransformer(model, sizes_of(**sizes))(**batch).numpy()
     assert_close(call(model, batch)[real], expected[real], 1e-4)
 
 
@@ -115,7 +117,7 @@ def test_the_comparison_would_notice():
     # Were a layer or a mask left out of both sides, equality would say nothing.
     model = make_model()
     batch = make_batch()
-    reference = TorchTransformer(model)
+    reference = TorchTransformer(model, sizes_of())
     expected = reference(**batch).numpy()
     for path, weight in reference.weights.items():
         if path.endswith("key/bias"):  # which softmax does not see

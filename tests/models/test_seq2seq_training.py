@@ -41,7 +41,7 @@ def copy_task(num_rows, seed):
 
 def compiled_model(**options):
     sizes = {"hidden_dim": 32, "num_heads": 4, "intermediate_dim": 64, "max_sequence_length": 17}
-    model = Seq2SeqTransformer(VOCABULARY_SIZE, 1, 1, **sizes, **{"dropout": 0.0, **options})
+    model = Seq2SeqTransformer.from_sizes(VOCABULARY_SIZE, 1, 1, **sizes, **{"dropout": 0.0, **options})
     model.compile(
         optimizer=keras.optimizers.Adam(NoamSchedule(32, warmup_steps=100), beta_2=0.98),
         loss=LabelSmoothedCrossentropy(0.1),
@@ -124,16 +124,16 @@ def test_tied_weights_stay_tied_after_reload(tmp_path):
         assert len(reloaded.weights) == len(model.weights)
         before = call(reloaded, batch)
         np.testing.assert_array_equal(before, call(model, batch))
-        embeddings = keras.ops.convert_to_numpy(reloaded.target_embedding.embeddings).copy()
+        embeddings = keras.ops.convert_to_numpy(reloaded.target_embedding.token.embeddings).copy()
         unused = 12
         embeddings[unused] += 1.0
-        reloaded.target_embedding.embeddings.assign(embeddings)
+        reloaded.target_embedding.token.embeddings.assign(embeddings)
         changed = np.abs(call(reloaded, batch) - before).max(axis=(0, 1)) > 1e-6
         np.testing.assert_array_equal(changed, np.arange(13) == unused)
         # And the other way: as an input, a changed embedding moves what the encoder answers.
         encoded = keras.ops.convert_to_numpy(reloaded.encode(np.array([[unused, 4]])))
         embeddings[unused] -= 2.0
-        reloaded.target_embedding.embeddings.assign(embeddings)
+        reloaded.target_embedding.token.embeddings.assign(embeddings)
         assert (
             np.abs(keras.ops.convert_to_numpy(reloaded.encode(np.array([[unused, 4]]))) - encoded).max()
             > 1e-3

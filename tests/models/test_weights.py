@@ -18,7 +18,7 @@ from keras_attn.models import (
 
 def make_model(seed):
     keras.utils.set_random_seed(seed)
-    return Seq2SeqTransformer(11, 1, 2, hidden_dim=6, num_heads=2, intermediate_dim=7)
+    return Seq2SeqTransformer.from_sizes(11, 1, 2, hidden_dim=6, num_heads=2, intermediate_dim=7)
 
 
 def values(model):

@@ -99,7 +99,7 @@ def test_the_weights_are_those_that_score_best_on_validation(run):
     average = results["validation, average of the last 2 epochs"]["exact_match"]
     chosen = "average" if average >= best else "best"
     arrays = read_weights(folder / "checkpoints" / f"{chosen}.safetensors")
-    kernel = translator.model.encoder_blocks[0]._feed_forward_layer.output_dense.kernel
+    kernel = translator.model.encoder_blocks[0].feed_forward_layer.output_dense.kernel
     np.testing.assert_array_equal(arrays["encoder_block_0/feed_forward/output/kernel"], np.array(kernel))
     assert results["validation"]["exact_match"] == max(best, average)
 
@@ -154,7 +154,7 @@ def test_a_loss_that_is_not_finite_stops_with_the_last_good_checkpoint(tmp_path,
     class Break(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
             if epoch == 1:
-                self.model.target_embedding.embeddings.assign_add(np.nan)
+                self.model.target_embedding.token.embeddings.assign_add(np.nan)
 
     monkeypatch.setattr("keras_attn.runs.training_run.LearningRateLogger", Break)
     with pytest.raises(FloatingPointError, match=r"epoch 2, batch 1.*checkpoints"):
@@ -243,6 +243,8 @@ def test_a_served_answer_that_differs_is_found_out(run, tmp_path):
     version_folder = translator.export(tmp_path / "capitals")
     assert runs.check_export(translator, version_folder, ["ae", "bf"]) == translator(["ae", "bf"])
     stranger = keras_attn.Translator.load(folder / "translator")
-    stranger.model.target_embedding.embeddings.assign(-1.0 * stranger.model.target_embedding.embeddings)
+    stranger.model.target_embedding.token.embeddings.assign(
+        -1.0 * stranger.model.target_embedding.token.embeddings
+    )
     with pytest.raises(RuntimeError, match="translates 'ae' as"):
         runs.check_export(stranger, version_folder, ["ae"])

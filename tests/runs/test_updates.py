@@ -38,7 +38,7 @@ def trained(pairs, num_updates, optimizer=None, recipe=RECIPE, after_batch=None,
     options = {"max_tokens": 211, "max_sequence_length": 29, "sample_weights": True, **options}
     batches = translation_batches(pairs, tokenizer, tokenizer, **options)
     sizes = {"hidden_dim": 16, "num_heads": 2, "intermediate_dim": 11, "max_sequence_length": 64}
-    model = Seq2SeqTransformer(259, 1, 1, dropout=0.0, **sizes)
+    model = Seq2SeqTransformer.from_sizes(259, 1, 1, dropout=0.0, **sizes)
     model.compile(
         optimizer=optimizer or make_optimizer(recipe, 16, 2 * num_updates),
         loss=loss or LabelSmoothedCrossentropy(0.1, reduction="sum"),
@@ -128,7 +128,7 @@ def test_500_steps_of_float16_with_large_logits_stay_finite():
     keras.utils.set_random_seed(5)
     tokenizer = ByteTokenizer()
     batches = translation_batches(random_pairs(97), tokenizer, tokenizer, max_tokens=211)
-    model = Seq2SeqTransformer(
+    model = Seq2SeqTransformer.from_sizes(
         259,
         1,
         1,

@@ -37,7 +37,7 @@ def test_white_space_and_empty_spans_link_nothing_of_their_own():
 
 def test_links_are_where_the_attention_is_strongest(translator):
     translations, maps = translator(SENTENCES, return_attention_scores=True)
-    layer = max(translator.model.num_decoder_layers - 2, 0)
+    layer = max(len(translator.model.decoder_blocks) - 2, 0)
     for source, target, attention_map, alignment in zip(
         SENTENCES, translations, maps, translator.align(SENTENCES, translations)
     ):

@@ -27,7 +27,7 @@ def test_the_pieces_are_the_greedy_translation(translator, texts):
 @pytest.mark.slow
 def test_other_weights_give_other_texts_that_are_streamed_alike():
     translator, rng, lengths = byte_translator(max_length=37), np.random.default_rng(3), []
-    embedding = translator.model.target_embedding.embeddings
+    embedding = translator.model.target_embedding.token.embeddings
     for _ in range(12):
         # Bytes of characters of two and three bytes, and letters: whole characters and broken ones.
         embedding.assign(rng.normal(size=embedding.shape) * 0.3)

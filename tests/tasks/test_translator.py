@@ -203,7 +203,7 @@ def test_what_is_no_text_is_refused(texts):
 
 
 def test_a_vocabulary_that_does_not_fit_is_refused():
-    model = keras_attn.models.Seq2SeqTransformer(100, 1, 1, 4, 2, 3)
+    model = keras_attn.models.Seq2SeqTransformer.from_sizes(100, 1, 1, 4, 2, 3)
     with pytest.raises(ValueError, match="259 ids, model with 100"):
         keras_attn.Translator(model, ByteTokenizer(), ByteTokenizer())
 

@@ -23,7 +23,7 @@ def translator():
     source = SentencePieceTokenizer.train(SENTENCES[:3], 290)
     target = SentencePieceTokenizer.train(SENTENCES[:3], 60, byte_fallback=False)
     sizes = {"hidden_dim": 12, "num_heads": 3, "intermediate_dim": 17, "max_sequence_length": 41}
-    model = keras_attn.models.Seq2SeqTransformer(
+    model = keras_attn.models.Seq2SeqTransformer.from_sizes(
         source.vocabulary_size, 1, 3, target_vocabulary_size=target.vocabulary_size, tie_output=False, **sizes
     )
     for weight in model.trainable_weights:  # fresh weights look nearly everywhere alike
