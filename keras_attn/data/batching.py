@@ -151,8 +151,8 @@ class TranslationBatches(SeededBatches):
     """An endless sequence of batches of text pairs, each a function of the seed and of its place.
 
     A batch is `({"encoder_token_ids": (B, S), "decoder_token_ids": (B, T)}, labels)`, with labels of shape (B, T), all
-    int32; with `packed_length`, the inputs have `encoder_segment_ids` and `decoder_segment_ids` too; with
-    `sample_weights`, they stand third.
+    int32; the inputs have `encoder_padding_mask` and `decoder_padding_mask` too, boolean, and with `packed_length`
+    `encoder_segment_ids` and `decoder_segment_ids`; with `sample_weights`, they stand third.
 
     Args:
         tokens: `TokenPairs`, of `keras_attn.data.token_pairs`.
@@ -288,10 +288,13 @@ class TranslationBatches(SeededBatches):
 
     def _element_spec(self):
         ids = tf.TensorSpec((None, None), tf.int32)
-        names = [f"{side}_token_ids" for side in ("encoder", "decoder")]
-        if self._packed_length:
-            names += [f"{side}_segment_ids" for side in ("encoder", "decoder")]
-        spec = (dict.fromkeys(names, ids), ids)
+        inputs = {}
+        for side in ("encoder", "decoder"):
+            inputs[f"{side}_token_ids"] = ids
+            inputs[f"{side}_padding_mask"] = tf.TensorSpec((None, None), tf.bool)
+            if self._packed_length:
+                inputs[f"{side}_segment_ids"] = ids
+        spec = (inputs, ids)
         return (*spec, tf.TensorSpec((None,), tf.float32)) if self._sample_weights else spec
 
     def _batch(self, update, number):
@@ -306,12 +309,14 @@ class TranslationBatches(SeededBatches):
             "decoder_token_ids": _padded(self._targets, pairs, rows, target_shape, without_last=1),
         }
         labels = _padded(self._targets, pairs, rows, target_shape, without_first=1)
-        if self._packed_length:
-            segments = np.arange(len(rows)) - np.searchsorted(rows, rows) + 1
-            for side, lengths, shape in zip(
-                ("encoder", "decoder"), self._lengths[pairs].T, (source_shape, target_shape)
-            ):
-                inputs[f"{side}_segment_ids"] = _placed(np.repeat(segments, lengths), lengths, rows, shape)
+        segments = np.arange(len(rows)) - np.searchsorted(rows, rows) + 1
+        for side, lengths, shape in zip(
+            ("encoder", "decoder"), self._lengths[pairs].T, (source_shape, target_shape)
+        ):
+            numbers = _placed(np.repeat(segments, lengths), lengths, rows, shape)
+            inputs[f"{side}_padding_mask"] = numbers > 0
+            if self._packed_length:
+                inputs[f"{side}_segment_ids"] = numbers
         batch = (inputs, labels)
         if self._sample_weights:
             batch += (self._weights(len(labels), update),)

@@ -160,7 +160,9 @@ def _set_embedding(spec, embedding_spec, embedding, model, form, weights):
     if form.position_encoding == "sinusoidal":
         # Given as a table, since CTranslate2's own sines start at position 1 and stand in the first half of the channels.
         positions = np.arange(max(model.max_sequence_length, _MIN_POSITIONS))
-        table = sinusoidal_encoding(positions, model.hidden_dim, embedding.position.max_wavelength)
+        table = sinusoidal_encoding(
+            positions, model.hidden_dim, embedding.position.max_wavelength, embedding.position.interleaved
+        )
         spec.position_encodings.encodings = keras.ops.convert_to_numpy(table)
 
 

@@ -9,11 +9,12 @@ from keras_attn.ops import concrete_values, sinusoidal_encoding, successive_posi
 class SinusoidalPositionEncoding(keras.layers.Layer):
     """The Transformer's fixed sines and cosines, to be added to a sequence.
 
-    Sines stand in the even channels and cosines in the odd ones, as in the paper. Angles are computed in float32
-    under every dtype policy.
+    Angles are computed in float32 under every dtype policy.
 
     Args:
         max_wavelength: Float, the longest wavelength in units of 2 pi positions.
+        interleaved: Boolean, whether sines are in the even channels and cosines in the odd ones, as in the paper;
+            otherwise all sines come first, as in Marian and fairseq.
 
     Call arguments:
         inputs: Floats (B, T, D).
@@ -33,11 +34,12 @@ class SinusoidalPositionEncoding(keras.layers.Layer):
     Reference: [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.5.
     """
 
-    def __init__(self, max_wavelength=10000, **kwargs):
+    def __init__(self, max_wavelength=10000, interleaved=True, **kwargs):
         super().__init__(**kwargs)
         if not max_wavelength > 0:
             raise ValueError(f"`max_wavelength` must be positive. Received: max_wavelength={max_wavelength}.")
         self.max_wavelength = max_wavelength
+        self.interleaved = interleaved
         self.supports_masking = True
 
     def build(self, input_shape):
@@ -45,14 +47,18 @@ class SinusoidalPositionEncoding(keras.layers.Layer):
 
     def call(self, inputs, start_index=0, positions=None):
         positions = _positions(inputs, start_index, positions)
-        encoding = sinusoidal_encoding(positions, inputs.shape[-1], self.max_wavelength)
+        encoding = sinusoidal_encoding(positions, inputs.shape[-1], self.max_wavelength, self.interleaved)
         return ops.cast(encoding, self.compute_dtype)
 
     def compute_mask(self, inputs, mask=None):
         return None
 
     def get_config(self):
-        return {**super().get_config(), "max_wavelength": self.max_wavelength}
+        return {
+            **super().get_config(),
+            "max_wavelength": self.max_wavelength,
+            "interleaved": self.interleaved,
+        }
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")

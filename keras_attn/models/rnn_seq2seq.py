@@ -7,6 +7,7 @@ from keras import ops
 from keras_attn.checks import check_positive, check_rate, choose
 from keras_attn.generation import answers, checked_max_length, checked_options
 from keras_attn.layers import BahdanauAttention, TokenEmbedding
+from keras_attn.models.transformer import unpacked_inputs
 from keras_attn.ops import empty_cache, padding_mask, write_cache
 
 RNNCache = collections.namedtuple("RNNCache", ["states", "encoded"])
@@ -25,6 +26,9 @@ projected_key: float (B, S, D), the attention's part of it.
 padding_mask: boolean (B, S), True at real tokens.
 first_state: float (B, Z).
 """
+
+_REQUIRED_INPUTS = ("encoder_token_ids", "decoder_token_ids")
+_OPTIONAL_INPUTS = ("encoder_padding_mask", "decoder_padding_mask")
 
 _CELLS = {
     "gru": (keras.layers.GRU, keras.layers.GRUCell, 1),
@@ -55,14 +59,15 @@ class RNNSeq2Seq(keras.Model):
 
     Call arguments:
         inputs: Dict of integers `encoder_token_ids` (B, S), padded on the right, and `decoder_token_ids` (B, T), the
-            latter beginning with START.
+            latter beginning with START. `encoder_padding_mask` (B, S) and `decoder_padding_mask` (B, T), boolean, are
+            True at real tokens; without them the pads are the tokens with the id `pad_token_id`.
         training: Boolean.
 
     Returns:
         Logits, float32 (B, T, V).
 
     Raises:
-        ValueError: for arguments out of range, inputs other than these two, and, eagerly, token ids outside the
+        ValueError: for arguments out of range, inputs other than these, and, eagerly, token ids outside the
             vocabulary.
 
     Example:
@@ -171,14 +176,19 @@ class RNNSeq2Seq(keras.Model):
         self.built = True
 
     def call(self, inputs, training=None):
-        encoder_token_ids, decoder_token_ids = self._token_ids(inputs)
-        encoder_padding_mask = padding_mask(encoder_token_ids, self.pad_token_id)
-        encoder_sequence = self.encode(encoder_token_ids, training)
+        encoder_token_ids, decoder_token_ids, encoder_padding_mask = self._unpacked(inputs)
+        encoder_sequence = self.encode(encoder_token_ids, encoder_padding_mask, training)
         return self.decode(decoder_token_ids, encoder_sequence, encoder_padding_mask, training=training)
 
-    def encode(self, encoder_token_ids, training=None):
-        """Token ids (B, S), padded on the right -> the states of both directions, float (B, S, 2D)."""
-        mask = padding_mask(encoder_token_ids, self.pad_token_id)
+    def encode(self, encoder_token_ids, encoder_padding_mask=None, training=None):
+        """Token ids (B, S), padded on the right -> the states of both directions, float (B, S, 2D).
+
+        Args:
+            encoder_token_ids: Integers (B, S).
+            encoder_padding_mask: Boolean (B, S). By default pads are found by their id.
+            training: Boolean.
+        """
+        mask = self._mask(encoder_token_ids, encoder_padding_mask)
         x = self.source_embedding(encoder_token_ids)
         for layer in self.encoder_layers:
             x = layer(self._dropout(x, training=training), mask=mask, training=training)
@@ -189,12 +199,14 @@ class RNNSeq2Seq(keras.Model):
         decoder_token_ids,
         encoder_sequence,
         encoder_padding_mask,
+        decoder_padding_mask=None,
         training=None,
         return_attention_scores=False,
     ):
         """Logits, float32 (B, T, V), of the token after each of `decoder_token_ids` (B, T).
 
-        With `return_attention_scores`, also the attention scores, a list of one (B, 1, T, S).
+        No token sees a later one, so that the `decoder_padding_mask` changes nothing at real tokens. With
+        `return_attention_scores`, also the attention scores, a list of one (B, 1, T, S).
         """
         encoded = self._encoded(encoder_sequence, encoder_padding_mask)
         x = self._dropout(self.target_embedding(decoder_token_ids), training=training)  # (B, T, D)
@@ -209,12 +221,12 @@ class RNNSeq2Seq(keras.Model):
         logits = self._logits(outputs)
         return (logits, [self._scores(states, encoded)]) if return_attention_scores else logits
 
-    def init_cache(self, encoder_token_ids, length):
+    def init_cache(self, encoder_token_ids, length, encoder_padding_mask=None):
         """Runs the encoder on ids (B, S) and returns an `RNNCache` with `length` empty slots."""
-        mask = padding_mask(encoder_token_ids, self.pad_token_id)
+        mask = self._mask(encoder_token_ids, encoder_padding_mask)
         return RNNCache(
             self._empty_states(ops.shape(encoder_token_ids)[0], length),
-            self._encoded(self.encode(encoder_token_ids), mask),
+            self._encoded(self.encode(encoder_token_ids, mask), mask),
         )
 
     def call_with_cache(self, decoder_token_ids, cache, cache_update_index):
@@ -355,14 +367,13 @@ class RNNSeq2Seq(keras.Model):
     def _logits(self, x):
         return ops.cast(self.target_embedding(x, reverse=True), "float32")
 
-    def _token_ids(self, inputs):
-        names = ["decoder_token_ids", "encoder_token_ids"]
-        if not isinstance(inputs, dict) or sorted(inputs) != names:
-            received = sorted(inputs) if isinstance(inputs, dict) else type(inputs).__name__
-            raise ValueError(
-                f"`inputs` must be a dict of {names}; rows are not packed. Received: {received}."
-            )
-        return inputs["encoder_token_ids"], inputs["decoder_token_ids"]
+    def _mask(self, token_ids, given):
+        return padding_mask(token_ids, self.pad_token_id) if given is None else given
+
+    def _unpacked(self, inputs):
+        """Ids of both sides, and the mask of the source. Rows are not packed."""
+        source_ids, target_ids, mask, _ = unpacked_inputs(inputs, _REQUIRED_INPUTS, _OPTIONAL_INPUTS)
+        return source_ids, target_ids, self._mask(source_ids, mask)
 
     def get_config(self):
         return {

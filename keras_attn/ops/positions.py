@@ -4,15 +4,17 @@ import numpy as np
 from keras import ops
 
 
-def sinusoidal_encoding(positions, hidden_dim, max_wavelength=10000):
+def sinusoidal_encoding(positions, hidden_dim, max_wavelength=10000, interleaved=True):
     """PE(pos, 2i) = sin(pos / w^(2i / D)), PE(pos, 2i + 1) = cos(pos / w^(2i / D)), in float32.
 
-    The last column of an odd `hidden_dim` is a sine.
+    An odd `hidden_dim` has one sine more than cosines.
 
     Args:
         positions: Integers (...).
         hidden_dim: Integer D, the size of the encoding.
         max_wavelength: The longest wavelength w, in units of 2 pi positions.
+        interleaved: Boolean, whether sines and cosines alternate, as in the paper; otherwise all sines come first, as in
+            Marian and fairseq.
 
     Returns:
         Float32 tensor (..., D).
@@ -26,6 +28,8 @@ def sinusoidal_encoding(positions, hidden_dim, max_wavelength=10000):
     Reference: [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.5.
     """
     channels = np.arange(hidden_dim)
+    if not interleaved:
+        channels = np.concatenate([channels[::2], channels[1::2]])
     rates = (float(max_wavelength) ** -((channels // 2 * 2) / hidden_dim)).astype("float32")
     angles = ops.expand_dims(ops.cast(positions, "float32"), -1) * ops.convert_to_tensor(rates)
     return ops.where(channels % 2 == 0, ops.sin(angles), ops.cos(angles))

@@ -526,10 +526,15 @@ class Translator:
         start = tf.fill(
             [tf.shape(target_ids)[0], 1], tf.constant(self.target_tokenizer.start_token_id, tf.int32)
         )
+        source_mask, target_mask = (
+            tf.not_equal(ids, self.model.pad_token_id) for ids in (source_ids, target_ids)
+        )
         logits, scores = self.model.decode(
             tf.concat([start, target_ids[:, :-1]], axis=1),
-            self.model.encode(source_ids),
-            tf.not_equal(source_ids, self.model.pad_token_id),
+            self.model.encode(source_ids, source_mask),
+            source_mask,
+            # The token that is read where a real one is to be written is real, START too if it is the pad.
+            target_mask,
             return_attention_scores=True,
         )
         return logits, tf.stack(scores, axis=1)

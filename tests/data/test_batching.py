@@ -342,9 +342,16 @@ def test_boundaries_from_the_longest_length_on_are_replaced_by_it():
 def tiny_model():
     encoder = keras.Input((None,), dtype="int32", name="encoder_token_ids")
     decoder = keras.Input((None,), dtype="int32", name="decoder_token_ids")
-    summary = keras.layers.GlobalAveragePooling1D(keepdims=True)(keras.layers.Embedding(259, 3)(encoder))
+    masks = {
+        f"{side}_padding_mask": keras.Input((None,), dtype="bool", name=f"{side}_padding_mask")
+        for side in ("encoder", "decoder")
+    }
+    summary = keras.layers.GlobalAveragePooling1D(keepdims=True)(
+        keras.layers.Embedding(259, 3)(encoder), mask=masks["encoder_padding_mask"]
+    )
     logits = keras.layers.Dense(259)(keras.layers.Embedding(259, 3)(decoder) + summary)
-    return keras.Model({"encoder_token_ids": encoder, "decoder_token_ids": decoder}, logits)
+    logits = logits * keras.ops.cast(masks["decoder_padding_mask"], "float32")[..., None]
+    return keras.Model({"encoder_token_ids": encoder, "decoder_token_ids": decoder, **masks}, logits)
 
 
 @pytest.mark.parametrize("place", [(0, 0), (1, 2)])
