@@ -4,14 +4,11 @@ Keras' `load_weights` only warns about some of what does not fit. Here a file th
 holds one of another shape raises, naming it, before anything is assigned. The format holds arrays and nothing else.
 """
 
-import contextlib
-import os
 import pathlib
 
 import numpy as np
 
-# The ending of files that are being written.
-UNFINISHED = ".tmp"
+from keras_attn.files import replaced_file
 
 
 def save_weights(model, path):
@@ -40,23 +37,12 @@ def write_weights(arrays, path, metadata=None):
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
-    path = pathlib.Path(path)
-    aside = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save_file(
-            {name: np.asarray(array, order="C") for name, array in arrays.items()}, aside, metadata=metadata
-        )
-        with open(aside, "rb") as file:
-            os.fsync(file.fileno())  # or, after a power cut, the name could stand before the content
-        os.replace(aside, path)
-    except (OSError, SafetensorError) as error:
-        raise OSError(
-            f"{path} could not be written: {error}. What stood there before is untouched."
-        ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            aside.unlink()
+    arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    with replaced_file(path) as aside:
+        try:
+            save_file(arrays, aside, metadata=metadata)
+        except SafetensorError as error:
+            raise OSError(str(error)) from error
 
 
 def read_metadata(path):

@@ -9,7 +9,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_attn.export import export_saved_model, replaced_folder
+from keras_attn.export import export_saved_model
+from keras_attn.files import read_json, replaced_folder, restored_folder
 from keras_attn.generation import DecodingOptions, Hypotheses
 from keras_attn.models import RNNSeq2Seq, Seq2SeqTransformer, load_weights, save_weights
 from keras_attn.tasks.alignment import word_alignment
@@ -282,7 +283,7 @@ class Translator:
             FileNotFoundError: if a file is missing.
             ValueError: if one is damaged, or the weights do not fit the configuration.
         """
-        folder = pathlib.Path(folder)
+        folder = restored_folder(folder)
         config = _read_config(folder)
         try:
             model = _MODELS[config.get("model_class", "Seq2SeqTransformer")](**config["model"])
@@ -657,7 +658,7 @@ def _read_config(folder):
     if not path.is_file():
         raise FileNotFoundError(f"There is no translator in {folder}: it has no {_CONFIG_FILE}.")
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = read_json(path)
         if config["format"] != _FORMAT:
             raise ValueError(f"it has format {config['format']!r}, this version reads format {_FORMAT}")
         values = {**config["model"], **config["options"], "shared_tokenizer": config["shared_tokenizer"]}
