@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras_attn.export import export_saved_model
 from keras_attn.files import read_json, replaced_folder, restored_folder
 from keras_attn.generation import DecodingOptions, Hypotheses
-from keras_attn.models import RNNSeq2Seq, Seq2SeqTransformer, load_weights, save_weights
+from keras_attn.models import RNNSeq2Seq, Seq2SeqTransformer, check_sizes, load_weights, save_weights
 from keras_attn.tasks.alignment import word_alignment
 from keras_attn.tasks.batches import of_batches, padded
 from keras_attn.tasks.buckets import compiled_with_jax, compiled_with_xla
@@ -285,11 +285,17 @@ class Translator:
         """
         folder = restored_folder(folder)
         config = _read_config(folder)
-        try:
-            model = _MODELS[config.get("model_class", "Seq2SeqTransformer")](**config["model"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{folder / _CONFIG_FILE} describes no model: {error}") from error
-        load_weights(model, folder / _WEIGHTS_FILE)
+        weights = folder / _WEIGHTS_FILE
+
+        def make_model():
+            try:
+                return _MODELS[config.get("model_class", "Seq2SeqTransformer")](**config["model"])
+            except (KeyError, TypeError, ValueError) as error:
+                raise ValueError(f"{folder / _CONFIG_FILE} describes no model: {error}") from error
+
+        check_sizes(make_model, config["model"], weights)
+        model = make_model()
+        load_weights(model, weights)
         source_tokenizer = load_tokenizer(folder / "source_tokenizer")
         shared = config["shared_tokenizer"]
         target_tokenizer = source_tokenizer if shared else load_tokenizer(folder / "target_tokenizer")
