@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_attn.checks import check_positive
 from keras_attn.export import export_saved_model
 from keras_attn.files import read_json, replaced_folder, restored_folder
 from keras_attn.generation import DecodingOptions, Hypotheses
@@ -166,7 +167,7 @@ class Translator:
         max_length = self.max_length if max_length is None else max_length
         if not isinstance(text, str | bytes):
             raise ValueError(f"`text` must be a string. Received: {type(text).__name__}.")
-        if not isinstance(max_length, int) or not 1 <= max_length <= self.model.max_sequence_length:
+        if check_positive("max_length", max_length) > self.model.max_sequence_length:
             raise ValueError(
                 f"`max_length` must be in [1, {self.model.max_sequence_length}]. Received: max_length={max_length}."
             )

@@ -4,6 +4,7 @@ import collections
 
 import tensorflow as tf
 
+from keras_attn.checks import check_positive
 from keras_attn.text.bert_words import bert_words, bert_words_with_owners
 from keras_attn.text.resources import TENSORFLOW_TEXT, import_package, read_file, write_file
 from keras_attn.text.tokenizer import Tokenizer, check_not_blank
@@ -101,7 +102,8 @@ class WordPieceTokenizer(Tokenizer):
             ValueError: If the texts are empty, or have too many characters for `vocabulary_size`; the message names
                 the smallest that would do.
         """
-        if not isinstance(vocabulary_size, int) or vocabulary_size <= len(RESERVED_TOKENS):
+        vocabulary_size = check_positive("vocabulary_size", vocabulary_size)
+        if vocabulary_size <= len(RESERVED_TOKENS):
             raise ValueError(
                 f"`vocabulary_size` must be an int above {len(RESERVED_TOKENS)}, the number of special ids. "
                 f"Received: vocabulary_size={vocabulary_size!r}."
