@@ -781,10 +781,17 @@ MUTANTS = [
     ),
     Mutant(
         "files_written_in_place",
-        "models/weights.py",
-        'aside = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED}")',
-        "aside = path",
+        "files.py",
+        "aside = _name_beside(target)\n",
+        "aside = target\n",
         ("models/test_weights.py::test_a_write_that_fails_leaves_the_older_file",),
+    ),
+    Mutant(
+        "older_folder_discarded_before_the_new_one_stands",
+        "files.py",
+        "    folder.rename(older)\n",
+        "    _discard(folder)\n",
+        ("test_files.py::test_a_kill_at_any_step_leaves_the_old_or_the_new_folder_whole",),
     ),
     Mutant(
         "states_are_not_rotated",

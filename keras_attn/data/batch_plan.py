@@ -4,6 +4,8 @@ import itertools
 
 import numpy as np
 
+from keras_attn.checks import check_positive
+
 _OPEN_ROWS = 64
 
 
@@ -38,10 +40,7 @@ def batch_by_tokens(lengths, max_tokens, bucket_boundaries=None, generator=None)
     assert [batch.tolist() for batch in batches] == [[0, 1], [2]]
     ```
     """
-    if max_tokens < 1:
-        raise ValueError(
-            f"`max_tokens` must be a positive number of tokens. Received: max_tokens={max_tokens}."
-        )
+    check_positive("max_tokens", max_tokens)
     lengths = _by_side(lengths)
     longest = lengths.max(axis=1, initial=0)
     if bucket_boundaries is not None:

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
+from keras_attn.checks import check_positive
 from keras_attn.data.batch_plan import (
     batch_by_tokens,
     bucket_of,
@@ -115,11 +116,7 @@ def translation_batches(
         - Vaswani et al., 2017, "Attention Is All You Need" (arXiv:1706.03762), section 5.1: pairs "were batched
           together by approximate sequence length".
     """
-    if max_sequence_length < 1:
-        raise ValueError(
-            "`max_sequence_length` must be a positive number of tokens. "
-            f"Received: max_sequence_length={max_sequence_length}."
-        )
+    check_positive("max_sequence_length", max_sequence_length)
     corpora = [pairs] if isinstance(pairs, TextPairs) else list(pairs)
     tokens = tokenized_once(corpora, source_tokenizer, target_tokenizer, max_sequence_length, token_folder)
     if not sum(tokens.counts):

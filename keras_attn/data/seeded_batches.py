@@ -7,6 +7,8 @@ import threading
 import numpy as np
 import tensorflow as tf
 
+from keras_attn.checks import check_positive
+
 _PREFETCHED_BATCHES = 16
 _KEPT_PLANS = 3
 
@@ -49,8 +51,7 @@ class SeededBatches:
 
     def __init__(self, seed=0, num_micro_batches=1, num_devices=1, worker=(0, 1)):
         for name, count in {"num_micro_batches": num_micro_batches, "num_devices": num_devices}.items():
-            if count < 1:
-                raise ValueError(f"`{name}` must be a positive integer. Received: {name}={count}.")
+            check_positive(name, count)
         if not 0 <= worker[0] < worker[1]:
             raise ValueError(
                 f"`worker` must be a number from 0 and the count of workers. Received: worker={worker}."

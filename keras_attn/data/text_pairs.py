@@ -5,6 +5,7 @@ import dataclasses
 import itertools
 import pathlib
 
+from keras_attn.checks import check_positive
 from keras_attn.data.text_files import Column, Lines
 
 
@@ -53,9 +54,7 @@ def checked_size(split, size, splits):
     if split not in splits:
         raise ValueError(f"`split` must be one of {', '.join(splits)}. Received: split={split!r}.")
     size = splits[split] if size is None else size
-    if not isinstance(size, int) or size < 1:
-        raise ValueError(f"`size` must be a positive integer, a number of pairs. Received: size={size!r}.")
-    return size
+    return check_positive("size", size)
 
 
 def read_text_pairs(source_file, target_file):

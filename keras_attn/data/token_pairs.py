@@ -3,11 +3,11 @@
 import collections
 import json
 import pathlib
-import shutil
-import tempfile
 
 import numpy as np
 import tensorflow as tf
+
+from keras_attn.files import read_json, remove_unfinished, replaced_folder
 
 _TEXTS_PER_TOKENIZER_CALL = 4096
 _SIDES = ("source", "target")
@@ -83,21 +83,16 @@ def tokenized_once(corpora, source_tokenizer, target_tokenizer, max_sequence_len
         return tokenize_pairs(*arguments)
     folder = pathlib.Path(folder)
     if not (folder / _DESCRIPTION).is_file():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        for unfinished in folder.parent.glob(f".{folder.name}-*"):  # of a process that was killed
-            shutil.rmtree(unfinished)
-        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as aside:
-            built = pathlib.Path(aside, "new")
-            built.mkdir()
+        remove_unfinished(folder.parent)
+        with replaced_folder(folder, _DESCRIPTION, "token ids") as built:
             tokenize_pairs(*arguments, built)
-            built.rename(folder)
     return open_token_pairs(folder)
 
 
 def open_token_pairs(folder):
     """The `TokenPairs` that were written to a folder; the ids stay on disk, and are read as batches ask for them."""
     folder = pathlib.Path(folder)
-    description = json.loads((folder / _DESCRIPTION).read_text(encoding="utf-8"))
+    description = read_json(folder / _DESCRIPTION)
     sides = []
     for side in _SIDES:
         row_splits = _row_splits(np.fromfile(folder / f"{side}_lengths.bin", _DTYPE))

@@ -1,11 +1,10 @@
 """From named graph functions, or a model, to what another engine runs; and a run of it as a server would."""
 
 from keras_attn.export.ctranslate2 import export_ctranslate2
-from keras_attn.export.folders import replaced_folder
 from keras_attn.export.litert import export_litert
 from keras_attn.export.onnx import export_onnx
 from keras_attn.export.saved_model import export_saved_model, string_vector
-from keras_attn.export.saved_model_runner import run_saved_model
+from keras_attn.export.saved_model_process import run_saved_model
 from keras_attn.export.serving_files import (
     read_batching_parameters,
     read_warmup_requests,
@@ -25,7 +24,6 @@ __all__ = [
     "read_batching_parameters",
     "read_warmup_requests",
     "read_xla_buckets",
-    "replaced_folder",
     "run_saved_model",
     "string_vector",
     "verify_saved_model",

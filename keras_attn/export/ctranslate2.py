@@ -5,7 +5,7 @@ import pathlib
 import keras
 import numpy as np
 
-from keras_attn.export.folders import replaced_folder
+from keras_attn.files import replaced_folder
 from keras_attn.models import Seq2SeqTransformer, plain_form
 from keras_attn.ops import sinusoidal_encoding
 

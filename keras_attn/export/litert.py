@@ -5,8 +5,8 @@ import tempfile
 
 import tensorflow as tf
 
-from keras_attn.export.folders import replaced_folder
 from keras_attn.export.saved_model import export_saved_model
+from keras_attn.files import replaced_folder
 
 LITERT_FILE = "model.tflite"
 

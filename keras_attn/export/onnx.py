@@ -5,7 +5,7 @@ import pathlib
 import numpy as np
 import tensorflow as tf
 
-from keras_attn.export.folders import replaced_folder
+from keras_attn.files import replaced_folder
 
 # What onnxruntime has run since 2023; newer operators are of no use to these graphs.
 _OPSET = 18

@@ -1,11 +1,10 @@
 """Graph functions to a version folder that TF Serving loads."""
 
-import os
 import pathlib
-import shutil
-import tempfile
 
 import tensorflow as tf
+
+from keras_attn.files import folder_aside
 
 
 def export_saved_model(folder, signatures, models=(), resources=(), add_files=None):
@@ -42,9 +41,7 @@ def export_saved_model(folder, signatures, models=(), resources=(), add_files=No
         if any(spec.name is None for spec in specs):
             raise ValueError(f"Every input of signature {name!r} needs a name. Received: {specs}.")
     folder = pathlib.Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    aside = pathlib.Path(tempfile.mkdtemp(prefix=".export-", dir=folder))
-    try:
+    with folder_aside(folder / "version") as built:
         # Not `keras.export.ExportArchive`, which stores every variable twice: as Keras' object and as TensorFlow's.
         module = tf.Module()
         module.variables_of_models = [variable.value for model in models for variable in model.variables]
@@ -56,12 +53,10 @@ def export_saved_model(folder, signatures, models=(), resources=(), add_files=No
             ).get_concrete_function()
             for name, (function, specs) in signatures.items()
         }
-        tf.saved_model.save(module, str(aside / "version"), signatures=functions)
+        tf.saved_model.save(module, str(built), signatures=functions)
         if add_files is not None:
-            add_files(aside / "version", functions)
-        return _move_into_place(aside / "version", folder)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+            add_files(built, functions)
+        return _move_into_place(built, folder)
 
 
 def _move_into_place(built, folder):
@@ -69,7 +64,7 @@ def _move_into_place(built, folder):
         versions = [int(path.name) for path in folder.iterdir() if path.name.isdecimal()]
         version_folder = folder / str(max(versions, default=0) + 1)
         try:
-            os.rename(built, version_folder)
+            built.rename(version_folder)
             return version_folder
         except OSError:
             # Another export may have taken the number meanwhile; anything else is the caller's to know.

@@ -1,13 +1,13 @@
 """Runs an exported SavedModel as TF Serving does: without TensorFlow's Python, and with XLA disabled.
 
 A SavedModel that answers in the process that exported it can still fail in a server, which has the C++ ops alone
-and refuses to compile with XLA unless it is started with a flag. This module finds that out. As a script it loads
-TensorFlow's C++ libraries from the installed wheel, drives them through the C API, and exchanges one line of JSON
-a request; `run_saved_model` starts that script from Python and returns its answers. `--xla` leaves XLA enabled, as the
-server's `--xla_cpu_compilation_enabled` does, and `--threads` answers several requests at a time.
+and refuses to compile with XLA unless it is started with a flag. This script finds that out: it loads TensorFlow's C++
+libraries from the installed wheel, drives them through the C API, and exchanges one line of JSON a request.
+`run_saved_model` of saved_model_process.py starts it from Python. `--xla` leaves XLA enabled, as the server's
+`--xla_cpu_compilation_enabled` does, and `--threads` answers several requests at a time.
 
-The script needs the standard library, NumPy and the installed `tensorflow` (and `tensorflow_text`) wheels, none of
-whose Python it imports:
+The script needs the standard library, NumPy, protobuf and the installed `tensorflow` (and `tensorflow_text`) wheels,
+none of whose Python it imports, nor any other file of this library:
 
 ```
 echo '{"inputs": {"inputs": ["4th of July 2016", {"b64": "/w=="}]}}' |
@@ -27,14 +27,15 @@ import concurrent.futures
 import contextlib
 import ctypes
 import dataclasses
+import functools
 import importlib.util
 import json
 import os
 import pathlib
-import subprocess
 import sys
 
 import numpy as np
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 # TensorFlow's DataType numbers (types.proto). Strings are NumPy object arrays of bytes.
 _DTYPES = {
@@ -60,49 +61,6 @@ _XLA_ADVICE = (
     "This model must be compiled with XLA, which is off here as in a stock TF Serving. Start the server with "
     "--xla_cpu_compilation_enabled, this script with --xla, or give `run_saved_model` xla=True."
 )
-
-
-def run_saved_model(folder, requests, timeout=120, xla=False, threads=1):
-    """Answers `requests` with an exported SavedModel in a process without TensorFlow's Python and without XLA.
-
-    Unlike `tf.saved_model.load`, which runs in a process where every op and XLA are at hand, this shows what a stock
-    TF Serving answers.
-
-    Args:
-        folder: Path of a version folder, the one that holds `saved_model.pb`.
-        requests: List of dicts `{"signature": str, "inputs": {name: nested lists}}`, `signature` being
-            `"serving_default"` where it is left out. Bytes that are not UTF-8 are given as `{"b64": str}`.
-        timeout: Seconds that loading the model and all the answers may take together.
-        xla: Boolean, whether graphs may be compiled with XLA, as by a server that was started with
-            `--xla_cpu_compilation_enabled`.
-        threads: Integer, the requests that are answered at a time.
-
-    Returns:
-        A list of as many dicts as `requests`, in their order: `{"outputs": {name: nested lists}}`, or
-        `{"error": message}` for a request that failed.
-
-    Raises:
-        RuntimeError: If the process dies, with what it wrote to stderr.
-        subprocess.TimeoutExpired: If it takes longer than `timeout`.
-
-    Example:
-
-    ```
-    answers = run_saved_model("saved_models/dates/1", [{"inputs": {"inputs": ["4th of July 2016"]}}])
-    print(answers[0]["outputs"]["outputs"])  # ["2016-07-04"]
-    ```
-    """
-    # -P keeps this folder off the child's path: its neighbours are modules of keras_attn, not of the child.
-    command = [sys.executable, "-P", str(pathlib.Path(__file__).resolve()), os.fspath(folder)]
-    command += [f"--threads={threads}", *(["--xla"] if xla else [])]
-    lines = "".join(json.dumps(request) + "\n" for request in requests)
-    child = subprocess.run(command, input=lines.encode(), capture_output=True, timeout=timeout)
-    if child.returncode:
-        stderr = child.stderr.decode(errors="replace")
-        raise RuntimeError(
-            f"The process that runs {folder} ended with code {child.returncode}. It wrote:\n{stderr}"
-        )
-    return [json.loads(line) for line in child.stdout.splitlines()]
 
 
 class TensorFlowError(RuntimeError):
@@ -396,7 +354,7 @@ def _to_text(value):
 def read_signatures(meta_graph):
     """Reads the signatures out of a serialised `MetaGraphDef`.
 
-    The wire format is read here because the classes generated from meta_graph.proto come with TensorFlow's Python.
+    The classes generated from meta_graph.proto come with TensorFlow's Python, so the fields are described here.
 
     Args:
         meta_graph: bytes of the message.
@@ -404,66 +362,62 @@ def read_signatures(meta_graph):
     Returns:
         Dict from name to `Signature`.
     """
-    entries = (_map_entry(value) for field, value in _fields(meta_graph) if field == 5)
+    message = _message_classes()["MetaGraph"].FromString(meta_graph)
     # SavedModels keep their initialisation op in a signature of its own, which is not for clients.
-    return {name: _signature(value) for name, value in entries if not name.startswith("__saved_model")}
+    return {
+        entry.key: Signature(_tensor_infos(entry.value.inputs), _tensor_infos(entry.value.outputs))
+        for entry in message.signatures
+        if not entry.key.startswith("__saved_model")
+    }
 
 
-def _signature(message):
-    tensors = {1: {}, 2: {}}  # the field numbers of inputs and outputs
-    for field, value in _fields(message):
-        if field in tensors:
-            name, info = _map_entry(value)
-            tensors[field][name] = _tensor_info(info)
-    return Signature(*(dict(sorted(named.items())) for named in tensors.values()))
-
-
-def _tensor_info(message):
-    fields = dict(_fields(message))
-    return TensorInfo(bytes(fields.get(1, b"")).decode(), fields.get(2, 0), _shape(fields.get(3, b"")))
+def _tensor_infos(entries):
+    entries = sorted(entries, key=lambda entry: entry.key)
+    return {
+        entry.key: TensorInfo(entry.value.name, entry.value.dtype, _shape(entry.value.shape))
+        for entry in entries
+    }
 
 
 def _shape(message):
-    fields = list(_fields(message))
-    if any(field == 3 and value for field, value in fields):  # unknown_rank
+    if message.unknown_rank:
         return None
-    sizes = [dict(_fields(value)).get(1, 0) for field, value in fields if field == 2]
-    # An unknown size is -1, which a varint holds as its 64-bit two's complement.
-    return tuple(None if size >= 1 << 63 else size for size in sizes)
+    return tuple(None if dim.size == -1 else dim.size for dim in message.dims)
 
 
-def _map_entry(message):
-    fields = dict(_fields(message))
-    return bytes(fields.get(1, b"")).decode(), fields.get(2, b"")
+# What is read of meta_graph.proto: the number and type of each field, a list of one type where it is repeated. A map is
+# on the wire what a repeated message of a key and a value is.
+_MESSAGES = {
+    "MetaGraph": {"signatures": (5, ["SignatureEntry"])},
+    "SignatureEntry": {"key": (1, "string"), "value": (2, "Signature")},
+    "Signature": {"inputs": (1, ["TensorEntry"]), "outputs": (2, ["TensorEntry"])},
+    "TensorEntry": {"key": (1, "string"), "value": (2, "TensorInfo")},
+    "TensorInfo": {"name": (1, "string"), "dtype": (2, "int32"), "shape": (3, "Shape")},
+    "Shape": {"dims": (2, ["Dim"]), "unknown_rank": (3, "bool")},
+    "Dim": {"size": (1, "int64")},
+}
 
 
-def _fields(message):
-    """Yields the (field number, value) pairs of a protocol buffer: an int for a varint, a view of the bytes else."""
-    message = memoryview(message)
-    position = 0
-    while position < len(message):
-        key, position = _varint(message, position)
-        wire_type = key & 7
-        if wire_type == 0:
-            value, position = _varint(message, position)
-        else:
-            size = {1: 8, 5: 4}.get(wire_type)
-            if size is None:
-                size, position = _varint(message, position)
-            value = message[position : position + size]
-            position += size
-        yield key >> 3, value
-
-
-def _varint(message, position):
-    value = shift = 0
-    while True:
-        byte = message[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return value, position
+@functools.cache
+def _message_classes():
+    package = "saved_model_runner"
+    file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3")
+    for name, fields in _MESSAGES.items():
+        message = file.message_type.add(name=name)
+        for field_name, (number, kind) in fields.items():
+            field = message.field.add(name=field_name, number=number)
+            field.label = field.LABEL_REPEATED if isinstance(kind, list) else field.LABEL_OPTIONAL
+            kind = kind[0] if isinstance(kind, list) else kind
+            if kind in _MESSAGES:
+                field.type, field.type_name = field.TYPE_MESSAGE, f".{package}.{kind}"
+            else:
+                field.type = getattr(field, f"TYPE_{kind.upper()}")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}"))
+        for name in _MESSAGES
+    }
 
 
 class _Buffer(ctypes.Structure):

@@ -17,6 +17,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, te
 from google.protobuf.message import DecodeError
 from tensorflow.core.framework import tensor_pb2
 
+from keras_attn.files import read_json
+
 WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
 BATCHING_FILE = "batching_params.pbtxt"
 XLA_FILE = "assets.extra/xla_buckets.json"
@@ -273,7 +275,7 @@ def read_xla_buckets(folder):
     if not path.is_file():
         return None
     try:
-        buckets = json.loads(path.read_text("utf-8"))
+        buckets = read_json(path)
         is_right = isinstance(buckets, dict) and set(buckets) == {"batch_sizes", "lengths"}
         if is_right and all(isinstance(sizes, list) and sizes for sizes in buckets.values()):
             return buckets

@@ -8,7 +8,8 @@ import subprocess
 import numpy as np
 import tensorflow as tf
 
-from keras_attn.export.saved_model_runner import run_saved_model, to_json
+from keras_attn.export.saved_model_process import run_saved_model
+from keras_attn.export.saved_model_runner import to_json
 from keras_attn.export.serving_files import (
     MOST_WARMUP_REQUESTS,
     read_batching_parameters,

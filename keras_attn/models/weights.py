@@ -1,22 +1,40 @@
 """Weights to and from one safetensors file, all of them or an error.
 
 Keras' `load_weights` only warns about some of what does not fit. Here a file that lacks a weight, holds another, or
-holds one of another shape raises, naming it, before anything is assigned. The format holds arrays and nothing else.
+holds one of another shape or dtype raises, naming it, before anything is assigned. The format holds arrays and nothing
+else.
 """
 
-import contextlib
-import os
+import concurrent.futures
 import pathlib
 
+import keras
+import ml_dtypes
 import numpy as np
 
-# The ending of files that are being written.
-UNFINISHED = ".tmp"
+from keras_attn.files import replaced_file
+from keras_attn.models.weight_names import match_names, named_weights
+
+_FLOATS = {
+    "float16": np.dtype("float16"),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "float32": np.dtype("float32"),
+    "float64": np.dtype("float64"),
+}
+# As safetensors calls them. NumPy has no 8-bit floats.
+_KNOWN = {"F16", "BF16", "F32", "F64", "BOOL", "I8", "U8", "I16", "U16", "I32", "U32", "I64", "U64"}
 
 
 def save_weights(model, path):
-    """Writes the model's weights to `path`, under the name they have inside the model; the write is atomic."""
-    write_weights({name: np.asarray(variable) for name, variable in _named_weights(model).items()}, path)
+    """Writes all the model's weights to `path`, under names of their places in the model; the write is atomic.
+
+    Raises:
+        ValueError: if the model is not built.
+        OSError: if it cannot be written; what stood at `path` is untouched then.
+    """
+    if not model.built:
+        raise ValueError(f"{model.name} has no weights yet. Call it once, or build it, before it is saved.")
+    write_weights({name: np.asarray(variable) for name, variable in named_weights(model).items()}, path)
 
 
 def write_weights(arrays, path, metadata=None):
@@ -28,6 +46,7 @@ def write_weights(arrays, path, metadata=None):
         metadata: Dict of strings, stored with them (see `read_metadata`).
 
     Raises:
+        ValueError: if an array has a dtype that `read_weights` would refuse.
         OSError: if it cannot be written, for lack of room or of permission; what stood at `path` is untouched then.
 
     Example:
@@ -40,23 +59,17 @@ def write_weights(arrays, path, metadata=None):
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
-    path = pathlib.Path(path)
-    aside = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save_file(
-            {name: np.asarray(array, order="C") for name, array in arrays.items()}, aside, metadata=metadata
-        )
-        with open(aside, "rb") as file:
-            os.fsync(file.fileno())  # or, after a power cut, the name could stand before the content
-        os.replace(aside, path)
-    except (OSError, SafetensorError) as error:
-        raise OSError(
-            f"{path} could not be written: {error}. What stood there before is untouched."
-        ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            aside.unlink()
+    arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    for name, array in arrays.items():
+        if array.dtype.name not in _FLOATS and array.dtype.kind not in "biu":
+            raise ValueError(
+                f"{name} must hold floats, integers or booleans. Received: dtype={array.dtype.name}."
+            )
+    with replaced_file(path) as aside:
+        try:
+            save_file(arrays, aside, metadata=metadata)
+        except SafetensorError as error:
+            raise OSError(str(error)) from error
 
 
 def read_metadata(path):
@@ -82,11 +95,44 @@ def read_weights(path):
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if it is damaged.
+        ValueError: if it is damaged, or holds a dtype that NumPy does not have, an 8-bit float for instance.
     """
     from safetensors.numpy import load_file
 
+    _read_header(path)
     return _of_file(path, lambda: load_file(path))
+
+
+def read_shapes(path):
+    """The shapes of the arrays in the safetensors file `path`, a dict of tuples; only its header is read.
+
+    Raises:
+        FileNotFoundError, ValueError: as `read_weights`.
+
+    Example:
+
+    ```python
+    write_weights({"kernel": np.ones((2, 3))}, "arrays.safetensors")
+    assert read_shapes("arrays.safetensors") == {"kernel": (2, 3)}
+    ```
+    """
+    return {name: shape for name, (shape, _) in _read_header(path).items()}
+
+
+def _read_header(path):
+    """{name: (shape, dtype)} of a file, all of whose dtypes can be read."""
+    from safetensors import safe_open
+
+    def read():
+        with safe_open(path, "numpy") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 -- no dict
+            return {name: (tuple(part.get_shape()), part.get_dtype()) for name, part in slices.items()}
+
+    header = _of_file(path, read)
+    for name, (_, dtype) in header.items():
+        if dtype not in _KNOWN:
+            raise ValueError(f"{path} holds {name} with dtype {dtype}. Known: {', '.join(sorted(_KNOWN))}.")
+    return header
 
 
 def _of_file(path, read):
@@ -103,9 +149,12 @@ def _of_file(path, read):
 def load_weights(model, path):
     """Reads the weights that `save_weights` wrote into a model of the same configuration.
 
+    Names of layers that Keras made, "dense_3" for instance, count up within a process. Where the file has others, such
+    layers are matched by their rank among their siblings.
+
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if it is damaged, or its names and shapes are not exactly the model's; nothing is assigned then.
+        ValueError: if it is damaged, or what it holds is not exactly the model's; nothing is assigned then.
 
     Example:
 
@@ -120,22 +169,109 @@ def load_weights(model, path):
 
 
 def assign_weights(model, arrays, source="the weights"):
-    """Assigns a dict of arrays, as `read_weights` returns it, to the model's weights; `source` is for messages."""
-    weights = _named_weights(model)
-    missing, foreign = sorted(set(weights) - set(arrays)), sorted(set(arrays) - set(weights))
-    if missing or foreign:
+    """Assigns a dict of arrays, as `read_weights` returns it, to the model's weights.
+
+    Floats of any width are cast to a float weight; a weight of integers or booleans takes its own dtype only.
+
+    Args:
+        model: A `keras.Model`, built.
+        arrays: Dict of NumPy arrays.
+        source: String or path, what messages call them.
+
+    Raises:
+        ValueError: if names, shapes or dtypes are not the model's, or a value is NaN or infinite; nothing is assigned
+            then.
+    """
+    arrays = {name: np.asarray(array) for name, array in arrays.items()}
+    variables = _matched(model, {name: array.shape for name, array in arrays.items()}, source)
+    for name, variable in variables.items():
+        _check_values(name, arrays[name], variable.dtype, source)
+    for name, variable in variables.items():
+        variable.assign(_cast(arrays[name], variable.dtype))
+
+
+def check_sizes(make_model, config, path):
+    """Checks that a model has the weights of a file before it is made, so that no file makes it fill the memory.
+
+    The model is made without values for its variables. Before, the sizes that its configuration names are compared
+    with what the file holds, because layers may also compute tables from them.
+
+    Args:
+        make_model: Function without arguments that returns the `keras.Model`, built.
+        config: The dict from which it makes it, nested or not. Integers whose names are those of sizes ("hidden_dim",
+            "vocabulary_size", "num_heads") must not exceed the number of values in the file, and those of layers
+            ("num_layers") the number of arrays.
+        path: Path of the safetensors file.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if the weights of the model are not those of the file; and what `make_model` raises.
+    """
+    shapes = read_shapes(path)
+    num_values = sum(int(np.prod(shape, dtype=object)) for shape in shapes.values())
+    for name, value in _sizes(config):
+        most = len(shapes) if name.endswith("layers") else num_values
+        if value > most:
+            raise ValueError(
+                f"{path} does not hold the weights of this model: it has {num_values:,} values in {len(shapes):,} "
+                f"arrays. Received: {name}={value}."
+            )
+
+    def check():
+        with keras.StatelessScope(initialize_variables=False):
+            model = make_model()
+        _matched(model, shapes, path)
+
+    # What a scope leaves to be initialised later is the thread's own, and is forgotten with it.
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        thread.submit(check).result()
+
+
+def _sizes(config):
+    """The pairs of a name and an integer in nested dicts and lists, those that are sizes by their names."""
+    if isinstance(config, list | tuple):
+        for part in config:
+            yield from _sizes(part)
+    elif isinstance(config, dict):
+        for name, value in config.items():
+            is_size = str(name).startswith("num_") or str(name).endswith(("_dim", "_size"))
+            if isinstance(value, int) and is_size:
+                yield str(name), value
+            yield from _sizes(value)
+
+
+def _matched(model, shapes, source):
+    """The model's variables by the names that a file has for them, {name in the file: variable}."""
+    variables = named_weights(model)
+    names = match_names(model, shapes)
+    if names is None:
+        missing, foreign = sorted(set(variables) - set(shapes)), sorted(set(shapes) - set(variables))
         raise ValueError(
             f"{source} does not hold the weights of this model. "
             f"Missing: {', '.join(missing) or 'none'}. Not in the model: {', '.join(foreign) or 'none'}."
         )
-    for name, variable in weights.items():
-        if tuple(arrays[name].shape) != tuple(variable.shape):
+    for own, name in names.items():
+        if tuple(shapes[name]) != tuple(variables[own].shape):
             raise ValueError(
-                f"{source} holds {name} with shape {tuple(arrays[name].shape)}; "
-                f"the model's has shape {tuple(variable.shape)}."
+                f"{source} holds {name} with shape {tuple(shapes[name])}; "
+                f"the model's {'' if own == name else own + ' '}has shape {tuple(variables[own].shape)}."
             )
-    for name, variable in weights.items():
-        variable.assign(arrays[name])
+    return {name: variables[own] for own, name in names.items()}
+
+
+def _check_values(name, array, dtype, source):
+    if dtype in _FLOATS and array.dtype.name in _FLOATS:
+        if not np.isfinite(_cast(array, dtype)).all():
+            raise ValueError(f"{source} holds {name} with values that are NaN or infinite in {dtype}.")
+    elif array.dtype.name != dtype:
+        raise ValueError(
+            f"{source} holds {name} with dtype {array.dtype.name}; the model's has dtype {dtype}."
+        )
+
+
+def _cast(array, dtype):
+    with np.errstate(over="ignore"):  # an infinite value is refused
+        return array.astype(_FLOATS.get(dtype, array.dtype), copy=False)
 
 
 def average_weights(paths):
@@ -144,7 +280,8 @@ def average_weights(paths):
     Reference: [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 6.1 (checkpoint averaging).
 
     Raises:
-        ValueError: if there is no path, or the files do not hold the same names and shapes.
+        ValueError: if there is no path, the files do not hold the same names, shapes and dtypes, integers differ, or a
+            value is NaN or infinite.
 
     Example:
 
@@ -158,18 +295,33 @@ def average_weights(paths):
     paths = list(paths)
     if not paths:
         raise ValueError("`paths` must name at least one weight file. Received none.")
-    total = read_weights(paths[0])
-    dtypes = {name: array.dtype for name, array in total.items()}
-    total = {name: array.astype("float64") for name, array in total.items()}
+    first = read_weights(paths[0])
+    total = {name: _summand(name, array, paths[0]) for name, array in first.items()}
     for path in paths[1:]:
         arrays = read_weights(path)
-        if {name: array.shape for name, array in arrays.items()} != {n: a.shape for n, a in total.items()}:
-            raise ValueError(f"{path} and {paths[0]} do not hold weights of the same names and shapes.")
+        if _kinds(arrays) != _kinds(first):
+            raise ValueError(
+                f"{path} and {paths[0]} do not hold weights of the same names, shapes and dtypes."
+            )
         for name, array in arrays.items():
-            total[name] += array
-    return {name: (array / len(paths)).astype(dtypes[name]) for name, array in total.items()}
+            if array.dtype.name in _FLOATS:
+                total[name] += _summand(name, array, path)
+            elif not np.array_equal(array, first[name]):
+                raise ValueError(
+                    f"{name} holds integers, which have no mean, and differs in {path} and {paths[0]}."
+                )
+    return {
+        name: (total[name] / len(paths)).astype(array.dtype) if array.dtype.name in _FLOATS else array
+        for name, array in first.items()
+    }
 
 
-def _named_weights(model):
-    # The first part of a path is the model's own name, which two models of one configuration need not share.
-    return {weight.path.partition("/")[2]: weight for weight in model.weights}
+def _summand(name, array, path):
+    if array.dtype.name not in _FLOATS:
+        return None
+    _check_values(name, array, array.dtype.name, path)
+    return array.astype("float64")
+
+
+def _kinds(arrays):
+    return {name: (array.shape, array.dtype.name) for name, array in arrays.items()}

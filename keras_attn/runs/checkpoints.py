@@ -4,7 +4,8 @@ import concurrent.futures
 import json
 import pathlib
 
-from keras_attn.models.weights import UNFINISHED, read_metadata, read_weights, write_weights
+from keras_attn.files import remove_unfinished
+from keras_attn.models import read_metadata, read_weights, write_weights
 
 _PROGRESS = "progress"
 
@@ -74,13 +75,13 @@ class Checkpoints:
         Raises:
             ValueError: if there are states, and all of them are damaged.
         """
-        for unfinished in self.folder.glob(f".*{UNFINISHED}") if clean else ():
-            unfinished.unlink()
+        if clean:
+            remove_unfinished(self.folder)
         paths = self._paths()
         for path in reversed(paths):
             try:
                 return read_weights(path), json.loads(read_metadata(path)[_PROGRESS])
-            except (ValueError, KeyError) as error:
+            except (ValueError, KeyError, RecursionError) as error:
                 self.log(f"{path} cannot be used: {error}")
         if paths:
             raise ValueError(

@@ -1,13 +1,13 @@
 """The run that makes a language model."""
 
 import math
-import os
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from keras_attn.data import TextWindows, consecutive_windows
+from keras_attn.files import replaced_file
 from keras_attn.generation import DecodingOptions
 from keras_attn.runs.training_run import TrainingRun
 from keras_attn.tasks.buckets import compiled_with_jax
@@ -110,9 +110,8 @@ class LanguageModelRun(TrainingRun):
         return self.tokenizer.decode(np.asarray(token_ids))
 
     def save_result(self):
-        aside = self.folder / ".unfinished.keras"  # Keras writes in place
-        self.model.save(aside)
-        os.replace(aside, self.folder / "model.keras")
+        with replaced_file(self.folder / "model.keras") as aside:  # Keras writes in place
+            self.model.save(aside)
 
     def load_result(self):
         self.model = keras.models.load_model(self.folder / "model.keras", compile=False)

@@ -2,12 +2,12 @@
 
 import csv
 import io
-import os
 import time
 
 import keras
 
 from keras_attn.data import Place
+from keras_attn.files import replaced_file
 
 
 class Progress(keras.callbacks.Callback):
@@ -124,6 +124,5 @@ class HistoryFile(keras.callbacks.Callback):
         writer = csv.DictWriter(text, names, lineterminator="\n")
         writer.writeheader()
         writer.writerows(self.rows)
-        aside = self.path.with_name(f".{self.path.name}.tmp")
-        aside.write_text(text.getvalue(), encoding="utf-8")
-        os.replace(aside, self.path)
+        with replaced_file(self.path) as aside:
+            aside.write_text(text.getvalue(), encoding="utf-8")

@@ -1,11 +1,11 @@
 import dataclasses
 import inspect
-import json
 import pathlib
 import tomllib
 
 import keras
 
+from keras_attn.files import read_json
 from keras_attn.models import PRESETS, DecoderTransformer, RNNSeq2Seq, Seq2SeqTransformer, Sizes
 
 _RECORD = "run.json"
@@ -151,10 +151,10 @@ class Recipe:
             raise FileNotFoundError(
                 f"There is no recipe {path}. A recipe is a TOML file, as in examples/recipes, a run's folder, or its {_RECORD}."
             )
-        text = path.read_text(encoding="utf-8")
         try:
-            fields = json.loads(text)["recipe"] if path.suffix == ".json" else tomllib.loads(text)
-        except (ValueError, KeyError) as error:
+            is_record = path.suffix == ".json"
+            fields = read_json(path)["recipe"] if is_record else tomllib.loads(path.read_text("utf-8"))
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"{path} is no recipe: {error!r}") from error
         known = {field.name for field in dataclasses.fields(cls)}
         if unknown := sorted(set(fields) - known):

@@ -5,12 +5,12 @@ import dataclasses
 import importlib.metadata
 import json
 import math
-import os
 import time
 
 import keras
 import tensorflow as tf
 
+from keras_attn.files import read_json, remove_unfinished, replaced_file
 from keras_attn.models import assign_weights, average_weights, read_weights, save_weights, write_weights
 from keras_attn.runs.checkpoints import Checkpoints
 from keras_attn.runs.optimizer import make_optimizer
@@ -63,6 +63,7 @@ class TrainingRun:
         self.say(self.batches.report())
         self.compile()
         if self.workers.is_first:
+            remove_unfinished(self.folder)
             self.write_record()
         self.fit()
         if self.workers.is_first:
@@ -93,7 +94,7 @@ class TrainingRun:
         file = self.folder / "run.json"
         if not file.exists():
             return False
-        record = json.loads(file.read_text(encoding="utf-8"))
+        record = read_json(file)
         if record["results"].get("ended"):
             raise ValueError(
                 f"{self.folder} holds a run already, which has ended. Choose another folder, or remove it."
@@ -308,9 +309,8 @@ class TrainingRun:
 
     def write_record(self):
         file = self.folder / "run.json"
-        aside = file.with_name(".run.json.tmp")
-        aside.write_text(json.dumps(self.record(), indent=2) + "\n", encoding="utf-8")
-        os.replace(aside, file)
+        with replaced_file(file) as aside:
+            aside.write_text(json.dumps(self.record(), indent=2) + "\n", encoding="utf-8")
 
     def say(self, text):
         if self.verbose:

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from keras_attn.data import TextPairs, translation_batches
-from keras_attn.export import replaced_folder
+from keras_attn.files import replaced_folder, restored_folder
 from keras_attn.plots import attention_grid
 from keras_attn.runs.evaluation import evaluate
 from keras_attn.runs.training_run import TrainingRun, compiles_for_shapes
@@ -59,7 +59,7 @@ class TranslationRun(TrainingRun):
         if recipe.tokenizer == "bytes":
             tokenizer = ByteTokenizer()
             return tokenizer, tokenizer
-        if self.workers.is_first and not (self.folder / _TOKENIZER).is_dir():
+        if self.workers.is_first and not restored_folder(self.folder / _TOKENIZER).is_dir():
             trained = _TOKENIZERS[recipe.tokenizer](
                 _for_vocabulary(_corpora(self.data.train)), recipe.vocabulary_size
             )

@@ -6,6 +6,8 @@ import os
 import numpy as np
 import tensorflow as tf
 
+from keras_attn.checks import check_positive
+
 
 def of_batches(function, sequences, batch_size, num_workers=None):
     """What a function of batches gives for each sequence.
@@ -28,8 +30,7 @@ def of_batches(function, sequences, batch_size, num_workers=None):
     """
     num_workers = _num_workers() if num_workers is None else num_workers
     for name, value in (("batch_size", batch_size), ("num_workers", num_workers)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value}.")
+        check_positive(name, value)
     order = sorted(range(len(sequences)), key=lambda place: -len(sequences[place]))
     batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
     results = [None] * len(sequences)

@@ -10,9 +10,17 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_attn.export import export_saved_model, replaced_folder
+from keras_attn.checks import check_positive
+from keras_attn.export import export_saved_model
+from keras_attn.files import replaced_folder, restored_folder
 from keras_attn.generation import DecodingOptions, Hypotheses
-from keras_attn.models import RNNSeq2Seq, Seq2SeqTransformer, assign_weights, read_weights, save_weights
+from keras_attn.models import (
+    RNNSeq2Seq,
+    Seq2SeqTransformer,
+    assign_weights,
+    read_weights,
+    save_weights,
+)
 from keras_attn.tasks.alignment import word_alignment
 from keras_attn.tasks.batches import of_batches, padded
 from keras_attn.tasks.buckets import compiled_with_jax, compiled_with_xla
@@ -173,7 +181,7 @@ class Translator:
         max_length = self.max_length if max_length is None else max_length
         if not isinstance(text, str | bytes):
             raise ValueError(f"`text` must be a string. Received: {type(text).__name__}.")
-        if not isinstance(max_length, int) or not 1 <= max_length <= self.model.max_sequence_length:
+        if check_positive("max_length", max_length) > self.model.max_sequence_length:
             raise ValueError(
                 f"`max_length` must be in [1, {self.model.max_sequence_length}]. Received: max_length={max_length}."
             )
@@ -290,7 +298,7 @@ class Translator:
             FileNotFoundError: if a file is missing.
             ValueError: if one is damaged, or the weights do not fit the configuration.
         """
-        folder = pathlib.Path(folder)
+        folder = restored_folder(folder)
         config = _read_config(folder)
         try:
             model, renamed = _model_of(config)

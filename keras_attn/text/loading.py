@@ -1,8 +1,6 @@
 """Reading a tokenizer back from its folder."""
 
-import json
-from pathlib import Path
-
+from keras_attn.files import read_json, restored_folder
 from keras_attn.text.byte_tokenizer import ByteTokenizer
 from keras_attn.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from keras_attn.text.tokenizer import TOKENIZER_FILE
@@ -39,7 +37,7 @@ def load_tokenizer(folder):
         assert load_tokenizer(folder).encode(["a"]) == [[100]]
     ```
     """
-    folder = Path(folder)
+    folder = restored_folder(folder)
     class_name, config = _read_description(folder)
     if class_name not in _CLASSES:
         raise ValueError(
@@ -58,7 +56,7 @@ def _read_description(folder):
     if not path.is_file():
         raise FileNotFoundError(f"`folder` must hold {TOKENIZER_FILE}. Received: folder={str(folder)!r}.")
     try:
-        description = json.loads(path.read_text(encoding="utf-8"))
+        description = read_json(path)
         return str(description["class_name"]), dict(description["config"])
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(

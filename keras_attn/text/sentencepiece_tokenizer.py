@@ -8,6 +8,7 @@ import re
 
 import tensorflow as tf
 
+from keras_attn.checks import check_positive
 from keras_attn.text.resources import TENSORFLOW_TEXT, import_package, read_file, write_file
 from keras_attn.text.tokenizer import TextOpsTokenizer, Tokenizer, check_not_blank
 
@@ -190,7 +191,7 @@ def _load_processor(model_proto):
 
 
 def _check_training_arguments(vocabulary_size, model_type, character_coverage):
-    if not isinstance(vocabulary_size, int) or vocabulary_size <= 4:
+    if check_positive("vocabulary_size", vocabulary_size) <= 4:
         raise ValueError(
             f"`vocabulary_size` must be an int above 4, the number of special ids. Received: vocabulary_size={vocabulary_size!r}."
         )

@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Iterable
-from pathlib import Path
 
 import tensorflow as tf
+
+from keras_attn.files import replaced_folder
 
 TOKENIZER_FILE = "tokenizer.json"
 
@@ -202,15 +203,17 @@ class Tokenizer(tf.Module):
         return cls(**config)
 
     def save(self, folder):
-        """Writes the tokenizer to a folder, which `load_tokenizer` reads back.
+        """Writes the tokenizer to a folder, which `load_tokenizer` reads back; an older tokenizer there is replaced.
 
         Args:
             folder: Path of the folder. It is created if missing.
+
+        Raises:
+            ValueError: If `folder` holds something else than a tokenizer.
         """
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        description = {"class_name": type(self).__name__, "config": self._write_config(folder)}
-        (folder / TOKENIZER_FILE).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+        with replaced_folder(folder, TOKENIZER_FILE, "tokenizer") as built:
+            description = {"class_name": type(self).__name__, "config": self._write_config(built)}
+            (built / TOKENIZER_FILE).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
 
     def _write_config(self, folder):
         """Writes what does not belong into JSON to files of its own, and returns the rest of the config."""

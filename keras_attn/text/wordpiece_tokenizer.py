@@ -4,8 +4,10 @@ import collections
 
 import tensorflow as tf
 
+from keras_attn.checks import check_positive
+from keras_attn.text.bert_words import bert_words, bert_words_with_owners
 from keras_attn.text.resources import TENSORFLOW_TEXT, import_package, read_file, write_file
-from keras_attn.text.tokenizer import TextOpsTokenizer, check_not_blank
+from keras_attn.text.tokenizer import Tokenizer, check_not_blank
 
 VOCABULARY_FILE = "vocab.txt"
 
@@ -13,13 +15,18 @@ _PAD, _UNKNOWN, _START, _END = RESERVED_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[S
 _MASK = "[MASK]"
 _SUFFIX = "##"
 _TEXTS_PER_CALL = 4096
+# A longer word is unknown, whatever it is made of.
+_MAX_CHARACTERS = 100
+_MAX_BYTES = 4 * _MAX_CHARACTERS
+_LONG_WORD = "\0"  # no piece of a vocabulary: the character is dropped from texts
 
 
-class WordPieceTokenizer(TextOpsTokenizer):
+class WordPieceTokenizer(Tokenizer):
     """Splits text at white space and punctuation, and words into the longest pieces that the vocabulary has.
 
-    A vocabulary of BERT works as it is. START is its `[CLS]` and END its `[SEP]`. A word that cannot be spelled is one
-    `[UNK]`. What stood between words is not kept: `detokenize(tokenize("Hi, you"))` is "Hi , you", so that for text
+    A vocabulary of BERT works as it is, and gives the ids of `transformers.BertTokenizer`, but for the names of special
+    tokens: in a text they are text. START is `[CLS]` and END `[SEP]`. A word that cannot be spelled, or has more than 100
+    characters, is one `[UNK]`. Control characters are dropped. What stood between words is not kept: `detokenize(tokenize("Hi, you"))` is "Hi , you", so that for text
     to be read, or scored against text that is not tokenised already, `SentencePieceTokenizer` is the better choice.
 
     Unlike KerasHub's tokenizer of this name it is the linear-time one, is part of an exported graph, and says how words
@@ -28,7 +35,8 @@ class WordPieceTokenizer(TextOpsTokenizer):
     Args:
         vocabulary: List of distinct strings without white space, in the order of their ids. The first is `[PAD]`;
             `[UNK]`, `[CLS]` and `[SEP]` are among them. Pieces that go on a word begin with `##`.
-        lowercase: Whether text is read in small letters and without accents, as BERT's "uncased" models do.
+        lowercase: Whether text is read in small letters, as BERT's "uncased" models do.
+        strip_accents: Whether text is read without accents. Defaults to `lowercase`, as BERT's models do.
 
     Raises:
         ValueError: If the vocabulary is not as described.
@@ -49,7 +57,7 @@ class WordPieceTokenizer(TextOpsTokenizer):
         - Devlin et al., 2019 (arXiv:1810.04805), section 3, for the vocabulary
     """
 
-    def __init__(self, vocabulary, lowercase=False):
+    def __init__(self, vocabulary, lowercase=False, strip_accents=None):
         tensorflow_text = import_package("tensorflow_text", TENSORFLOW_TEXT, type(self).__name__)
         vocabulary = _checked_vocabulary(vocabulary)
         number_of = {piece: number for number, piece in enumerate(vocabulary)}
@@ -62,17 +70,20 @@ class WordPieceTokenizer(TextOpsTokenizer):
         )
         self.vocabulary = vocabulary
         self.lowercase = lowercase
-        self._graph_tokenizer = tensorflow_text.FastBertTokenizer(
+        self.strip_accents = strip_accents
+        self._splitting = _splitting(tensorflow_text, lowercase, strip_accents)
+        self._graph_tokenizer = tensorflow_text.FastWordpieceTokenizer(
             vocab=list(vocabulary),
             suffix_indicator=_SUFFIX,
+            max_bytes_per_word=_MAX_BYTES,
             token_out_type=tf.int32,
             unknown_token=_UNKNOWN,
+            no_pretokenization=True,  # `bert_words` has done it: tensorflow-text's own differs from BERT's
             support_detokenization=True,
-            lower_case_nfd_strip_accents=lowercase,
         )
 
     @classmethod
-    def train(cls, texts, vocabulary_size, lowercase=False):
+    def train(cls, texts, vocabulary_size, lowercase=False, strip_accents=None):
         """Learns a vocabulary from texts and returns its tokenizer.
 
         The ids 0 to 3 are padding, unknown, START and END. The same texts always give the same vocabulary. On a
@@ -82,7 +93,7 @@ class WordPieceTokenizer(TextOpsTokenizer):
             texts: Iterable of `str` or `bytes`, one sentence each. They are held in memory.
             vocabulary_size: The largest number of ids. It includes the 4 special ones and two for each character of the
                 texts. A word list is cut where counts differ, so that there may be some fewer.
-            lowercase: As of the class.
+            lowercase, strip_accents: As of the class.
 
         Returns:
             A `WordPieceTokenizer`.
@@ -91,34 +102,41 @@ class WordPieceTokenizer(TextOpsTokenizer):
             ValueError: If the texts are empty, or have too many characters for `vocabulary_size`; the message names
                 the smallest that would do.
         """
-        if not isinstance(vocabulary_size, int) or vocabulary_size <= len(RESERVED_TOKENS):
+        vocabulary_size = check_positive("vocabulary_size", vocabulary_size)
+        if vocabulary_size <= len(RESERVED_TOKENS):
             raise ValueError(
                 f"`vocabulary_size` must be an int above {len(RESERVED_TOKENS)}, the number of special ids. "
                 f"Received: vocabulary_size={vocabulary_size!r}."
             )
         sentences = check_not_blank(texts)
         learner = import_package(
-            "tensorflow_text.tools.wordpiece_vocab.bert_vocab_from_dataset", TENSORFLOW_TEXT, cls.__name__
+            "tensorflow_text.tools.wordpiece_vocab.wordpiece_tokenizer_learner_lib",
+            TENSORFLOW_TEXT,
+            cls.__name__,
         )
-        vocabulary = learner.bert_vocab_from_dataset(
-            tf.data.Dataset.from_tensor_slices(sentences).batch(_TEXTS_PER_CALL),
-            vocab_size=vocabulary_size,
-            reserved_tokens=list(RESERVED_TOKENS),
-            bert_tokenizer_params={"lower_case": lowercase},
-            learn_params={
-                "lower_thresh": 1,
-                "joiner": _SUFFIX,
-            },  # no word is too rare, if there is room for it
+        tensorflow_text = import_package("tensorflow_text", TENSORFLOW_TEXT, cls.__name__)
+        splitting = _splitting(tensorflow_text, lowercase, strip_accents)
+        words = tf.data.Dataset.from_tensor_slices(sentences).batch(_TEXTS_PER_CALL)
+        vocabulary = learner.learn(
+            learner.count_words(words.map(lambda batch: bert_words(batch, **splitting))),
+            vocabulary_size,
+            list(RESERVED_TOKENS),
+            lower_thresh=1,  # no word is too rare, if there is room for it
+            joiner=_SUFFIX,
         )
         if len(vocabulary) > vocabulary_size:
             raise ValueError(
                 f"`vocabulary_size` must be at least {len(vocabulary)}, for the special ids and the characters of these "
                 f"texts. Received: vocabulary_size={vocabulary_size}."
             )
-        return cls(vocabulary, lowercase)
+        return cls(vocabulary, lowercase, strip_accents)
 
     def get_config(self):
-        return {"vocabulary": list(self.vocabulary), "lowercase": self.lowercase}
+        return {
+            "vocabulary": list(self.vocabulary),
+            "lowercase": self.lowercase,
+            "strip_accents": self.strip_accents,
+        }
 
     def _write_config(self, folder):
         # The form of BERT's own vocab.txt.
@@ -126,15 +144,55 @@ class WordPieceTokenizer(TextOpsTokenizer):
         return {
             "vocabulary_sha256": write_file(folder, VOCABULARY_FILE, content),
             "lowercase": self.lowercase,
+            "strip_accents": self.strip_accents,
         }
 
     @classmethod
     def _read_config(cls, folder, config):
         content = read_file(folder, VOCABULARY_FILE, config["vocabulary_sha256"])
-        return cls(content.decode("utf-8").split("\n")[:-1], config["lowercase"])
+        # Folders of version 0.1 say nothing of accents.
+        return cls(content.decode("utf-8").split("\n")[:-1], config["lowercase"], config.get("strip_accents"))
+
+    def _texts_to_ids(self, texts):
+        words = bert_words(texts, **self._splitting)
+        return words.with_values(self._graph_tokenizer.tokenize(_known(words.values))).merge_dims(1, 2)
+
+    def _texts_to_ids_with_offsets(self, texts):
+        words, owner_starts, owner_stops = bert_words_with_owners(texts, **self._splitting)
+        token_ids, starts, stops = self._graph_tokenizer.tokenize_with_offsets(_known(words.values))
+        # Offsets in a word become places among the bytes of all words; an unknown word has all of its own.
+        sizes = tf.strings.length(words.values)
+        is_unknown = tf.equal(token_ids, self.unknown_token_id)
+        ends = tf.where(
+            is_unknown.values, tf.repeat(sizes, token_ids.row_lengths()), tf.cast(stops.values, tf.int32)
+        )
+        before = tf.repeat(tf.cumsum(sizes, exclusive=True), token_ids.row_lengths())
+        starts = tf.gather(owner_starts, before + tf.cast(starts.values, tf.int32))
+        stops = tf.gather(owner_stops, before + ends - 1)
+        return tuple(
+            words.with_values(token_ids.with_values(values)).merge_dims(1, 2)
+            for values in (token_ids.values, starts, stops)
+        )
+
+    def _ids_to_texts(self, token_ids):
+        return self._graph_tokenizer.detokenize(token_ids)
 
     def _token_string(self, token_id):
         return self.vocabulary[token_id]
+
+
+def _splitting(tensorflow_text, lowercase, strip_accents):
+    """The arguments of `bert_words` after the texts."""
+    return {
+        "normalize_utf8": tensorflow_text.normalize_utf8,
+        "lowercase": lowercase,
+        "strip_accents": lowercase if strip_accents is None else strip_accents,
+    }
+
+
+def _known(words):
+    """The words, those that are too long replaced by one that no vocabulary holds."""
+    return tf.where(tf.strings.length(words, unit="UTF8_CHAR") > _MAX_CHARACTERS, _LONG_WORD, words)
 
 
 def _checked_vocabulary(vocabulary):

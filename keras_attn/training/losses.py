@@ -6,6 +6,8 @@ import numbers
 import keras
 from keras import ops
 
+from keras_attn.checks import check_rate
+
 # Smaller probabilities, losses above 69 nats, may have lost digits or be 0.
 _SMALLEST_EXACT = 1e-30
 _REDUCTIONS = ("mean_with_sample_weight", "sum")
@@ -69,12 +71,7 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
         if reduction not in _REDUCTIONS:
             raise ValueError(f"`reduction` must be one of {_REDUCTIONS}. Received: reduction={reduction!r}.")
         super().__init__(name=name, reduction=reduction, dtype=at_least_float32())
-        if not (isinstance(label_smoothing, numbers.Real) and 0 <= label_smoothing < 1):
-            raise ValueError(
-                "`label_smoothing` must be a number from 0 up to, but not including, 1. "
-                f"Received: label_smoothing={label_smoothing!r}."
-            )
-        self.label_smoothing = float(label_smoothing)
+        self.label_smoothing = float(check_rate("label_smoothing", label_smoothing))
         self.pad_token_id = checked_token_id(pad_token_id)
 
     def __call__(self, y_true, y_pred, sample_weight=None):

@@ -6,6 +6,8 @@ import numbers
 import keras
 from keras import ops
 
+from keras_attn.checks import check_positive
+
 
 @keras.saving.register_keras_serializable(package="keras_attn")
 class NoamSchedule(keras.optimizers.schedules.LearningRateSchedule):
@@ -43,8 +45,8 @@ class NoamSchedule(keras.optimizers.schedules.LearningRateSchedule):
     """
 
     def __init__(self, hidden_dim, warmup_steps=4000):
-        self.hidden_dim = _positive_integer("hidden_dim", hidden_dim)
-        self.warmup_steps = _positive_integer("warmup_steps", warmup_steps)
+        self.hidden_dim = check_positive("hidden_dim", hidden_dim)
+        self.warmup_steps = check_positive("warmup_steps", warmup_steps)
 
     def __call__(self, step):
         update = _update_number(step)
@@ -96,7 +98,7 @@ class InverseSquareRootSchedule(keras.optimizers.schedules.LearningRateSchedule)
         self.initial_learning_rate = _rate_up_to(
             "initial_learning_rate", initial_learning_rate, self.learning_rate
         )
-        self.warmup_steps = _positive_integer("warmup_steps", warmup_steps)
+        self.warmup_steps = check_positive("warmup_steps", warmup_steps)
 
     def __call__(self, step):
         update = _update_number(step)
@@ -119,8 +121,8 @@ class _WarmupThenFall(keras.optimizers.schedules.LearningRateSchedule):
 
     def __init__(self, learning_rate, warmup_steps, total_steps, final_learning_rate=0.0):
         self.learning_rate = _positive_rate("learning_rate", learning_rate)
-        self.warmup_steps = _positive_integer("warmup_steps", warmup_steps)
-        self.total_steps = _positive_integer("total_steps", total_steps)
+        self.warmup_steps = check_positive("warmup_steps", warmup_steps)
+        self.total_steps = check_positive("total_steps", total_steps)
         if self.total_steps <= self.warmup_steps:
             raise ValueError(
                 "`total_steps` must be greater than `warmup_steps`, which it counts too. "
@@ -250,7 +252,7 @@ class PerUpdateSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
     def __init__(self, schedule, gradient_accumulation_steps):
         self.schedule = schedule
-        self.gradient_accumulation_steps = _positive_integer(
+        self.gradient_accumulation_steps = check_positive(
             "gradient_accumulation_steps", gradient_accumulation_steps
         )
 
@@ -272,12 +274,6 @@ class PerUpdateSchedule(keras.optimizers.schedules.LearningRateSchedule):
 def _update_number(step):
     # Cast before adding: float16 cannot count past 2048, and an int32 step overflows at its largest value.
     return ops.convert_to_tensor(step, dtype="float32") + 1.0
-
-
-def _positive_integer(name, value):
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
-        raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}.")
-    return int(value)
 
 
 def _positive_rate(name, value):

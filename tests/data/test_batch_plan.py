@@ -99,7 +99,7 @@ def test_bad_arguments():
     for boundaries in [(), (0, 5), (5, 5), (7, 5)]:
         with pytest.raises(ValueError, match=r"ascending, at least one\. Received: bucket_bound"):
             batch_by_tokens([1], 47, boundaries)
-    with pytest.raises(ValueError, match=r"positive number of tokens\. Received: max_tokens=0"):
+    with pytest.raises(ValueError, match=r"`max_tokens` must be a positive integer\. Received: max_tokens=0"):
         batch_by_tokens([1], 0)
     with pytest.raises(ValueError, match=r"a row of 3 tokens, bucket_boundaries=\(2,\)"):
         batch_by_tokens([3, 1], 7, (2,))

@@ -406,8 +406,8 @@ def test_ids_on_disk_are_made_once(tmp_path, monkeypatch):
 
 
 def test_ids_that_a_killed_process_left_unfinished_are_made_anew(tmp_path):
-    (tmp_path / ".tokens-1234" / "new").mkdir(parents=True)
-    (tmp_path / ".tokens-1234" / "new" / "source_ids.bin").write_bytes(b"half")
+    (tmp_path / ".unfinished-1234-0-tokens").mkdir()
+    (tmp_path / ".unfinished-1234-0-tokens" / "source_ids.bin").write_bytes(b"half")
     batches = make_batches(random_pairs(31), token_folder=tmp_path / "tokens")
     assert batches.num_pairs == 31
     assert [path.name for path in tmp_path.iterdir()] == ["tokens"]

@@ -36,7 +36,7 @@ def test_the_same_arguments_give_the_same_pairs():
         ({"split": "dev"}, "`split` must be one of train, validation, test. Received: split='dev'."),
         (
             {"split": "test", "size": 0},
-            "`size` must be a positive integer, a number of pairs. Received: size=0.",
+            "`size` must be a positive integer. Received: size=0.",
         ),
     ],
 )

@@ -151,7 +151,7 @@ def test_a_number_taken_meanwhile_is_not_overwritten(tmp_path, monkeypatch):
             (pathlib.Path(target) / "theirs").touch()
         real_rename(source, target)
 
-    monkeypatch.setattr("keras_attn.export.saved_model.os.rename", rename)
+    monkeypatch.setattr("os.rename", rename)
     identity = {"serving_default": (lambda inputs: {"outputs": inputs}, [string_vector("inputs")])}
     assert export_saved_model(tmp_path, identity).name == "2"
     assert (tmp_path / "1" / "theirs").exists()

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from keras_attn.export import saved_model_runner
-from keras_attn.export.saved_model_runner import TensorInfo, read_signatures, run_saved_model, to_array
+from keras_attn.export.saved_model_process import run_saved_model
+from keras_attn.export.saved_model_runner import TensorInfo, read_signatures, to_array
 
 tf = pytest.importorskip("tensorflow", reason="pip install tensorflow")
 tensorflow_text = pytest.importorskip("tensorflow_text", reason="pip install tensorflow-text")

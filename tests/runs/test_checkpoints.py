@@ -38,7 +38,7 @@ def test_what_a_killed_process_left_is_removed_and_a_damaged_state_passed_over(t
     log = []
     states = Checkpoints(tmp_path, log=log.append)
     save(states, 5, 10)
-    (tmp_path / ".state-00000015.safetensors.77.tmp").write_bytes(b"half")
+    (tmp_path / ".unfinished-77-0-state-00000015.safetensors").write_bytes(b"half")
     os.truncate(tmp_path / "state-00000010.safetensors", 100)
     _, progress = states.load()
     assert progress["update"] == 5

@@ -74,7 +74,9 @@ def test_an_empty_text_has_no_piece_and_a_limit_is_kept(translator):
 
 @pytest.mark.parametrize("max_length", [0, 38, 2.0])
 def test_a_wrong_limit_is_refused_at_once(max_length):
-    with pytest.raises(ValueError, match=r"`max_length` must be in \[1, 37\]. Received: max_length="):
+    with pytest.raises(
+        ValueError, match=r"`max_length` must be (in \[1, 37\]|a positive integer)\. Received: max_length="
+    ):
         byte_translator().stream("a", max_length)
 
 

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import resource
 
 import keras
 import numpy as np
@@ -296,6 +297,7 @@ def test_a_missing_folder_or_file_is_named(tmp_path):
     "config",
     [
         "not json",
+        "[" * 100_000,
         "[]",
         '{"format": 2}',
         '{"format": 1, "model": {"activation": {"class_name": "os.system"}}, "options": {}, "shared_tokenizer": true}',
@@ -315,6 +317,38 @@ def test_a_config_of_no_model_is_refused(tmp_path):
 
     with pytest.raises(ValueError, match=r"translator\.json describes no model: .*num_wheels"):
         keras_attn.Translator.load(broken(tmp_path, change))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("hidden_dim", 10**9), ("num_encoder_layers", 10**9), ("intermediate_dim", 19)]
+)
+def test_a_config_of_another_size_is_refused_before_it_takes_memory(tmp_path, name, value):
+    def change(folder):
+        config = json.loads((folder / "translator.json").read_text())
+        config["model"][name] = value
+        (folder / "translator.json").write_text(json.dumps(config))
+
+    folder = broken(tmp_path, change)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    message = r"model\.safetensors (does not hold the weights of this model|holds .* with shape)"
+    with pytest.raises(ValueError, match=message):
+        keras_attn.Translator.load(folder)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000  # KB
+
+
+def test_a_tokenizer_that_is_nested_too_deeply_is_refused(tmp_path):
+    def change(folder):
+        (folder / "source_tokenizer" / "tokenizer.json").write_text('{"x":' * 100_000)
+
+    with pytest.raises(ValueError, match=r"tokenizer\.json must be JSON"):
+        keras_attn.Translator.load(broken(tmp_path, change))
+
+
+def test_a_translator_that_a_killed_process_left_aside_is_found(tmp_path):
+    folder = broken(tmp_path, lambda folder: None)
+    expected = keras_attn.Translator.load(folder)("ab")
+    folder.rename(folder.with_name(f".older-{folder.name}"))
+    assert keras_attn.Translator.load(folder)("ab") == expected
 
 
 def test_weights_that_are_cut_are_refused(tmp_path):

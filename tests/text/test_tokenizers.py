@@ -3,7 +3,10 @@
 import gc
 import io
 import json
+import os
+import pathlib
 import random
+import subprocess
 import sys
 import unicodedata
 
@@ -15,6 +18,7 @@ import tensorflow as tf
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import keras_attn
 from keras_attn.text import (
     ByteTokenizer,
     SentencePieceTokenizer,
@@ -23,6 +27,7 @@ from keras_attn.text import (
     as_utf8,
     load_tokenizer,
 )
+from keras_attn.text.bert_words import bert_words
 
 WORDS = [
     "der",
@@ -116,13 +121,18 @@ def is_mark(character):
 
 
 def is_gap(character):
-    """White space and what BERT reads as such: control and format characters."""
-    return unicodedata.category(character) in ("Cc", "Cf", "Zs", "Zl", "Zp")
+    return character in "\t\n\r" or unicodedata.category(character) in ("Zs", "Zl", "Zp")
+
+
+def is_dropped(character):
+    """Control and format characters and the like, which BERT does not see."""
+    is_other = unicodedata.category(character) in ("Cc", "Cf", "Co") or character == "\ufffd"
+    return is_other and character not in "\t\n\r"
 
 
 def wordpiece_ids(vocabulary, text):
     """Devlin et al.'s splitting and the longest piece first, one word after the other."""
-    text = "".join(" " if is_gap(c) else f" {c} " if is_mark(c) else c for c in text)
+    text = "".join(" " if is_gap(c) else f" {c} " if is_mark(c) else c for c in text if not is_dropped(c))
     ids = []
     for word in text.split():
         pieces, start = [], 0
@@ -659,6 +669,110 @@ def test_wordpiece_equals_the_longest_piece_first(text):
     vocabulary += ["##a", "##f", "a", "u", "ß", "##ß", "'", ".", "!", "日", "é", "e", "##\u0301"]
     tokenizer = WordPieceTokenizer(vocabulary)
     assert tokenizer.encode([text]) == [wordpiece_ids(vocabulary, text)]
+
+
+GERMAN = [
+    "Zwei junge weiße Männer sind im Freien … nahe vieler Büsche.",
+    "Ein Mann mit „Straße“-Schild, ½ Liter; für 5€ (ca. 3 £)!",
+    "Eﬃzient: ﬁnden – ＡＢＣ１２３ ｶﾀｶﾅ, 日本語 und 한국어.",
+    "ΟΔΥΣΣΕΥΣ Σ ΣΑΣ, İSTANBUL Iğdır ıssız, Ça\u0327 n\u0303 ŉ ǅ ẞ",
+    "So\u00adft\u200bhyphen \ufeffNUL\0 \ufffd tab\there\x85next\u2028line\u3000wide\u00a0gap \ue000",
+    "हिन्दी العَرَبِيَّة עִבְרִית ไทย 👩‍👩‍👧 ';' \u037e \u1fef",
+]
+FOLDS = [(True, None), (False, None), (True, False), (False, True)]
+
+
+def as_transformers_reads(vocabulary, lowercase, strip_accents):
+    transformers = pytest.importorskip("transformers", reason='pip install "keras_attn[peers]"')
+    numbers = {piece: number for number, piece in enumerate(vocabulary)}
+    theirs = transformers.BertTokenizer(vocab=numbers, do_lower_case=lowercase, strip_accents=strip_accents)
+    return lambda texts: [theirs.encode(text, add_special_tokens=False) for text in texts]
+
+
+@pytest.mark.parametrize(("lowercase", "strip_accents"), FOLDS)
+def test_wordpieces_of_odd_text_are_those_of_transformers(lowercase, strip_accents):
+    # All characters of the texts are in the vocabulary, as they are read, so that nothing hides in [UNK].
+    tokenizer = WordPieceTokenizer.train(GERMAN, 900, lowercase, strip_accents)
+    expected = as_transformers_reads(tokenizer.vocabulary, lowercase, strip_accents)
+    rng = random.Random(5)
+    alphabet = [chr(c) for c in range(0x110000) if unicodedata.category(chr(c)) not in ("Cn", "Cs")]
+    odd = "".join(GERMAN)
+    fuzzed = [
+        "".join(rng.choice(alphabet if rng.random() < 0.2 else odd) for _ in range(rng.randrange(40)))
+        for _ in range(3000)
+    ]
+    long = [letter * n for letter in "aä日" for n in (99, 100, 101, 200)]
+    texts = GERMAN + fuzzed + long
+    assert tokenizer.encode(texts) == expected(texts)
+    assert tokenizer.tokenize_with_offsets(texts)[0].to_list() == tokenizer.encode(texts)
+    assert tokenizer.unknown_token_id not in {i for ids in tokenizer.encode(GERMAN) for i in ids}
+
+
+@pytest.mark.parametrize(("lowercase", "strip_accents"), FOLDS)
+def test_every_character_is_read_as_transformers_reads_it(lowercase, strip_accents):
+    tokenizers = pytest.importorskip("tokenizers", reason='pip install "keras_attn[peers]"')
+    import tensorflow_text
+
+    normalizer = tokenizers.normalizers.BertNormalizer(
+        clean_text=True, handle_chinese_chars=True, lowercase=lowercase, strip_accents=strip_accents
+    )
+    splitter = tokenizers.pre_tokenizers.BertPreTokenizer()
+    numbers = [c for c in range(1, 0x30000) if not 0xD800 <= c < 0xE000]
+    texts = [f"x{chr(c)}y" for c in numbers]
+    expected = [[w for w, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))] for text in texts]
+    strip = lowercase if strip_accents is None else strip_accents
+    found = bert_words(tf.constant(texts), tensorflow_text.normalize_utf8, lowercase, strip).to_list()
+    differing = {c for c, e, f in zip(numbers, expected, found) if e != [word.decode() for word in f]}
+    # Letters of Unicode 13 and later, whose cases or parts TensorFlow's tables and those of `tokenizers` have not both.
+    assert not [chr(c) for c in differing if c < 0x1C80]
+    assert len(differing) < 120
+
+
+def test_case_does_not_depend_on_the_locale_or_on_the_neighbours():
+    code = """
+import tensorflow as tf, tensorflow_text
+from keras_attn.text.bert_words import bert_words
+words = bert_words(tf.constant(["TITI \u0130 \u039f\u03a3"]), tensorflow_text.normalize_utf8, True, False)
+print(ascii([word.decode() for word in words.to_list()[0]]))
+"""
+    environment = os.environ | {
+        "LC_ALL": "tr_TR.UTF-8",
+        "PYTHONPATH": str(pathlib.Path(keras_attn.__file__).parents[1]),
+    }
+    child = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert child.stdout.strip() == ascii(["titi", "i\u0307", "\u03bf\u03c3"]), child.stderr
+
+
+@pytest.mark.parametrize(("lowercase", "strip_accents"), FOLDS)
+def test_offsets_are_those_of_the_text_before_it_was_folded(lowercase, strip_accents):
+    text = "\u200bÉté… ﬁN\u0303, Straße\u00ad日 " + "ä" * 101
+    tokenizer = WordPieceTokenizer.train(["".join(GERMAN), text], 900, lowercase, strip_accents)
+    token_ids, starts, stops = (x.to_list() for x in tokenizer.tokenize_with_offsets([text, "", text]))
+    assert token_ids[0] == token_ids[2]
+    assert starts[0] == starts[2]
+    names = tokenizer.token_strings(token_ids[0])
+    for name, start, stop in zip(names, starts[0], stops[0]):
+        source = text.encode()[start:stop].decode()  # never a part of a character
+        if name == "[UNK]":
+            assert source == "ä" * 101
+            continue
+        folded = source.lower() if lowercase else source
+        strip = lowercase if strip_accents is None else strip_accents
+        if strip:
+            folded = "".join(
+                c for c in unicodedata.normalize("NFD", folded) if unicodedata.category(c) != "Mn"
+            )
+        # A mark that was dropped inside a piece is part of its source.
+        assert "".join(c for c in folded if not is_dropped(c)) == name.removeprefix("##")
+    assert stops[0][-1] == len(text.encode())
+
+
+def test_a_tokenizer_saved_before_accents_were_an_option_still_loads(wordpiece, tmp_path):
+    wordpiece.save(tmp_path)
+    description = json.loads((tmp_path / "tokenizer.json").read_text())
+    del description["config"]["strip_accents"]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(description))
+    assert load_tokenizer(tmp_path).encode(["läuft über"]) == wordpiece.encode(["läuft über"])
 
 
 def test_offsets_of_wordpieces_are_the_bytes_they_stand_for(wordpiece):

@@ -334,7 +334,7 @@ def test_token_values_are_those_of_the_definition_and_zero_at_padding():
 @pytest.mark.parametrize("label_smoothing", [-0.1, 1.0, float("nan"), "0.1", None])
 def test_bad_label_smoothing_is_refused(label_smoothing):
     with pytest.raises(
-        ValueError, match=r"`label_smoothing` must be a number from 0 .*Received: label_smoothing="
+        ValueError, match=r"`label_smoothing` must be a number in \[0, 1\)\. Received: label_smoothing="
     ):
         LabelSmoothedCrossentropy(label_smoothing)
 

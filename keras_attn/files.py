@@ -1,0 +1,206 @@
+"""Files and folders that are there whole or not at all, for every room.
+
+What is new is written beside the old, under a name that says so, and takes its place in one step. A process that is
+killed leaves the old or the new one, whole, and perhaps an unfinished one beside it, which `remove_unfinished` removes.
+"""
+
+import contextlib
+import ctypes
+import errno
+import itertools
+import json
+import os
+import pathlib
+import shutil
+import stat
+import sys
+
+_UNFINISHED = ".unfinished-"
+_OLDER = ".older-"
+_numbers = itertools.count()
+
+# linux/fcntl.h and linux/fs.h
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+_CANNOT_EXCHANGE = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}
+
+
+@contextlib.contextmanager
+def replaced_file(path):
+    """The path of a file to write, which takes the place of `path` when the block ends without an error.
+
+    It has the mode that `open` gives a new file, whoever writes it.
+
+    Args:
+        path: Path; its folder is created if missing. A link is followed.
+
+    Yields:
+        `pathlib.Path` of an empty file beside `path`, whose name ends as the name of `path` does.
+
+    Raises:
+        OSError: if it cannot be written, for lack of room or of permission; what stood at `path` is untouched then.
+
+    Example:
+
+    ```python
+    with replaced_file("runs/history.csv") as aside:
+        aside.write_text("epoch,loss\\n")
+    ```
+    """
+    target = pathlib.Path(os.path.realpath(path))
+    aside = _name_beside(target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with open(aside, "xb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        yield aside
+        aside.chmod(mode)  # the block may have put another file there
+        _write_through(aside)
+        os.replace(aside, target)
+    except OSError as error:
+        raise OSError(
+            f"{path} could not be written: {error}. What stood there before is untouched."
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            aside.unlink()
+
+
+@contextlib.contextmanager
+def replaced_folder(folder, marker, kind):
+    """A folder to build in, which takes the place of `folder` when the block ends without an error.
+
+    Args:
+        folder: Path; missing, empty, or of the same kind, and then replaced. A link is followed.
+        marker: Name of a file that every folder of this kind holds.
+        kind: Its name in messages, "translator" for instance.
+
+    Yields:
+        `pathlib.Path` of a new, empty folder beside `folder`.
+
+    Raises:
+        ValueError: if `folder` holds something else.
+    """
+    folder = pathlib.Path(os.path.realpath(restored_folder(folder)))
+    if folder.exists() and (
+        not folder.is_dir() or (any(folder.iterdir()) and not (folder / marker).is_file())
+    ):
+        raise ValueError(f"{folder} exists and holds no {kind}. Choose another folder, or remove it.")
+    _discard(_older(folder))  # of a process that was killed when the new one stood in its place
+    with folder_aside(folder) as built:
+        yield built
+        if not folder.exists():
+            built.rename(folder)
+        elif not _exchange(built, folder):
+            _replace_in_two_steps(built, folder)
+
+
+@contextlib.contextmanager
+def folder_aside(folder):
+    """A new, empty folder beside `folder`, for the block to rename; what stands under its name at the end is removed.
+
+    Args:
+        folder: Path; the folder it lies in is created if missing.
+
+    Yields:
+        `pathlib.Path`.
+    """
+    folder = pathlib.Path(folder)
+    aside = _name_beside(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    aside.mkdir()
+    try:
+        yield aside
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def restored_folder(folder):
+    """`folder`, put back first if a process was killed while it replaced it; readers begin with it.
+
+    Only where the file system cannot exchange two folders in one step is there ever something to put back.
+
+    Args:
+        folder: Path.
+
+    Returns:
+        `pathlib.Path` of `folder`.
+    """
+    target = pathlib.Path(os.path.realpath(folder))
+    older = _older(target)
+    if older.is_dir() and not target.exists():
+        # Another process may put it back at the same time.
+        with contextlib.suppress(FileNotFoundError):
+            older.rename(target)
+    return pathlib.Path(folder)
+
+
+def read_json(path):
+    """The value in a JSON file.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is no JSON, nested too deeply for Python included.
+    """
+    try:
+        return json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged or no JSON: {error}.") from error
+
+
+def remove_unfinished(folder):
+    """Removes from `folder` what killed processes left unfinished. No process may be writing to it meanwhile."""
+    for path in pathlib.Path(folder).glob(f"{_UNFINISHED}*"):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _name_beside(path):
+    return path.with_name(f"{_UNFINISHED}{os.getpid()}-{next(_numbers)}-{path.name}")
+
+
+def _older(folder):
+    return folder.with_name(f"{_OLDER}{folder.name}")
+
+
+def _write_through(path):
+    """Without it, the name could stand before the content after a power cut."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
+def _exchange(one, other):
+    """Swaps two folders in one step. Returns whether this system and its file system can."""
+    rename = (
+        getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if sys.platform == "linux" else None
+    )
+    if rename is None:
+        return False
+    if rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in _CANNOT_EXCHANGE:
+        return False
+    raise OSError(number, os.strerror(number), str(one), None, str(other))
+
+
+def _replace_in_two_steps(built, folder):
+    """Between the two steps the older folder stands under a name from where `restored_folder` puts it back."""
+    older = _older(folder)
+    folder.rename(older)
+    try:
+        built.rename(folder)
+    except OSError:
+        restored_folder(folder)
+        raise
+    _discard(older)
+
+
+def _discard(older):
+    # Renamed first: what stands under the older folder's name is always whole.
+    unfinished = _name_beside(older)
+    with contextlib.suppress(FileNotFoundError):
+        older.rename(unfinished)
+        shutil.rmtree(unfinished, ignore_errors=True)

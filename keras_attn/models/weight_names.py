@@ -1,0 +1,153 @@
+"""Names of a model's weights by where they are in it, whatever kind of Keras model it is.
+
+`variable.path` does not do: it begins with the name of the model, or does not where a part was built before the model,
+and two variables may share it.
+"""
+
+import collections
+import re
+
+import keras
+
+# One step on the way to a weight. `stem` is what Keras counts up to name it ("dense" of "dense_3"), None where the name
+# was given.
+_Step = collections.namedtuple("_Step", ["name", "stem"])
+
+
+def named_weights(model):
+    """Every weight of a model once, by a name of its own: {name: variable}, in the order of `model.weights`.
+
+    A name is made of the names of the layers on the way to the weight, from the model's own layers on, and of the
+    weight's own: "encoder_block_0/self_attention/query/kernel". A layer that can be reached in several ways is named
+    by the first. Siblings of one name are told apart by a number.
+    """
+    return {"/".join(step.name for step in steps): variable for steps, variable in _weights_by_steps(model)}
+
+
+def match_names(model, names):
+    """The names of a model's weights in a file, {name in the model: name in the file}, or None where they differ.
+
+    Names of Keras' making depend on what else was made in the process before. If the names are not the same, steps of
+    such names are matched by rank, which is the order in which the layers were made; all others must be equal.
+    """
+    ours = [steps for steps, _ in _weights_by_steps(model)]
+    if set(names) == {"/".join(step.name for step in steps) for steps in ours}:
+        return {name: name for name in names}
+    pairs = []
+    if not _match([(steps, steps) for steps in ours], [(name.split("/"), name) for name in names], pairs):
+        return None
+    return {"/".join(step.name for step in steps): name for steps, name in pairs}
+
+
+def _match(ours, theirs, pairs):
+    """Matches what stands below one step; appends pairs of steps and of a name. Returns whether all have a match.
+
+    Args:
+        ours: List of pairs: steps still to go, and all the steps.
+        theirs: List of pairs: parts of a name still to go, and the whole name.
+    """
+    ours_below, theirs_below = _grouped(ours, lambda step: step), _grouped(theirs, lambda part: part)
+    if len(ours_below) != len(theirs_below):
+        return False
+    matched = {}
+    by_stem = collections.defaultdict(list)
+    for step, is_weight in ours_below:
+        if step.stem is None:
+            matched[step, is_weight] = (step.name, is_weight)
+        else:
+            by_stem[step.stem, is_weight].append(step)
+    free = set(theirs_below) - set(matched.values())
+    for (stem, is_weight), steps in by_stem.items():
+        steps = sorted(steps, key=lambda step: _number(step.name, stem))
+        candidates = [
+            name for name, is_theirs in free if is_theirs == is_weight and _number(name, stem) is not None
+        ]
+        if len(candidates) != len(steps):
+            return False
+        for step, name in zip(steps, sorted(candidates, key=lambda name: _number(name, stem))):
+            matched[step, is_weight] = (name, is_weight)
+    for key, their_key in matched.items():
+        if their_key not in theirs_below:
+            return False
+        if key[1]:
+            pairs.append((ours_below[key][0][1], theirs_below[their_key][0][1]))
+        elif not _match(ours_below[key], theirs_below[their_key], pairs):
+            return False
+    return True
+
+
+def _grouped(paths, key):
+    """{(first step, whether it is the last): [(the others, the whole)]}."""
+    groups = collections.defaultdict(list)
+    for (first, *others), whole in paths:
+        groups[key(first), not others].append((others, whole))
+    return groups
+
+
+def _number(name, stem):
+    """The number in a name of Keras' making, or None if it is none: 0 for "dense", 3 for "dense_3"."""
+    found = re.fullmatch(rf"{re.escape(stem)}(?:_([0-9]+))?", name)
+    return int(found[1] or 0) if found else None
+
+
+def _weights_by_steps(model):
+    steps_of = {}
+    _walk(model, (), steps_of, set())
+    steps = [(steps_of[id(variable)], variable) for variable in model.weights]
+    assert len({tuple(step.name for step in path) for path, _ in steps}) == len(model.weights)
+    return steps
+
+
+def _walk(layer, above, steps_of, visited):
+    """Notes for each weight of a layer, {id(weight): steps}, how one comes to it."""
+    visited.add(id(layer))
+    weights = {id(weight) for weight in layer.weights}
+    # A layer may know another that is no part of it.
+    parts = [part for part in _parts(layer) if part.weights and weights.issuperset(map(id, part.weights))]
+    weights_of_parts = {id(weight) for part in parts for weight in part.weights}
+    own = [weight for weight in layer.weights if id(weight) not in weights_of_parts]
+    for weight, step in zip(own, _steps((weight.name, "variable") for weight in own)):
+        steps_of.setdefault(id(weight), (*above, step))
+    for part, step in zip(parts, _steps((part.name, _snake_case(type(part).__name__)) for part in parts)):
+        if id(part) not in visited:
+            _walk(part, (*above, step), steps_of, visited)
+
+
+def _parts(layer):
+    """The layers that a layer holds, each once: a model's in its own order, others in that of their attributes."""
+    found = {}
+    pending = [vars(layer)]
+    if isinstance(layer, keras.Model):
+        pending.append(layer.layers)
+    seen = set()
+    while pending:
+        value = pending.pop()
+        if isinstance(value, keras.layers.Layer):
+            found.setdefault(id(value), value)
+        elif isinstance(value, dict | list | tuple) and id(value) not in seen:
+            seen.add(id(value))
+            values = value.values() if isinstance(value, dict) else value
+            pending += reversed(list(values))
+    found.pop(id(layer), None)
+    return list(found.values())
+
+
+def _steps(names_and_stems):
+    """One `_Step` for each sibling, all of different names."""
+    names_and_stems = list(names_and_stems)
+    taken, used = {name for name, _ in names_and_stems}, set()
+    for name, stem in names_and_stems:
+        distinct, number = name, 0
+        while distinct in used or (number and distinct in taken):
+            number += 1
+            distinct = f"{name}_{number}"
+        used.add(distinct)
+        # Keras names the two layers of a Bidirectional after the one that it was given.
+        stems = (stem, f"forward_{stem}", f"backward_{stem}")
+        yield _Step(distinct, next((stem for stem in stems if _number(distinct, stem) is not None), None))
+
+
+def _snake_case(name):
+    """What Keras calls a layer of this class."""
+    name = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", re.sub(r"\W+", "", name))
+    return re.sub("([a-z])([A-Z])", r"\1_\2", name).lower()

@@ -1,0 +1,202 @@
+"""Files and folders written aside: whole whenever the process ends, and with the modes that `open` and `mkdir` give."""
+
+import os
+import pathlib
+import runpy
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from keras_attn import files
+from keras_attn.files import read_json, remove_unfinished, replaced_file, replaced_folder, restored_folder
+
+# A process that dies at the COUNT-th change of names, before or after it. It loads the leaf alone, without Keras.
+KILLED = """
+import os, pathlib, runpy, sys
+
+script, kind, can_exchange, when, count = sys.argv[1:]
+files, changes = runpy.run_path(script), 0
+
+def dying(change):
+    def changed(*arguments, **options):
+        global changes
+        changes += 1
+        if changes == int(count) and when == "before":
+            os._exit(9)
+        try:
+            return change(*arguments, **options)
+        finally:
+            if changes == int(count) and when == "after":
+                os._exit(9)
+    return changed
+
+functions = files["replaced_folder"].__wrapped__.__globals__
+os.rename, os.replace, os.unlink, os.rmdir = map(dying, (os.rename, os.replace, os.unlink, os.rmdir))
+functions["_exchange"] = dying(functions["_exchange"]) if can_exchange == "True" else lambda one, other: False
+if kind == "file":
+    with files["replaced_file"]("it") as aside:
+        aside.write_text("new" * 1000)
+else:
+    with files["replaced_folder"]("it", "marker", "thing") as built:
+        (built / "content").write_text("new" * 1000)
+        (built / "marker").write_text("new")
+"""
+
+
+def run_until_killed(folder, *arguments):
+    """Whether the process was killed; if not, it has ended without an error."""
+    command = [sys.executable, "-c", KILLED, files.__file__, *map(str, arguments)]
+    child = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert child.returncode in (0, 9), child.stderr
+    return child.returncode == 9
+
+
+def contents(folder):
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+OLD = {"content": "old" * 999, "marker": "old"}
+NEW = {"content": "new" * 1000, "marker": "new"}
+
+
+@pytest.mark.parametrize("can_exchange", [True, False])
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("stood", [True, False])
+def test_a_kill_at_any_step_leaves_the_old_or_the_new_folder_whole(tmp_path, can_exchange, when, stood):
+    found = []
+    for count in range(1, 20):
+        place = tmp_path / str(count)
+        (place / "it").mkdir(parents=True)
+        if stood:
+            for name, text in OLD.items():
+                (place / "it" / name).write_text(text)
+        was_killed = run_until_killed(place, "folder", can_exchange, when, count)
+        found.append(contents(restored_folder(place / "it")))
+        assert found[-1] in ((OLD if stood else {}), NEW)
+        # What was left does not stand in the way of the next, and goes with it.
+        with replaced_folder(place / "it", "marker", "thing") as built:
+            (built / "marker").write_text("next")
+        assert contents(place / "it") == {"marker": "next"}
+        remove_unfinished(place)
+        assert os.listdir(place) == ["it"]
+        if not was_killed:
+            break
+    assert found[0] != NEW
+    assert found[-1] == NEW
+    assert len(found) > (4 if stood else 1)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_kill_at_any_step_leaves_the_old_or_the_new_file_whole(tmp_path, when):
+    for count in range(1, 9):
+        (tmp_path / "it").write_text("old")
+        was_killed = run_until_killed(tmp_path, "file", True, when, count)
+        assert (tmp_path / "it").read_text() in ("old", "new" * 1000)
+        remove_unfinished(tmp_path)
+        assert os.listdir(tmp_path) == ["it"]
+        if not was_killed:
+            break
+    assert count > 1
+    assert (tmp_path / "it").read_text() == "new" * 1000
+
+
+def test_a_folder_that_cannot_be_put_in_place_leaves_the_older(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_exchange", lambda one, other: False)
+    (tmp_path / "it").mkdir()
+    (tmp_path / "it" / "marker").write_text("old")
+    rename = os.rename
+
+    def failing(source, destination, **options):
+        if "unfinished" in str(source):
+            raise PermissionError(13, "Permission denied")
+        rename(source, destination, **options)
+
+    monkeypatch.setattr(os, "rename", failing)
+    with pytest.raises(PermissionError), replaced_folder(tmp_path / "it", "marker", "thing") as built:
+        (built / "marker").write_text("new")
+    assert contents(tmp_path / "it") == {"marker": "old"}
+    assert os.listdir(tmp_path) == ["it"]
+
+
+def test_what_is_of_another_kind_is_not_replaced(tmp_path):
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "mine.txt").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    for name in ("notes", "file"):
+        refused = pytest.raises(ValueError, match=f"{name} exists and holds no thing. Choose another folder")
+        with refused, replaced_folder(tmp_path / name, "marker", "thing"):
+            pytest.fail("The block must not begin.")
+    assert contents(tmp_path / "notes") == {"mine.txt": "mine"}
+    assert sorted(os.listdir(tmp_path)) == ["file", "notes"]
+
+
+@pytest.mark.parametrize(("umask", "modes"), [(0o022, (0o755, 0o644)), (0o027, (0o750, 0o640))])
+def test_modes_are_those_that_open_and_mkdir_give(tmp_path, umask, modes):
+    import numpy as np
+
+    from keras_attn.models import write_weights
+
+    before = os.umask(umask)
+    try:
+        for _ in range(2):  # new, and in the place of an older one
+            with replaced_folder(tmp_path / "folder", "model.safetensors", "thing") as built:
+                write_weights({"x": np.ones((2, 3))}, built / "model.safetensors")
+            with replaced_file(tmp_path / "file") as aside:
+                aside.unlink()
+                aside.touch(mode=0o600)
+    finally:
+        os.umask(before)
+    folder = tmp_path / "folder"
+    found = [stat.S_IMODE(path.stat().st_mode) for path in (folder, folder / "model.safetensors")]
+    assert tuple(found) == modes
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == modes[1]
+
+
+def test_links_are_followed(tmp_path):
+    (tmp_path / "disk" / "folder").mkdir(parents=True)
+    (tmp_path / "disk" / "file").write_text("old")
+    for name in ("folder", "file"):
+        (tmp_path / name).symlink_to(tmp_path / "disk" / name)
+    with replaced_file(tmp_path / "file") as aside:
+        aside.write_text("new")
+    with replaced_folder(tmp_path / "folder", "marker", "thing") as built:
+        (built / "marker").write_text("new")
+    assert all((tmp_path / name).is_symlink() for name in ("file", "folder"))
+    assert (tmp_path / "disk" / "file").read_text() == (tmp_path / "disk" / "folder" / "marker").read_text()
+    assert sorted(os.listdir(tmp_path)) == ["disk", "file", "folder"]
+
+
+def test_an_error_in_the_block_leaves_what_stood_there(tmp_path):
+    (tmp_path / "file").write_text("old")
+
+    def fail(error):
+        with replaced_file(tmp_path / "file") as aside:
+            aside.write_text("half")
+            raise error
+
+    with pytest.raises(OSError, match=r"file could not be written: .*full.* is untouched"):
+        fail(OSError("the disk is full"))
+    with pytest.raises(KeyError):
+        fail(KeyError("x"))
+    with pytest.raises(OSError, match="is untouched"), replaced_file(tmp_path / "file" / "inside"):
+        pass
+    assert contents(tmp_path) == {"file": "old"}
+
+
+def test_json_that_cannot_be_read_names_the_file(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text('{"x": [1]}')
+    assert read_json(path) == {"x": [1]}
+    for text in (b"{", b"\xff", b"[" * 100_000, b'{"x":' * 100_000, b"9" * 10_000):
+        path.write_bytes(text)
+        with pytest.raises(ValueError, match=r"config\.json is damaged or no JSON"):
+            read_json(path)
+    with pytest.raises(FileNotFoundError):
+        read_json(tmp_path / "none.json")
+
+
+def test_the_leaf_imports_nothing_of_ours():
+    assert "keras_attn" not in pathlib.Path(files.__file__).read_text(encoding="utf-8")
+    assert callable(runpy.run_path(files.__file__)["replaced_file"])
