@@ -1,16 +1,15 @@
 import collections
-import functools
 
 import keras
 from keras import ops
 
 from keras_attn.checks import check_positive, choose
-from keras_attn.generation import answers, checked_max_length, checked_options
 from keras_attn.layers import (
     DecoderBlock,
     EncoderBlock,
     TokenEmbedding,
 )
+from keras_attn.models.generation import Seq2SeqGeneration
 from keras_attn.models.transformer import Transformer
 from keras_attn.ops import padding_mask, segment_positions, successive_positions
 
@@ -47,7 +46,7 @@ _PACKING_NAMES = [f"{side}_{what}" for side in _SIDES for what in ("positions", 
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
-class Seq2SeqTransformer(Transformer):
+class Seq2SeqTransformer(Seq2SeqGeneration, Transformer):
     """The full encoder-decoder Transformer: token ids of two sequences in, logits of the next tokens out.
 
     Padding masks are derived from `pad_token_id` here, at the boundary, and passed explicitly to every block. The
@@ -232,9 +231,20 @@ class Seq2SeqTransformer(Transformer):
             decoder_token_ids, encoder_sequence, encoder_padding_mask, training=training, **packing
         )
 
-    def encode(self, encoder_token_ids, training=None, positions=None, segment_ids=None):
-        """Token ids (B, S), with positions and segments of that shape if given -> encoder output, float (B, S, D)."""
-        encoder_padding_mask = padding_mask(encoder_token_ids, self.pad_token_id)
+    def encode(
+        self,
+        encoder_token_ids,
+        training=None,
+        positions=None,
+        segment_ids=None,
+        encoder_padding_mask=None,
+    ):
+        """Token ids (B, S), with positions and segments of that shape if given -> encoder output, float (B, S, D).
+
+        By default every `pad_token_id` is a pad.
+        """
+        if encoder_padding_mask is None:
+            encoder_padding_mask = padding_mask(encoder_token_ids, self.pad_token_id)
         x = self._embed(
             self.source_embedding, self.encoder_position_encoding, encoder_token_ids, positions, training
         )
@@ -287,10 +297,14 @@ class Seq2SeqTransformer(Transformer):
         logits = self._logits(x)
         return (logits, scores) if return_attention_scores else logits
 
-    def init_cache(self, encoder_token_ids, length):
-        """Runs the encoder on ids (B, S) and returns a `Seq2SeqCache` with `length` empty slots."""
-        encoder_padding_mask = padding_mask(encoder_token_ids, self.pad_token_id)
-        encoder_sequence = self.encode(encoder_token_ids)
+    def init_cache(self, encoder_token_ids, length, encoder_padding_mask=None):
+        """Runs the encoder on ids (B, S) and returns a `Seq2SeqCache` with `length` empty slots.
+
+        By default every `pad_token_id` is a pad.
+        """
+        if encoder_padding_mask is None:
+            encoder_padding_mask = padding_mask(encoder_token_ids, self.pad_token_id)
+        encoder_sequence = self.encode(encoder_token_ids, encoder_padding_mask=encoder_padding_mask)
         batch_size = ops.shape(encoder_token_ids)[0]
         return Seq2SeqCache(
             tuple(block.empty_cache(batch_size, length) for block in self.decoder_blocks),
@@ -355,81 +369,9 @@ class Seq2SeqTransformer(Transformer):
         results = self._logits(x), cache._replace(self_attention=tuple(self_attention))
         return (*results, scores) if return_attention_scores else results
 
-    def generate(
-        self,
-        encoder_token_ids,
-        start_token_id,
-        end_token_id,
-        num_beams=1,
-        length_penalty=1.0,
-        max_length=None,
-        num_return_sequences=None,
-        options=None,
-        compiler=None,
-    ):
-        """Decodes token ids (B, S) greedily, with beam search, or by sampling; see `keras_attn.generation`.
-
-        Args:
-            encoder_token_ids: Integers (B, S), padded.
-            start_token_id, end_token_id: Integers.
-            num_beams: Integer; 1 is greedy search. Of no meaning to sampling.
-            length_penalty: Float, or floats (B,).
-            max_length: Integer, the most tokens of an answer, END included. Defaults to `max_sequence_length`.
-            num_return_sequences: Integer n, at most `num_beams` unless answers are sampled. None returns the best, or
-                first, token ids alone.
-            options: `keras_attn.generation.DecodingOptions`. Those of sampling (`temperature`, `top_k`, `top_p`,
-                `min_p`, `seed`) make it sampling, the seed being 0 by default. The coverage penalty looks at the mean
-                over heads of the last layer's cross-attention.
-            compiler: For a TensorFlow graph that takes batches of any size, function that compiles a function of
-                tensors: the encoder and the steps are compiled, for each size that a batch has as rows leave it.
-
-        Returns:
-            Integers (B, max_length), END included, then pads; with `num_return_sequences`, `Hypotheses` with token
-            ids (B, n, max_length) and scores (B, n).
-        """
-        options = checked_options(options, num_beams, num_return_sequences)
-        max_length = checked_max_length(max_length, self.max_sequence_length)
-        encoder_token_ids = ops.convert_to_tensor(encoder_token_ids, dtype="int32")
-        init_cache = functools.partial(self.init_cache, length=0)
-        fixed = (init_cache if compiler is None else compiler(init_cache))(encoder_token_ids)
-        batch_size = ops.shape(encoder_token_ids)[0]
-        penalizes_coverage = options.coverage_penalty is not None
-        projections = tuple(block.step_projections() for block in self.decoder_blocks)
-
-        def step(token_ids, index, self_attention, attention_mask, fixed):
-            width = token_ids.shape[1]
-            logits, cache, *scores = self.call_with_cache(
-                token_ids,
-                fixed._replace(self_attention=self_attention),
-                cache_update_index=index * width,
-                positions=ops.zeros((width,), dtype="int32") + index,
-                decoder_attention_mask=attention_mask,
-                return_attention_scores=penalizes_coverage,
-                cache_positions=successive_positions(ops.shape(attention_mask)[-1]) // width,
-                projections=projections,
-            )
-            attention = [ops.mean(of_layers[-1], axis=1) for of_layers in scores]
-            return logits, cache.self_attention, *attention
-
-        is_pad = ops.logical_not(fixed.encoder_padding_mask)
-        return answers(
-            num_beams,
-            num_return_sequences,
-            step=step,
-            make_cache=lambda slots: tuple(
-                block.empty_cache(batch_size, slots) for block in self.decoder_blocks
-            ),
-            batch_size=batch_size,
-            max_length=max_length,
-            start_token_id=start_token_id,
-            end_token_id=end_token_id,
-            length_penalty=length_penalty,
-            pad_token_id=self.pad_token_id,
-            options=options,
-            coverage=ops.cast(is_pad, "float32") if penalizes_coverage else None,
-            row_context=fixed._replace(self_attention=()),
-            compiler=compiler,
-        )
+    def step_projections(self):
+        """Each decoder block's projections as a loop of cached calls wants them, for `call_with_cache`."""
+        return tuple(block.step_projections() for block in self.decoder_blocks)
 
     def _embed_target(self, token_ids, positions=None, training=None):
         return self._embed(
