@@ -255,6 +255,11 @@ class Seq2SeqGeneration:
         """
         return _Seq2SeqStep(self, return_attention_scores)
 
+    @property
+    def returns_attention_scores(self):
+        """Whether `call_with_cache` can return the scores of cross-attention."""
+        return "return_attention_scores" in inspect.signature(self.call_with_cache).parameters
+
     def teacher_forced(
         self,
         encoder_token_ids,

@@ -80,6 +80,7 @@ class RNNSeq2Seq(Seq2SeqGeneration, keras.Model):
     # One attention with one head, whatever the number of layers: (layers, heads), and the layer that aligns words.
     cross_attention_shape = (1, 1)
     alignment_layer = 0
+    returns_attention_scores = True
 
     def __init__(
         self,

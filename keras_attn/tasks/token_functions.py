@@ -14,7 +14,7 @@ def float32_model(model):
     return twin
 
 
-def token_functions(model, start_token_id, end_token_id, max_length):
+def token_functions(model, start_token_id, end_token_id, max_length, unwritable_token_ids=()):
     """{name: (function, specs)}.
 
     `logits`: int32 `encoder_token_ids` (B, S) and `decoder_token_ids` (B, T), the latter beginning with START ->
@@ -28,7 +28,13 @@ def token_functions(model, start_token_id, end_token_id, max_length):
 
     def greedy(encoder_token_ids):
         with compiled_scope():  # one plain loop, which converters of graphs know
-            token_ids = model.generate(encoder_token_ids, start_token_id, end_token_id, max_length=max_length)
+            token_ids = model.generate(
+                encoder_token_ids,
+                start_token_id,
+                end_token_id,
+                max_length=max_length,
+                unwritable_token_ids=unwritable_token_ids,
+            )
         return {"token_ids": token_ids}
 
     source, target = (
