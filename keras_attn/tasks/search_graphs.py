@@ -42,7 +42,7 @@ def translate_batch(translator, source_ids, options, search, return_attention_sc
     scores = np.zeros(token_ids.shape[:2]) if scores is None else np.asarray(scores)[: len(source_ids)]
     used = np.any(token_ids != translator.model.pad_token_id, axis=(0, 1))
     token_ids = token_ids[:, :, : np.max(np.flatnonzero(used), initial=0) + 1]
-    texts = _texts(translator, token_ids).numpy()
+    texts = texts_of(translator, token_ids).numpy()
     maps = [None] * len(source_ids)
     if return_attention_scores:
         maps = attention_maps(translator, source_ids, _trimmed(translator, token_ids[:, 0]))
@@ -131,7 +131,7 @@ def _tokens(translator):
     }
 
 
-def _texts(translator, token_ids):
+def texts_of(translator, token_ids):
     """Ids (B, n, L) -> strings (B, n), in a graph: eagerly they would be dozens of calls from Python."""
     to_texts_graph = translator.graph_of(
         "texts",

@@ -1,4 +1,6 @@
-from keras_attn.tasks.search_graphs import greedy_tokens
+import numpy as np
+
+from keras_attn.tasks.search_graphs import greedy_tokens, texts_of
 from keras_attn.tasks.token_ids import with_end
 from keras_attn.text import as_utf8
 
@@ -14,10 +16,14 @@ def stream_text(translator, text, max_length):
     for token_id in greedy_tokens(translator, source_ids, max_length):
         token_ids.append(token_id)
         # A character of several byte tokens reads as U+FFFD until it is whole.
-        stable = translator.target_tokenizer.decode([token_ids])[0].rstrip("\N{REPLACEMENT CHARACTER}")
+        text = _text(translator, token_ids)
+        stable = text.rstrip("\N{REPLACEMENT CHARACTER}")
         if len(stable) > sent:
             yield stable[sent:]
             sent = len(stable)
-    rest = translator.target_tokenizer.decode([token_ids])[0][sent:] if token_ids else ""
-    if rest:
-        yield rest
+    if token_ids and text[sent:]:
+        yield text[sent:]
+
+
+def _text(translator, token_ids):
+    return texts_of(translator, np.array([[token_ids]], "int32")).numpy().item().decode("utf-8")
