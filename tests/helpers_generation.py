@@ -12,7 +12,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_attn.generation import beam_search
+from keras_attn.generation import SearchInputs, beam_search
 from keras_attn.ops import empty_cache, write_cache
 
 # The pad lies outside the vocabulary, so that every token of a table is a word.
@@ -100,19 +100,39 @@ def scripted_step(tables):
     return step, lambda slots: (empty_cache(ops.shape(tables)[0], 1, slots, 1),)
 
 
+def scripted_inputs(tables, max_length, pad_token_id=PAD, step=None, **others):
+    """`SearchInputs` of tables (B, hashes, V), with their own `step` or another that wraps it."""
+    own_step, make_cache = scripted_step(tables)
+    return SearchInputs(
+        own_step if step is None else step,
+        make_cache,
+        ops.shape(tables)[0] if tables.shape[0] is None else tables.shape[0],
+        max_length,
+        START,
+        END,
+        pad_token_id,
+        **others,
+    )
+
+
 @functools.lru_cache
-def _compiled_search(compiler, max_length, options):
+def _compiled_search(compiler, max_length, pad_token_id, unwritable_token_ids, arguments):
     def search(tables):
-        step, make_cache = scripted_step(tables)
-        return beam_search(step, make_cache, tables.shape[0], max_length, START, END, **dict(options))
+        inputs = scripted_inputs(tables, max_length, pad_token_id, unwritable_token_ids=unwritable_token_ids)
+        return beam_search(inputs, **dict(arguments))
 
     return compilers()[compiler](search)
 
 
-def search_tables(tables, max_length, compiler=None, **options):
+def search_tables(tables, max_length, compiler=None, pad_token_id=PAD, unwritable_token_ids=(), **arguments):
     """`beam_search` over tables: token ids and scores as NumPy arrays. `compiler` is by default the quickest."""
-    options = {"pad_token_id": PAD, **options}
-    search = _compiled_search(compiler or quickest(), max_length, tuple(sorted(options.items())))
+    search = _compiled_search(
+        compiler or quickest(),
+        max_length,
+        pad_token_id,
+        unwritable_token_ids,
+        tuple(sorted(arguments.items())),
+    )
     found = search(ops.convert_to_tensor(tables))
     return tuple(ops.convert_to_numpy(x) for x in found)
 

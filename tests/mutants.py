@@ -162,9 +162,9 @@ MUTANTS = [
     ),
     Mutant(
         "rows_that_left_the_batch_move_up",
-        "generation/decode.py",
-        "places = ops.expand_dims(numbers, -1)",
-        "places = ops.expand_dims(ops.arange(ops.shape(numbers)[0]), -1)",
+        "generation/live_rows.py",
+        "indices = ops.expand_dims(row_numbers, -1)",
+        "indices = ops.expand_dims(ops.arange(ops.shape(row_numbers)[0]), -1)",
         (ROWS + "test_answers_are_those_of_a_batch_that_nobody_leaves[greedy]",),
     ),
     Mutant(
@@ -176,7 +176,7 @@ MUTANTS = [
     ),
     Mutant(
         "nobody_leaves_a_batch",
-        "generation/decode.py",
+        "generation/live_rows.py",
         "return size, size // 2\n",
         "return size, 0 * size\n",
         (ROWS + "test_answers_are_those_of_a_batch_that_nobody_leaves[greedy]",),
@@ -211,9 +211,9 @@ MUTANTS = [
     ),
     Mutant(
         "prompts_read_their_padding",
-        "models/decoder_transformer.py",
-        "cache, is_token = self.empty_cache(batch_size, length - 1), positions[:, :-1] >= 0",
-        "cache, is_token = self.empty_cache(batch_size, length - 1), positions[:, :-1] >= -99",
+        "models/generation.py",
+        "is_token, before = positions[:, :-1] >= 0, positions[:, :-1]",
+        "is_token, before = positions[:, :-1] >= -99, positions[:, :-1]",
         (
             "models/test_decoder_transformer.py::test_the_side_of_the_pads_and_batch_mates_change_nothing[learned-graph]",
         ),
@@ -557,9 +557,9 @@ MUTANTS = [
     ),
     Mutant(
         "slots_taken_for_positions",
-        "models/seq2seq_transformer.py",
-        'positions=ops.zeros((width,), dtype="int32") + index,',
-        'positions=ops.zeros((width,), dtype="int32") + index * width,',
+        "models/generation.py",
+        'ops.zeros((width,), dtype="int32") + index,',
+        'ops.zeros((width,), dtype="int32") + index * width,',
         ("models/test_seq2seq_generate.py::test_generate_is_the_search_written_out[pre_norm-3-1.0]",),
     ),
     # Beam search
@@ -840,23 +840,23 @@ MUTANTS = [
     Mutant(
         "pads_are_decoded_as_words",
         "generation/beam_search.py",
-        "logits = without_token(logits, self.pad_token_id)",
+        "logits = self.without_unwritable(logits)",
         "pass",
         (SEARCH + "test_a_pad_is_never_a_word",),
     ),
     Mutant(
         "greedy_pads_are_words",
         "generation/greedy_search.py",
-        "top_k(without_token(logits, self.pad_token_id), k=1)",
-        "top_k(logits, k=1)",
+        "logits = self.without_unwritable(logits)",
+        "pass",
         ("generation/test_greedy_search.py::test_a_pad_is_never_the_best_token",),
     ),
     Mutant(
         "columns_beside_the_best_are_searched",
         "ops/selection.py",
-        "indices = places // k * num_columns + at_places(columns, places % k)",
-        "indices = places // k * num_columns + places % k",
-        ("ops/test_selection.py::test_the_largest_values_and_their_places[4099-7]",),
+        "indices = chosen // k * num_columns + take_per_row(columns, chosen % k)",
+        "indices = chosen // k * num_columns + chosen % k",
+        ("ops/test_selection.py::test_the_largest_values_and_their_indices[4099-7]",),
     ),
     Mutant(
         "step_projects_keys_as_values",

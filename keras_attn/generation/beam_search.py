@@ -3,10 +3,9 @@ import collections
 import keras
 from keras import ops
 
-from keras_attn.generation.options import DecodingOptions
-from keras_attn.generation.processors import IMPOSSIBLE, is_possible, without_token
+from keras_attn.generation.processors import IMPOSSIBLE, is_possible
 from keras_attn.generation.search import Search
-from keras_attn.ops import at_places, top_k
+from keras_attn.ops import take_per_row, top_k
 
 Hypotheses = collections.namedtuple("Hypotheses", ["token_ids", "scores"])
 Hypotheses.__doc__ = """What a search found, best first.
@@ -20,100 +19,58 @@ _Finished = collections.namedtuple("_Finished", ["sequences", "scores"])
 _State = collections.namedtuple("_State", ["beams", "finished", "done"])
 
 
-def beam_search(
-    step,
-    make_cache,
-    batch_size,
-    max_length,
-    start_token_id,
-    end_token_id,
-    num_beams=1,
-    length_penalty=1.0,
-    pad_token_id=0,
-    options=None,
-    coverage=None,
-    prompt=None,
-    row_context=None,
-    compiler=None,
-):
+def beam_search(inputs, num_beams=1, length_penalty=1.0, options=None):
     """Beam search whose scores mean what they say; greedy search with `num_beams=1`.
 
     A hypothesis is finished when END is among the `num_beams` best continuations of its row; it leaves the beam with
     its score, log-probability / length ** length_penalty with END counted, and nothing changes that score
     afterwards. A row is done when it has `num_beams` finished hypotheses and none of its live ones scores better
     (at its length now, or, with `exact_stopping`, at any that it may still grow to); it then stays as it is, whatever
-    the other rows do. At `max_length` the live hypotheses of rows that are not done
-    count as finished, without END. Differs from KerasHub's `BeamSampler`, which goes on extending finished beams.
+    the other rows do. At `max_length` the live hypotheses of rows that are not done count as finished, without END.
+    Differs from KerasHub's `BeamSampler`, which goes on extending finished beams.
 
-    The beams of a row are query positions over one shared cache: step i fills `num_beams` slots, and instead of
-    moving keys and values when beams change places, each beam keeps the slots of its ancestors, as a mask.
+    When beams continue one another, no keys and values move: each beam keeps the slots of its ancestors, as a mask.
 
     Args:
-        step: Function (token_ids, index, cache, attention_mask) -> (logits, cache): int32 (B, K) tokens, all at
-            position `index`; the slot of beam k is `index * K + k`; boolean (B, K, slots), True at slots that a beam
-            may attend to; float (B, K, V) logits. With `coverage` it also returns attention scores (B, K, S).
-        make_cache: Function (slots) -> a tuple of key/value cache pairs. After a prompt of P tokens they have P - 1
-            slots more, filled, before those; the masks and slots that `step` gets count from the first of the others.
-        batch_size: Integer, or integer scalar tensor.
-        max_length: Integer, the most tokens of an answer, END included.
-        start_token_id, end_token_id, pad_token_id: Integers. The pad is never chosen: it fills what is left over.
-        num_beams: Integer K.
+        inputs: `SearchInputs`; its hypotheses are the beams.
+        num_beams: Integer K, at most `MAX_HYPOTHESES`.
         length_penalty: Float, or floats (B,); 0 compares plain log-probabilities, 1 their mean per token.
-        options: `DecodingOptions`.
-        coverage: Floats (B, S), with which the sums of attention start that the coverage penalty looks at: 0 at source
-            tokens, 1 at pads. Given if and only if there is a `coverage_penalty`.
-        prompt: `Prompt`, tokens before the answer, the last of which takes the place of START. `options` that look at
-            the tokens of a hypothesis see them too.
-        row_context: A structure of tensors (B, ...) with all that `step` has to know of each row and does not change;
-            `step` gets it as a fifth argument. With it, rows that are done can leave the batch: see `decode`.
-        compiler: As in `decode`.
+        options: `DecodingOptions`; those of sampling have no meaning here.
 
     Returns:
         `Hypotheses`: token ids int32 (B, K, max_length) and scores float32 (B, K), best first.
 
     Raises:
-        ValueError: if `num_beams` or `max_length` is not positive.
+        ValueError: if `num_beams` or `max_length` is not positive, or there are too many beams.
 
     Example:
 
     A "model" that always finds 4 most likely, then END (3), and needs no cache:
 
     ```python
+    from keras_attn.generation import SearchInputs
     from keras_attn.ops import empty_cache
 
     def step(token_ids, index, cache, attention_mask):
         likes = keras.ops.convert_to_tensor([0.0, 0.0, 0.0, 1.0, 2.0])
         return keras.ops.zeros((*token_ids.shape, 5)) + likes, cache
 
-    hypotheses = beam_search(
+    inputs = SearchInputs(
         step,
         make_cache=lambda slots: (empty_cache(1, 1, slots, 1),),
         batch_size=1,
         max_length=8,
         start_token_id=2,
         end_token_id=3,
-        num_beams=2,
     )
+    hypotheses = beam_search(inputs, num_beams=2)
     ```
 
     Reference: [Wu et al., 2016](https://arxiv.org/abs/1609.08144), section 7, with fairseq's length normalisation unless
     `options` name the paper's.
     """
-    options = (DecodingOptions() if options is None else options).for_rows(batch_size)
-    search = _BeamSearch(
-        step,
-        (batch_size, num_beams),
-        max_length,
-        start_token_id,
-        end_token_id,
-        pad_token_id,
-        options,
-        prompt,
-        length_penalty,
-        row_context,
-        compiler,
-    )
-    return search.finish(*search.run(search.start_state(coverage), make_cache))
+    search = _BeamSearch(inputs, num_beams, options, length_penalty)
+    return search.finish(*search.run())
 
 
 class _BeamSearch(Search):
@@ -121,15 +78,15 @@ class _BeamSearch(Search):
     def num_beams(self):
         return self.num_hypotheses
 
-    def start_state(self, coverage):
-        (rows, beams), length = self.shape, self.max_length
+    def start_state(self):
+        (rows, beams), length, coverage = self.shape, self.max_length, self.inputs.coverage
         # All beams start alike: only the first may be continued, or the row would hold copies of one hypothesis.
         first = ops.where(ops.arange(beams) == 0, 0.0, IMPOSSIBLE)
         if coverage is not None:
             coverage = ops.repeat(ops.expand_dims(ops.cast(coverage, "float32"), 1), beams, axis=1)
         return _State(
             _Beams(
-                token_ids=self.place.first_token_ids,
+                token_ids=self.answer_start.first_token_ids,
                 log_probs=ops.zeros((rows, beams), dtype="float32") + first,
                 sequences=ops.full((rows, beams, length), self.pad_token_id, dtype="int32"),
                 ancestors=ops.zeros((rows, beams, length), dtype="int32"),
@@ -147,7 +104,7 @@ class _BeamSearch(Search):
     def is_done(self, state):
         return state.done
 
-    def advance(self, index, state, cache, step):
+    def next_state(self, index, state, cache, step):
         beams, finished, done = state
         beams = beams._replace(
             ancestors=self._put(beams.ancestors, index, ops.arange(self.num_beams, dtype="int32"))
@@ -155,7 +112,7 @@ class _BeamSearch(Search):
         logits, cache, *attention_scores = step(
             beams.token_ids, index, cache, self._slot_mask(beams.ancestors, index, cache)
         )
-        if attention_scores:  # where the coverage penalty wants them
+        if attention_scores:  # for the coverage penalty
             beams = beams._replace(coverage=beams.coverage + ops.cast(attention_scores[0], "float32"))
         log_probs, parents, token_ids = self._candidates(logits, beams, index)
         candidates = _Beams(
@@ -195,25 +152,23 @@ class _BeamSearch(Search):
         per_beam = min(count, logits.shape[-1])
         normalizer = ops.logsumexp(logits, axis=-1, keepdims=True)
         if self.options.changes_log_probs:
-            history = self.place.history(beams.sequences, index)
-            logits = self.options.process(logits - normalizer, history, index, self.end_token_ids)
+            logits = self.processed(logits - normalizer, beams.sequences, index)
             normalizer = 0.0
-        # A pad in the middle of an answer would read as its end; its probability stays in the normaliser, so that
-        # the score is that of a forward pass.
-        logits = without_token(logits, self.pad_token_id)
+        else:
+            logits = self.without_unwritable(logits)
         best, token_ids = top_k(logits, per_beam)
         totals = ops.expand_dims(beams.log_probs, -1) + best - normalizer
         flat = (-1, self.num_beams * per_beam)
         totals, chosen = top_k(ops.reshape(totals, flat), min(count, flat[1]))
         totals = ops.where(is_possible(totals), totals, IMPOSSIBLE)
-        return totals, chosen // per_beam, at_places(ops.reshape(token_ids, flat), chosen)
+        return totals, chosen // per_beam, take_per_row(ops.reshape(token_ids, flat), chosen)
 
     def _live(self, beams, candidates, ends):
         """The best candidates that go on, as many as the row has beams."""
         log_probs, live = top_k(ops.where(ends, IMPOSSIBLE, candidates.log_probs), self.num_beams)
-        parents = at_places(candidates.ancestors, live)
+        parents = take_per_row(candidates.ancestors, live)
         return _Beams(
-            token_ids=at_places(candidates.token_ids, live),
+            token_ids=take_per_row(candidates.token_ids, live),
             log_probs=self._of_beams(log_probs),
             sequences=_gather(candidates.sequences, live),
             ancestors=_gather(beams.ancestors, parents),
@@ -271,7 +226,7 @@ class _BeamSearch(Search):
         if self.options.num_beams is None:
             return finished.scores[:, -1:]
         last = ops.clip(self.options.num_beams, 1, self.num_beams) - 1
-        return at_places(finished.scores, ops.expand_dims(last, -1))
+        return take_per_row(finished.scores, ops.expand_dims(last, -1))
 
     def _of_beams(self, scores):
         """Scores (B, K), impossible past as many as a row has beams."""
@@ -294,14 +249,14 @@ class _BeamSearch(Search):
 
     def _slot_mask(self, ancestors, index, cache):
         """(B, K, slots): True at the slots that a beam's own history fills."""
-        slots = self.place.num_slots(cache)
+        slots = self.answer_start.num_slots(cache)
         steps = ops.arange(slots // self.num_beams)
         written = ops.expand_dims(steps <= index, -1)
         own = ops.expand_dims(ancestors[:, :, : slots // self.num_beams], -1) == ops.arange(self.num_beams)
         return ops.reshape(ops.logical_and(own, written), (-1, self.num_beams, slots))
 
     def _put(self, sequences, index, values):
-        """`sequences` (B, n, L) with `values` (B, n) or (n,) at place `index`."""
+        """`sequences` (B, n, L) with `values` (B, n) or (n,) in column `index`."""
         return ops.where(ops.arange(self.max_length) == index, ops.expand_dims(values, -1), sequences)
 
 
@@ -314,4 +269,4 @@ def _gather(x, beams):
     """Rows `beams` (B, m) along axis 1 of `x` (B, n, ...), if there is one."""
     if isinstance(x, tuple) or x.shape[1] == beams.shape[1] == 1:
         return x
-    return at_places(x, beams)
+    return take_per_row(x, beams)

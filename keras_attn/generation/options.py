@@ -15,8 +15,14 @@ from keras_attn.generation.processors import (
     penalize_repetition,
     require_min_length,
     suppress_tokens,
+    without_tokens,
 )
 from keras_attn.ops import concrete_values
+
+# The most beams, or samples, of a row. Every step makes a row of logits for each hypothesis, which for this many over
+# 32,000 tokens is 125 MiB a sentence. Studies of how scores behave in wide beams go up to 1,000 (Koehn and Knowles,
+# 2017, https://arxiv.org/abs/1706.03872, section 3.6).
+MAX_HYPOTHESES = 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +41,7 @@ class DecodingOptions:
         no_repeat_ngram_size: Integers, n-grams of this size appear once in an answer; 0 for no such limit.
         repetition_penalty: Floats that multiply the log-probability of tokens which the answer has already; 1 for no
             penalty. The scores of a beam search hold it.
-        num_beams: Integers, where a row should have fewer beams than the search.
+        num_beams: Integers up to `MAX_HYPOTHESES`, where a row should have fewer beams than the search.
         wu_length_penalty: Floats w: scores are divided by ((5 + length) / 6) ** w too (Wu et al. 2016, equation 14).
         coverage_penalty: Floats that multiply the coverage penalty of Wu et al. 2016, equation 14, added to scores.
         exact_stopping: Booleans, whether a row goes on as long as a live hypothesis could still become better than
@@ -97,13 +103,17 @@ class DecodingOptions:
         """Whether any processor has work to do."""
         return any(getattr(self, name) is not None for name in _OF_PROCESSORS)
 
-    def process(self, log_probs, history, index, end_token_ids):
-        """Log-probabilities (B, K, V) of the tokens at step `index`, after every processor that was asked for."""
+    def process(self, log_probs, history, index, end_token_ids, unwritable_token_ids=()):
+        """Log-probabilities (B, K, V) of the tokens at step `index`, after every processor that was asked for.
+
+        A prefix may hold tokens that are otherwise suppressed or unwritable.
+        """
         processed = log_probs
         if self.repetition_penalty is not None:
             processed = penalize_repetition(processed, history, self.repetition_penalty)
         if self.no_repeat_ngram_size is not None:
             processed = forbid_repeated_ngrams(processed, history, self.no_repeat_ngram_size)
+        processed = without_tokens(processed, unwritable_token_ids)
         if self.suppressed_token_ids is not None:
             processed = suppress_tokens(processed, self.suppressed_token_ids)
         if self.min_length is not None:
@@ -158,7 +168,7 @@ _KINDS = {
     "prefix_token_ids": ("int32", 1, -1, None),
     "no_repeat_ngram_size": ("int32", 0, 0, MAX_NGRAM_SIZE),
     "repetition_penalty": ("float32", 0, 1e-6, None),
-    "num_beams": ("int32", 0, 1, None),
+    "num_beams": ("int32", 0, 1, MAX_HYPOTHESES),
     "wu_length_penalty": ("float32", 0, None, None),
     "coverage_penalty": ("float32", 0, 0, None),
     "exact_stopping": ("bool", 0, None, None),

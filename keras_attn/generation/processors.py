@@ -29,13 +29,19 @@ def is_possible(log_probs):
     return log_probs > IMPOSSIBLE / 2
 
 
-def without_token(log_probs, token_id):
-    """Makes one token impossible in every row.
+def without_tokens(log_probs, token_ids):
+    """Makes the same tokens, a tuple of integers, impossible in every row.
 
-    As a minimum: TensorFlow is slow to select from tensors that it must broadcast, and XLA, given a sum, copies the
-    weights that the logits come from.
+    It is a minimum because TensorFlow is slow to select from tensors that it must broadcast, and because XLA, given a
+    sum, copies the weights that the logits come from.
     """
-    is_token = ops.arange(log_probs.shape[-1], dtype="int32") == token_id
+    if not token_ids:
+        return log_probs
+    vocabulary = ops.arange(log_probs.shape[-1], dtype="int32")
+    is_token = vocabulary == token_ids[0]
+    if len(token_ids) > 1:
+        unique = ops.convert_to_tensor(sorted(set(token_ids)), dtype="int32")
+        is_token = ops.any(ops.expand_dims(unique, -1) == vocabulary, axis=0)
     return ops.minimum(log_probs, ops.where(is_token, IMPOSSIBLE, float("inf")))
 
 
@@ -169,26 +175,26 @@ def _ngram_ends(history, n):
     length = token_ids.shape[-1]
     first = ops.arange(length, dtype="int32")
     repeats = ops.logical_and(first >= start[:, None, None], first + n - 1 < stop)
-    for place in range(n - 1):
-        latest = ops.take(token_ids, ops.minimum(ops.maximum(stop - n + 1 + place, 0), length - 1), axis=-1)
-        repeats = ops.logical_and(repeats, _moved(token_ids, place) == ops.expand_dims(latest, -1))
-    return _moved(token_ids, n - 1), repeats
+    for offset in range(n - 1):
+        latest = ops.take(token_ids, ops.minimum(ops.maximum(stop - n + 1 + offset, 0), length - 1), axis=-1)
+        repeats = ops.logical_and(repeats, _shifted(token_ids, offset) == ops.expand_dims(latest, -1))
+    return _shifted(token_ids, n - 1), repeats
 
 
-def _moved(token_ids, places):
-    """`token_ids` (B, K, L) moved to the front by so many places."""
-    return ops.pad(token_ids[..., places:], ((0, 0), (0, 0), (0, min(places, token_ids.shape[-1]))))
+def _shifted(token_ids, offset):
+    """`token_ids` (B, K, L) from column `offset` on, with 0 after the last."""
+    return ops.pad(token_ids[..., offset:], ((0, 0), (0, 0), (0, min(offset, token_ids.shape[-1]))))
 
 
 def _tokens_at(token_ids, where, vocabulary_size):
-    """True at the tokens of the vocabulary, (B, K, V), that stand in `token_ids` (B, K, L) `where` that holds."""
+    """True, (B, K, V), at the tokens of the vocabulary that occur in `token_ids` (B, K, L) at a True of `where`."""
     shape = ops.shape(token_ids)
     rows = shape[0] * shape[1]
-    # What does not hold, and a pad that is no token of the vocabulary, goes to a column of its own.
+    # Everything else, a pad outside the vocabulary included, is counted in a column of its own.
     where = ops.logical_and(where, ops.logical_and(token_ids >= 0, token_ids < vocabulary_size))
     columns = ops.reshape(ops.where(where, token_ids, vocabulary_size), (rows, shape[2]))
-    places = ops.expand_dims(ops.arange(rows, dtype="int32") * (vocabulary_size + 1), -1) + columns
+    flat = ops.expand_dims(ops.arange(rows, dtype="int32") * (vocabulary_size + 1), -1) + columns
     counts = ops.scatter(
-        ops.reshape(places, (-1, 1)), ops.ones((rows * shape[2],), "int32"), (rows * (vocabulary_size + 1),)
+        ops.reshape(flat, (-1, 1)), ops.ones((rows * shape[2],), "int32"), (rows * (vocabulary_size + 1),)
     )
     return ops.reshape(counts, (*shape[:2], vocabulary_size + 1))[..., :vocabulary_size] > 0

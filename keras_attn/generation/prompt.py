@@ -6,19 +6,19 @@ from keras import ops
 from keras_attn.generation.processors import History
 
 Prompt = collections.namedtuple("Prompt", ["token_ids", "start"])
-Prompt.__doc__ = """Tokens that stand before an answer, padded on the left.
+Prompt.__doc__ = """Tokens before an answer, padded on the left.
 
 token_ids: int32 (B, P).
 start: int32 (B,), the column of each row's first token.
 """
 
 
-class Place:
-    """Where the answers of a search begin: behind a prompt, or behind START.
+class AnswerStart:
+    """Where the answers of a search begin: after a prompt, or after START.
 
     Args:
         prompt: `Prompt`, or None.
-        start_token_id: Integer, of no use with a prompt.
+        start_token_id: Integer; unused with a prompt.
         shape: The number of rows and of hypotheses in each, (B, K).
     """
 
@@ -33,17 +33,17 @@ class Place:
             self.first_token_ids = ops.repeat(prompt.token_ids[:, -1:], shape[1], axis=1)
 
     def for_prompt(self, prompt):
-        """The same place in other rows, whose prompts are as long."""
-        place = copy.copy(self)
-        place.prompt = prompt
-        return place
+        """The start of answers in other rows, whose prompts are as long."""
+        start = copy.copy(self)
+        start.prompt = prompt
+        return start
 
     def num_slots(self, cache):
-        """The slots of a cache that are there for the answers."""
+        """The number of a cache's slots that are there for the answers."""
         return ops.shape(cache[0][0])[-2] - self.first_slot
 
     def history(self, sequences, index):
-        """`History` of sequences (B, K, L) of which `index` tokens are there, behind those of the prompt."""
+        """`History` of sequences (B, K, L), whose first `index` tokens exist, after those of the prompt."""
         if self.prompt is None:
             return History(sequences, ops.zeros((1,), "int32"), index)
         before = ops.repeat(ops.expand_dims(self.prompt.token_ids, 1), self.shape[1], axis=1)

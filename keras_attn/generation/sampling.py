@@ -1,27 +1,12 @@
 from keras import ops
 
 from keras_attn.generation.beam_search import Hypotheses
-from keras_attn.generation.options import DecodingOptions
-from keras_attn.generation.processors import IMPOSSIBLE, is_possible, without_token
-from keras_attn.generation.walk import Walk
+from keras_attn.generation.independent_answers import IndependentAnswers
+from keras_attn.generation.processors import IMPOSSIBLE, is_possible
 from keras_attn.ops import hashed_uniform
 
 
-def sample(
-    step,
-    make_cache,
-    batch_size,
-    max_length,
-    start_token_id,
-    end_token_id,
-    num_samples=1,
-    length_penalty=1.0,
-    pad_token_id=0,
-    options=None,
-    prompt=None,
-    row_context=None,
-    compiler=None,
-):
+def sample(inputs, num_samples=1, length_penalty=1.0, options=None):
     """Answers drawn at random, each token from the model's distribution as `options` sharpen it.
 
     The same seed draws the same answers for a row whatever its batch-mates: each token takes one uniform number,
@@ -29,10 +14,10 @@ def sample(
     samplers draw from one generator for the whole batch. A temperature of 0 takes the best token.
 
     Args:
-        step, make_cache, batch_size, max_length, start_token_id, end_token_id, length_penalty, pad_token_id,
-        prompt, row_context, compiler: As in `beam_search`, the samples of a row being its beams.
-        num_samples: Integer n, the answers to each row.
-        options: `DecodingOptions`; those of beams alone have no meaning here.
+        inputs: `SearchInputs`.
+        num_samples: Integer n, the answers to each row, at most `MAX_HYPOTHESES`.
+        length_penalty: Float, or floats (B,), as in `beam_search`.
+        options: `DecodingOptions`; those of beams have no meaning here.
 
     Returns:
         `Hypotheses` in the order in which they were drawn: token ids int32 (B, n, max_length) and scores float32
@@ -40,50 +25,38 @@ def sample(
         the options forbid every token.
 
     Raises:
-        ValueError: if `num_samples` or `max_length` is not positive.
+        ValueError: if `num_samples` or `max_length` is not positive, or there are too many samples.
 
     Example:
 
     ```python
+    from keras_attn.generation import DecodingOptions, SearchInputs
     from keras_attn.ops import empty_cache
 
     def step(token_ids, index, cache, attention_mask):
         likes = keras.ops.convert_to_tensor([0.0, 0.0, 0.0, 1.0, 2.0])
         return keras.ops.zeros((*token_ids.shape, 5)) + likes, cache
 
-    hypotheses = sample(
+    inputs = SearchInputs(
         step,
         make_cache=lambda slots: (empty_cache(1, 1, slots, 1),),
         batch_size=1,
         max_length=8,
         start_token_id=2,
         end_token_id=3,
-        num_samples=3,
-        options=DecodingOptions(temperature=0.7, top_p=0.9, seed=5),
     )
+    hypotheses = sample(inputs, num_samples=3, options=DecodingOptions(temperature=0.7, top_p=0.9, seed=5))
     ```
 
     Reference: [Holtzman et al., 2020](https://arxiv.org/abs/1904.09751), section 3.
     """
-    options = (DecodingOptions() if options is None else options).for_rows(batch_size)
-    draws = _Draws(
-        step,
-        (batch_size, num_samples),
-        max_length,
-        start_token_id,
-        end_token_id,
-        pad_token_id,
-        options,
-        prompt,
-        row_context=row_context,
-        compiler=compiler,
-    )
-    sequences, log_probs = draws.walk(make_cache)
+    sequences, log_probs = _Samples(inputs, num_samples, options).sequences_and_carried()
+    pad_token_id = inputs.pad_token_id
     lengths = ops.sum(ops.cast(sequences != pad_token_id, "float32"), axis=-1)
     penalty = (
         length_penalty if isinstance(length_penalty, (int, float)) else ops.expand_dims(length_penalty, -1)
     )
-    # Where the options left nothing to draw from, there is no answer.
+    # There is no answer where the options left nothing to draw from.
     possible = is_possible(log_probs)
     scores = log_probs / ops.maximum(lengths, 1.0) ** penalty
     return Hypotheses(
@@ -92,8 +65,8 @@ def sample(
     )
 
 
-class _Draws(Walk):
-    """What it carries are the log-probabilities of the answers so far."""
+class _Samples(IndependentAnswers):
+    """It carries the log-probabilities of the answers so far."""
 
     count_name = "num_samples"
 
@@ -101,8 +74,8 @@ class _Draws(Walk):
         return ops.zeros(self.shape, dtype="float32")
 
     def choose(self, logits, state, index):
-        log_probs, allowed = self.processed(logits, state, index)
-        allowed = self.options.sharpen(without_token(allowed, self.pad_token_id))
+        log_probs = logits - ops.logsumexp(logits, axis=-1, keepdims=True)
+        allowed = self.options.sharpen(self.processed(log_probs, state.sequences, index))
         token_ids = _draw(allowed, self._uniform(index))
         chosen = ops.squeeze(ops.take_along_axis(log_probs, ops.expand_dims(token_ids, -1), axis=-1), -1)
         possible = is_possible(ops.max(allowed, axis=-1))

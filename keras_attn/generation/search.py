@@ -1,94 +1,152 @@
 import copy
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 from keras import ops
 
-from keras_attn.generation.decode import cache_length, decode
-from keras_attn.generation.prompt import Place
+from keras_attn.checks import check_positive
+from keras_attn.generation.decode import cache_lengths, decode
+from keras_attn.generation.options import MAX_HYPOTHESES, DecodingOptions
+from keras_attn.generation.processors import without_tokens
+from keras_attn.generation.prompt import AnswerStart, Prompt
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchInputs:
+    """What a search is given of a model and of its rows, whatever the search is.
+
+    The hypotheses of a row are query positions over one shared cache: step i fills K slots, one for each of the row's K
+    hypotheses (beams, or samples), and a mask tells each of them which slots hold its own history.
+
+    Args:
+        step: Function (token_ids, index, cache, attention_mask) -> (logits, cache): int32 (B, K) tokens, all at
+            position `index`, an int32 scalar; the slot of hypothesis k is `index * K + k`; boolean (B, K, slots), True
+            at slots that a hypothesis may attend to; float (B, K, V) logits. With `coverage` it also returns attention
+            scores (B, K, S); with `row_context` it takes that as a fifth argument.
+        make_cache: Function (slots) -> a tuple of key/value cache pairs with so many empty slots. After a prompt of P
+            tokens they have P - 1 more, filled, before those; the masks and slots of `step` count from the first
+            empty one.
+        batch_size: Integer B, or integer scalar tensor.
+        max_length: Integer, the most tokens of an answer, END included.
+        start_token_id: Integer, the token before an answer; None with a `prompt`.
+        end_token_id: Integer.
+        pad_token_id: Integer. The pad is never chosen: it fills the columns after an answer.
+        unwritable_token_ids: Integers, tokens that stand for no text, such as START. They are never chosen, except by
+            a prefix. Their probability stays in the normaliser, so that scores stay those of a forward pass.
+        prompt: `Prompt`, tokens before the answer, the last of which takes START's part. Options that look at the
+            tokens of a hypothesis see them too.
+        row_context: A structure of tensors (B, ...) with all that `step` has to know of each row and does not change.
+            With it, finished rows can leave the batch, see `decode`.
+        coverage: Floats (B, S), the sums of attention that the coverage penalty starts from: 0 at source tokens, 1 at
+            pads. Given if and only if the options have a `coverage_penalty`.
+        compiler: As in `decode`.
+        read: Function (token_ids, index, cache) -> (logits, cache) for T tokens of one hypothesis, int32 (B, T), one
+            after another from position `index` on, each of which sees those before; with `row_context` it takes that
+            as a fourth argument. Only `speculative_decode` needs it.
+    """
+
+    step: Callable
+    make_cache: Callable
+    batch_size: Any
+    max_length: int
+    start_token_id: int | None
+    end_token_id: int
+    pad_token_id: int = 0
+    unwritable_token_ids: tuple[int, ...] = ()
+    prompt: Prompt | None = None
+    row_context: Any = None
+    coverage: Any = None
+    compiler: Callable | None = None
+    read: Callable | None = None
 
 
 class Search:
-    """A strategy in the loop of `decode`: what all of them know of the rows of a batch.
+    """A strategy in the loop of `decode`: what all strategies know of the rows of a batch.
 
-    A subclass has `start_state()`, `advance(index, state, cache, step)` and `is_done(state)`.
+    A subclass has `start_state()`, `is_done(state)` and `next_state(index, state, cache, step)`. A search is run at once
+    with `run`, or one step at a time with `begin` and `advance`.
 
     Args:
-        step, max_length, start_token_id, end_token_id, pad_token_id, prompt, row_context, compiler: As in `beam_search`.
-        shape: The number of rows and of hypotheses to each, (B, n).
-        options: `DecodingOptions` with values for B rows.
+        inputs: `SearchInputs`.
+        num_hypotheses: Integer n, the hypotheses of each row.
+        options: `DecodingOptions`, or None.
         length_penalty: Float, or floats (B,).
 
     Raises:
-        ValueError: if n or `max_length` is not positive.
+        ValueError: if n or `max_length` is not positive, or n is greater than `MAX_HYPOTHESES`.
     """
 
     count_name = "num_beams"  # what callers call n
 
-    def __init__(
-        self,
-        step,
-        shape,
-        max_length,
-        start_token_id,
-        end_token_id,
-        pad_token_id,
-        options,
-        prompt=None,
-        length_penalty=1.0,
-        row_context=None,
-        compiler=None,
-    ):
-        for name, value in ((self.count_name, shape[1]), ("max_length", max_length)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value}.")
-        self.step = step
-        self.shape = shape
-        self.max_length = max_length
-        self.end_token_id = end_token_id
-        self.pad_token_id = pad_token_id
-        self.options = options
-        self.place = Place(prompt, start_token_id, shape)
+    def __init__(self, inputs, num_hypotheses=1, options=None, length_penalty=1.0):
+        self.num_hypotheses = check_num_hypotheses(self.count_name, num_hypotheses)
+        self.max_length = check_positive("max_length", inputs.max_length)
+        self.inputs = inputs
+        self.shape = (inputs.batch_size, self.num_hypotheses)
+        self.pad_token_id = inputs.pad_token_id
+        self.options = (DecodingOptions() if options is None else options).for_rows(inputs.batch_size)
+        self.answer_start = AnswerStart(inputs.prompt, inputs.start_token_id, self.shape)
         self.length_penalty = length_penalty
-        self.row_context = row_context
-        self.compiler = compiler
-
-    @property
-    def num_hypotheses(self):
-        return self.shape[1]
 
     @property
     def end_token_ids(self):
-        return self.options.end_token_ids(self.end_token_id)
+        return self.options.end_token_ids(self.inputs.end_token_id)
 
-    def run(self, start_state, make_cache):
+    def begin(self):
+        """State, cache and context before the first step; the cache has room for the first of `cache_lengths`."""
+        cache = self.inputs.make_cache(cache_lengths(self.max_length)[0] * self.num_hypotheses)
+        knows_rows = self.inputs.row_context is not None
+        return self.start_state(), cache, (self._of_rows(), self.inputs.row_context) if knows_rows else None
+
+    def advance(self, index, state, cache, context):
+        """State and cache after step `index`."""
+        if context is None:
+            return self.next_state(index, state, cache, self.inputs.step)
+        of_rows, row_context = context
+        return self._for_rows(of_rows).next_state(
+            index, state, cache, lambda *of_step: self.inputs.step(*of_step, row_context)
+        )
+
+    def run(self):
         """The last state and the number of steps."""
-        knows_rows = self.row_context is not None
+        state, cache, context = self.begin()
         return decode(
-            self._advance,
+            self.advance,
             self.is_done,
-            start_state,
-            make_cache(cache_length(self.max_length) * self.num_hypotheses),
+            state,
+            cache,
             self.max_length,
             slots_per_step=self.num_hypotheses,
-            first_slot=self.place.first_slot,
-            context=(self._of_rows(), self.row_context) if knows_rows else None,
-            compiler=self.compiler,
+            first_slot=self.answer_start.first_slot,
+            context=context,
+            compiler=self.inputs.compiler,
         )
 
-    def _advance(self, index, state, cache, context):
-        if context is None:
-            return self.advance(index, state, cache, self.step)
-        of_rows, row_context = context
-        return self._for_rows(of_rows).advance(
-            index, state, cache, lambda *inputs: self.step(*inputs, row_context)
+    def without_unwritable(self, logits):
+        """Logits (B, K, V) where no option changes them: the pad and what cannot be written are impossible.
+
+        A pad in the middle of an answer would read as its end.
+        """
+        return without_tokens(logits, (self.pad_token_id, *self.inputs.unwritable_token_ids))
+
+    def processed(self, log_probs, sequences, index):
+        """Log-probabilities (B, K, V) after every processor that the options ask for, without the pad."""
+        processed = self.options.process(
+            log_probs,
+            self.answer_start.history(sequences, index),
+            index,
+            self.end_token_ids,
+            self.inputs.unwritable_token_ids,
         )
+        return without_tokens(processed, (self.pad_token_id,))
 
     def _of_rows(self):
-        """All tensors of this object with a value for each row."""
+        """All tensors of this object that have a value for each row."""
         has_penalties = not isinstance(self.length_penalty, (int, float))
         return {
             "options": self.options.given(),
-            "prompt": () if self.place.prompt is None else self.place.prompt,
+            "prompt": () if self.answer_start.prompt is None else self.answer_start.prompt,
             "length_penalty": ops.convert_to_tensor(self.length_penalty) if has_penalties else (),
         }
 
@@ -96,8 +154,23 @@ class Search:
         """The same search for other rows."""
         search = copy.copy(self)
         search.options = dataclasses.replace(self.options, **of_rows["options"])
-        if self.place.prompt is not None:
-            search.place = self.place.for_prompt(of_rows["prompt"])
+        if self.answer_start.prompt is not None:
+            search.answer_start = self.answer_start.for_prompt(of_rows["prompt"])
         if not isinstance(self.length_penalty, (int, float)):
             search.length_penalty = of_rows["length_penalty"]
         return search
+
+
+def check_num_hypotheses(name, value):
+    """`value` as an `int`.
+
+    Raises:
+        ValueError: if it is not a positive integer, or is greater than `MAX_HYPOTHESES`.
+    """
+    value = check_positive(name, value)
+    if value > MAX_HYPOTHESES:
+        raise ValueError(
+            f"`{name}` must be at most {MAX_HYPOTHESES} (keras_attn.generation.MAX_HYPOTHESES): every step makes a row of "
+            f"logits for each. Received: {name}={value}."
+        )
+    return value

@@ -2,6 +2,7 @@
 
 from keras_attn.models.decoder_transformer import DecoderTransformer
 from keras_attn.models.encoder_transformer import EncoderTransformer
+from keras_attn.models.generation import CausalGeneration, Seq2SeqGeneration
 from keras_attn.models.plain_form import PlainForm, plain_form
 from keras_attn.models.rnn_seq2seq import RNNCache, RNNSeq2Seq
 from keras_attn.models.seq2seq_transformer import PRESETS, Seq2SeqCache, Seq2SeqTransformer
@@ -20,12 +21,14 @@ from keras_attn.models.weights import (
 
 __all__ = [
     "PRESETS",
+    "CausalGeneration",
     "DecoderTransformer",
     "EncoderTransformer",
     "PlainForm",
     "RNNCache",
     "RNNSeq2Seq",
     "Seq2SeqCache",
+    "Seq2SeqGeneration",
     "Seq2SeqTransformer",
     "Sizes",
     "assign_weights",

@@ -1,21 +1,15 @@
 import keras
-import numpy as np
 from keras import ops
 
 from keras_attn.checks import check_positive
-from keras_attn.generation import Prompt, answers, checked_options
+from keras_attn.models.generation import CausalGeneration
 from keras_attn.models.sizes import Sizes
 from keras_attn.models.transformer import (
     Transformer,
-    after_step,
     checked_max_sequence_length,
-    for_step,
     unpacked_inputs,
 )
 from keras_attn.ops import (
-    concrete_values,
-    extend_cache,
-    padding_mask,
     successive_positions,
 )
 
@@ -31,7 +25,7 @@ _DEFAULT_SIZES = {
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
-class DecoderTransformer(Transformer):
+class DecoderTransformer(CausalGeneration, Transformer):
     """A decoder-only Transformer, or language model: token ids in, logits of the next tokens out.
 
     It is made of parts, which are configured layers; `from_sizes` makes the parts of a plain one, GPT-2's by default. The
@@ -190,135 +184,6 @@ class DecoderTransformer(Transformer):
             new_cache.append(of_layer)
         return self._logits(x, self.embedding, self.norm), tuple(new_cache)
 
-    def generate(
-        self,
-        prompt_token_ids,
-        end_token_id,
-        num_beams=1,
-        length_penalty=1.0,
-        max_length=None,
-        num_return_sequences=None,
-        options=None,
-    ):
-        """Continues prompts greedily, with beam search, or by sampling; see `keras_attn.generation`.
-
-        Args:
-            prompt_token_ids: Integers (B, P), START included if the model was trained with one; pads on either side.
-            end_token_id: Integer.
-            num_beams: Integer; 1 is greedy search. Of no meaning to sampling.
-            length_penalty: Float, or floats (B,).
-            max_length: Integer, the most new tokens, END included. Defaults to what `max_sequence_length` leaves.
-            num_return_sequences: Integer n, at most `num_beams` unless answers are sampled. None returns the best, or
-                first, token ids alone.
-            options: `keras_attn.generation.DecodingOptions`. Those of sampling (`temperature`, `top_k`, `top_p`,
-                `min_p`, `seed`) make it sampling, the seed being 0 by default. `repetition_penalty` and
-                `no_repeat_ngram_size` look at the prompt too.
-
-        Returns:
-            Integers (B, max_length) without the prompt, END included, then pads; with `num_return_sequences`,
-            `Hypotheses` with token ids (B, n, max_length) and scores (B, n), of the new tokens alone.
-
-        Raises:
-            ValueError: if an argument is out of range, or a prompt has no token.
-        """
-        options = checked_options(options, num_beams, num_return_sequences)
-        if options.coverage_penalty is not None:
-            raise ValueError("`coverage_penalty` is of source tokens, which a decoder-only model has not.")
-        prompt = self._prompt(prompt_token_ids)
-        max_length = self._max_new_tokens(prompt.token_ids.shape[1], max_length)
-        cache, is_token, positions = self._read_prompt(prompt)
-        return answers(
-            num_beams,
-            num_return_sequences,
-            step=_Step(self),
-            make_cache=lambda slots: tuple(
-                extend_cache(of_layer, ops.shape(of_layer[0])[-2] + slots) for of_layer in cache
-            ),
-            batch_size=ops.shape(prompt.token_ids)[0],
-            max_length=max_length,
-            start_token_id=None,
-            end_token_id=end_token_id,
-            length_penalty=length_penalty,
-            pad_token_id=self.pad_token_id,
-            options=options,
-            prompt=prompt,
-            row_context=(is_token, positions),
-        )
-
-    def _prompt(self, token_ids):
-        """`Prompt`: the tokens moved to the right end, in their order."""
-        token_ids = ops.convert_to_tensor(token_ids, dtype="int32")
-        length = token_ids.shape[1]
-        if not length:
-            raise ValueError(
-                "A prompt must have a token: START, where there is nothing else to begin with. "
-                f"Received: prompt_token_ids of shape {tuple(token_ids.shape)}."
-            )
-        is_token = padding_mask(token_ids, self.pad_token_id)
-        values = concrete_values(is_token)
-        if values is not None and not np.all(values.any(axis=1)):
-            raise ValueError(
-                "A prompt must have a token: START, where there is nothing else to begin with. "
-                f"Received: only pads in row {int(np.argmin(values.any(axis=1)))}."
-            )
-        order = ops.argsort(successive_positions(length) + length * ops.cast(is_token, "int32"), axis=1)
-        start = length - ops.sum(ops.cast(is_token, "int32"), axis=1)
-        return Prompt(ops.take_along_axis(token_ids, order, axis=1), ops.minimum(start, length - 1))
-
-    def _max_new_tokens(self, prompt_length, max_length):
-        most = self.max_sequence_length - prompt_length
-        max_length = most if max_length is None else max_length
-        if max_length > most:
-            raise ValueError(
-                "The prompt and `max_length` more tokens must be at most `max_sequence_length`. Received: "
-                f"{prompt_length} tokens, max_length={max_length}, max_sequence_length={self.max_sequence_length}."
-            )
-        return max_length
-
-    def _read_prompt(self, prompt):
-        """The cache of all tokens but the last; which of them are tokens, (B, P - 1); and positions (B, P) of all."""
-        length = prompt.token_ids.shape[1]
-        positions = successive_positions(length) - ops.expand_dims(prompt.start, -1)
-        batch_size = ops.shape(prompt.token_ids)[0]
-        cache, is_token = self.empty_cache(batch_size, length - 1), positions[:, :-1] >= 0
-        if length > 1:
-            order = successive_positions(length - 1)
-            mask = ops.logical_and(order[:, None] >= order, ops.expand_dims(is_token, 1))
-            _, cache = self.call_with_cache(
-                prompt.token_ids[:, :-1],
-                for_step(cache, [None] * len(cache), positions[:, :-1]),
-                0,
-                positions[:, :-1],
-                mask,
-            )
-            cache = after_step(cache)
-        return cache, is_token, positions
-
-
-class _Step:
-    """One step of a search behind a prompt, the keys and values of which all hypotheses of a row share.
-
-    Args:
-        model: `DecoderTransformer`.
-    """
-
-    def __init__(self, model):
-        self.model = model
-        self.projections = [block.step_projections().self_attention for block in model.blocks]
-
-    def __call__(self, token_ids, index, cache, attention_mask, of_prompts):
-        """`of_prompts`: which are tokens, boolean (B, P - 1), the last aside, and positions, integers (B, P)."""
-        is_token, positions = of_prompts
-        width, first_slot = token_ids.shape[1], is_token.shape[1]
-        of_prompt = ops.repeat(ops.expand_dims(is_token, 1), width, axis=1)
-        last = positions[:, -1:]
-        slots = successive_positions(ops.shape(attention_mask)[-1]) // width
-        slot_positions = ops.concatenate([positions[:, :-1], last + slots], axis=-1)
-        logits, cache = self.model.call_with_cache(
-            token_ids,
-            for_step(cache, self.projections, slot_positions),
-            cache_update_index=first_slot + index * width,
-            positions=ops.repeat(last + index, width, axis=1),
-            attention_mask=ops.concatenate([of_prompt, attention_mask], axis=-1),
-        )
-        return logits, after_step(cache)
+    def step_projections(self):
+        """What `step_projections` of each block gives, a list: made once for a loop of steps."""
+        return [block.step_projections() for block in self.blocks]

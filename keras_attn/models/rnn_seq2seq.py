@@ -1,12 +1,11 @@
 import collections
-import functools
 
 import keras
 from keras import ops
 
 from keras_attn.checks import check_positive, check_rate, choose
-from keras_attn.generation import answers, checked_max_length, checked_options
 from keras_attn.layers import BahdanauAttention, TokenEmbedding
+from keras_attn.models.generation import Seq2SeqGeneration
 from keras_attn.models.transformer import unpacked_inputs
 from keras_attn.ops import empty_cache, padding_mask, write_cache
 
@@ -37,7 +36,7 @@ _CELLS = {
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
-class RNNSeq2Seq(keras.Model):
+class RNNSeq2Seq(Seq2SeqGeneration, keras.Model):
     """The translator of the years before the Transformer: bidirectional encoder, recurrent decoder with attention.
 
     Bahdanau et al.'s additive attention over a bidirectional encoder, with Luong et al.'s input feeding: what the
@@ -86,6 +85,7 @@ class RNNSeq2Seq(keras.Model):
     # One attention with one head, whatever the number of layers: (layers, heads), and the layer that aligns words.
     cross_attention_shape = (1, 1)
     alignment_layer = 0
+    returns_attention_scores = True
 
     def __init__(
         self,
@@ -248,48 +248,24 @@ class RNNSeq2Seq(keras.Model):
             logits.append(of_token)
         return ops.concatenate(logits, axis=1), cache._replace(states=states)
 
-    def generate(
+    def decoding_step(self, return_attention_scores=False):
+        return _RNNStep(self, return_attention_scores)
+
+    def teacher_forced(
         self,
         encoder_token_ids,
-        start_token_id,
-        end_token_id,
-        num_beams=1,
-        length_penalty=1.0,
-        max_length=None,
-        num_return_sequences=None,
-        options=None,
-        compiler=None,
+        decoder_token_ids,
+        encoder_padding_mask=None,
+        return_attention_scores=False,
     ):
-        """Decodes token ids (B, S); arguments, returns and errors as of `Seq2SeqTransformer.generate`."""
-        options = checked_options(options, num_beams, num_return_sequences)
-        max_length = checked_max_length(max_length, self.max_sequence_length)
-        encoder_token_ids = ops.convert_to_tensor(encoder_token_ids, dtype="int32")
-        init_cache = functools.partial(self.init_cache, length=0)
-        encoded = (init_cache if compiler is None else compiler(init_cache))(encoder_token_ids).encoded
-        batch_size = ops.shape(encoder_token_ids)[0]
-        penalizes_coverage = options.coverage_penalty is not None
-
-        def step(token_ids, index, states, attention_mask, encoded):
-            logits, states, state = self._decoding_step(token_ids, index, states, attention_mask, encoded)
-            scores = [self._scores(state, encoded)[:, 0]] if penalizes_coverage else []
-            return logits, states, *scores
-
-        is_pad = ops.logical_not(encoded.padding_mask)
-        return answers(
-            num_beams,
-            num_return_sequences,
-            step=step,
-            make_cache=lambda slots: self._empty_states(batch_size, slots),
-            batch_size=batch_size,
-            max_length=max_length,
-            start_token_id=start_token_id,
-            end_token_id=end_token_id,
-            length_penalty=length_penalty,
-            pad_token_id=self.pad_token_id,
-            options=options,
-            coverage=ops.cast(is_pad, "float32") if penalizes_coverage else None,
-            row_context=encoded,
-            compiler=compiler,
+        if encoder_padding_mask is None:
+            encoder_padding_mask = padding_mask(encoder_token_ids, self.pad_token_id)
+        encoder_sequence = self.encode(encoder_token_ids, encoder_padding_mask=encoder_padding_mask)
+        return self.decode(
+            decoder_token_ids,
+            encoder_sequence,
+            encoder_padding_mask,
+            return_attention_scores=return_attention_scores,
         )
 
     def _decoding_step(self, token_ids, index, states, attention_mask, encoded):
@@ -389,3 +365,22 @@ class RNNSeq2Seq(keras.Model):
             "max_sequence_length": self.max_sequence_length,
             "pad_token_id": self.pad_token_id,
         }
+
+
+class _RNNStep:
+    """The steps of a search through an `RNNSeq2Seq`; the row context is its cache without the states."""
+
+    def __init__(self, model, return_attention_scores):
+        self.model = model
+        self.return_attention_scores = return_attention_scores
+
+    def __call__(self, token_ids, index, states, attention_mask, row_context):
+        encoded = row_context.encoded
+        logits, states, state = self.model._decoding_step(token_ids, index, states, attention_mask, encoded)
+        if not self.return_attention_scores:
+            return logits, states
+        return logits, states, self.model._scores(state, encoded)[:, 0]
+
+    def read(self, token_ids, index, states, row_context):
+        logits, cache = self.model.call_with_cache(token_ids, row_context._replace(states=states), index)
+        return logits, cache.states

@@ -1,17 +1,14 @@
 import collections
-import functools
 
 import keras
 from keras import ops
 
 from keras_attn.checks import check_positive, choose
-from keras_attn.generation import answers, checked_max_length, checked_options
+from keras_attn.models.generation import Seq2SeqGeneration
 from keras_attn.models.sizes import Sizes
 from keras_attn.models.transformer import (
     Transformer,
-    after_step,
     checked_max_sequence_length,
-    for_step,
     unpacked_inputs,
 )
 from keras_attn.ops import successive_positions
@@ -53,7 +50,7 @@ _OPTIONAL_INPUTS = [
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
-class Seq2SeqTransformer(Transformer):
+class Seq2SeqTransformer(Seq2SeqGeneration, Transformer):
     """The full encoder-decoder Transformer: token ids of two sequences in, logits of the next tokens out.
 
     It is made of parts, which are configured layers; `from_preset` and `from_sizes` make the parts of a plain one. Padding
@@ -368,81 +365,6 @@ class Seq2SeqTransformer(Transformer):
         cache = cache._replace(self_attention=tuple(self_attention))
         return (logits, cache, scores) if return_attention_scores else (logits, cache)
 
-    def generate(
-        self,
-        encoder_token_ids,
-        start_token_id,
-        end_token_id,
-        num_beams=1,
-        length_penalty=1.0,
-        max_length=None,
-        num_return_sequences=None,
-        options=None,
-        compiler=None,
-    ):
-        """Decodes token ids (B, S) greedily, with beam search, or by sampling; see `keras_attn.generation`.
-
-        Args:
-            encoder_token_ids: Integers (B, S), padded.
-            start_token_id, end_token_id: Integers.
-            num_beams: Integer; 1 is greedy search. Of no meaning to sampling.
-            length_penalty: Float, or floats (B,).
-            max_length: Integer, the most tokens of an answer, END included. Defaults to `max_sequence_length`.
-            num_return_sequences: Integer n, at most `num_beams` unless answers are sampled. None returns the best, or
-                first, token ids alone.
-            options: `keras_attn.generation.DecodingOptions`. Those of sampling (`temperature`, `top_k`, `top_p`,
-                `min_p`, `seed`) make it sampling, the seed being 0 by default. The coverage penalty looks at the mean
-                over heads of the last layer's cross-attention.
-            compiler: For a TensorFlow graph that takes batches of any size, function that compiles a function of
-                tensors: the encoder and the steps are compiled, for each size that a batch has as rows leave it.
-
-        Returns:
-            Integers (B, max_length), END included, then pads; with `num_return_sequences`, `Hypotheses` with token
-            ids (B, n, max_length) and scores (B, n).
-        """
-        options = checked_options(options, num_beams, num_return_sequences)
-        max_length = checked_max_length(max_length, self.max_sequence_length)
-        encoder_token_ids = ops.convert_to_tensor(encoder_token_ids, dtype="int32")
-        init_cache = functools.partial(self.init_cache, length=0)
-        fixed = (init_cache if compiler is None else compiler(init_cache))(encoder_token_ids)
-        batch_size = ops.shape(encoder_token_ids)[0]
-        penalizes_coverage = options.coverage_penalty is not None
-        projections = tuple(block.step_projections() for block in self.decoder_blocks)
-
-        def step(token_ids, index, self_attention, attention_mask, fixed):
-            width = token_ids.shape[1]
-            slot_positions = successive_positions(ops.shape(attention_mask)[-1]) // width
-            own, cross = zip(*projections)
-            logits, cache, *scores = self.call_with_cache(
-                token_ids,
-                fixed._replace(
-                    self_attention=for_step(self_attention, own, slot_positions),
-                    cross_attention=for_step(fixed.cross_attention, cross),
-                ),
-                cache_update_index=index * width,
-                positions=ops.zeros((width,), dtype="int32") + index,
-                decoder_attention_mask=attention_mask,
-                return_attention_scores=penalizes_coverage,
-            )
-            attention = [ops.mean(of_layers[-1], axis=1) for of_layers in scores]
-            return logits, after_step(cache.self_attention), *attention
-
-        is_pad = ops.logical_not(fixed.encoder_padding_mask)
-        return answers(
-            num_beams,
-            num_return_sequences,
-            step=step,
-            make_cache=lambda slots: tuple(
-                block.empty_cache(batch_size, slots) for block in self.decoder_blocks
-            ),
-            batch_size=batch_size,
-            max_length=max_length,
-            start_token_id=start_token_id,
-            end_token_id=end_token_id,
-            length_penalty=length_penalty,
-            pad_token_id=self.pad_token_id,
-            options=options,
-            coverage=ops.cast(is_pad, "float32") if penalizes_coverage else None,
-            row_context=fixed._replace(self_attention=()),
-            compiler=compiler,
-        )
+    def step_projections(self):
+        """What `step_projections` of each decoder block gives, a list: made once for a loop of steps."""
+        return [block.step_projections() for block in self.decoder_blocks]

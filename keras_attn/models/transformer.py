@@ -8,7 +8,7 @@ from keras import ops
 from keras_attn.checks import check_positive
 from keras_attn.layers.adaptation import Adaptable
 from keras_attn.layers.slots import check_layer, describe_shared_layers, description, with_layers
-from keras_attn.ops import KeyValueCache, padding_mask, segment_positions
+from keras_attn.ops import padding_mask, segment_positions
 
 DEFAULT_MAX_SEQUENCE_LENGTH = 512
 
@@ -111,18 +111,6 @@ def checked_max_sequence_length(max_sequence_length, *embeddings):
             f"Received: max_sequence_length={max_sequence_length}, {limit} positions."
         )
     return max_sequence_length
-
-
-def for_step(caches, projections, positions=None):
-    """The caches of all layers for one step of a loop: with the projections made once, and the positions of the slots."""
-    return tuple(
-        KeyValueCache(*cache[:2], positions, of_layer) for cache, of_layer in zip(caches, projections)
-    )
-
-
-def after_step(caches):
-    """What the loop carries on of them: pairs of keys and values."""
-    return tuple((cache[0], cache[1]) for cache in caches)
 
 
 def unpacked_inputs(inputs, required, optional):

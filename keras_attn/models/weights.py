@@ -146,11 +146,16 @@ def _of_file(path, read):
         raise ValueError(f"{path} is damaged or not a safetensors file: {error}.") from error
 
 
-def load_weights(model, path):
+def load_weights(model, path, rename=str):
     """Reads the weights that `save_weights` wrote into a model of the same configuration.
 
     Names of layers that Keras made, "dense_3" for instance, count up within a process. Where the file has others, such
     layers are matched by their rank among their siblings.
+
+    Args:
+        model: A `keras.Model`, built.
+        path: Path of the safetensors file.
+        rename: Function from a name in the file to that in the model, for files of other versions.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -165,7 +170,8 @@ def load_weights(model, path):
     load_weights(twin, "model.safetensors")
     ```
     """
-    assign_weights(model, read_weights(path), path)
+    arrays = read_weights(path)
+    assign_weights(model, {rename(name): array for name, array in arrays.items()}, path)
 
 
 def assign_weights(model, arrays, source="the weights"):
@@ -190,7 +196,7 @@ def assign_weights(model, arrays, source="the weights"):
         variable.assign(_cast(arrays[name], variable.dtype))
 
 
-def check_sizes(make_model, config, path):
+def check_sizes(make_model, config, path, rename=str):
     """Checks that a model has the weights of a file before it is made, so that no file makes it fill the memory.
 
     The model is made without values for its variables. Before, the sizes that its configuration names are compared
@@ -202,12 +208,13 @@ def check_sizes(make_model, config, path):
             "vocabulary_size", "num_heads") must not exceed the number of values in the file, and those of layers
             ("num_layers") the number of arrays.
         path: Path of the safetensors file.
+        rename: Function from a name in the file to that in the model.
 
     Raises:
         FileNotFoundError: if there is no such file.
         ValueError: if the weights of the model are not those of the file; and what `make_model` raises.
     """
-    shapes = read_shapes(path)
+    shapes = {rename(name): shape for name, shape in read_shapes(path).items()}
     num_values = sum(int(np.prod(shape, dtype=object)) for shape in shapes.values())
     for name, value in _sizes(config):
         most = len(shapes) if name.endswith("layers") else num_values

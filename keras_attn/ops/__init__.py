@@ -47,7 +47,7 @@ from keras_attn.ops.masks import (
 from keras_attn.ops.normalization import layer_normalization
 from keras_attn.ops.positions import segment_positions, sinusoidal_encoding, successive_positions
 from keras_attn.ops.rotary import apply_rotary, rotary_frequencies
-from keras_attn.ops.selection import at_places, top_k
+from keras_attn.ops.selection import take_per_row, top_k
 from keras_attn.ops.shapes import shape_to_keep
 from keras_attn.ops.windows import (
     partition_windows,
@@ -69,7 +69,6 @@ __all__ = [
     "apply_rotary",
     "as_boolean_mask",
     "at_least_float32",
-    "at_places",
     "causal_mask",
     "check_mask_shape",
     "combine_masks",
@@ -101,6 +100,7 @@ __all__ = [
     "sliding_window_mask",
     "soft_capped",
     "successive_positions",
+    "take_per_row",
     "talking_heads_attention",
     "top_k",
     "window_mask",

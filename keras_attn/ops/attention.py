@@ -352,10 +352,13 @@ _FEW_NUMBERS = 2**15
 def _quicker(by_hand, by_matrices, query, key):
     """What one of two functions gives: the quicker, in a step of decoding whose batch size a graph learns when it runs.
 
-    At batch size 1 the products of matrices are half of the time of a step of a small model.
+    At batch size 1 the products of matrices are half of the time of a step of a small model. In lower precision it is
+    always products of matrices: TensorFlow's kernel rounds its sums on the way, so that a row's answer would depend on
+    the size of its batch, by which the two are chosen.
     """
     one_query = query.shape[-2] == 1 and query.shape[:-2] == key.shape[:-2]
-    if not one_query or not runs_op_by_op(key):
+    is_float32 = keras.backend.standardize_dtype(key.dtype) == "float32"
+    if not one_query or not is_float32 or not runs_op_by_op(key):
         return by_matrices()
     return ops.cond(ops.size(key) <= _FEW_NUMBERS, by_hand, by_matrices)
 

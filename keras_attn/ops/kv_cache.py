@@ -65,25 +65,26 @@ def write_cache(cache, key, value, index):
 
 def _written_in_place(cache, new_pair, index):
     """By a scatter, which moves what is new; a `where` moves the whole cache, unless a compiler fuses it."""
-    written, places = [], {}
+    written, indices = [], {}
     for stored, new in zip(cache, new_pair):
         num_heads, num_slots, size = stored.shape[1:]
         num_rows = ops.shape(new)[0] * num_heads
         rows_shape = (-1, size) if new.shape[-2] == 1 else (-1, num_slots, size)
-        if num_heads not in places:
-            places[num_heads] = _places(ops.cast(index, "int32"), num_rows, num_slots, new.shape[-2])
+        if num_heads not in indices:
+            indices[num_heads] = _scatter_indices(
+                ops.cast(index, "int32"), num_rows, num_slots, new.shape[-2]
+            )
         rows = ops.scatter_update(
-            ops.reshape(stored, rows_shape), places[num_heads], ops.reshape(new, (-1, size))
+            ops.reshape(stored, rows_shape), indices[num_heads], ops.reshape(new, (-1, size))
         )
         written.append(ops.reshape(rows, (-1, num_heads, num_slots, size)))
     return tuple(written)
 
 
-def _places(index, num_rows, num_slots, num_new):
-    """Where the new slots are: of all slots of all rows, (places, 1), if it is one a row; else row and slot, (places, 2).
+def _scatter_indices(index, num_rows, num_slots, num_new):
+    """Scatter indices: flat (n, 1) for one slot per row, else (row, slot) pairs (n, 2).
 
-    With an index past the last slot there are too few of the first kind, and the second kind does not exist: the scatter
-    refuses it.
+    The scatter refuses an index past the last slot: there are then too few flat indices, or pairs outside the cache.
     """
     if num_new == 1:
         end = num_rows * num_slots

@@ -1,4 +1,4 @@
-"""The largest of many values, and what stands at places of their own in each row."""
+"""The largest values of each row, and entries at indices that differ from row to row."""
 
 import math
 
@@ -11,7 +11,7 @@ _MANY = 1024
 
 
 def top_k(x, k):
-    """The k largest values of the last axis and where they stand, largest first.
+    """The k largest values of the last axis and their indices, largest first.
 
     Unlike `keras.ops.top_k` and `keras.ops.argmax` it does not search all values, which on processors takes longer than
     the product that they come from. They are laid out in columns, of which only those with the k largest maxima can
@@ -46,12 +46,12 @@ def top_k(x, k):
     # With `initial` an empty batch has a maximum too.
     _, columns = _searched(ops.max(x, axis=-2, initial=-float("inf")), k)
     row = ops.expand_dims(ops.arange(num_rows, dtype="int32") * num_columns, -1)
-    candidates = at_places(
+    candidates = take_per_row(
         ops.reshape(x, (-1, num_rows * num_columns)),
         ops.reshape(row + ops.expand_dims(columns, 1), (-1, num_rows * k)),
     )
-    values, places = _searched(candidates, k)
-    indices = places // k * num_columns + at_places(columns, places % k)
+    values, chosen = _searched(candidates, k)
+    indices = chosen // k * num_columns + take_per_row(columns, chosen % k)
     lead = (
         tuple(-1 if known is None else known for known in lead)
         if lead.count(None) <= 1
@@ -60,21 +60,21 @@ def top_k(x, k):
     return ops.reshape(values, (*lead, k)), ops.reshape(indices, (*lead, k))
 
 
-def at_places(x, places):
-    """The entries (R, ...) of rows `x` (R, n, ...) at `places` (R, m): (R, m, ...).
+def take_per_row(x, indices):
+    """The entries at `indices` (R, m) of the rows of `x` (R, n, ...): (R, m, ...).
 
-    What `keras.ops.take_along_axis` gives, in a few ops rather than some thirty, which counts in a step of decoding.
+    It gives what `keras.ops.take_along_axis` gives, in a few ops rather than some thirty: a decoding step has many calls.
 
     Example:
 
     ```python
-    at_places(keras.ops.convert_to_tensor([[1, 2], [3, 4]]), keras.ops.convert_to_tensor([[1], [0]]))  # [[2], [3]]
+    take_per_row(keras.ops.convert_to_tensor([[1, 2], [3, 4]]), keras.ops.convert_to_tensor([[1], [0]]))  # [[2], [3]]
     ```
     """
-    width, count = x.shape[1], places.shape[1]
-    rest = tuple(x.shape[2:])
+    width, count = x.shape[1], indices.shape[1]
+    rest = tuple(ops.shape(x)[2:])  # integers, or scalar tensors of what is not known before the run
     first = ops.expand_dims(ops.arange(ops.shape(x)[0], dtype="int32") * width, -1)
-    flat = ops.reshape(places + first, (-1,))
+    flat = ops.reshape(indices + first, (-1,))
     return ops.reshape(ops.take(ops.reshape(x, (-1, *rest)), flat, axis=0), (-1, count, *rest))
 
 

@@ -2,7 +2,7 @@ import collections
 import re
 
 Word = collections.namedtuple("Word", ["text", "start", "stop"])
-Word.__doc__ = """A word of a text, and where it stands there: the characters `start` up to `stop`."""
+Word.__doc__ = """A word of a text, which is the text's characters `start` up to `stop`."""
 
 WordAlignment = collections.namedtuple("WordAlignment", ["source_words", "target_words", "links"])
 WordAlignment.__doc__ = """Which words of a source and of its translation belong together.
@@ -25,9 +25,9 @@ def word_alignment(source, target, source_spans, target_spans, looked_at):
     of_source = _words_of_tokens(source, source_words, source_spans)
     of_target = _words_of_tokens(target, target_words, target_spans)
     links = {
-        (of_target[token], of_source[place])
-        for token, place in enumerate(looked_at[: len(of_target)])
-        if place < len(of_source) and None not in (of_target[token], of_source[place])
+        (of_target[target_token], of_source[source_token])
+        for target_token, source_token in enumerate(looked_at[: len(of_target)])
+        if source_token < len(of_source) and None not in (of_target[target_token], of_source[source_token])
     }
     return WordAlignment(
         source_words, target_words, [(source_word, word) for word, source_word in sorted(links)]

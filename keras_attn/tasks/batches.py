@@ -16,7 +16,7 @@ def of_batches(function, sequences, batch_size, num_workers=None):
     are short ones.
 
     Args:
-        function: Function of the places of a batch's sequences, a list of integers, that gives as many results. Threads
+        function: Function of a list of integers, the numbers of a batch's sequences, that gives as many results. Threads
             call it.
         sequences: List of lists.
         batch_size: Integer.
@@ -29,14 +29,14 @@ def of_batches(function, sequences, batch_size, num_workers=None):
         ValueError: if `batch_size` or `num_workers` is not positive.
     """
     num_workers = _num_workers() if num_workers is None else num_workers
-    for name, value in (("batch_size", batch_size), ("num_workers", num_workers)):
-        check_positive(name, value)
-    order = sorted(range(len(sequences)), key=lambda place: -len(sequences[place]))
+    batch_size = check_positive("batch_size", batch_size)
+    num_workers = check_positive("num_workers", num_workers)
+    order = sorted(range(len(sequences)), key=lambda number: -len(sequences[number]))
     batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
     results = [None] * len(sequences)
     for batch, of_batch in zip(batches, _in_threads(function, batches, num_workers)):
-        for place, result in zip(batch, of_batch):
-            results[place] = result
+        for number, result in zip(batch, of_batch):
+            results[number] = result
     return results
 
 

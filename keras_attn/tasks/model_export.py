@@ -17,7 +17,13 @@ def export_model(translator, folder, format, quantization=None):
     if format == "ctranslate2":
         return export_ctranslate2(folder, translator.model, source, target, quantization)
     model = float32_model(translator.model)
-    functions = token_functions(model, target.start_token_id, target.end_token_id, translator.max_length)
+    functions = token_functions(
+        model,
+        target.start_token_id,
+        target.end_token_id,
+        translator.max_length,
+        translator.unwritable_token_ids,
+    )
     tokenizers = {"source_tokenizer": source, "target_tokenizer": target}
     if format == "onnx":
         return export_onnx(folder, functions, tokenizers)

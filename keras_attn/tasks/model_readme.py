@@ -8,22 +8,7 @@ import shlex
 import numpy as np
 
 from keras_attn import __version__
-from keras_attn.tasks.signatures import NUM_STOP_TOKENS, PREFIX_LENGTH, XlaSignatures
-
-_MEANINGS = {
-    "serving_default": "the best translation of each text",
-    "translate_n_best": (
-        'the best translations, best first, and score = log-probability / length ^ length_penalty; "" and -1e30 '
-        "where the search found fewer"
-    ),
-    "translate": (
-        "beam search with options for each text; `alignment` is, for each token of the best translation, the place "
-        "of the source token that it looked at most, -1 past the end"
-    ),
-    "sample": "one translation drawn for each text; the same seed draws the same, whatever the batch",
-    "score": "how probable the model finds a given translation, as a whole and token by token",
-    "encode": "a vector for each text, the mean of the encoder's output",
-}
+from keras_attn.tasks.signatures import INPUTS, NUM_STOP_TOKENS, PREFIX_LENGTH, SIGNATURES, XlaSignatures
 
 # Signatures that are shown with a request and its answer, with the number of texts in it.
 _SHOWN = {"serving_default": 2, "translate": 1, "score": 1}
@@ -150,39 +135,38 @@ print([text.decode() for text in answer["outputs"].numpy()])  # {[translation]!r
 
 def _signatures(bundle):
     signatures, neutral = bundle.signatures.all(), bundle.signatures.neutral_values()
-    answers = "\n".join(
-        f"- `{name}`: {_MEANINGS[name]}. {_named_specs(bundle.outputs(name))}." for name in signatures
-    )
-    rows = "\n".join(
-        f"| `{name}` | `{spec.name}` | {spec.dtype.name} | {_shape(spec)} | {_neutral(spec.name, neutral)} |"
-        for name, (_, specs) in signatures.items()
-        for spec in specs
-    )
-    status = (
-        ""
-        if len(signatures) == 1
-        else "A `status` is `ok`, or names what was not as asked, joined by commas."
+    described = "\n\n".join(
+        _described(bundle, name, specs, neutral) for name, (_, specs) in signatures.items()
     )
     return f"""
 ## Signatures
 
-Every input and output has the batch B as its first axis, so that the server can merge requests. What is not wanted of
-an option is said with its neutral value.
+Every input and output has the batch B as its first axis, so that the server can merge requests. An option that is not
+wanted is sent its neutral value.
 
-| signature | input | dtype | shape | neutral value |
-|---|---|---|---|---|
-{rows}
-
-Answers:
-
-{answers}
-
-{status}
+{described}
 """
 
 
-def _named_specs(specs):
-    return ", ".join(f"`{name}` {spec.dtype.name} {_shape(spec)}" for name, spec in specs.items())
+def _described(bundle, name, specs, neutral):
+    signature = SIGNATURES[name]
+    inputs = "\n".join(
+        f"| input `{spec.name}` | {spec.dtype.name} {_shape(spec)} | {_neutral(spec.name, neutral)} | "
+        f"{INPUTS[spec.name].meaning} |"
+        for spec in specs
+    )
+    outputs = "\n".join(
+        f"| output `{output}` | {spec.dtype.name} {_shape(spec)} | | {signature.outputs[output]} |"
+        for output, spec in bundle.outputs(name).items()
+    )
+    return f"""
+### `{name}`: {signature.meaning}
+
+| name | dtype, shape | neutral value | meaning |
+|---|---|---|---|
+{inputs}
+{outputs}
+""".strip()
 
 
 def _shape(spec):
@@ -227,6 +211,5 @@ def _origin(bundle):
 ## Where it comes from
 
 `Translator.export` of keras_attn {__version__} wrote it on {date}, with {versions}. The model is a
-{type(model).__name__} with hidden_dim {model.hidden_dim}, {model.cross_attention_shape[1]} heads of cross-attention and
-{model.count_params():,} parameters.
+{type(model).__name__} with {model.count_params():,} parameters.
 """

@@ -11,28 +11,121 @@ import tensorflow as tf
 
 from keras_attn.generation import DecodingOptions
 from keras_attn.tasks.buckets import compiled_with_xla, in_buckets, powers_of_two
+from keras_attn.tasks.teacher_forcing import alignment, token_log_probs
 from keras_attn.tasks.token_ids import to_texts, with_end
 
 # What a request may give at most; XLA and the server's batches want shapes that do not depend on it.
 NUM_STOP_TOKENS = 8
 PREFIX_LENGTH = 64
 
-# What a request sends for an option that it does not want. `length_penalty` has the translator's for its neutral value,
-# and `targets`, which is no option, has none.
-_NEUTRAL = {
-    "target_prefix": "",
-    "num_beams": 0,
-    "min_length": 0,
-    "max_length": 0,
-    "no_repeat_ngram_size": 0,
-    "repetition_penalty": 1.0,
-    "stop_token_ids": [-1] * NUM_STOP_TOKENS,
-    "suppressed_token_ids": [-1] * NUM_STOP_TOKENS,
-    "temperature": 1.0,
-    "top_k": 0,
-    "top_p": 1.0,
-    "min_p": 0.0,
-    "seed": 0,
+Input = collections.namedtuple("Input", ["meaning", "dtype", "neutral", "size"], defaults=[None, None])
+Input.__doc__ = """An input of a signature, with one value for each text.
+
+meaning: String.
+dtype: tf.DType.
+neutral: The value that leaves the answer as it is; None if there is none. It is the translator's for `length_penalty`.
+size: Integer, the size of a second axis, or None if there is none.
+"""
+
+Signature = collections.namedtuple("Signature", ["meaning", "inputs", "outputs"])
+Signature.__doc__ = """What an exported translator can be asked.
+
+meaning: String.
+inputs: Names of `INPUTS`, the options among them separately neutral.
+outputs: Dict from the names of outputs to what they are.
+"""
+
+INPUTS = {
+    "inputs": Input("the texts to translate", tf.string),
+    "targets": Input("their translations", tf.string),
+    "target_prefix": Input('the text that a translation begins with; "" for none', tf.string, ""),
+    "num_beams": Input("0 for the default, which is the most there can be", tf.int32, 0),
+    "length_penalty": Input("the power of its length that a log-probability is divided by", tf.float32),
+    "min_length": Input("the fewest tokens, END included; 0 for no limit", tf.int32, 0),
+    "max_length": Input("the most tokens; 0 for the default, which is the most there can be", tf.int32, 0),
+    "no_repeat_ngram_size": Input("n-grams of this size appear once; 0 for no limit", tf.int32, 0),
+    "repetition_penalty": Input(
+        "multiplies log-probabilities of tokens that are there already; 1 for none", tf.float32, 1.0
+    ),
+    "stop_token_ids": Input(
+        "ids that end a translation as END does; -1 for none",
+        tf.int32,
+        [-1] * NUM_STOP_TOKENS,
+        NUM_STOP_TOKENS,
+    ),
+    "suppressed_token_ids": Input(
+        "ids that are never chosen; -1 for none", tf.int32, [-1] * NUM_STOP_TOKENS, NUM_STOP_TOKENS
+    ),
+    "temperature": Input("0 for the best token", tf.float32, 1.0),
+    "top_k": Input("how many of the likeliest tokens are drawn from; 0 for all", tf.int32, 0),
+    "top_p": Input("the probability that the tokens drawn from have together; 1 for all", tf.float32, 1.0),
+    "min_p": Input(
+        "the least probability of a token, as a share of the likeliest's; 0 for all", tf.float32, 0.0
+    ),
+    "seed": Input("the same seed draws the same translation", tf.int32, 0),
+}
+
+_STATUS = {
+    "status": '"ok", or what was not as asked, joined by commas: `source_repaired` (invalid UTF-8), `source_truncated`, '
+    "`unfinished` (no END within `max_length`), `top_p_clamped` and the like"
+}
+_N_BEST = {
+    "outputs": 'the translations, best first; "" if the search found fewer',
+    "scores": "log-probability / length ^ length_penalty; -1e30 if the search found fewer",
+}
+
+# The one description of what an export can be asked; the first is the default.
+SIGNATURES = {
+    "serving_default": Signature(
+        "the best translation of each text", ["inputs"], {"outputs": "the translation"}
+    ),
+    "translate_n_best": Signature("the best translations of each text", ["inputs"], _N_BEST),
+    "translate": Signature(
+        "beam search with options for each text",
+        [
+            "inputs",
+            "target_prefix",
+            "num_beams",
+            "length_penalty",
+            "min_length",
+            "max_length",
+            "no_repeat_ngram_size",
+            "repetition_penalty",
+            "stop_token_ids",
+            "suppressed_token_ids",
+        ],
+        {
+            **_N_BEST,
+            **_STATUS,
+            "source_tokens": "the tokens of the text",
+            "target_tokens": "those of the best translation",
+            "alignment": "the number of the source token that each of them looked at most; -1 past the end",
+        },
+    ),
+    "sample": Signature(
+        "one translation drawn for each text; the same seed draws the same, whatever the batch",
+        ["inputs", "target_prefix", "max_length", "temperature", "top_k", "top_p", "min_p", "seed"],
+        {
+            "outputs": "the translation",
+            "scores": "log-probability / length ^ length_penalty, before any sharpening",
+            **_STATUS,
+        },
+    ),
+    "score": Signature(
+        "how probable the model finds given translations",
+        ["inputs", "targets"],
+        {
+            "scores": "log-probability / length ^ length_penalty",
+            "token_scores": "the log-probability of each token",
+            "tokens": "the tokens, END included",
+            **_STATUS,
+        },
+    ),
+    "encode": Signature(
+        "a vector for each text",
+        ["inputs"],
+        {"outputs": "the mean of the encoder's output over the tokens, END aside", **_STATUS},
+    ),
 }
 
 # Where the search found no further hypothesis: JSON has no infinity.
@@ -57,43 +150,15 @@ class Signatures:
     def all(self):
         """{name: (function, specs of its inputs)}; the first is the default."""
         return {
-            "serving_default": (self.serving_default, [_vector("inputs", tf.string)]),
-            "translate_n_best": (self.translate_n_best, [_vector("inputs", tf.string)]),
-            "translate": (
-                self.translate,
-                [
-                    _vector("inputs", tf.string),
-                    _vector("target_prefix", tf.string),
-                    _vector("num_beams", tf.int32),
-                    _vector("length_penalty", tf.float32),
-                    _vector("min_length", tf.int32),
-                    _vector("max_length", tf.int32),
-                    _vector("no_repeat_ngram_size", tf.int32),
-                    _vector("repetition_penalty", tf.float32),
-                    tf.TensorSpec([None, NUM_STOP_TOKENS], tf.int32, name="stop_token_ids"),
-                    tf.TensorSpec([None, NUM_STOP_TOKENS], tf.int32, name="suppressed_token_ids"),
-                ],
-            ),
-            "sample": (
-                self.sample,
-                [
-                    _vector("inputs", tf.string),
-                    _vector("target_prefix", tf.string),
-                    _vector("max_length", tf.int32),
-                    _vector("temperature", tf.float32),
-                    _vector("top_k", tf.int32),
-                    _vector("top_p", tf.float32),
-                    _vector("min_p", tf.float32),
-                    _vector("seed", tf.int32),
-                ],
-            ),
-            "score": (self.score, [_vector("inputs", tf.string), _vector("targets", tf.string)]),
-            "encode": (self.encode, [_vector("inputs", tf.string)]),
+            name: (getattr(self, name), [_spec(name_of_input) for name_of_input in signature.inputs])
+            for name, signature in SIGNATURES.items()
+            if name != "encode" or hasattr(self.translator.model, "encode")
         }
 
     def neutral_values(self):
-        """{input: value for one text} of every option of every signature: what leaves the answer as it is without."""
-        return {**_NEUTRAL, "length_penalty": float(self.translator.length_penalty)}
+        """{input: value for one text} of every option of every signature."""
+        neutral = {name: given.neutral for name, given in INPUTS.items() if given.neutral is not None}
+        return {**neutral, "length_penalty": float(self.translator.length_penalty)}
 
     def serving_default(self, inputs):
         """The best translation of each text, by the translator's own options: no processor is in this graph."""
@@ -178,7 +243,7 @@ class Signatures:
         target_ids, is_cut = self._with_end(self.target_tokenizer, targets)
         status.note("target_repaired", _is_repaired(targets))
         status.note("target_truncated", is_cut)
-        log_probs = self.translator.token_log_probs(source.token_ids, target_ids)
+        log_probs = token_log_probs(self.translator, source.token_ids, target_ids)
         length = tf.reduce_sum(tf.cast(target_ids != 0, tf.float32), axis=1)
         scores = tf.reduce_sum(log_probs, axis=1) / length**self.translator.length_penalty
         return {
@@ -255,7 +320,9 @@ class Signatures:
         }
 
     def _alignment(self, source_ids, target_ids, has_text):
-        """For each token of the best translation the source token that it looked at most."""
+        """For each token of the best translation the source token that it looked at most, if the model shows that."""
+        if not self.translator.model.returns_attention_scores:
+            return {}
         pad = self.translator.model.pad_token_id
         target_ids = tf.where(has_text[:, tf.newaxis], target_ids, pad)
         longest = tf.reduce_max(tf.reduce_sum(tf.cast(target_ids != pad, tf.int32), axis=1))
@@ -263,7 +330,7 @@ class Signatures:
         return {
             "source_tokens": self._token_strings(self.source_tokenizer, source_ids),
             "target_tokens": self._token_strings(self.target_tokenizer, target_ids),
-            "alignment": tf.where(target_ids == pad, -1, self.translator.alignment(source_ids, target_ids)),
+            "alignment": tf.where(target_ids == pad, -1, alignment(self.translator, source_ids, target_ids)),
         }
 
     def _token_strings(self, tokenizer, token_ids):
@@ -276,8 +343,8 @@ class Signatures:
 class XlaSignatures(Signatures):
     """The default signature alone, its model part compiled with XLA for few shapes.
 
-    Strings have no place in XLA, so the tokenizers stay outside of the compiled part, which sees ids padded to one of
-    few lengths, in chunks of one of few batch sizes. A larger batch is cut into chunks of the largest size: whatever
+    XLA knows no strings, so the tokenizers stay outside of the compiled part, which sees ids padded to one of few lengths,
+    in chunks of one of few batch sizes. A larger batch is cut into chunks of the largest size: whatever
     clients send, no more than `len(batch_sizes) * len(lengths)` shapes are ever compiled.
 
     Args:
@@ -338,8 +405,9 @@ class _Status:
         return tf.where(notes == "", "ok", tf.strings.regex_replace(notes, "^,", ""))
 
 
-def _vector(name, dtype):
-    return tf.TensorSpec([None], dtype, name=name)
+def _spec(name):
+    given = INPUTS[name]
+    return tf.TensorSpec([None] if given.size is None else [None, given.size], given.dtype, name=name)
 
 
 def _or_default(values, default):

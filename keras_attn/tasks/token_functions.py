@@ -23,7 +23,7 @@ def _in_float32(config):
     return {key: "float32" if key == "dtype" else _in_float32(part) for key, part in config.items()}
 
 
-def token_functions(model, start_token_id, end_token_id, max_length):
+def token_functions(model, start_token_id, end_token_id, max_length, unwritable_token_ids=()):
     """{name: (function, specs)}.
 
     `logits`: int32 `encoder_token_ids` (B, S) and `decoder_token_ids` (B, T), the latter beginning with START ->
@@ -37,7 +37,13 @@ def token_functions(model, start_token_id, end_token_id, max_length):
 
     def greedy(encoder_token_ids):
         with compiled_scope():  # one plain loop, which converters of graphs know
-            token_ids = model.generate(encoder_token_ids, start_token_id, end_token_id, max_length=max_length)
+            token_ids = model.generate(
+                encoder_token_ids,
+                start_token_id,
+                end_token_id,
+                max_length=max_length,
+                unwritable_token_ids=unwritable_token_ids,
+            )
         return {"token_ids": token_ids}
 
     source, target = (

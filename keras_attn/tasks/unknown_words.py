@@ -1,5 +1,6 @@
 import re
 
+from keras_attn.tasks.teacher_forcing import alignment_layer
 from keras_attn.text import as_utf8
 
 
@@ -42,7 +43,6 @@ def replace_unknown_words(translator, texts, num_beams=None, options=None, batch
 class _Replacement:
     def __init__(self, translator):
         tokenizer = translator.target_tokenizer
-        self.layer = translator.model.alignment_layer
         [self.name] = tokenizer.token_strings([tokenizer.unknown_token_id])
         self.shown = tokenizer.decode([[tokenizer.unknown_token_id]])[0].strip()
 
@@ -53,8 +53,9 @@ class _Replacement:
         if not any(is_unknown) or len(parts) != sum(is_unknown) + 1:
             return translation
         end = len(attention_map.source_tokens) - 1
-        looked_at = attention_map.attention_scores[self.layer].mean(axis=0)[is_unknown].argmax(axis=-1)
-        words = [_word_at(source, spans[place]) if place < end else None for place in looked_at]
+        scores = attention_map.attention_scores
+        looked_at = scores[alignment_layer(len(scores))].mean(axis=0)[is_unknown].argmax(axis=-1)
+        words = [_word_at(source, spans[token]) if token < end else None for token in looked_at]
         # END, and white space behind the last word, leave an unknown token as it is.
         words = [word or self.shown for word in words]
         text = "".join(part + word for part, word in zip(parts, [*words, ""]))

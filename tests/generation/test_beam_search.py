@@ -5,11 +5,11 @@ import functools
 import helpers_generation as scripts
 import numpy as np
 import pytest
-from helpers_generation import END, PAD, START, search_tables
+from helpers_generation import END, PAD, search_tables
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_attn.generation import Hypotheses, beam_search
+from keras_attn.generation import MAX_HYPOTHESES, Hypotheses, beam_search
 
 B, V = 3, 7
 
@@ -242,21 +242,35 @@ def test_a_pad_is_never_a_word(num_beams):
     assert scores[0, 0] == pytest.approx(scripts.rescored(tables[0], token_ids[0, 0], 1.0), abs=1e-5)
 
 
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_what_cannot_be_written_is_never_chosen_and_keeps_its_probability(num_beams):
+    script = {(): {1: 0.5, 6: 0.2, 4: 0.2}, (4,): {6: 0.6, 5: 0.3}, (4, 5): {END: 0.9}}
+    tables = scripts.written_tables(V, script)
+    token_ids, scores = search_tables(tables, 7, num_beams=num_beams, unwritable_token_ids=(1, 6))
+    assert not np.isin(token_ids, [1, 6]).any()
+    np.testing.assert_array_equal(token_ids[0, 0], [4, 5, END, PAD, PAD, PAD, PAD])
+    assert scores[0, 0] == pytest.approx(scripts.rescored(tables[0], token_ids[0, 0], 1.0), abs=1e-5)
+
+
 @pytest.mark.parametrize("name", ["num_beams", "max_length"])
 @pytest.mark.parametrize("value", [0, -1, 2.0, True, None])
 def test_wrong_sizes(name, value):
-    step, make_cache = scripts.scripted_step(scripts.random_tables(0, 1, V))
-    arguments = {"num_beams": 2, "max_length": 5, name: value}
-    search = functools.partial(
-        beam_search, step, make_cache, 1, start_token_id=START, end_token_id=END, **arguments
-    )
+    sizes = {"num_beams": 2, "max_length": 5, name: value}
+    inputs = scripts.scripted_inputs(scripts.random_tables(0, 1, V), sizes["max_length"])
     with pytest.raises(ValueError, match=f"`{name}` must be a positive integer. Received: {name}={value}"):
-        search()
+        beam_search(inputs, sizes["num_beams"])
+
+
+def test_more_beams_than_a_machine_holds_are_refused():
+    inputs = scripts.scripted_inputs(scripts.random_tables(0, 1, V), 5)
+    message = f"`num_beams` must be at most {MAX_HYPOTHESES} .* Received: num_beams=1000000"
+    with pytest.raises(ValueError, match=message):
+        beam_search(inputs, 10**6)
+    assert tuple(beam_search(inputs, np.int64(3)).scores.shape) == (1, 3)
 
 
 def test_hypotheses_are_named():
-    step, make_cache = scripts.scripted_step(scripts.random_tables(0, 1, V))
-    found = beam_search(step, make_cache, 1, 5, START, END, num_beams=2)
+    found = beam_search(scripts.scripted_inputs(scripts.random_tables(0, 1, V), 5), num_beams=2)
     assert isinstance(found, Hypotheses)
     assert tuple(found.token_ids.shape) == (1, 2, 5)
     assert tuple(found.scores.shape) == (1, 2)

@@ -4,7 +4,7 @@ import keras
 import pytest
 from keras import ops
 
-from keras_attn.generation import cache_length, decode
+from keras_attn.generation import cache_lengths, decode
 from keras_attn.ops import empty_cache, write_cache
 
 SLOTS_PER_STEP = 3
@@ -27,7 +27,7 @@ def run(max_length, stop_after):
         advance,
         lambda state: state >= stop_after * (stop_after + 1) / 2,
         ops.zeros(()),
-        (empty_cache(2, 1, cache_length(max_length) * SLOTS_PER_STEP, 1),),
+        (empty_cache(2, 1, cache_lengths(max_length)[0] * SLOTS_PER_STEP, 1),),
         max_length,
         slots_per_step=SLOTS_PER_STEP,
     )
@@ -61,6 +61,9 @@ def test_a_state_that_is_finished_from_the_start_runs_no_step():
     assert (steps, total) == (0, 0.0)
 
 
-@pytest.mark.parametrize(("max_length", "expected"), [(1, 1), (31, 31), (32, 32), (33, 32), (1000, 32)])
-def test_cache_length(max_length, expected):
-    assert cache_length(max_length) == expected
+@pytest.mark.parametrize(
+    ("max_length", "expected"),
+    [(1, [1]), (31, [31]), (32, [32]), (33, [32, 33]), (64, [32, 64]), (200, [32, 64, 128, 200])],
+)
+def test_cache_lengths(max_length, expected):
+    assert cache_lengths(max_length) == expected

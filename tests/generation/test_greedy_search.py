@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attn.generation import DecodingOptions, greedy_search
+from keras_attn.generation import DecodingOptions, SearchInputs, greedy_search
 from keras_attn.models import Seq2SeqTransformer
 from keras_attn.ops import empty_cache
 
@@ -79,7 +79,7 @@ def test_a_pad_is_never_the_best_token():
         likes = keras.ops.convert_to_tensor([3.0, 2.0, 1.0, 0.0])
         return keras.ops.zeros((*token_ids.shape, 4)) + likes, cache
 
-    token_ids = greedy_search(
+    inputs = SearchInputs(
         step,
         make_cache=lambda slots: (empty_cache(2, 1, slots, 1),),
         batch_size=2,
@@ -87,4 +87,5 @@ def test_a_pad_is_never_the_best_token():
         start_token_id=2,
         end_token_id=3,
     )
+    token_ids = greedy_search(inputs)
     np.testing.assert_array_equal(keras.ops.convert_to_numpy(token_ids), np.ones((2, 5)))

@@ -1,11 +1,12 @@
 """Rows that are done leave the batch in TensorFlow graphs: the answers of searches in which they stay, for fewer steps."""
 
+import dataclasses
 import functools
 
 import keras
 import numpy as np
 import pytest
-from helpers_generation import END, PAD, START, random_tables, scripted_step
+from helpers_generation import END, PAD, START, random_tables, scripted_inputs
 from keras import ops
 
 from keras_attn.generation import DecodingOptions, beam_search, greedy_search, sample
@@ -62,30 +63,18 @@ class Rows:
         self.num_rows = tf.Variable(0)
 
     def __call__(self, tables, counts=True):
-        step, make_cache = scripted_step(tables)
+        inputs = scripted_inputs(tables, L, row_context=tables, compiler=self.compiler)
 
-        def counting(token_ids, *inputs):
+        def counting(token_ids, *others):
             if counts:
                 self.num_rows.assign_add(ops.shape(token_ids)[0])
-            return step(token_ids, *inputs)
+            return inputs.step(token_ids, *others)
 
-        def run(tables, values):
-            options = {name: values.pop(name) for name in self.option_names}
-            return self.search(
-                counting,
-                make_cache,
-                ops.shape(tables)[0],
-                L,
-                START,
-                END,
-                pad_token_id=PAD,
-                options=DecodingOptions(**options),
-                row_context=tables,
-                compiler=self.compiler,
-                **values,
-            )
-
-        return run(tables, dict(self.values))
+        options = {name: self.values[name] for name in self.option_names}
+        others = {name: value for name, value in self.values.items() if name not in options}
+        return self.search(
+            dataclasses.replace(inputs, step=counting), options=DecodingOptions(**options), **others
+        )
 
     def in_open_graph(self, tables, counts=True):
         spec = tf.TensorSpec([None, *tables.shape[1:]], tf.float32)

@@ -20,11 +20,11 @@ from helpers_generation import (
     quickest,
     random_tables,
     rescored,
-    scripted_step,
+    scripted_inputs,
 )
 from keras import ops
 
-from keras_attn.generation import DecodingOptions, beam_search
+from keras_attn.generation import DecodingOptions, SearchInputs, beam_search
 from keras_attn.generation.processors import (
     IMPOSSIBLE,
     History,
@@ -65,19 +65,8 @@ def arrays(names):
 @functools.lru_cache
 def compiled_search(compiler, num_beams, length_penalty, names):
     def search(tables, given):
-        step, make_cache = scripted_step(tables)
-        return beam_search(
-            step,
-            make_cache,
-            tables.shape[0],
-            L,
-            START,
-            END,
-            num_beams=num_beams,
-            length_penalty=length_penalty,
-            pad_token_id=PAD,
-            options=DecodingOptions(**given) if names else None,
-        )
+        options = DecodingOptions(**given) if names else None
+        return beam_search(scripted_inputs(tables, L), num_beams, length_penalty, options)
 
     return compilers()[compiler](search)
 
@@ -230,18 +219,18 @@ def test_coverage_penalty_by_hand():
             logits = ops.zeros((1, 2, 4)) + likes
             return logits, cache, ops.take(attention, token_ids, axis=0)
 
-        return beam_search(
+        inputs = SearchInputs(
             step,
             lambda slots: (tuple(ops.zeros((1, 1, slots, 1)) for _ in range(2)),),
-            1,
-            3,
-            START,
-            END,
-            num_beams=2,
-            length_penalty=0.0,
+            batch_size=1,
+            max_length=3,
+            start_token_id=START,
+            end_token_id=END,
             pad_token_id=PAD,
-            options=DecodingOptions(coverage_penalty=penalty),
             coverage=np.array([[0.0, 0.0, 1.0]], "float32"),
+        )
+        return beam_search(
+            inputs, num_beams=2, length_penalty=0.0, options=DecodingOptions(coverage_penalty=penalty)
         )
 
     log_probs = np.log(np.exp([2.0, 1.0, -9.0, 0.5]) / np.exp([2.0, 1.0, -9.0, 0.5]).sum())

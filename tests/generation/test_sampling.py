@@ -17,11 +17,11 @@ from helpers_generation import (
     quickest,
     random_tables,
     rescored,
-    scripted_step,
+    scripted_inputs,
 )
 from keras import ops
 
-from keras_attn.generation import DecodingOptions, sample
+from keras_attn.generation import DecodingOptions, SearchInputs, sample
 from keras_attn.generation.processors import (
     IMPOSSIBLE,
     divide_by_temperature,
@@ -53,19 +53,7 @@ MASKS = {
 @functools.lru_cache
 def compiled_sample(compiler, num_samples):
     def draw(tables, given):
-        step, make_cache = scripted_step(tables)
-        options = DecodingOptions(**given)
-        return sample(
-            step,
-            make_cache,
-            tables.shape[0],
-            L,
-            START,
-            END,
-            num_samples,
-            pad_token_id=PAD,
-            options=options,
-        )
+        return sample(scripted_inputs(tables, L), num_samples, options=DecodingOptions(**given))
 
     return compilers()[compiler](draw)
 
@@ -187,8 +175,8 @@ def test_tokens_are_drawn_as_often_as_they_are_probable():
 
     def draw(seeds):
         cache = tuple(ops.zeros((1, 1, 2, 1)) for _ in range(2))
-        options = DecodingOptions(seed=seeds)
-        return sample(step, lambda slots: (cache,), count, 1, START, 4, 2, pad_token_id=PAD, options=options)
+        inputs = SearchInputs(step, lambda slots: (cache,), count, 1, START, 4, PAD)
+        return sample(inputs, 2, options=DecodingOptions(seed=seeds))
 
     token_ids = ops.convert_to_numpy(draw(np.arange(count, dtype="int32")).token_ids)
     frequencies = np.bincount(token_ids.ravel(), minlength=5) / token_ids.size
@@ -273,7 +261,7 @@ def test_ties_at_the_edge_stay():
 @pytest.mark.parametrize("num_samples", [0, True, 1.5])
 def test_a_bad_number_of_samples_is_refused(num_samples):
     with pytest.raises(ValueError, match="`num_samples` must be a positive integer"):
-        sample(None, None, 1, 3, START, END, num_samples)
+        sample(SearchInputs(None, None, 1, 3, START, END), num_samples)
 
 
 def test_an_empty_batch_draws_nothing():

@@ -20,7 +20,7 @@ from helpers_generation import (
     processed_by_hand,
     random_tables,
     rescored,
-    scripted_step,
+    scripted_inputs,
     search_tables,
     written_tables,
 )
@@ -99,18 +99,11 @@ def tensors(options):
 
 
 def found(tables, max_length, num_beams, length_penalty, options):
-    step, make_cache = scripted_step(tables)
     hypotheses = beam_search(
-        step,
-        make_cache,
-        len(tables),
-        max_length,
-        START,
-        END,
-        num_beams=num_beams,
-        length_penalty=ops.convert_to_tensor(length_penalty, "float32"),
-        pad_token_id=PAD,
-        options=DecodingOptions(**tensors(options)),
+        scripted_inputs(tables, max_length),
+        num_beams,
+        ops.convert_to_tensor(length_penalty, "float32"),
+        DecodingOptions(**tensors(options)),
     )
     return tuple(ops.convert_to_numpy(x) for x in hypotheses)
 
@@ -331,18 +324,11 @@ def test_a_sample_is_the_same_alone_possible_and_rescored(case, data):
 
 
 def drawn(tables, max_length, num_samples, length_penalty, options):
-    step, make_cache = scripted_step(tables)
     hypotheses = sample(
-        step,
-        make_cache,
-        len(tables),
-        max_length,
-        START,
-        END,
-        num_samples=num_samples,
-        length_penalty=ops.convert_to_tensor(length_penalty, "float32"),
-        pad_token_id=PAD,
-        options=DecodingOptions(**tensors(options)),
+        scripted_inputs(tables, max_length),
+        num_samples,
+        ops.convert_to_tensor(length_penalty, "float32"),
+        DecodingOptions(**tensors(options)),
     )
     return tuple(ops.convert_to_numpy(x) for x in hypotheses)
 

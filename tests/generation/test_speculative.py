@@ -11,17 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
 
-from keras_attn.generation import speculative_decode
+from keras_attn.generation import SearchInputs, speculative_decode
 
 pytestmark = pytest.mark.extended
 
 V = 7
 
 
-def scripted(table, calls):
-    """A step over a table of logits; its cache is the tokens that it has read, those not kept among them."""
+def scripted(table, calls, max_length, pad_token_id=-1, unwritable_token_ids=()):
+    """Inputs over a table of logits; the cache is the tokens that were read, those not kept among them."""
 
-    def step(token_ids, cache, index):
+    def read(token_ids, index, cache):
         token_ids = ops.convert_to_numpy(token_ids)[0].tolist()
         assert index <= len(cache)
         cache = (*cache[:index], *token_ids)
@@ -30,19 +30,23 @@ def scripted(table, calls):
         logits = [log_probabilities(table, cache[1 : index + i + 1]) for i in range(len(token_ids))]
         return np.array([logits], "float32"), cache
 
-    return step
+    return SearchInputs(
+        None,
+        lambda slots: (),
+        1,
+        max_length,
+        START,
+        END,
+        pad_token_id,
+        unwritable_token_ids,
+        read=read,
+    )
 
 
 def decoded(table, draft_table, max_length, **options):
     calls, draft_calls = [], []
     tokens, num_calls = speculative_decode(
-        *(scripted(table, calls), ()),
-        *(scripted(draft_table, draft_calls), ()),
-        max_length,
-        START,
-        END,
-        pad_token_id=-1,
-        **options,
+        scripted(table, calls, max_length), scripted(draft_table, draft_calls, max_length), **options
     )
     assert num_calls == len(calls)
     return tuple(tokens), calls
@@ -60,14 +64,14 @@ def test_it_is_greedy_search_whatever_the_draft(seed, num_draft_tokens, max_leng
 
 
 @pytest.mark.parametrize("seed", [None, 3])
-def test_a_pad_is_never_chosen_however_likely(seed):
+def test_pads_and_what_cannot_be_written_are_never_chosen_however_likely(seed):
     table = random_tables(9, 1, V)[0]
-    pad, likely = 4, table.copy()
-    table[:, pad], likely[:, pad] = -1e9, 1e2
-    step = (scripted(likely, []), (), scripted(likely, []), ())
-    tokens, _ = speculative_decode(*step, 11, START, END, pad_token_id=pad, seed=seed)
+    pad, unwritable, likely = 4, 5, table.copy()
+    table[:, [pad, unwritable]], likely[:, [pad, unwritable]] = -1e9, 1e2
+    inputs = scripted(likely, [], 11, pad, (unwritable,))
+    tokens, _ = speculative_decode(inputs, inputs, seed=seed)
     assert tuple(tokens) == decoded(table, table, 11, seed=seed)[0]
-    assert pad not in tokens
+    assert not {pad, unwritable} & set(tokens)
 
 
 @pytest.mark.parametrize("noise", [0.0, 1.0, pytest.param(4.0, marks=pytest.mark.slow)])
@@ -108,11 +112,8 @@ def test_two_models_give_the_greedy_answer_of_the_greater(variant):
     for row in make_batch(batch_size=3, pads=False)["encoder_token_ids"]:
         [expected] = generate(model, row[None], max_length=11)
         for drafting in (draft, model):
-            tokens, num_calls = speculative_decode(
-                *(model.call_with_cache, model.init_cache(row[None], length=11)),
-                *(drafting.call_with_cache, drafting.init_cache(row[None], length=11)),
-                *(11, START, END),
-            )
+            inputs = (one.search_inputs(row[None], START, END, max_length=11) for one in (model, drafting))
+            tokens, num_calls = speculative_decode(*inputs)
             assert tokens == [token for token in expected.tolist() if token != PAD]
             assert num_calls <= len(tokens)
             if drafting is model:
@@ -121,6 +122,7 @@ def test_two_models_give_the_greedy_answer_of_the_greater(variant):
 
 @pytest.mark.parametrize("name", ["max_length", "num_draft_tokens"])
 def test_wrong_sizes_are_refused(name):
-    arguments = {"max_length": 3, "num_draft_tokens": 2, name: 0}
+    sizes = {"max_length": 3, "num_draft_tokens": 2, name: 0}
+    inputs = scripted(random_tables(9, 1, V)[0], [], sizes["max_length"])
     with pytest.raises(ValueError, match=f"`{name}` must be a positive integer. Received: {name}=0"):
-        speculative_decode(None, None, None, None, start_token_id=START, end_token_id=END, **arguments)
+        speculative_decode(inputs, inputs, sizes["num_draft_tokens"])

@@ -222,7 +222,7 @@ def test_bad_arguments_say_what_is_wrong():
         RNNSeq2Seq(V, hidden_dim=0)
     model = make_model()
     ids = np.ones((1, 3), "int32")
-    with pytest.raises(ValueError, match="and may have .*Received: .*encoder_segment_ids"):
+    with pytest.raises(ValueError, match=r"and may have .*Received: .*encoder_segment_ids"):
         model({"encoder_token_ids": ids, "decoder_token_ids": ids, "encoder_segment_ids": ids})
     with pytest.raises(ValueError, match="max_length=18, max_sequence_length=17"):
         model.generate(ids, START, END, max_length=18)

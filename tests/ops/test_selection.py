@@ -3,13 +3,13 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_attn.ops import at_places, top_k
+from keras_attn.ops import take_per_row, top_k
 
 
 @pytest.mark.parametrize("k", [1, 2, 7])
 # 1,021 is searched as it is; 8,000 has columns that leave no gap; 4,099 is prime, so the last row is filled up.
 @pytest.mark.parametrize("size", [11, 1021, 4099, 8000])
-def test_the_largest_values_and_their_places(k, size):
+def test_the_largest_values_and_their_indices(k, size):
     x = np.random.default_rng(size).permutation(3 * 5 * size).reshape(3, 5, size).astype("float32")
     values, indices = top_k(ops.convert_to_tensor(x), k)
     expected = np.argsort(-x, axis=-1)[..., :k]
@@ -42,9 +42,9 @@ def test_no_rows_have_no_largest_values():
 
 
 @pytest.mark.parametrize("rest", [(), (7,), (7, 2)])
-def test_entries_at_places_of_their_own_in_each_row(rest):
+def test_entries_at_indices_that_differ_from_row_to_row(rest):
     rng = np.random.default_rng(1)
-    x, places = rng.normal(size=(5, 3, *rest)), rng.integers(0, 3, (5, 11))
-    found = at_places(ops.convert_to_tensor(x), ops.convert_to_tensor(places.astype("int32")))
-    expected = np.stack([row[of_row] for row, of_row in zip(x, places)])
+    x, indices = rng.normal(size=(5, 3, *rest)), rng.integers(0, 3, (5, 11))
+    found = take_per_row(ops.convert_to_tensor(x), ops.convert_to_tensor(indices.astype("int32")))
+    expected = np.stack([row[of_row] for row, of_row in zip(x, indices)])
     np.testing.assert_allclose(ops.convert_to_numpy(found), expected, rtol=1e-6)

@@ -261,7 +261,7 @@ def test_a_save_that_fails_leaves_the_older_translator(tmp_path, monkeypatch):
     def full_disk(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("keras_attn.tasks.translator.save_weights", full_disk)
+    monkeypatch.setattr("keras_attn.tasks.translator_files.save_weights", full_disk)
     with pytest.raises(OSError, match="No space left"):
         translator.save(tmp_path / "translator")
     assert keras_attn.Translator.load(tmp_path / "translator")(SENTENCES) == translator(SENTENCES)

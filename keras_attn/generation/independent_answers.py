@@ -7,8 +7,8 @@ from keras_attn.generation.search import Search
 _State = collections.namedtuple("_State", ["token_ids", "carried", "sequences", "done"])
 
 
-class Walk(Search):
-    """Answers that grow by one token a step, each for itself: samples, and greedy search.
+class IndependentAnswers(Search):
+    """Answers that grow by one token a step, each without regard to the others: samples, and greedy search.
 
     A subclass says in `choose` which token comes next.
 
@@ -19,9 +19,9 @@ class Walk(Search):
         ValueError: if `max_length` is not positive.
     """
 
-    def walk(self, make_cache):
+    def sequences_and_carried(self):
         """The tokens, int32 (B, n, max_length), END included and then pads, and what `choose` carried."""
-        state, _ = self.run(self.start_state(), make_cache)
+        state, _ = self.run()
         return state.sequences, state.carried
 
     def start_carried(self):
@@ -32,15 +32,9 @@ class Walk(Search):
         """The next tokens, int32 (B, n), for logits float32 (B, n, V), and what is carried on."""
         raise NotImplementedError
 
-    def processed(self, logits, state, index):
-        """Log-probabilities (B, n, V), and the same after every processor."""
-        log_probs = logits - ops.logsumexp(logits, axis=-1, keepdims=True)
-        history = self.place.history(state.sequences, index)
-        return log_probs, self.options.process(log_probs, history, index, self.end_token_ids)
-
     def start_state(self):
         return _State(
-            token_ids=self.place.first_token_ids,
+            token_ids=self.answer_start.first_token_ids,
             carried=self.start_carried(),
             sequences=ops.full((*self.shape, self.max_length), self.pad_token_id, dtype="int32"),
             done=ops.zeros(self.shape, dtype="bool"),
@@ -49,7 +43,7 @@ class Walk(Search):
     def is_done(self, state):
         return ops.all(state.done, axis=1)
 
-    def advance(self, index, state, cache, step):
+    def next_state(self, index, state, cache, step):
         logits, cache, *_ = step(
             state.token_ids, index, cache, self._slot_mask(state.token_ids, index, cache)
         )
@@ -70,7 +64,7 @@ class Walk(Search):
     def _slot_mask(self, token_ids, index, cache):
         """(B, n, slots): True at the slots that an answer's own tokens fill."""
         num_answers = self.num_hypotheses
-        num_slots = self.place.num_slots(cache)
+        num_slots = self.answer_start.num_slots(cache)
         slot = ops.arange(num_slots, dtype="int32")
         own = slot % num_answers == ops.expand_dims(ops.arange(num_answers, dtype="int32"), -1)
         mask = ops.logical_and(own, slot // num_answers <= index)

@@ -1,11 +1,13 @@
+from keras_attn.checks import check_positive
 from keras_attn.generation.beam_search import Hypotheses, beam_search
 from keras_attn.generation.greedy_search import greedy_search
 from keras_attn.generation.options import DecodingOptions
 from keras_attn.generation.sampling import sample
+from keras_attn.generation.search import check_num_hypotheses
 
 
 def checked_options(options, num_beams, num_return_sequences):
-    """The options of a model's `generate`, none being all of them left out.
+    """The options of a model's `generate`; None stands for options that are all left out.
 
     Args:
         options: `DecodingOptions`, or None.
@@ -13,7 +15,8 @@ def checked_options(options, num_beams, num_return_sequences):
         num_return_sequences: Integer, or None.
 
     Raises:
-        ValueError: if a number is not positive, or more answers are wanted than there are beams.
+        ValueError: if a number is not positive or greater than `MAX_HYPOTHESES`, or if more answers are wanted than
+            there are beams.
 
     Example:
 
@@ -22,10 +25,9 @@ def checked_options(options, num_beams, num_return_sequences):
     ```
     """
     options = DecodingOptions() if options is None else options
-    for name, value in (("num_beams", num_beams), ("num_return_sequences", num_return_sequences)):
-        optional = value is None and name == "num_return_sequences"
-        if not optional and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-            raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value}.")
+    check_num_hypotheses("num_beams", num_beams)
+    if num_return_sequences is not None:
+        check_num_hypotheses("num_return_sequences", num_return_sequences)
     if not options.is_sampling and (num_return_sequences or 1) > num_beams:
         raise ValueError(
             "`num_return_sequences` must be at least 1 and at most `num_beams`. "
@@ -35,10 +37,10 @@ def checked_options(options, num_beams, num_return_sequences):
 
 
 def checked_max_length(max_length, max_sequence_length):
-    """The most tokens of an answer: `max_length`, or where that is None, all that the model can take.
+    """The most tokens of an answer: `max_length`, or if that is None, all that the model can take.
 
     Raises:
-        ValueError: if `max_length` is greater than `max_sequence_length`.
+        ValueError: if `max_length` is not a positive integer, or is greater than `max_sequence_length`.
 
     Example:
 
@@ -48,6 +50,7 @@ def checked_max_length(max_length, max_sequence_length):
     """
     if max_length is None:
         return max_sequence_length
+    max_length = check_positive("max_length", max_length)
     if max_length > max_sequence_length:
         raise ValueError(
             "`max_length` must be at most `max_sequence_length`. "
@@ -56,28 +59,28 @@ def checked_max_length(max_length, max_sequence_length):
     return max_length
 
 
-def answers(num_beams, num_return_sequences, options, length_penalty=1.0, coverage=None, **arguments):
-    """What a model's `generate` returns: samples if `options` ask for them, else the best of a search.
+def find_answers(inputs, num_beams=1, num_return_sequences=None, length_penalty=1.0, options=None):
+    """What a model's `generate` returns: samples if the options ask for them, else the best that a search finds.
 
-    Greedy search where nobody asks for more than the tokens of one beam.
+    It is greedy search if only the tokens of one beam are wanted.
 
     Args:
-        num_beams, options, length_penalty, coverage, **arguments: As in `beam_search`; those that are not of beams alone go to
-            `sample` too.
+        inputs: `SearchInputs`.
+        num_beams: Integer; of no meaning to sampling.
         num_return_sequences: Integer n, or None.
+        length_penalty: Float, or floats (B,).
+        options: `DecodingOptions`, or None.
 
     Returns:
-        `Hypotheses` of n answers a row; or, if None, int32 (B, max_length), the first answer of each row.
+        `Hypotheses` of n answers a row; or, if n is None, int32 (B, max_length), the first answer of each row.
 
     Example:
 
     ```python
+    from keras_attn.generation import SearchInputs
     from keras_attn.ops import empty_cache
 
-    token_ids = answers(
-        num_beams=2,
-        num_return_sequences=None,
-        options=DecodingOptions(),
+    inputs = SearchInputs(
         step=lambda token_ids, index, cache, attention_mask: (keras.ops.zeros((1, 2, 5)), cache),
         make_cache=lambda slots: (empty_cache(1, 1, slots, 1),),
         batch_size=1,
@@ -85,22 +88,16 @@ def answers(num_beams, num_return_sequences, options, length_penalty=1.0, covera
         start_token_id=2,
         end_token_id=3,
     )
+    token_ids = find_answers(inputs, num_beams=2)
     ```
     """
+    options = checked_options(options, num_beams, num_return_sequences)
     if options.is_sampling:
-        found = sample(
-            **arguments, options=options, length_penalty=length_penalty, num_samples=num_return_sequences or 1
-        )
+        found = sample(inputs, num_return_sequences or 1, length_penalty, options)
     elif num_beams == 1 and num_return_sequences is None:
-        return greedy_search(**arguments, options=options)
+        return greedy_search(inputs, options)
     else:
-        found = beam_search(
-            **arguments,
-            options=options,
-            length_penalty=length_penalty,
-            num_beams=num_beams,
-            coverage=coverage,
-        )
+        found = beam_search(inputs, num_beams, length_penalty, options)
     if num_return_sequences is None:
         return found.token_ids[:, 0]
     return Hypotheses(*(x[:, :num_return_sequences] for x in found))

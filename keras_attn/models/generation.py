@@ -1,0 +1,471 @@
+"""`generate` for models that are called with a cache: our own, and any that a user composes.
+
+A model takes part by inheriting one of the two mixins and having the few members that it names. Everything that decodes
+(searches, streams, speculative decoding, served graphs) then calls the model through one step.
+"""
+
+import inspect
+import itertools
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_attn.generation import (
+    Prompt,
+    SearchInputs,
+    checked_max_length,
+    checked_options,
+    extend_caches,
+    find_answers,
+)
+from keras_attn.ops import KeyValueCache, concrete_values, padding_mask, successive_positions
+
+
+class CausalGeneration:
+    """Mixin that gives a decoder-only model `generate`.
+
+    The model, of any class, has
+
+    - `max_sequence_length` and `pad_token_id`, integers;
+    - `empty_cache(batch_size, length)`: a tuple with a key/value cache pair a layer, of `length` slots;
+    - `call_with_cache(token_ids, cache, cache_update_index, positions=None, attention_mask=None)`, as
+      `DecoderTransformer.call_with_cache`: logits (B, T, V) and the new cache.
+
+    Example:
+
+    A functional model of our blocks, and the adapter with which it generates:
+
+    ```python
+    from keras_attn.models import CausalGeneration
+
+    tokens = keras.Input((None,), dtype="int32")
+    embedding = keras_attn.layers.TokenEmbedding(29, 12)
+    attention = keras_attn.layers.MultiHeadAttention(
+        2, 6, num_key_value_heads=1, rotary_embedding=keras_attn.layers.RotaryEmbedding()
+    )
+    block = keras_attn.layers.DecoderBlock(intermediate_dim=20, num_heads=2, self_attention=attention)
+    model = keras.Model(tokens, embedding(block(embedding(tokens)), reverse=True))
+
+
+    class Generator(CausalGeneration):
+        max_sequence_length, pad_token_id = 64, 0
+
+        def empty_cache(self, batch_size, length):
+            return (block.empty_cache(batch_size, length),)
+
+        def call_with_cache(
+            self, token_ids, cache, cache_update_index, positions=None, attention_mask=None
+        ):
+            x, of_block = block(
+                embedding(token_ids),
+                decoder_positions=positions,
+                decoder_attention_mask=attention_mask,
+                self_attention_cache=cache[0],
+                self_attention_cache_update_index=cache_update_index,
+                use_causal_mask=attention_mask is None,
+            )
+            return embedding(x, reverse=True), (of_block,)
+
+
+    token_ids = Generator().generate(np.array([[2, 5, 6], [2, 8, 0]]), end_token_id=3, max_length=5)  # (2, 5)
+    ```
+    """
+
+    def generate(
+        self,
+        prompt_token_ids,
+        end_token_id,
+        num_beams=1,
+        length_penalty=1.0,
+        max_length=None,
+        num_return_sequences=None,
+        options=None,
+        padding_mask=None,
+        unwritable_token_ids=(),
+    ):
+        """Continues prompts greedily, with beam search, or by sampling; see `keras_attn.generation`.
+
+        Args:
+            prompt_token_ids: Integers (B, P), START included if the model was trained with one; pads on either side.
+            end_token_id: Integer.
+            num_beams: Integer, at most 1024; 1 is greedy search. Of no meaning to sampling.
+            length_penalty: Float, or floats (B,).
+            max_length: Integer, the most new tokens, END included. Defaults to what `max_sequence_length` leaves.
+            num_return_sequences: Integer n, at most `num_beams` unless answers are sampled. None returns the best, or
+                first, token ids alone.
+            options: `keras_attn.generation.DecodingOptions`. Those of sampling (`temperature`, `top_k`, `top_p`,
+                `min_p`, `seed`) make it sampling, the seed being 0 by default. `repetition_penalty` and
+                `no_repeat_ngram_size` look at the prompt too.
+            padding_mask: Boolean (B, P), True at the tokens of prompts. By default every `pad_token_id` is a pad.
+            unwritable_token_ids: Integers, tokens that are never chosen because they stand for no text.
+
+        Returns:
+            Integers (B, max_length) without the prompt, END included, then pads; with `num_return_sequences`,
+            `Hypotheses` with token ids (B, n, max_length) and scores (B, n), of the new tokens alone.
+
+        Raises:
+            ValueError: if an argument is out of range, or a prompt has no token.
+        """
+        options = checked_options(options, num_beams, num_return_sequences)
+        if options.coverage_penalty is not None:
+            raise ValueError("`coverage_penalty` is of source tokens, which a decoder-only model has not.")
+        inputs = self.search_inputs(
+            prompt_token_ids, end_token_id, max_length, padding_mask, unwritable_token_ids
+        )
+        return find_answers(inputs, num_beams, num_return_sequences, length_penalty, options)
+
+    def search_inputs(
+        self, prompt_token_ids, end_token_id, max_length=None, padding_mask=None, unwritable_token_ids=()
+    ):
+        """`SearchInputs` for the continuations of prompts; arguments as of `generate`."""
+        prompt = _prompt(prompt_token_ids, padding_mask, self.pad_token_id)
+        max_length = _max_new_tokens(prompt.token_ids.shape[1], max_length, self.max_sequence_length)
+        step = _CausalStep(self)
+        cache, row_context = step.read_prompt(prompt)
+        num_filled = prompt.token_ids.shape[1] - 1
+        return SearchInputs(
+            step=step,
+            read=step.read,
+            make_cache=lambda slots: extend_caches(cache, num_filled + slots),
+            batch_size=ops.shape(prompt.token_ids)[0],
+            max_length=max_length,
+            start_token_id=None,
+            end_token_id=end_token_id,
+            pad_token_id=self.pad_token_id,
+            unwritable_token_ids=tuple(unwritable_token_ids),
+            prompt=prompt,
+            row_context=row_context,
+        )
+
+
+class Seq2SeqGeneration:
+    """Mixin that gives an encoder-decoder model `generate`, and with it `Translator` and export.
+
+    The model has
+
+    - `max_sequence_length` and `pad_token_id`, integers;
+    - `init_cache(encoder_token_ids, length, encoder_padding_mask=None)`: a namedtuple such as `Seq2SeqCache`, whose first
+      field is a tuple with a key/value cache pair a layer, of `length` empty slots, and whose others no step changes;
+    - `call_with_cache(decoder_token_ids, cache, cache_update_index, positions=None, decoder_attention_mask=None)`, as
+      `Seq2SeqTransformer.call_with_cache`: logits (B, T, V) and the new cache; with `return_attention_scores=True`,
+      which coverage penalties, alignments and attention maps ask for, also the cross-attention scores of each layer.
+
+    `Translator` also wants `vocabulary_size` and `target_vocabulary_size` (None if one vocabulary serves both sides);
+    saving and exporting want a `keras.Model`, whose class is registered with
+    `keras.saving.register_keras_serializable`. `encode(encoder_token_ids)` gives the export its signature `encode`.
+    """
+
+    def generate(
+        self,
+        encoder_token_ids,
+        start_token_id,
+        end_token_id,
+        num_beams=1,
+        length_penalty=1.0,
+        max_length=None,
+        num_return_sequences=None,
+        options=None,
+        compiler=None,
+        encoder_padding_mask=None,
+        unwritable_token_ids=(),
+    ):
+        """Decodes token ids (B, S) greedily, with beam search, or by sampling; see `keras_attn.generation`.
+
+        Args:
+            encoder_token_ids: Integers (B, S), padded.
+            start_token_id, end_token_id: Integers. START may be the pad.
+            num_beams: Integer, at most 1024; 1 is greedy search. Of no meaning to sampling.
+            length_penalty: Float, or floats (B,).
+            max_length: Integer, the most tokens of an answer, END included. Defaults to `max_sequence_length`.
+            num_return_sequences: Integer n, at most `num_beams` unless answers are sampled. None returns the best, or
+                first, token ids alone.
+            options: `keras_attn.generation.DecodingOptions`. Those of sampling (`temperature`, `top_k`, `top_p`,
+                `min_p`, `seed`) make it sampling, the seed being 0 by default. The coverage penalty looks at the mean
+                over heads of the last layer's cross-attention.
+            compiler: For a TensorFlow graph that takes batches of any size, function that compiles a function of
+                tensors: the encoder and the steps are compiled, for each size that a batch has as rows leave it.
+            encoder_padding_mask: Boolean (B, S), True at source tokens. By default every `pad_token_id` is a pad.
+            unwritable_token_ids: Integers, tokens that are never chosen because they stand for no text.
+
+        Returns:
+            Integers (B, max_length), END included, then pads; with `num_return_sequences`, `Hypotheses` with token
+            ids (B, n, max_length) and scores (B, n).
+
+        Raises:
+            ValueError: if an argument is out of range.
+        """
+        options = checked_options(options, num_beams, num_return_sequences)
+        inputs = self.search_inputs(
+            encoder_token_ids,
+            start_token_id,
+            end_token_id,
+            max_length,
+            encoder_padding_mask,
+            unwritable_token_ids,
+            options.coverage_penalty is not None,
+            compiler,
+        )
+        return find_answers(inputs, num_beams, num_return_sequences, length_penalty, options)
+
+    def search_inputs(
+        self,
+        encoder_token_ids,
+        start_token_id,
+        end_token_id,
+        max_length=None,
+        encoder_padding_mask=None,
+        unwritable_token_ids=(),
+        penalizes_coverage=False,
+        compiler=None,
+    ):
+        """`SearchInputs` for the answers to sources; arguments as of `generate`.
+
+        With `penalizes_coverage` they are for options with a coverage penalty.
+        """
+        max_length = checked_max_length(max_length, self.max_sequence_length)
+        encoder_token_ids = ops.convert_to_tensor(encoder_token_ids, dtype="int32")
+        encoder_padding_mask = _mask_of(encoder_token_ids, encoder_padding_mask, self.pad_token_id)
+
+        def init_cache(encoder_token_ids, encoder_padding_mask):
+            return self.init_cache(encoder_token_ids, 0, encoder_padding_mask)
+
+        init_cache = init_cache if compiler is None else compiler(init_cache)
+        cache = init_cache(encoder_token_ids, encoder_padding_mask)
+        step = self.decoding_step(penalizes_coverage)
+        is_pad = ops.logical_not(encoder_padding_mask)
+        return SearchInputs(
+            step=step,
+            read=step.read,
+            make_cache=lambda slots: extend_caches(cache[0], slots),
+            batch_size=ops.shape(encoder_token_ids)[0],
+            max_length=max_length,
+            start_token_id=start_token_id,
+            end_token_id=end_token_id,
+            pad_token_id=self.pad_token_id,
+            unwritable_token_ids=tuple(unwritable_token_ids),
+            row_context=_with_first(cache, ()),
+            coverage=ops.cast(is_pad, "float32") if penalizes_coverage else None,
+            compiler=compiler,
+        )
+
+    def decoding_step(self, return_attention_scores=False):
+        """The `step` of `SearchInputs`, whose row context is the model's cache without its first field.
+
+        It has a method `read` too. Its weights are those of now: one is made for each search, in the graph of its steps.
+        """
+        return _Seq2SeqStep(self, return_attention_scores)
+
+    @property
+    def returns_attention_scores(self):
+        """Whether `call_with_cache` can return the scores of cross-attention."""
+        return "return_attention_scores" in inspect.signature(self.call_with_cache).parameters
+
+    def teacher_forced(
+        self,
+        encoder_token_ids,
+        decoder_token_ids,
+        encoder_padding_mask=None,
+        return_attention_scores=False,
+    ):
+        """Logits of the token after each of `decoder_token_ids`, none of which is taken for a pad.
+
+        Args:
+            encoder_token_ids: Integers (B, S), padded.
+            decoder_token_ids: Integers (B, T), beginning with START.
+            encoder_padding_mask: Boolean (B, S). By default every `pad_token_id` is a pad.
+            return_attention_scores: Boolean.
+
+        Returns:
+            Logits, float32 (B, T, V); with `return_attention_scores`, a tuple of them and the cross-attention scores of
+            each layer, a list of (B, N, T, S).
+        """
+        encoder_token_ids, decoder_token_ids = (
+            ops.convert_to_tensor(ids, dtype="int32") for ids in (encoder_token_ids, decoder_token_ids)
+        )
+        encoder_padding_mask = _mask_of(encoder_token_ids, encoder_padding_mask, self.pad_token_id)
+        cache = self.init_cache(encoder_token_ids, 0, encoder_padding_mask)
+        cache = _with_first(cache, extend_caches(cache[0], ops.shape(decoder_token_ids)[1]))
+        wanted = {"return_attention_scores": True} if return_attention_scores else {}
+        logits, _, *scores = self.call_with_cache(decoder_token_ids, cache, 0, **wanted)
+        return (logits, *scores) if return_attention_scores else logits
+
+
+def _for_step(caches, projections, positions=None):
+    """The caches of all layers for one call: with the projections made once, and the positions of the slots."""
+    return tuple(
+        KeyValueCache(*cache[:2], positions, of_layer) for cache, of_layer in zip(caches, projections)
+    )
+
+
+def _after_step(caches):
+    """What a loop carries on of the caches of all layers: pairs of keys and values."""
+    return tuple((cache[0], cache[1]) for cache in caches)
+
+
+def _projections(model, slot):
+    """What speeds up the steps of one search: the projections of an attention slot of each layer, or None endlessly."""
+    if not hasattr(model, "step_projections"):
+        return itertools.repeat(None)
+    return [getattr(of_block, slot) for of_block in model.step_projections()]
+
+
+class _CausalStep:
+    """Steps of a search after prompts, whose keys and values all hypotheses of a row share.
+
+    The row context is a pair: which tokens of the prompt are real, boolean (B, P - 1), the last aside; and the positions
+    of all, integers (B, P).
+    """
+
+    def __init__(self, model):
+        self.model = model
+        self.projections = _projections(model, "self_attention")
+
+    def __call__(self, token_ids, index, cache, attention_mask, row_context):
+        width, last = token_ids.shape[1], row_context[1][:, -1:]
+        return self._call(
+            token_ids,
+            cache,
+            first_slot=index * width,
+            positions=ops.repeat(last + index, width, axis=1),
+            own_mask=attention_mask,
+            own_positions=successive_positions(ops.shape(attention_mask)[-1]) // width,
+            row_context=row_context,
+        )
+
+    def read(self, token_ids, index, cache, row_context):
+        is_token, positions = row_context
+        rows, length = ops.shape(token_ids)
+        slots = successive_positions(ops.shape(cache[0][0])[-2] - is_token.shape[1])
+        new = successive_positions(length, index)
+        sees = ops.expand_dims(new, -1) >= slots
+        return self._call(
+            token_ids,
+            cache,
+            first_slot=index,
+            positions=positions[:, -1:] + new,
+            own_mask=ops.broadcast_to(sees, (rows, length, ops.shape(slots)[0])),
+            own_positions=slots,
+            row_context=row_context,
+        )
+
+    def read_prompt(self, prompt):
+        """The cache of all tokens of a prompt but the last, and the row context."""
+        num_read = prompt.token_ids.shape[1] - 1
+        positions = successive_positions(num_read + 1) - ops.expand_dims(prompt.start, -1)
+        is_token, before = positions[:, :-1] >= 0, positions[:, :-1]
+        # Under a sliding window the model's own cache may be a ring of fewer slots than the prompt has tokens.
+        cache = self.model.empty_cache(ops.shape(prompt.token_ids)[0], num_read)
+        cache = extend_caches(cache, num_read)
+        if num_read:
+            order = successive_positions(num_read)
+            mask = ops.logical_and(order[:, None] >= order, ops.expand_dims(is_token, 1))
+            cache = _for_step(cache, self.projections, before)
+            _, cache = self.model.call_with_cache(prompt.token_ids[:, :-1], cache, 0, before, mask)
+            cache = _after_step(cache)
+        return cache, (is_token, positions)
+
+    def _call(self, token_ids, cache, first_slot, positions, own_mask, own_positions, row_context):
+        """`own_mask` (B, T, slots) and `own_positions` (slots,) are of the slots after those of the prompt."""
+        is_token, of_prompt = row_context
+        prompt_mask = ops.repeat(ops.expand_dims(is_token, 1), own_mask.shape[1], axis=1)
+        slot_positions = ops.concatenate([of_prompt[:, :-1], of_prompt[:, -1:] + own_positions], axis=-1)
+        logits, cache = self.model.call_with_cache(
+            token_ids,
+            _for_step(cache, self.projections, slot_positions),
+            is_token.shape[1] + first_slot,
+            positions,
+            ops.concatenate([prompt_mask, own_mask], axis=-1),
+        )
+        return logits, _after_step(cache)
+
+
+class _Seq2SeqStep:
+    """Steps of a search for the answers to sources; the row context is the model's cache without its first field."""
+
+    def __init__(self, model, return_attention_scores):
+        self.model = model
+        self.projections = _projections(model, "self_attention")
+        self.cross_projections = _projections(model, "cross_attention")
+        self.more = {"return_attention_scores": True} if return_attention_scores else {}
+
+    def __call__(self, token_ids, index, cache, attention_mask, row_context):
+        width = token_ids.shape[1]
+        logits, cache, *scores = self._call(
+            token_ids,
+            cache,
+            index * width,
+            ops.zeros((width,), dtype="int32") + index,
+            attention_mask,
+            successive_positions(ops.shape(attention_mask)[-1]) // width,
+            row_context,
+            **self.more,
+        )
+        return logits, cache, *(ops.mean(of_layers[-1], axis=1) for of_layers in scores)
+
+    def read(self, token_ids, index, cache, row_context):
+        rows, length = ops.shape(token_ids)
+        slots, new = successive_positions(ops.shape(cache[0][0])[-2]), successive_positions(length, index)
+        sees = ops.broadcast_to(ops.expand_dims(new, -1) >= slots, (rows, length, ops.shape(slots)[0]))
+        return self._call(token_ids, cache, index, new, sees, slots, row_context)
+
+    def _call(self, token_ids, cache, first_slot, positions, mask, slot_positions, row_context, **more):
+        cache = _with_first(row_context, _for_step(cache, self.projections, slot_positions))
+        if hasattr(cache, "cross_attention"):
+            cache = cache._replace(cross_attention=_for_step(cache.cross_attention, self.cross_projections))
+        logits, cache, *scores = self.model.call_with_cache(
+            token_ids, cache, first_slot, positions, mask, **more
+        )
+        return logits, _after_step(cache[0]), *scores
+
+
+def _with_first(cache, first):
+    """A namedtuple with another first field."""
+    return cache._replace(**{cache._fields[0]: first})
+
+
+def _mask_of(token_ids, mask, pad_token_id):
+    """`mask` as a boolean tensor, or if it is None, True at every token but the pad."""
+    if mask is None:
+        return padding_mask(token_ids, pad_token_id)
+    mask = ops.convert_to_tensor(mask)
+    dtype, shape, expected = keras.backend.standardize_dtype(mask.dtype), mask.shape, token_ids.shape
+    known = len(shape) == len(expected) and [pair for pair in zip(shape, expected) if None not in pair]
+    if dtype != "bool" or known is False or any(one != other for one, other in known):
+        raise ValueError(
+            f"A padding mask must be boolean with the shape of its tokens, {tuple(expected)}. Received: "
+            f"dtype={dtype}, shape={tuple(shape)}."
+        )
+    return mask
+
+
+def _prompt(token_ids, mask, pad_token_id):
+    """`Prompt`: the tokens moved to the right end, in their order."""
+    token_ids = ops.convert_to_tensor(token_ids, dtype="int32")
+    length = token_ids.shape[1]
+    if not length:
+        raise ValueError(
+            "A prompt must have a token: START, if there is nothing else to begin with. "
+            f"Received: prompt_token_ids of shape {tuple(token_ids.shape)}."
+        )
+    is_token = _mask_of(token_ids, mask, pad_token_id)
+    values = concrete_values(is_token)
+    if values is not None and not np.all(values.any(axis=1)):
+        raise ValueError(
+            "A prompt must have a token: START, if there is nothing else to begin with. "
+            f"Received: only pads in row {int(np.argmin(values.any(axis=1)))}."
+        )
+    order = ops.argsort(successive_positions(length) + length * ops.cast(is_token, "int32"), axis=1)
+    start = length - ops.sum(ops.cast(is_token, "int32"), axis=1)
+    return Prompt(ops.take_along_axis(token_ids, order, axis=1), ops.minimum(start, length - 1))
+
+
+def _max_new_tokens(prompt_length, max_length, max_sequence_length):
+    most = max_sequence_length - prompt_length
+    max_length = most if max_length is None else max_length
+    if max_length > most:
+        raise ValueError(
+            "The prompt and `max_length` more tokens must be at most `max_sequence_length`. Received: "
+            f"{prompt_length} tokens, max_length={max_length}, max_sequence_length={max_sequence_length}."
+        )
+    return max_length

@@ -1,0 +1,85 @@
+"""What a translator's model says of given translations: log-probabilities, and where it looks."""
+
+import collections
+
+import numpy as np
+import tensorflow as tf
+
+from keras_attn.tasks.batches import of_batches, padded
+
+AttentionMap = collections.namedtuple("AttentionMap", ["source_tokens", "target_tokens", "attention_scores"])
+AttentionMap.__doc__ = """Where a translation looked.
+
+source_tokens: list of S strings, END included.
+target_tokens: list of T strings, END included if the translation has one.
+attention_scores: float32 array (L, N, T, S): decoder layer, head, target token, source token.
+"""
+
+
+def token_log_probs(translator, source_ids, target_ids):
+    """The log-probability (B, T) of each of `target_ids`, 0 at pads; ids are padded, int32 (B, S) and (B, T)."""
+    logits = translator.model.teacher_forced(source_ids, _after_start(translator, target_ids))
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(target_ids, logits)
+    return tf.where(target_ids == translator.model.pad_token_id, 0.0, -losses)
+
+
+def cross_attention(translator, source_ids, target_ids):
+    """The scores of cross-attention, (B, L, N, T, S)."""
+    _, scores = translator.model.teacher_forced(
+        source_ids, _after_start(translator, target_ids), return_attention_scores=True
+    )
+    return tf.stack(scores, axis=1)
+
+
+def alignment(translator, source_ids, target_ids):
+    """For each token of a target, the number of the source token that it looked at most, int32 (B, T).
+
+    It is the greatest mean over the heads of the last layer but one, which aligns words best (Garg et al., 2019,
+    https://arxiv.org/abs/1909.02074, section 4.1).
+    """
+    scores = cross_attention(translator, source_ids, target_ids)
+    of_layer = scores[:, alignment_layer(scores.shape[1])]
+    return tf.argmax(tf.reduce_mean(of_layer, axis=1), axis=-1, output_type=tf.int32)
+
+
+def alignment_layer(num_layers):
+    """The number of the layer whose attention aligns words: the last but one."""
+    return max(num_layers - 2, 0)
+
+
+def of_pairs(translator, function, source_ids, target_ids, batch_size):
+    """What a function (translator, ids (B, S), ids (B, T)) gives for each pair of lists of ids.
+
+    It is an array a pair, with the padding of its batch.
+    """
+    spec = tf.TensorSpec([None, None], tf.int32)
+    graph = translator.graph_of(function.__name__, lambda *ids: function(translator, *ids), [spec, spec])
+
+    def of_batch(rows):
+        return graph(*(padded([ids[row] for row in rows]) for ids in (source_ids, target_ids))).numpy()
+
+    return of_batches(of_batch, target_ids, batch_size)
+
+
+def attention_maps(translator, source_ids, target_ids):
+    """An `AttentionMap` for each pair of lists of ids, which are one batch."""
+    scores = of_pairs(translator, cross_attention, source_ids, target_ids, max(len(source_ids), 1))
+    return [
+        AttentionMap(
+            translator.source_tokenizer.token_strings(source),
+            translator.target_tokenizer.token_strings(target),
+            of_pair[:, :, : len(target), : len(source)],
+        )
+        for source, target, of_pair in zip(source_ids, target_ids, scores)
+    ]
+
+
+def empty_attention_map(model):
+    """The map of an empty text, which has no tokens."""
+    return AttentionMap([], [], np.zeros((*model.cross_attention_shape, 0, 0), "float32"))
+
+
+def _after_start(translator, target_ids):
+    """`target_ids` (B, T) as the decoder's input: START before them, and without the last."""
+    start = tf.constant(translator.target_tokenizer.start_token_id, tf.int32)
+    return tf.concat([tf.fill([tf.shape(target_ids)[0], 1], start), target_ids[:, :-1]], axis=1)
