@@ -51,7 +51,9 @@ def description(layer):
         return {"shared_layer": numbers[id(layer)]}
     numbers[id(layer)] = len(numbers)
     number = numbers[id(layer)]
-    return {**keras.saving.serialize_keras_object(layer), "shared_layer": number}
+    config = keras.saving.serialize_keras_object(layer)
+    config.pop("build_config", None)  # The model builds its parts.
+    return {**config, "shared_layer": number}
 
 
 def made_from(value):

@@ -98,7 +98,7 @@ def attention():
 def test_packed_blocks_with_rotary_positions_and_a_position_bias(rng, memory_efficient):
     encoder = EncoderBlock(17, self_attention=attention())
     decoder = DecoderBlock(17, self_attention=attention(), cross_attention=attention())
-    for layer in (encoder.attention, decoder.self_attention, decoder.cross_attention):
+    for layer in (encoder.self_attention, decoder.self_attention, decoder.cross_attention):
         layer.memory_efficient = memory_efficient
     pairs = [
         [tuple(rng.normal(size=(n, D)).astype("float32") for n in lengths) for lengths in row] for row in ROWS

@@ -273,14 +273,14 @@ SIZES = {
 def test_a_model_of_other_sizes_is_refused_before_it_takes_memory(tmp_path, name, value, position_encoding):
     right = {"vocabulary_size": 11, "position_encoding": position_encoding, "num_heads": 1, **SIZES}
     right["hidden_dim"], path = 8, tmp_path / "model.safetensors"
-    save_weights(Seq2SeqTransformer(**right), path)
-    check_sizes(lambda: Seq2SeqTransformer(**right), right, path)
+    save_weights(Seq2SeqTransformer.from_sizes(**right), path)
+    check_sizes(lambda: Seq2SeqTransformer.from_sizes(**right), right, path)
     wrong = {**right, name: value}
     start, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(
         ValueError, match=r"model\.safetensors (does not hold the weights of this model|holds )|divisible"
     ):
-        check_sizes(lambda: Seq2SeqTransformer(**wrong), wrong, path)
+        check_sizes(lambda: Seq2SeqTransformer.from_sizes(**wrong), wrong, path)
     assert time.perf_counter() - start < 2
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000  # KB
 
