@@ -184,7 +184,8 @@ class Seq2SeqTransformer(Seq2SeqGeneration, Transformer):
             source = target = sizes.token_embedding(vocabulary_size, tie_weights=tie_output)
         else:
             source = sizes.token_embedding(vocabulary_size)
-            target = sizes.token_embedding(target_vocabulary_size, tie_weights=tie_output)
+            target_size = check_positive("target_vocabulary_size", target_vocabulary_size)
+            target = sizes.token_embedding(target_size, tie_weights=tie_output)
         return cls(
             sizes.embedding(source, "source_embedding"),
             sizes.embedding(target, "target_embedding"),

@@ -3,7 +3,6 @@
 import json
 import resource
 import struct
-import time
 
 import keras
 import ml_dtypes
@@ -276,12 +275,11 @@ def test_a_model_of_other_sizes_is_refused_before_it_takes_memory(tmp_path, name
     save_weights(Seq2SeqTransformer.from_sizes(**right), path)
     check_sizes(lambda: Seq2SeqTransformer.from_sizes(**right), right, path)
     wrong = {**right, name: value}
-    start, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(
         ValueError, match=r"model\.safetensors (does not hold the weights of this model|holds )|divisible"
     ):
         check_sizes(lambda: Seq2SeqTransformer.from_sizes(**wrong), wrong, path)
-    assert time.perf_counter() - start < 2
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000  # KB
 
 
