@@ -56,6 +56,7 @@ ROWS = "generation/test_live_rows.py::"
 MODEL, SEARCH = "models/test_seq2seq_transformer.py::", "generation/test_beam_search.py::"
 BLOCKS, RULES = "ops/test_memory_efficient_attention.py::", "ops/test_mask_rule.py::"
 VARIANTS, RING = "layers/test_attention_variants.py::", "ops/test_ring.py::"
+CHECKS, GRAPH_MASKS = "ops/test_mask_checks.py::", "layers/test_masks_in_graphs.py::"
 NAN = "layers/test_nan_in_padding.py::"
 OTHERS = "layers/test_differential_and_talking_heads.py::"
 OPTIONS = "generation/test_options.py::"
@@ -67,8 +68,8 @@ MUTANTS = [
     Mutant(
         "mask_polarity_flipped",
         "ops/attention.py",
-        "ops.where(mask, kept, masked)",
-        "ops.where(mask, masked, kept)",
+        "ops.where(mask, zero, low)",
+        "ops.where(mask, low, zero)",
         (OPS + "test_two_masked_keys_by_hand",),
     ),
     Mutant(
@@ -220,9 +221,9 @@ MUTANTS = [
     ),
     Mutant(
         "gradient_of_softmax_without_its_row_term",
-        "ops/attention.py",
-        "return scores * (by_scores - change), transposed_product",
-        "return scores * by_scores, transposed_product",
+        "ops/tensorflow_attention.py",
+        "return scores * (by_scores - row_terms), transposed_sum",
+        "return scores * by_scores, transposed_sum",
         (OPS + "test_asking_for_scores_changes_neither_output_nor_gradient[plain]",),
     ),
     Mutant(
@@ -233,6 +234,27 @@ MUTANTS = [
         (RULES + "test_a_query_may_not_see_itself_where_more_than_order_hides_keys[query_mask]",),
     ),
     Mutant(
+        "padding_segment_sees_itself",
+        "ops/masks.py",
+        "ops.logical_and(query_segment_ids == key_segment_ids, key_segment_ids != 0)",
+        "query_segment_ids == key_segment_ids",
+        (RULES + "test_each_rule_alone[segment_ids]",),
+    ),
+    Mutant(
+        "additive_masks_pass_in_graphs",
+        "ops/masks.py",
+        "if can_raise_in_graph(mask):",
+        "if False:",
+        (CHECKS + "test_a_graph_raises_what_is_raised_eagerly[values0]",),
+    ),
+    Mutant(
+        "additive_masks_pass_under_compilers",
+        "layers/multi_head_attention.py",
+        "poisoned(self._output(output, query, projections), poison)",
+        "self._output(output, query, projections)",
+        (GRAPH_MASKS + "test_a_compiled_layer_answers_nan[attention_mask]",),
+    ),
+    Mutant(
         "square_root_of_key_dim_dropped",
         "ops/attention.py",
         "ops.convert_to_tensor(query.shape[-1] ** -0.5 if scale is None else scale, query.dtype)",
@@ -241,15 +263,15 @@ MUTANTS = [
     ),
     Mutant(
         "nan_of_masked_keys_leaks",
-        "ops/attention.py",
-        "if mask is not None and not (masked_keys_are_finite or all_attended):",
+        "ops/guards.py",
+        "if not (rule.keys_are_finite or all_are_seen):",
         "if False:",
         (OPS + "test_what_the_mask_rules_out_reaches_nobody",),
     ),
     Mutant(
         "nan_of_masked_keys_leaks_through_blocks",
-        "ops/attention.py",
-        "\n    if not masked_keys_are_finite:",
+        "ops/blockwise_attention.py",
+        "\n    if not mask.keys_are_finite:",
         "\n    if False:",
         (BLOCKS + "test_what_nobody_sees_reaches_nobody[key_mask-nan]",),
     ),
@@ -344,7 +366,7 @@ MUTANTS = [
     Mutant(
         "prefix_ignored",
         "ops/masks.py",
-        "mask = ops.logical_or(mask, self.prefix_mask[..., keys][..., None, :])",
+        "mask = ops.logical_or(mask, _slice_last(self.prefix_mask, keys)[..., None, :])",
         "pass",
         (
             VARIANTS + "test_a_prefix_is_seen_by_all_and_the_rest_causally",
@@ -354,8 +376,8 @@ MUTANTS = [
     Mutant(
         "segments_ignored",
         "ops/masks.py",
-        "        if self.query_segment_ids is not None:\n",
-        "        if False:\n",
+        "        if self.query_segment_ids is None:\n",
+        "        if True:\n",
         (
             VARIANTS + "test_packed_rows_are_separate_rows[dense-alibi]",
             "models/test_packing.py::test_packed_rows_equal_separate_rows[False-post_norm]",
@@ -378,15 +400,15 @@ MUTANTS = [
     Mutant(
         "blocks_start_a_key_late_under_a_window",
         "ops/masks.py",
-        "start = clip_index(first - self.sliding_window + 1, 0, num_keys)",
-        "start = clip_index(first - self.sliding_window + 2, 0, num_keys)",
+        "start = _clip_index(first - self.sliding_window + 1, 0, num_keys)",
+        "start = _clip_index(first - self.sliding_window + 2, 0, num_keys)",
         (BLOCKS + "test_every_mask[causal_window_known]",),
     ),
     Mutant(
         "blocks_end_a_key_early_under_a_causal_mask",
         "ops/masks.py",
-        "stop = clip_index(last + 1, 0, num_keys)",
-        "stop = clip_index(last, 0, num_keys)",
+        "stop = _clip_index(last + 1, 0, num_keys)",
+        "stop = _clip_index(last, 0, num_keys)",
         (BLOCKS + "test_every_mask[causal_known]",),
     ),
     Mutant(
@@ -398,21 +420,21 @@ MUTANTS = [
     ),
     Mutant(
         "dropout_forgotten_in_the_gradient_of_blocks",
-        "ops/attention.py",
+        "ops/blockwise_attention.py",
         "by_scores = by_scores if self.multiplier is None else by_scores * self.multiplier",
         "pass",
         (BLOCKS + "test_everything_together[together-table_scattered]",),
     ),
     Mutant(
         "dropout_by_the_place_in_the_block",
-        "ops/attention.py",
+        "ops/blockwise_attention.py",
         'ops.arange(self.queries.start, self.queries.stop, dtype="int32")',
         'ops.arange(0, self.queries.stop - self.queries.start, dtype="int32")',
         (BLOCKS + "test_everything_together[together-table_scattered]",),
     ),
     Mutant(
         "slope_of_the_soft_cap_dropped",
-        "ops/attention.py",
+        "ops/blockwise_attention.py",
         "        if self.blocks.soft_cap is not None:\n",
         "        if False:\n",
         (BLOCKS + "test_everything_together[together-table_scattered]",),
@@ -426,21 +448,21 @@ MUTANTS = [
     ),
     Mutant(
         "gradient_of_sink_logits_upside_down",
-        "ops/attention.py",
-        "ops.sum(-share * change, axis=(-2, -1))",
-        "ops.sum(share * change, axis=(-2, -1))",
+        "ops/blockwise_attention.py",
+        "ops.sum(-share * row_terms, axis=(-2, -1))",
+        "ops.sum(share * row_terms, axis=(-2, -1))",
         (BLOCKS + "test_every_option[{'sinks': True}]",),
     ),
     Mutant(
         "sink_logits_ignored",
         "ops/attention.py",
-        "    if sink_logits is None:\n        return _plain_softmax(logits)",
-        "    if True:\n        return _plain_softmax(logits)",
+        "    if sink_logits is None:\n        return row_softmax(logits)",
+        "    if True:\n        return row_softmax(logits)",
         (VARIANTS + "test_sink_logits_start_at_0_as_one_more_key_of_product_0",),
     ),
     Mutant(
         "gradient_of_keys_behind_the_band_lost",
-        "ops/attention.py",
+        "ops/blockwise_attention.py",
         "self._finished.append(self.pending[..., shared:, :])",
         "self._finished.append(0 * self.pending[..., shared:, :])",
         (BLOCKS + "test_every_mask[causal_known]", BLOCKS + "test_every_mask[causal_window_known]"),
@@ -498,9 +520,9 @@ MUTANTS = [
     ),
     Mutant(
         "heads_do_not_talk_after_the_softmax",
-        "ops/attention.py",
-        "scores = _mixed(softmax(logits, mask, _dense(bias, answered), sink_logits), scores_kernel)",
-        "scores = softmax(logits, mask, _dense(bias, answered), sink_logits)",
+        "ops/talking_heads.py",
+        "scores = _mix_heads(softmax(logits, sink_logits), scores_kernel)",
+        "scores = softmax(logits, sink_logits)",
         (OTHERS + "test_talking_heads_equals_the_paper",),
     ),
     Mutant(
@@ -846,10 +868,10 @@ MUTANTS = [
     ),
     Mutant(
         "columns_beside_the_best_are_searched",
-        "ops/selection.py",
-        "indices = places // k * num_columns + at_places(columns, places % k)",
-        "indices = places // k * num_columns + places % k",
-        ("ops/test_selection.py::test_the_largest_values_and_their_places[4099-7]",),
+        "ops/largest_values.py",
+        "indices = found // k * num_columns + entries_at(columns, found % k)",
+        "indices = found // k * num_columns + found % k",
+        ("ops/test_largest_values.py::test_the_largest_values_and_their_places[4099-7]",),
     ),
     Mutant(
         "step_projects_keys_as_values",
@@ -862,7 +884,7 @@ MUTANTS = [
     ),
     Mutant(
         "small_products_summed_over_the_wrong_axis",
-        "ops/attention.py",
+        "ops/tensorflow_attention.py",
         "ops.sum(ops.swapaxes(scores, -1, -2) * value, axis=-2, keepdims=True)",
         "ops.sum(value, axis=-2, keepdims=True)",
         ("ops/test_dot_product_attention.py::test_one_query_of_a_batch_of_unknown_size",),

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_attn.ops.dtypes import at_least_float32
+from keras_attn.ops.precision import at_least_float32
 
 
 def alibi_slopes(num_heads, dtype="float32"):

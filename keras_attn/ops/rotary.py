@@ -7,8 +7,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_attn.ops.dtypes import at_least_float32
 from keras_attn.ops.masks import check_mask_shape
+from keras_attn.ops.precision import at_least_float32
 
 
 def rotary_frequencies(rotary_dim, max_wavelength=10000, scaling=None, length=None):

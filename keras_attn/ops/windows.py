@@ -93,7 +93,7 @@ def window_mask(height, width, window_size, shift_size=(0, 0), padding_mask=None
     if padding_mask is not None:
         regions = ops.where(padding_mask, regions, 0)
     regions = partition_windows(ops.expand_dims(regions, -1), window_size, shift_size)[..., 0]
-    return ops.logical_and(segment_mask(regions, regions), ops.expand_dims(regions > 0, -2))
+    return segment_mask(regions, regions)  # Region 0 is filling.
 
 
 def window_position_bias(table, window_size):

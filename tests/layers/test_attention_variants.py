@@ -349,7 +349,7 @@ def on_path(path, variant, x, monkeypatch):
     if path == "static_cache":
         arguments |= {"sliding_window": None, "num_sink_tokens": 0}
     if path == "blocks_of_queries":
-        monkeypatch.setattr("keras_attn.ops.attention._num_blocks", lambda *_: 3)
+        monkeypatch.setattr("keras_attn.ops.blockwise_attention._num_blocks", lambda *_: 3)
     layer, _ = attention(x, **arguments)
     if "cache" not in path:
         call = {"value_mask": REAL, "query_mask": REAL, "positions": POSITIONS, "use_causal_mask": True}

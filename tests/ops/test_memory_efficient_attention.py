@@ -18,7 +18,7 @@ from helpers_layers import (
 )
 from keras import ops
 
-import keras_attn.ops.attention as attention
+import keras_attn.ops.blockwise_attention as blockwise_attention
 from keras_attn.ops import (
     DenseBias,
     MaskRule,
@@ -440,13 +440,13 @@ def test_compiled_equals_eager(rng, jit):
 @pytest.fixture
 def num_pairs(monkeypatch):
     """How many pairs of a query and a key each product of queries and keys is over."""
-    counts, products = [], attention.products
+    counts, products = [], blockwise_attention.products
 
     def counting(query, key):
         counts.append(query.shape[-2] * key.shape[-2])
         return products(query, key)
 
-    monkeypatch.setattr(attention, "products", counting)
+    monkeypatch.setattr(blockwise_attention, "products", counting)
     return counts
 
 
@@ -504,7 +504,7 @@ def test_keys_that_no_query_of_a_block_sees_are_left_out(rng, name, num_pairs):
 )
 def test_blocks_are_chosen_so_that_their_scores_fit(shape, rule, wanted):
     heads = keras.KerasTensor(shape)
-    assert attention._num_blocks(heads, heads, MaskRule(**rule)) == wanted
+    assert blockwise_attention._num_blocks(heads, heads, MaskRule(**rule)) == wanted
 
 
 def test_no_block_is_empty(rng, num_pairs):
