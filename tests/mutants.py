@@ -236,8 +236,8 @@ MUTANTS = [
     Mutant(
         "padding_segment_sees_itself",
         "ops/masks.py",
-        "ops.logical_and(query_segment_ids == key_segment_ids, key_segment_ids != 0)",
-        "query_segment_ids == key_segment_ids",
+        "ops.logical_and(ops.equal(query_segment_ids, key_segment_ids), ops.not_equal(key_segment_ids, 0))",
+        "ops.equal(query_segment_ids, key_segment_ids)",
         (RULES + "test_each_rule_alone[segment_ids]",),
     ),
     Mutant(

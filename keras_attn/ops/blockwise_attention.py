@@ -124,7 +124,7 @@ def _keys_seen_by_rule(rule, query, key):
     """
     is_seen = [mask for mask in (rule.key_mask, rule.slot_mask) if mask is not None]
     if rule.key_segment_ids is not None:
-        is_seen.append(rule.key_segment_ids != 0)
+        is_seen.append(ops.not_equal(rule.key_segment_ids, 0))
     if rule.causal and rule.prefix_mask is None:
         last = ops.max(rule.query_positions, axis=-1, keepdims=True, initial=-(2**31))
         is_seen.append(rule.key_positions <= last)

@@ -29,17 +29,16 @@ def can_raise_in_graph(tensor):
     return not isinstance(tensor, keras.KerasTensor) and concrete_values(tensor) is None
 
 
-def raise_in_graph(condition, message, received):
+def raise_in_graph(condition, *message):
     """Lets the TensorFlow graph that is being traced raise when it runs, unless the condition holds.
 
     Args:
         condition: Boolean scalar.
-        message: String.
-        received: Tensors whose values are appended to the message.
+        *message: Strings, and tensors whose values become a part of the message.
 
     Returns:
         A context manager: what is computed inside it waits for the check.
     """
     import tensorflow as tf  # Neither Keras nor its ops can add an assertion to a graph.
 
-    return tf.control_dependencies([tf.raw_ops.Assert(condition=condition, data=[message, *received])])
+    return tf.control_dependencies([tf.raw_ops.Assert(condition=condition, data=message)])

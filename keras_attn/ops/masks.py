@@ -85,7 +85,7 @@ def segment_mask(query_segment_ids, key_segment_ids):
         ops.expand_dims(query_segment_ids, -1),
         ops.expand_dims(key_segment_ids, -2),
     )
-    return ops.logical_and(query_segment_ids == key_segment_ids, key_segment_ids != 0)
+    return ops.logical_and(ops.equal(query_segment_ids, key_segment_ids), ops.not_equal(key_segment_ids, 0))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -293,17 +293,15 @@ def as_boolean_mask(mask, name):
     if keras.backend.standardize_dtype(mask.dtype) == "bool":
         return mask
     boolean, values = ops.cast(mask, "bool"), concrete_values(mask)
-    message = f"`{name}` must be boolean, or hold only 0 and 1 (1 = may be attended)."
+    must = f"`{name}` must be boolean, or hold only 0 and 1 (1 = may be attended). Received values"
+    hint = "What is added to the logits is a bias, not a mask."
     if values is not None and not np.isin(values, (0, 1)).all():
         found = np.unique(values[~np.isin(values, (0, 1))])[:3].tolist()
-        raise ValueError(
-            f"{message} Received values {found}. What is added to the logits is a bias, not a mask."
-        )
+        raise ValueError(f"{must} {found}. {hint}")
     if can_raise_in_graph(mask):
-        # Widened: half precision has no minimum in some kernels.
-        wide = ops.cast(mask, "float32")
-        ends = [ops.min(wide, initial=0), ops.max(wide, initial=0)]
-        with raise_in_graph(_equals(mask, boolean), f"{message} Received smallest and largest value:", ends):
+        fits = _equals(mask, boolean)
+        wrong = ops.min(ops.where(fits, np.inf, ops.cast(mask, "float32")), initial=np.inf)
+        with raise_in_graph(ops.all(fits), must, wrong, hint):
             return ops.cast(mask, "bool")
     return boolean
 
@@ -332,7 +330,7 @@ def mask_poison(*masks):
         if mask is None or keras.backend.standardize_dtype(mask.dtype) == "bool":
             continue
         if concrete_values(mask) is None:
-            are_masks.append(_equals(mask, ops.cast(mask, "bool")))
+            are_masks.append(ops.all(_equals(mask, ops.cast(mask, "bool"))))
     if not are_masks:
         return None
     return ops.where(combine_masks(*are_masks), 0.0, float("nan"))
@@ -344,8 +342,8 @@ def poisoned(x, poison):
 
 
 def _equals(mask, boolean):
-    """Whether all values of a mask are those of its booleans, 0 and 1. NaN is not."""
-    return ops.all(mask == ops.cast(boolean, mask.dtype))
+    """True at values of a mask that equal its boolean, 0 or 1. NaN equals nothing."""
+    return ops.equal(mask, ops.cast(boolean, mask.dtype))
 
 
 def check_mask_shape(mask, shape, name, exact_axes=0, received=None):
@@ -394,8 +392,8 @@ def with_exact_sizes(mask, sizes, name):
         return mask
     received, sizes = ops.shape(mask), ops.convert_to_tensor(sizes, dtype="int32")
     tail = ops.convert_to_tensor(received[-len(known) :], dtype="int32")
-    message = f"`{name}` must have as many entries as what it masks. Expected and received sizes:"
-    with raise_in_graph(ops.all(tail == sizes), message, [sizes, tail]):
+    must = f"`{name}` must have the sizes of what it masks in its last axes,"
+    with raise_in_graph(ops.all(tail == sizes), must, sizes, "Received sizes:", tail):
         # XLA leaves the check out, but refuses to concatenate other sizes.
         no_rows = ops.zeros((0, *received[1 : -len(known)], *ops.unstack(sizes)), mask.dtype)
         return ops.concatenate([mask, no_rows], axis=0)
