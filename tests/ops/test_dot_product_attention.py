@@ -216,9 +216,11 @@ def test_asking_for_scores_changes_neither_output_nor_gradient(rng, name):
     assert_equal([gradients[1][x] for x in arrays], [gradients[0][x] for x in arrays], tolerance)
 
 
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="only TensorFlow has a gradient by hand there")
-@pytest.mark.parametrize("compiler", ["eager", "function", "xla"])
-@pytest.mark.parametrize("name", GRADIENT_CASES)
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="only TensorFlow has a gradient of its own there")
+@pytest.mark.parametrize(
+    ("name", "compiler"),
+    [("plain", "eager"), ("mask", "eager"), ("everything", "function"), ("everything", "xla")],
+)
 def test_second_derivatives_are_those_of_the_formula(rng, name, compiler):
     import tensorflow as tf
 
