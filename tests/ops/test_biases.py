@@ -227,7 +227,7 @@ def traced(run, arguments, first_key):
     arguments = [tf.convert_to_tensor(x) for x in arguments]
     known = (1, N, R)
     signature = [tf.TensorSpec([n if n in known else None for n in x.shape], x.dtype) for x in arguments]
-    function = tf.function(run, input_signature=[*signature, tf.TensorSpec((), "int32")])
+    function = tf.function(run, input_signature=[*signature, tf.TensorSpec((), "int32")], autograph=False)
     return function(*arguments, first_key)
 
 

@@ -396,7 +396,7 @@ def graph_of_free_lengths(function, arrays, jit):
     signature = {
         name: tf.TensorSpec(free.get(name, x.shape), x.dtype, name=name) for name, x in arrays.items()
     }
-    return tf.function(function, input_signature=[signature], jit_compile=jit)
+    return tf.function(function, input_signature=[signature], jit_compile=jit, autograph=False)
 
 
 def causal_rule_of(given):
@@ -586,7 +586,7 @@ def test_no_tensor_of_all_pairs_is_in_the_graph(rng, bias, options):
                 output = output[0] if isinstance(output, tuple) else output
             return tape.gradient(output, given)
 
-        return tf.function(with_gradients)
+        return tf.function(with_gradients, autograph=False)
 
     signature = {name: tf.TensorSpec(x.shape, x.dtype, name=name) for name, x in arrays.items()}
     sizes = sizes_in(graph(memory_efficient_attention, num_blocks=3), signature)
