@@ -114,7 +114,8 @@ def compiled(function, jit=True):
         return jax.jit(function)
     import tensorflow as tf
 
-    return tf.function(function, jit_compile=jit)
+    # Nothing here branches on a tensor, and Autograph would rewrite the library's functions for it.
+    return tf.function(function, jit_compile=jit, autograph=False)
 
 
 def float64_enabled():

@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_attn.generation.processors import IMPOSSIBLE, is_possible
 from keras_attn.generation.search import Search
-from keras_attn.ops import take_per_row, top_k
+from keras_attn.ops import entries_at, top_k
 
 Hypotheses = collections.namedtuple("Hypotheses", ["token_ids", "scores"])
 Hypotheses.__doc__ = """What a search found, best first.
@@ -161,14 +161,14 @@ class _BeamSearch(Search):
         flat = (-1, self.num_beams * per_beam)
         totals, chosen = top_k(ops.reshape(totals, flat), min(count, flat[1]))
         totals = ops.where(is_possible(totals), totals, IMPOSSIBLE)
-        return totals, chosen // per_beam, take_per_row(ops.reshape(token_ids, flat), chosen)
+        return totals, chosen // per_beam, entries_at(ops.reshape(token_ids, flat), chosen)
 
     def _live(self, beams, candidates, ends):
         """The best candidates that go on, as many as the row has beams."""
         log_probs, live = top_k(ops.where(ends, IMPOSSIBLE, candidates.log_probs), self.num_beams)
-        parents = take_per_row(candidates.ancestors, live)
+        parents = entries_at(candidates.ancestors, live)
         return _Beams(
-            token_ids=take_per_row(candidates.token_ids, live),
+            token_ids=entries_at(candidates.token_ids, live),
             log_probs=self._of_beams(log_probs),
             sequences=_gather(candidates.sequences, live),
             ancestors=_gather(beams.ancestors, parents),
@@ -226,7 +226,7 @@ class _BeamSearch(Search):
         if self.options.num_beams is None:
             return finished.scores[:, -1:]
         last = ops.clip(self.options.num_beams, 1, self.num_beams) - 1
-        return take_per_row(finished.scores, ops.expand_dims(last, -1))
+        return entries_at(finished.scores, ops.expand_dims(last, -1))
 
     def _of_beams(self, scores):
         """Scores (B, K), impossible past as many as a row has beams."""
@@ -269,4 +269,4 @@ def _gather(x, beams):
     """Rows `beams` (B, m) along axis 1 of `x` (B, n, ...), if there is one."""
     if isinstance(x, tuple) or x.shape[1] == beams.shape[1] == 1:
         return x
-    return take_per_row(x, beams)
+    return entries_at(x, beams)

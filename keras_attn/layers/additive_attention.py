@@ -6,13 +6,15 @@ from keras_attn.layers.adaptation import Adaptable
 from keras_attn.layers.arguments import copy_initializer
 from keras_attn.layers.call_masks import key_padding, query_padding
 from keras_attn.ops import (
+    MaskRule,
     ScoreDropout,
     additive_attention,
     as_boolean_mask,
-    causal_mask,
     check_mask_shape,
-    combine_masks,
+    mask_poison,
+    poisoned,
     successive_positions,
+    with_exact_sizes,
 )
 
 
@@ -153,6 +155,8 @@ class BahdanauAttention(Adaptable, keras.layers.Layer):
             ),
             dropout=self._score_dropout(training),
         )
+        poison = mask_poison(query_mask, value_mask, key_mask, attention_mask)
+        output, scores = poisoned(output, poison), poisoned(scores, poison)
         return (output, scores) if return_attention_scores else output
 
     def project_keys(self, key):
@@ -178,21 +182,30 @@ class BahdanauAttention(Adaptable, keras.layers.Layer):
     def _joint_mask(self, query, value, query_mask, key_mask, attention_mask, use_causal_mask):
         """Every mask that holds, as one that broadcasts to (B, T, S), or None."""
         shape = (*query.shape[:-1], value.shape[-2])
-        masks = []
+        num_queries, num_keys = ops.shape(query)[1], ops.shape(value)[1]
         if query_mask is not None:
             check_mask_shape(query_mask, shape[:2], "query_mask", exact_axes=1)
-            masks.append(ops.expand_dims(query_mask, -1))
+            query_mask = with_exact_sizes(query_mask, [num_queries], "query_mask")
         if key_mask is not None:
             check_mask_shape(key_mask, (shape[0], shape[2]), "value_mask", exact_axes=1)
-            masks.append(ops.expand_dims(key_mask, -2))
+            key_mask = with_exact_sizes(key_mask, [num_keys], "value_mask")
         if attention_mask is not None:
             attention_mask = as_boolean_mask(attention_mask, "attention_mask")
             check_mask_shape(attention_mask, shape, "attention_mask")
-            masks.append(attention_mask)
-        if use_causal_mask:
-            positions = (successive_positions(ops.shape(x)[1]) for x in (query, value))
-            masks.append(causal_mask(*positions))
-        return combine_masks(*masks)
+            while len(attention_mask.shape) < 4:  # (T, S) or (B, T, S) -> (B or 1, 1, T, S)
+                axis = -3 if len(attention_mask.shape) > 1 else 0
+                attention_mask = ops.expand_dims(attention_mask, axis)
+        rule = MaskRule(
+            query_positions=successive_positions(num_queries) if use_causal_mask else None,
+            key_positions=successive_positions(num_keys) if use_causal_mask else None,
+            causal=use_causal_mask,
+            query_mask=query_mask,
+            key_mask=key_mask,
+            pairs=attention_mask,
+        )
+        mask = rule.block()
+        # There are no heads. The causal mask alone has no batch axis.
+        return None if mask is None else ops.squeeze(mask, axis=-3)
 
     def _score_dropout(self, training):
         return ScoreDropout(self.dropout, self._seed_generator.next()) if training and self.dropout else None

@@ -3,7 +3,14 @@ from typing import Any
 
 from keras import ops
 
-from keras_attn.ops import MaskRule, as_boolean_mask, check_mask_shape, combine_masks, implicit_mask
+from keras_attn.ops import (
+    MaskRule,
+    as_boolean_mask,
+    check_mask_shape,
+    combine_masks,
+    implicit_mask,
+    with_exact_sizes,
+)
 
 
 def joined_padding(padding_mask, sequence, name):
@@ -71,14 +78,15 @@ class CallMasks:
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
-    def as_rule(self, layout, query_shape, scores_shape, **order):
+    def as_rule(self, layout, query, scores_shape, num_keys, **fields):
         """Every mask as one `MaskRule` over heads.
 
         Args:
             layout: `HeadLayout` of the layer.
-            query_shape: The shape (B, <axes>, D) of the queries.
+            query: The queries (B, <axes>, D).
             scores_shape: The shape (B, <lead>, N, T, S) of the attention scores.
-            **order: What `MaskRule` wants to know of positions.
+            num_keys: Integer or integer scalar S.
+            **fields: The other fields of the `MaskRule`.
 
         Raises:
             ValueError: if a mask does not fit, naming it and both shapes.
@@ -89,8 +97,8 @@ class CallMasks:
             mask = getattr(self, name)
             if mask is None:
                 return None
-            check_mask_shape(mask, query_shape[:-1], name, exact_axes=len(query_shape) - 2)
-            return layout.padding(mask)
+            check_mask_shape(mask, query.shape[:-1], name, exact_axes=len(query.shape) - 2)
+            return layout.padding(with_exact_sizes(mask, ops.shape(query)[1:-1], name))
 
         def of_keys(name, argument=None):
             mask = getattr(self, name)
@@ -98,21 +106,16 @@ class CallMasks:
                 return None
             mask = layout.padding(mask)
             check_mask_shape(mask, lead_and_keys, argument or name, exact_axes=1)
-            return mask
+            return with_exact_sizes(mask, [num_keys], argument or name)
 
-        query_mask, key_mask = of_queries("query_mask"), of_keys("key_mask", "value_mask")
-        segment_ids, key_segment_ids = of_queries("segment_ids"), of_keys("key_segment_ids")
-        if segment_ids is not None:
-            query_mask = combine_masks(query_mask, segment_ids != 0)
-            key_mask = combine_masks(key_mask, key_segment_ids != 0)
         return MaskRule(
-            query_mask=query_mask,
-            key_mask=key_mask,
+            query_mask=of_queries("query_mask"),
+            key_mask=of_keys("key_mask", "value_mask"),
             prefix_mask=of_keys("prefix_mask"),
-            query_segment_ids=segment_ids,
-            key_segment_ids=key_segment_ids,
+            query_segment_ids=of_queries("segment_ids"),
+            key_segment_ids=of_keys("key_segment_ids"),
             pairs=self._pairs(layout, scores_shape),
-            **order,
+            **fields,
         )
 
     def participants(self, query_shape, value_shape, in_order, aligned):

@@ -1,5 +1,4 @@
 import collections
-import dataclasses
 import operator
 from collections.abc import Iterable
 
@@ -19,17 +18,14 @@ from keras_attn.layers.step_projections import output_of, projected_heads, step_
 from keras_attn.ops import (
     KeyValueCache,
     ScoreDropout,
+    attend,
     check_mask_shape,
-    combine_masks,
-    dot_product_attention,
     empty_cache,
-    fused_attention,
-    fused_attention_obstacle,
-    has_fused_kernel,
     keep,
-    memory_efficient_attention,
-    prefers_memory_efficient,
+    mask_poison,
+    poisoned,
     ring_positions,
+    with_exact_sizes,
     write_cache,
     write_ring,
 )
@@ -318,10 +314,21 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
         heads = self._heads(query, key, value, reads_keys, projections)
         query_heads = self._query_heads(heads[0], places)
         keys, new_cache = self._keys(heads[1:], places, cache, use_causal_mask)
-        rule = self._mask_rule(query, query_heads, keys, places, use_causal_mask, masks)
-        # `project_to_cache` leaves zeros at padded keys; a growing cache is guarded when it may hold padding.
+        # `project_to_cache` leaves zeros at padded keys. A growing cache may hold padding if the call has pads.
         grows = cache_update_index is not None
-        guarded = grows and (masks.key_mask is not None or (uses_positions and positions is not None))
+        may_hold_padding = grows and (
+            masks.key_mask is not None or (uses_positions and positions is not None)
+        )
+        rule = self._mask_rule(
+            query,
+            query_heads,
+            keys,
+            places,
+            use_causal_mask,
+            masks,
+            keys_are_finite=padding_is_finite or (cache is not None and not may_hold_padding),
+            queries_are_finite=padding_is_finite,
+        )
         output, scores = self._attend(
             query_heads,
             keys.key,
@@ -332,13 +339,12 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
             soft_cap=self.logit_soft_cap,
             sink_logits=self.sink_logits if self.use_sink_logits else None,
             dropout=self._score_dropout(training),
-            masked_keys_are_finite=padding_is_finite or (cache is not None and not guarded),
-            masked_queries_are_finite=padding_is_finite,
             return_attention_scores=return_attention_scores,
         )
-        results = [self._output(output, query, projections)]
+        poison = mask_poison(query_mask, value_mask, key_mask, attention_mask, prefix_mask)
+        results = [poisoned(self._output(output, query, projections), poison)]
         if return_attention_scores:
-            results.append(self._layout.scores(scores, query, value))
+            results.append(poisoned(self._layout.scores(scores, query, value), poison))
         if cache is not None:
             is_value = isinstance(given_cache, KeyValueCache)
             results.append(new_cache if is_value else (new_cache.key, new_cache.value))
@@ -361,8 +367,9 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
         if mask is None:
             return heads
         check_mask_shape(mask, value.shape[:-1], "value_mask", exact_axes=1)
-        attended = ops.expand_dims(ops.expand_dims(mask, 1), -1)
-        return tuple(ops.where(attended, x, ops.zeros((), dtype=x.dtype)) for x in heads)
+        mask = with_exact_sizes(mask, ops.shape(value)[1:2], "value_mask")
+        poison = mask_poison(value_mask, key_mask)
+        return tuple(poisoned(keep(x, mask[:, None, :, None]), poison) for x in heads)
 
     def step_projections(self, of_keys=True):
         """This layer's projections as a loop of cached calls wants them: matrices, made once for all of its steps.
@@ -409,35 +416,15 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
 
     def _attend(self, query, key, value, return_attention_scores, **arguments):
         """The formula: heads first in and out, and the attention scores, or None where nobody asks for them."""
-        if self._is_fused(query, key, value, return_attention_scores, arguments):
-            is_causal = arguments["mask"].causal
-            return fused_attention(query, key, value, is_causal, arguments["scale"]), None
-        if self._in_blocks(query, key, arguments["mask"], return_attention_scores):
-            return memory_efficient_attention(query, key, value, **arguments), None
-        return dot_product_attention(query, key, value, **arguments, return_scores=return_attention_scores)
-
-    def _is_fused(self, query, key, value, return_attention_scores, arguments):
-        if not (has_fused_kernel() if self.flash_attention is None else self.flash_attention):
-            return False
-        of_interest = {name: x for name, x in arguments.items() if name not in _NO_OBSTACLES}
-        obstacle = fused_attention_obstacle(query, key, value, **of_interest)
-        obstacle = "`return_attention_scores`" if return_attention_scores else obstacle
-        if self.flash_attention and obstacle:
-            raise ValueError(
-                f"`flash_attention=True` cannot be had with {obstacle}: no fused kernel gives this layer's answer "
-                "then. Leave it at None."
-            )
-        return obstacle is None
-
-    def _in_blocks(self, query, key, rule, return_attention_scores):
-        if self.memory_efficient and return_attention_scores:
-            raise ValueError(
-                "`return_attention_scores` needs all T x S scores, which `memory_efficient=True` forbids. "
-                "Leave `memory_efficient` at None: calls that ask for scores then do without it."
-            )
-        if return_attention_scores or self.memory_efficient is False:
-            return False
-        return self.memory_efficient or prefers_memory_efficient(query, key, rule)
+        return attend(
+            query,
+            key,
+            value,
+            return_attention_scores=return_attention_scores,
+            memory_efficient=self.memory_efficient,
+            flash_attention=self.flash_attention,
+            **arguments,
+        )
 
     # Queries, keys and values.
 
@@ -540,21 +527,22 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
         slots = self.rotary_embedding is not None or self.position_bias is not None
         return slots or bool(use_causal_mask or self.sliding_window)
 
-    def _mask_rule(self, query, query_heads, keys, places, use_causal_mask, masks):
+    def _mask_rule(self, query, query_heads, keys, places, use_causal_mask, masks, **finite):
         """Every mask that holds, for heads (B, <lead>, N, T, H)."""
-        scores_shape = (*query_heads.shape[:-1], keys.key.shape[-2])
-        rule = masks.as_rule(
+        return masks.as_rule(
             self._layout,
-            query.shape,
-            scores_shape,
+            query,
+            (*query_heads.shape[:-1], keys.key.shape[-2]),
+            num_keys=ops.shape(keys.key)[-2],
+            slot_mask=keys.mask,
             query_positions=places.of_queries(ops.shape(query_heads)[-2]),
             key_positions=keys.positions,
             causal=use_causal_mask,
             sliding_window=self.sliding_window,
             num_sink_tokens=self.num_sink_tokens,
             offset=places.offset if keys.mask is None else None,
+            **finite,
         )
-        return dataclasses.replace(rule, key_mask=combine_masks(rule.key_mask, keys.mask))
 
     def _bias(self, query_heads, keys, places):
         if self.position_bias is None:
@@ -729,9 +717,6 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
     def output_dense(self):
         return self._output_dense
 
-
-# Of the arguments of the formula, those that the fused kernel heeds or has no need of.
-_NO_OBSTACLES = ("scale", "masked_keys_are_finite", "masked_queries_are_finite")
 
 _LETTERS = "abcdefghijklmnopqrstuvw"
 

@@ -7,17 +7,21 @@ from keras_attn.checks import check_positive, check_rate
 from keras_attn.layers.adaptation import Adaptable
 from keras_attn.layers.arguments import copy_initializer
 from keras_attn.ops import (
+    MaskRule,
     ScoreDropout,
     as_boolean_mask,
+    attend,
     check_mask_shape,
     combine_masks,
-    dot_product_attention,
     implicit_mask,
     keep,
+    mask_poison,
     partition_windows,
+    poisoned,
     reverse_windows,
     window_mask,
     window_position_bias,
+    with_exact_sizes,
 )
 
 
@@ -131,27 +135,30 @@ class WindowAttention(Adaptable, keras.layers.Layer):
     def call(self, inputs, return_attention_scores=False, training=None, padding_mask=None):
         _, height, width, _ = ops.shape(inputs)
         grid = (self.window_size, self.shift_size)
-        padding_mask = self._real_pixels(inputs, padding_mask)
+        poison, padding_mask = mask_poison(padding_mask), self._real_pixels(inputs, padding_mask)
         if padding_mask is not None:
             # Zeros before the projections, so that no NaN of a pad meets a weight's gradient either.
             inputs = keep(inputs, ops.expand_dims(padding_mask, -1))
         mask = window_mask(height, width, *grid, padding_mask)
         windows = partition_windows(inputs, *grid)
-        output, scores = dot_product_attention(
+        output, scores = attend(
             *(_swap_heads(dense(windows)) for dense in (self.query_dense, self.key_dense, self.value_dense)),
-            mask=None if mask is None else ops.expand_dims(mask, -3),
+            mask=MaskRule(pairs=None if mask is None else ops.expand_dims(mask, -3), keys_are_finite=True),
             bias=window_position_bias(ops.convert_to_tensor(self.relative_position_bias), self.window_size),
             dropout=self._score_dropout(training),
-            masked_keys_are_finite=True,
-            return_scores=return_attention_scores,
+            return_attention_scores=return_attention_scores,
+            memory_efficient=False,
+            flash_attention=False,
         )
         output = reverse_windows(self.output_dense(_swap_heads(output)), height, width, *grid)
+        output, scores = poisoned(output, poison), poisoned(scores, poison)
         return (output, scores) if return_attention_scores else output
 
     def _real_pixels(self, inputs, padding_mask):
         padding_mask = combine_masks(as_boolean_mask(padding_mask, "padding_mask"), implicit_mask(inputs))
         if padding_mask is not None:
             check_mask_shape(padding_mask, inputs.shape[:-1], "padding_mask", exact_axes=2)
+            padding_mask = with_exact_sizes(padding_mask, ops.shape(inputs)[1:-1], "padding_mask")
         return padding_mask
 
     def _score_dropout(self, training):

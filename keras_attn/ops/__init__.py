@@ -1,17 +1,8 @@
 """Pure functions of tensors: the formulas of the library, in `keras.ops`."""
 
 from keras_attn.ops.additive import additive_attention
-from keras_attn.ops.attention import (
-    dot_product_attention,
-    fused_attention,
-    fused_attention_obstacle,
-    has_fused_kernel,
-    keep,
-    memory_efficient_attention,
-    prefers_memory_efficient,
-    soft_capped,
-    talking_heads_attention,
-)
+from keras_attn.ops.attention import dot_product_attention, soft_capped
+from keras_attn.ops.attention_paths import attend
 from keras_attn.ops.biases import (
     DenseBias,
     PairBias,
@@ -20,10 +11,12 @@ from keras_attn.ops.biases import (
     alibi_slopes,
     relative_position_bucket,
 )
+from keras_attn.ops.blockwise_attention import memory_efficient_attention, prefers_memory_efficient
 from keras_attn.ops.compilers import compiled_scope, runs_op_by_op
 from keras_attn.ops.dropout import ScoreDropout
-from keras_attn.ops.dtypes import at_least_float32
-from keras_attn.ops.eager import concrete_values
+from keras_attn.ops.fused_attention import fused_attention, fused_attention_obstacle, has_fused_kernel
+from keras_attn.ops.graph_checks import concrete_values
+from keras_attn.ops.guards import keep
 from keras_attn.ops.hashing import hashed_uniform
 from keras_attn.ops.kv_cache import (
     KeyValueCache,
@@ -33,6 +26,7 @@ from keras_attn.ops.kv_cache import (
     write_cache,
     write_ring,
 )
+from keras_attn.ops.largest_values import entries_at, top_k
 from keras_attn.ops.masks import (
     MaskRule,
     as_boolean_mask,
@@ -40,15 +34,19 @@ from keras_attn.ops.masks import (
     check_mask_shape,
     combine_masks,
     implicit_mask,
+    mask_poison,
     padding_mask,
+    poisoned,
     segment_mask,
     sliding_window_mask,
+    with_exact_sizes,
 )
 from keras_attn.ops.normalization import layer_normalization
 from keras_attn.ops.positions import segment_positions, sinusoidal_encoding, successive_positions
+from keras_attn.ops.precision import at_least_float32
 from keras_attn.ops.rotary import apply_rotary, rotary_frequencies
-from keras_attn.ops.selection import take_per_row, top_k
 from keras_attn.ops.shapes import shape_to_keep
+from keras_attn.ops.talking_heads import talking_heads_attention
 from keras_attn.ops.windows import (
     partition_windows,
     reverse_windows,
@@ -69,6 +67,7 @@ __all__ = [
     "apply_rotary",
     "as_boolean_mask",
     "at_least_float32",
+    "attend",
     "causal_mask",
     "check_mask_shape",
     "combine_masks",
@@ -76,6 +75,7 @@ __all__ = [
     "concrete_values",
     "dot_product_attention",
     "empty_cache",
+    "entries_at",
     "extend_cache",
     "fused_attention",
     "fused_attention_obstacle",
@@ -84,9 +84,11 @@ __all__ = [
     "implicit_mask",
     "keep",
     "layer_normalization",
+    "mask_poison",
     "memory_efficient_attention",
     "padding_mask",
     "partition_windows",
+    "poisoned",
     "prefers_memory_efficient",
     "relative_position_bucket",
     "reverse_windows",
@@ -100,11 +102,11 @@ __all__ = [
     "sliding_window_mask",
     "soft_capped",
     "successive_positions",
-    "take_per_row",
     "talking_heads_attention",
     "top_k",
     "window_mask",
     "window_position_bias",
+    "with_exact_sizes",
     "write_cache",
     "write_ring",
 ]

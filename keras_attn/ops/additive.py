@@ -2,8 +2,9 @@
 
 from keras import ops
 
-from keras_attn.ops.attention import dropped, keep, softmax
-from keras_attn.ops.dtypes import at_least_float32
+from keras_attn.ops.attention import dropped, masked, softmax
+from keras_attn.ops.guards import keep
+from keras_attn.ops.precision import at_least_float32
 
 
 def additive_attention(query, key, value, weight, mask=None, dropout=None):
@@ -11,8 +12,8 @@ def additive_attention(query, key, value, weight, mask=None, dropout=None):
 
     Keeps what `dot_product_attention` promises: a query with no key to attend to answers exactly 0, with gradient
     exactly 0; a NaN or Inf in a key or value that no query may attend to reaches nobody else, forward or backward; the
-    softmax is computed in at least float32. The sum inside of tanh is no matrix product: a tensor (..., T, S, U) is
-    made, and kept for the gradient.
+    softmax is computed in at least float32. The sum inside of tanh is not a matrix product: it makes a tensor
+    (..., T, S, U) and keeps it for the gradient.
 
     Args:
         query: Float tensor (..., T, U).
@@ -34,13 +35,13 @@ def additive_attention(query, key, value, weight, mask=None, dropout=None):
 
     Reference: [Bahdanau et al., 2014](https://arxiv.org/abs/1409.0473), section 3.1 and appendix A.1.2.
     """
-    answered = None if mask is None else ops.any(mask, axis=-1, keepdims=True)
-    attended = None if mask is None else ops.expand_dims(ops.any(mask, axis=-2), -1)
-    query, key, value = keep(query, answered), keep(key, attended), keep(value, attended)
+    sees_keys = None if mask is None else ops.any(mask, axis=-1, keepdims=True)
+    is_seen = None if mask is None else ops.expand_dims(ops.any(mask, axis=-2), -1)
+    query, key, value = keep(query, sees_keys), keep(key, is_seen), keep(value, is_seen)
     hidden = ops.tanh(ops.expand_dims(query, -2) + ops.expand_dims(key, -3))
-    # No einsum: Keras makes of it a batched product with a broadcast right side, which TensorFlow 2.21 computes wrongly
-    # in bfloat16 on processors with AVX-512 BF16 or AMX.
+    # Not an einsum: Keras would turn it into a batched product with a broadcast right side, which TensorFlow 2.21
+    # computes wrongly in bfloat16 on CPUs with AVX-512 BF16 or AMX.
     logits = at_least_float32(ops.matmul(hidden, weight))
-    scores = ops.cast(softmax(logits, mask), value.dtype)
-    # A query without keys has equal scores here; its output, and the gradient of it, are made 0.
-    return keep(ops.matmul(dropped(scores, dropout), value), answered), keep(scores, answered)
+    scores = ops.cast(softmax(masked(logits, mask)), value.dtype)
+    # A query that sees no key has equal scores here. `keep` makes its output 0, and the gradient too.
+    return keep(ops.matmul(dropped(scores, dropout), value), sees_keys), keep(scores, sees_keys)

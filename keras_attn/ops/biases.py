@@ -1,8 +1,8 @@
-"""Position biases: what is added to the logits because of where a query and a key stand.
+"""Position biases: numbers added to the logits that depend on the positions of the query and the key.
 
-A pair bias is an immutable value that answers for any block of (query, key) pairs, and gives the gradient of its
-parameters from that of a block, so that blockwise attention never needs the bias of all pairs. `PairBias` lists what
-it must have. B is the batch, N the heads, T and S the lengths of queries and keys; t and s those of a block.
+A pair bias is an immutable value. It computes the bias of any block of (query, key) pairs, and the gradient of its
+parameters from the gradient of a block, so that blockwise attention never needs the bias of all pairs. `PairBias` is
+the interface. B is the batch, N the heads, T and S the lengths of queries and keys; t and s those of a block.
 """
 
 import dataclasses
@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_attn.ops.dtypes import at_least_float32
+from keras_attn.ops.precision import at_least_float32
 
 
 def alibi_slopes(num_heads, dtype="float32"):
-    """One slope a head: the geometric sequence that starts at 2^(-8 / N) and has that ratio.
+    """One slope for each head: the geometric sequence that starts at 2^(-8 / N) and has the same ratio.
 
-    Where N is no power of 2, the slopes of the power below come first, then every other slope of the power above, as
-    in the authors' code.
+    If N is not a power of 2, the slopes of the next lower power come first, then every other slope of the next higher
+    power, as in the authors' code.
 
     Args:
         num_heads: Integer N.
@@ -43,14 +43,14 @@ def alibi_slopes(num_heads, dtype="float32"):
 
 
 def relative_position_bucket(relative_position, num_buckets=32, max_distance=128, bidirectional=True):
-    """The bucket of each relative position: one a distance when near, logarithmically wider ones when far.
+    """The bucket of each relative position: one bucket per distance when near, logarithmically wider ones when far.
 
     Args:
         relative_position: Integers (...), position of the key minus position of the query.
         num_buckets: Integer, the number of buckets.
-        max_distance: Integer, the distance from which on all positions share the last bucket.
-        bidirectional: Boolean, whether keys after the query have one half of the buckets to themselves. Otherwise
-            they all share bucket 0 with the query's own position.
+        max_distance: Integer. All positions at this distance and beyond share the last bucket.
+        bidirectional: Boolean, whether one half of the buckets is for keys after the query. Otherwise these keys share
+            bucket 0 with the query's own position.
 
     Returns:
         Int32 tensor (...), in [0, `num_buckets`).
@@ -72,18 +72,18 @@ def relative_position_bucket(relative_position, num_buckets=32, max_distance=128
 
 
 class PairBias:
-    """A bias of every pair of a query and a key, worked out block by block.
+    """A bias of every pair of a query and a key, computed block by block.
 
     Attributes:
-        parameters: Float tensor that the bias is computed from, and that gradients go to.
-        has_query_axis: Boolean, whether `parameters` has the query axis T at -2. A block is then given the rows of
-            its queries, and answers with their gradient.
+        parameters: Float tensor from which the bias is computed, and which gets the gradient.
+        has_query_axis: Boolean, whether axis -2 of `parameters` is the query axis T. If so, a block takes the rows of
+            its queries, and gives the gradient of these rows.
     """
 
     has_query_axis = False
 
     def block(self, parameters, queries, keys):
-        """The bias of the pairs of a block, in at least float32, to be broadcast to (..., N, t, s).
+        """The bias of the pairs of a block, in at least float32, which broadcasts to (..., N, t, s).
 
         Args:
             parameters: As the attribute; with `has_query_axis`, its rows of `queries`.
@@ -92,7 +92,7 @@ class PairBias:
         raise NotImplementedError
 
     def gradient(self, parameters, upstream, queries, keys):
-        """The gradient of `parameters`, of its shape and dtype, summed over the axes that were broadcast.
+        """The gradient of `parameters`, in the same shape and dtype.
 
         Args:
             parameters, queries, keys: As in `block`.
@@ -101,7 +101,7 @@ class PairBias:
         raise NotImplementedError
 
     def dense(self):
-        """The bias of all pairs, to be broadcast to (..., N, T, S)."""
+        """The bias of all pairs, which broadcasts to (..., N, T, S)."""
         return self.block(self.parameters, slice(None), slice(None))
 
 
@@ -145,10 +145,10 @@ class SlopeBias(PairBias):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TableBias(PairBias):
-    """table[index(key position - query position)], a table for each head, or for each head and query.
+    """table[index(key position - query position)], with a table for each head, or for each head and query.
 
-    Gathers and sums whole vectors, one entry of every head (and batch row) at once: several times as fast as number
-    by number, and no tensor has a table axis beside the axes of both queries and keys.
+    It gathers and sums vectors of one entry for every head (and batch row), which is several times as fast as single
+    numbers. No tensor has a table axis besides both the query and the key axis.
 
     Args:
         parameters: Floats (N, 1, R) or (B, N, 1, R); with `has_query_axis`, (N, T, R) or (B, N, T, R).
@@ -191,7 +191,7 @@ class TableBias(PairBias):
         return ops.cast(_heads_first(ops.reshape(sums, shape), batched), parameters.dtype)
 
     def _entries(self, parameters, queries, keys):
-        """Which entry of the table each pair takes, counted through all rows: (t, s) or (..., t, s)."""
+        """The index of each pair's entry in the flattened table: (t, s) or (..., t, s)."""
         entries = self.index(_relative_positions(self, queries, keys))
         *lead, _, num_rows, row_size = ops.shape(parameters)
         row = ops.arange(num_rows, dtype="int32")[:, None]  # (T or 1, 1)
@@ -203,10 +203,10 @@ class TableBias(PairBias):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DenseBias(PairBias):
-    """A bias that was worked out already, or learned pair by pair.
+    """A bias that is computed already, or learned for each pair.
 
     Args:
-        parameters: Floats that broadcast to (..., N, T, S). An axis of size 1 must be known as such before the run.
+        parameters: Floats that broadcast to (..., N, T, S). If an axis has size 1, that must be known before the run.
 
     Example:
 
@@ -241,8 +241,8 @@ def _geometric_slopes(num_heads):
 def _distance_buckets(num_buckets, max_distance):
     """The bucket of each distance from 0 to `max_distance`, int32.
 
-    In float32, which puts some distances that stand exactly at the edge of a bucket into the one below: the
-    checkpoints were trained so.
+    Computed in float32, which rounds some distances at the edge of a bucket into the bucket below: published
+    checkpoints were trained that way.
     """
     num_exact = num_buckets // 2
     distances = np.arange(max_distance + 1)
@@ -260,9 +260,9 @@ def _relative_positions(bias, queries, keys):
 
 
 def _entries_first_axes(rank, batched):
-    """The order of the axes in which the ones that choose a table entry come first.
+    """The order of axes that puts those which choose a table entry first.
 
-    (..., N, t, x) -> (t, x, ..., N), or, where the positions have leading axes too, (..., t, x, N).
+    (..., N, t, x) -> (t, x, ..., N); if the positions have leading axes too, (..., N, t, x) -> (..., t, x, N).
     """
     if batched:
         return (*range(rank - 3), rank - 2, rank - 1, rank - 3)
@@ -288,20 +288,20 @@ def _num_vector_axes(shape, batched):
 
 
 def _entry_vectors(x, batched):
-    """The axes that choose an entry as one: (t, x, ..., N) -> (t x, ..., N), (..., t, x, N) -> (... t x, N)."""
+    """Flattens the axes that choose an entry: (t, x, ..., N) -> (t x, ..., N), (..., t, x, N) -> (... t x, N)."""
     shape = ops.shape(x)
     return ops.reshape(x, (-1, *shape[-_num_vector_axes(shape, batched) :]))
 
 
 def _put_keys_back(x, keys, num_keys):
-    """(..., s) -> (..., S): zeros for the keys outside the slice."""
+    """(..., s) -> (..., S), with zeros at the keys outside the slice."""
     before = 0 if keys.start is None else keys.start
     after = num_keys - before - ops.shape(x)[-1]
     return ops.pad(x, [(0, 0)] * (len(x.shape) - 1) + [(before, after)])
 
 
 def _sum_to(x, shape):
-    """`x` summed over the axes that broadcasting a tensor of that shape put in or stretched."""
+    """`x` summed over the axes that broadcasting would add to, or stretch in, a tensor of this shape."""
     extra = len(x.shape) - len(shape)
     x = ops.sum(x, axis=tuple(range(extra))) if extra else x
     stretched = tuple(axis for axis, size in enumerate(shape) if size == 1 and x.shape[axis] != 1)

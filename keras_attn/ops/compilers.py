@@ -1,4 +1,4 @@
-"""What decides between two ways to the same numbers: whether a compiler will see the graph that is being traced."""
+"""Whether the graph that is being traced is for a compiler: ops choose their form by it, not their numbers."""
 
 import contextlib
 import contextvars
@@ -10,9 +10,9 @@ _COMPILED = contextvars.ContextVar("compiled", default=False)
 
 @contextlib.contextmanager
 def compiled_scope():
-    """Says that what is traced inside is for a compiler, which wants one straight graph and fuses what is in it.
+    """Says that what is traced inside is for a compiler, which fuses operations and needs a graph without branches.
 
-    Only TensorFlow needs to be told: a traced function cannot see that it is going to be compiled with XLA, or converted
+    Only TensorFlow has to be told: a traced function cannot see that it is going to be compiled with XLA, or converted
     for another engine.
 
     Example:
@@ -29,10 +29,16 @@ def compiled_scope():
         _COMPILED.reset(token)
 
 
-def runs_op_by_op(x):
-    """Whether `x` is in a TensorFlow graph that takes batches of any size and runs as it is traced, each op for itself.
+def is_compiled_scope():
+    """Whether the code runs inside `compiled_scope`."""
+    return _COMPILED.get()
 
-    There work on part of a tensor pays: writing in place, another kernel for few numbers, rows that leave a batch.
+
+def runs_op_by_op(x):
+    """Whether `x` is in a TensorFlow graph that takes batches of any size and runs one op after the other, uncompiled.
+
+    There it pays to work on a part of a tensor: to write in place, to take another kernel for few numbers, to drop rows
+    from a batch.
 
     Example:
 

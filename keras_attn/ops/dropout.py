@@ -1,4 +1,4 @@
-"""Dropout of attention scores as a function of where a score stands, so that any block of it can be made again."""
+"""Dropout of attention scores, computed from the index of each score, so that any block can be computed again."""
 
 import dataclasses
 import math
@@ -12,11 +12,11 @@ from keras_attn.ops.hashing import mix_bits
 
 @dataclasses.dataclass(frozen=True)
 class ScoreDropout:
-    """Which attention scores are dropped, worked out from a seed and a score's place alone.
+    """Which attention scores are dropped, computed from a seed and the index of each score alone.
 
-    `keras.random` draws a whole tensor at once. Attention that never holds all scores has to drop the same ones in a
-    block of the forward pass and in the same block recomputed for the gradient, so each score gets a hash of its
-    place as its random number.
+    `keras.random` draws a whole tensor at once. Attention that never holds all scores computes each block twice, forward
+    and for the gradient, and must drop the same scores both times. So the random number of a score is a hash of its
+    batch row, head, query and key.
 
     Args:
         rate: Float in [0, 1), the probability that a score is dropped.
@@ -42,7 +42,7 @@ class ScoreDropout:
             dtype: The dtype of the result.
         """
         seed = ops.cast(self.seed, "int32")
-        # Mixed before the seed joins: the planes of seed 1 would be those of seed 0, one further.
+        # Mixed before the seed is added. Otherwise seed 1 would drop in plane n what seed 0 drops in plane n + 1.
         planes = mix_bits(mix_bits(_lead_index(lead_shape)) + seed[0])
         row_hashes = mix_bits(planes + ops.expand_dims(rows, -1))
         column_hashes = mix_bits(mix_bits(ops.expand_dims(columns, 0)) + seed[1])
@@ -50,6 +50,12 @@ class ScoreDropout:
         threshold = np.int32(math.floor(self.rate * 2**32) - 2**31)
         dropped, kept = ops.zeros((), dtype), ops.convert_to_tensor(1 / (1 - self.rate), dtype)
         return ops.where(random >= threshold, kept, dropped)
+
+    def multiplier_of_all(self, scores):
+        """The multiplier of scores (*lead_shape, T, S) that are held as a whole, in their dtype."""
+        *lead_shape, num_rows, num_columns = ops.shape(scores)
+        rows, columns = (ops.arange(size, dtype="int32") for size in (num_rows, num_columns))
+        return self.multiplier(lead_shape, rows, columns, scores.dtype)
 
 
 def _lead_index(lead_shape):

@@ -1,4 +1,4 @@
-"""Random numbers as functions of counters, in integer operations that give the same bits on every backend."""
+"""Random numbers computed from counters, by integer operations that give the same bits on every backend."""
 
 import numpy as np
 from keras import ops
@@ -15,7 +15,7 @@ def mix_bits(x):
 
 
 def hashed_uniform(seed, *counters):
-    """Uniform floats in [0, 1), float32, each a function of its seed and counters alone.
+    """Uniform floats in [0, 1), float32. Each depends on its seed and its counters alone.
 
     Args:
         seed: int32 tensor.
@@ -35,5 +35,5 @@ def hashed_uniform(seed, *counters):
 
 
 def _shift_right(x, bits):
-    """A shift that fills with zeros: integers are signed on every backend, and theirs fills with the sign."""
+    """A shift to the right that fills with zeros. Integers are signed, and `ops.right_shift` fills with the sign."""
     return ops.bitwise_and(ops.right_shift(x, bits), (1 << (32 - bits)) - 1)

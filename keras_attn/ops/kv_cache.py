@@ -1,8 +1,8 @@
-"""The key/value cache as a value: a pair of tensors that goes in and comes out.
+"""The key/value cache as a value that goes in and comes out.
 
-A cache is `(key, value)` with shapes (B, N, S, H) and (B, N, S, Hv): heads before time, so that attention reads it
-without a transpose. S is its capacity in slots; a slot not yet written is 0. No op here becomes an XLA-only op on
-TensorFlow, so a served graph runs where XLA is off.
+A cache is a pair `(key, value)` with shapes (B, N, S, H) and (B, N, S, Hv), or a `KeyValueCache` that starts with this
+pair. Heads come before time, so that attention reads it without a transpose. S is its capacity in slots; a slot not yet
+written is 0. No op here becomes an XLA-only op on TensorFlow, so a served graph runs where XLA is off.
 """
 
 import collections
@@ -12,14 +12,24 @@ from keras import ops
 from keras_attn.ops.compilers import runs_op_by_op
 
 KeyValueCache = collections.namedtuple(
-    "KeyValueCache", ["key", "value", "positions", "projections"], defaults=[None, None]
+    "KeyValueCache", ["key", "value", "positions", "projections"], defaults=(None, None)
 )
-KeyValueCache.__doc__ = """The cache of one attention layer as a value. Where only keys and values are known, a pair will do.
+KeyValueCache.__doc__ = """The cache of one attention layer, with what makes its steps faster.
 
-key, value: floats (B, N, S, H) and (B, N, S, Hv).
-positions: integers (S,) or (B, S), the positions of what is in the slots, where those do not follow each other, as for
-    several beams. Negative ones are padding.
-projections: what `step_projections` made of the layer, once for a loop of steps.
+`keras.tree` flattens it like every namedtuple, and a field that is None becomes a leaf that is None.
+
+Args:
+    key: Floats (B, N, S, H).
+    value: Floats (B, N, S, Hv).
+    positions: Integers (S,) or (B, S), the positions of the slots if they are not successive, negative at slots that hold
+        no key; or None.
+    projections: The layer's projections, computed once for all steps of a loop; or None.
+
+Example:
+
+```python
+cache = KeyValueCache(*empty_cache(batch_size=2, num_heads=4, length=32, key_dim=16))
+```
 """
 
 
@@ -43,11 +53,14 @@ def write_cache(cache, key, value, index):
     """The cache with `key` and `value` of T slots written from slot `index` on.
 
     Args:
-        cache: Pair of (B, N, S, H) and (B, N, S, Hv).
+        cache: Pair of (B, N, S, H) and (B, N, S, Hv), or a `KeyValueCache`.
         key: Tensor (B, N, T, H).
         value: Tensor (B, N, T, Hv).
         index: Integer scalar, the first slot to write; `index + T` must not pass S (slots past it are dropped, or
             refused where a TensorFlow graph takes batches of any size).
+
+    Returns:
+        A cache like the one given, its other fields unchanged.
 
     Example:
 
@@ -57,16 +70,24 @@ def write_cache(cache, key, value, index):
     cache = write_cache(cache, one_token, one_token, index=5)
     ```
     """
-    new_pair = [ops.cast(new, stored.dtype) for stored, new in zip(cache, (key, value))]
-    if all(runs_op_by_op(x) and None not in x.shape[1:] for x in cache):
-        return _written_in_place(cache, new_pair, index)
-    return tuple(_write(stored, new, index) for stored, new in zip(cache, new_pair))
+    pair = cache[:2]
+    new_pair = [ops.cast(new, stored.dtype) for stored, new in zip(pair, (key, value))]
+    if all(runs_op_by_op(x) and None not in x.shape[1:] for x in pair):
+        return _with_pair(cache, _written_in_place(pair, new_pair, index))
+    return _with_pair(cache, [_write(stored, new, index) for stored, new in zip(pair, new_pair)])
 
 
-def _written_in_place(cache, new_pair, index):
-    """By a scatter, which moves what is new; a `where` moves the whole cache, unless a compiler fuses it."""
+def _with_pair(cache, pair):
+    """A cache with another key and value: a `KeyValueCache` with the same other fields, or else a pair."""
+    if isinstance(cache, KeyValueCache):
+        return cache._replace(key=pair[0], value=pair[1])
+    return tuple(pair)
+
+
+def _written_in_place(pair, new_pair, index):
+    """Writes by a scatter, which moves only the new slots. A `where` moves the whole cache, unless a compiler fuses it."""
     written, indices = [], {}
-    for stored, new in zip(cache, new_pair):
+    for stored, new in zip(pair, new_pair):
         num_heads, num_slots, size = stored.shape[1:]
         num_rows = ops.shape(new)[0] * num_heads
         rows_shape = (-1, size) if new.shape[-2] == 1 else (-1, num_slots, size)
@@ -78,13 +99,13 @@ def _written_in_place(cache, new_pair, index):
             ops.reshape(stored, rows_shape), indices[num_heads], ops.reshape(new, (-1, size))
         )
         written.append(ops.reshape(rows, (-1, num_heads, num_slots, size)))
-    return tuple(written)
+    return written
 
 
 def _scatter_indices(index, num_rows, num_slots, num_new):
-    """Scatter indices: flat (n, 1) for one slot per row, else (row, slot) pairs (n, 2).
+    """The indices of the new slots: flat (n, 1) for one slot per row, else (row, slot) pairs (n, 2).
 
-    The scatter refuses an index past the last slot: there are then too few flat indices, or pairs outside the cache.
+    An `index` past the last slot gives too few flat indices, or pairs that do not exist. The scatter refuses both.
     """
     if num_new == 1:
         end = num_rows * num_slots
@@ -104,7 +125,7 @@ def _write(stored, new, index):
 
 
 def extend_cache(cache, length):
-    """The cache with room for `length` slots, the new ones empty.
+    """The cache with room for `length` slots. The new ones are empty; their `positions`, if the cache has any, are -1.
 
     Example:
 
@@ -112,20 +133,25 @@ def extend_cache(cache, length):
     cache = extend_cache(empty_cache(batch_size=2, num_heads=4, length=32, key_dim=16), length=64)
     ```
     """
-    return tuple(ops.pad(x, [(0, 0), (0, 0), (0, length - ops.shape(x)[-2]), (0, 0)]) for x in cache)
+    pair = [ops.pad(x, [(0, 0), (0, 0), (0, length - ops.shape(x)[-2]), (0, 0)]) for x in cache[:2]]
+    positions = getattr(cache, "positions", None)
+    if positions is not None:
+        new_slots = [(0, 0)] * (len(positions.shape) - 1) + [(0, length - ops.shape(positions)[-1])]
+        cache = cache._replace(positions=ops.pad(positions, new_slots, constant_values=-1))
+    return _with_pair(cache, pair)
 
 
 def ring_positions(num_slots, num_sink_tokens, last_positions):
-    """Which position stands in each slot of a ring, once all positions up to the last were written.
+    """The position that each slot of a ring holds, after all positions up to the last were written.
 
-    A ring keeps the first `num_sink_tokens` positions in slots of their own; position p of the others goes to slot
-    `num_sink_tokens + (p - num_sink_tokens) mod (num_slots - num_sink_tokens)`, where it replaces an older one. While
-    positions are less than `num_slots`, slots are positions.
+    The first `num_sink_tokens` positions of a ring keep their slots. A later position p goes to slot
+    `num_sink_tokens + (p - num_sink_tokens) mod (num_slots - num_sink_tokens)`, where it replaces an older one. Until
+    the ring is full, position p is in slot p.
 
     Args:
         num_slots: Integer C.
         num_sink_tokens: Integer.
-        last_positions: Integers (..., 1), the last position written; negative where none was.
+        last_positions: Integers (..., 1), the last position written; negative if none was.
 
     Returns:
         Integers (..., C), negative in slots that hold nothing.
@@ -145,14 +171,18 @@ def ring_positions(num_slots, num_sink_tokens, last_positions):
 
 
 def write_ring(cache, key, value, positions, num_sink_tokens=0):
-    """The ring with the keys and values of T successive positions written over the oldest.
+    """The ring after the keys and values of T successive positions have replaced the oldest.
 
     Args:
-        cache: Pair of (B, K, C, H) and (B, K, C, Hv).
+        cache: Pair of (B, K, C, H) and (B, K, C, Hv), or a `KeyValueCache`.
         key: Tensor (B, K, T, H).
         value: Tensor (B, K, T, Hv).
-        positions: Integers (T,) or (B, T), one more from each to the next; negative ones are padding, not written.
+        positions: Integers (T,) or (B, T), each one more than the last. Negative positions are padding, which is not
+            written.
         num_sink_tokens: Integer, see `ring_positions`.
+
+    Returns:
+        A cache like the one given, its other fields unchanged.
 
     Example:
 
@@ -166,10 +196,11 @@ def write_ring(cache, key, value, positions, num_sink_tokens=0):
     offset = stored - positions[..., :1]
     written = ops.logical_and(stored >= 0, offset >= 0)[..., None, :, None]
     offset = ops.clip(offset, 0, ops.shape(key)[-2] - 1)
-    return tuple(
+    pair = [
         ops.where(written, _at_slots(ops.cast(new, old.dtype), offset), old)
-        for old, new in zip(cache, (key, value))
-    )
+        for old, new in zip(cache[:2], (key, value))
+    ]
+    return _with_pair(cache, pair)
 
 
 def _at_slots(x, index):

@@ -1,7 +1,21 @@
-"""Masks as boolean tensors: True where a query may attend to a key.
+"""Masks: which query may attend to which key. True means that it may.
 
-Every mask here is computed from integer positions or token ids, has the two trailing axes (T, S), and is joined
-to the others with `&`. B is the batch, T the query length, S the key length, N the number of heads.
+The path of a mask, from a model's input to the addition to the logits:
+
+1. A model computes a padding mask (B, S) from token ids (`padding_mask`), or is given one, and passes it to its blocks,
+   which pass it to their attention layers. Keras also carries padding masks on tensors (`implicit_mask`).
+2. The attention layer takes masks of any dtype as booleans (`as_boolean_mask`) and checks their shapes
+   (`check_mask_shape`, `with_exact_sizes`). First join, in layers/call_masks.py: a sequence's padding mask, as an
+   argument and as Keras carries it, becomes one mask of queries and one of keys.
+3. The layer puts everything that it knows into one value, a `MaskRule`: these two masks, the attention mask of pairs,
+   positions with their order and window, the prefix, segment ids, and which slots of a cache hold a key. Nothing is
+   joined for that: each has a field of its own.
+4. Second join, `MaskRule.block`: the fields become one boolean mask of all pairs, or of the pairs of a block.
+5. `masked` in attention.py adds 0 to the logits where this mask is True, and -1e30 where it is False; guards.py puts
+   zeros at what the mask rules out altogether. Blocks, fused kernels and the other forms of attention take the same
+   `MaskRule`.
+
+B is the batch, T the query length, S the key length, N the number of heads.
 """
 
 import dataclasses
@@ -11,7 +25,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_attn.ops.eager import concrete_values
+from keras_attn.ops.graph_checks import can_raise_in_graph, concrete_values, raise_in_graph
 
 
 def padding_mask(token_ids, pad_token_id=0):
@@ -58,22 +72,28 @@ def sliding_window_mask(query_positions, key_positions, sliding_window):
 def segment_mask(query_segment_ids, key_segment_ids):
     """True where query and key are of the same segment: (..., T) and (..., S) integers in, (..., T, S) out.
 
+    The id 0 is padding: such a query sees no key, and no query sees such a key.
+
     Example:
 
     ```python
-    segment_ids = keras.ops.convert_to_tensor([1, 1, 2])  # two sequences packed into one row
-    segment_mask(segment_ids, segment_ids)  # [[True, True, False], [True, True, False], [False, False, True]]
+    segment_ids = keras.ops.convert_to_tensor([1, 2, 0])  # two sequences packed into one row, and padding
+    segment_mask(segment_ids, segment_ids)  # [[True, False, False], [False, True, False], [False, False, False]]
     ```
     """
-    return ops.equal(ops.expand_dims(query_segment_ids, -1), ops.expand_dims(key_segment_ids, -2))
+    query_segment_ids, key_segment_ids = (
+        ops.expand_dims(query_segment_ids, -1),
+        ops.expand_dims(key_segment_ids, -2),
+    )
+    return ops.logical_and(ops.equal(query_segment_ids, key_segment_ids), ops.not_equal(key_segment_ids, 0))
 
 
 @dataclasses.dataclass(frozen=True)
 class MaskRule:
-    """Which query may attend to which key, as rules to be worked out for all pairs or for a block of them.
+    """Which query may attend to which key, as rules that are computed for all pairs or for a block of them.
 
-    All rules hold at once. The rules over vectors cost T + S values, so that blockwise attention never needs a
-    tensor of all pairs.
+    All rules hold at once. Most rules are vectors of queries and keys, T + S values, so that blockwise attention never
+    needs a tensor of all pairs.
 
     Args:
         query_positions, key_positions: Integers (T,) or (..., T), and (S,) or (..., S).
@@ -83,11 +103,16 @@ class MaskRule:
         sliding_window: Integer, a query sees keys less than this away on either side.
         num_sink_tokens: Integer, the first positions, which every query sees in spite of `sliding_window` (Xiao et
             al. 2024, section 3.2).
-        query_segment_ids, key_segment_ids: Integers (..., T) and (..., S), a query sees keys of its own segment.
-        query_mask, key_mask: Boolean (..., T) and (..., S), False at queries and keys that take no part.
+        query_segment_ids, key_segment_ids: Integers (..., T) and (..., S), a query sees keys of its own segment. The id
+            0 is padding, see `segment_mask`.
+        query_mask, key_mask: Boolean (..., T) and (..., S), False at padding.
+        slot_mask: Boolean (..., S), False at slots of a cache that hold no key.
         pairs: Boolean, broadcasts to (..., N, T, S).
-        offset: Integer where it is known that query t stands at position `offset + t`, and key s at position s: what
-            no query of a block can see is then left out without looking at it.
+        offset: Integer, if it is known that query t stands at position `offset + t`, and key s at position s. Blocks of
+            queries then skip the keys that none of them can see.
+        queries_are_finite, keys_are_finite: Boolean, True if no NaN or Inf can stand at queries that see no key, or at
+            keys (and values) that no query sees: a layer that put zeros at padding knows that, and for keys a layer that
+            reads a cache which it wrote. It saves a pass over the tensors.
 
     Example:
 
@@ -108,42 +133,51 @@ class MaskRule:
     key_segment_ids: Any = None
     query_mask: Any = None
     key_mask: Any = None
+    slot_mask: Any = None
     pairs: Any = None
     offset: int | None = None
+    queries_are_finite: bool = False
+    keys_are_finite: bool = False
 
     def block(self, queries=slice(None), keys=slice(None)):
-        """The mask of the queries and keys in two slices, to broadcast to (..., N, t, s), or None."""
-        masks = [self._order(queries, keys), self._window(queries, keys)]
-        if self.query_segment_ids is not None:
-            masks.append(segment_mask(*_sliced(self.query_segment_ids, queries, self.key_segment_ids, keys)))
-        masks = [ops.expand_dims(mask, -3) for mask in masks if mask is not None]
+        """All rules as one mask of the queries and keys in two slices, which broadcasts to (..., N, t, s), or None."""
+        # Masks of keys come first: their conjunction is small.
+        masks = [
+            _slice_last(mask, keys)[..., None, None, :]
+            for mask in (self.key_mask, self.slot_mask)
+            if mask is not None
+        ]
+        between_pairs = [
+            self._order(queries, keys),
+            self._window(queries, keys),
+            self._segments(queries, keys),
+        ]
+        masks += [ops.expand_dims(mask, -3) for mask in between_pairs if mask is not None]
         if self.query_mask is not None:
-            masks.append(ops.expand_dims(self.query_mask[..., queries], (-3, -1)))
-        if self.key_mask is not None:
-            masks.append(ops.expand_dims(self.key_mask[..., keys], (-3, -2)))
+            masks.append(_slice_last(self.query_mask, queries)[..., None, :, None])
         if self.pairs is not None:
-            masks.append(slice_pairs(self.pairs, queries, keys))
+            masks.append(_slice_pairs(self.pairs, queries, keys))
         return combine_masks(*masks)
 
     def visible_keys(self, queries, num_keys):
-        """Slices of the keys outside which the queries of a slice, with its ends given, see nothing."""
+        """Slices of the keys. The queries of a slice, whose ends are given, see no key outside of them."""
         if self.offset is None or self.prefix_mask is not None or not (self.causal or self.sliding_window):
             return [slice(0, num_keys)]
         first, last = self.offset + queries.start, self.offset + queries.stop - 1
         start, stop = 0, num_keys
         if self.sliding_window:
-            start = clip_index(first - self.sliding_window + 1, 0, num_keys)
-            stop = clip_index(last + self.sliding_window, 0, num_keys)
+            start = _clip_index(first - self.sliding_window + 1, 0, num_keys)
+            stop = _clip_index(last + self.sliding_window, 0, num_keys)
         if self.causal:
-            stop = clip_index(last + 1, 0, num_keys)
+            stop = _clip_index(last + 1, 0, num_keys)
         if not self.sliding_window or not self.num_sink_tokens:
             return [slice(start, stop)]
-        sinks = clip_index(start, 0, self.num_sink_tokens)
+        sinks = _clip_index(start, 0, self.num_sink_tokens)
         return [slice(0, sinks), slice(start, stop)]
 
     def every_query_sees_itself(self, num_queries, num_keys):
         """Whether it is known that every query may attend to the key at its own position."""
-        others = (self.query_mask, self.key_mask, self.query_segment_ids, self.pairs)
+        others = (self.query_mask, self.key_mask, self.slot_mask, self.query_segment_ids, self.pairs)
         sizes = (self.offset, num_queries, num_keys)
         if any(x is not None for x in others) or not all(isinstance(size, int) for size in sizes):
             return False
@@ -152,37 +186,56 @@ class MaskRule:
     def _order(self, queries, keys):
         if not self.causal:
             return None
-        mask = causal_mask(*_sliced(self.query_positions, queries, self.key_positions, keys))
+        mask = causal_mask(*self._positions(queries, keys))
         if self.prefix_mask is not None:
-            mask = ops.logical_or(mask, self.prefix_mask[..., keys][..., None, :])
+            mask = ops.logical_or(mask, _slice_last(self.prefix_mask, keys)[..., None, :])
         return mask
 
     def _window(self, queries, keys):
         if not self.sliding_window:
             return None
-        positions = _sliced(self.query_positions, queries, self.key_positions, keys)
+        positions = self._positions(queries, keys)
         mask = sliding_window_mask(*positions, self.sliding_window)
         if self.num_sink_tokens:
             mask = ops.logical_or(mask, (positions[1] < self.num_sink_tokens)[..., None, :])
         return mask
 
+    def _segments(self, queries, keys):
+        if self.query_segment_ids is None:
+            return None
+        ids = _slice_last(self.query_segment_ids, queries), _slice_last(self.key_segment_ids, keys)
+        return segment_mask(*ids)
 
-def slice_pairs(x, queries, keys):
-    """The block of a tensor that broadcasts to (..., T, S); an axis of size 1 stays."""
-    if x.shape[-2] != 1:
+    def _positions(self, queries, keys):
+        return _slice_last(self.query_positions, queries), _slice_last(self.key_positions, keys)
+
+
+def as_mask_rule(mask):
+    """A `MaskRule` as it is; a boolean tensor that broadcasts to (..., N, T, S), or None, as a rule."""
+    return mask if isinstance(mask, MaskRule) else MaskRule(pairs=mask)
+
+
+def _slice_last(x, part):
+    """x[..., part], without an operation for all of `x`."""
+    return x if _is_all(part) else x[..., part]
+
+
+def _slice_pairs(x, queries, keys):
+    """The block of a tensor that broadcasts to (..., T, S). An axis of size 1 stays."""
+    if len(x.shape) > 1 and x.shape[-2] != 1 and not _is_all(queries):
         x = x[..., queries, :]
-    return x if x.shape[-1] == 1 else x[..., keys]
+    return x if x.shape[-1] == 1 else _slice_last(x, keys)
 
 
-def clip_index(index, low, high):
-    """`index` within [low, high]: integers where all are, else a tensor."""
+def _is_all(part):
+    return part.start is None and part.stop is None
+
+
+def _clip_index(index, low, high):
+    """`index` within [low, high]: an integer if all three are, else a tensor."""
     if all(isinstance(x, int) for x in (index, low, high)):
         return min(max(index, low), high)
     return ops.minimum(ops.maximum(index, low), high)
-
-
-def _sliced(of_queries, queries, of_keys, keys):
-    return of_queries[..., queries], of_keys[..., keys]
 
 
 def combine_masks(*masks):
@@ -212,35 +265,92 @@ def implicit_mask(tensor):
 
 
 def as_boolean_mask(mask, name):
-    """`mask` as booleans: bool stays, 0 and 1 of any dtype are cast, other values raise when they can be seen.
+    """`mask` as booleans: booleans stay as they are, 0 and 1 of any dtype are cast, other values are refused.
+
+    Eagerly they raise. In a TensorFlow graph they raise when the graph runs, with the same message in an
+    `InvalidArgumentError`. Compilers (XLA, JAX, PyTorch) cannot raise: pass the same masks to `mask_poison`, and add what
+    it gives to the outputs.
 
     Args:
         mask: A tensor or array, or None.
         name: The argument's name, for the message.
 
+    Returns:
+        Booleans of the shape of `mask`, or None.
+
     Raises:
         ValueError: if a concrete (eager) `mask` holds values other than 0 and 1, an additive mask for instance.
+
+    Example:
+
+    ```python
+    as_boolean_mask(keras.ops.convert_to_tensor([1.0, 0.0]), "attention_mask")  # [True, False]
+    ```
     """
     if mask is None:
         return None
     mask = ops.convert_to_tensor(mask)
     if keras.backend.standardize_dtype(mask.dtype) == "bool":
         return mask
-    values = concrete_values(mask)
+    boolean, values = ops.cast(mask, "bool"), concrete_values(mask)
+    must = f"`{name}` must be boolean, or hold only 0 and 1 (1 = may be attended). Received values"
+    hint = "What is added to the logits is a bias, not a mask."
     if values is not None and not np.isin(values, (0, 1)).all():
         found = np.unique(values[~np.isin(values, (0, 1))])[:3].tolist()
-        raise ValueError(
-            f"`{name}` must be boolean, or hold only 0 and 1 (1 = may be attended). Received values {found}. "
-            "What is added to the logits is a bias, not a mask."
-        )
-    return ops.cast(mask, "bool")
+        raise ValueError(f"{must} {found}. {hint}")
+    if can_raise_in_graph(mask):
+        fits = _equals(mask, boolean)
+        wrong = ops.min(ops.where(fits, np.inf, ops.cast(mask, "float32")), initial=np.inf)
+        with raise_in_graph(ops.all(fits), must, wrong, hint):
+            return ops.cast(mask, "bool")
+    return boolean
+
+
+def mask_poison(*masks):
+    """0, or NaN if one of the masks holds values other than 0 and 1: to be added to what is computed with them.
+
+    It refuses masks where a compiler cannot raise, see `as_boolean_mask`.
+
+    Args:
+        *masks: Masks as a caller gave them: tensors or arrays of any dtype, or None.
+
+    Returns:
+        A float scalar for `poisoned`, or None if all masks are boolean or were checked eagerly.
+
+    Example:
+
+    ```python
+    attention_mask = keras.ops.convert_to_tensor([1.0, 0.0])
+    poisoned(keras.ops.ones(3), mask_poison(attention_mask))  # [1.0, 1.0, 1.0]
+    ```
+    """
+    are_masks = []
+    for mask in masks:
+        mask = None if mask is None else ops.convert_to_tensor(mask)
+        if mask is None or keras.backend.standardize_dtype(mask.dtype) == "bool":
+            continue
+        if concrete_values(mask) is None:
+            are_masks.append(ops.all(_equals(mask, ops.cast(mask, "bool"))))
+    if not are_masks:
+        return None
+    return ops.where(combine_masks(*are_masks), 0.0, float("nan"))
+
+
+def poisoned(x, poison):
+    """`x` plus what `mask_poison` gave. None, for either, changes nothing."""
+    return x if x is None or poison is None else x + ops.cast(poison, x.dtype)
+
+
+def _equals(mask, boolean):
+    """True at values of a mask that equal its boolean, 0 or 1. NaN equals nothing."""
+    return ops.equal(mask, ops.cast(boolean, mask.dtype))
 
 
 def check_mask_shape(mask, shape, name, exact_axes=0, received=None):
     """Raises ValueError, naming both shapes, when `mask` cannot broadcast to `shape`.
 
-    Sizes unknown before the run (None) pass. The last `exact_axes` axes must match and may not be broadcast.
-    `received` is the shape that the user gave, where `mask` was given axes since.
+    Sizes unknown before the run (None) pass, see `with_exact_sizes`. The last `exact_axes` axes must match and may not be
+    broadcast. `received` is the shape that the user gave, if axes were added to `mask` since.
     """
     mask_shape = tuple(mask.shape)
     padded = (1,) * (len(shape) - len(mask_shape)) + mask_shape
@@ -254,3 +364,36 @@ def check_mask_shape(mask, shape, name, exact_axes=0, received=None):
             f"`{name}` must {'have' if exact_axes else 'broadcast to'} shape {tuple(shape)}. "
             f"Received: {name} of shape {mask_shape if received is None else tuple(received)}."
         )
+
+
+def with_exact_sizes(mask, sizes, name):
+    """`mask`, whose last axes must have these sizes, checked when the graph runs if they are unknown before.
+
+    Only a size of 1 has to be found: it would broadcast, so that one value would stand for a whole axis. Only TensorFlow
+    traces functions without knowing sizes. There the graph raises; compiled with XLA, it does not compile.
+
+    Args:
+        mask: A mask with at least one axis more than there are sizes.
+        sizes: Integers or integer scalars, see `keras.ops.shape`.
+        name: The argument's name, for the message.
+
+    Returns:
+        The mask, to be used from here on.
+
+    Example:
+
+    ```python
+    x = keras.ops.ones((2, 3, 5))
+    with_exact_sizes(keras.ops.ones((2, 3), "bool"), keras.ops.shape(x)[1:2], "value_mask")
+    ```
+    """
+    known = mask.shape[-len(sizes) :]
+    if all(isinstance(size, int) for size in (*known, *sizes)) or not can_raise_in_graph(mask):
+        return mask
+    received, sizes = ops.shape(mask), ops.convert_to_tensor(sizes, dtype="int32")
+    tail = ops.convert_to_tensor(received[-len(known) :], dtype="int32")
+    must = f"`{name}` must have the sizes of what it masks in its last axes,"
+    with raise_in_graph(ops.all(tail == sizes), must, sizes, "Received sizes:", tail):
+        # XLA leaves the check out, but refuses to concatenate other sizes.
+        no_rows = ops.zeros((0, *received[1 : -len(known)], *ops.unstack(sizes)), mask.dtype)
+        return ops.concatenate([mask, no_rows], axis=0)

@@ -1,15 +1,15 @@
-"""Layer normalisation with a gradient that passes over its inputs less often than the one TensorFlow derives."""
+"""Layer normalisation with a gradient that reads its inputs fewer times than the gradient TensorFlow derives."""
 
 from keras import ops
 
-from keras_attn.ops.dtypes import at_least_float32
+from keras_attn.ops.precision import at_least_float32
 
 
 def layer_normalization(inputs, gamma, beta, epsilon):
     """gamma (x - mean) / sqrt(variance + epsilon) + beta, over the last axis.
 
-    `keras.ops.layer_normalization` with its gradient written down: what a derivation by steps goes over many times,
-    through the variance and through the mean, is two means of each row.
+    `keras.ops.layer_normalization` with its gradient written out: it takes two means of each row, where automatic
+    differentiation goes through the variance and the mean separately, over all inputs several times.
 
     Args:
         inputs: Floats (..., D).
@@ -36,7 +36,7 @@ def layer_normalization(inputs, gamma, beta, epsilon):
         inverse_deviation = ops.rsqrt(ops.mean(ops.square(centred), axis=-1, keepdims=True) + epsilon)
         normalized = centred * inverse_deviation
 
-        # PyTorch hands over the arguments as well, and what comes in by keyword.
+        # PyTorch passes the arguments too, and the upstream gradient by keyword.
         def gradient(*args, upstream=None):
             upstream = args[-1] if upstream is None else upstream
             rows = tuple(range(len(x.shape) - 1))
@@ -48,6 +48,6 @@ def layer_normalization(inputs, gamma, beta, epsilon):
 
         return normalized * gamma + beta, gradient
 
-    # Copies of what is learned: TensorFlow takes tensors here, and no variables.
+    # Weights are copied because TensorFlow allows tensors here, but no variables.
     weights = (ops.copy(ops.cast(weight, x.dtype)) for weight in (gamma, beta))
     return ops.cast(normalize(x, *weights), inputs.dtype)

@@ -1,4 +1,4 @@
-"""Positions as integers in, encodings out."""
+"""Positions of tokens as integers, and the sinusoidal encoding of them."""
 
 import numpy as np
 from keras import ops
@@ -36,7 +36,7 @@ def sinusoidal_encoding(positions, hidden_dim, max_wavelength=10000, interleaved
 
 
 def successive_positions(length, start_index=0):
-    """The positions of `length` tokens that follow each other.
+    """`length` positions, each one more than the last.
 
     Args:
         length: Integer, or integer scalar.
@@ -55,10 +55,10 @@ def successive_positions(length, start_index=0):
 
 
 def segment_positions(segment_ids):
-    """Positions that start again at 0 with every run of one segment id.
+    """Positions that start again at 0 wherever the segment id changes.
 
     Args:
-        segment_ids: Integers (B, T), sequences packed into one row each with an id of their own.
+        segment_ids: Integers (B, T). Each of the sequences packed into a row has an id of its own.
 
     Returns:
         Int32 tensor (B, T).
@@ -76,6 +76,6 @@ def segment_positions(segment_ids):
     index = successive_positions(length)
     run = ops.cumsum(starts, axis=1) - 1 + length * ops.arange(batch_size, dtype="int32")[:, None]
     run = ops.reshape(run, (-1,))
-    # One more segment than there are, because Keras takes none for "find out" on PyTorch.
+    # One segment more than there are: Keras would take 0 as "find the number out" on PyTorch.
     start_of_run = ops.segment_max(ops.reshape(starts * index, (-1,)), run, batch_size * length + 1)
     return index - ops.reshape(ops.take(start_of_run, run), ops.shape(segment_ids))

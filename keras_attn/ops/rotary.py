@@ -1,14 +1,15 @@
-"""Rotary positions: the frequencies, each way to stretch them to longer sequences, and the rotation itself."""
+"""Rotary positions: the frequencies, the ways to scale them for longer sequences, and the rotation."""
 
 import inspect
 import math
+import numbers
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_attn.ops.dtypes import at_least_float32
 from keras_attn.ops.masks import check_mask_shape
+from keras_attn.ops.precision import at_least_float32
 
 
 def rotary_frequencies(rotary_dim, max_wavelength=10000, scaling=None, length=None):
@@ -17,20 +18,20 @@ def rotary_frequencies(rotary_dim, max_wavelength=10000, scaling=None, length=No
     Args:
         rotary_dim: Even integer d, the number of features that are rotated.
         max_wavelength: Float w, the longest wavelength in units of 2 pi positions.
-        scaling: None, or a dict that stretches the frequencies a model was trained with to sequences `factor` times
-            as long. Its `"type"` decides the other keys; a key that is None counts as left out:
+        scaling: None, or a dict that adapts the frequencies which a model was trained with to sequences `factor` times
+            as long. Its `"type"` decides the other keys. A key whose value is None counts as missing:
 
             - `"linear"`: `factor`.
             - `"dynamic_ntk"`: `factor`, `original_max_sequence_length`; nothing changes up to that length.
             - `"yarn"`: `factor`, `original_max_sequence_length`, and optionally `beta_fast` (32), `beta_slow` (1),
               in turns within the original length, and `attention_factor` (0.1 ln(factor) + 1).
             - `"llama3"`: `factor`, `low_freq_factor`, `high_freq_factor`, `original_max_sequence_length`.
-        length: The largest position + 1, which `"dynamic_ntk"` alone looks at: an integer, or integers (..., 1) for
-            rows with frequencies of their own. None is a length that needs no stretching.
+        length: The largest position + 1, used by `"dynamic_ntk"` only: an integer, or integers (..., 1) if each row has
+            its own. None is a length that needs no scaling.
 
     Returns:
-        The frequencies, float32 (d / 2,), or (..., 1, d / 2) for a `length` (..., 1): a NumPy array unless they
-        depend on `length`; and a float, the attention factor, by which query and key are multiplied.
+        The frequencies, float32 (d / 2,), or (..., 1, d / 2) for a `length` (..., 1); they are a NumPy array unless they
+        depend on `length`. And a float, the attention factor, by which query and key are multiplied.
 
     Raises:
         ValueError: if an argument is out of range, or `scaling` has an unknown type, or unknown or missing keys.
@@ -43,7 +44,7 @@ def rotary_frequencies(rotary_dim, max_wavelength=10000, scaling=None, length=No
 
     Reference: [Su et al., 2021](https://arxiv.org/abs/2104.09864), section 3.2.2.
     """
-    if not isinstance(rotary_dim, int) or rotary_dim <= 0 or rotary_dim % 2:
+    if not isinstance(rotary_dim, numbers.Integral) or rotary_dim <= 0 or rotary_dim % 2:
         raise ValueError(f"`rotary_dim` must be a positive even integer. Received: rotary_dim={rotary_dim}.")
     if not (_is_number(max_wavelength) and max_wavelength > 1):
         raise ValueError(
@@ -95,10 +96,10 @@ def apply_rotary(x, positions, frequencies, attention_factor=1.0, interleaved=Fa
     _check_rotation(x, positions, rotary_dim)
     # The partner of each feature lies across this axis of (..., 2, d / 2) or (..., d / 2, 2).
     pair_axis = -1 if interleaved else -2
-    # Split, whose gradient is a concatenation: that of a slice is three times as slow.
+    # The gradient of a split is a concatenation, which is three times as fast as the gradient of a slice.
     rotated, *others = [x] if rotary_dim == x.shape[-1] else ops.split(x, [rotary_dim], axis=-1)
     wide = at_least_float32(rotated)
-    # (a, b) turns into (a cos - b sin, b cos + a sin): the first of a pair meets the sine of the negative angle.
+    # (a, b) becomes (a cos - b sin, b cos + a sin): a is paired with the sine of the negative angle.
     signed = ops.cast(ops.stack([-frequencies, frequencies], axis=pair_axis), wide.dtype)
     angles = _over_heads(ops.cast(positions, wide.dtype)[..., None, None] * signed, positions, x)
     cos, sin = ops.cos(angles), ops.sin(angles)
@@ -114,22 +115,22 @@ def apply_rotary(x, positions, frequencies, attention_factor=1.0, interleaved=Fa
 
 
 def _linear(frequencies, max_wavelength, length, *, factor):
-    """Positions pressed together: [Chen et al., 2023](https://arxiv.org/abs/2306.15595), equation 4."""
+    """Positions divided by the factor: [Chen et al., 2023](https://arxiv.org/abs/2306.15595), equation 4."""
     return frequencies / factor, 1.0
 
 
 def _dynamic_ntk(frequencies, max_wavelength, length, *, factor, original_max_sequence_length):
-    """A wavelength that grows with the sequence, so that the slowest pair is pressed together and the fastest not.
+    """A wavelength that grows with the sequence, so that the slowest pair is slowed down and the fastest is not.
 
-    "Dynamic NTK" in [Peng et al., 2023](https://arxiv.org/abs/2309.00071), with the factor that LLaMA's users gave
-    it: w' = w s^(d / (d - 2)), s = 1 + factor (length / original - 1). A factor of 1 is the paper's form.
+    "Dynamic NTK" in [Peng et al., 2023](https://arxiv.org/abs/2309.00071), with the factor of transformers' LLaMA:
+    w' = w s^(d / (d - 2)), s = 1 + factor (length / original - 1). A factor of 1 is the paper's form.
     """
     if length is None:
         return frequencies, 1.0
     excess = ops.cast(length, "float32") / original_max_sequence_length - 1.0
     stretch = ops.expand_dims(1.0 + factor * ops.maximum(excess, 0.0), -1)
     pairs = np.arange(len(frequencies))
-    # w'^(-2i / d) = w^(-2i / d) s^(-2i / (d - 2)); a single pair has i = 0 and is never stretched.
+    # w'^(-2i / d) = w^(-2i / d) s^(-2i / (d - 2)). A single pair has i = 0 and is never scaled.
     exponents = -pairs / max(len(frequencies) - 1, 1)
     powers = ops.power(stretch, exponents.astype("float32"))
     return ops.multiply(powers, frequencies.astype("float32")), 1.0
@@ -146,7 +147,7 @@ def _yarn(
     beta_slow=1.0,
     attention_factor=None,
 ):
-    """Pairs that turn often within the original length keep their frequency, those that hardly turn are pressed.
+    """Pairs that turn often within the original length keep their frequency, those that hardly turn are slowed down.
 
     [Peng et al., 2023](https://arxiv.org/abs/2309.00071), "NTK-by-parts" and "YaRN", with the ramp over whole pair
     numbers, rounded outwards, as in the authors' code.
@@ -175,8 +176,8 @@ def _llama3(
     high_freq_factor,
     original_max_sequence_length,
 ):
-    """Pairs that turn more than `high_freq_factor` times within the original length stay, those below
-    `low_freq_factor` are pressed together, in between the share of each grows with the turns.
+    """Pairs that turn more than `high_freq_factor` times within the original length keep their frequency, those below
+    `low_freq_factor` are slowed down by the factor, and frequencies in between are interpolated.
 
     Llama 3.1 ([Grattafiori et al., 2024](https://arxiv.org/abs/2407.21783)); the formula is `apply_scaling` in
     [the released code](https://github.com/meta-llama/llama-models).
@@ -220,7 +221,7 @@ def _scaling_function(scaling):
 
 
 def _is_number(value):
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _check_order(low_name, low, high_name, high):
@@ -234,10 +235,10 @@ def _check_order(low_name, low, high_name, high):
 def _check_rotation(x, positions, rotary_dim):
     if rotary_dim > x.shape[-1]:
         raise ValueError(
-            "No more features can be rotated than there are. "
+            "There must be at least as many features as are rotated. "
             f"Received: {rotary_dim // 2} frequencies for pairs of features, x of shape {tuple(x.shape)}."
         )
-    # A position in half precision is another position from 257 or 2049 on.
+    # Half precision cannot represent all positions from 257 (bfloat16) or 2049 (float16) on.
     dtype = keras.backend.standardize_dtype(positions.dtype)
     if "int" not in dtype:
         raise ValueError(f"`positions` must be integers. Received: positions of dtype {dtype}.")

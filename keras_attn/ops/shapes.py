@@ -1,10 +1,13 @@
+"""Shapes as arguments of `reshape`."""
+
 from keras import ops
 
 
 def shape_to_keep(x):
-    """The shape of `x` to reshape to: its sizes, with -1 for one that is not known before the run.
+    """The shape of `x` for `reshape`, with -1 for a size that is unknown before the run.
 
-    Where several are not known, `keras.ops.shape`. In a graph that takes ops at every step, and one axis can do without.
+    `keras.ops.shape` adds operations to every step of a graph; a single unknown size can be -1 instead. If several sizes
+    are unknown, the result is `keras.ops.shape(x)`.
 
     Example:
 

@@ -1,9 +1,9 @@
 """Images cut into windows, and which pixels of a window may see each other (Liu et al. 2021, section 3.2).
 
 An image (B, height, width, D) becomes windows (B, W, T, D): W windows of T pixels each, both counted row by row. A
-shifted grid of windows starts `shift_size` pixels below and to the right of the image's corner; the pixels before its
-first lines are put behind the last ones, into windows that would otherwise be cut short (the paper's cyclic shift).
-Sizes of an image need not be known before the run; those of windows and shifts are pairs of integers.
+shifted grid of windows starts `shift_size` pixels below and to the right of the image's corner. The rows and columns
+before that are moved to the other end of the image, where windows would otherwise be incomplete (the paper's cyclic
+shift). Window and shift sizes are pairs of integers; image sizes may be unknown before the run.
 """
 
 import numpy as np
@@ -13,14 +13,14 @@ from keras_attn.ops.masks import segment_mask
 
 
 def partition_windows(images, window_size, shift_size=(0, 0)):
-    """Images (B, height, width, D) as windows (B, W, T, D), with zeros below and to the right where pixels lack.
+    """Images (B, height, width, D) as windows (B, W, T, D), with zeros below and to the right where pixels are missing.
 
-    An axis that one window covers is not shifted: that would only part what is together.
+    An axis that is covered by one window is not shifted: a shift would only separate neighbours.
 
     Args:
         images: Tensor (B, height, width, D).
         window_size: Pair of integers, the height and width of a window; T is their product.
-        shift_size: Pair of integers, each below that of the window.
+        shift_size: Pair of integers, each less than the window's.
 
     Returns:
         Tensor (B, W, T, D), where W is ceil(height / window height) * ceil(width / window width).
@@ -64,16 +64,17 @@ def reverse_windows(windows, height, width, window_size, shift_size=(0, 0)):
 
 
 def window_mask(height, width, window_size, shift_size=(0, 0), padding_mask=None):
-    """True where two pixels of a window were neighbours in the image: one window of the grid, not one put together.
+    """True where two pixels of a window come from the same part of the image.
+
+    The cyclic shift fills windows at the end with pixels from the other end of the image; missing pixels are filling too.
 
     Args:
         height, width: Integers or integer scalars, the size of the image.
         window_size, shift_size: As in `partition_windows`.
-        padding_mask: Boolean (B, height, width), True at real pixels. The others, as those that fill a window up,
-            are nobody's neighbours.
+        padding_mask: Boolean (B, height, width), True at real pixels. Other pixels are masked, like filling.
 
     Returns:
-        Boolean (B or 1, W, T, T), or None where it is known that all pairs are neighbours.
+        Boolean (B or 1, W, T, T), or None if it is known that all pairs are allowed.
 
     Example:
 
@@ -84,7 +85,7 @@ def window_mask(height, width, window_size, shift_size=(0, 0), padding_mask=None
     shifts = _shifts((height, width), window_size, shift_size)
     if padding_mask is None and _is_whole((height, width), window_size) and _are_zero(shifts):
         return None
-    # The lines before the grid's first: what is put behind the last ones.
+    # The rows above and the columns left of the shifted grid, which the shift moves to the other end.
     above, left = (
         ops.cast(ops.arange(size, dtype="int32") < shift, "int32")
         for size, shift in zip((height, width), shifts)
@@ -93,19 +94,19 @@ def window_mask(height, width, window_size, shift_size=(0, 0), padding_mask=None
     if padding_mask is not None:
         regions = ops.where(padding_mask, regions, 0)
     regions = partition_windows(ops.expand_dims(regions, -1), window_size, shift_size)[..., 0]
-    return ops.logical_and(segment_mask(regions, regions), ops.expand_dims(regions > 0, -2))
+    return segment_mask(regions, regions)  # Region 0 is filling.
 
 
 def window_position_bias(table, window_size):
-    """The bias of every pair of pixels in a window, which depends on the way from one to the other alone.
+    """The bias of every pair of pixels in a window, which depends only on the offset from one pixel to the other.
 
     Args:
-        table: Floats ((2 M - 1) (2 M' - 1), N) for windows of M by M' pixels: a row for each way between two
-            pixels, ordered by its vertical, then its horizontal part, from `1 - M` and `1 - M'` on.
+        table: Floats ((2 M - 1) (2 M' - 1), N) for windows of M by M' pixels: a row for each offset between two
+            pixels, ordered by its vertical, then its horizontal part, starting at `1 - M` and `1 - M'`.
         window_size: Pair of integers M and M'.
 
     Returns:
-        Floats (N, T, T), to be added to the logits.
+        Floats (N, T, T), a bias for the logits.
 
     Example:
 
@@ -115,10 +116,10 @@ def window_position_bias(table, window_size):
 
     Reference: [Liu et al., 2021](https://arxiv.org/abs/2103.14030), equation 4.
     """
-    return ops.transpose(ops.take(table, _way_indices(window_size), axis=0), (2, 0, 1))
+    return ops.transpose(ops.take(table, _offset_indices(window_size), axis=0), (2, 0, 1))
 
 
-def _way_indices(window_size):
+def _offset_indices(window_size):
     """(T, T) integers: the row of the table for a query pixel and a key pixel."""
     rows, columns = window_size
     y, x = (line.reshape(-1) for line in np.indices(window_size))
@@ -128,7 +129,7 @@ def _way_indices(window_size):
 
 
 def _shifts(sizes, window_size, shift_size):
-    """The shift of each axis: none where one window covers it."""
+    """The shift of each axis, 0 if one window covers the axis."""
     return [
         (shift if size > window else 0) if isinstance(size, int) else ops.where(size > window, shift, 0)
         for size, window, shift in zip(sizes, window_size, shift_size)
@@ -147,7 +148,7 @@ def _roll(images, shifts):
 
 
 def _is_whole(sizes, window_size):
-    """Whether it is known that windows cover the image without padding."""
+    """Whether it is known that the windows cover the image without filling."""
     return all(isinstance(size, int) and size % window == 0 for size, window in zip(sizes, window_size))
 
 

@@ -268,7 +268,7 @@ def test_every_variant_is_in_at_least_20_combinations():
 
 
 def in_blocks(monkeypatch, number):
-    monkeypatch.setattr("keras_attn.ops.attention._num_blocks", lambda *_: number)
+    monkeypatch.setattr("keras_attn.ops.blockwise_attention._num_blocks", lambda *_: number)
 
 
 def seeded_run(layer, combination, **options):

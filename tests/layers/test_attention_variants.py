@@ -349,7 +349,7 @@ def on_path(path, variant, x, monkeypatch):
     if path == "static_cache":
         arguments |= {"sliding_window": None, "num_sink_tokens": 0}
     if path == "blocks_of_queries":
-        monkeypatch.setattr("keras_attn.ops.attention._num_blocks", lambda *_: 3)
+        monkeypatch.setattr("keras_attn.ops.blockwise_attention._num_blocks", lambda *_: 3)
     layer, _ = attention(x, **arguments)
     if "cache" not in path:
         call = {"value_mask": REAL, "query_mask": REAL, "positions": POSITIONS, "use_causal_mask": True}
@@ -403,8 +403,8 @@ def test_a_cross_attention_cache_keeps_nan_out(rng, path):
 @pytest.fixture
 def forms(monkeypatch):
     """The forms that calls took, one after the other."""
-    taken, module = [], "keras_attn.layers.multi_head_attention"
-    for name in ("dot_product_attention", "memory_efficient_attention"):
+    taken, module = [], "keras_attn.ops.attention_paths"
+    for name in ("dot_product_attention", "attention_without_scores", "memory_efficient_attention"):
         function = getattr(__import__(module, fromlist=[name]), name)
         monkeypatch.setattr(
             f"{module}.{name}",
@@ -418,13 +418,14 @@ def test_long_sequences_take_blocks_unless_scores_are_asked_for(rng, forms, monk
     x = sequence(rng, T)
     layer, _ = attention(x)
     expected = run(layer, itself(x))
-    monkeypatch.setattr("keras_attn.layers.multi_head_attention.prefers_memory_efficient", lambda *_: True)
+    monkeypatch.setattr("keras_attn.ops.attention_paths.prefers_memory_efficient", lambda *_: True)
     assert_equal(run(layer, itself(x)), expected)
     assert_equal(run(layer, itself(x), return_attention_scores=True)[:1], expected)
     layer, _ = attention(x, memory_efficient=False)
     assert_equal(run(layer, itself(x)), expected)
-    dense, blocks = "dot_product_attention", "memory_efficient_attention"
-    assert forms == [dense, blocks, dense, dense]
+    with_scores, blocks = "dot_product_attention", "memory_efficient_attention"
+    alone = "attention_without_scores" if BACKEND == "tensorflow" else with_scores
+    assert forms == [alone, blocks, with_scores, alone]
 
 
 # --- bad arguments ---

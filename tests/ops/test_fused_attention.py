@@ -39,8 +39,8 @@ def test_equals_the_formula(rng, is_causal, num_key_heads):
 OBSTACLES = {
     "a mask other than the causal one of a whole sequence": {"mask": rule(7, causal=True, offset=None)},
     "a position bias": {"bias": np.zeros((7, 7), "float32")},
-    "`logit_soft_cap`": {"soft_cap": 3.0},
-    "`use_sink_logits`": {"sink_logits": np.zeros(6, "float32")},
+    "a soft cap of the logits": {"soft_cap": 3.0},
+    "sink logits": {"sink_logits": np.zeros(6, "float32")},
     "dropout of the scores": {"dropout": 0.1},
 }
 

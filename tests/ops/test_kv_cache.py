@@ -1,5 +1,7 @@
 """The cache against NumPy slices."""
 
+import itertools
+
 import numpy as np
 import pytest
 from helpers_layers import BACKEND, compiled
@@ -7,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
 
-from keras_attn.ops import empty_cache, extend_cache, write_cache
+from keras_attn.ops import KeyValueCache, empty_cache, extend_cache, write_cache, write_ring
 
 B, N, S, H, HV = 2, 3, 7, 5, 11
 
@@ -100,35 +102,66 @@ def test_compiled_with_a_traced_index(rng, jit):
             np.testing.assert_array_equal(x, expected)
 
 
-def in_open_graph(function):
-    """The function in a TensorFlow graph that takes batches of any size; each is called with a cache, a pair, an index."""
+def in_open_graph(function, *inputs):
+    """The function in a TensorFlow graph that takes batches of any size, traced for arrays like these."""
     import tensorflow as tf
 
-    def specs(*inputs):
-        return tf.nest.map_structure(
-            lambda x: tf.TensorSpec([None, *x.shape[1:]] if x.ndim else [], x.dtype), inputs
-        )
-
-    def call(*inputs):
-        graph = tf.function(function, autograph=False).get_concrete_function(*specs(*inputs))
-        assert "TensorScatterUpdate" in {node.op for node in graph.graph.as_graph_def().node}
-        return tuple(np.asarray(x) for x in graph(*map(tf.constant, tf.nest.flatten(inputs))))
-
-    return call
+    specs = tf.nest.map_structure(
+        lambda x: tf.TensorSpec([None, *x.shape[1:]] if x.ndim else [], x.dtype), inputs
+    )
+    graph = tf.function(function, autograph=False).get_concrete_function(*specs)
+    assert "TensorScatterUpdate" in {node.op for node in graph.graph.as_graph_def().node}
+    return lambda *inputs: [np.asarray(x) for x in graph(*map(tf.constant, tf.nest.flatten(inputs)))]
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="only TensorFlow has graphs of any batch size")
 @pytest.mark.parametrize("length", [1, 2, 5, 7])
-@pytest.mark.parametrize("index", range(S + 1))
-@pytest.mark.parametrize("batch_size", [0, 1, B])
-def test_written_in_place_in_an_open_graph(rng, length, index, batch_size):
+def test_written_in_place_in_an_open_graph(rng, length):
     import tensorflow as tf
 
-    cache, new = ([x[:batch_size] for x in filled(rng, size)] for size in (S, length))
-    write = in_open_graph(lambda cache, new, index: write_cache(cache, *new, index))
-    if index + length > S and batch_size:
-        with pytest.raises(tf.errors.InvalidArgumentError):
-            write(cache, new, np.int32(index))
-        return
-    for actual, expected in zip(write(cache, new, np.int32(index)), written_by_hand(cache, new, index)):
-        np.testing.assert_array_equal(actual, expected)
+    whole, new = filled(rng, S), filled(rng, length)
+    write = in_open_graph(lambda cache, new, index: write_cache(cache, *new, index), whole, new, np.int32(0))
+    for batch_size, index in itertools.product((0, 1, B), range(S + 1)):
+        given = [x[:batch_size] for x in whole], [x[:batch_size] for x in new]
+        if index + length > S and batch_size:
+            with pytest.raises(tf.errors.InvalidArgumentError):
+                write(*given, np.int32(index))
+        else:
+            for actual, expected in zip(write(*given, np.int32(index)), written_by_hand(*given, index)):
+                np.testing.assert_array_equal(actual, expected)
+
+
+def layer_cache(rng):
+    return KeyValueCache(
+        *filled(rng, S), positions=np.arange(S, dtype="int32")[None] - 2, projections=(np.ones(3),)
+    )
+
+
+def test_a_cache_of_a_layer_keeps_its_other_fields(rng):
+    cache, new = layer_cache(rng), filled(rng, 2)
+    written = write_cache(cache, *new, 3)
+    assert isinstance(written, KeyValueCache)
+    for x, expected in zip(written[:2], written_by_hand(cache[:2], new, 3)):
+        np.testing.assert_array_equal(x, expected)
+    ring = write_ring(cache, *(ops.convert_to_tensor(x) for x in new), ops.convert_to_tensor([8, 9]))
+    for x, expected in zip(ring[:2], write_ring(cache[:2], *new, ops.convert_to_tensor([8, 9]))):
+        np.testing.assert_array_equal(x, expected)
+    for changed in (written, ring):
+        assert changed.positions is cache.positions
+        assert changed.projections is cache.projections
+
+
+def test_new_slots_of_a_cache_of_a_layer_hold_no_position(rng):
+    cache = layer_cache(rng)
+    longer = extend_cache(cache, 11)
+    assert [x.shape[2] for x in longer[:2]] == [11, 11]
+    np.testing.assert_array_equal(longer.positions, [[-2, -1, 0, 1, 2, 3, 4, -1, -1, -1, -1]])
+    assert longer.projections is cache.projections
+    assert extend_cache(KeyValueCache(*cache[:2]), 11).positions is None
+
+
+def test_a_pair_stays_a_pair(rng):
+    cache, new = filled(rng, S), filled(rng, 2)
+    new_ring = (ops.convert_to_tensor(x) for x in new)
+    ring = write_ring(cache, *new_ring, ops.convert_to_tensor([8, 9]))
+    assert {type(x) for x in (write_cache(cache, *new, 3), extend_cache(cache, 11), ring)} == {tuple}

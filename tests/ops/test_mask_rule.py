@@ -32,11 +32,12 @@ def fields(rng):
         "sliding_window": {**positions, "sliding_window": 3},
         "num_sink_tokens": {**positions, "sliding_window": 2, "num_sink_tokens": 2},
         "segment_ids": {
-            "query_segment_ids": rng.integers(1, 4, (B, T)),
-            "key_segment_ids": rng.integers(1, 4, (B, S)),
+            "query_segment_ids": rng.integers(0, 3, (B, T)),
+            "key_segment_ids": rng.integers(0, 3, (B, S)),
         },
         "query_mask": {"query_mask": rng.random((B, T)) < 0.6},
         "key_mask": {"key_mask": rng.random((B, S)) < 0.6},
+        "slot_mask": {"slot_mask": rng.random((1, S)) < 0.6},
         "pairs_of_all": {"pairs": rng.random((B, N, T, S)) < 0.6},
         "pairs_of_keys": {"pairs": rng.random((B, 1, 1, S)) < 0.6},
         "pairs_of_queries": {"pairs": rng.random((T, 1)) < 0.6},
@@ -65,11 +66,11 @@ def by_hand(rule):
             is_sink = rule["key_positions"][b, s] < rule.get("num_sink_tokens", 0)
             answers.append(abs(distance) < rule["sliding_window"] or is_sink)
         if "query_segment_ids" in rule:
-            answers.append(rule["query_segment_ids"][b, t] == rule["key_segment_ids"][b, s])
+            answers.append(rule["query_segment_ids"][b, t] == rule["key_segment_ids"][b, s] != 0)
         if "query_mask" in rule:
             answers.append(rule["query_mask"][b, t])
-        if "key_mask" in rule:
-            answers.append(rule["key_mask"][b, s])
+        for name in ("key_mask", "slot_mask"):
+            answers.append(rule[name][b, s] if name in rule else True)
         allowed[b, n, t, s] = all(answers)
     return allowed
 
@@ -112,7 +113,7 @@ def test_each_pair_of_rules(rng, names):
 @pytest.mark.parametrize("pairs", ["pairs_of_all", "pairs_of_keys", "pairs_of_queries"])
 def test_all_rules_in_any_block(rng, pairs):
     of = fields(rng)
-    together = ("prefix_mask", "num_sink_tokens", "segment_ids", "query_mask", "key_mask", pairs)
+    together = ("prefix_mask", "num_sink_tokens", "segment_ids", "query_mask", "key_mask", "slot_mask", pairs)
     rule = {name: value for part in together for name, value in of[part].items()}
     expected = by_hand(rule)
     for queries, keys in itertools.product(
@@ -160,7 +161,7 @@ def test_what_is_left_out_is_what_nobody_sees(
         assert np.broadcast_to(block(MaskRule(**rule)), (1, num_queries, num_keys)).any(-1).all()
 
 
-@pytest.mark.parametrize("name", ["query_mask", "key_mask", "segment_ids", "pairs_of_keys"])
+@pytest.mark.parametrize("name", ["query_mask", "key_mask", "slot_mask", "segment_ids", "pairs_of_keys"])
 def test_a_query_may_not_see_itself_where_more_than_order_hides_keys(rng, name):
     order = {"query_positions": np.arange(T), "key_positions": np.arange(T), "causal": True, "offset": 0}
     assert as_rule(order).every_query_sees_itself(T, T)

@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from helpers_layers import compiled
-from keras import ops
 
 from keras_attn.ops import (
     as_boolean_mask,
@@ -80,13 +78,6 @@ def test_other_values_are_refused_with_the_values(values):
     with pytest.raises(ValueError, match=r"`attention_mask` must be boolean, or hold only 0 and 1") as error:
         as_boolean_mask(np.array([values]), "attention_mask")
     assert str([wrong]) in str(error.value)
-
-
-def test_in_a_compiled_graph_numbers_become_booleans():
-    mask = compiled(lambda arrays: as_boolean_mask(arrays["mask"], "mask"))(
-        {"mask": ops.convert_to_tensor([[1.0, 0.0]])}
-    )
-    np.testing.assert_array_equal(mask, [[True, False]])
 
 
 @pytest.mark.parametrize(

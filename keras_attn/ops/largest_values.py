@@ -1,4 +1,4 @@
-"""The largest values of each row, and entries at indices that differ from row to row."""
+"""The largest of many values, and entries of rows by index."""
 
 import math
 
@@ -6,16 +6,17 @@ from keras import ops
 
 from keras_attn.ops.shapes import shape_to_keep
 
-# Shorter rows are looked through as they are.
+# Rows up to this length are searched directly.
 _MANY = 1024
 
 
 def top_k(x, k):
     """The k largest values of the last axis and their indices, largest first.
 
-    Unlike `keras.ops.top_k` and `keras.ops.argmax` it does not search all values, which on processors takes longer than
-    the product that they come from. They are laid out in columns, of which only those with the k largest maxima can
-    hold one of the k largest values. Equal values come in no particular order, which is the same on every path.
+    `keras.ops.top_k` and `keras.ops.argmax` search all values, which takes longer on CPUs than the matrix product that
+    the values come from. Here the values are arranged in columns, and only the k columns with the largest maxima are
+    searched: no other column can hold one of the k largest values. The order of equal values is not specified, but it
+    is the same eagerly and compiled.
 
     Args:
         x: Floats (..., V), V known before the run.
@@ -31,7 +32,7 @@ def top_k(x, k):
     ```
     """
     size = x.shape[-1]
-    if 0 in x.shape:  # of no rows PyTorch's maximum has no axes
+    if 0 in x.shape:  # PyTorch takes no maximum of no values
         shape = (*x.shape[:-1], k)
         return ops.zeros(shape, x.dtype), ops.zeros(shape, "int32")
     if size <= max(_MANY, k * k):
@@ -43,15 +44,15 @@ def top_k(x, k):
         missing = ((0, 0),) * len(lead) + ((0, num_rows * num_columns - size),)
         x = ops.pad(x, missing, constant_values=-float("inf"))
     x = ops.reshape(x, (-1, num_rows, num_columns))
-    # With `initial` an empty batch has a maximum too.
+    # Because of `initial`, an empty batch has a maximum too.
     _, columns = _searched(ops.max(x, axis=-2, initial=-float("inf")), k)
     row = ops.expand_dims(ops.arange(num_rows, dtype="int32") * num_columns, -1)
-    candidates = take_per_row(
+    candidates = entries_at(
         ops.reshape(x, (-1, num_rows * num_columns)),
         ops.reshape(row + ops.expand_dims(columns, 1), (-1, num_rows * k)),
     )
-    values, chosen = _searched(candidates, k)
-    indices = chosen // k * num_columns + take_per_row(columns, chosen % k)
+    values, found = _searched(candidates, k)
+    indices = found // k * num_columns + entries_at(columns, found % k)
     lead = (
         tuple(-1 if known is None else known for known in lead)
         if lead.count(None) <= 1
@@ -60,15 +61,16 @@ def top_k(x, k):
     return ops.reshape(values, (*lead, k)), ops.reshape(indices, (*lead, k))
 
 
-def take_per_row(x, indices):
-    """The entries at `indices` (R, m) of the rows of `x` (R, n, ...): (R, m, ...).
+def entries_at(x, indices):
+    """The entries of each row of `x` (R, n, ...) at its own `indices` (R, m): (R, m, ...).
 
-    It gives what `keras.ops.take_along_axis` gives, in a few ops rather than some thirty: a decoding step has many calls.
+    `keras.ops.take_along_axis` gives the same in about thirty operations rather than a few, which matters in a decoding
+    step.
 
     Example:
 
     ```python
-    take_per_row(keras.ops.convert_to_tensor([[1, 2], [3, 4]]), keras.ops.convert_to_tensor([[1], [0]]))  # [[2], [3]]
+    entries_at(keras.ops.convert_to_tensor([[1, 2], [3, 4]]), keras.ops.convert_to_tensor([[1], [0]]))  # [[2], [3]]
     ```
     """
     width, count = x.shape[1], indices.shape[1]
@@ -79,7 +81,7 @@ def take_per_row(x, indices):
 
 
 def _num_columns(size, k):
-    """About as many columns as candidates, sqrt(k * size); if there is one near, a number that leaves no gap."""
+    """About sqrt(k * size), so that there are as many columns as candidates; a divisor of `size` if one is near."""
     wanted = math.isqrt(k * size)
     return next((number for number in range(wanted, 3 * wanted) if size % number == 0), wanted)
 
@@ -89,7 +91,7 @@ def _searched(x, k):
         values, indices = ops.top_k(x, k)
         return values, ops.cast(indices, "int32")
     best = ops.max(x, axis=-1, keepdims=True, initial=-float("inf"))
-    # Of integers, not of `x`: on TensorFlow, Keras first goes through floats for zeros below 0, bit by bit, which neither
-    # ONNX nor LiteRT can do.
+    # The argmax of integers, not of `x`: for floats, Keras on TensorFlow first handles -0.0 with bit operations, which
+    # neither ONNX nor LiteRT has.
     indices = ops.argmax(ops.cast(x >= best, "int32"), axis=-1, keepdims=True)
     return best, ops.cast(indices, "int32")

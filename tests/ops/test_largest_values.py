@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_attn.ops import take_per_row, top_k
+from keras_attn.ops import entries_at, top_k
 
 
 @pytest.mark.parametrize("k", [1, 2, 7])
@@ -45,6 +45,6 @@ def test_no_rows_have_no_largest_values():
 def test_entries_at_indices_that_differ_from_row_to_row(rest):
     rng = np.random.default_rng(1)
     x, indices = rng.normal(size=(5, 3, *rest)), rng.integers(0, 3, (5, 11))
-    found = take_per_row(ops.convert_to_tensor(x), ops.convert_to_tensor(indices.astype("int32")))
+    found = entries_at(ops.convert_to_tensor(x), ops.convert_to_tensor(indices.astype("int32")))
     expected = np.stack([row[of_row] for row, of_row in zip(x, indices)])
     np.testing.assert_allclose(ops.convert_to_numpy(found), expected, rtol=1e-6)

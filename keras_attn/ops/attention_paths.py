@@ -1,0 +1,78 @@
+"""Which of the ways to compute attention a call takes."""
+
+import keras
+
+from keras_attn.ops.attention import dot_product_attention
+from keras_attn.ops.blockwise_attention import memory_efficient_attention, prefers_memory_efficient
+from keras_attn.ops.fused_attention import fused_attention, fused_attention_obstacle, has_fused_kernel
+from keras_attn.ops.masks import as_mask_rule
+from keras_attn.ops.tensorflow_attention import attention_without_scores
+
+
+def attend(
+    query,
+    key,
+    value,
+    mask=None,
+    bias=None,
+    scale=None,
+    soft_cap=None,
+    sink_logits=None,
+    dropout=None,
+    return_attention_scores=False,
+    memory_efficient=None,
+    flash_attention=None,
+):
+    """`dot_product_attention`, computed in the way that suits the call: the numbers are the same.
+
+    The fused kernel is taken where the backend has one and `fused_attention_obstacle` has nothing against it; then
+    `memory_efficient_attention` for long sequences; then the shorter gradient of `attention_without_scores` on TensorFlow;
+    and `dot_product_attention` for all other calls.
+
+    Args:
+        query, key, value, mask, bias, scale, soft_cap, sink_logits, dropout: As in `dot_product_attention`.
+        return_attention_scores: Boolean. Only `dot_product_attention` computes scores.
+        memory_efficient: Boolean, whether to attend block by block. By default long sequences do.
+        flash_attention: Boolean, whether to use the fused kernel. By default it is used where it can be.
+
+    Returns:
+        The output (..., N, T, Hv), in the dtype of `query`; then the attention scores (..., N, T, S), or None if
+        `return_attention_scores` is False.
+
+    Raises:
+        ValueError: for `memory_efficient=True` together with `return_attention_scores`, and for `flash_attention=True`
+            where the fused kernel would not give the same answer.
+
+    Example:
+
+    ```python
+    query = key = value = keras.random.normal((2, 3, 5, 7))
+    output, attention_scores = attend(query, key, value, return_attention_scores=True)
+    ```
+    """
+    if memory_efficient and return_attention_scores:
+        raise ValueError(
+            "`return_attention_scores` needs all T x S scores, which `memory_efficient=True` forbids. "
+            "Leave `memory_efficient` at None: calls that ask for scores then do without it."
+        )
+    mask = as_mask_rule(mask)
+    options = {"mask": mask, "bias": bias, "soft_cap": soft_cap, "dropout": dropout}
+    if flash_attention or (flash_attention is None and has_fused_kernel()):
+        obstacle = fused_attention_obstacle(query, key, value, sink_logits=sink_logits, **options)
+        obstacle = "`return_attention_scores`" if return_attention_scores else obstacle
+        if obstacle is None:
+            return fused_attention(query, key, value, mask.causal, scale), None
+        if flash_attention:
+            raise ValueError(
+                f"`flash_attention=True` cannot be had with {obstacle}: no fused kernel gives this layer's answer "
+                "then. Leave it at None."
+            )
+    options["scale"] = scale
+    if return_attention_scores:
+        return dot_product_attention(query, key, value, sink_logits=sink_logits, **options)
+    if memory_efficient or (memory_efficient is None and prefers_memory_efficient(query, key, mask)):
+        return memory_efficient_attention(query, key, value, sink_logits=sink_logits, **options), None
+    if keras.backend.backend() == "tensorflow" and sink_logits is None:
+        return attention_without_scores(query, key, value, **options), None
+    output, _ = dot_product_attention(query, key, value, sink_logits=sink_logits, **options)
+    return output, None

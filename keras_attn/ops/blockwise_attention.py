@@ -1,0 +1,410 @@
+"""Attention in blocks of queries, which needs no tensor of all pairs of a query and a key, forward or backward."""
+
+import dataclasses
+import functools
+import itertools
+import math
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_attn.ops.attention import (
+    biased,
+    masked,
+    products,
+    row_products,
+    scaled,
+    soft_capped,
+    softmax,
+    transposed_sum,
+    weighted_sum,
+)
+from keras_attn.ops.biases import DenseBias, PairBias
+from keras_attn.ops.guards import guarded_parameters, keep, seen_keys
+from keras_attn.ops.masks import MaskRule, as_mask_rule, combine_masks
+from keras_attn.ops.precision import at_least_float32
+
+# The scores that a block holds at a time: 128 MB in float32.
+_BLOCK_SCORES = 2**25
+
+
+def memory_efficient_attention(
+    query,
+    key,
+    value,
+    mask=None,
+    bias=None,
+    scale=None,
+    soft_cap=None,
+    sink_logits=None,
+    dropout=None,
+    num_blocks=None,
+):
+    """The output of `dot_product_attention` without a tensor of all pairs, forward or backward.
+
+    Queries are taken in blocks, one after the other. The gradient computes the scores of each block again, with the
+    formula of the forward pass. If the `mask` is a `MaskRule` with an `offset`, a block skips the keys that none of its
+    queries can see: half of all keys under a causal mask, all but a band under a sliding window.
+
+    Args:
+        query, key, value, mask, bias, scale, soft_cap, sink_logits, dropout: As in `dot_product_attention`.
+        num_blocks: Integer, the number of blocks. By default there are so many that a block holds about 2^25 scores,
+            and at least 8.
+
+    Returns:
+        The output (..., N, T, Hv), in the dtype of `query`.
+
+    Example:
+
+    ```python
+    query = key = value = keras.random.normal((1, 2, 4096, 8))
+    positions = keras.ops.arange(4096)
+    rule = MaskRule(query_positions=positions, key_positions=positions, causal=True, offset=0)
+    output = memory_efficient_attention(query, key, value, mask=rule)
+    ```
+
+    References: [Rabe and Staats, 2021](https://arxiv.org/abs/2112.05682); the gradient is that of
+    [Dao et al., 2022](https://arxiv.org/abs/2205.14135), appendix B.2.
+    """
+    mask = as_mask_rule(mask)
+    if bias is not None and not isinstance(bias, PairBias):
+        bias = DenseBias(ops.convert_to_tensor(bias))
+    if not mask.keys_are_finite:
+        is_seen = _keys_seen_by_rule(mask, query, key)
+        key, value = keep(key, is_seen), keep(value, is_seen)
+    if not all(_are_known(size) or size is None for size in (query.shape[-2], key.shape[-2])):
+        # When JAX infers shapes, sizes are symbols that cannot be compared.
+        mask, num_blocks = dataclasses.replace(mask, offset=None), 1
+    num_blocks = num_blocks or _num_blocks(query, key, mask)
+    learned = [] if bias is None else [bias.parameters]
+    learned += [] if sink_logits is None else [sink_logits]
+    # Integers and booleans have no gradient, but on JAX every tensor must be an argument of the function.
+    others, with_others = _take_tensors_out(mask, bias, dropout)
+
+    @ops.custom_gradient
+    def attend(query, key, value, *rest):
+        mask, bias, dropout = with_others(rest[len(learned) :])
+        parameters = None if bias is None else rest[0]
+        sinks = None if sink_logits is None else rest[len(learned) - 1]
+        blocks = _Blocks(query, key, value, parameters, sinks, mask, bias, soft_cap, dropout, num_blocks)
+        output = blocks.output()
+
+        # PyTorch passes the arguments too, and the upstream gradient by keyword.
+        def gradient(*args, upstream=None):
+            gradients = blocks.gradient(output, args[-1] if upstream is None else upstream)
+            return *gradients, *[None] * len(others)
+
+        return output, gradient
+
+    # Weights are copied because TensorFlow allows tensors here, but no variables.
+    return attend(scaled(query, scale), key, value, *map(ops.copy, learned), *others)
+
+
+def prefers_memory_efficient(query, key, mask=None):
+    """Whether blocks save more than they cost: there are many pairs, or a sliding window skips most of them.
+
+    Args:
+        query, key: As in `dot_product_attention`.
+        mask: `MaskRule`.
+    """
+    num_queries, num_keys = query.shape[-2], key.shape[-2]
+    if not _are_known(num_queries, num_keys):
+        return False
+    if mask is not None and mask.offset is not None and mask.sliding_window:
+        return num_queries >= 1024 and num_keys >= 8 * mask.sliding_window
+    return num_queries * num_keys >= 2048 * 2048
+
+
+def _keys_seen_by_rule(rule, query, key):
+    """Keys that no single rule hides from every query: booleans (..., 1 or K, S, 1), or None if that is all keys.
+
+    The conjunction of all rules would need a tensor of all pairs.
+    """
+    is_seen = [mask for mask in (rule.key_mask, rule.slot_mask) if mask is not None]
+    if rule.key_segment_ids is not None:
+        is_seen.append(ops.not_equal(rule.key_segment_ids, 0))
+    if rule.causal and rule.prefix_mask is None:
+        last = ops.max(rule.query_positions, axis=-1, keepdims=True, initial=-(2**31))
+        is_seen.append(rule.key_positions <= last)
+    is_seen = [ops.expand_dims(mask, (-3, -1)) for mask in is_seen]
+    if rule.pairs is not None:
+        is_seen.append(seen_keys(rule.pairs, query, key))
+    return combine_masks(*is_seen)
+
+
+def _num_blocks(query, key, mask):
+    *lead, num_queries, _ = query.shape
+    num_keys = key.shape[-2]
+    if not _are_known(num_queries, num_keys):
+        return 32
+    # A batch of unknown size counts as 1.
+    planes = math.prod(size for size in lead if _are_known(size))
+    rows = max(_BLOCK_SCORES // max(planes * num_keys, 1), 64)
+    if mask.causal and mask.offset is not None:
+        # On average a block sees half of the keys.
+        rows *= 2
+    if mask.offset is not None and mask.sliding_window:
+        # Such a block can see half of the pairs that it computes, and there are not too many blocks.
+        rows = mask.sliding_window
+    return min(max(-(-num_queries // rows), 8), 256)
+
+
+def _take_tensors_out(*values):
+    """The tensors in the fields of the values, except learned ones, and a function that puts other tensors back in."""
+    fields = [
+        (index, field.name)
+        for index, value in enumerate(values)
+        if value is not None
+        for field in dataclasses.fields(value)
+        if field.name != "parameters" and ops.is_tensor(getattr(value, field.name))
+    ]
+
+    def put_back(tensors):
+        changed = [{} for _ in values]
+        for (index, name), tensor in zip(fields, tensors, strict=True):
+            changed[index][name] = tensor
+        return [value and dataclasses.replace(value, **new) for value, new in zip(values, changed)]
+
+    return [getattr(values[index], name) for index, name in fields], put_back
+
+
+@dataclasses.dataclass(frozen=True)
+class _Blocks:
+    """The arguments of one call of memory-efficient attention, and the loops over its blocks of queries."""
+
+    query: Any
+    key: Any
+    value: Any
+    parameters: Any
+    sink_logits: Any
+    mask: MaskRule
+    bias: Any
+    soft_cap: float | None
+    dropout: Any
+    num_blocks: int
+
+    def output(self):
+        outputs = []
+        for queries in self._slices():
+            outputs.append(_Block(self, queries, after=outputs[-1:]).output())
+        return ops.concatenate(outputs, axis=-2)
+
+    def gradient(self, output, upstream):
+        """The gradients of query, key and value, then of the bias parameters and the sink logits, if there are any."""
+        by_key, by_value = _KeyGradient(self.key), _KeyGradient(self.value)
+        by_query, by_bias, by_sink, after = [], [], [], [output]
+        for queries in reversed(self._slices()):
+            block = _Block(self, queries, after)
+            rows = keep(_after(upstream[..., queries, :], after), block.sees_keys)
+            row_terms = row_products(output[..., queries, :], rows)
+            by_logits, by_products = block.logits_gradient(rows, row_terms)
+            by_query.append(block.query_gradient(by_products))
+            by_key.add(block.keys, transposed_sum(by_products, block.query, self.key))
+            by_value.add(block.keys, transposed_sum(block.dropped_scores(), rows, self.value))
+            if self.bias is not None:
+                by_bias.append(block.bias_gradient(by_logits))
+            if self.sink_logits is not None:
+                by_sink.append(block.sink_gradient(row_terms))
+            after = [by_query[-1], by_key.pending, by_value.pending, *by_bias[-1:]]
+        gradients = [ops.concatenate(by_query[::-1], axis=-2), by_key.total(), by_value.total()]
+        if self.bias is not None and self.bias.has_query_axis:
+            gradients.append(ops.concatenate(by_bias[::-1], axis=-2))
+        elif self.bias is not None:
+            gradients.append(sum(by_bias))
+        if self.sink_logits is not None:
+            gradients.append(ops.cast(sum(by_sink), self.sink_logits.dtype))
+        return tuple(gradients)
+
+    def _slices(self):
+        length = ops.shape(self.query)[-2]
+        # No block is empty if the length is known.
+        count = max(min(self.num_blocks, length), 1) if isinstance(length, int) else self.num_blocks
+        ends = [i * length // count for i in range(count + 1)]
+        return [slice(start, stop) for start, stop in itertools.pairwise(ends)]
+
+
+class _Block:
+    """The attention scores of a slice of the queries, over the keys that these queries can see.
+
+    Args:
+        blocks: `_Blocks`.
+        queries: Slice of the queries.
+        after: Tensors that must be there before this block is computed, see `_after`.
+    """
+
+    def __init__(self, blocks, queries, after):
+        self.blocks, self.queries = blocks, queries
+        self.keys = blocks.mask.visible_keys(queries, ops.shape(blocks.key)[-2])
+        self._after = functools.partial(_after, done=after)
+        self.bias = self._with_late_positions(blocks.bias)
+        mask = self._of_key_slices(self._with_late_positions(blocks.mask).block)
+        if blocks.mask.query_positions is None:
+            mask = self._after(mask)
+        all_see_keys = blocks.mask.every_query_sees_itself(blocks.query.shape[-2], blocks.key.shape[-2])
+        self.sees_keys = None if mask is None or all_see_keys else ops.any(mask, axis=-1, keepdims=True)
+        kept = None if blocks.mask.queries_are_finite else self.sees_keys
+        self.query = keep(self._after(blocks.query[..., queries, :]), kept)
+        self.key, self.value = self._visible(blocks.key), self._visible(blocks.value)
+        self.capped = soft_capped(products(self.query, self.key), blocks.soft_cap)
+        self.scores = softmax(masked(biased(self.capped, self._bias()), mask), blocks.sink_logits)
+        self.multiplier = self._multiplier()
+
+    def output(self):
+        return keep(weighted_sum(self.dropped_scores(), self.value), self.sees_keys)
+
+    def dropped_scores(self):
+        """The scores after dropout, in the dtype of the values."""
+        scores = self.scores if self.multiplier is None else self.scores * self.multiplier
+        return ops.cast(scores, self.value.dtype)
+
+    def logits_gradient(self, upstream, row_terms):
+        """The gradients of the logits, and of the products of queries and keys before the soft cap.
+
+        `row_terms` (..., N, t, 1) is the dot product of each output and its gradient.
+        """
+        by_scores = products(upstream, self.value)
+        by_scores = by_scores if self.multiplier is None else by_scores * self.multiplier
+        by_logits = by_products = self.scores * (by_scores - row_terms)
+        if self.blocks.soft_cap is not None:
+            by_products = by_logits * (1 - ops.square(self.capped / self.blocks.soft_cap))
+        return by_logits, ops.cast(by_products, self.query.dtype)
+
+    def query_gradient(self, by_products):
+        return keep(weighted_sum(by_products, self.key), self.sees_keys)
+
+    def bias_gradient(self, by_logits):
+        gradient = functools.partial(self.bias.gradient, self._bias_parameters())
+        return sum(
+            gradient(part, self.queries, keys) for part, keys in zip(self._split(by_logits), self.keys)
+        )
+
+    def sink_gradient(self, row_terms):
+        share = 1 - ops.sum(self.scores, axis=-1, keepdims=True)
+        by_sink = ops.sum(-share * row_terms, axis=(-2, -1))  # (..., N)
+        return ops.sum(by_sink, axis=tuple(range(len(by_sink.shape) - 1)))
+
+    def _bias_parameters(self):
+        parameters = self.blocks.parameters
+        return self._after(parameters[..., self.queries, :] if self.bias.has_query_axis else parameters)
+
+    def _bias(self):
+        if self.bias is None:
+            return None
+        parameters = guarded_parameters(self.bias, self._bias_parameters(), self.sees_keys)
+        return self._of_key_slices(functools.partial(self.bias.block, parameters))
+
+    def _multiplier(self):
+        if self.blocks.dropout is None:
+            return None
+        rows = self._after(ops.arange(self.queries.start, self.queries.stop, dtype="int32"))
+        columns = [ops.arange(keys.start, keys.stop, dtype="int32") for keys in self.keys]
+        lead_shape, dtype = ops.shape(self.scores)[:-2], self.scores.dtype
+        return self.blocks.dropout.multiplier(lead_shape, rows, ops.concatenate(columns), dtype)
+
+    def _with_late_positions(self, value):
+        """A mask or bias that waits with its work on pairs, because it waits for the positions of the queries."""
+        if getattr(value, "query_positions", None) is None:
+            return value
+        return dataclasses.replace(value, query_positions=self._after(value.query_positions))
+
+    def _visible(self, x):
+        parts = [self._slice_after(x, keys) for keys in self.keys]
+        return parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=-2)
+
+    def _slice_after(self, x, keys):
+        """x[..., keys, :], a copy that must not be made before it is the block's turn."""
+        *lead, length, size = ops.shape(x)
+        if _same(keys.start, 0) and _same(keys.stop, length):
+            return x
+        zero = ops.zeros((), dtype="int32")  # On JAX all starts must have the same dtype.
+        start = self._after(ops.convert_to_tensor(keys.start, dtype="int32"))
+        return ops.slice(x, (*[zero] * len(lead), start, zero), (*lead, keys.stop - keys.start, size))
+
+    def _of_key_slices(self, block):
+        """`block(queries, keys)` for each slice of keys, concatenated, or None."""
+        parts = [block(self.queries, keys) for keys in self.keys]
+        return parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=-1)
+
+    def _split(self, x):
+        if len(self.keys) == 1:
+            return [x]
+        first = self.keys[0].stop - self.keys[0].start
+        return [x[..., :first], x[..., first:]]
+
+
+class _KeyGradient:
+    """The sum of the gradients of slices of keys, which come from the last slice to the first.
+
+    Keys after the end of the latest slice get no more gradients and are set aside, so that summing a band costs no more
+    than the band.
+    """
+
+    def __init__(self, keys):
+        self._keys = keys
+        self._finished = []  # from the last key to the first
+        self._start = self._stop = None
+        self._sinks = None
+        self.pending = None
+
+    def add(self, slices, gradient):
+        """Adds the gradient of one slice, or of the slice of sink tokens and another one, concatenated."""
+        gradient = at_least_float32(gradient)
+        if len(slices) == 2:
+            num_sinks = slices[0].stop - slices[0].start
+            self._add_sinks(gradient[..., :num_sinks, :], num_sinks)
+            gradient = gradient[..., num_sinks:, :]
+        start, stop = slices[-1].start, slices[-1].stop
+        if self.pending is None:
+            self._finished.append(ops.zeros_like(at_least_float32(self._keys[..., stop:, :])))
+            self.pending = gradient
+        elif _same(start, self._start) and _same(stop, self._stop):
+            self.pending = self.pending + gradient
+        else:
+            shared = stop - self._start
+            self._finished.append(self.pending[..., shared:, :])
+            pending = self.pending[..., :shared, :]
+            if not _same(start, self._start):
+                new = ops.zeros_like(gradient[..., : self._start - start, :])
+                pending = ops.concatenate([new, pending], axis=-2)
+            self.pending = gradient + pending
+        self._start, self._stop = start, stop
+
+    def total(self):
+        before = ops.zeros_like(at_least_float32(self._keys[..., : self._start, :]))
+        total = ops.concatenate([before, self.pending, *reversed(self._finished)], axis=-2)
+        if self._sinks is not None:
+            num_sinks = ops.shape(self._sinks)[-2]
+            first = total[..., :num_sinks, :] + self._sinks
+            total = ops.concatenate([first, total[..., num_sinks:, :]], axis=-2)
+        return ops.cast(total, self._keys.dtype)
+
+    def _add_sinks(self, gradient, num_sinks):
+        if self._sinks is not None:
+            # Earlier queries see fewer sink tokens outside their window.
+            rest = ops.zeros_like(self._sinks[..., num_sinks:, :])
+            gradient = self._sinks + ops.concatenate([gradient, rest], axis=-2)
+        self._sinks = gradient
+
+
+def _are_known(*sizes):
+    """Whether the sizes are numbers. While a graph is traced they may be None, or symbols on JAX."""
+    return all(isinstance(size, int) for size in sizes)
+
+
+def _same(one, other):
+    return one is other or (isinstance(one, int) and isinstance(other, int) and one == other)
+
+
+def _after(x, done):
+    """`x`, computed after the tensors `done`. None stays None.
+
+    TensorFlow starts every operation as soon as it can, and would hold all blocks at once. So `x` is made to depend on
+    `done`, through a comparison that is never true, which no optimiser finds out.
+    """
+    for tensor in [] if x is None else done:
+        never = ops.any(ops.ravel(tensor)[:1] > np.inf)
+        is_mask = keras.backend.standardize_dtype(x.dtype) == "bool"
+        x = ops.logical_or(x, never) if is_mask else x + ops.cast(never, x.dtype)
+    return x

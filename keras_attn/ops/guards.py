@@ -1,0 +1,67 @@
+"""Zeros where a mask rules everything out, so that a NaN in padding reaches nobody.
+
+A masked logit gives the weight 0, but 0 * NaN is NaN, in values and in gradients. So a key that no query sees, and a
+query that sees no key, become 0 before anything is multiplied.
+"""
+
+from keras import ops
+
+from keras_attn.ops.masks import as_mask_rule
+
+
+def keep(x, condition):
+    """`x` where `condition` is True and 0 elsewhere, in value and in gradient. A `condition` of None keeps all."""
+    return x if condition is None else ops.where(condition, x, ops.zeros((), dtype=x.dtype))
+
+
+def guard(query, key, value, mask):
+    """Puts zeros at queries that see no key and at keys that no query sees.
+
+    Args:
+        query, key, value: As in `dot_product_attention`.
+        mask: `MaskRule`, or boolean tensor that broadcasts to (..., N, T, S), or None.
+
+    Returns:
+        The guarded query, key and value; the mask as a boolean tensor; `sees_keys`, booleans (..., T, 1), True at queries
+        that see a key. The last two are None where nothing is masked, and `sees_keys` also where every query sees a key.
+    """
+    rule = as_mask_rule(mask)
+    mask = rule.block()
+    if mask is None:
+        return query, key, value, None, None
+    num_queries, num_keys = query.shape[-2], key.shape[-2]
+    all_see_keys = rule.every_query_sees_itself(num_queries, num_keys)
+    sees_keys = None if all_see_keys else ops.any(mask, axis=-1, keepdims=True)
+    if not rule.queries_are_finite:
+        query = keep(query, sees_keys)
+    all_are_seen = all_see_keys and num_queries == num_keys
+    if not (rule.keys_are_finite or all_are_seen):
+        is_seen = seen_keys(mask, query, key)
+        key, value = keep(key, is_seen), keep(value, is_seen)
+    return query, key, value, mask, sees_keys
+
+
+def seen_keys(mask, query, key):
+    """Booleans (..., 1 or K, S, 1), True at keys that some query sees."""
+    is_seen = ops.any(mask, axis=-2)
+    num_heads, num_key_heads = query.shape[-3], key.shape[-3]
+    if num_heads != num_key_heads and len(is_seen.shape) > 1 and is_seen.shape[-2] != 1:
+        shape = ops.shape(is_seen)
+        groups = (*shape[:-2], num_key_heads, num_heads // num_key_heads, shape[-1])
+        is_seen = ops.any(ops.reshape(is_seen, groups), axis=-2)
+    return ops.expand_dims(is_seen, -1)
+
+
+def bias_of_all_pairs(bias, sees_keys):
+    """A `PairBias` as a tensor that broadcasts to (..., N, T, S). A tensor and None stay as they are."""
+    if bias is None or ops.is_tensor(bias):
+        return bias
+    return bias.block(guarded_parameters(bias, bias.parameters, sees_keys), slice(None), slice(None))
+
+
+def guarded_parameters(bias, parameters, sees_keys):
+    """The parameters of a bias, with zeros in the rows of queries that see no key.
+
+    Rows are computed from queries, so the row of a NaN query is NaN.
+    """
+    return keep(parameters, sees_keys) if bias.has_query_axis else parameters

@@ -1,0 +1,97 @@
+"""The attention formula in fewer operations on TensorFlow, for calls that do not ask for the attention scores.
+
+TensorFlow runs a graph one operation at a time, so what it derives or starts needlessly costs time: its gradient of the
+softmax goes over all pairs twice more than needed, and its matrix product starts slowly for a few numbers.
+"""
+
+import keras
+from keras import ops
+
+from keras_attn.ops.attention import (
+    biased,
+    dropped,
+    masked,
+    products,
+    row_products,
+    scaled,
+    soft_capped,
+    softmax,
+    transposed_sum,
+    weighted_sum,
+)
+from keras_attn.ops.compilers import runs_op_by_op
+from keras_attn.ops.guards import bias_of_all_pairs, guard, keep
+from keras_attn.ops.precision import at_least_float32
+
+# Below this many numbers, TensorFlow's matrix product for CPUs (oneDNN) takes longer to start than to compute.
+_FEW_NUMBERS = 2**15
+
+
+def attention_without_scores(
+    query, key, value, mask=None, bias=None, scale=None, soft_cap=None, dropout=None
+):
+    """The output of `dot_product_attention`, without the attention scores, for the TensorFlow backend.
+
+    Args:
+        query, key, value, mask, bias, scale, soft_cap, dropout: As in `dot_product_attention`.
+
+    Returns:
+        The output (..., N, T, Hv), in the dtype of `query`.
+    """
+    dtype = query.dtype
+    query, key, value, mask, sees_keys = guard(query, key, value, mask)
+    query, bias = scaled(query, scale), bias_of_all_pairs(bias, sees_keys)
+
+    def by_matrix_products():
+        logits = masked(biased(soft_capped(products(query, key), soft_cap), bias), mask)
+        return _softmax_weighted_sum(logits, value, dropout)
+
+    def by_elementwise_products():
+        logits = ops.expand_dims(ops.sum(at_least_float32(query * key), axis=-1), -2)
+        scores = softmax(masked(biased(soft_capped(logits, soft_cap), bias), mask))
+        scores = ops.cast(dropped(scores, dropout), dtype)
+        return ops.sum(ops.swapaxes(scores, -1, -2) * value, axis=-2, keepdims=True)
+
+    if _is_decoding_step(query, key):
+        # At batch size 1, matrix products take half of the time of a step of a small model.
+        is_small = ops.size(key) <= _FEW_NUMBERS
+        output = ops.cond(is_small, by_elementwise_products, by_matrix_products)
+    else:
+        output = by_matrix_products()
+    return keep(output, sees_keys)
+
+
+def _is_decoding_step(query, key):
+    """Whether each key head has one query, in a float32 graph that learns its batch size when it runs.
+
+    In lower precision TensorFlow's matrix product rounds its sums on the way. If the batch size chose between the two
+    forms then, a row's answer would depend on its batch.
+    """
+    one_query = query.shape[-2] == 1 and query.shape[:-2] == key.shape[:-2]
+    is_float32 = keras.backend.standardize_dtype(key.dtype) == "float32"
+    return one_query and is_float32 and runs_op_by_op(key)
+
+
+def _softmax_weighted_sum(logits, value, dropout):
+    """`weighted_sum(dropped(softmax(logits), dropout), value)`, in the dtype of `value`, with a gradient of its own.
+
+    TensorFlow's gradient of the softmax multiplies and sums all pairs to get one number for each query, which is also
+    the product of the output and its gradient (Dao et al. 2022, appendix B.2).
+    """
+
+    @ops.custom_gradient
+    def attend(logits, value):
+        scores = softmax(logits)
+        multiplier = None if dropout is None else dropout.multiplier_of_all(scores)
+        weights = ops.cast(scores if multiplier is None else scores * multiplier, value.dtype)
+        output = weighted_sum(weights, value)
+
+        def gradient(upstream):
+            row_terms = row_products(output, upstream)
+            by_scores = products(upstream, value)
+            by_scores = by_scores if multiplier is None else by_scores * multiplier
+            return scores * (by_scores - row_terms), transposed_sum(weights, upstream, value)
+
+        return output, gradient
+
+    return attend(logits, value)
