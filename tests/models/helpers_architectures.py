@@ -104,7 +104,7 @@ def llama_block():
 
 def llama(twin):
     token = layers.TokenEmbedding(V, 24, scale=False, tie_weights=False)
-    model = DecoderTransformer.from_sizes(
+    model = DecoderTransformer(
         layers.SequenceEmbedding(token),
         [llama_block() for _ in range(3)],
         keras.layers.RMSNormalization(epsilon=1e-5),
@@ -159,7 +159,7 @@ def bert(twin):
         dropout=0.1,
     )
     blocks = [layers.EncoderBlock(31, 5, activation="gelu", norm=norm) for _ in range(2)]
-    model = EncoderTransformer.from_sizes(embedding, blocks)
+    model = EncoderTransformer(embedding, blocks)
     state = State(twin)
     state.put(embedding.token.embeddings, "bert.embeddings.word_embeddings.weight")
     state.put(embedding.token.output_bias, "cls.predictions.bias")
@@ -229,7 +229,7 @@ def t5(twin):
         side: layers.RelativePositionBias(8, 19, bidirectional=side == "encoder")
         for side in ("encoder", "decoder")
     }
-    model = Seq2SeqTransformer.from_sizes(
+    model = Seq2SeqTransformer(
         embedding,
         embedding,
         [layers.EncoderBlock(self_attention=t5_attention(bias["encoder"]), **t5_part()) for _ in range(3)],
@@ -302,7 +302,7 @@ def marian_twin():
 def marian(twin):
     token = layers.TokenEmbedding(V, 16, use_output_bias=True)
     embedding = layers.SequenceEmbedding(token, layers.SinusoidalPositionEncoding(interleaved=False))
-    model = Seq2SeqTransformer.from_sizes(
+    model = Seq2SeqTransformer(
         embedding,
         embedding,
         [layers.EncoderBlock(27, 2, activation="silu") for _ in range(2)],
