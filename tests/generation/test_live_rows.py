@@ -173,3 +173,23 @@ def test_models(models, kind, num_beams):
     np.testing.assert_array_equal(actual.token_ids, expected.token_ids)
     np.testing.assert_allclose(actual.scores, expected.scores, rtol=1e-5, atol=1e-5)
     assert np.any(expected.token_ids.numpy()[:, 0, 12:] != 0)
+
+
+def test_the_same_seed_draws_the_same_in_bfloat16_in_any_batch():
+    keras.utils.set_random_seed(3)
+    sizes = {"hidden_dim": 32, "num_heads": 2, "intermediate_dim": 20, "max_sequence_length": 64}
+    model = Seq2SeqTransformer(259, 1, 2, **sizes, dtype="mixed_bfloat16")
+    source = np.random.default_rng(4).integers(4, 259, (61, 11)).astype("int32")
+    specs = [tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.int32)]
+
+    @functools.partial(tf.function, input_signature=specs, autograph=False)
+    def draw(source, seeds):
+        return model.generate(source, START, END, max_length=30, options=DecodingOptions(seed=seeds))
+
+    seeds = np.arange(61, dtype="int32")
+    expected = draw(source, seeds).numpy()
+    assert len(set(map(tuple, expected.tolist()))) == 61
+    for size in (1, 7, 23):
+        for start in range(0, 61, size):
+            rows = slice(start, start + size)
+            np.testing.assert_array_equal(draw(source[rows], seeds[rows]), expected[rows])
