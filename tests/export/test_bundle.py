@@ -163,7 +163,7 @@ def test_the_readme_tells_signatures_and_limits(exported):
         f"{translator.target_tokenizer.vocabulary_size} ids (target)",
     ):
         assert row in readme
-    assert f"`scores` float32 (B, {translator.num_beams})" in readme
+    assert f"| output `scores` | float32 (B, {translator.num_beams}) |" in readme
 
 
 @pytest.mark.slow

@@ -166,10 +166,13 @@ def test_models(models, kind, num_beams):
         generate = functools.partial(
             seq2seq.generate, start_token_id=START, **arguments, max_length=40, options=options
         )
-    expected = generate(ids)
-    # A prompt has a length of its own; the batch size alone is left open.
-    spec = tf.TensorSpec([None, 11], tf.int32)
-    actual = tf.function(lambda ids: generate(ids), [spec], autograph=False)(ids.astype("int32"))
+    # A prompt has a length of its own; the batch size alone is known, or left open.
+    expected, actual = (
+        tf.function(lambda ids: generate(ids), [tf.TensorSpec([size, 11], tf.int32)], autograph=False)(
+            ids.astype("int32")
+        )
+        for size in (B, None)
+    )
     np.testing.assert_array_equal(actual.token_ids, expected.token_ids)
     np.testing.assert_allclose(actual.scores, expected.scores, rtol=1e-5, atol=1e-5)
     assert np.any(expected.token_ids.numpy()[:, 0, 12:] != 0)
