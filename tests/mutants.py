@@ -852,6 +852,20 @@ MUTANTS = [
         ("generation/test_greedy_search.py::test_a_pad_is_never_the_best_token",),
     ),
     Mutant(
+        "what_cannot_be_written_is_chosen",
+        "generation/search.py",
+        "(self.pad_token_id, *self.inputs.unwritable_token_ids)",
+        "(self.pad_token_id,)",
+        (SEARCH + "test_what_cannot_be_written_is_never_chosen_and_keeps_its_probability[3]",),
+    ),
+    Mutant(
+        "bfloat16_kernels_by_the_size_of_the_batch",
+        "ops/attention.py",
+        'is_float32 = keras.backend.standardize_dtype(key.dtype) == "float32"',
+        "is_float32 = True",
+        (OPS + "test_one_query_of_a_step_has_the_answer_that_it_has_in_any_batch[bfloat16-0.0]",),
+    ),
+    Mutant(
         "columns_beside_the_best_are_searched",
         "ops/selection.py",
         "indices = chosen // k * num_columns + take_per_row(columns, chosen % k)",

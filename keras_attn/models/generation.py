@@ -30,7 +30,8 @@ class CausalGeneration:
     - `max_sequence_length` and `pad_token_id`, integers;
     - `empty_cache(batch_size, length)`: a tuple with a key/value cache pair a layer, of `length` slots;
     - `call_with_cache(token_ids, cache, cache_update_index, positions=None, attention_mask=None)`, as
-      `DecoderTransformer.call_with_cache`: logits (B, T, V) and the new cache.
+      `DecoderTransformer.call_with_cache`: logits (B, T, V) and the new cache. It hands each layer's cache on to the
+      block as it is: a `keras_attn.ops.KeyValueCache`, with the positions of the slots.
 
     Example:
 
@@ -154,6 +155,45 @@ class Seq2SeqGeneration:
     `Translator` also wants `vocabulary_size` and `target_vocabulary_size` (None if one vocabulary serves both sides);
     saving and exporting want a `keras.Model`, whose class is registered with
     `keras.saving.register_keras_serializable`. `encode(encoder_token_ids)` gives the export its signature `encode`.
+
+    Example:
+
+    ```python
+    from keras_attn.models import Seq2SeqCache, Seq2SeqGeneration
+
+    embedding = keras_attn.layers.TokenEmbedding(29, 12)
+    encoder_block = keras_attn.layers.EncoderBlock(20, num_heads=2)
+    decoder_block = keras_attn.layers.DecoderBlock(20, num_heads=2)
+    decoder_block.build((None, None, 12), (None, None, 12))
+
+
+    class Generator(Seq2SeqGeneration):
+        max_sequence_length, pad_token_id = 64, 0
+
+        def init_cache(self, encoder_token_ids, length, encoder_padding_mask=None):
+            sequence = encoder_block(embedding(encoder_token_ids), padding_mask=encoder_padding_mask)
+            own = decoder_block.empty_cache(keras.ops.shape(encoder_token_ids)[0], length)
+            cross = decoder_block.project_to_cache(sequence, encoder_padding_mask)
+            return Seq2SeqCache((own,), (cross,), encoder_padding_mask)
+
+        def call_with_cache(
+            self, token_ids, cache, cache_update_index, positions=None, decoder_attention_mask=None
+        ):
+            x, own = decoder_block(
+                embedding(token_ids),
+                decoder_attention_mask=decoder_attention_mask,
+                encoder_padding_mask=cache.encoder_padding_mask,
+                self_attention_cache=cache.self_attention[0],
+                self_attention_cache_update_index=cache_update_index,
+                cross_attention_cache=cache.cross_attention[0],
+                use_causal_mask=decoder_attention_mask is None,
+            )
+            return embedding(x, reverse=True), cache._replace(self_attention=(own,))
+
+
+    source = np.array([[5, 6, 7, 3], [8, 9, 3, 0]])
+    token_ids = Generator().generate(source, start_token_id=2, end_token_id=3, num_beams=4, max_length=5)  # (2, 5)
+    ```
     """
 
     def generate(

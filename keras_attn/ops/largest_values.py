@@ -74,7 +74,8 @@ def entries_at(x, indices):
     ```
     """
     width, count = x.shape[1], indices.shape[1]
-    rest = tuple(ops.shape(x)[2:])  # integers, or scalar tensors of what is not known before the run
+    # `ops.shape` adds ops to every step, and is needed only if a size is not known before the run.
+    rest = tuple(x.shape[2:]) if None not in x.shape[2:] else ops.shape(x)[2:]
     first = ops.expand_dims(ops.arange(ops.shape(x)[0], dtype="int32") * width, -1)
     flat = ops.reshape(indices + first, (-1,))
     return ops.reshape(ops.take(ops.reshape(x, (-1, *rest)), flat, axis=0), (-1, count, *rest))

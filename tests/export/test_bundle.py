@@ -18,6 +18,7 @@ from keras_attn.export import (
     run_saved_model,
 )
 from keras_attn.export.saved_model_runner import to_json
+from keras_attn.tasks import SIGNATURES
 
 pytestmark = pytest.mark.extended
 
@@ -150,17 +151,19 @@ def test_the_readme_tells_signatures_and_limits(exported):
     readme = (folder / "README.md").read_text(encoding="utf-8")
     assert readme.startswith("# it\n")
     for row in (
-        f"| `translate` | `length_penalty` | float32 | (B,) | `{translator.length_penalty}` |",
-        "| `translate` | `stop_token_ids` | int32 | (B, 8) | `[-1, -1, -1, -1, -1, -1, -1, -1]` |",
-        "| `sample` | `top_p` | float32 | (B,) | `1.0` |",
-        "| `score` | `targets` | string | (B,) |  |",
+        *(f"### `{name}`: {signature.meaning}\n" for name, signature in SIGNATURES.items()),
+        f"| input `length_penalty` | float32 (B,) | `{translator.length_penalty}` | the power of its length",
+        "| input `stop_token_ids` | int32 (B, 8) | `[-1, -1, -1, -1, -1, -1, -1, -1]` | ids that end",
+        "| input `top_p` | float32 (B,) | `1.0` | the probability",
+        "| input `targets` | string (B,) |  | their translations |",
+        "| output `alignment` | int32 (B, any) | | the number of the source token",
         f"A source has at most {translator.model.max_sequence_length} tokens",
         f"A translation has at most {translator.max_length} tokens",
         f"{translator.num_beams} beams",
         f"{translator.target_tokenizer.vocabulary_size} ids (target)",
     ):
         assert row in readme
-    assert f"`scores` float32 (B, {translator.num_beams})" in readme
+    assert f"| output `scores` | float32 (B, {translator.num_beams}) |" in readme
 
 
 @pytest.mark.slow

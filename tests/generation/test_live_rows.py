@@ -166,10 +166,33 @@ def test_models(models, kind, num_beams):
         generate = functools.partial(
             seq2seq.generate, start_token_id=START, **arguments, max_length=40, options=options
         )
-    expected = generate(ids)
-    # A prompt has a length of its own; the batch size alone is left open.
-    spec = tf.TensorSpec([None, 11], tf.int32)
-    actual = tf.function(lambda ids: generate(ids), [spec], autograph=False)(ids.astype("int32"))
+    # A prompt has a length of its own; the batch size alone is known, or left open.
+    expected, actual = (
+        tf.function(lambda ids: generate(ids), [tf.TensorSpec([size, 11], tf.int32)], autograph=False)(
+            ids.astype("int32")
+        )
+        for size in (B, None)
+    )
     np.testing.assert_array_equal(actual.token_ids, expected.token_ids)
     np.testing.assert_allclose(actual.scores, expected.scores, rtol=1e-5, atol=1e-5)
     assert np.any(expected.token_ids.numpy()[:, 0, 12:] != 0)
+
+
+def test_the_same_seed_draws_the_same_in_bfloat16_in_any_batch():
+    keras.utils.set_random_seed(3)
+    sizes = {"hidden_dim": 32, "num_heads": 2, "intermediate_dim": 20, "max_sequence_length": 64}
+    model = Seq2SeqTransformer.from_sizes(259, 1, 2, **sizes, dtype="mixed_bfloat16")
+    source = np.random.default_rng(4).integers(4, 259, (61, 11)).astype("int32")
+    specs = [tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.int32)]
+
+    @functools.partial(tf.function, input_signature=specs, autograph=False)
+    def draw(source, seeds):
+        return model.generate(source, START, END, max_length=30, options=DecodingOptions(seed=seeds))
+
+    seeds = np.arange(61, dtype="int32")
+    expected = draw(source, seeds).numpy()
+    assert len(set(map(tuple, expected.tolist()))) == 61
+    for size in (1, 7, 23):
+        for start in range(0, 61, size):
+            rows = slice(start, start + size)
+            np.testing.assert_array_equal(draw(source[rows], seeds[rows]), expected[rows])

@@ -288,3 +288,20 @@ def test_one_query_of_a_batch_of_unknown_size():
         output, scores = attend_alone(query, key, value)
         assert scores is None
         np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.skipif(
+    BACKEND != "tensorflow", reason="only TensorFlow's graphs learn their batch size when they run"
+)
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-6), ("bfloat16", 0.0)])
+def test_one_query_of_a_step_has_the_answer_that_it_has_in_any_batch(rng, dtype, tolerance):
+    """Batches on both sides of the size from which a step takes products of matrices."""
+    import tensorflow as tf
+
+    specs = [tf.TensorSpec([None, N, length, 16], dtype) for length in (1, 29, 29)]
+    attend = tf.function(lambda *x: dot_product_attention(*x)[0], specs, autograph=False)
+    query, key, value = (tf.cast(rng.normal(size=(61, *spec.shape[1:])), dtype) for spec in specs)
+    expected = tf.cast(attend(query, key, value), "float32")
+    for size in (1, 2, 7, 19):
+        found = tf.cast(attend(query[:size], key[:size], value[:size]), "float32")
+        np.testing.assert_allclose(found, expected[:size], rtol=0, atol=tolerance)

@@ -2,9 +2,13 @@
 
 import types
 
+import keras
 import numpy as np
 import pytest
 from helpers_translators import INVALID_UTF8, ODD_TEXTS, SENTENCES, byte_translator, subword_translator
+
+import keras_attn
+from keras_attn.text import ByteTokenizer
 
 pytestmark = pytest.mark.extended
 
@@ -22,6 +26,42 @@ def test_the_pieces_are_the_greedy_translation(translator, texts):
         pieces = list(translator.stream(text))
         assert "".join(pieces) == translator(text, num_beams=1)
         assert all(pieces)
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_65_texts_under_a_policy(policy):
+    keras.utils.set_random_seed(3)
+    model = keras_attn.models.Seq2SeqTransformer(
+        259,
+        2,
+        2,
+        hidden_dim=32,
+        num_heads=2,
+        intermediate_dim=48,
+        max_sequence_length=97,
+        normalize_first=True,
+        tie_output=False,
+        dtype=policy,
+    )
+    # Logits that are close to each other, of texts that differ, past the first 32 slots of the cache.
+    rng = np.random.default_rng(3)
+    for weight in model.trainable_variables:
+        if len(weight.shape) > 1:
+            scale = (3 if "embed" in weight.path else 2.5) / np.sqrt(weight.shape[0])
+            weight.assign(rng.normal(size=weight.shape) * scale)
+    tokenizer = ByteTokenizer()
+    translator = keras_attn.Translator(model, tokenizer, tokenizer, max_length=37)
+    letters = list("abcdefgh äöü")
+    texts = ["".join(rng.choice(letters, rng.integers(1, 60))) for _ in range(65)]
+    expected = [translator(text, num_beams=1) for text in texts]
+    assert ["".join(translator.stream(text)) for text in texts] == expected
+    assert len(set(expected)) > 50
+
+
+def test_a_compiled_stream_is_the_compiled_translation():
+    translator = byte_translator(jit_compile=True)
+    for text in SENTENCES[:2]:
+        assert "".join(translator.stream(text)) == translator(text, num_beams=1)
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import resource
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from helpers_translators import (
     INVALID_UTF8,
     ODD_TEXTS,
@@ -19,6 +20,7 @@ from helpers_translators import (
 
 import keras_attn
 from keras_attn.generation import DecodingOptions
+from keras_attn.tasks.signatures import Signatures
 from keras_attn.text import ByteTokenizer
 
 
@@ -189,12 +191,22 @@ def test_a_text_that_was_cut_still_ends_with_end():
         ({"max_length": 38}, "`max_length` must be at most `max_sequence_length`. Received: max_length=38"),
         ({"max_length": 0}, "`max_length` must be a positive integer"),
         ({"batch_size": 0}, "`batch_size` must be a positive integer"),
+        ({"num_beams": 10**6}, "`num_beams` must be at most 1024 .* Received: num_beams=1000000"),
+        (
+            {"options": DecodingOptions(num_beams=10**6)},
+            r"`num_beams` must be in \[1, 1024\]. Received: 1000000",
+        ),
     ],
 )
 def test_bad_options_say_what_they_must_be(bytes_translator, options, message):
     with pytest.raises(ValueError, match=message):
         bytes_translator("a", **options)
     assert isinstance(bytes_translator("a"), str)
+
+
+def test_numpy_integers_are_integers(bytes_translator):
+    numbers = {"num_beams": np.int64(2), "max_length": np.int32(7), "batch_size": np.int16(3)}
+    assert bytes_translator(SENTENCES, **numbers) == bytes_translator(SENTENCES, num_beams=2, max_length=7)
 
 
 @pytest.mark.parametrize("texts", [7, [7], [None], ["a", ["b"]]])
@@ -361,6 +373,66 @@ def test_weights_that_are_cut_are_refused(tmp_path):
 
 
 # --- options ---
+
+
+def test_coverage_penalty_is_a_value_for_each_text(bytes_translator):
+    penalties = [0.0, 0.3, 1.0, 2.0, 0.5]
+    found, scores = bytes_translator(
+        SENTENCES, options=DecodingOptions(coverage_penalty=penalties), return_scores=True
+    )
+    tokenizer = bytes_translator.target_tokenizer
+    for text, penalty, translation, score in zip(SENTENCES, penalties, found, scores):
+        # Eager, one text at a time and without a translator; the penalty itself is tested by hand.
+        expected = bytes_translator.model.generate(
+            np.array([[*tokenizer.encode([text])[0], tokenizer.end_token_id]]),
+            tokenizer.start_token_id,
+            tokenizer.end_token_id,
+            num_beams=3,
+            num_return_sequences=1,
+            max_length=11,
+            options=DecodingOptions(coverage_penalty=penalty),
+            unwritable_token_ids=(0, 1),
+        )
+        assert tokenizer.decode(expected.token_ids[:, 0]) == [translation]
+        assert float(expected.scores[0, 0]) == pytest.approx(score, rel=1e-5)
+
+
+def translator_that_likes_start(num_beams=8):
+    """Over bytes; START is the likeliest token of all, then come END and the letters a to h."""
+    translator, rng = byte_translator(), np.random.default_rng(8)
+    embeddings = rng.normal(size=(259, 20)).astype("float32") * 0.1
+    letters = np.arange(3 + ord("a"), 3 + ord("i"))
+    embeddings[[1, 2, *letters]] += 0.4
+    embeddings[[1, 2]] += [[0.05], [0.02]]
+    translator.model.target_embedding.embeddings.assign(embeddings)
+    translator.model.decoder_norm.beta.assign(np.ones(20, "float32"))
+    tokenizer = translator.target_tokenizer
+    return keras_attn.Translator(translator.model, tokenizer, tokenizer, num_beams=num_beams, max_length=11)
+
+
+def test_what_cannot_be_written_is_never_chosen_and_scores_are_those_of_score():
+    translator = translator_that_likes_start()
+    tokenizer, texts = translator.target_tokenizer, SENTENCES[:3]
+    source = np.array([[*tokenizer.encode(texts[:1])[0], 2]])
+    arguments = {"num_beams": 8, "num_return_sequences": 8, "max_length": 11}
+    free = translator.model.generate(source, 1, 2, **arguments)
+    assert (np.asarray(free.token_ids) == 1).any(), "START is not likely enough to show anything"
+    found, scores = translator(texts, num_return_sequences=8, return_scores=True)
+    served = Signatures(translator).translate_n_best(tf.constant(texts))
+    assert [[text.decode() for text in row] for row in served["outputs"].numpy()] == found
+    num_finished = 0
+    for text, translations, row_scores in zip(texts, found, scores):
+        assert len(set(translations)) == len(translations)
+        for translation, score in zip(translations, row_scores):
+            if len(translation) < 11 and translation.isascii():
+                assert translator.score(text, translation) == pytest.approx(score, rel=1e-4)
+                num_finished += 1
+    assert num_finished >= 6
+    # A prefix may hold what is otherwise not written, a language tag for one.
+    options = DecodingOptions(prefix_token_ids=[1])
+    begun = translator.model.generate(source, 1, 2, options=options, unwritable_token_ids=(0, 1), **arguments)
+    assert (np.asarray(begun.token_ids)[0, :, 0] == 1).all()
+    assert not (np.asarray(begun.token_ids)[0, :, 1:] == 1).any()
 
 
 @pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)])

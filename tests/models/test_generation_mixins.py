@@ -1,0 +1,312 @@
+"""Models composed by hand generate, translate and are exported through the mixins, as a forward pass says they must."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+from helpers_generation import answer, beam_search_by_hand
+from helpers_models import END, START, make_batch, make_model
+
+from keras_attn.generation import DecodingOptions
+from keras_attn.layers import (
+    DecoderBlock,
+    EncoderBlock,
+    MultiHeadAttention,
+    RotaryEmbedding,
+    SinusoidalPositionEncoding,
+    TokenEmbedding,
+)
+from keras_attn.models import CausalGeneration, Seq2SeqCache, Seq2SeqGeneration
+from keras_attn.ops import padding_mask
+
+PAD, V, WINDOW = 0, 13, 5
+
+
+def randomize(weights, seed=4):
+    rng = np.random.default_rng(seed)
+    for weight in weights:
+        is_scale = weight.path.endswith(("gamma", "scale"))
+        weight.assign((is_scale + rng.normal(size=weight.shape) * 0.5).astype("float32"))
+
+
+class WindowedLanguageModel(CausalGeneration):
+    """A functional model with grouped heads, rotation, a sliding window and sink tokens, and its adapter."""
+
+    max_sequence_length, pad_token_id = 64, PAD
+
+    def __init__(self, num_layers=2):
+        token_ids = keras.Input((None,), dtype="int32")
+        self.embedding = TokenEmbedding(V, 12)
+        self.blocks = [
+            DecoderBlock(
+                17,
+                2,
+                self_attention=MultiHeadAttention(
+                    2,
+                    6,
+                    num_key_value_heads=1,
+                    rotary_embedding=RotaryEmbedding(),
+                    sliding_window=WINDOW,
+                    num_sink_tokens=1,
+                ),
+            )
+            for _ in range(num_layers)
+        ]
+        x = self.embedding(token_ids)
+        for block in self.blocks:
+            x = block(x, decoder_padding_mask=padding_mask(token_ids, PAD))
+        self.model = keras.Model(token_ids, self.embedding(x, reverse=True))
+        randomize(self.model.trainable_weights)
+
+    def empty_cache(self, batch_size, length):
+        return tuple(block.empty_cache(batch_size, length) for block in self.blocks)
+
+    def call_with_cache(
+        self,
+        token_ids,
+        cache,
+        cache_update_index,
+        positions=None,
+        attention_mask=None,
+    ):
+        x, new = self.embedding(token_ids), []
+        for block, of_block in zip(self.blocks, cache):
+            x, of_block = block(
+                x,
+                decoder_positions=positions,
+                decoder_attention_mask=attention_mask,
+                self_attention_cache=of_block,
+                self_attention_cache_update_index=cache_update_index,
+                use_causal_mask=attention_mask is None,
+            )
+            new.append(of_block)
+        return self.embedding(x, reverse=True), tuple(new)
+
+
+@pytest.fixture(scope="module")
+def windowed():
+    return WindowedLanguageModel()
+
+
+def forward_of(model, prompt):
+    """The logits after a prompt and a prefix, of a forward pass over both; the pad stays in the normaliser."""
+
+    def log_probs(prefix):
+        token_ids = np.array([[*prompt, *prefix]], "int32")
+        logits = keras.ops.convert_to_numpy(model(token_ids))[0, -1].astype("float64")
+        logits -= np.log(np.exp(logits - logits.max()).sum()) + logits.max()
+        logits[PAD] = -np.inf
+        return logits
+
+    return log_probs
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_a_prompt_longer_than_the_window_is_read_and_continued_as_a_forward_pass_says(windowed, num_beams):
+    prompts = np.random.default_rng(2).integers(4, V, (2, 11)).astype("int32")
+    prompts[1, 8:] = PAD
+    found = windowed.generate(prompts, END, num_beams=num_beams, num_return_sequences=num_beams, max_length=9)
+    for row, prompt in enumerate((prompts[0], prompts[1, :8])):
+        expected = beam_search_by_hand(forward_of(windowed.model, prompt), 9, num_beams)
+        for (score, tokens), ids, found_score in zip(expected, found.token_ids[row], found.scores[row]):
+            assert answer(ids)[: len(tokens)] == tokens
+            assert float(found_score) == pytest.approx(score, rel=1e-4)
+
+
+def test_a_ring_reads_a_prompt_longer_than_its_window_at_once(windowed):
+    token_ids = np.random.default_rng(3).integers(4, V, (2, 17)).astype("int32")
+    expected = keras.ops.convert_to_numpy(windowed.model(token_ids))
+    cache = windowed.empty_cache(2, 17)
+    assert cache[0][0].shape[-2] == WINDOW + 1
+    logits, cache = windowed.call_with_cache(token_ids[:, :13], cache, 0)
+    np.testing.assert_allclose(logits, expected[:, :13], rtol=1e-5, atol=1e-5)
+    for index in range(13, 17):
+        logits, cache = windowed.call_with_cache(token_ids[:, index : index + 1], cache, index)
+        np.testing.assert_allclose(logits[:, 0], expected[:, index], rtol=1e-5, atol=1e-5)
+
+
+def test_a_padding_mask_says_what_a_prompt_is(windowed):
+    prompts = np.array([[4, 5, 6, 7, 8], [9, 10, 0, 0, 0]])
+    expected = windowed.generate(prompts, END, max_length=6)
+    other_pads = np.array([[4, 5, 6, 7, 8], [9, 10, 11, 11, 11]])
+    found = windowed.generate(other_pads, END, max_length=6, padding_mask=prompts != 0)
+    np.testing.assert_array_equal(found, expected)
+    for mask in (prompts, (prompts != 0)[:, :4]):
+        with pytest.raises(ValueError, match="A padding mask must be boolean with the shape of its tokens"):
+            windowed.generate(prompts, END, padding_mask=mask)
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_start_may_be_the_pad_when_a_mask_says_what_the_source_is(num_beams):
+    """Of two models one has the vocabulary of the other with 0, its pad, and START exchanged."""
+    twin, model = (make_model("pre_norm", num_encoder_layers=1, num_decoder_layers=1) for _ in range(2))
+    embeddings = keras.ops.convert_to_numpy(twin.target_embedding.embeddings)
+    model.target_embedding.embeddings.assign(embeddings[[START, 1, PAD, *range(3, len(embeddings))]])
+    source = make_batch()["encoder_token_ids"]
+    arguments = {"num_beams": num_beams, "num_return_sequences": num_beams, "max_length": 7}
+    expected = twin.generate(source, START, END, unwritable_token_ids=(START,), **arguments)
+    mask = source != PAD
+    pads_elsewhere = np.where(mask, source, 7)
+    found = model.generate(
+        pads_elsewhere,
+        PAD,
+        END,
+        encoder_padding_mask=mask,
+        unwritable_token_ids=(START,),
+        **arguments,
+    )
+    np.testing.assert_array_equal(found.token_ids, expected.token_ids)
+    np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5)
+    forced = model.teacher_forced(pads_elsewhere, np.array([[PAD, 5, 6]] * 3), mask)
+    np.testing.assert_allclose(
+        keras.ops.convert_to_numpy(forced)[..., 3:],
+        keras.ops.convert_to_numpy(twin.teacher_forced(source, np.array([[START, 5, 6]] * 3)))[..., 3:],
+        rtol=1e-5,
+        atol=1e-5,
+    )
+
+
+def test_teacher_forcing_is_the_forward_pass():
+    model, batch = make_model("two_vocabularies"), make_batch(pads=False)
+    logits, scores = model.teacher_forced(**batch, return_attention_scores=True)
+    np.testing.assert_allclose(logits, model(batch), rtol=1e-4, atol=1e-5)
+    assert [tuple(of_layer.shape) for of_layer in scores] == [(3, 2, 5, 7)] * 3
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class ComposedTranslator(Seq2SeqGeneration, keras.Model):
+    """An encoder and a decoder of one block each, with other positions than our model has, and ten lines of adapter."""
+
+    max_sequence_length, pad_token_id, target_vocabulary_size = 37, PAD, None
+
+    def __init__(self, vocabulary_size, **kwargs):
+        super().__init__(**kwargs)
+        self.vocabulary_size = vocabulary_size
+        self.embedding = TokenEmbedding(vocabulary_size, 12, name="embedding")
+        self.positions = SinusoidalPositionEncoding(name="positions")
+        self.encoder_block = EncoderBlock(17, 2, name="encoder_block")
+        self.decoder_block = DecoderBlock(19, 2, name="decoder_block")
+        self.build()
+
+    def build(self, input_shape=None):
+        if self.built:
+            return
+        self.embedding.build((None, None))
+        self.encoder_block.build((None, None, 12))
+        self.decoder_block.build((None, None, 12), (None, None, 12))
+        self.built = True
+
+    def encode(self, token_ids, mask=None):
+        mask = padding_mask(token_ids, PAD) if mask is None else mask
+        x = self.embedding(token_ids)
+        return self.encoder_block(x + self.positions(x), padding_mask=mask)
+
+    def init_cache(self, encoder_token_ids, length, encoder_padding_mask=None):
+        sequence = self.encode(encoder_token_ids, encoder_padding_mask)
+        cross = self.decoder_block.project_to_cache(sequence, encoder_padding_mask)
+        own = self.decoder_block.empty_cache(keras.ops.shape(encoder_token_ids)[0], length)
+        return Seq2SeqCache((own,), (cross,), encoder_padding_mask)
+
+    def call_with_cache(
+        self, token_ids, cache, cache_update_index, positions=None, decoder_attention_mask=None
+    ):
+        x = self.embedding(token_ids)
+        x, own = self.decoder_block(
+            x + self.positions(x, positions=positions),
+            decoder_positions=positions,
+            decoder_attention_mask=decoder_attention_mask,
+            encoder_padding_mask=cache.encoder_padding_mask,
+            self_attention_cache=cache.self_attention[0],
+            self_attention_cache_update_index=cache_update_index,
+            cross_attention_cache=cache.cross_attention[0],
+            use_causal_mask=decoder_attention_mask is None,
+        )
+        return self.embedding(x, reverse=True), cache._replace(self_attention=(own,))
+
+    def call(self, inputs):
+        source = inputs["encoder_token_ids"]
+        x = self.embedding(inputs["decoder_token_ids"])
+        x = self.decoder_block(
+            x + self.positions(x), self.encode(source), encoder_padding_mask=padding_mask(source, PAD)
+        )
+        return self.embedding(x, reverse=True)
+
+    def get_config(self):
+        return {**super().get_config(), "vocabulary_size": self.vocabulary_size}
+
+
+def composed(vocabulary_size=259):
+    model = ComposedTranslator(vocabulary_size)
+    randomize(model.trainable_weights)
+    return model
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_a_composed_translator_generates_what_its_forward_pass_says(num_beams):
+    model, source = composed(V), np.array([[5, 6, 7, 3, 0], [8, 9, 10, 11, 3]])
+    found = model.generate(source, START, END, num_beams, num_return_sequences=num_beams, max_length=7)
+
+    def log_probs(row, prefix):
+        inputs = {
+            "encoder_token_ids": source[row : row + 1],
+            "decoder_token_ids": np.array([[START, *prefix]]),
+        }
+        logits = keras.ops.convert_to_numpy(model(inputs))[0, -1].astype("float64")
+        logits -= np.log(np.exp(logits - logits.max()).sum()) + logits.max()
+        logits[PAD] = -np.inf
+        return logits
+
+    for row in range(2):
+        expected = beam_search_by_hand(functools.partial(log_probs, row), 7, num_beams)
+        for (score, tokens), ids, found_score in zip(expected, found.token_ids[row], found.scores[row]):
+            assert answer(ids)[: len(tokens)] == tokens
+            assert float(found_score) == pytest.approx(score, rel=1e-4)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="strings are TensorFlow's")
+def test_a_composed_translator_takes_strings_is_saved_and_served(tmp_path):
+    import tensorflow as tf
+
+    import keras_attn
+    from keras_attn.tasks.signatures import Signatures
+    from keras_attn.text import ByteTokenizer
+
+    tokenizer = ByteTokenizer()
+    translator = keras_attn.Translator(composed(), tokenizer, tokenizer, num_beams=2, max_length=9)
+    texts = ["ab", "a longer text", ""]
+    expected, scores = translator(texts, return_scores=True)
+    assert "".join(translator.stream(texts[1])) == translator(texts[1], num_beams=1)
+    assert np.isfinite(translator.score(texts, ["x", "yy", "z"])).all()
+    translator.save(tmp_path / "it")
+    loaded = keras_attn.Translator.load(tmp_path / "it")
+    assert type(loaded.model) is ComposedTranslator
+    assert loaded(texts, return_scores=True) == (expected, scores)
+    signatures = Signatures(loaded)
+    served = tf.function(signatures.translate_n_best)(tf.constant(texts))
+    assert [row[0].decode() for row in served["outputs"].numpy()] == expected
+    assert set(signatures.all()) == set(keras_attn.tasks.SIGNATURES)
+    inputs = {spec.name: spec for spec in signatures.all()["translate"][1]}
+    traced = tf.function(signatures.translate).get_concrete_function(**inputs)
+    assert "alignment" not in traced.structured_outputs  # the adapter returns no attention scores
+    with pytest.raises(ValueError, match="`model` must have the mixin"):
+        keras_attn.Translator(keras.Model(), tokenizer, tokenizer)
+
+
+@pytest.mark.parametrize("number", [0, 1025, 10**6, 2.0, True])
+def test_a_number_of_beams_out_of_range_is_refused(windowed, number):
+    with pytest.raises(ValueError, match=r"`num_beams` must be .* Received: num_beams="):
+        windowed.generate(np.array([[4]]), END, num_beams=number)
+    with pytest.raises(
+        ValueError, match=r"`num_return_sequences` must be .* Received: num_return_sequences="
+    ):
+        windowed.generate(np.array([[4]]), END, num_return_sequences=number, options=DecodingOptions(seed=1))
+
+
+def test_numpy_integers_are_integers(windowed):
+    prompt = np.array([[4, 5]])
+    found = windowed.generate(
+        prompt, END, num_beams=np.int64(2), num_return_sequences=np.int32(2), max_length=np.int64(3)
+    )
+    expected = windowed.generate(prompt, END, num_beams=2, num_return_sequences=2, max_length=3)
+    np.testing.assert_array_equal(found.token_ids, expected.token_ids)
