@@ -29,7 +29,7 @@ import pathlib, sys
 import keras_attn, pytest
 found = pathlib.Path(keras_attn.__file__).resolve().parents[1]
 assert found == pathlib.Path.cwd().resolve(), f"keras_attn was imported from {found}"
-sys.exit(pytest.main(["-p", "no:cacheprovider", "-n0", "-q", "--tb=no", "--color=no", "-m", "not slow", *sys.argv[1:]]))
+sys.exit(pytest.main(["-p", "no:cacheprovider", "--processes=0", "-q", "--tb=no", "--color=no", "-m", "not slow", *sys.argv[1:]]))
 """
 
 
