@@ -1144,7 +1144,19 @@ def _run_tests(root, tests, name):
     found = pathlib.Path(keras_attn.__file__).resolve().parents[1]
     assert found == root.resolve(), f"keras_attn was imported from {found}"
     recorder = Recorder()
-    options = ["-p", "no:cacheprovider", "--processes=0", "-q", "--tb=no", "--color=no", "-m", "not slow"]
+    # The parent has imported hypothesis, whose own asserts pytest would have rewritten.
+    quiet = ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    options = [
+        *quiet,
+        "-p",
+        "no:cacheprovider",
+        "--processes=0",
+        "-q",
+        "--tb=no",
+        "--color=no",
+        "-m",
+        "not slow",
+    ]
     code = pytest.main([*options, *(f"tests/{test}" for test in tests)], plugins=[recorder])
     (root / f"{name}.json").write_text(
         json.dumps([int(code), sorted(recorder.failed), sorted(recorder.extended)])
@@ -1270,6 +1282,7 @@ def main():
     options = parser.parse_args()
     mutants = chosen_mutants(options.names)
     start = time.perf_counter()
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     for name in WARM_UP:
         importlib.import_module(name)
     warnings.simplefilter(
