@@ -46,6 +46,7 @@ def are_wanted(session):
 def run_in_processes(session):
     """pytest's main loop, with each file's tests in one of several children; returns True, as the hook must."""
     config = session.config
+    _check_that_tensorflow_has_not_started()
     config._tmp_path_factory.getbasetemp()  # one for all
     files = [list(items) for _, items in itertools.groupby(session.items, key=lambda item: item.path)]
     gc.collect()
@@ -160,6 +161,8 @@ def _work(session, items, connection, no_longer_quiet):
     capture.start_global_capturing()
     config.pluginmanager.unregister(name="terminalreporter")
     config.pluginmanager.register(_Sender(config, connection))
+    # Graphs are many objects and little garbage: the usual thresholds look through them all too often.
+    gc.set_threshold(50_000, 20, 50)
     at_start = _peak_megabytes()
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError, EOFError):
         while items:
@@ -172,6 +175,19 @@ def _work(session, items, connection, no_longer_quiet):
             config.hook.pytest_runtest_protocol(item=items[-1], nextitem=more[0] if more else None)
             items = more
     capture.stop_global_capturing()
+
+
+def _check_that_tensorflow_has_not_started():
+    """Its threads would be missing in a forked process, which would wait for them for ever."""
+    if "tensorflow" in sys.modules:
+        try:
+            # Refused once the runtime has started; as many as it would take by itself.
+            sys.modules["tensorflow"].config.threading.set_inter_op_parallelism_threads(os.cpu_count())
+        except RuntimeError:
+            raise pytest.UsageError(
+                "A test module computes a tensor when it is imported, which starts TensorFlow before the tests' "
+                "processes are forked. Compute it in the tests, or give --processes 0."
+            ) from None
 
 
 def _peak_megabytes():

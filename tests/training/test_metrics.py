@@ -136,7 +136,7 @@ def make_model():
         [keras.Input((None,), dtype="int32"), keras.layers.Embedding(V, 5), keras.layers.Dense(V)]
     )
     model.compile(
-        keras.optimizers.Adam(0.05),
+        keras.optimizers.Adam(0.2),
         loss=LabelSmoothedCrossentropy(0.1),
         metrics=[MaskedAccuracy(), Perplexity()],
     )
@@ -149,7 +149,7 @@ def test_fit_reports_token_means_and_monitors_know_the_direction():
     model = make_model()
     early = [keras.callbacks.EarlyStopping(f"val_{name}", patience=50) for name in METRICS]
     history = model.fit(
-        labels, labels, batch_size=2, epochs=60, validation_data=(labels, labels), verbose=0, callbacks=early
+        labels, labels, batch_size=2, epochs=13, validation_data=(labels, labels), verbose=0, callbacks=early
     ).history
     assert history["val_accuracy"][-1] == 1.0
     epoch = [(labels, model.predict(labels, verbose=0), labels)]
