@@ -1,10 +1,10 @@
 """What every test relies on: a seed, and backend and peers named in the report."""
 
-import gc
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+import helpers_processes
 import keras
 import numpy as np
 import pytest
@@ -25,6 +25,17 @@ LONGEST_FILES = (
 )
 
 
+def pytest_addoption(parser):
+    helpers_processes.add_option(parser)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session):
+    if not helpers_processes.are_wanted(session):
+        return None  # pytest's own loop
+    return helpers_processes.run_in_processes(session)
+
+
 def pytest_collection_modifyitems(items):
     ranks = {name: rank for rank, name in enumerate(LONGEST_FILES)}
     items.sort(key=lambda item: ranks.get(item.path.name, len(ranks)))
@@ -37,14 +48,6 @@ def pytest_report_header(config):
 @pytest.fixture(autouse=True)
 def _seed():
     keras.utils.set_random_seed(1)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _garbage():
-    """TensorFlow keeps every graph until its process ends: what a file leaves is not looked through again."""
-    yield
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.fixture

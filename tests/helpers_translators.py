@@ -1,6 +1,7 @@
 """Small translators for tests of translating, saving, exporting and the command line."""
 
 import contextlib
+import fcntl
 import json
 import pathlib
 import subprocess
@@ -37,11 +38,11 @@ INVALID_UTF8 = b"caf\xe9 \xff\xfe"
 
 
 def byte_translator(**options):
-    """2 + 1 layers over bytes; untrained, so that its search runs to the limit and ties are unlikely."""
+    """1 + 1 layers over bytes; untrained, so that its search runs to the limit and ties are unlikely."""
     keras.utils.set_random_seed(3)
     model = keras_attn.models.Seq2SeqTransformer.from_sizes(
         259,
-        2,
+        1,
         1,
         hidden_dim=20,
         num_heads=2,
@@ -51,6 +52,17 @@ def byte_translator(**options):
     )
     tokenizer = ByteTokenizer()
     return keras_attn.Translator(model, tokenizer, tokenizer, **{"num_beams": 3, "max_length": 11, **options})
+
+
+def exported_once(tmp_path_factory, make_translator):
+    """(the translator, the version folder that it exported); the first of the tests' processes exports for all of them."""
+    translator = make_translator()
+    folder = tmp_path_factory.getbasetemp() / "exported" / make_translator.__name__
+    folder.parent.mkdir(exist_ok=True)
+    with open(folder.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        versions = list(folder.glob("1"))
+        return translator, versions[0] if versions else translator.export(folder)
 
 
 def subword_translator():

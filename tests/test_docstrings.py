@@ -2,7 +2,9 @@
 
 import importlib
 import inspect
+import pathlib
 import re
+import shutil
 
 import keras
 import numpy as np
@@ -11,12 +13,14 @@ import tensorflow as tf
 from helpers_markdown import code_blocks
 
 import keras_attn
+from keras_attn import export
 from keras_attn.models import Seq2SeqTransformer, save_weights
 from keras_attn.text import ByteTokenizer
 
 # In these rooms every public name is shown in an example, except records, which the functions return.
 COMPLETE_ROOMS = ("data", "layers", "models", "plots", "tasks", "text", "training")
 ROOMS = (*COMPLETE_ROOMS, "export", "generation", "ops", "runs")
+SAVED_MODELS = pathlib.Path(__file__).parents[1] / "saved_models"
 RECORDS = {
     "Word",
     "WordAlignment",
@@ -59,7 +63,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory):
-    """A folder where the files that examples name exist: a run's translator, and its export."""
+    """A folder where the files that examples name exist: a run's translator, and the export that we ship."""
     folder = tmp_path_factory.mktemp("workplace")
     tokenizer = ByteTokenizer()
     model = Seq2SeqTransformer.from_sizes(
@@ -75,7 +79,11 @@ def workplace(tmp_path_factory):
     translator.save(folder / "runs" / "dates" / "translator")
     for epoch in (11, 12):
         save_weights(model, folder / "runs" / "dates" / "checkpoints" / f"epoch-{epoch:03d}.safetensors")
-    translator.export(folder / "saved_models" / "dates")
+    version_folder = folder / "saved_models" / "dates" / "1"
+    shutil.copytree(SAVED_MODELS / "dates" / "1", version_folder)
+    export.write_batching_parameters(version_folder, max_batch_size=64)
+    requests = [("serving_default", {"inputs": np.array(["4 July"])})]
+    export.write_warmup_requests(version_folder, "dates", requests)
     return folder
 
 

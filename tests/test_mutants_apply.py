@@ -1,52 +1,137 @@
 """Every mutant of mutants.py has its place in the library, and the tests that must kill it exist."""
 
 import ast
+import functools
+import os
+import subprocess
+import sys
 
 import mutants
 import pytest
 
 
+@functools.cache
+def functions_of(file):
+    tree = ast.parse((mutants.ROOT / "tests" / file).read_text(encoding="utf-8"))
+    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
 @pytest.mark.parametrize("mutant", mutants.MUTANTS, ids=lambda mutant: mutant.name)
-def test_the_edit_applies_and_compiles(mutant):
+def test_the_edit_applies_and_compiles_and_its_tests_exist(mutant):
     text = (mutants.ROOT / "keras_attn" / mutant.file).read_text(encoding="utf-8")
-    assert text.count(mutant.original) == 1
-    compile(text.replace(mutant.original, mutant.mutated), mutant.file, "exec")
-
-
-@pytest.mark.parametrize("mutant", mutants.MUTANTS, ids=lambda mutant: mutant.name)
-def test_the_named_tests_exist(mutant):
+    mutated = mutant.applied(text)
+    assert ast.dump(ast.parse(mutated)) != ast.dump(ast.parse(text))
     assert mutant.tests
     for test in mutant.tests:
         file, _, name = test.partition("::")
-        tree = ast.parse((mutants.ROOT / "tests" / file).read_text(encoding="utf-8"))
-        assert name.partition("[")[0] in {
-            node.name for node in tree.body if isinstance(node, ast.FunctionDef)
-        }
+        assert name.partition("[")[0] in functions_of(file)
 
 
-def test_names_are_distinct_and_no_edit_is_empty():
-    assert len({mutant.name for mutant in mutants.MUTANTS}) == len(mutants.MUTANTS)
-    assert all(mutant.original != mutant.mutated for mutant in mutants.MUTANTS)
+def test_names_are_distinct_and_every_fault_that_must_be_found_has_its_mutant():
+    names = {mutant.name for mutant in mutants.MUTANTS}
+    assert len(names) == len(mutants.MUTANTS)
+    assert set(mutants.QUALITY_FAULTS.values()) <= names
+
+
+CODE = """
+def scale(x): return x * 2
+
+class Layer:
+    def call(self, x):
+        x = scale(x)
+        if x is not None:
+            x = self.call(
+                x,
+                mask=None,
+            )
+        return x * 2
+"""
+
+
+def mutant(where, original, mutated="return 3"):
+    return mutants.Mutant("name", "file.py", where, original, mutated, ())
+
+
+def test_a_place_is_found_by_its_function_and_its_code_however_it_is_laid_out():
+    assert "def scale(x): return 3\n" in mutant("scale", "return x * 2").applied(CODE)
+    assert mutant("Layer.call", "return x*2").applied(CODE).endswith("        return 3\n")
+    one_line = mutant("Layer", "x = self.call(x, mask=None)", "x = 1\nx = 2").applied(CODE)
+    assert "            x = 1\n            x = 2\n        return x * 2" in one_line
+    unchanged_else = mutant("Layer.call", "if x is not None:", "if False:").applied(CODE)
+    assert unchanged_else == CODE.replace("if x is not None:", "if False:")
+
+
+@pytest.mark.parametrize(
+    ("where", "original", "message"),
+    [
+        ("scale", "return x * 3", "stands 0 times in scale of file.py"),
+        ("Layer.call", "x", "it must stand once"),
+        ("Layer.scale", "return x * 2", "there are 0 functions or classes Layer.scale"),
+    ],
+)
+def test_a_place_that_is_gone_or_not_the_only_one_is_refused(where, original, message):
+    with pytest.raises(ValueError, match=message):
+        mutant(where, original).applied(CODE)
+
+
+ASK = """
+import pathlib, sys
+import mutants
+for test in sys.argv[1:]:
+    try:
+        print(test, mutants.Run(pathlib.Path.cwd(), [test]).failed_tests())
+    except RuntimeError as error:
+        print(test, "ERROR", " ".join(str(error).split()))
+"""
 
 
 def test_failures_are_told_from_passes_and_from_tests_that_did_not_run(tmp_path):
     (tmp_path / "tests").mkdir()
     (tmp_path / "keras_attn").mkdir()
     (tmp_path / "keras_attn" / "__init__.py").write_text("")
-    (tmp_path / "setup.cfg").write_text("[tool:pytest]\naddopts = -ra\n")
+    (tmp_path / "setup.cfg").write_text("[tool:pytest]\nmarkers =\n    extended\n    slow\n")
+    (tmp_path / "tests" / "conftest.py").write_text(
+        "def pytest_addoption(parser): parser.addoption('--processes')\n"
+    )
     (tmp_path / "tests" / "test_toy.py").write_text(
         "import pytest\n"
         "def test_right(): pass\n"
+        "@pytest.mark.extended\n"
         "@pytest.mark.parametrize('n', [2, 3])\n"
         "def test_odd(n): assert n % 2, 'some - text'\n"
     )
-    assert mutants.failed_tests(tmp_path, ["test_toy.py::test_right"]) == []
-    assert mutants.failed_tests(tmp_path, ["test_toy.py"]) == ["test_toy.py::test_odd[2]"]
-    with pytest.raises(RuntimeError, match="not found"):
-        mutants.failed_tests(tmp_path, ["test_toy.py::test_absent"])
-    (tmp_path / "keras_attn" / "__init__.py").write_text("1 / 0")
-    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
-        mutants.failed_tests(tmp_path, ["test_toy.py"])
+    (tmp_path / "tests" / "test_broken.py").write_text("1 / 0")
+    tests = ["test_toy.py::test_right", "test_toy.py", "test_toy.py::test_absent", "test_broken.py::test_x"]
+    command = [sys.executable, "-c", ASK, *tests]
+    environment = {**os.environ, "PYTHONPATH": str(mutants.ROOT / "tests")}
+    child = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    right, toy, absent, broken = child.stdout.splitlines()
+    assert right.endswith("{}")
+    assert toy.endswith("{'test_toy.py::test_odd[2]': True}")
+    assert "ERROR" in absent
+    assert "not found" in absent
+    assert "ERROR" in broken
+
+
+def killers(**some):
+    return {mutant.name: "default" for mutant in mutants.MUTANTS} | some
+
+
+def test_a_run_is_good_when_nobody_lives_and_the_default_tests_kill_what_they_must():
+    assert mutants.faults_of(killers()) == []
+    assert mutants.faults_of(killers(soft_cap_ignored="extended")) == []
+    assert mutants.faults_of({"soft_cap_ignored": "extended"}) == []
+    assert mutants.faults_of(killers(soft_cap_ignored=None)) == ["alive: soft_cap_ignored"]
+    assert mutants.faults_of({"dropout_left_on": "extended"}) == [
+        "not killed by default tests: dropout left on"
+    ]
+    (fault,) = mutants.faults_of(
+        {
+            mutant.name: "default" if mutant.name in mutants.QUALITY_FAULTS.values() else "extended"
+            for mutant in mutants.MUTANTS
+        }
+    )
+    assert fault.startswith("the default tests kill 15 of")
 
 
 def test_a_test_and_its_cases_are_not_mistaken_for_another():

@@ -196,7 +196,7 @@ def test_python_blocks_share_a_namespace_and_name_the_line_that_fails():
     [
         "pip install -e '.[plots]'",
         'pip install "keras_attn[plots,peers]"',
-        "python examples/attention_by_hand.py --output pictures",
+        "python tests/mutants.py --jobs 3",
         "python -m pytest tests/layers",
         "pytest tests/test_readme.py::test_links_and_anchors_are_found",
         "keras-attn train --data a.en a.de --epochs 3",
@@ -214,7 +214,7 @@ def test_commands_that_work_pass(line):
         ("pip install 'keras_attn[pictures]'", "there is no extra 'pictures'"),
         ("python examples/nothing.py", "examples/nothing.py does not exist"),
         ("python train.py", "train.py is none of ours"),
-        ("python examples/attention_by_hand.py --seed 1", "has no option --seed"),
+        ("python tests/mutants.py --seed 1", "has no option --seed"),
         ("pytest tests/nothing", "tests/nothing does not exist"),
         ("keras_attn train", "keras_attn is not known"),
     ],

@@ -34,7 +34,8 @@ def train(recipe, data, folder, verbose=1):
 
     ```python
     pairs = keras_attn.data.TextPairs(["a b", "b c", "c d"], ["A B", "B C", "C D"], "capitals")
-    recipe = DATES.replace(epochs=1, stop_at=0.0)
+    small = {**DATES.model, "num_encoder_layers": 1, "num_decoder_layers": 1}
+    recipe = DATES.replace(model=small, epochs=1, num_beams=1)
     translator = train(recipe, DataSplits(pairs, pairs, None), "runs/capitals", verbose=0)
     ```
     """

@@ -122,6 +122,7 @@ def test_compose_layers_trains_saves_and_reloads(tmp_path):
         assert (tmp_path / file).stat().st_size > 100_000
 
 
+@pytest.mark.extended
 def test_translate_does_the_whole_road(tmp_path):
     arguments = [
         "--data",

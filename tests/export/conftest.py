@@ -1,15 +1,14 @@
 """A translator, the version folder that it exported, and a process that answers for it as a server would."""
 
 import pytest
-from helpers_translators import byte_translator, serving, subword_translator
+from helpers_translators import byte_translator, exported_once, serving, subword_translator
 
 
 @pytest.fixture(
     scope="session", params=[byte_translator, pytest.param(subword_translator, marks=pytest.mark.slow)]
 )
 def exported(request, tmp_path_factory):
-    translator = request.param()
-    return translator, translator.export(tmp_path_factory.mktemp("models") / "it")
+    return exported_once(tmp_path_factory, request.param)
 
 
 @pytest.fixture(scope="session")

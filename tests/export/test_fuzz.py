@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from helpers_translators import byte_translator, subword_translator
+from helpers_translators import byte_translator, exported_once, subword_translator
 
 from keras_attn.export import saved_model_runner
 
@@ -42,8 +42,7 @@ def ask(translator, folder, what, num_requests, seed, timeout):
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    translator = byte_translator()
-    return translator, translator.export(tmp_path_factory.mktemp("models") / "bytes")
+    return exported_once(tmp_path_factory, byte_translator)
 
 
 # What a row can be told, all of which the requests must bring about.

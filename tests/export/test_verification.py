@@ -1,5 +1,6 @@
 """`keras-attn verify` passes what a server would serve, and names what is wrong with the rest."""
 
+import pathlib
 import shutil
 
 import keras
@@ -20,6 +21,8 @@ from keras_attn.export import (
 )
 from keras_attn.export.serving_files import WARMUP_FILE
 from keras_attn.export.verification import served_ops
+
+SAVED_MODELS = pathlib.Path(__file__).parents[2] / "saved_models"
 
 
 def lengths(inputs):
@@ -171,8 +174,8 @@ def test_a_batch_of_one_size(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["flipped", "cut", "gone"])
-def test_a_corrupt_variable_file(translators_export, tmp_path, damage):
-    folder = shutil.copytree(translators_export, tmp_path / "1")
+def test_a_corrupt_variable_file(tmp_path, damage):
+    folder = shutil.copytree(SAVED_MODELS / "dates" / "1", tmp_path / "1")
     (data,) = (folder / "variables").glob("variables.data-*")
     content = bytearray(data.read_bytes())
     if damage == "gone":

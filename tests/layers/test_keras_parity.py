@@ -250,7 +250,7 @@ FULL_CONFIGURATION = {
     "kernel_initializer": keras.initializers.RandomNormal(stddev=0.3, seed=5),
     "bias_initializer": "ones",
     "kernel_regularizer": "l2",
-    "bias_regularizer": keras.regularizers.L1(0.2),
+    "bias_regularizer": {"class_name": "L1", "config": {"l1": 0.2}},
     "activity_regularizer": "l1",
     "kernel_constraint": "non_neg",
     "bias_constraint": keras.constraints.MaxNorm(3),

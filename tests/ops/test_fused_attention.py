@@ -37,7 +37,7 @@ def test_equals_the_formula(rng, is_causal, num_key_heads):
 
 
 OBSTACLES = {
-    "a mask other than the causal one of a whole sequence": {"mask": rule(7, causal=True, offset=None)},
+    "a mask other than the causal one of a whole sequence": {"mask": {"causal": True, "offset": None}},
     "a position bias": {"bias": np.zeros((7, 7), "float32")},
     "a soft cap of the logits": {"soft_cap": 3.0},
     "sink logits": {"sink_logits": np.zeros(6, "float32")},
@@ -51,7 +51,8 @@ def test_what_the_kernel_is_not_trusted_with(monkeypatch, obstacle):
     heads = [np.zeros((2, 6, 7, 8), "float32")] * 3
     assert fused_attention_obstacle(*heads) is None
     assert fused_attention_obstacle(*heads, mask=rule(7, causal=True, offset=0)) is None
-    assert fused_attention_obstacle(*heads, **OBSTACLES[obstacle]) == obstacle
+    arguments = {name: rule(7, **x) if name == "mask" else x for name, x in OBSTACLES[obstacle].items()}
+    assert fused_attention_obstacle(*heads, **arguments) == obstacle
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,10 @@ import keras_attn
 from keras_attn import runs
 from keras_attn.models import read_weights
 
-pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="starts both backends itself")
+pytestmark = [
+    pytest.mark.extended,
+    pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="starts both backends itself"),
+]
 CHILD = pathlib.Path(__file__).with_name("train_together.py")
 # Of what depends on how the rows are cut: the pads, the clock, and Keras' own mean of the loss over rows.
 OF_THE_CUT = {"tokens_per_second", "padding", "loss"}

@@ -1,5 +1,6 @@
 """From a recipe and a text to a run folder and a language model."""
 
+import contextlib
 import json
 import os
 import re
@@ -40,7 +41,8 @@ def make_data():
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "letters"
-    return folder, runs.train(RECIPE, make_data(), folder, verbose=0)
+    with open(folder.parent / "shown.txt", "w") as shown, contextlib.redirect_stdout(shown):
+        return folder, runs.train(RECIPE, make_data(), folder, verbose=1)
 
 
 def history(folder):
@@ -121,11 +123,11 @@ def test_a_text_without_anything_to_predict_is_refused(tmp_path):
         runs.train(RECIPE, data, tmp_path / "run", verbose=0)
 
 
-def test_a_run_says_how_well_it_writes(tmp_path, capsys):
-    runs.train(RECIPE.replace(epochs=1), make_data(), tmp_path / "run", verbose=1)
-    shown = capsys.readouterr().out
+def test_a_run_says_how_well_it_writes(run):
+    folder, _ = run
+    shown = (folder.parent / "shown.txt").read_text()
     assert re.search(r"few letters: loss \d\.\d{4} nats a byte, perplexity \d+\.\d{3}\n", shown)
-    assert f"The model lies in {tmp_path / 'run' / 'model.keras'}" in shown
+    assert f"The model lies in {folder / 'model.keras'}" in shown
 
 
 def test_training_ends_once_the_loss_is_low_enough(tmp_path):

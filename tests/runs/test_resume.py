@@ -1,6 +1,7 @@
 """A run that is killed, again and again, ends with the bits of one that was not."""
 
 import csv
+import json
 import pathlib
 import random
 import signal
@@ -18,11 +19,23 @@ RESULTS = ("translator/model.safetensors", "translator/translator.json")
 OF_THE_CLOCK = {"tokens_per_second"}
 
 
-def train(folder, size, kind="never", count=0):
-    process = subprocess.run(
-        [sys.executable, str(CHILD), str(folder), size, kind, str(count)], capture_output=True, text=True
-    )
-    return process.returncode, process.stderr
+@pytest.fixture(scope="module")
+def train(tmp_path_factory):
+    """Trains in a new process; gives its exit code and what all of them have printed."""
+    errors = tmp_path_factory.mktemp("trainer") / "errors.txt"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with (
+        open(errors, "w") as stderr,
+        subprocess.Popen([sys.executable, str(CHILD)], **pipes, stderr=stderr) as trainer,
+    ):
+
+        def train(folder, size, kind="never", count=0):
+            print(json.dumps([str(folder), size, kind, count]), file=trainer.stdin, flush=True)
+            answer = trainer.stdout.readline()
+            assert answer, errors.read_text()
+            return int(answer), errors.read_text()
+
+        yield train
 
 
 def history(folder):
@@ -58,7 +71,7 @@ def killed_at(seed, num_kills, num_in_saves, longest):
     return kills
 
 
-def check_killed_run(tmp_path, size, kills):
+def check_killed_run(train, tmp_path, size, kills):
     code, errors = train(tmp_path / "whole", size)
     assert code == 0, errors
     folder = tmp_path / "killed"
@@ -81,23 +94,25 @@ def saves_cut_short(log):
     return log.count("saving state-") - log.count("saved state-")
 
 
-def test_a_killed_run_goes_on_to_the_same_bits(tmp_path):
-    kills = [("batch", 11), ("half_written", 2), ("renamed", 1)]
-    num_killed, log = check_killed_run(tmp_path, "small", kills)
-    assert num_killed == 3
-    assert saves_cut_short(log) == 2
-    assert log.count("Resumed after update") == 3
-
-
-@pytest.mark.slow
-def test_a_killed_language_model_goes_on_to_the_same_bits(tmp_path):
-    num_killed, log = check_killed_run(tmp_path, "language_model", [("batch", 9), ("written", 3)])
+def test_a_killed_run_goes_on_to_the_same_bits(train, tmp_path):
+    kills = [("batch", 11), ("half_written", 2)]
+    num_killed, log = check_killed_run(train, tmp_path, "small", kills)
     assert num_killed == 2
+    assert saves_cut_short(log) == 1
     assert log.count("Resumed after update") == 2
 
 
 @pytest.mark.slow
-def test_a_run_of_tiny_killed_twenty_times_ends_with_the_same_bits(tmp_path):
-    num_killed, log = check_killed_run(tmp_path, "tiny", killed_at(7, 20, 8, longest=16))
+def test_a_killed_language_model_goes_on_to_the_same_bits(train, tmp_path):
+    num_killed, log = check_killed_run(
+        train, tmp_path, "language_model", [("batch", 9), ("written", 3), ("renamed", 1)]
+    )
+    assert num_killed == 3
+    assert log.count("Resumed after update") == 3
+
+
+@pytest.mark.slow
+def test_a_run_of_tiny_killed_twenty_times_ends_with_the_same_bits(train, tmp_path):
+    num_killed, log = check_killed_run(train, tmp_path, "tiny", killed_at(7, 20, 8, longest=16))
     assert num_killed == 20
     assert saves_cut_short(log) >= 5

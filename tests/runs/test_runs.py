@@ -11,6 +11,7 @@ import keras_attn
 from keras_attn import runs
 from keras_attn.data import TextPairs
 from keras_attn.models import read_weights
+from keras_attn.runs.workers import Workers
 
 TINY = {
     "num_encoder_layers": 1,
@@ -30,7 +31,7 @@ RECIPE = runs.Recipe(
     dtype="float32",
     metric="exact_match",
     num_averaged=2,
-    num_beams=2,
+    num_beams=1,
     max_length=8,
 )
 
@@ -104,16 +105,6 @@ def test_the_weights_are_those_that_score_best_on_validation(run):
     assert results["validation"]["exact_match"] == max(best, average)
 
 
-def test_the_same_seed_gives_the_same_weights(run, tmp_path):
-    folder, _ = run
-    runs.train(RECIPE, make_data(), tmp_path / "again", verbose=0)
-    one, other = (
-        read_weights(path / "checkpoints" / "epoch-003.safetensors") for path in (folder, tmp_path / "again")
-    )
-    for name, array in one.items():
-        np.testing.assert_allclose(array, other[name], atol=1e-5, err_msg=name)
-
-
 def test_a_folder_with_a_run_is_not_written_over(run):
     folder, _ = run
     with pytest.raises(ValueError, match="holds a run already"):
@@ -141,6 +132,7 @@ class Interrupt(keras.callbacks.Callback):
             raise KeyboardInterrupt
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("epoch", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_an_interrupted_run_leaves_a_usable_translator(tmp_path, monkeypatch, epoch):
     monkeypatch.setattr("keras_attn.runs.training_run.LearningRateLogger", lambda: Interrupt(epoch))
@@ -161,7 +153,9 @@ def test_a_loss_that_is_not_finite_stops_with_the_last_good_checkpoint(tmp_path,
         runs.train(RECIPE, make_data(), tmp_path / "run", verbose=0)
 
 
-def test_a_run_that_is_killed_while_it_is_evaluated_goes_on(tmp_path, monkeypatch):
+def test_a_run_that_is_killed_while_it_is_evaluated_goes_on_to_the_weights_of_its_seed(
+    run, tmp_path, monkeypatch
+):
     class Killed(BaseException):
         pass
 
@@ -175,13 +169,23 @@ def test_a_run_that_is_killed_while_it_is_evaluated_goes_on(tmp_path, monkeypatc
     assert (tmp_path / "run" / "tokens" / "tokens.json").is_file()
     runs.train(RECIPE, make_data(), tmp_path / "run", verbose=0)
     assert not (tmp_path / "run" / "tokens").exists()
+    folder, _ = run
+    for file in ("checkpoints/epoch-003.safetensors", "translator/model.safetensors"):
+        one, other = read_weights(folder / file), read_weights(tmp_path / "run" / file)
+        assert one.keys() == other.keys()
+        for name, array in one.items():
+            np.testing.assert_allclose(array, other[name], atol=1e-5, err_msg=f"{file}: {name}")
 
 
 def test_a_joint_subword_vocabulary_is_trained_on_the_training_part_alone(tmp_path):
     pairs = TextPairs(["a red dog", "a red cat"] * 9, ["ein roter Hund", "eine rote Katze"] * 9, "pets")
     other = TextPairs(["zebra"], ["Quagga"], "others")
-    recipe = RECIPE.replace(tokenizer="bpe", vocabulary_size=290, epochs=1)
-    translator = runs.train(recipe, runs.DataSplits(pairs, other, None), tmp_path / "run", verbose=0)
+    recipe = RECIPE.replace(tokenizer="bpe", vocabulary_size=290)
+    run = runs.translation_run.TranslationRun(
+        recipe, runs.DataSplits(pairs, other, None), tmp_path, 0, Workers()
+    )
+    run.prepare()
+    translator = run.translator
     assert translator.source_tokenizer is translator.target_tokenizer
     assert translator.model.vocabulary_size == 290
     assert "Z" not in translator.source_tokenizer.token_strings(range(290))[4 + 256 :]

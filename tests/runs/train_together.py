@@ -25,7 +25,7 @@ from keras_attn import runs  # noqa: E402
 RECIPE = runs.Recipe(
     model={
         "num_encoder_layers": 1,
-        "num_decoder_layers": 2,
+        "num_decoder_layers": 1,
         "hidden_dim": 16,
         "num_heads": 2,
         "intermediate_dim": 22,

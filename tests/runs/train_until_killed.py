@@ -1,10 +1,13 @@
-"""A process that trains in a folder, and kills itself with SIGKILL at a given moment.
+"""Processes that train in a folder, and kill themselves with SIGKILL at a given moment.
 
-    python train_until_killed.py FOLDER SIZE KIND COUNT
+    python train_until_killed.py
 
-KIND is `never`, `batch` (after COUNT batches), or a place in the COUNT-th save: `half_written`, `written`, `renamed`.
+It has imported the library and started nothing; each line that it reads, [FOLDER, SIZE, KIND, COUNT] in JSON, is a process
+of its own, whose exit code it prints. KIND is `never`, `batch` (after COUNT batches), or a place in the COUNT-th save: `half_written`, `written`, `renamed`.
 """
 
+import json
+import multiprocessing
 import os
 import pathlib
 import signal
@@ -44,7 +47,7 @@ SIZES = {
         averaged="best",
         patience=3,
         save_updates=3,
-        num_beams=2,
+        num_beams=1,
         max_length=5,
     ),
     "language_model": runs.SHAKESPEARE.replace(
@@ -134,13 +137,23 @@ def die_after_batches(count):
     runs.progress.Progress.on_train_batch_end = counted
 
 
-def main():
-    folder, size, kind, count = sys.argv[1:]
+def train(folder, size, kind, count):
     if kind == "batch":
-        die_after_batches(int(count))
+        die_after_batches(count)
     elif kind != "never":
-        die_in_save(kind, int(count))
+        die_in_save(kind, count)
     runs.train(SIZES[size], make_data(size), folder, verbose=0)
+
+
+def main():
+    # Only exit codes go to stdout; what libraries print goes to stderr.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        process = multiprocessing.get_context("fork").Process(target=train, args=json.loads(line))
+        process.start()
+        process.join()
+        print(process.exitcode, file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -172,7 +172,7 @@ def test_updates_in_fit_have_the_rates_of_the_formula(case):
 def test_saved_compiled_model_goes_on_at_the_right_update(case, tmp_path):
     schedule, expected = CASES[case]
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
-    model.compile(keras.optimizers.SGD(schedule), loss="mean_squared_error")
+    model.compile(keras.optimizers.SGD(schedule), "mean_squared_error", run_eagerly=True)
     x = np.ones((3, 1), "float32")
     model.fit(x, x, batch_size=1, verbose=0)
     model.save(tmp_path / "model.keras")
