@@ -12,7 +12,7 @@ def check_positive(name, value, optional=False):
     if value is None and optional:
         return None
     if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value <= 0:
-        raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}.")
+        raise ValueError(f"The argument `{name}` must be a positive integer. Received: {name}={value!r}.")
     return int(value)
 
 

@@ -588,7 +588,7 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
     def _check_input_shapes(self, query_shape, value_shape, key_shape):
         if tuple(value_shape[1:-1]) != tuple(key_shape[1:-1]):
             raise ValueError(
-                "`key` and `value` must have the same shape but for the last axis. Received: "
+                "The shapes of `key` and `value` must be equal but for the last axis. Received: "
                 f"value_shape={tuple(value_shape)}, key_shape={tuple(key_shape)}."
             )
         if len(query_shape) < 3 or len(query_shape) != len(value_shape):
@@ -743,5 +743,5 @@ def _as_tuple(name, value):
     try:
         return tuple(map(operator.index, value if isinstance(value, Iterable) else (value,)))
     except TypeError:
-        message = f"`{name}` must be an integer or a tuple of integers. Received: {name}={value!r}."
+        message = f"Invalid `{name}`. `{name}` must be an integer or a tuple of integers. Received: {name}={value!r}."
         raise ValueError(message) from None
