@@ -794,7 +794,7 @@ def test_the_config_is_that_of_the_constructor(axes, of_constructor, of_keras):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"dropout": 1.0}, "`dropout` must be in [0, 1)"),
+        ({"dropout": 1.0}, "`dropout` must be a number in [0, 1)"),
         ({"num_heads": True}, "`num_heads` must be a positive integer"),
         ({"output_shape": 0}, "`output_shape` must be a positive integer"),
         ({"attention_axes": 0}, "`attention_axes` must name axes between the batch and the features"),
