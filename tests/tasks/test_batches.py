@@ -61,7 +61,7 @@ def test_an_error_ends_it_before_the_batches_that_nobody_works_on():
 @pytest.mark.parametrize("name", ["batch_size", "num_workers"])
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "4"])
 def test_a_bad_number_is_refused(name, value):
-    with pytest.raises(ValueError, match=f"`{name}` must be a positive integer. Received: {name}={value}"):
+    with pytest.raises(ValueError, match=f"`{name}` must be a positive integer. Received: {name}={value!r}"):
         of_batches(lambda places: places, SEQUENCES, **{"batch_size": 3, name: value})
 
 
