@@ -31,7 +31,7 @@ Signature = collections.namedtuple("Signature", ["meaning", "inputs", "outputs"]
 Signature.__doc__ = """What an exported translator can be asked.
 
 meaning: String.
-inputs: Names of `INPUTS`, the options among them separately neutral.
+inputs: List of names in `INPUTS`.
 outputs: Dict from the names of outputs to what they are.
 """
 
