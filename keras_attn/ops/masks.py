@@ -338,7 +338,7 @@ def mask_poison(*masks):
 
 def poisoned(x, poison):
     """`x` plus what `mask_poison` gave. None, for either, changes nothing."""
-    return x if x is None or poison is None else x + ops.cast(poison, x.dtype)
+    return x if x is None or poison is None else ops.add(x, ops.cast(poison, x.dtype))
 
 
 def _equals(mask, boolean):

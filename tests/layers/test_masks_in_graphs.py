@@ -125,10 +125,12 @@ def is_refused(call):
         return "`value_mask` must be boolean" in str(error)
 
 
-@pytest.mark.parametrize("jit_compile", ["auto", True, False])
+# Without a compiler a model does not run on JAX, and PyTorch's needs a compiler of C++.
+JIT_COMPILE = {"tensorflow": ["auto", True, False], "jax": ["auto", True], "torch": [False]}[BACKEND]
+
+
+@pytest.mark.parametrize("jit_compile", JIT_COMPILE)
 def test_predict_and_fit_refuse_it(jit_compile):
-    if BACKEND == "torch" and jit_compile is not False:
-        pytest.skip("PyTorch's compiler needs another one")
     model = model_with_a_mask_input()
     model.compile(loss="mse", optimizer="sgd", jit_compile=jit_compile)
     query, value = sequences()

@@ -9,7 +9,8 @@ from keras import ops
 from keras_attn.ops import as_boolean_mask, compiled_scope, mask_poison, poisoned, with_exact_sizes
 
 VALUES = [[0.0, -1e9], [1.0, 0.5], [0, 2], [0.0, -np.inf], [1.0, np.nan]]
-DTYPES = ["bool", "int8", "uint8", "int32", "int64", "float16", "bfloat16", "float32"]
+DTYPES = ["bool", "int8", "uint8", "int32", "float16", "bfloat16", "float32"]
+DTYPES += ["int64"] if BACKEND == "tensorflow" else []
 only_tensorflow = pytest.mark.skipif(BACKEND != "tensorflow", reason="only TensorFlow's graphs can raise")
 not_torch = pytest.mark.skipif(BACKEND == "torch", reason="eager")
 
@@ -87,7 +88,7 @@ def test_a_symbolic_mask_is_refused_by_its_poison():
     inputs = keras.Input((3,))
     outputs = poisoned(ops.ones((1,)), mask_poison(inputs))
     model = keras.Model(inputs, outputs)
-    assert np.isfinite(model(np.array([[0.0, 1.0, 1.0]]))).all()
+    assert np.isfinite(ops.convert_to_numpy(model(np.array([[0.0, 1.0, 1.0]])))).all()
     assert np.isnan(ops.convert_to_numpy(model(np.array([[0.0, 1.0, -1e9]])))).all()
 
 
