@@ -104,7 +104,9 @@ def test_a_killed_run_goes_on_to_the_same_bits(train, tmp_path):
 
 @pytest.mark.slow
 def test_a_killed_language_model_goes_on_to_the_same_bits(train, tmp_path):
-    num_killed, log = check_killed_run(train, tmp_path, "language_model", [("batch", 9), ("written", 3), ("renamed", 1)])
+    num_killed, log = check_killed_run(
+        train, tmp_path, "language_model", [("batch", 9), ("written", 3), ("renamed", 1)]
+    )
     assert num_killed == 3
     assert log.count("Resumed after update") == 3
 
