@@ -99,6 +99,7 @@ def test_what_is_saved_goes_on_with_a_text(run):
     assert set(text) <= set("abcdefghij ")
 
 
+@pytest.mark.extended
 def test_a_save_that_fails_leaves_the_older_model(tmp_path, monkeypatch):
     saves, save = [], keras.Model.save
 
@@ -138,6 +139,7 @@ def test_training_ends_once_the_loss_is_low_enough(tmp_path):
     assert all(loss > 2.9 for loss in losses[:-1])
 
 
+@pytest.mark.extended
 def test_accumulated_windows_equal_one_big_batch(tmp_path):
     # An epsilon of the size of the gradients, where Adam does not blow up their last bits.
     recipe = RECIPE.replace(epochs=1, epsilon=1e-2)

@@ -111,6 +111,7 @@ def test_a_folder_with_a_run_is_not_written_over(run):
         runs.train(RECIPE, make_data(), folder, verbose=0)
 
 
+@pytest.mark.extended
 def test_training_ends_early_at_the_wanted_score(tmp_path):
     runs.train(RECIPE.replace(stop_at=0.0, num_averaged=1), make_data(), tmp_path / "run", verbose=0)
     assert len((tmp_path / "run" / "history.csv").read_text().splitlines()) == 1 + 1
