@@ -269,7 +269,7 @@ def test_blocks_that_share_a_bias_share_it_after_reloading(tmp_path):
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert len(loaded.weights) == len(model.weights)
-    first, second = (layer.attention.position_bias for layer in loaded.layers[1:])
+    first, second = (layer.self_attention.position_bias for layer in loaded.layers[1:])
     assert first is second
     inputs = np.random.default_rng(5).normal(size=(2, 7, 14)).astype("float32")
     np.testing.assert_array_equal(ops.convert_to_numpy(loaded(inputs)), ops.convert_to_numpy(model(inputs)))

@@ -141,7 +141,7 @@ def test_a_padding_mask_says_what_a_prompt_is(windowed):
 def test_start_may_be_the_pad_when_a_mask_says_what_the_source_is(num_beams):
     """Of two models one has the vocabulary of the other with 0, its pad, and START exchanged."""
     twin, model = (make_model("pre_norm", num_encoder_layers=1, num_decoder_layers=1) for _ in range(2))
-    embeddings = keras.ops.convert_to_numpy(twin.target_embedding.embeddings)
+    embeddings = keras.ops.convert_to_numpy(twin.target_embedding.token.embeddings)
     model.target_embedding.embeddings.assign(embeddings[[START, 1, PAD, *range(3, len(embeddings))]])
     source = make_batch()["encoder_token_ids"]
     arguments = {"num_beams": num_beams, "num_return_sequences": num_beams, "max_length": 7}
