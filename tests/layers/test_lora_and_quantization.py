@@ -487,10 +487,10 @@ def test_lora_freezes_a_given_layer_of_another_library_whole():
     block = EncoderBlock(17, self_attention=Mixer())
     model = keras.Model(inputs, block(inputs))
     block.enable_lora(2, target_layer_names=("intermediate", "output"))
-    before = [ops.convert_to_numpy(weight.value) for weight in block.attention.weights]
+    before = [ops.convert_to_numpy(weight.value) for weight in block.self_attention.weights]
     model.compile("sgd", loss="mse")
     model.fit(normal(B, 5, D) + 3, normal(B, 5, D, seed=4), verbose=0)
-    assert_equal([ops.convert_to_numpy(weight.value) for weight in block.attention.weights], before, 0)
+    assert_equal([ops.convert_to_numpy(weight.value) for weight in block.self_attention.weights], before, 0)
     assert len(block.trainable_weights) == 4
 
 

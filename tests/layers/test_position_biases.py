@@ -274,4 +274,4 @@ def test_blocks_that_share_a_bias_share_it_after_reloading(tmp_path):
     inputs = np.random.default_rng(5).normal(size=(2, 7, 14)).astype("float32")
     np.testing.assert_array_equal(ops.convert_to_numpy(loaded(inputs)), ops.convert_to_numpy(model(inputs)))
     copied = keras.models.clone_model(model)
-    assert copied.layers[1].attention.position_bias is not bias
+    assert copied.layers[1].self_attention.position_bias is not bias

@@ -142,7 +142,7 @@ def test_start_may_be_the_pad_when_a_mask_says_what_the_source_is(num_beams):
     """Of two models one has the vocabulary of the other with 0, its pad, and START exchanged."""
     twin, model = (make_model("pre_norm", num_encoder_layers=1, num_decoder_layers=1) for _ in range(2))
     embeddings = keras.ops.convert_to_numpy(twin.target_embedding.token.embeddings)
-    model.target_embedding.embeddings.assign(embeddings[[START, 1, PAD, *range(3, len(embeddings))]])
+    model.target_embedding.token.embeddings.assign(embeddings[[START, 1, PAD, *range(3, len(embeddings))]])
     source = make_batch()["encoder_token_ids"]
     arguments = {"num_beams": num_beams, "num_return_sequences": num_beams, "max_length": 7}
     expected = twin.generate(source, START, END, unwritable_token_ids=(START,), **arguments)

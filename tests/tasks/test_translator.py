@@ -404,7 +404,7 @@ def translator_that_likes_start(num_beams=8):
     letters = np.arange(3 + ord("a"), 3 + ord("i"))
     embeddings[[1, 2, *letters]] += 0.4
     embeddings[[1, 2]] += [[0.05], [0.02]]
-    translator.model.target_embedding.embeddings.assign(embeddings)
+    translator.model.target_embedding.token.embeddings.assign(embeddings)
     translator.model.decoder_norm.beta.assign(np.ones(20, "float32"))
     tokenizer = translator.target_tokenizer
     return keras_attn.Translator(translator.model, tokenizer, tokenizer, num_beams=num_beams, max_length=11)
