@@ -213,6 +213,14 @@ def check_sizes(make_model, config, path, rename=str):
     Raises:
         FileNotFoundError: if there is no such file.
         ValueError: if the weights of the model are not those of the file; and what `make_model` raises.
+
+    Example:
+
+    ```python
+    sizes = {"vocabulary_size": 11, "num_layers": 1, "hidden_dim": 4, "num_heads": 2, "intermediate_dim": 3}
+    save_weights(DecoderTransformer.from_sizes(**sizes), "model.safetensors")
+    check_sizes(lambda: DecoderTransformer.from_sizes(**sizes), sizes, "model.safetensors")
+    ```
     """
     shapes = {rename(name): shape for name, shape in read_shapes(path).items()}
     num_values = sum(int(np.prod(shape, dtype=object)) for shape in shapes.values())

@@ -41,11 +41,12 @@ def write_translator(translator, folder):
         raise ValueError(
             f"A translator with a model that is no keras.Model cannot be saved. Received: {type(model).__name__}."
         )
+    description = _description(model)
     with replaced_folder(folder, _CONFIG_FILE, "translator") as built:
         shared = translator.target_tokenizer is translator.source_tokenizer
         config = {
             "format": _FORMAT,
-            "model": keras.saving.serialize_keras_object(model),
+            "model": description,
             "shared_tokenizer": shared,
             "options": {name: getattr(translator, name) for name in OPTIONS},
         }
@@ -54,6 +55,19 @@ def write_translator(translator, folder):
         translator.source_tokenizer.save(built / "source_tokenizer")
         if not shared:
             translator.target_tokenizer.save(built / "target_tokenizer")
+
+
+def _description(model):
+    """What Keras writes of a model, without what it was compiled with: that belongs to training."""
+    if any(keras.backend.standardize_dtype(weight.dtype) == "int8" for weight in model.weights):
+        raise ValueError(
+            "A translator with a quantised model cannot be saved. Save it before, and call "
+            "`translator.model.quantize(...)` again after `Translator.load`."
+        )
+    description = keras.saving.serialize_keras_object(model)
+    return {
+        name: part for name, part in description.items() if name not in ("compile_config", "build_config")
+    }
 
 
 def read_translator(folder):

@@ -218,14 +218,21 @@ def test_wrong_prompts_and_options(prompt, options, message):
 
 
 def test_wrong_inputs():
-    with pytest.raises(ValueError, match=r"`inputs` must be token ids, or a dict of them"):
+    with pytest.raises(ValueError, match=r"`inputs` must be a dict of \[\'token_ids\'\], and may have"):
         make_model()({"tokens": np.ones((1, 2))})
 
 
 def test_it_learns_a_cycle(tmp_path):
     keras.utils.set_random_seed(4)
     model = DecoderTransformer.from_sizes(
-        V, 1, 16, 2, 32, dropout=0.0, attention_dropout=0.0, max_sequence_length=23
+        V,
+        1,
+        hidden_dim=16,
+        num_heads=2,
+        intermediate_dim=32,
+        dropout=0.0,
+        attention_dropout=0.0,
+        max_sequence_length=23,
     )
     model.compile(
         optimizer=keras.optimizers.Adam(0.01),

@@ -216,7 +216,9 @@ def test_what_is_no_text_is_refused(texts):
 
 
 def test_a_vocabulary_that_does_not_fit_is_refused():
-    model = keras_attn.models.Seq2SeqTransformer.from_sizes(100, 1, 1, 4, 2, 3)
+    model = keras_attn.models.Seq2SeqTransformer.from_sizes(
+        100, 1, 1, hidden_dim=4, num_heads=2, intermediate_dim=3
+    )
     with pytest.raises(ValueError, match="259 ids, model with 100"):
         keras_attn.Translator(model, ByteTokenizer(), ByteTokenizer())
 
@@ -321,10 +323,19 @@ def test_a_config_that_is_damaged_or_holds_objects_is_refused(tmp_path, config):
         keras_attn.Translator.load(folder)
 
 
+def _replaced(config, name, value):
+    """Sets every such entry of a nested configuration that has a value."""
+    for key, part in config.items() if isinstance(config, dict) else enumerate(config):
+        if key == name and part is not None:
+            config[key] = value
+        elif isinstance(part, (dict, list)):
+            _replaced(part, name, value)
+
+
 def test_a_config_of_no_model_is_refused(tmp_path):
     def change(folder):
         config = json.loads((folder / "translator.json").read_text())
-        config["model"]["num_wheels"] = 4
+        config["model"]["config"]["num_wheels"] = 4
         (folder / "translator.json").write_text(json.dumps(config))
 
     with pytest.raises(ValueError, match=r"translator\.json describes no model: .*num_wheels"):
@@ -332,12 +343,12 @@ def test_a_config_of_no_model_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("hidden_dim", 10**9), ("num_encoder_layers", 10**9), ("intermediate_dim", 19)]
+    ("name", "value"), [("vocabulary_size", 10**9), ("num_heads", 10**9), ("intermediate_dim", 19)]
 )
 def test_a_config_of_another_size_is_refused_before_it_takes_memory(tmp_path, name, value):
     def change(folder):
         config = json.loads((folder / "translator.json").read_text())
-        config["model"][name] = value
+        _replaced(config["model"], name, value)
         (folder / "translator.json").write_text(json.dumps(config))
 
     folder = broken(tmp_path, change)
