@@ -46,7 +46,7 @@ def test_the_shape_of_the_output(layer, shapes, expected):
     ("value_shape", "key_shape"), [((2, 2, 8), (2, 1, 7)), ((2, 2, 7), (2,)), ((2, 3), (2, 3))]
 )
 def test_shapes_that_do_not_fit_are_refused_before_a_call(value_shape, key_shape):
-    with pytest.raises(ValueError, match="must be equal|must both have the shape"):
+    with pytest.raises(ValueError, match=r"must be equal|must both have the shape"):
         layers.MultiHeadAttention(4, 2).compute_output_shape((2, 4, 8), value_shape, key_shape)
 
 
