@@ -115,7 +115,7 @@ class BahdanauAttention(Adaptable, keras.layers.Layer):
             )
         if value_shape[1] != key_shape[1]:
             raise ValueError(
-                "`key` and `value` must have the same shape but for the last axis. Received: "
+                "The shapes of `key` and `value` must be equal but for the last axis. Received: "
                 f"value_shape={tuple(value_shape)}, key_shape={tuple(key_shape)}."
             )
         for dense, shape in ((self.query_dense, query_shape), (self.key_dense, key_shape)):

@@ -806,7 +806,7 @@ BAD_CALLS = {
     "key_of_another_length": (
         attention,
         {"query": X, "value": Y, "key": X},
-        "`key` and `value` must have the same shape but for the last axis. Received: value_shape=(2, 7, 12), key_shape=(2, 5, 12).",
+        "The shapes of `key` and `value` must be equal but for the last axis. Received: value_shape=(2, 7, 12), key_shape=(2, 5, 12).",
     ),
     "rank_2": (
         attention,
@@ -866,7 +866,7 @@ BAD_CALLS = {
     "bahdanau_key_of_another_length": (
         bahdanau,
         {"query": X, "value": Y, "key": X},
-        "`key` and `value` must have the same shape but for the last axis. Received: value_shape=(2, 7, 12), key_shape=(2, 5, 12).",
+        "The shapes of `key` and `value` must be equal but for the last axis. Received: value_shape=(2, 7, 12), key_shape=(2, 5, 12).",
     ),
     "bahdanau_rank_2": (
         bahdanau,
