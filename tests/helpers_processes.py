@@ -12,6 +12,7 @@ import multiprocessing.connection
 import os
 import resource
 import sys
+import types
 import warnings
 
 import pytest
@@ -134,6 +135,8 @@ class _Sender:
     def __init__(self, config, connection):
         self.config = config
         self.connection = connection
+        # While it is being registered, pytest tells it every earlier warning again.
+        self.is_registered = False
 
     def pytest_runtest_logreport(self, report):
         data = self.config.hook.pytest_report_to_serializable(config=self.config, report=report)
@@ -143,6 +146,8 @@ class _Sender:
         self.connection.send(("finished", None))
 
     def pytest_warning_recorded(self, warning_message, when, nodeid, location):
+        if not self.is_registered:
+            return
         message = warnings.WarningMessage(
             UserWarning(f"{warning_message.category.__name__}: {warning_message.message}"),
             UserWarning,
@@ -159,8 +164,13 @@ def _work(session, items, connection, no_longer_quiet):
     capture = config.pluginmanager.getplugin("capturemanager")
     capture.stop_global_capturing()  # its files are the parent's
     capture.start_global_capturing()
+    # pytest asks the reporter for its writer when it explains an assertion: one without hooks takes its place.
+    silent = types.SimpleNamespace(_tw=config.get_terminal_writer())
     config.pluginmanager.unregister(name="terminalreporter")
-    config.pluginmanager.register(_Sender(config, connection))
+    config.pluginmanager.register(silent, "terminalreporter")
+    sender = _Sender(config, connection)
+    config.pluginmanager.register(sender)
+    sender.is_registered = True
     # Graphs are many objects and little garbage: the usual thresholds look through them all too often.
     gc.set_threshold(50_000, 20, 50)
     at_start = _peak_megabytes()
