@@ -34,8 +34,8 @@ def compilers():
 
             return {
                 "eager": eager,
-                "graph": tf.function,
-                "xla": functools.partial(tf.function, jit_compile=True),
+                "graph": functools.partial(tf.function, autograph=False),
+                "xla": functools.partial(tf.function, autograph=False, jit_compile=True),
             }
         case "jax":
             import jax

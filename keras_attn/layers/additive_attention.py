@@ -2,19 +2,16 @@ import keras
 from keras import ops
 
 from keras_attn.checks import check_positive, check_rate
-from keras_attn.layers.adaptation import Adaptable
 from keras_attn.layers.arguments import copy_initializer
-from keras_attn.layers.call_masks import key_padding, query_padding
+from keras_attn.layers.call_masks import CallMasks
+from keras_attn.layers.head_layout import HeadLayout
+from keras_attn.layers.lora_and_quantization import Adaptable
 from keras_attn.ops import (
-    MaskRule,
     ScoreDropout,
     additive_attention,
-    as_boolean_mask,
     check_mask_shape,
-    mask_poison,
     poisoned,
     successive_positions,
-    with_exact_sizes,
 )
 
 
@@ -140,23 +137,16 @@ class BahdanauAttention(Adaptable, keras.layers.Layer):
         projected_key=None,
     ):
         key = value if key is None else key
+        masks = CallMasks(query, value, key, query_mask, value_mask, key_mask, attention_mask)
         output, scores = additive_attention(
             self.query_dense(query),
             self.key_dense(key) if projected_key is None else self._checked(projected_key, value),
             value,
             ops.convert_to_tensor(self.logit_kernel),
-            mask=self._joint_mask(
-                query,
-                value,
-                query_padding(query, query_mask),
-                key_padding(value, key, value_mask, key_mask),
-                attention_mask,
-                use_causal_mask,
-            ),
+            mask=_joint_mask(query, value, masks, use_causal_mask),
             dropout=self._score_dropout(training),
         )
-        poison = mask_poison(query_mask, value_mask, key_mask, attention_mask)
-        output, scores = poisoned(output, poison), poisoned(scores, poison)
+        output, scores = poisoned(output, masks.poison), poisoned(scores, masks.poison)
         return (output, scores) if return_attention_scores else output
 
     def project_keys(self, key):
@@ -178,34 +168,6 @@ class BahdanauAttention(Adaptable, keras.layers.Layer):
                 f"`projected_key` must have shape {shape}. Received: projected_key of shape {received}."
             )
         return ops.cast(projected_key, self.compute_dtype)
-
-    def _joint_mask(self, query, value, query_mask, key_mask, attention_mask, use_causal_mask):
-        """Every mask that holds, as one that broadcasts to (B, T, S), or None."""
-        shape = (*query.shape[:-1], value.shape[-2])
-        num_queries, num_keys = ops.shape(query)[1], ops.shape(value)[1]
-        if query_mask is not None:
-            check_mask_shape(query_mask, shape[:2], "query_mask", exact_axes=1)
-            query_mask = with_exact_sizes(query_mask, [num_queries], "query_mask")
-        if key_mask is not None:
-            check_mask_shape(key_mask, (shape[0], shape[2]), "value_mask", exact_axes=1)
-            key_mask = with_exact_sizes(key_mask, [num_keys], "value_mask")
-        if attention_mask is not None:
-            attention_mask = as_boolean_mask(attention_mask, "attention_mask")
-            check_mask_shape(attention_mask, shape, "attention_mask")
-            while len(attention_mask.shape) < 4:  # (T, S) or (B, T, S) -> (B or 1, 1, T, S)
-                axis = -3 if len(attention_mask.shape) > 1 else 0
-                attention_mask = ops.expand_dims(attention_mask, axis)
-        rule = MaskRule(
-            query_positions=successive_positions(num_queries) if use_causal_mask else None,
-            key_positions=successive_positions(num_keys) if use_causal_mask else None,
-            causal=use_causal_mask,
-            query_mask=query_mask,
-            key_mask=key_mask,
-            pairs=attention_mask,
-        )
-        mask = rule.block()
-        # There are no heads. The causal mask alone has no batch axis.
-        return None if mask is None else ops.squeeze(mask, axis=-3)
 
     def _score_dropout(self, training):
         return ScoreDropout(self.dropout, self._seed_generator.next()) if training and self.dropout else None
@@ -240,3 +202,22 @@ class BahdanauAttention(Adaptable, keras.layers.Layer):
             "bias_initializer": keras.initializers.serialize(self.bias_initializer),
             "seed": self.seed,
         }
+
+
+def _joint_mask(query, value, masks, use_causal_mask):
+    """Every mask that holds, as one that broadcasts to (B, T, S), or None."""
+    num_queries, num_keys = ops.shape(query)[1], ops.shape(value)[1]
+    batch_size, *lengths = query.shape[0], query.shape[1], value.shape[1]
+    if masks.attention_mask is not None:
+        check_mask_shape(masks.attention_mask, (batch_size, *lengths), "attention_mask")
+    mask = masks.as_rule(
+        HeadLayout(3),
+        query,
+        (batch_size, 1, *lengths),
+        num_keys,
+        query_positions=successive_positions(num_queries) if use_causal_mask else None,
+        key_positions=successive_positions(num_keys) if use_causal_mask else None,
+        causal=use_causal_mask,
+    ).block()
+    # There are no heads. The causal mask alone has no batch axis.
+    return None if mask is None else ops.squeeze(mask, axis=-3)

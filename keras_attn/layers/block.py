@@ -3,9 +3,9 @@
 import keras
 
 from keras_attn.checks import check_positive, check_rate
-from keras_attn.layers.adaptation import Adaptable
 from keras_attn.layers.arguments import copy_initializer, get_activation, serialize_activation
 from keras_attn.layers.feed_forward import FeedForward
+from keras_attn.layers.lora_and_quantization import Adaptable
 from keras_attn.layers.multi_head_attention import MultiHeadAttention
 from keras_attn.layers.residual import RESIDUAL_ARGUMENTS, Residual, check_residual, default_norm
 from keras_attn.layers.slots import build_layer, check_layer, copied, description, is_attention, with_layers

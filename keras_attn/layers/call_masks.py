@@ -1,5 +1,4 @@
-import dataclasses
-from typing import Any
+"""What a call of a layer says of which query may attend to which key: the first of the two joins of masks."""
 
 from keras import ops
 
@@ -9,74 +8,81 @@ from keras_attn.ops import (
     check_mask_shape,
     combine_masks,
     implicit_mask,
+    mask_poison,
     with_exact_sizes,
 )
 
 
-def joined_padding(padding_mask, sequence, name):
-    """A block's argument `padding_mask` (B, T) and the mask that Keras carries on its sequence, or None.
+def joined_padding(padding_mask, sequence, name=None):
+    """The padding mask of a sequence: the argument (B, T), and the mask that Keras carries on the sequence, or None.
 
-    Values are not looked at: the attention layer checks them. The message of a wrong shape names the block's argument.
+    Values are not looked at: the attention layer checks them.
+
+    Args:
+        padding_mask: Boolean, or 0 and 1, (B, T), or None.
+        sequence: Tensor (B, T, D), or None.
+        name: The argument's name, if its shape is to be checked here, so that the message names this argument.
     """
     implicit = implicit_mask(sequence)
-    if padding_mask is None or sequence is None:
+    if padding_mask is None or sequence is None or implicit is padding_mask:
         return implicit if padding_mask is None else padding_mask
     padding_mask = ops.convert_to_tensor(padding_mask)
-    check_mask_shape(padding_mask, sequence.shape[:-1], name, exact_axes=1)
-    if implicit is None or implicit is padding_mask:
+    if name is not None:
+        check_mask_shape(padding_mask, sequence.shape[:-1], name, exact_axes=1)
+    if implicit is None:
         return padding_mask
     return ops.where(implicit, padding_mask, ops.zeros((), dtype=padding_mask.dtype))
 
 
-def query_padding(query, query_mask):
-    """Boolean (B, T): `query_mask` and the mask that Keras carries on `query`, or None."""
-    return combine_masks(as_boolean_mask(query_mask, "query_mask"), implicit_mask(query))
-
-
-def key_padding(value, key, value_mask, key_mask):
-    """Boolean (B, S): both arguments and the masks that Keras carries on `value` and `key`, or None."""
-    masks = [as_boolean_mask(value_mask, "value_mask"), as_boolean_mask(key_mask, "key_mask")]
-    masks += [implicit_mask(value), implicit_mask(key)]
-    # Keras passes an implicit mask as the argument too: the same tensor need not be joined with itself.
-    return combine_masks(*{id(mask): mask for mask in masks}.values())
-
-
-@dataclasses.dataclass(frozen=True)
 class CallMasks:
-    """What a call of an attention layer says of who may attend to whom, its inputs being (B, <axes>, D).
+    """Every mask of a call of an attention layer as booleans, its inputs being (B, <axes>, D).
 
     Args:
-        query_mask: Boolean (B, <axes>), see `query_padding`, or None, as every mask here.
-        key_mask: Boolean (B, <axes>), see `key_padding`.
+        query, value, key: The inputs of the call, which may carry masks of Keras'. `query` may be None.
+        query_mask: Boolean, or 0 and 1, (B, <axes>), or None, as every mask here.
+        value_mask, key_mask: Boolean, or 0 and 1, (B, <axes>).
         attention_mask: Boolean, or 0 and 1; ends in the attended axes of queries, then of keys.
         prefix_mask: Boolean, or 0 and 1, (B, S).
         segment_ids, key_segment_ids: Integers (B, T) and (B, S). The latter default to the former.
+
+    Attributes:
+        query_mask: Boolean (B, <axes>), or None: the argument and the mask that Keras carries on `query`.
+        key_mask: Boolean (B, <axes>), or None: both arguments and the masks that Keras carries on `value` and `key`.
+        poison: What is to be added to outputs, see `keras_attn.ops.mask_poison`.
 
     Raises:
         ValueError: if a mask holds values other than 0 and 1, or for key segments without segments.
     """
 
-    query_mask: Any = None
-    key_mask: Any = None
-    attention_mask: Any = None
-    prefix_mask: Any = None
-    segment_ids: Any = None
-    key_segment_ids: Any = None
-
-    def __post_init__(self):
-        if self.segment_ids is None and self.key_segment_ids is not None:
+    def __init__(
+        self,
+        query,
+        value,
+        key,
+        query_mask=None,
+        value_mask=None,
+        key_mask=None,
+        attention_mask=None,
+        prefix_mask=None,
+        segment_ids=None,
+        key_segment_ids=None,
+    ):
+        if segment_ids is None and key_segment_ids is not None:
             raise ValueError(
                 "`key_segment_ids` says which `segment_ids` see a key, so those must be given too."
             )
-        values = {
-            name: as_boolean_mask(getattr(self, name), name) for name in ("attention_mask", "prefix_mask")
-        }
-        if self.segment_ids is not None:
-            given = self.segment_ids if self.key_segment_ids is None else self.key_segment_ids
-            values["segment_ids"] = ops.convert_to_tensor(self.segment_ids)
-            values["key_segment_ids"] = ops.convert_to_tensor(given)
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+        self.poison = mask_poison(query_mask, value_mask, key_mask, attention_mask, prefix_mask)
+        self.query_mask = as_boolean_mask(joined_padding(query_mask, query), "query_mask")
+        of_value = as_boolean_mask(joined_padding(value_mask, value), "value_mask")
+        of_key = as_boolean_mask(joined_padding(key_mask, None if key is value else key), "key_mask")
+        self.key_mask = combine_masks(of_value, None if of_key is of_value else of_key)
+        self.attention_mask = as_boolean_mask(attention_mask, "attention_mask")
+        self.prefix_mask = as_boolean_mask(prefix_mask, "prefix_mask")
+        self.segment_ids = self.key_segment_ids = None
+        if segment_ids is not None:
+            self.segment_ids = ops.convert_to_tensor(segment_ids)
+            given = segment_ids if key_segment_ids is None else key_segment_ids
+            self.key_segment_ids = ops.convert_to_tensor(given)
 
     def as_rule(self, layout, query, scores_shape, num_keys, **fields):
         """Every mask as one `MaskRule` over heads.

@@ -2,7 +2,7 @@ import keras
 from keras import ops
 
 from keras_attn.checks import check_positive, check_rate
-from keras_attn.layers.adaptation import Adaptable, QuantizableSubclass
+from keras_attn.layers.lora_and_quantization import Adaptable, QuantizableSubclass
 from keras_attn.layers.slots import build_layer, check_layer, description, with_layers
 from keras_attn.ops import concrete_values, padding_mask, shape_to_keep, soft_capped
 

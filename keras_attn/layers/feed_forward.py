@@ -1,8 +1,8 @@
 import keras
 
 from keras_attn.checks import check_positive
-from keras_attn.layers.adaptation import Adaptable
 from keras_attn.layers.arguments import copy_initializer, get_activation, serialize_activation
+from keras_attn.layers.lora_and_quantization import Adaptable
 from keras_attn.layers.projection import Dense
 
 

@@ -1,4 +1,3 @@
-import collections
 import operator
 from collections.abc import Iterable
 
@@ -6,15 +5,14 @@ import keras
 from keras import ops
 
 from keras_attn.checks import check_positive, check_rate, choose
-from keras_attn.layers.adaptation import Adaptable
-from keras_attn.layers.arguments import copy_initializer
-from keras_attn.layers.call_masks import CallMasks, key_padding, query_padding
+from keras_attn.layers.attended_keys import attended_keys
+from keras_attn.layers.call_masks import CallMasks
 from keras_attn.layers.call_positions import CallPositions
 from keras_attn.layers.head_layout import HeadLayout
+from keras_attn.layers.head_projections import HeadProjections
+from keras_attn.layers.lora_and_quantization import Adaptable
 from keras_attn.layers.normalization import NORMALIZATIONS
-from keras_attn.layers.projection import Projection
 from keras_attn.layers.slots import description, with_layers
-from keras_attn.layers.step_projections import output_of, projected_heads, step_projections
 from keras_attn.ops import (
     KeyValueCache,
     ScoreDropout,
@@ -22,17 +20,13 @@ from keras_attn.ops import (
     check_mask_shape,
     empty_cache,
     keep,
-    mask_poison,
     poisoned,
-    ring_positions,
     with_exact_sizes,
-    write_cache,
-    write_ring,
 )
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
-class MultiHeadAttention(Adaptable, keras.layers.Layer):
+class MultiHeadAttention(HeadProjections, Adaptable, keras.layers.Layer):
     """Multi-head attention that takes what `keras.layers.MultiHeadAttention` takes, and keeps every mask.
 
     A drop-in superset of Keras' layer: the same constructor and call arguments in the same order, the same defaults
@@ -242,17 +236,7 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
         key_shape = value_shape if key_shape is None else key_shape
         self._check_input_shapes(query_shape, value_shape, key_shape)
         self._layout = HeadLayout(len(query_shape), self.attention_axes)
-        num_key_heads, num_value_heads = self._num_key_heads, self.num_key_value_heads
-        self._query_dense = self._head_projection("query", query_shape, self._num_query_heads, self.key_dim)
-        self._key_dense = self._head_projection("key", key_shape, num_key_heads, self.key_dim)
-        if self.use_gate:
-            self._gate_dense = self._head_projection(
-                "gate", query_shape, self.num_heads, self.value_dim, activation="sigmoid"
-            )
-        self._value_dense = self._head_projection("value", value_shape, num_value_heads, self.value_dim)
-        self._output_dense = self._output_projection(query_shape)
-        if self.query_key_norm:
-            self._query_norm, self._key_norm = self._head_norm("query_norm"), self._head_norm("key_norm")
+        self._build_projections(query_shape, value_shape, key_shape)
         for slot in (self.rotary_embedding, self.position_bias):
             if slot is not None:
                 slot.build((query_shape[0], self._num_query_heads, None, self.key_dim))
@@ -286,7 +270,7 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
         if cache is not None and cache.positions is not None:
             key_positions = cache.positions
         uses_positions = self._uses_positions(use_causal_mask)
-        places = CallPositions(positions, key_positions, cache_update_index, uses_positions)
+        call_positions = CallPositions(positions, key_positions, cache_update_index, uses_positions)
         over_keys = {
             "key_positions": key_positions,
             "prefix_mask": prefix_mask,
@@ -295,25 +279,31 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
             "attention_mask": attention_mask,
             "segment_ids": segment_ids,
         }
-        self._check_call(places, cache, use_causal_mask, over_keys)
-        reads_keys = cache is None or places.index is not None
+        self._check_call(call_positions, cache, use_causal_mask, over_keys)
+        reads_keys = cache is None or call_positions.index is not None
         masks = CallMasks(
-            query_mask=query_padding(query, query_mask),
-            key_mask=key_padding(value, key, value_mask, key_mask),
-            attention_mask=attention_mask,
-            prefix_mask=prefix_mask,
-            segment_ids=segment_ids,
-            key_segment_ids=key_segment_ids,
+            query,
+            value,
+            key,
+            query_mask,
+            value_mask,
+            key_mask,
+            attention_mask,
+            prefix_mask,
+            segment_ids,
+            key_segment_ids,
         )
         padding_is_finite = False
         if cache is None:
             query, key, value, padding_is_finite = self._without_padding(
-                query, key, value, masks, places, use_causal_mask
+                query, key, value, masks, call_positions, use_causal_mask
             )
         projections = None if cache is None else cache.projections
         heads = self._heads(query, key, value, reads_keys, projections)
-        query_heads = self._query_heads(heads[0], places)
-        keys, new_cache = self._keys(heads[1:], places, cache, use_causal_mask)
+        query_heads = self._query_heads(heads[0], call_positions)
+        new = self._key_value_heads(*heads[1:], call_positions) if reads_keys else None
+        is_ring = self._is_ring(cache, use_causal_mask)
+        keys, new_cache = attended_keys(new, cache, call_positions, self.num_sink_tokens, is_ring)
         # `project_to_cache` leaves zeros at padded keys. A growing cache may hold padding if the call has pads.
         grows = cache_update_index is not None
         may_hold_padding = grows and (
@@ -323,7 +313,7 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
             query,
             query_heads,
             keys,
-            places,
+            call_positions,
             use_causal_mask,
             masks,
             keys_are_finite=padding_is_finite or (cache is not None and not may_hold_padding),
@@ -334,17 +324,16 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
             keys.key,
             keys.value,
             mask=rule,
-            bias=self._bias(query_heads, keys, places),
+            bias=self._bias(query_heads, keys, call_positions),
             scale=1.0,
             soft_cap=self.logit_soft_cap,
             sink_logits=self.sink_logits if self.use_sink_logits else None,
             dropout=self._score_dropout(training),
             return_attention_scores=return_attention_scores,
         )
-        poison = mask_poison(query_mask, value_mask, key_mask, attention_mask, prefix_mask)
-        results = [poisoned(self._output(output, query, projections), poison)]
+        results = [poisoned(self._output(output, query, projections), masks.poison)]
         if return_attention_scores:
-            results.append(poisoned(self._layout.scores(scores, query, value), poison))
+            results.append(poisoned(self._layout.scores(scores, query, value), masks.poison))
         if cache is not None:
             is_value = isinstance(given_cache, KeyValueCache)
             results.append(new_cache if is_value else (new_cache.key, new_cache.value))
@@ -361,30 +350,14 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
             A pair of tensors (B, K, S, H) and (B, K, S, Hv).
         """
         key = value if key is None else key
-        places = CallPositions(None, key_positions, None, used=self.rotary_embedding is not None)
-        heads = self._key_value_heads(*self._heads(None, key, value), places)
-        mask = key_padding(value, key, value_mask, key_mask)
-        if mask is None:
+        call_positions = CallPositions(None, key_positions, None, used=self.rotary_embedding is not None)
+        heads = self._key_value_heads(*self._heads(None, key, value), call_positions)
+        masks = CallMasks(None, value, key, value_mask=value_mask, key_mask=key_mask)
+        if masks.key_mask is None:
             return heads
-        check_mask_shape(mask, value.shape[:-1], "value_mask", exact_axes=1)
-        mask = with_exact_sizes(mask, ops.shape(value)[1:2], "value_mask")
-        poison = mask_poison(value_mask, key_mask)
-        return tuple(poisoned(keep(x, mask[:, None, :, None]), poison) for x in heads)
-
-    def step_projections(self, of_keys=True):
-        """This layer's projections as a loop of cached calls wants them: matrices, made once for all of its steps.
-
-        Args:
-            of_keys: Boolean, whether the calls project keys and values too, from the sequence of the queries.
-
-        Returns:
-            `StepProjections` for the `projections` of a `KeyValueCache`; or None, with which a call projects as
-            always, where the layer is gated, adapted, quantised, or for inputs with more axes.
-        """
-        inputs = [self._query_dense, *([self._key_dense, self._value_dense] if of_keys else [])]
-        if self.use_gate or self._layout.attended != (1,) or self._layout.lead or self._output_shape:
-            return None
-        return step_projections(inputs, self._output_dense, self.compute_dtype)
+        check_mask_shape(masks.key_mask, value.shape[:-1], "value_mask", exact_axes=1)
+        mask = with_exact_sizes(masks.key_mask, ops.shape(value)[1:2], "value_mask")
+        return tuple(poisoned(keep(x, mask[:, None, :, None]), masks.poison) for x in heads)
 
     def empty_cache(self, batch_size, length):
         """A cache for self-attention over up to `length` positions: zeros (B, K, C, H) and (B, K, C, Hv).
@@ -404,18 +377,8 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
             num_value_heads=self.num_key_value_heads,
         )
 
-    # What variants with other heads or another formula replace.
-
-    @property
-    def _num_query_heads(self):
-        return self.num_heads
-
-    @property
-    def _num_key_heads(self):
-        return self.num_key_value_heads
-
     def _attend(self, query, key, value, return_attention_scores, **arguments):
-        """The formula: heads first in and out, and the attention scores, or None where nobody asks for them."""
+        """The formula, which variants replace: heads first in and out, and the attention scores, or None where nobody asks for them."""
         return attend(
             query,
             key,
@@ -428,7 +391,7 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
 
     # Queries, keys and values.
 
-    def _without_padding(self, query, key, value, masks, places, use_causal_mask):
+    def _without_padding(self, query, key, value, masks, call_positions, use_causal_mask):
         """The inputs with 0 at what takes no part, and whether that is done: once, and not for each projection of them.
 
         It is done where the paddings alone tell what takes no part.
@@ -439,7 +402,7 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
                 query.shape,
                 value.shape,
                 in_order=bool(use_causal_mask or self.sliding_window),
-                aligned=places.key_positions is None,
+                aligned=call_positions.key_positions is None,
             )
         if queries is None or keys is None:
             return query, key, value, False
@@ -449,38 +412,17 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
                 kept[id(x), id(mask)] = keep(x, ops.expand_dims(mask, -1))
         return kept[id(query), id(queries)], kept[id(key), id(keys)], kept[id(value), id(keys)], True
 
-    def _heads(self, query, key, value, reads_keys=True, projections=None):
-        """Projected heads, (B, <lead>, N, T, H): of what is not None, and of keys and values where they are read."""
-        if projections is not None:
-            sizes = [(self._num_query_heads, self.key_dim)]
-            if reads_keys:
-                sizes += [(self._num_key_heads, self.key_dim), (self.num_key_value_heads, self.value_dim)]
-            return projected_heads(projections, query, sizes)
-        pairs = [(self._query_dense, query)]
-        if reads_keys:
-            pairs += [(self._key_dense, key), (self._value_dense, value)]
-        return [self._layout.heads_first(dense(x)) for dense, x in pairs if x is not None]
-
-    def _query_heads(self, heads, places):
+    def _query_heads(self, heads, call_positions):
         if self.query_key_norm:
             heads = self._query_norm(heads)
-        heads = self._rotated(heads, places.of_queries(ops.shape(heads)[-2]))
+        heads = self._rotated(heads, call_positions.of_queries(ops.shape(heads)[-2]))
         scale = self.key_dim**-0.5 if self.scale is None else self.scale
         return heads if scale == 1 else heads * ops.convert_to_tensor(scale, heads.dtype)
 
-    def _key_value_heads(self, key_heads, value_heads, places):
+    def _key_value_heads(self, key_heads, value_heads, call_positions):
         if self.query_key_norm:
             key_heads = self._key_norm(key_heads)
-        return self._rotated(key_heads, places.of_new_keys(ops.shape(key_heads)[-2])), value_heads
-
-    def _output(self, heads, query, projections=None):
-        """Heads (B, <lead>, N, T, H) -> the output (B, <axes>, D)."""
-        if projections is not None:
-            return output_of(projections, heads)
-        output = self._layout.heads_last(heads, query)
-        if self.use_gate:
-            output = output * self._gate_dense(query)
-        return self._output_dense(output)
+        return self._rotated(key_heads, call_positions.of_new_keys(ops.shape(key_heads)[-2])), value_heads
 
     def _rotated(self, heads, positions):
         if self.rotary_embedding is None:
@@ -488,35 +430,11 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
         # Past `__call__`, which would cast to the dtype policy of the slot rather than keep that of this layer.
         return self.rotary_embedding.call(heads, positions=positions)
 
-    def _keys(self, new, places, cache, use_causal_mask):
-        """What is attended to, as `Keys`, and the new cache, of the heads of new keys and values if there are any."""
-        if not new:
-            return Keys(cache.key, cache.value, places.of_slots(ops.shape(cache.key)[-2])), cache
-        new = self._key_value_heads(*new, places)
-        new_positions = places.of_new_keys(ops.shape(new[0])[-2])
-        if cache is None:
-            return Keys(*new, new_positions), None
-        if self._is_ring(cache, use_causal_mask):
-            return self._keys_of_ring(cache, new, new_positions)
-        pair = write_cache(cache[:2], *new, places.index)
-        positions = places.of_slots(ops.shape(cache.key)[-2])
-        # Slots before the first position are padding.
-        mask = None if places.positions is None or positions is None else positions >= 0
-        return Keys(*pair, positions, mask), cache._replace(key=pair[0], value=pair[1])
-
-    def _keys_of_ring(self, ring, new, positions):
-        """The ring as it was, and the new keys: some of what these replace is still seen by the first of them."""
-        stored = ring_positions(ring.key.shape[-2], self.num_sink_tokens, positions[..., :1] - 1)
-        heads = [ops.concatenate(pair, axis=-2) for pair in zip(ring[:2], new)]
-        positions_seen = ops.concatenate([stored, positions], axis=-1)
-        pair = write_ring(ring[:2], *new, positions, self.num_sink_tokens)
-        return Keys(*heads, positions_seen, positions_seen >= 0), ring._replace(key=pair[0], value=pair[1])
-
     def _is_ring(self, cache, use_causal_mask):
+        if cache is None or not (self.sliding_window and use_causal_mask):
+            return False
         slots = cache.key.shape[-2]
-        return bool(
-            self.sliding_window and use_causal_mask and slots is not None and slots <= self._ring_slots()
-        )
+        return slots is not None and slots <= self._ring_slots()
 
     def _ring_slots(self):
         return self.sliding_window + self.num_sink_tokens
@@ -527,7 +445,7 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
         slots = self.rotary_embedding is not None or self.position_bias is not None
         return slots or bool(use_causal_mask or self.sliding_window)
 
-    def _mask_rule(self, query, query_heads, keys, places, use_causal_mask, masks, **finite):
+    def _mask_rule(self, query, query_heads, keys, call_positions, use_causal_mask, masks, **finite):
         """Every mask that holds, for heads (B, <lead>, N, T, H)."""
         return masks.as_rule(
             self._layout,
@@ -535,19 +453,19 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
             (*query_heads.shape[:-1], keys.key.shape[-2]),
             num_keys=ops.shape(keys.key)[-2],
             slot_mask=keys.mask,
-            query_positions=places.of_queries(ops.shape(query_heads)[-2]),
+            query_positions=call_positions.of_queries(ops.shape(query_heads)[-2]),
             key_positions=keys.positions,
             causal=use_causal_mask,
             sliding_window=self.sliding_window,
             num_sink_tokens=self.num_sink_tokens,
-            offset=places.offset if keys.mask is None else None,
+            offset=call_positions.offset if keys.mask is None else None,
             **finite,
         )
 
-    def _bias(self, query_heads, keys, places):
+    def _bias(self, query_heads, keys, call_positions):
         if self.position_bias is None:
             return None
-        query_positions = places.of_queries(ops.shape(query_heads)[-2])
+        query_positions = call_positions.of_queries(ops.shape(query_heads)[-2])
         return self.position_bias.pair_bias(query_heads, query_positions, keys.positions)
 
     def _score_dropout(self, training):
@@ -555,16 +473,19 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
             return None
         return ScoreDropout(self.dropout, self._seed_generator.next())
 
-    def _check_call(self, places, cache, use_causal_mask, over_keys):
+    def _check_call(self, call_positions, cache, use_causal_mask, over_keys):
         several, lead = len(self._layout.attended) > 1, bool(self._layout.lead)
         if cache is not None and (several or lead):
             raise ValueError("`cache` needs inputs of shape (B, T, D), with one axis to attend over.")
-        if several and places.used:
+        if several and call_positions.used:
             raise ValueError(
                 "`use_causal_mask`, `sliding_window`, `rotary_embedding` and `position_bias` need one axis to attend "
                 f"over. Received: attention_axes={self._layout.attended}."
             )
-        for name, given in (("positions", places.positions), ("key_positions", places.key_positions)):
+        for name, given in (
+            ("positions", call_positions.positions),
+            ("key_positions", call_positions.key_positions),
+        ):
             if lead and given is not None and len(given.shape) > 1:
                 raise ValueError(
                     f"`{name}` must have one axis for inputs that are not of shape (B, T, D). "
@@ -574,12 +495,12 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
             raise ValueError(
                 "`prefix_mask` says what is seen in spite of `use_causal_mask`, which must be True."
             )
-        if self._depends_on_length() and (cache is not None or places.key_positions is not None):
+        if self._depends_on_length() and (cache is not None or call_positions.key_positions is not None):
             raise ValueError(
                 'A `rotary_embedding` with "dynamic_ntk" scaling rotates all of a sequence by its length, so it takes '
                 'no `cache` and no `key_positions` of their own. Take "yarn" or "linear" scaling instead.'
             )
-        if cache is not None and places.index is not None and self._is_ring(cache, use_causal_mask):
+        if cache is not None and call_positions.index is not None and self._is_ring(cache, use_causal_mask):
             _check_ring(over_keys)
 
     def _depends_on_length(self):
@@ -596,65 +517,6 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
                 "`query` and `value` must both have the shape (B, T, D), or the same number of axes in between. "
                 f"Received: query_shape={tuple(query_shape)}, value_shape={tuple(value_shape)}."
             )
-
-    def _head_projection(self, name, input_shape, num_heads, size, activation=None):
-        """D -> (N, size) on the last axis: a kernel (D, N, size) and a bias (N, size)."""
-        axes = _LETTERS[: len(input_shape) - 1]
-        return self._projection(
-            name,
-            f"{axes}x,xyz->{axes}yz",
-            input_shape,
-            output_shape=(*input_shape[1:-1], num_heads, size),
-            bias_axes="yz",
-            activation=activation,
-        )
-
-    def _head_norm(self, name):
-        layer = NORMALIZATIONS[self.query_key_norm](dtype=self.dtype_policy, name=name)
-        layer.build((None, None, None, self.key_dim))
-        return layer
-
-    def _output_projection(self, query_shape):
-        """(N, Hv) -> the output's trailing shape: a kernel (N, Hv, *trailing) and a bias of the trailing shape."""
-        trailing = self._output_shape or (query_shape[-1],)
-        axes, out = (
-            _LETTERS[: len(query_shape) - 1],
-            _LETTERS[len(query_shape) : len(query_shape) + len(trailing)],
-        )
-        return self._projection(
-            "attention_output",
-            f"{axes}xy,xy{out}->{axes}{out}",
-            (*query_shape[:-1], self.num_heads, self.value_dim),
-            output_shape=(*query_shape[1:-1], *trailing),
-            bias_axes=out,
-        )
-
-    def _projection(self, name, equation, input_shape, output_shape, bias_axes, activation=None):
-        layer = Projection(
-            equation,
-            output_shape=output_shape,
-            activation=activation,
-            bias_axes=bias_axes if self.use_bias else None,
-            # A fresh copy of each initializer: one instance would give every projection the same values.
-            kernel_initializer=copy_initializer(self.kernel_initializer),
-            bias_initializer=copy_initializer(self.bias_initializer),
-            kernel_regularizer=self.kernel_regularizer,
-            bias_regularizer=self.bias_regularizer,
-            activity_regularizer=self._activity_regularizer,
-            kernel_constraint=self.kernel_constraint,
-            bias_constraint=self.bias_constraint,
-            dtype=self._policy_of(name),
-            name=name,
-        )
-        layer.supports_masking = (
-            True  # EinsumDense would warn that it drops an implicit mask; we read it ourselves
-        )
-        layer.build(input_shape)
-        return layer
-
-    def _parts(self):
-        gate = [self._gate_dense] if self.use_gate else []
-        return [self._query_dense, self._key_dense, *gate, self._value_dense, self._output_dense]
 
     def compute_output_shape(self, query_shape, value_shape, key_shape=None):
         self._check_input_shapes(query_shape, value_shape, value_shape if key_shape is None else key_shape)
@@ -699,32 +561,6 @@ class MultiHeadAttention(Adaptable, keras.layers.Layer):
     def from_config(cls, config):
         """The layer that a config describes, with layers of its own in its slots."""
         return cls(**with_layers(config, cls._SLOTS))
-
-    @property
-    def query_dense(self):
-        """The projection of `query`, a `keras.layers.EinsumDense`; likewise the three that follow."""
-        return self._query_dense
-
-    @property
-    def key_dense(self):
-        return self._key_dense
-
-    @property
-    def value_dense(self):
-        return self._value_dense
-
-    @property
-    def output_dense(self):
-        return self._output_dense
-
-
-_LETTERS = "abcdefghijklmnopqrstuvw"
-
-
-Keys = collections.namedtuple("Keys", ["key", "value", "positions", "mask"], defaults=[None])
-Keys.__doc__ = (
-    """What a call attends to: heads (B, K, S, H) and (B, K, S, Hv), their positions, where they are real."""
-)
 
 
 def _check_ring(over_keys):

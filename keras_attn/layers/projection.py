@@ -3,7 +3,7 @@ import math
 import keras
 from keras import ops
 
-from keras_attn.layers.adaptation import QuantizableSubclass
+from keras_attn.layers.lora_and_quantization import QuantizableSubclass
 from keras_attn.ops import runs_op_by_op, shape_to_keep
 
 

@@ -10,6 +10,8 @@ import inspect
 
 import keras
 
+from keras_attn.layers.lora_and_quantization import Adaptable
+
 # In `get_config` of a model: the number of each layer that was described, by its id.
 _DESCRIBED = contextvars.ContextVar("described", default=None)
 # In `from_config`: the layers that were made, by their number, or by the id of the layer that was copied.
@@ -119,8 +121,15 @@ def has_argument(layer, name):
 
 
 def build_layer(layer, *shapes, dtype):
-    """Makes the weights of a layer in a slot, if it has none yet, from the shapes of the sequences that it is called on."""
-    if not layer.built:
+    """Makes the weights of a layer in a slot, if it has none yet, from the shapes of the sequences that it is called on.
+
+    Our layers make all of them in `build`. Another's layer may make some in its `call`, which costs a trace.
+    """
+    if layer.built:
+        return
+    if isinstance(layer, Adaptable):
+        layer.build(*map(tuple, shapes))
+    else:
         layer(*(keras.KerasTensor(shape, dtype=dtype) for shape in shapes))
 
 

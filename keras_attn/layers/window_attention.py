@@ -4,8 +4,8 @@ import keras
 from keras import ops
 
 from keras_attn.checks import check_positive, check_rate
-from keras_attn.layers.adaptation import Adaptable
 from keras_attn.layers.arguments import copy_initializer
+from keras_attn.layers.lora_and_quantization import Adaptable
 from keras_attn.ops import (
     MaskRule,
     ScoreDropout,

@@ -4,11 +4,7 @@ from keras import ops
 from keras_attn.checks import check_positive
 from keras_attn.models.generation import CausalGeneration
 from keras_attn.models.sizes import Sizes
-from keras_attn.models.transformer import (
-    Transformer,
-    checked_max_sequence_length,
-    unpacked_inputs,
-)
+from keras_attn.models.transformer import OneStackTransformer, unpacked_inputs
 from keras_attn.ops import (
     successive_positions,
 )
@@ -25,7 +21,7 @@ _DEFAULT_SIZES = {
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
-class DecoderTransformer(CausalGeneration, Transformer):
+class DecoderTransformer(CausalGeneration, OneStackTransformer):
     """A decoder-only Transformer, or language model: token ids in, logits of the next tokens out.
 
     It is made of parts, which are configured layers; `from_sizes` makes the parts of a plain one, GPT-2's by default. The
@@ -80,15 +76,6 @@ class DecoderTransformer(CausalGeneration, Transformer):
     section 2.3.
     """
 
-    _SLOTS = ("embedding", "blocks", "norm")
-
-    def __init__(self, embedding, blocks, norm=None, max_sequence_length=None, pad_token_id=0, **kwargs):
-        super().__init__(**kwargs)
-        self._take_parts(embedding=embedding, blocks=list(blocks), norm=norm)
-        self.max_sequence_length = checked_max_sequence_length(max_sequence_length, embedding)
-        self.pad_token_id = pad_token_id
-        self.build()
-
     @classmethod
     def from_sizes(
         cls,
@@ -118,21 +105,8 @@ class DecoderTransformer(CausalGeneration, Transformer):
             sizes.embedding(token),
             sizes.decoder_blocks(check_positive("num_layers", num_layers), cross_attention=False),
             sizes.norm("norm"),
-            max_sequence_length=sizes.max_sequence_length,
-            pad_token_id=pad_token_id,
-            dtype=dtype,
-            name=name,
+            **sizes.of_the_model(pad_token_id, name),
         )
-
-    @property
-    def vocabulary_size(self):
-        """Integer V."""
-        return self.embedding.vocabulary_size
-
-    def build(self, input_shape=None):
-        if not self.built:
-            self._build_stack(self.embedding, self.blocks, self.norm)
-            self.built = True
 
     def call(self, inputs, training=None):
         inputs = inputs if isinstance(inputs, dict) else {"token_ids": inputs}

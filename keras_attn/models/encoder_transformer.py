@@ -3,14 +3,14 @@ from keras import ops
 
 from keras_attn.checks import check_positive
 from keras_attn.models.sizes import Sizes
-from keras_attn.models.transformer import Transformer, checked_max_sequence_length, unpacked_inputs
+from keras_attn.models.transformer import OneStackTransformer, unpacked_inputs
 from keras_attn.ops import keep
 
 _OPTIONAL_INPUTS = ("padding_mask", "token_type_ids", "positions", "segment_ids")
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
-class EncoderTransformer(Transformer):
+class EncoderTransformer(OneStackTransformer):
     """An encoder-only Transformer: token ids in, a vector for each token, or for each sentence, out.
 
     It is made of parts, which are configured layers; `from_sizes` makes the parts of a plain one. The weights exist as
@@ -54,15 +54,6 @@ class EncoderTransformer(Transformer):
     [Devlin et al., 2019](https://arxiv.org/abs/1810.04805), section 3.
     """
 
-    _SLOTS = ("embedding", "blocks", "norm")
-
-    def __init__(self, embedding, blocks, norm=None, max_sequence_length=None, pad_token_id=0, **kwargs):
-        super().__init__(**kwargs)
-        self._take_parts(embedding=embedding, blocks=list(blocks), norm=norm)
-        self.max_sequence_length = checked_max_sequence_length(max_sequence_length, embedding)
-        self.pad_token_id = pad_token_id
-        self.build()
-
     @classmethod
     def from_sizes(
         cls, vocabulary_size, num_layers, pad_token_id=0, scale_embedding=True, dtype=None, name=None, **sizes
@@ -82,21 +73,8 @@ class EncoderTransformer(Transformer):
             sizes.embedding(sizes.token_embedding(vocabulary_size, scale=scale_embedding)),
             sizes.encoder_blocks(check_positive("num_layers", num_layers)),
             sizes.norm("norm"),
-            max_sequence_length=sizes.max_sequence_length,
-            pad_token_id=pad_token_id,
-            dtype=dtype,
-            name=name,
+            **sizes.of_the_model(pad_token_id, name),
         )
-
-    @property
-    def vocabulary_size(self):
-        """Integer V."""
-        return self.embedding.vocabulary_size
-
-    def build(self, input_shape=None):
-        if not self.built:
-            self._build_stack(self.embedding, self.blocks, self.norm)
-            self.built = True
 
     def call(self, inputs, training=None):
         tokens, token_type_ids = self._unpacked(inputs)

@@ -483,6 +483,11 @@ def _prompt(token_ids, mask, pad_token_id):
     """`Prompt`: the tokens moved to the right end, in their order."""
     token_ids = ops.convert_to_tensor(token_ids, dtype="int32")
     length = token_ids.shape[1]
+    if length is None:
+        raise ValueError(
+            "The length of the prompt must be known when a graph is traced: how many tokens may follow depends on it. "
+            f"Received: prompt_token_ids of shape {tuple(token_ids.shape)}."
+        )
     if not length:
         raise ValueError(
             "A prompt must have a token: START, if there is nothing else to begin with. "

@@ -193,10 +193,7 @@ class Seq2SeqTransformer(Seq2SeqGeneration, Transformer):
             sizes.decoder_blocks(check_positive("num_decoder_layers", num_decoder_layers)),
             sizes.norm("encoder_norm"),
             sizes.norm("decoder_norm"),
-            max_sequence_length=sizes.max_sequence_length,
-            pad_token_id=pad_token_id,
-            dtype=dtype,
-            name=name,
+            **sizes.of_the_model(pad_token_id, name),
         )
 
     @property

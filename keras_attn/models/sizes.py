@@ -113,6 +113,15 @@ class Sizes:
         """The norm after the last of pre-norm blocks; None after post-norm blocks, which end with one."""
         return self._norm(name) if self.normalize_first else None
 
+    def of_the_model(self, pad_token_id, name):
+        """The arguments of a model besides its parts."""
+        return {
+            "max_sequence_length": self.max_sequence_length,
+            "pad_token_id": pad_token_id,
+            "dtype": self.dtype,
+            "name": name,
+        }
+
     def _norm(self, name):
         return _NORMS[self.normalization](epsilon=self.layer_norm_epsilon, dtype=self.dtype, name=name)
 

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_attn.checks import check_positive
-from keras_attn.layers.adaptation import Adaptable
+from keras_attn.layers.lora_and_quantization import Adaptable
 from keras_attn.layers.slots import check_layer, describe_shared_layers, description, with_layers
 from keras_attn.ops import padding_mask, segment_positions
 
@@ -31,12 +31,10 @@ class Transformer(Adaptable, keras.Model):
     def _take_parts(self, **parts):
         """Each part, a layer, a list of layers or None, as the attribute of its name."""
         for name, part in parts.items():
-            if isinstance(part, (list, tuple)):
-                part = [check_layer(name, layer) for layer in part]
-                if None in part or not part:
-                    raise ValueError(f"`{name}` must be a list of layers. Received: {name}={part!r}.")
-            else:
+            if not isinstance(part, (list, tuple)):
                 check_layer(name, part)
+            elif not part or not all(isinstance(layer, keras.layers.Layer) for layer in part):
+                raise ValueError(f"`{name}` must be a list of layers. Received: {name}={part!r}.")
             setattr(self, name, part)
 
     def _build_stack(self, embedding, blocks, norm, *encoder_shapes):
@@ -92,6 +90,29 @@ class Transformer(Adaptable, keras.Model):
             "max_sequence_length": self.max_sequence_length,
             "pad_token_id": self.pad_token_id,
         }
+
+
+class OneStackTransformer(Transformer):
+    """The base of the models of one embedding and one stack of blocks."""
+
+    _SLOTS = ("embedding", "blocks", "norm")
+
+    def __init__(self, embedding, blocks, norm=None, max_sequence_length=None, pad_token_id=0, **kwargs):
+        super().__init__(**kwargs)
+        self._take_parts(embedding=embedding, blocks=list(blocks), norm=norm)
+        self.max_sequence_length = checked_max_sequence_length(max_sequence_length, embedding)
+        self.pad_token_id = pad_token_id
+        self.build()
+
+    @property
+    def vocabulary_size(self):
+        """Integer V."""
+        return self.embedding.vocabulary_size
+
+    def build(self, input_shape=None):
+        if not self.built:
+            self._build_stack(self.embedding, self.blocks, self.norm)
+            self.built = True
 
 
 def checked_max_sequence_length(max_sequence_length, *embeddings):

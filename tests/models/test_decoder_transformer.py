@@ -55,12 +55,26 @@ def run(model, token_ids):
     return ops.convert_to_numpy(model(ops.convert_to_tensor(token_ids, "int32")))
 
 
-def generate(model, prompt, compiler=None, **options):
+def search(model, compiler=None, **options):
+    """A function of prompts: `model.generate`, compiled once."""
     function = compilers()[compiler or quickest()](lambda ids: model.generate(ids, END, **options))
-    found = function(ops.convert_to_tensor(prompt, "int32"))
-    if isinstance(found, tuple):
-        return tuple(ops.convert_to_numpy(x) for x in found)
-    return ops.convert_to_numpy(found)
+
+    def generate(prompt):
+        found = function(ops.convert_to_tensor(prompt, "int32"))
+        if isinstance(found, tuple):
+            return tuple(ops.convert_to_numpy(x) for x in found)
+        return ops.convert_to_numpy(found)
+
+    return generate
+
+
+def generate(model, prompt, **options):
+    return search(model, **options)(prompt)
+
+
+@functools.cache
+def forward(model):
+    return compilers()[quickest()](model)
 
 
 def log_probabilities(model, prompt, prefix):
@@ -68,7 +82,8 @@ def log_probabilities(model, prompt, prefix):
     tokens = (*tokens_of(prompt), *prefix)
     token_ids = np.full((1, P + MAX_LENGTH), PAD, "int32")
     token_ids[0, : len(tokens)] = tokens
-    logits = run(model, token_ids)[0, len(tokens) - 1].astype("float64")
+    logits = ops.convert_to_numpy(forward(model)(ops.convert_to_tensor(token_ids)))
+    logits = logits[0, len(tokens) - 1].astype("float64")
     found = logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
     found[PAD] = -1e30  # never chosen
     return found
@@ -137,14 +152,14 @@ def test_generate_is_the_search_written_out(variant, num_beams):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_side_of_the_pads_and_batch_mates_change_nothing(variant, compiler):
     model, ids = make_model(variant), prompts()
-    options = {"num_beams": 2, "num_return_sequences": 2, "max_length": MAX_LENGTH, "compiler": compiler}
-    token_ids, scores = generate(model, ids, **options)
+    generate = search(model, num_beams=2, num_return_sequences=2, max_length=MAX_LENGTH, compiler=compiler)
+    token_ids, scores = generate(ids)
     left = np.stack([np.pad(tokens_of(row), (P + 2 - len(tokens_of(row)), 0)) for row in ids])
-    left_ids, left_scores = generate(model, left, **options)
+    left_ids, left_scores = generate(left)
     np.testing.assert_array_equal(left_ids, token_ids)
     np.testing.assert_allclose(left_scores, scores, atol=1e-5)
     for row, row_ids in enumerate(ids):
-        alone = generate(model, np.array([tokens_of(row_ids)]), **options)
+        alone = generate(np.array([tokens_of(row_ids)]))
         np.testing.assert_array_equal(alone[0][0], token_ids[row])
 
 
@@ -215,6 +230,15 @@ def test_the_default_length_is_what_the_model_has_room_for():
 def test_wrong_prompts_and_options(prompt, options, message):
     with pytest.raises(ValueError, match=message):
         make_model().generate(prompt, END, **options)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only TensorFlow traces unknown lengths")
+def test_a_graph_must_know_the_length_of_its_prompts():
+    import tensorflow as tf
+
+    graph = tf.function(lambda ids: make_model().generate(ids, END), [tf.TensorSpec([None, None], "int32")])
+    with pytest.raises(ValueError, match="length of the prompt must be known when a graph is traced"):
+        graph.get_concrete_function()
 
 
 def test_wrong_inputs():

@@ -171,7 +171,7 @@ def test_teacher_forcing_is_the_forward_pass():
     model, batch = make_model("two_vocabularies"), make_batch(pads=False)
     logits, scores = model.teacher_forced(**batch, return_attention_scores=True)
     np.testing.assert_allclose(logits, model(batch), rtol=1e-4, atol=1e-5)
-    assert [tuple(of_layer.shape) for of_layer in scores] == [(3, 2, 5, 7)] * 3
+    assert [tuple(of_layer.shape) for of_layer in scores] == [(3, 2, 5, 7)] * 2
 
 
 @keras.saving.register_keras_serializable(package="tests")

@@ -1,0 +1,148 @@
+"""The projections of an attention layer: of its inputs to heads, and of the heads to its output."""
+
+from keras_attn.layers.arguments import copy_initializer
+from keras_attn.layers.normalization import NORMALIZATIONS
+from keras_attn.layers.projection import Projection
+from keras_attn.layers.step_projections import output_of, projected_heads, step_projections
+
+
+class HeadProjections:
+    """For an attention layer: makes its projections, and calls them. `MultiHeadAttention` tells its arguments."""
+
+    @property
+    def query_dense(self):
+        """The projection of `query`, a `keras.layers.EinsumDense`; likewise the three that follow."""
+        return self._query_dense
+
+    @property
+    def key_dense(self):
+        return self._key_dense
+
+    @property
+    def value_dense(self):
+        return self._value_dense
+
+    @property
+    def output_dense(self):
+        return self._output_dense
+
+    def step_projections(self, of_keys=True):
+        """This layer's projections as a loop of cached calls wants them: matrices, made once for all of its steps.
+
+        Args:
+            of_keys: Boolean, whether the calls project keys and values too, from the sequence of the queries.
+
+        Returns:
+            `StepProjections` for the `projections` of a `KeyValueCache`; or None, with which a call projects as
+            always, where the layer is gated, adapted, quantised, or for inputs with more axes.
+        """
+        inputs = [self._query_dense, *([self._key_dense, self._value_dense] if of_keys else [])]
+        if self.use_gate or self._layout.attended != (1,) or self._layout.lead or self._output_shape:
+            return None
+        return step_projections(inputs, self._output_dense, self.compute_dtype)
+
+    # What variants with other heads replace.
+
+    @property
+    def _num_query_heads(self):
+        return self.num_heads
+
+    @property
+    def _num_key_heads(self):
+        return self.num_key_value_heads
+
+    def _build_projections(self, query_shape, value_shape, key_shape):
+        num_key_heads, num_value_heads = self._num_key_heads, self.num_key_value_heads
+        self._query_dense = self._head_projection("query", query_shape, self._num_query_heads, self.key_dim)
+        self._key_dense = self._head_projection("key", key_shape, num_key_heads, self.key_dim)
+        if self.use_gate:
+            self._gate_dense = self._head_projection(
+                "gate", query_shape, self.num_heads, self.value_dim, activation="sigmoid"
+            )
+        self._value_dense = self._head_projection("value", value_shape, num_value_heads, self.value_dim)
+        self._output_dense = self._output_projection(query_shape)
+        if self.query_key_norm:
+            self._query_norm, self._key_norm = self._head_norm("query_norm"), self._head_norm("key_norm")
+
+    def _heads(self, query, key, value, reads_keys=True, projections=None):
+        """Projected heads, (B, <lead>, N, T, H): of what is not None, and of keys and values where they are read."""
+        if projections is not None:
+            sizes = [(self._num_query_heads, self.key_dim)]
+            if reads_keys:
+                sizes += [(self._num_key_heads, self.key_dim), (self.num_key_value_heads, self.value_dim)]
+            return projected_heads(projections, query, sizes)
+        pairs = [(self._query_dense, query)]
+        if reads_keys:
+            pairs += [(self._key_dense, key), (self._value_dense, value)]
+        return [self._layout.heads_first(dense(x)) for dense, x in pairs if x is not None]
+
+    def _output(self, heads, query, projections=None):
+        """Heads (B, <lead>, N, T, H) -> the output (B, <axes>, D)."""
+        if projections is not None:
+            return output_of(projections, heads)
+        output = self._layout.heads_last(heads, query)
+        if self.use_gate:
+            output = output * self._gate_dense(query)
+        return self._output_dense(output)
+
+    def _parts(self):
+        gate = [self._gate_dense] if self.use_gate else []
+        return [self._query_dense, self._key_dense, *gate, self._value_dense, self._output_dense]
+
+    def _head_projection(self, name, input_shape, num_heads, size, activation=None):
+        """D -> (N, size) on the last axis: a kernel (D, N, size) and a bias (N, size)."""
+        axes = _LETTERS[: len(input_shape) - 1]
+        return self._projection(
+            name,
+            f"{axes}x,xyz->{axes}yz",
+            input_shape,
+            output_shape=(*input_shape[1:-1], num_heads, size),
+            bias_axes="yz",
+            activation=activation,
+        )
+
+    def _head_norm(self, name):
+        layer = NORMALIZATIONS[self.query_key_norm](dtype=self.dtype_policy, name=name)
+        layer.build((None, None, None, self.key_dim))
+        return layer
+
+    def _output_projection(self, query_shape):
+        """(N, Hv) -> the output's trailing shape: a kernel (N, Hv, *trailing) and a bias of the trailing shape."""
+        trailing = self._output_shape or (query_shape[-1],)
+        axes, out = (
+            _LETTERS[: len(query_shape) - 1],
+            _LETTERS[len(query_shape) : len(query_shape) + len(trailing)],
+        )
+        return self._projection(
+            "attention_output",
+            f"{axes}xy,xy{out}->{axes}{out}",
+            (*query_shape[:-1], self.num_heads, self.value_dim),
+            output_shape=(*query_shape[1:-1], *trailing),
+            bias_axes=out,
+        )
+
+    def _projection(self, name, equation, input_shape, output_shape, bias_axes, activation=None):
+        layer = Projection(
+            equation,
+            output_shape=output_shape,
+            activation=activation,
+            bias_axes=bias_axes if self.use_bias else None,
+            # A fresh copy of each initializer: one instance would give every projection the same values.
+            kernel_initializer=copy_initializer(self.kernel_initializer),
+            bias_initializer=copy_initializer(self.bias_initializer),
+            kernel_regularizer=self.kernel_regularizer,
+            bias_regularizer=self.bias_regularizer,
+            activity_regularizer=self._activity_regularizer,
+            kernel_constraint=self.kernel_constraint,
+            bias_constraint=self.bias_constraint,
+            dtype=self._policy_of(name),
+            name=name,
+        )
+        layer.supports_masking = (
+            True  # EinsumDense would warn that it drops an implicit mask; we read it ourselves
+        )
+        layer.build(input_shape)
+        return layer
+
+
+_LETTERS = "abcdefghijklmnopqrstuvw"
