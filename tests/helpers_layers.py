@@ -573,16 +573,19 @@ def prefix_mask(shape):
 
 
 def check_saving(layer, make_inputs, folder, child, skip_connection, in_graphs):
-    """Weights and `.keras` files give the same bits in a new process; a SavedModel the same numbers without Keras."""
+    """Files give the same bits in a new process: a `.keras` file, and of graphs weights alone too. A SavedModel gives the
+    same numbers without Keras.
+    """
     model = functional_model(layer, make_inputs, skip_connection)
-    (folder / "model.json").write_text(model.to_json())
-    model.save_weights(folder / "model.weights.h5")
     model.save(folder / "model.keras")
-    cases = [split(make_inputs(length))[0] for length in LENGTHS[:3]]
+    if in_graphs:
+        (folder / "model.json").write_text(model.to_json())
+        model.save_weights(folder / "model.weights.h5")
+    cases = [split(make_inputs(length))[0] for length in LENGTHS[:2]]
     for i, arrays in enumerate(cases):
         np.savez(folder / f"inputs_{i}.npz", **arrays)
     expected = [flat_arrays(model(tensors(arrays))) for arrays in cases]
-    for loaded in ("weights", "keras"):
+    for loaded in ("weights", "keras") if in_graphs else ("keras",):
         for actual, outputs in zip(child(loaded, folder, len(cases)), expected):
             assert_equal(actual, outputs, tolerance=0)
     if in_graphs and BACKEND == "tensorflow":

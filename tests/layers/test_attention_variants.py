@@ -257,8 +257,9 @@ def chunks(rng, total, largest):
     return lengths
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("num_sink_tokens", [0, 2])
+@pytest.mark.parametrize(
+    ("scheme", "num_sink_tokens"), [(scheme, (i % 2) * 2) for i, scheme in enumerate(SCHEMES)]
+)
 def test_fifty_steps_in_a_ring_equal_the_full_pass(rng, scheme, num_sink_tokens):
     total = 50 if BACKEND == "tensorflow" else 13
     x = sequence(rng, total)
@@ -357,8 +358,16 @@ def on_path(path, variant, x, monkeypatch):
     return layer, lambda given: decoded(layer, given["x"], [2, 4, 1], POSITIONS)[0]
 
 
-@pytest.mark.parametrize("variant", ["everything"] if BACKEND == "jax" else VARIANTS)
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    ("path", "variant"),
+    # Every path with everything, and every variant on the two that share least.
+    [
+        (path, variant)
+        for path in PATHS
+        for variant in VARIANTS
+        if variant == "everything" or (path in ("dense", "ring_cache") and BACKEND != "jax")
+    ],
+)
 def test_rows_without_keys_are_0_and_nan_in_padding_reaches_nobody(rng, path, variant, monkeypatch):
     x = sequence(rng, S, batch=3)
     layer, outputs_of = on_path(path, variant, x, monkeypatch)
@@ -376,12 +385,11 @@ def test_rows_without_keys_are_0_and_nan_in_padding_reaches_nobody(rng, path, va
         np.testing.assert_array_equal(expected[~REAL], np.tile(output_bias(layer), ((~REAL).sum(), 1)))
     of_pads = function_gradients(lambda given: ops.where(real, 0.0, outputs_of(given)) * 3.0, {"x": x})["x"]
     assert not of_pads.any()
-    for poison in (np.nan, np.inf):
-        poisoned = np.where(real, x, np.float32(poison))
-        output = flat_arrays(outputs_of({"x": ops.convert_to_tensor(poisoned)}))[0]
-        np.testing.assert_array_equal(output[REAL], expected[REAL])
-        gradient = function_gradients(loss, {"x": poisoned})["x"]
-        np.testing.assert_allclose(gradient[REAL], expected_gradient[REAL], rtol=1e-5, atol=1e-6)
+    poisoned = np.where(real, x, np.array([np.nan, np.inf, np.nan], "float32")[:, None, None])
+    output = flat_arrays(outputs_of({"x": ops.convert_to_tensor(poisoned)}))[0]
+    np.testing.assert_array_equal(output[REAL], expected[REAL])
+    gradient = function_gradients(loss, {"x": poisoned})["x"]
+    np.testing.assert_allclose(gradient[REAL], expected_gradient[REAL], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("path", ["dense", "blocks"])

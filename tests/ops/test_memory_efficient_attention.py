@@ -157,9 +157,12 @@ def output_of(function, arrays):
 
 
 def on_jax(names, few):
-    """All names; on JAX, which compiles for every one, a few of them by default."""
+    """All names, or tuples of names; on JAX, which compiles for every one, a few of them by default."""
     return [
-        pytest.param(name, marks=[] if BACKEND != "jax" or name in few else [pytest.mark.slow])
+        pytest.param(
+            *(name if isinstance(name, tuple) else (name,)),
+            marks=[] if BACKEND != "jax" or name in few else [pytest.mark.slow],
+        )
         for name in names
     ]
 
@@ -222,8 +225,17 @@ EVERYTHING = {"soft_cap": 0.7, "scale": 0.3, "dropout": True}
 BIASES_TOGETHER = ["slopes", "table_scattered", "table_of_queries", "dense_of_keys"]
 
 
-@pytest.mark.parametrize("bias", on_jax(BIASES_TOGETHER, ["table_of_queries"]))
-@pytest.mark.parametrize("rule", on_jax(["together", "sinks_known", "prefix_known"], ["together"]))
+@pytest.mark.parametrize(
+    ("rule", "bias"),
+    on_jax(
+        [
+            *(("together", bias) for bias in BIASES_TOGETHER),
+            ("sinks_known", "slopes"),
+            ("prefix_known", "table_scattered"),
+        ],
+        [("together", "table_of_queries")],
+    ),
+)
 def test_everything_together(rng, rule, bias):
     arrays = arrays_for(rng, bias, sinks=True, num_key_heads=K)
     check_equal(arrays, rule=rule, bias=bias, num_blocks=(3,), **EVERYTHING)
