@@ -17,8 +17,9 @@ B, S, T, V, TARGET_V = 3, 7, 5, 13, 11
 
 SIZES = {
     "vocabulary_size": V,
-    "num_encoder_layers": 1,
-    "num_decoder_layers": 2,  # the fewest that tell whether all of them see a mask
+    # Two are the fewest that tell whether all layers of a side see its mask.
+    "num_encoder_layers": 2,
+    "num_decoder_layers": 2,
     "hidden_dim": 14,
     "num_heads": 2,
     "intermediate_dim": 17,

@@ -231,10 +231,10 @@ MUTANTS = [
     ),
     Mutant(
         "mask_only_in_the_first_encoder_layer",
-        "models/seq2seq_transformer.py",
-        "Seq2SeqTransformer._encode",
-        "x, padding_mask=source.padding_mask,",
-        "x, padding_mask=source.padding_mask if block is self.encoder_blocks[0] else None,",
+        "models/transformer.py",
+        "Transformer._encoded",
+        "x, padding_mask=tokens.padding_mask,",
+        "x, padding_mask=tokens.padding_mask if block is blocks[0] else None,",
         (MODEL + "test_more_padding_and_batch_mates_change_no_logits[post_norm]",),
     ),
     Mutant(

@@ -59,11 +59,8 @@ def translation_batches(
     weights=None,
     shuffle=True,
     seed=0,
-    num_micro_batches=1,
-    num_devices=1,
-    worker=(0, 1),
-    sample_weights=False,
     token_folder=None,
+    **options,
 ):
     """Tokenizes text pairs once and batches them for teacher forcing.
 
@@ -87,10 +84,10 @@ def translation_batches(
             With 0.5, every other epoch brings the half that the one before left out. Default: 1.
         shuffle: Whether the pairs come in a new random order each epoch.
         seed: Integer. The same seed gives the same sequence of batches, on every machine.
-        num_micro_batches, num_devices, worker, sample_weights: As of `TranslationBatches`.
         token_folder: Path of a folder where the token ids are written, once, and stay, so that data may be larger than
             memory; what is in it already is taken as it is. In memory are some 100 bytes a pair then. None: they are
             held in memory.
+        **options: `num_micro_batches`, `num_devices`, `worker` and `sample_weights`, as of `TranslationBatches`.
 
     Returns:
         `TranslationBatches`.
@@ -137,10 +134,7 @@ def translation_batches(
         weights=weights,
         shuffle=shuffle,
         seed=seed,
-        num_micro_batches=num_micro_batches,
-        num_devices=num_devices,
-        worker=worker,
-        sample_weights=sample_weights,
+        **options,
     )
 
 

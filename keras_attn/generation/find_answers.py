@@ -74,22 +74,7 @@ def find_answers(inputs, num_beams=1, num_return_sequences=None, length_penalty=
     Returns:
         `Hypotheses` of n answers a row; or, if n is None, int32 (B, max_length), the first answer of each row.
 
-    Example:
-
-    ```python
-    from keras_attn.generation import SearchInputs
-    from keras_attn.ops import empty_cache
-
-    inputs = SearchInputs(
-        step=lambda token_ids, index, cache, attention_mask: (keras.ops.zeros((1, 2, 5)), cache),
-        make_cache=lambda slots: (empty_cache(1, 1, slots, 1),),
-        batch_size=1,
-        max_length=4,
-        start_token_id=2,
-        end_token_id=3,
-    )
-    token_ids = find_answers(inputs, num_beams=2)
-    ```
+    Example: `find_answers(inputs, num_beams=2)`, with the `inputs` of the example of `beam_search`.
     """
     options = checked_options(options, num_beams, num_return_sequences)
     if options.is_sampling:

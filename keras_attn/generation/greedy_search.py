@@ -20,26 +20,7 @@ def greedy_search(inputs, options=None):
     Raises:
         ValueError: if `max_length` is not positive.
 
-    Example:
-
-    ```python
-    from keras_attn.generation import SearchInputs
-    from keras_attn.ops import empty_cache
-
-    def step(token_ids, index, cache, attention_mask):
-        likes = keras.ops.convert_to_tensor([0.0, 0.0, 0.0, 1.0, 2.0])
-        return keras.ops.zeros((*token_ids.shape, 5)) + likes, cache
-
-    inputs = SearchInputs(
-        step,
-        make_cache=lambda slots: (empty_cache(1, 1, slots, 1),),
-        batch_size=1,
-        max_length=8,
-        start_token_id=2,
-        end_token_id=3,
-    )
-    token_ids = greedy_search(inputs)
-    ```
+    Example: `greedy_search(inputs)`, with the `inputs` of the example of `beam_search`.
     """
     search = GreedySearch(inputs, options=options)
     sequences, has_failed = search.sequences_and_carried()

@@ -27,26 +27,7 @@ def sample(inputs, num_samples=1, length_penalty=1.0, options=None):
     Raises:
         ValueError: if `num_samples` or `max_length` is not positive, or there are too many samples.
 
-    Example:
-
-    ```python
-    from keras_attn.generation import DecodingOptions, SearchInputs
-    from keras_attn.ops import empty_cache
-
-    def step(token_ids, index, cache, attention_mask):
-        likes = keras.ops.convert_to_tensor([0.0, 0.0, 0.0, 1.0, 2.0])
-        return keras.ops.zeros((*token_ids.shape, 5)) + likes, cache
-
-    inputs = SearchInputs(
-        step,
-        make_cache=lambda slots: (empty_cache(1, 1, slots, 1),),
-        batch_size=1,
-        max_length=8,
-        start_token_id=2,
-        end_token_id=3,
-    )
-    hypotheses = sample(inputs, num_samples=3, options=DecodingOptions(temperature=0.7, top_p=0.9, seed=5))
-    ```
+    Example: `sample(inputs, num_samples=3, options=DecodingOptions(temperature=0.7, top_p=0.9, seed=5))`, with the `inputs` of the example of `beam_search`.
 
     Reference: [Holtzman et al., 2020](https://arxiv.org/abs/1904.09751), section 3.
     """

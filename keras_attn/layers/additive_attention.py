@@ -2,7 +2,7 @@ import keras
 from keras import ops
 
 from keras_attn.checks import check_positive, check_rate
-from keras_attn.layers.arguments import copy_initializer
+from keras_attn.layers.arguments import copy_initializer, of_sublayer
 from keras_attn.layers.call_masks import CallMasks
 from keras_attn.layers.head_layout import HeadLayout
 from keras_attn.layers.lora_and_quantization import Adaptable
@@ -176,10 +176,7 @@ class BahdanauAttention(Adaptable, keras.layers.Layer):
         return keras.layers.Dense(
             self.units,
             use_bias=use_bias,
-            kernel_initializer=copy_initializer(self.kernel_initializer),
-            bias_initializer=copy_initializer(self.bias_initializer),
-            dtype=self._policy_of(name),
-            name=name,
+            **of_sublayer(self, name),
         )
 
     def _parts(self):

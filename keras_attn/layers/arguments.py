@@ -31,3 +31,13 @@ def serialize_activation(activation):
 def copy_initializer(initializer):
     """A fresh copy: one unseeded instance gives every weight it starts the same values."""
     return initializer.__class__.from_config(initializer.get_config())
+
+
+def of_sublayer(layer, name):
+    """The arguments that a layer hands on to each of its sub-layers with a kernel, among them a copy of its initializers."""
+    return {
+        "kernel_initializer": copy_initializer(layer.kernel_initializer),
+        "bias_initializer": copy_initializer(layer.bias_initializer),
+        "dtype": layer._policy_of(name),
+        "name": name,
+    }

@@ -3,7 +3,7 @@
 import keras
 
 from keras_attn.checks import check_positive, check_rate
-from keras_attn.layers.arguments import copy_initializer, get_activation, serialize_activation
+from keras_attn.layers.arguments import get_activation, of_sublayer, serialize_activation
 from keras_attn.layers.feed_forward import FeedForward
 from keras_attn.layers.lora_and_quantization import Adaptable
 from keras_attn.layers.multi_head_attention import MultiHeadAttention
@@ -106,10 +106,7 @@ class Block(Adaptable, keras.layers.Layer):
             num_heads=self.num_heads,
             key_dim=hidden_dim // self.num_heads,
             dropout=self.attention_dropout,
-            kernel_initializer=copy_initializer(self.kernel_initializer),
-            bias_initializer=copy_initializer(self.bias_initializer),
-            dtype=self.dtype_policy,
-            name=slot,
+            **of_sublayer(self, slot),
         )
         layer.build(query_shape, value_shape)
         return layer
@@ -119,10 +116,7 @@ class Block(Adaptable, keras.layers.Layer):
             self.intermediate_dim,
             activation=self.activation,
             gated=self.gated,
-            kernel_initializer=copy_initializer(self.kernel_initializer),
-            bias_initializer=copy_initializer(self.bias_initializer),
-            dtype=self.dtype_policy,
-            name="feed_forward",
+            **of_sublayer(self, "feed_forward"),
         )
         build_layer(self.feed_forward_layer, input_shape, dtype=self.compute_dtype)
         if not self.parallel:

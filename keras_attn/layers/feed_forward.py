@@ -1,7 +1,7 @@
 import keras
 
 from keras_attn.checks import check_positive
-from keras_attn.layers.arguments import copy_initializer, get_activation, serialize_activation
+from keras_attn.layers.arguments import get_activation, of_sublayer, serialize_activation
 from keras_attn.layers.lora_and_quantization import Adaptable
 from keras_attn.layers.projection import Dense
 
@@ -78,10 +78,7 @@ class FeedForward(Adaptable, keras.layers.Layer):
             units,
             activation=self.activation if name == activated else None,
             use_bias=self.use_bias,
-            kernel_initializer=copy_initializer(self.kernel_initializer),
-            bias_initializer=copy_initializer(self.bias_initializer),
-            dtype=self._policy_of(name),
-            name=name,
+            **of_sublayer(self, name),
         )
         layer.build(input_shape)
         return layer

@@ -1,6 +1,8 @@
 """The projections of an attention layer: of its inputs to heads, and of the heads to its output."""
 
-from keras_attn.layers.arguments import copy_initializer
+import operator
+
+from keras_attn.layers.arguments import of_sublayer
 from keras_attn.layers.normalization import NORMALIZATIONS
 from keras_attn.layers.projection import Projection
 from keras_attn.layers.step_projections import output_of, projected_heads, step_projections
@@ -9,22 +11,12 @@ from keras_attn.layers.step_projections import output_of, projected_heads, step_
 class HeadProjections:
     """For an attention layer: makes its projections, and calls them. `MultiHeadAttention` tells its arguments."""
 
-    @property
-    def query_dense(self):
-        """The projection of `query`, a `keras.layers.EinsumDense`; likewise the three that follow."""
-        return self._query_dense
-
-    @property
-    def key_dense(self):
-        return self._key_dense
-
-    @property
-    def value_dense(self):
-        return self._value_dense
-
-    @property
-    def output_dense(self):
-        return self._output_dense
+    query_dense = property(
+        operator.attrgetter("_query_dense"), doc="The projection of `query`, an `EinsumDense`."
+    )
+    key_dense = property(operator.attrgetter("_key_dense"), doc="The projection of `key`.")
+    value_dense = property(operator.attrgetter("_value_dense"), doc="The projection of `value`.")
+    output_dense = property(operator.attrgetter("_output_dense"), doc="The projection of the joined heads.")
 
     def step_projections(self, of_keys=True):
         """This layer's projections as a loop of cached calls wants them: matrices, made once for all of its steps.
@@ -127,16 +119,12 @@ class HeadProjections:
             output_shape=output_shape,
             activation=activation,
             bias_axes=bias_axes if self.use_bias else None,
-            # A fresh copy of each initializer: one instance would give every projection the same values.
-            kernel_initializer=copy_initializer(self.kernel_initializer),
-            bias_initializer=copy_initializer(self.bias_initializer),
             kernel_regularizer=self.kernel_regularizer,
             bias_regularizer=self.bias_regularizer,
             activity_regularizer=self._activity_regularizer,
             kernel_constraint=self.kernel_constraint,
             bias_constraint=self.bias_constraint,
-            dtype=self._policy_of(name),
-            name=name,
+            **of_sublayer(self, name),
         )
         layer.supports_masking = (
             True  # EinsumDense would warn that it drops an implicit mask; we read it ourselves

@@ -120,13 +120,7 @@ class RelativePositionBias(_PositionBias):
             distance 0 (decoders, which do not see them).
         embeddings_initializer: Initializer of the biases (num_buckets, N).
 
-    Call arguments:
-        query: Floats (B, N, T, H), heads before time.
-        query_positions: Integers (T,) or (B, T). Defaults to 0, 1, 2, ...
-        key_positions: Integers (S,) or (B, S). Defaults to `query_positions`.
-
-    Returns:
-        Floats (N, T, S), or (B, N, T, S) for positions (B, T), in the compute dtype.
+    Call arguments and returned bias: as of `AlibiBias`.
 
     Raises:
         ValueError: if an argument is out of range, positions are no integers or do not fit `query`, or the layer is

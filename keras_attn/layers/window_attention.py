@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_attn.checks import check_positive, check_rate
-from keras_attn.layers.arguments import copy_initializer
+from keras_attn.layers.arguments import of_sublayer
 from keras_attn.layers.lora_and_quantization import Adaptable
 from keras_attn.ops import (
     MaskRule,
@@ -169,10 +169,7 @@ class WindowAttention(Adaptable, keras.layers.Layer):
             equation,
             output_shape=output_shape[1:],
             bias_axes=bias_axes if self.use_bias else None,
-            kernel_initializer=copy_initializer(self.kernel_initializer),
-            bias_initializer=copy_initializer(self.bias_initializer),
-            dtype=self._policy_of(name),
-            name=name,
+            **of_sublayer(self, name),
         )
         layer.build(input_shape)
         return layer

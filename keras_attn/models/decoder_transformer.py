@@ -4,7 +4,7 @@ from keras import ops
 from keras_attn.checks import check_positive
 from keras_attn.models.generation import CausalGeneration
 from keras_attn.models.sizes import Sizes
-from keras_attn.models.transformer import OneStackTransformer, unpacked_inputs
+from keras_attn.models.transformer import OneStackTransformer, of_decoder_block, unpacked_inputs
 from keras_attn.ops import (
     successive_positions,
 )
@@ -113,13 +113,7 @@ class DecoderTransformer(CausalGeneration, OneStackTransformer):
         tokens = self._tokens(*unpacked_inputs(inputs, ("token_ids",), _OPTIONAL_INPUTS))
         x = self.embedding(tokens.token_ids, positions=tokens.positions, training=training)
         for block in self.blocks:
-            x = block(
-                x,
-                decoder_padding_mask=tokens.padding_mask,
-                training=training,
-                decoder_positions=tokens.positions,
-                decoder_segment_ids=tokens.segment_ids,
-            )
+            x = block(x, **of_decoder_block(tokens, training))
         return self._logits(x, self.embedding, self.norm)
 
     def empty_cache(self, batch_size, length):

@@ -80,15 +80,7 @@ class EncoderTransformer(OneStackTransformer):
         tokens, token_type_ids = self._unpacked(inputs)
         types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
         x = self.embedding(tokens.token_ids, positions=tokens.positions, training=training, **types)
-        for block in self.blocks:
-            x = block(
-                x,
-                padding_mask=tokens.padding_mask,
-                training=training,
-                positions=tokens.positions,
-                segment_ids=tokens.segment_ids,
-            )
-        return x if self.norm is None else self.norm(x)
+        return self._encoded(x, self.blocks, self.norm, tokens, training)
 
     def sentence_vectors(self, inputs):
         """The mean over each sentence's real tokens, float32 (B, D); 0 for a sentence without any.

@@ -199,14 +199,12 @@ class RNNSeq2Seq(Seq2SeqGeneration, keras.Model):
         decoder_token_ids,
         encoder_sequence,
         encoder_padding_mask,
-        decoder_padding_mask=None,
         training=None,
         return_attention_scores=False,
     ):
         """Logits, float32 (B, T, V), of the token after each of `decoder_token_ids` (B, T).
 
-        No token sees a later one, so that the `decoder_padding_mask` changes nothing at real tokens. With
-        `return_attention_scores`, also the attention scores, a list of one (B, 1, T, S).
+        No token sees a later one, so no mask of pads behind them is needed. With `return_attention_scores`, also the attention scores, a list of one (B, 1, T, S).
         """
         encoded = self._encoded(encoder_sequence, encoder_padding_mask)
         x = self._dropout(self.target_embedding(decoder_token_ids), training=training)  # (B, T, D)
@@ -252,11 +250,7 @@ class RNNSeq2Seq(Seq2SeqGeneration, keras.Model):
         return _RNNStep(self, return_attention_scores)
 
     def teacher_forced(
-        self,
-        encoder_token_ids,
-        decoder_token_ids,
-        encoder_padding_mask=None,
-        return_attention_scores=False,
+        self, encoder_token_ids, decoder_token_ids, encoder_padding_mask=None, return_attention_scores=False
     ):
         if encoder_padding_mask is None:
             encoder_padding_mask = padding_mask(encoder_token_ids, self.pad_token_id)

@@ -9,6 +9,7 @@ from keras_attn.models.sizes import Sizes
 from keras_attn.models.transformer import (
     Transformer,
     checked_max_sequence_length,
+    of_decoder_block,
     unpacked_inputs,
 )
 from keras_attn.ops import successive_positions
@@ -271,15 +272,7 @@ class Seq2SeqTransformer(Seq2SeqGeneration, Transformer):
 
     def _encode(self, source, training):
         x = self.source_embedding(source.token_ids, positions=source.positions, training=training)
-        for block in self.encoder_blocks:
-            x = block(
-                x,
-                padding_mask=source.padding_mask,
-                training=training,
-                positions=source.positions,
-                segment_ids=source.segment_ids,
-            )
-        return x if self.encoder_norm is None else self.encoder_norm(x)
+        return self._encoded(x, self.encoder_blocks, self.encoder_norm, source, training)
 
     def _decode(self, target, encoder_sequence, source, training, return_attention_scores=False):
         """Logits, and the cross-attention scores of each layer if they are asked for; of `source` no ids are looked at."""
@@ -289,14 +282,11 @@ class Seq2SeqTransformer(Seq2SeqGeneration, Transformer):
             x = block(
                 x,
                 encoder_sequence,
-                decoder_padding_mask=target.padding_mask,
                 encoder_padding_mask=source.padding_mask,
-                training=training,
                 return_attention_scores=return_attention_scores,
-                decoder_positions=target.positions,
-                decoder_segment_ids=target.segment_ids,
                 encoder_positions=source.positions,
                 encoder_segment_ids=source.segment_ids,
+                **of_decoder_block(target, training),
             )
             if return_attention_scores:
                 x, _, cross_attention_scores = x

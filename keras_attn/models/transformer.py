@@ -63,6 +63,18 @@ class Transformer(Adaptable, keras.Model):
             positions = segment_positions(ops.cast(segment_ids, "int32"))
         return Tokens(token_ids, given_padding_mask, positions, segment_ids)
 
+    def _encoded(self, x, blocks, norm, tokens, training):
+        """A sequence (B, T, D) after encoder blocks and their norm."""
+        for block in blocks:
+            x = block(
+                x,
+                padding_mask=tokens.padding_mask,
+                training=training,
+                positions=tokens.positions,
+                segment_ids=tokens.segment_ids,
+            )
+        return x if norm is None else norm(x)
+
     def _logits(self, x, embedding, norm):
         x = x if norm is None else norm(x)
         return ops.cast(embedding(x, reverse=True), "float32")
@@ -146,6 +158,16 @@ def unpacked_inputs(inputs, required, optional):
             f"`inputs` must be a dict of {sorted(required)}, and may have {sorted(optional)}. Received: {received}."
         )
     return [inputs.get(name) for name in (*required, *optional)]
+
+
+def of_decoder_block(tokens, training):
+    """The arguments of a decoder block that tell of its own `Tokens`."""
+    return {
+        "decoder_padding_mask": tokens.padding_mask,
+        "decoder_positions": tokens.positions,
+        "decoder_segment_ids": tokens.segment_ids,
+        "training": training,
+    }
 
 
 def _described(part):

@@ -14,14 +14,12 @@ def attend(
     key,
     value,
     mask=None,
-    bias=None,
     scale=None,
-    soft_cap=None,
     sink_logits=None,
-    dropout=None,
     return_attention_scores=False,
     memory_efficient=None,
     flash_attention=None,
+    **options,
 ):
     """`dot_product_attention`, computed in the way that suits the call: the numbers are the same.
 
@@ -30,10 +28,11 @@ def attend(
     and `dot_product_attention` for all other calls.
 
     Args:
-        query, key, value, mask, bias, scale, soft_cap, sink_logits, dropout: As in `dot_product_attention`.
+        query, key, value, mask, scale, sink_logits: As in `dot_product_attention`.
         return_attention_scores: Boolean. Only `dot_product_attention` computes scores.
         memory_efficient: Boolean, whether to attend block by block. By default long sequences do.
         flash_attention: Boolean, whether to use the fused kernel. By default it is used where it can be.
+        **options: `bias`, `soft_cap` and `dropout`, as in `dot_product_attention`.
 
     Returns:
         The output (..., N, T, Hv), in the dtype of `query`; then the attention scores (..., N, T, S), or None if
@@ -56,7 +55,7 @@ def attend(
             "Leave `memory_efficient` at None: calls that ask for scores then do without it."
         )
     mask = as_mask_rule(mask)
-    options = {"mask": mask, "bias": bias, "soft_cap": soft_cap, "dropout": dropout}
+    options["mask"] = mask
     if flash_attention or (flash_attention is None and has_fused_kernel()):
         obstacle = fused_attention_obstacle(query, key, value, sink_logits=sink_logits, **options)
         obstacle = "`return_attention_scores`" if return_attention_scores else obstacle

@@ -174,15 +174,13 @@ def write_ring(cache, key, value, positions, num_sink_tokens=0):
     """The ring after the keys and values of T successive positions have replaced the oldest.
 
     Args:
-        cache: Pair of (B, K, C, H) and (B, K, C, Hv), or a `KeyValueCache`.
-        key: Tensor (B, K, T, H).
-        value: Tensor (B, K, T, Hv).
+        cache: Pair of (B, K, C, H) and (B, K, C, Hv), or a `KeyValueCache`; C slots are the ring.
+        key, value: Tensors (B, K, T, H) and (B, K, T, Hv).
         positions: Integers (T,) or (B, T), each one more than the last. Negative positions are padding, which is not
             written.
         num_sink_tokens: Integer, see `ring_positions`.
 
-    Returns:
-        A cache like the one given, its other fields unchanged.
+    Returns: as of `write_cache`.
 
     Example:
 

@@ -84,14 +84,7 @@ class Perplexity(_TokenMean):
     before the exponential, not batch by batch. Together with `LabelSmoothedCrossentropy` it costs no second
     softmax: both build the same graph nodes. An implicit Keras mask on the logits is honoured as well.
 
-    Args:
-        pad_token_id: Integer, the label that marks padding.
-        name: String, the name of the metric.
-
-    Call arguments:
-        y_true: Labels, integers of shape `(B, T)`.
-        y_pred: Logits, floats of shape `(B, T, V)`.
-        sample_weight: Optional weights of shape `(B,)` or `(B, T)`.
+    Args and call arguments: as of `MaskedAccuracy`.
 
     Returns:
         Scalar float32 tensor, at least 1; NaN once a label was outside the vocabulary.
@@ -167,15 +160,7 @@ def corpus_bleu(hypotheses, references, *, tokenize="13a", lowercase=False):
 def corpus_chrf(hypotheses, references):
     """chrF of translations against one reference each, as sacrebleu computes it.
 
-    Args:
-        hypotheses: List of strings, detokenised.
-        references: List of strings, one for each hypothesis.
-
-    Returns:
-        A `CorpusScore`.
-
-    Raises:
-        ValueError: If the lists are empty or differ in length.
+    Args, result and errors: as of `corpus_bleu`.
 
     Example:
 

@@ -164,14 +164,7 @@ class WarmupCosineSchedule(_WarmupThenFall):
         total_steps: Integer greater than `warmup_steps`, the updates of the whole training.
         final_learning_rate: Float in `[0, learning_rate]`.
 
-    Call arguments:
-        step: Integer or scalar tensor, the number of updates already applied.
-
-    Returns:
-        Scalar float32 tensor, the learning rate of the next update.
-
-    Raises:
-        ValueError: If an argument is outside the range named above.
+    Call arguments, returned rate and errors: as of `InverseSquareRootSchedule`.
 
     Example:
 
@@ -193,20 +186,7 @@ class WarmupLinearSchedule(_WarmupThenFall):
 
     Counted as `WarmupCosineSchedule` counts.
 
-    Args:
-        learning_rate: Positive float, the peak.
-        warmup_steps: Positive integer, the number of updates over which the rate rises from 0.
-        total_steps: Integer greater than `warmup_steps`, the updates of the whole training.
-        final_learning_rate: Float in `[0, learning_rate]`.
-
-    Call arguments:
-        step: Integer or scalar tensor, the number of updates already applied.
-
-    Returns:
-        Scalar float32 tensor, the learning rate of the next update.
-
-    Raises:
-        ValueError: If an argument is outside the range named above.
+    Args, call arguments, returned rate and errors: as of `WarmupCosineSchedule`.
 
     Example:
 

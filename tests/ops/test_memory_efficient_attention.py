@@ -157,10 +157,10 @@ def output_of(function, arrays):
 
 
 def on_jax(names, few):
-    """All names, or tuples of names; on JAX, which compiles for every one, a few of them by default."""
+    """All names; on JAX, which compiles for every one, a few of them by default."""
     return [
         pytest.param(
-            *(name if isinstance(name, tuple) else (name,)),
+            name,
             marks=[] if BACKEND != "jax" or name in few else [pytest.mark.slow],
         )
         for name in names
@@ -222,19 +222,18 @@ def test_shared_key_heads(rng, num_key_heads):
 
 
 EVERYTHING = {"soft_cap": 0.7, "scale": 0.3, "dropout": True}
-BIASES_TOGETHER = ["slopes", "table_scattered", "table_of_queries", "dense_of_keys"]
+
+
+TOGETHER = [
+    *(("together", bias) for bias in ("slopes", "table_scattered", "table_of_queries", "dense_of_keys")),
+    ("sinks_known", "slopes"),
+    ("prefix_known", "table_scattered"),
+]
 
 
 @pytest.mark.parametrize(
     ("rule", "bias"),
-    on_jax(
-        [
-            *(("together", bias) for bias in BIASES_TOGETHER),
-            ("sinks_known", "slopes"),
-            ("prefix_known", "table_scattered"),
-        ],
-        [("together", "table_of_queries")],
-    ),
+    [pytest.param(*p.values[0], marks=p.marks) for p in on_jax(TOGETHER, [("together", "table_of_queries")])],
 )
 def test_everything_together(rng, rule, bias):
     arrays = arrays_for(rng, bias, sinks=True, num_key_heads=K)
