@@ -56,9 +56,8 @@ class Block(Adaptable, keras.layers.Layer):
         self.self_attention = check_layer("self_attention", self_attention)
         self.feed_forward = check_layer("feed_forward", feed_forward)
         check_layer("norm", norm)
-        self._norm = lambda: (
-            norm
-        )  # Not an attribute: Keras would take it for a sub-layer, and each residual has a copy.
+        # Not an attribute: Keras would take it for a sub-layer, and each residual has a copy.
+        self._norm = lambda: norm
         self.supports_masking = True
         self._check_arguments()
 

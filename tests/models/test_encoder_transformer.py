@@ -6,6 +6,7 @@ import pytest
 from helpers_models import PAD, assert_close
 from keras import ops
 
+from keras_attn.layers import SequenceEmbedding, TokenEmbedding
 from keras_attn.models import EncoderTransformer
 
 V = 13
@@ -89,3 +90,10 @@ def test_it_saves_and_loads(tmp_path):
 def test_wrong_options(options, message):
     with pytest.raises(ValueError, match=message):
         make_model(**options)
+
+
+@pytest.mark.parametrize("blocks", [["fourier"], [None], []], ids=str)
+def test_blocks_are_a_list_of_layers(blocks):
+    embedding = SequenceEmbedding(TokenEmbedding(V, 20))
+    with pytest.raises(ValueError, match=r"`blocks` must be a list of layers\. Received: blocks=\["):
+        EncoderTransformer(embedding, blocks)
