@@ -22,9 +22,20 @@ from keras_attn.text import as_utf8
 BATCH_SIZE = 64
 
 
+def with_policy(config, dtype):
+    """A config in which every layer has this dtype policy."""
+    if isinstance(config, (list, tuple)):
+        return [with_policy(part, dtype) for part in config]
+    if not isinstance(config, dict):
+        return config
+    if config.get("class_name") == "DTypePolicy":
+        return {**config, "config": {"name": dtype}}
+    return {name: with_policy(part, dtype) for name, part in config.items()}
+
+
 def with_dtype(translator, dtype, jit_compile):
     """The translator with its model under another dtype policy."""
-    model = Seq2SeqTransformer.from_sizes(**{**translator.model.get_config(), "dtype": dtype})
+    model = Seq2SeqTransformer.from_config(with_policy(translator.model.get_config(), dtype))
     model.set_weights(translator.model.get_weights())
     return Translator(
         model,

@@ -14,19 +14,40 @@ import torch
 from helpers_peers import KerasHubTransformer, KerasTransformer, TorchTransformer
 
 from keras_attn.models import Seq2SeqTransformer
+from keras_attn.models.seq2seq_transformer import PRESETS
 from keras_attn.training import LabelSmoothedCrossentropy
 
 VOCABULARY_SIZE = 8000
 STEPS_PER_ROUND = 3
 
 
-def make_models(size, policy, batch, **options):
+def sizes_of(size, **options):
+    """The sizes that all models are made from."""
+    others = {"vocabulary_size": VOCABULARY_SIZE, "max_sequence_length": 512, "layer_norm_epsilon": 1e-5}
+    return {**PRESETS[size], **others, **options}
+
+
+# The sub-layers of a block in the order in which the model of Keras' layers makes them.
+PARTS = ("self_attention", "self_attention_residual", "cross_attention", "cross_attention_residual")
+PARTS += ("feed_forward", "feed_forward_residual")
+
+
+def variables_of(model):
+    """The trainable variables in the order of `KerasTransformer`."""
+    if isinstance(model, KerasTransformer):
+        return model.trainable_variables
+    blocks = [*model.encoder_blocks, *model.decoder_blocks]
+    of_blocks = [w for block in blocks for part in PARTS for w in block.weights if f"/{part}/" in w.path]
+    return [model.target_embedding.token.embeddings, *of_blocks]
+
+
+def make_models(sizes, policy, batch):
     """Ours, and the one that may have the same weights."""
-    ours = Seq2SeqTransformer.from_preset(size, VOCABULARY_SIZE, dtype=policy, **options)
-    theirs = KerasTransformer(ours.get_config(), dtype=policy)
+    ours = Seq2SeqTransformer.from_sizes(**sizes, dtype=policy)
+    theirs = KerasTransformer(sizes, dtype=policy)
     theirs(batch)
-    # Both create embedding, encoder and decoder, and in a block query, key, value, output, norm, feed-forward, norm.
-    theirs.set_weights(ours.get_weights())
+    for variable, other in zip(theirs.weights, variables_of(ours), strict=True):
+        variable.assign(other)
     return {"keras_attn": ours, "Keras MHA": theirs}
 
 
@@ -42,14 +63,14 @@ def make_batch(batch_size, length, padding=0):
 def check_equal(size):
     """Logits of real tokens, and the loss with its gradient, in float32 and without dropout."""
     inputs, labels = make_batch(batch_size=3, length=11, padding=4)
-    models = make_models(size, "float32", inputs, dropout=0.0)
+    models = make_models(sizes_of(size, dropout=0.0), "float32", inputs)
     real = inputs["decoder_token_ids"].numpy() != 0
     results = []
     for model in models.values():
         with tf.GradientTape() as tape:
             logits = model(inputs, training=True)
             loss = LabelSmoothedCrossentropy(0.1)(labels, logits)
-        gradients = tape.gradient(loss, [weight.value for weight in model.trainable_variables])
+        gradients = tape.gradient(loss, [weight.value for weight in variables_of(model)])
         results.append(
             [logits.numpy()[real], loss.numpy(), *(tf.convert_to_tensor(x).numpy() for x in gradients)]
         )
@@ -152,22 +173,20 @@ def measure(options):
     """Median milliseconds of a step of each model, and of the parts of ours."""
     batch = make_batch(options.batch, options.length)
     dropout = {} if options.dropout is None else {"dropout": options.dropout}
+    sizes = sizes_of(options.size, **dropout)
     candidates = {}
     for policy in options.policies:
-        models = make_models(options.size, policy, batch[0], **dropout)
+        models = make_models(sizes, policy, batch[0])
         ours = models["keras_attn"]
         dtype = ours.compute_dtype
         candidates |= {
-            f"products alone, {dtype}": matrix_products(
-                ours.get_config(), options.batch, options.length, dtype
-            ),
+            f"products alone, {dtype}": matrix_products(sizes, options.batch, options.length, dtype),
             f"forward, {policy}": compiled(forward, ours, batch),
             f"forward and backward, {policy}": compiled(gradients, ours, batch),
             **{f"{name}, {policy}": keras_step(model, batch) for name, model in models.items()},
         }
-    config = ours.get_config()
-    candidates["KerasHub, float32"] = keras_step(KerasHubTransformer(config), batch)
-    candidates["torch nn.Transformer, float32"] = torch_step(config, batch)
+    candidates["KerasHub, float32"] = keras_step(KerasHubTransformer(sizes), batch)
+    candidates["torch nn.Transformer, float32"] = torch_step(sizes, batch)
     seconds = median_seconds(candidates, options.rounds)
     return {name: 1000 * value / STEPS_PER_ROUND for name, value in seconds.items()}
 
