@@ -107,12 +107,13 @@ def of_transformers(model, source, num_beams):
 
 
 def of_keras_hub(model, source, num_beams):
+    block = model.encoder_blocks[0]
     backbone = keras_hub.models.BartBackbone(
         vocabulary_size=VOCABULARY_SIZE,
         num_layers=len(model.encoder_blocks),
-        num_heads=model.num_heads,
+        num_heads=block.self_attention_layer.num_heads,
         hidden_dim=model.hidden_dim,
-        intermediate_dim=model.intermediate_dim,
+        intermediate_dim=block.feed_forward_layer.intermediate_dim,
         max_sequence_length=64,
     )
     bart = keras_hub.models.BartSeq2SeqLM(backbone, preprocessor=None)
