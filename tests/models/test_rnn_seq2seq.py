@@ -201,7 +201,8 @@ def test_decoding_options_are_obeyed(rng):
 def test_training_changes_every_weight_and_drops_out(rng):
     model = make_model(dropout=0.3)
     source, target = make_ids(rng)
-    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss, run_eagerly=True)
     inputs = {"encoder_token_ids": source, "decoder_token_ids": target}
     before = [np.array(weight) for weight in model.trainable_variables]
     model.fit(inputs, target, verbose=0)
