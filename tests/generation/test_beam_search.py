@@ -35,9 +35,7 @@ def assert_equal_by_hand(tables, max_length, num_beams, length_penalty, **option
 
 
 # END is as likely as any token, likely, and unlikely: answers that end early, at once, and hardly ever.
-@pytest.mark.parametrize(
-    ("num_beams", "length_penalty"), [(1, 1.0), (3, 1.0), (5, 2.0), (11, 0.0)]
-)
+@pytest.mark.parametrize(("num_beams", "length_penalty"), [(1, 1.0), (3, 1.0), (5, 2.0), (11, 0.0)])
 def test_random_tables_token_for_token(num_beams, length_penalty):
     @settings(max_examples=15, deadline=None, derandomize=True, database=None)
     @given(seed=st.integers(0, 2**16), end_logit=st.sampled_from([0.0, 3.0, -3.0]))

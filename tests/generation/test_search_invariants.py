@@ -144,7 +144,9 @@ def test_any_options_of_any_row_are_the_search_by_hand_and_hold_what_they_say(ca
     token_ids, scores = found(*case)
     for row, table in enumerate(tables):
         own, ends = of_row(options, row)
-        assert_n_best(table, token_ids[row], scores[row], length_penalty[row], own, ends, num_beams, max_length)
+        assert_n_best(
+            table, token_ids[row], scores[row], length_penalty[row], own, ends, num_beams, max_length
+        )
         by_hand = beam_search_by_hand(
             functools.partial(log_probabilities, table),
             min(max_length, own.pop("max_length", max_length)),

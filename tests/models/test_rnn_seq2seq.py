@@ -184,7 +184,9 @@ def test_decoding_options_are_obeyed(rng):
     source, _ = make_ids(rng)
     prefix = np.array([[9, 10]] * 3)
     options = DecodingOptions(prefix_token_ids=prefix, coverage_penalty=0.2)
-    token_ids = ops.convert_to_numpy(model.generate(source, START, END, num_beams=3, max_length=5, options=options))
+    token_ids = ops.convert_to_numpy(
+        model.generate(source, START, END, num_beams=3, max_length=5, options=options)
+    )
     assert (token_ids[:, :2] == prefix).all()
     draws = [
         ops.convert_to_numpy(

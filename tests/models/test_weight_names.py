@@ -154,9 +154,7 @@ def test_fresh_models_of_one_class_exchange_weights(tmp_path, make):
     assert all(map(np.array_equal, values(other), values(model)))
 
 
-@pytest.mark.parametrize(
-    "make", [sequential, recurrent, built_before], ids=lambda make: make.__name__
-)
+@pytest.mark.parametrize("make", [sequential, recurrent, built_before], ids=lambda make: make.__name__)
 def test_a_model_and_its_twin_from_a_config_exchange_weights(tmp_path, make):
     model = number(make())
     twin = number(keras.models.clone_model(model), start=1)
