@@ -116,24 +116,31 @@ def scripted_inputs(tables, max_length, pad_token_id=PAD, step=None, **others):
 
 
 @functools.lru_cache
-def _compiled_search(compiler, max_length, pad_token_id, unwritable_token_ids, arguments):
-    def search(tables):
+def _compiled_search(compiler, max_length, num_beams, pad_token_id, unwritable_token_ids):
+    def search(tables, length_penalty):
         inputs = scripted_inputs(tables, max_length, pad_token_id, unwritable_token_ids=unwritable_token_ids)
-        return beam_search(inputs, **dict(arguments))
+        return beam_search(inputs, num_beams, length_penalty)
 
     return compilers()[compiler](search)
 
 
-def search_tables(tables, max_length, compiler=None, pad_token_id=PAD, unwritable_token_ids=(), **arguments):
-    """`beam_search` over tables: token ids and scores as NumPy arrays. `compiler` is by default the quickest."""
+def search_tables(
+    tables,
+    max_length,
+    num_beams,
+    length_penalty=1.0,
+    compiler=None,
+    pad_token_id=PAD,
+    unwritable_token_ids=(),
+):
+    """`beam_search` over tables: token ids and scores as NumPy arrays. `compiler` is by default the quickest.
+
+    Searches that differ in the values of their tables and in the length penalty alone share what was compiled.
+    """
     search = _compiled_search(
-        compiler or quickest(),
-        max_length,
-        pad_token_id,
-        unwritable_token_ids,
-        tuple(sorted(arguments.items())),
+        compiler or quickest(), max_length, num_beams, pad_token_id, unwritable_token_ids
     )
-    found = search(ops.convert_to_tensor(tables))
+    found = search(ops.convert_to_tensor(tables), ops.convert_to_tensor(length_penalty, "float32"))
     return tuple(ops.convert_to_numpy(x) for x in found)
 
 

@@ -1,6 +1,7 @@
 """Small models with nothing symmetric about them, and a new process to reload them in."""
 
 import dataclasses
+import functools
 import os
 import pathlib
 import subprocess
@@ -61,6 +62,10 @@ def make_model(variant="post_norm", seed=5, **options):
         is_scale = weight.path.endswith(("gamma", "scale"))
         weight.assign((is_scale + rng.normal(size=weight.shape) * 0.4).astype("float32"))
     return model
+
+
+# One model for all tests that only call it; whoever changes a weight makes a model of their own.
+shared_model = functools.cache(make_model)
 
 
 def make_batch(seed=7, batch_size=B, source_length=S, target_length=T, pads=True):

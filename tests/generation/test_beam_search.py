@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from keras_attn.generation import MAX_HYPOTHESES, Hypotheses, beam_search
 
-B, V = 3, 7
+# Tests of as many rows, steps and beams share a compiled search.
+B, V, L = 3, 7, 13
 
 
 def assert_equal_by_hand(tables, max_length, num_beams, length_penalty, **options):
@@ -34,20 +35,18 @@ def assert_equal_by_hand(tables, max_length, num_beams, length_penalty, **option
 
 
 # END is as likely as any token, likely, and unlikely: answers that end early, at once, and hardly ever.
-@pytest.mark.parametrize(
-    ("num_beams", "length_penalty"), [(1, 1.0), (2, 0.0), (3, 1.0), (5, 2.0), (5, 0.6), (11, 1.0)]
-)
+@pytest.mark.parametrize(("num_beams", "length_penalty"), [(1, 1.0), (3, 1.0), (5, 2.0), (11, 0.0)])
 def test_random_tables_token_for_token(num_beams, length_penalty):
     @settings(max_examples=15, deadline=None, derandomize=True, database=None)
     @given(seed=st.integers(0, 2**16), end_logit=st.sampled_from([0.0, 3.0, -3.0]))
     def check(seed, end_logit):
         tables = scripts.random_tables(seed, B, V, end_logit)
-        assert_equal_by_hand(tables, 13, num_beams, length_penalty)
+        assert_equal_by_hand(tables, L, num_beams, length_penalty)
 
     check()
 
 
-@pytest.mark.parametrize("max_length", [1, 2, 31, 32, 33, 63, 64, 65, 70])
+@pytest.mark.parametrize("max_length", [1, 32, 33, 64, 65])
 def test_the_cache_grows_without_a_trace(max_length):
     # The cache holds 32 steps at first, then 64: lengths on both sides of each border.
     tables = scripts.random_tables(max_length, 2, V, end_logit=-4.0)
@@ -63,11 +62,11 @@ def test_a_beam_of_several_segments_that_ends_in_the_third():
     assert scores[0, 0] == pytest.approx(66 * np.log(0.75), rel=1e-5)
 
 
-@pytest.mark.parametrize("length_penalty", [0.0, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize("length_penalty", [0.0, 0.5, 2.0])
 def test_with_beams_enough_it_is_brute_force(length_penalty):
     vocabulary_size, max_length = 4, 4
     num_beams = vocabulary_size ** (max_length - 1)
-    for seed in range(5):
+    for seed in range(3):
         tables = scripts.random_tables(seed, 2, vocabulary_size)
         token_ids, scores = search_tables(
             tables, max_length, num_beams=num_beams, length_penalty=length_penalty
@@ -88,10 +87,10 @@ def test_beam_is_right_where_greedy_is_wrong():
         (5,): {6: 0.9, 1: 0.1},
     }
     tables = scripts.written_tables(V, script)
-    greedy, greedy_score = search_tables(tables, 5, num_beams=1, length_penalty=0.0)
+    greedy, greedy_score = search_tables(tables, L, num_beams=1, length_penalty=0.0)
     assert scripts.answer(greedy[0, 0]) == (4, 1, END)
     assert greedy_score[0, 0] == pytest.approx(np.log(0.24), abs=1e-6)
-    beam, beam_score = search_tables(tables, 5, num_beams=2, length_penalty=0.0)
+    beam, beam_score = search_tables(tables, L, num_beams=2, length_penalty=0.0)
     assert scripts.answer(beam[0, 0]) == (5, 6, END)
     assert scripts.answer(beam[0, 1]) == (4, 1, END)
     np.testing.assert_allclose(beam_score[0], np.log([0.36, 0.24]), atol=1e-6)
@@ -100,15 +99,15 @@ def test_beam_is_right_where_greedy_is_wrong():
 def test_a_finished_hypothesis_keeps_its_score_beside_a_longer_batch_mate():
     # The best answer ends at once. Whoever goes on extending it, or waits for the longer row, spoils its score.
     short = {(): {END: 0.55, 4: 0.45}, (4,): {5: 0.9, 6: 0.1}, (4, 5): {6: 0.8, END: 0.2}}
-    long = {(1,) * length: {1: 0.9, 4: 0.1} for length in range(11)}
-    alone = search_tables(scripts.written_tables(V, short), 11, num_beams=2, length_penalty=0.0)
-    beside = search_tables(scripts.written_tables(V, short, long), 11, num_beams=2, length_penalty=0.0)
+    long = {(1,) * length: {1: 0.9, 4: 0.1} for length in range(L)}
+    alone = search_tables(scripts.written_tables(V, short), L, num_beams=2, length_penalty=0.0)
+    beside = search_tables(scripts.written_tables(V, short, long), L, num_beams=2, length_penalty=0.0)
     for token_ids, scores in (alone, beside):
         assert scripts.answer(token_ids[0, 0]) == (END,)
         assert scripts.answer(token_ids[0, 1]) == (4, 5, 6, END)
         assert (token_ids[0, 0, 1:] == PAD).all()
         np.testing.assert_allclose(scores[0], np.log([0.55, 0.45 * 0.9 * 0.8]), atol=1e-6)
-    assert scripts.answer(beside[0][1, 0]) == (1,) * 11
+    assert scripts.answer(beside[0][1, 0]) == (1,) * L
 
 
 def test_length_penalty_decides_between_short_and_long():
@@ -117,7 +116,7 @@ def test_length_penalty_decides_between_short_and_long():
     tables = scripts.written_tables(V, script)
     best = {
         length_penalty: scripts.answer(
-            search_tables(tables, 7, num_beams=3, length_penalty=length_penalty)[0][0, 0]
+            search_tables(tables, L, num_beams=3, length_penalty=length_penalty)[0][0, 0]
         )
         for length_penalty in (0.0, 1.0, 2.0)
     }
@@ -126,18 +125,19 @@ def test_length_penalty_decides_between_short_and_long():
 
 @pytest.mark.parametrize("end_logit", [-30.0, 0.0, 2.0])
 def test_one_beam_is_greedy(end_logit):
-    tables = scripts.random_tables(3, 11, V, end_logit)
-    token_ids, _ = search_tables(tables, 13, num_beams=1)
-    for table, row_ids in zip(tables, token_ids):
-        greedy = scripts.greedy_by_hand(table, 13)
-        assert tuple(row_ids[0]) == greedy + (PAD,) * (13 - len(greedy))
+    for seed in range(4):
+        tables = scripts.random_tables(seed, B, V, end_logit)
+        token_ids, _ = search_tables(tables, L, num_beams=1)
+        for table, row_ids in zip(tables, token_ids):
+            greedy = scripts.greedy_by_hand(table, L)
+            assert tuple(row_ids[0]) == greedy + (PAD,) * (L - len(greedy))
 
 
 @settings(max_examples=20, deadline=None, derandomize=True, database=None)
 @given(seed=st.integers(0, 2**16), end_logit=st.sampled_from([-2.0, 0.0, 2.0]))
 def test_n_best_lists_are_sorted_distinct_clean_and_rescored(seed, end_logit):
     tables = scripts.random_tables(seed, B, V, end_logit)
-    token_ids, scores = search_tables(tables, 11, num_beams=5, length_penalty=0.7)
+    token_ids, scores = search_tables(tables, L, num_beams=5, length_penalty=0.7)
     assert (np.diff(scores, axis=-1) <= 0).all()
     for table, row_ids, row_scores in zip(tables, token_ids, scores):
         assert len({tuple(ids) for ids in row_ids}) == 5
@@ -148,44 +148,43 @@ def test_n_best_lists_are_sorted_distinct_clean_and_rescored(seed, end_logit):
 
 def test_batch_mates_change_nothing():
     tables = scripts.random_tables(17, 5, V, end_logit=1.0)
-    token_ids, scores = search_tables(tables, 13, num_beams=3)
+    token_ids, scores = search_tables(tables, L, num_beams=3)
     for row in range(5):
-        alone_ids, alone_scores = search_tables(tables[row : row + 1], 13, num_beams=3)
+        alone_ids, alone_scores = search_tables(tables[row : row + 1], L, num_beams=3)
         np.testing.assert_array_equal(alone_ids[0], token_ids[row])
         np.testing.assert_array_equal(alone_scores[0], scores[row])
     order = [3, 0, 4, 2, 1]
-    permuted_ids, permuted_scores = search_tables(tables[order], 13, num_beams=3)
+    permuted_ids, permuted_scores = search_tables(tables[order], L, num_beams=3)
     np.testing.assert_array_equal(permuted_ids, token_ids[order])
     np.testing.assert_array_equal(permuted_scores, scores[order])
 
 
 def test_a_larger_max_length_changes_nothing_once_all_have_finished():
-    tables = scripts.random_tables(5, 2, V, end_logit=3.0)
+    tables = scripts.random_tables(5, B, V, end_logit=3.0)
     by_hand = [
-        scripts.beam_search_by_hand(functools.partial(scripts.log_probabilities, table), 61, 3)
+        scripts.beam_search_by_hand(functools.partial(scripts.log_probabilities, table), 37, 3)
         for table in tables
     ]
     longest = max(len(tokens) for row in by_hand for _, tokens in row)
-    assert longest < 11
-    token_ids, scores = search_tables(tables, 11, num_beams=3)
-    for max_length in (13, 37, 61):
-        longer_ids, longer_scores = search_tables(tables, max_length, num_beams=3)
-        np.testing.assert_array_equal(longer_ids[:, :, :11], token_ids)
-        assert (longer_ids[:, :, 11:] == PAD).all()
-        np.testing.assert_array_equal(longer_scores, scores)
+    assert longest < L
+    token_ids, scores = search_tables(tables, L, num_beams=3)
+    longer_ids, longer_scores = search_tables(tables, 37, num_beams=3)
+    np.testing.assert_array_equal(longer_ids[:, :, :L], token_ids)
+    assert (longer_ids[:, :, L:] == PAD).all()
+    np.testing.assert_array_equal(longer_scores, scores)
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
 def test_end_at_the_first_step(num_beams):
-    tables = scripts.written_tables(V, {}, {(): {END: 0.9, 4: 0.1}})
-    token_ids, scores = search_tables(tables, 5, num_beams=num_beams)
-    np.testing.assert_array_equal(token_ids[:, 0], [[END, PAD, PAD, PAD, PAD]] * 2)
-    np.testing.assert_allclose(scores[:, 0], np.log([1.0, 0.9]), atol=1e-6)
+    tables = scripts.written_tables(V, {}, {(): {END: 0.9, 4: 0.1}}, {(): {END: 0.7, 5: 0.3}})
+    token_ids, scores = search_tables(tables, L, num_beams=num_beams)
+    np.testing.assert_array_equal(token_ids[:, 0], [[END] + [PAD] * (L - 1)] * B)
+    np.testing.assert_allclose(scores[:, 0], np.log([1.0, 0.9, 0.7]), atol=1e-6)
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
 def test_never_end(num_beams):
-    tables = scripts.random_tables(7, 2, V, end_logit=-100.0)
+    tables = scripts.random_tables(7, B, V, end_logit=-100.0)
     token_ids, scores = search_tables(tables, 37, num_beams=num_beams)
     assert (token_ids != END).all()
     assert np.isfinite(scores).all()
@@ -206,30 +205,23 @@ def test_more_beams_than_tokens_and_fewer_hypotheses_than_beams():
 
 
 def test_impossible_tokens_are_never_returned():
-    tables = scripts.random_tables(23, 2, V)
+    tables = scripts.random_tables(23, B, V)
     tables[..., [1, 5]] = -np.inf
-    token_ids, scores = search_tables(tables, 11, num_beams=5)
+    token_ids, scores = search_tables(tables, L, num_beams=5)
     assert not np.isin(token_ids, [1, 5]).any()
     assert np.isfinite(scores).all()
 
 
-@pytest.mark.parametrize("num_beams", [1, 3])
-def test_empty_batch(num_beams):
-    token_ids, scores = search_tables(scripts.random_tables(0, 0, V), 37, num_beams=num_beams)
-    assert token_ids.shape == (0, num_beams, 37)
-    assert scores.shape == (0, num_beams)
+def test_empty_batch():
+    token_ids, scores = search_tables(scripts.random_tables(0, 0, V), 37, num_beams=3)
+    assert token_ids.shape == (0, 3, 37)
+    assert scores.shape == (0, 3)
 
 
 def test_every_compiler_gives_the_same():
     tables = scripts.random_tables(29, 2, V)
     for compiler in scripts.compilers():
-        assert_equal_by_hand(tables, 35, 3, 1.0, compiler=compiler)
-
-
-def test_the_pad_token_is_an_argument():
-    tables = scripts.written_tables(V, {(): {4: 1.0}})
-    token_ids, _ = search_tables(tables, 5, num_beams=1, pad_token_id=6)
-    np.testing.assert_array_equal(token_ids[0, 0], [4, END, 6, 6, 6])
+        assert_equal_by_hand(tables, 33, 3, 1.0, compiler=compiler)
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])

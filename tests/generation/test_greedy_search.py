@@ -1,5 +1,7 @@
 """Greedy search, which compares nothing, against a beam search of one beam, which is tested by hand."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -8,30 +10,41 @@ from keras_attn.generation import DecodingOptions, SearchInputs, greedy_search
 from keras_attn.models import Seq2SeqTransformer
 from keras_attn.ops import empty_cache
 
-V, START, END = 4099, 2, 3
+V, SMALL_V, START, END = 4099, 29, 2, 3
 # Options with a value a row, in and out of effect; the last leaves its row nothing that it may choose.
 OPTIONS = {
     "none": {},
-    "lengths": {"min_length": [5, 1, 3, 1, 2], "max_length": [7, 2, 11, 1, 5]},
+    "ends": {
+        "min_length": [5, 1, 3, 1, 2],
+        "max_length": [6, 2, 7, 1, 5],
+        "stop_token_ids": [[7, 8], [-1, -1], [9, -1], [11, 12], [-1, 5]],
+    },
     "repetition": {"repetition_penalty": [1.0, 1.7, 1.2, 3.0, 1.0], "no_repeat_ngram_size": [0, 1, 2, 3, 1]},
-    "stop": {"stop_token_ids": [[7, 8], [-1, -1], [9, -1], [11, 12], [-1, 5]]},
-    "prefix": {"prefix_token_ids": [[5, 6, 7], [-1, -1, -1], [8, -1, -1], [3, -1, -1], [9, 9, -1]]},
-    "of scores alone": {"wu_length_penalty": 0.7, "coverage_penalty": 0.3},
+    "prefix, and of scores alone": {
+        "prefix_token_ids": [[5, 6, 7], [-1, -1, -1], [8, -1, -1], [3, -1, -1], [9, 9, -1]],
+        "wu_length_penalty": 0.7,
+        "coverage_penalty": 0.3,
+    },
 }
 
 
-@pytest.fixture(scope="module")
-def model():
+@functools.cache
+def model_of(vocabulary_size):
     keras.utils.set_random_seed(3)
     return Seq2SeqTransformer.from_sizes(
-        V, num_encoder_layers=1, num_decoder_layers=2, hidden_dim=12, num_heads=2, intermediate_dim=20
+        vocabulary_size,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+        hidden_dim=12,
+        num_heads=2,
+        intermediate_dim=20,
     )
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_greedy_search_is_a_search_of_one_beam(model, name):
-    source = np.random.default_rng(4).integers(4, V, (5, 7))
-    arguments = {"max_length": 11, "options": DecodingOptions(**OPTIONS[name])}
+def test_greedy_search_is_a_search_of_one_beam(name):
+    model, source = model_of(V), np.random.default_rng(4).integers(4, V, (5, 7))
+    arguments = {"max_length": 7, "options": DecodingOptions(**OPTIONS[name])}
     greedy = model.generate(source, START, END, **arguments)
     beams = model.generate(source, START, END, num_beams=1, num_return_sequences=1, **arguments)
     np.testing.assert_array_equal(
@@ -39,23 +52,23 @@ def test_greedy_search_is_a_search_of_one_beam(model, name):
     )
 
 
-def test_a_row_without_a_possible_token_has_no_answer(model):
-    source = np.random.default_rng(4).integers(4, V, (2, 7))
+def test_a_row_without_a_possible_token_has_no_answer():
+    model, source = model_of(SMALL_V), np.random.default_rng(4).integers(4, SMALL_V, (2, 7))
     # Every token of the vocabulary is forbidden to the first row, and none to the second.
-    suppressed = np.stack([np.arange(V), np.full(V, -1)])
+    suppressed = np.stack([np.arange(SMALL_V), np.full(SMALL_V, -1)])
     options = DecodingOptions(suppressed_token_ids=suppressed)
-    found = keras.ops.convert_to_numpy(model.generate(source, START, END, max_length=5, options=options))
-    beams = model.generate(source, START, END, num_return_sequences=1, max_length=5, options=options)
+    found = keras.ops.convert_to_numpy(model.generate(source, START, END, max_length=3, options=options))
+    beams = model.generate(source, START, END, num_return_sequences=1, max_length=3, options=options)
     assert (found[0] == 0).all()
     assert (found[1] != 0).any()
     np.testing.assert_array_equal(found, keras.ops.convert_to_numpy(beams.token_ids)[:, 0])
 
 
-def test_a_row_without_a_possible_token_has_no_sample(model):
-    source = np.random.default_rng(4).integers(4, V, (2, 7))
-    suppressed = np.stack([np.arange(V), np.full(V, -1)])
+def test_a_row_without_a_possible_token_has_no_sample():
+    model, source = model_of(SMALL_V), np.random.default_rng(4).integers(4, SMALL_V, (2, 7))
+    suppressed = np.stack([np.arange(SMALL_V), np.full(SMALL_V, -1)])
     options = DecodingOptions(suppressed_token_ids=suppressed, temperature=1.0)
-    found = model.generate(source, START, END, num_return_sequences=3, max_length=5, options=options)
+    found = model.generate(source, START, END, num_return_sequences=3, max_length=3, options=options)
     token_ids, scores = (keras.ops.convert_to_numpy(x) for x in found)
     assert (token_ids[0] == 0).all()
     assert np.isneginf(scores[0]).all()
@@ -63,11 +76,12 @@ def test_a_row_without_a_possible_token_has_no_sample(model):
     assert np.isfinite(scores[1]).all()
 
 
-@pytest.mark.parametrize("length_penalty", [-31.0, -40.0])
-def test_what_is_possible_is_found_however_low_its_score(model, length_penalty):
-    source = np.random.default_rng(4).integers(4, V, (2, 7))
+# Below what stands for the impossible, and below all numbers of float32.
+@pytest.mark.parametrize("length_penalty", [-45.0, -58.0])
+def test_what_is_possible_is_found_however_low_its_score(length_penalty):
+    model, source = model_of(SMALL_V), np.random.default_rng(4).integers(4, SMALL_V, (2, 7))
     found = model.generate(
-        source, START, END, num_beams=2, length_penalty=length_penalty, num_return_sequences=2, max_length=11
+        source, START, END, num_beams=2, length_penalty=length_penalty, num_return_sequences=2, max_length=5
     )
     assert np.isfinite(keras.ops.convert_to_numpy(found.scores)).all()
 

@@ -63,8 +63,8 @@ def arrays(names):
 
 
 @functools.lru_cache
-def compiled_search(compiler, num_beams, length_penalty, names):
-    def search(tables, given):
+def compiled_search(compiler, num_beams, names):
+    def search(tables, length_penalty, given):
         options = DecodingOptions(**given) if names else None
         return beam_search(scripted_inputs(tables, L), num_beams, length_penalty, options)
 
@@ -72,9 +72,10 @@ def compiled_search(compiler, num_beams, length_penalty, names):
 
 
 def found(tables, given, num_beams=K, length_penalty=1.0, compiler=None):
-    search = compiled_search(compiler or quickest(), num_beams, length_penalty, tuple(given))
+    search = compiled_search(compiler or quickest(), num_beams, tuple(given))
     given = {name: ops.convert_to_tensor(value) for name, value in given.items()}
-    return tuple(ops.convert_to_numpy(x) for x in search(ops.convert_to_tensor(tables), given))
+    hypotheses = search(ops.convert_to_tensor(tables), ops.convert_to_tensor(length_penalty), given)
+    return tuple(ops.convert_to_numpy(x) for x in hypotheses)
 
 
 def by_hand(tables, given, num_beams=K, length_penalty=1.0):
@@ -104,14 +105,14 @@ def assert_same(actual, expected):
 
 @pytest.mark.parametrize("name", VALUES)
 def test_each_option_alone_equals_the_search_by_hand(name):
-    for seed in range(4):
+    for seed in range(3):
         tables, given = random_tables(seed, B, V, end_logit=seed - 1.0), arrays([name])
         assert_same(found(tables, given), by_hand(tables, given))
 
 
-@pytest.mark.parametrize("num_beams", [1, 2, 4])
+@pytest.mark.parametrize("num_beams", [1, K])
 def test_all_options_together_equal_the_search_by_hand(num_beams):
-    for seed in range(12):
+    for seed in range(9):
         rng = np.random.default_rng(seed)
         given = {name: rng.permutation(value) for name, value in arrays(VALUES).items()}
         given["num_beams"] = np.minimum(given["num_beams"], num_beams)
@@ -151,7 +152,7 @@ def test_one_value_for_all_rows_is_one_for_each():
 def test_a_row_of_fewer_beams_equals_a_search_with_as_many():
     tables = random_tables(7, B, V)
     for num_beams in (1, 2, 3):
-        actual = found(tables, {"num_beams": np.full(B, num_beams, "int32")}, num_beams=4)
+        actual = found(tables, {"num_beams": np.full(B, num_beams, "int32")})
         expected = found(tables, {}, num_beams=num_beams)
         np.testing.assert_array_equal(actual[0][:, :num_beams], expected[0])
         assert (actual[0][:, num_beams:] == PAD).all()
@@ -163,7 +164,7 @@ def test_a_row_of_fewer_beams_equals_a_search_with_as_many():
 def test_exact_stopping_loses_no_better_hypothesis(length_penalty):
     """What the search would have found without ever stopping, had it run to the end, is what it returns."""
     differs = 0
-    for seed in range(20):
+    for seed in range(12):
         tables = random_tables(seed, B, V, end_logit=2.0)
         exact = found(tables, {"exact_stopping": np.ones(B, bool)}, 2, length_penalty)
         early = found(tables, {}, 2, length_penalty)
@@ -196,7 +197,9 @@ def search_without_a_stop(table, num_beams, length_penalty):
 
 
 def test_a_score_with_a_forced_prefix_is_that_of_the_model():
-    tables, given = random_tables(8, B, V), arrays(["prefix_token_ids", "no_repeat_ngram_size", "min_length"])
+    tables, given = random_tables(8, B, V), arrays(VALUES)
+    for name in set(VALUES) - {"prefix_token_ids", "no_repeat_ngram_size", "min_length"}:
+        given[name] = np.repeat(given[name][:1], B, axis=0)
     token_ids, scores = found(tables, given)
     for row in range(B):
         for hypothesis, score in zip(token_ids[row], scores[row]):
@@ -340,8 +343,9 @@ def test_every_option_is_tested_here_or_with_sampling():
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="counts the traces of tf.function")
 def test_values_are_data_of_one_trace():
     tables, given = random_tables(9, B, V), arrays(VALUES)
-    search = compiled_search.__wrapped__("graph", K, 1.0, tuple(given))
+    search = compiled_search("graph", K, tuple(given))
+    found(tables, given)
+    count = search.experimental_get_tracing_count()
     for seed in range(3):
-        values = {name: np.random.default_rng(seed).permutation(value) for name, value in given.items()}
-        search(ops.convert_to_tensor(tables), {k: ops.convert_to_tensor(v) for k, v in values.items()})
-    assert search.experimental_get_tracing_count() == 1
+        found(tables, {name: np.random.default_rng(seed).permutation(value) for name, value in given.items()})
+    assert search.experimental_get_tracing_count() == count

@@ -119,12 +119,34 @@ def up_to_an_end(tokens, ends):
     return tokens[: next((i + 1 for i, token in enumerate(tokens) if token in ends), len(tokens))]
 
 
-@holds(10, 160, cases())
-def test_any_options_of_any_row_are_the_search_by_hand(case):
+def assert_n_best(table, token_ids, scores, length_penalty, own, ends, num_beams, max_length):
+    """Sorted, distinct, clean, as the options say, and with the scores of the table: without a search by hand."""
+    kept = np.isfinite(scores)
+    assert (np.diff(scores[kept]) <= 0).all()
+    assert len({tuple(ids) for ids in token_ids[kept]}) == kept.sum() <= own.get("num_beams", num_beams)
+    for ids, score in zip(token_ids[kept], scores[kept]):
+        tokens = up_to_an_end(ids[ids != PAD], ends)
+        assert (ids[len(tokens) :] == PAD).all()
+        assert 0 < len(tokens) <= own.get("max_length", max_length)
+        forced = [token for token in own.get("prefix_token_ids", ()) if token >= 0]
+        assert list(tokens[: len(forced)]) == forced[: len(tokens)]
+        if tokens[-1] in ends and len(tokens) > len(forced):
+            assert len(tokens) >= own.get("min_length", 1)
+        assert not set(tokens[len(forced) :]) & set(own.get("suppressed_token_ids", ()))
+        # The penalty of repetitions is part of the score, and no forward pass knows it.
+        if not {"repetition_penalty", "wu_length_penalty"} & set(own):
+            assert score == pytest.approx(rescored(table, tokens, length_penalty), rel=1e-5, abs=1e-5)
+
+
+@holds(12, 120, cases())
+def test_any_options_of_any_row_are_the_search_by_hand_and_hold_what_they_say(case):
     tables, max_length, num_beams, length_penalty, options = case
     token_ids, scores = found(*case)
     for row, table in enumerate(tables):
         own, ends = of_row(options, row)
+        assert_n_best(
+            table, token_ids[row], scores[row], length_penalty[row], own, ends, num_beams, max_length
+        )
         by_hand = beam_search_by_hand(
             functools.partial(log_probabilities, table),
             min(max_length, own.pop("max_length", max_length)),
@@ -141,45 +163,20 @@ def test_any_options_of_any_row_are_the_search_by_hand(case):
         assert np.isneginf(scores[row, count:]).all()
 
 
-@holds(4, 60, cases(), st.randoms(use_true_random=False))
-def test_a_row_is_the_same_alone_and_in_any_order(case, random):
+@holds(4, 30, cases(), st.randoms(use_true_random=False))
+def test_a_row_is_the_same_alone_among_fewer_and_in_any_order(case, random):
     tables, max_length, num_beams, length_penalty, options = case
     together = found(*case)
     order = random.sample(range(len(tables)), len(tables))
-    for rows in ([order[0]], order):
-        chosen = {name: [values[row] for row in rows] for name, values in options.items()}
-        penalties = [length_penalty[row] for row in rows]
-        token_ids, scores = found(tables[rows], max_length, num_beams, penalties, chosen)
-        np.testing.assert_array_equal(token_ids, together[0][rows])
-        np.testing.assert_allclose(scores, together[1][rows], rtol=1e-6)
+    rows = order[: random.randint(1, len(order))]
+    chosen = {name: [values[row] for row in rows] for name, values in options.items()}
+    penalties = [length_penalty[row] for row in rows]
+    token_ids, scores = found(tables[rows], max_length, num_beams, penalties, chosen)
+    np.testing.assert_array_equal(token_ids, together[0][rows])
+    np.testing.assert_allclose(scores, together[1][rows], rtol=1e-6)
 
 
-# The repetition penalty is part of the score, and no forward pass knows it.
-@holds(8, 120, cases(without=["repetition_penalty", "wu_length_penalty"]))
-def test_n_best_lists_are_sorted_distinct_clean_and_rescored(case):
-    tables, max_length, num_beams, length_penalty, options = case
-    token_ids, scores = found(*case)
-    for row, table in enumerate(tables):
-        own, ends = of_row(options, row)
-        kept = np.isfinite(scores[row])
-        assert (np.diff(scores[row][kept]) <= 0).all()
-        assert (
-            len({tuple(ids) for ids in token_ids[row][kept]}) == kept.sum() <= own.get("num_beams", num_beams)
-        )
-        for ids, score in zip(token_ids[row][kept], scores[row][kept]):
-            tokens = up_to_an_end(ids[ids != PAD], ends)
-            assert (ids[len(tokens) :] == PAD).all()
-            assert 0 < len(tokens) <= own.get("max_length", max_length)
-            forced = [token for token in own.get("prefix_token_ids", ()) if token >= 0]
-            assert list(tokens[: len(forced)]) == forced[: len(tokens)]
-            if tokens[-1] in ends and len(tokens) > len(forced):
-                assert len(tokens) >= own.get("min_length", 1)
-            assert not set(tokens[len(forced) :]) & set(own.get("suppressed_token_ids", ()))
-            expected = rescored(table, tokens, length_penalty[row])
-            assert score == pytest.approx(expected, rel=1e-5, abs=1e-5)
-
-
-@holds(5, 80, cases(without=["num_beams"]))
+@holds(5, 40, cases(without=["num_beams"]))
 def test_one_beam_is_the_best_token_at_each_step(case):
     tables, max_length, _, length_penalty, options = case
     token_ids, _ = found(tables, max_length, 1, length_penalty, options)
@@ -212,13 +209,13 @@ def every_answer(table, max_length, length_penalty, ends, options):
 
 
 # As many beams as there are prefixes: nothing can be lost, so that it must find what trying everything finds.
-@pytest.mark.parametrize(("vocabulary_size", "max_length"), [(4, 4), (5, 3), (7, 2)])
+@pytest.mark.parametrize(("vocabulary_size", "max_length"), [(4, 4), (5, 3)])
 def test_with_beams_enough_it_is_brute_force_under_any_options(vocabulary_size, max_length):
     num_beams = vocabulary_size ** (max_length - 1)
     strategies = values_of_options(vocabulary_size, max_length, num_beams)
     del strategies["num_beams"], strategies["max_length"]
 
-    @examples(max_examples=8)
+    @examples(max_examples=5)
     @given(
         st.integers(0, 2**16),
         st.sampled_from([0.0, 0.5, 1.0, 2.0]),
@@ -239,7 +236,7 @@ def test_with_beams_enough_it_is_brute_force_under_any_options(vocabulary_size, 
     check()
 
 
-@holds(4, 40, cases(without=["max_length"]), st.integers(1, 30))
+@holds(4, 20, cases(without=["max_length"]), st.integers(1, 30))
 def test_a_larger_limit_changes_nothing_once_all_have_finished(case, more):
     tables, max_length, num_beams, length_penalty, options = case
     # With END likely, and no rule that looks at the limit.
@@ -290,7 +287,7 @@ def test_a_wider_beam_may_score_lower():
 # --- samples ---
 
 
-@holds(4, 80, cases(without=["num_beams", "wu_length_penalty", "exact_stopping"]), st.data())
+@holds(4, 40, cases(without=["num_beams", "wu_length_penalty", "exact_stopping"]), st.data())
 def test_a_sample_is_the_same_alone_possible_and_rescored(case, data):
     tables, max_length, num_samples, length_penalty, options = case
     sharpness = {
@@ -434,7 +431,7 @@ def test_a_model_with_beams_enough_is_brute_force(kind):
     check()
 
 
-@pytest.mark.parametrize("count", [1, pytest.param(15, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [2, pytest.param(8, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_answers_of_a_model_are_greedy_rescored_and_their_own(kind, count):
     @examples(max_examples=count)
@@ -442,7 +439,7 @@ def test_answers_of_a_model_are_greedy_rescored_and_their_own(kind, count):
     def check(seed, batch_size, length, length_penalty):
         model, ids = model_with_weights(kind, seed), random_rows(seed, batch_size, length)
         for num_beams in (1, 3):
-            token_ids, scores = generate(kind, model, ids, num_beams, 7, length_penalty=length_penalty)
+            token_ids, scores = generate(kind, model, ids, num_beams, 5, length_penalty=length_penalty)
             assert (np.diff(scores, axis=1) <= 0).all()
             for row in range(batch_size):
                 assert len({tuple(tokens) for tokens in token_ids[row]}) == num_beams
@@ -450,15 +447,14 @@ def test_answers_of_a_model_are_greedy_rescored_and_their_own(kind, count):
                 np.testing.assert_allclose(scores[row], expected, atol=2e-5)
                 for tokens in token_ids[row]:
                     assert not tokens[len(up_to_an_end(tokens[tokens != MODEL_PAD], (END,))) :].any()
-                own = ids[row][ids[row] != MODEL_PAD][None]
-                alone = generate(kind, model, own, num_beams, 7, length_penalty=length_penalty)
-                np.testing.assert_array_equal(alone[0][0], token_ids[row])
-                np.testing.assert_allclose(alone[1][0], scores[row], atol=2e-5)
-            if num_beams == 1:
-                for row in range(batch_size):
+                if num_beams == 1:
                     best = answer_log_probs(kind, model, ids[row], token_ids[row])[0, :, 1:].argmax(-1) + 1
                     tokens = up_to_an_end(token_ids[row, 0][token_ids[row, 0] != MODEL_PAD], (END,))
                     np.testing.assert_array_equal(best[: len(tokens)], tokens)
+        own = ids[-1][ids[-1] != MODEL_PAD][None]
+        alone = generate(kind, model, own, num_beams, 5, length_penalty=length_penalty)
+        np.testing.assert_array_equal(alone[0][0], token_ids[-1])
+        np.testing.assert_allclose(alone[1][0], scores[-1], atol=2e-5)
 
     check()
 

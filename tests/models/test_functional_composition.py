@@ -68,7 +68,7 @@ MODELS = {
 
 @pytest.mark.parametrize(
     ("name", "num_layers"),
-    [("functional", 1), ("functional", 2), ("functional", 6), ("implicit", 3), ("subclassed", 3)],
+    [("functional", 3), ("implicit", 2), ("subclassed", 2)],
 )
 def test_padding_changes_nothing_in_any_depth(name, num_layers):
     model = MODELS[name](num_layers=num_layers)
@@ -94,9 +94,9 @@ def trained():
     labels[:, -1] = PAD
     models = {}
     for name, make in MODELS.items():
-        model = models[name] = make()
-        model.compile(keras.optimizers.SGD(0.1), loss=LabelSmoothedCrossentropy(0.1))
-        losses = [model.train_on_batch(make_batch(), labels) for _ in range(7)]
+        model = models[name] = make(num_layers=1)
+        model.compile(keras.optimizers.SGD(0.1), loss=LabelSmoothedCrossentropy(0.1), run_eagerly=True)
+        losses = [model.train_on_batch(make_batch(), labels) for _ in range(3)]
         assert losses[-1] < losses[0], name
     return models
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from helpers_layers import BACKEND, assert_equal
-from helpers_models import PAD, make_model
+from helpers_models import PAD, shared_model
 from keras import ops
 
 from keras_attn.layers import (
@@ -41,9 +41,8 @@ def in_segments(output, segment_ids):
 
 
 @pytest.mark.parametrize("variant", ["post_norm", "untied_gated_rms_learned"])
-@pytest.mark.parametrize("positions_given", [False, True])
-def test_packed_rows_equal_separate_rows(rng, variant, positions_given):
-    model = make_model(variant)
+def test_packed_rows_equal_separate_rows(rng, variant):
+    model = shared_model(variant)
     pairs = [
         [tuple(rng.integers(4, 11, n).astype("int32") for n in lengths) for lengths in row] for row in ROWS
     ]
@@ -55,23 +54,23 @@ def test_packed_rows_equal_separate_rows(rng, variant, positions_given):
         "encoder_segment_ids": encoder_segment_ids,
         "decoder_segment_ids": decoder_segment_ids,
     }
-    if positions_given:
-        for side in (0, 1):
-            counts = [[(np.arange(len(pair[0])), np.arange(len(pair[1]))) for pair in row] for row in pairs]
-            inputs[f"{('encoder', 'decoder')[side]}_positions"] = packed(counts, side)[0].astype("int32")
-    logits = in_segments(model(inputs), decoder_segment_ids)
+    positions = {}
+    for side, name in enumerate(("encoder_positions", "decoder_positions")):
+        counts = [[(np.arange(len(pair[0])), np.arange(len(pair[1]))) for pair in row] for row in pairs]
+        positions[name] = packed(counts, side)[0].astype("int32")
     separate = [
         ops.convert_to_numpy(model({"encoder_token_ids": source[None], "decoder_token_ids": target[None]}))[0]
         for row in pairs
         for source, target in row
     ]
-    assert_equal(logits, separate, 1e-5)
+    for given in (inputs, inputs | positions):
+        assert_equal(in_segments(model(given), decoder_segment_ids), separate, 1e-5)
     unpacked = {name: inputs[name] for name in ("encoder_token_ids", "decoder_token_ids")}
     assert not np.allclose(in_segments(model(unpacked), decoder_segment_ids)[-1], separate[-1], atol=1e-3)
 
 
 def test_positions_alone_serve_padding_on_the_left(rng):
-    model = make_model()
+    model = shared_model()
     source, target = rng.integers(4, 11, (2, 5)).astype("int32"), rng.integers(4, 11, (2, 4)).astype("int32")
     expected = ops.convert_to_numpy(model({"encoder_token_ids": source, "decoder_token_ids": target}))
     left = np.full((2, 3), PAD, "int32")
@@ -129,14 +128,14 @@ def test_segments_of_one_side_alone_are_refused(missing):
     names = ("encoder_token_ids", "decoder_token_ids", "encoder_segment_ids", "decoder_segment_ids")
     inputs = {name: ids for name in names if name != missing}
     with pytest.raises(ValueError, match="must be given together"):
-        make_model()(inputs)
+        shared_model()(inputs)
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="the trace with unknown sizes is TensorFlow's")
 def test_packed_batches_of_any_length_train_in_one_trace(rng):
     import tensorflow as tf
 
-    model = make_model()
+    model = shared_model()
     names = ("encoder_token_ids", "decoder_token_ids", "encoder_segment_ids", "decoder_segment_ids")
     traces = []
 

@@ -11,7 +11,6 @@ from helpers_models import (
     END,
     PAD,
     START,
-    VARIANTS,
     call,
     generate,
     make_batch,
@@ -23,7 +22,8 @@ from keras_attn.models import Seq2SeqTransformer
 from keras_attn.training import LabelSmoothedCrossentropy, MaskedAccuracy, NoamSchedule, Perplexity
 
 VOCABULARY_SIZE = 11
-VARIANTS_AS_WEIGHTS = ("post_norm", "untied_gated_rms_learned")
+RELOADED = ("post_norm", "untied_gated_rms_learned")
+RELOADED_AS_WEIGHTS = ("untied_gated_rms_learned",)
 
 
 def copy_task(num_rows, seed):
@@ -43,7 +43,7 @@ def compiled_model(**options):
     sizes = {"hidden_dim": 32, "num_heads": 4, "intermediate_dim": 64, "max_sequence_length": 17}
     model = Seq2SeqTransformer.from_sizes(VOCABULARY_SIZE, 1, 1, **sizes, **{"dropout": 0.0, **options})
     model.compile(
-        optimizer=keras.optimizers.Adam(NoamSchedule(32, warmup_steps=100), beta_2=0.98),
+        optimizer=keras.optimizers.Adam(NoamSchedule(32, warmup_steps=50), beta_2=0.98),
         loss=LabelSmoothedCrossentropy(0.1),
         metrics=[MaskedAccuracy(), Perplexity()],
     )
@@ -54,7 +54,7 @@ def compiled_model(**options):
 def trained():
     keras.utils.set_random_seed(3)
     model = compiled_model()
-    history = model.fit(*copy_task(16000, seed=1), batch_size=64, epochs=2, verbose=0).history
+    history = model.fit(*copy_task(6400, seed=1), batch_size=64, epochs=2, verbose=0).history
     return model, history
 
 
@@ -69,9 +69,8 @@ def test_a_copy_task_is_learned(trained):
     logits = model.predict(inputs, verbose=0)
     real = labels != PAD
     assert evaluated["accuracy"] == pytest.approx(np.mean(logits.argmax(-1)[real] == labels[real]), abs=1e-6)
-    for num_beams in (1, 3):
-        answers = generate(model, inputs["encoder_token_ids"], num_beams=num_beams, max_length=8)
-        assert np.mean((answers == labels).all(axis=1)) > 0.9
+    answers = generate(model, inputs["encoder_token_ids"], num_beams=3, max_length=8)
+    assert np.mean((answers == labels).all(axis=1)) > 0.9
 
 
 def test_training_ignores_padding():
@@ -83,7 +82,7 @@ def test_training_ignores_padding():
         keras.utils.set_random_seed(5)
         model = compiled_model()
         # Adam divides by the gradient's size, which makes 1e-3 of a rounding error where a gradient is all but 0.
-        model.compile(keras.optimizers.SGD(1.0), loss=LabelSmoothedCrossentropy(0.1))
+        model.compile(keras.optimizers.SGD(1.0), loss=LabelSmoothedCrossentropy(0.1), run_eagerly=True)
         losses.append(model.train_on_batch(x, y))
         weights.append([keras.ops.convert_to_numpy(weight) for weight in model.trainable_weights])
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
@@ -97,8 +96,8 @@ def test_a_compiled_model_goes_on_where_it_was(trained, tmp_path):
     again = keras.saving.load_model(tmp_path / "model.keras")
     inputs, labels = copy_task(64, seed=6)
     assert again.evaluate(inputs, labels, verbose=0) == model.evaluate(inputs, labels, verbose=0)
-    assert int(again.optimizer.iterations) == int(model.optimizer.iterations) == 500
-    rate = 32**-0.5 * min(501**-0.5, 501 * 100**-1.5)
+    assert int(again.optimizer.iterations) == int(model.optimizer.iterations) == 200
+    rate = 32**-0.5 * min(201**-0.5, 201 * 50**-1.5)
     assert float(again.optimizer.learning_rate) == pytest.approx(rate, rel=1e-6)
     assert again.loss.get_config() == model.loss.get_config()
     assert again.loss.label_smoothing == 0.1
@@ -113,10 +112,10 @@ def test_a_compiled_model_goes_on_where_it_was(trained, tmp_path):
 
 
 def test_tied_weights_stay_tied_after_reload(tmp_path):
-    model = make_model()
+    model = make_model(num_decoder_layers=1)
     model.save(tmp_path / "model.keras")
     model.save_weights(tmp_path / "model.weights.h5")
-    again = make_model(seed=6)
+    again = make_model(seed=6, num_decoder_layers=1)
     again.load_weights(tmp_path / "model.weights.h5")
     batch = make_batch(pads=False)
     for reloaded in (keras.saving.load_model(tmp_path / "model.keras"), again):
@@ -147,10 +146,10 @@ def new_process(tmp_path_factory):
     batch = make_batch()
     np.savez(folder / "inputs.npz", **batch)
     here = {}
-    for variant in VARIANTS:
+    for variant in RELOADED:
         model = make_model(variant)
         model.save(folder / f"{variant}.keras")
-        if variant in VARIANTS_AS_WEIGHTS:
+        if variant in RELOADED_AS_WEIGHTS:
             model.save_weights(folder / f"{variant}.weights.h5")
             (folder / f"{variant}.json").write_text(json.dumps(model.get_config()))
         here[variant] = reload_models.answers(model, batch)
@@ -161,8 +160,8 @@ def new_process(tmp_path_factory):
 @pytest.mark.extended
 @pytest.mark.parametrize(
     ("variant", "suffix"),
-    [(variant, "keras") for variant in VARIANTS]
-    + [(variant, "weights.h5") for variant in VARIANTS_AS_WEIGHTS],
+    [(variant, "keras") for variant in RELOADED]
+    + [(variant, "weights.h5") for variant in RELOADED_AS_WEIGHTS],
 )
 def test_a_new_process_answers_the_same_to_the_last_bit(new_process, variant, suffix):
     here, there = new_process

@@ -1,5 +1,7 @@
 """Seq2SeqTransformer: one answer on every path, masks that hold, options, and errors that say what to do."""
 
+import concurrent.futures
+
 import keras
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from helpers_models import (
     generate,
     make_batch,
     make_model,
+    shared_model,
     weight_gradients,
 )
 from keras import ops
@@ -41,18 +44,18 @@ def cached_logits(model, batch, chunks):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_full_forward_equals_cached_decoding(variant):
-    model = make_model(variant)
+    model = shared_model(variant)
     batch = make_batch() | {"decoder_token_ids": make_batch(pads=False)["decoder_token_ids"]}
     full = call(model, batch)
     assert full.shape == (B, T, TARGET_V if "target_vocabulary_size" in VARIANTS[variant] else V)
     assert full.dtype == "float32"
-    for chunks in ([1] * T, [T], [1, 3, 1], [2, 3]):
+    for chunks in ([T], [1, 1, 3]):
         assert_close(cached_logits(model, batch, chunks), full)
 
 
 def test_cached_decoding_at_given_positions_and_slots():
     # Two rows share slots 0 to 4 but the second begins two slots later: positions say so, and a mask hides the rest.
-    model = make_model()
+    model = shared_model()
     batch = make_batch(batch_size=2, pads=False)
     full = call(model, batch)
     shifted = np.array([[START, START, *batch["decoder_token_ids"][1, : T - 2]]], "int32")
@@ -70,28 +73,27 @@ def test_cached_decoding_at_given_positions_and_slots():
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_more_padding_and_batch_mates_change_no_logits(variant):
-    model = make_model(variant)
+    model = shared_model(variant)
     batch = make_batch()
     real = batch["decoder_token_ids"] != PAD
     logits = call(model, batch)
     longer = {name: np.pad(ids, ((0, 0), (0, 4))) for name, ids in batch.items()}
     assert_close(call(model, longer)[:, :T][real], logits[real])
-    for row in range(B):
+    for row in (0, B - 1):
         source = batch["encoder_token_ids"][row][batch["encoder_token_ids"][row] != PAD]
         target = batch["decoder_token_ids"][row][real[row]]
         alone = call(model, {"encoder_token_ids": source[None], "decoder_token_ids": target[None]})
         assert_close(alone[0], logits[row][real[row]])
 
 
-@pytest.mark.parametrize("num_beams", [1, 3])
-def test_more_padding_and_batch_mates_change_no_answer(num_beams):
-    model = make_model()
+def test_more_padding_and_batch_mates_change_no_answer():
+    model = shared_model()
     ids = make_batch()["encoder_token_ids"]
-    options = {"num_beams": num_beams, "num_return_sequences": num_beams, "max_length": 7}
+    options = {"num_beams": 3, "num_return_sequences": 3, "max_length": 5}
     token_ids, scores = generate(model, ids, **options)
-    longer_ids, longer_scores = generate(model, np.pad(ids, ((0, 0), (0, 4))), **options)
-    np.testing.assert_array_equal(longer_ids, token_ids)
-    np.testing.assert_allclose(longer_scores, scores, atol=1e-5)
+    longer_ids, longer_scores = generate(model, np.pad(ids[1:], ((0, 0), (0, 4))), **options)
+    np.testing.assert_array_equal(longer_ids, token_ids[1:])
+    np.testing.assert_allclose(longer_scores, scores[1:], atol=1e-5)
     last = ids[-1:][:, ids[-1] != PAD]
     alone_ids, alone_scores = generate(model, last, **options)
     np.testing.assert_array_equal(alone_ids[0], token_ids[-1])
@@ -113,7 +115,7 @@ def test_what_stands_at_pads_changes_nothing_to_the_last_bit():
 def test_the_source_mask_is_needed():
     # The pads of one row taken for words: with any layer's mask missing, this would be the model's answer.
     batch = make_batch()
-    model, unmasked = make_model(), make_model(pad_token_id=1)
+    model, unmasked = shared_model(), shared_model(pad_token_id=1)
     batch["decoder_token_ids"][1:] = batch["decoder_token_ids"][0]
     difference = np.abs(call(model, batch) - call(unmasked, batch)).max(axis=(1, 2))
     assert difference[0] == 0
@@ -121,7 +123,7 @@ def test_the_source_mask_is_needed():
 
 
 def test_a_source_row_of_pads_is_finite_and_disturbs_nobody():
-    model = make_model()
+    model = shared_model()
     batch = make_batch(pads=False)
     logits = call(model, batch)
     empty = {name: ids.copy() for name, ids in batch.items()}
@@ -129,22 +131,21 @@ def test_a_source_row_of_pads_is_finite_and_disturbs_nobody():
     with_empty = call(model, empty)
     assert np.isfinite(with_empty).all()
     np.testing.assert_array_equal(with_empty[[0, 2]], logits[[0, 2]])
-    for num_beams in (1, 2):
-        options = {"num_beams": num_beams, "num_return_sequences": num_beams, "max_length": 5}
-        token_ids, scores = generate(model, empty["encoder_token_ids"], **options)
-        neighbours = generate(model, batch["encoder_token_ids"], **options)
-        assert np.isfinite(scores).all()
-        np.testing.assert_array_equal(token_ids[[0, 2]], neighbours[0][[0, 2]])
+    options = {"num_beams": 2, "num_return_sequences": 2, "max_length": 4}
+    token_ids, scores = generate(model, empty["encoder_token_ids"], **options)
+    neighbours = generate(model, batch["encoder_token_ids"], **options)
+    assert np.isfinite(scores).all()
+    np.testing.assert_array_equal(token_ids[[0, 2]], neighbours[0][[0, 2]])
     gradients = weight_gradients(model, empty, lambda logits: ops.sum(logits**2))
     assert all(np.isfinite(gradient).all() for gradient in gradients.values())
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_later_target_tokens_change_no_earlier_logits(variant):
-    model = make_model(variant)
+    model = shared_model(variant)
     batch = make_batch(pads=False)
     logits = call(model, batch)
-    for t in range(1, T):
+    for t in (1, T - 2):
         later = {name: ids.copy() for name, ids in batch.items()}
         later["decoder_token_ids"][:, t:] = (batch["decoder_token_ids"][:, t:] - 1) % 7 + 4
         changed = call(model, later)
@@ -154,9 +155,9 @@ def test_later_target_tokens_change_no_earlier_logits(variant):
 
 def test_the_jacobian_above_the_diagonal_is_zero():
     # The learned vector of position i is an input at place i: logits at t depend on those up to t, and only on them.
-    model = make_model(position_encoding="learned")
-    batch = make_batch(pads=False)
-    for t in range(T):
+    model = shared_model(position_encoding="learned")
+    batch = make_batch(target_length=3, pads=False)
+    for t in range(3):
         gradients = weight_gradients(model, batch, lambda logits, t=t: ops.sum(logits[:, t] ** 2))
         reached = np.abs(gradients["target_embedding/position_encoding/embeddings"]).max(axis=-1) > 0
         np.testing.assert_array_equal(reached, np.arange(SIZES["max_sequence_length"]) <= t)
@@ -178,12 +179,18 @@ def expected_parameters(layers, hidden_dim, intermediate_dim, vocabulary_size):
     [
         ("tiny", 10007, (4, 128, 256), 2_605_952, None),
         ("base", 37000, (6, 512, 2048), 63_082_496, 65),
-        pytest.param("big", 37000, (6, 1024, 4096), 214_245_376, 213, marks=pytest.mark.slow),
+        ("big", 37000, (6, 1024, 4096), 214_245_376, 213),
     ],
 )
 def test_parameter_counts_of_the_papers(preset, vocabulary_size, sizes, count, millions):
-    model = Seq2SeqTransformer.from_preset(preset, vocabulary_size)
-    assert model.count_params() == count == expected_parameters(*sizes, vocabulary_size)
+    def count_params():
+        with keras.StatelessScope(initialize_variables=False):
+            return Seq2SeqTransformer.from_preset(preset, vocabulary_size).count_params()
+
+    # Without values; a thread of its own, as Keras would give them to the variables of this one later.
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        found = thread.submit(count_params).result()
+    assert found == count == expected_parameters(*sizes, vocabulary_size)
     if millions:
         assert count / 1e6 == pytest.approx(millions, rel=0.04)
 
@@ -204,7 +211,7 @@ def test_presets_take_other_arguments_and_name_the_known_ones():
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_gradient_reaches_every_weight(variant):
-    model = make_model(variant)
+    model = shared_model(variant)
     gradients = weight_gradients(model, make_batch(), lambda logits: ops.sum(ops.sin(logits)))
     for path, gradient in gradients.items():
         assert np.isfinite(gradient).all(), path
@@ -233,11 +240,11 @@ def test_untied_output_has_weights_of_its_own():
     embeddings[12] += 1.0
     model.target_embedding.token.embeddings.assign(embeddings)
     np.testing.assert_array_equal(call(model, batch), before)
-    assert make_model(tie_output=False).count_params() == make_model().count_params() + V * 14
+    assert model.count_params() == shared_model().count_params() + V * 14
 
 
 def test_learned_positions_end_where_they_end():
-    model = make_model(position_encoding="learned", max_sequence_length=7)
+    model = make_model(position_encoding="learned", max_sequence_length=7, num_decoder_layers=1)
     batch = make_batch(source_length=7)
     assert call(model, batch).shape == (B, T, V)
     longer = batch | {"encoder_token_ids": make_batch(source_length=8)["encoder_token_ids"]}
@@ -246,7 +253,7 @@ def test_learned_positions_end_where_they_end():
         model(longer)
     with pytest.raises(ValueError, match=r"max_length=8, max_sequence_length=7"):
         model.generate(batch["encoder_token_ids"], START, END, max_length=8)
-    assert generate(model, batch["encoder_token_ids"], max_length=7).shape == (B, 7)
+    assert generate(model, batch["encoder_token_ids"][:1], max_length=7).shape == (1, 7)
 
 
 @pytest.mark.parametrize(
@@ -263,11 +270,11 @@ def test_inputs_are_a_dict_of_two(inputs, message):
         {name: np.array(ids) for name, ids in wrong.items()} if isinstance(wrong, dict) else np.array(wrong)
     )
     with pytest.raises(ValueError, match=rf"`inputs` must be a dict of .*decoder_token_ids.*{message}"):
-        make_model()(as_arrays)
+        shared_model()(as_arrays)
 
 
 def test_the_order_of_the_inputs_is_free():
-    model = make_model()
+    model = shared_model()
     batch = make_batch()
     np.testing.assert_array_equal(call(model, dict(reversed(batch.items()))), call(model, batch))
 
@@ -278,12 +285,12 @@ def test_ids_outside_the_vocabulary_raise_eagerly(name, wrong):
     batch = make_batch()
     batch[name][0, 1] = wrong
     with pytest.raises(ValueError, match=rf"Token ids must lie in \[0, {V}\). Received: {wrong}\."):
-        make_model()(batch)
+        shared_model()(batch)
 
 
 def test_ids_outside_the_vocabulary_raise_in_generate():
     with pytest.raises(ValueError, match="Token ids must lie in"):
-        make_model().generate(np.array([[4, V]]), START, END, max_length=3)
+        shared_model().generate(np.array([[4, V]]), START, END, max_length=3)
 
 
 @pytest.mark.parametrize(
@@ -316,7 +323,7 @@ def test_wrong_options(options, message):
 def test_mixed_precision_is_close_and_answers_in_float32(policy):
     batch = make_batch()
     real = batch["decoder_token_ids"] != PAD
-    expected = call(make_model("pre_norm"), batch)
+    expected = call(shared_model("pre_norm"), batch)
     model = make_model("pre_norm", dtype=policy)
     logits = call(model, batch)
     assert logits.dtype == "float32"
@@ -324,9 +331,9 @@ def test_mixed_precision_is_close_and_answers_in_float32(policy):
     tolerance = {"mixed_bfloat16": 3e-2, "mixed_float16": 4e-3}[policy]
     assert_close(logits[real], expected[real], tolerance)
     token_ids, scores = generate(
-        model, batch["encoder_token_ids"], num_beams=2, num_return_sequences=2, max_length=5
+        model, batch["encoder_token_ids"], num_beams=2, num_return_sequences=2, max_length=3
     )
-    assert token_ids.shape == (B, 2, 5)
+    assert token_ids.shape == (B, 2, 3)
     assert scores.dtype == "float32"
     assert np.isfinite(scores).all()
 
@@ -345,8 +352,9 @@ def test_one_seed_one_model():
 
 def test_dropout_is_off_unless_training():
     model = make_model(dropout=0.5, attention_dropout=0.5)
-    np.testing.assert_array_equal(call(model, make_batch()), call(model, make_batch(), training=False))
-    np.testing.assert_array_equal(call(model, make_batch()), call(make_model(dropout=0.0), make_batch()))
+    logits = call(model, make_batch())
+    np.testing.assert_array_equal(logits, call(model, make_batch(), training=False))
+    np.testing.assert_array_equal(logits, call(shared_model(dropout=0.0), make_batch()))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -361,7 +369,7 @@ def test_config_round_trip(variant):
 
 
 def test_symbolic_shapes():
-    model = make_model()
+    model = shared_model()
     inputs = {
         name: keras.Input((None,), dtype="int32", name=name)
         for name in ("encoder_token_ids", "decoder_token_ids")
@@ -374,7 +382,7 @@ def test_symbolic_shapes():
 
 
 def test_attention_scores_of_each_layer():
-    model = make_model()
+    model = shared_model()
     batch = make_batch()
     mask = ops.not_equal(batch["encoder_token_ids"], PAD)
     encoder_sequence = model.encode(batch["encoder_token_ids"])

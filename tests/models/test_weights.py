@@ -255,7 +255,16 @@ SIZES = {
 }
 
 
-@pytest.mark.parametrize("position_encoding", ["sinusoidal", "learned", "rotary"])
+@pytest.fixture(scope="module", params=["sinusoidal", "learned", "rotary"])
+def right_sizes(request, tmp_path_factory):
+    """Sizes of a model, and a file of its weights."""
+    right = {"vocabulary_size": 11, "position_encoding": request.param, "num_heads": 1, **SIZES}
+    right["hidden_dim"], path = 8, tmp_path_factory.mktemp(request.param) / "model.safetensors"
+    save_weights(Seq2SeqTransformer.from_sizes(**right), path)
+    check_sizes(lambda: Seq2SeqTransformer.from_sizes(**right), right, path)
+    return right, path
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -269,11 +278,8 @@ SIZES = {
         ("num_decoder_layers", 3),
     ],
 )
-def test_a_model_of_other_sizes_is_refused_before_it_takes_memory(tmp_path, name, value, position_encoding):
-    right = {"vocabulary_size": 11, "position_encoding": position_encoding, "num_heads": 1, **SIZES}
-    right["hidden_dim"], path = 8, tmp_path / "model.safetensors"
-    save_weights(Seq2SeqTransformer.from_sizes(**right), path)
-    check_sizes(lambda: Seq2SeqTransformer.from_sizes(**right), right, path)
+def test_a_model_of_other_sizes_is_refused_before_it_takes_memory(right_sizes, name, value):
+    right, path = right_sizes
     wrong = {**right, name: value}
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(
