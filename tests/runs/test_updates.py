@@ -75,7 +75,7 @@ def assert_close(one, other, tolerance=1e-5):
 def test_accumulated_batches_equal_one_big_batch(schedule, optimizer):
     pairs = random_pairs(97)
     recipe = RECIPE.replace(schedule=schedule, optimizer=optimizer, weight_decay=0.1, global_clipnorm=0.5)
-    big, _, perplexity = trained(pairs, 7, recipe=recipe)
+    big, _, perplexity = trained(pairs, 7, recipe=recipe, eagerly=True)
     small, _, again = trained(
         pairs, 7, recipe=recipe.replace(gradient_accumulation_steps=3), num_micro_batches=3
     )
@@ -90,7 +90,10 @@ def test_the_moving_average_is_over_updates():
     steps = 3
     after = []
     trained(
-        pairs, 5, after_batch=lambda model: after.append([np.array(w) for w in model.trainable_variables])
+        pairs,
+        5,
+        after_batch=lambda model: after.append([np.array(w) for w in model.trainable_variables]),
+        eagerly=True,
     )
     recipe = RECIPE.replace(ema_momentum=0.8, gradient_accumulation_steps=steps)
     _, averages, _ = trained(pairs, 5, recipe=recipe, num_micro_batches=steps)
