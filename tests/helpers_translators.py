@@ -35,6 +35,8 @@ ODD_TEXTS = [
     "�",
 ]
 INVALID_UTF8 = b"caf\xe9 \xff\xfe"
+# What `exported_once` warms up and shows in its README.
+EXAMPLES = ['it\'s "quoted" ü', *SENTENCES[:2]]
 
 
 def byte_translator(**options):
@@ -62,7 +64,7 @@ def exported_once(tmp_path_factory, make_translator):
     with open(folder.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         versions = list(folder.glob("1"))
-        return translator, versions[0] if versions else translator.export(folder)
+        return translator, versions[0] if versions else translator.export(folder, EXAMPLES)
 
 
 def subword_translator():
