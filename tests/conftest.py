@@ -5,6 +5,7 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import helpers_processes
+import helpers_seed
 import keras
 import numpy as np
 import pytest
@@ -47,7 +48,7 @@ def pytest_report_header(config):
 
 @pytest.fixture(autouse=True)
 def _seed():
-    keras.utils.set_random_seed(1)
+    helpers_seed.set_seed(1)
 
 
 @pytest.fixture

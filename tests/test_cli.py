@@ -1,5 +1,6 @@
 """The command line as a user meets it: output, one-line errors, exit codes."""
 
+import functools
 import io
 import json
 import sys
@@ -17,13 +18,23 @@ def translator():
     return byte_translator()
 
 
+load_once = functools.cache(Translator.load)
+
+
+@pytest.fixture
+def loaded_once(folder, monkeypatch):
+    """The translator of `folder`, which the commands then load with the graphs that it has made."""
+    monkeypatch.setattr(Translator, "load", staticmethod(load_once))
+    return load_once(folder)
+
+
 @pytest.fixture(scope="module")
 def folder(translator, tmp_path_factory):
     translator.save(tmp_path_factory.mktemp("translators") / "bytes")
     return str(tmp_path_factory.getbasetemp() / "translators0" / "bytes")
 
 
-def test_translate_writes_a_line_for_a_line(translator, folder, tmp_path):
+def test_translate_writes_a_line_for_a_line(folder, loaded_once, tmp_path):
     (tmp_path / "in.txt").write_bytes(
         "4 July\r\n\nété\u2028x\n\xff last without end".encode("utf-8", "surrogateescape")
     )
@@ -34,47 +45,41 @@ def test_translate_writes_a_line_for_a_line(translator, folder, tmp_path):
         == 0
     )
     lines = (tmp_path / "out.txt").read_bytes().split(b"\n")
-    expected = translator(["4 July", "", "été\u2028x", "\xff last without end"])
+    expected = loaded_once(["4 July", "", "été\u2028x", "\xff last without end"])
     assert lines == [text.replace("\n", " ").encode() for text in expected] + [b""]
 
 
-def test_translate_reads_standard_input(translator, folder, monkeypatch, capfdbinary):
+def test_translate_reads_standard_input(folder, loaded_once, monkeypatch, capfdbinary):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"ab\ncd\n")))
     assert cli.main(["translate", folder, "--num-beams", "1"]) == 0
-    expected = translator(["ab", "cd"], num_beams=1)
+    expected = loaded_once(["ab", "cd"], num_beams=1)
     assert (
         capfdbinary.readouterr().out
         == "".join(f"{text.replace(chr(10), ' ')}\n" for text in expected).encode()
     )
 
 
-def test_evaluate_prints_scores_with_signatures(folder, tmp_path, capsys):
+def test_evaluate_prints_scores_with_signatures(folder, loaded_once, tmp_path, capsys):
     (tmp_path / "pairs.tsv").write_text("a b\tc d\ne\tf\n")
-    assert cli.main(["evaluate", folder, "--data", str(tmp_path / "pairs.tsv"), "--num-beams", "2"]) == 0
+    assert cli.main(["evaluate", folder, "--data", str(tmp_path / "pairs.tsv"), "--num-beams", "1"]) == 0
     printed = capsys.readouterr().out
-    assert "2 pairs, beam 2" in printed
+    assert "2 pairs, greedy" in printed
     assert "BLEU" in printed
     assert "chrF" in printed
     assert "tok:13a" in printed
 
 
-@pytest.mark.extended
-def test_export_prints_the_version_folder(folder, tmp_path, capsys):
-    assert cli.main(["export", folder, str(tmp_path / "served")]) == 0
-    assert capsys.readouterr().out.strip() == str(tmp_path / "served" / "1")
-    assert (tmp_path / "served" / "1" / "saved_model.pb").is_file()
-
-
-def test_export_passes_its_options_on(folder, tmp_path, monkeypatch):
+def test_export_passes_its_options_on_and_prints_the_version_folder(folder, tmp_path, monkeypatch, capsys):
     calls = []
     monkeypatch.setattr(
         "keras_attn.Translator.export",
-        lambda self, folder, examples, xla: calls.append((folder, examples, xla)),
+        lambda self, folder, examples, xla: calls.append((folder, examples, xla)) or f"{folder}/7",
     )
     (tmp_path / "texts").write_text("4 July\n\nü\n", encoding="utf-8")
     assert cli.main(["export", folder, "served", "--xla"]) == 0
     assert cli.main(["export", folder, "served", "--examples", str(tmp_path / "texts")]) == 0
     assert calls == [("served", None, True), ("served", ["4 July", "ü"], False)]
+    assert capsys.readouterr().out == "served/7\n" * 2
 
 
 def test_export_writes_for_another_engine(folder, tmp_path, capsys):
@@ -218,4 +223,7 @@ def test_a_trained_folder_goes_through_every_command(tmp_path, monkeypatch, caps
     assert "The translator lies in run/translator" in capsys.readouterr().out
     assert json.loads((tmp_path / "run" / "run.json").read_text())["results"]["test"]["num_pairs"] == 20
     assert cli.main(["evaluate", "run/translator", "--data", "pairs.tsv"]) == 0
+    capsys.readouterr()
     assert cli.main(["export", "run/translator", "served"]) == 0
+    assert capsys.readouterr().out.strip() == "served/1"
+    assert (tmp_path / "served" / "1" / "saved_model.pb").is_file()

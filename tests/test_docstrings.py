@@ -1,5 +1,6 @@
 """Every example in the docstrings of the public classes and functions runs."""
 
+import functools
 import importlib
 import inspect
 import pathlib
@@ -87,9 +88,14 @@ def workplace(tmp_path_factory):
     return folder
 
 
+load_once = functools.cache(keras_attn.Translator.load)
+
+
 @pytest.mark.parametrize(("room", "code"), CASES)
 def test_the_example_runs(room, code, workplace, monkeypatch):
     monkeypatch.chdir(workplace)
+    # The examples that load the same translator share the graphs that it has made.
+    monkeypatch.setattr(keras_attn.Translator, "load", staticmethod(load_once))
     module = importlib.import_module(f"keras_attn.{room}")
     try:
         exec(code, {"keras": keras, "np": np, "tf": tf, "keras_attn": keras_attn, **vars(module)})

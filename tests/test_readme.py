@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 
+import keras
 import pytest
 from helpers_markdown import Block, anchors, code_blocks, commands, links
 
@@ -49,6 +50,9 @@ def test_every_block_has_a_language_that_these_tests_know():
 
 def test_the_python_blocks_run_in_order(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    # One step of training is made at once: its graph would take twenty seconds, and other tests train in graphs.
+    compile_ = keras.Model.compile
+    monkeypatch.setattr(keras.Model, "compile", functools.partialmethod(compile_, run_eagerly=True))
     run_python(BLOCKS, "README.md")
 
 

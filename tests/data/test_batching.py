@@ -119,19 +119,19 @@ def test_one_pair_by_hand():
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_an_epoch_holds_every_pair_once(form, shuffle):
-    pairs = random_pairs(317)
+    pairs = random_pairs(101)
     batches = make_batches(pairs, shuffle=shuffle, **FORMS[form])
-    orders = [rows_of_epoch(batches, epoch) for epoch in (0, 1, 7)]
+    orders = [rows_of_epoch(batches, epoch) for epoch in (0, 7)]
     for rows in orders:
         assert collections.Counter(rows) == collections.Counter(expected_rows(pairs))
     assert (orders[0] != orders[1]) == shuffle
-    assert batches.num_pairs == 317
+    assert batches.num_pairs == 101
     assert batches.over_long == {}
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_shapes_budget_pads_and_counts(form):
-    batches = make_batches(random_pairs(317), **FORMS[form])
+    batches = make_batches(random_pairs(151), **FORMS[form])
     arrays = as_arrays(batches)
     assert len(batches) == len(arrays)
     num_real = [sum((ids != 0).sum() for ids in side) for side in zip(*arrays)]
@@ -147,7 +147,7 @@ def test_shapes_budget_pads_and_counts(form):
 
 
 def test_batches_padded_to_their_longest_have_no_needless_column():
-    for encoder, _, labels in as_arrays(make_batches(random_pairs(317), bucket_boundaries=None)):
+    for encoder, _, labels in as_arrays(make_batches(random_pairs(151), bucket_boundaries=None)):
         assert (encoder[:, -1] != 0).any()
         assert (labels[:, -1] != 0).any()
         assert (encoder[:, 0] != 0).all()
@@ -155,7 +155,7 @@ def test_batches_padded_to_their_longest_have_no_needless_column():
 
 @pytest.mark.parametrize("form", ["buckets", "micro_batches", "packed"])
 def test_there_is_one_shape_for_each_bucket(form):
-    arrays = as_arrays(make_batches(random_pairs(317), **FORMS[form]))
+    arrays = as_arrays(make_batches(random_pairs(151), **FORMS[form]))
     shapes = {(encoder.shape, labels.shape) for encoder, _, labels in arrays}
     assert len(shapes) == len({encoder.shape[1] for encoder, _, _ in arrays}) < len(arrays)
 
@@ -170,7 +170,7 @@ def test_each_pair_goes_to_the_smallest_bucket_that_holds_both_sides():
 
 @pytest.mark.parametrize("form", FORMS)
 def test_the_batches_from_any_place_on_are_the_rest(form):
-    pairs = random_pairs(53)
+    pairs = random_pairs(19)
     batches = make_batches(pairs, **FORMS[form])
     count = 2 * len(batches) + 3
     whole = [
@@ -189,7 +189,7 @@ def test_the_batches_from_any_place_on_are_the_rest(form):
 
 
 def test_the_order_is_a_function_of_the_seed():
-    pairs = random_pairs(211)
+    pairs = random_pairs(71)
     first, again, other = (
         [rows_of_epoch(make_batches(pairs, seed=seed), epoch) for epoch in range(3)] for seed in (3, 3, 5)
     )
@@ -225,16 +225,16 @@ def _in_twos(batches):
     return list(zip(elements[::2], elements[1::2]))
 
 
-@pytest.mark.parametrize("weight", [0.5, 1, 1.3, 2])
+@pytest.mark.parametrize("weight", [0.5, 1.3, 2])
 def test_weights_say_how_often_the_pairs_of_a_corpus_come(weight):
-    often, once = random_pairs(101), random_pairs(31, seed=1)
+    often, once = random_pairs(53), random_pairs(11, seed=1)
     once = TextPairs([f"z{text}" for text in once.sources], once.targets)
     batches = make_batches([often, once], weights=[weight, 1])
     num_epochs = 10
     seen = [collections.Counter(rows_of_epoch(batches, epoch)) for epoch in range(num_epochs)]
     for counts in seen:
         assert all(counts[row] == 1 for row in expected_rows(once))
-        assert abs(sum(counts.values()) - 31 - weight * 101) < 1
+        assert abs(sum(counts.values()) - 11 - weight * 53) < 1
     total = sum(seen, collections.Counter())
     by_pair = collections.Counter(expected_rows(often))  # the same short pair may stand in it twice
     for row, copies in by_pair.items():

@@ -9,7 +9,7 @@ import urllib.request
 import numpy as np
 import pytest
 from helpers_markdown import code_blocks
-from helpers_translators import SENTENCES, byte_translator, subword_translator
+from helpers_translators import EXAMPLES, SENTENCES
 
 from keras_attn.export import (
     read_batching_parameters,
@@ -21,16 +21,6 @@ from keras_attn.export.saved_model_runner import to_json
 from keras_attn.tasks import SIGNATURES
 
 pytestmark = pytest.mark.extended
-
-EXAMPLES = ['it\'s "quoted" ü', *SENTENCES[:2]]
-
-
-@pytest.fixture(
-    scope="module", params=[byte_translator, pytest.param(subword_translator, marks=pytest.mark.slow)]
-)
-def exported(request, tmp_path_factory):
-    translator = request.param()
-    return translator, translator.export(tmp_path_factory.mktemp("models") / "it", EXAMPLES)
 
 
 @pytest.fixture(scope="module")
@@ -93,14 +83,18 @@ def assert_alike(shown, answered):
 
 
 @pytest.fixture(scope="module")
-def shown(blocks):
+def url(exported):
+    return f"http://localhost:8501/v1/models/{exported[1].parent.name}:predict"
+
+
+@pytest.fixture(scope="module")
+def shown(blocks, url):
     """The requests of the README as the server makes them of REST, and the predictions that it shows for them."""
     pairs = []
     for request, answer in itertools.pairwise(blocks):
         if request.language == "bash" and answer.language == "json":
-            program, option, body, url = shlex.split(request.code)
-            assert (program, option) == ("curl", "-d")
-            assert url == "http://localhost:8501/v1/models/it:predict"
+            program, option, body, asked = shlex.split(request.code)
+            assert (program, option, asked) == ("curl", "-d", url)
             pairs.append((rest_request(json.loads(body)), json.loads(answer.code)["predictions"]))
     return pairs
 
@@ -129,11 +123,11 @@ def test_the_warmup_with_neutral_values_gives_the_default_answer(exported, answe
     assert [texts[0] for texts in answers[-1]["outputs"]] == translator(EXAMPLES)
 
 
-def test_the_python_of_the_readme_prints_what_it_says(exported, blocks, answers, monkeypatch, capsys):
+def test_the_python_of_the_readme_prints_what_it_says(exported, blocks, answers, url, monkeypatch, capsys):
     _, folder = exported
 
-    def server(url, body):
-        assert url == "http://localhost:8501/v1/models/it:predict"
+    def server(asked, body):
+        assert asked == url
         assert json.loads(body) == {"instances": EXAMPLES[:1]}
         return io.BytesIO(json.dumps({"predictions": rest_predictions(answers[-2])}).encode())
 
@@ -149,7 +143,7 @@ def test_the_python_of_the_readme_prints_what_it_says(exported, blocks, answers,
 def test_the_readme_tells_signatures_and_limits(exported):
     translator, folder = exported
     readme = (folder / "README.md").read_text(encoding="utf-8")
-    assert readme.startswith("# it\n")
+    assert readme.startswith(f"# {folder.parent.name}\n")
     for row in (
         *(f"### `{name}`: {signature.meaning}\n" for name, signature in SIGNATURES.items()),
         f"| input `length_penalty` | float32 (B,) | `{translator.length_penalty}` | the power of its length",

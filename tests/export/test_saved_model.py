@@ -60,10 +60,10 @@ def test_an_empty_text_alone_is_answered(exported, server):
     assert answer["scores"][0] == pytest.approx([0.0] + [-1e30] * absent)
 
 
-def test_one_loaded_graph_answers_batches_of_every_size(exported):
-    translator, folder = exported
-    requests = [{"inputs": {"inputs": SENTENCES[:size]}} for size in (1, 3, 0, 5, 2)]
-    answers = [answer["outputs"]["outputs"] for answer in run_saved_model(folder, requests)]
+def test_one_loaded_graph_answers_batches_of_every_size(exported, server):
+    translator, _ = exported
+    requests = [request_of(*SENTENCES[:size]) for size in (1, 3, 0, 5, 2)]
+    answers = [answer["outputs"] for answer in server(*requests)]
     expected = translator(SENTENCES)
     assert answers == [expected[:size] for size in (1, 3, 0, 5, 2)]
 

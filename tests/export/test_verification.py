@@ -7,7 +7,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers_translators import byte_translator
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_attn import cli
@@ -29,7 +28,7 @@ def lengths(inputs):
     return {"outputs": tf.strings.length(inputs)}
 
 
-def exported(folder, function=lengths, specs=(), **options):
+def export(folder, function=lengths, specs=(), **options):
     return export_saved_model(
         folder, {"serving_default": (function, [string_vector("inputs"), *specs])}, **options
     )
@@ -53,20 +52,11 @@ def edited(version_folder, change):
     return version_folder
 
 
-@pytest.fixture(scope="module")
-def translator():
-    return byte_translator(max_length=5, num_beams=2)
-
-
-@pytest.fixture(scope="module")
-def translators_export(translator, tmp_path_factory):
-    return translator.export(tmp_path_factory.mktemp("models") / "bytes")
-
-
 @pytest.mark.extended
-def test_what_a_translator_exports_passes(translator, translators_export, tmp_path, capsys):
+def test_what_a_translator_exports_passes(exported, tmp_path, capsys):
+    translator, version_folder = exported
     translator.save(tmp_path / "translator")
-    arguments = ["verify", str(translators_export), "--translator", str(tmp_path / "translator")]
+    arguments = ["verify", str(version_folder), "--translator", str(tmp_path / "translator")]
     assert cli.main(arguments) == 0
     lines = capsys.readouterr().out.splitlines()
     assert all(line.startswith("ok ") for line in lines)
@@ -84,7 +74,7 @@ def test_what_a_translator_exports_passes(translator, translators_export, tmp_pa
 
 
 def test_another_translator_is_found_out(tmp_path):
-    as_it_is = exported(tmp_path / "it", lambda inputs: {"outputs": tf.identity(inputs)})
+    as_it_is = export(tmp_path / "it", lambda inputs: {"outputs": tf.identity(inputs)})
     assert problems(as_it_is, expected=lambda texts: texts) == {}
     found = problems(as_it_is, expected=lambda texts: ["other"] * len(texts))
     assert list(found) == ["answers"]
@@ -96,7 +86,7 @@ def test_a_py_function(tmp_path, capsys):
         outputs = tf.py_function(lambda x: x, [inputs], tf.string)
         return {"outputs": tf.ensure_shape(outputs, [None])}
 
-    folder = exported(tmp_path / "it", in_python)
+    folder = export(tmp_path / "it", in_python)
     assert cli.main(["verify", str(folder)]) == 1
     printed = capsys.readouterr().out
     assert "Not linked into a stock server: EagerPyFunc" in printed
@@ -109,7 +99,7 @@ def test_an_op_that_no_server_links(tmp_path):
             for node in function.node_def:
                 node.op = "Addons>GatherTree" if node.op == "StringLength" else node.op
 
-    found = problems(edited(exported(tmp_path / "it"), change))
+    found = problems(edited(export(tmp_path / "it"), change))
     assert "Not linked into a stock server: Addons>GatherTree" in found["ops"][0]
     assert "Addons>GatherTree" in found["loading"][0]
 
@@ -120,7 +110,7 @@ def test_an_xla_op_on_the_default_path(tmp_path):
         cache = keras.ops.slice_update(cache, [1, 0], tf.ones([1, tf.shape(inputs)[0]]))
         return {"outputs": cache[1]}
 
-    found = problems(exported(tmp_path / "it", with_slice_update))
+    found = problems(export(tmp_path / "it", with_slice_update))
     assert "Not linked into a stock server: XlaDynamicUpdateSlice" in found["ops"][0]
     assert "run of serving_default" in found
 
@@ -131,7 +121,7 @@ def test_a_default_that_only_xla_can_run(tmp_path):
     def compiled(inputs):
         return {"outputs": double(tf.cast(tf.strings.length(inputs), tf.float32))}
 
-    found = problems(exported(tmp_path / "it", compiled))
+    found = problems(export(tmp_path / "it", compiled))
     assert any("is compiled with XLA" in problem for problem in found["ops"])
     assert "run of serving_default" in found
 
@@ -143,7 +133,7 @@ def test_a_missing_vocabulary(tmp_path):
     )
     module = tf.Module()
     module.table = tf.lookup.StaticHashTable(initializer, -1)
-    folder = exported(
+    folder = export(
         tmp_path / "it", lambda inputs: {"outputs": module.table.lookup(inputs)}, resources=[module]
     )
     assert problems(folder) == {}
@@ -158,7 +148,7 @@ def test_a_frozen_length(tmp_path):
         token_ids = tf.strings.unicode_decode(inputs, "UTF-8").to_tensor()
         return {"outputs": tf.reduce_sum(tf.ensure_shape(token_ids, [None, 16]), axis=1)}
 
-    (problem, *_) = problems(exported(tmp_path / "it", frozen))["run of serving_default"]
+    (problem, *_) = problems(export(tmp_path / "it", frozen))["run of serving_default"]
     assert "16" in problem
 
 
@@ -166,7 +156,7 @@ def test_a_batch_of_one_size(tmp_path):
     def one(inputs):
         return {"outputs": tf.strings.length(tf.reshape(inputs, [1]))}
 
-    found = problems(exported(tmp_path / "it", one))
+    found = problems(export(tmp_path / "it", one))
     assert (
         "The first axis of output `outputs` of `serving_default` must be the batch" in found["signatures"][0]
     )
@@ -197,7 +187,7 @@ def repeated(inputs, times, ids):
 def warmed_up(tmp_path):
     """A version of which a request feeds texts, numbers and rows of five ids, and a good request to it."""
     specs = [tf.TensorSpec([None], tf.int32, name="times"), tf.TensorSpec([None, 5], tf.int32, name="ids")]
-    folder = exported(tmp_path / "it", repeated, specs)
+    folder = export(tmp_path / "it", repeated, specs)
     good = {
         "inputs": np.array(["a", "bc"]),
         "times": np.array([2, 3], "int32"),
@@ -282,7 +272,7 @@ def test_batching_parameters_that_the_server_cannot_read(warmed_up):
 
 
 def test_several_default_outputs_and_no_default(tmp_path):
-    two = exported(tmp_path / "two", lambda inputs: {"outputs": inputs, "more": inputs})
+    two = export(tmp_path / "two", lambda inputs: {"outputs": inputs, "more": inputs})
     assert "REST answers a list of objects: ['more', 'outputs']" in problems(two)["signatures"][0]
     other = export_saved_model(tmp_path / "other", {"other": (lengths, [string_vector("inputs")])})
     assert "There is no signature `serving_default`. Found: ['other']." in problems(other)["signatures"]
@@ -291,7 +281,7 @@ def test_several_default_outputs_and_no_default(tmp_path):
 def test_folders_that_are_none(tmp_path, capsys):
     assert cli.main(["verify", str(tmp_path / "nothing")]) == 1
     assert "holds no saved_model.pb" in capsys.readouterr().out
-    folder = exported(tmp_path / "it")
+    folder = export(tmp_path / "it")
     (folder / "saved_model.pb").write_bytes(b"\xff" * 99)
     assert "saved_model.pb is damaged" in problems(folder)["files"][0]
 

@@ -95,11 +95,11 @@ def saves_cut_short(log):
 
 
 def test_a_killed_run_goes_on_to_the_same_bits(train, tmp_path):
-    kills = [("batch", 11), ("half_written", 2)]
-    num_killed, log = check_killed_run(train, tmp_path, "small", kills)
-    assert num_killed == 2
+    # The state before the fifth, with which the run goes on, is one of the middle of an epoch.
+    num_killed, log = check_killed_run(train, tmp_path, "small", [("half_written", 5)])
+    assert num_killed == 1
     assert saves_cut_short(log) == 1
-    assert log.count("Resumed after update") == 2
+    assert log.count("Resumed after update") == 1
 
 
 @pytest.mark.slow

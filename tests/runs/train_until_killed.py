@@ -33,7 +33,7 @@ SIZES = {
         tokenizer="bytes",
         max_tokens=257,
         gradient_accumulation_steps=2,
-        epochs=4,
+        epochs=3,
         steps_per_epoch=14,
         schedule="cosine",
         optimizer="adamw",
@@ -45,7 +45,7 @@ SIZES = {
         metric="chrf",
         num_averaged=2,
         averaged="best",
-        patience=3,
+        patience=2,
         save_updates=3,
         num_beams=1,
         max_length=5,
@@ -85,7 +85,7 @@ def make_data(size):
     if size == "tiny" and os.environ.get("KERAS_ATTN_DATA"):
         train, validation = multi30k_pairs("train"), multi30k_pairs("validation")
     else:
-        train, validation = date_pairs("train"), date_pairs("validation")
+        train, validation = date_pairs("train", size=4000), date_pairs("validation")
     train, validation = _first(train, 4000), _first(validation, 17)
     return runs.DataSplits(train, validation, None)
 

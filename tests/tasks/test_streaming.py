@@ -2,9 +2,9 @@
 
 import types
 
-import keras
 import numpy as np
 import pytest
+from helpers_seed import set_seed
 from helpers_translators import INVALID_UTF8, ODD_TEXTS, SENTENCES, byte_translator, subword_translator
 
 import keras_attn
@@ -29,9 +29,9 @@ def test_the_pieces_are_the_greedy_translation(translator, texts):
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
-def test_65_texts_under_a_policy(policy):
-    keras.utils.set_random_seed(3)
-    model = keras_attn.models.Seq2SeqTransformer(
+def test_33_texts_under_a_policy(policy):
+    set_seed(3)
+    model = keras_attn.models.Seq2SeqTransformer.from_sizes(
         259,
         2,
         2,
@@ -52,10 +52,10 @@ def test_65_texts_under_a_policy(policy):
     tokenizer = ByteTokenizer()
     translator = keras_attn.Translator(model, tokenizer, tokenizer, max_length=37)
     letters = list("abcdefgh äöü")
-    texts = ["".join(rng.choice(letters, rng.integers(1, 60))) for _ in range(65)]
+    texts = ["".join(rng.choice(letters, rng.integers(1, 60))) for _ in range(33)]
     expected = [translator(text, num_beams=1) for text in texts]
     assert ["".join(translator.stream(text)) for text in texts] == expected
-    assert len(set(expected)) > 50
+    assert len(set(expected)) > 25
 
 
 def test_a_compiled_stream_is_the_compiled_translation():
@@ -105,8 +105,12 @@ def test_a_piece_comes_before_the_next_step_is_made():
     assert made[0][0] < made[-1][0] <= translator.max_length
 
 
-def test_an_empty_text_has_no_piece_and_a_limit_is_kept(translator):
+def test_an_empty_text_has_no_piece(translator):
     assert list(translator.stream("")) == []
+
+
+def test_a_limit_is_kept():
+    translator = byte_translator()
     for max_length in (1, 5):
         expected = translator(SENTENCES[0], num_beams=1, max_length=max_length)
         assert "".join(translator.stream(SENTENCES[0], max_length)) == expected

