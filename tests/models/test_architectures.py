@@ -30,7 +30,7 @@ from keras_attn.generation import DecodingOptions
 pytest.importorskip("transformers", reason='needs transformers: pip install "keras_attn[peers]"')
 torch = pytest.importorskip("torch", reason='needs torch: pip install "keras_attn[peers]"')
 
-MAX_LENGTH, NUM_ROWS, NUM_BEAMS = 11, 23, 4
+MAX_LENGTH, NUM_ROWS = 11, 23
 
 
 @functools.cache
@@ -65,25 +65,25 @@ def their_logits(twin, **inputs):
         return twin(**{name: to_torch(ids) for name, ids in inputs.items()}).logits.numpy()
 
 
-def assert_answers_are_theirs(generate, twin, end, pad, first, **inputs):
-    """Beam search, token for token, where no two of a row's best have the same score."""
+def assert_answers_are_theirs(generate, twin, num_beams, end, pad, first, **inputs):
+    """Greedy search and beam search, token for token, where no two of a row's best have the same score."""
     options = DecodingOptions(exact_stopping=True)
-    arguments = {"num_beams": NUM_BEAMS, "num_return_sequences": NUM_BEAMS, "options": options}
+    arguments = {"num_beams": num_beams, "num_return_sequences": num_beams, "options": options}
     ours, scores = (ops.convert_to_numpy(x) for x in generate(**arguments))
     with torch.no_grad():
         theirs = twin.generate(
             **{name: to_torch(ids) for name, ids in inputs.items()},
-            num_beams=NUM_BEAMS,
+            num_beams=num_beams,
             do_sample=False,
             max_new_tokens=MAX_LENGTH,
             suppress_tokens=[pad],
-            early_stopping="never",
+            early_stopping="never" if num_beams > 1 else False,
             pad_token_id=pad,
             eos_token_id=end,
         ).numpy()[:, first:]
     compared, lengths = 0, set()
     for row in range(NUM_ROWS):
-        if scores[row, 0] - scores[row, 1] < 1e-5:
+        if num_beams > 1 and scores[row, 0] - scores[row, 1] < 1e-5:
             continue
         best = ours[row, 0].tolist()
         best = best[: best.index(end) + 1] if end in best else best
@@ -116,7 +116,8 @@ def test_llama_logits():
     assert_close(logits[mask], their_logits(twin, input_ids=ids, attention_mask=mask)[mask])
 
 
-def test_llama_generates():
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_llama_generates(num_beams):
     model, twin = twins("llama")
     prompt = np.random.default_rng(7).integers(3, V, (NUM_ROWS, 5)).astype("int32")
     prompt[:, 0] = START
@@ -132,7 +133,7 @@ def test_llama_generates():
         return function(ops.convert_to_tensor(prompt))
 
     inputs = {"input_ids": prompt, "attention_mask": prompt != PAD}
-    assert_answers_are_theirs(generate, twin, END, PAD, prompt.shape[1], **inputs)
+    assert_answers_are_theirs(generate, twin, num_beams, END, PAD, prompt.shape[1], **inputs)
 
 
 def test_llama_comes_back(tmp_path):
@@ -181,8 +182,9 @@ def test_seq2seq_logits(name):
     assert_close(ops.convert_to_numpy(model(inputs))[target_mask], expected[target_mask])
 
 
+@pytest.mark.parametrize("num_beams", [1, 4])
 @pytest.mark.parametrize("name", SEQ2SEQ)
-def test_seq2seq_generates(name):
+def test_seq2seq_generates(name, num_beams):
     (model, twin), (pad, end) = twins(name), SEQ2SEQ[name]
     source = rows(5, 13, end, pad)
 
@@ -193,7 +195,7 @@ def test_seq2seq_generates(name):
         return function(ops.convert_to_tensor(source))
 
     inputs = {"input_ids": source, "attention_mask": source != pad}
-    assert_answers_are_theirs(generate, twin, end, pad, 1, **inputs)
+    assert_answers_are_theirs(generate, twin, num_beams, end, pad, 1, **inputs)
 
 
 @pytest.mark.parametrize("name", SEQ2SEQ)
