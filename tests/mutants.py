@@ -167,7 +167,7 @@ MUTANTS = [
         "_for_step",
         "KeyValueCache(*cache[:2], positions, of_layer)",
         "KeyValueCache(*cache[:2], None, of_layer)",
-        ("models/test_architectures.py::test_llama_generates",),
+        ("models/test_architectures.py::test_llama_generates[4]",),
     ),
     # Masks
     Mutant(
