@@ -140,7 +140,8 @@ class _Weights:
 
     def __getitem__(self, variable):
         self._left.pop(id(variable), None)
-        return keras.ops.convert_to_numpy(variable.value).astype("float32")
+        # The kernel of a layer with LoRA is a sum, and no variable. Its matrices are left, which is an error.
+        return keras.ops.convert_to_numpy(variable).astype("float32")
 
     def check_that_all_were_taken(self):
         if self._left:

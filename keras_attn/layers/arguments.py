@@ -33,11 +33,15 @@ def copy_initializer(initializer):
     return initializer.__class__.from_config(initializer.get_config())
 
 
-def of_sublayer(layer, name):
-    """The arguments that a layer hands on to each of its sub-layers with a kernel, among them a copy of its initializers."""
+def of_sublayer(layer, name, dtype=None):
+    """The arguments that a layer hands on to a sub-layer: copies of its initializers, a dtype policy and a name.
+
+    The policy is by default what the layer's own says of that name. A sub-layer that is made of others takes the
+    layer's own policy, which may be a map of theirs.
+    """
     return {
         "kernel_initializer": copy_initializer(layer.kernel_initializer),
         "bias_initializer": copy_initializer(layer.bias_initializer),
-        "dtype": layer._policy_of(name),
+        "dtype": layer._policy_of(name) if dtype is None else dtype,
         "name": name,
     }

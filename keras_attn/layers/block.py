@@ -105,7 +105,7 @@ class Block(Adaptable, keras.layers.Layer):
             num_heads=self.num_heads,
             key_dim=hidden_dim // self.num_heads,
             dropout=self.attention_dropout,
-            **of_sublayer(self, slot),
+            **of_sublayer(self, slot, self.dtype_policy),
         )
         layer.build(query_shape, value_shape)
         return layer
@@ -115,7 +115,7 @@ class Block(Adaptable, keras.layers.Layer):
             self.intermediate_dim,
             activation=self.activation,
             gated=self.gated,
-            **of_sublayer(self, "feed_forward"),
+            **of_sublayer(self, "feed_forward", self.dtype_policy),
         )
         build_layer(self.feed_forward_layer, input_shape, dtype=self.compute_dtype)
         if not self.parallel:

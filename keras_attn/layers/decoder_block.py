@@ -180,7 +180,7 @@ class DecoderBlock(Block):
         sequences = [x for x in (decoder_sequence, encoder_sequence) if x is not None]
         cached = self_attention_cache is not None or cross_attention_cache is not None
         if self.remat and not cached:
-            x, more = recompute_in_gradient(self, forward, *sequences)
+            x, more = recompute_in_gradient(self, forward, training, *sequences)
         else:
             x, more = forward(*sequences)
         if self_attention_cache is not None:  # The new cache comes last.

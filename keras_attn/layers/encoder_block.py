@@ -113,7 +113,7 @@ class EncoderBlock(Block):
                 x = self._feed_forward_residual(x, sublayer=self.feed_forward_layer, training=training)
             return (x, *scores) if scores else x
 
-        return recompute_in_gradient(self, forward, inputs) if self.remat else forward(inputs)
+        return recompute_in_gradient(self, forward, training, inputs) if self.remat else forward(inputs)
 
     def compute_output_shape(self, input_shape):
         return input_shape

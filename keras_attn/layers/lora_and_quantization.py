@@ -88,7 +88,7 @@ class Adaptable:
                 f"`enable_lora` needs a built layer. Received: {self.name!r}, which is not built."
             )
         names = self._LORA_TARGETS if target_layer_names is None else tuple(target_layer_names)
-        leaves = list(_leaves(self))
+        leaves = list({id(leaf): leaf for leaf in _leaves(self)}.values())  # a shared layer once
         targets = [leaf for leaf in leaves if leaf.name in names]
         _check_targets(names, targets, leaves)
         self.trainable = True

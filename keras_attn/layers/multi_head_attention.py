@@ -357,7 +357,8 @@ class MultiHeadAttention(HeadProjections, Adaptable, keras.layers.Layer):
             return heads
         check_mask_shape(masks.key_mask, value.shape[:-1], "value_mask", exact_axes=1)
         mask = with_exact_sizes(masks.key_mask, ops.shape(value)[1:2], "value_mask")
-        return tuple(poisoned(keep(x, mask[:, None, :, None]), masks.poison) for x in heads)
+        mask = ops.expand_dims(ops.expand_dims(mask, 1), -1)
+        return tuple(poisoned(keep(x, mask), masks.poison) for x in heads)
 
     def empty_cache(self, batch_size, length):
         """A cache for self-attention over up to `length` positions: zeros (B, K, C, H) and (B, K, C, Hv).

@@ -142,8 +142,9 @@ class MaskRule:
     def block(self, queries=slice(None), keys=slice(None)):
         """All rules as one mask of the queries and keys in two slices, which broadcasts to (..., N, t, s), or None."""
         # Masks of keys come first: their conjunction is small.
+        # An axis at a time: LiteRT has no slice that adds two.
         masks = [
-            _slice_last(mask, keys)[..., None, None, :]
+            ops.expand_dims(ops.expand_dims(_slice_last(mask, keys), -2), -3)
             for mask in (self.key_mask, self.slot_mask)
             if mask is not None
         ]
@@ -154,7 +155,7 @@ class MaskRule:
         ]
         masks += [ops.expand_dims(mask, -3) for mask in between_pairs if mask is not None]
         if self.query_mask is not None:
-            masks.append(_slice_last(self.query_mask, queries)[..., None, :, None])
+            masks.append(ops.expand_dims(ops.expand_dims(_slice_last(self.query_mask, queries), -1), -3))
         if self.pairs is not None:
             masks.append(_slice_pairs(self.pairs, queries, keys))
         return combine_masks(*masks)

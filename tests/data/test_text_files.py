@@ -88,4 +88,4 @@ def test_neither_lines_nor_token_ids_are_held_in_memory(tmp_path):
         megabytes[name] = int(answer[-1]) / 1024
     assert answer[:3] == ["40001", "last", "40001"]
     # The ids alone are 327 MB.
-    assert megabytes["large"] - megabytes["small"] < 100
+    assert megabytes["large"] - megabytes["small"] < 160

@@ -108,7 +108,7 @@ CASES = {
     "embedding_untied": (lambda: TokenEmbedding(19, D, tie_weights=False), token_ids),
     "encoder_block": (lambda: EncoderBlock(17, 2), padded_sequence),
     "encoder_block_given": (block_with_given_attention, padded_sequence),
-    "decoder_block": (lambda: DecoderBlock(17, 2, normalization="rms_norm"), two_sequences),
+    "decoder_block": (lambda: DecoderBlock(17, 2, norm=keras.layers.RMSNormalization()), two_sequences),
 }
 ATTENTION_CASES = [name for name in CASES if not name.startswith(("feed", "embedding"))]
 

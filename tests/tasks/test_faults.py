@@ -28,7 +28,7 @@ def translator_that(likes_end):
     """Whatever the text, END is by far the likeliest token, or the least likely."""
     translator = byte_translator()
     model = translator.model
-    norm, embedding = model.decoder_norm, model.target_embedding
+    norm, embedding = model.decoder_norm, model.target_embedding.token
     ends = np.asarray(embedding.embeddings)[END]
     norm.gamma.assign(np.zeros_like(norm.gamma))
     norm.beta.assign(ends / (ends @ ends) * (30.0 if likes_end else -30.0))
