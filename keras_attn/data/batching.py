@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -142,8 +143,9 @@ class TranslationBatches(SeededBatches):
     """An endless sequence of batches of text pairs, each a function of the seed and of its place.
 
     A batch is `({"encoder_token_ids": (B, S), "decoder_token_ids": (B, T)}, labels)`, with labels of shape (B, T), all
-    int32; the inputs have `encoder_padding_mask` and `decoder_padding_mask` too, boolean, and with `packed_length`
-    `encoder_segment_ids` and `decoder_segment_ids`; with `sample_weights`, they stand third.
+    int32; the inputs have `encoder_padding_mask` and `decoder_padding_mask` too, boolean (0 and 1 for several devices
+    of TensorFlow), and with `packed_length` `encoder_segment_ids` and `decoder_segment_ids`; with `sample_weights`,
+    they stand third.
 
     Args:
         tokens: `TokenPairs`, of `keras_attn.data.token_pairs`.
@@ -192,6 +194,9 @@ class TranslationBatches(SeededBatches):
         sample_weights=False,
     ):
         super().__init__(seed, num_micro_batches, num_devices, worker)
+        # Keras adds up the first batch of several TensorFlow devices to see its shapes, and booleans have no sum.
+        divided = num_devices > 1 and keras.backend.backend() == "tensorflow"
+        self._mask_dtype = "int32" if divided else "bool"
         self._sources, self._targets = tokens.sources, tokens.targets
         self._shares = _checked_weights(weights, len(tokens.counts))
         self._max_tokens = max_tokens
@@ -282,7 +287,7 @@ class TranslationBatches(SeededBatches):
         inputs = {}
         for side in ("encoder", "decoder"):
             inputs[f"{side}_token_ids"] = ids
-            inputs[f"{side}_padding_mask"] = tf.TensorSpec((None, None), tf.bool)
+            inputs[f"{side}_padding_mask"] = tf.TensorSpec((None, None), self._mask_dtype)
             if self._packed_length:
                 inputs[f"{side}_segment_ids"] = ids
         spec = (inputs, ids)
@@ -305,7 +310,7 @@ class TranslationBatches(SeededBatches):
             ("encoder", "decoder"), self._lengths[pairs].T, (source_shape, target_shape)
         ):
             numbers = _placed(np.repeat(segments, lengths), lengths, rows, shape)
-            inputs[f"{side}_padding_mask"] = numbers > 0
+            inputs[f"{side}_padding_mask"] = (numbers > 0).astype(self._mask_dtype)
             if self._packed_length:
                 inputs[f"{side}_segment_ids"] = numbers
         batch = (inputs, labels)
