@@ -10,7 +10,6 @@ import json
 
 import keras
 import numpy as np
-from helpers_seed import set_seed
 from keras import ops
 
 from keras_attn.layers import (
@@ -426,7 +425,7 @@ def check_fit_and_seeds(make_layer, make_inputs, skip_connection, run_eagerly):
         return
 
     def trained():
-        set_seed(7)
+        keras.utils.set_random_seed(7)
         layer = make_layer()
         model = functional_model(layer, make_inputs, skip_connection)
         model.compile(optimizer=keras.optimizers.SGD(0.5), loss="mse", run_eagerly=run_eagerly)
