@@ -120,7 +120,10 @@ class RelativePositionBias(_PositionBias):
             distance 0 (decoders, which do not see them).
         embeddings_initializer: Initializer of the biases (num_buckets, N).
 
-    Call arguments and returned bias: as of `AlibiBias`.
+    Call arguments: as of `AlibiBias`, `query` (B, N, T, H) and positions (T,) or (B, T).
+
+    Returns:
+        Floats (N, T, S), or (B, N, T, S) for positions (B, T), in the compute dtype.
 
     Raises:
         ValueError: if an argument is out of range, positions are no integers or do not fit `query`, or the layer is

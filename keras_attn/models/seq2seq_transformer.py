@@ -9,6 +9,7 @@ from keras_attn.models.sizes import Sizes
 from keras_attn.models.transformer import (
     Transformer,
     checked_max_sequence_length,
+    layers_of,
     of_decoder_block,
     unpacked_inputs,
 )
@@ -134,8 +135,8 @@ class Seq2SeqTransformer(Seq2SeqGeneration, Transformer):
         self._take_parts(
             source_embedding=source_embedding,
             target_embedding=target_embedding,
-            encoder_blocks=list(encoder_blocks),
-            decoder_blocks=list(decoder_blocks),
+            encoder_blocks=layers_of("encoder_blocks", encoder_blocks),
+            decoder_blocks=layers_of("decoder_blocks", decoder_blocks),
             encoder_norm=encoder_norm,
             decoder_norm=decoder_norm,
         )

@@ -1,6 +1,7 @@
 """What the Transformer models share: they are made of parts, which are configured layers."""
 
 import collections
+from collections.abc import Iterable
 
 import keras
 from keras import ops
@@ -111,7 +112,7 @@ class OneStackTransformer(Transformer):
 
     def __init__(self, embedding, blocks, norm=None, max_sequence_length=None, pad_token_id=0, **kwargs):
         super().__init__(**kwargs)
-        self._take_parts(embedding=embedding, blocks=list(blocks), norm=norm)
+        self._take_parts(embedding=embedding, blocks=layers_of("blocks", blocks), norm=norm)
         self.max_sequence_length = checked_max_sequence_length(max_sequence_length, embedding)
         self.pad_token_id = pad_token_id
         self.build()
@@ -125,6 +126,17 @@ class OneStackTransformer(Transformer):
         if not self.built:
             self._build_stack(self.embedding, self.blocks, self.norm)
             self.built = True
+
+
+def layers_of(name, value):
+    """The layers of a stack as a list, of any iterable.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    if not isinstance(value, Iterable):
+        raise ValueError(f"`{name}` must be a list of layers. Received: {name}={value!r}.")
+    return list(value)
 
 
 def checked_max_sequence_length(max_sequence_length, *embeddings):

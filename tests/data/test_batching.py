@@ -419,3 +419,14 @@ def test_a_tokenizer_that_fails_leaves_no_ids_on_disk(tmp_path):
     with pytest.raises(ValueError, match="tokenizer's ids must be from 1"):
         translation_batches(random_pairs(31), tokenizer, tokenizer, token_folder=tmp_path / "run" / "tokens")
     assert not list((tmp_path / "run").iterdir())
+
+
+@pytest.mark.parametrize("num_devices", [1, 2])
+def test_masks_are_true_at_the_tokens_in_a_dtype_that_several_devices_can_add(num_devices):
+    batches = make_batches(random_pairs(23), num_devices=num_devices)
+    inputs = next(iter(batches.dataset()))[0]
+    of_tensorflow = keras.backend.backend() == "tensorflow"
+    for side in ("encoder", "decoder"):
+        mask = np.asarray(inputs[f"{side}_padding_mask"])
+        assert mask.dtype == ("int32" if num_devices > 1 and of_tensorflow else "bool")
+        np.testing.assert_array_equal(mask, np.asarray(inputs[f"{side}_token_ids"]) != 0)

@@ -92,8 +92,8 @@ def test_wrong_options(options, message):
         make_model(**options)
 
 
-@pytest.mark.parametrize("blocks", [["fourier"], [None], []], ids=str)
+@pytest.mark.parametrize("blocks", [["fourier"], [None], [], 3], ids=str)
 def test_blocks_are_a_list_of_layers(blocks):
     embedding = SequenceEmbedding(TokenEmbedding(V, 20))
-    with pytest.raises(ValueError, match=r"`blocks` must be a list of layers\. Received: blocks=\["):
+    with pytest.raises(ValueError, match=r"`blocks` must be a list of layers\. Received: blocks="):
         EncoderTransformer(embedding, blocks)
