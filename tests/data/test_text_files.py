@@ -59,7 +59,7 @@ def test_columns_and_rows_are_parts_of_a_sequence(tmp_path):
 
 
 CHILD = """
-import re, sys
+import ctypes, re, sys
 from keras_attn.data import read_text_pairs, translation_batches
 from keras_attn.text import ByteTokenizer
 
@@ -68,6 +68,8 @@ pairs, tokenizer = read_text_pairs(file, file), ByteTokenizer()
 batches = translation_batches(pairs, tokenizer, tokenizer, max_tokens=4096, max_sequence_length=1100, token_folder=folder)
 for _ in batches.dataset().take(3):
     pass
+# What was freed goes back to the system: what is left is held.
+ctypes.CDLL("libc.so.6").malloc_trim(0)
 status = open("/proc/self/status").read()
 print(len(pairs), pairs.sources[-1], batches.num_pairs, re.search(r"RssAnon:\\s*(\\d+) kB", status)[1])
 """
@@ -88,4 +90,4 @@ def test_neither_lines_nor_token_ids_are_held_in_memory(tmp_path):
         megabytes[name] = int(answer[-1]) / 1024
     assert answer[:3] == ["40001", "last", "40001"]
     # The ids alone are 327 MB.
-    assert megabytes["large"] - megabytes["small"] < 160
+    assert megabytes["large"] - megabytes["small"] < 60
