@@ -10,6 +10,7 @@ import itertools
 
 import keras
 import numpy as np
+import pytest
 from keras import ops
 
 from keras_attn.generation import SearchInputs, beam_search
@@ -42,6 +43,11 @@ def compilers():
 
             return {"eager": eager, "jit": jax.jit}
     return {"eager": eager}
+
+
+def each_compiler():
+    """Their names, as parameters of a test; XLA, which takes seconds, among the extended ones."""
+    return [pytest.param(name, marks=pytest.mark.extended if name == "xla" else ()) for name in compilers()]
 
 
 def quickest():

@@ -54,8 +54,12 @@ def examples(value):
     return [block for block in code_blocks(inspect.getdoc(value) or "") if block.language != "bash"]
 
 
+# Rooms whose examples take seconds each: they train, export and serve.
+LONG_ROOMS = ("export", "runs", "tasks")
 CASES = [
-    pytest.param(room, block.code, id=f"{room}.{name}")
+    pytest.param(
+        room, block.code, id=f"{room}.{name}", marks=pytest.mark.extended if room in LONG_ROOMS else ()
+    )
     for room in ROOMS
     for name, value in public_objects(room)
     for block in examples(value)

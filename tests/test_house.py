@@ -97,6 +97,7 @@ sys.meta_path.insert(0, Blocker())
     return finished.stdout.split()
 
 
+@pytest.mark.extended
 def test_it_works_and_registers_its_classes_where_tensorflow_is_not_installed(tmp_path):
     pytest.importorskip("jax", reason='pip install "keras_attn[peers]"')
     code = """

@@ -32,6 +32,7 @@ COMMANDS = [
 PEERS = {"docs/other_engines.md": ("ctranslate2", "tf2onnx", "onnxruntime", "ai_edge_litert")}
 # What trains several models.
 LONG = {"docs/training.md"}
+MARKS = {**dict.fromkeys({*PEERS, *LONG}, pytest.mark.slow), "docs/decoding.md": pytest.mark.extended}
 # Programs that are not ours, whose options are not checked; the files they are given are.
 OTHERS = {"cat", "cd", "curl", "docker", "echo", "git", "ls", "pytest", "ruff", "source", "tensorboard"}
 OUR_FOLDERS = (".ci/", "docs/", "examples/", "keras_attn/", "tests/")
@@ -58,11 +59,7 @@ def test_the_python_blocks_run_in_order(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "document",
-    [
-        pytest.param(name, marks=pytest.mark.slow if name in {*PEERS, *LONG} else ())
-        for name in DOCUMENTS
-        if name.startswith("docs/")
-    ],
+    [pytest.param(name, marks=MARKS.get(name, ())) for name in DOCUMENTS if name.startswith("docs/")],
 )
 def test_the_python_blocks_of_the_documentation_run(document, tmp_path, monkeypatch):
     for package in PEERS.get(document, ()):

@@ -1,4 +1,4 @@
-"""Keras layers for attention, thin over `keras_attn.ops`."""
+"""Keras layers for attention: thin wrappers of `keras_attn.ops`."""
 
 from keras_attn.layers.additive_attention import BahdanauAttention
 from keras_attn.layers.decoder_block import DecoderBlock

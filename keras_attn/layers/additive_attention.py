@@ -19,25 +19,25 @@ from keras_attn.ops import (
 class BahdanauAttention(Adaptable, keras.layers.Layer):
     """Additive attention: a small network of query and key, v^T tanh(W query + U key), gives each logit.
 
-    The attention of the recurrent translators before the Transformer. It differs from `keras.layers.AdditiveAttention`,
-    which sums query and key as they are: W and U are learned, so that queries and keys may differ in size; there is an
-    `attention_mask`; masks are obeyed as in `MultiHeadAttention`, so that a query with no key to attend to answers 0
-    and not the mean of all values, pads included, and NaN in masked keys reaches nobody; the softmax is computed in at
-    least float32.
+    The attention of the recurrent translators before the Transformer. `keras.layers.AdditiveAttention` sums query and
+    key without projections. Here W and U are learned, so that queries and keys may differ in size; there is an
+    `attention_mask`; masks apply as in `MultiHeadAttention`, so that the output of a query with no key to attend to is
+    0, not the mean of all values including padding, and NaN in masked keys does not spread; the softmax is computed in
+    at least float32.
 
     The formula needs a tensor (B, T, S, units) in the compute dtype, which is kept for the gradient: units times the
-    memory of dot-product attention with one head. A decoder that takes one step at a time (T = 1) never notices.
+    memory of dot-product attention with one head. This is small for a decoder that takes one step at a time (T = 1).
 
     Args:
         units: Integer, the width of the network.
-        use_bias: Boolean, whether a bias is added inside of tanh.
+        use_bias: Boolean, whether a bias is added inside the tanh.
         dropout: Float, the share of attention scores dropped in training.
         kernel_initializer, bias_initializer: Initializers of W, U and v, and of the bias.
         seed: Integer seed of the dropout.
 
     Call arguments:
         query: Float tensor (B, T, Dq).
-        value: Float tensor (B, S, Dv), what is averaged.
+        value: Float tensor (B, S, Dv), the vectors that are averaged.
         key: Float tensor (B, S, Dk). Defaults to `value`.
         query_mask: Boolean (B, T), True at real queries; the others attend to nothing.
         value_mask, key_mask: Boolean (B, S), True at keys that may be attended.
@@ -46,8 +46,8 @@ class BahdanauAttention(Adaptable, keras.layers.Layer):
         return_attention_scores: Boolean.
         training: Boolean, whether dropout is applied.
         use_causal_mask: Boolean, whether a query sees only keys at its own position and before.
-        projected_key: Float tensor (B, S, units) from `project_keys`, in place of U `key`; `value` and `key` then only
-            pass their masks and what is averaged.
+        projected_key: Float tensor (B, S, units) from `project_keys`, in place of U `key`. Then only the masks of
+            `key` are used; `value` is averaged as usual.
 
     Returns:
         The output, float (B, T, Dv); then the attention scores (B, T, S) if `return_attention_scores`.
@@ -97,7 +97,7 @@ class BahdanauAttention(Adaptable, keras.layers.Layer):
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.seed = seed
-        # One bias serves the sum of two projections.
+        # One bias is enough for the sum of two projections.
         self.query_dense = self._projection("query", use_bias)
         self.key_dense = self._projection("key", use_bias=False)
         if dropout:
@@ -152,7 +152,7 @@ class BahdanauAttention(Adaptable, keras.layers.Layer):
     def project_keys(self, key):
         """U `key` (B, S, units), to be passed as `projected_key` to every later call with the same keys.
 
-        For the `call` of a layer or model that loops over steps; in a functional model it would be a layer of its own.
+        Use it in the `call` of a layer or model that loops over steps; a functional model would need a separate layer.
 
         Args:
             key: Float tensor (B, S, Dk), the `key` (or `value`) of those calls.
@@ -186,7 +186,7 @@ class BahdanauAttention(Adaptable, keras.layers.Layer):
         return (*query_shape[:-1], value_shape[-1])
 
     def compute_output_spec(self, *args, **kwargs):
-        # By tracing the call: the scores are an output too, which no output shape tells of.
+        # The call is traced, because `compute_output_shape` does not describe the scores.
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     def get_config(self):
@@ -202,7 +202,7 @@ class BahdanauAttention(Adaptable, keras.layers.Layer):
 
 
 def _joint_mask(query, value, masks, use_causal_mask):
-    """Every mask that holds, as one that broadcasts to (B, T, S), or None."""
+    """All masks joined into one that broadcasts to (B, T, S), or None."""
     num_queries, num_keys = ops.shape(query)[1], ops.shape(value)[1]
     batch_size, *lengths = query.shape[0], query.shape[1], value.shape[1]
     if masks.attention_mask is not None:

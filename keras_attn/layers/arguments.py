@@ -5,7 +5,7 @@ import keras
 
 @keras.saving.register_keras_serializable(package="keras_attn", name="gelu_tanh")
 def gelu_tanh(x):
-    """The tanh form of GELU, with which GPT-2, T5 v1.1 and Gemma were trained.
+    """The tanh approximation of GELU, used by GPT-2, T5 v1.1 and Gemma.
 
     Example:
 
@@ -19,25 +19,25 @@ def gelu_tanh(x):
 
 
 def get_activation(identifier):
-    """The activation function of a name, a function or a config: what Keras knows, and `"gelu_tanh"`."""
+    """The activation function for a name, a function or a config: those of Keras, and `"gelu_tanh"`."""
     return gelu_tanh if identifier == "gelu_tanh" else keras.activations.get(identifier)
 
 
 def serialize_activation(activation):
-    """What `get_activation` takes, for a config."""
+    """The activation in a form that `get_activation` accepts, for a config."""
     return "gelu_tanh" if activation is gelu_tanh else keras.activations.serialize(activation)
 
 
 def copy_initializer(initializer):
-    """A fresh copy: one unseeded instance gives every weight it starts the same values."""
+    """A new copy, because one unseeded instance would give all of its weights the same values."""
     return initializer.__class__.from_config(initializer.get_config())
 
 
 def of_sublayer(layer, name, dtype=None):
-    """The arguments that a layer hands on to a sub-layer: copies of its initializers, a dtype policy and a name.
+    """The arguments that a layer passes to a sub-layer: copies of its initializers, a dtype policy and a name.
 
-    The policy is by default what the layer's own says of that name. A sub-layer that is made of others takes the
-    layer's own policy, which may be a map of theirs.
+    By default, the policy is that of the layer for this name. A sub-layer that has sub-layers takes the policy of the
+    layer itself, which may be a map with their policies.
     """
     return {
         "kernel_initializer": copy_initializer(layer.kernel_initializer),

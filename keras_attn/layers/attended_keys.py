@@ -1,4 +1,4 @@
-"""What the queries of a call attend to: the call's own keys and values, those of a cache, or both."""
+"""The keys and values that the queries of a call attend to: the call's own, those of a cache, or both."""
 
 import collections
 
@@ -9,17 +9,17 @@ from keras_attn.ops import ring_positions, write_cache, write_ring
 AttendedKeys = collections.namedtuple("AttendedKeys", ["key", "value", "positions", "mask"], defaults=[None])
 AttendedKeys.__doc__ = """Heads (B, K, S, H) and (B, K, S, Hv) that a call attends to.
 
-positions: integers (S,) or (B, S), or None where nothing depends on positions.
+positions: integers (S,) or (B, S), or None if nothing depends on positions.
 mask: booleans (S,) or (B, S), False at slots of a cache without a key, or None.
 """
 
 
 def attended_keys(new, cache, call_positions, num_sink_tokens, is_ring):
-    """What a call attends to, and the cache after it.
+    """The keys and values that a call attends to, and the cache after the call.
 
     Args:
         new: The heads (B, K, S, H) and (B, K, S, Hv) of the keys and values that the call projects, or None.
-        cache: `KeyValueCache`, or None. It must be given where `new` is None.
+        cache: `KeyValueCache`, or None. It must be given if `new` is None.
         call_positions: `CallPositions` of the call.
         num_sink_tokens: Integer, the first slots of a ring, which are never replaced.
         is_ring: Boolean, whether the newest keys replace the oldest in `cache`.
@@ -42,7 +42,7 @@ def attended_keys(new, cache, call_positions, num_sink_tokens, is_ring):
 
 
 def _keys_of_ring(new, ring, new_positions, num_sink_tokens):
-    """The ring as it was, and the new keys: the first of them still see some of the keys that they replace."""
+    """The old ring and the new keys, because the first new queries still see keys that are then replaced."""
     stored_positions = ring_positions(ring.key.shape[-2], num_sink_tokens, new_positions[..., :1] - 1)
     heads = [ops.concatenate(pair, axis=-2) for pair in zip(ring[:2], new)]
     positions = ops.concatenate([stored_positions, new_positions], axis=-1)

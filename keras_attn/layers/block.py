@@ -1,4 +1,4 @@
-"""What encoder and decoder blocks share: their arguments, and the sub-layers that are built or given."""
+"""The base of encoder and decoder blocks: their arguments, and the sub-layers that are built or given."""
 
 import keras
 
@@ -56,7 +56,7 @@ class Block(Adaptable, keras.layers.Layer):
         self.self_attention = check_layer("self_attention", self_attention)
         self.feed_forward = check_layer("feed_forward", feed_forward)
         check_layer("norm", norm)
-        # Not an attribute: Keras would take it for a sub-layer, and each residual has a copy.
+        # Not an attribute: Keras would track it as a sub-layer, but each residual has a copy.
         self._norm = lambda: norm
         self.supports_masking = True
         self._check_arguments()
@@ -142,12 +142,12 @@ class Block(Adaptable, keras.layers.Layer):
         return [self.self_attention_layer, self.feed_forward_layer]
 
     def compute_output_spec(self, *args, **kwargs):
-        # By tracing the call: scores and caches are outputs too, of which an output shape does not tell.
+        # The call is traced, because `compute_output_shape` does not describe scores and caches.
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     @classmethod
     def from_config(cls, config):
-        """The layer that a config describes, with layers of its own in its slots."""
+        """The layer that a config describes, with new layers in its slots."""
         return cls(**with_layers(config, cls._SLOTS))
 
     def get_config(self):
@@ -168,5 +168,5 @@ class Block(Adaptable, keras.layers.Layer):
 
 
 def results_of(result):
-    """What a layer returned, as a list: an output, and what else there is."""
+    """The results of a layer as a list: the output, then any others."""
     return list(result) if isinstance(result, tuple) else [result]

@@ -1,4 +1,4 @@
-"""What a call of a layer says of which query may attend to which key: the first of the two joins of masks."""
+"""The masks of one call of an attention layer: the first of the two joins of masks, see ops/masks.py."""
 
 from keras import ops
 
@@ -16,7 +16,7 @@ from keras_attn.ops import (
 def joined_padding(padding_mask, sequence, name=None):
     """The padding mask of a sequence: the argument (B, T), and the mask that Keras carries on the sequence, or None.
 
-    Values are not looked at: the attention layer checks them.
+    Values are not checked here: the attention layer does that.
 
     Args:
         padding_mask: Boolean, or 0 and 1, (B, T), or None.
@@ -35,11 +35,11 @@ def joined_padding(padding_mask, sequence, name=None):
 
 
 class CallMasks:
-    """Every mask of a call of an attention layer as booleans, its inputs being (B, <axes>, D).
+    """All masks of a call of an attention layer, as booleans. The inputs are (B, <axes>, D).
 
     Args:
-        query, value, key: The inputs of the call, which may carry masks of Keras'. `query` may be None.
-        query_mask: Boolean, or 0 and 1, (B, <axes>), or None, as every mask here.
+        query, value, key: The inputs of the call, which may carry Keras masks. `query` may be None.
+        query_mask: Boolean, or 0 and 1, (B, <axes>), or None, like every mask here.
         value_mask, key_mask: Boolean, or 0 and 1, (B, <axes>).
         attention_mask: Boolean, or 0 and 1; ends in the attended axes of queries, then of keys.
         prefix_mask: Boolean, or 0 and 1, (B, S).
@@ -48,7 +48,7 @@ class CallMasks:
     Attributes:
         query_mask: Boolean (B, <axes>), or None: the argument and the mask that Keras carries on `query`.
         key_mask: Boolean (B, <axes>), or None: both arguments and the masks that Keras carries on `value` and `key`.
-        poison: What is to be added to outputs, see `keras_attn.ops.mask_poison`.
+        poison: The scalar to add to the outputs, see `keras_attn.ops.mask_poison`.
 
     Raises:
         ValueError: if a mask holds values other than 0 and 1, or for key segments without segments.
@@ -125,16 +125,16 @@ class CallMasks:
         )
 
     def participants(self, query_shape, value_shape, in_order, aligned):
-        """Queries that may attend to some key, and keys that some query may attend to, told by the paddings alone.
+        """Queries that may attend to some key, and keys that some query may attend to, derived from the padding masks alone.
 
         Args:
             query_shape, value_shape: The shapes (B, T, D) and (B, S, D).
             in_order: Boolean, whether a rule of positions hides keys from queries.
-            aligned: Boolean, whether such a rule lets every query see the key of its own index.
+            aligned: Boolean, whether such a rule lets every query see the key at its own index.
 
         Returns:
-            Boolean (B, T) and (B, S), or with an axis of size 1; None for each where that takes the mask of all pairs,
-            where nothing is masked, or where a mask does not fit, which `as_rule` says.
+            Boolean (B, T) and (B, S), or with an axis of size 1. Each is None if it would take the mask of all pairs,
+            if nothing is masked, or if a mask does not fit, for which `as_rule` raises.
         """
         masks = [(self.query_mask, query_shape), (self.key_mask, value_shape)]
         if self.attention_mask is not None or self.segment_ids is not None:

@@ -7,10 +7,10 @@ class CallPositions:
     """The positions of the queries and keys of one call of an attention layer.
 
     Args:
-        positions: Integers (T,) or (B, T), of the queries, or None for one after the other.
+        positions: Integers (T,) or (B, T), the positions of the queries, or None for successive positions.
         key_positions: Integers (S,) or (B, S), or None.
         cache_update_index: Integer scalar, the first slot that the call writes in a growing cache, or None.
-        used: Boolean, whether anything depends on positions. If not, all of them are None.
+        used: Boolean, whether anything depends on positions. If not, all positions are None.
     """
 
     def __init__(self, positions, key_positions, cache_update_index, used):
@@ -36,7 +36,7 @@ class CallPositions:
         return successive_positions(length, 0 if self.index is None else self.index)
 
     def of_new_keys(self, length):
-        """Positions of the keys that the call projects, which a growing cache has from the queries."""
+        """Positions of the keys that the call projects. With a growing cache they are those of the queries."""
         if self.index is not None or not self.used:
             return self.of_queries(length)
         if self.key_positions is None and self.positions is None:
@@ -45,7 +45,7 @@ class CallPositions:
         return _checked(given, "key_positions", length)
 
     def of_slots(self, length):
-        """Positions of the slots of a cache. A growing one was filled in their order."""
+        """Positions of the slots of a cache. A growing cache is filled in the order of positions."""
         if self.index is None or not self.used:
             return self.of_new_keys(length)
         if self.key_positions is not None:

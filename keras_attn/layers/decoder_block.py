@@ -16,17 +16,17 @@ BlockProjections = collections.namedtuple("BlockProjections", ["self_attention",
 class DecoderBlock(Block):
     """Causal self-attention, cross-attention over an encoder's output, and a feed-forward network.
 
-    Arguments have the names of KerasHub's `TransformerDecoder`. Every cross-attention of a stack sees the encoder's
-    padding mask: it is an argument, and an implicit mask on either sequence is joined with it and stays where it was.
+    Arguments have the names of KerasHub's `TransformerDecoder`. Every cross-attention of a stack gets the encoder's
+    padding mask: it is an argument. An implicit mask on either sequence is joined with it and stays on the sequence.
     Built without an encoder sequence, it is the block of a decoder-only model.
 
     Args:
-        intermediate_dim, num_heads: As in `EncoderBlock`. `num_heads` is not needed where all attention layers are given.
-        cross_attention: As `self_attention`, for attention over the encoder sequence.
-        **kwargs: The other arguments of `EncoderBlock`. A `self_attention` must be attention here: a
-            `MultiHeadAttention`, or another layer whose `call` begins with the arguments `query` and `value` and has
-            those of the others that are given. `parallel` is for a block without cross-attention. Calls with a cache
-            keep nothing for a gradient, so `remat` leaves them alone.
+        intermediate_dim, num_heads: As in `EncoderBlock`. `num_heads` is not needed if all attention layers are given.
+        cross_attention: Like `self_attention`, for attention over the encoder sequence.
+        **kwargs: The other arguments of `EncoderBlock`. A `self_attention` must be an attention layer here:
+            a `MultiHeadAttention`, or another layer whose `call` begins with the arguments `query` and `value` and has
+            the other arguments that are given. `parallel` is for a block without cross-attention. `remat` has no effect
+            on calls with a cache, which keep nothing for a gradient.
 
     Call arguments:
         decoder_sequence: Floats (B, T, D).
@@ -38,13 +38,13 @@ class DecoderBlock(Block):
         self_attention_cache: Pair of (B, N, C, H) tensors, see `empty_cache`, or a `keras_attn.ops.KeyValueCache` of them.
         self_attention_cache_update_index: Integer scalar, the slot of this call's first token.
         cross_attention_cache: Pair of (B, N, S, H) tensors, see `project_to_cache`, or a `KeyValueCache` of them.
-        use_causal_mask: Boolean, whether a token sees only itself and what is before it.
+        use_causal_mask: Boolean, whether a token sees only itself and the tokens before it.
         training: Boolean.
         return_attention_scores: Boolean.
         decoder_positions: Integers (B, T) or (T,). By default 0, 1, 2, ..., or the slots of the cache.
-        decoder_segment_ids: Integers (B, T), which of several sequences packed into a row a token belongs to; it
-            attends to no other. 0 is padding. With an encoder, `encoder_segment_ids` tell which tokens there belong
-            to the same.
+        decoder_segment_ids: Integers (B, T), which of several sequences packed into a row a token belongs to. It
+            attends only to that sequence. 0 is padding. With an encoder, `encoder_segment_ids` give the sequences of
+            its tokens.
         encoder_positions: Integers (B, S) or (S,).
         encoder_segment_ids: Integers (B, S).
 
@@ -54,7 +54,7 @@ class DecoderBlock(Block):
 
     Raises:
         ValueError: for an argument out of range, for arguments that contradict each other, for a mask of the wrong
-            shape, for a call argument that a given layer cannot obey, and for a call with an encoder sequence of a
+            shape, for a call argument that a given layer does not have, and for a call with an encoder sequence of a
             block built without one, or the reverse.
 
     Example:
@@ -67,7 +67,7 @@ class DecoderBlock(Block):
     )
     ```
 
-    Reference: [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.1 and figure 1; those of
+    Reference: [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.1 and figure 1; the references of
     `EncoderBlock`.
     """
 
@@ -173,7 +173,7 @@ class DecoderBlock(Block):
                     )
                 )
                 x = residual.after(x, update, training)
-                # The cache of the encoder's keys and values comes back as it went in.
+                # The cache of the encoder's keys and values is not changed.
                 more += scores if cross_attention_cache is None else scores[:-1]
             return self._feed_forward_residual(x, sublayer=self.feed_forward_layer, training=training), more
 
@@ -208,9 +208,9 @@ class DecoderBlock(Block):
         )
 
     def step_projections(self):
-        """The projections of both attention layers, made once for a loop of steps, for the caches of those.
+        """The projections of both attention layers, made once for a loop of steps, to be put into their caches.
 
-        See `MultiHeadAttention.step_projections`; of a given layer that has none, and of no layer, it is None.
+        See `MultiHeadAttention.step_projections`. It is None for a missing layer, or a layer without such a method.
         """
 
         def of(layer, of_keys):
@@ -221,10 +221,10 @@ class DecoderBlock(Block):
     def _cross_attention_positions(
         self, decoder_positions, encoder_positions, first, query_length, key_length
     ):
-        """Call arguments of a cross-attention layer that was given (one that is built here looks at no positions).
+        """Call arguments of a cross-attention layer that was given (one that is built here ignores positions).
 
-        By itself, a layer would count the queries of a cached step from 0, and take the queries' positions for
-        those of the keys.
+        Without these, a layer would count the queries of a cached step from 0, and would use the queries'
+        positions for the keys.
         """
         given = (decoder_positions, encoder_positions, first)
         if not has_argument(self.cross_attention, "positions") or all(x is None for x in given):

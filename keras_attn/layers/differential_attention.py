@@ -6,21 +6,21 @@ from keras_attn.layers.multi_head_attention import MultiHeadAttention
 
 @keras.saving.register_keras_serializable(package="keras_attn")
 class DifferentialAttention(MultiHeadAttention):
-    """Attention by the difference of two softmaxes, which cancels what both attend to without reason.
+    """Attention by the difference of two softmaxes, which cancels the noise that both attend to.
 
     Each head has two queries and two keys: `(softmax(q1 k1) - lambda softmax(q2 k2)) v`, normalised for each head
-    and multiplied by `1 - lambda_init`. Every argument, mask, position scheme, cache and the memory-efficient form of
-    `MultiHeadAttention` work here, since both softmaxes are its formula. Position biases and sink logits have
-    2 N heads.
+    and multiplied by `1 - lambda_init`. All arguments, masks, position schemes and caches of `MultiHeadAttention` and its
+    memory-efficient form work here, since both softmaxes use its formula. Position biases and sink logits have 2 N
+    heads.
 
     Args:
         num_heads: Integer N, the number of pairs of attention heads.
-        key_dim: Integer H, the size of each head for each query and key.
+        key_dim: Integer H, the size of each of the two queries and keys of a head.
         value_dim: Integer, the size of each head for value. Defaults to 2 H, as in the paper.
-        lambda_init: Float, what lambda is about at first; the paper takes 0.8 - 0.6 exp(-0.3 l) in layer l = 0, 1, ...
-        lambda_initializer: Initializer of the four learned vectors (H,) that lambda is made of.
+        lambda_init: Float, the approximate initial value of lambda; the paper uses 0.8 - 0.6 exp(-0.3 l) in layer l = 0, 1, ...
+        lambda_initializer: Initializer of the four learned vectors (H,) that define lambda.
         norm_epsilon: Float added to the mean square in the norm of the heads.
-        **kwargs: As in `MultiHeadAttention`. `num_key_value_heads` counts pairs, too.
+        **kwargs: As in `MultiHeadAttention`. `num_key_value_heads` also counts pairs.
 
     Call arguments:
         query, value, ...: As in `MultiHeadAttention`.
@@ -85,8 +85,8 @@ class DifferentialAttention(MultiHeadAttention):
         self._heads_norm.build((None, None, None, self.value_dim))
 
     def _attend(self, query, key, value, return_attention_scores, **arguments):
-        # Both keys of a head share its value. Query heads come as the first of each pair, then the second, of every
-        # key head, so that those of a key head are successive.
+        # Both keys of a head share its value. Query heads are ordered by key head: first all first queries of its pairs,
+        # then all second ones.
         value = ops.repeat(value, 2, axis=-3)
         output, scores = super()._attend(query, key, value, return_attention_scores, **arguments)
         output = self._heads_norm(self._difference(output)) * (1 - self.lambda_init)

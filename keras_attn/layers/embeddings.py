@@ -11,10 +11,10 @@ from keras_attn.ops import concrete_values, padding_mask, shape_to_keep, soft_ca
 class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
     """Token ids to vectors scaled by sqrt(D), and back to logits with the same weights.
 
-    `keras.layers.ReversibleEmbedding` with the Transformer's scaling and initial spread: weights are drawn with a
+    `keras.layers.ReversibleEmbedding` with the Transformer's scaling and initialization: weights are drawn with a
     standard deviation of D ** -0.5, so that the scaled vectors have unit variance and the tied output starts with
-    small logits. Ids outside the vocabulary raise when they can be seen (eagerly); inside a compiled graph they are
-    clamped to the nearest id.
+    small logits. Ids outside the vocabulary raise in eager mode; inside a compiled graph they are clamped to the
+    nearest id.
 
     Args:
         vocabulary_size: Integer V.
@@ -83,7 +83,7 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
 
     @property
     def variable_serialization_spec(self):
-        """What Keras writes for each quantisation mode, in order."""
+        """The names of the variables that Keras saves for each quantisation mode, in order."""
         spec = super().variable_serialization_spec
         if not self.use_output_bias:
             return spec
@@ -91,9 +91,9 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
 
     @property
     def reverse_dtype(self):
-        """The dtype of the projection back onto the vocabulary: the compute dtype, unless one was asked for.
+        """The dtype of the projection back onto the vocabulary: the compute dtype, unless another was given.
 
-        Keras' layer multiplies by the weights as they are stored, in float32 under a mixed policy.
+        Keras' layer multiplies by the stored weights without a cast, in float32 under a mixed policy.
         """
         return self._reverse_dtype or self.compute_dtype
 
@@ -104,14 +104,14 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
     def call(self, inputs, reverse=False):
         if not reverse:
             return self._vectors(super().call, inputs)
-        # As a product of two matrices, and not the ten ops by which TensorFlow multiplies more axes.
+        # One product of two matrices: for more axes, TensorFlow uses ten ops.
         rows = ops.reshape(inputs, (-1, inputs.shape[-1]))
         logits = self._products(rows) if self.tie_weights else super().call(rows, reverse=True)
         logits = self._biased(logits)
         return ops.reshape(logits, (*shape_to_keep(inputs)[:-1], logits.shape[-1]))
 
     def _products(self, rows):
-        """Logits (R, V) of rows (R, D). Of Keras' transposed weights XLA would make a copy for every single row."""
+        """Logits (R, V) of rows (R, D). XLA would copy Keras' transposed weights for every single row."""
         rows, weights = (ops.cast(x, self.reverse_dtype) for x in (rows, self.embeddings))
         return soft_capped(ops.einsum("ab,cb->ac", rows, weights), self.logit_soft_cap)
 
@@ -122,7 +122,7 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
             logits = self._straight_through(super().quantized_call, inputs)
         else:
             logits = super().quantized_call(inputs, reverse=True)
-        if self.tie_weights and self.lora_enabled:  # Keras adds the adapted part to the vectors alone
+        if self.tie_weights and self.lora_enabled:  # Keras adds the LoRA part only to the vectors
             logits = logits + ops.cast(self._lora_logits(inputs), logits.dtype)
         return self._biased(logits)
 
@@ -135,9 +135,9 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
         return vectors * ops.convert_to_tensor(self.hidden_dim**0.5, vectors.dtype) if self.scale else vectors
 
     def _straight_through(self, project, inputs):
-        """The logits of int8 weights, and the gradient that they would have without the rounding of `inputs`.
+        """The logits of int8 weights, with the gradient that they would have without the rounding of `inputs`.
 
-        Keras lets the rounding stop the gradient, but for what comes through its scale, which is no descent.
+        In Keras the rounding stops the gradient, except the part through its scale, which is not useful.
         """
 
         @ops.custom_gradient
@@ -169,7 +169,7 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
     def quantized_build(self, embeddings_shape, mode, config=None):
         super().quantized_build(embeddings_shape, mode, config)
         if mode == "int4" and config is None:
-            # As `quantize("int4")` does: what was saved must give the same logits when it is built again.
+            # As in `quantize("int4")`: a loaded layer must give the same logits as the saved one.
             self.inputs_quantizer = None
 
     def compute_output_spec(self, inputs, reverse=False):
@@ -198,12 +198,12 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
 class SequenceEmbedding(Adaptable, keras.layers.Layer):
     """Token ids to the vectors that the first block of a model reads, and hidden vectors back to logits.
 
-    `projection(dropout(norm(token + position + token type)))`, where each part but the first may be left out.
+    `projection(dropout(norm(token + position + token type)))`. Every part except `token` is optional.
 
     Args:
         token: Layer from token ids (B, T) to floats (B, T, D): a `TokenEmbedding`.
         position: Layer called as `position(x, positions=positions)`, whose output is added: a
-            `SinusoidalPositionEncoding` or `PositionEmbedding`. None where attention knows the positions, as with rotary
+            `SinusoidalPositionEncoding` or `PositionEmbedding`. None if the attention layers use positions, as with rotary
             embeddings and relative biases.
         token_type: Layer from token type ids (B, T) to floats (B, T, D), which are added (BERT's segments): a
             `keras.layers.Embedding`.
@@ -222,8 +222,8 @@ class SequenceEmbedding(Adaptable, keras.layers.Layer):
         Floats (B, T, D); with `reverse=True`, logits (B, T, V).
 
     Raises:
-        ValueError: for an argument that is no layer, for token types without a layer for them, and for `reverse=True`
-            behind a `projection`.
+        ValueError: for an argument that is not a layer, for token types without a layer for them, and for
+            `reverse=True` with a `projection`.
 
     Example:
 
@@ -267,7 +267,7 @@ class SequenceEmbedding(Adaptable, keras.layers.Layer):
 
     @property
     def max_sequence_length(self):
-        """The number of positions that there are vectors for, or None."""
+        """The number of positions that have a vector, or None."""
         return getattr(self.position, "max_sequence_length", None)
 
     def build(self, input_shape=None):
@@ -310,7 +310,7 @@ class SequenceEmbedding(Adaptable, keras.layers.Layer):
         return shape if self.projection is None else self.projection.compute_output_shape(shape)
 
     def compute_output_spec(self, *args, **kwargs):
-        # By tracing the call: with `reverse=True` the output is another one.
+        # The call is traced, because the output is different with `reverse=True`.
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     def _parts(self):
@@ -319,7 +319,7 @@ class SequenceEmbedding(Adaptable, keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config):
-        """The layer that a config describes, with layers of its own in its slots."""
+        """The layer that a config describes, with new layers in its slots."""
         return cls(**with_layers(config, cls._SLOTS))
 
     def get_config(self):

@@ -4,9 +4,9 @@ from keras import ops
 
 
 class HeadLayout:
-    """Moves tensors between Keras' layout (B, <axes>, N, H) and that of the ops, (B, <lead>, N, T, H).
+    """Converts tensors between Keras' layout (B, <axes>, N, H) and that of the ops, (B, <lead>, N, T, H).
 
-    T runs over the attended axes, flattened in order; <lead> are the axes that are not attended over. For the usual
+    T is the attended axes, flattened in order; <lead> are the axes that are not attended over. For the usual
     (B, T, D) inputs there is one attended axis and no lead.
 
     Args:
@@ -39,7 +39,7 @@ class HeadLayout:
         return ops.transpose(x, (*order, len(self.lead) + 1, len(now) - 1))
 
     def padding(self, mask):
-        """(B, <axes>) or (<axes>) -> (B, <lead>, T) or (1, <lead>, T). Other ranks stay, to be refused."""
+        """(B, <axes>) or (<axes>) -> (B, <lead>, T) or (1, <lead>, T). Masks of other ranks are not changed; a later check refuses them."""
         rank = 1 + len(self.lead) + len(self.attended)
         if len(mask.shape) == rank - 1:
             mask = ops.expand_dims(mask, 0)
@@ -51,7 +51,7 @@ class HeadLayout:
     def pairs(self, mask, rank):
         """A mask ending in the attended axes of queries, then of keys -> one that broadcasts to (..., N, T, S).
 
-        Missing axes are put before the attended ones, as Keras does: (B, T, S) becomes (B, 1, T, S).
+        Missing axes are added before the attended ones, as in Keras: (B, T, S) becomes (B, 1, T, S).
         """
         count = len(self.attended)
         if count > 1 and len(mask.shape) >= 2 * count:
@@ -67,7 +67,7 @@ class HeadLayout:
         return self._unflatten(scores, len(self.lead) + 2, query)
 
     def _flatten(self, x, axis):
-        """One axis in place of as many as are attended, from `axis` on."""
+        """Joins the attended axes, which start at `axis`, into one."""
         if len(self.attended) == 1:
             return x
         shape = ops.shape(x)

@@ -1,4 +1,4 @@
-"""The projections of an attention layer: of its inputs to heads, and of the heads to its output."""
+"""The projections of an attention layer: from its inputs to heads, and from the heads to its output."""
 
 import operator
 
@@ -9,7 +9,7 @@ from keras_attn.layers.step_projections import output_of, projected_heads, step_
 
 
 class HeadProjections:
-    """For an attention layer: makes its projections, and calls them. `MultiHeadAttention` tells its arguments."""
+    """Mixin that makes the projections of an attention layer and calls them. `MultiHeadAttention` sets its attributes."""
 
     query_dense = property(
         operator.attrgetter("_query_dense"), doc="The projection of `query`, an `EinsumDense`."
@@ -19,21 +19,21 @@ class HeadProjections:
     output_dense = property(operator.attrgetter("_output_dense"), doc="The projection of the joined heads.")
 
     def step_projections(self, of_keys=True):
-        """This layer's projections as a loop of cached calls wants them: matrices, made once for all of its steps.
+        """This layer's projections as matrices, for a loop of cached calls: made once for all of its steps.
 
         Args:
             of_keys: Boolean, whether the calls project keys and values too, from the sequence of the queries.
 
         Returns:
-            `StepProjections` for the `projections` of a `KeyValueCache`; or None, with which a call projects as
-            always, where the layer is gated, adapted, quantised, or for inputs with more axes.
+            `StepProjections` for the `projections` of a `KeyValueCache`; or None if the layer is gated, adapted,
+            quantised, or for inputs with more axes. With None a call projects as usual.
         """
         inputs = [self._query_dense, *([self._key_dense, self._value_dense] if of_keys else [])]
         if self.use_gate or self._layout.attended != (1,) or self._layout.lead or self._output_shape:
             return None
         return step_projections(inputs, self._output_dense, self.compute_dtype)
 
-    # What variants with other heads replace.
+    # Variants with other numbers of heads override these.
 
     @property
     def _num_query_heads(self):
@@ -57,7 +57,7 @@ class HeadProjections:
             self._query_norm, self._key_norm = self._head_norm("query_norm"), self._head_norm("key_norm")
 
     def _heads(self, query, key, value, reads_keys=True, projections=None):
-        """Projected heads, (B, <lead>, N, T, H): of what is not None, and of keys and values where they are read."""
+        """Projected heads (B, <lead>, N, T, H) of the inputs that are not None; of keys and values only if they are read."""
         if projections is not None:
             sizes = [(self._num_query_heads, self.key_dim)]
             if reads_keys:

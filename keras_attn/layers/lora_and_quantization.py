@@ -1,4 +1,4 @@
-"""LoRA through layers that are made of others, and the dtype policies that let such layers be saved quantised."""
+"""LoRA for layers with sub-layers, and the dtype policies with which such layers can be saved quantised."""
 
 import re
 
@@ -10,15 +10,15 @@ _CONFIGS_WITH_QUANTIZERS = (keras.quantizers.Int8QuantizationConfig, keras.quant
 
 
 class Adaptable:
-    """For layers whose kernels lie in sub-layers: `enable_lora`, and a config that remembers what is quantised.
+    """For layers whose kernels are in sub-layers: `enable_lora`, and a config that records what is quantised.
 
-    `model.quantize` finds the sub-layers by itself. Keras' `MultiHeadAttention` forgets them when it is saved, so that
-    a quantised model with one cannot be loaded; here the dtype policy in the config becomes a `DTypePolicyMap` with
-    those of the quantised sub-layers. Its keys match below any parent, so that a layer can be loaded into another
-    place than it was saved from.
+    `model.quantize` finds the sub-layers by itself. Keras' `MultiHeadAttention` does not save which are quantised, so
+    that a quantised model with one cannot be loaded. Here the dtype policy in the config becomes a `DTypePolicyMap`
+    with the policies of the quantised sub-layers. Its keys match below any parent, so that a layer can be loaded into
+    a different parent.
 
-    A subclass lists its sub-layers in `_parts`, and makes each that has a kernel with the policy that `_policy_of`
-    tells.
+    A subclass lists its sub-layers in `_parts`, and makes each sub-layer that has a kernel with the policy from
+    `_policy_of`.
     """
 
     # The names of the sub-layers that LoRA adapts by default, and the constructor arguments that are layers.
@@ -26,11 +26,11 @@ class Adaptable:
     _SLOTS = ()
 
     def _parts(self):
-        """The sub-layers with kernels, and those that have such sub-layers; known once the layer is built."""
+        """The sub-layers with kernels, and those that have such sub-layers. They exist once the layer is built."""
         raise NotImplementedError
 
     def _policy_of(self, name):
-        """The dtype policy of the sub-layer `name`: a policy of its own, never a map, which Keras cannot quantise."""
+        """The dtype policy of the sub-layer `name`: a single policy, never a map, which Keras cannot quantise."""
         policy = self.dtype_policy
         if not isinstance(policy, keras.dtype_policies.DTypePolicyMap):
             return policy
@@ -52,14 +52,13 @@ class Adaptable:
     def enable_lora(self, rank, lora_alpha=None, target_layer_names=None):
         """Freezes all weights, and adds a trainable product of two thin matrices to some of the kernels.
 
-        As `enable_lora` of KerasHub's backbones, which keeps the biases of the adapted layers trainable; the paper,
-        and this method, train the new matrices alone. The answers stay what they are until these are trained. Compile
-        a model after the call, or once more.
+        Like `enable_lora` of KerasHub's backbones, except that those keep the biases of the adapted layers trainable;
+        the paper and this method train only the new matrices. Outputs do not change until these are trained. Compile
+        a model after the call, or again.
 
-        What is saved as `.keras` or `.weights.h5` has the products merged into the kernels, is loaded without LoRA,
-        and is trainable as a whole again; `keras_attn.models.save_weights` keeps the matrices apart. Read
-        `.weights.h5` before the call: Keras sets both matrices to 0 when it reads them after it, where no gradient
-        moves them.
+        A saved `.keras` or `.weights.h5` file has the products merged into the kernels. It is loaded without LoRA,
+        and all weights are trainable again; `keras_attn.models.save_weights` keeps the matrices separate. Read
+        `.weights.h5` before the call: after it, Keras sets both matrices to 0, and their gradients are then 0 too.
 
         Args:
             rank: Integer, the inner size of the products. Keras shares the second matrix of a kernel (D, N, H)
@@ -95,21 +94,21 @@ class Adaptable:
         for leaf in targets:
             leaf.enable_lora(rank, lora_alpha=lora_alpha)
         for leaf in leaves:
-            # Not by its weights alone: a frozen layer, of a kind that was given, leaves its moving statistics too.
+            # Not only its weights: a frozen layer also leaves its moving statistics unchanged.
             leaf.trainable = leaf in targets
         for weight in self.weights:
             weight.trainable = weight.name.startswith("lora_")
 
 
 class QuantizableSubclass:
-    """For a subclass of a Keras layer: quantised as that layer is. By itself, Keras quantises no subclass."""
+    """For a subclass of a Keras layer: it is quantised like that layer. Keras does not quantise subclasses."""
 
     def quantize(self, mode=None, type_check=True, config=None):
         super().quantize(mode=mode, type_check=False, config=config)
 
 
 def _leaves(layer):
-    """The parts of the parts: layers that hold kernels themselves, and layers of other libraries as a whole."""
+    """The innermost parts: layers that hold kernels themselves, and layers of other libraries as a whole."""
     for part in layer._parts():
         if isinstance(part, Adaptable):
             yield from _leaves(part)
@@ -133,7 +132,7 @@ def _quantized_policies(layer, path):
     given = [getattr(layer, slot) for slot in layer._SLOTS]
     for part in layer._parts():
         if any(part is slot for slot in given):
-            continue  # it has a config of its own
+            continue  # it has its own config
         part_path = f"{path}/{part.name}"
         if isinstance(part, Adaptable):
             yield from _quantized_policies(part, part_path)
@@ -143,7 +142,7 @@ def _quantized_policies(layer, path):
 
 
 def _check_quantization_config(part):
-    """A policy tells the mode and the block size, and no more: another quantizer of activations would be lost."""
+    """A policy holds only the mode and the block size: another quantizer of activations would be lost."""
     config = part.quantization_config
     if not isinstance(config, _CONFIGS_WITH_QUANTIZERS):
         return
@@ -158,5 +157,5 @@ def _check_quantization_config(part):
 def _description(quantizer):
     if quantizer is None:
         return None
-    # Left out, the axis is the last.
+    # By default, the axis is the last.
     return type(quantizer), {"axis": (-1,), **quantizer.get_config()}

@@ -27,15 +27,15 @@ from keras_attn.ops import (
 
 @keras.saving.register_keras_serializable(package="keras_attn")
 class MultiHeadAttention(HeadProjections, Adaptable, keras.layers.Layer):
-    """Multi-head attention that takes what `keras.layers.MultiHeadAttention` takes, and keeps every mask.
+    """Multi-head attention with all arguments of `keras.layers.MultiHeadAttention`, which applies every mask.
 
     A drop-in superset of Keras' layer: the same constructor and call arguments in the same order, the same defaults
-    and weight shapes. It differs where Keras' layer is wrong: the masks that Keras carries on the callers' tensors
-    stay there, so that every one of several cross-attention layers on one encoder output sees them; an explicit
-    `query_mask` is obeyed; a query with no key to attend to answers 0 (before the output projection) whether scores
-    are asked for or not; NaN in masked keys reaches nobody; a mask that cannot broadcast, or an additive one, raises.
+    and weight shapes. It differs where Keras' layer is wrong: Keras masks stay on the caller's tensors, so that all
+    cross-attention layers on one encoder output see them; an explicit `query_mask` is applied; the output of a query
+    with no key to attend to is 0 (before the output projection), whether scores are returned or not; NaN in masked
+    keys does not spread; a mask that cannot broadcast, or an additive mask, raises.
 
-    Further variants are arguments and slots; they combine freely, but for the pairs that the documentation lists,
+    Further variants are arguments and slots. They combine freely, except for the pairs that the documentation lists,
     which raise. The logits of head n are `cap(q k / sqrt(H)) + bias`, where q and k may be normalised and rotated.
 
     Args:
@@ -49,30 +49,30 @@ class MultiHeadAttention(HeadProjections, Adaptable, keras.layers.Layer):
             the features.
         sliding_window: Integer; keys more than `sliding_window - 1` positions away on either side are masked.
         flash_attention: Boolean, whether the backend's fused kernel computes the attention. By default it does on
-            PyTorch, and on JAX with a GPU, wherever its answer is this layer's: no mask but the causal one of a
-            whole sequence, no bias, no scores. `True` raises where it cannot.
+            PyTorch, and on JAX with a GPU, whenever its output is the same: no mask except the causal one of a
+            whole sequence, no bias, no scores. `True` raises if it cannot be used.
         kernel_initializer, bias_initializer: Initializers of the projections.
         kernel_regularizer, bias_regularizer, activity_regularizer: Regularizers of the projections.
         kernel_constraint, bias_constraint: Constraints of the projections.
         use_gate: Boolean, whether a sigmoid of a projection of `query` gates each head's output
             ([Qiu et al., 2025](https://arxiv.org/abs/2505.06708)).
         seed: Integer seed of the dropout.
-        num_key_value_heads: Integer K that divides N: so many heads of keys and values, each shared by N / K
-            successive query heads; 1 is multi-query attention
+        num_key_value_heads: Integer K that divides N: the number of heads of keys and values, each shared by
+            N / K successive query heads; 1 is multi-query attention
             ([Ainslie et al., 2023](https://arxiv.org/abs/2305.13245)). Defaults to N.
         rotary_embedding: `RotaryEmbedding` that turns queries and keys by their positions.
-        position_bias: `AlibiBias`, `RelativePositionBias` or `RelativePositionKeys`, added to the logits. One
-            instance may be given to several layers, which then share its weights.
+        position_bias: `AlibiBias`, `RelativePositionBias` or `RelativePositionKeys`, added to the logits. Several
+            layers may be given one instance; they then share its weights.
         query_key_norm: `"rms_norm"` or `"layer_norm"` of each head's queries and keys, before their rotation
             ([Henry et al., 2020](https://arxiv.org/abs/2010.04245)). Defaults to none.
         logit_soft_cap: Float c; products of queries and keys become c tanh(x / c)
             ([Gemma Team, 2024](https://arxiv.org/abs/2408.00118), section 2).
         use_sink_logits: Boolean, whether each head has a learned logit that takes its share of the softmax and has
             no value ([Agarwal et al., 2025](https://arxiv.org/abs/2508.10925), section 2.2).
-        num_sink_tokens: Integer, the first positions of a sequence, seen in spite of `sliding_window`
+        num_sink_tokens: Integer, how many of the first positions are seen in spite of `sliding_window`
             ([Xiao et al., 2024](https://arxiv.org/abs/2309.17453)).
-        memory_efficient: Boolean, whether to attend block by block, holding no tensor of T x S numbers, forward or
-            backward. By default long sequences do, unless the scores are asked for.
+        memory_efficient: Boolean, whether to attend block by block, without any tensor of T x S numbers, forward or
+            backward. By default, long sequences do, unless the scores are returned.
         scale: Float that multiplies the products of queries and keys. Defaults to `key_dim ** -0.5`; 1.0 in T5
             ([Raffel et al., 2020](https://arxiv.org/abs/1910.10683)).
 
@@ -90,26 +90,26 @@ class MultiHeadAttention(HeadProjections, Adaptable, keras.layers.Layer):
         use_causal_mask: Boolean, whether a query sees only keys at its own position and before.
         cache: Pair of tensors (B, K, S, H) and (B, K, S, Hv), see `empty_cache` and `project_to_cache`, or a
             `keras_attn.ops.KeyValueCache` of them with the positions of its slots. With
-            `cache_update_index`, the keys and values of this call are written to slots `cache_update_index` and
-            on, and the queries attend to the whole cache at those positions. Without, the cache is attended to as
-            it stands and `value` and `key` only pass their masks (cross-attention while decoding). Padding in a
-            growing cache belongs into `value_mask` or has negative `positions`, which keeps a NaN there from the
-            queries. A causal layer with a `sliding_window` takes a cache of fewer slots than it needs for the whole
-            sequence as a ring: the newest keys replace the oldest.
+            `cache_update_index`, the keys and values of this call are written to the slots from
+            `cache_update_index` on, and the queries attend to the whole cache. Without it, the queries attend to the
+            cache without changes, and only the masks of `value` and `key` are used (cross-attention while decoding).
+            Mark padding in a growing cache with `value_mask` or negative `positions`, so that a NaN there does not
+            reach the queries. A causal layer with a `sliding_window` uses a cache with fewer slots than the whole
+            sequence needs as a ring: the newest keys replace the oldest.
         cache_update_index: Integer scalar.
-        positions: Integers (T,) or (B, T), the positions of the queries. Defaults to 0, 1, 2, ..., with a cache from
-            `cache_update_index` on. With a cache they must be successive, and negative ones are padding.
-        key_positions: Integers (S,) or (B, S). Defaults to `positions`, with a growing cache counted on from them.
-        segment_ids: Integers (B, T): sequences packed into one row attend each to itself. 0 is padding.
+        positions: Integers (T,) or (B, T), the positions of the queries. Defaults to 0, 1, 2, ..., or with a cache to
+            positions from `cache_update_index` on. With a cache they must be successive, and negative ones are padding.
+        key_positions: Integers (S,) or (B, S). Defaults to `positions`; with a growing cache they continue `positions`.
+        segment_ids: Integers (B, T): each of the sequences packed into a row attends only to itself. 0 is padding.
         key_segment_ids: Integers (B, S). Defaults to `segment_ids`.
         prefix_mask: Boolean (B, S), True at keys that every query sees in spite of `use_causal_mask` (prefix LM).
 
     Returns:
         The output, float (B, T, D) or (B, T, *output_shape); then the attention scores (B, N, T, S) if
-        `return_attention_scores`; then the new cache, of the kind of `cache`, if that was given.
+        `return_attention_scores`; then the new cache, of the same type as `cache`, if that was given.
 
     Raises:
-        ValueError: if an argument is out of range, arguments do not go together, a mask cannot broadcast or holds
+        ValueError: if an argument is out of range, arguments contradict each other, a mask cannot broadcast or holds
             values other than 0 and 1.
 
     Example:
@@ -167,7 +167,7 @@ class MultiHeadAttention(HeadProjections, Adaptable, keras.layers.Layer):
         self.value_dim = check_positive("value_dim", key_dim if value_dim is None else value_dim)
         self.dropout = dropout
         self.use_bias = use_bias
-        # `output_shape` as an attribute would hide the one Keras reads in `summary()`.
+        # An attribute `output_shape` would hide the one that Keras reads in `summary()`.
         self._output_shape = _as_tuple("output_shape", output_shape)
         self.attention_axes = _as_tuple("attention_axes", attention_axes)
         self.sliding_window = check_positive("sliding_window", sliding_window, optional=True)
@@ -176,7 +176,7 @@ class MultiHeadAttention(HeadProjections, Adaptable, keras.layers.Layer):
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self.bias_regularizer = keras.regularizers.get(bias_regularizer)
-        # Keras' layer regularises the activity of its projections, not its own once more.
+        # Keras' layer regularises the activity of its projections, but not its own.
         self._activity_regularizer = keras.regularizers.get(activity_regularizer)
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
         self.bias_constraint = keras.constraints.get(bias_constraint)
@@ -304,7 +304,7 @@ class MultiHeadAttention(HeadProjections, Adaptable, keras.layers.Layer):
         new = self._key_value_heads(*heads[1:], call_positions) if reads_keys else None
         is_ring = self._is_ring(cache, use_causal_mask)
         keys, new_cache = attended_keys(new, cache, call_positions, self.num_sink_tokens, is_ring)
-        # `project_to_cache` leaves zeros at padded keys. A growing cache may hold padding if the call has pads.
+        # `project_to_cache` sets padded keys to 0. A growing cache may hold padding if the call has pads.
         grows = cache_update_index is not None
         may_hold_padding = grows and (
             masks.key_mask is not None or (uses_positions and positions is not None)
@@ -344,7 +344,7 @@ class MultiHeadAttention(HeadProjections, Adaptable, keras.layers.Layer):
 
         Args:
             value, key, key_positions: As in the call.
-            value_mask, key_mask: As in the call, and to be passed to the later calls too. Masked keys become 0.
+            value_mask, key_mask: As in the call. Pass them to the later calls too. Masked keys become 0.
 
         Returns:
             A pair of tensors (B, K, S, H) and (B, K, S, Hv).
@@ -363,8 +363,7 @@ class MultiHeadAttention(HeadProjections, Adaptable, keras.layers.Layer):
     def empty_cache(self, batch_size, length):
         """A cache for self-attention over up to `length` positions: zeros (B, K, C, H) and (B, K, C, Hv).
 
-        C is `length`, or, where a sliding window needs fewer slots than that, the slots it needs: a ring for causal
-        calls.
+        C is `length`, or the number of slots that a sliding window needs if that is smaller: a ring for causal calls.
         """
         if self.sliding_window:
             length = min(length, self._ring_slots())
@@ -379,7 +378,7 @@ class MultiHeadAttention(HeadProjections, Adaptable, keras.layers.Layer):
         )
 
     def _attend(self, query, key, value, return_attention_scores, **arguments):
-        """The formula, which variants replace: heads first in and out, and the attention scores, or None where nobody asks for them."""
+        """The attention formula, which variants override: the output, heads first, and the scores if asked for, or None."""
         return attend(
             query,
             key,
@@ -393,9 +392,9 @@ class MultiHeadAttention(HeadProjections, Adaptable, keras.layers.Layer):
     # Queries, keys and values.
 
     def _without_padding(self, query, key, value, masks, call_positions, use_causal_mask):
-        """The inputs with 0 at what takes no part, and whether that is done: once, and not for each projection of them.
+        """The inputs with padding set to 0 before any projection, and whether that was done.
 
-        It is done where the paddings alone tell what takes no part.
+        It is done if the padding masks alone say which queries and keys take part.
         """
         queries = keys = None
         if len(query.shape) == 3:
@@ -428,7 +427,7 @@ class MultiHeadAttention(HeadProjections, Adaptable, keras.layers.Layer):
     def _rotated(self, heads, positions):
         if self.rotary_embedding is None:
             return heads
-        # Past `__call__`, which would cast to the dtype policy of the slot rather than keep that of this layer.
+        # Not `__call__`, which would cast to the dtype policy of the slot instead of that of this layer.
         return self.rotary_embedding.call(heads, positions=positions)
 
     def _is_ring(self, cache, use_causal_mask):
@@ -447,7 +446,7 @@ class MultiHeadAttention(HeadProjections, Adaptable, keras.layers.Layer):
         return slots or bool(use_causal_mask or self.sliding_window)
 
     def _mask_rule(self, query, query_heads, keys, call_positions, use_causal_mask, masks, **finite):
-        """Every mask that holds, for heads (B, <lead>, N, T, H)."""
+        """All masks as one rule, for heads (B, <lead>, N, T, H)."""
         return masks.as_rule(
             self._layout,
             query,
@@ -524,7 +523,7 @@ class MultiHeadAttention(HeadProjections, Adaptable, keras.layers.Layer):
         return (*query_shape[:-1], *(self._output_shape or query_shape[-1:]))
 
     def compute_output_spec(self, *args, **kwargs):
-        # By tracing the call: the scores and the cache are outputs too, which no output shape tells of.
+        # The call is traced, because `compute_output_shape` does not describe the scores and the cache.
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     def get_config(self):
@@ -560,7 +559,7 @@ class MultiHeadAttention(HeadProjections, Adaptable, keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config):
-        """The layer that a config describes, with layers of its own in its slots."""
+        """The layer that a config describes, with new layers in its slots."""
         return cls(**with_layers(config, cls._SLOTS))
 
 
@@ -574,7 +573,7 @@ def _check_ring(over_keys):
 
 
 def _as_tuple(name, value):
-    """An integer, or several, as a tuple. None stays."""
+    """One or several integers as a tuple. None stays None."""
     if value is None:
         return None
     try:

@@ -9,8 +9,8 @@ class LayerNormalization(keras.layers.LayerNormalization):
     """Keras' layer with the gradient of `keras_attn.ops.layer_normalization`, which takes two thirds of the time.
 
     Args:
-        **kwargs: As in `keras.layers.LayerNormalization`. With another `axis` than the last, and without `center` or
-            `scale`, Keras computes.
+        **kwargs: As in `keras.layers.LayerNormalization`. With an `axis` other than the last, or without `center` or
+            `scale`, Keras' own computation is used.
 
     Call arguments:
         inputs: Floats (..., D).
@@ -33,7 +33,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
         return ops.cast(layer_normalization(inputs, self.gamma, self.beta, self.epsilon), self.compute_dtype)
 
 
-# What `normalization` and `query_key_norm` choose from.
+# The choices of `normalization` and `query_key_norm`.
 NORMALIZATIONS = {
     "layer_norm": LayerNormalization,
     "rms_norm": keras.layers.RMSNormalization,

@@ -15,9 +15,9 @@ from keras_attn.ops import (
 
 
 class _PositionBias(keras.layers.Layer):
-    """What every position bias of an attention layer is: built by each layer that shares it, dense when called.
+    """Base of the position biases of attention layers. Each layer that shares one builds it. A call returns it dense.
 
-    A subclass says in `pair_bias` what the bias is, and which size of the heads its weights depend on.
+    A subclass defines the bias in `pair_bias`, and names the size of the heads that its weights depend on.
     """
 
     _size_name, _size_axis = "num_heads", -3
@@ -47,7 +47,7 @@ class _PositionBias(keras.layers.Layer):
         return None
 
     def pair_bias(self, query, query_positions, key_positions):
-        """The bias as a value that attention asks for one block of pairs at a time.
+        """The bias as a value, from which attention computes one block of pairs at a time.
 
         Args:
             query: Floats (B, N, T, H), projected and multiplied by H ** -0.5.
@@ -72,15 +72,15 @@ class _PositionBias(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_attn")
 class AlibiBias(_PositionBias):
-    """Attention with linear biases: each head's logits fall with the distance, by a slope of its own.
+    """Attention with linear biases: each head's logits fall with the distance, at its own slope.
 
-    The distance counts in both directions, so that the layer serves encoders too; with a causal mask it is the
-    paper's. There is nothing to learn. KerasHub's `AlibiBias` adds the slope times the key's index to scores that it
-    is given, which is the same for one causal sequence only; this one knows positions, so left padding, packing and
-    caches need no special case.
+    The distance counts in both directions, so that the layer works in encoders too; with a causal mask it is the
+    paper's. There are no weights. KerasHub's `AlibiBias` adds the slope times the key's index to given scores, which
+    is the same only for one causal sequence. This layer uses positions, so left padding, packing and caches need no
+    special case.
 
     Call arguments:
-        query: Floats (B, N, T, H), heads before time.
+        query: Floats (B, N, T, H), the head axis before the time axis.
         query_positions: Integers (T,) or (B, T). Defaults to 0, 1, 2, ...
         key_positions: Integers (S,) or (B, S). Defaults to `query_positions`.
 
@@ -88,8 +88,8 @@ class AlibiBias(_PositionBias):
         Floats (N, T, S), or (B, N, T, S) for positions (B, T), in the compute dtype.
 
     Raises:
-        ValueError: if positions are no integers or do not fit `query`, or the layer is used with another number of
-            heads than at first.
+        ValueError: if positions are not integers or do not fit `query`, or if the number of heads is not that of
+            the first use.
 
     Example:
 
@@ -110,24 +110,24 @@ class AlibiBias(_PositionBias):
 class RelativePositionBias(_PositionBias):
     """T5's learned bias: a number for each head and each bucket of distances.
 
-    Near distances have a bucket each, far ones share logarithmically wider buckets. One layer may be given to all
-    attention layers of a stack, as T5 does. Kept in float32 under mixed precision, since it is added to logits.
+    Small distances have a bucket each, larger ones share logarithmically wider buckets. All attention layers of a stack
+    may share one layer, as in T5. It is kept in float32 under mixed precision, since it is added to logits.
 
     Args:
-        num_buckets: Integer, the number of buckets, of both directions together.
-        max_distance: Integer, the distance from which on all positions share the last bucket.
-        bidirectional: Boolean, whether keys after the query have buckets of their own (encoders), or share that of
+        num_buckets: Integer, the number of buckets for both directions together.
+        max_distance: Integer. All positions at this distance and beyond share the last bucket.
+        bidirectional: Boolean, whether keys after the query have separate buckets (encoders), or share the bucket of
             distance 0 (decoders, which do not see them).
         embeddings_initializer: Initializer of the biases (num_buckets, N).
 
-    Call arguments: as of `AlibiBias`, `query` (B, N, T, H) and positions (T,) or (B, T).
+    Call arguments: as in `AlibiBias`, `query` (B, N, T, H) and positions (T,) or (B, T).
 
     Returns:
         Floats (N, T, S), or (B, N, T, S) for positions (B, T), in the compute dtype.
 
     Raises:
-        ValueError: if an argument is out of range, positions are no integers or do not fit `query`, or the layer is
-            used with another number of heads than at first.
+        ValueError: if an argument is out of range, positions are not integers or do not fit `query`, or the
+            number of heads is not that of the first use.
 
     Example:
 
@@ -167,7 +167,7 @@ class RelativePositionBias(_PositionBias):
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
 
     def pair_bias(self, query, query_positions, key_positions):
-        # Buckets of the few distances there are, not of every pair: the bias is then one gather.
+        # Buckets are computed for each distance, not for each pair. The bias is then one gather.
         distances = ops.arange(-self.max_distance, self.max_distance + 1)
         buckets = relative_position_bucket(distances, self.num_buckets, self.max_distance, self.bidirectional)
         table = ops.take(ops.convert_to_tensor(self.embeddings), buckets, axis=0)  # (distances, N)
@@ -194,18 +194,18 @@ class RelativePositionBias(_PositionBias):
 
 @keras.saving.register_keras_serializable(package="keras_attn")
 class RelativePositionKeys(_PositionBias):
-    """Shaw et al.'s learned key for each distance, which queries attend to besides the key itself.
+    """Shaw et al.'s learned vector for each distance, which is added to the keys.
 
-    Adds query . a[key position - query position] / sqrt(H) to the logits, distances clipped to `max_distance`; all
-    heads share the vectors a. This is the key half of the paper: the authors' ablation (table 3) finds no use in the
-    value half.
+    Adds query . a[key position - query position] / sqrt(H) to the logits. Distances are clipped to `max_distance`; all
+    heads share the vectors a. This is the half of the paper about keys: in the authors' ablation (table 3) the half
+    about values brings no improvement.
 
     Args:
-        max_distance: Integer, the distance from which on all positions share a vector.
+        max_distance: Integer. All positions at this distance and beyond share a vector.
         embeddings_initializer: Initializer of the vectors (2 * max_distance + 1, H).
 
     Call arguments:
-        query: Floats (B, N, T, H), heads before time, projected and multiplied by H ** -0.5.
+        query: Floats (B, N, T, H), the head axis before the time axis, projected and multiplied by H ** -0.5.
         query_positions: Integers (T,) or (B, T). Defaults to 0, 1, 2, ...
         key_positions: Integers (S,) or (B, S). Defaults to `query_positions`.
 
@@ -213,8 +213,8 @@ class RelativePositionKeys(_PositionBias):
         Floats (B, N, T, S), in the compute dtype.
 
     Raises:
-        ValueError: if `max_distance` is no positive integer, positions are no integers or do not fit `query`, or
-            the layer is used with another size of heads than at first.
+        ValueError: if `max_distance` is not a positive integer, positions are not integers or do not fit `query`,
+            or the size of the heads is not that of the first use.
 
     Example:
 
@@ -256,7 +256,7 @@ class RelativePositionKeys(_PositionBias):
 
 
 def _check_positions(name, positions, shape):
-    # A position in half precision is another position from 257 or 2049 on.
+    # Half precision cannot represent all positions from 257 (bfloat16) or 2049 (float16) on.
     dtype = keras.backend.standardize_dtype(positions.dtype)
     if "int" not in dtype:
         raise ValueError(f"`{name}` must be integers. Received: {name} of dtype {dtype}.")
@@ -264,7 +264,7 @@ def _check_positions(name, positions, shape):
 
 
 def _clipped_at(max_distance):
-    """A function of relative positions to 0, 1, ..., 2 max_distance, all beyond the ends taken for the ends."""
+    """A function from relative positions to 0, 1, ..., 2 max_distance. Larger distances are clipped."""
     return functools.partial(_clipped, max_distance=max_distance)
 
 

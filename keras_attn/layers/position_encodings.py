@@ -7,7 +7,7 @@ from keras_attn.ops import concrete_values, sinusoidal_encoding, successive_posi
 
 @keras.saving.register_keras_serializable(package="keras_attn")
 class SinusoidalPositionEncoding(keras.layers.Layer):
-    """The Transformer's fixed sines and cosines, to be added to a sequence.
+    """The Transformer's fixed sines and cosines, which are added to a sequence.
 
     Angles are computed in float32 under every dtype policy.
 
@@ -63,7 +63,7 @@ class SinusoidalPositionEncoding(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_attn")
 class PositionEmbedding(keras.layers.Layer):
-    """A learned vector for each position, to be added to a sequence.
+    """A learned vector for each position, which is added to a sequence.
 
     Args:
         max_sequence_length: Integer, the number of positions.
@@ -78,8 +78,8 @@ class PositionEmbedding(keras.layers.Layer):
         Floats (T, D), or (B, T, D) for positions (B, T); add them to `inputs`.
 
     Raises:
-        ValueError: if the sequence is longer than `max_sequence_length`, or a position lies outside it (where that
-            can be seen; inside a compiled graph positions are clamped to the last one).
+        ValueError: if the sequence is longer than `max_sequence_length`, or a position is out of range (in eager
+            mode; inside a compiled graph positions are clamped to the last one).
 
     Example:
 
@@ -125,7 +125,7 @@ class PositionEmbedding(keras.layers.Layer):
         return ops.take(ops.convert_to_tensor(self.position_embeddings), positions, axis=0)
 
     def compute_output_spec(self, inputs, start_index=0, positions=None):
-        # Not by tracing: where a length is unknown, Keras on PyTorch takes one that may be past the last position.
+        # Not traced: for an unknown length, Keras on PyTorch uses one that may be past the last position.
         places = inputs.shape[-2:-1] if positions is None else positions.shape
         return keras.KerasTensor((*places, inputs.shape[-1]), dtype=self.compute_dtype)
 

@@ -11,17 +11,17 @@ from keras_attn.ops import runs_op_by_op, shape_to_keep
 class Projection(QuantizableSubclass, keras.layers.EinsumDense):
     """Keras' `EinsumDense` over the last axes of its inputs, computed as one product of two matrices.
 
-    The weights, LoRA and quantisation are those of `EinsumDense`. TensorFlow has a kernel of its own for adding a
-    vector to a matrix, and for the gradient of that; the bias (N, H) of an `EinsumDense` it adds, and sums, the slow
-    way. For long inputs the product is one of batches, of which there is one: on processors TensorFlow computes its
-    gradient faster than that of a plain product, which costs less a call and is taken where there is no gradient.
+    The weights, LoRA and quantisation are those of `EinsumDense`. TensorFlow has a fast kernel that adds a vector
+    to a matrix, and one for the gradient of that. It adds the bias (N, H) of an `EinsumDense` more slowly. For long
+    inputs the product is a batched product with a batch of 1: on CPUs TensorFlow computes its gradient faster than that
+    of a plain product. A plain product costs less per call, so it is used when there is no gradient.
 
     Args:
-        *args, **kwargs: As in `EinsumDense`. The axes of the kernel that the equation sums come first in it, and
-            last in the inputs.
+        *args, **kwargs: As in `EinsumDense`. The axes that the equation sums come first in the kernel and last in
+            the inputs.
 
     Call arguments:
-        inputs: Floats (..., *summed), of any rank that the equation has.
+        inputs: Floats (..., *summed), of the rank in the equation.
 
     Returns:
         Floats (..., *new), the kernel being (*summed, *new).
@@ -42,7 +42,7 @@ class Projection(QuantizableSubclass, keras.layers.EinsumDense):
 
 @keras.saving.register_keras_serializable(package="keras_attn")
 class Dense(QuantizableSubclass, keras.layers.Dense):
-    """Keras' `Dense`, computed as `Projection` computes.
+    """Keras' `Dense`, computed in the same way as `Projection`.
 
     Args:
         *args, **kwargs: As in `keras.layers.Dense`.
@@ -98,7 +98,7 @@ def product(inputs, kernel, bias=None, num_summed_axes=1, training=None):
 
 
 def _are_few(sizes):
-    """Whether it is known that these axes hold few rows, as in a step of decoding."""
+    """Whether it is known that these axes hold few rows, as in a decoding step."""
     return all(isinstance(size, int) for size in sizes) and math.prod(sizes) < 32
 
 

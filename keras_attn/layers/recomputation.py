@@ -5,24 +5,25 @@ from keras import ops
 
 
 def recompute_in_gradient(layer, function, training, *tensors):
-    """`function(*tensors)`, whose intermediate results are not kept for the gradient but computed once more.
+    """`function(*tensors)`, whose intermediate results are not kept for the gradient but computed again.
 
-    `keras.remat` alone draws other dropout in the second pass on TensorFlow and torch, and cannot change a variable
-    on JAX. Here every seed of `layer` starts the second pass where it started the first; variables that `function`
-    assigns (seeds, moving statistics) change once; losses added within count once.
+    `keras.remat` alone draws different dropout in the second pass on TensorFlow and torch, and cannot change a variable
+    on JAX. Here every seed of `layer` has the same value at the start of both passes; variables that `function`
+    assigns (seeds, moving statistics) change once; losses added inside it count once.
 
     Args:
         layer: The layer whose `call` this is; it holds all layers that `function` calls.
         function: Function of `tensors` that returns a tensor, or a structure of tensors that starts with a float.
-            Whatever else it needs of floats with a gradient must be a weight.
-        training: Boolean or None, of the call. Layers in `function` that are not told it ask Keras, in both passes.
+            Any other float with a gradient that it uses must be a weight.
+        training: Boolean or None, of the call. Layers in `function` that do not get it as an argument take it from Keras,
+            in both passes.
         tensors: Float tensors.
 
     Returns:
-        What `function(*tensors)` returns.
+        The result of `function(*tensors)`.
     """
     weights = {id(weight) for weight in layer.weights}
-    # Not the weights: they stay the same between the two passes, and under autocast their values are rounded ones.
+    # Not the weights: they do not change between the two passes, and under autocast their values are rounded.
     seeds = [variable for variable in layer.variables if id(variable) not in weights]
     start = [(seed, ops.copy(seed.value)) for seed in seeds]
     first = {}
@@ -46,7 +47,7 @@ def recompute_in_gradient(layer, function, training, *tensors):
 
 
 class _InCall(keras.layers.Layer):
-    """A function within a call of a layer: the second pass comes when that of the layer around it is over."""
+    """A function as a layer, because the second pass runs when the call of the outer layer has ended."""
 
     def __init__(self, function, **kwargs):
         super().__init__(**kwargs)
@@ -57,7 +58,7 @@ class _InCall(keras.layers.Layer):
 
 
 class _Overlay(keras.StatelessScope):
-    """A stateless scope over the one that may be in force already, whose values are seen through it."""
+    """A stateless scope that reads values it does not have from an outer stateless scope, if there is one."""
 
     def get_current_value(self, variable):
         value = super().get_current_value(variable)

@@ -1,4 +1,4 @@
-"""What stands around a sub-layer: norm order, scaling and drops, here alone."""
+"""The residual connection around a sub-layer: order of norms, scaling, dropout. They are implemented only here."""
 
 import keras
 from keras import ops
@@ -7,14 +7,14 @@ from keras_attn.checks import check_rate
 from keras_attn.layers.normalization import LayerNormalization
 from keras_attn.layers.slots import check_layer, copied, description, with_layers
 
-# The constructor arguments of `Residual` that the blocks take too, and hand on. Each residual connection of a block has
-# a `norm` of its own.
+# The constructor arguments of `Residual` that the blocks also have, and pass on. Each residual connection of a block
+# has its own `norm`.
 RESIDUAL_ARGUMENTS = ("dropout", "normalize_first", "sandwich_norm", "layer_scale", "stochastic_depth")
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
 class Residual(keras.layers.Layer):
-    """What stands around every sub-layer of a Transformer: norms, scales, drops and the residual connection.
+    """The residual connection around a sub-layer of a Transformer, with norms, scaling and dropout.
 
     Post-norm (the paper's): `Norm(x + Dropout(sublayer(x)))`. Pre-norm (`normalize_first=True`):
     `x + Dropout(sublayer(Norm(x)))`. The other arguments act on the branch in this order: sub-layer, second norm,
@@ -24,20 +24,20 @@ class Residual(keras.layers.Layer):
         dropout: Float, the share of the sub-layer's output that is dropped in training.
         normalize_first: Boolean, pre-norm rather than post-norm.
         norm: A norm layer from (B, T, D) to (B, T, D). Defaults to layer norm with an epsilon of 1e-5.
-        sandwich_norm: Boolean, whether a second norm, configured as the first, follows the sub-layer:
+        sandwich_norm: Boolean, whether a second norm, configured like the first, follows the sub-layer:
             `x + Norm(sublayer(Norm(x)))`. Needs `normalize_first`.
         layer_scale: Float, the initial value of a learned factor for each channel of the branch. None for no such
             factor.
-        stochastic_depth: Float, the share of samples whose branch is dropped whole in training; the others are
+        stochastic_depth: Float, the share of samples whose whole branch is dropped in training; the others are
             scaled by `1 / (1 - stochastic_depth)`.
 
     Call arguments:
-        inputs: Floats (B, T, D), what goes into the residual branch.
+        inputs: Floats (B, T, D), the input of the residual branch.
         sublayer: Function from floats (B, T, D) to floats (B, T, D), or to a tuple that starts with them.
         training: Boolean.
 
     Returns:
-        Floats (B, T, D); if `sublayer` returned a tuple, a tuple with the rest of it after them.
+        Floats (B, T, D); if `sublayer` returned a tuple, a tuple of them and the rest of it.
 
     Raises:
         ValueError: for an argument out of range, for arguments that contradict each other, and for a sub-layer that
@@ -52,9 +52,9 @@ class Residual(keras.layers.Layer):
 
     References: [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 5.4;
     [Xiong et al., 2020](https://arxiv.org/abs/2002.04745), pre-norm;
-    [Ding et al., 2021](https://arxiv.org/abs/2105.13290), the second norm (Gemma 2 and 3 have it);
-    [Touvron et al., 2021](https://arxiv.org/abs/2103.17239), section 2, layer scale (DINOv2 has it);
-    [Huang et al., 2016](https://arxiv.org/abs/1603.09382), stochastic depth (Swin has it).
+    [Ding et al., 2021](https://arxiv.org/abs/2105.13290), the second norm (used by Gemma 2 and 3);
+    [Touvron et al., 2021](https://arxiv.org/abs/2103.17239), section 2, layer scale (used by DINOv2);
+    [Huang et al., 2016](https://arxiv.org/abs/1603.09382), stochastic depth (used by Swin).
     """
 
     def __init__(
@@ -104,11 +104,11 @@ class Residual(keras.layers.Layer):
         return (output, *rest) if rest else output
 
     def before(self, inputs):
-        """What the sub-layer reads, (B, T, D)."""
+        """The inputs of the sub-layer, (B, T, D)."""
         return self.norm(inputs) if self.normalize_first else inputs
 
     def after(self, inputs, update, training=None):
-        """`inputs` (B, T, D) with what the sub-layer made of them, `update`, added."""
+        """The sum of `inputs` (B, T, D) and the output of the sub-layer, `update`."""
         _check_same_shape(inputs, update)
         output = inputs + self._branch(update, training)
         return output if self.normalize_first else self.norm(output)
@@ -123,7 +123,7 @@ class Residual(keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config):
-        """The layer that a config describes, with a norm of its own."""
+        """The layer that a config describes, with a new norm."""
         return cls(**with_layers(config, ["norm"]))
 
     def get_config(self):
@@ -132,7 +132,7 @@ class Residual(keras.layers.Layer):
 
 
 def default_norm(name, dtype):
-    """The norm of a residual connection that is given none."""
+    """The default norm of a residual connection."""
     return LayerNormalization(epsilon=1e-5, dtype=dtype, name=name)
 
 
@@ -161,7 +161,7 @@ def _is_number(value):
 
 
 def _check_same_shape(inputs, update):
-    """An axis of size 1 would broadcast without a word."""
+    """Without this check an axis of size 1 would broadcast without an error."""
     fits = len(inputs.shape) == len(update.shape) and all(
         size is None or wanted is None or size == wanted for size, wanted in zip(update.shape, inputs.shape)
     )

@@ -6,27 +6,27 @@ from keras_attn.ops import apply_rotary, rotary_frequencies, successive_position
 
 @keras.saving.register_keras_serializable(package="keras_attn")
 class RotaryEmbedding(keras.layers.Layer):
-    """Turns the features of queries and keys by their positions, so that attention sees distances.
+    """Turns the features of queries and keys by their positions, so that attention depends on distances.
 
-    Differs from `keras_hub.layers.RotaryEmbedding`: heads come before time, (B, N, T, H) where KerasHub's default is
-    (B, T, N, H); both pairings of features, partial rotation and llama3 scaling are there; `"dynamic_ntk"` follows
-    the length; and under half precision the products too are in float32, which halves the error.
+    Differs from `keras_hub.layers.RotaryEmbedding`: the head axis comes before the time axis, (B, N, T, H) where
+    KerasHub's default is (B, T, N, H); it has both pairings of features, partial rotation and llama3 scaling;
+    `"dynamic_ntk"` follows the length; and under half precision the products are in float32 too, which halves the
+    error.
 
-    The layer has no weights and keeps nothing from one call to the next; one may serve queries and keys of many
-    attention layers.
+    The layer has no weights and no state. One layer can be used for the queries and keys of many attention layers.
 
     Args:
         max_wavelength: Float, the longest wavelength in units of 2 pi positions, greater than 1.
-        rotary_dim: Even integer, the number of features rotated in each head, the first ones. Defaults to all.
+        rotary_dim: Even integer d: the first d features of each head are rotated. Defaults to all.
         interleaved: Boolean, whether features (0, 1), (2, 3), ... are the pairs (Su et al. 2021, GPT-J), instead of
-            (0, d / 2), (1, d / 2 + 1), ... (GPT-NeoX, LLaMA). Take what the weights were trained with.
+            (0, d / 2), (1, d / 2 + 1), ... (GPT-NeoX, LLaMA). It must be as in training.
         scaling: None, or a dict with a `"type"` (`"linear"`, `"dynamic_ntk"`, `"yarn"` or `"llama3"`) and its
-            numbers, to go beyond the length a model was trained for: see `keras_attn.ops.rotary_frequencies`.
+            options, for sequences longer than in training: see `keras_attn.ops.rotary_frequencies`.
 
     Call arguments:
         inputs: Floats (B, N, T, H).
         start_index: Integer, the position of the first time step.
-        positions: Integers (T,) or (B, T) that replace 0, 1, 2, ...; with left padding, the first real token's is 0.
+        positions: Integers (T,) or (B, T) that replace 0, 1, 2, ...; with left padding, the first real token has position 0.
 
     Returns:
         Floats (B, N, T, H) in the compute dtype.
@@ -53,7 +53,7 @@ class RotaryEmbedding(keras.layers.Layer):
 
     def __init__(self, max_wavelength=10000, rotary_dim=None, interleaved=False, scaling=None, **kwargs):
         super().__init__(**kwargs)
-        # What the formula would refuse in the first call is refused here.
+        # Wrong arguments raise here, not in the first call.
         rotary_frequencies(2 if rotary_dim is None else rotary_dim, max_wavelength, scaling)
         self.max_wavelength = max_wavelength
         self.rotary_dim = rotary_dim
@@ -72,10 +72,10 @@ class RotaryEmbedding(keras.layers.Layer):
 
     @property
     def depends_on_length(self):
-        """True where the frequencies depend on the longest position of each row (`"dynamic_ntk"`).
+        """True if the frequencies depend on the largest position of each row (`"dynamic_ntk"`).
 
-        Queries and keys must then be rotated in one piece, over the same positions: what was rotated when the
-        sequence was shorter, in a cache, has been turned by other frequencies.
+        Queries and keys must then be rotated together, over the same positions. Keys in a cache were rotated with
+        other frequencies, when the sequence was shorter.
         """
         return self.scaling is not None and self.scaling["type"] == "dynamic_ntk"
 
@@ -84,7 +84,7 @@ class RotaryEmbedding(keras.layers.Layer):
             positions = successive_positions(ops.shape(inputs)[-2], start_index)
         length = None
         if self.depends_on_length:
-            # Row by row: a longer neighbour in the batch changes nothing.
+            # For each row: the length of other rows in the batch must not matter.
             length = ops.max(positions, axis=-1, keepdims=True, initial=0) + 1
         frequencies, attention_factor = rotary_frequencies(
             self.rotary_dim or inputs.shape[-1], self.max_wavelength, self.scaling, length

@@ -1,7 +1,7 @@
-"""Layers in the slots of other layers: described in configs, made again from them, built and called.
+"""Layers in the slots of other layers: how they are saved in configs, made from configs, built and called.
 
-A slot is a constructor argument that takes a configured layer. One layer may stand in several slots (T5's blocks share
-one position bias, ALBERT has one block): it is one layer again in whatever is made from a config.
+A slot is a constructor argument that takes a configured layer. One layer may be in several slots (T5's blocks share one
+position bias, ALBERT has one block). A layer or model made from a config shares it in the same way.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ _MADE = contextvars.ContextVar("made", default=None)
 
 @contextlib.contextmanager
 def _scope(variable):
-    """Remembers layers until the outermost such block ends."""
+    """Remembers layers until the outermost such `with` block ends."""
     if variable.get() is not None:
         yield
         return
@@ -32,7 +32,7 @@ def _scope(variable):
 
 
 def describe_shared_layers():
-    """Context of a model's `get_config`: its description holds what the layers share, without help from Keras.
+    """Context of a model's `get_config`: the config records which layers are shared, without help from Keras.
 
     Keras itself remembers shared layers only while it writes a `.keras` file.
     """
@@ -40,12 +40,12 @@ def describe_shared_layers():
 
 
 def make_shared_layers():
-    """Context of a `from_config`: a layer that was described, or stands, in several slots is made once."""
+    """Context of a `from_config`: a layer that is in several slots is made once."""
     return _scope(_MADE)
 
 
 def description(layer):
-    """What a config holds of the layer in a slot, or of None: the layer itself, or a description for a model's config."""
+    """The config entry of a layer in a slot: the layer itself, or a description in a model's config. None stays None."""
     numbers = _DESCRIBED.get()
     if layer is None or numbers is None:
         return layer
@@ -59,9 +59,9 @@ def description(layer):
 
 
 def made_from(value):
-    """The layer that a config holds in a slot: made from its description, or a copy of it. None stays.
+    """The layer for a config entry: made from its description, or a copy of the layer. None stays None.
 
-    A layer in a config of this process is copied, or a copy of a model would share its weights.
+    A layer in a config is copied. Otherwise a copy of a model would share weights with the original.
     """
     if value is None:
         return None
@@ -85,7 +85,7 @@ def made_from(value):
 
 
 def with_layers(config, slots):
-    """A config in which the named slots, or lists of slots, hold layers of its own."""
+    """A config in which the named slots, or lists of slots, hold new layers."""
     with make_shared_layers():
         return {**config, **{name: _made(config[name]) for name in slots if name in config}}
 
@@ -95,7 +95,7 @@ def _made(value):
 
 
 def check_layer(name, value):
-    """`value`, which a slot was given.
+    """Returns the `value` of a slot if it is valid.
 
     Raises:
         ValueError: unless it is a layer, or None.
@@ -116,14 +116,14 @@ def is_attention(layer):
 
 
 def has_argument(layer, name):
-    """Whether `call` names the argument. That it takes `**kwargs` does not mean that it obeys this one."""
+    """Whether `call` names the argument. `**kwargs` does not count: the layer may ignore the argument."""
     return name in inspect.signature(layer.call).parameters
 
 
 def build_layer(layer, *shapes, dtype):
     """Makes the weights of a layer in a slot, if it has none yet, from the shapes of the sequences that it is called on.
 
-    Our layers make all of them in `build`. Another's layer may make some in its `call`, which costs a trace.
+    Layers of this library make all of them in `build`. Other layers may make some in `call`, so they are traced.
     """
     if layer.built:
         return
@@ -137,7 +137,7 @@ def call_layer(layer, inputs, training, query_mask=None, **arguments):
     """`layer(*inputs)`, with those of `arguments` that are given: neither None nor False.
 
     A mask must be obeyed or refused, so an argument that the layer's `call` does not have is an error. Only
-    `training` and `query_mask` are left out then: nobody reads what a padded query finds.
+    `training` and `query_mask` are left out then: the outputs of padded queries are not used.
     """
     given = {name: value for name, value in arguments.items() if value is not None and value is not False}
     for name in given:

@@ -1,7 +1,7 @@
 """The projections of an attention layer as matrices, made once for a loop that calls the layer at every step.
 
-Queries, keys and values come from one product instead of three. Calls with them give the answers that they give
-without, in the dtype that the layer computes in.
+Queries, keys and values come from one product instead of three. Outputs are the same with
+and without them, in the compute dtype of the layer.
 """
 
 import collections
@@ -15,9 +15,9 @@ from keras_attn.layers.projection import Projection, product
 StepProjections = collections.namedtuple(
     "StepProjections", ["input_kernel", "input_bias", "output_kernel", "output_bias"]
 )
-StepProjections.__doc__ = """Matrices of the projections of one attention layer, a value to be put into a `KeyValueCache`.
+StepProjections.__doc__ = """Matrices of the projections of one attention layer, a value for a `KeyValueCache`.
 
-input_kernel: floats (D, X), X being the heads of queries, then of keys, then of values, one after the other.
+input_kernel: floats (D, X). The axis X holds the heads of queries, then of keys, then of values.
 input_bias: floats (X,), or None.
 output_kernel: floats (N * Hv, D).
 output_bias: floats (D,), or None.
@@ -27,10 +27,10 @@ _Matrix = collections.namedtuple("_Matrix", ["kernel", "bias"])
 
 
 def step_projections(inputs, output, dtype):
-    """The `StepProjections` of layers, or None if one of them is adapted, quantised, or more than a product and a sum.
+    """The `StepProjections` of layers, or None if one is adapted, quantised, or more than a product and a sum.
 
     Args:
-        inputs: The `Projection`s from (B, T, D) to heads, D -> (N, H), of one sequence.
+        inputs: The `Projection`s of one sequence (B, T, D) to heads, D -> (N, H).
         output: The `Projection` from heads, (N, Hv) -> D.
         dtype: The dtype to compute in.
     """
@@ -89,6 +89,6 @@ def _joined(matrices):
 def _heads_first(x, num_heads, size):
     """(B, T, N * H) -> (B, N, T, H)."""
     length = x.shape[1]
-    if length == 1:  # the same order of numbers, without an op that moves them
+    if length == 1:  # the order of values in memory is the same, so nothing has to be moved
         return ops.reshape(x, (-1, num_heads, 1, size))
     return ops.transpose(ops.reshape(x, (-1, length, num_heads, size)), (0, 2, 1, 3))

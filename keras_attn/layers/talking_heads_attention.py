@@ -10,8 +10,8 @@ class TalkingHeadsAttention(MultiHeadAttention):
     """Multi-head attention whose heads exchange logits before the softmax and attention scores after it.
 
     Two learned matrices (N, N) mix the heads; at first they are the identity, which is `MultiHeadAttention`. All of
-    its arguments, masks, positions and caches work here, but `memory_efficient=True`, because the mixing needs the
-    logits of all heads at once and the paper's gradient keeps them.
+    its arguments, masks, positions and caches work here, except `memory_efficient=True`: the mixing needs the logits of
+    all heads at once, and the gradient keeps them.
 
     Args:
         num_heads, key_dim, ...: As in `MultiHeadAttention`.
@@ -20,7 +20,7 @@ class TalkingHeadsAttention(MultiHeadAttention):
         query, value, ...: As in `MultiHeadAttention`.
 
     Returns:
-        As `MultiHeadAttention`. The attention scores are the mixed ones, of which a row need not sum to 1.
+        As `MultiHeadAttention`. The attention scores are the mixed ones; their rows need not sum to 1.
 
     Raises:
         ValueError: as `MultiHeadAttention`, and for `memory_efficient=True`.

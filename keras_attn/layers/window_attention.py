@@ -27,16 +27,16 @@ from keras_attn.ops import (
 
 @keras.saving.register_keras_serializable(package="keras_attn")
 class WindowAttention(Adaptable, keras.layers.Layer):
-    """Self-attention of an image's pixels within windows, Swin's W-MSA, and SW-MSA where `shift_size` is not 0.
+    """Self-attention of an image's pixels within windows: Swin's W-MSA, or SW-MSA if `shift_size` is not 0.
 
-    The cost grows with the number of pixels and not with its square; shifting the windows in every other layer lets
-    what one layer kept apart meet in the next. A learned bias is added to the logits for each way from pixel to pixel.
+    The cost grows with the number of pixels, not with its square. Shifting the windows in every other layer connects
+    pixels that were in different windows before. A learned bias is added to the logits for each offset between pixels.
 
     Neither Keras nor KerasHub has such a layer. It differs from the published code (and transformers' `SwinLayer`)
-    where the image is no whole number of windows: what fills the last windows up is masked, so that pixels attend to
-    pixels alone; there, a pixel also attends to that filling. An axis of the image that one window covers is not
-    shifted, and a window larger than the image is filled up likewise: the bias keeps its size, and the answer is that
-    of a window as large as the image.
+    if the image is not a whole number of windows: here the padding of the last windows is masked, so that pixels attend
+    only to pixels; there, pixels also attend to the padding. An axis of the image that one window covers is not
+    shifted. A window larger than the image is padded too: the bias keeps its size, and the output is that of a window
+    as large as the image.
 
     Args:
         num_heads: Integer N, the number of attention heads.
@@ -54,11 +54,11 @@ class WindowAttention(Adaptable, keras.layers.Layer):
         return_attention_scores: Boolean.
         training: Boolean, whether dropout is applied.
         padding_mask: Boolean, or 0 and 1 of any dtype, (B, height, width), True at real pixels; the others attend to
-            nothing and nobody attends to them. An implicit Keras mask is joined with "and".
+            nothing, and no pixel attends to them. An implicit Keras mask is joined with "and".
 
     Returns:
         The output, float (B, height, width, D); then, if `return_attention_scores`, the attention scores
-        (B, W, N, T, T) in W windows of T pixels, both counted row by row, of the shifted image and what fills it up.
+        (B, W, N, T, T) in W windows of T pixels, both counted row by row, of the shifted and padded image.
 
     Raises:
         ValueError: if an argument is out of range, the mask has another shape or holds values other than 0 and 1.
@@ -137,7 +137,7 @@ class WindowAttention(Adaptable, keras.layers.Layer):
         grid = (self.window_size, self.shift_size)
         poison, padding_mask = mask_poison(padding_mask), self._real_pixels(inputs, padding_mask)
         if padding_mask is not None:
-            # Zeros before the projections, so that no NaN of a pad meets a weight's gradient either.
+            # Zeros before the projections, so that a NaN in padding does not reach the weights' gradients.
             inputs = keep(inputs, ops.expand_dims(padding_mask, -1))
         mask = window_mask(height, width, *grid, padding_mask)
         windows = partition_windows(inputs, *grid)

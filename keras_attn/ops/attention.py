@@ -1,6 +1,6 @@
 """Scaled dot-product attention: the formula.
 
-`dot_product_attention` reads like the paper, and the functions below it are its steps. The same numbers are computed
+`dot_product_attention` follows the paper, and the functions below it are its steps. The same results are computed
 with less memory in blockwise_attention.py, with fewer operations on TensorFlow in tensorflow_attention.py, and by the
 backend's own kernel in fused_attention.py. `attend` in attention_paths.py chooses between them.
 """
@@ -21,12 +21,12 @@ def dot_product_attention(
 ):
     """softmax(cap(Q K^T scale) + bias) V over the keys that `mask` allows (Vaswani et al. 2017, equation 1).
 
-    Differs from `keras.ops.dot_product_attention`: a query with no key to attend to answers exactly 0, with gradient
-    exactly 0; a NaN or Inf in a key or value that no query may attend to, or in a query that may attend to no key,
-    reaches nobody else, forward or backward; the softmax is computed in at least float32; there may be fewer heads of
-    keys and values than of queries; the attention scores are always returned.
+    Differs from `keras.ops.dot_product_attention`: the output of a query with no key to attend to is exactly 0, and so is
+    its gradient; a NaN or Inf in a key or value that no query may attend to, or in a query that may attend to no key,
+    does not spread, forward or backward; the softmax is computed in at least float32; there may be fewer heads of keys
+    and values than of queries; the attention scores are always returned.
 
-    Heads come before time, the layout in which both products are plain matrix products. Leading axes are free.
+    The head axis comes before the time axis: both products are then plain matrix products. There may be any leading axes.
 
     Args:
         query: Float tensor (..., N, T, H).
@@ -99,7 +99,7 @@ def masked(logits, mask):
 
 
 def softmax(logits, sink_logits=None):
-    """The attention scores of logits (..., N, T, S). A row that is masked everywhere is finite."""
+    """The attention scores of logits (..., N, T, S). A row that is masked everywhere gets finite scores."""
     if sink_logits is None:
         return row_softmax(logits)
     sink = ops.cast(sink_logits, logits.dtype)[:, None, None]

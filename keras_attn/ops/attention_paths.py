@@ -1,4 +1,4 @@
-"""Which of the ways to compute attention a call takes."""
+"""The choice between the implementations of attention."""
 
 import keras
 
@@ -21,17 +21,17 @@ def attend(
     flash_attention=None,
     **options,
 ):
-    """`dot_product_attention`, computed in the way that suits the call: the numbers are the same.
+    """`dot_product_attention`, by the implementation that suits the call. The results are the same.
 
-    The fused kernel is taken where the backend has one and `fused_attention_obstacle` has nothing against it; then
-    `memory_efficient_attention` for long sequences; then the shorter gradient of `attention_without_scores` on TensorFlow;
-    and `dot_product_attention` for all other calls.
+    The fused kernel is used if the backend has one and `fused_attention_obstacle` returns None. Otherwise long sequences
+    use `memory_efficient_attention`, TensorFlow uses `attention_without_scores` for its shorter gradient, and all other
+    calls use `dot_product_attention`.
 
     Args:
         query, key, value, mask, scale, sink_logits: As in `dot_product_attention`.
         return_attention_scores: Boolean. Only `dot_product_attention` computes scores.
-        memory_efficient: Boolean, whether to attend block by block. By default long sequences do.
-        flash_attention: Boolean, whether to use the fused kernel. By default it is used where it can be.
+        memory_efficient: Boolean, whether to attend block by block. By default, long sequences do.
+        flash_attention: Boolean, whether to use the fused kernel. By default it is used where possible.
         **options: `bias`, `soft_cap` and `dropout`, as in `dot_product_attention`.
 
     Returns:

@@ -86,7 +86,7 @@ class PairBias:
         """The bias of the pairs of a block, in at least float32, which broadcasts to (..., N, t, s).
 
         Args:
-            parameters: As the attribute; with `has_query_axis`, its rows of `queries`.
+            parameters: The attribute; with `has_query_axis`, only its rows for `queries`.
             queries, keys: Slices of the axes T and S.
         """
         raise NotImplementedError
@@ -148,7 +148,7 @@ class TableBias(PairBias):
     """table[index(key position - query position)], with a table for each head, or for each head and query.
 
     It gathers and sums vectors of one entry for every head (and batch row), which is several times as fast as single
-    numbers. No tensor has a table axis besides both the query and the key axis.
+    numbers. No tensor has a query, a key and a table axis together.
 
     Args:
         parameters: Floats (N, 1, R) or (B, N, 1, R); with `has_query_axis`, (N, T, R) or (B, N, T, R).
@@ -260,7 +260,7 @@ def _relative_positions(bias, queries, keys):
 
 
 def _entries_first_axes(rank, batched):
-    """The order of axes that puts those which choose a table entry first.
+    """The order in which the axes that choose a table entry come first.
 
     (..., N, t, x) -> (t, x, ..., N); if the positions have leading axes too, (..., N, t, x) -> (..., t, x, N).
     """
@@ -301,7 +301,7 @@ def _put_keys_back(x, keys, num_keys):
 
 
 def _sum_to(x, shape):
-    """`x` summed over the axes that broadcasting would add to, or stretch in, a tensor of this shape."""
+    """`x` summed over the axes that `shape` lacks or has with size 1: the gradient of broadcasting."""
     extra = len(x.shape) - len(shape)
     x = ops.sum(x, axis=tuple(range(extra))) if extra else x
     stretched = tuple(axis for axis, size in enumerate(shape) if size == 1 and x.shape[axis] != 1)

@@ -26,7 +26,7 @@ from keras_attn.ops.guards import guarded_parameters, keep, seen_keys
 from keras_attn.ops.masks import MaskRule, as_mask_rule, combine_masks
 from keras_attn.ops.precision import at_least_float32
 
-# The scores that a block holds at a time: 128 MB in float32.
+# The number of scores in a block: 128 MB in float32.
 _BLOCK_SCORES = 2**25
 
 
@@ -44,14 +44,14 @@ def memory_efficient_attention(
 ):
     """The output of `dot_product_attention` without a tensor of all pairs, forward or backward.
 
-    Queries are taken in blocks, one after the other. The gradient computes the scores of each block again, with the
+    Blocks of queries are computed one after the other. The gradient computes the scores of each block again, with the
     formula of the forward pass. If the `mask` is a `MaskRule` with an `offset`, a block skips the keys that none of its
     queries can see: half of all keys under a causal mask, all but a band under a sliding window.
 
     Args:
         query, key, value, mask, bias, scale, soft_cap, sink_logits, dropout: As in `dot_product_attention`.
-        num_blocks: Integer, the number of blocks. By default there are so many that a block holds about 2^25 scores,
-            and at least 8.
+        num_blocks: Integer, the number of blocks. By default at least 8, and enough that a block holds about 2^25
+            scores.
 
     Returns:
         The output (..., N, T, Hv), in the dtype of `query`.
@@ -146,7 +146,7 @@ def _num_blocks(query, key, mask):
         # On average a block sees half of the keys.
         rows *= 2
     if mask.offset is not None and mask.sliding_window:
-        # Such a block can see half of the pairs that it computes, and there are not too many blocks.
+        # About half of the computed pairs are then visible, and there are not too many blocks.
         rows = mask.sliding_window
     return min(max(-(-num_queries // rows), 8), 256)
 
@@ -231,7 +231,7 @@ class _Block:
     Args:
         blocks: `_Blocks`.
         queries: Slice of the queries.
-        after: Tensors that must be there before this block is computed, see `_after`.
+        after: Tensors that must be computed before this block, see `_after`.
     """
 
     def __init__(self, blocks, queries, after):
@@ -304,7 +304,7 @@ class _Block:
         return self.blocks.dropout.multiplier(lead_shape, rows, ops.concatenate(columns), dtype)
 
     def _with_late_positions(self, value):
-        """A mask or bias that waits with its work on pairs, because it waits for the positions of the queries."""
+        """A mask or bias whose pairs are computed after the blocks before, because its query positions are."""
         if getattr(value, "query_positions", None) is None:
             return value
         return dataclasses.replace(value, query_positions=self._after(value.query_positions))
@@ -314,7 +314,7 @@ class _Block:
         return parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=-2)
 
     def _slice_after(self, x, keys):
-        """x[..., keys, :], a copy that must not be made before it is the block's turn."""
+        """x[..., keys, :], copied only after the blocks before this one."""
         *lead, length, size = ops.shape(x)
         if _same(keys.start, 0) and _same(keys.stop, length):
             return x
@@ -335,10 +335,10 @@ class _Block:
 
 
 class _KeyGradient:
-    """The sum of the gradients of slices of keys, which come from the last slice to the first.
+    """The sum of the gradients of slices of keys, added from the last slice to the first.
 
-    Keys after the end of the latest slice get no more gradients and are set aside, so that summing a band costs no more
-    than the band.
+    Keys after the end of the newest slice get no more gradients and are set aside, so that adding a slice costs as much
+    as its length, not as all keys.
     """
 
     def __init__(self, keys):
@@ -401,7 +401,7 @@ def _after(x, done):
     """`x`, computed after the tensors `done`. None stays None.
 
     TensorFlow starts every operation as soon as it can, and would hold all blocks at once. So `x` is made to depend on
-    `done`, through a comparison that is never true, which no optimiser finds out.
+    `done`, through a comparison that is never true, which no optimiser can know.
     """
     for tensor in [] if x is None else done:
         never = ops.any(ops.ravel(tensor)[:1] > np.inf)

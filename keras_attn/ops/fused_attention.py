@@ -1,4 +1,4 @@
-"""The backend's fused attention kernel: where it can be trusted, and the call of it."""
+"""The backend's fused attention kernel: when it can be used, and the function that calls it."""
 
 import dataclasses
 import functools
@@ -12,7 +12,7 @@ from keras_attn.ops.masks import MaskRule
 def fused_attention(query, key, value, is_causal=False, scale=None):
     """The output of `dot_product_attention` from the backend's fused kernel (flash attention on a GPU).
 
-    Only for calls for which `fused_attention_obstacle` is None.
+    Use it only if `fused_attention_obstacle` returns None.
 
     Args:
         query: Float tensor (B, N, T, H).
@@ -44,10 +44,10 @@ def fused_attention(query, key, value, is_causal=False, scale=None):
 def fused_attention_obstacle(
     query, key, value, mask=None, bias=None, soft_cap=None, sink_logits=None, dropout=None
 ):
-    """Why the fused kernel would not give the answer of `dot_product_attention`, in words, or None if it would.
+    """Why the fused kernel would not give the results of `dot_product_attention`, in words, or None if it would.
 
-    Kernels differ in what they answer to a query without keys, and they let NaN in masked keys through. So the only mask
-    that is left to them is the causal mask of a whole sequence, which hides no key from every query.
+    Kernels differ in the output of a query without keys, and they spread NaN from masked keys. So the only mask that
+    they get is the causal mask of a whole sequence: there every query sees a key, and every key is seen by a query.
     """
     rest = MaskRule() if mask is None else mask
     is_whole = rest.offset == 0 and None is not query.shape[-2] == key.shape[-2]

@@ -1,7 +1,7 @@
-"""Checks of values: at once where they can be seen, and when the graph runs where they cannot.
+"""Checks of the values of tensors, in eager mode and in graphs.
 
-Eagerly a wrong value raises. A TensorFlow graph raises when it runs. XLA, JAX's `jit` and PyTorch's compiler can raise
-nothing, so there a layer's outputs become NaN (`mask_poison` in masks.py).
+In eager mode a wrong value raises at once. A TensorFlow graph raises when it runs. XLA, JAX's `jit` and PyTorch's
+compiler cannot raise, so there a layer's outputs become NaN (`mask_poison` in masks.py).
 """
 
 import keras
@@ -12,17 +12,17 @@ from keras_attn.ops.compilers import is_compiled_scope
 
 
 def concrete_values(tensor):
-    """The tensor's values as a NumPy array if they can be seen (eagerly), None while a graph is traced."""
+    """The tensor's values as a NumPy array in eager mode, None while a graph is traced."""
     try:
         return np.asarray(ops.convert_to_numpy(tensor))
-    except Exception:  # each backend refuses to show a traced value with an exception of its own
+    except Exception:  # each backend raises its own exception for a traced value
         return None
 
 
 def can_raise_in_graph(tensor):
     """Whether `tensor` is in a TensorFlow graph that is not known to be for a compiler.
 
-    XLA, which a traced function cannot see coming, leaves out what `raise_in_graph` adds.
+    XLA leaves out what `raise_in_graph` adds, and a traced function cannot know that XLA will compile it.
     """
     if keras.backend.backend() != "tensorflow" or is_compiled_scope():
         return False
@@ -30,14 +30,14 @@ def can_raise_in_graph(tensor):
 
 
 def raise_in_graph(condition, *message):
-    """Lets the TensorFlow graph that is being traced raise when it runs, unless the condition holds.
+    """Makes the TensorFlow graph that is being traced raise when it runs, unless the condition holds.
 
     Args:
         condition: Boolean scalar.
         *message: Strings, and tensors whose values become a part of the message.
 
     Returns:
-        A context manager: what is computed inside it waits for the check.
+        A context manager: operations inside it wait for the check.
     """
     import tensorflow as tf  # Neither Keras nor its ops can add an assertion to a graph.
 

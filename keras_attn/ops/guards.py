@@ -1,4 +1,4 @@
-"""Zeros where a mask rules everything out, so that a NaN in padding reaches nobody.
+"""Zeros for queries and keys that a mask rules out entirely, so that a NaN in padding does not spread.
 
 A masked logit gives the weight 0, but 0 * NaN is NaN, in values and in gradients. So a key that no query sees, and a
 query that sees no key, become 0 before anything is multiplied.
@@ -10,12 +10,12 @@ from keras_attn.ops.masks import as_mask_rule
 
 
 def keep(x, condition):
-    """`x` where `condition` is True and 0 elsewhere, in value and in gradient. A `condition` of None keeps all."""
+    """`x` where `condition` is True and 0 elsewhere, in value and in gradient. If `condition` is None, `x` is not changed."""
     return x if condition is None else ops.where(condition, x, ops.zeros((), dtype=x.dtype))
 
 
 def guard(query, key, value, mask):
-    """Puts zeros at queries that see no key and at keys that no query sees.
+    """Sets queries that see no key, and keys and values that no query sees, to 0.
 
     Args:
         query, key, value: As in `dot_product_attention`.
@@ -23,7 +23,7 @@ def guard(query, key, value, mask):
 
     Returns:
         The guarded query, key and value; the mask as a boolean tensor; `sees_keys`, booleans (..., T, 1), True at queries
-        that see a key. The last two are None where nothing is masked, and `sees_keys` also where every query sees a key.
+        that see a key. The last two are None if nothing is masked; `sees_keys` is also None if every query sees a key.
     """
     rule = as_mask_rule(mask)
     mask = rule.block()
@@ -53,7 +53,7 @@ def seen_keys(mask, query, key):
 
 
 def bias_of_all_pairs(bias, sees_keys):
-    """A `PairBias` as a tensor that broadcasts to (..., N, T, S). A tensor and None stay as they are."""
+    """A `PairBias` as a tensor that broadcasts to (..., N, T, S). A tensor or None is not changed."""
     if bias is None or ops.is_tensor(bias):
         return bias
     return bias.block(guarded_parameters(bias, bias.parameters, sees_keys), slice(None), slice(None))

@@ -5,7 +5,7 @@ from keras import ops
 
 
 def mix_bits(x):
-    """A bijection of int32 whose every output bit depends on every input bit; products wrap around.
+    """A bijection of int32 in which every output bit depends on every input bit. Products wrap around.
 
     The constants are those of the search for low-bias hashes by C. Wellons (https://nullprogram.com/blog/2018/07/31/).
     """
@@ -15,7 +15,7 @@ def mix_bits(x):
 
 
 def hashed_uniform(seed, *counters):
-    """Uniform floats in [0, 1), float32. Each depends on its seed and its counters alone.
+    """Uniform floats in [0, 1), float32. Each number depends only on its seed and its counters.
 
     Args:
         seed: int32 tensor.

@@ -1,7 +1,7 @@
-"""The key/value cache as a value that goes in and comes out.
+"""The key/value cache: a value that functions take and return, and never change.
 
 A cache is a pair `(key, value)` with shapes (B, N, S, H) and (B, N, S, Hv), or a `KeyValueCache` that starts with this
-pair. Heads come before time, so that attention reads it without a transpose. S is its capacity in slots; a slot not yet
+pair. The head axis comes before the time axis, so that attention needs no transpose. S is its capacity in slots; a slot not yet
 written is 0. No op here becomes an XLA-only op on TensorFlow, so a served graph runs where XLA is off.
 """
 
@@ -14,7 +14,7 @@ from keras_attn.ops.compilers import runs_op_by_op
 KeyValueCache = collections.namedtuple(
     "KeyValueCache", ["key", "value", "positions", "projections"], defaults=(None, None)
 )
-KeyValueCache.__doc__ = """The cache of one attention layer, with what makes its steps faster.
+KeyValueCache.__doc__ = """The cache of one attention layer, with optional fields that make decoding steps faster.
 
 `keras.tree` flattens it like every namedtuple, and a field that is None becomes a leaf that is None.
 
@@ -202,7 +202,7 @@ def write_ring(cache, key, value, positions, num_sink_tokens=0):
 
 
 def _at_slots(x, index):
-    """x (B, K, T, H) at index (C,) or (B, C) of T: (B, K, C, H)."""
+    """The entries of x (B, K, T, H) at indices (C,) or (B, C) of the axis T: (B, K, C, H)."""
     if x.shape[-2] == 1:
         return x
     if len(index.shape) == 1:

@@ -32,7 +32,7 @@ def top_k(x, k):
     ```
     """
     size = x.shape[-1]
-    if 0 in x.shape:  # PyTorch takes no maximum of no values
+    if 0 in x.shape:  # PyTorch has no maximum of an empty tensor
         shape = (*x.shape[:-1], k)
         return ops.zeros(shape, x.dtype), ops.zeros(shape, "int32")
     if size <= max(_MANY, k * k):
@@ -64,7 +64,7 @@ def top_k(x, k):
 def entries_at(x, indices):
     """The entries of each row of `x` (R, n, ...) at its own `indices` (R, m): (R, m, ...).
 
-    `keras.ops.take_along_axis` gives the same in about thirty operations rather than a few, which matters in a decoding
+    `keras.ops.take_along_axis` takes about thirty operations for this instead of a few, which matters in a decoding
     step.
 
     Example:

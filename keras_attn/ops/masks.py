@@ -5,15 +5,15 @@ The path of a mask, from a model's input to the addition to the logits:
 1. A model computes a padding mask (B, S) from token ids (`padding_mask`), or is given one, and passes it to its blocks,
    which pass it to their attention layers. Keras also carries padding masks on tensors (`implicit_mask`).
 2. The attention layer takes masks of any dtype as booleans (`as_boolean_mask`) and checks their shapes
-   (`check_mask_shape`, `with_exact_sizes`). First join, in layers/call_masks.py: a sequence's padding mask, as an
-   argument and as Keras carries it, becomes one mask of queries and one of keys.
-3. The layer puts everything that it knows into one value, a `MaskRule`: these two masks, the attention mask of pairs,
-   positions with their order and window, the prefix, segment ids, and which slots of a cache hold a key. Nothing is
-   joined for that: each has a field of its own.
+   (`check_mask_shape`, `with_exact_sizes`). First join, in layers/call_masks.py: padding masks
+   given as arguments and those that Keras carries become one mask of queries and one of keys.
+3. The layer puts all of this into one value, a `MaskRule`: these two masks, the attention mask of pairs, positions
+   with their order and window, the prefix, segment ids, and which slots of a cache hold a key. Nothing is joined here:
+   each has a field of its own.
 4. Second join, `MaskRule.block`: the fields become one boolean mask of all pairs, or of the pairs of a block.
-5. `masked` in attention.py adds 0 to the logits where this mask is True, and -1e30 where it is False; guards.py puts
-   zeros at what the mask rules out altogether. Blocks, fused kernels and the other forms of attention take the same
-   `MaskRule`.
+5. `masked` in attention.py adds 0 to the logits where this mask is True, and -1e30 where it is False; guards.py
+   sets queries that see no key, and keys that no query sees, to 0. Blockwise attention, fused kernels and the other
+   forms of attention take the same `MaskRule`.
 
 B is the batch, T the query length, S the key length, N the number of heads.
 """
@@ -54,7 +54,7 @@ def causal_mask(query_positions, key_positions):
 
 
 def sliding_window_mask(query_positions, key_positions, sliding_window):
-    """True within `sliding_window - 1` positions on either side, as Keras' `sliding_window` means it.
+    """True within `sliding_window - 1` positions on either side, like Keras' `sliding_window`.
 
     (..., T) and (..., S) integers in, (..., T, S) out.
 
@@ -72,7 +72,7 @@ def sliding_window_mask(query_positions, key_positions, sliding_window):
 def segment_mask(query_segment_ids, key_segment_ids):
     """True where query and key are of the same segment: (..., T) and (..., S) integers in, (..., T, S) out.
 
-    The id 0 is padding: such a query sees no key, and no query sees such a key.
+    The id 0 is padding: a query with id 0 sees no key, and no query sees a key with id 0.
 
     Example:
 
@@ -100,19 +100,19 @@ class MaskRule:
         causal: Boolean, a query sees keys at its own position and before.
         prefix_mask: Boolean (..., S), True at keys that every query sees in spite of `causal` (prefix LM; Raffel et
             al. 2020, section 3.2.1).
-        sliding_window: Integer, a query sees keys less than this away on either side.
-        num_sink_tokens: Integer, the first positions, which every query sees in spite of `sliding_window` (Xiao et
-            al. 2024, section 3.2).
+        sliding_window: Integer, a query sees keys at a distance less than this, on either side.
+        num_sink_tokens: Integer, how many of the first positions every query sees in spite of `sliding_window` (Xiao
+            et al. 2024, section 3.2).
         query_segment_ids, key_segment_ids: Integers (..., T) and (..., S), a query sees keys of its own segment. The id
             0 is padding, see `segment_mask`.
         query_mask, key_mask: Boolean (..., T) and (..., S), False at padding.
         slot_mask: Boolean (..., S), False at slots of a cache that hold no key.
         pairs: Boolean, broadcasts to (..., N, T, S).
-        offset: Integer, if it is known that query t stands at position `offset + t`, and key s at position s. Blocks of
+        offset: Integer, if it is known that query t has position `offset + t`, and key s has position s. Blocks of
             queries then skip the keys that none of them can see.
-        queries_are_finite, keys_are_finite: Boolean, True if no NaN or Inf can stand at queries that see no key, or at
-            keys (and values) that no query sees: a layer that put zeros at padding knows that, and for keys a layer that
-            reads a cache which it wrote. It saves a pass over the tensors.
+        queries_are_finite, keys_are_finite: Boolean, True if queries that see no key, or keys (and values) that no query
+            sees, cannot hold NaN or Inf. A layer that set padding to 0 knows this; for keys, so does a layer that reads
+            a cache which it wrote. It saves a pass over the tensors.
 
     Example:
 
@@ -142,7 +142,7 @@ class MaskRule:
     def block(self, queries=slice(None), keys=slice(None)):
         """All rules as one mask of the queries and keys in two slices, which broadcasts to (..., N, t, s), or None."""
         # Masks of keys come first: their conjunction is small.
-        # An axis at a time: LiteRT has no slice that adds two.
+        # Axes are added one at a time: LiteRT has no slice that adds two.
         masks = [
             ops.expand_dims(ops.expand_dims(_slice_last(mask, keys), -2), -3)
             for mask in (self.key_mask, self.slot_mask)
@@ -161,7 +161,7 @@ class MaskRule:
         return combine_masks(*masks)
 
     def visible_keys(self, queries, num_keys):
-        """Slices of the keys. The queries of a slice, whose ends are given, see no key outside of them."""
+        """Slices of the keys. The slice `queries`, whose ends are given, sees no key outside of them."""
         if self.offset is None or self.prefix_mask is not None or not (self.causal or self.sliding_window):
             return [slice(0, num_keys)]
         first, last = self.offset + queries.start, self.offset + queries.stop - 1
@@ -212,12 +212,12 @@ class MaskRule:
 
 
 def as_mask_rule(mask):
-    """A `MaskRule` as it is; a boolean tensor that broadcasts to (..., N, T, S), or None, as a rule."""
+    """`mask` as a `MaskRule`. It may be one already, a boolean tensor that broadcasts to (..., N, T, S), or None."""
     return mask if isinstance(mask, MaskRule) else MaskRule(pairs=mask)
 
 
 def _slice_last(x, part):
-    """x[..., part], without an operation for all of `x`."""
+    """`x[..., part]`, or `x` itself if `part` is the whole axis."""
     return x if _is_all(part) else x[..., part]
 
 
@@ -257,20 +257,20 @@ def combine_masks(*masks):
 
 
 def implicit_mask(tensor):
-    """The mask that Keras carries on `tensor` (`mask_zero=True`, `Masking`), or None. The tensor is left as it is.
+    """The mask that Keras carries on `tensor` (`mask_zero=True`, `Masking`), or None. The tensor is not changed.
 
-    Keras hands an implicit mask to a call argument only in some signatures, so layers that promise to honour it read
-    it here.
+    Keras passes an implicit mask as a call argument only for some signatures, so layers that promise to honour it
+    read it here.
     """
     return getattr(tensor, "_keras_mask", None)
 
 
 def as_boolean_mask(mask, name):
-    """`mask` as booleans: booleans stay as they are, 0 and 1 of any dtype are cast, other values are refused.
+    """`mask` as booleans: booleans are not changed, 0 and 1 of any dtype are cast, other values are refused.
 
-    Eagerly they raise. In a TensorFlow graph they raise when the graph runs, with the same message in an
-    `InvalidArgumentError`. Compilers (XLA, JAX, PyTorch) cannot raise: pass the same masks to `mask_poison`, and add what
-    it gives to the outputs.
+    In eager mode other values raise. A TensorFlow graph raises when it runs, with the same message in an
+    `InvalidArgumentError`. Compilers (XLA, JAX, PyTorch) cannot raise: pass the same masks to `mask_poison`, and add its
+    result to the outputs.
 
     Args:
         mask: A tensor or array, or None.
@@ -308,12 +308,12 @@ def as_boolean_mask(mask, name):
 
 
 def mask_poison(*masks):
-    """0, or NaN if one of the masks holds values other than 0 and 1: to be added to what is computed with them.
+    """0, or NaN if one of the masks holds values other than 0 and 1. It is added to the outputs of the masked attention.
 
-    It refuses masks where a compiler cannot raise, see `as_boolean_mask`.
+    This makes wrong masks visible where a compiler cannot raise, see `as_boolean_mask`.
 
     Args:
-        *masks: Masks as a caller gave them: tensors or arrays of any dtype, or None.
+        *masks: Masks as the caller passed them: tensors or arrays of any dtype, or None.
 
     Returns:
         A float scalar for `poisoned`, or None if all masks are boolean or were checked eagerly.
@@ -338,7 +338,7 @@ def mask_poison(*masks):
 
 
 def poisoned(x, poison):
-    """`x` plus what `mask_poison` gave. None, for either, changes nothing."""
+    """`x` plus the result of `mask_poison`. If either is None, `x` is not changed."""
     return x if x is None or poison is None else ops.add(x, ops.cast(poison, x.dtype))
 
 
@@ -370,8 +370,8 @@ def check_mask_shape(mask, shape, name, exact_axes=0, received=None):
 def with_exact_sizes(mask, sizes, name):
     """`mask`, whose last axes must have these sizes, checked when the graph runs if they are unknown before.
 
-    Only a size of 1 has to be found: it would broadcast, so that one value would stand for a whole axis. Only TensorFlow
-    traces functions without knowing sizes. There the graph raises; compiled with XLA, it does not compile.
+    Only a size of 1 has to be found: it would broadcast, and one value would apply to a whole axis. Only TensorFlow
+    traces functions without knowing sizes. There the graph raises when it runs; with XLA, compilation fails.
 
     Args:
         mask: A mask with at least one axis more than there are sizes.
@@ -379,7 +379,7 @@ def with_exact_sizes(mask, sizes, name):
         name: The argument's name, for the message.
 
     Returns:
-        The mask, to be used from here on.
+        The mask to use from here on.
 
     Example:
 
@@ -395,6 +395,6 @@ def with_exact_sizes(mask, sizes, name):
     tail = ops.convert_to_tensor(received[-len(known) :], dtype="int32")
     must = f"`{name}` must have the sizes of what it masks in its last axes,"
     with raise_in_graph(ops.all(tail == sizes), must, sizes, "Received sizes:", tail):
-        # XLA leaves the check out, but refuses to concatenate other sizes.
+        # XLA leaves the check out, but cannot concatenate tensors of other sizes.
         no_rows = ops.zeros((0, *received[1 : -len(known)], *ops.unstack(sizes)), mask.dtype)
         return ops.concatenate([mask, no_rows], axis=0)

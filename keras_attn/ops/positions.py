@@ -76,6 +76,6 @@ def segment_positions(segment_ids):
     index = successive_positions(length)
     run = ops.cumsum(starts, axis=1) - 1 + length * ops.arange(batch_size, dtype="int32")[:, None]
     run = ops.reshape(run, (-1,))
-    # One segment more than there are: Keras would take 0 as "find the number out" on PyTorch.
+    # One segment more than needed: on PyTorch, Keras takes 0 to mean that the number is unknown.
     start_of_run = ops.segment_max(ops.reshape(starts * index, (-1,)), run, batch_size * length + 1)
     return index - ops.reshape(ops.take(start_of_run, run), ops.shape(segment_ids))

@@ -64,13 +64,13 @@ def apply_rotary(x, positions, frequencies, attention_factor=1.0, interleaved=Fa
     """Turns each pair of features of `x` by position times frequency, so that products depend on distances alone.
 
     Angles, sines, cosines and products are computed in float32: in bfloat16 the products alone would double the error
-    of the result. A float64 `x` has them in float64, but on JAX, where Keras' sines are float32.
+    of the result. For a float64 `x` they are float64, except on JAX, where Keras' sines are float32.
 
     Args:
         x: Float tensor (..., T, H), typically (B, N, T, H), H known.
         positions: Integers (T,) or (B, T), or (..., T) with further leading axes of `x`.
-        frequencies: Floats (d / 2,), or what broadcasts to (*positions.shape, d / 2), see `rotary_frequencies`. The
-            first d features are rotated, the others pass as they are.
+        frequencies: Floats (d / 2,), or floats that broadcast to (*positions.shape, d / 2), see `rotary_frequencies`. The
+            first d features are rotated, the others are not changed.
         attention_factor: Float that multiplies the rotated features.
         interleaved: Boolean, whether features (0, 1), (2, 3), ... are the pairs (Su et al. 2021, GPT-J), instead of
             (0, d / 2), (1, d / 2 + 1), ... (GPT-NeoX, LLaMA).
@@ -94,7 +94,7 @@ def apply_rotary(x, positions, frequencies, attention_factor=1.0, interleaved=Fa
     rotary_dim = 2 * frequencies.shape[-1]
     positions = ops.convert_to_tensor(positions)
     _check_rotation(x, positions, rotary_dim)
-    # The partner of each feature lies across this axis of (..., 2, d / 2) or (..., d / 2, 2).
+    # The axis of (..., 2, d / 2) or (..., d / 2, 2) that holds the two features of a pair.
     pair_axis = -1 if interleaved else -2
     # The gradient of a split is a concatenation, which is three times as fast as the gradient of a slice.
     rotated, *others = [x] if rotary_dim == x.shape[-1] else ops.split(x, [rotary_dim], axis=-1)

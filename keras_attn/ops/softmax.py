@@ -1,4 +1,4 @@
-"""The softmax over the last axis, with what backends need to compute it well for every shape."""
+"""The softmax over the last axis, by the operations that suit the backend and the shape."""
 
 from keras import ops
 

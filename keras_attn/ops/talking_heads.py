@@ -32,8 +32,8 @@ def talking_heads_attention(
 
     Args:
         query, key, value, mask, bias, scale, soft_cap, sink_logits, dropout: As in `dot_product_attention`; `bias` and
-            `sink_logits` join the mixed logits.
-        logits_kernel, scores_kernel: Floats (N, N), from heads to heads.
+            `sink_logits` apply to the mixed logits.
+        logits_kernel, scores_kernel: Floats (N, N), from heads to mixed heads.
 
     Returns:
         The output (..., N, T, Hv) and the mixed attention scores (..., N, T, S), in the dtype of `query`.

@@ -66,12 +66,12 @@ def reverse_windows(windows, height, width, window_size, shift_size=(0, 0)):
 def window_mask(height, width, window_size, shift_size=(0, 0), padding_mask=None):
     """True where two pixels of a window come from the same part of the image.
 
-    The cyclic shift fills windows at the end with pixels from the other end of the image; missing pixels are filling too.
+    Windows at the end hold pixels that the cyclic shift moved from the other end of the image, and zeros that pad it.
 
     Args:
         height, width: Integers or integer scalars, the size of the image.
         window_size, shift_size: As in `partition_windows`.
-        padding_mask: Boolean (B, height, width), True at real pixels. Other pixels are masked, like filling.
+        padding_mask: Boolean (B, height, width), True at real pixels. The others are masked.
 
     Returns:
         Boolean (B or 1, W, T, T), or None if it is known that all pairs are allowed.
@@ -94,7 +94,7 @@ def window_mask(height, width, window_size, shift_size=(0, 0), padding_mask=None
     if padding_mask is not None:
         regions = ops.where(padding_mask, regions, 0)
     regions = partition_windows(ops.expand_dims(regions, -1), window_size, shift_size)[..., 0]
-    return segment_mask(regions, regions)  # Region 0 is filling.
+    return segment_mask(regions, regions)  # Region 0 is padding.
 
 
 def window_position_bias(table, window_size):
@@ -148,7 +148,7 @@ def _roll(images, shifts):
 
 
 def _is_whole(sizes, window_size):
-    """Whether it is known that the windows cover the image without filling."""
+    """Whether it is known that the windows cover the image without padding."""
     return all(isinstance(size, int) and size % window == 0 for size, window in zip(sizes, window_size))
 
 

@@ -95,6 +95,7 @@ def test_attention_by_hand_shows_each_step_and_writes_the_pictures(tmp_path):
         assert str(pathlib.Path("runs", "attention_by_hand", name)) in printed
 
 
+@pytest.mark.extended
 def test_attention_by_hand_does_without_matplotlib(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(
         "import importlib.util\nfind = importlib.util.find_spec\n"

@@ -157,6 +157,7 @@ def test_a_number_taken_meanwhile_is_not_overwritten(tmp_path, monkeypatch):
     assert (tmp_path / "1" / "theirs").exists()
 
 
+@pytest.mark.extended
 def test_the_tracked_dates_model_knows_its_dates():
     folder = REPOSITORY / "saved_models" / "dates" / "1"
     (answer,) = run_saved_model(folder, [request_of("4th of July 2016", "le 1er mars 1999", "31.12.2038")])

@@ -46,6 +46,7 @@ def padded_ids(*rows):
     return [[*row, *[-1] * (8 - len(row))] for row in rows]
 
 
+@pytest.mark.extended
 def test_neutral_values_are_the_default(exported, server):
     translator, _ = exported
     (neutral, plain) = server(
@@ -188,6 +189,7 @@ def test_a_sharp_value_out_of_range_is_clamped(server):
     assert second == {"top_p_clamped"}
 
 
+@pytest.mark.extended
 def test_odd_texts_and_an_empty_batch_are_answered_by_every_signature(exported, server):
     translator, _ = exported
     texts = [*ODD_TEXTS, {"b64": base64.b64encode(INVALID_UTF8).decode()}]

@@ -1,6 +1,7 @@
 """What must hold of attention for any sizes and masks (drawn by hypothesis, the same ones in every run)."""
 
 import numpy as np
+import pytest
 from helpers_attention_oracle import attention_oracle, make_attention, named_weights
 from helpers_layers import BACKEND, assert_equal, flat_arrays, gradients, run
 from hypothesis import given, settings
@@ -256,6 +257,7 @@ def test_variants_equal_the_oracle_and_their_dense_form(drawn, chosen):
     assert_equal(of_blocks[1], of_dense[1])
 
 
+@pytest.mark.extended
 @repeatable
 @given(sizes, options)
 def test_in_no_variant_a_later_token_changes_an_earlier_output(drawn, chosen):
@@ -289,6 +291,7 @@ def test_in_no_variant_padding_changes_anything(drawn, chosen, left, right):
     assert_equal([run(layer, padded)[0][:, left : left + drawn.length]], [expected])
 
 
+@pytest.mark.extended
 @repeatable
 @given(sizes, options)
 def test_in_every_variant_a_batch_is_its_rows_in_any_order(drawn, chosen):

@@ -1035,6 +1035,7 @@ def test_ids_outside_the_vocabulary_are_clamped_in_a_compiled_graph(token_id, cl
     np.testing.assert_allclose(actual, expected, rtol=1e-6)
 
 
+@pytest.mark.extended
 @needs_compiler
 def test_positions_past_the_last_are_clamped_in_a_compiled_graph():
     layer = layers.PositionEmbedding(7)

@@ -143,6 +143,7 @@ def test_padding_does_not_matter(stack):
     assert_padding_does_not_matter([flat_arrays(model(tensors(case))) for case in variants()])
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("stack", some_slow(STACKS))
 @pytest.mark.parametrize("jit", JITS)
 def test_padding_does_not_matter_compiled(stack, jit):

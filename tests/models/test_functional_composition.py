@@ -101,6 +101,7 @@ def trained():
     return models
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", MODELS)
 def test_the_source_still_matters(trained, name):
     batch = make_batch()

@@ -103,7 +103,7 @@ def test_logits_are_those_of_the_paper_in_torch(variant):
     assert_close(call(model, batch)[real], expected[real], 1e-5)
 
 
-@pytest.mark.parametrize("normalize_first", [False, True])
+@pytest.mark.parametrize("normalize_first", [pytest.param(False, marks=pytest.mark.extended), True])
 def test_six_layers_stay_within_1e_4(normalize_first):
     sizes = {"num_encoder_layers": 6, "num_decoder_layers": 6, "normalize_first": normalize_first}
     model = make_model(**sizes)

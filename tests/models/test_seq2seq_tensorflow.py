@@ -95,7 +95,7 @@ def test_xla_takes_a_cache_that_grows_twice():
     np.testing.assert_array_equal(decode(ids), generate(model, ids, max_length=70))
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.extended)])
 def test_ids_outside_the_vocabulary_are_clamped_in_a_graph(jit_compile):
     model = make_model("two_vocabularies", num_decoder_layers=1)
     batch = make_batch(pads=False)

@@ -58,6 +58,7 @@ def trained():
     return model, history
 
 
+@pytest.mark.extended
 def test_a_copy_task_is_learned(trained):
     model, history = trained
     assert history["loss"][-1] < history["loss"][0]
@@ -90,6 +91,7 @@ def test_training_ignores_padding():
         np.testing.assert_allclose(second, first, atol=1e-5)
 
 
+@pytest.mark.extended
 def test_a_compiled_model_goes_on_where_it_was(trained, tmp_path):
     model, _ = trained
     model.save(tmp_path / "model.keras")

@@ -131,6 +131,7 @@ def test_a_run_says_how_well_it_writes(run):
     assert f"The model lies in {folder / 'model.keras'}" in shown
 
 
+@pytest.mark.extended
 def test_training_ends_once_the_loss_is_low_enough(tmp_path):
     runs.train(RECIPE.replace(stop_at=2.9), make_data(), tmp_path / "run", verbose=0)
     losses = [row["val_loss"] for row in history(tmp_path / "run")]

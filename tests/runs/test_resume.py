@@ -94,6 +94,7 @@ def saves_cut_short(log):
     return log.count("saving state-") - log.count("saved state-")
 
 
+@pytest.mark.extended
 def test_a_killed_run_goes_on_to_the_same_bits(train, tmp_path):
     # The state before the fifth, with which the run goes on, is one of the middle of an epoch.
     num_killed, log = check_killed_run(train, tmp_path, "small", [("half_written", 5)])

@@ -143,6 +143,7 @@ def test_an_interrupted_run_leaves_a_usable_translator(tmp_path, monkeypatch, ep
     assert "test" in json.loads((tmp_path / "run" / "run.json").read_text())["results"]
 
 
+@pytest.mark.extended
 def test_a_loss_that_is_not_finite_stops_with_the_last_good_checkpoint(tmp_path, monkeypatch):
     class Break(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
@@ -154,6 +155,7 @@ def test_a_loss_that_is_not_finite_stops_with_the_last_good_checkpoint(tmp_path,
         runs.train(RECIPE, make_data(), tmp_path / "run", verbose=0)
 
 
+@pytest.mark.extended
 def test_a_run_that_is_killed_while_it_is_evaluated_goes_on_to_the_weights_of_its_seed(
     run, tmp_path, monkeypatch
 ):

@@ -68,6 +68,7 @@ def assert_close(one, other, tolerance=1e-5):
         np.testing.assert_allclose(array, expected, rtol=0, atol=tolerance * max(1, np.abs(expected).max()))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("schedule", "optimizer"),
     [pytest.param("inverse_square_root", "adam", marks=pytest.mark.slow), ("cosine", "adamw")],

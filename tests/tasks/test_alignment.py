@@ -36,6 +36,7 @@ def test_white_space_and_empty_spans_link_nothing_of_their_own():
     assert word_alignment("", "", [], [], [0]).links == []
 
 
+@pytest.mark.extended
 def test_links_are_where_the_attention_is_strongest(translator):
     """Of translations that are all prefix: an untrained model's own are encoded to other tokens than it chose."""
     target, tokenizer = SENTENCES[3], translator.target_tokenizer
@@ -58,6 +59,7 @@ def test_links_are_where_the_attention_is_strongest(translator):
     assert any(alignment.links for alignment in alignments)
 
 
+@pytest.mark.extended
 def test_one_text_and_its_own_translation(translator):
     text = SENTENCES[0]
     assert translator.align(text) == translator.align([text], [translator(text)])[0]

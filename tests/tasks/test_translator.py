@@ -236,6 +236,7 @@ print(json.dumps([*translator(texts, return_scores=True), translator.score(texts
 """
 
 
+@pytest.mark.extended
 def test_a_folder_answers_alike_in_a_new_process(translator, tmp_path):
     translator.save(tmp_path / "translator")
     texts, scores, rescored = in_new_process(LOAD, tmp_path / "translator", json.dumps(SENTENCES))
@@ -400,6 +401,7 @@ def test_weights_that_are_cut_are_refused(broken):
 # --- options ---
 
 
+@pytest.mark.extended
 def test_coverage_penalty_is_a_value_for_each_text(bytes_translator):
     texts, penalties = SENTENCES[:3], [0.0, 2.0, 0.5]
     options = DecodingOptions(coverage_penalty=penalties)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import keras
+import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
@@ -70,6 +71,7 @@ def operations(folder):
     return {node.op for node in nodes}
 
 
+@pytest.mark.extended
 def test_export_and_reload_in_a_new_process(tmp_path):
     tokenizers = {
         "byte": ByteTokenizer(),
