@@ -1,4 +1,4 @@
-"""Decoding over a step function: one loop, the searches that run in it, and what they can be asked to do."""
+"""Decoding with a step function: one loop, the searches that run in it, and their options."""
 
 from keras_attn.generation.beam_search import Hypotheses, beam_search
 from keras_attn.generation.decode import cache_lengths, decode, extend_caches

@@ -8,10 +8,10 @@ from keras_attn.generation.search import Search
 from keras_attn.ops import entries_at, top_k
 
 Hypotheses = collections.namedtuple("Hypotheses", ["token_ids", "scores"])
-Hypotheses.__doc__ = """What a search found, best first.
+Hypotheses.__doc__ = """The answers of a search, best first.
 
 token_ids: int32 (B, n, L): the tokens after START, END included, then pads.
-scores: float32 (B, n): log-probability / length ** length_penalty; -inf where there was no n-th hypothesis.
+scores: float32 (B, n): log-probability / length ** length_penalty; -inf where there is no n-th hypothesis.
 """
 
 _Beams = collections.namedtuple("_Beams", ["token_ids", "log_probs", "sequences", "ancestors", "coverage"])
@@ -20,22 +20,24 @@ _State = collections.namedtuple("_State", ["beams", "finished", "done"])
 
 
 def beam_search(inputs, num_beams=1, length_penalty=1.0, options=None):
-    """Beam search whose scores mean what they say; greedy search with `num_beams=1`.
+    """Beam search in which a finished hypothesis keeps its score; greedy search with `num_beams=1`.
 
     A hypothesis is finished when END is among the `num_beams` best continuations of its row; it leaves the beam with
     its score, log-probability / length ** length_penalty with END counted, and nothing changes that score
     afterwards. A row is done when it has `num_beams` finished hypotheses and none of its live ones scores better
-    (at its length now, or, with `exact_stopping`, at any that it may still grow to); it then stays as it is, whatever
-    the other rows do. At `max_length` the live hypotheses of rows that are not done count as finished, without END.
-    Differs from KerasHub's `BeamSampler`, which goes on extending finished beams.
+    (at its current length, or, with `exact_stopping`, at any length that it can still reach); it then does
+    not change, whatever the other rows do. At `max_length` the live hypotheses of rows that are not done
+    count as finished, without END. Differs from KerasHub's `BeamSampler`, which goes on extending finished
+    beams.
 
-    When beams continue one another, no keys and values move: each beam keeps the slots of its ancestors, as a mask.
+    No keys and values are moved when a beam continues another: a mask holds the slots of each beam's
+    ancestors.
 
     Args:
         inputs: `SearchInputs`; its hypotheses are the beams.
         num_beams: Integer K, at most `MAX_HYPOTHESES`.
         length_penalty: Float, or floats (B,); 0 compares plain log-probabilities, 1 their mean per token.
-        options: `DecodingOptions`; those of sampling have no meaning here.
+        options: `DecodingOptions`; those of sampling are ignored.
 
     Returns:
         `Hypotheses`: token ids int32 (B, K, max_length) and scores float32 (B, K), best first.
@@ -45,7 +47,7 @@ def beam_search(inputs, num_beams=1, length_penalty=1.0, options=None):
 
     Example:
 
-    A "model" that always finds 4 most likely, then END (3), and needs no cache:
+    A "model" for which 4 is always most likely, then END (3), and which needs no cache:
 
     ```python
     from keras_attn.generation import SearchInputs
@@ -67,7 +69,7 @@ def beam_search(inputs, num_beams=1, length_penalty=1.0, options=None):
     ```
 
     Reference: [Wu et al., 2016](https://arxiv.org/abs/1609.08144), section 7, with fairseq's length normalisation unless
-    `options` name the paper's.
+    `options` set the paper's.
     """
     search = _BeamSearch(inputs, num_beams, options, length_penalty)
     return search.finish(*search.run())
@@ -80,7 +82,8 @@ class _BeamSearch(Search):
 
     def start_state(self):
         (rows, beams), length, coverage = self.shape, self.max_length, self.inputs.coverage
-        # All beams start alike: only the first may be continued, or the row would hold copies of one hypothesis.
+        # All beams start equal. Only the first may be continued, or the row would hold copies of one
+        # hypothesis.
         first = ops.where(ops.arange(beams) == 0, 0.0, IMPOSSIBLE)
         if coverage is not None:
             coverage = ops.repeat(ops.expand_dims(ops.cast(coverage, "float32"), 1), beams, axis=1)
@@ -90,8 +93,8 @@ class _BeamSearch(Search):
                 log_probs=ops.zeros((rows, beams), dtype="float32") + first,
                 sequences=ops.full((rows, beams, length), self.pad_token_id, dtype="int32"),
                 ancestors=ops.zeros((rows, beams, length), dtype="int32"),
-                # Nothing rather than a tensor of size 0: what a loop carries unchanged, XLA takes for a constant, and
-                # then finds no body for the loops after the first.
+                # () instead of a tensor of size 0: XLA treats a tensor that a loop does not change as a
+                # constant, and then finds no body for the loops after the first.
                 coverage=() if coverage is None else coverage,
             ),
             _Finished(
@@ -133,7 +136,7 @@ class _BeamSearch(Search):
         return _State(beams, finished, done), cache
 
     def finish(self, state, num_steps):
-        """The finished hypotheses, and the live ones of rows that ran into `max_length`."""
+        """The finished hypotheses, and the live ones of rows that reached `max_length`."""
         beams, finished, done = state
         finished = self._finish_live(finished, beams, ops.logical_not(done), num_steps)
         possible = is_possible(finished.scores)
@@ -164,7 +167,7 @@ class _BeamSearch(Search):
         return totals, chosen // per_beam, entries_at(ops.reshape(token_ids, flat), chosen)
 
     def _live(self, beams, candidates, ends):
-        """The best candidates that go on, as many as the row has beams."""
+        """The best candidates that do not end, as many as the row has beams."""
         log_probs, live = top_k(ops.where(ends, IMPOSSIBLE, candidates.log_probs), self.num_beams)
         parents = entries_at(candidates.ancestors, live)
         return _Beams(
@@ -203,7 +206,8 @@ class _BeamSearch(Search):
         coverage = keras.tree.map_structure(lambda x: x[:, :1], beams.coverage)
         best_score = self._score(best_live, index + 1, coverage)
         if self.options.exact_stopping is not None:
-            # The log-probability can only fall, the length only grow, and what is not covered still be.
+            # The log-probability can only fall, the length can only grow, and all source tokens can still be
+            # covered.
             length = self.max_length
             if self.options.max_length is not None:
                 length = ops.minimum(length, ops.expand_dims(self.options.max_length, -1))
@@ -215,7 +219,7 @@ class _BeamSearch(Search):
         worst_finished = self._worst(finished)
         beaten = ops.logical_and(is_possible(worst_finished), best_score <= worst_finished)
         if self.options.num_beams is not None:
-            # One beam alone ends with its first END, whatever the second best token would have led to.
+            # A single beam ends with its first END, whatever the second best token would lead to.
             greedy = ops.expand_dims(self.options.num_beams == 1, -1)
             beaten = ops.logical_or(beaten, ops.logical_and(greedy, is_possible(worst_finished)))
         beaten = ops.logical_or(beaten, ops.logical_not(is_possible(best_live)))
@@ -229,7 +233,7 @@ class _BeamSearch(Search):
         return entries_at(finished.scores, ops.expand_dims(last, -1))
 
     def _of_beams(self, scores):
-        """Scores (B, K), impossible past as many as a row has beams."""
+        """Scores (B, K), made impossible beyond the number of beams of each row."""
         if self.options.num_beams is None:
             return scores
         is_beam = ops.arange(self.num_beams) < ops.expand_dims(self.options.num_beams, -1)
@@ -244,7 +248,7 @@ class _BeamSearch(Search):
         if self.options.coverage_penalty is not None:
             covered = ops.log(ops.clip(coverage, 1e-30, 1.0))
             score = score + _column(self.options.coverage_penalty) * ops.sum(covered, axis=-1)
-        # However low, the score of what is possible is above that of what is not.
+        # The score of a possible hypothesis, however low, is above that of an impossible one.
         return ops.where(is_possible(log_probs), ops.maximum(score, IMPOSSIBLE / 4), IMPOSSIBLE)
 
     def _slot_mask(self, ancestors, index, cache):
@@ -261,12 +265,12 @@ class _BeamSearch(Search):
 
 
 def _column(value):
-    """A number as it is, numbers (B,) as (B, 1)."""
+    """A number unchanged, a tensor (B,) as (B, 1)."""
     return value if isinstance(value, (int, float)) else ops.expand_dims(value, -1)
 
 
 def _gather(x, beams):
-    """Rows `beams` (B, m) along axis 1 of `x` (B, n, ...), if there is one."""
+    """The entries `beams` (B, m) of axis 1 of `x` (B, n, ...). () stays ()."""
     if isinstance(x, tuple) or x.shape[1] == beams.shape[1] == 1:
         return x
     return entries_at(x, beams)

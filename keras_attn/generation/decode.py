@@ -1,4 +1,4 @@
-"""The one decoding loop: it knows a step function and a strategy, never a model."""
+"""The decoding loop of all searches. It uses a step function and a strategy, never a model."""
 
 import keras
 from keras import ops
@@ -6,8 +6,8 @@ from keras import ops
 from keras_attn.generation.live_rows import LiveRows
 from keras_attn.ops import extend_cache, runs_op_by_op
 
-# The cache starts with room for this many steps and doubles when it is full, so that a short answer under a long
-# limit costs what it costs under a short one; shapes stay static, as XLA needs them.
+# The cache starts with room for this many steps and doubles when it is full, so that a short answer costs the
+# same under a long limit as under a short one. Shapes stay static, as XLA needs them.
 _FIRST_SEGMENT = 32
 
 
@@ -25,21 +25,23 @@ def decode(
     """Runs `advance` until every row is done, or `max_length` steps.
 
     With a `context`, a TensorFlow graph that takes batches of any size drops finished rows as soon as they are half of
-    the batch: a batch then takes about as long as its answers together, not as its longest.
+    the batch. The time then depends on the total length of the answers, not on the longest one.
 
     Args:
         advance: Function (index, state, cache, context) -> (state, cache) of one step; index is an int32 scalar from 0
             on. `state` and `cache` are structures of tensors whose shapes it keeps.
-        is_done: Function (state) -> boolean (B,), or a scalar if there is no `context`. What is done stays as it is.
-        state: What the strategy carries from step to step; with a `context`, tensors (B, ...).
+        is_done: Function (state) -> boolean (B,), or a scalar if there is no `context`. Rows that are done
+            must not change.
+        state: The values that the strategy carries from step to step; with a `context`, tensors (B, ...).
         cache: A structure of key/value cache pairs with room for `first_slot + cache_lengths(max_length)[0] *
             slots_per_step` slots.
         max_length: Integer, the most steps.
         slots_per_step: Integer, the cache slots that a step fills.
         first_slot: Integer, or integer scalar, the number of slots that a prompt has filled before the first step.
-        context: A structure of tensors (B, ...) that steps need to know of rows and do not change, or None.
+        context: A structure of tensors (B, ...) with the data of rows that steps read and do not change, or
+            None.
         compiler: Function that compiles a function of tensors, for TensorFlow graphs: it compiles the steps between two
-            changes of the batch's size, which then halves rather than shrinks to what is left.
+            changes of the batch size, which is then halved instead of reduced to the number of live rows.
 
     Returns:
         The last state and the number of steps that were run, an int32 scalar.
@@ -59,7 +61,7 @@ def decode(
 
 
 def cache_lengths(max_length):
-    """The numbers of steps that the cache has room for, one after the other as it grows: a list that ends with all.
+    """The numbers of steps that the cache has room for as it grows: a list that ends with `max_length`.
 
     Example:
 

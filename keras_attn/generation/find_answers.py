@@ -7,7 +7,7 @@ from keras_attn.generation.search import check_num_hypotheses
 
 
 def checked_options(options, num_beams, num_return_sequences):
-    """The options of a model's `generate`; None stands for options that are all left out.
+    """The options of a model's `generate`, checked. None means that no option is given.
 
     Args:
         options: `DecodingOptions`, or None.
@@ -37,7 +37,7 @@ def checked_options(options, num_beams, num_return_sequences):
 
 
 def checked_max_length(max_length, max_sequence_length):
-    """The most tokens of an answer: `max_length`, or if that is None, all that the model can take.
+    """The most tokens of an answer: `max_length`, or if that is None, the most that the model can take.
 
     Raises:
         ValueError: if `max_length` is not a positive integer, or is greater than `max_sequence_length`.
@@ -60,19 +60,20 @@ def checked_max_length(max_length, max_sequence_length):
 
 
 def find_answers(inputs, num_beams=1, num_return_sequences=None, length_penalty=1.0, options=None):
-    """What a model's `generate` returns: samples if the options ask for them, else the best that a search finds.
+    """The result of a model's `generate`: samples if the options ask for them, else the best answers found.
 
-    It is greedy search if only the tokens of one beam are wanted.
+    The search is greedy if only the tokens of one beam are wanted.
 
     Args:
         inputs: `SearchInputs`.
-        num_beams: Integer; of no meaning to sampling.
+        num_beams: Integer; ignored by sampling.
         num_return_sequences: Integer n, or None.
         length_penalty: Float, or floats (B,).
         options: `DecodingOptions`, or None.
 
     Returns:
-        `Hypotheses` of n answers a row; or, if n is None, int32 (B, max_length), the first answer of each row.
+        `Hypotheses` with n answers per row; or, if n is None, int32 (B, max_length), the first answer of each
+        row.
 
     Example: `find_answers(inputs, num_beams=2)`, with the `inputs` of the example of `beam_search`.
     """

@@ -8,11 +8,11 @@ from keras_attn.ops import top_k
 def greedy_search(inputs, options=None):
     """The most probable token at every step: the answer of `beam_search` with `num_beams=1`, without its score.
 
-    Since it compares no hypotheses, it needs no log-probabilities, and none takes another's slots.
+    It compares no hypotheses, so it needs no log-probabilities, and no hypothesis uses the slots of another.
 
     Args:
         inputs: `SearchInputs`.
-        options: `DecodingOptions`; those of beams and of scores have no meaning here.
+        options: `DecodingOptions`; those of beams and of scores are ignored.
 
     Returns:
         int32 (B, max_length), END included, then pads.
@@ -32,7 +32,7 @@ def greedy_search(inputs, options=None):
 class GreedySearch(IndependentAnswers):
     """Greedy search as a strategy, which a stream runs one step at a time.
 
-    If options may forbid tokens, it carries which rows have come to a step where no token was possible.
+    If options may forbid tokens, it carries a flag: True if no token was possible at some step.
     """
 
     def start_carried(self):

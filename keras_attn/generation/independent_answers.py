@@ -8,28 +8,28 @@ _State = collections.namedtuple("_State", ["token_ids", "carried", "sequences", 
 
 
 class IndependentAnswers(Search):
-    """Answers that grow by one token a step, each without regard to the others: samples, and greedy search.
+    """Answers that grow by one token per step, independently of each other: samples, and greedy search.
 
-    A subclass says in `choose` which token comes next.
+    A subclass chooses the next token in `choose`.
 
     Args:
-        As of `Search`.
+        As in `Search`.
 
     Raises:
         ValueError: if `max_length` is not positive.
     """
 
     def sequences_and_carried(self):
-        """The tokens, int32 (B, n, max_length), END included and then pads, and what `choose` carried."""
+        """The tokens, int32 (B, n, max_length), END included, then pads; and what `choose` carried."""
         state, _ = self.run()
         return state.sequences, state.carried
 
     def start_carried(self):
-        """What `choose` carries from step to step: a tensor, or () for nothing."""
+        """The first value that `choose` carries from step to step: a tensor, or () for nothing."""
         return ()
 
     def choose(self, logits, state, index):
-        """The next tokens, int32 (B, n), for logits float32 (B, n, V), and what is carried on."""
+        """The next tokens, int32 (B, n), for logits float32 (B, n, V), and the value to carry."""
         raise NotImplementedError
 
     def start_state(self):

@@ -1,4 +1,4 @@
-"""The decoding loop over a batch that rows leave when they are done."""
+"""The decoding loop over a batch from which finished rows are removed."""
 
 import keras
 from keras import ops
@@ -8,7 +8,7 @@ _FEWEST_COMPILED_ROWS = 8
 
 
 class LiveRows:
-    """Runs steps over the rows that are not done, and keeps the state of those that have left.
+    """Runs steps over the rows that are not done, and keeps the state of those that were removed.
 
     The loop runs in phases. A phase first drops the finished rows if that makes the batch much smaller, then runs
     steps until enough of the remaining rows are done.
@@ -20,12 +20,12 @@ class LiveRows:
     """
 
     def __init__(self, rows, state, compiler):
-        self.all_rows = state  # where rows that have left stay
-        self.row_numbers = ops.arange(ops.shape(rows)[0], dtype="int32")  # of the rows that are left
+        self.all_rows = state  # the removed rows keep their state here
+        self.row_numbers = ops.arange(ops.shape(rows)[0], dtype="int32")  # of the rows still in the batch
         self.compiler = compiler
 
     def with_open_batch(self, structure):
-        """The same tensors with an unknown batch size; the loop would hold on to a known one, of options for example."""
+        """The same tensors with an unknown batch size, because a loop cannot change a known one."""
         return keras.tree.map_structure(
             lambda x: x if x.shape[0] is None else ops.take(x, self.row_numbers, axis=0), structure
         )
@@ -79,7 +79,7 @@ class LiveRows:
 
 
 def _live_first(done):
-    """Row numbers, the finished rows behind the others."""
+    """Row numbers, the finished rows last."""
     num_rows = ops.shape(done)[0]
     return ops.argsort(ops.arange(num_rows, dtype="int32") + num_rows * ops.cast(done, "int32"))
 

@@ -20,36 +20,39 @@ from keras_attn.generation.processors import (
 from keras_attn.ops import concrete_values
 
 # The most beams, or samples, of a row. Every step makes a row of logits for each hypothesis, which for this many over
-# 32,000 tokens is 125 MiB a sentence. Studies of how scores behave in wide beams go up to 1,000 (Koehn and Knowles,
-# 2017, https://arxiv.org/abs/1706.03872, section 3.6).
+# 32,000 tokens is 125 MiB per sentence. Studies of how scores behave in wide beams go up to 1,000 (Koehn and
+# Knowles, 2017, https://arxiv.org/abs/1706.03872, section 3.6).
 MAX_HYPOTHESES = 1024
 
 
 @dataclasses.dataclass(frozen=True)
 class DecodingOptions:
-    """What a search does besides following the model; every option has one value for all rows, or one a row.
+    """The options of a search. Each has one value for all rows, or one per row.
 
-    None leaves an option out of the graph. A value is data in it, which no compiled graph depends on.
+    An option that is None is not in the graph. A value is data of the graph: no compiled graph depends on it.
 
     Args:
         min_length: Integers, the fewest tokens of an answer, END included.
-        max_length: Integers, the most tokens of a row's answer, where fewer than those of the search.
-        suppressed_token_ids: Integers (P,) or (B, P), tokens that are never chosen; -1 is none.
-        stop_token_ids: Integers (Q,) or (B, Q), further tokens that end an answer as END does; -1 is none.
-        prefix_token_ids: Integers (P,) or (B, P), with which an answer begins, its probability counted; -1 after the
-            end of a shorter prefix.
+        max_length: Integers, the most tokens of a row's answer, if fewer than those of the search.
+        suppressed_token_ids: Integers (P,) or (B, P), tokens that are never chosen; -1 means no token.
+        stop_token_ids: Integers (Q,) or (B, Q), further tokens that end an answer like END; -1 means no
+            token.
+        prefix_token_ids: Integers (P,) or (B, P), the first tokens of an answer, whose probability counts; -1
+            after the end of a shorter prefix.
         no_repeat_ngram_size: Integers, n-grams of this size appear once in an answer; 0 for no such limit.
-        repetition_penalty: Floats that multiply the log-probability of tokens which the answer has already; 1 for no
-            penalty. The scores of a beam search hold it.
-        num_beams: Integers up to `MAX_HYPOTHESES`, where a row should have fewer beams than the search.
+        repetition_penalty: Floats that multiply the log-probability of tokens that the answer already has; 1
+            for no penalty. The scores of a beam search include it.
+        num_beams: Integers up to `MAX_HYPOTHESES`, for rows with fewer beams than the search.
         wu_length_penalty: Floats w: scores are divided by ((5 + length) / 6) ** w too (Wu et al. 2016, equation 14).
         coverage_penalty: Floats that multiply the coverage penalty of Wu et al. 2016, equation 14, added to scores.
-        exact_stopping: Booleans, whether a row goes on as long as a live hypothesis could still become better than
-            the worst that is finished, however long it grew. Otherwise those are compared at their length now.
-        temperature, top_k, top_p, min_p, seed: Of sampling: floats, integers, floats, floats, integers.
+        exact_stopping: Booleans, whether a row continues while a live hypothesis could still become better
+            than the worst finished one at any length. Otherwise live hypotheses are compared at their current
+            length.
+        temperature, top_k, top_p, min_p, seed: Options of sampling: floats, integers, floats, floats,
+            integers.
 
     Raises:
-        ValueError: if a value is out of range, or has another number of rows than there are.
+        ValueError: if a value is out of range, or has the wrong number of rows.
     """
 
     min_length: Any = None
@@ -70,7 +73,7 @@ class DecodingOptions:
     seed: Any = None
 
     def for_rows(self, batch_size):
-        """The same options as tensors with one value a row."""
+        """The same options as tensors with one value per row."""
         given = self.given().items()
         return dataclasses.replace(
             self, **{name: _for_rows(name, value, batch_size) for name, value in given}
@@ -81,7 +84,7 @@ class DecodingOptions:
         return {name: getattr(self, name) for name in _KINDS if getattr(self, name) is not None}
 
     def of_rows(self, rows, num_rows):
-        """The options of some rows of a batch, as a dict of NumPy arrays with one value a row.
+        """The options of some rows of a batch, as a dict of NumPy arrays with one value per row.
 
         Args:
             rows: Integers, which rows.
@@ -95,12 +98,12 @@ class DecodingOptions:
 
     @property
     def is_sampling(self):
-        """Whether answers are to be drawn, rather than searched for."""
+        """Whether answers are drawn at random, instead of searched for."""
         return any(getattr(self, name) is not None for name in _OF_SAMPLING)
 
     @property
     def changes_log_probs(self):
-        """Whether any processor has work to do."""
+        """Whether any processor is used."""
         return any(getattr(self, name) is not None for name in _OF_PROCESSORS)
 
     def process(self, log_probs, history, index, end_token_ids, unwritable_token_ids=()):
@@ -123,7 +126,7 @@ class DecodingOptions:
         return processed
 
     def sharpen(self, log_probs):
-        """Log-probabilities to sample from: those of unlikely tokens are taken away, the others not yet a sum of 1."""
+        """Log-probabilities to sample from: unlikely tokens are impossible, the others are not normalised."""
         if self.temperature is not None:
             log_probs = divide_by_temperature(log_probs, self.temperature)
         if self.top_k is not None:
@@ -141,7 +144,7 @@ class DecodingOptions:
         return ops.any(ops.expand_dims(token_ids, -1) == end_token_ids[:, None, :], axis=-1)
 
     def end_token_ids(self, end_token_id):
-        """(1, 1) or (B, 1 + Q) integers: END and what ends an answer as it does."""
+        """(1, 1) or (B, 1 + Q) integers: END and the other tokens that end an answer."""
         end = ops.full((1, 1), end_token_id, dtype="int32")
         if self.stop_token_ids is None:
             return end

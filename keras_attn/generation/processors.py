@@ -1,39 +1,40 @@
-"""What is done to log-probabilities before a token is chosen: pure functions, each with one value a row.
+"""Pure functions that change log-probabilities before a token is chosen, with one parameter value per row.
 
-All take log-probabilities, float32 (B, K, V), of what may follow each of K hypotheses in a row, and return such. A
-neutral value leaves its row as it was, to the bit, so that the rows of a batch may differ in every one of them. What
-may not be chosen gets `IMPOSSIBLE`; the others keep their log-probability, so that scores stay the model's own.
+Each takes and returns the log-probabilities, float32 (B, K, V), of the next token of K hypotheses in each
+row. A neutral value does not change its row, to the bit, so that every row of a batch may have other values.
+A token that may not be chosen gets `IMPOSSIBLE`; the others keep their log-probability, so that scores stay
+those of the model.
 """
 
 import collections
 
 from keras import ops
 
-# The log-probability of what cannot be chosen; finite, so that sums of it stay comparable.
+# The log-probability of a token that cannot be chosen; finite, so that sums of it stay comparable.
 IMPOSSIBLE = -1e30
 
-# Counting n-grams takes a comparison for each n, in the graph.
+# The graph has a comparison for each n up to this.
 MAX_NGRAM_SIZE = 4
 
 History = collections.namedtuple("History", ["token_ids", "start", "stop"])
 History.__doc__ = """The tokens of hypotheses so far, in columns `start` up to `stop` of a tensor with room for more.
 
 token_ids: int32 (B, K, L).
-start: int32 (B,), the column of each row's first token: before it is padding.
+start: int32 (B,), the column of each row's first token; the columns before it are padding.
 stop: int32 scalar, the column after the latest token.
 """
 
 
 def is_possible(log_probs):
-    """False where a log-probability, or a sum of them, is that of something that cannot be chosen."""
+    """False where a log-probability, or a sum of them, belongs to something that cannot be chosen."""
     return log_probs > IMPOSSIBLE / 2
 
 
 def without_tokens(log_probs, token_ids):
     """Makes the same tokens, a tuple of integers, impossible in every row.
 
-    It is a minimum because TensorFlow is slow to select from tensors that it must broadcast, and because XLA, given a
-    sum, copies the weights that the logits come from.
+    It computes a minimum, because TensorFlow is slow to select from tensors that it must broadcast, and
+    because for a sum XLA copies the weights that the logits are computed from.
     """
     if not token_ids:
         return log_probs
@@ -46,30 +47,30 @@ def without_tokens(log_probs, token_ids):
 
 
 def suppress_tokens(log_probs, token_ids):
-    """Makes tokens impossible: int32 (B, P), of which -1 is none."""
+    """Makes tokens impossible: int32 (B, P), where -1 means no token."""
     vocabulary = ops.arange(log_probs.shape[-1], dtype="int32")
     found = ops.any(ops.expand_dims(token_ids, -1) == vocabulary, axis=1)
     return ops.where(ops.expand_dims(found, 1), IMPOSSIBLE, log_probs)
 
 
 def require_min_length(log_probs, length, min_length, end_token_ids):
-    """Makes ends impossible as long as an answer would be too short.
+    """Makes END tokens impossible while an answer would be too short.
 
     Args:
         log_probs: Float32 (B, K, V).
-        length: Integer scalar, the tokens of an answer that ended now, END included.
+        length: Integer scalar, the number of tokens of an answer that ends at this step, END included.
         min_length: int32 (B,), the fewest tokens of an answer; 1 is neutral.
-        end_token_ids: int32 (B or 1, Q), of which -1 is none.
+        end_token_ids: int32 (B or 1, Q), where -1 means no token.
     """
     too_short = ops.expand_dims(length < min_length, -1)
     return suppress_tokens(log_probs, ops.where(too_short, end_token_ids, -1))
 
 
 def penalize_repetition(log_probs, history, penalty):
-    """Multiplies the log-probability of every token that a hypothesis holds already.
+    """Multiplies the log-probability of every token that is already in a hypothesis.
 
-    As transformers' beam search does. On raw logits, as in CTRL and in transformers' greedy search, the effect would
-    depend on a constant that softmax takes no notice of.
+    This is like transformers' beam search. On raw logits, as in CTRL and in transformers' greedy search, the
+    effect would depend on a constant that the softmax ignores.
 
     Args:
         log_probs: Float32 (B, K, V).
@@ -102,11 +103,12 @@ def forbid_repeated_ngrams(log_probs, history, size):
 
 
 def force_prefix(log_probs, original, index, prefix_token_ids):
-    """Leaves the tokens of a prefix alone possible, with the model's own log-probability.
+    """Makes all tokens impossible except those of a prefix, which keep the model's log-probability.
 
     Args:
         log_probs: Float32 (B, K, V).
-        original: Float32 (B, K, V), the same before other processors: a prefix goes before what they forbid.
+        original: Float32 (B, K, V), the log-probabilities before other processors: a prefix overrides what
+            they forbid.
         index: Integer scalar, the step.
         prefix_token_ids: int32 (B, P), -1 after the end of a row's prefix.
     """
@@ -120,17 +122,18 @@ def force_prefix(log_probs, original, index, prefix_token_ids):
 
 
 def divide_by_temperature(log_probs, temperature):
-    """Flatter above 1, sharper below: float32 (B,). 1 is neutral; of 0 only the best stays possible."""
+    """Divides by a temperature (B,): flatter above 1, sharper below, only the best at 0; 1 is neutral."""
     temperature = temperature[:, None, None]
     best = log_probs >= ops.max(log_probs, axis=-1, keepdims=True)
-    # A smaller divisor would overflow, or make the possible look impossible; a great one the impossible possible.
+    # A smaller divisor would overflow, or make a possible token look impossible. A large one could make an
+    # impossible token look possible, so `stays` is computed from the undivided values.
     divided = log_probs / ops.where(temperature > 0, ops.maximum(temperature, 1e-20), 1.0)
     stays = ops.logical_and(is_possible(log_probs), ops.logical_or(temperature > 0, best))
     return ops.where(stays, divided, IMPOSSIBLE)
 
 
 def keep_top_k(log_probs, count):
-    """Keeps the `count` (B,) most probable tokens, and what is as probable as the last of them; 0 is neutral.
+    """Keeps the `count` (B,) most probable tokens, and those as probable as the last of them; 0 is neutral.
 
     Reference: [Fan et al., 2018](https://arxiv.org/abs/1805.04833), section 5.4.
     """
@@ -143,9 +146,9 @@ def keep_top_k(log_probs, count):
 
 
 def keep_top_p(log_probs, probability):
-    """Keeps the fewest tokens that together have at least `probability` (B,), the best always; 1 is neutral.
+    """Keeps the fewest tokens that have at least `probability` (B,) together, always the best; 1 is neutral.
 
-    What is as probable as the last of them stays too.
+    Tokens as probable as the last of them are kept too.
 
     Reference: [Holtzman et al., 2020](https://arxiv.org/abs/1904.09751), section 3.1.
     """
@@ -153,7 +156,7 @@ def keep_top_p(log_probs, probability):
     shares = ops.softmax(ordered, axis=-1)
     before = ops.cumsum(shares, axis=-1) - shares
     probability = probability[:, None, None]
-    # The first has nothing before it, and stays if nothing may.
+    # The first token is kept even if `probability` is 0.
     is_kept = ops.logical_or(before < probability, ops.arange(log_probs.shape[-1]) == 0)
     lowest = ops.min(ops.where(is_kept, ordered, float("inf")), axis=-1, keepdims=True)
     return ops.where(ops.logical_or(log_probs >= lowest, probability >= 1), log_probs, IMPOSSIBLE)
@@ -170,7 +173,7 @@ def keep_min_p(log_probs, share):
 
 
 def _ngram_ends(history, n):
-    """The tokens, (B, K, L), that follow an earlier occurrence of the last n - 1 tokens, and where there are such."""
+    """The tokens, (B, K, L), that follow an earlier occurrence of the last n - 1 tokens, as a mask too."""
     token_ids, start, stop = history
     length = token_ids.shape[-1]
     first = ops.arange(length, dtype="int32")
@@ -187,10 +190,10 @@ def _shifted(token_ids, offset):
 
 
 def _tokens_at(token_ids, where, vocabulary_size):
-    """True, (B, K, V), at the tokens of the vocabulary that occur in `token_ids` (B, K, L) at a True of `where`."""
+    """True, (B, K, V), at the tokens that occur in `token_ids` (B, K, L) where `where` is True."""
     shape = ops.shape(token_ids)
     rows = shape[0] * shape[1]
-    # Everything else, a pad outside the vocabulary included, is counted in a column of its own.
+    # All other entries, including a pad outside the vocabulary, are counted in an extra column.
     where = ops.logical_and(where, ops.logical_and(token_ids >= 0, token_ids < vocabulary_size))
     columns = ops.reshape(ops.where(where, token_ids, vocabulary_size), (rows, shape[2]))
     flat = ops.expand_dims(ops.arange(rows, dtype="int32") * (vocabulary_size + 1), -1) + columns

@@ -14,7 +14,7 @@ start: int32 (B,), the column of each row's first token.
 
 
 class AnswerStart:
-    """Where the answers of a search begin: after a prompt, or after START.
+    """The start of the answers of a search: after a prompt, or after START.
 
     Args:
         prompt: `Prompt`, or None.
@@ -33,17 +33,17 @@ class AnswerStart:
             self.first_token_ids = ops.repeat(prompt.token_ids[:, -1:], shape[1], axis=1)
 
     def for_prompt(self, prompt):
-        """The start of answers in other rows, whose prompts are as long."""
+        """The start of answers in other rows, whose prompts have the same length."""
         start = copy.copy(self)
         start.prompt = prompt
         return start
 
     def num_slots(self, cache):
-        """The number of a cache's slots that are there for the answers."""
+        """The number of slots of a cache that are for the answers."""
         return ops.shape(cache[0][0])[-2] - self.first_slot
 
     def history(self, sequences, index):
-        """`History` of sequences (B, K, L), whose first `index` tokens exist, after those of the prompt."""
+        """`History` of the prompt and then the first `index` tokens of sequences (B, K, L)."""
         if self.prompt is None:
             return History(sequences, ops.zeros((1,), "int32"), index)
         before = ops.repeat(ops.expand_dims(self.prompt.token_ids, 1), self.shape[1], axis=1)

@@ -7,27 +7,28 @@ from keras_attn.ops import hashed_uniform
 
 
 def sample(inputs, num_samples=1, length_penalty=1.0, options=None):
-    """Answers drawn at random, each token from the model's distribution as `options` sharpen it.
+    """Answers drawn at random, each token from the model's distribution, sharpened by `options`.
 
-    The same seed draws the same answers for a row whatever its batch-mates: each token takes one uniform number,
-    a hash of the row's seed, the sample and the step, and goes with it into the cumulative distribution. KerasHub's
-    samplers draw from one generator for the whole batch. A temperature of 0 takes the best token.
+    The same seed draws the same answers for a row, whatever the other rows are: each token is looked up in
+    the cumulative distribution by one uniform number, a hash of the row's seed, the sample and the step.
+    KerasHub's samplers draw from one generator for the whole batch. A temperature of 0 takes the best token.
 
     Args:
         inputs: `SearchInputs`.
-        num_samples: Integer n, the answers to each row, at most `MAX_HYPOTHESES`.
+        num_samples: Integer n, the number of answers for each row, at most `MAX_HYPOTHESES`.
         length_penalty: Float, or floats (B,), as in `beam_search`.
-        options: `DecodingOptions`; those of beams have no meaning here.
+        options: `DecodingOptions`; those of beams are ignored.
 
     Returns:
         `Hypotheses` in the order in which they were drawn: token ids int32 (B, n, max_length) and scores float32
-        (B, n), the model's own log-probability / length ** length_penalty, before any sharpening; -inf, and pads, where
-        the options forbid every token.
+        (B, n), the model's own log-probability / length ** length_penalty, before any sharpening; -inf, with
+        pads, where the options forbid every token.
 
     Raises:
         ValueError: if `num_samples` or `max_length` is not positive, or there are too many samples.
 
-    Example: `sample(inputs, num_samples=3, options=DecodingOptions(temperature=0.7, top_p=0.9, seed=5))`, with the `inputs` of the example of `beam_search`.
+    Example: `sample(inputs, num_samples=3, options=DecodingOptions(temperature=0.7, top_p=0.9, seed=5))`,
+    with the `inputs` of the example of `beam_search`.
 
     Reference: [Holtzman et al., 2020](https://arxiv.org/abs/1904.09751), section 3.
     """
@@ -37,7 +38,7 @@ def sample(inputs, num_samples=1, length_penalty=1.0, options=None):
     penalty = (
         length_penalty if isinstance(length_penalty, (int, float)) else ops.expand_dims(length_penalty, -1)
     )
-    # There is no answer where the options left nothing to draw from.
+    # There is no answer where the options forbid every token.
     possible = is_possible(log_probs)
     scores = log_probs / ops.maximum(lengths, 1.0) ** penalty
     return Hypotheses(
@@ -47,7 +48,7 @@ def sample(inputs, num_samples=1, length_penalty=1.0, options=None):
 
 
 class _Samples(IndependentAnswers):
-    """It carries the log-probabilities of the answers so far."""
+    """Sampling as a strategy. It carries the log-probabilities of the answers so far."""
 
     count_name = "num_samples"
 

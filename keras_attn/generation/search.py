@@ -14,30 +14,30 @@ from keras_attn.generation.prompt import AnswerStart, Prompt
 
 @dataclasses.dataclass(frozen=True)
 class SearchInputs:
-    """What a search is given of a model and of its rows, whatever the search is.
+    """The inputs of any search: the functions of a model, and the data of its rows.
 
     The hypotheses of a row are query positions over one shared cache: step i fills K slots, one for each of the row's K
-    hypotheses (beams, or samples), and a mask tells each of them which slots hold its own history.
+    hypotheses (beams, or samples), and a mask shows each of them the slots of its own history.
 
     Args:
         step: Function (token_ids, index, cache, attention_mask) -> (logits, cache): int32 (B, K) tokens, all at
             position `index`, an int32 scalar; the slot of hypothesis k is `index * K + k`; boolean (B, K, slots), True
             at slots that a hypothesis may attend to; float (B, K, V) logits. With `coverage` it also returns attention
             scores (B, K, S); with `row_context` it takes that as a fifth argument.
-        make_cache: Function (slots) -> a tuple of key/value cache pairs with so many empty slots. After a prompt of P
-            tokens they have P - 1 more, filled, before those; the masks and slots of `step` count from the first
-            empty one.
+        make_cache: Function (slots) -> a tuple of key/value cache pairs with `slots` empty slots. After a
+            prompt of P tokens, P - 1 filled slots come before these; the masks and slots of `step` count from
+            the first empty one.
         batch_size: Integer B, or integer scalar tensor.
         max_length: Integer, the most tokens of an answer, END included.
         start_token_id: Integer, the token before an answer; None with a `prompt`.
         end_token_id: Integer.
-        pad_token_id: Integer. The pad is never chosen: it fills the columns after an answer.
+        pad_token_id: Integer. The pad is never chosen; it fills the columns after an answer.
         unwritable_token_ids: Integers, tokens that stand for no text, such as START. They are never chosen, except by
             a prefix. Their probability stays in the normaliser, so that scores stay those of a forward pass.
-        prompt: `Prompt`, tokens before the answer, the last of which takes START's part. Options that look at the
-            tokens of a hypothesis see them too.
-        row_context: A structure of tensors (B, ...) with all that `step` has to know of each row and does not change.
-            With it, finished rows can leave the batch, see `decode`.
+        prompt: `Prompt`, tokens before the answer, the last of which is used as START. Options that depend on
+            the tokens of a hypothesis include them.
+        row_context: A structure of tensors (B, ...) with the data of each row that `step` reads and does not
+            change. With it, finished rows can leave the batch, see `decode`.
         coverage: Floats (B, S), the sums of attention that the coverage penalty starts from: 0 at source tokens, 1 at
             pads. Given if and only if the options have a `coverage_penalty`.
         compiler: As in `decode`.
@@ -62,7 +62,7 @@ class SearchInputs:
 
 
 class Search:
-    """A strategy in the loop of `decode`: what all strategies know of the rows of a batch.
+    """Base of the strategies in the loop of `decode`. It holds the data of the rows of a batch.
 
     A subclass has `start_state()`, `is_done(state)` and `next_state(index, state, cache, step)`. A search is run at once
     with `run`, or one step at a time with `begin` and `advance`.
@@ -77,7 +77,7 @@ class Search:
         ValueError: if n or `max_length` is not positive, or n is greater than `MAX_HYPOTHESES`.
     """
 
-    count_name = "num_beams"  # what callers call n
+    count_name = "num_beams"  # the name of n in messages
 
     def __init__(self, inputs, num_hypotheses=1, options=None, length_penalty=1.0):
         self.num_hypotheses = check_num_hypotheses(self.count_name, num_hypotheses)
@@ -124,14 +124,14 @@ class Search:
         )
 
     def without_unwritable(self, logits):
-        """Logits (B, K, V) where no option changes them: the pad and what cannot be written are impossible.
+        """Logits (B, K, V) with the pad and unwritable tokens made impossible, if no option changes them.
 
-        A pad in the middle of an answer would read as its end.
+        A pad in the middle of an answer would look like its end.
         """
         return without_tokens(logits, (self.pad_token_id, *self.inputs.unwritable_token_ids))
 
     def processed(self, log_probs, sequences, index):
-        """Log-probabilities (B, K, V) after every processor that the options ask for, without the pad."""
+        """Log-probabilities (B, K, V) after all processors of the options, with the pad made impossible."""
         processed = self.options.process(
             log_probs,
             self.answer_start.history(sequences, index),

@@ -5,18 +5,19 @@ from keras_attn.checks import check_positive
 
 
 def speculative_decode(inputs, draft_inputs, num_draft_tokens=4, seed=None):
-    """One answer of a model, for which a smaller model drafts several tokens at a time that the model checks at once.
+    """One answer of a model. A smaller model drafts several tokens, which the model checks in one call.
 
-    The answer is the model's own whatever the draft is: without a seed, token for token that of greedy search; with one,
-    a draw from the model's distribution, since a drafted token is kept with probability min(1, p / q) and otherwise
-    replaced by one drawn from what p has more than q. A good draft saves calls of the model. Several tokens at once and
-    one at a time may round differently: in bfloat16 two tokens that are almost as probable can change places.
+    The answer is that of the model, whatever the draft is. Without a seed, it is the answer of greedy search.
+    With a seed, it is a draw from the model's distribution: a drafted token is kept with probability
+    min(1, p / q) and otherwise replaced by one drawn from the positive part of p - q. A good draft saves
+    calls of the model. Several tokens at once and one at a time may round differently: in bfloat16, two
+    almost equally probable tokens can swap ranks.
 
     Args:
         inputs, draft_inputs: `SearchInputs` of the model and of the draft, with a `read`, for one row; the models'
-            `search_inputs` makes them. Both must have the same tokens. `read` must not look at later positions of the
-            cache, which hold drafted tokens that were not kept.
-        num_draft_tokens: Integer, the tokens that are drafted before each check.
+            `search_inputs` makes them. Both must have the same vocabulary. `read` must not look at later
+            positions of the cache, which hold drafted tokens that were not kept.
+        num_draft_tokens: Integer, the number of tokens that are drafted before each check.
         seed: Integer, or None for greedy search.
 
     Returns:
@@ -55,7 +56,7 @@ def speculative_decode(inputs, draft_inputs, num_draft_tokens=4, seed=None):
         probabilities = model.probabilities_after([tokens[-1], *drafted], len(tokens) - 1)
         num_calls += 1
         chosen = _checked(drafted, guesses, probabilities, rng)
-        # The draft's cache holds good what it read before, and the tokens that were kept.
+        # The draft's cache stays valid for the tokens it read before, and for those that were kept.
         num_drafted = min(num_drafted, len(tokens) + len(chosen) - 1)
         ends = inputs.end_token_id in chosen
         tokens += chosen[: chosen.index(inputs.end_token_id) + 1] if ends else chosen
@@ -73,7 +74,7 @@ class _Reader:
         self.rng = rng
 
     def probabilities_after(self, token_ids, index):
-        """float64 (T, V) after each of T tokens from position `index` on; without a seed 1 at the best token."""
+        """float64 (T, V) after each token from position `index` on; without a seed, 1 at the best token."""
         row = ops.convert_to_tensor([token_ids], dtype="int32")
         logits, self.cache = self.inputs.read(row, index, self.cache, *self.row_context)
         logits = np.array(ops.convert_to_numpy(logits)[0], "float64")

@@ -19,14 +19,15 @@ from keras_attn.ops import (
 class BahdanauAttention(Adaptable, keras.layers.Layer):
     """Additive attention: a small network of query and key, v^T tanh(W query + U key), gives each logit.
 
-    The attention of the recurrent translators before the Transformer. `keras.layers.AdditiveAttention` sums query and
-    key without projections. Here W and U are learned, so that queries and keys may differ in size; there is an
-    `attention_mask`; masks apply as in `MultiHeadAttention`, so that the output of a query with no key to attend to is
-    0, not the mean of all values including padding, and NaN in masked keys does not spread; the softmax is computed in
-    at least float32.
+    The attention of the recurrent translators before the Transformer. `keras.layers.AdditiveAttention` sums
+    query and key without projections. Here W and U are learned, so that queries and keys may differ in size;
+    there is an `attention_mask`; masks apply as in `MultiHeadAttention`, so that the output of a query with
+    no key to attend to is 0, not the mean of all values including padding, and NaN in masked keys does not
+    spread; the softmax is computed in at least float32.
 
     The formula needs a tensor (B, T, S, units) in the compute dtype, which is kept for the gradient: units times the
-    memory of dot-product attention with one head. This is small for a decoder that takes one step at a time (T = 1).
+    memory of dot-product attention with one head. This is small for a decoder that takes one step at a time
+    (T = 1).
 
     Args:
         units: Integer, the width of the network.
@@ -46,8 +47,8 @@ class BahdanauAttention(Adaptable, keras.layers.Layer):
         return_attention_scores: Boolean.
         training: Boolean, whether dropout is applied.
         use_causal_mask: Boolean, whether a query sees only keys at its own position and before.
-        projected_key: Float tensor (B, S, units) from `project_keys`, in place of U `key`. Then only the masks of
-            `key` are used; `value` is averaged as usual.
+        projected_key: Float tensor (B, S, units) from `project_keys`, in place of U `key`. Then only the
+            masks of `key` are used; `value` is averaged as usual.
 
     Returns:
         The output, float (B, T, Dv); then the attention scores (B, T, S) if `return_attention_scores`.
@@ -152,7 +153,8 @@ class BahdanauAttention(Adaptable, keras.layers.Layer):
     def project_keys(self, key):
         """U `key` (B, S, units), to be passed as `projected_key` to every later call with the same keys.
 
-        Use it in the `call` of a layer or model that loops over steps; a functional model would need a separate layer.
+        Use it in the `call` of a layer or model that loops over steps; a functional model would need a
+        separate layer.
 
         Args:
             key: Float tensor (B, S, Dk), the `key` (or `value`) of those calls.

@@ -34,10 +34,10 @@ def copy_initializer(initializer):
 
 
 def of_sublayer(layer, name, dtype=None):
-    """The arguments that a layer passes to a sub-layer: copies of its initializers, a dtype policy and a name.
+    """The arguments that a layer passes to a sub-layer: copied initializers, a dtype policy and a name.
 
-    By default, the policy is that of the layer for this name. A sub-layer that has sub-layers takes the policy of the
-    layer itself, which may be a map with their policies.
+    By default, the policy is that of the layer for this name. A sub-layer that has sub-layers takes the
+    policy of the layer itself, which may be a map with their policies.
     """
     return {
         "kernel_initializer": copy_initializer(layer.kernel_initializer),

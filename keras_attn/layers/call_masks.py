@@ -125,7 +125,7 @@ class CallMasks:
         )
 
     def participants(self, query_shape, value_shape, in_order, aligned):
-        """Queries that may attend to some key, and keys that some query may attend to, derived from the padding masks alone.
+        """Queries that may attend to some key, and keys seen by some query, by the padding masks alone.
 
         Args:
             query_shape, value_shape: The shapes (B, T, D) and (B, S, D).
@@ -133,8 +133,8 @@ class CallMasks:
             aligned: Boolean, whether such a rule lets every query see the key at its own index.
 
         Returns:
-            Boolean (B, T) and (B, S), or with an axis of size 1. Each is None if it would take the mask of all pairs,
-            if nothing is masked, or if a mask does not fit, for which `as_rule` raises.
+            Boolean (B, T) and (B, S), or with an axis of size 1. Each is None if it would take the mask of
+            all pairs, if nothing is masked, or if a mask does not fit, for which `as_rule` raises.
         """
         masks = [(self.query_mask, query_shape), (self.key_mask, value_shape)]
         if self.attention_mask is not None or self.segment_ids is not None:

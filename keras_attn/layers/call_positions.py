@@ -36,7 +36,7 @@ class CallPositions:
         return successive_positions(length, 0 if self.index is None else self.index)
 
     def of_new_keys(self, length):
-        """Positions of the keys that the call projects. With a growing cache they are those of the queries."""
+        """Positions of the keys that the call projects: with a growing cache, those of the queries."""
         if self.index is not None or not self.used:
             return self.of_queries(length)
         if self.key_positions is None and self.positions is None:

@@ -16,17 +16,18 @@ BlockProjections = collections.namedtuple("BlockProjections", ["self_attention",
 class DecoderBlock(Block):
     """Causal self-attention, cross-attention over an encoder's output, and a feed-forward network.
 
-    Arguments have the names of KerasHub's `TransformerDecoder`. Every cross-attention of a stack gets the encoder's
-    padding mask: it is an argument. An implicit mask on either sequence is joined with it and stays on the sequence.
-    Built without an encoder sequence, it is the block of a decoder-only model.
+    Arguments have the names of KerasHub's `TransformerDecoder`. Every cross-attention of a stack gets the
+    encoder's padding mask: it is an argument. An implicit mask on either sequence is joined with it and stays
+    on the sequence. Built without an encoder sequence, it is the block of a decoder-only model.
 
     Args:
-        intermediate_dim, num_heads: As in `EncoderBlock`. `num_heads` is not needed if all attention layers are given.
+        intermediate_dim, num_heads: As in `EncoderBlock`. `num_heads` is not needed if all attention layers
+            are given.
         cross_attention: Like `self_attention`, for attention over the encoder sequence.
         **kwargs: The other arguments of `EncoderBlock`. A `self_attention` must be an attention layer here:
-            a `MultiHeadAttention`, or another layer whose `call` begins with the arguments `query` and `value` and has
-            the other arguments that are given. `parallel` is for a block without cross-attention. `remat` has no effect
-            on calls with a cache, which keep nothing for a gradient.
+            a `MultiHeadAttention`, or another layer whose `call` begins with the arguments `query` and
+            `value` and has the other arguments that are given. `parallel` is for a block without
+            cross-attention. `remat` has no effect on calls with a cache, which keep nothing for a gradient.
 
     Call arguments:
         decoder_sequence: Floats (B, T, D).
@@ -42,9 +43,9 @@ class DecoderBlock(Block):
         training: Boolean.
         return_attention_scores: Boolean.
         decoder_positions: Integers (B, T) or (T,). By default 0, 1, 2, ..., or the slots of the cache.
-        decoder_segment_ids: Integers (B, T), which of several sequences packed into a row a token belongs to. It
-            attends only to that sequence. 0 is padding. With an encoder, `encoder_segment_ids` give the sequences of
-            its tokens.
+        decoder_segment_ids: Integers (B, T), which of several sequences packed into a row a token belongs to.
+            It attends only to that sequence. 0 is padding. With an encoder, `encoder_segment_ids` give the
+            sequences of its tokens.
         encoder_positions: Integers (B, S) or (S,).
         encoder_segment_ids: Integers (B, S).
 
@@ -54,8 +55,8 @@ class DecoderBlock(Block):
 
     Raises:
         ValueError: for an argument out of range, for arguments that contradict each other, for a mask of the wrong
-            shape, for a call argument that a given layer does not have, and for a call with an encoder sequence of a
-            block built without one, or the reverse.
+            shape, for a call argument that a given layer does not have, and for a call with an encoder
+            sequence of a block built without one, or the reverse.
 
     Example:
 
@@ -67,8 +68,8 @@ class DecoderBlock(Block):
     )
     ```
 
-    Reference: [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.1 and figure 1; the references of
-    `EncoderBlock`.
+    Reference: [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.1 and figure 1; the
+    references of `EncoderBlock`.
     """
 
     _SLOTS = (*Block._SLOTS, "cross_attention")
@@ -208,9 +209,10 @@ class DecoderBlock(Block):
         )
 
     def step_projections(self):
-        """The projections of both attention layers, made once for a loop of steps, to be put into their caches.
+        """The projections of both attention layers, made once for a loop of steps, for their caches.
 
-        See `MultiHeadAttention.step_projections`. It is None for a missing layer, or a layer without such a method.
+        See `MultiHeadAttention.step_projections`. It is None for a missing layer, or a layer without such a
+        method.
         """
 
         def of(layer, of_keys):
@@ -221,7 +223,7 @@ class DecoderBlock(Block):
     def _cross_attention_positions(
         self, decoder_positions, encoder_positions, first, query_length, key_length
     ):
-        """Call arguments of a cross-attention layer that was given (one that is built here ignores positions).
+        """Call arguments of a given cross-attention layer (one that is built here ignores positions).
 
         Without these, a layer would count the queries of a cached step from 0, and would use the queries'
         positions for the keys.

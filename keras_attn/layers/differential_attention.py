@@ -9,15 +9,16 @@ class DifferentialAttention(MultiHeadAttention):
     """Attention by the difference of two softmaxes, which cancels the noise that both attend to.
 
     Each head has two queries and two keys: `(softmax(q1 k1) - lambda softmax(q2 k2)) v`, normalised for each head
-    and multiplied by `1 - lambda_init`. All arguments, masks, position schemes and caches of `MultiHeadAttention` and its
-    memory-efficient form work here, since both softmaxes use its formula. Position biases and sink logits have 2 N
-    heads.
+    and multiplied by `1 - lambda_init`. All arguments, masks, position schemes and caches of
+    `MultiHeadAttention` and its memory-efficient form work here, since both softmaxes use its formula.
+    Position biases and sink logits have 2 N heads.
 
     Args:
         num_heads: Integer N, the number of pairs of attention heads.
         key_dim: Integer H, the size of each of the two queries and keys of a head.
         value_dim: Integer, the size of each head for value. Defaults to 2 H, as in the paper.
-        lambda_init: Float, the approximate initial value of lambda; the paper uses 0.8 - 0.6 exp(-0.3 l) in layer l = 0, 1, ...
+        lambda_init: Float, the approximate initial value of lambda; the paper uses 0.8 - 0.6 exp(-0.3 l) in
+            layer l = 0, 1, ...
         lambda_initializer: Initializer of the four learned vectors (H,) that define lambda.
         norm_epsilon: Float added to the mean square in the norm of the heads.
         **kwargs: As in `MultiHeadAttention`. `num_key_value_heads` also counts pairs.
@@ -85,8 +86,8 @@ class DifferentialAttention(MultiHeadAttention):
         self._heads_norm.build((None, None, None, self.value_dim))
 
     def _attend(self, query, key, value, return_attention_scores, **arguments):
-        # Both keys of a head share its value. Query heads are ordered by key head: first all first queries of its pairs,
-        # then all second ones.
+        # Both keys of a pair share its value. For each pair come the queries of the first key, then those of
+        # the second, so that the query heads of a key head are successive.
         value = ops.repeat(value, 2, axis=-3)
         output, scores = super()._attend(query, key, value, return_attention_scores, **arguments)
         output = self._heads_norm(self._difference(output)) * (1 - self.lambda_init)

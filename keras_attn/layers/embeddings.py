@@ -11,10 +11,10 @@ from keras_attn.ops import concrete_values, padding_mask, shape_to_keep, soft_ca
 class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
     """Token ids to vectors scaled by sqrt(D), and back to logits with the same weights.
 
-    `keras.layers.ReversibleEmbedding` with the Transformer's scaling and initialization: weights are drawn with a
-    standard deviation of D ** -0.5, so that the scaled vectors have unit variance and the tied output starts with
-    small logits. Ids outside the vocabulary raise in eager mode; inside a compiled graph they are clamped to the
-    nearest id.
+    `keras.layers.ReversibleEmbedding` with the Transformer's scaling and initialization: weights are drawn
+    with a standard deviation of D ** -0.5, so that the scaled vectors have unit variance and the tied output
+    starts with small logits. Ids outside the vocabulary raise in eager mode; inside a compiled graph they are
+    clamped to the nearest id.
 
     Args:
         vocabulary_size: Integer V.
@@ -135,9 +135,10 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
         return vectors * ops.convert_to_tensor(self.hidden_dim**0.5, vectors.dtype) if self.scale else vectors
 
     def _straight_through(self, project, inputs):
-        """The logits of int8 weights, with the gradient that they would have without the rounding of `inputs`.
+        """The logits of int8 weights, with the gradient of the logits without the rounding of `inputs`.
 
-        In Keras the rounding stops the gradient, except the part through its scale, which is not useful.
+        In Keras the rounding stops the gradient, except the part through its scale, which is no descent
+        direction.
         """
 
         @ops.custom_gradient
@@ -203,8 +204,8 @@ class SequenceEmbedding(Adaptable, keras.layers.Layer):
     Args:
         token: Layer from token ids (B, T) to floats (B, T, D): a `TokenEmbedding`.
         position: Layer called as `position(x, positions=positions)`, whose output is added: a
-            `SinusoidalPositionEncoding` or `PositionEmbedding`. None if the attention layers use positions, as with rotary
-            embeddings and relative biases.
+            `SinusoidalPositionEncoding` or `PositionEmbedding`. None if the attention layers use positions,
+            as with rotary embeddings and relative biases.
         token_type: Layer from token type ids (B, T) to floats (B, T, D), which are added (BERT's segments): a
             `keras.layers.Embedding`.
         norm: Norm layer from (B, T, D) to (B, T, D) (BERT).

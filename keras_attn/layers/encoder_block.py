@@ -8,11 +8,11 @@ from keras_attn.layers.slots import call_layer, is_attention
 
 @keras.saving.register_keras_serializable(package="keras_attn")
 class EncoderBlock(Block):
-    """Self-attention, or another layer that mixes a sequence, and a feed-forward network, with residual connections.
+    """Self-attention (or another sequence mixer) and a feed-forward network, with residual connections.
 
-    Arguments have the names of KerasHub's `TransformerEncoder`. They set the sizes of the default parts. For other
-    parts, pass a configured layer to a slot: `self_attention`, `feed_forward`, `norm`. An implicit Keras mask on the
-    inputs is joined with `padding_mask`.
+    Arguments have the names of KerasHub's `TransformerEncoder`. They set the sizes of the default parts. For
+    other parts, pass a configured layer to a slot: `self_attention`, `feed_forward`, `norm`. An implicit
+    Keras mask on the inputs is joined with `padding_mask`.
 
     Args:
         intermediate_dim: Integer, the width of the feed-forward network. Not needed with a `feed_forward`.
@@ -26,14 +26,14 @@ class EncoderBlock(Block):
         sandwich_norm, layer_scale, stochastic_depth: As in `Residual`, for each branch.
         parallel: Boolean, whether both sub-layers read the same norm of the inputs and are added as one branch,
             `x + self_attention(Norm(x)) + feed_forward(Norm(x))` (GPT-J, PaLM). Needs `normalize_first`.
-        remat: Boolean, whether the activations of the block are computed again in the gradient instead of kept. This saves
-            memory; the results are the same, with dropout too.
+        remat: Boolean, whether the activations of the block are computed again in the gradient instead of
+            kept. This saves memory; the results are the same, with dropout too.
         self_attention: A layer in place of the `MultiHeadAttention` that the block would build: attention, whose `call`
             begins with the arguments `query` and `value`, or any layer from (B, T, D) to (B, T, D). The latter is called
-            with those of `padding_mask`, `attention_mask`, `positions` and `segment_ids` that were given; if its `call`
-            lacks one of them, that is an error.
-        feed_forward: A layer from (B, T, D) to (B, T, D) in place of `FeedForward`, for instance without biases, or a
-            mixture of experts.
+            with those of `padding_mask`, `attention_mask`, `positions` and `segment_ids` that were given; if
+            its `call` lacks one of them, that is an error.
+        feed_forward: A layer from (B, T, D) to (B, T, D) in place of `FeedForward`, for instance without
+            biases, or a mixture of experts.
         norm: A norm layer that describes the norms of the block; each residual connection has a copy of it. Defaults to
             layer norm with an epsilon of 1e-5.
 
@@ -44,8 +44,8 @@ class EncoderBlock(Block):
         training: Boolean.
         return_attention_scores: Boolean.
         positions: Integers (B, T) or (T,). By default 0, 1, 2, ...
-        segment_ids: Integers (B, T), which of several sequences packed into a row a token belongs to. It attends only
-            to that sequence. 0 is padding.
+        segment_ids: Integers (B, T), which of several sequences packed into a row a token belongs to. It
+            attends only to that sequence. 0 is padding.
 
     Returns:
         Floats (B, T, D); then the attention scores (B, N, T, T) if `return_attention_scores`.
@@ -68,7 +68,8 @@ class EncoderBlock(Block):
 
     References: [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.1 and figure 1;
     [Chowdhery et al., 2022](https://arxiv.org/abs/2204.02311), section 2, parallel sub-layers;
-    [Chen et al., 2016](https://arxiv.org/abs/1604.06174), recomputation; those of `Residual` and `FeedForward`.
+    [Chen et al., 2016](https://arxiv.org/abs/1604.06174), recomputation; those of `Residual` and
+    `FeedForward`.
     """
 
     def build(self, input_shape):

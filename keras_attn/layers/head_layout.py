@@ -39,7 +39,10 @@ class HeadLayout:
         return ops.transpose(x, (*order, len(self.lead) + 1, len(now) - 1))
 
     def padding(self, mask):
-        """(B, <axes>) or (<axes>) -> (B, <lead>, T) or (1, <lead>, T). Masks of other ranks are not changed; a later check refuses them."""
+        """(B, <axes>) or (<axes>) -> (B, <lead>, T) or (1, <lead>, T).
+
+        Masks of other ranks are not changed; a later check refuses them.
+        """
         rank = 1 + len(self.lead) + len(self.attended)
         if len(mask.shape) == rank - 1:
             mask = ops.expand_dims(mask, 0)

@@ -9,7 +9,7 @@ from keras_attn.layers.step_projections import output_of, projected_heads, step_
 
 
 class HeadProjections:
-    """Mixin that makes the projections of an attention layer and calls them. `MultiHeadAttention` sets its attributes."""
+    """Mixin that makes and calls the projections of an attention layer, see `MultiHeadAttention`."""
 
     query_dense = property(
         operator.attrgetter("_query_dense"), doc="The projection of `query`, an `EinsumDense`."
@@ -25,8 +25,8 @@ class HeadProjections:
             of_keys: Boolean, whether the calls project keys and values too, from the sequence of the queries.
 
         Returns:
-            `StepProjections` for the `projections` of a `KeyValueCache`; or None if the layer is gated, adapted,
-            quantised, or for inputs with more axes. With None a call projects as usual.
+            `StepProjections` for the `projections` of a `KeyValueCache`; or None if the layer is gated,
+            adapted, quantised, or for inputs with more axes. With None a call projects as usual.
         """
         inputs = [self._query_dense, *([self._key_dense, self._value_dense] if of_keys else [])]
         if self.use_gate or self._layout.attended != (1,) or self._layout.lead or self._output_shape:
@@ -57,7 +57,7 @@ class HeadProjections:
             self._query_norm, self._key_norm = self._head_norm("query_norm"), self._head_norm("key_norm")
 
     def _heads(self, query, key, value, reads_keys=True, projections=None):
-        """Projected heads (B, <lead>, N, T, H) of the inputs that are not None; of keys and values only if they are read."""
+        """Projected heads (B, <lead>, N, T, H) of given inputs; no keys and values unless `reads_keys`."""
         if projections is not None:
             sizes = [(self._num_query_heads, self.key_dim)]
             if reads_keys:

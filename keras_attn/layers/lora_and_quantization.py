@@ -12,13 +12,13 @@ _CONFIGS_WITH_QUANTIZERS = (keras.quantizers.Int8QuantizationConfig, keras.quant
 class Adaptable:
     """For layers whose kernels are in sub-layers: `enable_lora`, and a config that records what is quantised.
 
-    `model.quantize` finds the sub-layers by itself. Keras' `MultiHeadAttention` does not save which are quantised, so
-    that a quantised model with one cannot be loaded. Here the dtype policy in the config becomes a `DTypePolicyMap`
-    with the policies of the quantised sub-layers. Its keys match below any parent, so that a layer can be loaded into
-    a different parent.
+    `model.quantize` finds the sub-layers by itself. Keras' `MultiHeadAttention` does not save which are
+    quantised, so that a quantised model with one cannot be loaded. Here the dtype policy in the config
+    becomes a `DTypePolicyMap` with the policies of the quantised sub-layers. Its keys match below any parent,
+    so that a layer can be loaded into a different parent.
 
-    A subclass lists its sub-layers in `_parts`, and makes each sub-layer that has a kernel with the policy from
-    `_policy_of`.
+    A subclass lists its sub-layers in `_parts`, and makes each sub-layer that has a kernel with the policy
+    from `_policy_of`.
     """
 
     # The names of the sub-layers that LoRA adapts by default, and the constructor arguments that are layers.
@@ -26,11 +26,11 @@ class Adaptable:
     _SLOTS = ()
 
     def _parts(self):
-        """The sub-layers with kernels, and those that have such sub-layers. They exist once the layer is built."""
+        """The sub-layers that have kernels, or have such sub-layers; known once the layer is built."""
         raise NotImplementedError
 
     def _policy_of(self, name):
-        """The dtype policy of the sub-layer `name`: a single policy, never a map, which Keras cannot quantise."""
+        """The dtype policy of the sub-layer `name`: never a map, which Keras cannot quantise."""
         policy = self.dtype_policy
         if not isinstance(policy, keras.dtype_policies.DTypePolicyMap):
             return policy
@@ -52,13 +52,14 @@ class Adaptable:
     def enable_lora(self, rank, lora_alpha=None, target_layer_names=None):
         """Freezes all weights, and adds a trainable product of two thin matrices to some of the kernels.
 
-        Like `enable_lora` of KerasHub's backbones, except that those keep the biases of the adapted layers trainable;
-        the paper and this method train only the new matrices. Outputs do not change until these are trained. Compile
-        a model after the call, or again.
+        Like `enable_lora` of KerasHub's backbones, except that those keep the biases of the adapted layers
+        trainable; the paper and this method train only the new matrices. Outputs do not change until these
+        are trained. Compile a model after the call, or again.
 
-        A saved `.keras` or `.weights.h5` file has the products merged into the kernels. It is loaded without LoRA,
-        and all weights are trainable again; `keras_attn.models.save_weights` keeps the matrices separate. Read
-        `.weights.h5` before the call: after it, Keras sets both matrices to 0, and their gradients are then 0 too.
+        A saved `.keras` or `.weights.h5` file has the products merged into the kernels. It is loaded without
+        LoRA, and all weights are trainable again; `keras_attn.models.save_weights` keeps the matrices
+        separate. Read `.weights.h5` before the call: after it, Keras sets both matrices to 0, and their
+        gradients are then 0 too.
 
         Args:
             rank: Integer, the inner size of the products. Keras shares the second matrix of a kernel (D, N, H)
@@ -101,7 +102,7 @@ class Adaptable:
 
 
 class QuantizableSubclass:
-    """For a subclass of a Keras layer: it is quantised like that layer. Keras does not quantise subclasses."""
+    """For a subclass of a Keras layer: quantised like that layer. Keras quantises no subclasses."""
 
     def quantize(self, mode=None, type_check=True, config=None):
         super().quantize(mode=mode, type_check=False, config=config)

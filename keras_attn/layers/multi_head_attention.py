@@ -30,13 +30,15 @@ class MultiHeadAttention(HeadProjections, Adaptable, keras.layers.Layer):
     """Multi-head attention with all arguments of `keras.layers.MultiHeadAttention`, which applies every mask.
 
     A drop-in superset of Keras' layer: the same constructor and call arguments in the same order, the same defaults
-    and weight shapes. It differs where Keras' layer is wrong: Keras masks stay on the caller's tensors, so that all
-    cross-attention layers on one encoder output see them; an explicit `query_mask` is applied; the output of a query
-    with no key to attend to is 0 (before the output projection), whether scores are returned or not; NaN in masked
-    keys does not spread; a mask that cannot broadcast, or an additive mask, raises.
+    and weight shapes. It differs where Keras' layer is wrong: Keras masks stay on the caller's tensors, so
+    that all cross-attention layers on one encoder output see them; an explicit `query_mask` is applied; the
+    output of a query with no key to attend to is 0 (before the output projection), whether scores are
+    returned or not; NaN in masked keys does not spread; a mask that cannot broadcast, or an additive mask,
+    raises.
 
-    Further variants are arguments and slots. They combine freely, except for the pairs that the documentation lists,
-    which raise. The logits of head n are `cap(q k / sqrt(H)) + bias`, where q and k may be normalised and rotated.
+    Further variants are arguments and slots. They combine freely, except for the pairs that the documentation
+    lists, which raise. The logits of head n are `cap(q k / sqrt(H)) + bias`, where q and k may be normalised
+    and rotated.
 
     Args:
         num_heads: Integer N, the number of attention heads.
@@ -49,8 +51,8 @@ class MultiHeadAttention(HeadProjections, Adaptable, keras.layers.Layer):
             the features.
         sliding_window: Integer; keys more than `sliding_window - 1` positions away on either side are masked.
         flash_attention: Boolean, whether the backend's fused kernel computes the attention. By default it does on
-            PyTorch, and on JAX with a GPU, whenever its output is the same: no mask except the causal one of a
-            whole sequence, no bias, no scores. `True` raises if it cannot be used.
+            PyTorch, and on JAX with a GPU, whenever its output is the same: no mask except the causal one of
+            a whole sequence, no bias, no scores. `True` raises if it cannot be used.
         kernel_initializer, bias_initializer: Initializers of the projections.
         kernel_regularizer, bias_regularizer, activity_regularizer: Regularizers of the projections.
         kernel_constraint, bias_constraint: Constraints of the projections.
@@ -61,8 +63,8 @@ class MultiHeadAttention(HeadProjections, Adaptable, keras.layers.Layer):
             N / K successive query heads; 1 is multi-query attention
             ([Ainslie et al., 2023](https://arxiv.org/abs/2305.13245)). Defaults to N.
         rotary_embedding: `RotaryEmbedding` that turns queries and keys by their positions.
-        position_bias: `AlibiBias`, `RelativePositionBias` or `RelativePositionKeys`, added to the logits. Several
-            layers may be given one instance; they then share its weights.
+        position_bias: `AlibiBias`, `RelativePositionBias` or `RelativePositionKeys`, added to the logits.
+            Several layers may be given one instance; they then share its weights.
         query_key_norm: `"rms_norm"` or `"layer_norm"` of each head's queries and keys, before their rotation
             ([Henry et al., 2020](https://arxiv.org/abs/2010.04245)). Defaults to none.
         logit_soft_cap: Float c; products of queries and keys become c tanh(x / c)
@@ -71,8 +73,8 @@ class MultiHeadAttention(HeadProjections, Adaptable, keras.layers.Layer):
             no value ([Agarwal et al., 2025](https://arxiv.org/abs/2508.10925), section 2.2).
         num_sink_tokens: Integer, how many of the first positions are seen in spite of `sliding_window`
             ([Xiao et al., 2024](https://arxiv.org/abs/2309.17453)).
-        memory_efficient: Boolean, whether to attend block by block, without any tensor of T x S numbers, forward or
-            backward. By default, long sequences do, unless the scores are returned.
+        memory_efficient: Boolean, whether to attend block by block, without any tensor of T x S numbers,
+            forward or backward. By default, long sequences do, unless the scores are returned.
         scale: Float that multiplies the products of queries and keys. Defaults to `key_dim ** -0.5`; 1.0 in T5
             ([Raffel et al., 2020](https://arxiv.org/abs/1910.10683)).
 
@@ -91,16 +93,19 @@ class MultiHeadAttention(HeadProjections, Adaptable, keras.layers.Layer):
         cache: Pair of tensors (B, K, S, H) and (B, K, S, Hv), see `empty_cache` and `project_to_cache`, or a
             `keras_attn.ops.KeyValueCache` of them with the positions of its slots. With
             `cache_update_index`, the keys and values of this call are written to the slots from
-            `cache_update_index` on, and the queries attend to the whole cache. Without it, the queries attend to the
-            cache without changes, and only the masks of `value` and `key` are used (cross-attention while decoding).
-            Mark padding in a growing cache with `value_mask` or negative `positions`, so that a NaN there does not
-            reach the queries. A causal layer with a `sliding_window` uses a cache with fewer slots than the whole
-            sequence needs as a ring: the newest keys replace the oldest.
+            `cache_update_index` on, and the queries attend to the whole cache. Without it, the queries attend
+            to the cache without changes, and only the masks of `value` and `key` are used (cross-attention
+            while decoding). Mark padding in a growing cache with `value_mask` or negative `positions`, so
+            that a NaN there does not reach the queries. A causal layer with a `sliding_window` uses a cache
+            with fewer slots than the whole sequence needs as a ring: the newest keys replace the oldest.
         cache_update_index: Integer scalar.
-        positions: Integers (T,) or (B, T), the positions of the queries. Defaults to 0, 1, 2, ..., or with a cache to
-            positions from `cache_update_index` on. With a cache they must be successive, and negative ones are padding.
-        key_positions: Integers (S,) or (B, S). Defaults to `positions`; with a growing cache they continue `positions`.
-        segment_ids: Integers (B, T): each of the sequences packed into a row attends only to itself. 0 is padding.
+        positions: Integers (T,) or (B, T), the positions of the queries. Defaults to 0, 1, 2, ..., or with a
+            cache to positions from `cache_update_index` on. With a cache they must be successive, and
+            negative ones are padding.
+        key_positions: Integers (S,) or (B, S). Defaults to `positions`; with a growing cache they continue
+            `positions`.
+        segment_ids: Integers (B, T): each of the sequences packed into a row attends only to itself. 0 is
+            padding.
         key_segment_ids: Integers (B, S). Defaults to `segment_ids`.
         prefix_mask: Boolean (B, S), True at keys that every query sees in spite of `use_causal_mask` (prefix LM).
 
@@ -109,8 +114,8 @@ class MultiHeadAttention(HeadProjections, Adaptable, keras.layers.Layer):
         `return_attention_scores`; then the new cache, of the same type as `cache`, if that was given.
 
     Raises:
-        ValueError: if an argument is out of range, arguments contradict each other, a mask cannot broadcast or holds
-            values other than 0 and 1.
+        ValueError: if an argument is out of range, arguments contradict each other, a mask cannot broadcast
+            or holds values other than 0 and 1.
 
     Example:
 
@@ -363,7 +368,8 @@ class MultiHeadAttention(HeadProjections, Adaptable, keras.layers.Layer):
     def empty_cache(self, batch_size, length):
         """A cache for self-attention over up to `length` positions: zeros (B, K, C, H) and (B, K, C, Hv).
 
-        C is `length`, or the number of slots that a sliding window needs if that is smaller: a ring for causal calls.
+        C is `length`, or the number of slots that a sliding window needs if that is smaller: a ring for
+        causal calls.
         """
         if self.sliding_window:
             length = min(length, self._ring_slots())
@@ -378,7 +384,7 @@ class MultiHeadAttention(HeadProjections, Adaptable, keras.layers.Layer):
         )
 
     def _attend(self, query, key, value, return_attention_scores, **arguments):
-        """The attention formula, which variants override: the output, heads first, and the scores if asked for, or None."""
+        """The attention formula, which variants override: heads first in and out, and the scores, or None."""
         return attend(
             query,
             key,

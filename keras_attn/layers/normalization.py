@@ -9,8 +9,8 @@ class LayerNormalization(keras.layers.LayerNormalization):
     """Keras' layer with the gradient of `keras_attn.ops.layer_normalization`, which takes two thirds of the time.
 
     Args:
-        **kwargs: As in `keras.layers.LayerNormalization`. With an `axis` other than the last, or without `center` or
-            `scale`, Keras' own computation is used.
+        **kwargs: As in `keras.layers.LayerNormalization`. With an `axis` other than the last, or without
+            `center` or `scale`, Keras' own computation is used.
 
     Call arguments:
         inputs: Floats (..., D).

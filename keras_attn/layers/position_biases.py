@@ -15,7 +15,7 @@ from keras_attn.ops import (
 
 
 class _PositionBias(keras.layers.Layer):
-    """Base of the position biases of attention layers. Each layer that shares one builds it. A call returns it dense.
+    """Base of the position biases. Each attention layer that shares one builds it; a call returns it dense.
 
     A subclass defines the bias in `pair_bias`, and names the size of the heads that its weights depend on.
     """
@@ -74,10 +74,10 @@ class _PositionBias(keras.layers.Layer):
 class AlibiBias(_PositionBias):
     """Attention with linear biases: each head's logits fall with the distance, at its own slope.
 
-    The distance counts in both directions, so that the layer works in encoders too; with a causal mask it is the
-    paper's. There are no weights. KerasHub's `AlibiBias` adds the slope times the key's index to given scores, which
-    is the same only for one causal sequence. This layer uses positions, so left padding, packing and caches need no
-    special case.
+    The distance counts in both directions, so that the layer works in encoders too; with a causal mask it is
+    the paper's. There are no weights. KerasHub's `AlibiBias` adds the slope times the key's index to given
+    scores, which is the same only for one causal sequence. This layer uses positions, so left padding,
+    packing and caches need no special case.
 
     Call arguments:
         query: Floats (B, N, T, H), the head axis before the time axis.
@@ -88,8 +88,8 @@ class AlibiBias(_PositionBias):
         Floats (N, T, S), or (B, N, T, S) for positions (B, T), in the compute dtype.
 
     Raises:
-        ValueError: if positions are not integers or do not fit `query`, or if the number of heads is not that of
-            the first use.
+        ValueError: if positions are not integers or do not fit `query`, or if the number of heads is not that
+            of the first use.
 
     Example:
 
@@ -110,14 +110,15 @@ class AlibiBias(_PositionBias):
 class RelativePositionBias(_PositionBias):
     """T5's learned bias: a number for each head and each bucket of distances.
 
-    Small distances have a bucket each, larger ones share logarithmically wider buckets. All attention layers of a stack
-    may share one layer, as in T5. It is kept in float32 under mixed precision, since it is added to logits.
+    Small distances have a bucket each, larger ones share logarithmically wider buckets. All attention layers
+    of a stack may share one layer, as in T5. It is kept in float32 under mixed precision, since it is added
+    to logits.
 
     Args:
         num_buckets: Integer, the number of buckets for both directions together.
         max_distance: Integer. All positions at this distance and beyond share the last bucket.
-        bidirectional: Boolean, whether keys after the query have separate buckets (encoders), or share the bucket of
-            distance 0 (decoders, which do not see them).
+        bidirectional: Boolean, whether keys after the query have separate buckets (encoders), or share the
+            bucket of distance 0 (decoders, which do not see them).
         embeddings_initializer: Initializer of the biases (num_buckets, N).
 
     Call arguments: as in `AlibiBias`, `query` (B, N, T, H) and positions (T,) or (B, T).
@@ -196,9 +197,9 @@ class RelativePositionBias(_PositionBias):
 class RelativePositionKeys(_PositionBias):
     """Shaw et al.'s learned vector for each distance, which is added to the keys.
 
-    Adds query . a[key position - query position] / sqrt(H) to the logits. Distances are clipped to `max_distance`; all
-    heads share the vectors a. This is the half of the paper about keys: in the authors' ablation (table 3) the half
-    about values brings no improvement.
+    Adds query . a[key position - query position] / sqrt(H) to the logits. Distances are clipped to
+    `max_distance`; all heads share the vectors a. This is the half of the paper about keys: in the authors'
+    ablation (table 3) the half about values brings no improvement.
 
     Args:
         max_distance: Integer. All positions at this distance and beyond share a vector.
@@ -213,8 +214,8 @@ class RelativePositionKeys(_PositionBias):
         Floats (B, N, T, S), in the compute dtype.
 
     Raises:
-        ValueError: if `max_distance` is not a positive integer, positions are not integers or do not fit `query`,
-            or the size of the heads is not that of the first use.
+        ValueError: if `max_distance` is not a positive integer, positions are not integers or do not fit
+            `query`, or the size of the heads is not that of the first use.
 
     Example:
 

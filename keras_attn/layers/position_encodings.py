@@ -78,8 +78,8 @@ class PositionEmbedding(keras.layers.Layer):
         Floats (T, D), or (B, T, D) for positions (B, T); add them to `inputs`.
 
     Raises:
-        ValueError: if the sequence is longer than `max_sequence_length`, or a position is out of range (in eager
-            mode; inside a compiled graph positions are clamped to the last one).
+        ValueError: if the sequence is longer than `max_sequence_length`, or a position is out of range (in
+            eager mode; inside a compiled graph positions are clamped to the last one).
 
     Example:
 

@@ -11,14 +11,15 @@ from keras_attn.ops import runs_op_by_op, shape_to_keep
 class Projection(QuantizableSubclass, keras.layers.EinsumDense):
     """Keras' `EinsumDense` over the last axes of its inputs, computed as one product of two matrices.
 
-    The weights, LoRA and quantisation are those of `EinsumDense`. TensorFlow has a fast kernel that adds a vector
-    to a matrix, and one for the gradient of that. It adds the bias (N, H) of an `EinsumDense` more slowly. For long
-    inputs the product is a batched product with a batch of 1: on CPUs TensorFlow computes its gradient faster than that
-    of a plain product. A plain product costs less per call, so it is used when there is no gradient.
+    The weights, LoRA and quantisation are those of `EinsumDense`. TensorFlow has a fast kernel that adds a
+    vector to a matrix, and one for the gradient of that. It adds the bias (N, H) of an `EinsumDense` more
+    slowly. For long inputs the product is a batched product with a batch of 1: on CPUs TensorFlow computes
+    its gradient faster than that of a plain product. A plain product costs less per call, so it is used when
+    there is no gradient.
 
     Args:
-        *args, **kwargs: As in `EinsumDense`. The axes that the equation sums come first in the kernel and last in
-            the inputs.
+        *args, **kwargs: As in `EinsumDense`. The axes that the equation sums come first in the kernel and
+            last in the inputs.
 
     Call arguments:
         inputs: Floats (..., *summed), of the rank in the equation.

@@ -7,16 +7,16 @@ from keras import ops
 def recompute_in_gradient(layer, function, training, *tensors):
     """`function(*tensors)`, whose intermediate results are not kept for the gradient but computed again.
 
-    `keras.remat` alone draws different dropout in the second pass on TensorFlow and torch, and cannot change a variable
-    on JAX. Here every seed of `layer` has the same value at the start of both passes; variables that `function`
-    assigns (seeds, moving statistics) change once; losses added inside it count once.
+    `keras.remat` alone draws different dropout in the second pass on TensorFlow and torch, and cannot change
+    a variable on JAX. Here every seed of `layer` has the same value at the start of both passes; variables
+    that `function` assigns (seeds, moving statistics) change once; losses added inside it count once.
 
     Args:
         layer: The layer whose `call` this is; it holds all layers that `function` calls.
         function: Function of `tensors` that returns a tensor, or a structure of tensors that starts with a float.
             Any other float with a gradient that it uses must be a weight.
-        training: Boolean or None, of the call. Layers in `function` that do not get it as an argument take it from Keras,
-            in both passes.
+        training: Boolean or None, of the call. Layers in `function` that do not get it as an argument take it
+            from Keras, in both passes.
         tensors: Float tensors.
 
     Returns:

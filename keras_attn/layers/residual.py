@@ -1,4 +1,4 @@
-"""The residual connection around a sub-layer: order of norms, scaling, dropout. They are implemented only here."""
+"""The residual connection around a sub-layer: norms, scaling and dropout are implemented only here."""
 
 import keras
 from keras import ops
@@ -7,8 +7,8 @@ from keras_attn.checks import check_rate
 from keras_attn.layers.normalization import LayerNormalization
 from keras_attn.layers.slots import check_layer, copied, description, with_layers
 
-# The constructor arguments of `Residual` that the blocks also have, and pass on. Each residual connection of a block
-# has its own `norm`.
+# The constructor arguments of `Residual` that the blocks also have, and pass on. Each residual connection of
+# a block has its own `norm`.
 RESIDUAL_ARGUMENTS = ("dropout", "normalize_first", "sandwich_norm", "layer_scale", "stochastic_depth")
 
 
@@ -28,8 +28,8 @@ class Residual(keras.layers.Layer):
             `x + Norm(sublayer(Norm(x)))`. Needs `normalize_first`.
         layer_scale: Float, the initial value of a learned factor for each channel of the branch. None for no such
             factor.
-        stochastic_depth: Float, the share of samples whose whole branch is dropped in training; the others are
-            scaled by `1 / (1 - stochastic_depth)`.
+        stochastic_depth: Float, the share of samples whose whole branch is dropped in training; the others
+            are scaled by `1 / (1 - stochastic_depth)`.
 
     Call arguments:
         inputs: Floats (B, T, D), the input of the residual branch.

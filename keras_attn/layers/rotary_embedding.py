@@ -8,12 +8,13 @@ from keras_attn.ops import apply_rotary, rotary_frequencies, successive_position
 class RotaryEmbedding(keras.layers.Layer):
     """Turns the features of queries and keys by their positions, so that attention depends on distances.
 
-    Differs from `keras_hub.layers.RotaryEmbedding`: the head axis comes before the time axis, (B, N, T, H) where
-    KerasHub's default is (B, T, N, H); it has both pairings of features, partial rotation and llama3 scaling;
-    `"dynamic_ntk"` follows the length; and under half precision the products are in float32 too, which halves the
-    error.
+    Differs from `keras_hub.layers.RotaryEmbedding`: the head axis comes before the time axis, (B, N, T, H)
+    where KerasHub's default is (B, T, N, H); it has both pairings of features, partial rotation and llama3
+    scaling; `"dynamic_ntk"` follows the length; and under half precision the products are in float32 too,
+    which halves the error.
 
-    The layer has no weights and no state. One layer can be used for the queries and keys of many attention layers.
+    The layer has no weights and no state. One layer can be used for the queries and keys of many attention
+    layers.
 
     Args:
         max_wavelength: Float, the longest wavelength in units of 2 pi positions, greater than 1.
@@ -26,7 +27,8 @@ class RotaryEmbedding(keras.layers.Layer):
     Call arguments:
         inputs: Floats (B, N, T, H).
         start_index: Integer, the position of the first time step.
-        positions: Integers (T,) or (B, T) that replace 0, 1, 2, ...; with left padding, the first real token has position 0.
+        positions: Integers (T,) or (B, T) that replace 0, 1, 2, ...; with left padding, the first real token
+            has position 0.
 
     Returns:
         Floats (B, N, T, H) in the compute dtype.
@@ -74,8 +76,8 @@ class RotaryEmbedding(keras.layers.Layer):
     def depends_on_length(self):
         """True if the frequencies depend on the largest position of each row (`"dynamic_ntk"`).
 
-        Queries and keys must then be rotated together, over the same positions. Keys in a cache were rotated with
-        other frequencies, when the sequence was shorter.
+        Queries and keys must then be rotated together, over the same positions. Keys in a cache were rotated
+        with other frequencies, when the sequence was shorter.
         """
         return self.scaling is not None and self.scaling["type"] == "dynamic_ntk"
 

@@ -1,7 +1,7 @@
 """Layers in the slots of other layers: how they are saved in configs, made from configs, built and called.
 
-A slot is a constructor argument that takes a configured layer. One layer may be in several slots (T5's blocks share one
-position bias, ALBERT has one block). A layer or model made from a config shares it in the same way.
+A slot is a constructor argument that takes a configured layer. One layer may be in several slots (T5's blocks
+share one position bias, ALBERT has one block). A layer or model made from a config shares it in the same way.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ def make_shared_layers():
 
 
 def description(layer):
-    """The config entry of a layer in a slot: the layer itself, or a description in a model's config. None stays None."""
+    """The config entry of a slot: the layer itself or None, or in a model's config a description."""
     numbers = _DESCRIBED.get()
     if layer is None or numbers is None:
         return layer
@@ -123,7 +123,8 @@ def has_argument(layer, name):
 def build_layer(layer, *shapes, dtype):
     """Makes the weights of a layer in a slot, if it has none yet, from the shapes of the sequences that it is called on.
 
-    Layers of this library make all of them in `build`. Other layers may make some in `call`, so they are traced.
+    Layers of this library make all of them in `build`. Other layers may make some in `call`, so they are
+    traced.
     """
     if layer.built:
         return

@@ -15,7 +15,7 @@ from keras_attn.layers.projection import Projection, product
 StepProjections = collections.namedtuple(
     "StepProjections", ["input_kernel", "input_bias", "output_kernel", "output_bias"]
 )
-StepProjections.__doc__ = """Matrices of the projections of one attention layer, a value for a `KeyValueCache`.
+StepProjections.__doc__ = """Matrices of the projections of one attention layer, for a `KeyValueCache`.
 
 input_kernel: floats (D, X). The axis X holds the heads of queries, then of keys, then of values.
 input_bias: floats (X,), or None.
@@ -27,7 +27,7 @@ _Matrix = collections.namedtuple("_Matrix", ["kernel", "bias"])
 
 
 def step_projections(inputs, output, dtype):
-    """The `StepProjections` of layers, or None if one is adapted, quantised, or more than a product and a sum.
+    """The `StepProjections` of layers; None if one is adapted, quantised, or not just a product and a sum.
 
     Args:
         inputs: The `Projection`s of one sequence (B, T, D) to heads, D -> (N, H).

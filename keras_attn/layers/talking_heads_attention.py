@@ -10,8 +10,8 @@ class TalkingHeadsAttention(MultiHeadAttention):
     """Multi-head attention whose heads exchange logits before the softmax and attention scores after it.
 
     Two learned matrices (N, N) mix the heads; at first they are the identity, which is `MultiHeadAttention`. All of
-    its arguments, masks, positions and caches work here, except `memory_efficient=True`: the mixing needs the logits of
-    all heads at once, and the gradient keeps them.
+    its arguments, masks, positions and caches work here, except `memory_efficient=True`: the mixing needs the
+    logits of all heads at once, and the gradient keeps them.
 
     Args:
         num_heads, key_dim, ...: As in `MultiHeadAttention`.

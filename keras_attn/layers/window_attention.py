@@ -29,14 +29,15 @@ from keras_attn.ops import (
 class WindowAttention(Adaptable, keras.layers.Layer):
     """Self-attention of an image's pixels within windows: Swin's W-MSA, or SW-MSA if `shift_size` is not 0.
 
-    The cost grows with the number of pixels, not with its square. Shifting the windows in every other layer connects
-    pixels that were in different windows before. A learned bias is added to the logits for each offset between pixels.
+    The cost grows with the number of pixels, not with its square. Shifting the windows in every other layer
+    connects pixels that were in different windows before. A learned bias is added to the logits for each
+    offset between pixels.
 
     Neither Keras nor KerasHub has such a layer. It differs from the published code (and transformers' `SwinLayer`)
-    if the image is not a whole number of windows: here the padding of the last windows is masked, so that pixels attend
-    only to pixels; there, pixels also attend to the padding. An axis of the image that one window covers is not
-    shifted. A window larger than the image is padded too: the bias keeps its size, and the output is that of a window
-    as large as the image.
+    if the image is not a whole number of windows: here the padding of the last windows is masked, so that
+    pixels attend only to pixels; there, pixels also attend to the padding. An axis of the image that one
+    window covers is not shifted. A window larger than the image is padded too: the bias keeps its size, and
+    the output is that of a window as large as the image.
 
     Args:
         num_heads: Integer N, the number of attention heads.

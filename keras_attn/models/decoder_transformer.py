@@ -33,7 +33,7 @@ class DecoderTransformer(CausalGeneration, OneStackTransformer):
         norm: Norm layer after the last block, or None.
         max_sequence_length: Integer, the longest sequence of generation. Defaults to the number of positions of the
             embedding, or 512.
-        pad_token_id: Integer, the id of pads where no `padding_mask` is given, and of what fills answers up.
+        pad_token_id: Integer, the id of pads if no `padding_mask` is given, and of the pads after answers.
 
     Call arguments:
         inputs: Integers (B, T), or a dict of them: `token_ids`; `padding_mask`, boolean (B, T), True at real tokens,
@@ -43,11 +43,11 @@ class DecoderTransformer(CausalGeneration, OneStackTransformer):
         training: Boolean.
 
     Returns:
-        Logits, float32 (B, T, V), of the token after each.
+        Logits, float32 (B, T, V), of the token after each token.
 
     Raises:
-        ValueError: for parts that are no layers, for arguments out of range, and for token ids outside the vocabulary
-            (eagerly; in a compiled graph they are clamped).
+        ValueError: for parts that are not layers, for arguments out of range, and for token ids outside the
+            vocabulary (eagerly; in a compiled graph they are clamped).
 
     Example:
 
@@ -95,9 +95,10 @@ class DecoderTransformer(CausalGeneration, OneStackTransformer):
             num_layers: Integer.
             pad_token_id: Integer.
             tie_output: Boolean, whether the output projection is the embedding, transposed.
-            scale_embedding: Boolean, whether embeddings are multiplied by sqrt(D), as Vaswani et al. do and GPT-2 not.
+            scale_embedding: Boolean, whether embeddings are multiplied by sqrt(D), as in Vaswani et al., not
+                in GPT-2.
             dtype, name: Of the model.
-            **sizes: As of `Sizes`; the defaults are GPT-2's.
+            **sizes: As in `Sizes`; the defaults are GPT-2's.
         """
         sizes = Sizes(dtype=dtype, **{**_DEFAULT_SIZES, **sizes})
         token = sizes.token_embedding(vocabulary_size, scale=scale_embedding, tie_weights=tie_output)
@@ -117,15 +118,15 @@ class DecoderTransformer(CausalGeneration, OneStackTransformer):
         return self._logits(x, self.embedding, self.norm)
 
     def empty_cache(self, batch_size, length):
-        """A tuple with a pair of (B, N, length, H) tensors a layer: room for the keys and values of so many tokens."""
+        """A tuple with one pair of (B, N, length, H) tensors per layer: empty keys and values."""
         return tuple(block.empty_cache(batch_size, length) for block in self.blocks)
 
     def call_with_cache(self, token_ids, cache, cache_update_index, positions=None, attention_mask=None):
-        """Logits of the tokens after `token_ids`, given those before, whose keys and values are in `cache`.
+        """Logits of the token after each of `token_ids`, with keys and values of earlier tokens in `cache`.
 
         Args:
-            token_ids: Integers (B, T), one token or more; none is taken for a pad.
-            cache: A cache, see `empty_cache`; each layer's may be a `keras_attn.ops.KeyValueCache`.
+            token_ids: Integers (B, T), one token or more; none is treated as a pad.
+            cache: A cache, see `empty_cache`; that of each layer may be a `keras_attn.ops.KeyValueCache`.
             cache_update_index: Integer scalar, the slot of the first token.
             positions: Integers (T,) or (B, T). By default slots are positions.
             attention_mask: Boolean (B, T, slots), True at slots that a token may attend to. By default every token
@@ -153,5 +154,5 @@ class DecoderTransformer(CausalGeneration, OneStackTransformer):
         return self._logits(x, self.embedding, self.norm), tuple(new_cache)
 
     def step_projections(self):
-        """What `step_projections` of each block gives, a list: made once for a loop of steps."""
+        """A list of the `step_projections` of each block, made once for a loop of steps."""
         return [block.step_projections() for block in self.blocks]

@@ -18,10 +18,11 @@ class EncoderTransformer(OneStackTransformer):
 
     Args:
         embedding: Layer from token ids to vectors: a `SequenceEmbedding`.
-        blocks: List of `EncoderBlock`s. One block may stand in it several times (ALBERT), and blocks may share layers.
+        blocks: List of `EncoderBlock`s. It may hold one block several times (ALBERT), and blocks may share
+            layers.
         norm: Norm layer after the last block, or None.
         max_sequence_length: Integer, the longest sequence. Defaults to the number of positions of the embedding, or 512.
-        pad_token_id: Integer, the id of pads where no `padding_mask` is given.
+        pad_token_id: Integer, the id of pads if no `padding_mask` is given.
 
     Call arguments:
         inputs: Integers (B, T), or a dict of them: `token_ids`; `padding_mask`, boolean (B, T), True at real tokens,
@@ -34,8 +35,8 @@ class EncoderTransformer(OneStackTransformer):
         Floats (B, T, D), a vector for each token.
 
     Raises:
-        ValueError: for parts that are no layers, for arguments out of range, and for token ids outside the vocabulary
-            (eagerly; in a compiled graph they are clamped).
+        ValueError: for parts that are not layers, for arguments out of range, and for token ids outside the
+            vocabulary (eagerly; in a compiled graph they are clamped).
 
     Example:
 
@@ -64,9 +65,10 @@ class EncoderTransformer(OneStackTransformer):
             vocabulary_size: Integer V.
             num_layers: Integer.
             pad_token_id: Integer.
-            scale_embedding: Boolean, whether embeddings are multiplied by sqrt(D), as Vaswani et al. do and BERT not.
+            scale_embedding: Boolean, whether embeddings are multiplied by sqrt(D), as in Vaswani et al., not
+                in BERT.
             dtype, name: Of the model.
-            **sizes: As of `Sizes`.
+            **sizes: As in `Sizes`.
         """
         sizes = Sizes(dtype=dtype, **sizes)
         return cls(
@@ -86,7 +88,7 @@ class EncoderTransformer(OneStackTransformer):
         """The mean over each sentence's real tokens, float32 (B, D); 0 for a sentence without any.
 
         Args:
-            inputs: As of a call.
+            inputs: As in a call.
 
         Reference: [Reimers and Gurevych, 2019](https://arxiv.org/abs/1908.10084), section 3.
         """

@@ -1,7 +1,7 @@
-"""`generate` for models that are called with a cache: our own, and any that a user composes.
+"""`generate` for models that are called with a cache: those of this library, and any that a user composes.
 
-A model takes part by inheriting one of the two mixins and having the few members that it names. Everything that decodes
-(searches, streams, speculative decoding, served graphs) then calls the model through one step.
+A model inherits one of the two mixins and has the few members that the mixin names. All decoding (searches,
+streams, speculative decoding, served graphs) then calls the model through one step function.
 """
 
 import inspect
@@ -28,14 +28,14 @@ class CausalGeneration:
     The model, of any class, has
 
     - `max_sequence_length` and `pad_token_id`, integers;
-    - `empty_cache(batch_size, length)`: a tuple with a key/value cache pair a layer, of `length` slots;
-    - `call_with_cache(token_ids, cache, cache_update_index, positions=None, attention_mask=None)`, as
-      `DecoderTransformer.call_with_cache`: logits (B, T, V) and the new cache. It hands each layer's cache on to the
-      block as it is: a `keras_attn.ops.KeyValueCache`, with the positions of the slots.
+    - `empty_cache(batch_size, length)`: a tuple with one key/value cache pair per layer, of `length` slots;
+    - `call_with_cache(token_ids, cache, cache_update_index, positions=None, attention_mask=None)`, like
+      `DecoderTransformer.call_with_cache`: logits (B, T, V) and the new cache. It passes each layer's cache,
+      a `keras_attn.ops.KeyValueCache` with the positions of the slots, to the block unchanged.
 
     Example:
 
-    A functional model of our blocks, and the adapter with which it generates:
+    A functional model of this library's blocks, and the adapter with which it generates:
 
     ```python
     from keras_attn.models import CausalGeneration
@@ -90,14 +90,14 @@ class CausalGeneration:
         Args:
             prompt_token_ids: Integers (B, P), START included if the model was trained with one; pads on either side.
             end_token_id: Integer.
-            num_beams: Integer, at most 1024; 1 is greedy search. Of no meaning to sampling.
+            num_beams: Integer, at most 1024; 1 is greedy search. Ignored by sampling.
             length_penalty: Float, or floats (B,).
             max_length: Integer, the most new tokens, END included. Defaults to what `max_sequence_length` leaves.
-            num_return_sequences: Integer n, at most `num_beams` unless answers are sampled. None returns the best, or
-                first, token ids alone.
-            options: `keras_attn.generation.DecodingOptions`. Those of sampling (`temperature`, `top_k`, `top_p`,
-                `min_p`, `seed`) make it sampling, the seed being 0 by default. `repetition_penalty` and
-                `no_repeat_ngram_size` look at the prompt too.
+            num_return_sequences: Integer n, at most `num_beams` unless answers are sampled. None returns only
+                the token ids of the best, or first, answer.
+            options: `keras_attn.generation.DecodingOptions`. Any option of sampling (`temperature`, `top_k`,
+                `top_p`, `min_p`, `seed`) selects sampling; the seed is 0 by default. `repetition_penalty` and
+                `no_repeat_ngram_size` apply to the prompt too.
             padding_mask: Boolean (B, P), True at the tokens of prompts. By default every `pad_token_id` is a pad.
             unwritable_token_ids: Integers, tokens that are never chosen because they stand for no text.
 
@@ -119,7 +119,7 @@ class CausalGeneration:
     def search_inputs(
         self, prompt_token_ids, end_token_id, max_length=None, padding_mask=None, unwritable_token_ids=()
     ):
-        """`SearchInputs` for the continuations of prompts; arguments as of `generate`."""
+        """`SearchInputs` for the continuations of prompts; arguments as in `generate`."""
         prompt = _prompt(prompt_token_ids, padding_mask, self.pad_token_id)
         max_length = _max_new_tokens(prompt.token_ids.shape[1], max_length, self.max_sequence_length)
         step = _CausalStep(self)
@@ -146,14 +146,16 @@ class Seq2SeqGeneration:
     The model has
 
     - `max_sequence_length` and `pad_token_id`, integers;
-    - `init_cache(encoder_token_ids, length, encoder_padding_mask=None)`: a namedtuple such as `Seq2SeqCache`, whose first
-      field is a tuple with a key/value cache pair a layer, of `length` empty slots, and whose others no step changes;
-    - `call_with_cache(decoder_token_ids, cache, cache_update_index, positions=None, decoder_attention_mask=None)`, as
-      `Seq2SeqTransformer.call_with_cache`: logits (B, T, V) and the new cache; with `return_attention_scores=True`,
-      which coverage penalties, alignments and attention maps ask for, also the cross-attention scores of each layer.
+    - `init_cache(encoder_token_ids, length, encoder_padding_mask=None)`: a namedtuple such as `Seq2SeqCache`.
+      Its first field is a tuple with one key/value cache pair per layer, of `length` empty slots; steps do
+      not change the others;
+    - `call_with_cache(decoder_token_ids, cache, cache_update_index, positions=None,
+      decoder_attention_mask=None)`, like `Seq2SeqTransformer.call_with_cache`: logits (B, T, V) and the new
+      cache; with `return_attention_scores=True`, which coverage penalties, alignments and attention maps
+      need, also the cross-attention scores of each layer.
 
-    `Translator` also wants `vocabulary_size` and `target_vocabulary_size` (None if one vocabulary serves both sides);
-    saving and exporting want a `keras.Model`, whose class is registered with
+    `Translator` also needs `vocabulary_size` and `target_vocabulary_size` (None if both sides share one
+    vocabulary); saving and exporting need a `keras.Model`, whose class is registered with
     `keras.saving.register_keras_serializable`. `encode(encoder_token_ids)` gives the export its signature `encode`.
 
     Example:
@@ -215,16 +217,17 @@ class Seq2SeqGeneration:
         Args:
             encoder_token_ids: Integers (B, S), padded.
             start_token_id, end_token_id: Integers. START may be the pad.
-            num_beams: Integer, at most 1024; 1 is greedy search. Of no meaning to sampling.
+            num_beams: Integer, at most 1024; 1 is greedy search. Ignored by sampling.
             length_penalty: Float, or floats (B,).
             max_length: Integer, the most tokens of an answer, END included. Defaults to `max_sequence_length`.
-            num_return_sequences: Integer n, at most `num_beams` unless answers are sampled. None returns the best, or
-                first, token ids alone.
-            options: `keras_attn.generation.DecodingOptions`. Those of sampling (`temperature`, `top_k`, `top_p`,
-                `min_p`, `seed`) make it sampling, the seed being 0 by default. The coverage penalty looks at the mean
-                over heads of the last layer's cross-attention.
-            compiler: For a TensorFlow graph that takes batches of any size, function that compiles a function of
-                tensors: the encoder and the steps are compiled, for each size that a batch has as rows leave it.
+            num_return_sequences: Integer n, at most `num_beams` unless answers are sampled. None returns only
+                the token ids of the best, or first, answer.
+            options: `keras_attn.generation.DecodingOptions`. Any option of sampling (`temperature`, `top_k`,
+                `top_p`, `min_p`, `seed`) selects sampling; the seed is 0 by default. The coverage penalty
+                uses the mean over heads of the last layer's cross-attention.
+            compiler: Function that compiles a function of tensors, for TensorFlow graphs that take batches of
+                any size: the encoder and the steps are compiled, for each size that the batch has as rows
+                finish.
             encoder_padding_mask: Boolean (B, S), True at source tokens. By default every `pad_token_id` is a pad.
             unwritable_token_ids: Integers, tokens that are never chosen because they stand for no text.
 
@@ -259,9 +262,9 @@ class Seq2SeqGeneration:
         penalizes_coverage=False,
         compiler=None,
     ):
-        """`SearchInputs` for the answers to sources; arguments as of `generate`.
+        """`SearchInputs` for the answers to sources; arguments as in `generate`.
 
-        With `penalizes_coverage` they are for options with a coverage penalty.
+        Options with a coverage penalty need `penalizes_coverage`.
         """
         max_length = checked_max_length(max_length, self.max_sequence_length)
         encoder_token_ids = ops.convert_to_tensor(encoder_token_ids, dtype="int32")
@@ -292,7 +295,8 @@ class Seq2SeqGeneration:
     def decoding_step(self, return_attention_scores=False):
         """The `step` of `SearchInputs`, whose row context is the model's cache without its first field.
 
-        It has a method `read` too. Its weights are those of now: one is made for each search, in the graph of its steps.
+        It also has a method `read`. It holds the current weights: make one for each search, in the graph of
+        its steps.
         """
         return _Seq2SeqStep(self, return_attention_scores)
 
@@ -308,7 +312,7 @@ class Seq2SeqGeneration:
         encoder_padding_mask=None,
         return_attention_scores=False,
     ):
-        """Logits of the token after each of `decoder_token_ids`, none of which is taken for a pad.
+        """Logits of the token after each of `decoder_token_ids`, none of which is treated as a pad.
 
         Args:
             encoder_token_ids: Integers (B, S), padded.
@@ -339,12 +343,12 @@ def _for_step(caches, projections, positions=None):
 
 
 def _after_step(caches):
-    """What a loop carries on of the caches of all layers: pairs of keys and values."""
+    """The part of the caches of all layers that a loop carries: pairs of keys and values."""
     return tuple((cache[0], cache[1]) for cache in caches)
 
 
 def _projections(model, slot):
-    """What speeds up the steps of one search: the projections of an attention slot of each layer, or None endlessly."""
+    """The step projections of one attention slot of each layer. None for each layer if the model has none."""
     if not hasattr(model, "step_projections"):
         return itertools.repeat(None)
     return [getattr(of_block, slot) for of_block in model.step_projections()]
@@ -353,8 +357,8 @@ def _projections(model, slot):
 class _CausalStep:
     """Steps of a search after prompts, whose keys and values all hypotheses of a row share.
 
-    The row context is a pair: which tokens of the prompt are real, boolean (B, P - 1), the last aside; and the positions
-    of all, integers (B, P).
+    The row context is a pair: a boolean mask (B, P - 1), True at real tokens of the prompt, without its last
+    token; and the positions of all its tokens, integers (B, P).
     """
 
     def __init__(self, model):
@@ -406,7 +410,7 @@ class _CausalStep:
         return cache, (is_token, positions)
 
     def _call(self, token_ids, cache, first_slot, positions, own_mask, own_positions, row_context):
-        """`own_mask` (B, T, slots) and `own_positions` (slots,) are of the slots after those of the prompt."""
+        """`own_mask` (B, T, slots) and `own_positions` (slots,) are for slots after the prompt's."""
         is_token, of_prompt = row_context
         prompt_mask = ops.repeat(ops.expand_dims(is_token, 1), own_mask.shape[1], axis=1)
         slot_positions = ops.concatenate([of_prompt[:, :-1], of_prompt[:, -1:] + own_positions], axis=-1)
@@ -460,12 +464,12 @@ class _Seq2SeqStep:
 
 
 def _with_first(cache, first):
-    """A namedtuple with another first field."""
+    """`cache`, a namedtuple, with its first field replaced."""
     return cache._replace(**{cache._fields[0]: first})
 
 
 def _mask_of(token_ids, mask, pad_token_id):
-    """`mask` as a boolean tensor, or if it is None, True at every token but the pad."""
+    """`mask` as a boolean tensor, or if it is None, True at every token except the pad."""
     if mask is None:
         return padding_mask(token_ids, pad_token_id)
     mask = ops.convert_to_tensor(mask)
@@ -480,7 +484,7 @@ def _mask_of(token_ids, mask, pad_token_id):
 
 
 def _prompt(token_ids, mask, pad_token_id):
-    """`Prompt`: the tokens moved to the right end, in their order."""
+    """The `Prompt`, with the tokens of each row moved to the right end, in order."""
     token_ids = ops.convert_to_tensor(token_ids, dtype="int32")
     length = token_ids.shape[1]
     if length is None:

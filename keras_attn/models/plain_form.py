@@ -1,4 +1,4 @@
-"""What the blocks of a plain Transformer have in common: the inverse of `from_sizes`, for engines that know no other."""
+"""The options of the blocks of a plain Transformer: the inverse of `from_sizes`, for other engines."""
 
 import collections
 
@@ -26,10 +26,10 @@ PlainForm = collections.namedtuple(
         "position_encoding",
     ],
 )
-PlainForm.__doc__ = """What all blocks of a plain Transformer have in common, named as in `Sizes`."""
+PlainForm.__doc__ = """The options shared by all blocks of a plain Transformer, named as in `Sizes`."""
 
 _OF_EVERY_LAYER = {"name", "trainable", "dtype"}
-# Arguments of which the form tells, or on which no answer depends.
+# Arguments that the form describes, or that do not change the outputs.
 _OF_BLOCKS = _OF_EVERY_LAYER | {
     *("intermediate_dim", "num_heads", "dropout", "activation", "kernel_initializer", "bias_initializer"),
     *("normalize_first", "attention_dropout", "gated", "stochastic_depth", "remat"),
@@ -52,7 +52,7 @@ def plain_form(model):
     """The `PlainForm` of a `Seq2SeqTransformer`.
 
     Raises:
-        ValueError: if its parts are not those of a plain Transformer, naming what is not plain.
+        ValueError: if its parts are not those of a plain Transformer. The message names what is not plain.
 
     Example:
 
@@ -133,7 +133,7 @@ def _check_class(layer, expected):
 
 
 def _check_plain(layer, plain, of_no_interest):
-    """Raises ValueError where the layer's arguments, but for some, are not those of a plain one."""
+    """Raises ValueError if arguments, except those `of_no_interest`, differ from those of `plain`."""
     config, expected = layer.get_config(), plain.get_config()
     other = [
         f"{name}={value!r}"

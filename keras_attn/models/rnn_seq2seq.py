@@ -10,18 +10,18 @@ from keras_attn.models.transformer import unpacked_inputs
 from keras_attn.ops import empty_cache, padding_mask, write_cache
 
 RNNCache = collections.namedtuple("RNNCache", ["states", "encoded"])
-RNNCache.__doc__ = """All that decoding needs of the encoder and of the tokens before, as a value.
+RNNCache.__doc__ = """All that decoding needs from the encoder and the earlier tokens, as a value.
 
-states: a tuple with one pair, where other models keep keys and values: the states of the cells after the token in each
-    of C slots, (B, 1, C, Z - D), and what is fed to the next step, (B, 1, C, D).
+states: a tuple with one pair, in the format of keys and values: the states of the cells after the token in
+    each of C slots, (B, 1, C, Z - D), and the output that is fed to the next step, (B, 1, C, D).
 encoded: an `Encoded`.
 """
 
 Encoded = collections.namedtuple("Encoded", ["sequence", "projected_key", "padding_mask", "first_state"])
-Encoded.__doc__ = """What the decoder needs of the source.
+Encoded.__doc__ = """The data that the decoder needs from the source.
 
 sequence: float (B, S, 2D), the states of both directions.
-projected_key: float (B, S, D), the attention's part of it.
+projected_key: float (B, S, D), `sequence` projected to the keys of the attention.
 padding_mask: boolean (B, S), True at real tokens.
 first_state: float (B, Z).
 """
@@ -37,20 +37,20 @@ _CELLS = {
 
 @keras.saving.register_keras_serializable(package="keras_attn")
 class RNNSeq2Seq(Seq2SeqGeneration, keras.Model):
-    """The translator of the years before the Transformer: bidirectional encoder, recurrent decoder with attention.
+    """The translation model before the Transformer: bidirectional encoder, recurrent decoder with attention.
 
-    Bahdanau et al.'s additive attention over a bidirectional encoder, with Luong et al.'s input feeding: what the
-    decoder made of state and context at one token goes into its next step. It has the inputs, the outputs and the
-    `generate` of `Seq2SeqTransformer`, so that the same data, `Translator` and export take it: the baseline that shows
-    what the Transformer bought.
+    Bahdanau et al.'s additive attention over a bidirectional encoder, with Luong et al.'s input feeding: the
+    decoder's output from state and context at one token is an input of its next step. It has the inputs, the
+    outputs and the `generate` of `Seq2SeqTransformer`, so that it works with the same data, `Translator` and
+    export. It is a baseline for the Transformer.
 
     Args:
         vocabulary_size: Integer V, of the source, and of the target too unless `target_vocabulary_size` is given.
         num_encoder_layers, num_decoder_layers: Integers.
         hidden_dim: Integer D: the width of embeddings, of the states of each direction, and of the attention.
         cell: `"gru"` or `"lstm"`.
-        dropout: Float, of embeddings, between encoder layers, and of what the output is made from; each sequence has
-            one mask for all its tokens (Gal and Ghahramani, 2016).
+        dropout: Float, of embeddings, between encoder layers, and before the output projection; each sequence
+            has one dropout mask for all its tokens (Gal and Ghahramani, 2016).
         target_vocabulary_size: Integer. None means one vocabulary, and one embedding, for both sides.
         tie_output: Boolean, whether the output projection is the target embedding, transposed.
         max_sequence_length: Integer, the longest sequence of generation.
@@ -141,7 +141,7 @@ class RNNSeq2Seq(Seq2SeqGeneration, keras.Model):
         self.cells = [
             make_cell(hidden_dim, dtype=policy, name=f"decoder_cell_{i}") for i in range(num_decoder_layers)
         ]
-        # What goes from step to step, one after the other in one tensor: each cell's states, and what was fed.
+        # The state of a step, concatenated in one tensor: each cell's states, and the output that is fed.
         self._state_sizes = [hidden_dim] * (states_per_cell * num_decoder_layers + 1)
         self.first_state_dense = keras.layers.Dense(
             sum(self._state_sizes), activation="tanh", dtype=policy, name="first_state"
@@ -204,7 +204,8 @@ class RNNSeq2Seq(Seq2SeqGeneration, keras.Model):
     ):
         """Logits, float32 (B, T, V), of the token after each of `decoder_token_ids` (B, T).
 
-        No token sees a later one, so no mask of pads behind them is needed. With `return_attention_scores`, also the attention scores, a list of one (B, 1, T, S).
+        No token sees a later one, so no mask of the pads after them is needed. With
+        `return_attention_scores`, the attention scores are returned too, a list of one (B, 1, T, S).
         """
         encoded = self._encoded(encoder_sequence, encoder_padding_mask)
         x = self._dropout(self.target_embedding(decoder_token_ids), training=training)  # (B, T, D)
@@ -228,7 +229,7 @@ class RNNSeq2Seq(Seq2SeqGeneration, keras.Model):
         )
 
     def call_with_cache(self, decoder_token_ids, cache, cache_update_index):
-        """Logits of the tokens after `decoder_token_ids`, given those before, the states after which are in `cache`.
+        """Logits of the token after each of `decoder_token_ids`, with the states before them in `cache`.
 
         Args:
             decoder_token_ids: Integers (B, T), T known.
@@ -263,9 +264,9 @@ class RNNSeq2Seq(Seq2SeqGeneration, keras.Model):
         )
 
     def _decoding_step(self, token_ids, index, states, attention_mask, encoded):
-        """Step `index` of K hypotheses (B, K): logits (B, K, V), states with their slots written, and those, (B, K, Z).
+        """Step `index` of hypotheses (B, K): logits (B, K, V), written slots, and new states (B, K, Z).
 
-        The slots of a hypothesis are its history, as in a key/value cache; only the newest of them is looked at.
+        The slots of a hypothesis are its history, as in a key/value cache; only the newest of them is read.
         """
         width = token_ids.shape[1]
         before = ops.maximum(index - 1, 0) * width + ops.arange(width, dtype="int32")
@@ -273,7 +274,7 @@ class RNNSeq2Seq(Seq2SeqGeneration, keras.Model):
             [ops.take(part[:, 0], before, axis=1) for part in states[0]], axis=-1
         )  # (B, K, Z)
         if attention_mask is not None:
-            # One slot of the step before is in the history of each hypothesis: 1 * x + 0 * y is x.
+            # The history of each hypothesis has one slot of the previous step. The product selects that slot.
             is_parent = ops.cast(ops.take(attention_mask, before, axis=2), state.dtype)  # (B, K, K)
             state = ops.matmul(is_parent, state)
         state = ops.where(ops.equal(index, 0), ops.expand_dims(encoded.first_state, 1), state)
@@ -341,7 +342,7 @@ class RNNSeq2Seq(Seq2SeqGeneration, keras.Model):
         return padding_mask(token_ids, self.pad_token_id) if given is None else given
 
     def _unpacked(self, inputs):
-        """Ids of both sides, and the mask of the source. Rows are not packed."""
+        """Token ids of both sides, and the mask of the source. Rows are not packed."""
         source_ids, target_ids, mask, _ = unpacked_inputs(inputs, _REQUIRED_INPUTS, _OPTIONAL_INPUTS)
         return source_ids, target_ids, self._mask(source_ids, mask)
 

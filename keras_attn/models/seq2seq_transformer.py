@@ -35,10 +35,11 @@ PRESETS = {
 Seq2SeqCache = collections.namedtuple(
     "Seq2SeqCache", ["self_attention", "cross_attention", "encoder_padding_mask"]
 )
-Seq2SeqCache.__doc__ = """All that decoding needs of the encoder and of the tokens before, as a value.
+Seq2SeqCache.__doc__ = """All that decoding needs from the encoder and the earlier tokens, as a value.
 
-self_attention: a tuple with a pair of (B, N, C, H) tensors a layer, C slots of which the written ones are filled.
-cross_attention: a tuple with a pair of (B, N, S, H) tensors a layer, which no step changes.
+self_attention: a tuple with one pair of (B, N, C, H) tensors per layer; C is the number of slots, written or
+    empty.
+cross_attention: a tuple with one pair of (B, N, S, H) tensors per layer, which no step changes.
 encoder_padding_mask: boolean (B, S).
 """
 
@@ -68,24 +69,26 @@ class Seq2SeqTransformer(Seq2SeqGeneration, Transformer):
         encoder_norm, decoder_norm: Norm layers after the last blocks, or None.
         max_sequence_length: Integer, the longest sequence of generation. Defaults to the number of positions of the
             embeddings, or 512.
-        pad_token_id: Integer, the id of pads where no padding mask is given, and of what fills answers up.
+        pad_token_id: Integer, the id of pads if no padding mask is given, and of the pads after answers.
 
     Call arguments:
         inputs: Dict of integers `encoder_token_ids` (B, S) and `decoder_token_ids` (B, T), the latter beginning
             with START. `encoder_padding_mask` (B, S) and `decoder_padding_mask` (B, T), boolean, are True at real tokens;
-            without them the pads are the tokens with the id `pad_token_id`, which START must not be then. Rows may hold
-            several sequences, packed: `encoder_segment_ids` (B, S) and `decoder_segment_ids` (B, T) then number them,
-            equal on both sides for what belongs together, 0 at padding. `encoder_positions` (B, S) and
-            `decoder_positions` (B, T) replace 0, 1, 2, ..., which start again with every segment; with padding on the
-            left, a row's first token is 0.
+            without them the pads are the tokens with the id `pad_token_id`, and START must not have this id.
+            Rows may hold several packed sequences: `encoder_segment_ids` (B, S) and
+            `decoder_segment_ids` (B, T) then number them, with the same number on both sides for sequences
+            that belong together, 0 at padding. `encoder_positions` (B, S) and `decoder_positions` (B, T)
+            replace 0, 1, 2, ..., which start again with every segment; with padding on the left, a row's
+            first token has position 0.
         training: Boolean.
 
     Returns:
         Logits, float32 (B, T, V).
 
     Raises:
-        ValueError: for parts that are no layers, for a preset or option that does not exist, for arguments out of range,
-            and for token ids outside the vocabulary (eagerly; in a compiled graph they are clamped).
+        ValueError: for parts that are not layers, for a preset or option that does not exist, for arguments
+            out of range, and for token ids outside the vocabulary (eagerly; in a compiled graph they are
+            clamped).
 
     Example:
 
@@ -151,7 +154,7 @@ class Seq2SeqTransformer(Seq2SeqGeneration, Transformer):
         """A model of a named size with fresh weights: `"tiny"`, `"base"` or `"big"`.
 
         Args:
-            preset: Name in `PRESETS`, which cites where the sizes come from.
+            preset: Name in `PRESETS`, which cites the sources of the sizes.
             vocabulary_size: Integer.
             **kwargs: Other arguments of `from_sizes`; they replace the preset's.
         """
@@ -179,7 +182,7 @@ class Seq2SeqTransformer(Seq2SeqGeneration, Transformer):
             tie_output: Boolean, whether the output projection is the target embedding, transposed.
             pad_token_id: Integer.
             dtype, name: Of the model.
-            **sizes: As of `Sizes`.
+            **sizes: As in `Sizes`.
         """
         sizes = Sizes(dtype=dtype, **sizes)
         if target_vocabulary_size is None:
@@ -276,7 +279,7 @@ class Seq2SeqTransformer(Seq2SeqGeneration, Transformer):
         return self._encoded(x, self.encoder_blocks, self.encoder_norm, source, training)
 
     def _decode(self, target, encoder_sequence, source, training, return_attention_scores=False):
-        """Logits, and the cross-attention scores of each layer if they are asked for; of `source` no ids are looked at."""
+        """Logits, and each layer's cross-attention scores if asked for. Ids of `source` are not used."""
         x = self.target_embedding(target.token_ids, positions=target.positions, training=training)
         scores = []
         for block in self.decoder_blocks:
@@ -316,10 +319,10 @@ class Seq2SeqTransformer(Seq2SeqGeneration, Transformer):
         decoder_attention_mask=None,
         return_attention_scores=False,
     ):
-        """Logits of the tokens after `decoder_token_ids`, given those before, whose keys and values are in `cache`.
+        """Logits of the token after each of `decoder_token_ids`; `cache` holds the keys and values before.
 
         Args:
-            decoder_token_ids: Integers (B, T), one token or more; none is taken for a pad.
+            decoder_token_ids: Integers (B, T), one token or more; none is treated as a pad.
             cache: A `Seq2SeqCache`; each layer's part of it may be a `keras_attn.ops.KeyValueCache`.
             cache_update_index: Integer scalar, the slot of the first token.
             positions: Integers (T,) or (B, T). By default slots are positions.
@@ -355,5 +358,5 @@ class Seq2SeqTransformer(Seq2SeqGeneration, Transformer):
         return (logits, cache, scores) if return_attention_scores else (logits, cache)
 
     def step_projections(self):
-        """What `step_projections` of each decoder block gives, a list: made once for a loop of steps."""
+        """A list of the `step_projections` of each decoder block, made once for a loop of steps."""
         return [block.step_projections() for block in self.decoder_blocks]

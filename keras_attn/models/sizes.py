@@ -1,4 +1,4 @@
-"""Models of sizes: the parts of a plain Transformer, made from a few numbers."""
+"""The parts of a plain Transformer, made from its sizes."""
 
 import dataclasses
 from typing import Any
@@ -23,10 +23,10 @@ _NORMS = {"layer_norm": LayerNormalization, "rms_norm": keras.layers.RMSNormaliz
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """What a plain Transformer is described by, besides its vocabulary and its number of layers.
+    """The sizes and options of a plain Transformer, except its vocabulary and its number of layers.
 
-    A `from_sizes` of the models takes these as keyword arguments, and makes the parts with this class. A model that
-    needs more is made of parts, which are layers.
+    `from_sizes` of a model takes these as keyword arguments, and makes the parts with this class. For other
+    options, make the model from parts, which are layers.
 
     Args:
         hidden_dim: Integer D, the model width.
@@ -39,8 +39,8 @@ class Sizes:
         normalize_first: Boolean, pre-norm with a final norm on each stack, rather than the paper's post-norm.
         normalization: `"layer_norm"` or `"rms_norm"`.
         layer_norm_epsilon: Float.
-        position_encoding: `"sinusoidal"` or `"learned"`, added to the embeddings, or `"rotary"`, by which self-attention
-            turns queries and keys.
+        position_encoding: `"sinusoidal"` or `"learned"`, added to the embeddings, or `"rotary"`:
+            self-attention turns queries and keys by their positions.
         max_sequence_length: Integer, the longest sequence, of learned positions and of generation.
         dtype: Dtype policy of the parts.
 
@@ -105,7 +105,7 @@ class Sizes:
         return self._blocks(EncoderBlock, "encoder_block", num_layers, ["self_attention"])
 
     def decoder_blocks(self, num_layers, cross_attention=True):
-        """A list of `DecoderBlock`s, of a model with an encoder unless told otherwise."""
+        """A list of `DecoderBlock`s, by default of a model with an encoder."""
         slots = ["self_attention", "cross_attention"] if cross_attention else ["self_attention"]
         return self._blocks(DecoderBlock, "decoder_block", num_layers, slots)
 
@@ -114,7 +114,7 @@ class Sizes:
         return self._norm(name) if self.normalize_first else None
 
     def of_the_model(self, pad_token_id, name):
-        """The arguments of a model besides its parts."""
+        """The arguments of a model other than its parts."""
         return {
             "max_sequence_length": self.max_sequence_length,
             "pad_token_id": pad_token_id,

@@ -1,4 +1,4 @@
-"""What the Transformer models share: they are made of parts, which are configured layers."""
+"""The base of the Transformer models, which are made of parts: configured layers."""
 
 import collections
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from keras_attn.ops import padding_mask, segment_positions
 DEFAULT_MAX_SEQUENCE_LENGTH = 512
 
 Tokens = collections.namedtuple("Tokens", ["token_ids", "padding_mask", "positions", "segment_ids"])
-Tokens.__doc__ = """The tokens of one side of a call, and all that is known of them.
+Tokens.__doc__ = """The tokens of one side of a call, and all that is known about them.
 
 token_ids: integers (B, T).
 padding_mask: booleans (B, T), True at real tokens.
@@ -30,7 +30,7 @@ class Transformer(Adaptable, keras.Model):
     """
 
     def _take_parts(self, **parts):
-        """Each part, a layer, a list of layers or None, as the attribute of its name."""
+        """Sets each part, a layer, a list of layers or None, as the attribute of its name."""
         for name, part in parts.items():
             if not isinstance(part, (list, tuple)):
                 check_layer(name, part)
@@ -39,7 +39,7 @@ class Transformer(Adaptable, keras.Model):
             setattr(self, name, part)
 
     def _build_stack(self, embedding, blocks, norm, *encoder_shapes):
-        """Builds the parts of one side: the shape (None, None, D) of its sequences."""
+        """Builds the parts of one side, and returns the shape (None, None, D) of its sequences."""
         if not embedding.built:
             embedding.build((None, None))
         shape = tuple(embedding.compute_output_shape((None, None)))
@@ -85,13 +85,13 @@ class Transformer(Adaptable, keras.Model):
         for slot in self._SLOTS:
             value = getattr(self, slot)
             for layer in value if isinstance(value, (list, tuple)) else [value]:
-                if hasattr(layer, "quantize"):  # norms are none
+                if hasattr(layer, "quantize"):  # a norm may be None
                     parts[id(layer)] = layer
         return list(parts.values())
 
     @classmethod
     def from_config(cls, config):
-        """The model that a config describes, with parts of its own; what they share is shared again."""
+        """The model that a config describes, with new parts. Layers that parts share are shared again."""
         return cls(**with_layers(config, cls._SLOTS))
 
     def get_config(self):
@@ -129,10 +129,10 @@ class OneStackTransformer(Transformer):
 
 
 def layers_of(name, value):
-    """The layers of a stack as a list, of any iterable.
+    """The layers of a stack as a list.
 
     Raises:
-        ValueError: if it is none.
+        ValueError: if `value` is not iterable.
     """
     if not isinstance(value, Iterable):
         raise ValueError(f"`{name}` must be a list of layers. Received: {name}={value!r}.")
@@ -143,7 +143,7 @@ def checked_max_sequence_length(max_sequence_length, *embeddings):
     """The longest sequence of a model: the argument, or what the positions of its embeddings allow, or 512.
 
     Raises:
-        ValueError: if the argument is no positive integer, or more than there are positions.
+        ValueError: if the argument is not a positive integer, or is greater than the number of positions.
     """
     limits = [getattr(embedding, "max_sequence_length", None) for embedding in embeddings]
     limit = min((limit for limit in limits if limit is not None), default=None)
@@ -159,10 +159,10 @@ def checked_max_sequence_length(max_sequence_length, *embeddings):
 
 
 def unpacked_inputs(inputs, required, optional):
-    """The values of a dict of inputs in the order of `required`, then of `optional`, those left out as None.
+    """The values of a dict of inputs in the order of `required`, then of `optional`; None for those left out.
 
     Raises:
-        ValueError: unless `inputs` is a dict that has all that is required, and nothing else than these.
+        ValueError: unless `inputs` is a dict with all required names and no other names than these.
     """
     if not isinstance(inputs, dict) or not set(required) <= set(inputs) <= {*required, *optional}:
         received = sorted(inputs) if isinstance(inputs, dict) else type(inputs).__name__
@@ -173,7 +173,7 @@ def unpacked_inputs(inputs, required, optional):
 
 
 def of_decoder_block(tokens, training):
-    """The arguments of a decoder block that tell of its own `Tokens`."""
+    """The arguments of a decoder block for its own `Tokens`."""
     return {
         "decoder_padding_mask": tokens.padding_mask,
         "decoder_positions": tokens.positions,

@@ -1,7 +1,7 @@
-"""Names of a model's weights by where they are in it, whatever kind of Keras model it is.
+"""Names of a model's weights by the layers that hold them, for any kind of Keras model.
 
-`variable.path` does not do: it begins with the name of the model, or does not where a part was built before the model,
-and two variables may share it.
+`variable.path` cannot be used: it begins with the name of the model, but not if a part was built before the
+model, and two variables may have the same path.
 """
 
 import collections
@@ -9,26 +9,27 @@ import re
 
 import keras
 
-# One step on the way to a weight. `stem` is what Keras counts up to name it ("dense" of "dense_3"), None where the name
-# was given.
+# One name on the path to a weight. `stem` is the part before the number in a name made by Keras ("dense" in
+# "dense_3"), None if the name was given.
 _Step = collections.namedtuple("_Step", ["name", "stem"])
 
 
 def named_weights(model):
-    """Every weight of a model once, by a name of its own: {name: variable}, in the order of `model.weights`.
+    """Every weight of a model once, under a unique name: {name: variable}, in the order of `model.weights`.
 
-    A name is made of the names of the layers on the way to the weight, from the model's own layers on, and of the
-    weight's own: "encoder_block_0/self_attention/query/kernel". A layer that can be reached in several ways is named
-    by the first. Siblings of one name are told apart by a number.
+    A name joins the names of the layers on the path to the weight, starting with the model's own layers, and
+    the name of the weight: "encoder_block_0/self_attention/query/kernel". A layer with several paths is named
+    by the first. Siblings with the same name get a number.
     """
     return {"/".join(step.name for step in steps): variable for steps, variable in _weights_by_steps(model)}
 
 
 def match_names(model, names):
-    """The names of a model's weights in a file, {name in the model: name in the file}, or None where they differ.
+    """The names of a model's weights in a file, {name in the model: name in the file}; None if they differ.
 
-    Names of Keras' making depend on what else was made in the process before. If the names are not the same, steps of
-    such names are matched by rank, which is the order in which the layers were made; all others must be equal.
+    Names made by Keras depend on the layers that the process made before. If the names are not the same,
+    steps with such names are matched by rank, which is the order in which the layers were made. All others
+    must be equal.
     """
     ours = [steps for steps, _ in _weights_by_steps(model)]
     if set(names) == {"/".join(step.name for step in steps) for steps in ours}:
@@ -40,11 +41,11 @@ def match_names(model, names):
 
 
 def _match(ours, theirs, pairs):
-    """Matches what stands below one step; appends pairs of steps and of a name. Returns whether all have a match.
+    """Matches all names below one step; appends pairs of steps and a name. Returns whether all have a match.
 
     Args:
-        ours: List of pairs: steps still to go, and all the steps.
-        theirs: List of pairs: parts of a name still to go, and the whole name.
+        ours: List of pairs: the remaining steps, and all steps.
+        theirs: List of pairs: the remaining parts of a name, and the whole name.
     """
     ours_below, theirs_below = _grouped(ours, lambda step: step), _grouped(theirs, lambda part: part)
     if len(ours_below) != len(theirs_below):
@@ -85,7 +86,7 @@ def _grouped(paths, key):
 
 
 def _number(name, stem):
-    """The number in a name of Keras' making, or None if it is none: 0 for "dense", 3 for "dense_3"."""
+    """The number in a name made by Keras, else None: 0 for "dense", 3 for "dense_3"."""
     found = re.fullmatch(rf"{re.escape(stem)}(?:_([0-9]+))?", name)
     return int(found[1] or 0) if found else None
 
@@ -99,10 +100,10 @@ def _weights_by_steps(model):
 
 
 def _walk(layer, above, steps_of, visited):
-    """Notes for each weight of a layer, {id(weight): steps}, how one comes to it."""
+    """Records the path to each weight of a layer in `steps_of`: {id(weight): steps}."""
     visited.add(id(layer))
     weights = {id(weight) for weight in layer.weights}
-    # A layer may know another that is no part of it.
+    # A layer may refer to another layer that is not a part of it.
     parts = [part for part in _parts(layer) if part.weights and weights.issuperset(map(id, part.weights))]
     weights_of_parts = {id(weight) for part in parts for weight in part.weights}
     own = [weight for weight in layer.weights if id(weight) not in weights_of_parts]
@@ -114,7 +115,7 @@ def _walk(layer, above, steps_of, visited):
 
 
 def _parts(layer):
-    """The layers that a layer holds, each once: a model's in its own order, others in that of their attributes."""
+    """The layers that a layer holds, each once: in a model's own order, else in the order of attributes."""
     found = {}
     pending = [vars(layer)]
     if isinstance(layer, keras.Model):
@@ -133,7 +134,7 @@ def _parts(layer):
 
 
 def _steps(names_and_stems):
-    """One `_Step` for each sibling, all of different names."""
+    """One `_Step` for each sibling, all with different names."""
     names_and_stems = list(names_and_stems)
     taken, used = {name for name, _ in names_and_stems}, set()
     for name, stem in names_and_stems:
@@ -148,6 +149,6 @@ def _steps(names_and_stems):
 
 
 def _snake_case(name):
-    """What Keras calls a layer of this class."""
+    """The default name of a layer of this class in Keras."""
     name = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", re.sub(r"\W+", "", name))
     return re.sub("([a-z])([A-Z])", r"\1_\2", name).lower()

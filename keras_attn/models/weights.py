@@ -1,8 +1,8 @@
-"""Weights to and from one safetensors file, all of them or an error.
+"""Saves all weights of a model to one safetensors file, and loads all of them or raises.
 
-Keras' `load_weights` only warns about some of what does not fit. Here a file that lacks a weight, holds another, or
-holds one of another shape or dtype raises, naming it, before anything is assigned. The format holds arrays and nothing
-else.
+Keras' `load_weights` only warns about some mismatches. Here a missing weight, an extra weight, or a wrong
+shape or dtype raises an error that names the weight, before anything is assigned. The format holds only
+arrays.
 """
 
 import concurrent.futures
@@ -26,11 +26,11 @@ _KNOWN = {"F16", "BF16", "F32", "F64", "BOOL", "I8", "U8", "I16", "U16", "I32", 
 
 
 def save_weights(model, path):
-    """Writes all the model's weights to `path`, under names of their places in the model; the write is atomic.
+    """Writes all the model's weights to `path`, under the names from `named_weights`; the write is atomic.
 
     Raises:
         ValueError: if the model is not built.
-        OSError: if it cannot be written; what stood at `path` is untouched then.
+        OSError: if the file cannot be written; an existing file is not changed then.
     """
     if not model.built:
         raise ValueError(f"{model.name} has no weights yet. Call it once, or build it, before it is saved.")
@@ -38,16 +38,17 @@ def save_weights(model, path):
 
 
 def write_weights(arrays, path, metadata=None):
-    """Writes a dict of arrays to the safetensors file `path`, aside and then renamed into place.
+    """Writes a dict of arrays to the safetensors file `path`, by way of a temporary file.
 
     Args:
         arrays: Dict of NumPy arrays.
         path: Path of the file; its folder is created if missing.
-        metadata: Dict of strings, stored with them (see `read_metadata`).
+        metadata: Dict of strings, stored with the arrays (see `read_metadata`).
 
     Raises:
         ValueError: if an array has a dtype that `read_weights` would refuse.
-        OSError: if it cannot be written, for lack of room or of permission; what stood at `path` is untouched then.
+        OSError: if the file cannot be written, for lack of space or permission; an existing file is not
+            changed then.
 
     Example:
 
@@ -149,8 +150,8 @@ def _of_file(path, read):
 def load_weights(model, path, rename=str):
     """Reads the weights that `save_weights` wrote into a model of the same configuration.
 
-    Names of layers that Keras made, "dense_3" for instance, count up within a process. Where the file has others, such
-    layers are matched by their rank among their siblings.
+    Layer names made by Keras, "dense_3" for instance, count up within a process. If the file has other such
+    names, these layers are matched by their rank among their siblings.
 
     Args:
         model: A `keras.Model`, built.
@@ -159,7 +160,7 @@ def load_weights(model, path, rename=str):
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if it is damaged, or what it holds is not exactly the model's; nothing is assigned then.
+        ValueError: if it is damaged, or its weights are not exactly the model's; nothing is assigned then.
 
     Example:
 
@@ -177,12 +178,12 @@ def load_weights(model, path, rename=str):
 def assign_weights(model, arrays, source="the weights"):
     """Assigns a dict of arrays, as `read_weights` returns it, to the model's weights.
 
-    Floats of any width are cast to a float weight; a weight of integers or booleans takes its own dtype only.
+    Floats of any width are cast to a float weight; a weight of integers or booleans takes only its own dtype.
 
     Args:
         model: A `keras.Model`, built.
         arrays: Dict of NumPy arrays.
-        source: String or path, what messages call them.
+        source: String or path, the name of the arrays in messages.
 
     Raises:
         ValueError: if names, shapes or dtypes are not the model's, or a value is NaN or infinite; nothing is assigned
@@ -197,16 +198,16 @@ def assign_weights(model, arrays, source="the weights"):
 
 
 def check_sizes(make_model, config, path, rename=str):
-    """Checks that a model has the weights of a file before it is made, so that no file makes it fill the memory.
+    """Checks that a file has a model's weights before the model is made, so that no file can fill the memory.
 
-    The model is made without values for its variables. Before, the sizes that its configuration names are compared
-    with what the file holds, because layers may also compute tables from them.
+    The model is made without values for its variables. Before that, the sizes in its configuration are
+    compared with the contents of the file, because layers may also compute tables from these sizes.
 
     Args:
         make_model: Function without arguments that returns the `keras.Model`, built.
-        config: The dict from which it makes it, nested or not. Integers whose names are those of sizes ("hidden_dim",
-            "vocabulary_size", "num_heads") must not exceed the number of values in the file, and those of layers
-            ("num_layers") the number of arrays.
+        config: The dict from which the model is made, nested or not. Integers whose names are those of sizes
+            ("hidden_dim", "vocabulary_size", "num_heads") must not exceed the number of values in the file,
+            and those of layers ("num_layers") the number of arrays.
         path: Path of the safetensors file.
         rename: Function from a name in the file to that in the model.
 
@@ -237,13 +238,13 @@ def check_sizes(make_model, config, path, rename=str):
             model = make_model()
         _matched(model, shapes, path)
 
-    # What a scope leaves to be initialised later is the thread's own, and is forgotten with it.
+    # Keras keeps the variables that a scope did not initialise per thread: they are dropped with this thread.
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
         thread.submit(check).result()
 
 
 def _sizes(config):
-    """The pairs of a name and an integer in nested dicts and lists, those that are sizes by their names."""
+    """The pairs of a name and an integer in nested dicts and lists, if the name is that of a size."""
     if isinstance(config, list | tuple):
         for part in config:
             yield from _sizes(part)

@@ -1,4 +1,4 @@
-"""Additive attention: the alignment model of Bahdanau et al., with the masks and guarantees of the dot product."""
+"""Additive attention: the alignment model of Bahdanau et al., masked like dot-product attention."""
 
 from keras import ops
 
@@ -10,10 +10,10 @@ from keras_attn.ops.precision import at_least_float32
 def additive_attention(query, key, value, weight, mask=None, dropout=None):
     """softmax(v^T tanh(query + key)) value over the keys that `mask` allows, for queries and keys already projected.
 
-    It gives the guarantees of `dot_product_attention`: the output of a query with no key to attend to is exactly 0, and
-    so is its gradient; a NaN or Inf in a key or value that no query may attend to does not spread, forward or backward;
-    the softmax is computed in at least float32. The sum inside the tanh is not a matrix product: it makes a tensor
-    (..., T, S, U) and keeps it for the gradient.
+    It gives the guarantees of `dot_product_attention`: the output of a query with no key to attend to is
+    exactly 0, and so is its gradient; a NaN or Inf in a key or value that no query may attend to does not
+    spread, forward or backward; the softmax is computed in at least float32. The sum inside the tanh is not a
+    matrix product: it makes a tensor (..., T, S, U) and keeps it for the gradient.
 
     Args:
         query: Float tensor (..., T, U).

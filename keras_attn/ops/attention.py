@@ -1,8 +1,9 @@
 """Scaled dot-product attention: the formula.
 
-`dot_product_attention` follows the paper, and the functions below it are its steps. The same results are computed
-with less memory in blockwise_attention.py, with fewer operations on TensorFlow in tensorflow_attention.py, and by the
-backend's own kernel in fused_attention.py. `attend` in attention_paths.py chooses between them.
+`dot_product_attention` follows the paper, and the functions below it are its steps. The same results are
+computed with less memory in blockwise_attention.py, with fewer operations on TensorFlow in
+tensorflow_attention.py, and by the backend's own kernel in fused_attention.py. `attend` in attention_paths.py
+chooses between them.
 """
 
 from keras import ops
@@ -21,12 +22,13 @@ def dot_product_attention(
 ):
     """softmax(cap(Q K^T scale) + bias) V over the keys that `mask` allows (Vaswani et al. 2017, equation 1).
 
-    Differs from `keras.ops.dot_product_attention`: the output of a query with no key to attend to is exactly 0, and so is
-    its gradient; a NaN or Inf in a key or value that no query may attend to, or in a query that may attend to no key,
-    does not spread, forward or backward; the softmax is computed in at least float32; there may be fewer heads of keys
-    and values than of queries; the attention scores are always returned.
+    Differs from `keras.ops.dot_product_attention`: the output of a query with no key to attend to is exactly
+    0, and so is its gradient; a NaN or Inf in a key or value that no query may attend to, or in a query that
+    may attend to no key, does not spread, forward or backward; the softmax is computed in at least float32;
+    there may be fewer heads of keys and values than of queries; the attention scores are always returned.
 
-    The head axis comes before the time axis: both products are then plain matrix products. There may be any leading axes.
+    The head axis comes before the time axis: both products are then plain matrix products. There may be any
+    leading axes.
 
     Args:
         query: Float tensor (..., N, T, H).

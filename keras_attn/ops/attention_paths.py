@@ -23,9 +23,9 @@ def attend(
 ):
     """`dot_product_attention`, by the implementation that suits the call. The results are the same.
 
-    The fused kernel is used if the backend has one and `fused_attention_obstacle` returns None. Otherwise long sequences
-    use `memory_efficient_attention`, TensorFlow uses `attention_without_scores` for its shorter gradient, and all other
-    calls use `dot_product_attention`.
+    The fused kernel is used if the backend has one and `fused_attention_obstacle` returns None. Otherwise
+    long sequences use `memory_efficient_attention`, TensorFlow uses `attention_without_scores` for its
+    shorter gradient, and all other calls use `dot_product_attention`.
 
     Args:
         query, key, value, mask, scale, sink_logits: As in `dot_product_attention`.

@@ -44,14 +44,15 @@ def memory_efficient_attention(
 ):
     """The output of `dot_product_attention` without a tensor of all pairs, forward or backward.
 
-    Blocks of queries are computed one after the other. The gradient computes the scores of each block again, with the
-    formula of the forward pass. If the `mask` is a `MaskRule` with an `offset`, a block skips the keys that none of its
-    queries can see: half of all keys under a causal mask, all but a band under a sliding window.
+    Blocks of queries are computed one after the other. The gradient computes the scores of each block again,
+    with the formula of the forward pass. If the `mask` is a `MaskRule` with an `offset`, a block skips the
+    keys that none of its queries can see: half of all keys under a causal mask, all but a band under a
+    sliding window.
 
     Args:
         query, key, value, mask, bias, scale, soft_cap, sink_logits, dropout: As in `dot_product_attention`.
-        num_blocks: Integer, the number of blocks. By default at least 8, and enough that a block holds about 2^25
-            scores.
+        num_blocks: Integer, the number of blocks. By default at least 8, and enough that a block holds about
+            2^25 scores.
 
     Returns:
         The output (..., N, T, Hv), in the dtype of `query`.
@@ -304,7 +305,7 @@ class _Block:
         return self.blocks.dropout.multiplier(lead_shape, rows, ops.concatenate(columns), dtype)
 
     def _with_late_positions(self, value):
-        """A mask or bias whose pairs are computed after the blocks before, because its query positions are."""
+        """A mask or bias computed after the earlier blocks, because its query positions depend on them."""
         if getattr(value, "query_positions", None) is None:
             return value
         return dataclasses.replace(value, query_positions=self._after(value.query_positions))
@@ -337,8 +338,8 @@ class _Block:
 class _KeyGradient:
     """The sum of the gradients of slices of keys, added from the last slice to the first.
 
-    Keys after the end of the newest slice get no more gradients and are set aside, so that adding a slice costs as much
-    as its length, not as all keys.
+    Keys after the end of the newest slice get no more gradients and are set aside, so that adding a slice
+    costs as much as its length, not as all keys.
     """
 
     def __init__(self, keys):

@@ -1,4 +1,4 @@
-"""Whether the graph that is being traced is for a compiler: ops then use other operations, with the same results."""
+"""Whether the traced graph is for a compiler: ops then use other operations, with the same results."""
 
 import contextlib
 import contextvars
@@ -10,10 +10,10 @@ _COMPILED = contextvars.ContextVar("compiled", default=False)
 
 @contextlib.contextmanager
 def compiled_scope():
-    """Declares that the graph traced inside is for a compiler, which fuses operations and needs a graph without branches.
+    """Declares that the graph is for a compiler, which fuses operations and needs a graph without branches.
 
-    Only TensorFlow needs this: a traced function cannot know that it will be compiled with XLA, or converted for another
-    engine.
+    Only TensorFlow needs this: a traced function cannot know that it will be compiled with XLA, or converted
+    for another engine.
 
     Example:
 
@@ -37,8 +37,8 @@ def is_compiled_scope():
 def runs_op_by_op(x):
     """Whether `x` is in a TensorFlow graph that takes batches of any size and runs one op after the other, uncompiled.
 
-    There it is faster to work on a part of a tensor: to write in place, to use another kernel for small tensors, to drop
-    rows from a batch.
+    There it is faster to work on a part of a tensor: to write in place, to use another kernel for small
+    tensors, to drop rows from a batch.
 
     Example:
 

@@ -44,10 +44,11 @@ def fused_attention(query, key, value, is_causal=False, scale=None):
 def fused_attention_obstacle(
     query, key, value, mask=None, bias=None, soft_cap=None, sink_logits=None, dropout=None
 ):
-    """Why the fused kernel would not give the results of `dot_product_attention`, in words, or None if it would.
+    """Why the fused kernel would not give the results of `dot_product_attention`, in words, or None.
 
-    Kernels differ in the output of a query without keys, and they spread NaN from masked keys. So the only mask that
-    they get is the causal mask of a whole sequence: there every query sees a key, and every key is seen by a query.
+    Kernels differ in the output of a query without keys, and they spread NaN from masked keys. So the only
+    mask that they get is the causal mask of a whole sequence: there every query sees a key, and every key is
+    seen by a query.
     """
     rest = MaskRule() if mask is None else mask
     is_whole = rest.offset == 0 and None is not query.shape[-2] == key.shape[-2]

@@ -10,7 +10,7 @@ from keras_attn.ops.masks import as_mask_rule
 
 
 def keep(x, condition):
-    """`x` where `condition` is True and 0 elsewhere, in value and in gradient. If `condition` is None, `x` is not changed."""
+    """`x` where `condition` is True or None, and 0 elsewhere, in value and in gradient."""
     return x if condition is None else ops.where(condition, x, ops.zeros((), dtype=x.dtype))
 
 
@@ -23,7 +23,8 @@ def guard(query, key, value, mask):
 
     Returns:
         The guarded query, key and value; the mask as a boolean tensor; `sees_keys`, booleans (..., T, 1), True at queries
-        that see a key. The last two are None if nothing is masked; `sees_keys` is also None if every query sees a key.
+        that see a key. The last two are None if nothing is masked; `sees_keys` is also None if every query
+        sees a key.
     """
     rule = as_mask_rule(mask)
     mask = rule.block()

@@ -1,8 +1,9 @@
 """The key/value cache: a value that functions take and return, and never change.
 
 A cache is a pair `(key, value)` with shapes (B, N, S, H) and (B, N, S, Hv), or a `KeyValueCache` that starts with this
-pair. The head axis comes before the time axis, so that attention needs no transpose. S is its capacity in slots; a slot not yet
-written is 0. No op here becomes an XLA-only op on TensorFlow, so a served graph runs where XLA is off.
+pair. The head axis comes before the time axis, so that attention needs no transpose. S is its capacity in
+slots; a slot not yet written is 0. No op here becomes an XLA-only op on TensorFlow, so a served graph runs
+where XLA is off.
 """
 
 import collections
@@ -14,7 +15,7 @@ from keras_attn.ops.compilers import runs_op_by_op
 KeyValueCache = collections.namedtuple(
     "KeyValueCache", ["key", "value", "positions", "projections"], defaults=(None, None)
 )
-KeyValueCache.__doc__ = """The cache of one attention layer, with optional fields that make decoding steps faster.
+KeyValueCache.__doc__ = """The cache of one attention layer, with optional fields for faster decoding steps.
 
 `keras.tree` flattens it like every namedtuple, and a field that is None becomes a leaf that is None.
 

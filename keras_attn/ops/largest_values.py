@@ -64,8 +64,8 @@ def top_k(x, k):
 def entries_at(x, indices):
     """The entries of each row of `x` (R, n, ...) at its own `indices` (R, m): (R, m, ...).
 
-    `keras.ops.take_along_axis` takes about thirty operations for this instead of a few, which matters in a decoding
-    step.
+    `keras.ops.take_along_axis` takes about thirty operations for this instead of a few, which matters in a
+    decoding step.
 
     Example:
 

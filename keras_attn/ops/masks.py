@@ -7,13 +7,13 @@ The path of a mask, from a model's input to the addition to the logits:
 2. The attention layer takes masks of any dtype as booleans (`as_boolean_mask`) and checks their shapes
    (`check_mask_shape`, `with_exact_sizes`). First join, in layers/call_masks.py: padding masks
    given as arguments and those that Keras carries become one mask of queries and one of keys.
-3. The layer puts all of this into one value, a `MaskRule`: these two masks, the attention mask of pairs, positions
-   with their order and window, the prefix, segment ids, and which slots of a cache hold a key. Nothing is joined here:
-   each has a field of its own.
+3. The layer puts all of this into one value, a `MaskRule`: these two masks, the attention mask of pairs,
+   positions with their order and window, the prefix, segment ids, and which slots of a cache hold a key.
+   Nothing is joined here: each has a field of its own.
 4. Second join, `MaskRule.block`: the fields become one boolean mask of all pairs, or of the pairs of a block.
-5. `masked` in attention.py adds 0 to the logits where this mask is True, and -1e30 where it is False; guards.py
-   sets queries that see no key, and keys that no query sees, to 0. Blockwise attention, fused kernels and the other
-   forms of attention take the same `MaskRule`.
+5. `masked` in attention.py adds 0 to the logits where this mask is True, and -1e30 where it is False;
+   guards.py sets queries that see no key, and keys that no query sees, to 0. Blockwise attention, fused
+   kernels and the other forms of attention take the same `MaskRule`.
 
 B is the batch, T the query length, S the key length, N the number of heads.
 """
@@ -101,18 +101,18 @@ class MaskRule:
         prefix_mask: Boolean (..., S), True at keys that every query sees in spite of `causal` (prefix LM; Raffel et
             al. 2020, section 3.2.1).
         sliding_window: Integer, a query sees keys at a distance less than this, on either side.
-        num_sink_tokens: Integer, how many of the first positions every query sees in spite of `sliding_window` (Xiao
-            et al. 2024, section 3.2).
+        num_sink_tokens: Integer, how many of the first positions every query sees in spite of
+            `sliding_window` (Xiao et al. 2024, section 3.2).
         query_segment_ids, key_segment_ids: Integers (..., T) and (..., S), a query sees keys of its own segment. The id
             0 is padding, see `segment_mask`.
         query_mask, key_mask: Boolean (..., T) and (..., S), False at padding.
         slot_mask: Boolean (..., S), False at slots of a cache that hold no key.
         pairs: Boolean, broadcasts to (..., N, T, S).
-        offset: Integer, if it is known that query t has position `offset + t`, and key s has position s. Blocks of
-            queries then skip the keys that none of them can see.
-        queries_are_finite, keys_are_finite: Boolean, True if queries that see no key, or keys (and values) that no query
-            sees, cannot hold NaN or Inf. A layer that set padding to 0 knows this; for keys, so does a layer that reads
-            a cache which it wrote. It saves a pass over the tensors.
+        offset: Integer, if it is known that query t has position `offset + t`, and key s has position s.
+            Blocks of queries then skip the keys that none of them can see.
+        queries_are_finite, keys_are_finite: Boolean, True if queries that see no key, or keys (and values)
+            that no query sees, cannot hold NaN or Inf. A layer that set padding to 0 knows this; for keys, so
+            does a layer that reads a cache which it wrote. It saves a pass over the tensors.
 
     Example:
 
@@ -161,7 +161,7 @@ class MaskRule:
         return combine_masks(*masks)
 
     def visible_keys(self, queries, num_keys):
-        """Slices of the keys. The slice `queries`, whose ends are given, sees no key outside of them."""
+        """Slices of the keys. The queries of a slice with known ends see no key outside of them."""
         if self.offset is None or self.prefix_mask is not None or not (self.causal or self.sliding_window):
             return [slice(0, num_keys)]
         first, last = self.offset + queries.start, self.offset + queries.stop - 1
@@ -212,7 +212,7 @@ class MaskRule:
 
 
 def as_mask_rule(mask):
-    """`mask` as a `MaskRule`. It may be one already, a boolean tensor that broadcasts to (..., N, T, S), or None."""
+    """A `MaskRule`, a boolean tensor that broadcasts to (..., N, T, S), or None, as a `MaskRule`."""
     return mask if isinstance(mask, MaskRule) else MaskRule(pairs=mask)
 
 
@@ -257,10 +257,10 @@ def combine_masks(*masks):
 
 
 def implicit_mask(tensor):
-    """The mask that Keras carries on `tensor` (`mask_zero=True`, `Masking`), or None. The tensor is not changed.
+    """The mask that Keras carries on `tensor` (`mask_zero=True`, `Masking`), or None. It stays there.
 
-    Keras passes an implicit mask as a call argument only for some signatures, so layers that promise to honour it
-    read it here.
+    Keras passes an implicit mask as a call argument only for some signatures, so layers that promise to
+    honour it read it here.
     """
     return getattr(tensor, "_keras_mask", None)
 
@@ -269,8 +269,8 @@ def as_boolean_mask(mask, name):
     """`mask` as booleans: booleans are not changed, 0 and 1 of any dtype are cast, other values are refused.
 
     In eager mode other values raise. A TensorFlow graph raises when it runs, with the same message in an
-    `InvalidArgumentError`. Compilers (XLA, JAX, PyTorch) cannot raise: pass the same masks to `mask_poison`, and add its
-    result to the outputs.
+    `InvalidArgumentError`. Compilers (XLA, JAX, PyTorch) cannot raise: pass the same masks to `mask_poison`,
+    and add its result to the outputs.
 
     Args:
         mask: A tensor or array, or None.
@@ -308,7 +308,7 @@ def as_boolean_mask(mask, name):
 
 
 def mask_poison(*masks):
-    """0, or NaN if one of the masks holds values other than 0 and 1. It is added to the outputs of the masked attention.
+    """0, or NaN if one of the masks holds values other than 0 and 1. It is added to the masked outputs.
 
     This makes wrong masks visible where a compiler cannot raise, see `as_boolean_mask`.
 
@@ -370,8 +370,9 @@ def check_mask_shape(mask, shape, name, exact_axes=0, received=None):
 def with_exact_sizes(mask, sizes, name):
     """`mask`, whose last axes must have these sizes, checked when the graph runs if they are unknown before.
 
-    Only a size of 1 has to be found: it would broadcast, and one value would apply to a whole axis. Only TensorFlow
-    traces functions without knowing sizes. There the graph raises when it runs; with XLA, compilation fails.
+    Only a size of 1 has to be found: it would broadcast, and one value would apply to a whole axis. Only
+    TensorFlow traces functions without knowing sizes. There the graph raises when it runs; with XLA,
+    compilation fails.
 
     Args:
         mask: A mask with at least one axis more than there are sizes.

@@ -69,8 +69,8 @@ def apply_rotary(x, positions, frequencies, attention_factor=1.0, interleaved=Fa
     Args:
         x: Float tensor (..., T, H), typically (B, N, T, H), H known.
         positions: Integers (T,) or (B, T), or (..., T) with further leading axes of `x`.
-        frequencies: Floats (d / 2,), or floats that broadcast to (*positions.shape, d / 2), see `rotary_frequencies`. The
-            first d features are rotated, the others are not changed.
+        frequencies: Floats (d / 2,), or floats that broadcast to (*positions.shape, d / 2), see
+            `rotary_frequencies`. The first d features are rotated, the others are not changed.
         attention_factor: Float that multiplies the rotated features.
         interleaved: Boolean, whether features (0, 1), (2, 3), ... are the pairs (Su et al. 2021, GPT-J), instead of
             (0, d / 2), (1, d / 2 + 1), ... (GPT-NeoX, LLaMA).

@@ -1,7 +1,7 @@
 """The attention formula in fewer operations on TensorFlow, for calls that do not ask for the attention scores.
 
-TensorFlow runs a graph one operation at a time, so needless operations cost time. Its gradient of the softmax reads all
-pairs two times more than needed, and its matrix product is slow to start for small tensors.
+TensorFlow runs a graph one operation at a time, so needless operations cost time. Its gradient of the softmax
+reads all pairs two times more than needed, and its matrix product is slow to start for small tensors.
 """
 
 import keras
@@ -64,8 +64,8 @@ def attention_without_scores(
 def _is_decoding_step(query, key):
     """Whether each key head has one query, in a float32 graph whose batch size is unknown before the run.
 
-    In lower precision TensorFlow's matrix product rounds intermediate sums. If the batch size then decided between the
-    two forms, the output of a row would depend on the size of its batch.
+    In lower precision TensorFlow's matrix product rounds intermediate sums. If the batch size then decided
+    between the two forms, the output of a row would depend on the size of its batch.
     """
     one_query = query.shape[-2] == 1 and query.shape[:-2] == key.shape[:-2]
     is_float32 = keras.backend.standardize_dtype(key.dtype) == "float32"

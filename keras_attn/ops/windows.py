@@ -66,7 +66,8 @@ def reverse_windows(windows, height, width, window_size, shift_size=(0, 0)):
 def window_mask(height, width, window_size, shift_size=(0, 0), padding_mask=None):
     """True where two pixels of a window come from the same part of the image.
 
-    Windows at the end hold pixels that the cyclic shift moved from the other end of the image, and zeros that pad it.
+    Windows at the end hold pixels that the cyclic shift moved from the other end of the image, and zeros that
+    pad it.
 
     Args:
         height, width: Integers or integer scalars, the size of the image.
