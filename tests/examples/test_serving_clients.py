@@ -256,6 +256,7 @@ def test_load_test_without_a_server(texts):
     assert b"The first error: ConnectionRefusedError" in client.stderr
 
 
+@pytest.mark.extended
 def test_load_test_runs_an_exported_model_itself():
     folder = SERVING.parents[1] / "saved_models" / "dates" / "1"
     client = run_client("load_test.py", "--saved-model", str(folder), "--clients", "3", "--requests", "11")

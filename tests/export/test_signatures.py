@@ -8,6 +8,9 @@ from helpers_translators import INVALID_UTF8, ODD_TEXTS, SENTENCES
 
 from keras_attn.generation import DecodingOptions
 
+# The graphs of every signature take half a minute to make.
+pytestmark = pytest.mark.extended
+
 NEUTRAL = {
     "translate": {
         "target_prefix": "",
@@ -46,7 +49,6 @@ def padded_ids(*rows):
     return [[*row, *[-1] * (8 - len(row))] for row in rows]
 
 
-@pytest.mark.extended
 def test_neutral_values_are_the_default(exported, server):
     translator, _ = exported
     (neutral, plain) = server(
@@ -189,7 +191,6 @@ def test_a_sharp_value_out_of_range_is_clamped(server):
     assert second == {"top_p_clamped"}
 
 
-@pytest.mark.extended
 def test_odd_texts_and_an_empty_batch_are_answered_by_every_signature(exported, server):
     translator, _ = exported
     texts = [*ODD_TEXTS, {"b64": base64.b64encode(INVALID_UTF8).decode()}]

@@ -163,6 +163,7 @@ def test_a_batch_of_one_size(tmp_path):
     assert "run of serving_default" in found
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("damage", ["flipped", "cut", "gone"])
 def test_a_corrupt_variable_file(tmp_path, damage):
     folder = shutil.copytree(SAVED_MODELS / "dates" / "1", tmp_path / "1")

@@ -218,6 +218,7 @@ def test_empty_batch():
     assert scores.shape == (0, 3)
 
 
+@pytest.mark.extended
 def test_every_compiler_gives_the_same():
     tables = scripts.random_tables(29, 2, V)
     for compiler in scripts.compilers():

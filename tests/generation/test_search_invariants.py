@@ -431,6 +431,7 @@ def test_a_model_with_beams_enough_is_brute_force(kind):
     check()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("count", [2, pytest.param(8, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_answers_of_a_model_are_greedy_rescored_and_their_own(kind, count):

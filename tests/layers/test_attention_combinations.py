@@ -483,6 +483,7 @@ def assert_round_trips(chosen, folder, child):
     assert_equal(child("weights", folder, 1)[0], expected, 0)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "every", [20 if BACKEND == "tensorflow" else 100, pytest.param(1, marks=pytest.mark.slow)]
 )

@@ -169,6 +169,11 @@ EXTENDED = {
     "decoder_alone",
     "encoder_pre_norm_rms_gated",
     "residual_layer_scale",
+    "attention_differential",
+    "attention_talking_heads",
+    "attention_window",
+    "encoder_of_a_given_feed_forward",
+    "relative_keys",
 }
 SLOW = {
     "attention_alibi_packed",
@@ -1026,6 +1031,7 @@ needs_compiler = pytest.mark.skipif(
 )
 
 
+@pytest.mark.extended
 @needs_compiler
 @pytest.mark.parametrize(("token_id", "clamped"), [(17, 16), (99, 16), (-1, 0)])
 def test_ids_outside_the_vocabulary_are_clamped_in_a_compiled_graph(token_id, clamped):

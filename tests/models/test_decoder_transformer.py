@@ -361,6 +361,7 @@ def gpt2_twin():
     return model, twin
 
 
+@pytest.mark.extended
 def test_equals_gpt2_of_transformers():
     model, twin = gpt2_twin()
     import torch
@@ -371,6 +372,7 @@ def test_equals_gpt2_of_transformers():
     assert_close(run(model, ids), expected)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("num_beams", [1, 4])
 def test_generates_what_transformers_does(num_beams):
     model, twin = gpt2_twin()

@@ -109,6 +109,7 @@ def test_the_source_still_matters(trained, name):
     assert np.abs(call(trained[name], other) - call(trained[name], batch)).max() > 1e-3
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", MODELS)
 def test_symbolic_shape_is_the_eager_one(trained, name):
     symbolic = trained[name](

@@ -276,6 +276,7 @@ def test_a_composed_translator_generates_what_its_forward_pass_says(of_tokens, n
             assert float(found_score) == pytest.approx(score, rel=1e-4)
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="strings are TensorFlow's")
 def test_a_composed_translator_takes_strings_is_saved_and_served(tmp_path):
     import tensorflow as tf

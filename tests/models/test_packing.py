@@ -93,6 +93,7 @@ def attention():
     )
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("memory_efficient", [False, True])
 def test_packed_blocks_with_rotary_positions_and_a_position_bias(rng, memory_efficient):
     encoder = EncoderBlock(17, self_attention=attention())
@@ -131,6 +132,7 @@ def test_segments_of_one_side_alone_are_refused(missing):
         shared_model()(inputs)
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="the trace with unknown sizes is TensorFlow's")
 def test_packed_batches_of_any_length_train_in_one_trace(rng):
     import tensorflow as tf

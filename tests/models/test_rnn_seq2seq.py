@@ -96,6 +96,7 @@ def test_the_model_is_that_of_the_papers(rng):
             np.testing.assert_allclose(logits[row, step], fed @ table.T, atol=1e-4)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", OPTIONS)
 def test_step_by_step_equals_the_whole(rng, name):
     model = shared_model(name)

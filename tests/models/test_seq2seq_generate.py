@@ -184,6 +184,7 @@ def test_rows_with_options_of_their_own_equal_the_search_written_out():
         np.testing.assert_allclose(scores[row, :num_beams], expected_scores, atol=1e-5)
 
 
+@pytest.mark.extended
 def test_samples_have_the_scores_of_the_model_and_do_not_depend_on_their_batch():
     model, ids = shared_model("post_norm"), make_batch()["encoder_token_ids"][:3]
     seeds = np.array([5, 6, 7], "int32")

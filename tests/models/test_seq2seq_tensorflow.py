@@ -52,6 +52,7 @@ def test_call_is_the_same_in_a_graph_of_free_shapes(variant):
     assert len(traces) == 1
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "variant", ["post_norm", pytest.param("untied_gated_rms_learned", marks=pytest.mark.slow)]
 )

@@ -219,7 +219,12 @@ def test_asking_for_scores_changes_neither_output_nor_gradient(rng, name):
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="only TensorFlow has a gradient of its own there")
 @pytest.mark.parametrize(
     ("name", "compiler"),
-    [("plain", "eager"), ("mask", "eager"), ("everything", "function"), ("everything", "xla")],
+    [
+        ("plain", "eager"),
+        ("mask", "eager"),
+        ("everything", "function"),
+        pytest.param("everything", "xla", marks=pytest.mark.extended),
+    ],
 )
 def test_second_derivatives_are_those_of_the_formula(rng, name, compiler):
     import tensorflow as tf

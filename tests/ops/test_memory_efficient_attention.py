@@ -458,6 +458,7 @@ def test_lengths_unknown_before_the_run(rng, jit, ruled):
         )
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("jit", [True, False])
 def test_compiled_equals_eager(rng, jit):
     arrays = arrays_for(rng, "table_of_queries", sinks=True, num_key_heads=K)

@@ -61,6 +61,7 @@ def cross_entropy(model, text, length):
     return total / (len(token_ids) - 1)
 
 
+@pytest.mark.extended
 def test_the_loss_is_that_of_the_whole_validation_text(run):
     folder, model = run
     record = json.loads((folder / "run.json").read_text())

@@ -106,6 +106,7 @@ def test_the_moving_average_is_over_updates():
     assert_close(averages, expected)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "other",
     [

@@ -71,6 +71,7 @@ def log_prob_by_hand(translator, source, target):
     return sum(log_probs), len(target_ids)
 
 
+@pytest.mark.extended
 def test_the_answer_has_the_shape_of_the_question(translator):
     text = translator(SENTENCES[0])
     assert isinstance(text, str)
@@ -141,6 +142,7 @@ def test_score_refuses_what_cannot_be_scored(translator):
         translator.score("a", "Z" * 400)
 
 
+@pytest.mark.extended
 def test_attention_maps_belong_to_the_best_translation(bytes_translator):
     texts, maps = bytes_translator(["ab c", "x"], return_attention_scores=True)
     assert texts == bytes_translator(["ab c", "x"])
@@ -461,6 +463,7 @@ def test_what_cannot_be_written_is_never_chosen_and_scores_are_those_of_score():
     assert not (np.asarray(begun.token_ids)[0, :, 1:] == 1).any()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("batch_size", "jit_compile"), [(2, False), pytest.param(64, True, marks=pytest.mark.slow)]
 )
@@ -481,6 +484,7 @@ def test_each_text_may_have_options_of_its_own(batch_size, jit_compile):
         assert (together[0][row], together[1][row]) == (alone[0], pytest.approx(alone[1], rel=1e-5))
 
 
+@pytest.mark.extended
 def test_a_target_prefix_begins_the_translation(translator):
     prefix = "zwei"
     texts = translator(SENTENCES, target_prefix=prefix)
