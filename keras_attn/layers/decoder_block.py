@@ -244,7 +244,7 @@ class DecoderBlock(Block):
             )
         if encoder_sequence_shape is not None and self.parallel:
             raise ValueError(
-                "`parallel` is for a block without cross-attention, which reads what self-attention has found. "
+                "`parallel` is for a block without cross-attention, which needs the output of self-attention. "
                 f"Received: an encoder sequence of shape {tuple(encoder_sequence_shape)}."
             )
 

@@ -149,7 +149,7 @@ def _check_quantization_config(part):
         return
     if _description(config.activation_quantizer) != _description(type(config)().activation_quantizer):
         raise ValueError(
-            "A layer quantised with an `activation_quantizer` of its own has no config that could tell. Save the "
+            "A layer quantised with an `activation_quantizer` of its own cannot be described in a config. Save the "
             "weights alone, and call `quantize` with the same config before you load them. Received: layer "
             f"{part.path!r}, {type(config).__name__}(activation_quantizer={config.activation_quantizer})."
         )

@@ -151,7 +151,7 @@ def check_residual(layer):
         )
     if layer.layer_scale is not None and layer.sandwich_norm:
         raise ValueError(
-            "`layer_scale` cannot be joined with `sandwich_norm`, whose second norm has such a factor. "
+            "`layer_scale` cannot be combined with `sandwich_norm`, whose second norm has such a factor. "
             f"Received: layer_scale={layer.layer_scale}, sandwich_norm={layer.sandwich_norm}."
         )
 

@@ -144,7 +144,7 @@ def call_layer(layer, inputs, training, query_mask=None, **arguments):
     for name in given:
         if not has_argument(layer, name):
             raise ValueError(
-                f"`{name}` cannot be obeyed by a layer whose `call` has no such argument. "
+                f"`{name}` is not an argument of this layer's `call`. "
                 f"Received: layer {layer.name!r} of class {type(layer).__name__}."
             )
     optional = {"training": training, "query_mask": query_mask}

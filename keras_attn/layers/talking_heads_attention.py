@@ -39,7 +39,7 @@ class TalkingHeadsAttention(MultiHeadAttention):
     def __init__(self, num_heads, key_dim, memory_efficient=None, **kwargs):
         if memory_efficient:
             raise ValueError(
-                "`memory_efficient` must be None or False: heads that talk need all their logits at once. "
+                "`memory_efficient` must be None or False: mixing heads needs the logits of all heads at once. "
                 f"Received: memory_efficient={memory_efficient}."
             )
         super().__init__(num_heads, key_dim, memory_efficient=memory_efficient, **kwargs)

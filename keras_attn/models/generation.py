@@ -110,7 +110,9 @@ class CausalGeneration:
         """
         options = checked_options(options, num_beams, num_return_sequences)
         if options.coverage_penalty is not None:
-            raise ValueError("`coverage_penalty` is of source tokens, which a decoder-only model has not.")
+            raise ValueError(
+                "`coverage_penalty` needs source tokens, which a decoder-only model does not have."
+            )
         inputs = self.search_inputs(
             prompt_token_ids, end_token_id, max_length, padding_mask, unwritable_token_ids
         )

@@ -64,7 +64,7 @@ def plain_form(model):
     blocks = [*model.encoder_blocks, *model.decoder_blocks]
     if len({id(block) for block in blocks}) < len(blocks):
         raise ValueError(
-            "Each block must have weights of its own. Received: a block that stands in the list twice."
+            "Each block must have weights of its own. Received: a block that is in the list twice."
         )
     forms = {_form_of_block(block) for block in blocks}
     embeddings = {
@@ -77,7 +77,7 @@ def plain_form(model):
     for norm in (model.encoder_norm, model.decoder_norm):
         if (norm is not None) != form.normalize_first:
             raise ValueError(
-                "A norm must stand after each stack of pre-norm blocks, and none after post-norm blocks. "
+                "There must be a norm after each stack of pre-norm blocks, and none after post-norm blocks. "
                 f"Received: normalize_first={form.normalize_first}, a last norm {norm}."
             )
     return form
@@ -115,7 +115,10 @@ def _form_of_embedding(embedding):
     _check_class(embedding, SequenceEmbedding)
     _check_plain(embedding, SequenceEmbedding(embedding.token), _OF_EMBEDDINGS)
     if type(embedding.position) not in _POSITIONS:
-        raise ValueError(f"There are no such positions. Received: position={embedding.position!r}.")
+        raise ValueError(
+            "`position` must be a `SinusoidalPositionEncoding`, a `PositionEmbedding` or None. "
+            f"Received: position={embedding.position!r}."
+        )
     return _POSITIONS[type(embedding.position)]
 
 

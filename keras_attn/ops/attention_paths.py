@@ -63,8 +63,8 @@ def attend(
             return fused_attention(query, key, value, mask.causal, scale), None
         if flash_attention:
             raise ValueError(
-                f"`flash_attention=True` cannot be had with {obstacle}: no fused kernel gives this layer's answer "
-                "then. Leave it at None."
+                f"`flash_attention=True` cannot be used with {obstacle}: no fused kernel gives the same output. "
+                "Leave it at None."
             )
     options["scale"] = scale
     if return_attention_scores:

@@ -574,7 +574,7 @@ BAD_CONSTRUCTIONS = [
     (
         layers.TalkingHeadsAttention,
         {"num_heads": 2, "key_dim": 3, "memory_efficient": True},
-        "`memory_efficient` must be None or False: heads that talk need all their logits at once.",
+        "`memory_efficient` must be None or False: mixing heads needs the logits of all heads at once.",
     ),
     (
         layers.EncoderBlock,
@@ -703,7 +703,7 @@ BAD_CONSTRUCTIONS = [
     (
         layers.Residual,
         {"layer_scale": 0.1, "sandwich_norm": True, "normalize_first": True},
-        "`layer_scale` cannot be joined with `sandwich_norm`",
+        "`layer_scale` cannot be combined with `sandwich_norm`",
     ),
     (
         layers.FeedForward,

@@ -87,5 +87,5 @@ def test_a_finite_query_or_key_is_not_guarded(heads):
 def test_what_cannot_be_had_is_refused(heads):
     with pytest.raises(ValueError, match="`return_attention_scores` needs all T x S scores"):
         attend(**heads, memory_efficient=True, return_attention_scores=True)
-    with pytest.raises(ValueError, match="`flash_attention=True` cannot be had with"):
+    with pytest.raises(ValueError, match="`flash_attention=True` cannot be used with"):
         attend(**heads, soft_cap=2.0, flash_attention=True)

@@ -88,10 +88,12 @@ def test_the_layer_takes_the_kernel_where_it_can(rng, monkeypatch):
         outputs = [ops.convert_to_numpy(layer(x, x, **options)) for layer in (fused, plain)]
         assert_equal(outputs[:1], outputs[1:], 1e-5)
     assert len(calls) == 2
-    message = "`flash_attention=True` cannot be had with a mask other than the causal one of a whole sequence"
+    message = (
+        "`flash_attention=True` cannot be used with a mask other than the causal one of a whole sequence"
+    )
     with pytest.raises(ValueError, match=re.escape(message)):
         fused(x, x, value_mask=np.ones((2, 7), bool))
-    with pytest.raises(ValueError, match="cannot be had with `return_attention_scores`"):
+    with pytest.raises(ValueError, match="cannot be used with `return_attention_scores`"):
         fused(x, x, return_attention_scores=True)
 
 
