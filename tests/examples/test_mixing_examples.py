@@ -50,7 +50,7 @@ def test_fourier_mixing_is_the_two_dimensional_transform(rng):
 
 def test_fourier_mixing_refuses_padding():
     block = EncoderBlock(11, self_attention=load("fourier_mixing").FourierMixing())
-    with pytest.raises(ValueError, match="`padding_mask` cannot be obeyed"):
+    with pytest.raises(ValueError, match="`padding_mask` is not an argument"):
         block(np.ones((2, 5, 7), "float32"), padding_mask=np.ones((2, 5), bool))
 
 

@@ -357,13 +357,13 @@ def test_a_mixing_layer_obeys_the_padding_mask(x):
 def test_what_a_mixing_layer_cannot_obey_is_refused(name, options, x):
     block = EncoderBlock(11, self_attention=keras.layers.Dense(D, name="mixing"))
     assert block(x).shape == x.shape
-    with pytest.raises(ValueError, match=f"`{name}` cannot be obeyed .* layer 'mixing' of class Dense"):
+    with pytest.raises(ValueError, match=f"`{name}` is not an argument .* layer 'mixing' of class Dense"):
         block(x, **options)
 
 
 def test_an_implicit_mask_that_a_mixing_layer_cannot_obey_is_refused(x):
     block = EncoderBlock(11, self_attention=keras.layers.Dense(D))
-    with pytest.raises(ValueError, match="`padding_mask` cannot be obeyed"):
+    with pytest.raises(ValueError, match="`padding_mask` is not an argument"):
         block(keras.layers.Masking()(x))
 
 
@@ -372,10 +372,10 @@ def test_what_a_given_attention_cannot_obey_is_refused(x, source):
         11, num_heads=3, cross_attention=keras.layers.MultiHeadAttention(3, 4), normalize_first=True
     )
     block(x, source)
-    message = "`key_positions` cannot be obeyed .* of class MultiHeadAttention"
+    message = "`key_positions` is not an argument .* of class MultiHeadAttention"
     with pytest.raises(ValueError, match=message):
         block(x, source, encoder_positions=np.arange(S))
-    message = "`segment_ids` cannot be obeyed .* of class MultiHeadAttention"
+    message = "`segment_ids` is not an argument .* of class MultiHeadAttention"
     segments = {"decoder_segment_ids": np.ones((B, T), int), "encoder_segment_ids": np.ones((B, S), int)}
     with pytest.raises(ValueError, match=message):
         block(x, source, **segments)

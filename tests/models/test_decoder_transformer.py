@@ -250,7 +250,7 @@ def test_the_default_length_is_what_the_model_has_room_for():
         (
             np.ones((1, 2)),
             {"options": DecodingOptions(coverage_penalty=0.1)},
-            "`coverage_penalty` is of source",
+            "`coverage_penalty` needs source tokens",
         ),
     ],
     ids=str,
