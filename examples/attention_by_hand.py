@@ -77,7 +77,7 @@ def attend_by_hand(x, weights):
 
 
 def softmax(logits):
-    # The largest logit is taken off first, which changes no share and keeps exp from overflowing.
+    # The largest logit is subtracted first. This does not change the scores and keeps exp from overflowing.
     exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
     return exponentials / exponentials.sum(axis=-1, keepdims=True)
 
@@ -88,14 +88,14 @@ def step(number, formula, meaning, array):
 
 def compare_with_library(x, weights, output, scores):
     print("\nThe same numbers from the library")
-    # Its function takes heads as an axis of its own, (N, T, H): here one head.
+    # Its function has an axis for heads, (N, T, H): here one head.
     query, key, value = (keras.ops.convert_to_tensor((x @ w)[None], "float32") for w in weights)
     agree("keras_attn.ops.dot_product_attention", dot_product_attention(query, key, value), (output, scores))
 
     layer = MultiHeadAttention(num_heads=1, key_dim=KEY_DIM, output_shape=KEY_DIM, use_bias=False)
     sequence = keras.ops.convert_to_tensor(x[None], "float32")
     layer.build(sequence.shape, sequence.shape)
-    # The layer ends in a projection that joins its heads; the identity hands the only one through.
+    # The layer ends in a projection that joins its heads; the identity leaves the single head unchanged.
     projections = [*weights, np.eye(KEY_DIM)]
     layer.set_weights([w.reshape(v.shape) for w, v in zip(projections, layer.weights)])
     result = layer(sequence, sequence, return_attention_scores=True)
@@ -109,7 +109,7 @@ def agree(name, result, expected):
 
 
 def attend_with_mask(x, weights, mask):
-    """By hand: what the mask rules out gets the logit -inf, hence the share 0. Checked against the library."""
+    """Attention by hand: masked keys get the logit -inf, so their score is 0. Checked with the library."""
     query, key, value = (x @ w for w in weights)
     scores = softmax(np.where(mask, query @ key.T / np.sqrt(KEY_DIM), -np.inf))
     output = scores @ value

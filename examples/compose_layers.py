@@ -45,7 +45,7 @@ def make_functional_model():
 
 @keras.saving.register_keras_serializable(package="compose_layers")
 class Reverser(keras.Model):
-    """The same model as a class: layers are made in `__init__`, and masks go from hand to hand in `call`."""
+    """The same model as a class: layers are made in `__init__`, and masks are passed explicitly in `call`."""
 
     def __init__(self, num_layers=2, **kwargs):
         super().__init__(**kwargs)
@@ -145,7 +145,7 @@ def main():
 
     inputs, _ = make_data(7, seed=3)
     subclassed = Reverser(name="subclassed")
-    subclassed(inputs)  # makes the weights
+    subclassed(inputs)  # creates the weights
     subclassed.set_weights(functional.get_weights())
     np.testing.assert_allclose(subclassed(inputs), functional(inputs), rtol=1e-5, atol=1e-5)
     print("The subclassed model with the weights of the functional one gives the same outputs.")

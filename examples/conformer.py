@@ -1,9 +1,9 @@
-"""The Conformer: its convolution module in the place of attention, and its block made of this library's pieces.
+"""The Conformer: its convolution module instead of attention, and its block built from this library's layers.
 
     python examples/conformer.py
 
-The task is to say at each place of a row whether its number is greater than the one before, or, in rows that hold a
-mark somewhere, whether it is not. Convolution sees the numbers before, attention sees the mark.
+The task is to predict at each position of a row whether its number is greater than the one before, or, in
+rows that contain a mark, whether it is not. Convolution sees the number before, attention sees the mark.
 
 Reference: Gulati et al., 2020, "Conformer: Convolution-augmented Transformer for Speech Recognition"
 (arXiv:2005.08100), sections 2.1 to 2.4.
@@ -25,8 +25,8 @@ HIDDEN_DIM = 32
 class ConvolutionModule(keras.layers.Layer):
     """Gate, depthwise convolution, batch norm, swish, and a projection on either side (figure 2).
 
-    Padding is set to 0 before the convolution, which therefore finds there what it finds beyond the ends, and is left
-    out of the statistics of the batch norm.
+    Padding is set to 0 before the convolution, like the positions beyond the ends, and is left out of the
+    statistics of the batch norm.
     """
 
     def __init__(self, kernel_size, **kwargs):
@@ -57,7 +57,7 @@ class ConvolutionModule(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="conformer")
 class ConformerBlock(keras.layers.Layer):
-    """Attention, then convolution, between two feed-forward networks that count half (figure 1)."""
+    """Attention, then convolution, between two feed-forward networks with weight one half (figure 1)."""
 
     def __init__(self, intermediate_dim, num_heads, kernel_size, **kwargs):
         super().__init__(**kwargs)
@@ -108,7 +108,7 @@ def make_model(block):
 
 
 def make_data(num_rows, seed, length=16):
-    """Rows of 8 to 16 numbers, padded; half of them have a mark somewhere. Labels, and weights: 1 at real places."""
+    """Padded rows of 8 to 16 numbers, half of them with a mark; labels; weights, 1 at real positions."""
     rng = np.random.default_rng(seed)
     token_ids = rng.integers(FIRST_NUMBER, VOCABULARY_SIZE, (num_rows, length))
     lengths = rng.integers(8, length + 1, num_rows)

@@ -1,11 +1,12 @@
-"""FNet: a Fourier transform takes the place of attention in an encoder block, in four lines.
+"""FNet: a Fourier transform replaces attention in an encoder block, in four lines.
 
     python examples/fourier_mixing.py
 
-The task is to tell from its first place alone which of two tokens a row holds more of. A place that is not mixed with
-the others knows one token.
+The task is to predict, from the first position alone, which of two tokens a row has more of. A position that
+is not mixed with the others knows only one token.
 
-Reference: Lee-Thorp et al., 2022, "FNet: Mixing Tokens with Fourier Transforms" (arXiv:2105.03824), section 3.2.
+Reference: Lee-Thorp et al., 2022, "FNet: Mixing Tokens with Fourier Transforms" (arXiv:2105.03824), section
+3.2.
 """
 
 import argparse
@@ -23,8 +24,8 @@ HIDDEN_DIM = 32
 class FourierMixing(keras.layers.Layer):
     """The real part of the Fourier transform over time and features. It has no weights.
 
-    Nor has it an argument `padding_mask`, since every output depends on every input: a block that holds it refuses
-    padding rather than ignore it.
+    It has no argument `padding_mask` either, because every output depends on every input: a block that
+    contains it rejects padding instead of ignoring it.
     """
 
     def call(self, inputs):

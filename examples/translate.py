@@ -1,9 +1,9 @@
-"""Train a translator, look at it, export it, and ask the export, as TF Serving would run it.
+"""Train a translator, plot its attention, export it, and run the export as TF Serving would.
 
     python examples/translate.py                  # built-in dates, minutes on two cores
     python examples/translate.py --data multi30k  # English to German, an hour on two cores
 
-What it writes lies in `runs/` and `saved_models/`.
+It writes to `runs/` and `saved_models/`.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def main():
 
 
 def drawings(folder):
-    """A page for every browser, and a picture where matplotlib is installed."""
+    """A web page, and a picture if matplotlib is installed."""
     files = {plots.attention_page: folder / "attention.html"}
     if importlib.util.find_spec("matplotlib"):
         files[plots.plot_attention] = folder / "attention.png"

@@ -1,7 +1,8 @@
-"""Attention layers for Keras 3, and the road from two text files to a served translator.
+"""Attention layers for Keras 3, and tools to train and serve a translator from two text files.
 
-`import keras_attn` brings layers, models and training recipes, on any Keras backend. What needs TensorFlow or an
-optional package (`Translator`, `text`, `data`, `export`, `tasks`, `runs`, `plots`) is imported when first used.
+`import keras_attn` imports layers, models and training, which run on any Keras backend. Modules that need
+TensorFlow or an optional package (`Translator`, `text`, `data`, `export`, `tasks`, `runs`, `plots`) are
+imported on first use.
 """
 
 import importlib

@@ -1,10 +1,10 @@
-"""Checks of arguments, for every room: each raises a ValueError that names the argument and what was received."""
+"""Argument checks. Each raises a ValueError that names the argument and the value received."""
 
 import numbers
 
 
 def check_positive(name, value, optional=False):
-    """`value` as an `int`, a NumPy integer for instance; None where that is allowed.
+    """Returns `value` (a NumPy integer, for instance) as an `int`, or None if that is allowed.
 
     Raises:
         ValueError: unless it is a positive integer.
@@ -17,7 +17,7 @@ def check_positive(name, value, optional=False):
 
 
 def check_rate(name, value):
-    """`value` as it is.
+    """Returns `value` unchanged.
 
     Raises:
         ValueError: unless it is a probability below 1.
@@ -31,7 +31,7 @@ def choose(name, value, choices):
     """`choices[value]`.
 
     Raises:
-        ValueError: if it is not there, listing what may be chosen.
+        ValueError: if `value` is not a key; the message lists the keys.
     """
     if value not in choices:
         raise ValueError(f"`{name}` must be one of {sorted(choices)}. Received: {name}={value!r}.")

@@ -1,7 +1,8 @@
-"""Files and folders that are there whole or not at all, for every room.
+"""Atomic writing of files and folders: each is complete or missing, never half-written.
 
-What is new is written beside the old, under a name that says so, and takes its place in one step. A process that is
-killed leaves the old or the new one, whole, and perhaps an unfinished one beside it, which `remove_unfinished` removes.
+New content is written next to the old, under a temporary name, and replaces it in one step. A killed process
+leaves the complete old or new version, and perhaps an unfinished one next to it, which `remove_unfinished`
+deletes.
 """
 
 import contextlib
@@ -27,18 +28,19 @@ _CANNOT_EXCHANGE = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}
 
 @contextlib.contextmanager
 def replaced_file(path):
-    """The path of a file to write, which takes the place of `path` when the block ends without an error.
+    """Yields a temporary file to write, which replaces `path` when the block ends without an error.
 
-    It has the mode that `open` gives a new file, whoever writes it.
+    The file gets the mode that `open` gives a new file, whatever code writes it.
 
     Args:
         path: Path; its folder is created if missing. A link is followed.
 
     Yields:
-        `pathlib.Path` of an empty file beside `path`, whose name ends as the name of `path` does.
+        `pathlib.Path` of an empty file next to `path`, whose name ends with the name of `path`.
 
     Raises:
-        OSError: if it cannot be written, for lack of room or of permission; what stood at `path` is untouched then.
+        OSError: if it cannot be written, for lack of space or permission; an existing file at `path` is then
+            unchanged.
 
     Example:
 
@@ -68,15 +70,16 @@ def replaced_file(path):
 
 @contextlib.contextmanager
 def replaced_folder(folder, marker, kind):
-    """A folder to build in, which takes the place of `folder` when the block ends without an error.
+    """Yields a temporary folder to fill, which replaces `folder` when the block ends without an error.
 
     Args:
-        folder: Path; missing, empty, or of the same kind, and then replaced. A link is followed.
+        folder: Path. It may be missing, empty, or a folder of the same kind, which is replaced. A link is
+            followed.
         marker: Name of a file that every folder of this kind holds.
-        kind: Its name in messages, "translator" for instance.
+        kind: The kind's name in messages, for example "translator".
 
     Yields:
-        `pathlib.Path` of a new, empty folder beside `folder`.
+        `pathlib.Path` of a new, empty folder next to `folder`.
 
     Raises:
         ValueError: if `folder` holds something else.
@@ -86,7 +89,7 @@ def replaced_folder(folder, marker, kind):
         not folder.is_dir() or (any(folder.iterdir()) and not (folder / marker).is_file())
     ):
         raise ValueError(f"{folder} exists and holds no {kind}. Choose another folder, or remove it.")
-    _discard(_older(folder))  # of a process that was killed when the new one stood in its place
+    _discard(_older(folder))  # left by a process that was killed before it removed it
     with folder_aside(folder) as built:
         yield built
         if not folder.exists():
@@ -97,10 +100,10 @@ def replaced_folder(folder, marker, kind):
 
 @contextlib.contextmanager
 def folder_aside(folder):
-    """A new, empty folder beside `folder`, for the block to rename; what stands under its name at the end is removed.
+    """Yields a new, empty folder next to `folder` for the block to rename; removes what still has its name.
 
     Args:
-        folder: Path; the folder it lies in is created if missing.
+        folder: Path; its parent folder is created if missing.
 
     Yields:
         `pathlib.Path`.
@@ -116,9 +119,9 @@ def folder_aside(folder):
 
 
 def restored_folder(folder):
-    """`folder`, put back first if a process was killed while it replaced it; readers begin with it.
+    """Puts `folder` back if a process was killed while replacing it. Readers call this first.
 
-    Only where the file system cannot exchange two folders in one step is there ever something to put back.
+    This can only happen on file systems that cannot exchange two folders in one step.
 
     Args:
         folder: Path.
@@ -140,7 +143,7 @@ def read_json(path):
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if it is no JSON, nested too deeply for Python included.
+        ValueError: if it is not JSON, or is nested too deeply for Python.
     """
     try:
         return json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
@@ -149,7 +152,7 @@ def read_json(path):
 
 
 def remove_unfinished(folder):
-    """Removes from `folder` what killed processes left unfinished. No process may be writing to it meanwhile."""
+    """Removes the unfinished files of killed processes from `folder`. No process may be writing to it."""
     for path in pathlib.Path(folder).glob(f"{_UNFINISHED}*"):
         if path.is_dir():
             shutil.rmtree(path)
@@ -166,13 +169,13 @@ def _older(folder):
 
 
 def _write_through(path):
-    """Without it, the name could stand before the content after a power cut."""
+    """Flushes a file to disk. Otherwise a power cut could leave the new name without the content."""
     with open(path, "rb") as file:
         os.fsync(file.fileno())
 
 
 def _exchange(one, other):
-    """Swaps two folders in one step. Returns whether this system and its file system can."""
+    """Swaps two folders in one step. Returns whether the system and the file system support that."""
     rename = (
         getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if sys.platform == "linux" else None
     )
@@ -187,7 +190,7 @@ def _exchange(one, other):
 
 
 def _replace_in_two_steps(built, folder):
-    """Between the two steps the older folder stands under a name from where `restored_folder` puts it back."""
+    """Between the two steps, the older folder has a name from which `restored_folder` puts it back."""
     older = _older(folder)
     folder.rename(older)
     try:
@@ -199,7 +202,7 @@ def _replace_in_two_steps(built, folder):
 
 
 def _discard(older):
-    # Renamed first: what stands under the older folder's name is always whole.
+    # Renamed first, so that a folder with the older folder's name is always complete.
     unfinished = _name_beside(older)
     with contextlib.suppress(FileNotFoundError):
         older.rename(unfinished)

@@ -1,4 +1,4 @@
-"""Pictures of attention and of training: arrays in, figure or HTML page out."""
+"""Plots of attention scores and of learning curves, as figures or HTML pages."""
 
 import csv
 import html
@@ -15,9 +15,9 @@ _MIN_PANEL_INCHES = 1.6
 _MAX_COLUMNS = 4
 _LABEL_SIZE = 9
 _DOTS_PER_INCH = 150
-# bfloat16 rounds a score of one by up to this much.
+# The largest rounding error of a score of 1 in bfloat16.
 _ROUNDING = 2**-7
-# The ends of matplotlib's "Blues", for the scores 0 and 1 of a page.
+# The end colours of matplotlib's "Blues", for the scores 0 and 1.
 _LIGHT, _DARK = np.array([247, 251, 255]), np.array([8, 48, 107])
 
 _PAGE = """<!DOCTYPE html>
@@ -57,12 +57,12 @@ _ON_END = "writing-mode: vertical-rl; text-orientation: sideways; transform: rot
 def plot_attention(attention_scores, source_tokens, target_tokens, title=None, path=None):
     """Draws how much each target token attends to each source token.
 
-    The colours run from 0 to 1 in every picture, so two pictures can be compared. The figure belongs to the
-    caller alone: no `pyplot` state is read or changed, so this is safe in threads and servers.
+    The colours run from 0 to 1 in every picture, so two pictures can be compared. No `pyplot` state is read
+    or changed, so this is safe in threads and servers.
 
     Args:
-        attention_scores: Array or tensor of probabilities, of shape `(T, S)` for one map, or `(N, T, S)` for one
-            panel per head.
+        attention_scores: Array or tensor of probabilities, of shape `(T, S)` for one map, or `(N, T, S)` for
+            one panel per head.
         source_tokens: The S labels of the keys, drawn above the map.
         target_tokens: The T labels of the queries, drawn on its left.
         title: Text above the figure.
@@ -72,7 +72,8 @@ def plot_attention(attention_scores, source_tokens, target_tokens, title=None, p
         A `matplotlib.figure.Figure`.
 
     Raises:
-        ValueError: If the shape does not match the labels, a score is no probability, or the file type is unknown.
+        ValueError: If the shape does not match the labels, a score is not a probability, or the file type is
+            unknown.
         ImportError: If matplotlib is not installed.
 
     Example:
@@ -95,7 +96,7 @@ def plot_attention(attention_scores, source_tokens, target_tokens, title=None, p
     panels = [figure.add_subplot(rows, columns, head + 1) for head in range(len(scores))]
     _draw_heads(figure, panels, scores)
     for head, panel in enumerate(panels):
-        # The outer panels alone have labels: all panels of a figure share their tokens.
+        # Only the outer panels have labels, because all panels of a figure share their tokens.
         panel.tick_params(labelbottom=False, labeltop=head < columns, labelleft=head % columns == 0)
         _label_axes(panel, source_tokens, target_tokens)
     if title is not None:
@@ -107,10 +108,10 @@ def plot_attention(attention_scores, source_tokens, target_tokens, title=None, p
 
 
 def attention_page(attention_scores, source_tokens, target_tokens, title=None, path=None):
-    """Writes the picture of `plot_attention` as a web page, which needs nothing but a browser.
+    """Writes the picture of `plot_attention` as a web page.
 
-    The page stands alone: no script, no other file, no matplotlib. The darker a cell the higher its score, in light
-    and in dark browsers; under the pointer it tells its tokens and its value.
+    The page needs only a browser: no script, no other file, no matplotlib. A darker cell means a higher
+    score, in light and in dark mode. Hovering over a cell shows its tokens and its score.
 
     Args:
         attention_scores: Array or tensor of probabilities, of shape `(T, S)` for one map, or `(N, T, S)` for one
@@ -124,7 +125,8 @@ def attention_page(attention_scores, source_tokens, target_tokens, title=None, p
         The page, a string.
 
     Raises:
-        ValueError: If the shape does not match the labels, a score is no probability, or the file type is unknown.
+        ValueError: If the shape does not match the labels, a score is not a probability, or the file type is
+            unknown.
 
     Example:
 
@@ -159,13 +161,14 @@ def attention_page(attention_scores, source_tokens, target_tokens, title=None, p
 
 
 def attention_grid(attention_scores, scale=8):
-    """The maps of all layers and heads as one picture: a row a layer, a column a head, dark where the score is high.
+    """Draws the maps of all layers and heads as one picture: a row per layer, a column per head.
 
-    Without labels, for many pictures of one sentence, such as TensorBoard shows over the course of training.
+    High scores are dark. There are no labels: the picture is meant for a series of pictures of one sentence,
+    such as TensorBoard shows during training.
 
     Args:
         attention_scores: Floats (L, N, T, S) from 0 to 1: layer, head, target token, source token.
-        scale: Integer, the width of a score in dots.
+        scale: Integer, the width of a score in pixels.
 
     Returns:
         uint8 array (height, width, 3).
@@ -281,7 +284,7 @@ def _check_scores(attention_scores, target_length, source_length):
             f"and one column for each of the S source tokens. Received: shape={scores.shape}, T={target_length}, "
             f"S={source_length}."
         )
-    # Written so that NaN, which compares as false, is refused as well.
+    # Written so that NaN, which compares as false, is rejected too.
     if not np.all((scores >= 0) & (scores <= 1 + _ROUNDING)):
         raise ValueError(
             "`attention_scores` must be probabilities in [0, 1], taken after the softmax and without dropout. "
@@ -300,7 +303,7 @@ def _check_path(path, file_types):
 
 
 def _figure_size(rows, columns, source_tokens, target_tokens):
-    """Gives every token the same room however many there are, and the labels theirs. In inches."""
+    """Width and height in inches: a fixed size for each token, plus space for the labels."""
     label_width = 0.08 * max(len(token) for token in target_tokens)
     label_height = 0.07 * max(len(token) for token in source_tokens)
     panel_width = max(_MIN_PANEL_INCHES, _INCHES_PER_TOKEN * len(source_tokens))
@@ -341,7 +344,7 @@ def _label_axes(panel, source_tokens, target_tokens):
 
 
 def _need_room(tokens):
-    """Whether labels side by side would touch. Single characters stand upright; words are slanted or on end."""
+    """Whether horizontal labels would touch. If so, they are slanted or vertical."""
     return max(len(token) for token in tokens) > 2
 
 

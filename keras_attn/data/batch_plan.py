@@ -1,4 +1,4 @@
-"""Which rows make a batch: index arrays, functions of lengths and of a random generator."""
+"""Batch plans: which rows form a batch, as index arrays, from their lengths and a random generator."""
 
 import itertools
 
@@ -10,26 +10,27 @@ _OPEN_ROWS = 64
 
 
 def batch_by_tokens(lengths, max_tokens, bucket_boundaries=None, generator=None):
-    """Groups rows of similar length, as many a batch as the token budget allows.
+    """Groups rows of similar length, with as many rows per batch as the token budget allows.
 
-    No row is lost or doubled. `tf.data.Dataset.bucket_by_sequence_length` groups a stream of elements; here the
-    lengths are known, so the whole order is an array that a seed gives again, and batches are cut where the budget
-    ends.
+    No row is lost or duplicated. `tf.data.Dataset.bucket_by_sequence_length` groups a stream of elements;
+    here all lengths are known, so the whole order is an array that a seed reproduces, and a batch ends where
+    the budget is used up.
 
     Args:
         lengths: Integers (N,) or (N, sides): the number of tokens of each row, on each of its sides.
-        max_tokens: Largest number of positions, pads included, of any side of a batch. A longer row is a batch alone.
-        bucket_boundaries: Lengths to pad to, ascending: a batch holds rows of one bucket. None: rows are sorted by
-            length, and a batch is padded to its longest.
-        generator: `numpy.random.Generator` for the order of rows among their like, and of the batches. None: rows in
-            their order, batches from short to long.
+        max_tokens: Largest number of positions, pads included, of any side of a batch. A longer row forms a
+            batch alone.
+        bucket_boundaries: Lengths to pad to, ascending: a batch holds rows of one bucket. None: rows are
+            sorted by length, and a batch is padded to its longest row.
+        generator: `numpy.random.Generator` for the order of rows of equal length, and of the batches. None:
+            rows keep their order, and batches go from short to long.
 
     Returns:
         A list of integer arrays, the rows of each batch.
 
     Raises:
-        ValueError: If `max_tokens` is not positive, if the boundaries are not positive and ascending, or if a row is
-            longer than the last of them.
+        ValueError: If `max_tokens` is not positive, if the boundaries are not positive and ascending, or if a
+            row is longer than the last of them.
 
     Example:
 
@@ -47,7 +48,7 @@ def batch_by_tokens(lengths, max_tokens, bucket_boundaries=None, generator=None)
         boundaries = checked_boundaries(bucket_boundaries)
         longest = boundaries[bucket_of(longest, boundaries)]
     rows = np.arange(len(longest)) if generator is None else generator.permutation(len(longest))
-    # Among rows as long on their longer side, neighbours are alike on the shorter one too: fewer pads there.
+    # Rows with equal longer sides are sorted by their shorter sides too, which needs fewer pads.
     shortest = np.zeros_like(longest) if bucket_boundaries is not None else lengths.min(axis=1, initial=0)
     rows = rows[np.lexsort((shortest[rows], longest[rows]))]
     cuts = _cuts(longest[rows], max_tokens, whole_buckets=bucket_boundaries is not None)
@@ -58,7 +59,7 @@ def batch_by_tokens(lengths, max_tokens, bucket_boundaries=None, generator=None)
 
 
 def _cuts(ascending, max_tokens, whole_buckets):
-    """Where batches begin and the last one ends, for rows of ascending lengths."""
+    """The start of each batch and the end of the last, for rows of ascending length."""
     cuts, first = [0], 0
     while first < len(ascending):
         window = ascending[first : first + max(1, max_tokens // max(1, ascending[first]))]
@@ -73,13 +74,13 @@ def _cuts(ascending, max_tokens, whole_buckets):
 def pack_by_tokens(lengths, row_length, generator=None):
     """Puts several sequences into each row of a fixed length, so that few positions are pads.
 
-    Best fit with a limited number of open rows: each sequence goes where it leaves least room; where it fits nowhere,
-    the fullest row is closed.
+    Best fit with a limited number of open rows: each sequence goes to the row where it leaves the least
+    space. If it fits in no open row, the fullest row is closed.
 
     Args:
         lengths: Integers (N, sides): the number of tokens of each sequence on each side.
         row_length: Integer, the positions of a row on each side.
-        generator: `numpy.random.Generator` for the order in which the sequences come. None: their own.
+        generator: `numpy.random.Generator` for the order of the sequences. None: the given order.
 
     Returns:
         A list of integer arrays, the sequences of each row.
@@ -139,7 +140,7 @@ def checked_boundaries(boundaries):
 
 
 def bucket_of(longest, boundaries):
-    """The bucket of rows with so many tokens, an integer array."""
+    """The bucket indices of rows with these lengths, an integer array."""
     if longest.max(initial=0) > boundaries[-1]:
         raise ValueError(
             "No row may be longer than the last of `bucket_boundaries`. Received: a row of "

@@ -1,4 +1,4 @@
-"""From text pairs to an endless, seeded sequence of batches of token ids for `model.fit`."""
+"""Turns text pairs into an endless, seeded sequence of batches of token ids for `model.fit`."""
 
 import dataclasses
 
@@ -27,12 +27,12 @@ class Update:
     """The batch, or batches, of one optimizer update.
 
     Args:
-        pairs: Integer array, the numbers of its pairs.
-        rows: Integer array, ascending, the row that each pair stands in.
-        num_rows: Integer, rows without a pair included.
+        pairs: Integer array, the indices of its pairs.
+        rows: Integer array, ascending, the row of each pair.
+        num_rows: Integer, the number of rows, including rows without a pair.
         source_length, target_length: Integers, the positions of a row.
         num_tokens: Integer, the label tokens: END counts, pads do not.
-        num_real: Integer, the positions on both sides that are no pads.
+        num_real: Integer, the positions on both sides that are not pads.
     """
 
     pairs: np.ndarray
@@ -65,37 +65,41 @@ def translation_batches(
 ):
     """Tokenizes text pairs once and batches them for teacher forcing.
 
-    The encoder reads the source and END; the decoder reads START and the target, and is to predict the target and
-    END. Every pair is in exactly one batch of an epoch. KerasHub leaves this to each user's `tf.data` code, where
-    pairs are commonly cut to one fixed length; here nothing is cut, and what is too long is left out and named.
+    The encoder reads the source and END; the decoder reads START and the target, and learns to predict the
+    target and END. Every pair is in exactly one batch of an epoch. KerasHub leaves this to each user's
+    `tf.data` code, where pairs are commonly cut to one fixed length; here nothing is cut: pairs that are too
+    long are left out and reported.
 
     Args:
         pairs: `TextPairs`, or a list of several.
         source_tokenizer: A tokenizer of `keras_attn.text`.
         target_tokenizer: The same or another one.
-        max_tokens: Largest number of positions, pads included, of either side of an update (see `batch_by_tokens`).
+        max_tokens: Largest number of positions, pads included, of either side of an update (see
+            `batch_by_tokens`).
         max_sequence_length: Largest number of tokens of either side of a pair, special tokens included.
-        bucket_boundaries: Lengths to pad to, ascending; those from `max_sequence_length` on are replaced by it. All
-            batches of a bucket have one shape, of which some rows may hold pads alone, so XLA compiles once for each
-            bucket. None pads every batch to its longest sentence on each side: fewer pads, many shapes; the faster
-            where nothing is compiled for shapes.
+        bucket_boundaries: Lengths to pad to, ascending; those of at least `max_sequence_length` are replaced
+            by it. All batches of a bucket have the same shape, so XLA compiles once for each bucket; some
+            rows may hold only pads. None pads every batch to its longest sentence on each side: fewer pads,
+            but many shapes, which is faster if nothing is compiled per shape.
         packed_length: Integer; rows then have this length and hold several pairs each, with segment ids, and
-            `bucket_boundaries` is of no meaning.
-        weights: Floats, one for each of several `TextPairs`: how often each of its pairs comes in an epoch, on average.
-            With 0.5, every other epoch brings the half that the one before left out. Default: 1.
+            `bucket_boundaries` is ignored.
+        weights: Floats, one for each of several `TextPairs`: how often each of its pairs occurs in an epoch,
+            on average. With 0.5, every second epoch has the half that the previous epoch left out. Default:
+            1.
         shuffle: Whether the pairs come in a new random order each epoch.
         seed: Integer. The same seed gives the same sequence of batches, on every machine.
-        token_folder: Path of a folder where the token ids are written, once, and stay, so that data may be larger than
-            memory; what is in it already is taken as it is. In memory are some 100 bytes a pair then. None: they are
-            held in memory.
-        **options: `num_micro_batches`, `num_devices`, `worker` and `sample_weights`, as of `TranslationBatches`.
+        token_folder: Path of a folder for the token ids, so that the data may be larger than memory. The ids
+            are written once; ids that are already there are used as they are. Only about 100 bytes per pair
+            are then held in memory. None: the ids are held in memory.
+        **options: `num_micro_batches`, `num_devices`, `worker` and `sample_weights`, as in
+            `TranslationBatches`.
 
     Returns:
         `TranslationBatches`.
 
     Raises:
-        ValueError: If no pair is left, if a tokenizer returns an id outside its vocabulary or the id of the padding,
-            or if another argument is not as described.
+        ValueError: If no pair is left, if a tokenizer returns an id outside its vocabulary or the id of the
+            padding, or if another argument is not as described.
 
     Example:
 
@@ -111,8 +115,8 @@ def translation_batches(
     ```
 
     Reference:
-        - Vaswani et al., 2017, "Attention Is All You Need" (arXiv:1706.03762), section 5.1: pairs "were batched
-          together by approximate sequence length".
+        - Vaswani et al., 2017, "Attention Is All You Need" (arXiv:1706.03762), section 5.1: pairs
+          "were batched together by approximate sequence length".
     """
     check_positive("max_sequence_length", max_sequence_length)
     corpora = [pairs] if isinstance(pairs, TextPairs) else list(pairs)
@@ -140,29 +144,29 @@ def translation_batches(
 
 
 class TranslationBatches(SeededBatches):
-    """An endless sequence of batches of text pairs, each a function of the seed and of its place.
+    """An endless sequence of batches of text pairs, each determined by the seed and its `Place`.
 
-    A batch is `({"encoder_token_ids": (B, S), "decoder_token_ids": (B, T)}, labels)`, with labels of shape (B, T), all
-    int32; the inputs have `encoder_padding_mask` and `decoder_padding_mask` too, boolean (0 and 1 for several devices
-    of TensorFlow), and with `packed_length` `encoder_segment_ids` and `decoder_segment_ids`; with `sample_weights`,
-    they stand third.
+    A batch is `({"encoder_token_ids": (B, S), "decoder_token_ids": (B, T)}, labels)`, with labels of shape
+    (B, T), all int32. The inputs also have `encoder_padding_mask` and `decoder_padding_mask`, boolean (0 and
+    1 for several devices of TensorFlow), and with `packed_length` also `encoder_segment_ids` and
+    `decoder_segment_ids`. With `sample_weights`, the weights are the third element.
 
     Args:
         tokens: `TokenPairs`, of `keras_attn.data.token_pairs`.
-        names: List of strings, what reports call the corpora.
-        max_tokens, bucket_boundaries, packed_length, weights, shuffle, seed: As of `translation_batches`.
-        num_micro_batches, num_devices, worker: As of `SeededBatches`; a micro-batch has `max_tokens` /
+        names: List of strings, the names of the corpora in reports.
+        max_tokens, bucket_boundaries, packed_length, weights, shuffle, seed: As in `translation_batches`.
+        num_micro_batches, num_devices, worker: As in `SeededBatches`; a micro-batch has `max_tokens` /
             `num_micro_batches` positions.
-        sample_weights: Boolean, whether batches come with weights, float32 (B,), that make a summed loss the mean over
-            the real tokens of the whole update, whatever it is cut into:
-            `LabelSmoothedCrossentropy(reduction="sum")`. Set where an update is cut.
+        sample_weights: Boolean, whether batches have weights, float32 (B,), with which a summed loss,
+            `LabelSmoothedCrossentropy(reduction="sum")`, is the mean over the real tokens of the whole
+            update, however it is divided. Always on if an update is divided.
 
     Attributes:
         num_pairs: Integer, the pairs in the first epoch.
         num_tokens: Integer, its label tokens: END counts, pads do not.
         padding_share: Float from 0 to 1, the share of pads among its positions on both sides.
-        over_long: Dict by name of corpus: the 1-based lines of the pairs that were left out because one of their
-            sides, with its special tokens, has more than `max_sequence_length` tokens.
+        over_long: Dict by name of corpus: the 1-based lines of the pairs that were left out because one of
+            their sides, with its special tokens, has more than `max_sequence_length` tokens.
 
     Example:
 
@@ -194,7 +198,8 @@ class TranslationBatches(SeededBatches):
         sample_weights=False,
     ):
         super().__init__(seed, num_micro_batches, num_devices, worker)
-        # Keras adds up the first batch of several TensorFlow devices to see its shapes, and booleans have no sum.
+        # With several TensorFlow devices, Keras sums up the first batch to find its shapes, and booleans have
+        # no sum.
         divided = num_devices > 1 and keras.backend.backend() == "tensorflow"
         self._mask_dtype = "int32" if divided else "bool"
         self._sources, self._targets = tokens.sources, tokens.targets
@@ -204,7 +209,7 @@ class TranslationBatches(SeededBatches):
         self._packed_length = packed_length
         self._shuffle = shuffle
         self._sample_weights = sample_weights or num_micro_batches * num_devices * self._num_workers > 1
-        # A target has START and END, of which the decoder reads one and is to write the other.
+        # A target has START and END: the decoder reads START and predicts END.
         self._lengths = np.stack([lengths_of(self._sources), lengths_of(self._targets) - 1], axis=1)
         self._first_pairs = np.cumsum([0, *tokens.counts])
         plan = self.plan(0)
@@ -216,7 +221,7 @@ class TranslationBatches(SeededBatches):
         self.over_long = {name: lines for name, lines in zip(names, tokens.over_long) if lines}
 
     def report(self):
-        """Says in a line or two what an epoch holds and which pairs were left out."""
+        """One or two lines about the size of an epoch and the pairs that were left out."""
         text = (
             f"Pairs: {self.num_pairs:,}, batches: {len(self):,}, target tokens: {self.num_tokens:,}, "
             f"padding: {self.padding_share:.1%} of the positions."
@@ -268,7 +273,7 @@ class TranslationBatches(SeededBatches):
         )
 
     def _drawn(self, corpus, epoch):
-        """The pairs of a corpus in an epoch, `weight` times as many as it has, from one permutation after another."""
+        """The pairs of a corpus in an epoch: `weight` times its size, from successive permutations."""
         first, last = self._first_pairs[corpus : corpus + 2].tolist()
         size = last - first
         begin, end = (round(n * self._shares[corpus] * size) for n in (epoch, epoch + 1))
@@ -294,7 +299,7 @@ class TranslationBatches(SeededBatches):
         return (*spec, tf.TensorSpec((None,), tf.float32)) if self._sample_weights else spec
 
     def _batch(self, update, number):
-        """Micro-batch `number` of an update: every so many rows, from this worker's first on."""
+        """Micro-batch `number` of an update: every `stride`-th row, from this worker's first on."""
         stride = self._stride
         mine = update.rows % stride == self._my_rows(number).start
         pairs, rows = update.pairs[mine], update.rows[mine] // stride
@@ -328,7 +333,7 @@ def _padded(ragged, pairs, rows, shape, without_first=0, without_last=0):
 
 
 def _placed(values, lengths, rows, shape):
-    """Sequences, one after the other in `values`, in the rows they belong to, those of one row following each other."""
+    """Puts the sequences, concatenated in `values`, into their rows, one after the other within a row."""
     before = np.cumsum(lengths) - lengths
     in_row = before - before[np.searchsorted(rows, rows)]
     placed = np.zeros(shape, np.int32)

@@ -9,8 +9,8 @@ from keras_attn.data.text_pairs import TextPairs, checked_size
 FIRST_YEAR, LAST_YEAR = 1950, 2049
 SPLITS = {"train": 40_000, "validation": 500, "test": 1_000}
 
-# The partition of the days does not hang on the caller's seed: training with one seed and testing with another
-# would otherwise test days that were trained on.
+# The partition of the days does not depend on the caller's seed: training with one seed and testing with
+# another would otherwise test days that were trained on.
 _PARTITION_SEED = "keras_attn.data.dates"
 _HELD_OUT_SHARE = 0.05
 
@@ -38,10 +38,11 @@ _NAMES = {
     language: {kind: words.split() for kind, words in kinds.items()} for language, kinds in _WORDS.items()
 }
 
-# `d` and `m` are the day and the month as numbers (`dd` and `mm` with two digits), `nth` the day as an ordinal.
-# A lower-case, Capitalised or UPPER-CASE field name gives its value as the language writes it, capitalised, or in
-# capitals; `lower_` fields are in small letters. Numbers alone have one order a separator, whatever the language
-# (slashes: day first, or year first; dots: day first), so that no text means two dates.
+# `d` and `m` are the day and the month as numbers (`dd` and `mm` with two digits), `nth` the day as an
+# ordinal. A lower-case, Capitalised or UPPER-CASE field name gives its value as the language writes it,
+# capitalised, or in capitals; `lower_` fields are in lower case. All-number formats have one order per
+# separator in every language (slashes: day first, or year first; dots: day first), so that no text means two
+# dates.
 FORMATS = {
     "english": (
         "{d} {month} {y}",
@@ -101,17 +102,17 @@ FORMATS = {
 
 
 def date_pairs(split, size=None, seed=0):
-    """Draws pairs of a human-readable date and the same date in ISO 8601, such as "4. Juli 2016" and "2016-07-04".
+    """Draws pairs of a human-readable date and its ISO 8601 form: "4. Juli 2016" and "2016-07-04".
 
-    The days of 1950 to 2049 are divided once and for all, 90 % to train, 5 % each to validation and test: splits
-    share no day, whatever their seeds. Within a split, no day, language, or format of a language comes a second
-    time before every other has come once. The same arguments give the same pairs on any machine, and a smaller
-    `size` is the beginning of a larger one.
+    The division of the days of 1950 to 2049 is fixed: 90 % to train, 5 % each to validation and test: splits
+    share no day, whatever their seeds. Within a split, no day, language or format of a language is repeated
+    before all others have occurred once. The same arguments give the same pairs on any machine, and a smaller
+    `size` gives the first pairs of a larger one.
 
     Args:
         split: `"train"`, `"validation"` or `"test"`.
         size: Number of pairs. Defaults to 40,000 for train, 500 for validation and 1,000 for test.
-        seed: Integer, what the choice and order of days and formats depends on.
+        seed: Integer, the seed of the choice and order of days and formats.
 
     Returns:
         `TextPairs` in shuffled order; sources in English, German and French, a third each.
@@ -143,7 +144,7 @@ def date_pairs(split, size=None, seed=0):
 
 
 def date_fields(day, language):
-    """Spells out one day in one language: what the templates of `FORMATS` are filled with.
+    """Spells out one day in one language, as fields for the templates of `FORMATS`.
 
     The names of months and weekdays are tables of this module, because those of `strftime` depend on the
     locales a machine happens to have.
@@ -212,11 +213,11 @@ def _days_of_splits():
 
 
 def _deck(items, generator):
-    """Deals all items in random order, then all of them again in another, without end."""
+    """Yields all items in random order, then all of them again in another order, endlessly."""
     while True:
         yield from _shuffled(items, generator)
 
 
 def _shuffled(items, generator):
-    # Of Python's generators only `random()` is promised never to change; `shuffle` and `sample` are not.
+    # Python guarantees that `random()` never changes; it does not for `shuffle` and `sample`.
     return sorted(items, key=lambda _: generator.random())

@@ -1,4 +1,4 @@
-"""Files that the library does not bring along: in a folder, or downloaded once and checked."""
+"""Data files that are not part of the library: in a folder, or downloaded once and checked."""
 
 import os
 import pathlib
@@ -9,15 +9,15 @@ FOLDER_VARIABLE = "KERAS_ATTN_DATA"
 
 
 def data_folder():
-    """The folder that the environment names for such files, or None."""
+    """The folder for such files from the environment variable, or None."""
     return os.environ.get(FOLDER_VARIABLE) or None
 
 
 def find(name, folder, dataset):
-    """The path of a file, or of itself packed by gzip, in a folder.
+    """The path of a file, or of its gzipped version, in a folder.
 
     Raises:
-        FileNotFoundError: if neither is there.
+        FileNotFoundError: if neither exists.
     """
     candidates = [pathlib.Path(folder) / name, pathlib.Path(folder) / f"{name}.gz"]
     for candidate in candidates:
@@ -33,7 +33,7 @@ def download(address, sha256, dataset):
     """The path of a file in Keras' cache, downloaded if it is not there, and checked.
 
     Raises:
-        FileNotFoundError: if that fails.
+        FileNotFoundError: if the download fails.
     """
     name = address.rpartition("/")[2]
     try:

@@ -6,7 +6,7 @@ from keras_attn.data.text_pairs import TextPairs, read_text_pairs
 LANGUAGES = ("en", "de")
 
 _ADDRESS = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1"
-# What the repository says in the names of the lower-cased, normalised, Moses-tokenised files.
+# Part of the file names of the lower-cased, normalised, Moses-tokenised files.
 _TOKENIZED = ".lc.norm.tok"
 _FILE_STEMS = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
 _SHA256 = {
@@ -28,19 +28,20 @@ _SHA256 = {
 def multi30k_pairs(split, source_language="en", target_language="de", folder=None, tokenized=False):
     """Reads the sentence pairs of one split of Multi30k, from a folder or from the network.
 
-    A folder is read as it is, without a look at the network or at checksums. Without one, the files are
-    downloaded once from the public repository multi30k/dataset into Keras' cache (`~/.keras/datasets`) and checked
-    against their SHA-256. The dataset carries no licence file, which is why it is not part of this package: find
-    out whether your use of it is permitted.
+    A folder is read as it is, without network access or checksums. Without one, the files are downloaded once
+    from the public repository multi30k/dataset into Keras' cache (`~/.keras/datasets`) and checked against
+    their SHA-256. The dataset carries no licence file, which is why it is not part of this package: check
+    whether your use of it is permitted.
 
     Args:
         split: `"train"` (29,000 pairs), `"validation"` (1,014) or `"test"` (`test_2016_flickr`, 1,000).
         source_language: `"en"` or `"de"`.
         target_language: The other one.
-        folder: Path of a folder with files named as in the repository (`train.en` or `train.en.gz`). Defaults to
-            the environment variable `KERAS_ATTN_DATA`; where that is unset or empty, the files are downloaded.
-        tokenized: Whether to read the lower-cased, normalised and Moses-tokenised files (`train.lc.norm.tok.en`),
-            on which most papers report, rather than the raw ones.
+        folder: Path of a folder with files named as in the repository (`train.en` or `train.en.gz`). Defaults
+            to the environment variable `KERAS_ATTN_DATA`; where that is unset or empty, the files are
+            downloaded.
+        tokenized: Whether to read the lower-cased, normalised and Moses-tokenised files
+            (`train.lc.norm.tok.en`), on which most papers report, rather than the raw ones.
 
     Returns:
         `TextPairs`, in the order of the files.
@@ -64,8 +65,8 @@ def multi30k_pairs(split, source_language="en", target_language="de", folder=Non
     ```
 
     Reference:
-        - Elliott, Frank, Sima'an and Specia, 2016, "Multi30K: Multilingual English-German Image Descriptions",
-          section 2.2 (arXiv:1605.00459).
+        - Elliott, Frank, Sima'an and Specia, 2016, "Multi30K: Multilingual English-German Image
+          Descriptions", section 2.2 (arXiv:1605.00459).
     """
     if split not in _FILE_STEMS:
         raise ValueError(f"`split` must be one of {', '.join(_FILE_STEMS)}. Received: split={split!r}.")

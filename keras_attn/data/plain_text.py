@@ -14,7 +14,7 @@ _SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 
 @dataclasses.dataclass(frozen=True)
 class PlainText:
-    """A text and what messages call it.
+    """A text and its name in messages.
 
     Args:
         text: String.
@@ -34,7 +34,7 @@ class PlainText:
     name: str
 
     def split(self):
-        """The first nine tenths of its characters, to train, and the rest, for validation: two `PlainText`."""
+        """Two `PlainText`: the first nine tenths of the characters for training, the rest for validation."""
         first = int(len(self.text) * TRAINING_SHARE)
         return PlainText(self.text[:first], f"{self.name}, training"), PlainText(
             self.text[first:], f"{self.name}, validation"
@@ -42,7 +42,7 @@ class PlainText:
 
 
 def read_plain_text(file):
-    """Reads a UTF-8 text file, plain or gzipped, as one text, its line breaks kept as they are.
+    """Reads a UTF-8 text file, plain or gzipped, as one text, with its line breaks unchanged.
 
     Args:
         file: Path of the file. A byte order mark is dropped.
@@ -75,9 +75,9 @@ def shakespeare_text(folder=None):
     """Reads tiny-shakespeare, 1,115,394 characters of plays in the public domain.
 
     Args:
-        folder: Path of a folder with `input.txt`, or `input.txt.gz`, read as it is. Defaults to the environment
-            variable `KERAS_ATTN_DATA`; where that is unset or empty, the file is downloaded once from the public
-            repository karpathy/char-rnn into Keras' cache and checked against its SHA-256.
+        folder: Path of a folder with `input.txt`, or `input.txt.gz`, read as it is. Defaults to the
+            environment variable `KERAS_ATTN_DATA`; where that is unset or empty, the file is downloaded once
+            from the public repository karpathy/char-rnn into Keras' cache and checked against its SHA-256.
 
     Returns:
         `PlainText`.

@@ -1,4 +1,4 @@
-"""Sequences of numbers and the same in reverse: a task that attention solves and that needs no files."""
+"""Sequences of numbers and the same in reverse: a task for attention that needs no files."""
 
 import random
 
@@ -12,14 +12,14 @@ SPLITS = {"train": 40_000, "validation": 1_000, "test": 1_000}
 def reverse_pairs(split, size=None, seed=0):
     """Draws pairs of numbers from 0 to 49 and the same numbers in reverse, such as "3 14 15" and "15 14 3".
 
-    This is the task of JoeyNMT's tutorial. Validation and test have sequences up to five numbers longer than any of
-    training: one in six of them asks for positions that were never trained. The same arguments give the same pairs on
-    any machine, and a smaller `size` is the beginning of a larger one.
+    This is the task of JoeyNMT's tutorial. Validation and test have sequences up to five numbers longer than
+    in training: one in six of them uses positions that were never trained. The same arguments give the same
+    pairs on any machine, and a smaller `size` gives the first pairs of a larger one.
 
     Args:
         split: `"train"`, `"validation"` or `"test"`.
         size: Number of pairs. Defaults to 40,000 for train, and 1,000 for validation and test.
-        seed: Integer, what the numbers depend on.
+        seed: Integer, the seed of the numbers.
 
     Returns:
         `TextPairs`, of 1 to 25 numbers for train, and of 1 to 30 for validation and test.

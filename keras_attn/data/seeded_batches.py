@@ -1,4 +1,4 @@
-"""Endless sequences of batches that are functions of a seed and a place."""
+"""Endless sequences of batches, each batch determined by a seed and a `Place`."""
 
 import collections
 import math
@@ -14,28 +14,29 @@ _KEPT_PLANS = 3
 
 Place = collections.namedtuple("Place", ["epoch", "update"], defaults=[0, 0])
 Place.__doc__ = (
-    """A place in the sequence of batches: before update `update` of epoch `epoch`, both from 0."""
+    """A point in the sequence of batches: before update `update` of epoch `epoch`, both from 0."""
 )
 
 
 class SeededBatches:
-    """What sequences of batches have in common.
+    """The base class of sequences of batches.
 
-    There is no shuffle buffer and no hidden state: a run that was stopped anywhere asks for the batches from its place
-    on. An optimizer update may be made of several batches (gradient accumulation) or be shared by several workers and
-    devices; all of them take rows of the same update, so that together they learn what one large batch would.
+    There is no shuffle buffer and no hidden state: a run that was stopped can continue from any `Place`. An
+    optimizer update may consist of several batches (gradient accumulation) or be shared by several workers
+    and devices; all of them take rows of the same update, so the result is that of one large batch.
 
-    A subclass gives `_make_plan(epoch)`, a list of updates, each with its `num_tokens`, `num_real` and
-    `num_positions`; `_batch(update, number)`, the arrays of one of its batches; and `_element_spec()`, what they are.
+    A subclass implements `_make_plan(epoch)`, a list of updates, each with `num_tokens`, `num_real` and
+    `num_positions`; `_batch(update, number)`, the arrays of one batch of an update; and `_element_spec()`,
+    the specs of these arrays.
 
     Args:
         seed: Integer. The same seed gives the same sequence of batches, on every machine.
-        num_micro_batches: Integer, the batches that an update is cut into: the `gradient_accumulation_steps` of the
-            optimizer.
-        num_devices: Integer, the devices among which Keras divides the rows of this process: their number is a
-            multiple of it.
-        worker: Pair of integers (number, count): this process, among several that train together, and gets its rows
-            of each batch. The number of rows is the same for all.
+        num_micro_batches: Integer, the number of batches of an update: the `gradient_accumulation_steps` of
+            the optimizer.
+        num_devices: Integer, the number of devices among which Keras divides the rows of this process. The
+            number of rows is a multiple of it.
+        worker: Pair of integers (number, count): the number of this process, and the count of processes that
+            train together. Each process gets its own rows of each batch, equally many for all.
 
     Example:
 
@@ -64,22 +65,22 @@ class SeededBatches:
         self._lock = threading.Lock()
 
     def __len__(self):
-        """The number of batches in the first epoch; in the others too, unless weights are no whole numbers."""
+        """The number of batches in the first epoch; others may differ if weights are not integers."""
         return len(self.plan(0)) * self.num_micro_batches
 
     def dataset(self, place=(0, 0)):
-        """The batches from a place on, without end: `model.fit(batches.dataset(), steps_per_epoch=len(batches))`.
+        """All batches from a `Place` on: `model.fit(batches.dataset(), steps_per_epoch=len(batches))`.
 
         Args:
             place: `Place`, or a pair of integers (epoch, update).
 
         Returns:
-            `tf.data.Dataset` of what the class says.
+            An endless `tf.data.Dataset` of the batches that the class describes.
         """
         batches = tf.data.Dataset.from_generator(
             lambda: self._batches(*place), output_signature=self._element_spec()
         )
-        # There is nothing to tune, and the thread that tries holds up the end of `fit`, for seconds at times.
+        # There is nothing to tune, and the autotune thread can delay the end of `fit` by seconds.
         options = tf.data.Options()
         options.autotune.enabled = False
         return batches.prefetch(_PREFETCHED_BATCHES).with_options(options)
@@ -110,12 +111,12 @@ class SeededBatches:
         return np.random.default_rng(np.random.SeedSequence(self._seed, spawn_key=key))
 
     def _whole_rows(self, num_rows):
-        """So many rows or more, that every micro-batch, worker and device may have as many as the others."""
+        """`num_rows`, rounded up so that all micro-batches, workers and devices have equally many rows."""
         parts = self.num_micro_batches * self._num_devices * self._num_workers
         return math.ceil(num_rows / parts) * parts
 
     def _my_rows(self, number):
-        """The slice of the rows of an update that are this worker's in micro-batch `number`."""
+        """The slice of an update's rows that this worker has in micro-batch `number`."""
         return slice(number * self._num_workers + self._worker, None, self._stride)
 
     @property
@@ -123,6 +124,6 @@ class SeededBatches:
         return self.num_micro_batches * self._num_workers
 
     def _weights(self, num_rows, update):
-        """What makes a summed loss the mean over the real tokens of the whole update, float32 (B,)."""
+        """Weights, float32 (B,), with which a summed loss is the mean over the real tokens of an update."""
         # Keras averages over micro-batches, and adds over replicas and workers.
         return np.full(num_rows, self.num_micro_batches / update.num_tokens, np.float32)

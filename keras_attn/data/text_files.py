@@ -16,9 +16,9 @@ _BLOCK_BYTES = 1 << 24
 
 
 class _Texts(collections.abc.Sequence):
-    """A sequence of strings that are made when they are asked for; a slice is a list of them.
+    """A sequence of strings that are created on access; a slice is a list of strings.
 
-    A subclass gives `__len__` and `_at(place)`.
+    A subclass implements `__len__` and `_at(number)`.
     """
 
     def __getitem__(self, place):
@@ -39,10 +39,10 @@ class _Texts(collections.abc.Sequence):
 
 
 class Lines(_Texts):
-    """The lines of a UTF-8 file, plain or gzipped; in memory are the places where they begin.
+    """The lines of a UTF-8 file, plain or gzipped; only their start offsets are held in memory.
 
-    Only LF and CRLF end a line; a byte order mark is dropped; a missing newline at the end is fine. A gzipped file is
-    unpacked to a temporary one, which lasts as long as the lines are used.
+    Only LF and CRLF end a line; a byte order mark is dropped; a missing newline at the end is fine. A gzipped
+    file is unpacked to a temporary one, which exists as long as the lines are in use.
 
     Args:
         file: Path.
@@ -79,7 +79,7 @@ class Column(_Texts):
 
 
 class Rows(_Texts):
-    """Some of the texts of another sequence, by their numbers."""
+    """Some of the texts of another sequence, by their indices."""
 
     def __init__(self, texts, numbers):
         self._texts = texts
@@ -93,14 +93,14 @@ class Rows(_Texts):
 
 
 def read_text(file):
-    """The whole text of such a file, its line breaks as they are."""
+    """The whole text of a UTF-8 file, plain or gzipped, with its line breaks unchanged."""
     data, begin = _mapped(file)
     _checked_starts(data, begin, file)
     return data[begin:].decode("utf-8")
 
 
 def _mapped(file):
-    """The bytes of a file in the memory of the operating system, and where the text begins."""
+    """The memory-mapped bytes of a file, and the offset where the text begins."""
     path = pathlib.Path(file)
     if path.is_dir():
         raise ValueError(f"{file} is a folder. Give a text file, plain or .gz.")
@@ -136,7 +136,7 @@ def _map(opened):
 
 
 def _checked_starts(data, begin, file):
-    """Where each line begins, and the end of the last, an int64 array; an error for the first line not in UTF-8."""
+    """The start of each line and the end of the last, an int64 array. Raises if a line is not UTF-8."""
     parts, start = [np.array([begin])], begin
     while start < len(data):
         block = data[start : start + _BLOCK_BYTES]
@@ -153,7 +153,7 @@ def _checked_starts(data, begin, file):
             _refuse(block, error, sum(map(len, parts)), file)
         parts.append(start + np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + 1)
         start += len(block)
-    if data[len(data) - 1 :] != b"\n":  # What follows the newline at the end is no line.
+    if data[len(data) - 1 :] != b"\n":  # No line follows a newline at the end.
         parts.append(np.array([len(data)]))
     return np.concatenate(parts)
 

@@ -11,15 +11,15 @@ from keras_attn.data.text_files import Column, Lines
 
 @dataclasses.dataclass(frozen=True)
 class TextPairs:
-    """Sentences in one language beside their translations, row by row.
+    """Sentences in one language and their translations, pair by pair.
 
-    Everything that yields text for training or evaluation returns this one type, so a recipe does not
-    care whether its pairs were generated, downloaded or read from a user's files.
+    All sources of text for training or evaluation return this type, so a recipe works the same whether its
+    pairs were generated, downloaded or read from a user's files.
 
     Args:
-        sources: List or other sequence of strings, the sentences to translate. Those of files stay on disk.
+        sources: List or other sequence of strings, the sentences to translate. Lines of files stay on disk.
         targets: As many strings, `targets[i]` being the translation of `sources[i]`.
-        name: What messages and run folders call this set.
+        name: The name of this set in messages and run folders.
 
     Raises:
         ValueError: If the two lists differ in length.
@@ -106,8 +106,8 @@ def read_text_pairs(source_file, target_file):
 def read_tsv(file):
     """Reads pairs from one UTF-8 file with two tab-separated columns, source and target, plain or gzipped.
 
-    Columns are split at tabs alone: quotes are text, as in the corpora that come in this form, so Python's
-    `csv` would swallow pairs at an unbalanced quote. Lines end as in `read_text_pairs`.
+    Columns are split at tabs only. Quotes are text, as is usual in such corpora; Python's `csv` would swallow
+    pairs at an unbalanced quote. Lines end as in `read_text_pairs`.
 
     Args:
         file: Path of the file. It has no header line.
@@ -117,8 +117,8 @@ def read_tsv(file):
 
     Raises:
         FileNotFoundError: If the file does not exist.
-        ValueError: If the file is empty, a folder, broken gzip or not UTF-8, or if a line has not exactly
-            two columns or a blank one. The message names file and line.
+        ValueError: If the file is empty, a folder, broken gzip or not UTF-8, or if a line does not have
+            exactly two columns, or one of them is blank. The message names file and line.
 
     Example:
 

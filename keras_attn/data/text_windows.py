@@ -1,4 +1,4 @@
-"""From one long text to windows of it, for language models."""
+"""Splits one long text into windows, for language models."""
 
 import dataclasses
 
@@ -23,19 +23,19 @@ class WindowUpdate:
 
 
 class TextWindows(SeededBatches):
-    """An endless sequence of batches of windows of one text, each of them to be continued token by token.
+    """An endless sequence of batches of windows of one text; each token's label is the token after it.
 
-    An epoch cuts the text into windows from a random place on and takes them in random order, so that no token comes
-    twice in it, and each epoch cuts elsewhere. What is left over, less than a batch of windows, is left out of it.
-    Commonly, windows are drawn with replacement: an epoch then misses a third of the text.
+    Each epoch cuts the text into windows from a new random offset and takes them in random order, so no token
+    occurs twice in an epoch. A remainder of less than a batch of windows is left out. Commonly, windows are
+    drawn with replacement: an epoch then misses a third of the text.
 
     Args:
         token_ids: Integers (N,), the whole text.
-        window_length: Integer T, the tokens of a window.
-        batch_size: Integer, the windows of an update.
-        shuffle: Whether places and order are random; the windows are those from the first token on otherwise.
-        seed, num_micro_batches, num_devices, worker: As of `TranslationBatches`; `batch_size` is raised to what they
-            divide.
+        window_length: Integer T, the number of tokens of a window.
+        batch_size: Integer, the number of windows of an update.
+        shuffle: Whether offset and order are random. Otherwise the windows start at the first token.
+        seed, num_micro_batches, num_devices, worker: As in `TranslationBatches`; `batch_size` is rounded up
+            so that it can be divided among them.
 
     Raises:
         ValueError: if the text is too short for one batch.
@@ -76,14 +76,14 @@ class TextWindows(SeededBatches):
             )
 
     def report(self):
-        """Says in a line what an epoch holds."""
+        """One line about the size of an epoch."""
         return (
             f"Tokens: {len(self._token_ids):,}, in windows of {self._length}, {self._batch_size} an update; "
             f"batches: {len(self):,}."
         )
 
     def _make_plan(self, epoch):
-        # Each window is followed by one token more, the last to be predicted.
+        # Each window is followed by one more token, its last label.
         generator = self._generator(epoch)
         first = int(generator.integers(self._length)) if self._shuffle else 0
         starts = np.arange(first, len(self._token_ids) - self._length, self._length)
@@ -109,10 +109,11 @@ def consecutive_windows(token_ids, window_length, batch_size):
     Args:
         token_ids: Integers (N,), none of them 0.
         window_length: Integer T.
-        batch_size: Integer B, the windows of a batch; the last has what is left.
+        batch_size: Integer B, the number of windows of a batch; the last batch may have fewer.
 
     Yields:
-        Pairs of int32 arrays (B, T): what is read, and what follows each token of it; 0 after the end of the text.
+        Pairs of int32 arrays (B, T): the input tokens, and the token that follows each; 0 after the end of
+        the text.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""Text pairs as token ids: flat arrays, from which batches are cut."""
+"""Text pairs as flat arrays of token ids, from which batches are made."""
 
 import collections
 import json
@@ -20,7 +20,7 @@ row_splits: int64 array; row i is `values[row_splits[i] : row_splits[i + 1]]`.
 """
 
 TokenPairs = collections.namedtuple("TokenPairs", ["sources", "targets", "counts", "over_long"])
-TokenPairs.__doc__ = """What the encoder reads and the decoder is to write, of one corpus after the other.
+TokenPairs.__doc__ = """The token ids of the encoder's inputs and of the targets, corpus by corpus.
 
 sources: `RaggedIds`, each row a source and END.
 targets: `RaggedIds`, each row START, a target and END.
@@ -33,17 +33,17 @@ _DTYPE = np.dtype("<i4")
 
 
 def tokenize_pairs(corpora, source_tokenizer, target_tokenizer, max_sequence_length, folder=None):
-    """The token ids of the pairs of which no side, with END, has more than `max_sequence_length` tokens.
+    """The token ids of the pairs whose sides, with END, have at most `max_sequence_length` tokens each.
 
     Args:
         corpora: List of `TextPairs`.
         source_tokenizer, target_tokenizer: Tokenizers of `keras_attn.text`.
         max_sequence_length: Integer.
-        folder: Path of an empty folder to write them to, from where `open_token_pairs` maps them into memory. None:
+        folder: Path of an empty folder to write the ids to; `open_token_pairs` maps them into memory. None:
             they are held in memory.
 
     Returns:
-        `TokenPairs`; with a folder, what `open_token_pairs` gives.
+        `TokenPairs`; with a folder, the result of `open_token_pairs`.
 
     Raises:
         ValueError: if a tokenizer returns an id outside its vocabulary or the id of the padding.
@@ -74,9 +74,9 @@ def tokenize_pairs(corpora, source_tokenizer, target_tokenizer, max_sequence_len
 
 
 def tokenized_once(corpora, source_tokenizer, target_tokenizer, max_sequence_length, folder=None):
-    """What `tokenize_pairs` gives; with a folder that holds it already, what stands there.
+    """The result of `tokenize_pairs`, read from the folder if it was written there before.
 
-    The folder is there whole or not at all, whenever the process ends.
+    Whenever the process ends, the folder is complete or missing.
     """
     arguments = corpora, source_tokenizer, target_tokenizer, max_sequence_length
     if folder is None:
@@ -90,7 +90,7 @@ def tokenized_once(corpora, source_tokenizer, target_tokenizer, max_sequence_len
 
 
 def open_token_pairs(folder):
-    """The `TokenPairs` that were written to a folder; the ids stay on disk, and are read as batches ask for them."""
+    """The `TokenPairs` that were written to a folder; the ids stay on disk and are read batch by batch."""
     folder = pathlib.Path(folder)
     description = read_json(folder / _DESCRIPTION)
     sides = []
@@ -107,7 +107,7 @@ def open_token_pairs(folder):
 
 
 class _Parts:
-    """Where the ids of both sides gather, chunk by chunk: lists in memory, or files."""
+    """Collects the ids of both sides, chunk by chunk, in lists in memory or in files."""
 
     def __init__(self, folder):
         self._folder = folder and pathlib.Path(folder)
@@ -145,7 +145,7 @@ def _token_ids(texts, tokenizer, side, start):
 
 
 def _with_special_ids(ragged, keep, before, after):
-    """The rows that are kept, each with some ids before and after it."""
+    """The rows that are kept, with ids added before and after each."""
     lengths = lengths_of(ragged)
     row_splits = _row_splits(lengths[keep] + len(before) + len(after))
     values = np.empty(row_splits[-1], np.int32)

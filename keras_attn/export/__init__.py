@@ -1,4 +1,4 @@
-"""From named graph functions, or a model, to what another engine runs; and a run of it as a server would."""
+"""Exports graph functions or a model for other engines, and runs an export as a server would."""
 
 from keras_attn.export.ctranslate2 import export_ctranslate2
 from keras_attn.export.litert import export_litert

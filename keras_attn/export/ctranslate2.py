@@ -12,35 +12,36 @@ from keras_attn.ops import sinusoidal_encoding
 MODEL_FILE = "model.bin"
 # Our activations, and CTranslate2's names of the same functions.
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "tanh": "Tanh", "sigmoid": "Sigmoid"}
-# CTranslate2 cuts a source at 1024 tokens by default; sines for so many cost nothing.
+# CTranslate2 cuts a source at 1024 tokens by default; a sine table of that size costs nothing.
 _MIN_POSITIONS = 1024
-# Added to the logit of the pad: far enough from all others for a probability of 0 in float16 too.
+# Added to the logit of the pad token: low enough for a probability of 0, in float16 too.
 _NEVER = -1e4
 
 
 def export_ctranslate2(folder, model, source_tokenizer, target_tokenizer, quantization=None):
     """Writes a model and its tokenizers as a CTranslate2 model, replacing an older one in `folder`.
 
-    CTranslate2 takes and returns token strings: those of `tokenizer.token_strings`, without START and END, which it
-    adds. The tokenizers are saved beside the model, in `source_tokenizer` and `target_tokenizer`.
+    CTranslate2 takes and returns token strings: those of `tokenizer.token_strings`, without START and END,
+    which it adds. The tokenizers are saved next to the model, in `source_tokenizer` and `target_tokenizer`.
 
-    What a model of this class can have and CTranslate2 cannot compute is refused before anything is written:
-    activations other than relu, gelu (exact), silu, tanh and sigmoid; LoRA that is not merged; quantised weights
-    (CTranslate2 quantises float weights itself: see `quantization`).
+    Features that CTranslate2 cannot compute are rejected before anything is written: activations other than
+    relu, gelu (exact), silu, tanh and sigmoid; LoRA that is not merged; quantised weights (CTranslate2
+    quantises float weights itself: see `quantization`).
 
     Args:
-        folder: Path; it is built aside and renamed into place.
+        folder: Path; the folder is built under a temporary name and then renamed.
         model: `Seq2SeqTransformer`.
         source_tokenizer, target_tokenizer: Tokenizers of `keras_attn.text`.
         quantization: `"int8"`, `"int8_float32"`, `"int8_float16"`, `"int8_bfloat16"`, `"int16"`, `"float16"`,
-            `"bfloat16"` or `"float32"`: how the weights are stored, and computed with by default. None is
-            float32.
+            `"bfloat16"` or `"float32"`: how the weights are stored, and the default precision of computation.
+            None is float32.
 
     Returns:
         `pathlib.Path` of `folder`.
 
     Raises:
-        ValueError: if CTranslate2 has no such model or quantization, or `folder` holds something else.
+        ValueError: if CTranslate2 does not support the model or the quantization, or `folder` holds something
+            else.
         ImportError: if CTranslate2 is not installed.
 
     Example:
@@ -52,7 +53,8 @@ def export_ctranslate2(folder, model, source_tokenizer, target_tokenizer, quanti
     )
     ```
 
-    Reference: [Klein et al., 2020](https://aclanthology.org/2020.amta-research.9); https://opennmt.net/CTranslate2.
+    Reference: [Klein et al., 2020](https://aclanthology.org/2020.amta-research.9);
+    https://opennmt.net/CTranslate2.
     """
     spec = _spec(model)
     _set_vocabularies(spec, source_tokenizer, target_tokenizer)
@@ -66,7 +68,7 @@ def export_ctranslate2(folder, model, source_tokenizer, target_tokenizer, quanti
 
 
 def _spec(model):
-    """CTranslate2's description of the model, with all of its weights in it."""
+    """CTranslate2's specification of the model, with all its weights."""
     specs = _import_specs()
     if not isinstance(model, Seq2SeqTransformer):
         raise ValueError(f"`model` must be a Seq2SeqTransformer. Received: {type(model).__name__}.")
@@ -80,12 +82,12 @@ def _spec(model):
         "rms_norm": form.normalization == "rms_norm",
     }
     if is_rotary:
-        options |= {"rotary_dim": 0, "rotary_interleave": False}  # 0 is all features of a head
+        options |= {"rotary_dim": 0, "rotary_interleave": False}  # 0 means all features of a head
     spec = specs.TransformerSpec(
         specs.TransformerEncoderSpec(len(model.encoder_blocks), **options),
         specs.TransformerDecoderSpec(
             len(model.decoder_blocks),
-            # As `Translator.align`: the mean over the heads.
+            # As in `Translator.align`: the mean over the heads.
             alignment_layer=model.alignment_layer,
             alignment_heads=form.num_heads,
             **options,
@@ -96,7 +98,7 @@ def _spec(model):
     _set_embedding(encoder, encoder.embeddings[0], model.source_embedding, model, form, weights)
     _set_embedding(decoder, decoder.embeddings, model.target_embedding, model, form, weights)
     if is_rotary:
-        del encoder.position_encodings  # It is in the encoder's specification all the same.
+        del encoder.position_encodings  # The encoder's specification has it in any case.
     for stack, blocks, norm in (
         (encoder, model.encoder_blocks, model.encoder_norm),
         (decoder, model.decoder_blocks, model.decoder_norm),
@@ -133,14 +135,15 @@ def _import_specs():
 
 
 class _Weights:
-    """Float32 arrays of a model's variables; it knows which nobody asked for."""
+    """Float32 arrays of a model's variables; it keeps track of the unused ones."""
 
     def __init__(self, model):
         self._left = {id(variable): variable.path for variable in model.weights}
 
     def __getitem__(self, variable):
         self._left.pop(id(variable), None)
-        # The kernel of a layer with LoRA is a sum, and no variable. Its matrices are left, which is an error.
+        # The kernel of a layer with LoRA is a sum, not a variable. Its matrices remain unused, which is an
+        # error.
         return keras.ops.convert_to_numpy(variable).astype("float32")
 
     def check_that_all_were_taken(self):
@@ -159,7 +162,8 @@ def _set_embedding(spec, embedding_spec, embedding, model, form, weights):
     if form.position_encoding == "learned":
         spec.position_encodings.encodings = weights[embedding.position.position_embeddings]
     if form.position_encoding == "sinusoidal":
-        # Given as a table, since CTranslate2's own sines start at position 1 and stand in the first half of the channels.
+        # Given as a table, because CTranslate2's own sines start at position 1 and fill the first half of the
+        # channels.
         positions = np.arange(max(model.max_sequence_length, _MIN_POSITIONS))
         table = sinusoidal_encoding(
             positions, model.hidden_dim, embedding.position.max_wavelength, embedding.position.interleaved
@@ -199,7 +203,7 @@ def _set_norm(spec, norm, weights):
 
 
 def _set_linear(spec, layers, weights):
-    """One product of several projections of the same inputs: rows are outputs, heads one after the other."""
+    """Joins several projections of the same inputs in one matrix: rows are outputs, head by head."""
     kernels, biases = zip(*((weights[layer.kernel], weights[layer.bias]) for layer in layers))
     spec.weight = np.concatenate([kernel.reshape(-1, bias.size).T for kernel, bias in zip(kernels, biases)])
     spec.bias = np.concatenate([bias.ravel() for bias in biases])
@@ -209,7 +213,7 @@ def _set_output(spec, model, weights):
     token = model.target_embedding.token
     spec.weight = weights[token.embeddings] if token.tie_weights else weights[token.reverse_embeddings].T
     bias = weights[token.output_bias] if token.use_output_bias else np.float32(0)
-    # Our search never chooses the pad; CTranslate2 does not know that it is one.
+    # Our search never chooses the pad token; CTranslate2 does not know which token that is.
     spec.bias = np.where(np.arange(len(spec.weight)) == model.pad_token_id, np.float32(_NEVER), bias)
 
 

@@ -12,15 +12,16 @@ LITERT_FILE = "model.tflite"
 
 
 def export_litert(folder, functions, models, tokenizers):
-    """Writes graph functions as the signatures of one LiteRT model, `model.tflite`, and tokenizers beside it.
+    """Writes graph functions as signatures of one LiteRT model, `model.tflite`, with tokenizers next to it.
 
-    Only LiteRT's own operations are used, none of TensorFlow's through the flex delegate; batch and lengths are left
-    open.
+    Only LiteRT's own operations are used, none of TensorFlow's through the flex delegate; batch size and
+    lengths are dynamic.
 
     Args:
-        folder: Path; it is built aside and renamed into place, where it replaces an older export.
-        functions: Dict from names of signatures to pairs of a function and the list of its `tf.TensorSpec`s, as in
-            `export_saved_model`.
+        folder: Path; the folder is built under a temporary name and then renamed. It replaces an older
+            export.
+        functions: Dict from names of signatures to pairs of a function and the list of its `tf.TensorSpec`s,
+            as in `export_saved_model`.
         models: Keras models whose variables the functions use.
         tokenizers: Dict from names of folders to tokenizers of `keras_attn.text`.
 
@@ -28,7 +29,8 @@ def export_litert(folder, functions, models, tokenizers):
         `pathlib.Path` of `folder`.
 
     Raises:
-        ValueError: if `folder` holds something else. What LiteRT cannot express raises TensorFlow's `ConverterError`.
+        ValueError: if `folder` holds something else. Operations that LiteRT cannot express raise TensorFlow's
+            `ConverterError`.
 
     Example:
 

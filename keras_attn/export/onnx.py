@@ -7,27 +7,28 @@ import tensorflow as tf
 
 from keras_attn.files import replaced_folder
 
-# What onnxruntime has run since 2023; newer operators are of no use to these graphs.
+# onnxruntime has supported it since 2023; these graphs need no newer operators.
 _OPSET = 18
 
 
 def export_onnx(folder, functions, tokenizers):
-    """Writes each graph function as an ONNX model of its own, and tokenizers beside them.
+    """Writes each graph function as a separate ONNX model, with tokenizers next to them.
 
-    The graphs hold float32 and integer operations of ONNX alone, with batch and lengths left open; text operations have
-    no counterpart there, hence the tokenizers.
+    The graphs use only ONNX's float32 and integer operations; batch size and lengths are dynamic. ONNX has no
+    text operations, so the tokenizers are saved separately.
 
     Args:
-        folder: Path; it is built aside and renamed into place, where it replaces an older export.
+        folder: Path; the folder is built under a temporary name and then renamed. It replaces an older
+            export.
         functions: Dict from names to pairs of a function and the list of its `tf.TensorSpec`s, as in
-            `export_saved_model`. `name.onnx` is the file.
+            `export_saved_model`. The file is `name.onnx`.
         tokenizers: Dict from names of folders to tokenizers of `keras_attn.text`.
 
     Returns:
         `pathlib.Path` of `folder`.
 
     Raises:
-        ValueError: if a function has an operation that ONNX has not, or `folder` holds something else.
+        ValueError: if a function has an operation that ONNX lacks, or `folder` holds something else.
         ImportError: if onnx or tf2onnx is not installed.
 
     Example:
@@ -59,7 +60,7 @@ def _convert(name, function, specs):
         traced, input_signature=specs, opset=_OPSET, custom_op_handlers={"Erfc": (_one_minus_erf, [])}
     )
     try:
-        # What it cannot convert, tf2onnx leaves in the graph with a message in the log.
+        # tf2onnx leaves operations that it cannot convert in the graph, and logs a message.
         onnx.checker.check_model(model)
     except onnx.checker.ValidationError as error:
         raise ValueError(f"ONNX cannot express {name!r}: {error}") from error
@@ -67,7 +68,7 @@ def _convert(name, function, specs):
 
 
 def _one_minus_erf(graph, node, name, _):
-    """Erfc, in which Keras on TensorFlow writes the exact gelu, and which ONNX has not."""
+    """Replaces Erfc, which ONNX lacks. Keras on TensorFlow uses it for the exact gelu."""
     dtype, shape = graph.get_dtype(node.output[0]), graph.get_shape(node.output[0])
     erf = graph.make_node("Erf", node.input, dtypes=[dtype], shapes=[shape])
     one = graph.make_const(f"{name}_one", np.ones((), "float32"))

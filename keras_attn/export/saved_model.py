@@ -1,4 +1,4 @@
-"""Graph functions to a version folder that TF Serving loads."""
+"""Writes graph functions to a version folder that TF Serving loads."""
 
 import pathlib
 
@@ -10,18 +10,18 @@ from keras_attn.files import folder_aside
 def export_saved_model(folder, signatures, models=(), resources=(), add_files=None):
     """Writes named graph functions as the next integer version under `folder`.
 
-    The version is built aside and renamed into place, so a server that watches `folder` never sees half of one.
-    Signatures are traced without XLA, which TF Serving has switched off by default.
+    The version is built under a temporary name and then renamed, so a server that watches `folder` never sees
+    an incomplete one. Signatures are traced without XLA, which TF Serving disables by default.
 
     Args:
         folder: Path of the model, `saved_models/dates`; created if missing.
-        signatures: Dict from signature names to pairs of a function and the list of its `tf.TensorSpec`s. The names
-            of the specs name the inputs; the function returns a dict that names the outputs. The first signature
-            should be `serving_default`.
+        signatures: Dict from signature names to pairs of a function and the list of its `tf.TensorSpec`s. The
+            names of the specs name the inputs; the function returns a dict that names the outputs. The first
+            signature should be `serving_default`.
         models: Keras models whose variables the functions use.
         resources: `tf.Module`s whose variables and files the functions use, tokenizers for instance.
-        add_files: Function that writes more files to the version before it is moved into place. It is given the
-            version's folder and a dict from the signatures' names to their concrete functions.
+        add_files: Function that writes more files to the version before it gets its final name. It is given
+            the version's folder and a dict from the signatures' names to their concrete functions.
 
     Returns:
         `pathlib.Path` of the new version folder.
@@ -42,12 +42,13 @@ def export_saved_model(folder, signatures, models=(), resources=(), add_files=No
             raise ValueError(f"Every input of signature {name!r} needs a name. Received: {specs}.")
     folder = pathlib.Path(folder)
     with folder_aside(folder / "version") as built:
-        # Not `keras.export.ExportArchive`, which stores every variable twice: as Keras' object and as TensorFlow's.
+        # Not `keras.export.ExportArchive`, which stores every variable twice: as Keras' object and as
+        # TensorFlow's.
         module = tf.Module()
         module.variables_of_models = [variable.value for model in models for variable in model.variables]
         module.resources = list(resources)
         functions = {
-            # One trace of each, which is saved as it is called.
+            # Each function is traced once; the same trace is called and saved.
             name: tf.function(
                 function, input_signature=specs, autograph=False, jit_compile=False
             ).get_concrete_function()
@@ -67,7 +68,7 @@ def _move_into_place(built, folder):
             built.rename(version_folder)
             return version_folder
         except OSError:
-            # Another export may have taken the number meanwhile; anything else is the caller's to know.
+            # Another export may have taken the number in the meantime; any other error goes to the caller.
             if not version_folder.exists():
                 raise
 

@@ -1,4 +1,4 @@
-"""Asks an exported SavedModel in a new process, which has what TF Serving has and no more: see saved_model_runner.py."""
+"""Runs an exported SavedModel in a new process with only what TF Serving has: see saved_model_runner.py."""
 
 import json
 import os
@@ -10,26 +10,26 @@ _RUNNER = pathlib.Path(__file__).resolve().with_name("saved_model_runner.py")
 
 
 def run_saved_model(folder, requests, timeout=120, xla=False, threads=1):
-    """Answers `requests` with an exported SavedModel in a process without TensorFlow's Python and without XLA.
+    """Answers `requests` with an exported SavedModel in a process without TensorFlow's Python and XLA.
 
-    Unlike `tf.saved_model.load`, which runs in a process where every op and XLA are at hand, this shows what a stock
-    TF Serving answers.
+    Unlike `tf.saved_model.load`, which runs in a process where every op and XLA are available, this shows
+    what a stock TF Serving answers.
 
     Args:
         folder: Path of a version folder, the one that holds `saved_model.pb`.
-        requests: List of dicts `{"signature": str, "inputs": {name: nested lists}}`, `signature` being
-            `"serving_default"` where it is left out. Bytes that are not UTF-8 are given as `{"b64": str}`.
-        timeout: Seconds that loading the model and all the answers may take together.
+        requests: List of dicts `{"signature": str, "inputs": {name: nested lists}}`. `signature` defaults to
+            `"serving_default"`. Bytes that are not UTF-8 are given as `{"b64": str}`.
+        timeout: Seconds, the time limit for loading the model and answering all requests together.
         xla: Boolean, whether graphs may be compiled with XLA, as by a server that was started with
             `--xla_cpu_compilation_enabled`.
-        threads: Integer, the requests that are answered at a time.
+        threads: Integer, the number of requests that are answered at the same time.
 
     Returns:
         A list of as many dicts as `requests`, in their order: `{"outputs": {name: nested lists}}`, or
         `{"error": message}` for a request that failed.
 
     Raises:
-        RuntimeError: If the process dies, with what it wrote to stderr.
+        RuntimeError: If the process dies; the message holds its stderr.
         subprocess.TimeoutExpired: If it takes longer than `timeout`.
 
     Example:
@@ -39,7 +39,7 @@ def run_saved_model(folder, requests, timeout=120, xla=False, threads=1):
     print(answers[0]["outputs"]["outputs"])  # ["2016-07-04"]
     ```
     """
-    # -P keeps the script's folder off the child's path: its neighbours are modules of keras_attn, not of the child.
+    # -P keeps the script's folder, which holds modules of keras_attn, off the child's import path.
     command = [sys.executable, "-P", str(_RUNNER), os.fspath(folder)]
     command += [f"--threads={threads}", *(["--xla"] if xla else [])]
     lines = "".join(json.dumps(request) + "\n" for request in requests)

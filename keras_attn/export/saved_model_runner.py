@@ -1,22 +1,24 @@
 """Runs an exported SavedModel as TF Serving does: without TensorFlow's Python, and with XLA disabled.
 
-A SavedModel that answers in the process that exported it can still fail in a server, which has the C++ ops alone
-and refuses to compile with XLA unless it is started with a flag. This script finds that out: it loads TensorFlow's C++
-libraries from the installed wheel, drives them through the C API, and exchanges one line of JSON a request.
-`run_saved_model` of saved_model_process.py starts it from Python. `--xla` leaves XLA enabled, as the server's
-`--xla_cpu_compilation_enabled` does, and `--threads` answers several requests at a time.
+A SavedModel that works in the process that exported it can still fail in a server, which has only the C++ ops
+and refuses to compile with XLA unless it is started with a flag. This script detects that: it loads
+TensorFlow's C++ libraries from the installed wheel, calls them through the C API, and exchanges one line of
+JSON per request. `run_saved_model` of saved_model_process.py starts it from Python. `--xla` leaves XLA
+enabled, as the server's `--xla_cpu_compilation_enabled` does, and `--threads` answers several requests at a
+time.
 
-The script needs the standard library, NumPy, protobuf and the installed `tensorflow` (and `tensorflow_text`) wheels,
-none of whose Python it imports, nor any other file of this library:
+The script needs the standard library, NumPy, protobuf and the installed `tensorflow` (and `tensorflow_text`)
+wheels. It imports no Python code of these wheels and no other file of this library:
 
 ```
 echo '{"inputs": {"inputs": ["4th of July 2016", {"b64": "/w=="}]}}' |
     python keras_attn/export/saved_model_runner.py saved_models/dates/1
 ```
 
-A request names a `signature` (`serving_default` if it names none) and the signature's `inputs`, nested lists whose
-dtype and rank come from the signature. The answer is `{"outputs": {name: nested lists}}` or `{"error": "..."}`.
-Bytes that are not UTF-8 are written `{"b64": "..."}` on both sides, as in TF Serving's REST API.
+A request names a `signature` (default: `serving_default`) and the signature's `inputs`, nested lists whose
+dtype and rank come from the signature. The answer holds nested lists, `{"outputs": {name: nested lists}}`, or
+is `{"error": "..."}`. Bytes that are not UTF-8 are written `{"b64": "..."}` in requests and answers, as in TF
+Serving's REST API.
 
 Reference: tensorflow/c/c_api.h, tensorflow/core/protobuf/meta_graph.proto.
 """
@@ -47,7 +49,8 @@ _DTYPES = {
 }
 _DTYPE_NUMBERS = {dtype: number for number, dtype in _DTYPES.items()}
 
-# What NumPy makes of a JSON list that may be fed: integers pass for floats, nothing is cut or guessed.
+# The kinds of NumPy arrays from JSON that each dtype accepts: integers count as floats, nothing is truncated
+# or guessed.
 _ACCEPTED_KINDS = {"float32": "iuf", "int32": "iu", "int64": "iu", "bool": "b"}
 
 _TSTRING_BYTES = 24  # sizeof(TF_TString), tensorflow/core/platform/ctstring_internal.h
@@ -55,7 +58,7 @@ _TSTRING_BYTES = 24  # sizeof(TF_TString), tensorflow/core/platform/ctstring_int
 _UNWANTED_PACKAGES = {"tensorflow", "tensorflow_text", "keras", "keras_attn"}
 
 
-# What a server says to a graph that must be compiled, and what to do about it.
+# A server's error message for a graph that must be compiled, and advice for it.
 _XLA_IS_OFF = "XLA compilation disabled"
 _XLA_ADVICE = (
     "This model must be compiled with XLA, which is off here as in a stock TF Serving. Start the server with "
@@ -64,12 +67,12 @@ _XLA_ADVICE = (
 
 
 class TensorFlowError(RuntimeError):
-    """What TensorFlow's C API reported in a `TF_Status`."""
+    """An error that TensorFlow's C API reported in a `TF_Status`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TensorInfo:
-    """A tensor of a signature: its name in the graph, its `DataType` number, its shape (None where unknown)."""
+    """A tensor of a signature: name in the graph, `DataType` number, shape (None where unknown)."""
 
     name: str
     dtype_number: int
@@ -85,9 +88,10 @@ class Signature:
 
 
 class CApi:
-    """The part of TensorFlow's C API that it takes to run a SavedModel, with NumPy arrays for tensors.
+    """The part of TensorFlow's C API that is needed to run a SavedModel, with NumPy arrays as tensors.
 
-    Loading it links the ops of TensorFlow Text, as the server does, and disables XLA in this process for good.
+    Loading it links the ops of TensorFlow Text, as the server does, and disables XLA in this process
+    permanently.
 
     Args:
         xla: Boolean, whether XLA is left enabled.
@@ -101,7 +105,7 @@ class CApi:
         if folder is None:
             raise TensorFlowError("TensorFlow must be installed to run a SavedModel: pip install tensorflow")
         for name in ("tensorflow_framework", "tensorflow_cc"):
-            # Global: the libraries of ops find TensorFlow's symbols through the process.
+            # Global, so that the op libraries find TensorFlow's symbols in the process.
             self.functions = ctypes.CDLL(str(folder / _library_name(name)), mode=ctypes.RTLD_GLOBAL)
         for name, (result, *arguments) in _PROTOTYPES.items():
             function = getattr(self.functions, name)
@@ -118,7 +122,7 @@ class CApi:
             self.checked("TF_LoadLibrary", os.fsencode(library))
 
     def checked(self, name, *arguments):
-        """Calls a function whose last argument is a `TF_Status` and raises what that says."""
+        """Calls a function whose last argument is a `TF_Status` and raises the error in it."""
         status = self.functions.TF_NewStatus()
         try:
             result = getattr(self.functions, name)(*arguments, status)
@@ -130,7 +134,7 @@ class CApi:
             self.functions.TF_DeleteStatus(status)
 
     def new_tensor(self, array):
-        """Makes a TF_Tensor of an array; it views the array's strings, so the array must outlive it."""
+        """Makes a TF_Tensor from an array. Its strings are views, so the array must outlive the tensor."""
         itemsize = _TSTRING_BYTES if array.dtype.hasobject else array.itemsize
         number = _DTYPE_NUMBERS[array.dtype]
         dims = (ctypes.c_int64 * array.ndim)(*array.shape)
@@ -166,7 +170,7 @@ class CApi:
 
 
 class SavedModel:
-    """A SavedModel in a session, run by signature; threads may run it at the same time.
+    """A SavedModel in a session; several threads may run its signatures at the same time.
 
     Args:
         api: A `CApi`.
@@ -202,7 +206,7 @@ class SavedModel:
             functions.TF_DeleteSessionOptions(options)
 
     def close(self):
-        """Frees the session and the graph; the object is of no use afterwards."""
+        """Frees the session and the graph; the object cannot be used afterwards."""
         self._api.checked("TF_CloseSession", self._session)
         self._api.checked("TF_DeleteSession", self._session)
         self._api.functions.TF_DeleteGraph(self._graph)
@@ -212,14 +216,15 @@ class SavedModel:
 
         Args:
             signature_name: Name of an exported signature.
-            inputs: Dict of nested lists (strings as str or `{"b64": str}`), one for every input of the signature.
+            inputs: Dict of nested lists (strings as str or `{"b64": str}`), one for every input of the
+                signature.
 
         Returns:
-            A dict of arrays, one for every output of the signature: float32, int32, int64, bool, or object arrays
-            of bytes.
+            A dict of arrays, one for every output of the signature: float32, int32, int64, bool, or object
+            arrays of bytes.
 
         Raises:
-            ValueError: If the signature is unknown, or the inputs are not the signature's in name, dtype or shape.
+            ValueError: If the signature is unknown, or the inputs do not match it in name, dtype or shape.
             TensorFlowError: If the graph fails.
         """
         if signature_name not in self.signatures:
@@ -266,9 +271,9 @@ class SavedModel:
 
 
 def to_array(name, values, info):
-    """Makes the array that a signature's input takes of nested lists.
+    """Converts nested lists to the array that a signature's input takes.
 
-    Nothing is converted silently: 1.5 is no integer and "1" is no number.
+    Nothing is converted silently: 1.5 is not an integer and "1" is not a number.
 
     Args:
         name: Name of the input, for messages.
@@ -354,7 +359,8 @@ def _to_text(value):
 def read_signatures(meta_graph):
     """Reads the signatures out of a serialised `MetaGraphDef`.
 
-    The classes generated from meta_graph.proto come with TensorFlow's Python, so the fields are described here.
+    The classes generated from meta_graph.proto come with TensorFlow's Python, so the fields are described
+    here.
 
     Args:
         meta_graph: bytes of the message.
@@ -385,8 +391,8 @@ def _shape(message):
     return tuple(None if dim.size == -1 else dim.size for dim in message.dims)
 
 
-# What is read of meta_graph.proto: the number and type of each field, a list of one type where it is repeated. A map is
-# on the wire what a repeated message of a key and a value is.
+# The fields that are read from meta_graph.proto: number and type, or a list of one type if the field is
+# repeated. On the wire, a map is a repeated message of a key and a value.
 _MESSAGES = {
     "MetaGraph": {"signatures": (5, ["SignatureEntry"])},
     "SignatureEntry": {"key": (1, "string"), "value": (2, "Signature")},
@@ -489,7 +495,7 @@ def _is_request(request):
 
 
 def _answer(model, line):
-    """Answers one line; whatever is wrong with a request is its answer, so that the next one is served."""
+    """Answers one line. An error in a request is returned as its answer, so the next one is served."""
     try:
         request = json.loads(line.decode())
         if not _is_request(request):
@@ -523,7 +529,7 @@ def _answers(model, requests, threads):
         yield from (_answer(model, line) for line in requests)
         return
     with concurrent.futures.ThreadPoolExecutor(threads) as pool:
-        # ctypes gives up Python's lock while the graph runs.
+        # ctypes releases the GIL while the graph runs.
         yield from pool.map(lambda line: _answer(model, line), requests)
 
 

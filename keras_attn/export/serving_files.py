@@ -1,7 +1,7 @@
-"""What TF Serving reads beside a SavedModel: warm-up requests and batching parameters.
+"""Files that TF Serving reads next to a SavedModel: warm-up requests and batching parameters.
 
-Their protocol buffers come with the package `tensorflow-serving-api`. They are described here with the same field
-numbers under names of our own, so that nothing needs that package and nothing clashes with it where it is installed.
+Their protocol buffers come with the package `tensorflow-serving-api`. They are described here with the same
+field numbers under other names, so that package is not needed, and there is no clash if it is installed.
 
 References: prediction_log.proto, predict.proto and model.proto in tensorflow_serving/apis, and
 session_bundle_config.proto in tensorflow_serving/servables/tensorflow.
@@ -28,14 +28,14 @@ MOST_WARMUP_REQUESTS = 1000
 
 _PACKAGE = "keras_attn.tf_serving"
 
-# The fields of each message: number and type, a list of one type where the field is repeated.
+# The fields of each message: number and type, or a list of one type if the field is repeated.
 _INT64, _OPTIONAL_INT64, _OPTIONAL_BOOL = "int64", ".google.protobuf.Int64Value", ".google.protobuf.BoolValue"
 _MESSAGES = {
     "PredictionLog": {"predict_log": (6, f".{_PACKAGE}.PredictLog")},
     "PredictLog": {"request": (1, f".{_PACKAGE}.PredictRequest")},
     "PredictRequest": {
         "model_spec": (1, f".{_PACKAGE}.ModelSpec"),
-        "inputs": (2, [f".{_PACKAGE}.Input"]),  # what a map from strings to tensors is on the wire
+        "inputs": (2, [f".{_PACKAGE}.Input"]),  # on the wire, a map from strings to tensors
     },
     "ModelSpec": {"name": (1, "string"), "signature_name": (3, "string")},
     "Input": {"key": (1, "string"), "value": (2, ".tensorflow.TensorProto")},
@@ -74,13 +74,13 @@ max_enqueued_batches {{ value: {max_enqueued_batches} }}
 
 
 def write_warmup_requests(folder, model_name, requests):
-    """Writes the requests that TF Serving answers to itself before it calls a version available.
+    """Writes the warm-up requests that TF Serving runs before it makes a version available.
 
     Args:
         folder: Path of the version folder.
-        model_name: String, the name that the model is served by.
-        requests: List of at most 1,000 pairs of a signature's name and a dict from the names of its inputs to arrays.
-            Arrays of strings hold `bytes` or `str`.
+        model_name: String, the name under which the model is served.
+        requests: List of at most 1,000 pairs of a signature's name and a dict from the names of its inputs to
+            arrays. Arrays of strings hold `bytes` or `str`.
 
     Returns:
         `pathlib.Path` of the file.
@@ -122,8 +122,8 @@ def read_warmup_requests(folder):
         folder: Path of the version folder.
 
     Returns:
-        A list of pairs of a signature's name and a dict from the names of inputs to arrays; None where the folder has
-        no such file. Strings are `bytes`.
+        A list of pairs of a signature's name and a dict from the names of inputs to arrays; None where the
+        folder has no such file. Strings are `bytes`.
 
     Raises:
         ValueError: if the file or a record of it is damaged, naming the record.
@@ -161,15 +161,15 @@ def _warmup_request(record):
 def write_batching_parameters(
     folder, max_batch_size, batch_timeout_micros=2000, max_enqueued_batches=64, why_any_size=None
 ):
-    """Writes how TF Serving may merge requests to a version, with comments that say why.
+    """Writes how TF Serving may merge requests to a version, with comments that explain it.
 
     Args:
         folder: Path of the version folder.
-        max_batch_size: Integer, texts in a batch, and the most that one request may hold.
+        max_batch_size: Integer, the largest number of texts in a batch, and in one request.
         batch_timeout_micros: Integer, microseconds that a request may wait for others.
-        max_enqueued_batches: Integer, batches that may wait.
-        why_any_size: String, why the server need not pad batches to certain sizes. Defaults to that of a graph that
-            takes any.
+        max_enqueued_batches: Integer, the number of batches that may wait.
+        why_any_size: String, the reason why the server need not pad batches to certain sizes. The default is
+            for a graph that takes any size.
 
     Returns:
         `pathlib.Path` of the file.
@@ -201,10 +201,12 @@ def read_batching_parameters(folder):
         folder: Path of the version folder.
 
     Returns:
-        Dict from the names of the parameters that are set to their values; None where the folder has no such file.
+        Dict from the names of the parameters that are set to their values; None where the folder has no such
+        file.
 
     Raises:
-        ValueError: if the file is no text of batching parameters, or the server would refuse its values.
+        ValueError: if the file does not hold batching parameters as text, or the server would reject its
+            values.
 
     Example:
 
@@ -236,7 +238,8 @@ def write_xla_buckets(folder, batch_sizes, lengths):
 
     Args:
         folder: Path of the version folder.
-        batch_sizes, lengths: Lists of rising integers, the rows and the tokens of the batches that are compiled.
+        batch_sizes, lengths: Lists of increasing integers, the rows and the tokens of the batches that are
+            compiled.
 
     Returns:
         `pathlib.Path` of the file.
@@ -260,10 +263,11 @@ def read_xla_buckets(folder):
         folder: Path of the version folder.
 
     Returns:
-        `{"batch_sizes": [...], "lengths": [...]}` of a version that must be compiled with XLA, None of any other.
+        `{"batch_sizes": [...], "lengths": [...]}` for a version that must be compiled with XLA, None for any
+        other.
 
     Raises:
-        ValueError: if the file that says so is damaged.
+        ValueError: if the file with the shapes is damaged.
 
     Example:
 

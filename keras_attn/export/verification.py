@@ -1,4 +1,4 @@
-"""Whether a stock TF Serving would load a version folder and answer with it: what can be known without the server."""
+"""Checks, without a server, whether a stock TF Serving would load and run a version folder."""
 
 import collections
 import importlib.resources
@@ -18,34 +18,33 @@ from keras_attn.export.serving_files import (
 )
 
 Check = collections.namedtuple("Check", ["name", "problems"])
-Check.__doc__ = (
-    """One thing that was looked at: its name, and a list of strings, empty where nothing is wrong."""
-)
+Check.__doc__ = """A check: its name, and a list of problems (strings), which is empty if nothing is wrong."""
 
-# Every signature is asked these, alone and together, and nothing at all.
+# Every signature is run on these, alone and together, and on an empty batch.
 TEXTS = ("", "4th of July 2016", "a b c " * 200, "emoji 😀, ümläut", {"b64": "Y2Fm6SD//g=="})
 
 
 def verify_saved_model(folder, texts=TEXTS, expected=None):
-    """Looks at a version folder as a server would, and runs every signature and every warm-up request of it.
+    """Checks a version folder as a server would, and runs its signatures and warm-up requests.
 
-    The signatures run through TensorFlow's C library in a process without TensorFlow's Python, with XLA switched off,
-    which is how the server has it unless a flag says otherwise. A version that was exported for XLA says so in
+    The signatures run through TensorFlow's C library in a process without TensorFlow's Python, with XLA
+    switched off, as in the server unless a flag enables it. A version that was exported for XLA has a file
     `assets.extra/xla_buckets.json`, and runs with XLA.
 
-    A version without warm-up requests or batching parameters is served all the same, so that is noted and no problem. A
-    file of them that the server could not read, or a warm-up request that fails, keeps the server from loading the
+    A version without warm-up requests or batching parameters is still served, so this is noted but is not a
+    problem. If the server cannot read one of these files, or a warm-up request fails, it does not load the
     version.
 
     Args:
         folder: Path of a version folder, the one that holds `saved_model.pb`.
-        texts: Strings that every string input is fed; bytes as `{"b64": str}`.
-        expected: Function from a list of strings to what `serving_default` must answer, a `Translator` for example.
+        texts: Strings to feed to every string input; bytes as `{"b64": str}`.
+        expected: Function from a list of strings to the answers that `serving_default` must give, for example
+            a `Translator`.
 
     Returns:
-        A list of `Check`s: files, signatures, ops, batching parameters, warm-up, a run of each signature and of the
-        warm-up, and the answers if `expected` is given. The later ones are left out where the earlier leave nothing
-        to look at.
+        A list of `Check`s: files, signatures, ops, batching parameters, warm-up, a run of each signature and
+        of the warm-up, and the answers if `expected` is given. Later checks are left out if an earlier
+        problem makes them impossible.
 
     Example:
 
@@ -102,7 +101,7 @@ def _file_problems(folder):
 
 
 def _meta_graph(folder):
-    """The graph that serves, or what is wrong with it."""
+    """The serving graph, or the problem with it as a string."""
     from google.protobuf.message import DecodeError
     from tensorflow.core.protobuf import saved_model_pb2
 
@@ -138,7 +137,7 @@ def _signature_problems(signatures):
 
 
 def _op_problems(graph, xla):
-    """Ops that a server does not link or run, by the functions that they stand in; with `xla`, those of XLA may be."""
+    """Ops that a server does not link or run, by function; with `xla`, XLA's own ops are allowed."""
     served = served_ops()
     functions = [
         ("the graph", graph.node, {}),
@@ -213,7 +212,7 @@ def _request_problems(signatures, name, inputs):
 
 _Run = collections.namedtuple("_Run", ["check", "what", "request", "size"])
 _Run.__doc__ = (
-    """A request: the check that it belongs to, what it is called there, itself, and the rows it asks for."""
+    """A request: the check it belongs to, its name there, the request itself, and its number of rows."""
 )
 
 
@@ -233,11 +232,11 @@ def _runs_of_warmup(requests):
 
 
 def _run_checks(folder, runs, xla):
-    """A `Check` for each kind of runs, in one process."""
+    """A `Check` for each kind of run, all in one process."""
     try:
         answers = run_saved_model(folder, [run.request for run in runs], timeout=900 if xla else 120, xla=xla)
     except (RuntimeError, subprocess.TimeoutExpired) as error:
-        # TensorFlow writes pages; what went wrong is at their end.
+        # TensorFlow's output is long; the error is at its end.
         return [Check("loading", [" ".join(str(error).split())[-600:]])]
     checks = {run.check: [] for run in runs}
     for run, answer in zip(runs, answers):
@@ -258,7 +257,7 @@ def _inputs(signature, texts):
 
 
 def _neutral(info):
-    """A value that any option can have: 1, or -1 for each place of a list of tokens."""
+    """A value that is valid for any option: 1, or -1 for each element of a list of tokens."""
     value = 1.0 if info.dtype == _FLOAT else 1
     sizes = [dim.size for dim in info.tensor_shape.dim][1:]
     return value if not sizes else [-1] * max(sizes[0], 1)

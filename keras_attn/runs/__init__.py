@@ -1,4 +1,4 @@
-"""From a recipe and data to a run folder and a translator; what the command line and the examples call."""
+"""Training runs, from a recipe and data to a translator. The command line and the examples use it."""
 
 from keras_attn.runs.averaging import average_translator
 from keras_attn.runs.data import (

@@ -5,7 +5,7 @@ from keras_attn.tasks import Translator
 
 
 def average_translator(checkpoints, translator, folder):
-    """Writes a translator with the mean of the weights in some files.
+    """Writes a translator with the mean of the weights in several files.
 
     Args:
         checkpoints: Paths of weight files of one model, such as `runs/mine/checkpoints/epoch-*.safetensors`.

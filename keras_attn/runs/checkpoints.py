@@ -1,4 +1,4 @@
-"""The states of a run on disk: each written aside and renamed into place, in the background, the last few kept."""
+"""The saved states of a run: written atomically and in the background; the last few are kept."""
 
 import concurrent.futures
 import json
@@ -13,13 +13,13 @@ _PROGRESS = "progress"
 class Checkpoints:
     """Writes and reads the files `state-UPDATE.safetensors` of a folder.
 
-    A write goes on in a thread while training does; the next one waits for it. Whatever happens meanwhile, the file
-    before it is whole, and is kept until the new one is.
+    A write runs in a thread while training continues; the next write waits for it. The previous file is
+    complete at all times, and is kept until the new one is complete.
 
     Args:
         folder: Path.
-        num_kept: Integer, the newest states that stay.
-        log: Function of a string, told when a write begins and when it has ended.
+        num_kept: Integer, the number of newest states that are kept.
+        log: Function of a string, called when a write begins and when it has ended.
     """
 
     def __init__(self, folder, num_kept=2, log=lambda text: None):
@@ -30,12 +30,13 @@ class Checkpoints:
         self._written = None
 
     def save(self, update, snapshot, progress):
-        """Writes a state in the background, after the one before it is written.
+        """Writes a state in the background, after the previous one is written.
 
         Args:
-            update: Integer, the updates so far.
-            snapshot: Function without arguments, called in the background, that returns a dict of NumPy arrays.
-            progress: What JSON can hold.
+            update: Integer, the number of updates so far.
+            snapshot: Function without arguments, called in the background, that returns a dict of NumPy
+                arrays.
+            progress: A value that JSON can hold.
 
         Raises:
             OSError: if the write before this one failed.
@@ -47,7 +48,7 @@ class Checkpoints:
         """Waits until everything is written.
 
         Raises:
-            OSError: if it could not be, naming the last state that is whole.
+            OSError: if a write failed; the message names the last complete state.
         """
         written, self._written = self._written, None
         if written is None:
@@ -58,19 +59,19 @@ class Checkpoints:
             raise OSError(f"{error} The last state is {self.newest() or 'none'}.") from error
 
     def newest(self):
-        """The path of the last state, once one that is being written is there, or None."""
+        """The path of the last state, or None. Waits for a state that is being written."""
         if self._written is not None:
-            concurrent.futures.wait([self._written])  # whether that failed is for `wait` to say
+            concurrent.futures.wait([self._written])  # `wait` reports a failure
         paths = self._paths()
         return paths[-1] if paths else None
 
     def load(self, clean=True):
         """The last state that can be read, (arrays, progress), or None where there is none.
 
-        A damaged file is told of, and the one before it is taken.
+        A damaged file is logged, and the one before it is used.
 
         Args:
-            clean: Whether what a killed process left unfinished is removed.
+            clean: Whether the unfinished files of a killed process are removed.
 
         Raises:
             ValueError: if there are states, and all of them are damaged.

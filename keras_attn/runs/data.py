@@ -1,4 +1,4 @@
-"""From what a user names to the pairs and the recipe of a run."""
+"""The pairs and the recipe of a run, from the data that a user names."""
 
 import collections
 import os
@@ -22,11 +22,11 @@ from keras_attn.runs.recipe import DATES, MULTI30K, MULTI30K_TOKENIZED, REVERSE,
 
 DataSplits = collections.namedtuple("DataSplits", ["train", "validation", "test"])
 DataSplits.__doc__ = (
-    """Three `TextPairs`: to learn from, to choose by, and for the final number only (or None)."""
+    """Three `TextPairs`: for training, for validation, and for the final scores only (or None)."""
 )
 
 _HELD_OUT = 1000
-# Each by name, as a function of the split, the folder where it lies and two languages.
+# Built-in data by name: functions of the split, the folder of the data and two languages.
 _BUILT_IN = {
     "dates": lambda split, folder, languages: date_pairs(split),
     "reverse": lambda split, folder, languages: reverse_pairs(split),
@@ -38,7 +38,7 @@ _BUILT_IN = {
 
 
 def default_recipe(data):
-    """The recipe for `data`, as `Recipe` has it, that says nothing else.
+    """The default recipe for `data`, which has the form of `Recipe.data`.
 
     Args:
         data: Tuple of strings, or of tuples of strings.
@@ -95,14 +95,14 @@ def _open_text_splits(recipe, corpora):
 
 
 def open_data(data, validation=None, test=None, folder=None, languages=("en", "de")):
-    """The recipe and the `DataSplits` that a name or files stand for.
+    """The recipe and the `DataSplits` for a name or files.
 
     Args:
-        data: List of strings: `["dates"]`, `["reverse"]`, `["multi30k"]`, `["multi30k-tokenized"]`, one TSV file, or a source and a
-            target file (plain or .gz); or a list of several of these lists.
-        validation, test: Lists of one or two files likewise, for files only. Without validation files, every tenth
-            pair, at most 1,000, is held out.
-        folder: Where Multi30k lies; it is downloaded otherwise.
+        data: List of strings: `["dates"]`, `["reverse"]`, `["multi30k"]`, `["multi30k-tokenized"]`, one TSV
+            file, or a source and a target file (plain or .gz); or a list of several of these lists.
+        validation, test: Lists of one or two files, as in `data`, only if `data` are files. Without
+            validation files, every tenth pair, at most 1,000, is held out.
+        folder: Folder of Multi30k; without it, the data are downloaded.
         languages: The source and the target language of Multi30k.
 
     Returns:
@@ -122,7 +122,7 @@ def open_data(data, validation=None, test=None, folder=None, languages=("en", "d
 
 
 def open_pairs(data, split="test", folder=None, languages=("en", "de")):
-    """The `TextPairs` that a name (and then `split`: train, validation or test) or files stand for."""
+    """The `TextPairs` of files, or of a name and a `split` (train, validation or test)."""
     open_split = _BUILT_IN.get(data[0]) if len(data) == 1 else None
     return _read(data) if open_split is None else open_split(split, folder, languages)
 

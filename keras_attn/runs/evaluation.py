@@ -5,7 +5,7 @@ from keras_attn.training import corpus_bleu, corpus_chrf, exact_match
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """Scores of a translator on one set of pairs, in percent, with what is needed to repeat them."""
+    """Scores of a translator on one set of pairs, in percent, with what is needed to reproduce them."""
 
     name: str
     num_pairs: int
@@ -18,7 +18,7 @@ class Evaluation:
     exact_match: float
 
     def report(self):
-        """Four lines to read."""
+        """A report of four lines."""
         decoding = (
             "greedy"
             if self.num_beams == 1

@@ -1,4 +1,4 @@
-"""The run that makes a language model."""
+"""The training run of a language model."""
 
 import math
 
@@ -53,7 +53,7 @@ class LanguageModelRun(TrainingRun):
         return self.tokenizer.encode([getattr(self.data, split).text])[0]
 
     def compiled_loss(self):
-        """A function of windows and of what follows each of their tokens: the sum of the tokens' cross-entropies."""
+        """A function of windows and their labels that returns the sum of the tokens' cross-entropies."""
         model, cross_entropy = self.model, LabelSmoothedCrossentropy(reduction="sum")
 
         def total_loss(token_ids, labels):
@@ -70,7 +70,7 @@ class LanguageModelRun(TrainingRun):
         return [keras.callbacks.LambdaCallback(on_epoch_end=write)]
 
     def loss(self, split):
-        """The mean cross-entropy of the tokens of a part but the first, in nats, each after what its window has."""
+        """The mean cross-entropy, in nats, of all tokens of a split but the first, within their windows."""
         token_ids = self.token_ids(split)
         total = sum(
             float(self.total_loss(inputs, labels))
@@ -98,7 +98,7 @@ class LanguageModelRun(TrainingRun):
             self.say(text)
 
     def samples(self):
-        """A few texts that the model draws after a line break."""
+        """A few texts sampled from the model after a line break."""
         length = self.model.max_sequence_length
         prompt = np.repeat(np.array(self.tokenizer.encode(["\n"])), _NUM_SAMPLES, axis=0)
         token_ids = self.model.generate(
@@ -110,7 +110,7 @@ class LanguageModelRun(TrainingRun):
         return self.tokenizer.decode(np.asarray(token_ids))
 
     def save_result(self):
-        with replaced_file(self.folder / "model.keras") as aside:  # Keras writes in place
+        with replaced_file(self.folder / "model.keras") as aside:  # Keras does not write atomically
             self.model.save(aside)
 
     def load_result(self):

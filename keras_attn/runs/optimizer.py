@@ -1,4 +1,4 @@
-"""From a recipe to the optimizer and its schedule."""
+"""The optimizer and the schedule of a recipe."""
 
 import keras
 
@@ -16,8 +16,9 @@ def make_optimizer(recipe, hidden_dim, total_updates):
 
     Args:
         recipe: A `Recipe`.
-        hidden_dim: Integer, the model width, of which the Noam schedule is a function.
-        total_updates: Integer, the updates of the whole training, at whose end the cosine and the linear schedule end.
+        hidden_dim: Integer, the model width, which the Noam schedule depends on.
+        total_updates: Integer, the number of updates of the whole training. The cosine and the linear
+            schedule end there.
 
     Returns:
         `keras.optimizers.Optimizer`.
@@ -38,7 +39,7 @@ def make_optimizer(recipe, hidden_dim, total_updates):
     if recipe.optimizer == "adam":
         return keras.optimizers.Adam(**options)
     optimizer = keras.optimizers.AdamW(weight_decay=recipe.weight_decay, **options)
-    # As the papers do: what is added, and what scales a normalised value, does not decay.
+    # As in the papers, biases and the parameters of normalisation do not decay.
     optimizer.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
     return optimizer
 

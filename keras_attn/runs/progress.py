@@ -1,4 +1,4 @@
-"""Where a run is: counted batch by batch, shown, and saved, so that it can go on from there."""
+"""The progress of a run: counted in batches, shown, and saved, so that the run can be resumed."""
 
 import csv
 import io
@@ -11,17 +11,17 @@ from keras_attn.files import replaced_file
 
 
 class Progress(keras.callbacks.Callback):
-    """Counts batches, adds tokens per second and the share of pads to `logs`, and says when the state is due.
+    """Counts batches, adds tokens per second and the share of pads to `logs`, and saves the state when due.
 
-    It can begin in the middle of an epoch: Keras' `fit` cannot, so that first epoch is ended where the interrupted
-    one would have, and the sums of the metrics are those that it had.
+    It can begin in the middle of an epoch, which Keras' `fit` cannot. The first epoch then ends where the
+    interrupted one would have ended, and continues with the metric sums of the interrupted one.
 
     Args:
         batches: `TranslationBatches`.
-        steps_per_epoch: Integer, as `fit` is given it.
-        metrics: List of `keras.metrics.Metric`, those whose sums a resumed epoch goes on from.
+        steps_per_epoch: Integer, the argument of `fit`.
+        metrics: List of `keras.metrics.Metric`, whose sums a resumed epoch continues with.
         save: Function without arguments, called after an update when the state is due.
-        save_updates, save_minutes: As of `Recipe`.
+        save_updates, save_minutes: As in `Recipe`.
     """
 
     def __init__(self, batches, steps_per_epoch, metrics, save, save_updates=None, save_minutes=None):
@@ -33,7 +33,7 @@ class Progress(keras.callbacks.Callback):
         self.save_updates = save_updates
         self.save_minutes = save_minutes
         self.epoch = 0
-        self.batch = 0  # of this epoch, so many are done
+        self.batch = 0  # the batches done in this epoch
         self.updates = 0
         self.place = Place()
         self.num_real = self.num_positions = 0  # of this epoch
@@ -42,12 +42,12 @@ class Progress(keras.callbacks.Callback):
         self._num_tokens = 0  # since `_started`
 
     def state(self):
-        """What JSON can hold, for `resume`."""
+        """The state for `resume`, as values that JSON can hold."""
         metrics = [float(keras.ops.convert_to_numpy(variable)) for variable in self._metric_variables]
         return {**{name: getattr(self, name) for name in _STATE}, "metrics": metrics}
 
     def resume(self, state):
-        """Begins where another `Progress` was when it gave this `state()`."""
+        """Continues from the `state()` of another `Progress`."""
         for name in _STATE:
             setattr(self, name, state[name])
         self.place = Place(*state["place"])
@@ -72,9 +72,9 @@ class Progress(keras.callbacks.Callback):
         if logs is not None:
             logs.update(self._throughput())
         if self.batch == self.steps_per_epoch:
-            self.model.stop_training = True  # this epoch; what follows is seen to at its end
+            self.model.stop_training = True  # ends this epoch only; `on_epoch_end` resets it
         elif self.batch % steps == 0 and self._is_due():
-            _ = self.model  # on JAX, reading it brings the weights up to date
+            _ = self.model  # on JAX, reading it updates the weights
             self.save()
             self._last_save = time.monotonic()
 
@@ -102,11 +102,11 @@ _STATE = ("epoch", "batch", "updates", "place", "num_real", "num_positions")
 
 
 class HistoryFile(keras.callbacks.Callback):
-    """Writes the `logs` of each epoch to a CSV file, whole and in one go: no run that ends ever leaves half a line.
+    """Writes the `logs` of each epoch to a CSV file, atomically: no run ever leaves an incomplete line.
 
     Args:
         path: `pathlib.Path`.
-        rows: List of dicts, the epochs before.
+        rows: List of dicts, the previous epochs.
     """
 
     def __init__(self, path, rows=()):

@@ -13,60 +13,64 @@ _RECORD = "run.json"
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """Everything that a training run is made of, in one value: a TOML file, or as many arguments.
+    """All settings of a training run, from a TOML file or from arguments.
 
     Args:
-        model: Dict of arguments of `Seq2SeqTransformer.from_sizes` other than the vocabulary sizes; `size` stands for
-            those of a named size (`"tiny"`, `"base"`, `"big"`). With `kind = "rnn"`, arguments of `RNNSeq2Seq`; with
-            `kind = "decoder"`, of `DecoderTransformer.from_sizes`, a language model.
-        data: What to train on: `("dates",)`, `("reverse",)`, `("multi30k",)`, `("multi30k-tokenized",)`, a source and a
-            target file, or one TSV file; or a tuple of several of these. For a language model: `("shakespeare",)`, or
-            one text file.
-        data_weights: Floats, one for each of several: how often each of its pairs comes in an epoch. Default: 1.
-        validation, test: One or two files likewise. Without validation files, a part of the data is held out.
-        data_dir: Folder where Multi30k lies; it is downloaded otherwise.
+        model: Dict of arguments of `Seq2SeqTransformer.from_sizes` other than the vocabulary sizes; `size`
+            stands for those of a named size (`"tiny"`, `"base"`, `"big"`). With `kind = "rnn"`, arguments of
+            `RNNSeq2Seq`; with `kind = "decoder"`, of `DecoderTransformer.from_sizes`, a language model.
+        data: What to train on: `("dates",)`, `("reverse",)`, `("multi30k",)`, `("multi30k-tokenized",)`, a
+            source and a target file, or one TSV file; or a tuple of several of these. For a language model:
+            `("shakespeare",)`, or one text file.
+        data_weights: Floats, one for each of several corpora: how often each of its pairs occurs in an epoch.
+            Default: 1.
+        validation, test: One or two files, as in `data`. Without validation files, a part of the data is held
+            out.
+        data_dir: Folder of Multi30k; without it, the data are downloaded.
         source_language, target_language: Of Multi30k.
-        tokenizer: `"bytes"`, or `"bpe"` or `"unigram"` for a joint SentencePiece vocabulary of both languages, or
-            `"wordpiece"` for a joint one of words and pieces. A language model reads bytes.
-        vocabulary_size: Integer, of the vocabulary that is trained.
-        max_tokens: Integer, the positions of one side of a batch, pads included. A language model reads windows of
-            `max_sequence_length`, as many as fit.
-        gradient_accumulation_steps: Integer, batches of this size that make one update, as one batch of so many times
-            `max_tokens` would.
-        padding: `"longest"` (each batch to its longest sentence: fewest pads, the default without a compiler),
-            `"buckets"` (to `bucket_boundaries`: few shapes, the default where XLA compiles), or `"packed"` (several
-            pairs a row of the last of `bucket_boundaries`: one shape, few pads). None is the default.
+        tokenizer: `"bytes"`, or `"bpe"` or `"unigram"` for a joint SentencePiece vocabulary of both
+            languages, or `"wordpiece"` for a joint one of words and pieces. A language model reads bytes.
+        vocabulary_size: Integer, the size of the vocabulary that is trained.
+        max_tokens: Integer, the positions of one side of a batch, pads included. A language model reads
+            windows of `max_sequence_length`, as many as fit.
+        gradient_accumulation_steps: Integer, the number of batches of one update, which equals one batch with
+            that many times `max_tokens`.
+        padding: `"longest"` (each batch to its longest sentence: fewest pads, the default without a
+            compiler), `"buckets"` (to `bucket_boundaries`: few shapes, the default where XLA compiles), or
+            `"packed"` (several pairs per row, whose length is the last of `bucket_boundaries`: one shape, few
+            pads). None means the default.
         bucket_boundaries: Tuple of integers.
         epochs: Integer.
-        steps_per_epoch: Integer, the batches after which translations are scored and the best weights kept. None is
-            once through the data.
+        steps_per_epoch: Integer, the number of batches after which translations are scored and the best
+            weights saved. None means one pass over the data.
         optimizer: `"adam"`, or `"adamw"` with `weight_decay`.
         beta_1, beta_2, epsilon, weight_decay: Floats.
-        schedule: `"inverse_square_root"`, `"noam"` (its peak is the paper's), `"cosine"` or `"linear"` (down to 0 at
-            the end of the last epoch), or `"constant"`, each with a warm-up.
-        learning_rate: Float, the highest, reached after `warmup_steps` updates.
+        schedule: `"inverse_square_root"`, `"noam"` (its peak is the paper's), `"cosine"` or `"linear"` (down
+            to 0 at the end of the last epoch), or `"constant"`, each with a warm-up.
+        learning_rate: Float, the peak, reached after `warmup_steps` updates.
         warmup_steps: Integer.
         label_smoothing: Float.
         global_clipnorm: Float, the largest norm of the gradient of one update.
-        ema_momentum: Float or None; the weights that are scored and kept are an exponential moving average then.
-        dtype: A Keras dtype policy, or `"auto"`: mixed_bfloat16 where the processor multiplies bfloat16 matrices in
-            hardware, else float32.
-        metric: `"bleu"`, `"chrf"` or `"exact_match"`, of validation translations, by which the best weights are chosen;
-            of a language model `"loss"`, the mean cross-entropy in nats, the lower the better.
+        ema_momentum: Float or None; if set, the weights that are scored and kept are an exponential moving
+            average.
+        dtype: A Keras dtype policy, or `"auto"`: mixed_bfloat16 where the processor multiplies bfloat16
+            matrices in hardware, else float32.
+        metric: `"bleu"`, `"chrf"` or `"exact_match"`, of validation translations, by which the best weights
+            are chosen. For a language model, `"loss"`, the mean cross-entropy in nats; lower is better.
         bleu_tokenize: sacreBLEU's tokenizer; `"none"` for text that is tokenised already.
         stop_at: Float or None; training ends early once the metric is this good.
-        patience: Integer or None; training ends early after so many epochs without a better metric.
-        num_averaged: Integer; the weights after so many epochs are averaged at the end, and kept if they score better
-            on validation than the best single epoch. 1 means no averaging.
+        patience: Integer or None; training ends early after this many epochs without a better metric.
+        num_averaged: Integer; the weights of this many epochs are averaged at the end, and used if they score
+            better on validation than the best single epoch. 1 means no averaging.
         averaged: `"last"` or `"best"`: which epochs are averaged.
-        save_updates, save_minutes: The state to resume from is saved after so many updates, or minutes, whichever
-            comes first, and after each epoch. None is no such limit.
-        num_beams, length_penalty, max_length: Of the translator that the run makes; validation after each epoch is
-            greedy.
-        seed: Integer, of weights, dropout and the order of the data.
+        save_updates, save_minutes: The state to resume from is saved after this many updates or minutes,
+            whichever comes first, and after each epoch. None means no such limit.
+        num_beams, length_penalty, max_length: Options of the resulting translator; validation after each
+            epoch is greedy.
+        seed: Integer, the seed of weights, dropout and the order of the data.
 
     Raises:
-        ValueError: for a field that is none of what it may be.
+        ValueError: for a field with an invalid value.
     """
 
     model: dict
@@ -113,7 +117,7 @@ class Recipe:
     def __post_init__(self):
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, list):  # of TOML and JSON
+            if isinstance(value, list):  # from TOML or JSON
                 value = tuple(tuple(item) if isinstance(item, list) else item for item in value)
                 object.__setattr__(self, field.name, value)
         for name, choices in _CHOICES.items():
@@ -143,7 +147,7 @@ class Recipe:
 
         Raises:
             FileNotFoundError: if there is no such file.
-            ValueError: if it is no recipe; the message names what is wrong.
+            ValueError: if it is not a recipe; the message names the problem.
         """
         path = pathlib.Path(path)
         path = path / _RECORD if path.is_dir() else path
@@ -172,19 +176,19 @@ class Recipe:
         )
 
     def with_size(self, size):
-        """A copy with the layers, widths, heads and dropout of a named size in place of its own."""
+        """A copy with the layers, widths, heads and dropout of a named size instead of its own."""
         replaced = _sizes(size)
         own = {name: value for name, value in self.model.items() if name not in replaced}
         return dataclasses.replace(self, model={**own, "size": size})
 
     @property
     def is_language_model(self):
-        """Whether the model has one side: it goes on with a text."""
+        """Whether the model is decoder-only and continues a text."""
         return self.model_class is DecoderTransformer
 
     @property
     def lower_is_better(self):
-        """Whether the better of two values of the metric is the lower."""
+        """Whether a lower value of the metric is better."""
         return self.metric == "loss"
 
     def reaches(self, score, other):
@@ -202,12 +206,12 @@ class Recipe:
         return _MODELS[kind]
 
     def make_model(self, **arguments):
-        """The model with fresh weights: `arguments` are those that the run sees to, the vocabulary sizes for instance."""
+        """The model with fresh weights; the run sets `arguments`, for example the vocabulary sizes."""
         return _factory(self.model_class)(**arguments, **self.model_arguments)
 
     @property
     def model_arguments(self):
-        """The sizes of the model, its named size resolved."""
+        """The sizes of the model, with its named size resolved."""
         arguments = dict(self.model)
         arguments.pop("kind", None)
         size = arguments.pop("size", None)
@@ -222,7 +226,7 @@ class Recipe:
 
 
 _MODELS = {"transformer": Seq2SeqTransformer, "rnn": RNNSeq2Seq, "decoder": DecoderTransformer}
-# Arguments of models that the run sees to.
+# Arguments of models that the run sets.
 _OF_THE_RUN = {"vocabulary_size", "target_vocabulary_size", "pad_token_id", "dtype", "name"}
 _CHOICES = {
     "tokenizer": ("bpe", "unigram", "wordpiece", "bytes"),
@@ -241,7 +245,7 @@ def _sizes(size):
 
 
 def _factory(model_class):
-    """What makes a model of sizes."""
+    """The function that makes a model from sizes."""
     return getattr(model_class, "from_sizes", model_class)
 
 
@@ -277,7 +281,7 @@ def _multiplies_bfloat16():
     return "avx512_bf16" in flags or "amx_bf16" in flags
 
 
-# Sizes for the built-in dates: bytes in, ten digits and dashes out, in minutes on two cores.
+# Sizes for the built-in dates: bytes in, ten digits and dashes out, trained in minutes on two cores.
 DATES = Recipe(
     model={
         "num_encoder_layers": 2,
@@ -352,8 +356,8 @@ SHAKESPEARE = Recipe(
     num_averaged=1,
 )
 
-# Wu et al. 2021's Transformer-Tiny (arXiv:2105.14462), with pre-norm, a lower rate and smaller batches, which learn
-# more in an hour on two cores than the published recipe's do.
+# Wu et al. 2021's Transformer-Tiny (arXiv:2105.14462), with pre-norm, a lower rate and smaller batches, which
+# learn more in an hour on two cores than the published recipe's do.
 MULTI30K = Recipe(
     model={"size": "tiny", "normalize_first": True, "max_sequence_length": 128},
     data=("multi30k",),
@@ -363,8 +367,8 @@ MULTI30K = Recipe(
     epochs=36,
 )
 
-# The files on which most papers report, tokenised and lower-cased. With rotary positions a model of this size learns
-# faster than with the paper's.
+# The files on which most papers report, tokenised and lower-cased. With rotary positions a model of this size
+# learns faster than with the paper's.
 MULTI30K_TOKENIZED = MULTI30K.replace(
     data=("multi30k-tokenized",),
     model={**MULTI30K.model, "position_encoding": "rotary"},
@@ -376,5 +380,5 @@ MULTI30K_TOKENIZED = MULTI30K.replace(
     length_penalty=1.4,
 )
 
-# Two languages in two files: Multi30k's recipe, with room for longer sentences.
+# Two languages in two files: Multi30k's recipe, with space for longer sentences.
 TEXT_FILES = MULTI30K.replace(data=(), model={**MULTI30K.model, "max_sequence_length": 256}, max_tokens=4096)

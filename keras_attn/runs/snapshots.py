@@ -1,4 +1,4 @@
-"""The state of a training run, taken between two steps and copied while the next ones go on."""
+"""Snapshots of the state of a training run: taken between two steps, copied during the next ones."""
 
 import keras
 import numpy as np
@@ -9,18 +9,18 @@ from keras_attn.training.state import state_variables
 
 
 def state_snapshots(model):
-    """A way to take the state of a model that costs a step next to nothing.
+    """A function that takes snapshots of a model's state at almost no cost for a step.
 
-    TensorFlow's variables share their memory with what was read from them until they are assigned to, so that nothing
-    is copied when a snapshot is taken. JAX gives the memory away to the next step, and PyTorch writes into it: there
-    all is copied at once.
+    TensorFlow's variables share their memory with values read from them until they are assigned to, so
+    nothing is copied when a snapshot is taken. JAX donates the memory to the next step, and PyTorch writes
+    into it: there, everything is copied at once.
 
     Args:
         model: A compiled `keras.Model`, built.
 
     Returns:
-        Function without arguments that takes a snapshot: another function without arguments, for any thread, which
-        returns what `keras_attn.training.training_state` would have returned.
+        Function without arguments that takes a snapshot. It returns another function without arguments, which
+        any thread may call, and which returns what `keras_attn.training.training_state` would have returned.
     """
     return _read_by_tensorflow(model) if keras.backend.backend() == "tensorflow" else lambda: _copied(model)
 
@@ -32,7 +32,7 @@ def _copied(model):
 
 def _read_by_tensorflow(model):
     variables = state_variables(model)
-    # In a graph: as many calls from Python take longer than all the rest.
+    # In a graph, because so many calls from Python take longer than all the rest.
     read = tf.function(
         lambda: [variable.value.read_value() for variable in variables.values()], autograph=False
     )

@@ -1,4 +1,4 @@
-"""From a recipe and data to what was trained."""
+"""Trains a model from a recipe and data."""
 
 import pathlib
 
@@ -10,11 +10,12 @@ from keras_attn.runs.workers import Workers, all_devices
 def train(recipe, data, folder, verbose=1):
     """Runs a recipe: tokenizers, batches, model, `fit`, averaging, evaluation; the result is a `Translator`.
 
-    The run folder holds `run.json` (recipe, versions, results), `translator/` (what `Translator.load` reads: the best
-    so far at any moment of the run), `checkpoints/` (weights of some epochs, the best ones, and the last states of the
-    run), `tokenizer/`, `history.csv`, `log.txt` and `tensorboard/`. Ctrl-C ends training early; what follows it, from
-    the best weights so far, is the same. A run that was killed, at any moment, goes on from its last state when it is
-    called again with the same recipe and data: to the same bits on one processor.
+    The run folder holds `run.json` (recipe, versions, results), `translator/` (for `Translator.load`: the
+    best so far, at any time of the run), `checkpoints/` (weights of some epochs, the best ones, and the last
+    states of the run), `tokenizer/`, `history.csv`, `log.txt` and `tensorboard/`. Ctrl-C ends training early;
+    the steps after training then use the best weights so far. A run that was killed at any time continues
+    from its last state when it is called again with the same recipe and data. On one processor, the result is
+    bitwise the same.
 
     Args:
         recipe: A `Recipe`.
@@ -26,7 +27,8 @@ def train(recipe, data, folder, verbose=1):
         `Translator`.
 
     Raises:
-        ValueError: if `folder` holds a run that has ended, or another one, or the data do not fit the recipe.
+        ValueError: if `folder` holds a run that has ended, or a different one, or the data do not fit the
+            recipe.
         OSError: if the folder cannot be written; the last state of the run is named.
         FloatingPointError: when the loss is no longer finite.
 

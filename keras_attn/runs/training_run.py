@@ -1,4 +1,4 @@
-"""What every run is made of: a folder, `fit` that goes on where it was, the best weights, and a record."""
+"""The base class of training runs: a folder, a resumable `fit`, the best weights, and a record."""
 
 import contextlib
 import dataclasses
@@ -28,12 +28,12 @@ from keras_attn.training import (
 
 
 class TrainingRun:
-    """A recipe, data and a folder: what a run is, whatever it trains.
+    """A training run: a recipe, data and a folder.
 
-    A subclass gives `describe_data()`, a dict for the record; `prepare()`, which sets `model` and `batches`;
-    `validators(log_dir)`, the callbacks that write `val_METRIC` to `logs`; `score(name)`, the metric of the weights at
-    hand on the validation data; `evaluate()`, the last figures; `save_result()` and `load_result()`, with `result`, what
-    the run returns, and `where()`, the words that say where it lies.
+    A subclass implements `describe_data()`, a dict for the record; `prepare()`, which sets `model` and
+    `batches`; `validators(log_dir)`, the callbacks that write `val_METRIC` to `logs`; `score(name)`, the
+    metric of the current weights on the validation data; `evaluate()`, the final scores; `save_result()` and
+    `load_result()`; `result`, the return value of the run; and `where()`, a text with the path of the result.
     """
 
     def __init__(self, recipe, data, folder, verbose, workers):
@@ -53,7 +53,7 @@ class TrainingRun:
                 f"Received: gradient_accumulation_steps={self.recipe.gradient_accumulation_steps}."
             )
         resumed = self.check_folder()
-        self.workers.wait()  # until all have looked
+        self.workers.wait()  # until all processes have checked
         self.folder.mkdir(parents=True, exist_ok=True)
         keras.utils.set_random_seed(self.recipe.seed)
         names = " and ".join(self.describe_data()["train"])
@@ -76,7 +76,7 @@ class TrainingRun:
 
     def end(self):
         with self.workers.alone():
-            if self.workers.count > 1:  # the model's weights are everybody's
+            if self.workers.count > 1:  # the processes share the model's weights
                 self.load_result()
             self.choose_weights()
             self.save_result()
@@ -154,7 +154,7 @@ class TrainingRun:
                 steps_per_epoch=self.steps_per_epoch,
                 initial_epoch=self.progress.epoch,
                 epochs=self.recipe.epochs,
-                shuffle=False,  # the batches' own work
+                shuffle=False,  # the batches are shuffled already
                 callbacks=self.callbacks(validators) + tensorboard,
                 verbose=self.verbose,
             )
@@ -172,11 +172,11 @@ class TrainingRun:
 
     @property
     def monitor(self):
-        """What `logs` call the metric."""
+        """The name of the metric in `logs`."""
         return f"val_{self.recipe.metric}"
 
     def callbacks(self, validators):
-        """What happens after a batch and after an epoch, in this order; validators see averaged weights."""
+        """The callbacks of `fit`, in this order; validators see averaged weights."""
         average = contextlib.ExitStack()
 
         def on_epoch_end(function):
@@ -197,7 +197,7 @@ class TrainingRun:
         ]
 
     def share(self, logs):
-        """The first process has validated; the others hear of it."""
+        """Sends the metric from the first process, which has validated, to the others."""
         logs[self.monitor] = self.workers.tell(logs.get(self.monitor, 0.0))
 
     def finish_fit(self):
@@ -220,7 +220,7 @@ class TrainingRun:
             self.states.save(self.progress.updates, self.take_snapshot(), progress)
 
     def resume(self):
-        """Takes up the last state, if there is one; returns whether training had ended."""
+        """Restores the last state, if there is one; returns whether training had ended."""
         saved = self.states.load(clean=self.workers.is_first)
         self.workers.wait()
         if saved is None:
@@ -243,7 +243,7 @@ class TrainingRun:
             self.save_result()
 
     def keep_for_average(self, epoch, score):
-        """Keeps the weights of this epoch if it is among those that are averaged, and drops what no longer is."""
+        """Saves the weights of this epoch if it is to be averaged, and deletes those no longer needed."""
         if self.recipe.num_averaged < 2 or not self.workers.is_first:
             return
         save_weights(self.model, self.epoch_file(epoch + 1))
@@ -277,7 +277,7 @@ class TrainingRun:
         return self.checkpoints / f"epoch-{number:03d}.safetensors"
 
     def choose_weights(self):
-        """The average of the last epochs if it scores better on validation than the best epoch, else that."""
+        """Sets the average of several epochs if it scores better on validation, else the best epoch."""
         best_file = self.checkpoints / "best.safetensors"
         epoch_files = sorted(self.checkpoints.glob("epoch-*.safetensors"))
         assign_weights(self.model, read_weights(best_file))
@@ -325,7 +325,7 @@ class TrainingRun:
 
 
 def compiles_for_shapes():
-    """Whether a training step is compiled anew for each shape: Keras takes XLA on JAX, and with a GPU."""
+    """Whether a training step is compiled anew for each shape: Keras uses XLA on JAX, and with a GPU."""
     return keras.backend.backend() == "jax" or bool(tf.config.list_physical_devices("GPU"))
 
 

@@ -18,7 +18,7 @@ def translate_lines(translator, input_file=None, output_file=None, num_beams=Non
     with contextlib.ExitStack() as stack:
         source = stack.enter_context(open(input_file, "rb")) if input_file else sys.stdin.buffer
         target = stack.enter_context(open(output_file, "wb")) if output_file else sys.stdout.buffer
-        # A person who types waits for each line; a file goes in large pieces.
+        # A user who types waits for each line; a file is read in large chunks.
         at_once = 1 if not input_file and sys.stdin.isatty() else _LINES_AT_ONCE
         while lines := list(itertools.islice(source, at_once)):
             texts = [line.removesuffix(b"\n").removesuffix(b"\r") for line in lines]

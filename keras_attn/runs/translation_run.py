@@ -1,4 +1,4 @@
-"""The run that makes a translator."""
+"""The training run of a translator."""
 
 import dataclasses
 import functools
@@ -18,7 +18,7 @@ from keras_attn.text import ByteTokenizer, SentencePieceTokenizer, WordPieceToke
 from keras_attn.training import AttentionImages, TranslationQuality
 
 _TOKENIZER, _TOKENS = "tokenizer", "tokens"
-# A vocabulary is trained on lines at even distances where there are more, which sentencepiece holds in memory.
+# If there are more lines, a vocabulary is trained on evenly spaced ones: sentencepiece holds them in memory.
 _MOST_LINES_FOR_VOCABULARY = 5_000_000
 # Functions of texts and of the size of the vocabulary.
 _TOKENIZERS = {
@@ -29,7 +29,7 @@ _TOKENIZERS = {
 
 
 class TranslationRun(TrainingRun):
-    """Trains a model of two sides on text pairs; the result is a `Translator`."""
+    """Trains an encoder-decoder model on text pairs; the result is a `Translator`."""
 
     def describe_data(self):
         return {
@@ -43,7 +43,7 @@ class TranslationRun(TrainingRun):
         if self.workers.is_first:
             self.batches = self.make_batches(source_tokenizer, target_tokenizer)
         self.workers.wait()
-        if not self.workers.is_first:  # the token ids are written
+        if not self.workers.is_first:  # after the first has written the token ids
             self.batches = self.make_batches(source_tokenizer, target_tokenizer)
         self.translator = Translator(
             self.model,
@@ -108,7 +108,7 @@ class TranslationRun(TrainingRun):
             log_dir=log_dir,
             bleu_tokenize=self.recipe.bleu_tokenize,
         )
-        if keras.backend.backend() != "tensorflow":  # which alone gives a translator's attention maps
+        if keras.backend.backend() != "tensorflow":  # the only one with attention maps
             return [quality]
         return [quality, AttentionImages(self.draw_attention, log_dir)]
 
@@ -117,7 +117,7 @@ class TranslationRun(TrainingRun):
             self.data.validation.sources[0], num_beams=1, return_attention_scores=True
         )
         scores = attention_map.attention_scores
-        return attention_grid(scores if scores.size else np.zeros((1, 1, 1, 1)))  # a translation of no token
+        return attention_grid(scores if scores.size else np.zeros((1, 1, 1, 1)))  # an empty translation
 
     def save_result(self):
         self.translator.save(self.folder / "translator")
@@ -146,7 +146,8 @@ class TranslationRun(TrainingRun):
 
     def end(self):
         super().end()
-        # As large as the data. Not before the run has ended: one that is killed here could not go on.
+        # The token ids are as large as the data. They are removed only after the run has ended: a run that is
+        # killed before could not be resumed without them.
         shutil.rmtree(self.folder / _TOKENS)
 
     def where(self):

@@ -11,17 +11,18 @@ _PROCESSES = "KERAS_DISTRIBUTION_NUM_PROCESSES"
 
 
 class Workers:
-    """Who takes part in a run: one process, or several of the JAX backend that `keras.distribution` joined.
+    """The processes of a run: one, or several on the JAX backend, joined by `keras.distribution`.
 
-    All of them train; the first alone writes, validates and shows what goes on, and tells the others what it found.
+    All of them train. Only the first writes files, validates and shows progress; it sends its results to the
+    others.
 
     Attributes:
-        number: Integer, this process, from 0.
+        number: Integer, the number of this process, from 0.
         count: Integer, the number of processes.
         num_devices: Integer, the devices of this process among which Keras divides the rows of a batch.
 
     Raises:
-        ValueError: where the distribution would divide the data once more, or leaves no process with whole weights.
+        ValueError: if the distribution would divide the data again, or no process has all the weights.
     """
 
     def __init__(self):
@@ -53,7 +54,7 @@ class Workers:
         self.tell(0.0)
 
     def tell(self, value):
-        """The float of the first process, in all of them. Every process must call it."""
+        """Sends the float of the first process to all. Every process must call it."""
         if self.count == 1:
             return value
         from jax.experimental import multihost_utils
@@ -62,7 +63,7 @@ class Workers:
 
     @contextlib.contextmanager
     def alone(self):
-        """Within the block, what this process makes is its own."""
+        """Within the block, variables are not distributed over processes."""
         if self.count == 1:
             yield
             return
@@ -76,10 +77,10 @@ class Workers:
 
 @contextlib.contextmanager
 def all_devices():
-    """Within the block, a model is made for all the devices there are, unless the caller has said for which.
+    """Within the block, models are made for all devices, unless the caller has chosen the devices.
 
-    TensorFlow with several GPUs: `tf.distribute.MirroredStrategy`. JAX: `keras.distribution.DataParallel`, of several
-    processes if the environment variables of `keras.distribution.initialize` name them.
+    TensorFlow with several GPUs: `tf.distribute.MirroredStrategy`. JAX: `keras.distribution.DataParallel`,
+    over several processes if the environment variables of `keras.distribution.initialize` name them.
     """
     if keras.backend.backend() == "tensorflow":
         several = len(tf.config.list_physical_devices("GPU")) > 1 and not tf.distribute.has_strategy()

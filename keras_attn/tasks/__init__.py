@@ -1,4 +1,4 @@
-"""What users call, save and export: tokenizers, model and generation as one object."""
+"""The object that users call, save and export: tokenizers, model and generation in one."""
 
 from keras_attn.tasks.alignment import Word, WordAlignment
 from keras_attn.tasks.signatures import SIGNATURES

@@ -2,24 +2,24 @@ import collections
 import re
 
 Word = collections.namedtuple("Word", ["text", "start", "stop"])
-Word.__doc__ = """A word of a text, which is the text's characters `start` up to `stop`."""
+Word.__doc__ = """A word of a text: its characters from `start` up to `stop`."""
 
 WordAlignment = collections.namedtuple("WordAlignment", ["source_words", "target_words", "links"])
-WordAlignment.__doc__ = """Which words of a source and of its translation belong together.
+WordAlignment.__doc__ = """The links between the words of a source and of its translation.
 
 source_words, target_words: lists of `Word`, split at white space.
-links: list of pairs (source word, target word), of their numbers, in the order of the target.
+links: list of pairs of indices (source word, target word), in the order of the target.
 """
 
 
 def word_alignment(source, target, source_spans, target_spans, looked_at):
-    """Words linked where a token of one looked at a token of the other.
+    """Links the words whose tokens are linked by attention.
 
     Args:
         source, target: Strings.
-        source_spans, target_spans: Lists of pairs, the bytes of the UTF-8 text that each token stands for. Tokens past
-            the end of a list, END for one, stand for none.
-        looked_at: List of integers, for each target token the source token that it looked at.
+        source_spans, target_spans: Lists of pairs, the byte span of each token in the UTF-8 text. Tokens past
+            the end of a list, for example END, have no span.
+        looked_at: List of integers, for each target token the index of its source token.
     """
     source_words, target_words = _words(source), _words(target)
     of_source = _words_of_tokens(source, source_words, source_spans)
@@ -39,16 +39,17 @@ def _words(text):
 
 
 def _words_of_tokens(text, words, spans):
-    """The number of the word that each token's last character belongs to, or None."""
+    """The index of the word that each token's last character belongs to, or None."""
     characters = _characters_of_bytes(text)
     numbers = [None] * (len(text) + 1)
     for number, word in enumerate(words):
         numbers[word.start : word.stop] = [number] * (word.stop - word.start)
-    # A token without a span of its own, the first bytes of a character for one, stands before the next one's.
+    # A token with an empty span, for example the first bytes of a character, counts as the character after
+    # it.
     return [numbers[characters[max(stop - 1, start)]] for start, stop in spans]
 
 
 def _characters_of_bytes(text):
-    """For each byte of the UTF-8 text, and for its end, the number of the character that it is part of."""
+    """For each byte of the UTF-8 text, and for its end, the index of the character that it is part of."""
     numbers = [i for i, character in enumerate(text) for _ in character.encode("utf-8", "surrogatepass")]
     return [*numbers, len(text)]

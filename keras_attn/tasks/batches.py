@@ -1,4 +1,4 @@
-"""Many sequences through a function of batches."""
+"""Runs a function of batches on many sequences."""
 
 import concurrent.futures
 import os
@@ -10,17 +10,18 @@ from keras_attn.checks import check_positive
 
 
 def of_batches(function, sequences, batch_size, num_workers=None):
-    """What a function of batches gives for each sequence.
+    """The results of a function of batches, one for each sequence.
 
-    Sequences of similar length make a batch, the longest first, so that there is little padding, and the last batches
-    are short ones.
+    Sequences of similar length are batched together, the longest first, so there is little padding and the
+    last batches are short.
 
     Args:
-        function: Function of a list of integers, the numbers of a batch's sequences, that gives as many results. Threads
-            call it.
+        function: Function of a list of integers, the indices of a batch's sequences, that returns as many
+            results. Threads call it.
         sequences: List of lists.
         batch_size: Integer.
-        num_workers: Integer, batches in work at the same time; by default one for each processor, or 1 with a GPU.
+        num_workers: Integer, the number of batches processed at the same time; by default one for each
+            processor, or 1 with a GPU.
 
     Returns:
         The list of results, in the order of `sequences`.
@@ -41,7 +42,7 @@ def of_batches(function, sequences, batch_size, num_workers=None):
 
 
 def padded(sequences, to_buckets=False):
-    """Lists of ids -> an int32 tensor (B, S) padded with 0; on demand with B and S raised to powers of two."""
+    """Lists of ids -> int32 tensor (B, S) padded with 0; `to_buckets` rounds B and S up to powers of 2."""
     rows, length = len(sequences), max(map(len, sequences))
     if to_buckets:
         rows, length = (1 << (size - 1).bit_length() for size in (rows, length))
@@ -64,5 +65,5 @@ def _in_threads(function, batches, num_workers):
     pool = concurrent.futures.ThreadPoolExecutor(min(num_workers, len(batches)))
     try:
         yield from pool.map(function, batches)
-    finally:  # whoever interrupts does not wait for what is still to come
+    finally:  # an interrupt does not wait for batches that have not begun
         pool.shutdown(cancel_futures=True)

@@ -1,4 +1,4 @@
-"""Few shapes for a compiler that compiles each of them: batches and lengths raised to the next of a few sizes."""
+"""Few shapes for compilers that compile each shape: batch sizes and lengths are rounded up."""
 
 import keras
 import numpy as np
@@ -8,21 +8,22 @@ from keras_attn.ops import compiled_scope
 
 
 def compiled_with_xla(function):
-    """The function of tensors, compiled with XLA for every shape that it is called with."""
+    """Compiles a function of tensors with XLA, separately for each input shape."""
 
     def traced(*inputs):
         with compiled_scope():
             return function(*inputs)
 
-    traced.__name__ = getattr(function, "__name__", "compiled")  # by which XLA names what it writes down
+    traced.__name__ = getattr(function, "__name__", "compiled")  # XLA uses this name in its output
     return tf.function(traced, jit_compile=True, autograph=False)
 
 
 def compiled_with_jax(model, function):
-    """The function of arrays, compiled by JAX for every shape that it is called with, on this process' own devices.
+    """Compiles a function of arrays with JAX, separately for each input shape, on this process' devices.
 
-    The model's weights are inputs, as they are when it is called. Where they are spread over the devices of several
-    processes, each has all of them, and works with its own copy: the others need not take part.
+    The model's weights are inputs, with their values at the time of the call. If they are spread over the
+    devices of several processes, each process has all of them and uses its own copy, so the others need not
+    take part.
     """
     import jax
 
@@ -52,22 +53,22 @@ def powers_of_two(first, last):
 
 
 def bucket_of(size, sizes):
-    """The smallest of the rising `sizes` that is at least `size`, or the last; an int32 scalar, in graphs too."""
+    """The first of the increasing `sizes` that is at least `size`, or the last; an int32 tensor."""
     fits = tf.searchsorted(tf.constant(sizes, tf.int32), [size])[0]
     return tf.gather(tf.constant(sizes, tf.int32), tf.minimum(fits, len(sizes) - 1))
 
 
 def in_buckets(token_ids, batch_sizes, lengths, end_token_id):
-    """Cuts a batch of ids into chunks of few shapes.
+    """Splits a batch of ids into chunks of few different shapes.
 
     Args:
         token_ids: int32 (B, S), S at most the last of `lengths`, padded with 0.
-        batch_sizes, lengths: Lists of rising integers.
+        batch_sizes, lengths: Lists of increasing integers.
         end_token_id: Integer. An empty batch becomes rows of it.
 
     Returns:
-        int32 (chunks, a batch size, a length), at least one chunk. Rows past B repeat the last one, since rows of pads
-        might be decoded for longer than any.
+        int32 (chunks, a batch size, a length), at least one chunk. Rows past B repeat the last one, because
+        rows of pads might be decoded for longer than any real row.
     """
     rows, length = tf.unstack(tf.shape(token_ids))
     token_ids = tf.pad(token_ids, [[0, 0], [0, bucket_of(length, lengths) - length]])

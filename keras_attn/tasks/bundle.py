@@ -1,4 +1,4 @@
-"""What a translator's export holds beside its graph: warm-up requests, batching parameters and a README."""
+"""Files next to the graph of a translator's export: warm-up requests, batching parameters, README."""
 
 import numpy as np
 import tensorflow as tf
@@ -7,27 +7,28 @@ from keras_attn.export import write_batching_parameters, write_warmup_requests, 
 from keras_attn.tasks.model_readme import model_readme
 from keras_attn.tasks.signatures import XlaSignatures
 
-# Texts of several lengths, for who gives none of the kind that the model will be asked.
+# Texts of several lengths, used if no typical texts are given.
 EXAMPLES = (
     "4th of July 2016",
     "Good morning.",
     "The weather is fine today, so we shall walk along the river before we go home.",
 )
 
-# What a call of a `Translator` takes at once too.
+# Also the default batch size of a `Translator`.
 MAX_BATCH_SIZE = 64
 
 
 class Bundle:
-    """The files beside the graph of one export.
+    """The files next to the graph of one export.
 
     Args:
         signatures: `Signatures` or `XlaSignatures`.
-        model_name: String, the name that the model will be served by.
-        examples: List of strings such as the model will be asked. They are sent as warm-up, and shown in the README.
+        model_name: String, the name under which the model will be served.
+        examples: List of typical texts to translate. They are used as warm-up requests and shown in the
+            README.
 
     Raises:
-        ValueError: if there is no example, or one is no text or has none in it.
+        ValueError: if there is no example, or one is not a text or is blank.
     """
 
     def __init__(self, signatures, model_name, examples=None):
@@ -52,7 +53,7 @@ class Bundle:
         (folder / "README.md").write_text(model_readme(self), encoding="utf-8")
 
     def inputs(self, signature_name, texts):
-        """A request: the texts, their translations where targets are wanted, and the neutral value of each option."""
+        """A request: the texts, their translations if needed, and the neutral value of each option."""
         neutral = self.signatures.neutral_values()
         _, specs = self.signatures.all()[signature_name]
         values = {spec.name: [neutral.get(spec.name)] * len(texts) for spec in specs}
@@ -92,7 +93,7 @@ class Bundle:
         token_ids = token_ids * (longest // max(len(token_ids), 1) + 1)
         for size in range(longest - 1, shortest - 2, -1):
             (text,) = tokenizer.decode([token_ids[:size]])
-            # A text that was put together again may have other tokens.
+            # A decoded text may have other tokens when it is tokenized again.
             if shortest <= len(tokenizer.encode([text])[0]) + 1 <= longest:
                 return text
         raise ValueError(

@@ -5,7 +5,7 @@ FORMATS = ("ctranslate2", "onnx", "litert")
 
 
 def export_model(translator, folder, format, quantization=None):
-    """What `Translator.export_model` does."""
+    """Implements `Translator.export_model`."""
     if format not in FORMATS:
         raise ValueError(f"`format` must be one of {', '.join(FORMATS)}. Received: format={format!r}.")
     if quantization is not None and format != "ctranslate2":

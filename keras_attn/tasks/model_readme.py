@@ -1,4 +1,4 @@
-"""The README of an exported translator: how it is asked, what it answers, and what its limits are."""
+"""The README of an exported translator: its requests, its answers and its limits."""
 
 import datetime
 import importlib.metadata
@@ -10,7 +10,7 @@ import numpy as np
 from keras_attn import __version__
 from keras_attn.tasks.signatures import INPUTS, NUM_STOP_TOKENS, PREFIX_LENGTH, SIGNATURES, XlaSignatures
 
-# Signatures that are shown with a request and its answer, with the number of texts in it.
+# The signatures that are shown with a request and its answer, and the number of texts in the request.
 _SHOWN = {"serving_default": 2, "translate": 1, "score": 1}
 
 
@@ -87,7 +87,7 @@ def _url(bundle):
 
 
 def _rows(named):
-    """Arrays by name as the REST API writes them: an object for each text, or its value where there is but one."""
+    """Arrays by name in REST form: an object for each text, or just the value if there is one array."""
     columns = [_plain(array) for array in named.values()]
     if len(columns) == 1:
         return columns[0]

@@ -1,4 +1,4 @@
-"""The graphs in which a translator searches: a batch at once, or one text token by token."""
+"""The graphs of a translator's search: for a batch at once, or for one text token by token."""
 
 import collections
 
@@ -25,13 +25,13 @@ Answer.__doc__ = (
 
 
 def translate_batch(translator, source_ids, options, search, return_attention_scores):
-    """The `Answer` to each of a batch of texts.
+    """The `Answer` for each text of a batch.
 
     Args:
         translator: `Translator`.
         source_ids: List of lists of ids, END included.
         options: Dict of arrays with the options of each text.
-        search: What `Translator.search_options` gave.
+        search: The result of `Translator.search_options`.
         return_attention_scores: Boolean.
     """
     inputs = padded(source_ids, to_buckets=translator.jit_compile or keras.backend.backend() == "jax")
@@ -48,12 +48,12 @@ def translate_batch(translator, source_ids, options, search, return_attention_sc
         maps = attention_maps(translator, source_ids, _trimmed(translator, token_ids[:, 0]))
     answers = []
     for ids, row_texts, row_scores, attention_map in zip(source_ids, texts, scores, maps):
-        if len(ids) == 1:  # END alone: no text, whatever the search made of it
+        if len(ids) == 1:  # END alone: an empty text, whatever the search found
             no_map = empty_attention_map(translator.model) if return_attention_scores else None
             answers.append(Answer([""], [0.0], no_map))
             continue
         found = np.isfinite(row_scores)
-        found[0] = True  # if the options leave no answer: "", as impossible as it is
+        found[0] = True  # if the options allow no answer: "" with score -inf
         texts_found = [text.decode("utf-8") for text in row_texts[found]]
         answers.append(Answer(texts_found, row_scores[found].tolist(), attention_map))
     return answers
@@ -62,8 +62,8 @@ def translate_batch(translator, source_ids, options, search, return_attention_sc
 def greedy_tokens(translator, source_ids, max_length):
     """The tokens of a greedy translation one by one, up to END, which is left out.
 
-    One graph reads the source; a second makes one step of the greedy search that `num_beams=1` runs to its end, with
-    caches that grow as there.
+    One graph encodes the source. A second makes one step of the greedy search of `num_beams=1`, with caches
+    that grow in the same way.
 
     Args:
         translator: `Translator`.
@@ -92,7 +92,7 @@ def greedy_tokens(translator, source_ids, max_length):
     inputs = padded([source_ids], to_buckets=translator.jit_compile)
     start = translator.graph_of(("stream_start", max_length), start, [tf.TensorSpec([None, None], tf.int32)])
     state, cache, context = start(inputs)
-    # The batch size is open, as in the graph of a search: other sizes may be computed by other kernels.
+    # The batch size is dynamic, as in the graph of a search: for a fixed size, other kernels may be used.
     state_spec, cache_spec, context_spec = tf.nest.map_structure(
         lambda x: tf.TensorSpec(x.shape, x.dtype), start.structured_outputs
     )
@@ -132,7 +132,7 @@ def _tokens(translator):
 
 
 def texts_of(translator, token_ids):
-    """Ids (B, n, L) -> strings (B, n), in a graph: eagerly they would be dozens of calls from Python."""
+    """Ids (B, n, L) -> strings (B, n), in a graph: eager mode would need dozens of calls from Python."""
     to_texts_graph = translator.graph_of(
         "texts",
         lambda token_ids: to_texts(translator.target_tokenizer, token_ids),
@@ -142,9 +142,9 @@ def texts_of(translator, token_ids):
 
 
 def _search_graph(translator, search, options):
-    """One graph for each search and each set of options: their values, lengths and batch sizes are data in it.
+    """One graph for each search and set of options; option values, lengths and batch sizes are its inputs.
 
-    XLA compiles parts of it for each shape that comes. On JAX all of it is compiled.
+    XLA compiles parts of it for each input shape. On JAX, all of it is compiled.
     """
     is_on_jax = keras.backend.backend() == "jax"
     compiler = compiled_with_xla if translator.jit_compile and not is_on_jax else None
@@ -161,7 +161,7 @@ def _search_graph(translator, search, options):
 
 
 def _trimmed(translator, token_ids):
-    """Ids (B, L) -> lists of ids up to END, which they keep, or to the first pad."""
+    """Ids (B, L) -> lists of ids up to END, included, or up to the first pad."""
     end, pad = translator.target_tokenizer.end_token_id, translator.model.pad_token_id
     rows = []
     for row in np.asarray(token_ids).tolist():

@@ -1,8 +1,8 @@
-"""What an exported translator can be asked: graph functions from strings and options to named outputs.
+"""The signatures of an exported translator: graph functions from strings and options to named outputs.
 
-Every input and output is batch-major, and every option is a vector with a value for each text, because TF Serving
-merges the requests of its clients into one batch. A value out of range is clamped and reported in the `status` of its
-text; nothing that one client sends fails another's.
+Every input and output is batch-major, and every option is a vector with a value for each text, because TF
+Serving merges the requests of its clients into one batch. A value out of range is clamped and reported in the
+`status` of its text; no client's input makes another client's request fail.
 """
 
 import collections
@@ -14,7 +14,7 @@ from keras_attn.tasks.buckets import compiled_with_xla, in_buckets, powers_of_tw
 from keras_attn.tasks.teacher_forcing import alignment, token_log_probs
 from keras_attn.tasks.token_ids import to_texts, with_end
 
-# What a request may give at most; XLA and the server's batches want shapes that do not depend on it.
+# The limits of a request. XLA and the server's batching need shapes that do not depend on the request.
 NUM_STOP_TOKENS = 8
 PREFIX_LENGTH = 64
 
@@ -23,16 +23,16 @@ Input.__doc__ = """An input of a signature, with one value for each text.
 
 meaning: String.
 dtype: tf.DType.
-neutral: The value that leaves the answer as it is; None if there is none. It is the translator's for `length_penalty`.
+neutral: The value that does not change the answer, or None. `length_penalty` has the translator's value.
 size: Integer, the size of a second axis, or None if there is none.
 """
 
 Signature = collections.namedtuple("Signature", ["meaning", "inputs", "outputs"])
-Signature.__doc__ = """What an exported translator can be asked.
+Signature.__doc__ = """A signature of an exported translator.
 
 meaning: String.
 inputs: List of names in `INPUTS`.
-outputs: Dict from the names of outputs to what they are.
+outputs: Dict from the names of outputs to their meanings.
 """
 
 INPUTS = {
@@ -74,7 +74,7 @@ _N_BEST = {
     "scores": "log-probability / length ^ length_penalty; -1e30 if the search found fewer",
 }
 
-# The one description of what an export can be asked; the first is the default.
+# The only description of the signatures of an export; the first is the default.
 SIGNATURES = {
     "serving_default": Signature(
         "the best translation of each text", ["inputs"], {"outputs": "the translation"}
@@ -128,7 +128,7 @@ SIGNATURES = {
     ),
 }
 
-# Where the search found no further hypothesis: JSON has no infinity.
+# The score of a hypothesis that the search did not find: JSON has no infinity.
 NO_SCORE = -1e30
 
 
@@ -139,7 +139,8 @@ class Signatures:
     """The graph functions of a `Translator`.
 
     Args:
-        translator: `Translator`, whose options are the defaults, and whose `num_beams` is the most a request can have.
+        translator: `Translator`, whose options are the defaults, and whose `num_beams` is the maximum of a
+            request.
     """
 
     def __init__(self, translator):
@@ -161,14 +162,14 @@ class Signatures:
         return {**neutral, "length_penalty": float(self.translator.length_penalty)}
 
     def serving_default(self, inputs):
-        """The best translation of each text, by the translator's own options: no processor is in this graph."""
+        """The best translation of each text, with the translator's own options and no logits processors."""
         source = self._source(inputs, _Status())
         token_ids = self._best(source.token_ids)[:, tf.newaxis]
         texts = to_texts(self.target_tokenizer, token_ids)[:, 0]
         return {"outputs": tf.where(source.has_text, texts, "")}
 
     def translate_n_best(self, inputs):
-        """The n best translations of each text, by the translator's own options."""
+        """The n best translations of each text, with the translator's own options."""
         status = _Status()
         source = self._source(inputs, status)
         hypotheses = self._search(source.token_ids, num_return_sequences=self.translator.num_beams)
@@ -188,7 +189,7 @@ class Signatures:
         stop_token_ids,
         suppressed_token_ids,
     ):
-        """The n best translations of each text by beam search, their scores, and where the best one looked."""
+        """The n best translations of each text by beam search, their scores, and the best one's alignment."""
         most, longest = self.translator.num_beams, self.translator.max_length
         status = _Status()
         source = self._source(inputs, status)
@@ -215,7 +216,7 @@ class Signatures:
         }
 
     def sample(self, inputs, target_prefix, max_length, temperature, top_k, top_p, min_p, seed):
-        """One translation of each text, drawn at random; the same seed draws the same, whatever the batch."""
+        """One translation of each text, drawn at random; a seed gives the same draw in any batch."""
         longest = self.translator.max_length
         status = _Status()
         source = self._source(inputs, status)
@@ -237,7 +238,7 @@ class Signatures:
         }
 
     def score(self, inputs, targets):
-        """How probable the model finds given translations, as a whole and token by token."""
+        """The model's scores of given translations, as a whole and token by token."""
         status = _Status()
         source = self._source(inputs, status)
         target_ids, is_cut = self._with_end(self.target_tokenizer, targets)
@@ -254,7 +255,7 @@ class Signatures:
         }
 
     def encode(self, inputs):
-        """A vector for each text: the mean of the encoder's output over its tokens, END aside."""
+        """A vector for each text: the mean of the encoder's output over its tokens, without END."""
         status = _Status()
         source = self._source(inputs, status)
         model = self.translator.model
@@ -278,7 +279,7 @@ class Signatures:
         """Ids (B, S) with END at the end, cut to `max_sequence_length`, and which rows were cut."""
         token_ids, is_cut = with_end(tokenizer, texts, self.translator.model.max_sequence_length)
         dense = token_ids.to_tensor()
-        # An empty batch has no widest row, and yet a first column.
+        # An empty batch has no widest row, but needs a first column.
         return tf.pad(dense, [[0, 0], [0, tf.maximum(1 - tf.shape(dense)[1], 0)]]), is_cut
 
     def _prefix(self, texts, status):
@@ -304,7 +305,7 @@ class Signatures:
         return self.translator.generate(token_ids, {**search, "options": options})
 
     def _answers(self, hypotheses, source, status, stop_token_ids=None):
-        """An empty text has one answer, "", whatever the search made of its END."""
+        """The outputs of a search. An empty text has one answer, "", whatever the search found."""
         token_ids, scores = hypotheses
         has_text = source.has_text[:, tf.newaxis]
         ends = token_ids[:, 0] == self.target_tokenizer.end_token_id
@@ -320,7 +321,7 @@ class Signatures:
         }
 
     def _alignment(self, source_ids, target_ids, has_text):
-        """For each token of the best translation the source token that it looked at most, if the model shows that."""
+        """For each token of the best translation, the source token with the most attention, if known."""
         if not self.translator.model.returns_attention_scores:
             return {}
         pad = self.translator.model.pad_token_id
@@ -341,17 +342,17 @@ class Signatures:
 
 
 class XlaSignatures(Signatures):
-    """The default signature alone, its model part compiled with XLA for few shapes.
+    """Only the default signature, with its model part compiled with XLA for few shapes.
 
-    XLA knows no strings, so the tokenizers stay outside of the compiled part, which sees ids padded to one of few lengths,
-    in chunks of one of few batch sizes. A larger batch is cut into chunks of the largest size: whatever
-    clients send, no more than `len(batch_sizes) * len(lengths)` shapes are ever compiled.
+    XLA has no strings, so the tokenizers stay outside the compiled part. Its inputs are ids padded to one of
+    few lengths, in chunks of one of few batch sizes. A larger batch is split into chunks of the largest size.
+    Whatever clients send, at most `len(batch_sizes) * len(lengths)` shapes are compiled.
 
     Args:
-        translator: As of `Signatures`.
-        batch_sizes: Rising integers.
-        lengths: Rising integers, tokens of a source with END, the last being the model's `max_sequence_length`.
-            Defaults to the powers of two from 16.
+        translator: As in `Signatures`.
+        batch_sizes: Increasing integers.
+        lengths: Increasing integers, the number of tokens of a source with END. The last is the model's
+            `max_sequence_length`. Defaults to the powers of two from 16.
     """
 
     def __init__(self, translator, batch_sizes=(1, 4, 16, 64), lengths=None):
@@ -384,17 +385,17 @@ def _rising(name, sizes):
 
 
 class _Status:
-    """What was not as asked, for each row: "ok", or names joined by commas."""
+    """The status of each row: "ok", or names of deviations from the request, joined by commas."""
 
     def __init__(self):
         self._notes = []
 
     def note(self, name, rows):
-        """Writes `name` down for the rows, boolean (B,), that it is true of."""
+        """Adds `name` to the status of the rows where `rows`, boolean (B,), is true."""
         self._notes.append(tf.where(rows, f",{name}", ""))
 
     def clamped(self, name, values, least, most):
-        """`values` (B,) brought into their range; NaN becomes the least."""
+        """`values` (B,) clipped to their range; NaN becomes `least`."""
         is_number = values == values
         clamped = tf.clip_by_value(tf.where(is_number, values, tf.cast(least, values.dtype)), least, most)
         self.note(f"{name}_clamped", clamped != values)
@@ -411,7 +412,7 @@ def _spec(name):
 
 
 def _or_default(values, default):
-    """0 stands for the default."""
+    """Replaces 0 by the default."""
     return tf.where(values == 0, default, values)
 
 

@@ -6,7 +6,7 @@ from keras_attn.text import as_utf8
 
 
 def stream_text(translator, text, max_length):
-    """The pieces of a greedy translation, each as soon as it cannot change any more; see `Translator.stream`."""
+    """Yields the pieces of a greedy translation, each as soon as it is final; see `Translator.stream`."""
     source_ids, _ = with_end(translator.source_tokenizer, as_utf8(text), translator.model.max_sequence_length)
     [source_ids] = source_ids.to_list()
     if len(source_ids) == 1:  # END alone: no text
@@ -15,7 +15,7 @@ def stream_text(translator, text, max_length):
     sent = 0
     for token_id in greedy_tokens(translator, source_ids, max_length):
         token_ids.append(token_id)
-        # A character of several byte tokens reads as U+FFFD until it is whole.
+        # A character of several byte tokens is decoded as U+FFFD until it is complete.
         text = _text(translator, token_ids)
         stable = text.rstrip("\N{REPLACEMENT CHARACTER}")
         if len(stable) > sent:

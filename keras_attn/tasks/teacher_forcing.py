@@ -1,4 +1,4 @@
-"""What a translator's model says of given translations: log-probabilities, and where it looks."""
+"""Log-probabilities and attention scores of given translations."""
 
 import collections
 
@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras_attn.tasks.batches import of_batches, padded
 
 AttentionMap = collections.namedtuple("AttentionMap", ["source_tokens", "target_tokens", "attention_scores"])
-AttentionMap.__doc__ = """Where a translation looked.
+AttentionMap.__doc__ = """The attention scores of a translation.
 
 source_tokens: list of S strings, END included.
 target_tokens: list of T strings, END included if the translation has one.
@@ -17,7 +17,7 @@ attention_scores: float32 array (L, N, T, S): decoder layer, head, target token,
 
 
 def token_log_probs(translator, source_ids, target_ids):
-    """The log-probability (B, T) of each of `target_ids`, 0 at pads; ids are padded, int32 (B, S) and (B, T)."""
+    """The log-probability (B, T) of each target id, 0 at pads; ids are padded int32, (B, S) and (B, T)."""
     logits = translator.model.teacher_forced(source_ids, _after_start(translator, target_ids))
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(target_ids, logits)
     return tf.where(target_ids == translator.model.pad_token_id, 0.0, -losses)
@@ -32,10 +32,10 @@ def cross_attention(translator, source_ids, target_ids):
 
 
 def alignment(translator, source_ids, target_ids):
-    """For each token of a target, the number of the source token that it looked at most, int32 (B, T).
+    """For each target token, the index of the source token with the most attention, int32 (B, T).
 
-    It is the greatest mean over the heads of the last layer but one, which aligns words best (Garg et al., 2019,
-    https://arxiv.org/abs/1909.02074, section 4.1).
+    The scores are the mean over the heads of the last layer but one, which aligns words best (Garg et al.,
+    2019, https://arxiv.org/abs/1909.02074, section 4.1).
     """
     scores = cross_attention(translator, source_ids, target_ids)
     of_layer = scores[:, alignment_layer(scores.shape[1])]
@@ -43,14 +43,14 @@ def alignment(translator, source_ids, target_ids):
 
 
 def alignment_layer(num_layers):
-    """The number of the layer whose attention aligns words: the last but one."""
+    """The index of the layer whose attention aligns words: the last but one."""
     return max(num_layers - 2, 0)
 
 
 def of_pairs(translator, function, source_ids, target_ids, batch_size):
-    """What a function (translator, ids (B, S), ids (B, T)) gives for each pair of lists of ids.
+    """The results of a function (translator, ids (B, S), ids (B, T)) for each pair of lists of ids.
 
-    It is an array a pair, with the padding of its batch.
+    Each result is an array, with the padding of its batch.
     """
     spec = tf.TensorSpec([None, None], tf.int32)
     graph = translator.graph_of(function.__name__, lambda *ids: function(translator, *ids), [spec, spec])
@@ -62,7 +62,7 @@ def of_pairs(translator, function, source_ids, target_ids, batch_size):
 
 
 def attention_maps(translator, source_ids, target_ids):
-    """An `AttentionMap` for each pair of lists of ids, which are one batch."""
+    """An `AttentionMap` for each pair of lists of ids; all pairs form one batch."""
     scores = of_pairs(translator, cross_attention, source_ids, target_ids, max(len(source_ids), 1))
     return [
         AttentionMap(

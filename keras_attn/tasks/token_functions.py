@@ -1,4 +1,4 @@
-"""What engines without text operations are given of a translator: graph functions of token ids."""
+"""Graph functions of token ids, for engines without text operations."""
 
 import tensorflow as tf
 
@@ -6,7 +6,7 @@ from keras_attn.ops import compiled_scope
 
 
 def float32_model(model):
-    """The model itself, or where it computes in lower precision, one of its weights that does not."""
+    """The model itself, or a float32 copy of it if it computes in lower precision."""
     if model.compute_dtype == "float32":
         return model
     twin = type(model).from_config(_in_float32(model.get_config()))
@@ -15,7 +15,7 @@ def float32_model(model):
 
 
 def _in_float32(config):
-    """A config with that dtype, and all configs in it."""
+    """A config with the dtype float32, also in all nested configs."""
     if isinstance(config, list):
         return [_in_float32(part) for part in config]
     if not isinstance(config, dict):
@@ -26,9 +26,9 @@ def _in_float32(config):
 def token_functions(model, start_token_id, end_token_id, max_length, unwritable_token_ids=()):
     """{name: (function, specs)}.
 
-    `logits`: int32 `encoder_token_ids` (B, S) and `decoder_token_ids` (B, T), the latter beginning with START ->
-    float32 `logits` (B, T, V). `greedy`: `encoder_token_ids` -> int32 `token_ids` (B, max_length), the answers of
-    greedy search, END included, then pads.
+    `logits`: int32 `encoder_token_ids` (B, S) and `decoder_token_ids` (B, T), the latter beginning with START
+    -> float32 `logits` (B, T, V). `greedy`: `encoder_token_ids` -> int32 `token_ids` (B, max_length), the
+    answers of greedy search, END included, then pads.
     """
 
     def logits(encoder_token_ids, decoder_token_ids):
@@ -36,7 +36,7 @@ def token_functions(model, start_token_id, end_token_id, max_length, unwritable_
         return {"logits": model(inputs)}
 
     def greedy(encoder_token_ids):
-        with compiled_scope():  # one plain loop, which converters of graphs know
+        with compiled_scope():  # one plain loop, which graph converters support
             token_ids = model.generate(
                 encoder_token_ids,
                 start_token_id,

@@ -2,7 +2,7 @@ import tensorflow as tf
 
 
 def with_end(tokenizer, texts, max_sequence_length):
-    """Strings (B,) -> ragged ids (B, None), cut to `max_sequence_length` with END at the end; and which were cut."""
+    """Strings (B,) -> ragged ids (B, None), cut to `max_sequence_length` with END; and which were cut."""
     whole = tokenizer.tokenize(texts)
     token_ids = whole[:, : max_sequence_length - 1]
     end = tf.fill([token_ids.nrows(), 1], tf.constant(tokenizer.end_token_id, token_ids.dtype))

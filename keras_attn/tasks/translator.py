@@ -29,19 +29,19 @@ class Translator:
 
     Args:
         model: A `Seq2SeqTransformer`, an `RNNSeq2Seq`, or any model with the mixin `Seq2SeqGeneration`.
-        source_tokenizer, target_tokenizer: Tokenizers of `keras_attn.text`; one object for both is saved once. Tokens
-            of the target that stand for no text (START, pads, other control tokens) are never chosen, except END. The
-            unknown token is text.
+        source_tokenizer, target_tokenizer: Tokenizers of `keras_attn.text`; one object for both is saved
+            once. Tokens of the target that stand for no text (START, pads, other control tokens) are never
+            chosen, except END. The unknown token is text.
         num_beams: Integer, at most 1024, the default of calls and of the export; 1 is greedy search.
         length_penalty: Float, the default of calls and of the export.
-        max_length: Integer, the most tokens of a translation, END included. Defaults to the model's
-            `max_sequence_length`. Sources longer than `max_sequence_length` are truncated to it.
-        jit_compile: Boolean, whether decoding is compiled with XLA in Python: faster steps, but each new shape
-            compiles for seconds, so batches are padded to few shapes. The export never is.
+        max_length: Integer, the largest number of tokens of a translation, END included. Defaults to the
+            model's `max_sequence_length`. Sources longer than `max_sequence_length` are truncated to it.
+        jit_compile: Boolean, whether decoding is compiled with XLA in Python: faster steps, but each new
+            shape takes seconds to compile, so batches are padded to few shapes. The export is not affected.
 
     Raises:
-        ValueError: if the model cannot generate, if its vocabularies differ from those of the tokenizers, or if a
-            number is out of range.
+        ValueError: if the model cannot generate, if its vocabularies differ from those of the tokenizers, or
+            if a number is out of range.
 
     Example:
 
@@ -96,21 +96,25 @@ class Translator:
         batch_size=64,
         num_workers=None,
     ):
-        """Translates a string or a list of strings; the answer has the shape of the question.
+        """Translates a string to a string, or a list of strings to a list.
 
         Args:
             texts: String, or list of strings. Invalid text is repaired; an empty text translates to "".
             num_beams, length_penalty, max_length: As in the constructor, whose values are the defaults.
-            num_return_sequences: Integer n, at most `num_beams`: each answer is then a list of n translations, best
-                first (fewer where the search found fewer). Of sampling, n draws.
-            return_scores: Boolean, whether scores, log-probability / length ** length_penalty, are returned too.
-            return_attention_scores: Boolean, whether the `AttentionMap` of each best translation is returned too.
-            options: `keras_attn.generation.DecodingOptions`, each with one value for all texts or one a text. With one
-                of sampling (`temperature`, `top_p`, `seed`, ...) translations are drawn.
-            target_prefix: String, or a string for each text, with which its translation begins, in whole tokens.
-            batch_size: Integer, sentences translated at once; texts of similar length go together.
-            num_workers: Integer, batches translated at the same time, by threads. Defaults to the number of
-                processors, or 1 with a GPU.
+            num_return_sequences: Integer n, at most `num_beams`: each answer is then a list of n
+                translations, best first (fewer if the search found fewer). With sampling, n draws.
+            return_scores: Boolean, whether scores, log-probability / length ** length_penalty, are returned
+                too.
+            return_attention_scores: Boolean, whether the `AttentionMap` of each best translation is returned
+                too.
+            options: `keras_attn.generation.DecodingOptions`, each with one value for all texts or one per
+                text. With a sampling option (`temperature`, `top_p`, `seed`, ...) translations are drawn.
+            target_prefix: String, or a string for each text, with which its translation begins, in whole
+                tokens.
+            batch_size: Integer, the number of sentences translated at once; texts of similar length are
+                batched together.
+            num_workers: Integer, the number of batches translated at the same time, by threads. Defaults to
+                the number of processors, or 1 with a GPU.
 
         Returns:
             The translations; with scores or attention maps, a tuple of them in this order.
@@ -141,7 +145,7 @@ class Translator:
         return columns[0] if len(columns) == 1 else tuple(columns)
 
     def stream(self, text, max_length=None):
-        """Translates one text greedily and gives the translation piece by piece, while it is decoded.
+        """Translates one text greedily and yields the translation piece by piece, while it is decoded.
 
         Args:
             text: String.
@@ -174,7 +178,7 @@ class Translator:
         return stream_text(self, text, int(max_length))
 
     def score(self, sources, targets, length_penalty=None, batch_size=64, return_token_scores=False):
-        """How probable the model finds given translations.
+        """Scores given translations by their probability.
 
         Args:
             sources, targets: Two strings, or two lists of strings of the same length.
@@ -183,9 +187,9 @@ class Translator:
             return_token_scores: Boolean, whether the scores of the tokens are returned too.
 
         Returns:
-            log-probability / length ** length_penalty of each target, END counted: the scale of the scores that a
-            call returns. A float, or a list of floats. With `return_token_scores`, a tuple of that and, for each
-            target, of a list of pairs (token, log-probability), END included.
+            log-probability / length ** length_penalty of each target, END included, like the scores that a
+            call returns. A float, or a list of floats. With `return_token_scores`, a tuple of that and, for
+            each target, a list of pairs (token, log-probability), END included.
 
         Raises:
             ValueError: if the lists differ in length, or a target has more than `max_sequence_length` tokens.
@@ -221,14 +225,14 @@ class Translator:
         return columns[0] if len(columns) == 1 else tuple(columns)
 
     def align(self, sources, targets=None, batch_size=64):
-        """Which words of a text and of its translation belong together, by where the decoder looked.
+        """Aligns the words of texts and their translations by the decoder's attention.
 
-        Each target token is linked to the source token that it looked at most, by the mean over the heads of the last
-        layer but one.
+        Each target token is linked to the source token with the most attention, by the mean over the heads of
+        the last layer but one.
 
         Args:
             sources: String, or list of strings.
-            targets: String, or list of as many. Defaults to the translations.
+            targets: String, or list of the same length. Defaults to the translations.
             batch_size: Integer.
 
         Returns:
@@ -267,13 +271,13 @@ class Translator:
     def save(self, folder):
         """Writes the model, the tokenizers and the options to `folder`, replacing an older translator there.
 
-        The folder is built aside and renamed into place. It holds JSON, a sentencepiece model and a safetensors
-        file: nothing that could carry code. A model of a class that is not ours must have it registered with
-        `keras.saving.register_keras_serializable`, and be loaded where it is.
+        The folder is built under a temporary name and then renamed. It holds JSON, a sentencepiece model and
+        a safetensors file: nothing that could contain code. The class of a custom model must be registered
+        with `keras.saving.register_keras_serializable`, also where it is loaded.
 
         Raises:
-            ValueError: if `folder` holds something else than a translator, or the model is quantised or no
-                `keras.Model`.
+            ValueError: if `folder` holds anything other than a translator, or the model is quantised or is
+                not a `keras.Model`.
         """
         write_translator(self, folder)
 
@@ -291,35 +295,39 @@ class Translator:
     def export(self, folder, examples=None, xla=False, batch_sizes=(1, 4, 16, 64), lengths=None):
         """Writes the next version of a SavedModel that takes strings and returns strings, for TF Serving.
 
-        `keras_attn.tasks.SIGNATURES` describes the signatures, and the README that is written beside the graph does, all
-        their inputs and outputs included. Every input has the batch as its first axis, and this translator's options are
-        the defaults. `serving_default` takes texts and returns translations, and nothing else; the others are
+        `keras_attn.tasks.SIGNATURES` and the README next to the graph describe the signatures with all their
+        inputs and outputs. Every input has the batch as its first axis, and this translator's options are the
+        defaults. `serving_default` takes texts and returns translations, and nothing else; the others are
         `translate_n_best`, `translate`, `sample`, `score` and `encode`.
 
-        A `status` is "ok", or names what was not as asked, joined by commas: `source_repaired` (invalid UTF-8),
-        `source_truncated`, `unfinished` (no END within `max_length`), `top_p_clamped` and the like.
+        A `status` is "ok", or names the deviations from the request, joined by commas: `source_repaired`
+        (invalid UTF-8), `source_truncated`, `unfinished` (no END within `max_length`), `top_p_clamped` and
+        the like.
 
-        Beside the graph stand `assets.extra/tf_serving_warmup_requests`, a request to each signature, which the server
-        answers before it calls the version available; `batching_params.pbtxt` for
-        `--enable_per_model_batching_parameters`; and a `README.md` with requests, their answers and the limits.
+        Next to the graph are `assets.extra/tf_serving_warmup_requests`, with a request to each signature,
+        which the server runs before it makes the version available; `batching_params.pbtxt` for
+        `--enable_per_model_batching_parameters`; and a `README.md` with requests, their answers and the
+        limits.
 
-        With `xla=True` it is another model, for a folder of its own: `serving_default` alone, its model part compiled
-        with XLA, which the server must be allowed (`--xla_cpu_compilation_enabled`). Batches are padded inside the
-        graph, so that there are no other shapes than those of `batch_sizes` and `lengths`, each of which is warmed up.
+        With `xla=True`, the export is a different model, which needs its own folder. It has only
+        `serving_default`, with its model part compiled with XLA, which the server must enable
+        (`--xla_cpu_compilation_enabled`). Batches are padded inside the graph, so only the shapes of
+        `batch_sizes` and `lengths` occur, and each of them is warmed up.
 
         Args:
-            folder: Path of the served model, for example `saved_models/dates`. Its name is the model's.
-            examples: List of texts such as the model will be asked, for the warm-up and the README.
-            xla: Boolean, whether to export what XLA compiles.
-            batch_sizes: With `xla`, rising integers; larger batches are cut into several of the last.
-            lengths: With `xla`, rising integers, tokens of a source with END, the last being the model's
-                `max_sequence_length`. Defaults to the powers of two from 16.
+            folder: Path of the served model, for example `saved_models/dates`. Its name is the model's name.
+            examples: List of typical texts to translate, for the warm-up and the README.
+            xla: Boolean, whether to export a model that XLA compiles.
+            batch_sizes: With `xla`, increasing integers; larger batches are split into batches of the last
+                size.
+            lengths: With `xla`, increasing integers, the number of tokens of a source with END. The last is
+                the model's `max_sequence_length`. Defaults to the powers of two from 16.
 
         Returns:
             `pathlib.Path` of the new version folder, `folder`/1 or the next integer.
 
         Raises:
-            ValueError: if `examples`, `batch_sizes` or `lengths` are not what they must be.
+            ValueError: if `examples`, `batch_sizes` or `lengths` are invalid.
         """
 
         _check_backend()
@@ -334,32 +342,32 @@ class Translator:
         )
 
     def export_model(self, folder, format, quantization=None):
-        """Writes the model for another engine: tokens in, tokens out, with the tokenizers beside it.
+        """Writes the model for another engine: tokens in, tokens out, with the tokenizers next to it.
 
         - `"ctranslate2"`: see `keras_attn.export.export_ctranslate2`.
-        - `"onnx"`: `logits.onnx` and `greedy.onnx`; `"litert"`: `model.tflite` with these two signatures. `logits`
-          takes int32 `encoder_token_ids` (B, S) and `decoder_token_ids` (B, T) and returns float32 `logits`
-          (B, T, V). `greedy` takes `encoder_token_ids` and returns int32 `token_ids` (B, max_length): greedy search,
-          END included, then pads. Both compute in float32.
+        - `"onnx"`: `logits.onnx` and `greedy.onnx`; `"litert"`: `model.tflite` with these two signatures.
+          `logits` takes int32 `encoder_token_ids` (B, S) and `decoder_token_ids` (B, T) and returns float32
+          `logits` (B, T, V). `greedy` takes `encoder_token_ids` and returns int32 `token_ids` (B,
+          max_length): greedy search, END included, then pads. Both compute in float32.
 
         Args:
             folder: Path of the folder to write; it replaces an older export there.
             format: `"ctranslate2"`, `"onnx"` or `"litert"`.
-            quantization: How CTranslate2 stores the weights and computes, `"int8"` for instance; no other format
-                has it.
+            quantization: How CTranslate2 stores the weights and computes, for example `"int8"`; for no other
+                format.
 
         Returns:
             `pathlib.Path` of the folder.
 
         Raises:
-            ValueError: for an unknown format, a quantization that the format has not, and a model that the engine
-                cannot compute.
+            ValueError: for an unknown format, a quantization that the format lacks, or a model that the
+                engine cannot compute.
             ImportError: if a package that writes the format is not installed; the message names it.
         """
         return export_model(self, folder, format, quantization)
 
     def search_options(self, num_beams=None, length_penalty=None, max_length=None, num_return_sequences=1):
-        """The arguments of a search, those not given being this translator's."""
+        """The arguments of a search; the defaults are this translator's."""
         length_penalty = self.length_penalty if length_penalty is None else length_penalty
         if not math.isfinite(length_penalty):
             raise ValueError(f"`length_penalty` must be finite. Received: length_penalty={length_penalty}.")
@@ -386,14 +394,15 @@ class Translator:
         if isinstance(target_prefix, str | bytes):
             prefixes = prefixes * num_texts
         width = max(map(len, prefixes), default=0)
-        width = width and 1 << (width - 1).bit_length()  # every width is a graph of its own: few of them
+        width = width and 1 << (width - 1).bit_length()  # each width has its own graph: use few widths
         prefixes = [[*ids, *[-1] * (width - len(ids))] for ids in prefixes]
         return dataclasses.replace(options, prefix_token_ids=prefixes) if width else options
 
     def generate(self, token_ids, options, compiler=None):
         """Ids (B, S) -> `Hypotheses` with ids (B, n, L) and scores (B, n).
 
-        If `num_return_sequences` is None, n is 1 and there are no scores, which greedy search then need not compute.
+        If `num_return_sequences` is None, n is 1 and there are no scores, so greedy search need not compute
+        them.
         """
         found = self.model.generate(
             token_ids,
@@ -406,7 +415,7 @@ class Translator:
         return Hypotheses(found[:, None], None) if options["num_return_sequences"] is None else found
 
     def graph_of(self, key, function, input_signature):
-        """The graph of a key, traced when it is first wanted."""
+        """The graph of a key, traced when it is first needed."""
         if key not in self._functions and key != "texts":
             _check_backend()
         return self.made_once(
@@ -414,9 +423,10 @@ class Translator:
         )
 
     def made_once(self, key, make):
-        """What `make` gave when the key was first wanted: it is called once, and by one thread at a time.
+        """The result of `make` for a key: `make` is called once, and by one thread at a time.
 
-        Threads that trace at the same time hand Python's lock to and fro at every op, and take many times as long.
+        Threads that trace at the same time pass the GIL back and forth at every op, and take many times as
+        long.
         """
         if key not in self._functions:
             with self._functions_lock:
@@ -447,7 +457,7 @@ def _check_backend():
 
 
 def _with_spans(tokenizer, texts):
-    """Lists of ids with END for each text, and lists of the bytes that the others stand for."""
+    """Lists of ids with END for each text, and lists of the byte spans of all ids but END."""
     ids, starts, stops = (x.to_list() for x in tokenizer.tokenize_with_offsets(texts))
     spans = [list(zip(*row)) for row in zip(starts, stops)]
     return [[*row, tokenizer.end_token_id] for row in ids], spans

@@ -1,4 +1,4 @@
-"""The folder of a saved translator: JSON, tokenizer files and a safetensors file, nothing that could carry code."""
+"""The folder of a saved translator: JSON, tokenizer files and a safetensors file, which contain no code."""
 
 import json
 import re
@@ -21,9 +21,10 @@ OPTIONS = ("num_beams", "length_penalty", "max_length", "jit_compile")
 _CONFIG_FILE = "translator.json"
 _WEIGHTS_FILE = "model.safetensors"
 
-# What Keras writes down of any model whose class is registered.
+# Keras' description of any model whose class is registered.
 _FORMAT = 2
-# Version 0.1 described a model by its class and its sizes. Its embeddings were apart from its positions.
+# Version 0.1 described a model by its class and its sizes. Its embeddings and its position encodings were
+# separate.
 _FORMAT_OF_SIZES = 1
 _MODELS = {"Seq2SeqTransformer": Seq2SeqTransformer.from_sizes, "RNNSeq2Seq": RNNSeq2Seq}
 _RENAMED = {
@@ -35,7 +36,7 @@ _RENAMED = {
 
 
 def write_translator(translator, folder):
-    """What `Translator.save` does."""
+    """Implements `Translator.save`."""
     model = translator.model
     if not isinstance(model, keras.Model):
         raise ValueError(
@@ -58,7 +59,7 @@ def write_translator(translator, folder):
 
 
 def _description(model):
-    """What Keras writes of a model, without what it was compiled with: that belongs to training."""
+    """Keras' description of a model, without its compile config, which belongs to training."""
     if any(keras.backend.standardize_dtype(weight.dtype) == "int8" for weight in model.weights):
         raise ValueError(
             "A translator with a quantised model cannot be saved. Save it before, and call "
@@ -96,7 +97,8 @@ def read_translator(folder):
 def _model_from(config):
     if config["format"] == _FORMAT_OF_SIZES:
         return _MODELS[config.get("model_class", "Seq2SeqTransformer")](**config["model"])
-    # In safe mode Keras makes objects of its own and of registered classes, and runs no code from the file.
+    # In safe mode, Keras creates only objects of its own and of registered classes, and runs no code from the
+    # file.
     model = keras.saving.deserialize_keras_object(config["model"], safe_mode=True)
     if not isinstance(model, keras.Model) or not isinstance(model, Seq2SeqGeneration):
         raise ValueError(f"it holds a {type(model).__name__}")
@@ -104,7 +106,7 @@ def _model_from(config):
 
 
 def _new_name(name):
-    """The name of a weight of today's models, given that of version 0.1."""
+    """The current name of a weight, given its name in version 0.1."""
     for pattern, new in _RENAMED.items():
         if re.match(pattern, name):
             return re.sub(pattern, new, name)

@@ -5,11 +5,11 @@ from keras_attn.text import as_utf8
 
 
 def replace_unknown_words(translator, texts, num_beams=None, options=None, batch_size=64):
-    """Translations in which a word of the source stands for each token that the target vocabulary cannot spell.
+    """Translates texts and replaces each unknown token of a translation by a word of the source.
 
-    It is the word with the source token that the unknown token looked at most, by the mean over the heads of the last
-    layer but one. A vocabulary with bytes to fall back on has no need of it: there, and where `unknown_token_id` is
-    None, translations are those of the translator.
+    It is the word of the source token with the most attention from the unknown token, by the mean over the
+    heads of the last layer but one. A vocabulary with byte fallback does not need this: there, and if
+    `unknown_token_id` is None, translations are those of the translator.
 
     Args:
         translator: `Translator`.
@@ -47,7 +47,7 @@ class _Replacement:
         self.shown = tokenizer.decode([[tokenizer.unknown_token_id]])[0].strip()
 
     def __call__(self, translation, attention_map, source, spans):
-        """The translation with a word in each place where `shown` stands for an unknown token."""
+        """The translation, with each `shown` that stands for an unknown token replaced by a word."""
         is_unknown = [token == self.name for token in attention_map.target_tokens]
         parts = translation.split(self.shown)
         if not any(is_unknown) or len(parts) != sum(is_unknown) + 1:
@@ -56,7 +56,7 @@ class _Replacement:
         scores = attention_map.attention_scores
         looked_at = scores[alignment_layer(len(scores))].mean(axis=0)[is_unknown].argmax(axis=-1)
         words = [_word_at(source, spans[token]) if token < end else None for token in looked_at]
-        # END, and white space behind the last word, leave an unknown token as it is.
+        # An unknown token stays if its source token is END or white space after the last word.
         words = [word or self.shown for word in words]
         text = "".join(part + word for part, word in zip(parts, [*words, ""]))
         return re.sub(" {2,}", " ", text).strip()
@@ -69,7 +69,7 @@ def _spans(tokenizer, texts):
 
 
 def _word_at(text, span):
-    """The word that a token is part of, or stands before as a space."""
+    """The word that a token is part of; for white space, the word after it."""
     [text] = as_utf8([text])
     last = max(span[1] - 1, span[0])
     words = re.finditer(rb"\S+", text.decode("utf-8", "replace").encode())  # spans are of the repaired text

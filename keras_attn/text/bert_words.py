@@ -1,8 +1,8 @@
-"""Text as BERT reads it before words are split into pieces: cleaned, folded and cut into words, in the graph.
+"""BERT's preprocessing of text, in the graph: cleaning, case folding and splitting into words.
 
-The answer is that of Hugging Face's `tokenizers`, the library that the published vocabularies are used with. Its tables
-of categories are those of Unicode 8, so that characters that came later are neither marks nor punctuation there; and a
-character is lower-cased whatever its neighbours are, which leaves no final sigma.
+The result is that of Hugging Face's `tokenizers`, the library that the published vocabularies are used with.
+Its category tables are those of Unicode 8, so later characters are neither marks nor punctuation. It
+lower-cases each character regardless of its neighbours, so there is no final sigma.
 
 References:
     - Devlin et al., 2019, tokenization.py of https://github.com/google-research/bert
@@ -11,7 +11,8 @@ References:
 
 import tensorflow as tf
 
-# RE2 has character classes without an intersection: [^\P{Mn}...] are the characters of Mn less those that follow.
+# RE2's character classes have no intersection: [^\P{Mn}...] means the characters of Mn except those listed
+# after it.
 _DROPPED = r"[\x00\x{FFFD}\p{Co}]|[^\P{Cc}\t\n\r]|[^\P{Cf}\x{890}-\x{891}\x{8E2}\x{110CD}\x{13430}-\x{1343F}]"
 _SPACES = r"[\t\n\r\p{Z}]"
 _NONSPACING_MARKS = (
@@ -20,7 +21,8 @@ _NONSPACING_MARKS = (
     r"\x{11070}-\x{11074}\x{110C2}\x{111C9}\x{111CF}\x{1123E}-\x{11241}\x{1133B}\x{11438}-\x{1145E}\x{1182F}-\x{13455}"
     r"\x{16F4F}\x{16FE4}\x{1CF00}-\x{1CF46}\x{1E000}-\x{1E4EF}\x{1E944}-\x{1E94A}]|\x{1734}"
 )
-# Punctuation, and the CJK characters that are a word each. The gap after 2B81F is a slip of the original that stayed.
+# Punctuation, and the CJK characters, each of which is a word. The gap after 2B81F is a mistake in the
+# original, kept here.
 _WORDS_OF_THEIR_OWN = (
     r"([!-/:-@\[-`{-~\x{166D}\x{111C9}]|[^\P{P}\x{61D}\x{9FD}-\x{A76}\x{C77}-\x{C84}\x{1B7D}-\x{1B7E}\x{2E43}-\x{2E5D}"
     r"\x{10EAD}-\x{10F89}\x{1144B}-\x{1145D}\x{11660}-\x{116B9}\x{1183B}-\x{11FFF}\x{12FF1}-\x{12FF2}\x{16E97}-\x{16FE2}"
@@ -30,13 +32,13 @@ _WORDS_OF_THEIR_OWN = (
 
 
 def bert_words(texts, normalize_utf8, lowercase, strip_accents):
-    """Cuts texts into the words that BERT sees.
+    """Splits texts into words as BERT does.
 
     Args:
         texts: String tensor of shape (B,), valid UTF-8.
         normalize_utf8: `tensorflow_text.normalize_utf8`.
-        lowercase: Boolean, whether words are in small letters.
-        strip_accents: Boolean, whether characters are decomposed and their nonspacing marks dropped.
+        lowercase: Boolean, whether words are lower-cased.
+        strip_accents: Boolean, whether characters are decomposed and their nonspacing marks removed.
 
     Returns:
         Ragged string tensor of shape (B, None).
@@ -45,18 +47,19 @@ def bert_words(texts, normalize_utf8, lowercase, strip_accents):
 
 
 def bert_words_with_owners(texts, normalize_utf8, lowercase, strip_accents):
-    """As `bert_words`, and where in `texts` each byte of the words comes from.
+    """Like `bert_words`, and also returns where in `texts` each byte of the words comes from.
 
     Returns:
-        The words; and two int32 tensors with one value for each byte of all the words, in order: the first byte of the
-        character, in its text, that the byte was made of, and the byte after its last.
+        The words, and two int32 tensors with one value for each byte of all the words, in order. They give
+        the span, in its text, of the character that the byte was made from: its first byte, and the byte
+        after its last.
     """
     characters = tf.strings.unicode_split(texts, "UTF-8")
     sizes = tf.strings.length(characters)
     stops = tf.cumsum(sizes.values) - tf.gather(
         tf.concat([[0], tf.cumsum(sizes.values)], axis=0), tf.repeat(sizes.row_starts(), sizes.row_lengths())
     )
-    # Each character alone becomes what it becomes in its text, but for the order of marks that are not dropped.
+    # A character gives the same result alone as in its text, except for the order of marks that are kept.
     spaced = _spaced(characters.values, normalize_utf8, lowercase, strip_accents)
     counts = tf.strings.length(tf.strings.regex_replace(spaced, " ", ""))
     owners = tf.repeat(stops - sizes.values, counts), tf.repeat(stops, counts)
@@ -74,7 +77,8 @@ def _spaced(texts, normalize_utf8, lowercase, strip_accents):
 
 
 def _lowercased(texts):
-    # What `tf.strings.lower` makes of these three depends on the server's locale or on the neighbours.
+    # For these three, the result of `tf.strings.lower` depends on the server's locale or on neighbouring
+    # characters.
     texts = tf.strings.lower(texts)  # ASCII
     texts = tf.strings.regex_replace(texts, "\u0130", "i\u0307")
     texts = tf.strings.regex_replace(texts, "\u03a3", "\u03c3")

@@ -12,9 +12,10 @@ _NUM_BYTES = 256
 class ByteTokenizer(Tokenizer):
     """Spells text as its UTF-8 bytes, with 0, 1 and 2 for padding, START and END.
 
-    Nothing is normalised and nothing is unknown: `detokenize(tokenize(x)) == x` for every valid UTF-8 `x`, NUL
-    and emoji included. It needs core TensorFlow only, so it works where tensorflow-text has no wheel. The ids
-    are byte value + 3, as in ByT5, which has END at 1 and an unknown id at 2 where this one has START and END.
+    Nothing is normalised and nothing is unknown: `detokenize(tokenize(x)) == x` for every valid UTF-8 `x`,
+    NUL and emoji included. It needs core TensorFlow only, so it works where tensorflow-text has no wheel. The
+    ids are byte value + 3, as in ByT5, which has END at 1 and an unknown id at 2 where this one has START and
+    END.
 
     Example:
 
@@ -42,7 +43,7 @@ class ByteTokenizer(Tokenizer):
         )
 
     def _texts_to_ids(self, texts):
-        # One string for the whole batch is decoded at once, where a string per byte would take 24 times the memory.
+        # The batch is joined and decoded as one string; a string per byte would take 24 times the memory.
         values = tf.io.decode_raw(tf.strings.reduce_join(texts), tf.uint8)
         lengths = tf.cast(tf.strings.length(texts, unit="BYTE"), tf.int64)
         return tf.RaggedTensor.from_row_lengths(tf.cast(values, tf.int32) + _NUM_SPECIAL_IDS, lengths)

@@ -6,15 +6,15 @@ from keras_attn.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from keras_attn.text.tokenizer import TOKENIZER_FILE
 from keras_attn.text.wordpiece_tokenizer import WordPieceTokenizer
 
-# A folder names its class; it never decides what is imported.
+# A folder only names its class; it cannot choose what is imported.
 _CLASSES = {cls.__name__: cls for cls in (ByteTokenizer, SentencePieceTokenizer, WordPieceTokenizer)}
 
 
 def load_tokenizer(folder):
     """Reads the tokenizer that `Tokenizer.save` wrote to a folder.
 
-    A folder from a stranger is safe to load: the class comes from a fixed table, and the files are JSON and
-    a sentencepiece model or a list of words, none of which can hold code.
+    A folder from an untrusted source is safe to load: the class comes from a fixed table, and the files are
+    JSON and a sentencepiece model or a list of words, none of which can hold code.
 
     Args:
         folder: Path of the folder.

@@ -1,4 +1,4 @@
-"""What a tokenizer needs from elsewhere: a package, and a file of its own in its folder."""
+"""Helpers for tokenizers: optional packages, and files in a tokenizer's folder."""
 
 import hashlib
 import importlib
@@ -8,7 +8,7 @@ TENSORFLOW_TEXT = "tensorflow-text>=2.20.1,!=2.21.0"
 
 
 def import_package(module, requirement, needed_by):
-    """The module, or an ImportError with the pip line."""
+    """The module, or an ImportError with the pip command."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -25,12 +25,13 @@ def write_file(folder, name, content):
 
 
 def read_file(folder, name, sha256):
-    """The bytes of a file that `write_file` wrote, or an error if it is missing, cut or another one."""
+    """The bytes of a file that `write_file` wrote, or an error if it is missing, truncated or different."""
     path = Path(folder) / name
     if not path.is_file():
         raise FileNotFoundError(f"`folder` must hold {name}. Received: folder={str(folder)!r}.")
     content = path.read_bytes()
-    # A protocol buffer that was cut at a field boundary still parses, with fewer pieces; so does a list of words.
+    # A protocol buffer that was truncated at a field boundary still parses, with fewer pieces; so does a list
+    # of words.
     if hashlib.sha256(content).hexdigest() != sha256:
         raise ValueError(
             f"{path} is damaged or belongs to another tokenizer: its SHA-256 is not the one in "

@@ -14,7 +14,7 @@ from keras_attn.text.tokenizer import TextOpsTokenizer, Tokenizer, check_not_bla
 
 MODEL_FILE = "sentencepiece.model"
 _MODEL_TYPES = ("bpe", "unigram")
-# sentencepiece drops longer lines without a word. This is the largest limit it takes.
+# sentencepiece silently drops longer lines. This is the largest limit it accepts.
 _MAX_LINE_BYTES = 2**30
 
 
@@ -25,15 +25,15 @@ class SentencePieceTokenizer(TextOpsTokenizer):
     normalised text: for models from `train` that is sentencepiece's `nmt_nfkc` rule (Unicode NFKC; control
     characters removed; zero-width spaces, U+FFFD and U+2581, sentencepiece's own sign for a space, read as
     spaces), with white space stripped and collapsed to single spaces. Without byte fallback, a character the
-    vocabulary lacks becomes the unknown id, which reads " ⁇ ".
+    vocabulary lacks becomes the unknown id, which is decoded as " ⁇ ".
 
-    Unlike KerasHub's tokenizer of this name it checks that the model has every id that translation needs, and
-    it goes on working after `keras.utils.set_random_seed` and `clear_session`. To that end a model stays in
-    memory, once however many tokenizers hold it, until the process ends.
+    Unlike KerasHub's tokenizer of this name, it checks that the model has every id that translation needs,
+    and it keeps working after `keras.utils.set_random_seed` and `clear_session`. For this, a model stays in
+    memory until the process ends, once for all tokenizers that use it.
 
     Args:
-        model_proto: The content of a sentencepiece `.model` file, as `bytes`. Its padding id must be 0, and it
-            must have a START (bos) and an END (eos) id.
+        model_proto: The content of a sentencepiece `.model` file, as `bytes`. Its padding id must be 0, and
+            it must have a START (bos) and an END (eos) id.
 
     Raises:
         ValueError: If `model_proto` is no sentencepiece model or lacks one of these ids.
@@ -88,20 +88,21 @@ class SentencePieceTokenizer(TextOpsTokenizer):
 
         Args:
             texts: Iterable of `str` or `bytes`, one sentence each, of any length. They are held in memory.
-            vocabulary_size: Number of ids. It includes the 4 special ones, 256 for the bytes if `byte_fallback`
-                is set, and one for each character that is covered.
+            vocabulary_size: Number of ids. It includes the 4 special ones, 256 for the bytes if
+                `byte_fallback` is set, and one for each character that is covered.
             model_type: `"bpe"` (merges, Sennrich et al.) or `"unigram"` (Kudo).
             byte_fallback: Whether a character outside the vocabulary is spelled in bytes rather than unknown.
             character_coverage: Share of the texts' characters that get an id of their own, in (0, 1]. For
                 Chinese or Japanese 0.9995 is usual.
-            lowercase: Whether to fold case as part of the normalisation (sentencepiece's `nmt_nfkc_cf`). It cannot be undone by `detokenize`.
+            lowercase: Whether to fold case as part of the normalisation (sentencepiece's `nmt_nfkc_cf`).
+                `detokenize` cannot undo it.
 
         Returns:
             A `SentencePieceTokenizer`.
 
         Raises:
             ValueError: If the texts are empty, or `vocabulary_size` does not fit them; the message then names
-                the size that would.
+                a size that does.
         """
         _check_training_arguments(vocabulary_size, model_type, character_coverage)
         sentences = check_not_blank(texts)
@@ -121,7 +122,7 @@ class SentencePieceTokenizer(TextOpsTokenizer):
                 bos_id=2,
                 eos_id=3,
                 max_sentence_length=_MAX_LINE_BYTES,
-                num_threads=1,  # sums of floats in a fixed order: the same model every time
+                num_threads=1,  # fixed order of float sums: the same model every time
                 minloglevel=2,
             )
         except RuntimeError as error:
@@ -136,7 +137,7 @@ class SentencePieceTokenizer(TextOpsTokenizer):
         return cls(base64.b64decode(config["model_proto"], validate=True))
 
     def _write_config(self, folder):
-        # The model stays a file of its own, which sentencepiece's own tools can read.
+        # The model is a separate file, which sentencepiece's own tools can read.
         return {"model_sha256": write_file(folder, MODEL_FILE, self.model_proto)}
 
     @classmethod
@@ -148,17 +149,18 @@ class SentencePieceTokenizer(TextOpsTokenizer):
 
 
 class _SharedModel(tf.saved_model.experimental.TrackableResource):
-    """The model inside TensorFlow, named after its content.
+    """The model as a TensorFlow resource, named after its content.
 
-    The resource that tensorflow-text makes for itself has no name and dies with the cached kernel that made it;
-    `tf.random.set_seed` and `keras.utils.clear_session` empty that cache, and every later call says "Resource
-    does not exist" (https://github.com/tensorflow/text/issues/570). A named resource outlives its kernel.
+    The resource that tensorflow-text creates has no name and is deleted with the cached kernel that created
+    it; `tf.random.set_seed` and `keras.utils.clear_session` empty that cache, and every later call fails with
+    "Resource does not exist" (https://github.com/tensorflow/text/issues/570). A named resource outlives its
+    kernel.
     """
 
     def __init__(self, model_proto):
         super().__init__()
         self._model_proto = model_proto
-        _ = self.resource_handle  # Reading it makes the resource, here and not inside a graph.
+        _ = self.resource_handle  # Reading it creates the resource here, outside any graph.
 
     def _create_resource(self):
         library = importlib.import_module("tensorflow_text.python.ops.sentencepiece_tokenizer")

@@ -1,4 +1,4 @@
-"""What every tokenizer does: repair text, cut at END, drop special ids, save itself to a folder."""
+"""The base class of tokenizers: it repairs text, cuts at END, drops special ids, and saves to a folder."""
 
 import json
 from collections.abc import Iterable
@@ -13,8 +13,8 @@ TOKENIZER_FILE = "tokenizer.json"
 def as_utf8(texts):
     """Turns Python text into valid UTF-8 byte strings.
 
-    TensorFlow refuses a `str` that holds a lone surrogate, which is how Python hands over undecodable file
-    names and broken JSON. Here such a character, like every invalid byte sequence, becomes U+FFFD.
+    TensorFlow refuses a `str` that holds a lone surrogate, which Python produces from undecodable file names
+    and broken JSON. Here such a character, like every invalid byte sequence, becomes U+FFFD.
 
     Args:
         texts: A `str`, a `bytes`, or an iterable of them. One string counts as a batch of one.
@@ -41,7 +41,7 @@ def as_utf8(texts):
 
 
 def check_not_blank(texts):
-    """The texts to train a vocabulary on as UTF-8, or a ValueError if there is nothing in them."""
+    """The training texts of a vocabulary as UTF-8, or a ValueError if they are all blank."""
     if isinstance(texts, str | bytes):
         raise ValueError(f"`texts` must be an iterable of sentences, not one string. Received: {texts!r:.50}")
     sentences = as_utf8(texts)
@@ -67,15 +67,17 @@ def _encode(text):
 class Tokenizer(tf.Module):
     """Turns strings into token ids and back, in Python and inside an exported graph.
 
-    Unlike a KerasHub tokenizer it is a `tf.Module` and no layer: it adds no START, END or padding (that is the
-    work of data and decoding), and it uses only operations which TF Serving links. A subclass gives
-    `_texts_to_ids` and `_ids_to_texts`; everything around them, which is where bad input is met, is here.
+    Unlike a KerasHub tokenizer, it is a `tf.Module` and not a layer. It adds no START, END or padding (the
+    data pipeline and decoding do that), and it uses only operations that TF Serving links. A subclass
+    implements `_texts_to_ids` and `_ids_to_texts`; this class does the rest, including the handling of bad
+    input.
 
     Args:
         vocabulary_size: Number of ids, special ones included.
         start_token_id: The id that opens a sequence.
         end_token_id: The id that closes a sequence.
-        unknown_token_id: The id of what the vocabulary cannot spell, or `None` if it can spell everything.
+        unknown_token_id: The id of text that the vocabulary cannot spell, or `None` if it can spell
+            everything.
         special_token_ids: All ids that stand for no text. They are skipped by `detokenize`.
 
     Example:
@@ -90,7 +92,7 @@ class Tokenizer(tf.Module):
     ```
     """
 
-    # A mask is `token_ids != 0` everywhere in the library.
+    # Everywhere in the library, a padding mask is `token_ids != 0`.
     pad_token_id = 0
 
     def __init__(self, vocabulary_size, start_token_id, end_token_id, unknown_token_id, special_token_ids):
@@ -105,7 +107,8 @@ class Tokenizer(tf.Module):
         """Turns a batch of strings into token ids, without special ids.
 
         Args:
-            texts: String tensor of shape `(B,)`, or a list of `str` or `bytes`. Invalid UTF-8 is read as U+FFFD.
+            texts: String tensor of shape `(B,)`, or a list of `str` or `bytes`. Invalid UTF-8 is read as
+                U+FFFD.
 
         Returns:
             `tf.RaggedTensor` of int32 with shape `(B, None)`. An empty string gives an empty row.
@@ -116,15 +119,16 @@ class Tokenizer(tf.Module):
         return self._texts_to_ids(_repair_utf8(_as_string_vector(texts)))
 
     def tokenize_with_offsets(self, texts):
-        """Turns a batch of strings into token ids, and tells which bytes of the text each of them stands for.
+        """Turns a batch of strings into token ids, and gives the bytes of the text that each id stands for.
 
         Args:
             texts: As in `tokenize`.
 
         Returns:
-            Three `tf.RaggedTensor`s of shape `(B, None)`: the int32 ids that `tokenize` gives, and for each the first
-            byte and the byte after the last, int32, of the text once invalid UTF-8 is repaired. A token that stands
-            for no byte of its own, the first of several of one character for example, has an empty span.
+            Three `tf.RaggedTensor`s of shape `(B, None)`: the int32 ids of `tokenize`, and the int32 span of
+            each: its first byte, and the byte after its last, in the text after invalid UTF-8 is repaired. A
+            token without a byte of its own has an empty span, for example the first of several tokens of one
+            character.
 
         Raises:
             ValueError: If `texts` is a tensor of another dtype or rank.
@@ -134,19 +138,20 @@ class Tokenizer(tf.Module):
     def detokenize(self, token_ids):
         """Turns a batch of token ids into strings.
 
-        Each row ends before its first END; padding, START and other special ids are skipped. The answer is
-        valid UTF-8 whatever the ids are: a sequence of bytes that is none becomes U+FFFD.
+        Each row ends before its first END; padding, START and other special ids are skipped. The result is
+        valid UTF-8 for any ids: an invalid byte sequence becomes U+FFFD.
 
         Args:
             token_ids: Integer tensor of shape `(B, T)`, dense or ragged, or a list of lists of int. An id
-                outside the vocabulary is an error when eager. In a graph, where one bad row must not fail
-                the other rows of its batch, it is skipped.
+                outside the vocabulary is an error in eager mode. In a graph it is skipped, because one bad
+                row must not fail the other rows of its batch.
 
         Returns:
             String tensor of shape `(B,)`.
 
         Raises:
-            ValueError: If `token_ids` is of another dtype or rank, or (eagerly) holds an id outside the vocabulary.
+            ValueError: If `token_ids` is of another dtype or rank, or (eagerly) holds an id outside the
+                vocabulary.
         """
         token_ids = _as_ragged_ids(token_ids)
         if tf.executing_eagerly():
@@ -178,7 +183,7 @@ class Tokenizer(tf.Module):
         return [text.decode("utf-8") for text in self.detokenize(token_ids).numpy()]
 
     def token_strings(self, token_ids):
-        """Names each id, special ones included, as a label in a picture of attention.
+        """Returns a label for each id, special ones included, for plots of attention.
 
         Args:
             token_ids: A list of int, the ids of one sequence.
@@ -203,20 +208,20 @@ class Tokenizer(tf.Module):
         return cls(**config)
 
     def save(self, folder):
-        """Writes the tokenizer to a folder, which `load_tokenizer` reads back; an older tokenizer there is replaced.
+        """Writes the tokenizer to a folder for `load_tokenizer`; an older tokenizer there is replaced.
 
         Args:
             folder: Path of the folder. It is created if missing.
 
         Raises:
-            ValueError: If `folder` holds something else than a tokenizer.
+            ValueError: If `folder` holds anything other than a tokenizer.
         """
         with replaced_folder(folder, TOKENIZER_FILE, "tokenizer") as built:
             description = {"class_name": type(self).__name__, "config": self._write_config(built)}
             (built / TOKENIZER_FILE).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
 
     def _write_config(self, folder):
-        """Writes what does not belong into JSON to files of its own, and returns the rest of the config."""
+        """Writes data that does not belong in JSON to separate files, and returns the rest of the config."""
         return self.get_config()
 
     @classmethod
@@ -229,7 +234,7 @@ class Tokenizer(tf.Module):
         raise NotImplementedError(f"{type(self).__name__} must implement `_texts_to_ids`.")
 
     def _texts_to_ids_with_offsets(self, texts):
-        """As `_texts_to_ids`, and the first byte and the byte after the last of each token, ragged int32."""
+        """Like `_texts_to_ids`, and each token's first byte and the byte after its last, ragged int32."""
         raise NotImplementedError(f"{type(self).__name__} must implement `_texts_to_ids_with_offsets`.")
 
     def _ids_to_texts(self, token_ids):
@@ -237,7 +242,7 @@ class Tokenizer(tf.Module):
         raise NotImplementedError(f"{type(self).__name__} must implement `_ids_to_texts`.")
 
     def _token_string(self, token_id):
-        """Names one id of the vocabulary."""
+        """The label of one id of the vocabulary."""
         raise NotImplementedError(f"{type(self).__name__} must implement `_token_string`.")
 
     def _is_text(self, values):
@@ -256,7 +261,7 @@ class Tokenizer(tf.Module):
 
 
 class TextOpsTokenizer(Tokenizer):
-    """A tokenizer whose work is done by one of tensorflow-text, which a subclass sets as `_graph_tokenizer`."""
+    """A tokenizer that uses one of tensorflow-text, which a subclass sets as `_graph_tokenizer`."""
 
     def _texts_to_ids(self, texts):
         return self._graph_tokenizer.tokenize(texts)
@@ -295,7 +300,7 @@ def _as_ragged_ids(token_ids):
         )
     if not isinstance(token_ids, tf.RaggedTensor):
         token_ids = tf.RaggedTensor.from_tensor(token_ids)
-    # Wide enough that no id of any integer dtype wraps around into the vocabulary.
+    # int64, so that no id of any integer dtype wraps around into the vocabulary.
     return tf.cast(token_ids, tf.int64)
 
 
@@ -309,9 +314,9 @@ def _ragged_from_lists(token_ids):
 
 
 def _is_before_first(token_id, token_ids):
-    """Tells for each flat value whether it stands before the first `token_id` of its row."""
+    """For each flat value, whether it comes before the first `token_id` of its row."""
     seen = tf.cumsum(tf.cast(tf.equal(token_ids.values, token_id), tf.int64))
-    # One count runs through all rows, so each row starts from what was counted before it began.
+    # The count runs over all rows, so it is compared with the count before each row.
     seen_before_row = tf.gather(tf.concat([[0], seen], axis=0), token_ids.row_starts())  # (B,)
-    # Not `==`, which forgets the static shape.
+    # Not `==`, which loses the static shape.
     return tf.equal(seen, tf.gather(seen_before_row, token_ids.value_rowids()))

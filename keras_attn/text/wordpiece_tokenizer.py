@@ -1,4 +1,4 @@
-"""Words and their pieces, as BERT splits them: tensorflow-text learns the vocabulary and applies it in the graph."""
+"""BERT's WordPiece: tensorflow-text learns the vocabulary and applies it in the graph."""
 
 import collections
 
@@ -15,28 +15,29 @@ _PAD, _UNKNOWN, _START, _END = RESERVED_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[S
 _MASK = "[MASK]"
 _SUFFIX = "##"
 _TEXTS_PER_CALL = 4096
-# A longer word is unknown, whatever it is made of.
+# A longer word is always unknown.
 _MAX_CHARACTERS = 100
 _MAX_BYTES = 4 * _MAX_CHARACTERS
-_LONG_WORD = "\0"  # no piece of a vocabulary: the character is dropped from texts
+_LONG_WORD = "\0"  # in no vocabulary: this character is dropped from texts
 
 
 class WordPieceTokenizer(Tokenizer):
-    """Splits text at white space and punctuation, and words into the longest pieces that the vocabulary has.
+    """Splits text at white space and punctuation, and words into the longest pieces in the vocabulary.
 
-    A vocabulary of BERT works as it is, and gives the ids of `transformers.BertTokenizer`, but for the names of special
-    tokens: in a text they are text. START is `[CLS]` and END `[SEP]`. A word that cannot be spelled, or has more than 100
-    characters, is one `[UNK]`. Control characters are dropped. What stood between words is not kept: `detokenize(tokenize("Hi, you"))` is "Hi , you", so that for text
-    to be read, or scored against text that is not tokenised already, `SentencePieceTokenizer` is the better choice.
+    A BERT vocabulary works unchanged and gives the ids of `transformers.BertTokenizer`, except that the names
+    of special tokens in a text are read as text. START is `[CLS]` and END `[SEP]`. A word that cannot be
+    spelled, or has more than 100 characters, is one `[UNK]`. Control characters are dropped. The white space
+    between words is not kept: `detokenize(tokenize("Hi, you"))` is "Hi , you". For text that people read, or
+    that is scored against untokenised text, `SentencePieceTokenizer` is the better choice.
 
-    Unlike KerasHub's tokenizer of this name it is the linear-time one, is part of an exported graph, and says how words
-    are spelled again.
+    Unlike KerasHub's tokenizer of this name, it uses the linear-time algorithm, is part of an exported graph,
+    and joins pieces into words again.
 
     Args:
-        vocabulary: List of distinct strings without white space, in the order of their ids. The first is `[PAD]`;
-            `[UNK]`, `[CLS]` and `[SEP]` are among them. Pieces that go on a word begin with `##`.
-        lowercase: Whether text is read in small letters, as BERT's "uncased" models do.
-        strip_accents: Whether text is read without accents. Defaults to `lowercase`, as BERT's models do.
+        vocabulary: List of distinct strings without white space, in the order of their ids. The first is
+            `[PAD]`; `[UNK]`, `[CLS]` and `[SEP]` are among them. Pieces that continue a word begin with `##`.
+        lowercase: Whether text is lower-cased, as in BERT's "uncased" models.
+        strip_accents: Whether accents are removed. Defaults to `lowercase`, as in BERT's models.
 
     Raises:
         ValueError: If the vocabulary is not as described.
@@ -78,7 +79,7 @@ class WordPieceTokenizer(Tokenizer):
             max_bytes_per_word=_MAX_BYTES,
             token_out_type=tf.int32,
             unknown_token=_UNKNOWN,
-            no_pretokenization=True,  # `bert_words` has done it: tensorflow-text's own differs from BERT's
+            no_pretokenization=True,  # done by `bert_words`: tensorflow-text's differs from BERT's
             support_detokenization=True,
         )
 
@@ -86,21 +87,22 @@ class WordPieceTokenizer(Tokenizer):
     def train(cls, texts, vocabulary_size, lowercase=False, strip_accents=None):
         """Learns a vocabulary from texts and returns its tokenizer.
 
-        The ids 0 to 3 are padding, unknown, START and END. The same texts always give the same vocabulary. On a
-        corpus of 60,000 lines it takes a minute.
+        The ids 0 to 3 are padding, unknown, START and END. The same texts always give the same vocabulary. On
+        a corpus of 60,000 lines it takes a minute.
 
         Args:
             texts: Iterable of `str` or `bytes`, one sentence each. They are held in memory.
-            vocabulary_size: The largest number of ids. It includes the 4 special ones and two for each character of the
-                texts. A word list is cut where counts differ, so that there may be some fewer.
-            lowercase, strip_accents: As of the class.
+            vocabulary_size: The largest number of ids. It includes the 4 special ones and two for each
+                character of the texts. The word list is cut between different counts, so there may be
+                somewhat fewer.
+            lowercase, strip_accents: As in the class.
 
         Returns:
             A `WordPieceTokenizer`.
 
         Raises:
-            ValueError: If the texts are empty, or have too many characters for `vocabulary_size`; the message names
-                the smallest that would do.
+            ValueError: If the texts are empty, or have too many characters for `vocabulary_size`; the message
+                names the smallest size that fits.
         """
         vocabulary_size = check_positive("vocabulary_size", vocabulary_size)
         if vocabulary_size <= len(RESERVED_TOKENS):
@@ -121,7 +123,7 @@ class WordPieceTokenizer(Tokenizer):
             learner.count_words(words.map(lambda batch: bert_words(batch, **splitting))),
             vocabulary_size,
             list(RESERVED_TOKENS),
-            lower_thresh=1,  # no word is too rare, if there is room for it
+            lower_thresh=1,  # no word is too rare if the vocabulary has space for it
             joiner=_SUFFIX,
         )
         if len(vocabulary) > vocabulary_size:
@@ -139,7 +141,7 @@ class WordPieceTokenizer(Tokenizer):
         }
 
     def _write_config(self, folder):
-        # The form of BERT's own vocab.txt.
+        # The format of BERT's own vocab.txt.
         content = "".join(f"{piece}\n" for piece in self.vocabulary).encode("utf-8")
         return {
             "vocabulary_sha256": write_file(folder, VOCABULARY_FILE, content),
@@ -150,7 +152,7 @@ class WordPieceTokenizer(Tokenizer):
     @classmethod
     def _read_config(cls, folder, config):
         content = read_file(folder, VOCABULARY_FILE, config["vocabulary_sha256"])
-        # Folders of version 0.1 say nothing of accents.
+        # Folders of version 0.1 have no `strip_accents`.
         return cls(content.decode("utf-8").split("\n")[:-1], config["lowercase"], config.get("strip_accents"))
 
     def _texts_to_ids(self, texts):
@@ -160,7 +162,7 @@ class WordPieceTokenizer(Tokenizer):
     def _texts_to_ids_with_offsets(self, texts):
         words, owner_starts, owner_stops = bert_words_with_owners(texts, **self._splitting)
         token_ids, starts, stops = self._graph_tokenizer.tokenize_with_offsets(_known(words.values))
-        # Offsets in a word become places among the bytes of all words; an unknown word has all of its own.
+        # Offsets in a word become indices into the bytes of all words. An unknown word spans all its bytes.
         sizes = tf.strings.length(words.values)
         is_unknown = tf.equal(token_ids, self.unknown_token_id)
         ends = tf.where(
@@ -191,7 +193,7 @@ def _splitting(tensorflow_text, lowercase, strip_accents):
 
 
 def _known(words):
-    """The words, those that are too long replaced by one that no vocabulary holds."""
+    """The words, with those that are too long replaced by one that no vocabulary holds."""
     return tf.where(tf.strings.length(words, unit="UTF8_CHAR") > _MAX_CHARACTERS, _LONG_WORD, words)
 
 

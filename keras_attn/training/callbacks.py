@@ -1,4 +1,4 @@
-"""What happens between epochs: translations are scored, the learning rate logged, the best model kept."""
+"""Callbacks that score translations, log the learning rate, save the best model and stop on a bad loss."""
 
 import html
 import math
@@ -16,14 +16,14 @@ _BETTER = {"max": operator.gt, "min": operator.lt}
 class TranslationQuality(keras.callbacks.Callback):
     """Translates held-out sentences after each epoch and scores them as text.
 
-    The loss is computed on tokens with the right prefix given; a corpus score shows what a user would get.
-    The scores are put into the epoch's `logs`, so the progress bar, `History` and every callback later in
-    the list (`TensorBoard`, `EarlyStopping`, `KeepBest`) see them like any Keras metric: put this one first.
+    The loss is computed with the correct prefix given; a corpus score shows what a user would get. The scores
+    are put into the epoch's `logs`, so the progress bar, `History` and every callback later in the list
+    (`TensorBoard`, `EarlyStopping`, `KeepBest`) see them like any Keras metric: put this callback first.
 
     Args:
         translate: Function from a list of strings to the list of their translations.
         sources: List of strings to translate.
-        references: List of strings, the right translation of each.
+        references: List of strings, the correct translation of each.
         metrics: Names out of `"bleu"`, `"chrf"` and `"exact_match"`; all are in percent.
         prefix: String put before each name in `logs`.
         num_samples: Integer, how many of the first translations are shown.
@@ -125,13 +125,13 @@ class TranslationQuality(keras.callbacks.Callback):
 
 
 class AttentionImages(keras.callbacks.Callback):
-    """Shows in TensorBoard, epoch by epoch, a picture of where the model looks.
+    """Writes a picture of attention scores to TensorBoard after each epoch.
 
     Args:
-        draw: Function without arguments that returns the picture, uint8 (height, width, 3): of
-            `keras_attn.plots.attention_grid`, for one sentence that stays the same.
+        draw: Function without arguments that returns the picture, uint8 (height, width, 3), for example from
+            `keras_attn.plots.attention_grid` for a fixed sentence.
         log_dir: Folder for TensorBoard event files.
-        name: String, what TensorBoard calls it.
+        name: String, the name of the picture in TensorBoard.
 
     Raises:
         ImportError: If TensorFlow is not installed.
@@ -183,15 +183,15 @@ class LearningRateLogger(keras.callbacks.Callback):
 class KeepBest(keras.callbacks.Callback):
     """Calls `save` after each epoch in which a monitored value is better than ever before.
 
-    `keras.callbacks.ModelCheckpoint` saves Keras files and only warns when the monitored value is missing,
-    after which it keeps nothing. Here what is saved, and how, is the caller's function, and a missing value
-    is an error: at once if the epoch was validated without producing it, otherwise at the end of training.
-    NaN is never better. A second `fit` goes on from the best of the first.
+    `keras.callbacks.ModelCheckpoint` saves Keras files, and only warns when the monitored value is missing,
+    and then saves nothing. Here the caller's function decides what is saved and how, and a missing value is
+    an error: at once if the epoch was validated without producing it, otherwise at the end of training. NaN
+    is never better. A second `fit` continues from the best value of the first.
 
     Args:
         save: Function of the epoch (integer, from 0).
-        monitor: String, the key in `logs`. The callback that writes it stands earlier in the list.
-        mode: `"max"` or `"min"`, what is better.
+        monitor: String, the key in `logs`. The callback that writes it must come earlier in the list.
+        mode: `"max"` or `"min"`: whether a higher or a lower value is better.
 
     Attributes:
         best: Float, the best value so far; negative or positive infinity before the first.
@@ -230,7 +230,7 @@ class KeepBest(keras.callbacks.Callback):
         logs = logs or {}
         if self.monitor not in logs:
             self._other_keys.update(logs)
-            # With `validation_freq` a validation metric is rightly absent from some epochs.
+            # With `validation_freq`, it is correct that some epochs have no validation metric.
             if not self.monitor.startswith("val_") or "val_loss" in logs:
                 self._raise_missing()
             return
@@ -254,14 +254,14 @@ class KeepBest(keras.callbacks.Callback):
 class StopOnInvalidLoss(keras.callbacks.Callback):
     """Ends training with an error as soon as the training loss is NaN or infinite.
 
-    `keras.callbacks.TerminateOnNaN` ends `fit` as if it had succeeded, after which a script goes on to
-    save the broken weights.
+    `keras.callbacks.TerminateOnNaN` ends `fit` as if it had succeeded, and the script then saves the broken
+    weights.
 
     Args:
         last_checkpoint: Optional function without arguments that returns the path of the last good
             checkpoint, or None; the error names it.
-        initial_batch: Integer, the batches of its first epoch that a resumed run has behind it; `fit` counts from 0
-            again.
+        initial_batch: Integer, the number of batches of its first epoch that a resumed run has already done;
+            `fit` counts from 0 again.
 
     Raises:
         FloatingPointError: From `fit`, naming epoch and batch, both counted from 1.
@@ -307,7 +307,7 @@ class _Summaries:
 
     def __init__(self, log_dir):
         try:
-            # Loaded on use: this room works on Keras backends where TensorFlow is not installed.
+            # Imported on use: this subpackage also works where TensorFlow is not installed.
             import tensorflow as tf
         except ImportError as error:
             raise ImportError("`log_dir` needs TensorFlow: pip install tensorflow.") from error
@@ -315,7 +315,7 @@ class _Summaries:
         self._writer = tf.summary.create_file_writer(str(log_dir))
 
     def write(self, epoch, scores, samples):
-        # Keras' TensorBoard callback may have switched recording off for the step at hand.
+        # Keras' TensorBoard callback may have switched recording off for the current step.
         with self._writer.as_default(), self._summary.record_if(True):
             for name, score in scores.items():
                 self._summary.scalar(name, score, step=epoch)
@@ -346,7 +346,7 @@ def _markdown_text(text):
 def _last_learning_rate(optimizer):
     # mixed_float16 wraps the optimizer that has the schedule.
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-    # Keras has no public way to the schedule itself.
+    # Keras has no public access to the schedule itself.
     schedule = getattr(optimizer, "_learning_rate", None)
     if not isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
         return float(keras.ops.convert_to_numpy(optimizer.learning_rate))

@@ -1,4 +1,4 @@
-"""Cross-entropy over tokens, in which padding counts for nothing."""
+"""Cross-entropy over tokens that ignores padding."""
 
 import math
 import numbers
@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_attn.checks import check_rate
 
-# Smaller probabilities, losses above 69 nats, may have lost digits or be 0.
+# Smaller probabilities (losses above 69 nats) may be inexact or 0.
 _SMALLEST_EXACT = 1e-30
 _REDUCTIONS = ("mean_with_sample_weight", "sum")
 
@@ -21,18 +21,19 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
     every one of the V tokens of the vocabulary; 0 gives plain cross-entropy. Keras smooths one-hot labels
     only, and divides by the number of positions, padded ones included. Here the value is the sum over real
     tokens divided by their number, so neither the loss nor the size of its gradient depends on how much
-    padding a batch carries, and NaN logits in padded positions reach neither. Without any real token the
-    loss and its gradient are 0. An implicit Keras mask on the logits is honoured as well.
+    padding a batch has, and NaN logits at padded positions affect neither. If there is no real token, the
+    loss and its gradient are 0. An implicit Keras mask on the logits is also applied.
 
-    The value is at least float32 whatever the dtype of the logits. By default it is a mean over the batch
-    at hand: batches of unequal token counts, as with gradient accumulation, weigh alike (see `reduction`).
+    The value is at least float32 whatever the dtype of the logits. By default it is the mean over one batch,
+    so batches with different numbers of tokens have equal weight, for example with gradient accumulation (see
+    `reduction`).
 
     Args:
         label_smoothing: Float in `[0, 1)`, the probability mass spread over the vocabulary.
         pad_token_id: Integer, the label that marks padding. It may lie outside the vocabulary.
-        reduction: `"mean_with_sample_weight"`, or `"sum"` of the weighted values: with the weights that
-            `keras_attn.data.TranslationBatches` gives, the mean over a whole update, in however many batches
-            and on however many devices it is computed.
+        reduction: `"mean_with_sample_weight"`, or `"sum"` of the weighted values: with the weights from
+            `keras_attn.data.TranslationBatches`, this is the mean over a whole update, for any number of
+            batches and devices.
         name: String, the name of the loss.
 
     Call arguments:
@@ -92,17 +93,17 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
 
 
 def labels_and_weights(y_true, y_pred, sample_weight, pad_token_id):
-    """Labels of real tokens, and the weight of each in a mean.
+    """The labels of the real tokens, and the weight of each token in a mean.
 
     Args:
         y_true: Labels, integers of shape `(B, T)`.
-        y_pred: Logits of shape `(B, T, V)`; an implicit Keras mask on them is honoured.
+        y_pred: Logits of shape `(B, T, V)`; an implicit Keras mask on them is applied.
         sample_weight: None, or weights of shape `(B,)` or `(B, T)`.
         pad_token_id: Integer, the label that marks padding.
 
     Returns:
-        The labels, int32 `(B, T)`, in which every token without weight has become `pad_token_id`, so that
-        its logits, NaN perhaps, are never multiplied by a weight of 0; and the weights, floats `(B, T)`.
+        The labels, int32 `(B, T)`, and the weights, floats `(B, T)`. The label of every token with weight 0
+        is replaced by `pad_token_id`, so that its logits, which may be NaN, are never multiplied by 0.
 
     Raises:
         ValueError: If the shapes do not fit.
@@ -124,8 +125,8 @@ def labels_and_weights(y_true, y_pred, sample_weight, pad_token_id):
 def token_negative_log_likelihood(labels, logits, pad_token_id=0, label_smoothing=0.0):
     """Cross-entropy of each token with its label-smoothed target, 0 at padding.
 
-    The one place of this formula, so that a loss and a metric on the same logits share the same graph
-    nodes: the softmax is then computed once.
+    Losses and metrics all call this function, so that on the same logits they share graph nodes, and the
+    softmax is computed once.
 
     Args:
         labels: Integers of shape `(B, T)`.
@@ -135,7 +136,7 @@ def token_negative_log_likelihood(labels, logits, pad_token_id=0, label_smoothin
 
     Returns:
         Floats of shape `(B, T)` in at least float32; NaN where a label is outside the vocabulary. The
-        gradient with respect to the logits is 0 wherever the gradient that comes in is, NaN logits or not.
+        gradient with respect to the logits is 0 wherever the incoming gradient is 0, even for NaN logits.
 
     Raises:
         ValueError: If the shapes do not fit.
@@ -164,9 +165,9 @@ def token_negative_log_likelihood(labels, logits, pad_token_id=0, label_smoothin
 
 
 def _smoothed_crossentropy(labels, logits, label_smoothing):
-    # Cross-entropy is bound by memory: each pass over the logits of a large vocabulary costs about as much
-    # as a layer. The gradient is written down because automatic differentiation takes twice the passes,
-    # and because 0 * NaN is NaN: padding would need one more to clean the logits first.
+    # Cross-entropy is memory-bound: each pass over the logits of a large vocabulary costs about as much as a
+    # layer. The gradient is written by hand because automatic differentiation takes twice as many passes, and
+    # because 0 * NaN is NaN, so padding would need one more pass to clean the logits.
     @ops.custom_gradient
     def crossentropy(logits):
         probabilities = ops.softmax(logits, axis=-1)  # (rows, V)
@@ -175,7 +176,7 @@ def _smoothed_crossentropy(labels, logits, label_smoothing):
         if label_smoothing:
             values = values + label_smoothing * (of_label - ops.mean(logits, axis=-1))
 
-        # PyTorch hands over the arguments as well, and what comes in by keyword.
+        # PyTorch also passes the forward arguments, and the incoming gradient by keyword.
         def gradient(*args, upstream=None):
             upstream = args[-1] if upstream is None else upstream
             return _crossentropy_gradient(probabilities, labels, label_smoothing, upstream)
@@ -186,12 +187,12 @@ def _smoothed_crossentropy(labels, logits, label_smoothing):
 
 
 def _negative_log(probabilities, logits, labels, of_label):
-    """-log of the probability of each label, exact also where the probability is too small for a float."""
+    """-log of the probability of each label, exact even if the probability is too small for a float."""
     of_label_probability = _pick(probabilities, labels)
 
     def from_peak():
-        # Two passes more. With `initial` an empty batch has a maximum too. Measured from the peak, logits of 6e4 lose
-        # no digits.
+        # This takes two more passes. `initial` gives an empty batch a maximum. Differences from the peak stay
+        # exact, even for logits of 6e4.
         peak = ops.max(logits, axis=-1, initial=-math.inf)
         log_normalizer = -ops.log(ops.max(probabilities, axis=-1, initial=0.0))  # logsumexp(logits) - peak
         return log_normalizer + (peak - of_label)
@@ -202,7 +203,7 @@ def _negative_log(probabilities, logits, labels, of_label):
 
 
 def _crossentropy_gradient(probabilities, labels, label_smoothing, upstream):
-    # (probabilities - target) * upstream. Division by the reciprocal makes 0 of NaN * 0 in a single pass.
+    # (probabilities - target) * upstream. Division by the reciprocal turns NaN * 0 into 0 in a single pass.
     divisor = ops.divide_no_nan(1.0, upstream)
     excess = probabilities
     if label_smoothing:

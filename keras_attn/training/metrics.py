@@ -1,4 +1,4 @@
-"""What training reports: token means that padding cannot change, and corpus scores of translations."""
+"""Metrics: means over tokens that ignore padding, and corpus scores of translations."""
 
 import dataclasses
 
@@ -26,8 +26,8 @@ class _TokenMean(keras.metrics.Mean):
     def update_state(self, y_true, y_pred, sample_weight=None):
         labels, weights = labels_and_weights(y_true, y_pred, sample_weight, self.pad_token_id)
         values = self.token_values(labels, y_pred)
-        # Flat, because Keras' Mean first averages each row over its length: a token in a batch with longer
-        # padding would then weigh less than one in a batch with shorter.
+        # Flattened, because Keras' Mean first averages each row over its length: a token in a batch with more
+        # padding would have less weight.
         super().update_state(ops.reshape(values, (-1,)), ops.reshape(weights, (-1,)))
 
     def get_config(self):
@@ -38,9 +38,9 @@ class _TokenMean(keras.metrics.Mean):
 class MaskedAccuracy(_TokenMean):
     """The share of real tokens whose label has the largest logit.
 
-    Keras' `SparseCategoricalAccuracy` counts padding, which is easy to get right and makes the figure
-    larger; here every token of an epoch weighs the same and padding weighs nothing. An implicit Keras mask
-    on the logits is honoured as well.
+    Keras' `SparseCategoricalAccuracy` counts padding, which is easy to predict and raises the value. Here
+    every real token of an epoch has the same weight, and padding has none. An implicit Keras mask on the
+    logits is also applied.
 
     Args:
         pad_token_id: Integer, the label that marks padding.
@@ -80,11 +80,11 @@ class MaskedAccuracy(_TokenMean):
 class Perplexity(_TokenMean):
     """The exponential of the mean negative log-likelihood of the real tokens, without label smoothing.
 
-    Unlike `exp(loss)` it is free of label smoothing, and the mean is taken over all tokens of an epoch
-    before the exponential, not batch by batch. Together with `LabelSmoothedCrossentropy` it costs no second
-    softmax: both build the same graph nodes. An implicit Keras mask on the logits is honoured as well.
+    Unlike `exp(loss)`, it has no label smoothing, and the mean is taken over all tokens of an epoch before
+    the exponential, not batch by batch. Together with `LabelSmoothedCrossentropy` it costs no second softmax:
+    both build the same graph nodes. An implicit Keras mask on the logits is also applied.
 
-    Args and call arguments: as of `MaskedAccuracy`.
+    Args and call arguments: as in `MaskedAccuracy`.
 
     Returns:
         Scalar float32 tensor, at least 1; NaN once a label was outside the vocabulary.
@@ -160,7 +160,7 @@ def corpus_bleu(hypotheses, references, *, tokenize="13a", lowercase=False):
 def corpus_chrf(hypotheses, references):
     """chrF of translations against one reference each, as sacrebleu computes it.
 
-    Args, result and errors: as of `corpus_bleu`.
+    Args, result and errors: as in `corpus_bleu`.
 
     Example:
 

@@ -13,13 +13,13 @@ from keras_attn.checks import check_positive
 class NoamSchedule(keras.optimizers.schedules.LearningRateSchedule):
     """The schedule of "Attention Is All You Need": a linear rise, then an inverse square root.
 
-    The paper counts updates from 1, Keras calls a schedule with `optimizer.iterations`, which is 0 at the
+    The paper counts updates from 1; Keras calls a schedule with `optimizer.iterations`, which is 0 at the
     first update. `schedule(i)` is therefore the rate of update `i + 1`: no update has the rate 0, and the
-    peak `(hidden_dim * warmup_steps) ** -0.5` falls on update `warmup_steps`. The rate is computed in
-    float32 whatever the dtype of the step.
+    peak `(hidden_dim * warmup_steps) ** -0.5` falls on update `warmup_steps`. The rate is computed in float32
+    whatever the dtype of the step.
 
-    With `gradient_accumulation_steps=k` Keras hands a schedule its count of batches instead of its count
-    of updates: wrap it in `PerUpdateSchedule`.
+    With `gradient_accumulation_steps=k`, Keras calls a schedule with the number of batches instead of the
+    number of updates: wrap it in `PerUpdateSchedule`.
 
     Args:
         hidden_dim: Positive integer, the model width.
@@ -65,8 +65,8 @@ class InverseSquareRootSchedule(keras.optimizers.schedules.LearningRateSchedule)
     the rate of update `i + 1`, so that update `warmup_steps` has exactly the rate `learning_rate`; fairseq
     starts at `initial_learning_rate` itself and reaches its peak one update later.
 
-    With `gradient_accumulation_steps=k` Keras hands a schedule its count of batches instead of its count
-    of updates: wrap it in `PerUpdateSchedule`.
+    With `gradient_accumulation_steps=k`, Keras calls a schedule with the number of batches instead of the
+    number of updates: wrap it in `PerUpdateSchedule`.
 
     Args:
         learning_rate: Positive float, the peak.
@@ -117,7 +117,7 @@ class InverseSquareRootSchedule(keras.optimizers.schedules.LearningRateSchedule)
 
 
 class _WarmupThenFall(keras.optimizers.schedules.LearningRateSchedule):
-    """A linear rise to a peak, then a fall to the end of training; a subclass says which way it falls."""
+    """A linear rise to a peak, then a fall to the end of training. A subclass defines the fall's shape."""
 
     def __init__(self, learning_rate, warmup_steps, total_steps, final_learning_rate=0.0):
         self.learning_rate = _positive_rate("learning_rate", learning_rate)
@@ -131,7 +131,7 @@ class _WarmupThenFall(keras.optimizers.schedules.LearningRateSchedule):
         self.final_learning_rate = _rate_up_to("final_learning_rate", final_learning_rate, self.learning_rate)
 
     def _share(self, progress):
-        """What is left of the way from the peak to the end, 1 to 0, for 0 to 1 of the time."""
+        """The remaining share of the fall: 1 at `progress` 0, and 0 at `progress` 1."""
         raise NotImplementedError
 
     def __call__(self, step):
@@ -154,9 +154,10 @@ class _WarmupThenFall(keras.optimizers.schedules.LearningRateSchedule):
 class WarmupCosineSchedule(_WarmupThenFall):
     """A linear rise to a chosen peak, then half a cosine down, for training of a length known beforehand.
 
-    Counted as `NoamSchedule` counts: `schedule(i)` is the rate of update `i + 1`, update `warmup_steps` has exactly
-    the rate `learning_rate`, and update `total_steps`, like all after it, `final_learning_rate`. Keras' `CosineDecay`
-    counts its `decay_steps` from the end of the warm-up, and its update 1 has the rate 0.
+    Updates are counted as in `NoamSchedule`: `schedule(i)` is the rate of update `i + 1`, update
+    `warmup_steps` has exactly the rate `learning_rate`, and update `total_steps` and all later ones have the
+    rate `final_learning_rate`. Keras' `CosineDecay` counts its `decay_steps` from the end of the warm-up, and
+    its update 1 has the rate 0.
 
     Args:
         learning_rate: Positive float, the peak.
@@ -164,7 +165,7 @@ class WarmupCosineSchedule(_WarmupThenFall):
         total_steps: Integer greater than `warmup_steps`, the updates of the whole training.
         final_learning_rate: Float in `[0, learning_rate]`.
 
-    Call arguments, returned rate and errors: as of `InverseSquareRootSchedule`.
+    Call arguments, returned rate and errors: as in `InverseSquareRootSchedule`.
 
     Example:
 
@@ -184,9 +185,9 @@ class WarmupCosineSchedule(_WarmupThenFall):
 class WarmupLinearSchedule(_WarmupThenFall):
     """A linear rise to a chosen peak, then a straight line down, for training of a length known beforehand.
 
-    Counted as `WarmupCosineSchedule` counts.
+    Updates are counted as in `WarmupCosineSchedule`.
 
-    Args, call arguments, returned rate and errors: as of `WarmupCosineSchedule`.
+    Args, call arguments, returned rate and errors: as in `WarmupCosineSchedule`.
 
     Example:
 
@@ -204,14 +205,15 @@ class WarmupLinearSchedule(_WarmupThenFall):
 
 @keras.saving.register_keras_serializable(package="keras_attn")
 class PerUpdateSchedule(keras.optimizers.schedules.LearningRateSchedule):
-    """Another schedule, counted in updates where gradients are accumulated over several batches.
+    """Makes a schedule count updates when gradients are accumulated over several batches.
 
-    Keras calls the schedule of an optimizer with `gradient_accumulation_steps=k` with its count of batches, so
-    that a warm-up of 4,000 steps would end after 4,000 / k updates. Here the k batches of an update have its rate.
+    With `gradient_accumulation_steps=k`, Keras calls an optimizer's schedule with the number of batches, so a
+    warm-up of 4,000 steps would end after 4,000 / k updates. Here all k batches of an update have that
+    update's rate.
 
     Args:
         schedule: `keras.optimizers.schedules.LearningRateSchedule`.
-        gradient_accumulation_steps: Positive integer, that of the optimizer.
+        gradient_accumulation_steps: Positive integer, the optimizer's value.
 
     Call arguments:
         step: Integer or scalar tensor, the number of batches already seen.

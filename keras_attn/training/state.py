@@ -1,4 +1,4 @@
-"""All that a training run has become, as arrays: what resumes it exactly."""
+"""The complete state of a training run as arrays, to resume it exactly."""
 
 import contextlib
 
@@ -9,15 +9,16 @@ import numpy as np
 def training_state(model):
     """The state of a compiled model in training: weights, random seeds and optimizer, copied.
 
-    Keras' weight files and `BackupAndRestore` leave out the seeds of dropout, so what follows is another training
-    than the one that was interrupted. The optimizer's part holds its count of updates, moments, accumulated gradients,
-    moving averages and the loss scale. Metrics, which `fit` sets to zero each epoch, are no part of it.
+    Keras' weight files and `BackupAndRestore` leave out the seeds of dropout, so a resumed training differs
+    from one that was not interrupted. The optimizer's part holds its count of updates, moments, accumulated
+    gradients, moving averages and the loss scale. Metrics, which `fit` sets to zero each epoch, are not
+    included.
 
     Args:
         model: A compiled `keras.Model`, built.
 
     Returns:
-        Dict of NumPy arrays. `restore_training_state` takes it back.
+        Dict of NumPy arrays, to be passed to `restore_training_state`.
 
     Example:
 
@@ -36,14 +37,14 @@ def training_state(model):
 
 
 def restore_training_state(model, arrays):
-    """Gives a model, compiled as the one was, the state that `training_state` returned of it.
+    """Restores the state that `training_state` returned, in a model compiled the same way.
 
     Args:
         model: A compiled `keras.Model`, built.
         arrays: Dict of NumPy arrays.
 
     Raises:
-        ValueError: if names or shapes are not exactly those of the model; nothing is assigned then.
+        ValueError: if names or shapes are not exactly those of the model; then nothing is assigned.
     """
     variables = state_variables(model)
     missing, foreign = sorted(set(variables) - set(arrays)), sorted(set(arrays) - set(variables))
@@ -64,9 +65,10 @@ def restore_training_state(model, arrays):
 
 @contextlib.contextmanager
 def averaged_weights(model):
-    """Within the block, the model has the exponential moving average of its weights, if its optimizer keeps one.
+    """Within the block, the model has the moving average of its weights, if its optimizer keeps one.
 
-    Keras' `SwapEMAWeights` swaps by adding and subtracting, which rounds; here training goes on with the very bits.
+    The average is exponential. Keras' `SwapEMAWeights` swaps by adding and subtracting, which rounds; here
+    training continues with exactly the same weights.
 
     Args:
         model: A `keras.Model`; nothing happens unless its optimizer was made with `use_ema=True`.
@@ -83,7 +85,7 @@ def averaged_weights(model):
     """
     # mixed_float16 wraps the optimizer that keeps the averages.
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
-    # Keras has no public way to the averages.
+    # Keras has no public access to the averages.
     averages = optimizer._model_variables_moving_average if optimizer.use_ema and optimizer.built else []
     weights = model.trainable_variables[: len(averages)]
     kept = [np.array(keras.ops.convert_to_numpy(weight)) for weight in weights]
@@ -101,7 +103,8 @@ def state_variables(model):
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
     groups = {"model": model.variables, "optimizer": model.optimizer.variables}
-    # Numbered: a path holds names that Keras counts up within a process, and the names of seeds are all alike.
+    # Numbered, because Keras' paths contain counters that grow within a process, and all seeds have the same
+    # name.
     return {
         f"{group}/{number:04d}": variable
         for group, variables in groups.items()
