@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from helpers_translators import byte_translator
 
-from keras_attn import Translator, cli
+import keras_attn_cli
+from keras_attn import Translator
 from keras_attn.models import save_weights
 
 
@@ -39,7 +40,7 @@ def test_translate_writes_a_line_for_a_line(folder, loaded_once, tmp_path):
         "4 July\r\n\nété\u2028x\n\xff last without end".encode("utf-8", "surrogateescape")
     )
     assert (
-        cli.main(
+        keras_attn_cli.main(
             ["translate", folder, "--input", str(tmp_path / "in.txt"), "--output", str(tmp_path / "out.txt")]
         )
         == 0
@@ -51,7 +52,7 @@ def test_translate_writes_a_line_for_a_line(folder, loaded_once, tmp_path):
 
 def test_translate_reads_standard_input(folder, loaded_once, monkeypatch, capfdbinary):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"ab\ncd\n")))
-    assert cli.main(["translate", folder, "--num-beams", "1"]) == 0
+    assert keras_attn_cli.main(["translate", folder, "--num-beams", "1"]) == 0
     expected = loaded_once(["ab", "cd"], num_beams=1)
     assert (
         capfdbinary.readouterr().out
@@ -61,7 +62,10 @@ def test_translate_reads_standard_input(folder, loaded_once, monkeypatch, capfdb
 
 def test_evaluate_prints_scores_with_signatures(folder, loaded_once, tmp_path, capsys):
     (tmp_path / "pairs.tsv").write_text("a b\tc d\ne\tf\n")
-    assert cli.main(["evaluate", folder, "--data", str(tmp_path / "pairs.tsv"), "--num-beams", "1"]) == 0
+    assert (
+        keras_attn_cli.main(["evaluate", folder, "--data", str(tmp_path / "pairs.tsv"), "--num-beams", "1"])
+        == 0
+    )
     printed = capsys.readouterr().out
     assert "2 pairs, greedy" in printed
     assert "BLEU" in printed
@@ -76,8 +80,8 @@ def test_export_passes_its_options_on_and_prints_the_version_folder(folder, tmp_
         lambda self, folder, examples, xla: calls.append((folder, examples, xla)) or f"{folder}/7",
     )
     (tmp_path / "texts").write_text("4 July\n\nü\n", encoding="utf-8")
-    assert cli.main(["export", folder, "served", "--xla"]) == 0
-    assert cli.main(["export", folder, "served", "--examples", str(tmp_path / "texts")]) == 0
+    assert keras_attn_cli.main(["export", folder, "served", "--xla"]) == 0
+    assert keras_attn_cli.main(["export", folder, "served", "--examples", str(tmp_path / "texts")]) == 0
     assert calls == [("served", None, True), ("served", ["4 July", "ü"], False)]
     assert capsys.readouterr().out == "served/7\n" * 2
 
@@ -85,7 +89,10 @@ def test_export_passes_its_options_on_and_prints_the_version_folder(folder, tmp_
 def test_export_writes_for_another_engine(folder, tmp_path, capsys):
     pytest.importorskip("ctranslate2", reason='needs CTranslate2: pip install "keras_attn[ctranslate2]"')
     model = str(tmp_path / "model")
-    assert cli.main(["export", folder, model, "--format", "ctranslate2", "--quantization", "int8"]) == 0
+    assert (
+        keras_attn_cli.main(["export", folder, model, "--format", "ctranslate2", "--quantization", "int8"])
+        == 0
+    )
     assert capsys.readouterr().out.strip() == model
     assert (tmp_path / "model" / "model.bin").is_file()
 
@@ -96,7 +103,7 @@ def test_train_passes_its_options_on(tmp_path, monkeypatch):
     (tmp_path / "pairs.tsv").write_text("a\tb\n" * 20)
     arguments = ["train", "--data", str(tmp_path / "pairs.tsv"), "--output", str(tmp_path / "run")]
     options = ["--size", "base", "--epochs", "3", "--tokenizer", "bytes", "--dtype", "float32", "--seed", "7"]
-    assert cli.main([*arguments, *options]) == 0
+    assert keras_attn_cli.main([*arguments, *options]) == 0
     ((recipe, data, output),) = calls
     assert (recipe.epochs, recipe.tokenizer, recipe.dtype, recipe.seed) == (3, "bytes", "float32", 7)
     assert recipe.model_arguments["hidden_dim"] == 512
@@ -112,7 +119,7 @@ def test_train_takes_a_recipe_that_options_change(tmp_path, monkeypatch):
     (tmp_path / "mine.toml").write_text(
         'data = ["pairs.tsv"]\ntokenizer = "bytes"\nepochs = 3\n[model]\nsize = "tiny"\n'
     )
-    assert cli.main(["train", "--recipe", "mine.toml", "--epochs", "5", "--patience", "2"]) == 0
+    assert keras_attn_cli.main(["train", "--recipe", "mine.toml", "--epochs", "5", "--patience", "2"]) == 0
     ((recipe, data, output),) = calls
     assert (recipe.epochs, recipe.patience, recipe.tokenizer, recipe.data) == (5, 2, "bytes", ("pairs.tsv",))
     assert (len(data.train), str(output)) == (18, "runs/pairs")
@@ -128,11 +135,11 @@ def test_average_writes_a_translator_with_the_mean(translator, folder, tmp_path,
         files.append(str(tmp_path / f"{number}.safetensors"))
         save_weights(twin.model, files[-1])
     output = str(tmp_path / "averaged")
-    assert cli.main(["average", *files, "--translator", folder, "--output", output]) == 0
+    assert keras_attn_cli.main(["average", *files, "--translator", folder, "--output", output]) == 0
     assert capsys.readouterr().out.strip() == output
     for weight, value in zip(Translator.load(output).model.weights, weights):
         np.testing.assert_allclose(np.array(weight), value, rtol=1e-6)
-    assert cli.main(["average", files[0], "--translator", folder, "--output", output]) == 0
+    assert keras_attn_cli.main(["average", files[0], "--translator", folder, "--output", output]) == 0
     for weight, value in zip(Translator.load(output).model.weights, weights):
         np.testing.assert_array_equal(np.array(weight), (0.5 * value).astype(value.dtype))
 
@@ -143,7 +150,7 @@ def test_train_without_output_takes_the_next_free_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pairs.tsv.gz").write_bytes(__import__("gzip").compress(b"a\tb\n" * 20))
     (tmp_path / "runs" / "pairs").mkdir(parents=True)
-    assert cli.main(["train", "--data", "pairs.tsv.gz"]) == 0
+    assert keras_attn_cli.main(["train", "--data", "pairs.tsv.gz"]) == 0
     assert calls == ["runs/pairs-2"]
 
 
@@ -189,7 +196,7 @@ def test_wrong_input_gives_one_line_and_exit_code_2(
     (tmp_path / "two.txt").write_text("a\nb\n")
     (tmp_path / "blank.txt").write_text("\n \n")
     (tmp_path / "wrong.toml").write_text("learning_rat = 1\n")
-    assert cli.main([folder if argument == "FOLDER" else argument for argument in arguments]) == 2
+    assert keras_attn_cli.main([folder if argument == "FOLDER" else argument for argument in arguments]) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith("keras-attn: error: ")
     assert message in captured.err
@@ -201,7 +208,7 @@ def test_wrong_input_gives_one_line_and_exit_code_2(
 )
 def test_wrong_arguments_exit_with_2(arguments, capsys):
     with pytest.raises(SystemExit) as exit_:
-        cli.main(arguments)
+        keras_attn_cli.main(arguments)
     assert exit_.value.code == 2
     assert "usage: keras-attn" in capsys.readouterr().err
 
@@ -211,7 +218,7 @@ def test_ctrl_c_while_translating_exits_with_130(folder, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("keras_attn.runs.translate_lines", interrupted)
-    assert cli.main(["translate", folder]) == 130
+    assert keras_attn_cli.main(["translate", folder]) == 130
 
 
 @pytest.mark.slow
@@ -219,11 +226,11 @@ def test_a_trained_folder_goes_through_every_command(tmp_path, monkeypatch, caps
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pairs.tsv").write_text("".join(f"{a}{b}\t{b}{a}\n" for a in "abcd" for b in "efghi"))
     train = ["train", "--data", "pairs.tsv", "--test", "pairs.tsv", "--output", "run", "--epochs", "1"]
-    assert cli.main([*train, "--tokenizer", "bytes", "--dtype", "float32"]) == 0
+    assert keras_attn_cli.main([*train, "--tokenizer", "bytes", "--dtype", "float32"]) == 0
     assert "The translator lies in run/translator" in capsys.readouterr().out
     assert json.loads((tmp_path / "run" / "run.json").read_text())["results"]["test"]["num_pairs"] == 20
-    assert cli.main(["evaluate", "run/translator", "--data", "pairs.tsv"]) == 0
+    assert keras_attn_cli.main(["evaluate", "run/translator", "--data", "pairs.tsv"]) == 0
     capsys.readouterr()
-    assert cli.main(["export", "run/translator", "served"]) == 0
+    assert keras_attn_cli.main(["export", "run/translator", "served"]) == 0
     assert capsys.readouterr().out.strip() == "served/1"
     assert (tmp_path / "served" / "1" / "saved_model.pb").is_file()

@@ -11,7 +11,7 @@ import keras
 import pytest
 from helpers_markdown import Block, anchors, code_blocks, commands, links
 
-from keras_attn import cli
+import keras_attn_cli
 
 ROOT = pathlib.Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -88,7 +88,7 @@ def check_command(command):
         if word.startswith(OUR_FOLDERS):
             assert (ROOT / word.split("::")[0]).exists(), f"{word} does not exist"
     if program == "keras-attn":
-        cli.make_parser().parse_args(arguments)
+        keras_attn_cli.make_parser().parse_args(arguments)
     elif program == "pip":
         check_extras(arguments)
     elif program in ("python", "python3"):

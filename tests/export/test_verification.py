@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
-from keras_attn import cli
+import keras_attn_cli
 from keras_attn.export import (
     export_saved_model,
     string_vector,
@@ -57,7 +57,7 @@ def test_what_a_translator_exports_passes(exported, tmp_path, capsys):
     translator, version_folder = exported
     translator.save(tmp_path / "translator")
     arguments = ["verify", str(version_folder), "--translator", str(tmp_path / "translator")]
-    assert cli.main(arguments) == 0
+    assert keras_attn_cli.main(arguments) == 0
     lines = capsys.readouterr().out.splitlines()
     assert all(line.startswith("ok ") for line in lines)
     assert {line.split(maxsplit=1)[1] for line in lines} == {
@@ -87,7 +87,7 @@ def test_a_py_function(tmp_path, capsys):
         return {"outputs": tf.ensure_shape(outputs, [None])}
 
     folder = export(tmp_path / "it", in_python)
-    assert cli.main(["verify", str(folder)]) == 1
+    assert keras_attn_cli.main(["verify", str(folder)]) == 1
     printed = capsys.readouterr().out
     assert "Not linked into a stock server: EagerPyFunc" in printed
     assert "FAILED  run of serving_default" in printed
@@ -211,7 +211,7 @@ def test_a_corrupt_warmup_fails_with_its_reason(warmed_up, capsys):
     content = bytearray(path.read_bytes())
     content[20] ^= 0xFF
     path.write_bytes(content)
-    assert cli.main(["verify", str(folder)]) == 1
+    assert keras_attn_cli.main(["verify", str(folder)]) == 1
     printed = capsys.readouterr().out
     assert (
         "FAILED  warm-up\n        Record 0 of assets.extra/tf_serving_warmup_requests cannot be read"
@@ -280,7 +280,7 @@ def test_several_default_outputs_and_no_default(tmp_path):
 
 
 def test_folders_that_are_none(tmp_path, capsys):
-    assert cli.main(["verify", str(tmp_path / "nothing")]) == 1
+    assert keras_attn_cli.main(["verify", str(tmp_path / "nothing")]) == 1
     assert "holds no saved_model.pb" in capsys.readouterr().out
     folder = export(tmp_path / "it")
     (folder / "saved_model.pb").write_bytes(b"\xff" * 99)

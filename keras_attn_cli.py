@@ -1,0 +1,236 @@
+"""The command `keras-attn`: its arguments, and a start that is quick and quiet.
+
+Arguments are read before Keras is imported, so that `--help` answers at once and a misspelt option is told at once.
+What the commands do is in keras_attn/cli.py.
+"""
+
+import argparse
+import contextlib
+import importlib.metadata
+import os
+import pathlib
+import sys
+import tempfile
+
+
+def main(arguments=None):
+    """Runs one command and returns its exit code.
+
+    The code is 2, with one line on stderr, if the input is wrong, and 1 if `verify` finds a problem.
+    """
+    options = make_parser().parse_args(arguments)
+    try:
+        with quiet_imports():
+            from keras_attn import cli
+    except KeyboardInterrupt:
+        return 130
+    return cli.run(options)
+
+
+@contextlib.contextmanager
+def quiet_imports():
+    """Imports TensorFlow before the block; keeps what native libraries write to stderr meanwhile.
+
+    TensorFlow's C++ code writes several lines to file descriptor 2 before its log level counts. They are written out
+    after all if an import raises, or if there is an NVIDIA driver and TensorFlow finds no GPU. What Python code
+    writes to `sys.stderr` is always shown.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    if "tensorflow" in sys.modules:
+        yield
+        return
+    sys.stderr.flush()
+    saved, has_failed = os.dup(2), True
+    with (
+        tempfile.TemporaryFile() as captured,
+        open(saved, "w", encoding="utf-8", errors="backslashreplace") as shown,
+        contextlib.redirect_stderr(shown),
+    ):
+        os.dup2(captured.fileno(), 2)
+        try:
+            import tensorflow as tf
+
+            has_gpu = bool(tf.config.list_physical_devices("GPU"))  # looking for one writes lines too
+            yield
+            has_failed = not has_gpu and pathlib.Path("/dev/nvidiactl").exists()
+        finally:
+            shown.flush()
+            os.dup2(saved, 2)
+            if has_failed:
+                captured.seek(0)
+                os.write(2, captured.read())
+
+
+class _Parser(argparse.ArgumentParser):
+    """One line for a wrong argument, as for every other wrong input."""
+
+    def error(self, message):
+        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+
+def make_parser():
+    """The parser of all commands."""
+    parser = _Parser(
+        prog="keras-attn", description="Train, evaluate, use and export Transformer translators."
+    )
+    parser.add_argument("--version", action="version", version=f"keras_attn {_version()}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_train(commands)
+    _add_average(commands)
+    _add_evaluate(commands)
+    _add_translate(commands)
+    _add_export(commands)
+    _add_verify(commands)
+    return parser
+
+
+def _add_train(commands):
+    command = commands.add_parser(
+        "train", help="train a translator; with the --output of a run that was killed, go on with it"
+    )
+    command.add_argument(
+        "--recipe", metavar="FILE", help="a TOML file, or the run.json of a run; options replace what it says"
+    )
+    _add_data(command, required=False)
+    command.add_argument(
+        "--validation",
+        nargs="+",
+        metavar="FILE",
+        help="validation file(s); without, a part of the data is held out",
+    )
+    command.add_argument("--test", nargs="+", metavar="FILE", help="test file(s), for the final scores")
+    command.add_argument("--output", metavar="FOLDER", help="run folder (default: the next free runs/NAME)")
+    command.add_argument("--size", help="named model size: tiny, base or big")
+    command.add_argument("--epochs", type=_positive)
+    command.add_argument("--tokenizer", choices=("bpe", "unigram", "wordpiece", "bytes"))
+    command.add_argument("--vocabulary-size", type=_positive)
+    command.add_argument(
+        "--max-tokens", type=_positive, help="positions of one side of a batch, pads included"
+    )
+    command.add_argument(
+        "--gradient-accumulation-steps", type=_positive, metavar="N", help="batches that make one update"
+    )
+    command.add_argument("--learning-rate", type=float, help="the highest, reached after the warm-up")
+    command.add_argument("--warmup-steps", type=_positive, help="optimizer updates")
+    command.add_argument(
+        "--patience", type=_positive, metavar="N", help="stop after N epochs without a better score"
+    )
+    command.add_argument("--dtype", help="Keras dtype policy, for example mixed_bfloat16, or auto")
+    command.add_argument("--seed", type=int)
+
+
+def _add_average(commands):
+    command = commands.add_parser("average", help="write a translator with the mean of several checkpoints")
+    command.add_argument(
+        "checkpoints",
+        nargs="+",
+        metavar="CHECKPOINT",
+        help="for example runs/mine/checkpoints/epoch-*.safetensors",
+    )
+    command.add_argument(
+        "--translator", required=True, metavar="FOLDER", help="whose tokenizers and options it takes"
+    )
+    command.add_argument("--output", required=True, metavar="FOLDER", help="where it is written")
+
+
+def _add_evaluate(commands):
+    command = commands.add_parser("evaluate", help="BLEU, chrF and exact match of a translator")
+    command.add_argument(
+        "translator", metavar="FOLDER", help="a translator, for example runs/dates/translator"
+    )
+    _add_data(command, required=True)
+    command.add_argument(
+        "--split", choices=("validation", "test"), default="test", help="of built-in data and multi30k"
+    )
+    command.add_argument(
+        "--bleu-tokenize",
+        default="13a",
+        help="sacreBLEU's tokenizer; none for text that is tokenised already",
+    )
+    _add_decoding(command)
+
+
+def _add_translate(commands):
+    command = commands.add_parser("translate", help="translate a file, or standard input, line by line")
+    command.add_argument(
+        "translator", metavar="FOLDER", help="a translator, for example runs/dates/translator"
+    )
+    command.add_argument(
+        "--input", metavar="FILE", help="UTF-8 text, one sentence a line (default: standard input)"
+    )
+    command.add_argument("--output", metavar="FILE", help="default: standard output")
+    _add_decoding(command)
+
+
+def _add_export(commands):
+    command = commands.add_parser(
+        "export", help="write a SavedModel for TF Serving, or what another engine runs"
+    )
+    command.add_argument(
+        "translator", metavar="FOLDER", help="a translator, for example runs/dates/translator"
+    )
+    command.add_argument("folder", metavar="EXPORT", help="for example saved_models/dates")
+    command.add_argument(
+        "--format", choices=("saved_model", "ctranslate2", "onnx", "litert"), default="saved_model"
+    )
+    command.add_argument("--quantization", help="of ctranslate2, for example int8")
+    command.add_argument(
+        "--examples",
+        metavar="FILE",
+        help="texts such as it will be asked, one a line, for warm-up and README",
+    )
+    command.add_argument(
+        "--xla",
+        action="store_true",
+        help="export what XLA compiles, for a server with --xla_cpu_compilation_enabled",
+    )
+
+
+def _add_verify(commands):
+    command = commands.add_parser("verify", help="look whether TF Serving would answer with an export")
+    command.add_argument("version", metavar="VERSION_FOLDER", help="for example saved_models/dates/1")
+    command.add_argument(
+        "--translator", metavar="FOLDER", help="the saved translator that the export must agree with"
+    )
+
+
+def _add_data(command, required):
+    command.add_argument(
+        "--data",
+        nargs="+",
+        required=required,
+        metavar="DATA",
+        help="`dates`, `reverse`, `multi30k`, `multi30k-tokenized`, `shakespeare`, a source and a target file, or one TSV file",
+    )
+    command.add_argument(
+        "--data-dir", metavar="FOLDER", help="where Multi30k lies (default: it is downloaded)"
+    )
+    command.add_argument("--source-language", help="of multi30k: en (the default) or de")
+    command.add_argument("--target-language", help="of multi30k: en or de (the default)")
+
+
+def _add_decoding(command):
+    command.add_argument("--num-beams", type=_positive, help="1 is greedy search")
+    command.add_argument("--length-penalty", type=float)
+
+
+def _positive(text):
+    """An integer from 1."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be a positive integer, not {text}")
+    return number
+
+
+_positive.__name__ = "integer"  # what argparse calls it in "invalid integer value"
+
+
+def _version():
+    try:
+        return importlib.metadata.version("keras_attn")
+    except importlib.metadata.PackageNotFoundError:  # run from a copy that is not installed
+        return "(not installed)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
