@@ -91,6 +91,12 @@ def _add_train(commands):
     command.add_argument(
         "--recipe", metavar="FILE", help="a TOML file, or the run.json of a run; options replace what it says"
     )
+    command.add_argument(
+        "files",
+        nargs="*",
+        metavar="FILE",
+        help="what to train on: a source and a target file, as --data has them",
+    )
     _add_data(command, required=False)
     command.add_argument(
         "--validation",
@@ -128,7 +134,10 @@ def _add_average(commands):
         help="for example runs/mine/checkpoints/epoch-*.safetensors",
     )
     command.add_argument(
-        "--translator", required=True, metavar="FOLDER", help="whose tokenizers and options it takes"
+        "--translator",
+        required=True,
+        metavar="FOLDER",
+        help="the saved translator whose tokenizers and options are used",
     )
     command.add_argument("--output", required=True, metavar="FOLDER", help="where it is written")
 
@@ -177,7 +186,7 @@ def _add_export(commands):
     command.add_argument(
         "--examples",
         metavar="FILE",
-        help="texts such as it will be asked, one a line, for warm-up and README",
+        help="typical input texts, one a line, for warm-up and README",
     )
     command.add_argument(
         "--xla",
@@ -187,7 +196,7 @@ def _add_export(commands):
 
 
 def _add_verify(commands):
-    command = commands.add_parser("verify", help="look whether TF Serving would answer with an export")
+    command = commands.add_parser("verify", help="check whether TF Serving can serve an export")
     command.add_argument("version", metavar="VERSION_FOLDER", help="for example saved_models/dates/1")
     command.add_argument(
         "--translator", metavar="FOLDER", help="the saved translator that the export must agree with"

@@ -36,7 +36,9 @@ def main():
             f"{train.name}, the first few",
         )
         data = data._replace(train=few)
-    folder = pathlib.Path(options.output) if options.output else runs.free_folder(f"runs/{options.data}")
+    folder = (
+        pathlib.Path(options.output) if options.output else runs.free_folder(f"runs/{options.data}", recipe)
+    )
     translator = runs.train(recipe, data, folder)
 
     sentences = SENTENCES[options.data]

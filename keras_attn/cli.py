@@ -29,13 +29,20 @@ def run(options):
 def _train(options):
     from keras_attn import runs
 
-    if not (options.recipe or options.data):
-        raise ValueError("Give --data, what to train on, or --recipe, a file that says it.")
-    recipe = runs.Recipe.load(options.recipe) if options.recipe else runs.default_recipe(options.data)
+    if options.files and options.data:
+        raise ValueError("Give the files once: either as arguments or with --data.")
+    options.data = options.data or options.files or None
+    is_run = options.output and (pathlib.Path(options.output) / "run.json").is_file()
+    source = options.recipe or (options.output if is_run and not options.data else None)
+    if not (source or options.data):
+        raise ValueError(
+            "Give two text files to train on, or --data NAME, or --recipe FILE, or the --output of a run that is to go on."
+        )
+    recipe = runs.Recipe.load(source) if source else runs.default_recipe(options.data)
     if options.size:
         recipe = recipe.with_size(options.size)
     recipe = recipe.replace(**{name: getattr(options, name) for name in _RECIPE_OPTIONS})
-    folder = options.output or runs.free_folder(f"runs/{runs.data_name(recipe.data)}")
+    folder = options.output or runs.free_folder(f"runs/{runs.data_name(recipe.data)}", recipe)
     runs.train(recipe, runs.open_splits(recipe), folder)
 
 
@@ -115,12 +122,21 @@ def _verify(options):
     from keras_attn.export import verify_saved_model
 
     translator = Translator.load(options.translator) if options.translator else None
-    checks = verify_saved_model(options.version, expected=translator)
+    checks = verify_saved_model(_version_folder(options.version), expected=translator)
     for check in checks:
         print(f"{'FAILED' if check.problems else 'ok':7} {check.name}")
         for problem in check.problems:
             print(f"        {problem}")
     return FOUND_SOMETHING if any(check.problems for check in checks) else 0
+
+
+def _version_folder(folder):
+    """The folder, or the newest version in the folder of a model."""
+    folder = pathlib.Path(folder)
+    versions = [path for path in folder.glob("*/saved_model.pb") if path.parent.name.isdigit()]
+    if not versions or (folder / "saved_model.pb").is_file():
+        return folder
+    return max((path.parent for path in versions), key=lambda path: int(path.name))
 
 
 _COMMANDS = {

@@ -16,8 +16,14 @@ import shutil
 import stat
 import sys
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
 _UNFINISHED = ".unfinished-"
 _OLDER = ".older-"
+_LOCK = "lock"
 _numbers = itertools.count()
 
 # linux/fcntl.h and linux/fs.h
@@ -136,6 +142,48 @@ def restored_folder(folder):
         with contextlib.suppress(FileNotFoundError):
             older.rename(target)
     return pathlib.Path(folder)
+
+
+@contextlib.contextmanager
+def locked_folder(folder):
+    """Within the block, no other process that asks gets the lock of `folder`. The system frees it when a process ends.
+
+    Args:
+        folder: Path of an existing folder. The lock is the file `lock` in it, which holds the process id.
+
+    Raises:
+        ValueError: if another process holds the lock; the message names its process id.
+    """
+    if fcntl is None:  # Windows
+        yield
+        return
+    path = pathlib.Path(folder) / _LOCK
+    descriptor = _lock(path)
+    try:
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, str(os.getpid()).encode())
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _lock(path):
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            process = os.read(descriptor, 32).decode() or "unknown"
+            os.close(descriptor)
+            raise ValueError(
+                f"{path.parent} is in use by process {process}. Wait until it ends, stop it, or choose another folder."
+            ) from None
+        # The process that held the lock may have removed the file since it was opened here.
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                return descriptor
+        os.close(descriptor)
 
 
 def read_json(path):

@@ -1,8 +1,10 @@
 """The command line as a user meets it: output, one-line errors, exit codes."""
 
+import dataclasses
 import functools
 import io
 import json
+import pathlib
 import sys
 
 import numpy as np
@@ -58,6 +60,43 @@ def test_translate_reads_standard_input(folder, loaded_once, monkeypatch, capfdb
         capfdbinary.readouterr().out
         == "".join(f"{text.replace(chr(10), ' ')}\n" for text in expected).encode()
     )
+
+
+def test_translate_leaves_the_output_as_it_was_unless_all_is_translated(
+    folder, loaded_once, tmp_path, monkeypatch, capsys
+):
+    text, output = tmp_path / "in.txt", tmp_path / "out.txt"
+    text.write_text("ab\n")
+    output.write_text("from before\n")
+    same = ["translate", folder, "--input", str(text), "--output", str(tmp_path / "." / "in.txt")]
+    assert keras_attn_cli.main(same) == 2
+    assert "another file than the input" in capsys.readouterr().err
+    assert text.read_text() == "ab\n"
+
+    def fail(*_, **__):
+        raise ValueError("no translation")
+
+    monkeypatch.setattr(Translator, "__call__", fail)
+    assert keras_attn_cli.main(["translate", folder, "--input", str(text), "--output", str(output)]) == 2
+    assert output.read_text() == "from before\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt"]
+
+
+def test_translate_writes_to_a_device(folder, loaded_once, tmp_path):
+    (tmp_path / "in.txt").write_text("ab\n")
+    arguments = ["translate", folder, "--input", str(tmp_path / "in.txt"), "--output", "/dev/null"]
+    assert keras_attn_cli.main(arguments) == 0
+    assert not pathlib.Path("/dev/null").is_file()
+
+
+def test_a_run_folder_stands_for_its_translator(translator, tmp_path, capsys):
+    translator.save(tmp_path / "run" / "translator")
+    loaded = Translator.load(tmp_path / "run")
+    assert loaded(["ab"], num_beams=1) == translator(["ab"], num_beams=1)
+    (tmp_path / "served" / "1").mkdir(parents=True)
+    (tmp_path / "served" / "1" / "saved_model.pb").touch()
+    assert keras_attn_cli.main(["translate", str(tmp_path / "served")]) == 2
+    assert "It holds an export" in capsys.readouterr().err
 
 
 def test_evaluate_prints_scores_with_signatures(folder, loaded_once, tmp_path, capsys):
@@ -144,6 +183,29 @@ def test_average_writes_a_translator_with_the_mean(translator, folder, tmp_path,
         np.testing.assert_array_equal(np.array(weight), (0.5 * value).astype(value.dtype))
 
 
+def test_train_goes_on_with_the_unfinished_run_of_the_same_command(tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr("keras_attn.runs.train", lambda *arguments: calls.append(arguments))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.en").write_text("a\n" * 20)
+    command = ["train", "a.en", "a.en"]
+    assert keras_attn_cli.main(command) == 0
+    (recipe, _, folder) = calls[0]
+    for has_ended, changes, expected in [
+        (False, [], "runs/a"),
+        (False, ["--seed", "3"], "runs/a-2"),
+        (True, [], "runs/a-2"),
+    ]:
+        record = {"recipe": dataclasses.asdict(recipe), "data": {}, "results": {"ended": has_ended}}
+        (tmp_path / "runs" / "a").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "runs" / "a" / "run.json").write_text(json.dumps(record))
+        assert keras_attn_cli.main([*command, *changes]) == 0
+        assert str(calls[-1][2]) == expected
+    # The folder alone says which run it is, and options change it.
+    assert keras_attn_cli.main(["train", "--output", "runs/a", "--epochs", "77"]) == 0
+    assert calls[-1][0] == recipe.replace(epochs=77)
+
+
 def test_train_without_output_takes_the_next_free_folder(tmp_path, monkeypatch):
     calls = []
     monkeypatch.setattr("keras_attn.runs.train", lambda *arguments: calls.append(str(arguments[2])))
@@ -159,9 +221,9 @@ def test_train_without_output_takes_the_next_free_folder(tmp_path, monkeypatch):
     [
         (["translate", "nowhere"], "There is no translator in nowhere: it has no translator.json."),
         (["translate", "FOLDER", "--input", "nothing.txt"], "nothing.txt"),
-        (["translate", "FOLDER", "--num-beams", "0"], "`num_beams` must be a positive integer"),
         (["train", "--data", "a.en", "b.de"], "a.en does not exist"),
-        (["train"], "Give --data"),
+        (["train"], "Give two text files to train on"),
+        (["train", "a.en", "--data", "b.en", "c.de"], "Give the files once"),
         (["train", "--recipe", "none.toml"], "There is no recipe none.toml"),
         (["train", "--recipe", "wrong.toml"], "wrong.toml sets learning_rat, which no recipe has"),
         (["average", "none.safetensors", "--translator", "FOLDER", "--output", "out"], "none.safetensors"),
@@ -170,6 +232,11 @@ def test_train_without_output_takes_the_next_free_folder(tmp_path, monkeypatch):
             "Received: 3 lines in three.txt and 2 lines in two.txt",
         ),
         (["train", "--data", "1", "2", "3"], "Received 3: 1 2 3"),
+        (["train", "three.txt", "three.txt", "--dtype", "int32"], "`dtype` must be"),
+        (["train", "three.txt", "three.txt", "--learning-rate", "-1"], "`learning_rate` must be a positive"),
+        (["train", "three.txt", "three.txt", "--seed", "-1"], "`seed` must be an integer from 0"),
+        (["train", "--output", "damaged"], "run.json"),
+        (["evaluate", "FOLDER", "--data", "pair.tsv", "--bleu-tokenize", "nope"], "must be one of 13a"),
         (["train", "--data", "dates", "--size", "huge"], "`size` must be one of tiny, base, big"),
         (["train", "--data", "dates", "--test", "x.tsv"], "give no files for them"),
         (["evaluate", "FOLDER", "--data", "multi30k", "--data-dir", "."], "test_2016_flickr.en"),
@@ -196,6 +263,9 @@ def test_wrong_input_gives_one_line_and_exit_code_2(
     (tmp_path / "two.txt").write_text("a\nb\n")
     (tmp_path / "blank.txt").write_text("\n \n")
     (tmp_path / "wrong.toml").write_text("learning_rat = 1\n")
+    (tmp_path / "pair.tsv").write_text("a\tb\n")
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "run.json").write_text("{")
     assert keras_attn_cli.main([folder if argument == "FOLDER" else argument for argument in arguments]) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith("keras-attn: error: ")
@@ -204,13 +274,25 @@ def test_wrong_input_gives_one_line_and_exit_code_2(
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["fly"], ["average", "a"], ["train", "--data", "dates", "--epochs", "x"]]
+    ("arguments", "message"),
+    [
+        ([], "required: COMMAND (see keras-attn --help)"),
+        (["fly"], "invalid choice: 'fly'"),
+        (["average", "a"], "required: --translator, --output (see keras-attn average --help)"),
+        (["train", "--data", "dates", "--epochs", "x"], "--epochs: invalid integer value: 'x'"),
+        (["train", "--data", "dates", "--epochs", "0"], "--epochs: must be a positive integer, not 0"),
+        (["translate", "a", "--num-beams", "-2"], "--num-beams: must be a positive integer, not -2"),
+        (["evaluate", "a", "--data", "dates", "--speed", "3"], "unrecognized arguments: --speed 3"),
+    ],
 )
-def test_wrong_arguments_exit_with_2(arguments, capsys):
+def test_a_wrong_argument_gives_one_line_and_exit_code_2(arguments, message, capsys):
     with pytest.raises(SystemExit) as exit_:
         keras_attn_cli.main(arguments)
     assert exit_.value.code == 2
-    assert "usage: keras-attn" in capsys.readouterr().err
+    written = capsys.readouterr().err
+    assert written.startswith("keras-attn")
+    assert message in written
+    assert written.count("\n") == 1
 
 
 def test_ctrl_c_while_translating_exits_with_130(folder, monkeypatch):

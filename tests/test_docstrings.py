@@ -29,7 +29,7 @@ RECORDS = {
     "CorpusScore",
     "Seq2SeqCache",
     "RNNCache",
-    "Place",
+    "BatchPosition",
     "PlainForm",
 }
 

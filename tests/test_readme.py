@@ -231,7 +231,7 @@ def test_a_wrong_command_line_of_ours_fails(line, capsys):
     (command,) = commands(line)
     with pytest.raises(SystemExit):
         check_command(command)
-    assert "usage: keras-attn" in capsys.readouterr().err
+    assert "(see keras-attn" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("target", ["nothing.png", "#nothing"])

@@ -6,12 +6,12 @@ from keras_attn.data.dates import date_pairs
 from keras_attn.data.multi30k import multi30k_pairs
 from keras_attn.data.plain_text import PlainText, read_plain_text, shakespeare_text
 from keras_attn.data.reverse import reverse_pairs
-from keras_attn.data.seeded_batches import Place, SeededBatches
+from keras_attn.data.seeded_batches import BatchPosition, SeededBatches
 from keras_attn.data.text_pairs import TextPairs, read_text_pairs, read_tsv
 from keras_attn.data.text_windows import TextWindows, consecutive_windows
 
 __all__ = [
-    "Place",
+    "BatchPosition",
     "PlainText",
     "SeededBatches",
     "TextPairs",

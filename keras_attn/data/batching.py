@@ -144,7 +144,7 @@ def translation_batches(
 
 
 class TranslationBatches(SeededBatches):
-    """An endless sequence of batches of text pairs, each determined by the seed and its `Place`.
+    """An endless sequence of batches of text pairs, each determined by the seed and its `BatchPosition`.
 
     A batch is `({"encoder_token_ids": (B, S), "decoder_token_ids": (B, T)}, labels)`, with labels of shape
     (B, T), all int32. The inputs also have `encoder_padding_mask` and `decoder_padding_mask`, boolean (0 and
@@ -328,8 +328,8 @@ def _padded(ragged, pairs, rows, shape, without_first=0, without_last=0):
     starts = ragged.row_splits[pairs] + without_first
     lengths = ragged.row_splits[pairs + 1] - without_last - starts
     ends = np.cumsum(lengths)
-    places = np.arange(lengths.sum()) + np.repeat(starts - (ends - lengths), lengths)
-    return _placed(ragged.values[places], lengths, rows, shape)
+    indices = np.arange(lengths.sum()) + np.repeat(starts - (ends - lengths), lengths)
+    return _placed(ragged.values[indices], lengths, rows, shape)
 
 
 def _placed(values, lengths, rows, shape):
@@ -337,8 +337,8 @@ def _placed(values, lengths, rows, shape):
     before = np.cumsum(lengths) - lengths
     in_row = before - before[np.searchsorted(rows, rows)]
     placed = np.zeros(shape, np.int32)
-    places = np.arange(len(values)) + np.repeat(rows * shape[1] + in_row - before, lengths)
-    placed.reshape(-1)[places] = values
+    indices = np.arange(len(values)) + np.repeat(rows * shape[1] + in_row - before, lengths)
+    placed.reshape(-1)[indices] = values
     return placed
 
 

@@ -1,4 +1,4 @@
-"""Endless sequences of batches, each batch determined by a seed and a `Place`."""
+"""Endless sequences of batches, each batch determined by a seed and a `BatchPosition`."""
 
 import collections
 import math
@@ -12,8 +12,8 @@ from keras_attn.checks import check_positive
 _PREFETCHED_BATCHES = 16
 _KEPT_PLANS = 3
 
-Place = collections.namedtuple("Place", ["epoch", "update"], defaults=[0, 0])
-Place.__doc__ = (
+BatchPosition = collections.namedtuple("BatchPosition", ["epoch", "update"], defaults=[0, 0])
+BatchPosition.__doc__ = (
     """A point in the sequence of batches: before update `update` of epoch `epoch`, both from 0."""
 )
 
@@ -21,7 +21,7 @@ Place.__doc__ = (
 class SeededBatches:
     """The base class of sequences of batches.
 
-    There is no shuffle buffer and no hidden state: a run that was stopped can continue from any `Place`. An
+    There is no shuffle buffer and no hidden state: a run that was stopped can continue from any `BatchPosition`. An
     optimizer update may consist of several batches (gradient accumulation) or be shared by several workers
     and devices; all of them take rows of the same update, so the result is that of one large batch.
 
@@ -68,27 +68,31 @@ class SeededBatches:
         """The number of batches in the first epoch; others may differ if weights are not integers."""
         return len(self.plan(0)) * self.num_micro_batches
 
-    def dataset(self, place=(0, 0)):
-        """All batches from a `Place` on: `model.fit(batches.dataset(), steps_per_epoch=len(batches))`.
+    def dataset(self, position=(0, 0)):
+        """All batches from a `BatchPosition` on: `model.fit(batches.dataset(), steps_per_epoch=len(batches))`.
 
         Args:
-            place: `Place`, or a pair of integers (epoch, update).
+            position: `BatchPosition`, or a pair of integers (epoch, update).
 
         Returns:
             An endless `tf.data.Dataset` of the batches that the class describes.
         """
         batches = tf.data.Dataset.from_generator(
-            lambda: self._batches(*place), output_signature=self._element_spec()
+            lambda: self._batches(*position), output_signature=self._element_spec()
         )
         # There is nothing to tune, and the autotune thread can delay the end of `fit` by seconds.
         options = tf.data.Options()
         options.autotune.enabled = False
         return batches.prefetch(_PREFETCHED_BATCHES).with_options(options)
 
-    def after(self, place):
-        """The `Place` that follows one update after `place`."""
-        epoch, update = place
-        return Place(epoch, update + 1) if update + 1 < len(self.plan(epoch)) else Place(epoch + 1, 0)
+    def after(self, position):
+        """The `BatchPosition` that follows one update after `position`."""
+        epoch, update = position
+        return (
+            BatchPosition(epoch, update + 1)
+            if update + 1 < len(self.plan(epoch))
+            else BatchPosition(epoch + 1, 0)
+        )
 
     def plan(self, epoch):
         """The updates of an epoch, a list."""

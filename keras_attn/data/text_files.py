@@ -2,6 +2,7 @@
 
 import collections.abc
 import gzip
+import hashlib
 import mmap
 import pathlib
 import shutil
@@ -13,6 +14,22 @@ import numpy as np
 _GZIP_MAGIC = b"\x1f\x8b"
 _UTF8_BOM = b"\xef\xbb\xbf"
 _BLOCK_BYTES = 1 << 24
+_TEXTS_AT_ONCE = 4096
+
+
+def checksum(*columns):
+    """A short checksum of texts: 16 hexadecimal digits of SHA-256. Another text or another order has another one.
+
+    Args:
+        columns: Lists or other sequences of strings.
+    """
+    digest = hashlib.sha256()
+    for texts in columns:
+        digest.update(f"{len(texts)}\n".encode())
+        for start in range(0, len(texts), _TEXTS_AT_ONCE):
+            chunk = texts[start : start + _TEXTS_AT_ONCE]
+            digest.update("".join(f"{len(text)}:{text}" for text in chunk).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()[:16]
 
 
 class _Texts(collections.abc.Sequence):
@@ -21,10 +38,10 @@ class _Texts(collections.abc.Sequence):
     A subclass implements `__len__` and `_at(number)`.
     """
 
-    def __getitem__(self, place):
-        if isinstance(place, slice):
-            return [self._at(number) for number in range(*place.indices(len(self)))]
-        number = range(len(self))[place]
+    def __getitem__(self, index):
+        if isinstance(index, slice):
+            return [self._at(number) for number in range(*index.indices(len(self)))]
+        number = range(len(self))[index]
         return self._at(number)
 
     def __eq__(self, other):

@@ -71,7 +71,7 @@ class TextWindows(SeededBatches):
         self._shuffle = shuffle
         if not self.plan(0):
             raise ValueError(
-                f"A text must have more than {self._batch_size} windows of {window_length} tokens, an update's. "
+                f"A text must have more than {self._batch_size} windows of {window_length} tokens (one update). "
                 f"Received: {len(self._token_ids):,} tokens."
             )
 

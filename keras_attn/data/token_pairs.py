@@ -150,12 +150,12 @@ def _with_special_ids(ragged, keep, before, after):
     row_splits = _row_splits(lengths[keep] + len(before) + len(after))
     values = np.empty(row_splits[-1], np.int32)
     own = np.ones(len(values), bool)
-    for place, token_id in enumerate(before):
-        own[row_splits[:-1] + place] = False
-        values[row_splits[:-1] + place] = token_id
-    for place, token_id in enumerate(reversed(after), start=1):
-        own[row_splits[1:] - place] = False
-        values[row_splits[1:] - place] = token_id
+    for offset, token_id in enumerate(before):
+        own[row_splits[:-1] + offset] = False
+        values[row_splits[:-1] + offset] = token_id
+    for offset, token_id in enumerate(reversed(after), start=1):
+        own[row_splits[1:] - offset] = False
+        values[row_splits[1:] - offset] = token_id
     values[own] = ragged.values[np.repeat(keep, lengths)]
     return RaggedIds(values, row_splits)
 

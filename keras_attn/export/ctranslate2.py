@@ -150,7 +150,7 @@ class _Weights:
         if self._left:
             left = sorted(self._left.values())
             raise ValueError(
-                "CTranslate2 has no place for weights of this model. Merge LoRA first (a model saved as `.keras` and "
+                "CTranslate2 does not support some weights of this model. Merge LoRA first (a model saved as `.keras` and "
                 "loaded again has it merged), and export the float model rather than a quantised one. "
                 f"Received: {', '.join(left[:4])}{', ...' if len(left) > 4 else ''}."
             )

@@ -62,7 +62,7 @@ _BATCHING_TEXT = """\
 # requests, but not where the outputs of the parts differ in width, as tokens and alignments do.)
 max_batch_size {{ value: {max_batch_size} }}
 
-# How long a request may wait for company: little beside the milliseconds that a translation takes.
+# How long a request may wait for other requests: little beside the milliseconds that a translation takes.
 batch_timeout_micros {{ value: {batch_timeout_micros} }}
 
 # Batches that may wait; past them the server answers UNAVAILABLE at once, so that clients can go elsewhere.

@@ -126,8 +126,8 @@ class PositionEmbedding(keras.layers.Layer):
 
     def compute_output_spec(self, inputs, start_index=0, positions=None):
         # Not traced: for an unknown length, Keras on PyTorch uses one that may be past the last position.
-        places = inputs.shape[-2:-1] if positions is None else positions.shape
-        return keras.KerasTensor((*places, inputs.shape[-1]), dtype=self.compute_dtype)
+        sequence_shape = inputs.shape[-2:-1] if positions is None else positions.shape
+        return keras.KerasTensor((*sequence_shape, inputs.shape[-1]), dtype=self.compute_dtype)
 
     def compute_mask(self, inputs, mask=None):
         return None

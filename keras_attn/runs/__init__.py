@@ -1,6 +1,14 @@
 """Training runs, from a recipe and data to a translator. The command line and the examples use it."""
 
 from keras_attn.runs.averaging import average_translator
+from keras_attn.runs.built_in_recipes import (
+    DATES,
+    MULTI30K,
+    MULTI30K_TOKENIZED,
+    REVERSE,
+    SHAKESPEARE,
+    TEXT_FILES,
+)
 from keras_attn.runs.data import (
     DataSplits,
     data_name,
@@ -11,15 +19,7 @@ from keras_attn.runs.data import (
     open_splits,
 )
 from keras_attn.runs.evaluation import Evaluation, evaluate
-from keras_attn.runs.recipe import (
-    DATES,
-    MULTI30K,
-    MULTI30K_TOKENIZED,
-    REVERSE,
-    SHAKESPEARE,
-    TEXT_FILES,
-    Recipe,
-)
+from keras_attn.runs.recipe import Recipe
 from keras_attn.runs.serve_check import check_export
 from keras_attn.runs.train_recipe import train
 from keras_attn.runs.translate import translate_lines

@@ -18,7 +18,15 @@ from keras_attn.data import (
     shakespeare_text,
 )
 from keras_attn.data.text_files import Rows
-from keras_attn.runs.recipe import DATES, MULTI30K, MULTI30K_TOKENIZED, REVERSE, SHAKESPEARE, TEXT_FILES
+from keras_attn.runs.built_in_recipes import (
+    DATES,
+    MULTI30K,
+    MULTI30K_TOKENIZED,
+    REVERSE,
+    SHAKESPEARE,
+    TEXT_FILES,
+)
+from keras_attn.runs.run_record import holds_unfinished
 
 DataSplits = collections.namedtuple("DataSplits", ["train", "validation", "test"])
 DataSplits.__doc__ = (
@@ -140,10 +148,15 @@ def _corpora(data):
     return [[os.fspath(part) for part in corpus] for corpus in ([data] if is_single else data)]
 
 
-def free_folder(path):
-    """`path`, or the first of `path`-2, `path`-3, ... that does not exist."""
+def free_folder(path, recipe=None):
+    """`path`, or the first of `path`-2, `path`-3, ... that does not exist.
+
+    Args:
+        path: Path.
+        recipe: `Recipe`; a folder with a run of this recipe that has not ended is taken, too: the run goes on there.
+    """
     candidate, number = pathlib.Path(path), 2
-    while candidate.exists():
+    while candidate.exists() and not (recipe is not None and holds_unfinished(candidate, recipe)):
         candidate, number = pathlib.Path(f"{path}-{number}"), number + 1
     return candidate
 

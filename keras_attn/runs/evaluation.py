@@ -1,6 +1,7 @@
 import dataclasses
 
 from keras_attn.training import corpus_bleu, corpus_chrf, exact_match
+from keras_attn.training.metrics import check_bleu_tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +53,8 @@ def evaluate(translator, pairs, num_beams=None, length_penalty=None, bleu_tokeni
     print(evaluate(translator, few).report())
     ```
     """
-    num_beams = num_beams or translator.num_beams
+    check_bleu_tokenizer(bleu_tokenize)  # before minutes of translating
+    num_beams = translator.num_beams if num_beams is None else num_beams
     length_penalty = translator.length_penalty if length_penalty is None else length_penalty
     translations = translator(pairs.sources, num_beams=num_beams, length_penalty=length_penalty)
     bleu, chrf = (

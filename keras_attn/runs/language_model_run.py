@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_attn.data import TextWindows, consecutive_windows
+from keras_attn.data.text_files import checksum
 from keras_attn.files import replaced_file
 from keras_attn.generation import DecodingOptions
 from keras_attn.runs.training_run import TrainingRun
@@ -26,6 +27,9 @@ class LanguageModelRun(TrainingRun):
             split: None if text is None else [f"{text.name}, {len(text.text):,} characters"]
             for split, text in self.data._asdict().items()
         }
+
+    def checksum(self, text):
+        return checksum([text.text])
 
     def prepare(self):
         recipe, self.tokenizer = self.recipe, ByteTokenizer()

@@ -6,8 +6,9 @@ import time
 
 import keras
 
-from keras_attn.data import Place
+from keras_attn.data import BatchPosition
 from keras_attn.files import replaced_file
+from keras_attn.runs.stop_signals import StopTraining
 
 
 class Progress(keras.callbacks.Callback):
@@ -21,10 +22,21 @@ class Progress(keras.callbacks.Callback):
         steps_per_epoch: Integer, the argument of `fit`.
         metrics: List of `keras.metrics.Metric`, whose sums a resumed epoch continues with.
         save: Function without arguments, called after an update when the state is due.
+        should_stop: Function without arguments; when it returns True after an update, the state is saved and
+            `StopTraining` is raised.
         save_updates, save_minutes: As in `Recipe`.
     """
 
-    def __init__(self, batches, steps_per_epoch, metrics, save, save_updates=None, save_minutes=None):
+    def __init__(
+        self,
+        batches,
+        steps_per_epoch,
+        metrics,
+        save,
+        save_updates=None,
+        save_minutes=None,
+        should_stop=lambda: False,
+    ):
         super().__init__()
         self.batches = batches
         self.steps_per_epoch = steps_per_epoch
@@ -32,10 +44,11 @@ class Progress(keras.callbacks.Callback):
         self.save = save
         self.save_updates = save_updates
         self.save_minutes = save_minutes
+        self.should_stop = should_stop
         self.epoch = 0
         self.batch = 0  # the batches done in this epoch
         self.updates = 0
-        self.place = Place()
+        self.position = BatchPosition()
         self.num_real = self.num_positions = 0  # of this epoch
         self._metric_values = None
         self._last_save = self._started = time.monotonic()
@@ -50,7 +63,7 @@ class Progress(keras.callbacks.Callback):
         """Continues from the `state()` of another `Progress`."""
         for name in _STATE:
             setattr(self, name, state[name])
-        self.place = Place(*state["place"])
+        self.position = BatchPosition(*state["position"])
         self._metric_values = state["metrics"]
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -63,20 +76,24 @@ class Progress(keras.callbacks.Callback):
         self.batch += 1
         steps = self.batches.num_micro_batches
         if self.batch % steps == 0:
-            update = self.batches.plan(self.place.epoch)[self.place.update]
+            update = self.batches.plan(self.position.epoch)[self.position.update]
             self._num_tokens += update.num_tokens
             self.num_real += update.num_real
             self.num_positions += update.num_positions
             self.updates += 1
-            self.place = self.batches.after(self.place)
+            self.position = self.batches.after(self.position)
         if logs is not None:
             logs.update(self._throughput())
         if self.batch == self.steps_per_epoch:
             self.model.stop_training = True  # ends this epoch only; `on_epoch_end` resets it
-        elif self.batch % steps == 0 and self._is_due():
-            _ = self.model  # on JAX, reading it updates the weights
-            self.save()
-            self._last_save = time.monotonic()
+        elif self.batch % steps == 0:
+            should_stop = self.should_stop()
+            if should_stop or self._is_due():
+                _ = self.model  # on JAX, reading it updates the weights
+                self.save()
+                self._last_save = time.monotonic()
+            if should_stop:
+                raise StopTraining
 
     def on_epoch_end(self, epoch, logs=None):
         self.model.stop_training = False
@@ -98,7 +115,7 @@ class Progress(keras.callbacks.Callback):
         return self.save_minutes is not None and time.monotonic() > self._last_save + 60 * self.save_minutes
 
 
-_STATE = ("epoch", "batch", "updates", "place", "num_real", "num_positions")
+_STATE = ("epoch", "batch", "updates", "position", "num_real", "num_positions")
 
 
 class HistoryFile(keras.callbacks.Callback):

@@ -7,6 +7,7 @@ import keras
 
 from keras_attn.files import read_json
 from keras_attn.models import PRESETS, DecoderTransformer, RNNSeq2Seq, Seq2SeqTransformer, Sizes
+from keras_attn.runs.recipe_checks import check_values
 
 _RECORD = "run.json"
 
@@ -120,6 +121,7 @@ class Recipe:
             if isinstance(value, list):  # from TOML or JSON
                 value = tuple(tuple(item) if isinstance(item, list) else item for item in value)
                 object.__setattr__(self, field.name, value)
+        check_values(self)
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 known = ", ".join(repr(choice) for choice in choices)
@@ -128,7 +130,7 @@ class Recipe:
                 )
         if "size" in self.model and self.model_class is not Seq2SeqTransformer:
             raise ValueError(
-                "A named `size` is that of a Transformer of two sides. "
+                "A named `size` is only for an encoder-decoder Transformer. "
                 f"Received: size={self.model['size']!r}, model kind={self.model['kind']!r}."
             )
         _check_model_arguments(self.model_class, self.model_arguments)
@@ -167,7 +169,10 @@ class Recipe:
             )
         if "model" not in fields:
             raise ValueError(f"{path} must have a table [model], for example with `size`.")
-        return cls(**fields)
+        try:
+            return cls(**fields)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ValueError(f"{path}: {error}") from error
 
     def replace(self, **changes):
         """A copy with the given fields changed; None leaves a field as it is."""
@@ -279,106 +284,3 @@ def _multiplies_bfloat16():
     cpuinfo = pathlib.Path("/proc/cpuinfo")
     flags = cpuinfo.read_text(encoding="utf-8").split() if cpuinfo.is_file() else []
     return "avx512_bf16" in flags or "amx_bf16" in flags
-
-
-# Sizes for the built-in dates: bytes in, ten digits and dashes out, trained in minutes on two cores.
-DATES = Recipe(
-    model={
-        "num_encoder_layers": 2,
-        "num_decoder_layers": 2,
-        "hidden_dim": 64,
-        "num_heads": 4,
-        "intermediate_dim": 256,
-        "dropout": 0.1,
-        "normalize_first": True,
-        "max_sequence_length": 64,
-    },
-    data=("dates",),
-    tokenizer="bytes",
-    max_tokens=4096,
-    bucket_boundaries=(16, 20, 24, 28, 32, 40),
-    epochs=12,
-    learning_rate=0.003,
-    warmup_steps=400,
-    global_clipnorm=1.0,
-    dtype="float32",
-    metric="exact_match",
-    stop_at=99.9,
-    num_averaged=1,
-    num_beams=4,
-    max_length=16,
-)
-
-# JoeyNMT's tutorial (arXiv:1907.12484): its sizes, its 5 epochs and its small batches.
-REVERSE = DATES.replace(
-    data=("reverse",),
-    tokenizer="wordpiece",
-    vocabulary_size=64,
-    max_tokens=256,
-    bucket_boundaries=(8, 12, 16, 20, 24, 28, 32),
-    epochs=5,
-    schedule="cosine",
-    learning_rate=0.002,
-    metric="bleu",
-    stop_at=100.0,
-    num_beams=5,
-    max_length=32,
-)
-
-# nanoGPT's setting for characters on a CPU: 2,000 updates of 12 windows of 64, validated every 250.
-SHAKESPEARE = Recipe(
-    model={
-        "kind": "decoder",
-        "num_layers": 4,
-        "hidden_dim": 128,
-        "num_heads": 4,
-        "intermediate_dim": 512,
-        "dropout": 0.0,
-        "attention_dropout": 0.0,
-        "max_sequence_length": 64,
-    },
-    data=("shakespeare",),
-    tokenizer="bytes",
-    max_tokens=768,
-    epochs=8,
-    steps_per_epoch=250,
-    optimizer="adamw",
-    beta_2=0.99,
-    epsilon=1e-8,
-    weight_decay=0.1,
-    schedule="cosine",
-    learning_rate=0.001,
-    warmup_steps=100,
-    label_smoothing=0.0,
-    global_clipnorm=1.0,
-    dtype="float32",
-    metric="loss",
-    num_averaged=1,
-)
-
-# Wu et al. 2021's Transformer-Tiny (arXiv:2105.14462), with pre-norm, a lower rate and smaller batches, which
-# learn more in an hour on two cores than the published recipe's do.
-MULTI30K = Recipe(
-    model={"size": "tiny", "normalize_first": True, "max_sequence_length": 128},
-    data=("multi30k",),
-    tokenizer="bpe",
-    vocabulary_size=8000,
-    max_tokens=2048,
-    epochs=36,
-)
-
-# The files on which most papers report, tokenised and lower-cased. With rotary positions a model of this size
-# learns faster than with the paper's.
-MULTI30K_TOKENIZED = MULTI30K.replace(
-    data=("multi30k-tokenized",),
-    model={**MULTI30K.model, "position_encoding": "rotary"},
-    vocabulary_size=10000,
-    epochs=53,
-    learning_rate=0.003,
-    bleu_tokenize="none",
-    num_averaged=20,
-    length_penalty=1.4,
-)
-
-# Two languages in two files: Multi30k's recipe, with space for longer sentences.
-TEXT_FILES = MULTI30K.replace(data=(), model={**MULTI30K.model, "max_sequence_length": 256}, max_tokens=4096)

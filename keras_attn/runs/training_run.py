@@ -2,20 +2,23 @@
 
 import contextlib
 import dataclasses
+import functools
 import importlib.metadata
-import json
 import math
+import signal
 import time
 
 import keras
 import tensorflow as tf
 
-from keras_attn.files import read_json, remove_unfinished, replaced_file
+from keras_attn.files import locked_folder, remove_unfinished
 from keras_attn.models import assign_weights, average_weights, read_weights, save_weights, write_weights
 from keras_attn.runs.checkpoints import Checkpoints
 from keras_attn.runs.optimizer import make_optimizer
 from keras_attn.runs.progress import HistoryFile, Progress
+from keras_attn.runs.run_record import differences, has_ended, is_extended, read_record, write_record
 from keras_attn.runs.snapshots import state_snapshots
+from keras_attn.runs.stop_signals import StopSignals, StopTraining
 from keras_attn.training import (
     KeepBest,
     LabelSmoothedCrossentropy,
@@ -45,6 +48,7 @@ class TrainingRun:
         self.checkpoints = folder / "checkpoints"
         self.states = Checkpoints(self.checkpoints, log=self.log)
         self.results = {}
+        self.stop_signals = StopSignals(enabled=workers.count == 1)
 
     def go(self):
         if tf.distribute.has_strategy() and self.recipe.gradient_accumulation_steps > 1:
@@ -52,9 +56,22 @@ class TrainingRun:
                 "Keras does not accumulate gradients under `tf.distribute`. Raise `max_tokens`, or use the JAX backend. "
                 f"Received: gradient_accumulation_steps={self.recipe.gradient_accumulation_steps}."
             )
+        with self.lock():
+            self.train_and_evaluate()
+        if self.stop_signals.received == signal.SIGTERM:
+            raise SystemExit(128 + signal.SIGTERM)
+        return self.result
+
+    def lock(self):
+        """Keeps other commands from training in the folder; the first of several processes holds the lock for all."""
+        if not self.workers.is_first:
+            return contextlib.nullcontext()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return locked_folder(self.folder)
+
+    def train_and_evaluate(self):
         resumed = self.check_folder()
         self.workers.wait()  # until all processes have checked
-        self.folder.mkdir(parents=True, exist_ok=True)
         keras.utils.set_random_seed(self.recipe.seed)
         names = " and ".join(self.describe_data()["train"])
         self.say(f"{'Going on with' if resumed else 'Training on'} {names}, in {self.folder}.")
@@ -66,13 +83,14 @@ class TrainingRun:
             remove_unfinished(self.folder)
             self.write_record()
         self.fit()
+        if self.stop_signals.received == signal.SIGTERM:
+            return
         if self.workers.is_first:
             self.end()
         self.workers.wait()
         if not self.workers.is_first:
             with self.workers.alone():
                 self.load_result()
-        return self.result
 
     def end(self):
         with self.workers.alone():
@@ -82,34 +100,39 @@ class TrainingRun:
             self.save_result()
             self.say("")
             self.evaluate()
-            self.say(
-                f"Trained for {self.results['training_seconds']:.0f} s. {self.where()}; "
-                f"TensorBoard: tensorboard --logdir {self.folder / 'tensorboard'}"
-            )
-        self.results["ended"] = True
+            self.say(f"Trained for {self.results['training_seconds']:.0f} s. {self.where()}.")
+            for command in self.next_commands():
+                self.say(f"  {command}")
+        self.results["ended"] = self.stop_signals.received is None
         self.write_record()
+        if self.results["ended"]:
+            self.clean_up()
+
+    def next_commands(self):
+        """What a user may do next, commands to copy."""
+        return [f"tensorboard --logdir {self.folder / 'tensorboard'}"]
+
+    def clean_up(self):
+        """Removes what only a run that goes on needs."""
 
     def check_folder(self):
-        """Whether the folder holds a run of this recipe that has not ended; an error if it holds another."""
-        file = self.folder / "run.json"
-        if not file.exists():
+        """Whether the folder holds this run, to go on with.
+
+        Raises:
+            ValueError: if it holds another run, or one that has ended and is not to train longer.
+        """
+        record = read_record(self.folder)
+        if record is None:
             return False
-        record = read_json(file)
-        if record["results"].get("ended"):
+        if changed := differences(record, self.record()):
             raise ValueError(
-                f"{self.folder} holds a run already, which has ended. Choose another folder, or remove it."
+                f"{self.folder} holds another run: {', '.join(changed)}. Choose another folder, or train with the "
+                "same recipe and data to go on with it."
             )
-        mine = json.loads(json.dumps(self.record()))
-        changed = [
-            f"{name} ({theirs.get(name)!r} there, {ours.get(name)!r} here)"
-            for theirs, ours in ((record[part], mine[part]) for part in ("recipe", "data"))
-            for name in ours
-            if theirs.get(name) != ours[name]
-        ]
-        if changed:
+        if has_ended(record) and not is_extended(record, self.recipe):
             raise ValueError(
-                f"{self.folder} holds another run, which has not ended: {', '.join(changed)}. Choose another "
-                "folder, or train with the same recipe and data to go on with it."
+                f"{self.folder} holds a run that has ended. To train it longer, give it more than "
+                f"{record['recipe']['epochs']} epochs; for another run, choose another folder."
             )
         return True
 
@@ -134,6 +157,7 @@ class TrainingRun:
             self.save_state,
             self.recipe.save_updates,
             self.recipe.save_minutes,
+            should_stop=lambda: self.stop_signals.received is not None,
         )
         self.keep_best = KeepBest(
             self.save_best, monitor=self.monitor, mode="min" if self.recipe.lower_is_better else "max"
@@ -149,26 +173,33 @@ class TrainingRun:
         validators = self.validators(log_dir) if self.workers.is_first else []
         tensorboard = [keras.callbacks.TensorBoard(log_dir)] if self.workers.is_first else []
         try:
-            self.model.fit(
-                self.batches.dataset(self.progress.place),
-                steps_per_epoch=self.steps_per_epoch,
-                initial_epoch=self.progress.epoch,
-                epochs=self.recipe.epochs,
-                shuffle=False,  # the batches are shuffled already
-                callbacks=self.callbacks(validators) + tensorboard,
-                verbose=self.verbose,
-            )
-        except (KeyboardInterrupt, FloatingPointError) as error:
+            with self.stop_signals:
+                self.model.fit(
+                    self.batches.dataset(self.progress.position),
+                    steps_per_epoch=self.steps_per_epoch,
+                    initial_epoch=self.progress.epoch,
+                    epochs=self.recipe.epochs,
+                    shuffle=False,  # the batches are shuffled already
+                    callbacks=self.callbacks(validators) + tensorboard,
+                    verbose=self.verbose,
+                )
+        except BaseException as error:
             for writer in (*validators, *tensorboard):
                 writer.on_train_end()
-            if isinstance(error, FloatingPointError):
+            if not isinstance(error, StopTraining):
                 raise
-            if self.keep_best.best_epoch is None:
-                save_weights(self.model, self.checkpoints / "best.safetensors")
-            self.say("\nInterrupted: going on with the best weights so far.")
+            self.after_stop()
         finally:
             self.states.wait()
         self.finish_fit()
+
+    def after_stop(self):
+        """Training was stopped after an update whose state is saved."""
+        if self.keep_best.best_epoch is None and self.workers.is_first:
+            save_weights(self.model, self.checkpoints / "best.safetensors")
+        self.say(f"\nStopped after update {self.progress.updates:,}. The same command goes on from there.")
+        if self.stop_signals.received == signal.SIGINT:
+            self.say("Evaluating the best weights so far; Ctrl-C again skips that.")
 
     @property
     def monitor(self):
@@ -235,7 +266,8 @@ class TrainingRun:
             f"Resumed after update {self.progress.updates:,}, in epoch {self.progress.epoch + 1}, "
             f"batch {self.progress.batch:,}."
         )
-        return state["has_ended"]
+        scores = [row[self.monitor] for row in self.history.rows]
+        return state["has_ended"] and self.is_over(scores[-1])
 
     def save_best(self, epoch):
         if self.workers.is_first:
@@ -259,18 +291,25 @@ class TrainingRun:
         if self.workers.is_first:
             self.history.write()
         recipe, epoch = self.recipe, self.progress.epoch
-        since_best = epoch - 1 - (self.keep_best.best_epoch or 0)
-        has_ended = (
-            epoch >= recipe.epochs
-            or (recipe.stop_at is not None and recipe.reaches(score, recipe.stop_at))
-            or (recipe.patience is not None and since_best >= recipe.patience)
-        )
+        has_ended = self.is_over(score)
         self.model.stop_training = has_ended
         self.save_state(has_ended)
         self.say(
             f"Epoch {epoch}/{recipe.epochs}: {recipe.metric} {score:.4g}, best {self.keep_best.best:.4g}; "
             f"{_duration(self.seconds())} of training, at most "
             f"{_duration(self.seconds() / epoch * (recipe.epochs - epoch))} left."
+        )
+        if self.stop_signals.received is not None and not has_ended:
+            raise StopTraining
+
+    def is_over(self, score):
+        """Whether the run ends after the epoch that gave `score`."""
+        recipe, epoch = self.recipe, self.progress.epoch
+        since_best = epoch - 1 - (self.keep_best.best_epoch or 0)
+        return (
+            epoch >= recipe.epochs
+            or (recipe.stop_at is not None and recipe.reaches(score, recipe.stop_at))
+            or (recipe.patience is not None and since_best >= recipe.patience)
         )
 
     def epoch_file(self, number):
@@ -303,14 +342,21 @@ class TrainingRun:
             "recipe": dataclasses.asdict(self.recipe),
             "dtype_policy": self.recipe.dtype_policy,
             "data": self.describe_data(),
+            "checksums": self.checksums,
             "versions": {name: _version(name) for name in packages},
             "results": self.results,
         }
 
+    @functools.cached_property
+    def checksums(self):
+        """A checksum of each part of the data, by its name."""
+        return {
+            split: None if part is None else self.checksum(part)
+            for split, part in self.data._asdict().items()
+        }
+
     def write_record(self):
-        file = self.folder / "run.json"
-        with replaced_file(file) as aside:
-            aside.write_text(json.dumps(self.record(), indent=2) + "\n", encoding="utf-8")
+        write_record(self.folder, self.record())
 
     def say(self, text):
         if self.verbose:

@@ -1,6 +1,10 @@
 import contextlib
 import itertools
+import os
+import pathlib
 import sys
+
+from keras_attn.files import replaced_file
 
 _LINES_AT_ONCE = 1024
 
@@ -12,12 +16,18 @@ def translate_lines(translator, input_file=None, output_file=None, num_beams=Non
 
     Args:
         translator: A `Translator`.
-        input_file, output_file: Paths; None is standard input or output.
+        input_file, output_file: Paths; None is standard input or output. The output file appears when all is
+            translated; an error leaves what was there before.
         num_beams, length_penalty: Replace the translator's own.
+
+    Raises:
+        ValueError: if both files are one.
     """
+    if input_file and output_file and _is_same_file(input_file, output_file):
+        raise ValueError(f"The output must be another file than the input. Received: {output_file} for both.")
     with contextlib.ExitStack() as stack:
         source = stack.enter_context(open(input_file, "rb")) if input_file else sys.stdin.buffer
-        target = stack.enter_context(open(output_file, "wb")) if output_file else sys.stdout.buffer
+        target = stack.enter_context(_output(output_file)) if output_file else sys.stdout.buffer
         # A user who types waits for each line; a file is read in large chunks.
         at_once = 1 if not input_file and sys.stdin.isatty() else _LINES_AT_ONCE
         while lines := list(itertools.islice(source, at_once)):
@@ -25,3 +35,18 @@ def translate_lines(translator, input_file=None, output_file=None, num_beams=Non
             for translation in translator(texts, num_beams=num_beams, length_penalty=length_penalty):
                 target.write(translation.replace("\n", " ").encode("utf-8") + b"\n")
             target.flush()
+
+
+@contextlib.contextmanager
+def _output(file):
+    path = pathlib.Path(file)
+    if path.exists() and not path.is_file():  # a device or a pipe
+        with open(path, "wb") as target:
+            yield target
+        return
+    with replaced_file(path) as aside, open(aside, "wb") as target:
+        yield target
+
+
+def _is_same_file(one, other):
+    return os.path.exists(one) and os.path.exists(other) and os.path.samefile(one, other)

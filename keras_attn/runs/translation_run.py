@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 from keras_attn.data import TextPairs, translation_batches
+from keras_attn.data.text_files import checksum
 from keras_attn.files import replaced_folder, restored_folder
 from keras_attn.plots import attention_grid
 from keras_attn.runs.evaluation import evaluate
@@ -36,6 +37,9 @@ class TranslationRun(TrainingRun):
             split: None if pairs is None else [f"{part.name}, {len(part)} pairs" for part in _corpora(pairs)]
             for split, pairs in self.data._asdict().items()
         }
+
+    def checksum(self, pairs):
+        return checksum(*(side for part in _corpora(pairs) for side in (part.sources, part.targets)))
 
     def prepare(self):
         source_tokenizer, target_tokenizer = self.make_tokenizers()
@@ -144,8 +148,7 @@ class TranslationRun(TrainingRun):
             self.results[split] = dataclasses.asdict(evaluation)
             self.say(evaluation.report())
 
-    def end(self):
-        super().end()
+    def clean_up(self):
         # The token ids are as large as the data. They are removed only after the run has ended: a run that is
         # killed before could not be resumed without them.
         shutil.rmtree(self.folder / _TOKENS)

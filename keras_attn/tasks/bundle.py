@@ -97,6 +97,6 @@ class Bundle:
             if shortest <= len(tokenizer.encode([text])[0]) + 1 <= longest:
                 return text
         raise ValueError(
-            f"`examples` must be texts of which one with {shortest} to {longest} tokens can be made, to warm up that "
+            f"`examples` must be texts from which a text of {shortest} to {longest} tokens can be made, to warm up that "
             f"length. Received: examples={self.examples}."
         )

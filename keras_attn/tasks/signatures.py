@@ -66,7 +66,7 @@ INPUTS = {
 }
 
 _STATUS = {
-    "status": '"ok", or what was not as asked, joined by commas: `source_repaired` (invalid UTF-8), `source_truncated`, '
+    "status": '"ok", or the deviations from the request, joined by commas: `source_repaired` (invalid UTF-8), `source_truncated`, '
     "`unfinished` (no END within `max_length`), `top_p_clamped` and the like"
 }
 _N_BEST = {
@@ -99,7 +99,7 @@ SIGNATURES = {
             **_STATUS,
             "source_tokens": "the tokens of the text",
             "target_tokens": "those of the best translation",
-            "alignment": "the number of the source token that each of them looked at most; -1 past the end",
+            "alignment": "the number of the source token that each of them attended to most; -1 past the end",
         },
     ),
     "sample": Signature(

@@ -285,6 +285,9 @@ class Translator:
     def load(cls, folder):
         """Reads the translator that `save` wrote; it never runs code from the folder.
 
+        Args:
+            folder: Path of the translator, or of the run that made it.
+
         Raises:
             FileNotFoundError: if a file is missing.
             ValueError: if one is damaged, or the weights do not fit the configuration.

@@ -73,7 +73,7 @@ def _description(model):
 
 def read_translator(folder):
     """The model, the two tokenizers and the options in a folder: the arguments of `Translator`."""
-    folder = restored_folder(folder)
+    folder = _translator_in(restored_folder(folder))
     config = _read_config(folder)
     weights = folder / _WEIGHTS_FILE
 
@@ -92,6 +92,12 @@ def read_translator(folder):
     shared = config["shared_tokenizer"]
     target_tokenizer = source_tokenizer if shared else load_tokenizer(folder / "target_tokenizer")
     return model, source_tokenizer, target_tokenizer, config["options"]
+
+
+def _translator_in(folder):
+    """The folder, or the translator in a run folder."""
+    inner = restored_folder(folder / "translator")
+    return inner if (inner / _CONFIG_FILE).is_file() and not (folder / _CONFIG_FILE).is_file() else folder
 
 
 def _model_from(config):
@@ -116,7 +122,11 @@ def _new_name(name):
 def _read_config(folder):
     path = folder / _CONFIG_FILE
     if not path.is_file():
-        raise FileNotFoundError(f"There is no translator in {folder}: it has no {_CONFIG_FILE}.")
+        is_export = any(folder.glob("**/saved_model.pb"))
+        advice = (
+            " It holds an export; give the folder of the run or of the saved translator." if is_export else ""
+        )
+        raise FileNotFoundError(f"There is no translator in {folder}: it has no {_CONFIG_FILE}.{advice}")
     try:
         config = read_json(path)
         if config["format"] not in (_FORMAT_OF_SIZES, _FORMAT):

@@ -7,7 +7,13 @@ import re
 
 import keras
 
-from keras_attn.training.metrics import check_text_pairs, corpus_bleu, corpus_chrf, exact_match
+from keras_attn.training.metrics import (
+    check_bleu_tokenizer,
+    check_text_pairs,
+    corpus_bleu,
+    corpus_chrf,
+    exact_match,
+)
 
 _METRICS = ("bleu", "chrf", "exact_match")
 _BETTER = {"max": operator.gt, "min": operator.lt}
@@ -66,6 +72,8 @@ class TranslationQuality(keras.callbacks.Callback):
         unknown = [name for name in metrics if name not in _METRICS]
         if unknown:
             raise ValueError(f"`metrics` must be among {sorted(_METRICS)}. Received: metrics={metrics}.")
+        if "bleu" in metrics:
+            check_bleu_tokenizer(bleu_tokenize)
         if num_samples < 0:
             raise ValueError(f"`num_samples` must not be negative. Received: num_samples={num_samples}.")
         self.translate = translate

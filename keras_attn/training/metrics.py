@@ -141,7 +141,7 @@ def corpus_bleu(hypotheses, references, *, tokenize="13a", lowercase=False):
         A `CorpusScore`.
 
     Raises:
-        ValueError: If the lists are empty or differ in length.
+        ValueError: If the lists are empty or differ in length, or there is no such tokenizer.
 
     Example:
 
@@ -151,10 +151,21 @@ def corpus_bleu(hypotheses, references, *, tokenize="13a", lowercase=False):
 
     Reference: [Post, 2018](https://arxiv.org/abs/1804.08771).
     """
+    check_bleu_tokenizer(tokenize)
     # Loaded on use: it is slow to import, and training without a corpus score does not need it.
     from sacrebleu.metrics import BLEU
 
     return _corpus_score(BLEU(tokenize=tokenize, lowercase=lowercase), hypotheses, references)
+
+
+def check_bleu_tokenizer(name):
+    """Raises ValueError unless sacrebleu has a tokenizer of this name."""
+    from sacrebleu.metrics import BLEU
+
+    if name not in BLEU.TOKENIZERS:
+        raise ValueError(
+            f"The BLEU tokenizer must be one of {', '.join(sorted(BLEU.TOKENIZERS))}. Received: {name!r}."
+        )
 
 
 def corpus_chrf(hypotheses, references):

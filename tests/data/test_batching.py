@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_attn.data import Place, TextPairs, translation_batches
+from keras_attn.data import BatchPosition, TextPairs, translation_batches
 from keras_attn.text import ByteTokenizer
 
 START, END, FIRST_BYTE = 1, 2, 3
@@ -37,13 +37,13 @@ def make_batches(pairs, **options):
     return translation_batches(pairs, ByteTokenizer(), ByteTokenizer(), **options)
 
 
-def as_arrays(batches, epoch=0, place=None):
-    """The batches of an epoch, from a place in it if one is given."""
-    first = place.update if place else 0
+def as_arrays(batches, epoch=0, position=None):
+    """The batches of an epoch, from a position in it if one is given."""
+    first = position.update if position else 0
     count = (len(batches.plan(epoch)) - first) * batches.num_micro_batches
     return [
         (inputs["encoder_token_ids"].numpy(), inputs["decoder_token_ids"].numpy(), labels.numpy())
-        for inputs, labels, *_ in batches.dataset(place or Place(epoch, 0)).take(count)
+        for inputs, labels, *_ in batches.dataset(position or BatchPosition(epoch, 0)).take(count)
     ]
 
 
@@ -176,16 +176,16 @@ def test_the_batches_from_any_place_on_are_the_rest(form):
     whole = [
         [ids.numpy().tolist() for ids in tf.nest.flatten(batch)] for batch in batches.dataset().take(count)
     ]
-    place, passed = Place(), 0
+    position, passed = BatchPosition(), 0
     while passed < count:
         other = make_batches(pairs, **FORMS[form])  # nothing is left over from what was asked before
         rest = [
             [ids.numpy().tolist() for ids in tf.nest.flatten(batch)]
-            for batch in other.dataset(place).take(count - passed)
+            for batch in other.dataset(position).take(count - passed)
         ]
         assert rest == whole[passed:]
-        place, passed = batches.after(place), passed + batches.num_micro_batches
-    assert place.epoch == 2
+        position, passed = batches.after(position), passed + batches.num_micro_batches
+    assert position.epoch == 2
 
 
 def test_the_order_is_a_function_of_the_seed():
@@ -354,8 +354,8 @@ def tiny_model():
     return keras.Model({"encoder_token_ids": encoder, "decoder_token_ids": decoder, **masks}, logits)
 
 
-@pytest.mark.parametrize("place", [(0, 0), (1, 2)])
-def test_keras_fit_sees_every_pair_each_epoch_in_a_new_order(place):
+@pytest.mark.parametrize("position", [(0, 0), (1, 2)])
+def test_keras_fit_sees_every_pair_each_epoch_in_a_new_order(position):
     pairs = random_pairs(37)
     batches = make_batches(pairs)
     seen = []
@@ -366,10 +366,10 @@ def test_keras_fit_sees_every_pair_each_epoch_in_a_new_order(place):
 
     model = tiny_model()
     model.compile(optimizer="sgd", loss=spying_loss, run_eagerly=True)
-    steps = 2 * len(batches) - place[1]
-    model.fit(batches.dataset(place), epochs=1, steps_per_epoch=steps, shuffle=False, verbose=0)
+    steps = 2 * len(batches) - position[1]
+    model.fit(batches.dataset(position), epochs=1, steps_per_epoch=steps, shuffle=False, verbose=0)
     expected = collections.Counter(row[2] for row in expected_rows(pairs))
-    whole = [[row[2] for row in rows_of_epoch(batches, epoch)] for epoch in (place[0], place[0] + 1)]
+    whole = [[row[2] for row in rows_of_epoch(batches, epoch)] for epoch in (position[0], position[0] + 1)]
     assert collections.Counter(whole[0]) == collections.Counter(whole[1]) == expected
     assert seen == (whole[0] + whole[1])[-len(seen) :]
     assert len(seen) > 37

@@ -1,17 +1,17 @@
-"""Windows of a text: nothing twice, nothing shifted, the same from any place on."""
+"""Windows of a text: nothing twice, nothing shifted, the same from any position on."""
 
 import numpy as np
 import pytest
 
 from keras_attn.data import TextWindows, consecutive_windows
 
-TEXT = np.arange(3, 3 + 331)  # every token names its place
+TEXT = np.arange(3, 3 + 331)  # every token names its position
 
 
-def batches(windows, count, place=(0, 0)):
+def batches(windows, count, position=(0, 0)):
     return [
         tuple(np.asarray(x) for x in (inputs["token_ids"], labels, weights))
-        for inputs, labels, weights in windows.dataset(place).take(count)
+        for inputs, labels, weights in windows.dataset(position).take(count)
     ]
 
 
@@ -38,12 +38,12 @@ def test_no_token_comes_twice_in_an_epoch():
 def test_the_batches_from_any_place_on_are_the_rest():
     windows = TextWindows(TEXT, 7, 5, seed=3)
     whole = batches(windows, 2 * len(windows))
-    place = (0, 0)
+    position = (0, 0)
     for number in range(len(windows) + 3):
-        for batch, expected in zip(batches(windows, 2, place), whole[number:]):
+        for batch, expected in zip(batches(windows, 2, position), whole[number:]):
             for array, other in zip(batch, expected):
                 np.testing.assert_array_equal(array, other)
-        place = windows.after(place)
+        position = windows.after(position)
 
 
 def test_without_shuffling_the_windows_follow_each_other():

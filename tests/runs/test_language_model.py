@@ -159,7 +159,7 @@ def test_accumulated_windows_equal_one_big_batch(tmp_path):
         ({"tokenizer": "bpe"}, "`tokenizer` .bytes.*tokenizer='bpe'"),
         (
             {"model": {"kind": "decoder", "size": "tiny"}},
-            "two sides. Received: size='tiny', model kind='decoder'",
+            "encoder-decoder Transformer. Received: size='tiny', model kind='decoder'",
         ),
         ({"model": {"size": "tiny"}}, "model kind='transformer', metric='loss'"),
     ],

@@ -103,7 +103,7 @@ def test_files_and_built_in_data_go_together(tmp_path):
             "[model]\nhidden_dim = 8\nnum_heads = 2\nintermediate_dim = 5",
             r"`model` must set num_decoder_layers, num_encoder_layers\. Received: model=\{'hidden_dim': 8, ",
         ),
-        ('[model]\nkind = "rnn"\nsize = "tiny"', "A named `size` is that of a Transformer of two sides"),
+        ('[model]\nkind = "rnn"\nsize = "tiny"', "A named `size` is only for an encoder-decoder Transformer"),
         (
             'schedule = "step"\n[model]\nsize = "tiny"',
             "`schedule` must be one of 'inverse_square_root', 'noam'",
@@ -113,6 +113,34 @@ def test_files_and_built_in_data_go_together(tmp_path):
 def test_a_wrong_file_says_what_is_wrong(tmp_path, text, message):
     (tmp_path / "recipe.toml").write_text(text)
     with pytest.raises(ValueError, match=message):
+        runs.Recipe.load(tmp_path / "recipe.toml")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("epochs = 0", "`epochs` must be a positive integer"),
+        ('epochs = "many"', "`epochs` must be a positive integer"),
+        ("max_tokens = 0.5", "`max_tokens` must be a positive integer"),
+        ("learning_rate = -0.1", "`learning_rate` must be a positive number"),
+        ("learning_rate = nan", "`learning_rate` must be a positive number"),
+        ("label_smoothing = 1.5", "`label_smoothing` must be a number in"),
+        ("weight_decay = -1", "`weight_decay` must be a number, 0 or more"),
+        ("ema_momentum = 2", "`ema_momentum` must be a number in"),
+        ("patience = 0", "`patience` must be a positive integer"),
+        ("num_beams = true", "`num_beams` must be a positive integer"),
+        ('length_penalty = "long"', "`length_penalty` must be a number"),
+        ("seed = 1.5", "`seed` must be an integer from 0"),
+        ("bucket_boundaries = [8, 8]", "`bucket_boundaries` must be ascending"),
+        ("bucket_boundaries = []", "`bucket_boundaries` must be ascending"),
+        ('dtype = "int32"', "`dtype` must be"),
+        ('dtype = "float33"', "`dtype` must be"),
+        ("save_minutes = -1", "`save_minutes` must be a positive number"),
+    ],
+)
+def test_a_value_that_no_run_could_use_is_named_with_its_file(tmp_path, line, message):
+    (tmp_path / "recipe.toml").write_text(f'{line}\n[model]\nsize = "tiny"\n')
+    with pytest.raises(ValueError, match=f"recipe.toml: .*{message}"):
         runs.Recipe.load(tmp_path / "recipe.toml")
 
 

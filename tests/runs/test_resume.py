@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import pathlib
 import random
 import signal
@@ -11,6 +12,7 @@ import sys
 import numpy as np
 import pytest
 
+from keras_attn.files import locked_folder
 from keras_attn.models import read_weights
 
 CHILD = pathlib.Path(__file__).with_name("train_until_killed.py")
@@ -101,6 +103,59 @@ def test_a_killed_run_goes_on_to_the_same_bits(train, tmp_path):
     assert num_killed == 1
     assert saves_cut_short(log) == 1
     assert log.count("Resumed after update") == 1
+
+
+@pytest.fixture(scope="module")
+def whole(train, tmp_path_factory):
+    """The folder of a run of the size `long` that nothing stopped."""
+    folder = tmp_path_factory.mktemp("whole")
+    code, errors = train(folder, "long")
+    assert code == 0, errors
+    return folder
+
+
+def record(folder):
+    return json.loads((folder / "run.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    ("kind", "exit_codes", "is_evaluated"),
+    [("SIGINT", [0], True), ("twice", [1], False), ("SIGTERM", [128 + signal.SIGTERM], False)],
+)
+def test_a_stopped_run_goes_on_to_the_same_bits(train, whole, tmp_path, kind, exit_codes, is_evaluated):
+    folder = tmp_path / "stopped"
+    code, errors = train(folder, "long", kind, 10)  # in the second epoch
+    assert code in exit_codes, errors
+    log = (folder / "log.txt").read_text(encoding="utf-8")
+    assert "Stopped after update 1" in log
+    assert "The same command goes on" in log
+    assert ("Ctrl-C again skips" in log) == (kind != "SIGTERM")
+    assert ("validation" in record(folder)["results"]) == is_evaluated
+    assert not record(folder)["results"].get("ended")
+    assert not (folder / "lock").exists()
+    assert train(folder, "long")[0] == 0
+    assert record(folder)["results"]["ended"]
+    assert_same_run(whole, folder)
+
+
+@pytest.mark.extended
+def test_a_run_that_has_ended_can_be_given_more_epochs(train, whole, tmp_path):
+    folder = tmp_path / "extended"
+    assert train(folder, "short")[0] == 0
+    assert len(history(folder)) == 2
+    assert train(folder, "short")[0] == 1
+    assert train(folder, "long")[0] == 0
+    assert_same_run(whole, folder)
+
+
+@pytest.mark.extended
+def test_a_folder_in_use_is_refused_with_the_process_id(train, tmp_path):
+    with locked_folder(tmp_path):
+        code, errors = train(tmp_path, "long")
+        assert code == 1
+        assert f"{tmp_path} is in use by process {os.getpid()}." in errors
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

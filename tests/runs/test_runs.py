@@ -1,6 +1,8 @@
 """From a recipe and data to a run folder, a translator and its export."""
 
 import json
+import os
+import signal
 
 import keras
 import numpy as np
@@ -107,8 +109,19 @@ def test_the_weights_are_those_that_score_best_on_validation(run):
 
 def test_a_folder_with_a_run_is_not_written_over(run):
     folder, _ = run
-    with pytest.raises(ValueError, match="holds a run already"):
+    with pytest.raises(ValueError, match=r"holds a run that has ended.*more than 3 epochs"):
         runs.train(RECIPE, make_data(), folder, verbose=0)
+
+
+def test_other_data_of_the_same_size_are_another_run(run, tmp_path):
+    folder, _ = run
+    data = make_data()
+    targets = [text.replace("AE", "AF") for text in data.train.targets]
+    changed = data._replace(train=TextPairs(data.train.sources, targets, data.train.name))
+    with pytest.raises(
+        ValueError, match=r"holds another run: checksum of the data: train \('\w{16}' there, '\w{16}' here"
+    ):
+        runs.train(RECIPE, changed, folder, verbose=0)
 
 
 @pytest.mark.extended
@@ -118,19 +131,21 @@ def test_training_ends_early_at_the_wanted_score(tmp_path):
 
 
 class Interrupt(keras.callbacks.Callback):
-    """Ctrl-C in the middle of an epoch."""
+    """Ctrl-C in the middle of an epoch, once."""
 
     def __init__(self, epoch):
         super().__init__()
         self.epoch = epoch
         self.now = 0
+        self.sent = False
 
     def on_epoch_begin(self, epoch, logs=None):
         self.now = epoch
 
     def on_train_batch_end(self, batch, logs=None):
-        if self.now == self.epoch:
-            raise KeyboardInterrupt
+        if self.now == self.epoch and not self.sent:
+            self.sent = True
+            os.kill(os.getpid(), signal.SIGINT)
 
 
 @pytest.mark.extended
@@ -140,7 +155,9 @@ def test_an_interrupted_run_leaves_a_usable_translator(tmp_path, monkeypatch, ep
     translator = runs.train(RECIPE, make_data(), tmp_path / "run", verbose=0)
     loaded = keras_attn.Translator.load(tmp_path / "run" / "translator")
     assert loaded(["ae"]) == translator(["ae"])
-    assert "test" in json.loads((tmp_path / "run" / "run.json").read_text())["results"]
+    results = json.loads((tmp_path / "run" / "run.json").read_text())["results"]
+    assert "test" in results
+    assert not results["ended"]
 
 
 @pytest.mark.extended

@@ -1,9 +1,10 @@
-"""Processes that train in a folder, and kill themselves with SIGKILL at a given moment.
+"""Processes that train in a folder, and send themselves a signal at a given moment.
 
     python train_until_killed.py
 
 It has imported the library and started nothing; each line that it reads, [FOLDER, SIZE, KIND, COUNT] in JSON, is a process
-of its own, whose exit code it prints. KIND is `never`, `batch` (after COUNT batches), or a place in the COUNT-th save: `half_written`, `written`, `renamed`.
+of its own, whose exit code it prints. KIND is `never`; `batch` (SIGKILL after COUNT batches), or SIGKILL at a stage of the COUNT-th save: `half_written`,
+`written`, `renamed`; `SIGINT` or `SIGTERM` after COUNT batches; or `twice` (SIGINT, and another one in the evaluation).
 """
 
 import json
@@ -18,6 +19,23 @@ import safetensors.numpy
 from keras_attn import runs
 from keras_attn.data import PlainText, date_pairs, multi30k_pairs
 
+# Its rate does not depend on the number of epochs.
+LONG = runs.DATES.replace(
+    model={
+        "num_encoder_layers": 1,
+        "num_decoder_layers": 1,
+        "hidden_dim": 8,
+        "num_heads": 2,
+        "intermediate_dim": 11,
+        "dropout": 0.2,
+        "max_sequence_length": 64,
+    },
+    max_tokens=257,
+    epochs=3,
+    steps_per_epoch=7,
+    num_averaged=2,
+    max_length=5,
+)
 SIZES = {
     # dropout, accumulation, a moving average, best-epoch averaging and early stopping: all that has a state
     "small": runs.Recipe(
@@ -50,6 +68,8 @@ SIZES = {
         num_beams=1,
         max_length=5,
     ),
+    "short": LONG.replace(epochs=2),
+    "long": LONG,
     "language_model": runs.SHAKESPEARE.replace(
         model={
             "kind": "decoder",
@@ -123,7 +143,7 @@ def die_in_save(kind, count):
     safetensors.numpy.save_file, os.replace = counted_save, counted_replace
 
 
-def die_after_batches(count):
+def send_after_batches(number, count):
     on_train_batch_end = runs.progress.Progress.on_train_batch_end
     batches = 0
 
@@ -132,14 +152,18 @@ def die_after_batches(count):
         on_train_batch_end(self, batch, logs)
         batches += 1
         if batches == count:
-            die()
+            os.kill(os.getpid(), number)
 
     runs.progress.Progress.on_train_batch_end = counted
 
 
 def train(folder, size, kind, count):
     if kind == "batch":
-        die_after_batches(count)
+        send_after_batches(signal.SIGKILL, count)
+    elif kind in ("SIGINT", "SIGTERM", "twice"):
+        send_after_batches(signal.SIGTERM if kind == "SIGTERM" else signal.SIGINT, count)
+        if kind == "twice":
+            runs.translation_run.evaluate = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT)
     elif kind != "never":
         die_in_save(kind, count)
     runs.train(SIZES[size], make_data(size), folder, verbose=0)

@@ -1,0 +1,76 @@
+"""`run.json`, the record of a run: its recipe, data and results, and whether a folder holds the same run."""
+
+import dataclasses
+import json
+import pathlib
+
+from keras_attn.files import read_json, replaced_file
+
+RECORD = "run.json"
+# What may differ when a run goes on: when it ends and how often it is saved.
+_MAY_CHANGE = ("epochs", "patience", "stop_at", "save_updates", "save_minutes")
+# What must be the same, with its name in messages.
+_MUST_AGREE = {"recipe": "", "data": "", "checksums": "checksum of the data: "}
+
+
+def read_record(folder):
+    """The record in a run folder, or None where there is none.
+
+    Raises:
+        ValueError: if the file is damaged.
+    """
+    file = folder / RECORD
+    if not file.exists():
+        return None
+    record = read_json(file)
+    parts = (
+        [record.get(name) for name in ("recipe", "data", "results")] if isinstance(record, dict) else [None]
+    )
+    if not all(isinstance(part, dict) for part in parts):
+        raise ValueError(f"{file} is damaged: it holds no recipe, data and results.")
+    return record
+
+
+def write_record(folder, record):
+    """Writes the record to a run folder."""
+    with replaced_file(folder / RECORD) as aside:
+        aside.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+def has_ended(record):
+    """Whether the run was trained and evaluated to its end."""
+    return bool(record["results"].get("ended"))
+
+
+def differences(record, other):
+    """What makes two records those of different runs: a list of texts.
+
+    Args:
+        record: The record in a folder.
+        other: The record of the run that is to go on there.
+    """
+    other = json.loads(json.dumps(other))
+    return [
+        f"{prefix}{name} ({theirs[name]!r} there, {ours[name]!r} here)"
+        for part, prefix in _MUST_AGREE.items()
+        for theirs, ours in [(record.get(part, {}), other.get(part, {}))]
+        for name in ours
+        # A record of an earlier version lacks what that version did not know.
+        if name in theirs and theirs[name] != ours[name] and name not in _MAY_CHANGE
+    ]
+
+
+def holds_unfinished(folder, recipe):
+    """Whether a folder holds a run of a recipe that has not ended."""
+    record = read_record(pathlib.Path(folder))
+    if record is None or has_ended(record):
+        return False
+    return not differences({"recipe": record["recipe"]}, {"recipe": dataclasses.asdict(recipe)})
+
+
+def is_extended(record, recipe):
+    """Whether a recipe lets the run of a record train longer than the record's own recipe does."""
+    before = record["recipe"]
+    more_epochs = recipe.epochs > before.get("epochs", recipe.epochs)
+    other_end = any(getattr(recipe, name) != before.get(name) for name in ("patience", "stop_at"))
+    return more_epochs or other_end
