@@ -41,9 +41,15 @@ def _train(options):
     recipe = runs.Recipe.load(source) if source else runs.default_recipe(options.data)
     if options.size:
         recipe = recipe.with_size(options.size)
-    recipe = recipe.replace(**{name: getattr(options, name) for name in _RECIPE_OPTIONS})
+    given = {name: getattr(options, name) for name in _RECIPE_OPTIONS if getattr(options, name) is not None}
+    recipe = recipe.replace(**given)
+    data = runs.open_splits(recipe)
+    if not source and runs.is_for_any_files(recipe):
+        fitted = runs.fit_recipe(data, recipe, [*given, *(["model"] if options.size else [])])
+        recipe = fitted.recipe
+        print(fitted.report())
     folder = options.output or runs.free_folder(f"runs/{runs.data_name(recipe.data)}", recipe)
-    runs.train(recipe, runs.open_splits(recipe), folder)
+    runs.train(recipe, data, folder)
 
 
 # The options of `train` that are fields of a recipe.

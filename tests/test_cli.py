@@ -190,7 +190,7 @@ def test_train_goes_on_with_the_unfinished_run_of_the_same_command(tmp_path, mon
     (tmp_path / "a.en").write_text("a\n" * 20)
     command = ["train", "a.en", "a.en"]
     assert keras_attn_cli.main(command) == 0
-    (recipe, _, folder) = calls[0]
+    recipe = calls[0][0]
     for has_ended, changes, expected in [
         (False, [], "runs/a"),
         (False, ["--seed", "3"], "runs/a-2"),

@@ -14,11 +14,13 @@ from keras_attn.runs.data import (
     data_name,
     default_recipe,
     free_folder,
+    is_for_any_files,
     open_data,
     open_pairs,
     open_splits,
 )
 from keras_attn.runs.evaluation import Evaluation, evaluate
+from keras_attn.runs.fitted import FittedRecipe, fit_recipe
 from keras_attn.runs.recipe import Recipe
 from keras_attn.runs.serve_check import check_export
 from keras_attn.runs.train_recipe import train
@@ -33,13 +35,16 @@ __all__ = [
     "TEXT_FILES",
     "DataSplits",
     "Evaluation",
+    "FittedRecipe",
     "Recipe",
     "average_translator",
     "check_export",
     "data_name",
     "default_recipe",
     "evaluate",
+    "fit_recipe",
     "free_folder",
+    "is_for_any_files",
     "open_data",
     "open_pairs",
     "open_splits",

@@ -62,6 +62,12 @@ def default_recipe(data):
     return recipes.get(corpora[0][0], TEXT_FILES).replace(data=corpora[0] if len(corpora) == 1 else corpora)
 
 
+def is_for_any_files(recipe):
+    """Whether a recipe names files, whose settings are to be fitted, and no built-in data."""
+    corpora = _corpora(recipe.data)
+    return not recipe.is_language_model and bool(corpora) and corpora[0][0] not in _BUILT_IN
+
+
 def open_splits(recipe):
     """The `DataSplits` that a recipe names, of pairs, or of texts for a language model.
 

@@ -31,6 +31,7 @@ class Recipe:
         source_language, target_language: Of Multi30k.
         tokenizer: `"bytes"`, or `"bpe"` or `"unigram"` for a joint SentencePiece vocabulary of both
             languages, or `"wordpiece"` for a joint one of words and pieces. A language model reads bytes.
+        split_digits: Boolean, whether each digit is a token of its own (`"bpe"` and `"unigram"`).
         vocabulary_size: Integer, the size of the vocabulary that is trained.
         max_tokens: Integer, the positions of one side of a batch, pads included. A language model reads
             windows of `max_sequence_length`, as many as fit.
@@ -84,6 +85,7 @@ class Recipe:
     target_language: str = "de"
     tokenizer: str = "bpe"
     vocabulary_size: int = 8000
+    split_digits: bool = False
     max_tokens: int = 2048
     gradient_accumulation_steps: int = 1
     padding: str | None = None

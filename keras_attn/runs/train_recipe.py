@@ -12,23 +12,24 @@ def train(recipe, data, folder, verbose=1):
 
     The run folder holds `run.json` (recipe, versions, results), `translator/` (for `Translator.load`: the
     best so far, at any time of the run), `checkpoints/` (weights of some epochs, the best ones, and the last
-    states of the run), `tokenizer/`, `history.csv`, `log.txt` and `tensorboard/`. Ctrl-C ends training early;
-    the steps after training then use the best weights so far. A run that was killed at any time continues
-    from its last state when it is called again with the same recipe and data. On one processor, the result is
-    bitwise the same.
+    states of the run), `tokenizer/`, `history.csv`, `log.txt` and `tensorboard/`. Ctrl-C stops
+    training after the current update, saves the state and evaluates the best weights so far; a second Ctrl-C skips
+    the evaluation. A run that was stopped, or killed at any time, continues from its last state when it is called
+    again with the same recipe and data. On one processor, the result is bitwise the same. A run that has ended
+    continues when it is given more epochs.
 
     Args:
         recipe: A `Recipe`.
         data: `DataSplits`.
-        folder: Path of the run folder: a new one, or that of a run of the same recipe that has not ended.
-        verbose: 0 is silent, 1 shows progress bars, 2 a line an epoch.
+        folder: Path of the run folder: a new one, or that of a run of the same recipe and data.
+        verbose: 0 is silent; 1 shows lines and, on a terminal, a progress bar.
 
     Returns:
         `Translator`.
 
     Raises:
-        ValueError: if `folder` holds a run that has ended, or a different one, or the data do not fit the
-            recipe.
+        ValueError: if `folder` holds a run that has ended, or a different one, or another process trains there, or
+            the data do not fit the recipe.
         OSError: if the folder cannot be written; the last state of the run is named.
         FloatingPointError: when the loss is no longer finite.
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 from keras_attn.files import locked_folder, remove_unfinished
 from keras_attn.models import assign_weights, average_weights, read_weights, save_weights, write_weights
 from keras_attn.runs.checkpoints import Checkpoints
+from keras_attn.runs.display import EpochBar, duration
 from keras_attn.runs.optimizer import make_optimizer
 from keras_attn.runs.progress import HistoryFile, Progress
 from keras_attn.runs.run_record import differences, has_ended, is_extended, read_record, write_record
@@ -162,6 +163,7 @@ class TrainingRun:
         self.keep_best = KeepBest(
             self.save_best, monitor=self.monitor, mode="min" if self.recipe.lower_is_better else "max"
         )
+        self.bar = EpochBar(self.progress, self.recipe.epochs)
         self.take_snapshot = state_snapshots(self.model)
         self.history = HistoryFile(self.folder / "history.csv")
         self.seconds_before = 0.0
@@ -181,9 +183,10 @@ class TrainingRun:
                     epochs=self.recipe.epochs,
                     shuffle=False,  # the batches are shuffled already
                     callbacks=self.callbacks(validators) + tensorboard,
-                    verbose=self.verbose,
+                    verbose=0,  # the run's own bar and lines
                 )
         except BaseException as error:
+            self.bar.close()
             for writer in (*validators, *tensorboard):
                 writer.on_train_end()
             if not isinstance(error, StopTraining):
@@ -216,7 +219,9 @@ class TrainingRun:
         return [
             StopOnInvalidLoss(last_checkpoint=self.states.newest, initial_batch=self.progress.batch),
             self.progress,
+            *([self.bar] if self.verbose else []),
             on_epoch_end(lambda epoch, logs: average.enter_context(averaged_weights(self.model))),
+            on_epoch_end(lambda epoch, logs: self.begin_validation()),
             *validators,
             on_epoch_end(lambda epoch, logs: self.share(logs)),
             LearningRateLogger(),
@@ -227,8 +232,12 @@ class TrainingRun:
             on_epoch_end(lambda epoch, logs: self.after_epoch(logs[self.monitor])),
         ]
 
+    def begin_validation(self):
+        self.validation_began = time.monotonic()
+
     def share(self, logs):
         """Sends the metric from the first process, which has validated, to the others."""
+        self.validation_seconds = time.monotonic() - self.validation_began
         logs[self.monitor] = self.workers.tell(logs.get(self.monitor, 0.0))
 
     def finish_fit(self):
@@ -266,8 +275,11 @@ class TrainingRun:
             f"Resumed after update {self.progress.updates:,}, in epoch {self.progress.epoch + 1}, "
             f"batch {self.progress.batch:,}."
         )
-        scores = [row[self.monitor] for row in self.history.rows]
-        return state["has_ended"] and self.is_over(scores[-1])
+        return state["has_ended"] and self.is_over(self.scores()[-1])
+
+    def scores(self):
+        """The metric of validation after each epoch so far."""
+        return [row[self.monitor] for row in self.history.rows]
 
     def save_best(self, epoch):
         if self.workers.is_first:
@@ -294,13 +306,26 @@ class TrainingRun:
         has_ended = self.is_over(score)
         self.model.stop_training = has_ended
         self.save_state(has_ended)
+        left = self.seconds() / epoch * (recipe.epochs - epoch) + self.seconds_of_the_end()
+        self.bar.close()
         self.say(
             f"Epoch {epoch}/{recipe.epochs}: {recipe.metric} {score:.4g}, best {self.keep_best.best:.4g}; "
-            f"{_duration(self.seconds())} of training, at most "
-            f"{_duration(self.seconds() / epoch * (recipe.epochs - epoch))} left."
+            f"{duration(self.seconds())}, at most {duration(left)} left"
         )
+        if sample := self.sample():
+            self.say(sample)
         if self.stop_signals.received is not None and not has_ended:
             raise StopTraining
+
+    def sample(self):
+        """One answer of the model at hand, a line to read."""
+        return ""
+
+    def seconds_of_the_end(self):
+        """An estimate of the seconds from the last epoch to the end of the run."""
+        num_evaluations = 1 + (self.data.test is not None) + 2 * (self.recipe.num_averaged > 1)
+        # Validation of an epoch is greedy; the last evaluations search with beams.
+        return num_evaluations * self.validation_seconds * (1 + self.recipe.num_beams / 2)
 
     def is_over(self, score):
         """Whether the run ends after the epoch that gave `score`."""
@@ -373,11 +398,6 @@ class TrainingRun:
 def compiles_for_shapes():
     """Whether a training step is compiled anew for each shape: Keras uses XLA on JAX, and with a GPU."""
     return keras.backend.backend() == "jax" or bool(tf.config.list_physical_devices("GPU"))
-
-
-def _duration(seconds):
-    minutes = round(seconds / 60)
-    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
 
 
 def _version(package):

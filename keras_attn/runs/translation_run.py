@@ -12,6 +12,8 @@ from keras_attn.data import TextPairs, translation_batches
 from keras_attn.data.text_files import checksum
 from keras_attn.files import replaced_folder, restored_folder
 from keras_attn.plots import attention_grid
+from keras_attn.runs.advice import advice_on_a_low_score
+from keras_attn.runs.display import sample_line
 from keras_attn.runs.evaluation import evaluate
 from keras_attn.runs.training_run import TrainingRun, compiles_for_shapes
 from keras_attn.tasks import Translator
@@ -64,8 +66,9 @@ class TranslationRun(TrainingRun):
             tokenizer = ByteTokenizer()
             return tokenizer, tokenizer
         if self.workers.is_first and not restored_folder(self.folder / _TOKENIZER).is_dir():
+            options = {"split_digits": True} if recipe.split_digits else {}
             trained = _TOKENIZERS[recipe.tokenizer](
-                _for_vocabulary(_corpora(self.data.train)), recipe.vocabulary_size
+                _for_vocabulary(_corpora(self.data.train)), recipe.vocabulary_size, **options
             )
             with replaced_folder(self.folder / _TOKENIZER, "tokenizer.json", "tokenizer") as built:
                 trained.save(built)
@@ -104,7 +107,7 @@ class TranslationRun(TrainingRun):
 
     def validators(self, log_dir):
         validation = self.data.validation
-        quality = TranslationQuality(
+        self.quality = TranslationQuality(
             lambda texts: self.translator(texts, num_beams=1),
             validation.sources,
             validation.targets,
@@ -113,8 +116,17 @@ class TranslationRun(TrainingRun):
             bleu_tokenize=self.recipe.bleu_tokenize,
         )
         if keras.backend.backend() != "tensorflow":  # the only one with attention maps
-            return [quality]
-        return [quality, AttentionImages(self.draw_attention, log_dir)]
+            return [self.quality]
+        return [self.quality, AttentionImages(self.draw_attention, log_dir)]
+
+    def sample(self):
+        if not self.workers.is_first:
+            return ""
+        validation = self.data.validation
+        index = (self.progress.epoch - 1) % len(validation)
+        return sample_line(
+            validation.sources[index], self.quality.translations[index], validation.targets[index]
+        )
 
     def draw_attention(self):
         _, attention_map = self.translator(
@@ -140,6 +152,7 @@ class TranslationRun(TrainingRun):
         return getattr(evaluation, self.recipe.metric)
 
     def evaluate(self):
+        advice = ""
         for split in ("validation", "test"):
             pairs = getattr(self.data, split)
             if pairs is None:
@@ -147,6 +160,17 @@ class TranslationRun(TrainingRun):
             evaluation = evaluate(self.translator, pairs, bleu_tokenize=self.recipe.bleu_tokenize)
             self.results[split] = dataclasses.asdict(evaluation)
             self.say(evaluation.report())
+            if split == "validation":
+                advice = advice_on_a_low_score(evaluation, _corpora(self.data.train), self.scores())
+        if advice:
+            self.say(f"\n{advice}\n")
+
+    def next_commands(self):
+        return [
+            f'echo "..." | keras-attn translate {self.folder}',
+            f"keras-attn export {self.folder} saved_models/{self.folder.name}",
+            *super().next_commands(),
+        ]
 
     def clean_up(self):
         # The token ids are as large as the data. They are removed only after the run has ended: a run that is

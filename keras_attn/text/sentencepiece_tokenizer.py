@@ -80,6 +80,7 @@ class SentencePieceTokenizer(TextOpsTokenizer):
         byte_fallback=True,
         character_coverage=1.0,
         lowercase=False,
+        split_digits=False,
     ):
         """Trains a vocabulary on texts and returns its tokenizer.
 
@@ -94,6 +95,8 @@ class SentencePieceTokenizer(TextOpsTokenizer):
             byte_fallback: Whether a character outside the vocabulary is spelled in bytes rather than unknown.
             character_coverage: Share of the texts' characters that get an id of their own, in (0, 1]. For
                 Chinese or Japanese 0.9995 is usual.
+            split_digits: Whether each digit is a token of its own, so that numbers that were never seen are read like
+                the others.
             lowercase: Whether to fold case as part of the normalisation (sentencepiece's `nmt_nfkc_cf`).
                 `detokenize` cannot undo it.
 
@@ -117,6 +120,7 @@ class SentencePieceTokenizer(TextOpsTokenizer):
                 byte_fallback=byte_fallback,
                 character_coverage=character_coverage,
                 normalization_rule_name="nmt_nfkc_cf" if lowercase else "nmt_nfkc",
+                split_digits=split_digits,
                 pad_id=cls.pad_token_id,
                 unk_id=1,
                 bos_id=2,

@@ -37,6 +37,9 @@ class TranslationQuality(keras.callbacks.Callback):
         print_samples: Boolean, whether the samples are printed, below the progress bar of their epoch.
         bleu_tokenize: String, sacreBLEU's tokenizer; `"none"` for text that is tokenised already.
 
+    Attributes:
+        translations: List of strings, the translations after the last epoch.
+
     Raises:
         ValueError: If an argument is out of range, or `translate` returns another number of translations.
         ImportError: If `log_dir` is given and TensorFlow is not installed.
@@ -85,6 +88,7 @@ class TranslationQuality(keras.callbacks.Callback):
         self.log_dir = log_dir
         self.print_samples = print_samples
         self.bleu_tokenize = bleu_tokenize
+        self.translations = []
         self._summaries = None
         self._unprinted = None
 
@@ -102,6 +106,7 @@ class TranslationQuality(keras.callbacks.Callback):
                 "`translate` must return one translation for each source. "
                 f"Received: {len(translations)} translations of {len(self.sources)} sources."
             )
+        self.translations = translations
         scores = {f"{self.prefix}{name}": self._score(name, translations) for name in self.metrics}
         # Keras hands one dict to all callbacks in turn, and its own History and progress bar come last.
         if logs is not None:

@@ -1,0 +1,131 @@
+"""Settings fitted to the data, and what is said before and after a run that cannot go well."""
+
+import dataclasses
+import itertools
+import random
+
+import pytest
+
+from keras_attn import runs
+from keras_attn.data import TextPairs
+from keras_attn.runs.advice import advice_on_a_low_score
+from keras_attn.runs.display import duration, sample_line
+
+SYLLABLES = ["ka", "ru", "mo", "le", "ti", "ja", "no", "pe"]
+WORDS = ["".join(pair) for pair in itertools.product(SYLLABLES, repeat=2)]
+
+
+def pairs_of(count, words=WORDS, seed=3):
+    generator = random.Random(seed)
+    sources = [" ".join(generator.choices(words, k=generator.randint(2, 9))) for _ in range(count)]
+    return TextPairs(sources, [" ".join(reversed(source.upper().split())) for source in sources], "reversed")
+
+
+def fit(count, *given, **fields):
+    data = runs.DataSplits(pairs_of(count), pairs_of(5, seed=4), None)
+    return runs.fit_recipe(data, runs.TEXT_FILES.replace(**fields), [*given, *fields])
+
+
+@pytest.mark.parametrize("count", [1, 12, 150, 1500, 7000, 30_000])
+def test_data_of_any_size_get_settings_that_can_run(count):
+    fitted = fit(count)
+    recipe = fitted.recipe
+    updates = recipe.epochs * (recipe.steps_per_epoch or count // 300)
+    assert 5 * recipe.warmup_steps <= updates
+    assert recipe.model_arguments["hidden_dim"] % recipe.model_arguments["num_heads"] == 0
+    assert ("are few" in fitted.report()) == (count < 1000)
+    assert max(map(len, fitted.report().splitlines())) <= 80
+    assert runs.Recipe(**dataclasses.asdict(recipe)) == recipe
+
+
+def test_more_data_get_larger_models_batches_and_vocabularies():
+    one, other = fit(1500).recipe, fit(30_000).recipe
+    assert one.max_tokens < other.max_tokens
+    assert one.vocabulary_size <= other.vocabulary_size
+    assert one.model_arguments["num_encoder_layers"] < other.model_arguments["num_encoder_layers"]
+
+
+def test_what_is_given_is_obeyed():
+    fitted = fit(1500, epochs=3, learning_rate=0.0007, vocabulary_size=333, max_tokens=999)
+    recipe = fitted.recipe
+    assert (recipe.epochs, recipe.learning_rate, recipe.vocabulary_size) == (3, 0.0007, 333)
+    assert recipe.max_tokens == 999
+    assert "333 bpe: 1,500 pairs (vocabulary_size given)" in fitted.report()
+    assert fit(1500, tokenizer="bytes").recipe.tokenizer == "bytes"
+    sized = runs.fit_recipe(
+        runs.DataSplits(pairs_of(1500), None, None), runs.TEXT_FILES.with_size("base"), ["model"]
+    )
+    assert sized.recipe.model_arguments["hidden_dim"] == 512
+
+
+def test_a_warm_up_as_long_as_the_training_is_refused():
+    with pytest.raises(
+        ValueError, match=r"must be shorter than the training.*warmup_steps=5000, and 2,\d{3} updates"
+    ):
+        fit(1500, warmup_steps=5000)
+
+
+def test_the_vocabulary_is_one_that_the_texts_can_fill(tmp_path):
+    # Two words: no vocabulary of 600 can be made of them. Chinese: one of 600 has too few characters.
+    few = pairs_of(1200, words=["ab", "ba"])
+    many = ["".join(chr(0x4E00 + (i * 7 + j) % 2999) for j in range(11)) for i in range(1200)]
+    for pairs in (few, TextPairs(many, many, "characters")):
+        recipe = runs.fit_recipe(runs.DataSplits(pairs, pairs, None)).recipe
+        run = runs.translation_run.TranslationRun(
+            recipe.replace(dtype="float32"),
+            runs.DataSplits(pairs, pairs, None),
+            tmp_path / pairs.name,
+            0,
+            runs.workers.Workers(),
+        )
+        tokenizer, _ = run.make_tokenizers()
+        assert tokenizer.vocabulary_size == recipe.vocabulary_size
+
+
+def test_numbers_are_read_digit_by_digit(tmp_path):
+    texts = [f"{i} {i * 7919 % 100_003}" for i in range(1200)]
+    pairs = TextPairs(texts, texts, "numbers")
+    data = runs.DataSplits(pairs, pairs, None)
+    recipe = runs.fit_recipe(data).recipe.replace(dtype="float32")
+    run = runs.translation_run.TranslationRun(recipe, data, tmp_path, 0, runs.workers.Workers())
+    tokenizer, _ = run.make_tokenizers()
+    assert [len(ids) for ids in tokenizer.encode(["987654"])] in ([6], [7])  # a mark of the word's beginning
+
+
+LOW = runs.Evaluation(
+    "x", 9, 1, 1.0, bleu=0.4, bleu_signature="", chrf=12.0, chrf_signature="", exact_match=0.0
+)
+
+
+def test_a_low_score_names_the_likely_causes():
+    pairs = pairs_of(1500)
+    shuffled = list(pairs.targets)
+    random.Random(0).shuffle(shuffled)
+    unrelated = TextPairs(pairs.sources, shuffled, "unrelated")
+    assert advice_on_a_low_score(dataclasses.replace(LOW, bleu=40.0), [pairs], [1.0]) == ""
+    assert "learned its pairs by heart" in advice_on_a_low_score(LOW, [pairs], [3.0, 2.0])
+    assert "still rising" in advice_on_a_low_score(LOW, [pairs], [1.0, 2.0])
+    assert "line i of the other" in advice_on_a_low_score(LOW, [unrelated], [3.0, 2.0])
+    assert "line i of the other" not in advice_on_a_low_score(LOW, [pairs], [3.0, 2.0])
+    assert "120 training pairs are few" in advice_on_a_low_score(LOW, [pairs_of(120)], [3.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("texts", "end"),
+    [(("a\nb", "c", "c"), "a b -> c (right)"), (("s" * 200, "t" * 200, "u"), "... (wrong)")],
+)
+def test_a_sample_fits_a_line(texts, end):
+    source, translation, reference = texts
+    line = sample_line(source, translation, reference)
+    assert line.endswith(end)
+    assert len(line) <= 80
+
+
+def test_durations_are_said_as_people_say_them():
+    assert [duration(s) for s in (0, 45.4, 100, 3600, 7500)] == [
+        "0 s",
+        "45 s",
+        "2 min",
+        "1 h 0 min",
+        "2 h 5 min",
+    ]

@@ -1,0 +1,53 @@
+"""The start of the command: quick, quiet, and honest about what goes wrong."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+def run(*arguments, path=(), code=None):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*map(str, path), str(ROOT)])}
+    environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
+    command = ["-c", code] if code else ["-m", "keras_attn_cli", *arguments]
+    return subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True)
+
+
+def test_arguments_are_read_without_keras():
+    code = """
+import sys, keras_attn_cli
+try:
+    keras_attn_cli.main(["train", "--help"])
+finally:
+    assert not {"keras", "numpy", "tensorflow", "keras_attn"} & set(sys.modules)
+"""
+    finished = run(code=code)
+    assert finished.returncode == 0, finished.stderr
+    assert "--vocabulary-size" in finished.stdout
+
+
+@pytest.mark.extended
+def test_a_command_writes_its_own_lines_only(tmp_path):
+    finished = run("translate", str(tmp_path))
+    assert finished.returncode == 2
+    assert finished.stdout == ""
+    expected = f"keras-attn: error: There is no translator in {tmp_path}: it has no translator.json.\n"
+    assert finished.stderr == expected
+
+
+def test_what_is_written_during_a_failed_import_is_shown(tmp_path):
+    (tmp_path / "tensorflow").mkdir()
+    (tmp_path / "tensorflow" / "__init__.py").write_text(
+        "import os, sys\n"
+        "os.write(2, b'a native line\\n')\n"
+        "sys.stderr.write('a line of Python\\n')\n"
+        "raise ImportError('no such library')\n"
+    )
+    finished = run("translate", "x", path=[tmp_path])
+    assert finished.returncode == 1
+    for text in ("a native line\n", "a line of Python\n", "ImportError: no such library"):
+        assert text in finished.stderr
