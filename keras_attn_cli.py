@@ -121,6 +121,12 @@ def _add_train(commands):
     command.add_argument(
         "--patience", type=_positive, metavar="N", help="stop after N epochs without a better score"
     )
+    command.add_argument(
+        "--minutes",
+        type=float,
+        metavar="N",
+        help="train for so long that all is done within N minutes of this machine",
+    )
     command.add_argument("--dtype", help="Keras dtype policy, for example mixed_bfloat16, or auto")
     command.add_argument("--seed", type=int)
 

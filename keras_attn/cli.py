@@ -33,7 +33,8 @@ def _train(options):
         raise ValueError("Give the files once: either as arguments or with --data.")
     options.data = options.data or options.files or None
     is_run = options.output and (pathlib.Path(options.output) / "run.json").is_file()
-    source = options.recipe or (options.output if is_run and not options.data else None)
+    goes_on = is_run and (not options.data or _trains_on(options.output, options.data))
+    source = options.recipe or (options.output if goes_on else None)
     if not (source or options.data):
         raise ValueError(
             "Give two text files to train on, or --data NAME, or --recipe FILE, or the --output of a run that is to go on."
@@ -52,6 +53,13 @@ def _train(options):
     runs.train(recipe, data, folder)
 
 
+def _trains_on(folder, data):
+    """Whether the run in a folder is one on these files, so that its own settings hold rather than fitted ones."""
+    from keras_attn import runs
+
+    return runs.Recipe.load(folder).data == tuple(data)
+
+
 # The options of `train` that are fields of a recipe.
 _RECIPE_OPTIONS = (
     "data",
@@ -68,6 +76,7 @@ _RECIPE_OPTIONS = (
     "learning_rate",
     "warmup_steps",
     "patience",
+    "minutes",
     "dtype",
     "seed",
 )

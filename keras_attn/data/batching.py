@@ -163,6 +163,7 @@ class TranslationBatches(SeededBatches):
 
     Attributes:
         num_pairs: Integer, the pairs in the first epoch.
+        longest: Integer, the tokens of the longest side of a pair, END included.
         num_tokens: Integer, its label tokens: END counts, pads do not.
         padding_share: Float from 0 to 1, the share of pads among its positions on both sides.
         over_long: Dict by name of corpus: the 1-based lines of the pairs that were left out because one of
@@ -213,6 +214,7 @@ class TranslationBatches(SeededBatches):
         self._lengths = np.stack([lengths_of(self._sources), lengths_of(self._targets) - 1], axis=1)
         self._first_pairs = np.cumsum([0, *tokens.counts])
         plan = self.plan(0)
+        self.longest = int(self._lengths.max(initial=1))
         self.num_pairs = sum(len(update.pairs) for update in plan)
         self.num_tokens = sum(update.num_tokens for update in plan)
         self.padding_share = 1 - sum(update.num_real for update in plan) / sum(

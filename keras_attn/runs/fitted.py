@@ -232,6 +232,10 @@ class _Choices:
                 f"The warm-up must be shorter than the training. Received: warmup_steps={self.recipe.warmup_steps}, and "
                 f"{total:,} updates in {self.recipe.epochs} epochs. Give fewer warm-up steps or more epochs."
             )
+        if self.recipe.minutes:
+            return self.explain(
+                "training", f"what fits in {self.recipe.minutes:g} minutes, see below", "minutes"
+            )
         self.explain(
             "training",
             f"{self.recipe.epochs} epochs of {updates_an_epoch:,} updates, "

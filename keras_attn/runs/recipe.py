@@ -62,6 +62,8 @@ class Recipe:
         bleu_tokenize: sacreBLEU's tokenizer; `"none"` for text that is tokenised already.
         stop_at: Float or None; training ends early once the metric is this good.
         patience: Integer or None; training ends early after this many epochs without a better metric.
+        minutes: Float or None; the run ends, evaluation included, within so many minutes of this machine: its first
+            updates are timed, and epochs, updates an epoch, warm-up and a cosine schedule follow from that.
         num_averaged: Integer; the weights of this many epochs are averaged at the end, and used if they score
             better on validation than the best single epoch. 1 means no averaging.
         averaged: `"last"` or `"best"`: which epochs are averaged.
@@ -108,6 +110,7 @@ class Recipe:
     bleu_tokenize: str = "13a"
     stop_at: float | None = None
     patience: int | None = None
+    minutes: float | None = None
     num_averaged: int = 10
     averaged: str = "last"
     save_updates: int | None = None

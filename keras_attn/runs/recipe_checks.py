@@ -71,7 +71,7 @@ _CHECKS = {
         "max_length",
     ),
     check_rate: ("label_smoothing", "beta_1", "beta_2", "ema_momentum"),
-    _check_positive_number: ("learning_rate", "epsilon", "global_clipnorm", "save_minutes"),
+    _check_positive_number: ("learning_rate", "epsilon", "global_clipnorm", "save_minutes", "minutes"),
     _check_not_negative: ("weight_decay",),
     _check_number: ("length_penalty", "stop_at"),
     _check_seed: ("seed",),
@@ -82,6 +82,7 @@ _CHECKS = {
 _OPTIONAL = {
     "steps_per_epoch",
     "patience",
+    "minutes",
     "save_updates",
     "max_length",
     "ema_momentum",

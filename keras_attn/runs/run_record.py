@@ -2,13 +2,15 @@
 
 import dataclasses
 import json
+import math
 import pathlib
 
 from keras_attn.files import read_json, replaced_file
+from keras_attn.runs.time_plan import PLANNED
 
 RECORD = "run.json"
 # What may differ when a run goes on: when it ends and how often it is saved.
-_MAY_CHANGE = ("epochs", "patience", "stop_at", "save_updates", "save_minutes")
+_MAY_CHANGE = ("epochs", "patience", "stop_at", "minutes", "save_updates", "save_minutes")
 # What must be the same, with its name in messages.
 _MUST_AGREE = {"recipe": "", "data": "", "checksums": "checksum of the data: "}
 
@@ -65,12 +67,25 @@ def holds_unfinished(folder, recipe):
     record = read_record(pathlib.Path(folder))
     if record is None or has_ended(record):
         return False
+    recipe = with_plan_of(record, recipe)
     return not differences({"recipe": record["recipe"]}, {"recipe": dataclasses.asdict(recipe)})
+
+
+def with_plan_of(record, recipe):
+    """A recipe with what the run of a record has planned for its minutes, in proportion if it gets other minutes now."""
+    before = record["recipe"]
+    if not recipe.minutes or not before.get("minutes"):
+        return recipe
+    plan = {name: before[name] for name in PLANNED}
+    plan["epochs"] = max(1, round(plan["epochs"] * recipe.minutes / before["minutes"]))
+    return recipe.replace(**plan)
 
 
 def is_extended(record, recipe):
     """Whether a recipe lets the run of a record train longer than the record's own recipe does."""
     before = record["recipe"]
-    more_epochs = recipe.epochs > before.get("epochs", recipe.epochs)
+    more_epochs = any(
+        (getattr(recipe, name) or 0) > (before.get(name) or math.inf) for name in ("epochs", "minutes")
+    )
     other_end = any(getattr(recipe, name) != before.get(name) for name in ("patience", "stop_at"))
     return more_epochs or other_end

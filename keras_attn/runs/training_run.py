@@ -17,9 +17,17 @@ from keras_attn.runs.checkpoints import Checkpoints
 from keras_attn.runs.display import EpochBar, duration
 from keras_attn.runs.optimizer import make_optimizer
 from keras_attn.runs.progress import HistoryFile, Progress
-from keras_attn.runs.run_record import differences, has_ended, is_extended, read_record, write_record
+from keras_attn.runs.run_record import (
+    differences,
+    has_ended,
+    is_extended,
+    read_record,
+    with_plan_of,
+    write_record,
+)
 from keras_attn.runs.snapshots import state_snapshots
 from keras_attn.runs.stop_signals import StopSignals, StopTraining
+from keras_attn.runs.time_plan import SHARE_OF_EVALUATION, planned, seconds_per_update
 from keras_attn.training import (
     KeepBest,
     LabelSmoothedCrossentropy,
@@ -49,6 +57,8 @@ class TrainingRun:
         self.checkpoints = folder / "checkpoints"
         self.states = Checkpoints(self.checkpoints, log=self.log)
         self.results = {}
+        self.created = time.monotonic()
+        self.validation_seconds = self.seconds_of_epoch = 0.0
         self.stop_signals = StopSignals(enabled=workers.count == 1)
 
     def go(self):
@@ -80,6 +90,8 @@ class TrainingRun:
         self.say(f"{self.model.count_params():,} parameters, {self.model.dtype_policy.name}.")
         self.say(self.batches.report())
         self.compile()
+        if self.recipe.minutes and not resumed:
+            self.plan_time()
         if self.workers.is_first:
             remove_unfinished(self.folder)
             self.write_record()
@@ -125,6 +137,7 @@ class TrainingRun:
         record = read_record(self.folder)
         if record is None:
             return False
+        self.recipe = with_plan_of(record, self.recipe)
         if changed := differences(record, self.record()):
             raise ValueError(
                 f"{self.folder} holds another run: {', '.join(changed)}. Choose another folder, or train with the "
@@ -136,6 +149,18 @@ class TrainingRun:
                 f"{record['recipe']['epochs']} epochs; for another run, choose another folder."
             )
         return True
+
+    def plan_time(self):
+        """Sets the length of the training after timing a few updates."""
+        self.say("Timing the first updates ...")
+        an_update = seconds_per_update(self.model, self.batches)
+        left = 60 * self.recipe.minutes - (time.monotonic() - self.created)
+        self.recipe = planned(self.recipe, left, an_update)
+        self.say(
+            f"{1000 * an_update:.0f} ms an update: {self.recipe.epochs} epochs of {self.recipe.steps_per_epoch:,} batches, "
+            f"warm-up {self.recipe.warmup_steps:,}, for {self.recipe.minutes:g} minutes."
+        )
+        self.compile()
 
     def compile(self):
         recipe, steps = self.recipe, self.recipe.gradient_accumulation_steps
@@ -171,6 +196,7 @@ class TrainingRun:
         if self.resume():
             self.finish_fit()
             return
+        self.seconds_at_epoch = self.seconds()
         log_dir = str(self.folder / "tensorboard")
         validators = self.validators(log_dir) if self.workers.is_first else []
         tensorboard = [keras.callbacks.TensorBoard(log_dir)] if self.workers.is_first else []
@@ -303,6 +329,8 @@ class TrainingRun:
         if self.workers.is_first:
             self.history.write()
         recipe, epoch = self.recipe, self.progress.epoch
+        self.seconds_of_epoch = self.seconds() - self.seconds_at_epoch
+        self.seconds_at_epoch = self.seconds()
         has_ended = self.is_over(score)
         self.model.stop_training = has_ended
         self.save_state(has_ended)
@@ -333,9 +361,17 @@ class TrainingRun:
         since_best = epoch - 1 - (self.keep_best.best_epoch or 0)
         return (
             epoch >= recipe.epochs
+            or (recipe.minutes is not None and self.next_epoch_is_too_long())
             or (recipe.stop_at is not None and recipe.reaches(score, recipe.stop_at))
             or (recipe.patience is not None and since_best >= recipe.patience)
         )
+
+    def next_epoch_is_too_long(self):
+        """Whether there is no time for one more epoch and for the evaluation of the run."""
+        seconds = 60 * self.recipe.minutes
+        end = min(self.seconds_of_the_end(), SHARE_OF_EVALUATION * seconds)
+        used = self.started - self.created + self.seconds()
+        return used + self.seconds_of_epoch + end > seconds
 
     def epoch_file(self, number):
         return self.checkpoints / f"epoch-{number:03d}.safetensors"

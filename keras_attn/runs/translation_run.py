@@ -108,7 +108,10 @@ class TranslationRun(TrainingRun):
     def validators(self, log_dir):
         validation = self.data.validation
         self.quality = TranslationQuality(
-            lambda texts: self.translator(texts, num_beams=1),
+            # A model that has learned little would go on to the very end.
+            lambda texts: self.translator(
+                texts, num_beams=1, max_length=min(self.translator.max_length, self.batches.longest)
+            ),
             validation.sources,
             validation.targets,
             metrics=(self.recipe.metric,),
@@ -161,7 +164,9 @@ class TranslationRun(TrainingRun):
             self.results[split] = dataclasses.asdict(evaluation)
             self.say(evaluation.report())
             if split == "validation":
-                advice = advice_on_a_low_score(evaluation, _corpora(self.data.train), self.scores())
+                advice = advice_on_a_low_score(
+                    evaluation, _corpora(self.data.train), self.scores(), self.progress.updates
+                )
         if advice:
             self.say(f"\n{advice}\n")
 

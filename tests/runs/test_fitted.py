@@ -10,8 +10,16 @@ from keras_attn import runs
 from keras_attn.data import TextPairs
 from keras_attn.runs.advice import advice_on_a_low_score
 from keras_attn.runs.display import duration, sample_line
+from keras_attn.runs.time_plan import planned
 
 SYLLABLES = ["ka", "ru", "mo", "le", "ti", "ja", "no", "pe"]
+SMALL = {
+    "num_encoder_layers": 1,
+    "num_decoder_layers": 1,
+    "hidden_dim": 8,
+    "num_heads": 2,
+    "intermediate_dim": 11,
+}
 WORDS = ["".join(pair) for pair in itertools.product(SYLLABLES, repeat=2)]
 
 
@@ -102,12 +110,13 @@ def test_a_low_score_names_the_likely_causes():
     shuffled = list(pairs.targets)
     random.Random(0).shuffle(shuffled)
     unrelated = TextPairs(pairs.sources, shuffled, "unrelated")
-    assert advice_on_a_low_score(dataclasses.replace(LOW, bleu=40.0), [pairs], [1.0]) == ""
-    assert "learned its pairs by heart" in advice_on_a_low_score(LOW, [pairs], [3.0, 2.0])
-    assert "still rising" in advice_on_a_low_score(LOW, [pairs], [1.0, 2.0])
-    assert "line i of the other" in advice_on_a_low_score(LOW, [unrelated], [3.0, 2.0])
-    assert "line i of the other" not in advice_on_a_low_score(LOW, [pairs], [3.0, 2.0])
-    assert "120 training pairs are few" in advice_on_a_low_score(LOW, [pairs_of(120)], [3.0, 2.0])
+    assert advice_on_a_low_score(dataclasses.replace(LOW, bleu=40.0), [pairs], [1.0], 2000) == ""
+    assert "learned its pairs by heart" in advice_on_a_low_score(LOW, [pairs], [3.0, 2.0], 2000)
+    assert "still rising" in advice_on_a_low_score(LOW, [pairs], [1.0, 2.0], 2000)
+    assert "line i of the other" in advice_on_a_low_score(LOW, [unrelated], [3.0, 2.0], 2000)
+    assert "line i of the other" not in advice_on_a_low_score(LOW, [pairs], [3.0, 2.0], 2000)
+    assert "77 updates are few" in advice_on_a_low_score(LOW, [pairs], [1.0, 2.0], 77)
+    assert "120 training pairs are few" in advice_on_a_low_score(LOW, [pairs_of(120)], [3.0, 2.0], 2000)
 
 
 @pytest.mark.parametrize(
@@ -129,3 +138,39 @@ def test_durations_are_said_as_people_say_them():
         "1 h 0 min",
         "2 h 5 min",
     ]
+
+
+@pytest.mark.parametrize(("seconds", "epochs", "updates"), [(100, 5, 75), (2000, 5, 1500)])
+def test_a_plan_fills_the_time_but_for_the_evaluation(seconds, epochs, updates):
+    recipe = runs.TEXT_FILES.replace(minutes=2.0, gradient_accumulation_steps=3)
+    plan = planned(recipe, seconds, 1.0)
+    assert plan.epochs == epochs
+    assert plan.steps_per_epoch == 3 * updates / epochs
+    assert 0 < plan.warmup_steps <= updates / 5
+    with pytest.raises(ValueError, match=r"There is no time to train: an update takes 1 s.*of the 2 minutes"):
+        planned(recipe, 5, 1.0)
+
+
+@pytest.mark.extended
+def test_a_run_of_so_many_minutes_ends_and_goes_on_with_more(tmp_path):
+    pairs = pairs_of(60)
+    data = runs.DataSplits(pairs, pairs_of(3, seed=4), None)
+    recipe = runs.TEXT_FILES.replace(
+        model={**SMALL, "max_sequence_length": 256},
+        tokenizer="bytes",
+        max_tokens=512,
+        dtype="float32",
+        num_averaged=1,
+        num_beams=1,
+        minutes=0.5,
+    )
+    runs.train(recipe, data, tmp_path, verbose=0)
+    first = runs.Recipe.load(tmp_path)
+    assert (first.minutes, first.epochs, first.schedule) == (0.5, 5, "cosine")
+    num_epochs = len((tmp_path / "history.csv").read_text().splitlines()) - 1
+    with pytest.raises(ValueError, match="has ended"):
+        runs.train(recipe, data, tmp_path, verbose=0)
+    runs.train(recipe.replace(minutes=1.0), data, tmp_path, verbose=0)
+    second = runs.Recipe.load(tmp_path)
+    assert (second.minutes, second.epochs, second.steps_per_epoch) == (1.0, 10, first.steps_per_epoch)
+    assert len((tmp_path / "history.csv").read_text().splitlines()) - 1 > num_epochs
