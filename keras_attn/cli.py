@@ -1,5 +1,6 @@
 """The commands of `keras-attn`: what each does with its options (keras_attn_cli.py reads them)."""
 
+import os
 import pathlib
 import signal
 import sys
@@ -7,6 +8,7 @@ import sys
 FOUND_SOMETHING = 1
 BAD_INPUT = 2
 INTERRUPTED = 128 + signal.SIGINT
+OUTPUT_CLOSED = 128 + 13  # SIGPIPE, which Windows does not have
 
 
 def run(options):
@@ -16,6 +18,11 @@ def run(options):
     """
     try:
         return _COMMANDS[options.command](options) or 0
+    except BrokenPipeError:  # whoever read the output has ended, as `head` does
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # or Python's last flush would complain
+        return OUTPUT_CLOSED
     except (ValueError, OSError, ImportError, FloatingPointError) as error:
         print(f"keras-attn: error: {' '.join(str(error).split())}", file=sys.stderr)
         return BAD_INPUT

@@ -8,11 +8,13 @@ deletes.
 import contextlib
 import ctypes
 import errno
+import hashlib
 import itertools
 import json
 import os
 import pathlib
 import shutil
+import socket
 import stat
 import sys
 
@@ -208,8 +210,37 @@ def remove_unfinished(folder):
             path.unlink()
 
 
+def remove_abandoned(folder):
+    """Removes the unfinished files of processes of this machine that no longer run; others may be writing to `folder`."""
+    for path in pathlib.Path(folder).glob(f"{_UNFINISHED}{_host()}-*"):
+        process = path.name.removeprefix(f"{_UNFINISHED}{_host()}-").partition("-")[0]
+        if not process.isdecimal() or _is_running(int(process)):
+            continue
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _host():
+    """A short name of this machine, without a dash."""
+    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
+
+
+def _is_running(process):
+    if sys.platform == "win32":  # there, signal 0 would end the process
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # of another user
+        return True
+    return True
+
+
 def _name_beside(path):
-    return path.with_name(f"{_UNFINISHED}{os.getpid()}-{next(_numbers)}-{path.name}")
+    return path.with_name(f"{_UNFINISHED}{_host()}-{os.getpid()}-{next(_numbers)}-{path.name}")
 
 
 def _older(folder):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from helpers_translators import byte_translator
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -37,6 +38,21 @@ def test_a_command_writes_its_own_lines_only(tmp_path):
     assert finished.stdout == ""
     expected = f"keras-attn: error: There is no translator in {tmp_path}: it has no translator.json.\n"
     assert finished.stderr == expected
+
+
+@pytest.mark.extended
+def test_a_reader_that_has_enough_ends_the_command_quietly(tmp_path):
+    byte_translator(max_length=3).save(tmp_path)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "keras_attn_cli", "translate", str(tmp_path), "--num-beams", "1"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment, **pipes) as process:
+        process.stdout.close()
+        process.stdin.write(b"ab\n" * 3000)
+        process.stdin.close()
+        errors = process.stderr.read()
+        assert process.wait() == 141
+    assert errors == b""
 
 
 def test_what_is_written_during_a_failed_import_is_shown(tmp_path):

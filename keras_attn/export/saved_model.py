@@ -4,7 +4,7 @@ import pathlib
 
 import tensorflow as tf
 
-from keras_attn.files import folder_aside
+from keras_attn.files import folder_aside, remove_abandoned
 
 
 def export_saved_model(folder, signatures, models=(), resources=(), add_files=None):
@@ -41,6 +41,7 @@ def export_saved_model(folder, signatures, models=(), resources=(), add_files=No
         if any(spec.name is None for spec in specs):
             raise ValueError(f"Every input of signature {name!r} needs a name. Received: {specs}.")
     folder = pathlib.Path(folder)
+    remove_abandoned(folder)
     with folder_aside(folder / "version") as built:
         # Not `keras.export.ExportArchive`, which stores every variable twice: as Keras' object and as
         # TensorFlow's.

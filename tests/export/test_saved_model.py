@@ -4,6 +4,9 @@ import base64
 import json
 import os
 import pathlib
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -155,6 +158,35 @@ def test_a_number_taken_meanwhile_is_not_overwritten(tmp_path, monkeypatch):
     identity = {"serving_default": (lambda inputs: {"outputs": inputs}, [string_vector("inputs")])}
     assert export_saved_model(tmp_path, identity).name == "2"
     assert (tmp_path / "1" / "theirs").exists()
+
+
+def test_what_a_killed_export_left_is_removed_and_what_a_running_one_writes_is_not(tmp_path):
+    code = """
+import os, signal, sys
+from keras_attn.files import folder_aside
+with folder_aside(sys.argv[1] + "/version") as built:
+    (built / "saved_model.pb").touch()
+    if sys.argv[2] == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    assert subprocess.run([*command, "die"]).returncode == -signal.SIGKILL
+    with subprocess.Popen([*command, "wait"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
+        running.stdout.readline()
+        assert len(list(tmp_path.iterdir())) == 2
+        double, spec = (
+            lambda inputs: {"outputs": 2.0 * inputs},
+            tf.TensorSpec([None], "float32", name="inputs"),
+        )
+        export_saved_model(tmp_path, {"serving_default": (double, [spec])})
+        names = sorted(path.name for path in tmp_path.iterdir())
+        assert len(names) == 2
+        assert str(running.pid) in names[0]
+        assert names[1] == "1"
+        running.communicate()
+    assert [path.name for path in tmp_path.iterdir()] == ["1"]
 
 
 @pytest.mark.extended
