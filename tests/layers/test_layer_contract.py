@@ -171,7 +171,6 @@ EXTENDED = {
     "residual_layer_scale",
     "attention_differential",
     "attention_talking_heads",
-    "attention_window",
     "encoder_of_a_given_feed_forward",
     "relative_keys",
 }

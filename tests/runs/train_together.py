@@ -6,6 +6,7 @@ python train_together.py FOLDER two PORT NUMBER [KILLED_AFTER_BATCHES]
 
 import contextlib
 import os
+import signal
 import sys
 
 folder, how, *rest = sys.argv[1:]
@@ -18,7 +19,7 @@ if how == "two":
 
 import keras  # noqa: E402 -- after the flags
 import tensorflow as tf  # noqa: E402
-from train_until_killed import die_after_batches, make_data  # noqa: E402
+from train_until_killed import make_data, send_after_batches  # noqa: E402
 
 from keras_attn import runs  # noqa: E402
 
@@ -57,7 +58,7 @@ def distribution():
     if how == "two":
         _, _, *killed_after = rest
         if killed_after:
-            die_after_batches(int(killed_after[0]))
+            send_after_batches(signal.SIGKILL, int(killed_after[0]))
     if how == "mirrored":
         (cpu,) = tf.config.list_physical_devices("CPU")
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
