@@ -203,7 +203,11 @@ def _add_export(commands):
 
 def _add_verify(commands):
     command = commands.add_parser("verify", help="check whether TF Serving can serve an export")
-    command.add_argument("version", metavar="VERSION_FOLDER", help="for example saved_models/dates/1")
+    command.add_argument(
+        "version",
+        metavar="VERSION_FOLDER",
+        help="for example saved_models/dates/1, or saved_models/dates for its newest version",
+    )
     command.add_argument(
         "--translator", metavar="FOLDER", help="the saved translator that the export must agree with"
     )

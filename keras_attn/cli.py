@@ -5,6 +5,8 @@ import pathlib
 import signal
 import sys
 
+import tensorflow as tf
+
 FOUND_SOMETHING = 1
 BAD_INPUT = 2
 INTERRUPTED = 128 + signal.SIGINT
@@ -23,7 +25,7 @@ def run(options):
             os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
         )  # or Python's last flush would complain
         return OUTPUT_CLOSED
-    except (ValueError, OSError, ImportError, FloatingPointError) as error:
+    except (ValueError, OSError, ImportError, FloatingPointError, tf.errors.OpError) as error:
         print(f"keras-attn: error: {' '.join(str(error).split())}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:

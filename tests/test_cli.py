@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from helpers_translators import byte_translator
 
 import keras_attn_cli
@@ -293,6 +294,37 @@ def test_a_wrong_argument_gives_one_line_and_exit_code_2(arguments, message, cap
     assert written.startswith("keras-attn")
     assert message in written
     assert written.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        tf.errors.ResourceExhaustedError(None, None, "No space left\non device"),
+        FloatingPointError("The training loss became nan"),
+    ],
+)
+def test_what_ends_a_command_is_told_in_one_line(folder, loaded_once, monkeypatch, capsys, error):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr("keras_attn.Translator.export", fail)
+    assert keras_attn_cli.main(["export", folder, "served"]) == 2
+    written = capsys.readouterr().err
+    assert written.startswith("keras-attn: error: ")
+    assert written.count("\n") == 1
+
+
+def test_verify_takes_the_newest_version_of_a_model(tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(
+        "keras_attn.export.verify_saved_model", lambda folder, expected: calls.append(folder) or []
+    )
+    for version in ("2", "10", "9"):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "saved_model.pb").touch()
+    assert keras_attn_cli.main(["verify", str(tmp_path)]) == 0
+    assert keras_attn_cli.main(["verify", str(tmp_path / "2")]) == 0
+    assert calls == [tmp_path / "10", tmp_path / "2"]
 
 
 def test_ctrl_c_while_translating_exits_with_130(folder, monkeypatch):

@@ -369,7 +369,9 @@ class TrainingRun:
     def next_epoch_is_too_long(self):
         """Whether there is no time for one more epoch and for the evaluation of the run."""
         seconds = 60 * self.recipe.minutes
-        end = min(self.seconds_of_the_end(), SHARE_OF_EVALUATION * seconds)
+        end = self.seconds_of_the_end()
+        if self.progress.epoch == 1:  # most of the first validation is the tracing of graphs
+            end = min(end, SHARE_OF_EVALUATION * seconds)
         used = self.started - self.created + self.seconds()
         return used + self.seconds_of_epoch + end > seconds
 
