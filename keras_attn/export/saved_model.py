@@ -55,7 +55,9 @@ def export_saved_model(folder, signatures, models=(), resources=(), add_files=No
             ).get_concrete_function()
             for name, (function, specs) in signatures.items()
         }
-        tf.saved_model.save(module, str(built), signatures=functions)
+        # Nobody trains an export: it needs no gradients of our own formulas, which would be traced here.
+        options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+        tf.saved_model.save(module, str(built), signatures=functions, options=options)
         if add_files is not None:
             add_files(built, functions)
         return _move_into_place(built, folder)

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_attn.generation.live_rows import LiveRows
+from keras_attn.generation.live_rows import decode_live_rows
 from keras_attn.ops import extend_cache, runs_op_by_op
 
 # The cache starts with room for this many steps and doubles when it is full, so that a short answer costs the
@@ -46,18 +46,19 @@ def decode(
     Returns:
         The last state and the number of steps that were run, an int32 scalar.
     """
-    rows = keras.tree.flatten(state)[0]
-    drops_rows = context is not None and runs_op_by_op(rows)
-    loop = _steps
-    if drops_rows:
-        loop = LiveRows(rows, state, compiler)
-        state, cache, context = loop.with_open_batch((state, cache, context))
+
+    def extended(cache, num_steps):
+        return extend_caches(cache, first_slot + num_steps * slots_per_step)
+
+    lengths = cache_lengths(max_length)
+    if context is not None and runs_op_by_op(keras.tree.flatten(state)[0]):
+        return decode_live_rows(advance, is_done, state, cache, context, lengths, extended, compiler)
     index = ops.zeros((), dtype="int32")
-    for number, length in enumerate(cache_lengths(max_length)):
+    for number, length in enumerate(lengths):
         if number:
-            cache = extend_caches(cache, first_slot + length * slots_per_step)
-        index, state, cache, context = loop(advance, is_done, index, length, state, cache, context)
-    return (loop.all_rows if drops_rows else state), index
+            cache = extended(cache, length)
+        index, state, cache = _steps(advance, is_done, index, length, state, cache, context)
+    return state, index
 
 
 def cache_lengths(max_length):
@@ -92,8 +93,8 @@ def extend_caches(caches, length):
 
 def _steps(advance, is_done, index, last, state, cache, context):
     """Steps up to `last`, or until every row is done."""
-    return *ops.while_loop(
+    return ops.while_loop(
         lambda index, state, cache: ops.logical_and(index < last, ops.logical_not(ops.all(is_done(state)))),
         lambda index, state, cache: (index + 1, *advance(index, state, cache, context)),
         (index, state, cache),
-    ), context
+    )

@@ -7,75 +7,83 @@ from keras import ops
 _FEWEST_COMPILED_ROWS = 8
 
 
-class LiveRows:
-    """Runs steps over the rows that are not done, and keeps the state of those that were removed.
+def decode_live_rows(advance, is_done, state, cache, context, lengths, extended, compiler=None):
+    """Runs `advance` until every row is done; finished rows leave the batch, and the cache grows.
 
-    The loop runs in phases. A phase first drops the finished rows if that makes the batch much smaller, then runs
-    steps until enough of the remaining rows are done.
+    The loop runs in phases. A phase first drops the finished rows if that makes the batch much smaller, and gives the
+    cache room for more steps if it is full. Then it runs steps until enough of the remaining rows are done, or the
+    cache is full again. One graph serves all sizes of the batch and of the cache.
 
     Args:
-        rows: A tensor (B, ...).
-        state: The state of all rows before the first step.
-        compiler: Function that compiles a function of tensors, or None, see `decode`.
+        advance, is_done, state, cache, context, compiler: As in `decode`.
+        lengths: Rising integers, the numbers of steps that the cache has room for as it grows.
+        extended: Function (cache, number of steps) -> the cache with room for that many steps.
+
+    Returns:
+        The last state of all rows, in their first order, and the number of steps that were run, an int32 scalar.
     """
+    row_numbers = ops.arange(
+        ops.shape(keras.tree.flatten(state)[0])[0], dtype="int32"
+    )  # of the rows in the batch
 
-    def __init__(self, rows, state, compiler):
-        self.all_rows = state  # the removed rows keep their state here
-        self.row_numbers = ops.arange(ops.shape(rows)[0], dtype="int32")  # of the rows still in the batch
-        self.compiler = compiler
+    def num_live(state):
+        return ops.sum(ops.cast(ops.logical_not(is_done(state)), "int32"))
 
-    def with_open_batch(self, structure):
-        """The same tensors with an unknown batch size, because a loop cannot change a known one."""
-        return keras.tree.map_structure(
-            lambda x: x if x.shape[0] is None else ops.take(x, self.row_numbers, axis=0), structure
+    def steps(index, last, fewest, state, cache, context):
+        return ops.while_loop(
+            lambda index, state, cache: ops.logical_and(index < last, num_live(state) > fewest),
+            lambda index, state, cache: (index + 1, *advance(index, state, cache, context)),
+            (index, state, cache),
         )
 
-    def __call__(self, advance, is_done, index, last, state, cache, context):
-        def num_live(state):
-            return ops.sum(ops.cast(ops.logical_not(is_done(state)), "int32"))
+    def with_room(cache, index):
+        """The cache with room for the step `index`, and the number of steps that it then has room for."""
+        room = ops.convert_to_tensor(lengths, "int32")
+        room = ops.min(ops.where(room > index, room, lengths[-1]))
+        return extended(cache, room), room
 
-        def steps(index, fewest, state, cache, context):
-            return ops.while_loop(
-                lambda index, state, cache: ops.logical_and(index < last, num_live(state) > fewest),
-                lambda index, state, cache: (index + 1, *advance(index, state, cache, context)),
-                (index, state, cache),
-            )
+    run = steps if compiler is None else compiler(steps)
 
-        run = steps if self.compiler is None else self.compiler(steps)
-
-        def phase(index, all_rows, row_numbers, state, cache, context):
-            live = num_live(state)
-            size, fewest = self._sizes(ops.shape(row_numbers)[0], live)
-            row_numbers, state, cache, context = ops.cond(
-                size < ops.shape(row_numbers)[0],
-                lambda: _taken((row_numbers, state, cache, context), _live_first(is_done(state))[:size]),
-                lambda: (row_numbers, state, cache, context),
-            )
-            index, state, cache = run(index, fewest, state, cache, context)
-            indices = ops.expand_dims(row_numbers, -1)
-            all_rows = keras.tree.map_structure(
-                lambda x, rows: ops.scatter_update(x, indices, rows), all_rows, state
-            )
-            return index, all_rows, row_numbers, state, cache, context
-
-        index, self.all_rows, self.row_numbers, state, cache, context = ops.while_loop(
-            lambda index, all_rows, row_numbers, state, cache, context: ops.logical_and(
-                index < last, num_live(state) > 0
-            ),
-            phase,
-            (index, self.all_rows, self.row_numbers, state, cache, context),
+    def phase(index, all_rows, row_numbers, state, cache, context):
+        size, fewest = _sizes(ops.shape(row_numbers)[0], num_live(state), compiler)
+        row_numbers, state, cache, context = ops.cond(
+            size < ops.shape(row_numbers)[0],
+            lambda: _taken((row_numbers, state, cache, context), _live_first(is_done(state))[:size]),
+            lambda: (row_numbers, state, cache, context),
         )
-        return index, state, cache, context
+        cache, room = with_room(cache, index)
+        index, state, cache = run(index, room, fewest, state, cache, context)
+        indices = ops.expand_dims(row_numbers, -1)
+        all_rows = keras.tree.map_structure(
+            lambda x, rows: ops.scatter_update(x, indices, rows), all_rows, state
+        )
+        return index, all_rows, row_numbers, state, cache, context
 
-    def _sizes(self, num_rows, num_live):
-        """The size of the batch in this phase, and the number of live rows at which the phase ends."""
-        if self.compiler is None:
-            size = ops.where(num_live <= num_rows // 2, num_live, num_rows)
-            return size, size // 2
-        sizes = num_rows // ops.convert_to_tensor([2**i for i in range(16)])
-        is_enough = sizes >= ops.maximum(num_live, ops.minimum(_FEWEST_COMPILED_ROWS, num_rows))
-        size = ops.min(ops.where(is_enough, sizes, num_rows))
-        return size, ops.where(size // 2 >= _FEWEST_COMPILED_ROWS, size // 2, 0)
+    # A loop cannot change a size that is known before it. Taken rows make the batch size unknown; a first index that
+    # is no constant, the number of slots.
+    all_rows, index = state, ops.sum(row_numbers[:0])
+    state, cache, context = _taken((state, cache, context), row_numbers)
+    cache, _ = with_room(cache, index)
+    # The removed rows keep their state in `all_rows`.
+    index, all_rows, *_ = ops.while_loop(
+        lambda index, all_rows, row_numbers, state, cache, context: ops.logical_and(
+            index < lengths[-1], num_live(state) > 0
+        ),
+        phase,
+        (index, all_rows, row_numbers, state, cache, context),
+    )
+    return all_rows, index
+
+
+def _sizes(num_rows, num_live, compiler):
+    """The size of the batch in a phase, and the number of live rows at which the phase ends."""
+    if compiler is None:
+        size = ops.where(num_live <= num_rows // 2, num_live, num_rows)
+        return size, size // 2
+    sizes = num_rows // ops.convert_to_tensor([2**i for i in range(16)])
+    is_enough = sizes >= ops.maximum(num_live, ops.minimum(_FEWEST_COMPILED_ROWS, num_rows))
+    size = ops.min(ops.where(is_enough, sizes, num_rows))
+    return size, ops.where(size // 2 >= _FEWEST_COMPILED_ROWS, size // 2, 0)
 
 
 def _live_first(done):

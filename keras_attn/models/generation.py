@@ -213,6 +213,7 @@ class Seq2SeqGeneration:
         compiler=None,
         encoder_padding_mask=None,
         unwritable_token_ids=(),
+        cache=None,
     ):
         """Decodes token ids (B, S) greedily, with beam search, or by sampling; see `keras_attn.generation`.
 
@@ -232,6 +233,8 @@ class Seq2SeqGeneration:
                 finish.
             encoder_padding_mask: Boolean (B, S), True at source tokens. By default every `pad_token_id` is a pad.
             unwritable_token_ids: Integers, tokens that are never chosen because they stand for no text.
+            cache: What `init_cache(encoder_token_ids, 0, encoder_padding_mask)` returned, if the sources were
+                encoded before.
 
         Returns:
             Integers (B, max_length), END included, then pads; with `num_return_sequences`, `Hypotheses` with token
@@ -250,6 +253,7 @@ class Seq2SeqGeneration:
             unwritable_token_ids,
             options.coverage_penalty is not None,
             compiler,
+            cache,
         )
         return find_answers(inputs, num_beams, num_return_sequences, length_penalty, options)
 
@@ -263,6 +267,7 @@ class Seq2SeqGeneration:
         unwritable_token_ids=(),
         penalizes_coverage=False,
         compiler=None,
+        cache=None,
     ):
         """`SearchInputs` for the answers to sources; arguments as in `generate`.
 
@@ -275,8 +280,9 @@ class Seq2SeqGeneration:
         def init_cache(encoder_token_ids, encoder_padding_mask):
             return self.init_cache(encoder_token_ids, 0, encoder_padding_mask)
 
-        init_cache = init_cache if compiler is None else compiler(init_cache)
-        cache = init_cache(encoder_token_ids, encoder_padding_mask)
+        if cache is None:
+            init_cache = init_cache if compiler is None else compiler(init_cache)
+            cache = init_cache(encoder_token_ids, encoder_padding_mask)
         step = self.decoding_step(penalizes_coverage)
         is_pad = ops.logical_not(encoder_padding_mask)
         return SearchInputs(
@@ -313,6 +319,7 @@ class Seq2SeqGeneration:
         decoder_token_ids,
         encoder_padding_mask=None,
         return_attention_scores=False,
+        cache=None,
     ):
         """Logits of the token after each of `decoder_token_ids`, none of which is treated as a pad.
 
@@ -321,6 +328,7 @@ class Seq2SeqGeneration:
             decoder_token_ids: Integers (B, T), beginning with START.
             encoder_padding_mask: Boolean (B, S). By default every `pad_token_id` is a pad.
             return_attention_scores: Boolean.
+            cache: As in `generate`.
 
         Returns:
             Logits, float32 (B, T, V); with `return_attention_scores`, a tuple of them and the cross-attention scores of
@@ -330,7 +338,8 @@ class Seq2SeqGeneration:
             ops.convert_to_tensor(ids, dtype="int32") for ids in (encoder_token_ids, decoder_token_ids)
         )
         encoder_padding_mask = _mask_of(encoder_token_ids, encoder_padding_mask, self.pad_token_id)
-        cache = self.init_cache(encoder_token_ids, 0, encoder_padding_mask)
+        if cache is None:
+            cache = self.init_cache(encoder_token_ids, 0, encoder_padding_mask)
         cache = _with_first(cache, extend_caches(cache[0], ops.shape(decoder_token_ids)[1]))
         wanted = {"return_attention_scores": True} if return_attention_scores else {}
         logits, _, *scores = self.call_with_cache(decoder_token_ids, cache, 0, **wanted)

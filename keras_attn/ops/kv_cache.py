@@ -73,7 +73,7 @@ def write_cache(cache, key, value, index):
     """
     pair = cache[:2]
     new_pair = [ops.cast(new, stored.dtype) for stored, new in zip(pair, (key, value))]
-    if all(runs_op_by_op(x) and None not in x.shape[1:] for x in pair):
+    if key.shape[-2] is not None and all(map(runs_op_by_op, pair)):
         return _with_pair(cache, _written_in_place(pair, new_pair, index))
     return _with_pair(cache, [_write(stored, new, index) for stored, new in zip(pair, new_pair)])
 
@@ -89,7 +89,7 @@ def _written_in_place(pair, new_pair, index):
     """Writes by a scatter, which moves only the new slots. A `where` moves the whole cache, unless a compiler fuses it."""
     written, indices = [], {}
     for stored, new in zip(pair, new_pair):
-        num_heads, num_slots, size = stored.shape[1:]
+        num_heads, num_slots, size = stored.shape[1], ops.shape(stored)[-2], stored.shape[3]
         num_rows = ops.shape(new)[0] * num_heads
         rows_shape = (-1, size) if new.shape[-2] == 1 else (-1, num_slots, size)
         if num_heads not in indices:

@@ -96,16 +96,18 @@ def greedy_tokens(translator, source_ids, max_length):
     state_spec, cache_spec, context_spec = tf.nest.map_structure(
         lambda x: tf.TensorSpec(x.shape, x.dtype), start.structured_outputs
     )
+    # Each call gives the cache as many slots as it needs by then.
+    cache_spec = tf.nest.map_structure(
+        lambda spec: tf.TensorSpec([*spec.shape[:2], None, *spec.shape[3:]], spec.dtype), cache_spec
+    )
+    specs = [tf.TensorSpec([], tf.int32), state_spec, cache_spec, context_spec]
+    advance = translator.graph_of(
+        ("stream_step", max_length), step if compiler is None else compiler(step), specs
+    )
     index = 0
     for number, length in enumerate(cache_lengths(max_length)):
         if number:
             cache = extend_caches(cache, length)
-            cache_spec = _extended_specs(cache_spec, length)
-        advance = translator.graph_of(
-            ("stream_step", max_length, length),
-            step if compiler is None else compiler(step),
-            [tf.TensorSpec([], tf.int32), state_spec, cache_spec, context_spec],
-        )
         while index < length:
             state, cache = advance(tf.constant(index), state, cache, context)
             if bool(state.done):
@@ -114,13 +116,6 @@ def greedy_tokens(translator, source_ids, max_length):
                 return
             yield state.token_ids.numpy().item()
             index += 1
-
-
-def _extended_specs(caches, length):
-    """The specs of caches (B, N, slots, H) with `length` slots."""
-    return tf.nest.map_structure(
-        lambda spec: tf.TensorSpec([*spec.shape[:2], length, *spec.shape[3:]], spec.dtype), caches
-    )
 
 
 def _tokens(translator):

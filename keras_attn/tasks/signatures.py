@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from keras_attn.generation import DecodingOptions
 from keras_attn.tasks.buckets import compiled_with_xla, in_buckets, powers_of_two
-from keras_attn.tasks.teacher_forcing import alignment, token_log_probs
+from keras_attn.tasks.teacher_forcing import token_log_probs, token_log_probs_and_alignment
 from keras_attn.tasks.token_ids import to_texts, with_end
 
 # The limits of a request. XLA and the server's batching need shapes that do not depend on the request.
@@ -132,7 +132,7 @@ SIGNATURES = {
 NO_SCORE = -1e30
 
 
-_Source = collections.namedtuple("_Source", ["token_ids", "has_text"])
+_Source = collections.namedtuple("_Source", ["token_ids", "has_text", "cache"])
 
 
 class Signatures:
@@ -147,6 +147,11 @@ class Signatures:
         self.translator = translator
         self.source_tokenizer = translator.source_tokenizer
         self.target_tokenizer = translator.target_tokenizer
+        # Parts of several signatures. Each is traced once, and its graph is a function that they all call.
+        token_ids = [tf.TensorSpec([None, None], tf.int32)]
+        self._encoded = tf.function(self._encode, token_ids, autograph=False)
+        self._n_best = tf.function(self._search_n_best, token_ids, autograph=False)
+        self._log_probs_and_alignment = tf.function(self._forward, token_ids * 2, autograph=False)
 
     def all(self):
         """{name: (function, specs of its inputs)}; the first is the default."""
@@ -164,7 +169,7 @@ class Signatures:
     def serving_default(self, inputs):
         """The best translation of each text, with the translator's own options and no logits processors."""
         source = self._source(inputs, _Status())
-        token_ids = self._best(source.token_ids)[:, tf.newaxis]
+        token_ids = self._best(source)[:, tf.newaxis]
         texts = to_texts(self.target_tokenizer, token_ids)[:, 0]
         return {"outputs": tf.where(source.has_text, texts, "")}
 
@@ -172,7 +177,7 @@ class Signatures:
         """The n best translations of each text, with the translator's own options."""
         status = _Status()
         source = self._source(inputs, status)
-        hypotheses = self._search(source.token_ids, num_return_sequences=self.translator.num_beams)
+        hypotheses = self._n_best(source.token_ids)
         answers = self._answers(hypotheses, source, status)
         return {name: answers[name] for name in ("outputs", "scores")}
 
@@ -204,7 +209,7 @@ class Signatures:
             prefix_token_ids=self._prefix(target_prefix, status),
         )
         hypotheses = self._search(
-            source.token_ids,
+            source,
             num_return_sequences=most,
             length_penalty=status.clamped("length_penalty", length_penalty, -10.0, 10.0),
             options=options,
@@ -212,7 +217,7 @@ class Signatures:
         best = hypotheses.token_ids[:, 0]
         return {
             **self._answers(hypotheses, source, status, options.stop_token_ids),
-            **self._alignment(source.token_ids, best, source.has_text),
+            **self._alignment(source, best),
         }
 
     def sample(self, inputs, target_prefix, max_length, temperature, top_k, top_p, min_p, seed):
@@ -229,7 +234,7 @@ class Signatures:
             seed=seed,
             prefix_token_ids=self._prefix(target_prefix, status),
         )
-        hypotheses = self._search(source.token_ids, num_return_sequences=1, options=options)
+        hypotheses = self._search(source, num_return_sequences=1, options=options)
         answers = self._answers(hypotheses, source, status)
         return {
             "outputs": answers["outputs"][:, 0],
@@ -244,7 +249,7 @@ class Signatures:
         target_ids, is_cut = self._with_end(self.target_tokenizer, targets)
         status.note("target_repaired", _is_repaired(targets))
         status.note("target_truncated", is_cut)
-        log_probs = token_log_probs(self.translator, source.token_ids, target_ids)
+        log_probs, *_ = self._log_probs_and_alignment(source.token_ids, target_ids)
         length = tf.reduce_sum(tf.cast(target_ids != 0, tf.float32), axis=1)
         scores = tf.reduce_sum(log_probs, axis=1) / length**self.translator.length_penalty
         return {
@@ -273,7 +278,8 @@ class Signatures:
         token_ids, is_cut = self._with_end(self.source_tokenizer, texts)
         status.note("source_repaired", _is_repaired(texts))
         status.note("source_truncated", is_cut)
-        return _Source(token_ids, token_ids[:, 0] != self.source_tokenizer.end_token_id)
+        has_text = token_ids[:, 0] != self.source_tokenizer.end_token_id
+        return _Source(token_ids, has_text, lambda: self._encoded(token_ids))
 
     def _with_end(self, tokenizer, texts):
         """Ids (B, S) with END at the end, cut to `max_sequence_length`, and which rows were cut."""
@@ -293,16 +299,34 @@ class Signatures:
         status.note(f"{name}_clamped", tf.reduce_any(~is_token & (values != -1), axis=1))
         return tf.where(is_token, values, -1)
 
-    def _best(self, token_ids):
-        """Ids (B, S) -> the ids (B, L) of the best translation of each, without its score."""
-        search = self.translator.search_options(num_return_sequences=None)
-        return self.translator.generate(token_ids, search).token_ids[:, 0]
+    def _encode(self, token_ids):
+        model = self.translator.model
+        return model.init_cache(token_ids, 0, token_ids != model.pad_token_id)
 
-    def _search(self, token_ids, num_return_sequences, length_penalty=None, options=None):
+    def _forward(self, source_ids, target_ids):
+        """The log-probabilities of the target ids, and their alignment if the model can give it."""
+        pair = source_ids, target_ids, self._encoded(source_ids)
+        if self.translator.model.returns_attention_scores:
+            return token_log_probs_and_alignment(self.translator, *pair)
+        return (token_log_probs(self.translator, *pair),)
+
+    def _best(self, source):
+        """The ids (B, L) of the best translation of each text."""
+        if self.translator.num_beams > 1:
+            return self._n_best(source.token_ids).token_ids[:, 0]
+        # Greedy search needs no scores.
+        return self._search(source, num_return_sequences=None).token_ids[:, 0]
+
+    def _search_n_best(self, token_ids):
+        source = _Source(token_ids, None, lambda: self._encoded(token_ids))
+        return self._search(source, num_return_sequences=self.translator.num_beams)
+
+    def _search(self, source, num_return_sequences, length_penalty=None, options=None):
         search = self.translator.search_options(num_return_sequences=num_return_sequences)
         if length_penalty is not None:
             search["length_penalty"] = length_penalty
-        return self.translator.generate(token_ids, {**search, "options": options})
+        search |= {"options": options, "cache": source.cache()}
+        return self.translator.generate(source.token_ids, search)
 
     def _answers(self, hypotheses, source, status, stop_token_ids=None):
         """The outputs of a search. An empty text has one answer, "", whatever the search found."""
@@ -320,18 +344,19 @@ class Signatures:
             "status": status.text(),
         }
 
-    def _alignment(self, source_ids, target_ids, has_text):
+    def _alignment(self, source, target_ids):
         """For each token of the best translation, the source token with the most attention, if known."""
         if not self.translator.model.returns_attention_scores:
             return {}
         pad = self.translator.model.pad_token_id
-        target_ids = tf.where(has_text[:, tf.newaxis], target_ids, pad)
+        target_ids = tf.where(source.has_text[:, tf.newaxis], target_ids, pad)
         longest = tf.reduce_max(tf.reduce_sum(tf.cast(target_ids != pad, tf.int32), axis=1))
         target_ids = target_ids[:, : tf.maximum(longest, 1)]
+        _, aligned = self._log_probs_and_alignment(source.token_ids, target_ids)
         return {
-            "source_tokens": self._token_strings(self.source_tokenizer, source_ids),
+            "source_tokens": self._token_strings(self.source_tokenizer, source.token_ids),
             "target_tokens": self._token_strings(self.target_tokenizer, target_ids),
-            "alignment": tf.where(target_ids == pad, -1, alignment(self.translator, source_ids, target_ids)),
+            "alignment": tf.where(target_ids == pad, -1, aligned),
         }
 
     def _token_strings(self, tokenizer, token_ids):
@@ -369,12 +394,18 @@ class XlaSignatures(Signatures):
         """{name: (function, specs of its inputs)}."""
         return {"serving_default": super().all()["serving_default"]}
 
-    def _best(self, token_ids):
-        compiled = compiled_with_xla(super()._best)
-        chunks = in_buckets(token_ids, self.batch_sizes, self.lengths, self.source_tokenizer.end_token_id)
+    def _best(self, source):
+        search = self.translator.search_options(num_return_sequences=None)
+
+        def best(token_ids):
+            return self.translator.generate(token_ids, search).token_ids[:, 0]
+
+        chunks = in_buckets(
+            source.token_ids, self.batch_sizes, self.lengths, self.source_tokenizer.end_token_id
+        )
         spec = tf.TensorSpec([None, self.translator.max_length], tf.int32)
-        found = tf.map_fn(compiled, chunks, fn_output_signature=spec)
-        return tf.reshape(found, [-1, self.translator.max_length])[: tf.shape(token_ids)[0]]
+        found = tf.map_fn(compiled_with_xla(best), chunks, fn_output_signature=spec)
+        return tf.reshape(found, [-1, self.translator.max_length])[: tf.shape(source.token_ids)[0]]
 
 
 def _rising(name, sizes):

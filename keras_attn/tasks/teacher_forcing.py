@@ -16,11 +16,13 @@ attention_scores: float32 array (L, N, T, S): decoder layer, head, target token,
 """
 
 
-def token_log_probs(translator, source_ids, target_ids):
-    """The log-probability (B, T) of each target id, 0 at pads; ids are padded int32, (B, S) and (B, T)."""
-    logits = translator.model.teacher_forced(source_ids, _after_start(translator, target_ids))
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(target_ids, logits)
-    return tf.where(target_ids == translator.model.pad_token_id, 0.0, -losses)
+def token_log_probs(translator, source_ids, target_ids, cache=None):
+    """The log-probability (B, T) of each target id, 0 at pads; ids are padded int32, (B, S) and (B, T).
+
+    `cache` is as in `Seq2SeqGeneration.generate`.
+    """
+    logits = translator.model.teacher_forced(source_ids, _after_start(translator, target_ids), cache=cache)
+    return _log_probs(translator, logits, target_ids)
 
 
 def cross_attention(translator, source_ids, target_ids):
@@ -37,7 +39,23 @@ def alignment(translator, source_ids, target_ids):
     The scores are the mean over the heads of the last layer but one, which aligns words best (Garg et al.,
     2019, https://arxiv.org/abs/1909.02074, section 4.1).
     """
-    scores = cross_attention(translator, source_ids, target_ids)
+    return _most_attended(cross_attention(translator, source_ids, target_ids))
+
+
+def token_log_probs_and_alignment(translator, source_ids, target_ids, cache=None):
+    """The results of `token_log_probs` and `alignment` by one forward pass."""
+    logits, scores = translator.model.teacher_forced(
+        source_ids, _after_start(translator, target_ids), return_attention_scores=True, cache=cache
+    )
+    return _log_probs(translator, logits, target_ids), _most_attended(tf.stack(scores, axis=1))
+
+
+def _log_probs(translator, logits, target_ids):
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(target_ids, logits)
+    return tf.where(target_ids == translator.model.pad_token_id, 0.0, -losses)
+
+
+def _most_attended(scores):
     of_layer = scores[:, alignment_layer(scores.shape[1])]
     return tf.argmax(tf.reduce_mean(of_layer, axis=1), axis=-1, output_type=tf.int32)
 
