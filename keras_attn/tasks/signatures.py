@@ -198,12 +198,13 @@ class Signatures:
         most, longest = self.translator.num_beams, self.translator.max_length
         status = _Status()
         source = self._source(inputs, status)
+        max_length = status.clamped("max_length", _or_default(max_length, longest), 1, longest)
         options = DecodingOptions(
             num_beams=status.clamped("num_beams", _or_default(num_beams, most), 1, most),
-            min_length=status.clamped("min_length", min_length, 0, longest),
-            max_length=status.clamped("max_length", _or_default(max_length, longest), 1, longest),
+            min_length=status.clamped("min_length", min_length, 0, max_length),
+            max_length=max_length,
             no_repeat_ngram_size=status.clamped("no_repeat_ngram_size", no_repeat_ngram_size, 0, 4),
-            repetition_penalty=status.clamped("repetition_penalty", repetition_penalty, 0.01, 100.0),
+            repetition_penalty=status.clamped("repetition_penalty", repetition_penalty, 0.01, 100.0, nan=1.0),
             stop_token_ids=self._token_ids("stop_token_ids", stop_token_ids, status),
             suppressed_token_ids=self._token_ids("suppressed_token_ids", suppressed_token_ids, status),
             prefix_token_ids=self._prefix(target_prefix, status),
@@ -211,7 +212,9 @@ class Signatures:
         hypotheses = self._search(
             source,
             num_return_sequences=most,
-            length_penalty=status.clamped("length_penalty", length_penalty, -10.0, 10.0),
+            length_penalty=status.clamped(
+                "length_penalty", length_penalty, -10.0, 10.0, nan=self.translator.length_penalty
+            ),
             options=options,
         )
         best = hypotheses.token_ids[:, 0]
@@ -227,10 +230,10 @@ class Signatures:
         source = self._source(inputs, status)
         options = DecodingOptions(
             max_length=status.clamped("max_length", _or_default(max_length, longest), 1, longest),
-            temperature=status.clamped("temperature", temperature, 0.0, 100.0),
+            temperature=status.clamped("temperature", temperature, 0.0, 100.0, nan=1.0),
             top_k=status.clamped("top_k", top_k, 0, self.target_tokenizer.vocabulary_size),
-            top_p=status.clamped("top_p", top_p, 0.0, 1.0),
-            min_p=status.clamped("min_p", min_p, 0.0, 1.0),
+            top_p=status.clamped("top_p", top_p, 0.0, 1.0, nan=1.0),
+            min_p=status.clamped("min_p", min_p, 0.0, 1.0, nan=0.0),
             seed=seed,
             prefix_token_ids=self._prefix(target_prefix, status),
         )
@@ -291,6 +294,7 @@ class Signatures:
     def _prefix(self, texts, status):
         """Ids (B, PREFIX_LENGTH), -1 after the end of each."""
         whole = self.target_tokenizer.tokenize(texts)
+        status.note("prefix_repaired", _is_repaired(texts))
         status.note("prefix_truncated", whole.row_lengths() > PREFIX_LENGTH)
         return whole.to_tensor(-1, shape=[None, PREFIX_LENGTH])
 
@@ -425,10 +429,13 @@ class _Status:
         """Adds `name` to the status of the rows where `rows`, boolean (B,), is true."""
         self._notes.append(tf.where(rows, f",{name}", ""))
 
-    def clamped(self, name, values, least, most):
-        """`values` (B,) clipped to their range; NaN becomes `least`."""
-        is_number = values == values
-        clamped = tf.clip_by_value(tf.where(is_number, values, tf.cast(least, values.dtype)), least, most)
+    def clamped(self, name, values, least, most, nan=None):
+        """`values` (B,) clipped to their range; of floats, NaN becomes `nan`."""
+        if nan is not None:
+            is_nan = tf.math.is_nan(values)
+            values = tf.where(is_nan, tf.cast(nan, values.dtype), values)
+            self.note(f"{name}_is_nan", is_nan)
+        clamped = tf.clip_by_value(values, least, most)
         self.note(f"{name}_clamped", clamped != values)
         return clamped
 
