@@ -141,10 +141,18 @@ class Signatures:
     Args:
         translator: `Translator`, whose options are the defaults, and whose `num_beams` is the maximum of a
             request.
+        names: Names in `SIGNATURES`, or None for all that the model can answer. `serving_default` is always there.
+
+    Raises:
+        ValueError: for an unknown name, or `encode` for a model that has no encoder to call.
     """
 
-    def __init__(self, translator):
+    def __init__(self, translator, names=None):
         self.translator = translator
+        known = [name for name in SIGNATURES if name != "encode" or hasattr(translator.model, "encode")]
+        if names is not None and not set(names) <= set(known):
+            raise ValueError(f"`signatures` must be names among {known}. Received: signatures={list(names)}.")
+        self.names = [name for name in known if names is None or name in ("serving_default", *names)]
         self.source_tokenizer = translator.source_tokenizer
         self.target_tokenizer = translator.target_tokenizer
         # Parts of several signatures. Each is traced once, and its graph is a function that they all call.
@@ -156,9 +164,8 @@ class Signatures:
     def all(self):
         """{name: (function, specs of its inputs)}; the first is the default."""
         return {
-            name: (getattr(self, name), [_spec(name_of_input) for name_of_input in signature.inputs])
-            for name, signature in SIGNATURES.items()
-            if name != "encode" or hasattr(self.translator.model, "encode")
+            name: (getattr(self, name), [_spec(name_of_input) for name_of_input in SIGNATURES[name].inputs])
+            for name in self.names
         }
 
     def neutral_values(self):
@@ -385,7 +392,7 @@ class XlaSignatures(Signatures):
     """
 
     def __init__(self, translator, batch_sizes=(1, 4, 16, 64), lengths=None):
-        super().__init__(translator)
+        super().__init__(translator, ["serving_default"])
         longest = translator.model.max_sequence_length
         self.batch_sizes = _rising("batch_sizes", batch_sizes)
         self.lengths = powers_of_two(16, longest) if lengths is None else _rising("lengths", lengths)
@@ -393,10 +400,6 @@ class XlaSignatures(Signatures):
             raise ValueError(
                 f"`lengths` must end with the model's max_sequence_length={longest}. Received: {self.lengths}."
             )
-
-    def all(self):
-        """{name: (function, specs of its inputs)}."""
-        return {"serving_default": super().all()["serving_default"]}
 
     def _best(self, source):
         search = self.translator.search_options(num_return_sequences=None)
