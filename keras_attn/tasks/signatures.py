@@ -156,7 +156,10 @@ class Signatures:
         self.source_tokenizer = translator.source_tokenizer
         self.target_tokenizer = translator.target_tokenizer
         # Parts of several signatures. Each is traced once, and its graph is a function that they all call.
-        token_ids = [tf.TensorSpec([None, None], tf.int32)]
+        texts, token_ids = [tf.TensorSpec([None], tf.string)], [tf.TensorSpec([None, None], tf.int32)]
+        hypotheses = [tf.TensorSpec([None, None, None], tf.int32)]
+        self._source_ids = tf.function(self._tokenize_source, texts, autograph=False)
+        self._texts = tf.function(self._detokenize, hypotheses, autograph=False)
         self._encoded = tf.function(self._encode, token_ids, autograph=False)
         self._n_best = tf.function(self._search_n_best, token_ids, autograph=False)
         self._log_probs_and_alignment = tf.function(self._forward, token_ids * 2, autograph=False)
@@ -176,8 +179,7 @@ class Signatures:
     def serving_default(self, inputs):
         """The best translation of each text, with the translator's own options and no logits processors."""
         source = self._source(inputs, _Status())
-        token_ids = self._best(source)[:, tf.newaxis]
-        texts = to_texts(self.target_tokenizer, token_ids)[:, 0]
+        texts = self._texts(self._best(source)[:, tf.newaxis])[:, 0]
         return {"outputs": tf.where(source.has_text, texts, "")}
 
     def translate_n_best(self, inputs):
@@ -285,11 +287,17 @@ class Signatures:
         }
 
     def _source(self, texts, status):
-        token_ids, is_cut = self._with_end(self.source_tokenizer, texts)
-        status.note("source_repaired", _is_repaired(texts))
+        token_ids, is_cut, is_repaired = self._source_ids(texts)
+        status.note("source_repaired", is_repaired)
         status.note("source_truncated", is_cut)
         has_text = token_ids[:, 0] != self.source_tokenizer.end_token_id
         return _Source(token_ids, has_text, lambda: self._encoded(token_ids))
+
+    def _tokenize_source(self, texts):
+        return *self._with_end(self.source_tokenizer, texts), _is_repaired(texts)
+
+    def _detokenize(self, token_ids):
+        return to_texts(self.target_tokenizer, token_ids)
 
     def _with_end(self, tokenizer, texts):
         """Ids (B, S) with END at the end, cut to `max_sequence_length`, and which rows were cut."""
@@ -350,7 +358,7 @@ class Signatures:
         status.note("unfinished", source.has_text & ~tf.reduce_any(ends, axis=-1))
         only_answer = tf.where(tf.range(tf.shape(scores)[1]) == 0, 0.0, NO_SCORE)
         return {
-            "outputs": tf.where(has_text, to_texts(self.target_tokenizer, hypotheses.token_ids), ""),
+            "outputs": tf.where(has_text, self._texts(hypotheses.token_ids), ""),
             "scores": tf.where(has_text, tf.maximum(scores, NO_SCORE), only_answer),
             "status": status.text(),
         }

@@ -247,6 +247,7 @@ def test_the_tracked_dates_model_has_the_signatures_and_files_of_today():
     assert "4th of July 2016" in (folder / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.extended
 def test_signatures_are_chosen_and_one_loop_serves_every_length(tmp_path):
     """Without one loop, each doubling of the cache up to the longest answer has a loop of its own."""
     translator = tiny_translator(max_sequence_length=521)
