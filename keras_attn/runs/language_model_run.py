@@ -14,6 +14,7 @@ from keras_attn.runs.training_run import TrainingRun
 from keras_attn.tasks.buckets import compiled_with_jax
 from keras_attn.text import ByteTokenizer
 from keras_attn.training import LabelSmoothedCrossentropy
+from keras_attn.training.summaries import markdown_table
 
 _NUM_SAMPLES = 3
 _WINDOWS_PER_BATCH = 128
@@ -67,11 +68,20 @@ class LanguageModelRun(TrainingRun):
             return compiled_with_jax(model, total_loss)
         return tf.function(total_loss, input_signature=[tf.TensorSpec([None, None], tf.int32)] * 2)
 
-    def validators(self, log_dir):
+    def validators(self):
         def write(epoch, logs):
             logs["val_loss"] = self.loss("validation")
+            logs["val_perplexity"] = math.exp(logs["val_loss"])
 
         return [keras.callbacks.LambdaCallback(on_epoch_end=write)]
+
+    def samples_text(self):
+        """Texts sampled from the model, those of all epochs with the same seeds."""
+        return {
+            "samples": markdown_table(
+                ("", "sample"), [(str(n), text) for n, text in enumerate(self.samples(), 1)]
+            )
+        }
 
     def loss(self, split):
         """The mean cross-entropy, in nats, of all tokens of a split but the first, within their windows."""
