@@ -52,7 +52,11 @@ class LanguageModelRun(TrainingRun):
             num_devices=self.workers.num_devices,
             worker=(self.workers.number, self.workers.count),
         )
+        self.compile_functions()
+
+    def compile_functions(self):
         self.total_loss = self.compiled_loss()
+        self.continuations = self.compiled_sampling()
 
     def token_ids(self, split):
         return self.tokenizer.encode([getattr(self.data, split).text])[0]
@@ -113,15 +117,21 @@ class LanguageModelRun(TrainingRun):
 
     def samples(self):
         """A few texts sampled from the model after a line break."""
-        length = self.model.max_sequence_length
-        prompt = np.repeat(np.array(self.tokenizer.encode(["\n"])), _NUM_SAMPLES, axis=0)
-        token_ids = self.model.generate(
-            prompt,
-            self.tokenizer.end_token_id,
-            max_length=length - prompt.shape[1],
-            options=DecodingOptions(temperature=0.8, seed=self.recipe.seed + np.arange(_NUM_SAMPLES)),
-        )
-        return self.tokenizer.decode(np.asarray(token_ids))
+        prompt = np.repeat(np.array(self.tokenizer.encode(["\n"]), "int32"), _NUM_SAMPLES, axis=0)
+        return self.tokenizer.decode(np.asarray(self.continuations(prompt)))
+
+    def compiled_sampling(self):
+        """A function of prompts (B, P) that returns the token ids drawn after them, with the same seeds each time."""
+        model = self.model
+        options = DecodingOptions(temperature=0.8, seed=self.recipe.seed + np.arange(_NUM_SAMPLES))
+
+        def continuations(prompt):
+            max_length = model.max_sequence_length - prompt.shape[1]
+            return model.generate(prompt, self.tokenizer.end_token_id, max_length=max_length, options=options)
+
+        # Op by op, a few samples take seconds.
+        compiled = compiled_with_jax if keras.backend.backend() == "jax" else _with_tensorflow
+        return compiled(model, continuations)
 
     def save_result(self):
         with replaced_file(self.folder / "model.keras") as aside:  # Keras does not write atomically
@@ -129,7 +139,7 @@ class LanguageModelRun(TrainingRun):
 
     def load_result(self):
         self.model = keras.models.load_model(self.folder / "model.keras", compile=False)
-        self.total_loss = self.compiled_loss()
+        self.compile_functions()
 
     @property
     def result(self):
@@ -137,3 +147,7 @@ class LanguageModelRun(TrainingRun):
 
     def where(self):
         return f"The model lies in {self.folder / 'model.keras'}"
+
+
+def _with_tensorflow(model, function):
+    return tf.function(function)
