@@ -80,15 +80,15 @@ def test_a_run_folder_holds_what_its_documentation_says(run):
 
 def test_what_tensorboard_shows_is_what_the_documentation_says(run):
     train, validation = (steps_of_tags(run[0] / "tensorboard" / part) for part in ("train", "validation"))
-    by_update = dict.fromkeys(
-        ("loss", "perplexity", "learning_rate", "tokens_per_second", "padding"), [1, 2, 3]
-    )
+    by_update = {
+        key: [1, 2, 3] for key in ("loss", "perplexity", "learning_rate", "tokens_per_second", "padding")
+    }
     assert train == {"recipe": [0], **by_update}
     tags = {"exact_match", "translations"}
     if WITH_TENSORFLOW:
         pictures = ("1/mean", "1/head_1", "1/head_2", "2/mean")
         tags |= {"perplexity", *(f"cross_attention_{picture}" for picture in pictures)}
-    assert validation == dict.fromkeys(tags, [1, 2, 3])
+    assert validation == {key: [1, 2, 3] for key in tags}
 
 
 def steps_of_tags(folder):
