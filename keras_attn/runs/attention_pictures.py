@@ -8,6 +8,7 @@ _NUM_CANDIDATES = 100
 # So many fit in a picture whose labels can be read where TensorBoard shows it small.
 _TOKENS, _MOST_TOKENS = 12, 30
 _MOST_HEADS = 4
+_LABEL_SIZE = 13  # TensorBoard shows pictures at half their size
 
 
 class AttentionPictures:
@@ -63,12 +64,13 @@ def figures(attention_map, num_heads):
     maps = {"mean": ("mean of all heads" if heads > 1 else "one head", of_layer.mean(axis=0))}
     for head in range(min(heads, num_heads) if heads > 1 else 0):
         maps[f"head_{head + 1}"] = (f"head {head + 1} of {heads}", of_layer[head])
-    return {
-        name: plot_attention(
+    drawn = {}
+    for name, (title, one_map) in maps.items():
+        drawn[name] = plot_attention(
             one_map,
             attention_map.source_tokens,
             attention_map.target_tokens,
             title=f"Cross-attention, layer {layer + 1} of {len(scores)}, {title}",
         )
-        for name, (title, one_map) in maps.items()
-    }
+        drawn[name].axes[0].tick_params(labelsize=_LABEL_SIZE)
+    return drawn
