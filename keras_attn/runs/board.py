@@ -14,6 +14,7 @@ from keras_attn.training.summaries import Summaries, markdown_table
 
 # A point costs about 5 ms, and TensorBoard draws at most 1,000 of a line.
 _UPDATES_PER_POINT = 10
+_BYTES_READ = 2**18
 
 
 class TrainingCurves(keras.callbacks.Callback):
@@ -76,7 +77,7 @@ class TrainingCurves(keras.callbacks.Callback):
         )
         scalars = {
             "loss": loss / losses,
-            "perplexity": math.exp(cross_entropy / tokens),
+            "perplexity": perplexity(cross_entropy / tokens),
             "learning_rate": last_learning_rate(self.model.optimizer),
             "tokens_per_second": (progress.num_tokens - self._num_tokens) / (time.monotonic() - self._time),
             "padding": 1 - real / positions,
@@ -136,6 +137,11 @@ class ValidationBoard(keras.callbacks.Callback):
             self._summaries.close()
 
 
+def perplexity(nats):
+    """The perplexity of a mean cross-entropy in nats, infinite where a float cannot hold it."""
+    return math.exp(nats) if nats < 700 else math.inf
+
+
 def cut_off(folder, updates):
     """Removes from the event files below a folder what lies after a number of updates.
 
@@ -162,7 +168,7 @@ def _read_records(file):
     """The records of a file, and whether none of them was cut off while it was written."""
     records = []
     try:
-        for record in tf.data.TFRecordDataset(str(file)):
+        for record in tf.data.TFRecordDataset(str(file), buffer_size=_BYTES_READ):
             records.append(record.numpy())
     except tf.errors.DataLossError:
         return records, False

@@ -10,6 +10,7 @@ from keras_attn.data import TextWindows, consecutive_windows
 from keras_attn.data.text_files import checksum
 from keras_attn.files import replaced_file
 from keras_attn.generation import DecodingOptions
+from keras_attn.runs.board import perplexity
 from keras_attn.runs.training_run import TrainingRun
 from keras_attn.tasks.buckets import compiled_with_jax
 from keras_attn.text import ByteTokenizer
@@ -75,7 +76,7 @@ class LanguageModelRun(TrainingRun):
     def validators(self):
         def write(epoch, logs):
             logs["val_loss"] = self.loss("validation")
-            logs["val_perplexity"] = math.exp(logs["val_loss"])
+            logs["val_perplexity"] = perplexity(logs["val_loss"])
 
         return [keras.callbacks.LambdaCallback(on_epoch_end=write)]
 

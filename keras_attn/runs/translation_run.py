@@ -13,6 +13,7 @@ from keras_attn.data.text_files import checksum
 from keras_attn.files import replaced_folder, restored_folder
 from keras_attn.runs.advice import advice_on_a_low_score
 from keras_attn.runs.attention_pictures import AttentionPictures
+from keras_attn.runs.board import perplexity
 from keras_attn.runs.display import sample_line
 from keras_attn.runs.evaluation import evaluate
 from keras_attn.runs.training_run import TrainingRun, compiles_for_shapes
@@ -136,7 +137,7 @@ class TranslationRun(TrainingRun):
         sources, targets = ([texts[row] for row in short] for texts in (pairs.sources, pairs.targets))
         log_probs = sum(self.translator.score(sources, targets, length_penalty=0.0))
         num_tokens = sum(len(tokens[row]) + 1 for row in short)
-        return math.exp(-log_probs / num_tokens)
+        return perplexity(-log_probs / num_tokens)
 
     def samples_text(self):
         """The first translations of the validation data in a table, those of all epochs of the same sentences."""

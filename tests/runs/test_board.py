@@ -15,7 +15,7 @@ import keras_attn
 from keras_attn import plots, runs
 from keras_attn.data import TextPairs
 from keras_attn.runs.attention_pictures import figures
-from keras_attn.runs.board import TrainingCurves, cut_off
+from keras_attn.runs.board import TrainingCurves, cut_off, perplexity
 from keras_attn.runs.translation_run import TranslationRun
 from keras_attn.tasks.teacher_forcing import AttentionMap
 from keras_attn.training.summaries import Summaries, samples_table
@@ -247,3 +247,8 @@ def test_a_run_without_a_state_begins_with_no_file(tmp_path):
     write_points(tmp_path, [3])
     cut_off(tmp_path, 0)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_loss_that_grows_out_of_bounds_has_a_perplexity():
+    assert perplexity(math.log(7)) == pytest.approx(7)
+    assert perplexity(1e5) == math.inf
