@@ -4,6 +4,7 @@ import csv
 import html
 import importlib
 import math
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -92,7 +93,7 @@ def plot_attention(attention_scores, source_tokens, target_tokens, title=None, p
     columns = min(len(scores), _MAX_COLUMNS)
     rows = math.ceil(len(scores) / columns)
     size = _figure_size(rows, columns, source_tokens, target_tokens)
-    figure = _import_figure()(figsize=size, layout="constrained")
+    figure = _import("matplotlib.figure").Figure(figsize=size, layout="constrained")
     panels = [figure.add_subplot(rows, columns, head + 1) for head in range(len(scores))]
     _draw_heads(figure, panels, scores)
     for head, panel in enumerate(panels):
@@ -205,6 +206,39 @@ def attention_grid(attention_scores, scale=8):
     return colours.transpose(0, 2, 1, 3, 4).reshape(layers * height, heads * width, 3)
 
 
+def figure_pixels(figure, width=480):
+    """Draws a figure as an array, for example for TensorBoard.
+
+    Args:
+        figure: `matplotlib.figure.Figure`, such as `plot_attention` returns.
+        width: Integer, the width of the picture in pixels. Its height follows from the figure.
+
+    Returns:
+        uint8 array (height, width, 3).
+
+    Raises:
+        ImportError: If matplotlib is not installed.
+
+    Example:
+
+    ```
+    import numpy as np
+    from keras_attn.plots import figure_pixels, plot_attention
+
+    figure = plot_attention(np.array([[0.9, 0.1], [0.2, 0.8]]), ["der", "Hund"], ["the", "dog"])
+    assert figure_pixels(figure).shape[1:] == (480, 3)
+    ```
+    """
+    canvas_class = _import("matplotlib.backends.backend_agg").FigureCanvasAgg
+    # Rounding up by less than a pixel: matplotlib cuts what is left of one.
+    figure.set_dpi((width + 0.01) / figure.get_size_inches()[0])
+    canvas = canvas_class(figure)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # drawn as a box
+        canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
+
+
 def plot_learning_curves(files, column="val_bleu", title=None, path=None):
     """Draws a column of the `history.csv` of several runs over their epochs.
 
@@ -235,7 +269,7 @@ def plot_learning_curves(files, column="val_bleu", title=None, path=None):
     """
     path = _check_path(path, _FIGURE_FILE_TYPES)
     curves = {name: _curve(file, column) for name, file in files.items()}
-    figure = _import_figure()(figsize=(7, 4), layout="constrained")
+    figure = _import("matplotlib.figure").Figure(figsize=(7, 4), layout="constrained")
     panel = figure.subplots()
     for name, (epochs, values) in curves.items():
         panel.plot(epochs, values, label=name, linewidth=1.5)
@@ -261,9 +295,9 @@ def _curve(file, column):
     return [float(row["epoch"]) for row in rows], [float(row[column]) for row in rows]
 
 
-def _import_figure():
+def _import(module):
     try:
-        return importlib.import_module("matplotlib.figure").Figure
+        return importlib.import_module(module)
     except ImportError as error:
         raise ImportError('Figures need matplotlib. Install it: pip install "keras_attn[plots]"') from error
 

@@ -10,10 +10,12 @@ from keras_attn.data import TextWindows, consecutive_windows
 from keras_attn.data.text_files import checksum
 from keras_attn.files import replaced_file
 from keras_attn.generation import DecodingOptions
+from keras_attn.runs.board import perplexity
 from keras_attn.runs.training_run import TrainingRun
 from keras_attn.tasks.buckets import compiled_with_jax
 from keras_attn.text import ByteTokenizer
 from keras_attn.training import LabelSmoothedCrossentropy
+from keras_attn.training.summaries import markdown_table
 
 _NUM_SAMPLES = 3
 _WINDOWS_PER_BATCH = 128
@@ -51,7 +53,11 @@ class LanguageModelRun(TrainingRun):
             num_devices=self.workers.num_devices,
             worker=(self.workers.number, self.workers.count),
         )
+        self.compile_functions()
+
+    def compile_functions(self):
         self.total_loss = self.compiled_loss()
+        self.continuations = self.compiled_sampling()
 
     def token_ids(self, split):
         return self.tokenizer.encode([getattr(self.data, split).text])[0]
@@ -67,11 +73,20 @@ class LanguageModelRun(TrainingRun):
             return compiled_with_jax(model, total_loss)
         return tf.function(total_loss, input_signature=[tf.TensorSpec([None, None], tf.int32)] * 2)
 
-    def validators(self, log_dir):
+    def validators(self):
         def write(epoch, logs):
             logs["val_loss"] = self.loss("validation")
+            logs["val_perplexity"] = perplexity(logs["val_loss"])
 
         return [keras.callbacks.LambdaCallback(on_epoch_end=write)]
+
+    def samples_text(self):
+        """Texts sampled from the model, those of all epochs with the same seeds."""
+        return {
+            "samples": markdown_table(
+                ("", "sample"), [(str(n), text) for n, text in enumerate(self.samples(), 1)]
+            )
+        }
 
     def loss(self, split):
         """The mean cross-entropy, in nats, of all tokens of a split but the first, within their windows."""
@@ -103,15 +118,21 @@ class LanguageModelRun(TrainingRun):
 
     def samples(self):
         """A few texts sampled from the model after a line break."""
-        length = self.model.max_sequence_length
-        prompt = np.repeat(np.array(self.tokenizer.encode(["\n"])), _NUM_SAMPLES, axis=0)
-        token_ids = self.model.generate(
-            prompt,
-            self.tokenizer.end_token_id,
-            max_length=length - prompt.shape[1],
-            options=DecodingOptions(temperature=0.8, seed=self.recipe.seed + np.arange(_NUM_SAMPLES)),
-        )
-        return self.tokenizer.decode(np.asarray(token_ids))
+        prompt = np.repeat(np.array(self.tokenizer.encode(["\n"]), "int32"), _NUM_SAMPLES, axis=0)
+        return self.tokenizer.decode(np.asarray(self.continuations(prompt)))
+
+    def compiled_sampling(self):
+        """A function of prompts (B, P) that returns the token ids drawn after them, with the same seeds each time."""
+        model = self.model
+        options = DecodingOptions(temperature=0.8, seed=self.recipe.seed + np.arange(_NUM_SAMPLES))
+
+        def continuations(prompt):
+            max_length = model.max_sequence_length - prompt.shape[1]
+            return model.generate(prompt, self.tokenizer.end_token_id, max_length=max_length, options=options)
+
+        # Op by op, a few samples take seconds.
+        compiled = compiled_with_jax if keras.backend.backend() == "jax" else _with_tensorflow
+        return compiled(model, continuations)
 
     def save_result(self):
         with replaced_file(self.folder / "model.keras") as aside:  # Keras does not write atomically
@@ -119,7 +140,7 @@ class LanguageModelRun(TrainingRun):
 
     def load_result(self):
         self.model = keras.models.load_model(self.folder / "model.keras", compile=False)
-        self.total_loss = self.compiled_loss()
+        self.compile_functions()
 
     @property
     def result(self):
@@ -127,3 +148,7 @@ class LanguageModelRun(TrainingRun):
 
     def where(self):
         return f"The model lies in {self.folder / 'model.keras'}"
+
+
+def _with_tensorflow(model, function):
+    return tf.function(function)

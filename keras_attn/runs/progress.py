@@ -22,6 +22,7 @@ class Progress(keras.callbacks.Callback):
         steps_per_epoch: Integer, the argument of `fit`.
         metrics: List of `keras.metrics.Metric`, whose sums a resumed epoch continues with.
         save: Function without arguments, called after an update when the state is due.
+        after_update: Function without arguments, called after each update, before the state is saved.
         should_stop: Function without arguments; when it returns True after an update, the state is saved and
             `StopTraining` is raised.
         save_updates, save_minutes: As in `Recipe`.
@@ -35,6 +36,7 @@ class Progress(keras.callbacks.Callback):
         save,
         save_updates=None,
         save_minutes=None,
+        after_update=lambda: None,
         should_stop=lambda: False,
     ):
         super().__init__()
@@ -44,6 +46,7 @@ class Progress(keras.callbacks.Callback):
         self.save = save
         self.save_updates = save_updates
         self.save_minutes = save_minutes
+        self.after_update = after_update
         self.should_stop = should_stop
         self.epoch = 0
         self.batch = 0  # the batches done in this epoch
@@ -52,7 +55,7 @@ class Progress(keras.callbacks.Callback):
         self.num_real = self.num_positions = 0  # of this epoch
         self._metric_values = None
         self._last_save = self._started = time.monotonic()
-        self._num_tokens = 0  # since `_started`
+        self.num_tokens = 0  # of this process and epoch
 
     def state(self):
         """The state for `resume`, as values that JSON can hold."""
@@ -67,7 +70,7 @@ class Progress(keras.callbacks.Callback):
         self._metric_values = state["metrics"]
 
     def on_epoch_begin(self, epoch, logs=None):
-        self._started, self._num_tokens = time.monotonic(), 0
+        self._started, self.num_tokens = time.monotonic(), 0
         if self.batch:  # `fit` has just set the metrics to zero.
             for variable, value in zip(self._metric_variables, self._metric_values):
                 variable.assign(value)
@@ -77,7 +80,7 @@ class Progress(keras.callbacks.Callback):
         steps = self.batches.num_micro_batches
         if self.batch % steps == 0:
             update = self.batches.plan(self.position.epoch)[self.position.update]
-            self._num_tokens += update.num_tokens
+            self.num_tokens += update.num_tokens
             self.num_real += update.num_real
             self.num_positions += update.num_positions
             self.updates += 1
@@ -86,7 +89,10 @@ class Progress(keras.callbacks.Callback):
             logs.update(self._throughput())
         if self.batch == self.steps_per_epoch:
             self.model.stop_training = True  # ends this epoch only; `on_epoch_end` resets it
-        elif self.batch % steps == 0:
+        if self.batch % steps:
+            return
+        self.after_update()
+        if self.batch < self.steps_per_epoch:
             should_stop = self.should_stop()
             if should_stop or self._is_due():
                 _ = self.model  # on JAX, reading it updates the weights
@@ -105,7 +111,7 @@ class Progress(keras.callbacks.Callback):
         if not self.num_positions:  # before the first update
             return {}
         return {
-            "tokens_per_second": round(self._num_tokens / (time.monotonic() - self._started)),
+            "tokens_per_second": round(self.num_tokens / (time.monotonic() - self._started)),
             "padding": 1 - self.num_real / self.num_positions,
         }
 

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from keras_attn.files import locked_folder, remove_unfinished
 from keras_attn.models import assign_weights, average_weights, read_weights, save_weights, write_weights
+from keras_attn.runs.board import TrainingCurves, ValidationBoard
 from keras_attn.runs.checkpoints import Checkpoints
 from keras_attn.runs.display import EpochBar, duration
 from keras_attn.runs.optimizer import make_optimizer
@@ -38,12 +39,16 @@ from keras_attn.training import (
     restore_training_state,
 )
 
+# Of one tag; TensorBoard keeps ten.
+MOST_PICTURES = 20
+
 
 class TrainingRun:
     """A training run: a recipe, data and a folder.
 
     A subclass implements `describe_data()`, a dict for the record; `prepare()`, which sets `model` and
-    `batches`; `validators(log_dir)`, the callbacks that write `val_METRIC` to `logs`; `score(name)`, the
+    `batches`; `validators()`, the callbacks that write `val_METRIC` to `logs`; `samples_text()` and `pictures()`, what
+    TensorBoard shows of a validation; `score(name)`, the
     metric of the current weights on the validation data; `evaluate()`, the final scores; `save_result()` and
     `load_result()`; `result`, the return value of the run; and `where()`, a text with the path of the result.
     """
@@ -176,14 +181,24 @@ class TrainingRun:
         )
 
     def fit(self):
+        loss = next(metric for metric in self.model.metrics if metric.name == "loss")
         self.progress = Progress(
             self.batches,
             self.steps_per_epoch,
-            [next(metric for metric in self.model.metrics if metric.name == "loss"), self.perplexity],
+            [loss, self.perplexity],
             self.save_state,
             self.recipe.save_updates,
             self.recipe.save_minutes,
+            after_update=lambda: self.curves.after_update() if self.workers.is_first else None,
             should_stop=lambda: self.stop_signals.received is not None,
+        )
+        self.curves = TrainingCurves(
+            self.folder / "tensorboard" / "train",
+            self.progress,
+            loss,
+            self.perplexity,
+            self.steps_per_epoch // self.recipe.gradient_accumulation_steps,
+            self.recipe,
         )
         self.keep_best = KeepBest(
             self.save_best, monitor=self.monitor, mode="min" if self.recipe.lower_is_better else "max"
@@ -197,9 +212,8 @@ class TrainingRun:
             self.finish_fit()
             return
         self.seconds_at_epoch = self.seconds()
-        log_dir = str(self.folder / "tensorboard")
-        validators = self.validators(log_dir) if self.workers.is_first else []
-        tensorboard = [keras.callbacks.TensorBoard(log_dir)] if self.workers.is_first else []
+        validators = [*self.validators(), self.validation_board()] if self.workers.is_first else []
+        writers = [self.curves, *validators] if self.workers.is_first else []
         try:
             with self.stop_signals:
                 self.model.fit(
@@ -208,12 +222,12 @@ class TrainingRun:
                     initial_epoch=self.progress.epoch,
                     epochs=self.recipe.epochs,
                     shuffle=False,  # the batches are shuffled already
-                    callbacks=self.callbacks(validators) + tensorboard,
+                    callbacks=self.callbacks(validators),
                     verbose=0,  # the run's own bar and lines
                 )
         except BaseException as error:
             self.bar.close()
-            for writer in (*validators, *tensorboard):
+            for writer in writers:
                 writer.on_train_end()
             if not isinstance(error, StopTraining):
                 raise
@@ -245,6 +259,7 @@ class TrainingRun:
         return [
             StopOnInvalidLoss(last_checkpoint=self.states.newest, initial_batch=self.progress.batch),
             self.progress,
+            *([self.curves] if self.workers.is_first else []),
             *([self.bar] if self.verbose else []),
             on_epoch_end(lambda epoch, logs: average.enter_context(averaged_weights(self.model))),
             on_epoch_end(lambda epoch, logs: self.begin_validation()),
@@ -257,6 +272,19 @@ class TrainingRun:
             self.history,
             on_epoch_end(lambda epoch, logs: self.after_epoch(logs[self.monitor])),
         ]
+
+    def validation_board(self):
+        return ValidationBoard(
+            self.folder / "tensorboard" / "validation",
+            self.progress,
+            self.samples_text,
+            self.pictures(),
+            epochs_per_picture=math.ceil(self.recipe.epochs / MOST_PICTURES),
+        )
+
+    def pictures(self):
+        """A function that returns a dict from tags to pictures."""
+        return dict
 
     def begin_validation(self):
         self.validation_began = time.monotonic()
@@ -276,6 +304,7 @@ class TrainingRun:
     def save_state(self, has_ended=False):
         progress = {
             **self.progress.state(),
+            "curves": self.curves.state(),
             "best": self.keep_best.best,
             "best_epoch": self.keep_best.best_epoch,
             "history": self.history.rows,
@@ -294,6 +323,7 @@ class TrainingRun:
         arrays, state = saved
         restore_training_state(self.model, arrays)
         self.progress.resume(state)
+        self.curves.resume(state.get("curves"))
         self.keep_best.best, self.keep_best.best_epoch = state["best"], state["best_epoch"]
         self.history.rows = state["history"]
         self.seconds_before = state["seconds"]

@@ -2,25 +2,28 @@
 
 import dataclasses
 import functools
+import importlib.util
 import math
 import shutil
 
 import keras
-import numpy as np
 
 from keras_attn.data import TextPairs, translation_batches
 from keras_attn.data.text_files import checksum
 from keras_attn.files import replaced_folder, restored_folder
-from keras_attn.plots import attention_grid
 from keras_attn.runs.advice import advice_on_a_low_score
+from keras_attn.runs.attention_pictures import AttentionPictures
+from keras_attn.runs.board import perplexity
 from keras_attn.runs.display import sample_line
 from keras_attn.runs.evaluation import evaluate
 from keras_attn.runs.training_run import TrainingRun, compiles_for_shapes
 from keras_attn.tasks import Translator
 from keras_attn.text import ByteTokenizer, SentencePieceTokenizer, WordPieceTokenizer, load_tokenizer
-from keras_attn.training import AttentionImages, TranslationQuality
+from keras_attn.training import TranslationQuality
+from keras_attn.training.summaries import samples_table
 
 _TOKENIZER, _TOKENS = "tokenizer", "tokens"
+_NUM_SAMPLES = 8
 # If there are more lines, a vocabulary is trained on evenly spaced ones: sentencepiece holds them in memory.
 _MOST_LINES_FOR_VOCABULARY = 5_000_000
 # Functions of texts and of the size of the vocabulary.
@@ -105,7 +108,7 @@ class TranslationRun(TrainingRun):
             token_folder=self.folder / _TOKENS,
         )
 
-    def validators(self, log_dir):
+    def validators(self):
         validation = self.data.validation
         self.quality = TranslationQuality(
             # A model that has learned little would go on to the very end.
@@ -115,12 +118,41 @@ class TranslationRun(TrainingRun):
             validation.sources,
             validation.targets,
             metrics=(self.recipe.metric,),
-            log_dir=log_dir,
             bleu_tokenize=self.recipe.bleu_tokenize,
         )
-        if keras.backend.backend() != "tensorflow":  # the only one with attention maps
+        if keras.backend.backend() != "tensorflow":  # the only one that scores given texts
             return [self.quality]
-        return [self.quality, AttentionImages(self.draw_attention, log_dir)]
+
+        def write_perplexity(epoch, logs):
+            logs["val_perplexity"] = self.perplexity_of(validation)
+
+        return [self.quality, keras.callbacks.LambdaCallback(on_epoch_end=write_perplexity)]
+
+    def perplexity_of(self, pairs):
+        """The perplexity of the targets of text pairs, those aside that are longer than the model takes."""
+        tokens = self.translator.target_tokenizer.encode(list(pairs.targets))
+        short = [row for row, ids in enumerate(tokens) if len(ids) < self.model.max_sequence_length]
+        if not short:
+            return math.nan
+        sources, targets = ([texts[row] for row in short] for texts in (pairs.sources, pairs.targets))
+        log_probs = sum(self.translator.score(sources, targets, length_penalty=0.0))
+        num_tokens = sum(len(tokens[row]) + 1 for row in short)
+        return perplexity(-log_probs / num_tokens)
+
+    def samples_text(self):
+        """The first translations of the validation data in a table, those of all epochs of the same sentences."""
+        parts = (self.data.validation.sources, self.quality.translations, self.data.validation.targets)
+        return {"translations": samples_table(*(texts[:_NUM_SAMPLES] for texts in parts))}
+
+    def pictures(self):
+        if keras.backend.backend() != "tensorflow":  # the only one with attention maps
+            return dict
+        if importlib.util.find_spec("matplotlib") is None:
+            self.say(
+                'TensorBoard gets pictures of attention with matplotlib: pip install "keras_attn[plots]"'
+            )
+            return dict
+        return AttentionPictures(self.translator, self.data.validation).draw
 
     def sample(self):
         if not self.workers.is_first:
@@ -130,13 +162,6 @@ class TranslationRun(TrainingRun):
         return sample_line(
             validation.sources[index], self.quality.translations[index], validation.targets[index]
         )
-
-    def draw_attention(self):
-        _, attention_map = self.translator(
-            self.data.validation.sources[0], num_beams=1, return_attention_scores=True
-        )
-        scores = attention_map.attention_scores
-        return attention_grid(scores if scores.size else np.zeros((1, 1, 1, 1)))  # an empty translation
 
     def save_result(self):
         self.translator.save(self.folder / "translator")

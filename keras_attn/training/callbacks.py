@@ -1,9 +1,7 @@
 """Callbacks that score translations, log the learning rate, save the best model and stop on a bad loss."""
 
-import html
 import math
 import operator
-import re
 
 import keras
 
@@ -14,6 +12,7 @@ from keras_attn.training.metrics import (
     corpus_chrf,
     exact_match,
 )
+from keras_attn.training.summaries import Summaries, samples_table
 
 _METRICS = ("bleu", "chrf", "exact_match")
 _BETTER = {"max": operator.gt, "min": operator.lt}
@@ -33,7 +32,9 @@ class TranslationQuality(keras.callbacks.Callback):
         metrics: Names out of `"bleu"`, `"chrf"` and `"exact_match"`; all are in percent.
         prefix: String put before each name in `logs`.
         num_samples: Integer, how many of the first translations are shown.
-        log_dir: Folder for TensorBoard event files with the scores and the samples as text, or None.
+        log_dir: Folder for TensorBoard event files, or None: the scores by optimizer update, tagged with their
+            names alone, and `translations`, a table of the samples with what is right and wrong. Give the folder
+            `validation` next to one named `train`: TensorBoard then draws both in one picture.
         print_samples: Boolean, whether the samples are printed, below the progress bar of their epoch.
         bleu_tokenize: String, sacreBLEU's tokenizer; `"none"` for text that is tokenised already.
 
@@ -94,7 +95,7 @@ class TranslationQuality(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         if self.log_dir is not None:
-            self._summaries = _Summaries(self.log_dir)
+            self._summaries = Summaries(self.log_dir)
 
     def on_epoch_begin(self, epoch, logs=None):
         self._print_samples()
@@ -111,9 +112,13 @@ class TranslationQuality(keras.callbacks.Callback):
         # Keras hands one dict to all callbacks in turn, and its own History and progress bar come last.
         if logs is not None:
             logs.update(scores)
-        samples = list(zip(self.sources, self.references, translations, strict=True))[: self.num_samples]
+        samples = list(zip(self.sources, translations, self.references, strict=True))[: self.num_samples]
         if self._summaries is not None:
-            self._summaries.write(epoch, scores, samples)
+            self._summaries.write(
+                updates_of(self.model),
+                scalars={name: scores[f"{self.prefix}{name}"] for name in self.metrics},
+                texts={"translations": samples_table(*zip(*samples))} if samples else None,
+            )
         if self.print_samples:
             self._unprinted = samples
 
@@ -132,7 +137,7 @@ class TranslationQuality(keras.callbacks.Callback):
 
     def _print_samples(self):
         # Printed one event late: at the end of the epoch the progress bar has not finished its line.
-        for source, reference, translation in self._unprinted or ():
+        for source, translation, reference in self._unprinted or ():
             print(f"  source:      {source}\n  reference:   {reference}\n  translation: {translation}\n")
         self._unprinted = None
 
@@ -142,7 +147,8 @@ class AttentionImages(keras.callbacks.Callback):
 
     Args:
         draw: Function without arguments that returns the picture, uint8 (height, width, 3), for example from
-            `keras_attn.plots.attention_grid` for a fixed sentence.
+            `keras_attn.plots.attention_grid` for a fixed sentence, or from `keras_attn.plots.plot_attention` and
+            `keras_attn.plots.figure_pixels` with its tokens.
         log_dir: Folder for TensorBoard event files.
         name: String, the name of the picture in TensorBoard.
 
@@ -164,10 +170,10 @@ class AttentionImages(keras.callbacks.Callback):
         self._summaries = None
 
     def on_train_begin(self, logs=None):
-        self._summaries = _Summaries(self.log_dir)
+        self._summaries = Summaries(self.log_dir)
 
     def on_epoch_end(self, epoch, logs=None):
-        self._summaries.write_image(epoch, self.name, self.draw())
+        self._summaries.write(updates_of(self.model), pictures={self.name: self.draw()})
 
     def on_train_end(self, logs=None):
         if self._summaries is not None:
@@ -190,7 +196,7 @@ class LearningRateLogger(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         if logs is not None:
-            logs["learning_rate"] = _last_learning_rate(self.model.optimizer)
+            logs["learning_rate"] = last_learning_rate(self.model.optimizer)
 
 
 class KeepBest(keras.callbacks.Callback):
@@ -315,50 +321,14 @@ class StopOnInvalidLoss(keras.callbacks.Callback):
         )
 
 
-class _Summaries:
-    """TensorBoard event files with scores and sample translations."""
-
-    def __init__(self, log_dir):
-        try:
-            # Imported on use: this subpackage also works where TensorFlow is not installed.
-            import tensorflow as tf
-        except ImportError as error:
-            raise ImportError("`log_dir` needs TensorFlow: pip install tensorflow.") from error
-        self._summary = tf.summary
-        self._writer = tf.summary.create_file_writer(str(log_dir))
-
-    def write(self, epoch, scores, samples):
-        # Keras' TensorBoard callback may have switched recording off for the current step.
-        with self._writer.as_default(), self._summary.record_if(True):
-            for name, score in scores.items():
-                self._summary.scalar(name, score, step=epoch)
-            if samples:
-                self._summary.text("translations", _markdown_table(samples), step=epoch)
-        self._writer.flush()
-
-    def write_image(self, epoch, name, image):
-        with self._writer.as_default(), self._summary.record_if(True):
-            self._summary.image(name, image[None], step=epoch)
-        self._writer.flush()
-
-    def close(self):
-        self._writer.close()
+def updates_of(model):
+    """The number of updates that the optimizer of a model has made."""
+    return int(keras.ops.convert_to_numpy(_innermost(model.optimizer).iterations))
 
 
-def _markdown_table(samples):
-    rows = [("source", "reference", "translation"), ("---", "---", "---")]
-    rows += [tuple(map(_markdown_text, sample)) for sample in samples]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
-def _markdown_text(text):
-    one_line = " ".join(text.split())
-    return re.sub(r"([\\`*_\[\]|])", r"\\\1", html.escape(one_line, quote=False))
-
-
-def _last_learning_rate(optimizer):
-    # mixed_float16 wraps the optimizer that has the schedule.
-    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+def last_learning_rate(optimizer):
+    """The learning rate of the last update."""
+    optimizer = _innermost(optimizer)
     # Keras has no public access to the schedule itself.
     schedule = getattr(optimizer, "_learning_rate", None)
     if not isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
@@ -367,3 +337,8 @@ def _last_learning_rate(optimizer):
     updates = int(keras.ops.convert_to_numpy(optimizer.iterations))
     batches = updates * (optimizer.gradient_accumulation_steps or 1)
     return float(keras.ops.convert_to_numpy(schedule(max(batches - 1, 0))))
+
+
+def _innermost(optimizer):
+    # mixed_float16 wraps the optimizer that has the schedule and counts updates.
+    return getattr(optimizer, "inner_optimizer", optimizer)

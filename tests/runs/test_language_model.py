@@ -8,6 +8,7 @@ import re
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from keras_attn import runs
 from keras_attn.data import PlainText
@@ -73,6 +74,22 @@ def test_the_loss_is_that_of_the_whole_validation_text(run):
     expected = cross_entropy(model, make_data().validation.text, 7)
     assert record["results"]["validation"]["loss"] == pytest.approx(expected, rel=1e-5)
     assert expected < 1.5 < np.log(10)  # ten letters, which it has begun to tell apart
+
+
+def test_tensorboard_shows_training_and_validation_under_the_same_tags(run):
+    folder, _ = run
+    steps = {"train": {}, "validation": {}}
+    for part, of_tag in steps.items():
+        for path in (folder / "tensorboard" / part).iterdir():
+            for event in tf.compat.v1.train.summary_iterator(str(path)):
+                for value in event.summary.value:
+                    of_tag.setdefault(value.tag, []).append(event.step)
+    ends = [11, 22, 33, 44, 55]
+    assert steps["validation"] == dict.fromkeys(("loss", "perplexity", "samples"), ends)
+    by_update = sorted([*ends, *(end - 5 for end in ends)])  # two points an epoch
+    assert steps["train"].pop("recipe") == [0]
+    assert {"loss", "perplexity"} < set(steps["train"])
+    assert all(of_tag == by_update for of_tag in steps["train"].values())
 
 
 def test_the_best_epoch_is_kept(run):

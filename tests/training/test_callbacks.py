@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from keras_attn.training import (
+    AttentionImages,
     KeepBest,
     LabelSmoothedCrossentropy,
     LearningRateLogger,
@@ -139,17 +140,30 @@ def test_scores_and_samples_are_written_for_tensorboard(tmp_path):
     quality = make_quality(metrics=("exact_match",), num_samples=3, log_dir=tmp_path / "ours")
     fit([tensorboard, quality], epochs=2)
     summaries = read_summaries(tmp_path / "ours")
-    scores = [(step, float(tf.make_ndarray(tensor))) for step, tensor in summaries["val_exact_match"]]
-    assert scores == [(0, pytest.approx(100 / 3)), (1, pytest.approx(200 / 3))]
-    assert [step for step, _ in summaries["translations"]] == [0, 1]
+    scores = [(step, float(tf.make_ndarray(tensor))) for step, tensor in summaries["exact_match"]]
+    assert scores == [(2, pytest.approx(100 / 3)), (4, pytest.approx(200 / 3))]  # two updates an epoch
+    assert [step for step, _ in summaries["translations"]] == [2, 4]
     table = tf.make_ndarray(summaries["translations"][1][1]).item().decode()
     assert table.splitlines() == [
-        "| source | reference | translation |",
-        "| --- | --- | --- |",
-        "| ein Hund bellt laut hier | a dog barks loudly here | a dog barks loudly here |",
-        "| zwei Katzen | two cats | two cats |",
-        r"| drei \| Vögel &lt;unk&gt; | three birds | nothing of this kind |",
+        "| source | translation | reference |  |",
+        "| --- | --- | --- | --- |",
+        "| ein Hund bellt laut hier | a dog barks loudly here | a dog barks loudly here | ✓ right |",
+        "| zwei Katzen | two cats | two cats | ✓ right |",
+        r"| drei \| Vögel &lt;unk&gt; | nothing of this kind | three birds | ✗ wrong |",
     ]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_pictures_are_written_by_update(tmp_path):
+    tf = pytest.importorskip("tensorflow")
+    pictures = iter(np.full((2, 5, 7, 3), [[[[11]]], [[[13]]]], "uint8"))
+    fit([AttentionImages(lambda: next(pictures), tmp_path, name="cross_attention")], epochs=2)
+    points = read_summaries(tmp_path)["cross_attention"]
+    assert [step for step, _ in points] == [2, 4]
+    for (_, tensor), grey in zip(points, (11, 13)):
+        width, height, file = tensor.string_val
+        assert (width, height) == (b"7", b"5")
+        assert np.all(tf.io.decode_png(file) == grey)
 
 
 def test_log_dir_without_tensorflow_says_what_to_install(monkeypatch, tmp_path):
