@@ -124,12 +124,10 @@ class Page:
         is_phone = width < 600
         self.call(
             *("Emulation.setDeviceMetricsOverride",),
-            **{
-                "width": width,
-                "height": height,
-                "deviceScaleFactor": 2 if is_phone else 1,
-                "mobile": is_phone,
-            },
+            width=width,
+            height=height,
+            deviceScaleFactor=2 if is_phone else 1,
+            mobile=is_phone,
         )
         scheme = {"name": "prefers-color-scheme", "value": color_scheme}
         self.call("Emulation.setEmulatedMedia", features=[scheme])

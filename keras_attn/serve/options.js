@@ -3,10 +3,10 @@
 // What the page knows of options beyond what the server says. `zero` is the word for the value 0.
 const KNOWN = {
   target_prefix: { label: "Begin with" },
-  num_beams: { label: "Beams", range: [1, 8, 1], zero: "all" },
+  num_beams: { label: "Beams", range: [1, 8, 1], zero: "the most" },
   length_penalty: { label: "Length penalty", range: [0, 2, 0.1] },
-  min_length: { label: "Fewest tokens", least: 0, zero: "no limit" },
-  max_length: { label: "Most tokens", least: 0, zero: "the model's limit" },
+  min_length: { label: "Fewest tokens", least: 0, zero: "none" },
+  max_length: { label: "Most tokens", least: 0, zero: "default" },
   no_repeat_ngram_size: { label: "Repeat no n-grams of", range: [0, 4, 1], zero: "off" },
   repetition_penalty: { label: "Repetition penalty", range: [1, 3, 0.05] },
   temperature: { label: "Temperature", range: [0, 2, 0.05] },
@@ -44,7 +44,7 @@ export function showOptions(box, model, signatureName, values, changed) {
   box.replaceChildren(...optionsOf(model, signatureName).map((name) => {
     const known = { ...KNOWN[name] };
     const most = outputs.outputs?.shape?.[1];
-    if (name === "num_beams" && most > 0) known.range = [1, most, 1];
+    if (name === "num_beams" && most > 0) Object.assign(known, { range: [1, most, 1], zero: String(most) });
     if (known.range && known.range[0] === known.range[1]) delete known.range;
     return control(name, model, known, values[name], (value) => changed(name, value));
   }));

@@ -56,9 +56,11 @@ function showState() {
   $("version").textContent = model.version === undefined ? "" : `version ${model.version}`;
   document.title = `${model.name} · keras-attn`;
   $("ask").hidden = isOther;
+  $("options-card").hidden = isOther;
   $("raw").hidden = !isOther;
   $("request-card").hidden = true;
   showFailure(null);
+  clearAnswer();
   if (isOther) {
     showSignatures($("signatures"), $("body"), model);
     $("reply").textContent = "";
@@ -68,7 +70,6 @@ function showState() {
   $("text").placeholder = isGenerator ? "Type how it begins" : "Type a text to translate";
   $("answer-label").textContent = isGenerator ? "Continuation" : "Translation";
   if ($("text").value !== state.text) $("text").value = state.text;
-  clearAnswer();
   showControls();
 }
 
