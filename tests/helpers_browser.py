@@ -21,6 +21,7 @@ _FLAGS = (
     "--disable-sync",
     "--disable-dev-shm-usage",
     "--force-color-profile=srgb",
+    "--hide-scrollbars",
     "--remote-debugging-pipe",
 )
 

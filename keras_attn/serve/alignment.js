@@ -134,8 +134,9 @@ function fill(row, words, meaning, mark) {
     button.setAttribute("aria-label", `${word.text}, ${meaning(number)}`);
     button.classList.toggle("glued", !word.startsWord && number > 0);
     button.classList.toggle("end", Boolean(word.isEnd));
-    for (const event of ["pointerenter", "focus"]) button.addEventListener(event, () => mark(number));
-    for (const event of ["pointerleave", "blur"]) button.addEventListener(event, () => mark(null));
+    for (const event of ["pointerenter", "focus", "click"]) button.addEventListener(event, () => mark(number));
+    button.addEventListener("blur", () => mark(null));
+    button.addEventListener("pointerleave", () => document.activeElement === button || mark(null));
     return button;
   }));
 }

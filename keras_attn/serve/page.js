@@ -50,7 +50,7 @@ function writeAddress() {
 
 function showState() {
   const { model } = state;
-  const isOther = !signatureOf(model, "search");
+  const isOther = model.kind === "other" || !signatureOf(model, "search");
   const isGenerator = model.kind === "text_generator";
   $("model").value = model.name;
   $("version").textContent = model.version === undefined ? "" : `version ${model.version}`;
@@ -89,7 +89,7 @@ function showControls() {
 
 function clearAnswer() {
   $("answer").replaceChildren();
-  $("answer").classList.remove("growing", "old");
+  $("answer").classList.remove("growing", "old", "nothing");
   $("time").textContent = "";
   for (const id of ["alignment-card", "best-card", "copy-answer"]) $(id).hidden = true;
   showNotes($("notes"), []);
@@ -111,6 +111,7 @@ function showAnswer(answer, milliseconds) {
     .map((output, rank) => ({ text: textOf(output), score: scores[rank] }))
     .filter(({ score }) => score > UNFOUND_SCORE);
   showText(textOf(outputs[0]));
+  $("answer").classList.toggle("nothing", !textOf(outputs[0]));
   $("time").textContent = `${Math.round(milliseconds)} ms`;
   $("copy-answer").hidden = false;
   $("best-card").hidden = !best.length;
@@ -167,7 +168,7 @@ async function answerText() {
     const body = requestBody(model, signatureName, text, options);
     showRequest(body);
     for await (const beginning of growing(model, signatureName, text, options, signal)) {
-      $("answer").classList.remove("old");
+      $("answer").classList.remove("old", "nothing");
       showText(beginning);
     }
     const start = performance.now();
@@ -241,6 +242,7 @@ function restore() {
     answerText();
     if (!state.text) $("text").focus();
   }
+  isNewEntry = true; // what is changed from here on does not overwrite the entry that led here
 }
 
 $("text").addEventListener("input", () => setText($("text").value));
