@@ -18,7 +18,11 @@ SHOTS = {
         {"height": 850, "color_scheme": "dark"},
         "#source button:nth-child(3)",
     ),
-    "page_phone.png": ({"text": "4th of July 2016"}, {"width": 360, "height": 780}, "#target button:nth-child(1)"),
+    "page_phone.png": (
+        {"text": "4th of July 2016"},
+        {"width": 360, "height": 780},
+        "#target button:nth-child(1)",
+    ),
 }
 
 
