@@ -195,6 +195,12 @@ def _add_export(commands):
         help="typical input texts, one a line, for warm-up and README",
     )
     command.add_argument(
+        "--signatures",
+        nargs="+",
+        metavar="NAME",
+        help="of a SavedModel, beside serving_default: translate_n_best, translate, sample, score, encode (default: all)",
+    )
+    command.add_argument(
         "--xla",
         action="store_true",
         help="export what XLA compiles, for a server with --xla_cpu_compilation_enabled",

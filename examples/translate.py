@@ -10,7 +10,10 @@ import argparse
 import importlib.util
 import pathlib
 
-from keras_attn import plots, runs
+from keras_attn_cli import quiet_imports
+
+with quiet_imports():  # without TensorFlow's own lines
+    from keras_attn import plots, runs
 
 SENTENCES = {
     "dates": ["4th of July 2016", "Montag, 4. Juli 2016", "le 1er mars 1999", "2 Feb. 1977", "31.12.2038"],

@@ -128,8 +128,10 @@ def _export(options):
     is_saved_model = options.format == "saved_model"
     if is_saved_model and options.quantization:
         raise ValueError("--quantization is for --format ctranslate2.")
-    if not is_saved_model and (options.xla or options.examples):
-        raise ValueError(f"--xla and --examples are for a SavedModel. Received: --format {options.format}.")
+    if not is_saved_model and (options.xla or options.examples or options.signatures):
+        raise ValueError(
+            f"--xla, --examples and --signatures are for a SavedModel. Received: --format {options.format}."
+        )
     translator = Translator.load(options.translator)
     if not is_saved_model:
         print(translator.export_model(options.folder, options.format, options.quantization))
@@ -138,7 +140,7 @@ def _export(options):
     if options.examples:
         lines = pathlib.Path(options.examples).read_text(encoding="utf-8").splitlines()
         examples = list(filter(str.strip, lines))
-    print(translator.export(options.folder, examples, xla=options.xla))
+    print(translator.export(options.folder, examples, xla=options.xla, signatures=options.signatures))
 
 
 def _verify(options):
@@ -149,8 +151,8 @@ def _verify(options):
     checks = verify_saved_model(_version_folder(options.version), expected=translator)
     for check in checks:
         print(f"{'FAILED' if check.problems else 'ok':7} {check.name}")
-        for problem in check.problems:
-            print(f"        {problem}")
+        for line in (*check.problems, *check.notes):
+            print(f"        {line}")
     return FOUND_SOMETHING if any(check.problems for check in checks) else 0
 
 

@@ -94,8 +94,8 @@ def scripted_step(tables):
         ((tokens, ages),) = cache
         new = ops.reshape(ops.cast(token_ids + 1, "float32"), (-1, 1, num_beams, 1))
         tokens, ages = write_cache((tokens, ages), new, ops.ones_like(new), index * num_beams)
-        slots = tokens.shape[-2]
-        weights = np.repeat(_WEIGHTS[: slots // num_beams], num_beams)
+        slots = ops.shape(tokens)[-2]  # a tensor where a graph lets the cache grow
+        weights = ops.repeat(ops.convert_to_tensor(_WEIGHTS), num_beams)[:slots]
         stored = ops.cast(tokens[:, :, :, 0], "int32") * weights  # (B, 1, slots)
         hashes = ops.sum(ops.where(attention_mask, stored, 0), axis=-1) % NUM_HASHES
         logits = ops.take(rows, ops.reshape(hashes + first_row, (-1,)), axis=0)

@@ -4,6 +4,7 @@ import pathlib
 
 import tensorflow as tf
 
+from keras_attn.export.fingerprint import write_fingerprint
 from keras_attn.files import folder_aside, remove_abandoned
 
 
@@ -60,6 +61,7 @@ def export_saved_model(folder, signatures, models=(), resources=(), add_files=No
         tf.saved_model.save(module, str(built), signatures=functions, options=options)
         if add_files is not None:
             add_files(built, functions)
+        write_fingerprint(built)
         return _move_into_place(built, folder)
 
 

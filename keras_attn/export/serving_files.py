@@ -224,6 +224,13 @@ def read_batching_parameters(folder):
     parameters = {
         field.name: value.value if field.message_type else value for field, value in message.ListFields()
     }
+    least = {"batch_timeout_micros": 0}
+    for name, value in parameters.items():
+        smallest = min(value, default=1) if name == "allowed_batch_sizes" else value
+        if isinstance(smallest, int) and smallest < least.get(name, 1) and not isinstance(smallest, bool):
+            raise ValueError(
+                f"`{name}` in {BATCHING_FILE} must be at least {least.get(name, 1)}. Received: {value}."
+            )
     sizes, largest = list(parameters.get("allowed_batch_sizes", [])), parameters.get("max_batch_size", 1000)
     if sizes and (sizes != sorted(set(sizes)) or sizes[-1] != largest):
         raise ValueError(

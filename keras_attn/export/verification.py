@@ -8,6 +8,7 @@ import subprocess
 import numpy as np
 import tensorflow as tf
 
+from keras_attn.export.fingerprint import fingerprint_problems
 from keras_attn.export.saved_model_process import run_saved_model
 from keras_attn.export.saved_model_runner import to_json
 from keras_attn.export.serving_files import (
@@ -17,8 +18,10 @@ from keras_attn.export.serving_files import (
     read_xla_buckets,
 )
 
-Check = collections.namedtuple("Check", ["name", "problems"])
-Check.__doc__ = """A check: its name, and a list of problems (strings), which is empty if nothing is wrong."""
+Check = collections.namedtuple("Check", ["name", "problems", "notes"], defaults=[()])
+Check.__doc__ = (
+    """A check: its name; a list of problems, empty if nothing is wrong; and notes, which are no problems."""
+)
 
 # Every signature is run on these, alone and together, and on an empty batch.
 TEXTS = ("", "4th of July 2016", "a b c " * 200, "emoji 😀, ümläut", {"b64": "Y2Fm6SD//g=="})
@@ -31,8 +34,8 @@ def verify_saved_model(folder, texts=TEXTS, expected=None):
     switched off, as in the server unless a flag enables it. A version that was exported for XLA has a file
     `assets.extra/xla_buckets.json`, and runs with XLA.
 
-    A version without warm-up requests or batching parameters is still served, so this is noted but is not a
-    problem. If the server cannot read one of these files, or a warm-up request fails, it does not load the
+    A version without a fingerprint, warm-up requests or batching parameters is still served, so this is noted but is
+    not a problem. If the server cannot read one of these files, or a warm-up request fails, it does not load the
     version.
 
     Args:
@@ -42,7 +45,7 @@ def verify_saved_model(folder, texts=TEXTS, expected=None):
             a `Translator`.
 
     Returns:
-        A list of `Check`s: files, signatures, ops, batching parameters, warm-up, a run of each signature and
+        A list of `Check`s: files, fingerprint, signatures, ops, batching parameters, warm-up, a run of each signature and
         of the warm-up, and the answers if `expected` is given. Later checks are left out if an earlier
         problem makes them impossible.
 
@@ -72,6 +75,7 @@ def verify_saved_model(folder, texts=TEXTS, expected=None):
     warmup, requests = _warmup(folder, signatures, buckets)
     checks = [
         files,
+        _fingerprint(folder),
         Check("signatures", list(_signature_problems(signatures))),
         Check("ops", list(_op_problems(meta_graph.graph_def, xla=buckets is not None))),
         *(
@@ -98,6 +102,14 @@ def _file_problems(folder):
         yield f"{folder / 'variables'} holds no weights (variables.data-*)."
     if not folder.name.isdecimal():
         yield f"TF Serving loads folders whose names are integers. This one is {folder.name!r}."
+
+
+def _fingerprint(folder):
+    problems = fingerprint_problems(folder)
+    if problems is None:
+        why = "none, so whether the graph and the variables belong together is known only with a translator"
+        return Check(f"fingerprint: {why}", [])
+    return Check("fingerprint", problems)
 
 
 def _meta_graph(folder):
@@ -182,6 +194,8 @@ def _warmup(folder, signatures, buckets):
         found = list(_request_problems(signatures, name, inputs))
         problems += [f"Record {index}: {problem}" for problem in found]
         good += [] if found else [(name, inputs)]
+    if not requests:
+        problems.append("The file holds no request.")
     if len(requests) > MOST_WARMUP_REQUESTS:
         problems.append(
             f"The server takes {MOST_WARMUP_REQUESTS} requests at most. There are {len(requests)}."
@@ -233,12 +247,13 @@ def _runs_of_warmup(requests):
 
 def _run_checks(folder, runs, xla):
     """A `Check` for each kind of run, all in one process."""
+    requests, timeout = [run.request for run in runs], _time_limit(folder, len(runs), xla)
     try:
-        answers = run_saved_model(folder, [run.request for run in runs], timeout=900 if xla else 120, xla=xla)
+        answers = run_saved_model(folder, requests, timeout=timeout, xla=xla)
     except (RuntimeError, subprocess.TimeoutExpired) as error:
         # TensorFlow's output is long; the error is at its end.
         return [Check("loading", [" ".join(str(error).split())[-600:]])]
-    checks = {run.check: [] for run in runs}
+    checks, notes = {run.check: [] for run in runs}, {}
     for run, answer in zip(runs, answers):
         if "error" in answer:
             checks[run.check].append(f"{run.what}: {' '.join(answer['error'].split())[:300]}")
@@ -246,7 +261,29 @@ def _run_checks(folder, runs, xla):
         lengths = {key: len(value) for key, value in answer["outputs"].items()}
         if set(lengths.values()) - {run.size}:
             checks[run.check].append(f"{run.what} are answered with {lengths}.")
-    return [Check(name, problems) for name, problems in checks.items()]
+        elif run.size and run.request["signature"] == "serving_default":
+            notes[run.check] = _sample(run.request["inputs"], answer["outputs"])
+    return [Check(name, problems, notes.get(name, ())) for name, problems in checks.items()]
+
+
+def _time_limit(folder, num_runs, xla):
+    """Seconds for loading a version and for all runs: large models are slow, and XLA compiles each shape."""
+    megabytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 2**20
+    return 60 + megabytes + num_runs * (60 if xla else 10)
+
+
+def _sample(inputs, outputs):
+    """A line with the first text that is not empty, and its answer; none if there are several inputs or outputs."""
+    if len(inputs) != 1 or len(outputs) != 1:
+        return []
+    [texts], [answers] = inputs.values(), outputs.values()
+    number = next((number for number, text in enumerate(texts) if text), 0)
+    return [" -> ".join(_short(value[number]) for value in (texts, answers))]
+
+
+def _short(value):
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _inputs(signature, texts):

@@ -141,14 +141,25 @@ class Signatures:
     Args:
         translator: `Translator`, whose options are the defaults, and whose `num_beams` is the maximum of a
             request.
+        names: Names in `SIGNATURES`, or None for all that the model can answer. `serving_default` is always there.
+
+    Raises:
+        ValueError: for an unknown name, or `encode` for a model that has no encoder to call.
     """
 
-    def __init__(self, translator):
+    def __init__(self, translator, names=None):
         self.translator = translator
+        known = [name for name in SIGNATURES if name != "encode" or hasattr(translator.model, "encode")]
+        if names is not None and not set(names) <= set(known):
+            raise ValueError(f"`signatures` must be names among {known}. Received: signatures={list(names)}.")
+        self.names = [name for name in known if names is None or name in ("serving_default", *names)]
         self.source_tokenizer = translator.source_tokenizer
         self.target_tokenizer = translator.target_tokenizer
         # Parts of several signatures. Each is traced once, and its graph is a function that they all call.
-        token_ids = [tf.TensorSpec([None, None], tf.int32)]
+        texts, token_ids = [tf.TensorSpec([None], tf.string)], [tf.TensorSpec([None, None], tf.int32)]
+        hypotheses = [tf.TensorSpec([None, None, None], tf.int32)]
+        self._source_ids = tf.function(self._tokenize_source, texts, autograph=False)
+        self._texts = tf.function(self._detokenize, hypotheses, autograph=False)
         self._encoded = tf.function(self._encode, token_ids, autograph=False)
         self._n_best = tf.function(self._search_n_best, token_ids, autograph=False)
         self._log_probs_and_alignment = tf.function(self._forward, token_ids * 2, autograph=False)
@@ -156,9 +167,8 @@ class Signatures:
     def all(self):
         """{name: (function, specs of its inputs)}; the first is the default."""
         return {
-            name: (getattr(self, name), [_spec(name_of_input) for name_of_input in signature.inputs])
-            for name, signature in SIGNATURES.items()
-            if name != "encode" or hasattr(self.translator.model, "encode")
+            name: (getattr(self, name), [_spec(name_of_input) for name_of_input in SIGNATURES[name].inputs])
+            for name in self.names
         }
 
     def neutral_values(self):
@@ -169,8 +179,7 @@ class Signatures:
     def serving_default(self, inputs):
         """The best translation of each text, with the translator's own options and no logits processors."""
         source = self._source(inputs, _Status())
-        token_ids = self._best(source)[:, tf.newaxis]
-        texts = to_texts(self.target_tokenizer, token_ids)[:, 0]
+        texts = self._texts(self._best(source)[:, tf.newaxis])[:, 0]
         return {"outputs": tf.where(source.has_text, texts, "")}
 
     def translate_n_best(self, inputs):
@@ -198,12 +207,13 @@ class Signatures:
         most, longest = self.translator.num_beams, self.translator.max_length
         status = _Status()
         source = self._source(inputs, status)
+        max_length = status.clamped("max_length", _or_default(max_length, longest), 1, longest)
         options = DecodingOptions(
             num_beams=status.clamped("num_beams", _or_default(num_beams, most), 1, most),
-            min_length=status.clamped("min_length", min_length, 0, longest),
-            max_length=status.clamped("max_length", _or_default(max_length, longest), 1, longest),
+            min_length=status.clamped("min_length", min_length, 0, max_length),
+            max_length=max_length,
             no_repeat_ngram_size=status.clamped("no_repeat_ngram_size", no_repeat_ngram_size, 0, 4),
-            repetition_penalty=status.clamped("repetition_penalty", repetition_penalty, 0.01, 100.0),
+            repetition_penalty=status.clamped("repetition_penalty", repetition_penalty, 0.01, 100.0, nan=1.0),
             stop_token_ids=self._token_ids("stop_token_ids", stop_token_ids, status),
             suppressed_token_ids=self._token_ids("suppressed_token_ids", suppressed_token_ids, status),
             prefix_token_ids=self._prefix(target_prefix, status),
@@ -211,7 +221,9 @@ class Signatures:
         hypotheses = self._search(
             source,
             num_return_sequences=most,
-            length_penalty=status.clamped("length_penalty", length_penalty, -10.0, 10.0),
+            length_penalty=status.clamped(
+                "length_penalty", length_penalty, -10.0, 10.0, nan=self.translator.length_penalty
+            ),
             options=options,
         )
         best = hypotheses.token_ids[:, 0]
@@ -227,10 +239,10 @@ class Signatures:
         source = self._source(inputs, status)
         options = DecodingOptions(
             max_length=status.clamped("max_length", _or_default(max_length, longest), 1, longest),
-            temperature=status.clamped("temperature", temperature, 0.0, 100.0),
+            temperature=status.clamped("temperature", temperature, 0.0, 100.0, nan=1.0),
             top_k=status.clamped("top_k", top_k, 0, self.target_tokenizer.vocabulary_size),
-            top_p=status.clamped("top_p", top_p, 0.0, 1.0),
-            min_p=status.clamped("min_p", min_p, 0.0, 1.0),
+            top_p=status.clamped("top_p", top_p, 0.0, 1.0, nan=1.0),
+            min_p=status.clamped("min_p", min_p, 0.0, 1.0, nan=0.0),
             seed=seed,
             prefix_token_ids=self._prefix(target_prefix, status),
         )
@@ -275,11 +287,17 @@ class Signatures:
         }
 
     def _source(self, texts, status):
-        token_ids, is_cut = self._with_end(self.source_tokenizer, texts)
-        status.note("source_repaired", _is_repaired(texts))
+        token_ids, is_cut, is_repaired = self._source_ids(texts)
+        status.note("source_repaired", is_repaired)
         status.note("source_truncated", is_cut)
         has_text = token_ids[:, 0] != self.source_tokenizer.end_token_id
         return _Source(token_ids, has_text, lambda: self._encoded(token_ids))
+
+    def _tokenize_source(self, texts):
+        return *self._with_end(self.source_tokenizer, texts), _is_repaired(texts)
+
+    def _detokenize(self, token_ids):
+        return to_texts(self.target_tokenizer, token_ids)
 
     def _with_end(self, tokenizer, texts):
         """Ids (B, S) with END at the end, cut to `max_sequence_length`, and which rows were cut."""
@@ -291,6 +309,7 @@ class Signatures:
     def _prefix(self, texts, status):
         """Ids (B, PREFIX_LENGTH), -1 after the end of each."""
         whole = self.target_tokenizer.tokenize(texts)
+        status.note("prefix_repaired", _is_repaired(texts))
         status.note("prefix_truncated", whole.row_lengths() > PREFIX_LENGTH)
         return whole.to_tensor(-1, shape=[None, PREFIX_LENGTH])
 
@@ -339,7 +358,7 @@ class Signatures:
         status.note("unfinished", source.has_text & ~tf.reduce_any(ends, axis=-1))
         only_answer = tf.where(tf.range(tf.shape(scores)[1]) == 0, 0.0, NO_SCORE)
         return {
-            "outputs": tf.where(has_text, to_texts(self.target_tokenizer, hypotheses.token_ids), ""),
+            "outputs": tf.where(has_text, self._texts(hypotheses.token_ids), ""),
             "scores": tf.where(has_text, tf.maximum(scores, NO_SCORE), only_answer),
             "status": status.text(),
         }
@@ -381,7 +400,7 @@ class XlaSignatures(Signatures):
     """
 
     def __init__(self, translator, batch_sizes=(1, 4, 16, 64), lengths=None):
-        super().__init__(translator)
+        super().__init__(translator, ["serving_default"])
         longest = translator.model.max_sequence_length
         self.batch_sizes = _rising("batch_sizes", batch_sizes)
         self.lengths = powers_of_two(16, longest) if lengths is None else _rising("lengths", lengths)
@@ -389,10 +408,6 @@ class XlaSignatures(Signatures):
             raise ValueError(
                 f"`lengths` must end with the model's max_sequence_length={longest}. Received: {self.lengths}."
             )
-
-    def all(self):
-        """{name: (function, specs of its inputs)}."""
-        return {"serving_default": super().all()["serving_default"]}
 
     def _best(self, source):
         search = self.translator.search_options(num_return_sequences=None)
@@ -425,10 +440,13 @@ class _Status:
         """Adds `name` to the status of the rows where `rows`, boolean (B,), is true."""
         self._notes.append(tf.where(rows, f",{name}", ""))
 
-    def clamped(self, name, values, least, most):
-        """`values` (B,) clipped to their range; NaN becomes `least`."""
-        is_number = values == values
-        clamped = tf.clip_by_value(tf.where(is_number, values, tf.cast(least, values.dtype)), least, most)
+    def clamped(self, name, values, least, most, nan=None):
+        """`values` (B,) clipped to their range; of floats, NaN becomes `nan`."""
+        if nan is not None:
+            is_nan = tf.math.is_nan(values)
+            values = tf.where(is_nan, tf.cast(nan, values.dtype), values)
+            self.note(f"{name}_is_nan", is_nan)
+        clamped = tf.clip_by_value(values, least, most)
         self.note(f"{name}_clamped", clamped != values)
         return clamped
 

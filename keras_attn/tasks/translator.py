@@ -295,7 +295,9 @@ class Translator:
         *parts, options = read_translator(folder)
         return cls(*parts, **options)
 
-    def export(self, folder, examples=None, xla=False, batch_sizes=(1, 4, 16, 64), lengths=None):
+    def export(
+        self, folder, examples=None, xla=False, batch_sizes=(1, 4, 16, 64), lengths=None, signatures=None
+    ):
         """Writes the next version of a SavedModel that takes strings and returns strings, for TF Serving.
 
         `keras_attn.tasks.SIGNATURES` and the README next to the graph describe the signatures with all their
@@ -325,16 +327,19 @@ class Translator:
                 size.
             lengths: With `xla`, increasing integers, the number of tokens of a source with END. The last is
                 the model's `max_sequence_length`. Defaults to the powers of two from 16.
+            signatures: Without `xla`, the names of the signatures to write beside `serving_default`; by default all.
 
         Returns:
             `pathlib.Path` of the new version folder, `folder`/1 or the next integer.
 
         Raises:
-            ValueError: if `examples`, `batch_sizes` or `lengths` are invalid.
+            ValueError: if `examples`, `batch_sizes`, `lengths` or `signatures` are invalid.
         """
 
         _check_backend()
-        signatures = XlaSignatures(self, batch_sizes, lengths) if xla else Signatures(self)
+        if xla and signatures is not None:
+            raise ValueError("An export for XLA has `serving_default` alone: give `xla` or `signatures`.")
+        signatures = XlaSignatures(self, batch_sizes, lengths) if xla else Signatures(self, signatures)
         bundle = Bundle(signatures, pathlib.Path(folder).resolve().name, examples)
         return export_saved_model(
             folder,

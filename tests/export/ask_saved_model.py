@@ -43,6 +43,7 @@ NOTES = {
     "source_truncated",
     "target_repaired",
     "target_truncated",
+    "prefix_repaired",
     "prefix_truncated",
     "unfinished",
 }
@@ -139,6 +140,11 @@ def clamped(inputs, limits, row):
     for name in set(inputs) & set(RANGES):
         least, greatest = (np.float32(limits.get(bound, bound)) for bound in RANGES[name])
         value = np.float32(inputs[name][row])
+        if np.isnan(value):
+            names.add(f"{name}_is_nan")
+            continue
+        if name == "min_length" and inputs["max_length"][row]:
+            greatest = np.clip(inputs["max_length"][row], 1, greatest)
         names |= set() if least <= value <= greatest else {f"{name}_clamped"}
     for name in set(inputs) & TOKEN_LISTS:
         outside = [i for i in inputs[name][row] if i != -1 and not 0 <= i < limits["vocabulary_size"]]
@@ -159,11 +165,11 @@ def problems(signature, inputs, outputs, limits):
     for row, status in enumerate(statuses):
         notes = set(status.split(",")) - {"ok"}
         expected = clamped(inputs, limits, row)
-        for side, name in (("source", "inputs"), ("target", "targets")):
+        for side, name in (("source", "inputs"), ("target", "targets"), ("prefix", "target_prefix")):
             if name in inputs and not is_valid(inputs[name][row]):
                 expected.add(f"{side}_repaired")
             # The byte tokenizer has a token for each byte, and END takes the last place.
-            elif name in inputs and limits["bytes_are_tokens"]:
+            elif name in inputs and side != "prefix" and limits["bytes_are_tokens"]:
                 is_cut = len(inputs[name][row]) > limits["max_sequence_length"] - 1
                 expected |= {f"{side}_truncated"} if is_cut else set()
         if not notes and status != "ok":

@@ -57,12 +57,14 @@ NOTES = {
         "top_p_clamped",
         "min_p_clamped",
     ),
+    *("prefix_repaired", "prefix_truncated"),
+    *(f"{name}_is_nan" for name in ("repetition_penalty", "length_penalty", "temperature", "top_p", "min_p")),
 }
 
 
 @pytest.mark.slow
 def test_random_bytes_and_options_are_answered_row_by_row(exported):
-    report = ask(*exported, "fuzz", num_requests=132, seed=1, timeout=300)
+    report = ask(*exported, "fuzz", num_requests=240, seed=1, timeout=300)
     assert report["rows"] > 500
     assert report["alone"] > 12
     assert set(report["notes"]) - {""} >= NOTES

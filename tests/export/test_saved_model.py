@@ -19,7 +19,18 @@ from helpers_translators import (
 )
 from tensorflow.core.protobuf import saved_model_pb2
 
-from keras_attn.export import export_saved_model, run_saved_model, string_vector
+from keras_attn import Translator
+from keras_attn.export import (
+    export_saved_model,
+    read_batching_parameters,
+    read_warmup_requests,
+    run_saved_model,
+    string_vector,
+)
+from keras_attn.export.fingerprint import fingerprint_problems
+from keras_attn.models import Seq2SeqTransformer
+from keras_attn.tasks.signatures import INPUTS, SIGNATURES
+from keras_attn.text import ByteTokenizer
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
 
@@ -198,4 +209,79 @@ def test_the_tracked_dates_model_knows_its_dates():
         "1999-03-01",
         "2038-12-31",
     ]
-    assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) <= 3_000_000
+    assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) <= 4_000_000
+
+
+def signatures_of(folder):
+    """{name: {name of an input: (dtype, shape)}} and {name: names of outputs} of an export."""
+    saved_model = saved_model_pb2.SavedModel()
+    saved_model.ParseFromString((folder / "saved_model.pb").read_bytes())
+    found = {
+        name: signature
+        for name, signature in saved_model.meta_graphs[0].signature_def.items()
+        if not name.startswith("__saved_model")
+    }
+    inputs = {
+        name: {
+            key: (tf.as_dtype(info.dtype), tf.TensorShape(info.tensor_shape).as_list())
+            for key, info in signature.inputs.items()
+        }
+        for name, signature in found.items()
+    }
+    return inputs, {name: set(signature.outputs) for name, signature in found.items()}
+
+
+def test_the_tracked_dates_model_has_the_signatures_and_files_of_today():
+    folder = REPOSITORY / "saved_models" / "dates" / "1"
+    inputs, outputs = signatures_of(folder)
+    assert outputs == {name: set(signature.outputs) for name, signature in SIGNATURES.items()}
+    for name, signature in SIGNATURES.items():
+        expected = {key: INPUTS[key] for key in signature.inputs}
+        assert inputs[name] == {
+            key: (given.dtype, [None] if given.size is None else [None, given.size])
+            for key, given in expected.items()
+        }
+    assert fingerprint_problems(folder) == []
+    assert {name for name, _ in read_warmup_requests(folder)} == set(SIGNATURES)
+    assert read_batching_parameters(folder)["max_batch_size"] == 64
+    assert "4th of July 2016" in (folder / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.extended
+def test_signatures_are_chosen_and_one_loop_serves_every_length(tmp_path):
+    """Without one loop, each doubling of the cache up to the longest answer has a loop of its own."""
+    translator = tiny_translator(max_sequence_length=521)
+    with pytest.raises(
+        ValueError, match=r"`signatures` must be names among .*Received: signatures=\['sing'\]"
+    ):
+        translator.export(tmp_path / "it", signatures=["sing"])
+    with pytest.raises(ValueError, match="give `xla` or `signatures`"):
+        translator.export(tmp_path / "it", xla=True, signatures=["score"])
+    folder = translator.export(tmp_path / "it", signatures=["translate_n_best"])
+    assert set(signatures_of(folder)[1]) == {"serving_default", "translate_n_best"}
+    saved_model = saved_model_pb2.SavedModel()
+    saved_model.ParseFromString((folder / "saved_model.pb").read_bytes())
+    functions = saved_model.meta_graphs[0].graph_def.library.function
+    loops = [node.op for function in functions for node in function.node_def if "While" in node.op]
+    assert len(loops) == 2  # phases, and steps in them, for both signatures together
+    assert {name for name, _ in read_warmup_requests(folder)} == {"serving_default", "translate_n_best"}
+
+
+def tiny_translator(max_sequence_length):
+    """Its answers end at once: END is the likeliest token."""
+    tokenizer = ByteTokenizer()
+    model = Seq2SeqTransformer.from_sizes(
+        tokenizer.vocabulary_size,
+        1,
+        1,
+        hidden_dim=8,
+        num_heads=2,
+        intermediate_dim=11,
+        max_sequence_length=max_sequence_length,
+    )
+    for weight in model.weights:
+        value = np.full(weight.shape, float(weight.name in ("beta", "bias")), "float32")
+        if weight.shape[0] == tokenizer.vocabulary_size:
+            value[tokenizer.end_token_id] = 1
+        weight.assign(value)
+    return Translator(model, tokenizer, tokenizer, num_beams=2)

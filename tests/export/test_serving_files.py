@@ -131,6 +131,10 @@ def test_batching_parameters_are_read_as_they_were_written(tmp_path):
             "max_batch_size { value: 64 } allowed_batch_sizes: 64 allowed_batch_sizes: 64",
             "must increase and end with",
         ),
+        ("max_batch_size { value: 0 }", "`max_batch_size` in batching_params.pbtxt must be at least 1"),
+        ("num_batch_threads { value: -2 }", r"must be at least 1\. Received: -2"),
+        ("batch_timeout_micros { value: -1 }", "must be at least 0"),
+        ("max_batch_size { value: 4 } allowed_batch_sizes: [0, 4]", "`allowed_batch_sizes` .* at least 1"),
     ],
 )
 def test_batching_parameters_that_the_server_refuses(tmp_path, text, message):

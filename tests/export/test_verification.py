@@ -18,6 +18,7 @@ from keras_attn.export import (
     write_warmup_requests,
     write_xla_buckets,
 )
+from keras_attn.export.fingerprint import FINGERPRINT_FILE, write_fingerprint
 from keras_attn.export.serving_files import WARMUP_FILE
 from keras_attn.export.verification import served_ops
 
@@ -49,6 +50,7 @@ def edited(version_folder, change):
     saved_model.ParseFromString(path.read_bytes())
     change(saved_model.meta_graphs[0])
     path.write_bytes(saved_model.SerializeToString())
+    write_fingerprint(version_folder)
     return version_folder
 
 
@@ -58,10 +60,15 @@ def test_what_a_translator_exports_passes(exported, tmp_path, capsys):
     translator.save(tmp_path / "translator")
     arguments = ["verify", str(version_folder), "--translator", str(tmp_path / "translator")]
     assert keras_attn_cli.main(arguments) == 0
-    lines = capsys.readouterr().out.splitlines()
+    printed = capsys.readouterr().out.splitlines()
+    notes = [line.strip() for line in printed if line.startswith(" ")]
+    [sample] = {line for line in notes if line.startswith("'4th of July 2016' -> ")}
+    assert sample.removeprefix("'4th of July 2016' -> ") == repr(translator("4th of July 2016"))
+    lines = [line for line in printed if not line.startswith(" ")]
     assert all(line.startswith("ok ") for line in lines)
     assert {line.split(maxsplit=1)[1] for line in lines} == {
         "files",
+        "fingerprint",
         "signatures",
         "ops",
         "batching parameters",
@@ -177,7 +184,35 @@ def test_a_corrupt_variable_file(tmp_path, damage):
         content[len(content) // 3] ^= 0xFF
         data.write_bytes(content)
     found = problems(folder)
-    assert list(found) == (["files"] if damage == "gone" else ["loading"])
+    assert list(found) == (["files"] if damage == "gone" else ["fingerprint", "loading"])
+
+
+def test_variables_of_another_model_are_found_without_a_translator(tmp_path):
+    """Both load and answer; only the fingerprint tells that they do not belong together."""
+
+    def export_times(number):
+        module = tf.Module()
+        module.factor = tf.Variable(number)
+        return export(
+            tmp_path / f"times_{number}",
+            lambda inputs: {"outputs": tf.cast(tf.strings.length(inputs), tf.float32) * module.factor},
+            resources=[module],
+        )
+
+    one, other = export_times(2.0), export_times(3.0)
+    assert problems(one) == {}
+    shutil.rmtree(one / "variables")
+    shutil.copytree(other / "variables", one / "variables")
+    changed = "variables/variables.data-00000-of-00001 is not the file that was exported with the others."
+    assert changed in problems(one)["fingerprint"]
+    assert list(problems(one)) == ["fingerprint"]
+    (one / FINGERPRINT_FILE).unlink()
+    assert problems(one) == {}
+    assert any(check.name.startswith("fingerprint: none") for check in verify_saved_model(one))
+    (one / FINGERPRINT_FILE).write_text('{"variables/gone": "0"}')
+    assert "variables/gone is missing." in problems(one)["fingerprint"]
+    (one / FINGERPRINT_FILE).write_text("{")
+    assert "cannot be read" in problems(one)["fingerprint"][0]
 
 
 def repeated(inputs, times, ids):
@@ -253,6 +288,12 @@ def test_a_twin_whose_shapes_are_not_all_warmed_up(warmed_up):
     assert problems(folder) == {"warm-up": ["XLA compiles 2 shapes, and only 1 requests warm them up."]}
     path.write_text("[]")
     assert "must hold lists `batch_sizes` and `lengths`" in problems(folder)["files"][0]
+
+
+def test_an_empty_warmup_file(warmed_up):
+    folder, _ = warmed_up
+    (folder / WARMUP_FILE).write_bytes(b"")
+    assert problems(folder) == {"warm-up": ["The file holds no request."]}
 
 
 def test_missing_serving_files_are_noted(warmed_up):

@@ -119,9 +119,9 @@ def test_compiled_batches_halve(name):
     def compiler(function):
         compiled = compiled_with_xla(function)
 
-        def call(index, fewest, state, cache, context):
+        def call(index, last, fewest, state, cache, context):
             tf.py_function(lambda size, slots: shapes.add((int(size), int(slots))), sizes_of(cache), [])
-            return compiled(index, fewest, state, cache, context)
+            return compiled(index, last, fewest, state, cache, context)
 
         return call
 

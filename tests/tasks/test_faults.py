@@ -106,6 +106,29 @@ def test_a_least_length_beyond_the_greatest_fills_the_greatest(exported):
     assert answer["status"] == ["min_length_clamped" + ("" if likes_end else ",unfinished")] * 2
 
 
+def test_the_least_length_gives_way_to_the_greatest_and_nan_to_the_neutral_value(exported):
+    _, folder, likes_end = exported
+    unfinished = [] if likes_end else ["unfinished"]
+    answer = served(folder, SENTENCES[:2], min_length=5, max_length=3)
+    expected = served(folder, SENTENCES[:2], min_length=3, max_length=3)
+    assert answer["outputs"] == expected["outputs"]
+    assert answer["status"] == [",".join(["min_length_clamped", *unfinished])] * 2
+    nan = float("nan")
+    answer = served(folder, SENTENCES[:2], length_penalty=nan, repetition_penalty=nan)
+    assert answer["outputs"] == served(folder, SENTENCES[:2])["outputs"]
+    assert {*answer["status"][0].split(",")} == {
+        "length_penalty_is_nan",
+        "repetition_penalty_is_nan",
+        *unfinished,
+    }
+
+
+def test_a_prefix_that_is_no_utf8_is_repaired_and_named(exported):
+    _, folder, _ = exported
+    answer = served(folder, SENTENCES[:2], target_prefix={"b64": "Y2Fm6SA="})
+    assert all("prefix_repaired" in status.split(",") for status in answer["status"])
+
+
 def test_end_at_the_first_step_and_no_end_at_all(exported):
     translator, folder, likes_end = exported
     texts, scores = translator(SENTENCES, return_scores=True)
