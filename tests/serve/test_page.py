@@ -1,12 +1,14 @@
 """The page of `keras-attn serve`, used in a real browser as a person uses it."""
 
 import json
+import os
 import shlex
 import urllib.parse
 import urllib.request
 
 import pytest
-from helpers_page_server import MARKUP
+from helpers_browser import INSTALL, Browser, find_chromium
+from helpers_page_server import MARKUP, PageServer
 
 TEXT = "4th of July 2016"
 OTHER_TEXT = "31.12.2038"
@@ -15,6 +17,50 @@ IS_DONE = (
     "document.querySelector('#time').textContent !== ''"
 )
 TAB, LEFT, RIGHT, END = ("Tab", 9), ("ArrowLeft", 37), ("ArrowRight", 39), ("End", 35)
+
+
+@pytest.fixture(scope="session")
+def browser():
+    path = find_chromium()
+    if path is None:
+        reason = f"The tests of the page need a browser: {INSTALL}"
+        if os.environ.get("KERAS_ATTN_NEEDS_CHROMIUM") == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    browser = Browser(path)
+    yield browser
+    browser.close()
+
+
+@pytest.fixture(scope="session")
+def odd_url():
+    """A server whose models answer what a test needs: errors, markup, statuses, every kind of model."""
+    server = PageServer()
+    yield server.url
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def base_url(dates_url):
+    """The server of the page. Its first model is a translator that can `translate` and `sample`."""
+    return dates_url
+
+
+@pytest.fixture
+def open_page(browser):
+    """Opens a page of some size and colour scheme; after the test, its console must hold no error."""
+    pages = []
+
+    def open_page(url, **options):
+        pages.append(browser.page(url, **options))
+        pages[-1].wait_for("document.querySelector('#model').options.length > 0")
+        return pages[-1]
+
+    yield open_page
+    errors = [error for page in pages for error in page.errors()]
+    for page in pages:
+        page.close()
+    assert not [error for error in errors if ":predict" not in error]
 
 
 def first_model(base_url):
