@@ -81,6 +81,7 @@ def make_parser():
     _add_translate(commands)
     _add_export(commands)
     _add_verify(commands)
+    _add_serve(commands)
     return parser
 
 
@@ -219,6 +220,29 @@ def _add_verify(commands):
     )
 
 
+def _add_serve(commands):
+    command = commands.add_parser(
+        "serve", help="a local server with TF Serving's REST routes and a page to try models"
+    )
+    command.add_argument(
+        "folders",
+        nargs="+",
+        metavar="FOLDER",
+        help="exported models, for example saved_models/dates, or runs and translators, which are exported aside",
+    )
+    command.add_argument(
+        "--port", type=_port, default=8501, help="0 for any that is free (default: %(default)s)"
+    )
+    command.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="the address to listen on; 0.0.0.0 answers every machine that reaches this one (default: %(default)s)",
+    )
+    command.add_argument(
+        "--xla", action="store_true", help="let graphs be compiled with XLA, which a stock server does not"
+    )
+
+
 def _add_data(command, required):
     command.add_argument(
         "--data",
@@ -247,6 +271,15 @@ def _positive(text):
     return number
 
 
+def _port(text):
+    """A number of a TCP port, or 0."""
+    number = int(text)
+    if not 0 <= number < 2**16:
+        raise argparse.ArgumentTypeError(f"must be from 0 to {2**16 - 1}, not {text}")
+    return number
+
+
+_port.__name__ = "integer"
 _positive.__name__ = "integer"  # what argparse calls it in "invalid integer value"
 
 

@@ -156,6 +156,12 @@ def _verify(options):
     return FOUND_SOMETHING if any(check.problems for check in checks) else 0
 
 
+def _serve(options):
+    from keras_attn import serve
+
+    serve.serve(options.folders, options.host, options.port, options.xla)
+
+
 def _version_folder(folder):
     """The folder, or the newest version in the folder of a model."""
     folder = pathlib.Path(folder)
@@ -172,4 +178,5 @@ _COMMANDS = {
     "translate": _translate,
     "export": _export,
     "verify": _verify,
+    "serve": _serve,
 }

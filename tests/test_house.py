@@ -24,6 +24,7 @@ ALLOWED = {
     "export": {"models", "generation", "text", "ops"},
     "huggingface": {"models", "layers", "text", "ops"},
     "tasks": {"export", "models", "generation", "text", "ops"},
+    "serve": {"export", "tasks", "plots"},
     "runs": {"ops", "training", "text", "plots", "layers", "generation", "models", "data", "export", "tasks"},
     "__init__": {"layers", "models", "training", "_version"},
     "_version": set(),
@@ -31,7 +32,7 @@ ALLOWED = {
 # Leaves that every room may import.
 LEAVES = {"checks", "files"}
 ALLOWED["cli"] = set(ALLOWED) | {"cli"}
-WITH_TENSORFLOW = {"text", "data", "export", "tasks", "runs", "cli"}
+WITH_TENSORFLOW = {"text", "data", "export", "tasks", "runs", "serve", "cli"}
 # Summaries are written by TensorFlow, and only TensorFlow can add an assertion to its graph.
 TENSORFLOW_INSIDE_FUNCTIONS = {"training/summaries.py", "ops/graph_checks.py"}
 LAZY_PACKAGES = {"matplotlib", "sacrebleu", "sentencepiece", "tensorflow_text"}

@@ -4,7 +4,7 @@ from keras_attn.export.ctranslate2 import export_ctranslate2
 from keras_attn.export.litert import export_litert
 from keras_attn.export.onnx import export_onnx
 from keras_attn.export.saved_model import export_saved_model, string_vector
-from keras_attn.export.saved_model_process import run_saved_model
+from keras_attn.export.saved_model_process import run_saved_model, runner_command
 from keras_attn.export.serving_files import (
     read_batching_parameters,
     read_warmup_requests,
@@ -25,6 +25,7 @@ __all__ = [
     "read_warmup_requests",
     "read_xla_buckets",
     "run_saved_model",
+    "runner_command",
     "string_vector",
     "verify_saved_model",
     "write_batching_parameters",

@@ -39,9 +39,7 @@ def run_saved_model(folder, requests, timeout=120, xla=False, threads=1):
     print(answers[0]["outputs"]["outputs"])  # ["2016-07-04"]
     ```
     """
-    # -P keeps the script's folder, which holds modules of keras_attn, off the child's import path.
-    command = [sys.executable, "-P", str(_RUNNER), os.fspath(folder)]
-    command += [f"--threads={threads}", *(["--xla"] if xla else [])]
+    command = runner_command(folder, xla, threads)
     lines = "".join(json.dumps(request) + "\n" for request in requests)
     child = subprocess.run(command, input=lines.encode(), capture_output=True, timeout=timeout)
     if child.returncode:
@@ -50,3 +48,26 @@ def run_saved_model(folder, requests, timeout=120, xla=False, threads=1):
             f"The process that runs {folder} ended with code {child.returncode}. It wrote:\n{stderr}"
         )
     return [json.loads(line) for line in child.stdout.splitlines()]
+
+
+def runner_command(folder, xla=False, threads=1, *options):
+    """The command that runs saved_model_runner.py on a version folder.
+
+    Args:
+        folder: Path of the version folder.
+        xla: Boolean, whether graphs may be compiled with XLA.
+        threads: Integer, the number of requests that are answered at the same time.
+        options: More arguments of the script.
+
+    Returns:
+        A list of strings.
+
+    Example:
+
+    ```
+    subprocess.run(runner_command("saved_models/dates/1"), input=b'{"inputs": {"inputs": ["4 July"]}}')
+    ```
+    """
+    # -P keeps the script's folder, which holds modules of keras_attn, off the child's import path.
+    command = [sys.executable, "-P", str(_RUNNER), os.fspath(folder), f"--threads={threads}"]
+    return [*command, *(["--xla"] if xla else []), *options]

@@ -5,7 +5,7 @@ and refuses to compile with XLA unless it is started with a flag. This script de
 TensorFlow's C++ libraries from the installed wheel, calls them through the C API, and exchanges one line of
 JSON per request. `run_saved_model` of saved_model_process.py starts it from Python. `--xla` leaves XLA
 enabled, as the server's `--xla_cpu_compilation_enabled` does, and `--threads` answers several requests at a
-time.
+time. `--stay` is for a process that answers for as long as its standard input is open, see `_stay`.
 
 The script needs the standard library, NumPy, protobuf and the installed `tensorflow` (and `tensorflow_text`)
 wheels. It imports no Python code of these wheels and no other file of this library:
@@ -34,7 +34,9 @@ import importlib.util
 import json
 import os
 import pathlib
+import queue
 import sys
+import threading
 
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -58,6 +60,8 @@ _TSTRING_BYTES = 24  # sizeof(TF_TString), tensorflow/core/platform/ctstring_int
 _UNWANTED_PACKAGES = {"tensorflow", "tensorflow_text", "keras", "keras_attn"}
 
 
+_INVALID_ARGUMENT = 3  # TF_Code of an error that is the request's, tensorflow/c/tf_status.h
+
 # A server's error message for a graph that must be compiled, and advice for it.
 _XLA_IS_OFF = "XLA compilation disabled"
 _XLA_ADVICE = (
@@ -67,7 +71,16 @@ _XLA_ADVICE = (
 
 
 class TensorFlowError(RuntimeError):
-    """An error that TensorFlow's C API reported in a `TF_Status`."""
+    """An error that TensorFlow's C API reported in a `TF_Status`.
+
+    Args:
+        message: String.
+        code: `TF_Code`, 2 (UNKNOWN) where the error is this script's own.
+    """
+
+    def __init__(self, message, code=2):
+        super().__init__(message)
+        self.code = code
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,9 +139,9 @@ class CApi:
         status = self.functions.TF_NewStatus()
         try:
             result = getattr(self.functions, name)(*arguments, status)
-            if self.functions.TF_GetCode(status):
+            if code := self.functions.TF_GetCode(status):
                 message = self.functions.TF_Message(status).decode(errors="replace")
-                raise TensorFlowError(f"{_XLA_ADVICE} {message}" if _XLA_IS_OFF in message else message)
+                raise TensorFlowError(f"{_XLA_ADVICE} {message}" if _XLA_IS_OFF in message else message, code)
             return result
         finally:
             self.functions.TF_DeleteStatus(status)
@@ -339,12 +352,18 @@ def _to_bytes(name, value):
     )
 
 
-def to_json(array):
-    """An array as nested lists for JSON, strings as str, or as `{"b64": str}` where they are not UTF-8."""
+def to_json(array, to_text=None):
+    """An array as nested lists for JSON.
+
+    Args:
+        array: An array of numbers, of booleans, or of bytes.
+        to_text: Function from bytes to what stands for them in JSON. By default, a str, or `{"b64": str}` where
+            they are not UTF-8.
+    """
     if array.dtype.hasobject:
         texts = np.empty(array.shape, object)
         for index, value in enumerate(array.flat):
-            texts.flat[index] = _to_text(value)
+            texts.flat[index] = (to_text or _to_text)(value)
         array = texts
     return array.tolist()
 
@@ -513,9 +532,58 @@ def _serve(options, requests, answers):
         model = SavedModel(CApi(options.xla), options.folder)
     except TensorFlowError as error:
         raise SystemExit(f"Cannot load a SavedModel from {options.folder}: {error}") from None
+    if options.stay:
+        _check_that_nothing_else_is_imported()
+        _stay(model, requests, answers, options.threads)
+        os._exit(0)  # whoever asked has ended or closed the pipe: nobody waits for what still runs
     with contextlib.closing(model):
         for answer in _answers(model, requests, options.threads):
             print(json.dumps(answer), file=answers, flush=True)
+    _check_that_nothing_else_is_imported()
+
+
+def _stay(model, requests, answers, threads):
+    """Answers until the requests end, in any order: a request has an `id` of its own, which its answer repeats.
+
+    The first line written is `{"ready": true}`, once the model is loaded. Bytes of an output that are not UTF-8 are
+    surrogate escapes in the JSON string, and an error comes with TensorFlow's `code`.
+    """
+    lock = threading.Lock()
+
+    def write(answer):
+        line = json.dumps(answer) + "\n"
+        with lock:
+            answers.write(line)
+            answers.flush()
+
+    waiting = queue.SimpleQueue()
+
+    def work():
+        while True:
+            write(_answer_with_id(model, waiting.get()))
+
+    for _ in range(threads):
+        threading.Thread(target=work, daemon=True).start()
+    write({"ready": True})
+    for line in requests:
+        waiting.put(line)
+
+
+def _answer_with_id(model, line):
+    request = json.loads(line)
+    try:
+        outputs = model.run(request["signature"], request["inputs"])
+        values = {name: to_json(array, _to_escaped_text) for name, array in outputs.items()}
+        return {"id": request["id"], "outputs": values}
+    except (ValueError, RuntimeError) as error:
+        return {"id": request["id"], "error": str(error), "code": getattr(error, "code", _INVALID_ARGUMENT)}
+
+
+def _to_escaped_text(value):
+    return value.decode("utf-8", "surrogateescape")
+
+
+def _check_that_nothing_else_is_imported():
     imported = _UNWANTED_PACKAGES & {name.partition(".")[0] for name in sys.modules}
     if imported:
         raise SystemExit(
@@ -540,6 +608,9 @@ def _main(arguments):
     parser.add_argument("folder", metavar="FOLDER", help="the version folder, which holds saved_model.pb")
     parser.add_argument("--xla", action="store_true", help="leave XLA enabled, which a stock server has not")
     parser.add_argument("--threads", type=int, default=1, help="requests answered at a time (default: 1)")
+    parser.add_argument(
+        "--stay", action="store_true", help="answer requests with ids, in any order, until they end"
+    )
     options = parser.parse_args(arguments)
     # A graph that prints to the standard output must not write between the answers.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")

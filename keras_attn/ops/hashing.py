@@ -3,6 +3,9 @@
 import numpy as np
 from keras import ops
 
+# The golden ratio's bits, as in Steele et al. 2014, "Fast splittable pseudorandom number generators".
+_OFFSET = np.int32(0x9E3779B9 - 2**32)
+
 
 def mix_bits(x):
     """A bijection of int32 in which every output bit depends on every input bit. Products wrap around.
@@ -28,7 +31,8 @@ def hashed_uniform(seed, *counters):
     numbers = hashed_uniform(seeds, rows)  # (3,)
     ```
     """
-    x = mix_bits(seed)
+    # `mix_bits` takes 0 to 0: without this the default seed's first number would be the least there is.
+    x = mix_bits(seed + _OFFSET)
     for counter in counters:
         x = mix_bits(x + counter)
     return ops.cast(_shift_right(x, 8), "float32") * 2.0**-24

@@ -360,7 +360,7 @@ def test_a_line_that_is_not_json_is_answered_with_an_error(folder):
 def test_without_a_folder_the_script_prints_its_usage():
     child = run_script()
     assert child.returncode == 2
-    assert b"usage: saved_model_runner.py [-h] [--xla] [--threads THREADS] FOLDER" in child.stderr
+    assert b"usage: saved_model_runner.py [-h] [--xla] [--threads THREADS] [--stay]" in child.stderr
 
 
 def test_a_graph_that_prints_does_not_write_between_the_answers(tmp_path):

@@ -1,0 +1,180 @@
+"""The WSGI application: TF Serving's REST routes, and the page with what it asks.
+
+References: tensorflow_serving/model_servers/http_rest_api_util.cc (routes), http_rest_api_handler.cc (what they answer),
+http_server.cc (statuses).
+"""
+
+import http
+import ipaddress
+import re
+import urllib.parse
+import zlib
+
+from keras_attn.serve import rest
+from keras_attn.serve.errors import RequestError
+from keras_attn.serve.json_text import encode
+from keras_attn.serve.page_files import HEADERS, page_files
+
+# The server reads any size. This one is for one machine, and says what it does not take.
+MOST_BODY_BYTES = 64 * 1024 * 1024
+
+_ROUTES = {
+    "POST": re.compile(
+        r"/v1/models/([^/:]+)(?:(?:/versions/(\d+))|(?:/labels/([^/:]+)))?:(classify|regress|predict)",
+        re.I | re.A,
+    ),
+    "GET": re.compile(
+        r"/v1/models(?:/([^/:]+))?(?:(?:/versions/(\d+))|(?:/labels/([^/:]+)))?(?:/(metadata))?", re.I | re.A
+    ),
+}
+_JSON = [("Content-Type", "application/json")]
+# libevent's page for a path that no handler takes.
+_NOT_FOUND = b"""<HTML><HEAD>
+<TITLE>404 Not Found</TITLE>
+</HEAD><BODY>
+<H1>Not Found</H1>
+</BODY></HTML>
+"""
+
+
+class App:
+    """Answers requests to a server.
+
+    Args:
+        models: `ServedModels`.
+        host: String, the address that the server listens on. On a loopback address, only requests to a name of this
+            machine's own are answered, so that no page of another site can reach it by a name that it makes point here.
+    """
+
+    def __init__(self, models, host):
+        self._models = models
+        self._host = host
+        self._only_local_names = is_loopback(host)
+
+    def __call__(self, environ, start_response):
+        status, headers, body = self._answer(environ)
+        phrase = "Client Closed Request" if status == 499 else http.HTTPStatus(status).phrase
+        start_response(f"{status} {phrase}", [*headers, ("Content-Length", str(len(body)))])
+        return [body if environ["REQUEST_METHOD"] != "HEAD" else b""]
+
+    def _answer(self, environ):
+        """(status, headers, body)."""
+        method, path = environ["REQUEST_METHOD"], environ["REQUEST_URI"]
+        try:
+            body = _body(environ)
+        except _BodyError as error:
+            return error.status, [*_JSON, ("Connection", "close")], _error(error.message)
+        if self._only_local_names and not self._is_own_name(environ.get("HTTP_HOST", "")):
+            message = f"This server answers requests to this machine only. Received: Host: {environ.get('HTTP_HOST')}"
+            return 403, _JSON, _error(message)
+        if re.match("/v1/", path, re.I):
+            return self._rest_answer(method, path, body)
+        return self._page_answer(method, path)
+
+    def _rest_answer(self, method, path, body):
+        try:
+            return 200, _JSON, self._rest_body(method, path, body)
+        except RequestError as failure:
+            return failure.http_status, _JSON, _error(failure.message)
+
+    def _rest_body(self, method, path, body):
+        match = method in _ROUTES and _ROUTES[method].fullmatch(path)
+        if not match:
+            raise RequestError(f"Malformed request: {method} {path}")
+        name, number, label, what = match.groups()
+        name, label = (
+            part and urllib.parse.unquote(part, errors="surrogateescape") for part in (name, label)
+        )
+        if number is not None and int(number) >= 2**63:
+            raise RequestError(f"Failed to convert version: {number} to numeric.")
+        number = number and int(number)
+        what = what and what.lower()
+        if method == "POST":
+            return self._prediction(lambda: self._models.find(name, number, label), what, body)
+        if name is None:
+            raise RequestError("Missing model name in request.")
+        if what == "metadata":
+            return encode(self._models.find(name, number, label).metadata(), indent=1)
+        return encode(self._models.status(name, number), indent=1)
+
+    def _prediction(self, find, method, body):
+        def signature_of(name):
+            return find().signature(name)
+
+        if method != "predict":
+            rest.refuse_examples(body, signature_of, method)
+        call = rest.read_predict(body, signature_of)
+        model = find()
+        return encode(rest.answer(call, model.ask(call), model.signature(call.signature_name).outputs))
+
+    def _page_answer(self, method, path):
+        path = path.partition("?")[0]
+        if method in ("GET", "HEAD"):
+            if path == "/page/models":
+                return 200, [*_JSON, *HEADERS.items()], encode([model.description for model in self._models])
+            if file := page_files().get(path):
+                kind, content = file
+                return 200, [("Content-Type", kind), *HEADERS.items()], content
+        return 404, [("Content-Type", "text/html")], _NOT_FOUND
+
+    def _is_own_name(self, host):
+        name = urllib.parse.urlsplit(f"//{host}").hostname if _is_plain(host) else None
+        return name in ("localhost", self._host) or (name is not None and is_loopback(name))
+
+
+def is_loopback(host):
+    """Whether an address or name is this machine's own."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def _is_plain(host):
+    return re.fullmatch(r"[\w.-]+(:\d+)?|\[[0-9a-fA-F:.]+\](:\d+)?", host, re.A)
+
+
+class _BodyError(Exception):
+    def __init__(self, status, message):
+        super().__init__(message)
+        self.status, self.message = status, message
+
+
+def _body(environ):
+    """The bytes of a request's body, read to their end so that the next request on the connection begins there."""
+    stream, length = environ["wsgi.input"], environ.get("CONTENT_LENGTH") or "0"
+    too_large = _BodyError(413, f"A request may have at most {MOST_BODY_BYTES} bytes.")
+    if environ.get("wsgi.input_terminated"):
+        body = _read_all(stream, too_large)
+    else:
+        if not length.isdecimal():
+            raise _BodyError(400, f"Content-Length must be a number. Received: {length}")
+        if int(length) > MOST_BODY_BYTES:
+            raise too_large
+        body = stream.read(int(length)) if int(length) else b""
+        if len(body) < int(length):
+            raise _BodyError(400, f"The body ended after {len(body)} of {length} bytes.")
+    if "gzip" not in environ.get("HTTP_CONTENT_ENCODING", ""):
+        return body
+    unpacker = zlib.decompressobj(wbits=31)
+    try:
+        body = unpacker.decompress(body, MOST_BODY_BYTES)
+    except zlib.error:
+        return b""  # evhttp_request.cc takes what cannot be unpacked for no body
+    if unpacker.unconsumed_tail:
+        raise too_large
+    return body if unpacker.eof else b""
+
+
+def _read_all(stream, too_large):
+    parts, size = [], 0
+    while part := stream.read(65536):
+        parts.append(part)
+        size += len(part)
+        if size > MOST_BODY_BYTES:
+            raise too_large
+    return b"".join(parts)
+
+
+def _error(message):
+    return encode({"error": message}, indent=4)

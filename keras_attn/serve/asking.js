@@ -1,0 +1,104 @@
+// Requests to the server, as TF Serving's REST interface takes them.
+
+// Answers that come faster than this are not worth growing: nobody would see it.
+const SLOW_MILLISECONDS = 150;
+const LONGEST_GROWTH = 4096;
+
+/** The signature that answers a text in a mode, or undefined. */
+export function signatureOf(model, mode) {
+  const names = mode === "sample" ? ["sample"] : ["translate", "generate", "translate_n_best", "serving_default"];
+  return names.find((name) => "inputs" in (model.signatures[name]?.inputs ?? {}));
+}
+
+/** The body of a request for one text: every input of the signature, options that were not chosen at their neutral values. */
+export function requestBody(model, signatureName, text, options) {
+  const instance = {};
+  for (const name of Object.keys(model.signatures[signatureName].inputs)) {
+    const value = name === "inputs" ? text : (options[name] ?? model.neutral[name]);
+    if (value === undefined || value === null) {
+      throw new Error(`The model's signature ${signatureName} needs ${name}, which this page does not know.`);
+    }
+    instance[name] = value;
+  }
+  return JSON.stringify({ signature_name: signatureName, instances: [instance] });
+}
+
+export function requestPath(model) {
+  return `/v1/models/${encodeURIComponent(model.name)}:predict`;
+}
+
+/** The command that sends the same bytes from a shell. */
+export function curlLine(model, body) {
+  return `curl ${location.origin}${requestPath(model)} -d '${body.replaceAll("'", "'\\''")}'`;
+}
+
+/** Sends a body; returns the whole answer, or throws an Error with one readable line. */
+export async function send(path, body, signal) {
+  let response;
+  try {
+    response = await fetch(path, body === undefined ? { signal } : { method: "POST", body, signal });
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    throw new Error("The server does not answer. Is it still running?");
+  }
+  const text = await response.text();
+  let answer;
+  try {
+    answer = JSON.parse(text);
+  } catch {
+    answer = {};
+  }
+  if (!response.ok || answer.error !== undefined) {
+    const reason = answer.error ?? response.statusText;
+    throw new Error(`The server answered ${response.status}: ${oneLine(reason)}`);
+  }
+  return answer;
+}
+
+/** The outputs for the one text of a request, by name. */
+export async function ask(model, signatureName, body, signal) {
+  const { predictions } = await send(requestPath(model), body, signal);
+  const [outputs] = predictions ?? [];
+  if (outputs === undefined) throw new Error("The server's answer holds no prediction.");
+  // The value of a signature's only output stands without its name.
+  const isNamed = typeof outputs === "object" && outputs !== null && !Array.isArray(outputs) && !("b64" in outputs);
+  return isNamed ? outputs : { [Object.keys(model.signatures[signatureName].outputs)[0]]: outputs };
+}
+
+/** Yields the beginning of the answer, longer each time, by greedy calls that may write 2, 4, 8, ... tokens. */
+export async function* growing(model, signatureName, text, options, signal) {
+  const { inputs, outputs } = model.signatures[signatureName];
+  if (!("max_length" in inputs) || !("status" in outputs) || model.milliseconds < SLOW_MILLISECONDS) return;
+  const longest = options.max_length || LONGEST_GROWTH;
+  for (let length = 2; length < longest; length *= 2) {
+    const short = { ...options, num_beams: 1, max_length: length };
+    const answer = await ask(model, signatureName, requestBody(model, signatureName, text, short), signal);
+    yield textOf(first(answer.outputs));
+    const status = statusesOf(answer);
+    if (!status.includes("unfinished") || status.includes("max_length_clamped")) return;
+  }
+}
+
+export function first(value) {
+  return Array.isArray(value) ? value[0] : value;
+}
+
+export function statusesOf(answer) {
+  const status = textOf(answer.status ?? "ok");
+  return status.split(",").filter((name) => name && name !== "ok");
+}
+
+/** A string of an answer; bytes that are not UTF-8 come in base64. */
+export function textOf(value) {
+  if (typeof value === "string") return value;
+  if (typeof value?.b64 === "string") {
+    const bytes = Uint8Array.from(atob(value.b64), (character) => character.charCodeAt(0));
+    return new TextDecoder().decode(bytes);
+  }
+  return value === undefined || value === null ? "" : String(value);
+}
+
+function oneLine(reason) {
+  const line = String(reason).trim().split("\n")[0];
+  return line.length > 300 ? `${line.slice(0, 300)}…` : line;
+}

@@ -1,0 +1,224 @@
+"""The models that a server has: their signatures, the process that runs each, and what the server tells about them."""
+
+import contextlib
+import functools
+import os
+import pathlib
+
+from google.protobuf import json_format
+from tensorflow.core.framework import types_pb2
+from tensorflow.core.protobuf import saved_model_pb2
+
+from keras_attn.export import read_batching_parameters, read_warmup_requests, read_xla_buckets
+from keras_attn.export.saved_model_runner import to_json
+from keras_attn.serve.batching import Batcher, Unbatched
+from keras_attn.serve.errors import NOT_FOUND, RequestError
+from keras_attn.serve.model_process import ModelProcess
+from keras_attn.serve.tensors import Tensor
+from keras_attn.tasks.signatures import INPUTS
+
+# A signature that only one kind of model has.
+_KINDS = {"translate": "translator", "generate": "text_generator"}
+
+
+class ServedModel:
+    """One version of a model, loaded and warmed up.
+
+    Args:
+        version: `Version`.
+        xla: Boolean, whether graphs may be compiled with XLA; a version that was exported for XLA always may.
+
+    Raises:
+        ValueError: if a file of the version is damaged.
+        RuntimeError: if the model does not load or its warm-up fails.
+    """
+
+    def __init__(self, version, xla=False):
+        self.name, self.number, self.folder = version
+        self.signatures = read_signature_defs(self.folder)
+        self._warmup = read_warmup_requests(self.folder) or []
+        parameters = read_batching_parameters(self.folder)
+        xla = xla or read_xla_buckets(self.folder) is not None
+        self.process = ModelProcess(self.folder, xla, os.cpu_count())
+        self._batcher = Batcher(self.process.run, parameters) if parameters else Unbatched(self.process.run)
+        try:
+            self._warm_up()
+        except RequestError as failure:
+            self.close()
+            raise RuntimeError(f"A warm-up request of {self.folder} fails: {failure.message}") from None
+
+    def signature(self, name):
+        """The `SignatureDef` of a name.
+
+        Raises:
+            RequestError: if there is none.
+        """
+        if name not in self.signatures:
+            raise RequestError(f'Serving signature name: "{name}" not found in signature def')
+        return self.signatures[name]
+
+    def ask(self, call):
+        """The outputs of a `Call`, nested lists by name.
+
+        Raises:
+            RequestError: if an input has a wrong shape, there is no room, or the graph fails.
+        """
+        infos = self.signature(call.signature_name).inputs
+        inputs = {name: _fitting(name, tensor, infos[name]) for name, tensor in call.inputs.items()}
+        return self._batcher.ask(call.signature_name, inputs)
+
+    def close(self):
+        """Ends the process."""
+        self._batcher.close()
+        self.process.close()
+
+    def metadata(self):
+        """The answer to `/metadata`, get_model_metadata_impl.cc."""
+        described = {
+            name: json_format.MessageToDict(
+                signature, always_print_fields_with_no_presence=True, preserving_proto_field_name=True
+            )
+            for name, signature in self.signatures.items()
+        }
+        spec = {"name": self.name, "signature_name": "", "version": str(self.number)}
+        return {"model_spec": spec, "metadata": {"signature_def": {"signature_def": described}}}
+
+    def status(self):
+        """The answer to a question for the version's state, get_model_status_impl.cc."""
+        health = {"error_code": "OK", "error_message": ""}
+        return {
+            "model_version_status": [{"version": str(self.number), "state": "AVAILABLE", "status": health}]
+        }
+
+    @functools.cached_property
+    def description(self):
+        """What the page knows of the model."""
+        signatures = {
+            name: {"inputs": _described(signature.inputs), "outputs": _described(signature.outputs)}
+            for name, signature in self.signatures.items()
+            if not name.startswith("__saved_model")
+        }
+        names = {name for signature in signatures.values() for name in signature["inputs"]}
+        kinds = [kind for name, kind in _KINDS.items() if name in signatures]
+        return {
+            "name": self.name,
+            "version": self.number,
+            "kind": kinds[0] if kinds else "other",
+            "signatures": signatures,
+            "neutral": self._neutral_values(names),
+            "meanings": {name: INPUTS[name].meaning for name in sorted(names & set(INPUTS))},
+        }
+
+    def _neutral_values(self, names):
+        """{input: the value for one row that changes nothing}: the table's, or the warm-up's."""
+        neutral = {name: INPUTS[name].neutral for name in names & set(INPUTS)}
+        for _, inputs in self._warmup:
+            for name, array in inputs.items():
+                # Texts are no options. The others of a warm-up request are those of an export: neutral.
+                if neutral.get(name) is None and array.dtype.kind in "fib" and array.size:
+                    neutral[name] = array[0].tolist()
+        return {name: value for name, value in sorted(neutral.items()) if value is not None}
+
+    def _warm_up(self):
+        for signature_name, inputs in self._warmup:
+            self.process.run(signature_name, {name: to_json(array) for name, array in inputs.items()})
+
+
+class ServedModels:
+    """The models of a server by name; only the newest version of each, as TF Serving has by default.
+
+    Args:
+        models: List of `ServedModel`s.
+    """
+
+    def __init__(self, models):
+        self._models = {model.name: model for model in models}
+
+    def __iter__(self):
+        return iter(self._models.values())
+
+    def find(self, name, number=None, label=None):
+        """The `ServedModel` for a request to run or describe a version.
+
+        Raises:
+            RequestError: if there is none.
+        """
+        if label is not None:
+            raise RequestError(f"Unrecognized servable version label: {label}")
+        model = self._models.get(name)
+        if model is None or number not in (None, model.number):
+            wanted = f"Latest({name})" if number is None else f"Specific({name}, {number})"
+            raise RequestError(f"Servable not found for request: {wanted}", NOT_FOUND)
+        return model
+
+    def status(self, name, number=None):
+        """The state of a version, or of all of a model.
+
+        Raises:
+            RequestError: if there is none.
+        """
+        model = self._models.get(name)
+        if model is None and number is None:
+            raise RequestError(f"Could not find any versions of model {name}", NOT_FOUND)
+        if model is None or number not in (None, model.number):
+            raise RequestError(f"Could not find version {number} of model {name}", NOT_FOUND)
+        return model.status()
+
+    def close(self):
+        """Ends every process."""
+        for model in self:
+            model.close()
+
+
+@contextlib.contextmanager
+def loaded_models(versions, xla=False):
+    """Yields `ServedModels` of a list of `Version`s; the block's end ends their processes."""
+    with contextlib.ExitStack() as stack:
+        models = []
+        for version in versions:
+            models.append(ServedModel(version, xla))
+            stack.callback(models[-1].close)
+        yield ServedModels(models)
+
+
+def read_signature_defs(folder):
+    """{name: `SignatureDef`} of the graph for serving in a version folder."""
+    message = saved_model_pb2.SavedModel.FromString(pathlib.Path(folder, "saved_model.pb").read_bytes())
+    (graph,) = [graph for graph in message.meta_graphs if list(graph.meta_info_def.tags) == ["serve"]]
+    signatures = {}
+    for name, signature in graph.signature_def.items():
+        signatures[name] = type(signature)()
+        signatures[name].CopyFrom(signature)  # without the graph, which is large
+    return signatures
+
+
+def _fitting(name, tensor, info):
+    """The tensor, if its shape is the signature's. TF Serving leaves this to the graph, where batch-mates would fail too."""
+    if info.tensor_shape.unknown_rank:
+        return tensor
+    wanted = [dim.size for dim in info.tensor_shape.dim]
+    shape = tensor.shape
+    if not tensor.values and len(shape) < len(wanted):  # no rows, which have no shape
+        shape = (*shape, *(max(size, 0) for size in wanted[len(shape) :]))
+    fits = len(shape) == len(wanted) and all(size in (-1, length) for size, length in zip(wanted, shape))
+    if not fits:
+        raise RequestError(
+            f"Input {name} must have shape {_shown(wanted)} (-1 for any size). Received: shape {_shown(shape)}."
+        )
+    return Tensor(tensor.values, shape)
+
+
+def _shown(shape):
+    return f"[{','.join(map(str, shape))}]"
+
+
+def _described(infos):
+    return {
+        name: {
+            "dtype": types_pb2.DataType.Name(info.dtype).removeprefix("DT_").lower(),
+            "shape": None
+            if info.tensor_shape.unknown_rank
+            else [None if dim.size < 0 else dim.size for dim in info.tensor_shape.dim],
+        }
+        for name, info in sorted(infos.items())
+    }

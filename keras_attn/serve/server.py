@@ -1,0 +1,156 @@
+"""The local server: it loads models, listens, says what it serves, and stops quietly."""
+
+import contextlib
+import os
+import shlex
+import signal
+import socket
+import threading
+
+from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
+
+from keras_attn.serve.app import App, is_loopback
+from keras_attn.serve.folders import find_versions
+from keras_attn.serve.models import loaded_models
+
+DEFAULT_PORT = 8501  # TF Serving's REST port
+
+
+class Handler(WSGIRequestHandler):
+    """Answers the requests of one connection, which stays open between them.
+
+    Werkzeug closes every connection, because an application may leave a part of a body unread; `App` reads it all.
+    """
+
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1  # status, headers and body leave in one packet
+    disable_nagle_algorithm = True
+    timeout = 600  # seconds that an idle connection is kept
+
+    def run_wsgi(self):
+        """Answers one request."""
+        environ = self.make_environ()
+        if environ["REQUEST_URI"].startswith("//"):
+            environ["REQUEST_URI"] = "/" + environ["REQUEST_URI"].lstrip("/")
+        (body,) = self.server.app(environ, self._send_head)
+        self.wfile.write(body)
+        self.wfile.flush()
+
+    def _send_head(self, status, headers):
+        code, phrase = status.split(" ", 1)
+        self.send_response_only(int(code), phrase)
+        for name, value in headers:
+            self.send_header(name, value)
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+
+    def log(self, type, message, *arguments):
+        """Nothing is written for a request, as TF Serving writes nothing."""
+
+
+class Server(ThreadedWSGIServer):
+    """Listens on an address, with a thread for each connection.
+
+    Args:
+        app: WSGI application.
+        host: String.
+        port: Integer; 0 for any that is free.
+
+    Raises:
+        OSError: if the address is taken or not this machine's.
+    """
+
+    allow_reuse_address = True
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
+
+    def __init__(self, app, host, port):
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as listener:
+            try:
+                if os.name == "posix":
+                    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listener.bind((host, port))
+                listener.listen(self.request_queue_size)
+            except OSError as error:
+                raise OSError(
+                    f"Cannot listen on {host}, port {port}: {error.strerror or error}. Choose another with --port."
+                ) from None
+            super().__init__(host, port, app, handler=Handler, fd=listener.fileno())
+
+    @property
+    def url(self):
+        """The address for a browser or client on this machine."""
+        host = self.host if self.host not in ("0.0.0.0", "::") else "localhost"
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+
+def serve(folders, host="127.0.0.1", port=DEFAULT_PORT, xla=False):
+    """Serves models over TF Serving's REST API, with a page to try them, until Ctrl-C or SIGTERM.
+
+    The address is taken first, so that a wrong one is told before models are loaded.
+
+    Args:
+        folders: List of paths: folders of exported models (the newest version is served), version folders, run folders
+            or folders of saved translators, which are exported aside.
+        host: String, the address to listen on; the default answers this machine alone.
+        port: Integer; 0 for any that is free.
+        xla: Boolean, whether graphs may be compiled with XLA, as by a server with `--xla_cpu_compilation_enabled`. A
+            version that was exported for XLA is always run with it.
+
+    Raises:
+        OSError: if the address is taken, or a folder holds nothing to serve.
+        ValueError: if two models have the same name, or a file of a version is damaged.
+        RuntimeError: if a model does not load.
+
+    Example:
+
+    ```
+    keras_attn.serve.serve(["saved_models/dates"], port=8501)
+    ```
+    """
+    server = Server(None, host, port)
+    try:
+        with stopped_by_sigterm(), loaded_models(find_versions(folders), xla) as models:
+            server.app = App(models, host)
+            print(_greeting(server, models), flush=True)
+            server.serve_forever()
+    finally:
+        server.server_close()
+
+
+@contextlib.contextmanager
+def stopped_by_sigterm():
+    """SIGTERM raises `SystemExit` in the block, as Ctrl-C raises `KeyboardInterrupt`, so that processes are ended."""
+
+    def stop(number, frame):
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    older = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, older)
+
+
+def _greeting(server, models):
+    lines = [f"Serving at {server.url}/ (stop with Ctrl-C)"]
+    lines += [f"  {model.name}, version {model.number}: {model.folder}" for model in models]
+    if not is_loopback(server.host):
+        lines.append(f"Everybody who reaches {server.host} can ask: there is no password and no encryption.")
+    for model in models:
+        body = shlex.quote('{"instances": ["..."]}')
+        lines.append(f"Ask it: curl -d {body} {server.url}/v1/models/{model.name}:predict")
+    lines.append("This server is for trying models. For production, run TF Serving on the same folder:")
+    for model in models:
+        folder = model.folder.resolve().parent
+        mount = shlex.quote(f"{folder}:/models/{model.name}:ro")
+        lines.append(
+            f"  docker run --rm -p 8501:8501 -v {mount} -e MODEL_NAME={shlex.quote(model.name)} tensorflow/serving"
+        )
+    return "\n".join(lines)
