@@ -7,12 +7,13 @@ http_server.cc (statuses).
 import http
 import ipaddress
 import re
+import traceback
 import urllib.parse
 import zlib
 
 from keras_attn.serve import rest
 from keras_attn.serve.errors import RequestError
-from keras_attn.serve.json_text import encode
+from keras_attn.serve.json_text import TOO_DEEP, encode
 from keras_attn.serve.page_files import HEADERS, page_files
 
 # The server reads any size. This one is for one machine, and says what it does not take.
@@ -52,7 +53,11 @@ class App:
         self._only_local_names = is_loopback(host)
 
     def __call__(self, environ, start_response):
-        status, headers, body = self._answer(environ)
+        try:
+            status, headers, body = self._answer(environ)
+        except Exception:  # a fault of this server's own, which must not end the connection without an answer
+            traceback.print_exc()
+            status, headers, body = 500, _JSON, _error("An internal error; the server's terminal shows it.")
         phrase = "Client Closed Request" if status == 499 else http.HTTPStatus(status).phrase
         start_response(f"{status} {phrase}", [*headers, ("Content-Length", str(len(body)))])
         return [body if environ["REQUEST_METHOD"] != "HEAD" else b""]
@@ -74,8 +79,10 @@ class App:
     def _rest_answer(self, method, path, body):
         try:
             return 200, _JSON, self._rest_body(method, path, body)
-        except RequestError as failure:
-            return failure.http_status, _JSON, _error(failure.message)
+        except RecursionError:
+            return 400, _JSON, _error(TOO_DEEP)
+        except RequestError as error:
+            return error.http_status, _JSON, _error(error.message)
 
     def _rest_body(self, method, path, body):
         match = method in _ROUTES and _ROUTES[method].fullmatch(path)

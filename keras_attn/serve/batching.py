@@ -21,21 +21,21 @@ DEFAULTS = {
 
 
 class _Task:
-    """A request that waits: its inputs, the number of its rows, and its outputs or failure when it is done."""
+    """A request that waits: its inputs, the number of its rows, and its outputs or error when it is done."""
 
     def __init__(self, inputs, num_rows):
         self.inputs, self.num_rows = inputs, num_rows
-        self.outputs = self.failure = None
+        self.outputs = self.error = None
         self._done = threading.Event()
 
-    def finish(self, outputs=None, failure=None):
-        self.outputs, self.failure = outputs, failure
+    def finish(self, outputs=None, error=None):
+        self.outputs, self.error = outputs, error
         self._done.set()
 
     def result(self):
         self._done.wait()
-        if self.failure is not None:
-            raise self.failure
+        if self.error is not None:
+            raise self.error
         return self.outputs
 
 
@@ -108,7 +108,7 @@ class Batcher:
             self._waiting.clear()
             self._changed.notify_all()
         for task in (task for batch in batches for task in batch.tasks):
-            task.finish(failure=RequestError("The server is stopping.", UNAVAILABLE))
+            task.finish(error=RequestError("The server is stopping.", UNAVAILABLE))
         for thread in self._threads:
             thread.join()
 
@@ -161,10 +161,10 @@ class Batcher:
     def _process(self, batch):
         try:
             outputs = self._run_tasks(batch.key[0], batch.tasks)
-        except RequestError as failure:
-            if len(batch.tasks) == 1 or failure.http_status == 503:
+        except RequestError as error:
+            if len(batch.tasks) == 1 or error.http_status == 503:
                 for task in batch.tasks:
-                    task.finish(failure=failure)
+                    task.finish(error=error)
                 return
             for task in batch.tasks:  # the graph refused one of them
                 alone = _Batch(batch.key)

@@ -21,6 +21,9 @@ _MESSAGES = {
     "Invalid \\uXXXX escape": "Incorrect hex digit after \\u escape in string.",
     "Invalid control character at": "Invalid encoding in string.",
 }
+_HALF_A_PAIR = "The surrogate pair in string is invalid."
+_MESSAGES[_HALF_A_PAIR] = _HALF_A_PAIR
+TOO_DEEP = "JSON Parse error: The document is nested too deeply."
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|.)", re.DOTALL)
 
 
@@ -41,7 +44,7 @@ def parse(body):
             f"JSON Parse error: {_message(error)} at offset: {len(_encoded(text[: error.pos]))}"
         ) from None
     except RecursionError:
-        raise RequestError("JSON Parse error: The document is nested too deeply.") from None
+        raise RequestError(TOO_DEEP) from None
     if not isinstance(document, dict):
         raise RequestError(f"JSON Value: {pretty(document)} Is not object")
     return document
@@ -54,7 +57,7 @@ def _message(error):
         if _is_in_object(error.doc[: error.pos]):
             return "Missing a comma or } after an object member."
         return "Missing a comma or ] after an array element."
-    return _MESSAGES.get(error.msg, error.msg if error.msg in _MESSAGES.values() else "Invalid value.")
+    return _MESSAGES.get(error.msg, "Invalid value.")
 
 
 def _is_in_object(text):
@@ -77,13 +80,10 @@ def _check_surrogates(text):
         code = int(match[1], 16) if match[1] else 0
         is_low = 0xDC00 <= code < 0xE000
         if is_low != (end_of_high == match.start()):
-            raise json.JSONDecodeError("The surrogate pair in string is invalid.", text, match.start())
+            raise json.JSONDecodeError(_HALF_A_PAIR, text, match.start())
         end_of_high = match.end() if 0xD800 <= code < 0xDC00 else None
         if end_of_high is not None and text[end_of_high : end_of_high + 2] != "\\u":
-            raise json.JSONDecodeError("The surrogate pair in string is invalid.", text, match.start())
-
-
-_MESSAGES["The surrogate pair in string is invalid."] = "The surrogate pair in string is invalid."
+            raise json.JSONDecodeError(_HALF_A_PAIR, text, match.start())
 
 
 def pretty(value):

@@ -26,7 +26,7 @@ class ModelProcess:
         threads: Integer, how many requests run at the same time.
 
     Raises:
-        RuntimeError: if the model does not load; the message holds what the process wrote.
+        ChildProcessError: if the model does not load; the message holds what the process wrote.
     """
 
     def __init__(self, folder, xla, threads):
@@ -87,7 +87,7 @@ class ModelProcess:
         if self._pending is None:
             try:
                 self._start()
-            except RuntimeError as error:
+            except ChildProcessError as error:
                 raise RequestError(str(error), UNAVAILABLE) from None
 
     def _start(self):
@@ -100,7 +100,7 @@ class ModelProcess:
                 process.stdout.close()
                 code = process.wait()
                 errors.seek(0)
-                raise RuntimeError(
+                raise ChildProcessError(
                     f"The process that runs {self._folder} ended with code {code}. It wrote:\n"
                     + errors.read().decode(errors="replace")
                 )
@@ -114,6 +114,8 @@ class ModelProcess:
                 pending.pop(answer["id"]).set_result(answer)
         code = process.wait()
         with self._lock:
+            with contextlib.suppress(OSError):  # what it had not read of a request
+                process.stdin.close()
             if self._pending is pending:
                 self._pending = None
             unanswered = list(pending.values())

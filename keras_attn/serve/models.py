@@ -6,6 +6,7 @@ import os
 import pathlib
 
 from google.protobuf import json_format
+from google.protobuf.message import DecodeError
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
@@ -29,8 +30,8 @@ class ServedModel:
         xla: Boolean, whether graphs may be compiled with XLA; a version that was exported for XLA always may.
 
     Raises:
-        ValueError: if a file of the version is damaged.
-        RuntimeError: if the model does not load or its warm-up fails.
+        ValueError: if a file of the version is damaged, or a warm-up request fails.
+        ChildProcessError: if the model does not load.
     """
 
     def __init__(self, version, xla=False):
@@ -43,9 +44,9 @@ class ServedModel:
         self._batcher = Batcher(self.process.run, parameters) if parameters else Unbatched(self.process.run)
         try:
             self._warm_up()
-        except RequestError as failure:
+        except RequestError as error:
             self.close()
-            raise RuntimeError(f"A warm-up request of {self.folder} fails: {failure.message}") from None
+            raise ValueError(f"A warm-up request of {self.folder} fails: {error.message}") from None
 
     def signature(self, name):
         """The `SignatureDef` of a name.
@@ -183,10 +184,16 @@ def loaded_models(versions, xla=False):
 
 def read_signature_defs(folder):
     """{name: `SignatureDef`} of the graph for serving in a version folder."""
-    message = saved_model_pb2.SavedModel.FromString(pathlib.Path(folder, "saved_model.pb").read_bytes())
-    (graph,) = [graph for graph in message.meta_graphs if list(graph.meta_info_def.tags) == ["serve"]]
+    path = pathlib.Path(folder, "saved_model.pb")
+    try:
+        message = saved_model_pb2.SavedModel.FromString(path.read_bytes())
+    except DecodeError as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+    graphs = [graph for graph in message.meta_graphs if list(graph.meta_info_def.tags) == ["serve"]]
+    if not graphs:
+        raise ValueError(f"{path} holds no graph for serving.")
     signatures = {}
-    for name, signature in graph.signature_def.items():
+    for name, signature in graphs[0].signature_def.items():
         signatures[name] = type(signature)()
         signatures[name].CopyFrom(signature)  # without the graph, which is large
     return signatures

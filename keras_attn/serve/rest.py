@@ -83,8 +83,8 @@ def _from_rows(document, infos):
             raise RequestError(f"Expecting value/list but got object at item {number} of input list")
         try:
             found.append(_like_first(to_tensor(row, infos[name].dtype), found))
-        except RequestError as failure:
-            raise _failed_element(number, "", failure) from None
+        except RequestError as error:
+            raise _failed_element(number, "", error) from None
     return {name: _stacked(found)}
 
 
@@ -99,8 +99,8 @@ def _from_objects(rows, infos):
                     raise RequestError(f"JSON object: does not have named input: {name}")
                 tensors = found.setdefault(name, [])
                 tensors.append(_like_first(to_tensor(value, infos[name].dtype), tensors))
-            except RequestError as failure:
-                raise _failed_element(number, f" key: {name}", failure) from None
+            except RequestError as error:
+                raise _failed_element(number, f" key: {name}", error) from None
         if len(row) != len(infos):
             raise RequestError(
                 f"Failed to process element: {number} of 'instances' list. JSON object: {pretty(row)} must only have "
@@ -113,10 +113,10 @@ def _is_object(value):
     return isinstance(value, dict) and not is_base64(value)
 
 
-def _failed_element(number, key, failure):
-    code = "UNIMPLEMENTED" if failure.http_status == 501 else "INVALID_ARGUMENT"
+def _failed_element(number, key, error):
+    code = "UNIMPLEMENTED" if error.http_status == 501 else "INVALID_ARGUMENT"
     return RequestError(
-        f"Failed to process element: {number}{key} of 'instances' list. Error: {code}: {failure.message}"
+        f"Failed to process element: {number}{key} of 'instances' list. Error: {code}: {error.message}"
     )
 
 
@@ -206,8 +206,8 @@ def refuse_examples(body, signature_of, method):
         raise _wrong_form(document, "'examples' value is an empty array")
     try:
         signature = signature_of(name)
-    except RequestError as failure:
-        if failure.http_status == 404:
+    except RequestError as error:
+        if error.http_status == 404:
             raise
         raise RequestError(f"No signature was found with the name: {name}") from None
     if len(signature.inputs) != 1:

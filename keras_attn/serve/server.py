@@ -29,12 +29,15 @@ class Handler(WSGIRequestHandler):
 
     def run_wsgi(self):
         """Answers one request."""
-        environ = self.make_environ()
-        if environ["REQUEST_URI"].startswith("//"):
-            environ["REQUEST_URI"] = "/" + environ["REQUEST_URI"].lstrip("/")
-        (body,) = self.server.app(environ, self._send_head)
+        (body,) = self.server.app(self.make_environ(), self._send_head)
         self.wfile.write(body)
         self.wfile.flush()
+
+    def handle_expect_100(self):
+        """A client that asks first sends its body when it reads this."""
+        is_wanted = super().handle_expect_100()
+        self.wfile.flush()
+        return is_wanted
 
     def _send_head(self, status, headers):
         code, phrase = status.split(" ", 1)
@@ -101,9 +104,8 @@ def serve(folders, host="127.0.0.1", port=DEFAULT_PORT, xla=False):
             version that was exported for XLA is always run with it.
 
     Raises:
-        OSError: if the address is taken, or a folder holds nothing to serve.
+        OSError: if the address is taken, a folder holds nothing to serve, or a model does not load.
         ValueError: if two models have the same name, or a file of a version is damaged.
-        RuntimeError: if a model does not load.
 
     Example:
 

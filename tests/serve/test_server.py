@@ -1,0 +1,337 @@
+"""The server around the REST routes: its connections, the page's files, who may ask, and its command."""
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.parse
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers_serving import Client, running
+from helpers_translators import byte_translator, exported_once
+
+import keras_attn_cli
+from keras_attn.export import export_saved_model, write_warmup_requests
+from keras_attn.serve.app import MOST_BODY_BYTES, is_loopback
+from keras_attn.tasks.signatures import INPUTS
+
+ROOT = pathlib.Path(__file__).parents[2]
+SERVING = ROOT / "examples" / "serving"
+DATES = ROOT / "saved_models" / "dates"
+
+
+def raw(port, content):
+    """What the server sends for bytes on a connection, until it closes it or has nothing more to say."""
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+        connection.sendall(content)
+        connection.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def post(body, *headers):
+    lines = ["POST /v1/models/plain:predict HTTP/1.1", "Host: localhost", *headers]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def test_a_connection_serves_one_request_after_another(client):
+    client.connection.connect()
+    port = client.connection.sock.getsockname()[1]
+    for number in range(3):
+        assert client.predict({"instances": [f"{number}"]}) == {"predictions": [f"<{number}>"]}
+        assert client.ask("POST", "/v1/models/plain:predict", b"{")[0] == 400
+        assert client.ask("HEAD", "/")[1] == b""
+        assert client.ask("GET", "/nothing")[0] == 404
+    assert client.connection.sock.getsockname()[1] == port
+
+
+def test_requests_may_be_sent_before_the_answers_are_read(server):
+    body = b'{"instances": ["a"]}'
+    request = post(body, f"Content-Length: {len(body)}")
+    assert raw(server[0], request * 2).count(b'{"predictions": ["<a>"]}') == 2
+
+
+def test_a_body_in_chunks_is_read_and_the_connection_goes_on(server):
+    chunks = b'b\r\n{"instances\r\n9\r\n": ["a"]}\r\n0\r\n\r\n'
+    answer = raw(server[0], post(chunks, "Transfer-Encoding: chunked") * 2)
+    assert answer.count(b'{"predictions": ["<a>"]}') == 2
+
+
+def test_a_client_that_asks_first_is_told_to_go_on(server):
+    body = b'{"instances": ["a"]}'
+    with socket.create_connection(("127.0.0.1", server[0]), timeout=5) as connection:
+        connection.sendall(post(b"", "Expect: 100-continue", f"Content-Length: {len(body)}"))
+        assert connection.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.sendall(body)
+        assert connection.recv(1000).endswith(b'{"predictions": ["<a>"]}')
+
+
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [
+        (f"Content-Length: {MOST_BODY_BYTES + 1}", b"413"),
+        ("Content-Length: -1", b"400"),
+        ("Content-Length: 9", b"400"),
+    ],
+)
+def test_a_body_that_cannot_be_read_ends_the_connection(server, header, status):
+    answer = raw(server[0], post(b"{}", header))
+    assert answer.startswith(b"HTTP/1.1 " + status)
+    assert b"\r\nConnection: close\r\n" in answer
+    assert b'"error": "' in answer
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:8501", 200),
+        ("127.0.0.1", 200),
+        ("127.0.0.2:1", 200),
+        ("[::1]:8501", 200),
+        ("model.localhost", 200),
+        ("example.com", 403),
+        ("example.com:8501", 403),
+        ("127.0.0.1.example.com", 403),
+        ("localhost.", 403),
+        ("", 403),
+        ("[::1", 403),
+        ("user@localhost", 403),
+    ],
+)
+def test_only_names_of_this_machine_are_answered(client, host, status):
+    for path in ("/v1/models/plain", "/", "/page/models"):
+        found, content = client.ask("GET", path, headers={"Host": host})
+        assert found == status
+        assert status == 200 or b"answers requests to this machine only" in content
+
+
+def test_no_page_of_another_site_is_given_leave(client):
+    client.ask("OPTIONS", "/v1/models/plain:predict", headers={"Origin": "http://example.com"})
+    assert not [name for name in client.headers if name.lower().startswith("access-control")]
+
+
+def test_loopback_addresses_are_known():
+    assert [
+        name
+        for name in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "::", "10.0.0.1", "host")
+        if is_loopback(name)
+    ] == [
+        "127.0.0.1",
+        "::1",
+        "localhost",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/", "text/html"),
+        ("/page/page.js", "text/javascript"),
+        ("/page/page.css", "text/css"),
+        ("/?x=1", "text/html"),
+    ],
+)
+def test_the_pages_files_are_served_with_a_strict_policy(client, path, kind):
+    status, content = client.ask("GET", path)
+    assert (status, client.headers["Content-Type"]) == (200, f"{kind}; charset=utf-8")
+    name = path.rpartition("/")[2].partition("?")[0] or "page.html"
+    assert content == (ROOT / "keras_attn" / "serve" / name).read_bytes()
+    policy = client.headers["Content-Security-Policy"].split("; ")
+    assert {"default-src 'none'", "script-src 'self'", "connect-src 'self'"} <= set(policy)
+
+
+@pytest.mark.parametrize("path", ["/page/server.py", "/page/../server.py", "/page/%2e%2e/server.py", "/page"])
+def test_no_other_file_is_served(client, path):
+    assert client.ask("GET", path)[0] == 404
+
+
+def test_the_page_is_told_what_a_model_takes(tmp_path):
+    def translate(inputs, length_penalty, num_beams, stop_token_ids):
+        return {"outputs": inputs[:, tf.newaxis], "scores": length_penalty[:, tf.newaxis]}
+
+    specs = [
+        tf.TensorSpec([None], tf.string, name="inputs"),
+        tf.TensorSpec([None], tf.float32, name="length_penalty"),
+        tf.TensorSpec([None], tf.int32, name="num_beams"),
+        tf.TensorSpec([None, 8], tf.int32, name="stop_token_ids"),
+    ]
+    version = export_saved_model(tmp_path / "model", {"translate": (translate, specs)})
+    neutral = {"length_penalty": 0.5, "num_beams": 0, "stop_token_ids": [-1] * 8}
+    dtypes = {"length_penalty": "float32", "num_beams": "int32", "stop_token_ids": "int32"}
+    request = {name: np.array([value], dtypes[name]) for name, value in neutral.items()}
+    write_warmup_requests(version, "model", [("translate", {"inputs": np.array(["a"]), **request})])
+    with running([tmp_path / "model"]) as (port, _):
+        found = ask_page(port)
+    shape = {"shape": [None]}
+    assert found == [
+        {
+            "name": "model",
+            "version": 1,
+            "kind": "translator",
+            "signatures": {
+                "translate": {
+                    "inputs": {
+                        "inputs": {"dtype": "string", **shape},
+                        "length_penalty": {"dtype": "float", **shape},
+                        "num_beams": {"dtype": "int32", **shape},
+                        "stop_token_ids": {"dtype": "int32", "shape": [None, 8]},
+                    },
+                    "outputs": {
+                        "outputs": {"dtype": "string", "shape": [None, 1]},
+                        "scores": {"dtype": "float", "shape": [None, 1]},
+                    },
+                }
+            },
+            "neutral": neutral,
+            "meanings": {
+                name: INPUTS[name].meaning
+                for name in ("inputs", "length_penalty", "num_beams", "stop_token_ids")
+            },
+        }
+    ]
+
+
+def ask_page(port):
+    with contextlib.closing(Client(port)) as client:
+        return json.loads(client.ask("GET", "/page/models")[1])
+
+
+@pytest.mark.extended
+def test_the_neutral_values_of_an_export_change_nothing(tmp_path_factory):
+    translator, version = exported_once(tmp_path_factory, byte_translator)
+    with running([version]) as (port, _):
+        [model] = ask_page(port)
+        names = set(model["signatures"]["translate"]["inputs"]) - {"inputs"}
+        row = {"inputs": "ab", **{name: model["neutral"][name] for name in names}}
+        body = {"signature_name": "translate", "instances": [row]}
+        with contextlib.closing(Client(port)) as client:
+            answer = client.predict(body, model=model["name"])
+    assert answer["predictions"][0]["outputs"][0] == translator(["ab"])[0]
+    assert model["kind"] == "translator"
+    assert not {"inputs", "targets"} & set(model["neutral"])
+
+
+def test_a_port_that_is_taken_is_told_before_anything_is_loaded(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert keras_attn_cli.main(["serve", str(DATES), "--port", str(port)]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    expected = f"keras-attn: error: Cannot listen on 127.0.0.1, port {port}: Address already in use. Choose another with --port."
+    assert line == expected
+
+
+@pytest.mark.parametrize("port", ["-1", "65536", "x"])
+def test_a_wrong_port_is_one_line(capsys, port):
+    with pytest.raises(SystemExit) as stopped:
+        keras_attn_cli.main(["serve", str(DATES), "--port", port])
+    assert stopped.value.code == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_folder_with_nothing_to_serve_is_told(tmp_path, capsys):
+    assert keras_attn_cli.main(["serve", str(tmp_path), "--port", "0"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"keras-attn: error: There is nothing to serve in {tmp_path}: ")
+
+
+class Command:
+    """`keras-attn serve` in a new process."""
+
+    def __init__(self, *arguments):
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+        environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
+        command = [sys.executable, "-m", "keras_attn_cli", "serve", *map(str, arguments), "--port", "0"]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        self.process = subprocess.Popen(command, env=environment, text=True, **pipes)
+        self.lines = []
+        for line in iter(self.process.stdout.readline, ""):
+            self.lines.append(line.rstrip())
+            if "tensorflow/serving" in line:
+                break
+
+    @property
+    def url(self):
+        return re.match(r"Serving at (\S+)/ ", self.lines[0])[1]
+
+    def children(self):
+        """The ids of its processes."""
+        path = pathlib.Path(f"/proc/{self.process.pid}/task")
+        found = [task.joinpath("children").read_text().split() for task in path.iterdir()]
+        return [int(number) for numbers in found for number in numbers]
+
+    def end(self, number):
+        """(exit code, what was written to stderr) after a signal."""
+        self.process.send_signal(number)
+        _, errors = self.process.communicate(timeout=30)
+        return self.process.returncode, errors
+
+
+def wait_until_ended(process_ids):
+    end = time.monotonic() + 20
+    while any(
+        pathlib.Path(f"/proc/{number}/fd").exists() and os.path.exists(f"/proc/{number}/exe")
+        for number in process_ids
+    ):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def run_client(name, *arguments):
+    environment = {**os.environ, "no_proxy": "127.0.0.1"}
+    command = [sys.executable, str(SERVING / name), *arguments]
+    return subprocess.run(command, capture_output=True, env=environment, text=True, timeout=60)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
+def test_the_command_serves_the_examples_clients_and_ends_quietly():
+    command = Command(DATES)
+    assert command.lines[1] == f"  dates, version 1: {DATES / '1'}"
+    assert (
+        command.lines[2]
+        == f"""Ask it: curl -d '{{"instances": ["..."]}}' {command.url}/v1/models/dates:predict"""
+    )
+    assert "For production, run TF Serving" in command.lines[3]
+    assert command.lines[4].startswith(f"  docker run --rm -p 8501:8501 -v {DATES}:/models/dates:ro ")
+    client = run_client("rest_client.py", "--server", command.url, "4th of July 2016", "3. Oktober 1990")
+    assert client.stdout.splitlines() == ["2016-07-04", "1990-10-03"], client.stderr
+    client = run_client("rest_client.py", "--server", command.url, "--n-best", "4th of July 2016")
+    assert re.fullmatch(r"4th of July 2016\n +-\d\.\d{3}  2016-07-04\n( +-\S+  .*\n)+", client.stdout)
+    client = run_client("rest_client.py", "--server", command.url, "--model", "times", "x")
+    assert client.stderr.endswith("answered 404: Servable not found for request: Latest(times)\n")
+    client = run_client("load_test.py", "--server", command.url, "--clients", "5", "--requests", "37")
+    assert re.fullmatch(r"5 clients: 37 answers, 0 errors, p50 .*\n", client.stdout), client.stderr
+    [child] = command.children()
+    assert command.end(signal.SIGTERM) == (143, "")
+    wait_until_ended([child])
+
+
+@pytest.mark.extended
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_no_process_is_left(folders, number, code):
+    command = Command(*folders)
+    children = command.children()
+    assert len(children) == 2
+    assert command.end(number) == (code, "")
+    wait_until_ended(children)
+
+
+@pytest.mark.extended
+def test_a_saved_translator_is_exported_aside_once(tmp_path):
+    byte_translator(max_length=3).save(tmp_path / "run" / "translator")
+    for has_export in (False, True):
+        command = Command(tmp_path / "run")
+        assert command.lines.pop(0).startswith("Exporting ") is not has_export
+        port = int(urllib.parse.urlsplit(command.url).port) if not has_export else None
+        if port:
+            client = Client(port)
+            assert len(client.predict({"instances": ["a"]}, model="run")["predictions"]) == 1
+            client.close()
+        command.end(signal.SIGTERM)
