@@ -11,6 +11,7 @@ import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from keras_attn.files import locked_folder
 from keras_attn.models import read_weights
@@ -48,8 +49,21 @@ def history(folder):
         ]
 
 
+def points(folder):
+    """What TensorBoard would draw: for each part and tag, the steps and values in the event files as they are."""
+    found = {}
+    for path in sorted((folder / "tensorboard").rglob("events.out.tfevents.*")):
+        for event in tf.compat.v1.train.summary_iterator(str(path)):
+            for value in event.summary.value:
+                if value.tag not in {*OF_THE_CLOCK, "recipe"}:
+                    content = value.tensor.SerializeToString()
+                    found.setdefault((path.parent.name, value.tag), []).append((event.step, content))
+    return found
+
+
 def assert_same_run(folder, other):
     assert history(folder) == history(other)
+    assert points(folder) == points(other)
     files = sorted(path.name for path in (folder / "checkpoints").iterdir())
     assert files == sorted(path.name for path in (other / "checkpoints").iterdir())
     assert [name for name in files if name.startswith("state-")]
