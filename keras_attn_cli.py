@@ -71,7 +71,8 @@ class _Parser(argparse.ArgumentParser):
 def make_parser():
     """The parser of all commands."""
     parser = _Parser(
-        prog="keras-attn", description="Train, evaluate, use and export Transformer translators and language models."
+        prog="keras-attn",
+        description="Train, evaluate, use and export Transformer translators and language models.",
     )
     parser.add_argument("--version", action="version", version=f"keras_attn {_version()}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -87,7 +88,8 @@ def make_parser():
 
 def _add_train(commands):
     command = commands.add_parser(
-        "train", help="train a translator or a language model; with the --output of a run that was killed, go on with it"
+        "train",
+        help="train a translator or a language model; with the --output of a run that was killed, go on with it",
     )
     command.add_argument(
         "--recipe", metavar="FILE", help="a TOML file, or the run.json of a run; options replace what it says"
@@ -209,7 +211,9 @@ def _add_generate(commands):
     command.add_argument("--exact-stopping", action="store_true", default=None, help="of a beam search")
     command.add_argument("--temperature", type=float, help="draws instead of searching; 0 for the best token")
     command.add_argument("--top-k", type=int, metavar="N", help="draws from the N likeliest tokens")
-    command.add_argument("--top-p", type=float, help="draws from the likeliest, with this probability together")
+    command.add_argument(
+        "--top-p", type=float, help="draws from the likeliest, with this probability together"
+    )
     command.add_argument("--min-p", type=float, help="draws from those with this share of the likeliest's")
     command.add_argument("--seed", type=int, help="of drawing; the same seed draws the same")
     command.add_argument("--repetition-penalty", type=float, help="of tokens that are there already")
@@ -248,7 +252,9 @@ def _add_verify(commands):
         help="for example saved_models/dates/1, or saved_models/dates for its newest version",
     )
     command.add_argument(
-        "--task", metavar="FOLDER", help="the saved translator or text generator that the export must agree with"
+        "--task",
+        metavar="FOLDER",
+        help="the saved translator or text generator that the export must agree with",
     )
 
 

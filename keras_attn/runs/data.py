@@ -103,7 +103,9 @@ def open_splits(recipe):
 
 def _open_text_splits(recipe, corpora):
     if len(corpora) != 1:
-        raise ValueError(f"A language model learns from one text, of one file or several. Received: data={recipe.data}.")
+        raise ValueError(
+            f"A language model learns from one text, of one file or several. Received: data={recipe.data}."
+        )
     [names] = corpora
     text = shakespeare_text(recipe.data_dir) if names == ["shakespeare"] else read_plain_text(*names)
     training, validation = text.split(at_line_breaks=recipe.documents)

@@ -160,6 +160,7 @@ class Choices:
                 f"{total:,} updates in {self.recipe.epochs} epochs. Give fewer warm-up steps or more epochs."
             )
 
+
 class _PairChoices(Choices):
     """The choices for text pairs."""
 

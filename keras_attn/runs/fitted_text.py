@@ -79,21 +79,26 @@ class _TextChoices(Choices):
         kind = "one document a line, each ended by END" if self.recipe.documents else "running text"
         self.explain("text", f"{size:,} bytes, {kind}", "documents")
         if not self.recipe.validation:
-            self.explain("held out", f"the last {len(data.validation.text):,} characters, a tenth, for validation")
+            self.explain(
+                "held out", f"the last {len(data.validation.text):,} characters, a tenth, for validation"
+            )
 
     def tokenizer(self, text, scale):
         self.set(tokenizer="bytes")
         if self.recipe.tokenizer == "bytes":
-            return self.explain("tokens", "bytes: nothing to train, and every text can be written", "tokenizer")
+            return self.explain(
+                "tokens", "bytes: nothing to train, and every text can be written", "tokenizer"
+            )
         self.set(split_digits=True)
         size = scale.vocabulary_size
         if "vocabulary_size" not in self.given:
-            size = possible_vocabulary_size(
-                text.splitlines(), size, self.recipe, keep_white_space=True
-            )
+            size = possible_vocabulary_size(text.splitlines(), size, self.recipe, keep_white_space=True)
         self.set(vocabulary_size=size)
         return self.explain(
-            "vocabulary", f"{self.recipe.vocabulary_size:,} {self.recipe.tokenizer}", "vocabulary_size", "tokenizer"
+            "vocabulary",
+            f"{self.recipe.vocabulary_size:,} {self.recipe.tokenizer}",
+            "vocabulary_size",
+            "tokenizer",
         )
 
     def model(self, size, scale):
@@ -121,7 +126,9 @@ class _TextChoices(Choices):
             "model",
         )
         self.window = sizes.get("max_sequence_length", 1024)
-        self.explain("window", f"{self.window} tokens: what a token can depend on, and the longest text", "model")
+        self.explain(
+            "window", f"{self.window} tokens: what a token can depend on, and the longest text", "model"
+        )
 
     def batches(self, size, scale):
         windows = size / _BYTES_A_TOKEN[self.recipe.tokenizer] / self.window

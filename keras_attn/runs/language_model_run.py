@@ -32,9 +32,7 @@ class LanguageModelRun(TrainingRun):
 
     def prepare(self):
         recipe, tokenizer = self.recipe, self.make_tokenizer()
-        self.model = recipe.make_model(
-            vocabulary_size=tokenizer.vocabulary_size, dtype=recipe.dtype_policy
-        )
+        self.model = recipe.make_model(vocabulary_size=tokenizer.vocabulary_size, dtype=recipe.dtype_policy)
         self.token_ids = {
             split: text_token_ids(tokenizer, text.text, recipe.documents)
             for split, text in self.data._asdict().items()
@@ -91,9 +89,7 @@ class LanguageModelRun(TrainingRun):
 
     def evaluation(self, split):
         text = getattr(self.data, split)
-        return evaluated(
-            text, self.token_ids[split], self.generator.tokenizer, self.model, self.total_loss
-        )
+        return evaluated(text, self.token_ids[split], self.generator.tokenizer, self.model, self.total_loss)
 
     def score(self, name):
         self.results[f"validation, {name}"] = {"loss": self.loss("validation")}
@@ -128,7 +124,9 @@ class LanguageModelRun(TrainingRun):
 
     def seconds_of_the_end(self):
         # Nothing is searched for: the last evaluations take as long as the others.
-        return self.validation_seconds * (1 + (self.data.test is not None) + 2 * (self.recipe.num_averaged > 1))
+        return self.validation_seconds * (
+            1 + (self.data.test is not None) + 2 * (self.recipe.num_averaged > 1)
+        )
 
     def next_commands(self):
         return [

@@ -17,5 +17,6 @@ __all__ = [
     "Translator",
     "Word",
     "WordAlignment",
-    "load_task", "replace_unknown_words",
+    "load_task",
+    "replace_unknown_words",
 ]

@@ -67,6 +67,7 @@ GENERATOR_SIGNATURES = {
 # The signatures that the README shows with a request, and the number of texts in it.
 _SHOWN = {"serving_default": 2, "generate": 1, "score": 1}
 
+
 class GeneratorSignatures(TaskSignatures):
     """The graph functions of a `TextGenerator`.
 
