@@ -196,7 +196,8 @@ class CausalGeneration:
         token_ids = ops.convert_to_tensor(token_ids, dtype="int32")
         rows, length = ops.shape(token_ids)
         cache = extend_caches(self.empty_cache(rows, 0), length)
-        return self.call_with_cache(token_ids, cache, 0)[0]
+        no_prompt = ops.zeros((rows, 0), dtype="bool"), ops.zeros((rows, 1), dtype="int32")
+        return self.decoding_step().read(token_ids, 0, cache, no_prompt)[0]
 
 
 class Seq2SeqGeneration:
@@ -480,7 +481,8 @@ class _CausalStep:
     def _call(self, token_ids, cache, first_slot, positions, own_mask, own_positions, row_context):
         """`own_mask` (B, T, slots) and `own_positions` (slots,) are for slots after the prompt's."""
         is_token, of_prompt = row_context
-        prompt_mask = ops.repeat(ops.expand_dims(is_token, 1), own_mask.shape[1], axis=1)
+        sizes = (*ops.shape(own_mask)[:2], ops.shape(is_token)[1])
+        prompt_mask = ops.broadcast_to(ops.expand_dims(is_token, 1), sizes)
         slot_positions = ops.concatenate([of_prompt[:, :-1], of_prompt[:, -1:] + own_positions], axis=-1)
         logits, cache = self.model.call_with_cache(
             token_ids,

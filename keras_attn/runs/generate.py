@@ -19,7 +19,7 @@ def generate_texts(generator, prompts=(), num_return_sequences=None, options=Non
     """
     options = DecodingOptions() if options is None else options
     is_greedy = (search.get("num_beams") or generator.num_beams) == 1 and not options.given()
-    prompts = list(prompts) or (line.rstrip("\r\n") for line in sys.stdin)
+    prompts = list(prompts) or (line.rstrip(b"\r\n").decode("utf-8", "replace") for line in sys.stdin.buffer)
     for number, prompt in enumerate(prompts):
         if number:
             print()
