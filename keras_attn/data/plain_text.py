@@ -37,11 +37,11 @@ class PlainText:
         """Two `PlainText`: the first nine tenths of the characters for training, the rest for validation.
 
         Args:
-            at_line_breaks: Whether the first part ends with the line that it would end in.
+            at_line_breaks: Whether the second part begins with a line.
         """
         first = int(len(self.text) * TRAINING_SHARE)
         if at_line_breaks:
-            first = self.text.find("\n", first) + 1 or first
+            first = self.text.rfind("\n", 0, first) + 1 or first
         return PlainText(self.text[:first], f"{self.name}, training"), PlainText(
             self.text[first:], f"{self.name}, validation"
         )

@@ -205,10 +205,10 @@ def test_a_text_file_is_divided_and_given_parts_are_taken(tmp_path):
     assert [part.text for part in splits] == ["0123456789", "xyz", "xyz"]
     # Several files are one text, each from a new line; documents are not divided.
     several = (str(tmp_path / "end.txt"), str(tmp_path / "play.txt"))
-    assert runs.open_splits(RECIPE.replace(data=several)).train.text == "xyz\n012345678"[:12]
+    assert runs.open_splits(RECIPE.replace(data=several)).train.text == "xyz\n01234567"
     (tmp_path / "lines.txt").write_text("ab\n" * 10, encoding="utf-8")
     splits = runs.open_splits(RECIPE.replace(data=(str(tmp_path / "lines.txt"),), documents=True))
-    assert [part and part.text for part in splits] == ["ab\n" * 10, "", None] or splits[1].text == "ab\n"
+    assert [part and part.text for part in splits] == ["ab\n" * 9, "ab\n", None]
     with pytest.raises(ValueError, match=r"learns from one text, of one file or several\. Received: data="):
         runs.open_splits(RECIPE.replace(data=(("a.txt",), ("b.txt",))))
 
@@ -226,8 +226,7 @@ def test_settings_are_fitted_to_a_text():
     assert all(f"  {name}" in report for name in ("tokens", "model", "window", "batches", "training", "rate"))
     assert "(learning_rate given)" in report
     little = PlainText("To be.\n" * 300, "few words")
-    assert "2,100 bytes" not in runs.fit_text_recipe(runs.DataSplits(*little.split(), None)).note
     assert "are little" in runs.fit_text_recipe(runs.DataSplits(*little.split(), None)).note
+    recipe = runs.PLAIN_TEXT.replace(warmup_steps=10**6)
     with pytest.raises(ValueError, match="The warm-up must be shorter than the training"):
-        recipe = runs.PLAIN_TEXT.replace(warmup_steps=10**6)
         runs.fit_text_recipe(runs.DataSplits(*text.split(), None), recipe, ["warmup_steps"])
