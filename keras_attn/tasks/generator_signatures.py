@@ -14,7 +14,6 @@ from keras_attn.tasks.signature_parts import (
     Status,
     TaskSignatures,
     is_repaired,
-    or_default,
     vocabulary,
 )
 
@@ -87,11 +86,11 @@ class GeneratorSignatures(TaskSignatures):
         token_ids = self._search(prompts, num_answers).token_ids
         return {"outputs": self.task.continuations(prompts, token_ids)[:, 0]}
 
-    def generate(self, inputs, num_beams, length_penalty, min_length, max_length, *more):
+    def generate(self, inputs, num_beams, length_penalty, *more):
         """The n best continuations of each prompt by beam search, and their scores."""
         status = Status()
-        prompts = self._prompts(inputs, or_default(max_length, self.task.max_length), status)
-        options = self.beam_options(status, num_beams, min_length, max_length, *more)
+        options = self.beam_options(status, num_beams, *more)
+        prompts = self._prompts(inputs, options.max_length, status)
         hypotheses = self._search(
             prompts, self.task.num_beams, self.length_penalty(status, length_penalty), options
         )
@@ -100,11 +99,11 @@ class GeneratorSignatures(TaskSignatures):
         tokens = self._token_strings(self.task.tokenizer, best[:, : tf.maximum(used, 1)])
         return {**self._answers(hypotheses, prompts, status, options), "tokens": tokens}
 
-    def sample(self, inputs, max_length, *more):
+    def sample(self, inputs, *more):
         """One continuation of each prompt, drawn at random; a seed gives the same draw in any batch."""
         status = Status()
-        prompts = self._prompts(inputs, or_default(max_length, self.task.max_length), status)
-        options = self.sampling_options(status, max_length, *more)
+        options = self.sampling_options(status, *more)
+        prompts = self._prompts(inputs, options.max_length, status)
         hypotheses = self._search(prompts, 1, options=options)
         answers = self._answers(hypotheses, prompts, status, options)
         return {
