@@ -71,7 +71,8 @@ class _Parser(argparse.ArgumentParser):
 def make_parser():
     """The parser of all commands."""
     parser = _Parser(
-        prog="keras-attn", description="Train, evaluate, use and export Transformer translators."
+        prog="keras-attn",
+        description="Train, evaluate, use and export Transformer translators and language models.",
     )
     parser.add_argument("--version", action="version", version=f"keras_attn {_version()}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -79,6 +80,7 @@ def make_parser():
     _add_average(commands)
     _add_evaluate(commands)
     _add_translate(commands)
+    _add_generate(commands)
     _add_export(commands)
     _add_verify(commands)
     _add_serve(commands)
@@ -87,7 +89,8 @@ def make_parser():
 
 def _add_train(commands):
     command = commands.add_parser(
-        "train", help="train a translator; with the --output of a run that was killed, go on with it"
+        "train",
+        help="train a translator or a language model; with the --output of a run that was killed, go on with it",
     )
     command.add_argument(
         "--recipe", metavar="FILE", help="a TOML file, or the run.json of a run; options replace what it says"
@@ -96,7 +99,18 @@ def _add_train(commands):
         "files",
         nargs="*",
         metavar="FILE",
-        help="what to train on: a source and a target file, as --data has them",
+        help="what to train on: a source and a target file, as --data has them; or any number of plain text files",
+    )
+    command.add_argument(
+        "--language-model",
+        action="store_true",
+        help="train a language model on plain text instead of a translator",
+    )
+    command.add_argument(
+        "--documents",
+        action="store_true",
+        default=None,
+        help="each line of the plain text is a document (default: running text)",
     )
     _add_data(command, required=False)
     command.add_argument(
@@ -132,6 +146,9 @@ def _add_train(commands):
     command.add_argument("--seed", type=int)
 
 
+_TASK = "a translator or a text generator, or the run that made it, for example runs/dates"
+
+
 def _add_average(commands):
     command = commands.add_parser("average", help="write a translator with the mean of several checkpoints")
     command.add_argument(
@@ -150,10 +167,11 @@ def _add_average(commands):
 
 
 def _add_evaluate(commands):
-    command = commands.add_parser("evaluate", help="BLEU, chrF and exact match of a translator")
-    command.add_argument(
-        "translator", metavar="FOLDER", help="a translator, for example runs/dates/translator"
+    command = commands.add_parser(
+        "evaluate",
+        help="BLEU, chrF and exact match of a translator; perplexity and bits a byte of a text generator",
     )
+    command.add_argument("task", metavar="FOLDER", help=_TASK)
     _add_data(command, required=True)
     command.add_argument(
         "--split", choices=("validation", "test"), default="test", help="of built-in data and multi30k"
@@ -178,13 +196,38 @@ def _add_translate(commands):
     _add_decoding(command)
 
 
+def _add_generate(commands):
+    command = commands.add_parser("generate", help="continue texts with a language model")
+    command.add_argument(
+        "generator", metavar="FOLDER", help="a text generator, or the run that made it, for example runs/play"
+    )
+    command.add_argument(
+        "prompts", nargs="*", metavar="PROMPT", help="the texts (default: the lines of standard input)"
+    )
+    command.add_argument("--max-length", type=_positive, metavar="N", help="the most new tokens")
+    command.add_argument("--min-length", type=int, metavar="N", help="the fewest new tokens, END included")
+    command.add_argument("--num-return-sequences", type=_positive, metavar="N", help="continuations of each")
+    _add_decoding(command)
+    command.add_argument("--wu-length-penalty", type=float)
+    command.add_argument("--exact-stopping", action="store_true", default=None, help="of a beam search")
+    command.add_argument("--temperature", type=float, help="draws instead of searching; 0 for the best token")
+    command.add_argument("--top-k", type=int, metavar="N", help="draws from the N likeliest tokens")
+    command.add_argument(
+        "--top-p", type=float, help="draws from the likeliest, with this probability together"
+    )
+    command.add_argument("--min-p", type=float, help="draws from those with this share of the likeliest's")
+    command.add_argument("--seed", type=int, help="of drawing; the same seed draws the same")
+    command.add_argument("--repetition-penalty", type=float, help="of tokens that are there already")
+    command.add_argument("--no-repeat-ngram-size", type=int, metavar="N")
+    command.add_argument("--stop-token-ids", type=int, nargs="+", metavar="ID", help="end a text as END does")
+    command.add_argument("--suppressed-token-ids", type=int, nargs="+", metavar="ID", help="are never chosen")
+
+
 def _add_export(commands):
     command = commands.add_parser(
         "export", help="write a SavedModel for TF Serving, or what another engine runs"
     )
-    command.add_argument(
-        "translator", metavar="FOLDER", help="a translator, for example runs/dates/translator"
-    )
+    command.add_argument("task", metavar="FOLDER", help=_TASK)
     command.add_argument("folder", metavar="EXPORT", help="for example saved_models/dates")
     command.add_argument(
         "--format", choices=("saved_model", "ctranslate2", "onnx", "litert"), default="saved_model"
@@ -216,7 +259,9 @@ def _add_verify(commands):
         help="for example saved_models/dates/1, or saved_models/dates for its newest version",
     )
     command.add_argument(
-        "--translator", metavar="FOLDER", help="the saved translator that the export must agree with"
+        "--task",
+        metavar="FOLDER",
+        help="the saved translator or text generator that the export must agree with",
     )
 
 

@@ -1,7 +1,7 @@
 """Attention layers for Keras 3, and tools to train and serve a translator from two text files.
 
 `import keras_attn` imports layers, models and training, which run on any Keras backend. Modules that need
-TensorFlow or an optional package (`Translator`, `text`, `data`, `export`, `tasks`, `runs`, `serve`, `plots`) are
+TensorFlow or an optional package (`Translator`, `TextGenerator`, `text`, `data`, `export`, `tasks`, `runs`, `serve`, `plots`) are
 imported on first use.
 """
 
@@ -10,14 +10,14 @@ import importlib
 from keras_attn import layers, models, training
 from keras_attn._version import __version__
 
-__all__ = ["Translator", "__version__", "layers", "models", "training"]
+__all__ = ["TextGenerator", "Translator", "__version__", "layers", "models", "training"]
 
 _LAZY_ROOMS = ("cli", "data", "export", "generation", "ops", "plots", "runs", "serve", "tasks", "text")
 
 
 def __getattr__(name):
-    if name == "Translator":
-        return importlib.import_module("keras_attn.tasks").Translator
+    if name in ("TextGenerator", "Translator"):
+        return getattr(importlib.import_module("keras_attn.tasks"), name)
     if name in _LAZY_ROOMS:
         return importlib.import_module(f"keras_attn.{name}")
     raise AttributeError(f"module 'keras_attn' has no attribute {name!r}")

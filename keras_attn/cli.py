@@ -46,16 +46,19 @@ def _train(options):
     source = options.recipe or (options.output if goes_on else None)
     if not (source or options.data):
         raise ValueError(
-            "Give two text files to train on, or --data NAME, or --recipe FILE, or the --output of a run that is to go on."
+            "Give two text files to train on, or text files with --language-model, or --data NAME, or --recipe FILE, or the --output of a run that is to go on."
         )
-    recipe = runs.Recipe.load(source) if source else runs.default_recipe(options.data)
+    recipe = runs.Recipe.load(source) if source else runs.default_recipe(options.data, options.language_model)
+    if options.language_model and not recipe.is_language_model:
+        raise ValueError("--language-model is for plain text. Received data or a recipe of text pairs.")
     if options.size:
         recipe = recipe.with_size(options.size)
     given = {name: getattr(options, name) for name in _RECIPE_OPTIONS if getattr(options, name) is not None}
     recipe = recipe.replace(**given)
     data = runs.open_splits(recipe)
     if not source and runs.is_for_any_files(recipe):
-        fitted = runs.fit_recipe(data, recipe, [*given, *(["model"] if options.size else [])])
+        fit = runs.fit_text_recipe if recipe.is_language_model else runs.fit_recipe
+        fitted = fit(data, recipe, [*given, *(["model"] if options.size else [])])
         recipe = fitted.recipe
         print(fitted.report())
     folder = options.output or runs.free_folder(f"runs/{runs.data_name(recipe.data)}", recipe)
@@ -79,6 +82,7 @@ _RECIPE_OPTIONS = (
     "target_language",
     "epochs",
     "tokenizer",
+    "documents",
     "vocabulary_size",
     "max_tokens",
     "gradient_accumulation_steps",
@@ -100,8 +104,15 @@ def _average(options):
 
 def _evaluate(options):
     from keras_attn import Translator, runs
+    from keras_attn.data import read_plain_text
+    from keras_attn.tasks import load_task
 
-    translator = Translator.load(options.translator)
+    task = load_task(options.task)
+    if not isinstance(task, Translator):
+        if options.num_beams or options.length_penalty:
+            raise ValueError("--num-beams and --length-penalty are for translators.")
+        print(runs.evaluate_text(task, read_plain_text(*options.data)).report())
+        return
     pairs = runs.open_pairs(
         options.data,
         options.split,
@@ -109,10 +120,41 @@ def _evaluate(options):
         languages=(options.source_language or "en", options.target_language or "de"),
     )
     print(
-        runs.evaluate(
-            translator, pairs, options.num_beams, options.length_penalty, options.bleu_tokenize
-        ).report()
+        runs.evaluate(task, pairs, options.num_beams, options.length_penalty, options.bleu_tokenize).report()
     )
+
+
+def _generate(options):
+    from keras_attn import TextGenerator, runs
+    from keras_attn.generation import DecodingOptions
+
+    given = {name: getattr(options, name) for name in _OF_DECODING if getattr(options, name) is not None}
+    runs.generate_texts(
+        TextGenerator.load(options.generator),
+        options.prompts,
+        options.num_return_sequences,
+        DecodingOptions(**given),
+        num_beams=options.num_beams,
+        length_penalty=options.length_penalty,
+        max_length=options.max_length,
+    )
+
+
+# The options of `generate` that are `DecodingOptions`.
+_OF_DECODING = (
+    "min_length",
+    "no_repeat_ngram_size",
+    "repetition_penalty",
+    "stop_token_ids",
+    "suppressed_token_ids",
+    "wu_length_penalty",
+    "exact_stopping",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "seed",
+)
 
 
 def _translate(options):
@@ -124,6 +166,7 @@ def _translate(options):
 
 def _export(options):
     from keras_attn import Translator
+    from keras_attn.tasks import load_task
 
     is_saved_model = options.format == "saved_model"
     if is_saved_model and options.quantization:
@@ -132,23 +175,26 @@ def _export(options):
         raise ValueError(
             f"--xla, --examples and --signatures are for a SavedModel. Received: --format {options.format}."
         )
-    translator = Translator.load(options.translator)
+    task = load_task(options.task)
+    if not isinstance(task, Translator) and (options.xla or not is_saved_model):
+        raise ValueError("A text generator is exported as a SavedModel, without --xla and --format.")
     if not is_saved_model:
-        print(translator.export_model(options.folder, options.format, options.quantization))
+        print(task.export_model(options.folder, options.format, options.quantization))
         return
     examples = None
     if options.examples:
         lines = pathlib.Path(options.examples).read_text(encoding="utf-8").splitlines()
         examples = list(filter(str.strip, lines))
-    print(translator.export(options.folder, examples, xla=options.xla, signatures=options.signatures))
+    chosen = {"xla": True} if options.xla else {}
+    print(task.export(options.folder, examples, signatures=options.signatures, **chosen))
 
 
 def _verify(options):
-    from keras_attn import Translator
     from keras_attn.export import verify_saved_model
+    from keras_attn.tasks import load_task
 
-    translator = Translator.load(options.translator) if options.translator else None
-    checks = verify_saved_model(_version_folder(options.version), expected=translator)
+    task = load_task(options.task) if options.task else None
+    checks = verify_saved_model(_version_folder(options.version), expected=task)
     for check in checks:
         print(f"{'FAILED' if check.problems else 'ok':7} {check.name}")
         for line in (*check.problems, *check.notes):
@@ -175,6 +221,7 @@ _COMMANDS = {
     "train": _train,
     "average": _average,
     "evaluate": _evaluate,
+    "generate": _generate,
     "translate": _translate,
     "export": _export,
     "verify": _verify,

@@ -5,15 +5,18 @@ import functools
 import io
 import json
 import pathlib
+import re
 import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers_text_generators import byte_generator
 from helpers_translators import byte_translator
 
 import keras_attn_cli
-from keras_attn import Translator
+from keras_attn import TextGenerator, Translator
+from keras_attn.generation import DecodingOptions
 from keras_attn.models import save_weights
 
 
@@ -117,13 +120,18 @@ def test_export_passes_its_options_on_and_prints_the_version_folder(folder, tmp_
     calls = []
     monkeypatch.setattr(
         "keras_attn.Translator.export",
-        lambda self, folder, examples, xla: calls.append((folder, examples, xla)) or f"{folder}/7",
+        lambda self, folder, examples, **others: calls.append((folder, examples, others)) or f"{folder}/7",
     )
     (tmp_path / "texts").write_text("4 July\n\nü\n", encoding="utf-8")
     assert keras_attn_cli.main(["export", folder, "served", "--xla"]) == 0
     assert keras_attn_cli.main(["export", folder, "served", "--examples", str(tmp_path / "texts")]) == 0
-    assert calls == [("served", None, True), ("served", ["4 July", "ü"], False)]
-    assert capsys.readouterr().out == "served/7\n" * 2
+    assert keras_attn_cli.main(["export", folder, "served", "--signatures", "score", "sample"]) == 0
+    assert calls == [
+        ("served", None, {"signatures": None, "xla": True}),
+        ("served", ["4 July", "ü"], {"signatures": None}),
+        ("served", None, {"signatures": ["score", "sample"]}),
+    ]
+    assert capsys.readouterr().out == "served/7\n" * 3
 
 
 def test_export_writes_for_another_engine(folder, tmp_path, capsys):
@@ -251,7 +259,7 @@ def test_train_without_output_takes_the_next_free_folder(tmp_path, monkeypatch):
         ),
         (
             ["export", "FOLDER", "out", "--format", "onnx", "--xla"],
-            "--xla and --examples are for a SavedModel",
+            "--xla, --examples and --signatures are for a SavedModel",
         ),
     ],
 )
@@ -348,3 +356,78 @@ def test_a_trained_folder_goes_through_every_command(tmp_path, monkeypatch, caps
     assert keras_attn_cli.main(["export", "run/translator", "served"]) == 0
     assert capsys.readouterr().out.strip() == "served/1"
     assert (tmp_path / "served" / "1" / "saved_model.pb").is_file()
+
+
+@pytest.fixture(scope="module")
+def generator_folder(tmp_path_factory):
+    """A text generator, as a run saves it."""
+    folder = tmp_path_factory.mktemp("generators") / "run"
+    byte_generator(num_beams=1).save(folder / "text_generator")
+    return folder
+
+
+load_generator_once = functools.cache(TextGenerator.load)
+
+
+@pytest.fixture
+def generator(generator_folder, monkeypatch):
+    monkeypatch.setattr(TextGenerator, "load", staticmethod(lambda folder: load_generator_once(str(folder))))
+    return TextGenerator.load(generator_folder)
+
+
+def test_generate_continues_prompts_and_lines(generator_folder, generator, monkeypatch, capfd):
+    assert keras_attn_cli.main(["generate", str(generator_folder), "To be"]) == 0
+    assert capfd.readouterr().out == f"To be{generator('To be')}\n"
+    options = ["--temperature", "0.9", "--top-k", "7", "--seed", "5", "--num-return-sequences", "2"]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"ab\nc\n")))
+    assert keras_attn_cli.main(["generate", str(generator_folder), *options]) == 0
+    drawn = [
+        generator(text, num_return_sequences=2, options=DecodingOptions(temperature=0.9, top_k=7, seed=5))
+        for text in ("ab", "c")
+    ]
+    shown = [text + answer for text, answers in zip(("ab", "c"), drawn) for answer in answers]
+    assert capfd.readouterr().out == "\n\n".join(shown) + "\n"
+
+
+def test_evaluate_tells_what_a_byte_costs(generator_folder, generator, tmp_path, capsys):
+    (tmp_path / "text.txt").write_text("To be, or not to be")
+    data = ["--data", str(tmp_path / "text.txt")]
+    assert keras_attn_cli.main(["evaluate", str(generator_folder), *data]) == 0
+    shown = capsys.readouterr().out
+    ids = generator.tokenizer.encode(["To be, or not to be"])[0]
+    logits = np.asarray(generator.model(np.array([ids[:-1]])), "float64")[0]
+    losses = [np.logaddexp.reduce(row) - row[token] for row, token in zip(logits, ids[1:])]
+    assert f"loss {np.mean(losses):.3f}" in shown
+    assert f"perplexity {np.exp(np.mean(losses)):.0f}" in shown
+    bits = float(re.search(r"(\S+) bits a byte; 18 tokens, 18 bytes", shown)[1])
+    assert bits == pytest.approx(np.mean(losses) / np.log(2), abs=1e-3)
+    assert keras_attn_cli.main(["evaluate", str(generator_folder), *data, "--num-beams", "2"]) == 2
+    assert "are for translators" in capsys.readouterr().err
+
+
+def test_train_takes_plain_text_for_a_language_model(tmp_path, monkeypatch, capsys):
+    calls = []
+    monkeypatch.setattr("keras_attn.runs.train", lambda *arguments: calls.append(arguments))
+    monkeypatch.chdir(tmp_path)
+    for name in ("one.txt", "two.txt"):
+        (tmp_path / name).write_text(f"{name}\n" * 500)
+    command = ["train", "--language-model", "one.txt", "two.txt", "--documents", "--epochs", "3"]
+    assert keras_attn_cli.main(command) == 0
+    [(recipe, data, folder)] = calls
+    assert recipe.is_language_model
+    assert (recipe.data, recipe.documents, recipe.epochs) == (("one.txt", "two.txt"), True, 3)
+    assert (data.train.text + data.validation.text).count("\n") == 1000
+    assert str(folder) == "runs/one"
+    shown = capsys.readouterr().out
+    assert "Settings fitted to the data" in shown
+    assert "one document a line" in shown
+
+
+@pytest.mark.extended
+def test_a_generator_is_exported_and_verified(generator_folder, generator, tmp_path, capsys):
+    assert keras_attn_cli.main(["export", str(generator_folder), str(tmp_path / "play")]) == 0
+    assert keras_attn_cli.main(["verify", str(tmp_path / "play"), "--task", str(generator_folder)]) == 0
+    assert "FAILED" not in capsys.readouterr().out
+    for more in (["--xla"], ["--format", "onnx"]):
+        assert keras_attn_cli.main(["export", str(generator_folder), str(tmp_path / "play"), *more]) == 2
+        assert "A text generator is exported as a SavedModel" in capsys.readouterr().err

@@ -33,19 +33,26 @@ class PlainText:
     text: str
     name: str
 
-    def split(self):
-        """Two `PlainText`: the first nine tenths of the characters for training, the rest for validation."""
+    def split(self, at_line_breaks=False):
+        """Two `PlainText`: the first nine tenths of the characters for training, the rest for validation.
+
+        Args:
+            at_line_breaks: Whether the second part begins with a line.
+        """
         first = int(len(self.text) * TRAINING_SHARE)
+        if at_line_breaks:
+            first = self.text.rfind("\n", 0, first) + 1 or first
         return PlainText(self.text[:first], f"{self.name}, training"), PlainText(
             self.text[first:], f"{self.name}, validation"
         )
 
 
-def read_plain_text(file):
-    """Reads a UTF-8 text file, plain or gzipped, as one text, with its line breaks unchanged.
+def read_plain_text(*files):
+    """Reads UTF-8 text files, plain or gzipped, as one text, with its line breaks unchanged.
 
     Args:
-        file: Path of the file. A byte order mark is dropped.
+        files: Paths of files. A byte order mark is dropped. A file that does not end with a line break gets one before
+            the next begins.
 
     Returns:
         `PlainText`.
@@ -68,7 +75,9 @@ def read_plain_text(file):
     assert len(training.text) == 12
     ```
     """
-    return PlainText(read_text(file), pathlib.Path(file).name)
+    texts = [read_text(file) for file in files]
+    joined = "".join(text if text.endswith("\n") else f"{text}\n" for text in texts[:-1]) + texts[-1]
+    return PlainText(joined, ", ".join(pathlib.Path(file).name for file in files))
 
 
 def shakespeare_text(folder=None):

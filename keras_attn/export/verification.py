@@ -309,4 +309,4 @@ def _answer_problems(folder, texts, expected, xla):
     (answer,) = run_saved_model(folder, [{"inputs": {"inputs": texts}}], timeout=300, xla=xla)
     for text, one, other in zip(texts, answer["outputs"]["outputs"], expected(texts)):
         if one != other:
-            yield f"{text[:60]!r} is translated as {one!r}, and as {other!r} in Python."
+            yield f"{text[:60]!r} is answered with {one!r}, and as {other!r} in Python."

@@ -79,7 +79,7 @@ def penalize_repetition(log_probs, history, penalty):
 
     Reference: [Keskar et al., 2019](https://arxiv.org/abs/1909.05858), section 4.1.
     """
-    column = ops.arange(history.token_ids.shape[-1], dtype="int32")
+    column = ops.arange(ops.shape(history.token_ids)[-1], dtype="int32")
     is_token = ops.logical_and(column >= history.start[:, None, None], column < history.stop)
     seen = _tokens_at(history.token_ids, is_token, log_probs.shape[-1])
     return ops.where(seen, log_probs * penalty[:, None, None], log_probs)
@@ -175,7 +175,7 @@ def keep_min_p(log_probs, share):
 def _ngram_ends(history, n):
     """The tokens, (B, K, L), that follow an earlier occurrence of the last n - 1 tokens, as a mask too."""
     token_ids, start, stop = history
-    length = token_ids.shape[-1]
+    length = ops.shape(token_ids)[-1]
     first = ops.arange(length, dtype="int32")
     repeats = ops.logical_and(first >= start[:, None, None], first + n - 1 < stop)
     for offset in range(n - 1):
@@ -186,7 +186,8 @@ def _ngram_ends(history, n):
 
 def _shifted(token_ids, offset):
     """`token_ids` (B, K, L) from column `offset` on, with 0 after the last."""
-    return ops.pad(token_ids[..., offset:], ((0, 0), (0, 0), (0, min(offset, token_ids.shape[-1]))))
+    more = ops.zeros((*ops.shape(token_ids)[:2], offset), dtype="int32")
+    return ops.concatenate([token_ids, more], axis=-1)[..., offset:]
 
 
 def _tokens_at(token_ids, where, vocabulary_size):

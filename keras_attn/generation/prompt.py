@@ -26,11 +26,14 @@ class AnswerStart:
         self.prompt = prompt
         self.shape = shape
         if prompt is None:
-            self.first_slot = 0
             self.first_token_ids = ops.full(shape, start_token_id, dtype="int32")
         else:
-            self.first_slot = ops.shape(prompt.token_ids)[1] - 1
-            self.first_token_ids = ops.repeat(prompt.token_ids[:, -1:], shape[1], axis=1)
+            self.first_token_ids = ops.repeat(prompt.token_ids[:, -1, None], shape[1], axis=1)
+
+    @property
+    def first_slot(self):
+        """The number of slots that the prompt has filled."""
+        return 0 if self.prompt is None else ops.shape(self.prompt.token_ids)[1] - 1
 
     def for_prompt(self, prompt):
         """The start of answers in other rows, whose prompts have the same length."""

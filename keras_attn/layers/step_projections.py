@@ -52,8 +52,8 @@ def projected_heads(projections, x, sizes):
 
 def output_of(projections, heads):
     """(B, N, T, Hv) -> (B, T, D)."""
-    num_heads, length, size = heads.shape[1:]
-    if length != 1:
+    _, num_heads, length, size = ops.shape(heads)
+    if heads.shape[2] != 1:
         heads = ops.transpose(heads, (0, 2, 1, 3))
     rows = ops.reshape(heads, (-1, length, num_heads * size))
     return product(rows, projections.output_kernel, projections.output_bias)
@@ -88,7 +88,6 @@ def _joined(matrices):
 
 def _heads_first(x, num_heads, size):
     """(B, T, N * H) -> (B, N, T, H)."""
-    length = x.shape[1]
-    if length == 1:  # the order of values in memory is the same, so nothing has to be moved
+    if x.shape[1] == 1:  # the order of values in memory is the same, so nothing has to be moved
         return ops.reshape(x, (-1, num_heads, 1, size))
-    return ops.transpose(ops.reshape(x, (-1, length, num_heads, size)), (0, 2, 1, 3))
+    return ops.transpose(ops.reshape(x, (-1, ops.shape(x)[1], num_heads, size)), (0, 2, 1, 3))

@@ -4,6 +4,7 @@ A model inherits one of the two mixins and has the few members that the mixin na
 streams, speculative decoding, served graphs) then calls the model through one step function.
 """
 
+import dataclasses
 import inspect
 import itertools
 
@@ -84,6 +85,8 @@ class CausalGeneration:
         options=None,
         padding_mask=None,
         unwritable_token_ids=(),
+        max_total_length=None,
+        compiler=None,
     ):
         """Continues prompts greedily, with beam search, or by sampling; see `keras_attn.generation`.
 
@@ -100,6 +103,10 @@ class CausalGeneration:
                 `no_repeat_ngram_size` apply to the prompt too.
             padding_mask: Boolean (B, P), True at the tokens of prompts. By default every `pad_token_id` is a pad.
             unwritable_token_ids: Integers, tokens that are never chosen because they stand for no text.
+            max_total_length: Integer, the most tokens of a row's prompt and answer together, at most
+                `max_sequence_length`. Each row then has its own limit, whatever the other prompts are, and a graph
+                may take prompts of any length. Every prompt must have fewer tokens. `max_length` defaults to one less.
+            compiler: As in `Seq2SeqGeneration.generate`.
 
         Returns:
             Integers (B, max_length) without the prompt, END included, then pads; with `num_return_sequences`,
@@ -114,19 +121,46 @@ class CausalGeneration:
                 "`coverage_penalty` needs source tokens, which a decoder-only model does not have."
             )
         inputs = self.search_inputs(
-            prompt_token_ids, end_token_id, max_length, padding_mask, unwritable_token_ids
+            prompt_token_ids,
+            end_token_id,
+            max_length,
+            padding_mask,
+            unwritable_token_ids,
+            max_total_length,
+            compiler,
         )
+        if max_total_length is not None:
+            options = _within(max_total_length, options, inputs)
         return find_answers(inputs, num_beams, num_return_sequences, length_penalty, options)
 
     def search_inputs(
-        self, prompt_token_ids, end_token_id, max_length=None, padding_mask=None, unwritable_token_ids=()
+        self,
+        prompt_token_ids,
+        end_token_id,
+        max_length=None,
+        padding_mask=None,
+        unwritable_token_ids=(),
+        max_total_length=None,
+        compiler=None,
     ):
-        """`SearchInputs` for the continuations of prompts; arguments as in `generate`."""
-        prompt = _prompt(prompt_token_ids, padding_mask, self.pad_token_id)
-        max_length = _max_new_tokens(prompt.token_ids.shape[1], max_length, self.max_sequence_length)
-        step = _CausalStep(self)
-        cache, row_context = step.read_prompt(prompt)
-        num_filled = prompt.token_ids.shape[1] - 1
+        """`SearchInputs` for the continuations of prompts; arguments as in `generate`.
+
+        With `max_total_length`, it is the caller's part to end each row: see `DecodingOptions.max_length`.
+        """
+        prompt = _prompt(prompt_token_ids, padding_mask, self.pad_token_id, max_total_length is not None)
+        length = ops.shape(prompt.token_ids)[1]
+        if max_total_length is None:
+            max_length = _max_new_tokens(length, max_length, self.max_sequence_length)
+        else:
+            total = checked_max_length(max_total_length, self.max_sequence_length)
+            max_length = checked_max_length(max_length, total - 1)
+
+        def read_prompt(prompt):
+            return _CausalStep(self).read_prompt(prompt)
+
+        cache, row_context = (read_prompt if compiler is None else compiler(read_prompt))(prompt)
+        step = self.decoding_step()
+        num_filled = length - 1
         return SearchInputs(
             step=step,
             read=step.read,
@@ -139,7 +173,31 @@ class CausalGeneration:
             unwritable_token_ids=tuple(unwritable_token_ids),
             prompt=prompt,
             row_context=row_context,
+            compiler=compiler,
         )
+
+    def decoding_step(self):
+        """The `step` of `SearchInputs`, whose row context says what the cache holds of the prompt.
+
+        It also has a method `read`. It holds the current weights: make one for each search, in the graph of
+        its steps.
+        """
+        return _CausalStep(self)
+
+    def teacher_forced(self, token_ids):
+        """Logits of the token after each of `token_ids`, none of which is treated as a pad.
+
+        Args:
+            token_ids: Integers (B, T).
+
+        Returns:
+            Logits, float32 (B, T, V).
+        """
+        token_ids = ops.convert_to_tensor(token_ids, dtype="int32")
+        rows, length = ops.shape(token_ids)
+        cache = extend_caches(self.empty_cache(rows, 0), length)
+        no_prompt = ops.zeros((rows, 0), dtype="bool"), ops.zeros((rows, 1), dtype="int32")
+        return self.decoding_step().read(token_ids, 0, cache, no_prompt)[0]
 
 
 class Seq2SeqGeneration:
@@ -377,7 +435,7 @@ class _CausalStep:
         self.projections = _projections(model, "self_attention")
 
     def __call__(self, token_ids, index, cache, attention_mask, row_context):
-        width, last = token_ids.shape[1], row_context[1][:, -1:]
+        width, last = token_ids.shape[1], row_context[1][:, -1, None]
         return self._call(
             token_ids,
             cache,
@@ -391,7 +449,7 @@ class _CausalStep:
     def read(self, token_ids, index, cache, row_context):
         is_token, positions = row_context
         rows, length = ops.shape(token_ids)
-        slots = successive_positions(ops.shape(cache[0][0])[-2] - is_token.shape[1])
+        slots = successive_positions(ops.shape(cache[0][0])[-2] - ops.shape(is_token)[1])
         new = successive_positions(length, index)
         sees = ops.expand_dims(new, -1) >= slots
         return self._call(
@@ -406,13 +464,13 @@ class _CausalStep:
 
     def read_prompt(self, prompt):
         """The cache of all tokens of a prompt but the last, and the row context."""
-        num_read = prompt.token_ids.shape[1] - 1
+        num_read = ops.shape(prompt.token_ids)[1] - 1
         positions = successive_positions(num_read + 1) - ops.expand_dims(prompt.start, -1)
         is_token, before = positions[:, :-1] >= 0, positions[:, :-1]
         # Under a sliding window the model's own cache may be a ring of fewer slots than the prompt has tokens.
-        cache = self.model.empty_cache(ops.shape(prompt.token_ids)[0], num_read)
+        cache = self.model.empty_cache(ops.shape(prompt.token_ids)[0], 0)
         cache = extend_caches(cache, num_read)
-        if num_read:
+        if not isinstance(num_read, int) or num_read:
             order = successive_positions(num_read)
             mask = ops.logical_and(order[:, None] >= order, ops.expand_dims(is_token, 1))
             cache = _for_step(cache, self.projections, before)
@@ -423,12 +481,13 @@ class _CausalStep:
     def _call(self, token_ids, cache, first_slot, positions, own_mask, own_positions, row_context):
         """`own_mask` (B, T, slots) and `own_positions` (slots,) are for slots after the prompt's."""
         is_token, of_prompt = row_context
-        prompt_mask = ops.repeat(ops.expand_dims(is_token, 1), own_mask.shape[1], axis=1)
+        sizes = (*ops.shape(own_mask)[:2], ops.shape(is_token)[1])
+        prompt_mask = ops.broadcast_to(ops.expand_dims(is_token, 1), sizes)
         slot_positions = ops.concatenate([of_prompt[:, :-1], of_prompt[:, -1:] + own_positions], axis=-1)
         logits, cache = self.model.call_with_cache(
             token_ids,
             _for_step(cache, self.projections, slot_positions),
-            is_token.shape[1] + first_slot,
+            ops.shape(is_token)[1] + first_slot,
             positions,
             ops.concatenate([prompt_mask, own_mask], axis=-1),
         )
@@ -494,21 +553,29 @@ def _mask_of(token_ids, mask, pad_token_id):
     return mask
 
 
-def _prompt(token_ids, mask, pad_token_id):
+def _prompt(token_ids, mask, pad_token_id, may_have_any_length=False):
     """The `Prompt`, with the tokens of each row moved to the right end, in order."""
     token_ids = ops.convert_to_tensor(token_ids, dtype="int32")
-    length = token_ids.shape[1]
-    if length is None:
+    if token_ids.shape[1] is None and not may_have_any_length:
         raise ValueError(
             "The length of the prompt must be known when a graph is traced: how many tokens may follow depends on it. "
+            "Give `max_total_length` for prompts of any length. "
             f"Received: prompt_token_ids of shape {tuple(token_ids.shape)}."
         )
-    if not length:
+    length = ops.shape(token_ids)[1]
+    if isinstance(length, int) and not length:
         raise ValueError(
             "A prompt must have a token: START, if there is nothing else to begin with. "
             f"Received: prompt_token_ids of shape {tuple(token_ids.shape)}."
         )
     is_token = _mask_of(token_ids, mask, pad_token_id)
+    if not isinstance(length, int):  # a column of pads, if there is only one: what is read then has a size
+        missing = [(0, 0), (ops.maximum(2 - length, 0), 0)]
+        token_ids, is_token, length = (
+            ops.pad(token_ids, missing),
+            ops.pad(is_token, missing),
+            ops.maximum(length, 2),
+        )
     values = concrete_values(is_token)
     if values is not None and not np.all(values.any(axis=1)):
         raise ValueError(
@@ -518,6 +585,21 @@ def _prompt(token_ids, mask, pad_token_id):
     order = ops.argsort(successive_positions(length) + length * ops.cast(is_token, "int32"), axis=1)
     start = length - ops.sum(ops.cast(is_token, "int32"), axis=1)
     return Prompt(ops.take_along_axis(token_ids, order, axis=1), ops.minimum(start, length - 1))
+
+
+def _within(max_total_length, options, inputs):
+    """The options, with limits at which each row's prompt and answer together have `max_total_length` tokens."""
+    prompt = inputs.prompt
+    num_tokens = ops.shape(prompt.token_ids)[1] - prompt.start
+    values = concrete_values(num_tokens)
+    if values is not None and values.size and values.max() >= max_total_length:
+        raise ValueError(
+            "A prompt must have fewer tokens than `max_total_length`. "
+            f"Received: {int(values.max())} tokens, max_total_length={max_total_length}."
+        )
+    given = inputs.max_length if options.max_length is None else options.max_length
+    most = ops.minimum(ops.convert_to_tensor(given, dtype="int32"), max_total_length - num_tokens)
+    return dataclasses.replace(options, max_length=most)
 
 
 def _max_new_tokens(prompt_length, max_length, max_sequence_length):

@@ -5,6 +5,7 @@ from keras_attn.runs.built_in_recipes import (
     DATES,
     MULTI30K,
     MULTI30K_TOKENIZED,
+    PLAIN_TEXT,
     REVERSE,
     SHAKESPEARE,
     TEXT_FILES,
@@ -21,8 +22,11 @@ from keras_attn.runs.data import (
 )
 from keras_attn.runs.evaluation import Evaluation, evaluate
 from keras_attn.runs.fitted import FittedRecipe, fit_recipe
+from keras_attn.runs.fitted_text import fit_text_recipe
+from keras_attn.runs.generate import generate_texts
 from keras_attn.runs.recipe import Recipe
 from keras_attn.runs.serve_check import check_export
+from keras_attn.runs.text_evaluation import TextEvaluation, evaluate_text
 from keras_attn.runs.train_recipe import train
 from keras_attn.runs.translate import translate_lines
 
@@ -30,6 +34,7 @@ __all__ = [
     "DATES",
     "MULTI30K",
     "MULTI30K_TOKENIZED",
+    "PLAIN_TEXT",
     "REVERSE",
     "SHAKESPEARE",
     "TEXT_FILES",
@@ -37,13 +42,17 @@ __all__ = [
     "Evaluation",
     "FittedRecipe",
     "Recipe",
+    "TextEvaluation",
     "average_translator",
     "check_export",
     "data_name",
     "default_recipe",
     "evaluate",
+    "evaluate_text",
     "fit_recipe",
+    "fit_text_recipe",
     "free_folder",
+    "generate_texts",
     "is_for_any_files",
     "open_data",
     "open_pairs",

@@ -103,3 +103,6 @@ MULTI30K_TOKENIZED = MULTI30K.replace(
 
 # Two languages in two files: Multi30k's recipe, with space for longer sentences.
 TEXT_FILES = MULTI30K.replace(data=(), model={**MULTI30K.model, "max_sequence_length": 256}, max_tokens=4096)
+
+# Files of plain text; `fit_text_recipe` sets what depends on the text.
+PLAIN_TEXT = SHAKESPEARE.replace(data=(), model={**SHAKESPEARE.model, "position_encoding": "rotary"})

@@ -22,6 +22,7 @@ from keras_attn.runs.built_in_recipes import (
     DATES,
     MULTI30K,
     MULTI30K_TOKENIZED,
+    PLAIN_TEXT,
     REVERSE,
     SHAKESPEARE,
     TEXT_FILES,
@@ -45,11 +46,12 @@ _BUILT_IN = {
 }
 
 
-def default_recipe(data):
+def default_recipe(data, language_model=False):
     """The default recipe for `data`, which has the form of `Recipe.data`.
 
     Args:
         data: Tuple of strings, or of tuples of strings.
+        language_model: Whether files hold plain text for a language model.
     """
     recipes = {
         "dates": DATES,
@@ -59,13 +61,15 @@ def default_recipe(data):
         "multi30k-tokenized": MULTI30K_TOKENIZED,
     }
     corpora = tuple(map(tuple, _corpora(data)))
-    return recipes.get(corpora[0][0], TEXT_FILES).replace(data=corpora[0] if len(corpora) == 1 else corpora)
+    others = PLAIN_TEXT if language_model else TEXT_FILES
+    return recipes.get(corpora[0][0], others).replace(data=corpora[0] if len(corpora) == 1 else corpora)
 
 
 def is_for_any_files(recipe):
     """Whether a recipe names files, whose settings are to be fitted, and no built-in data."""
     corpora = _corpora(recipe.data)
-    return not recipe.is_language_model and bool(corpora) and corpora[0][0] not in _BUILT_IN
+    built_in = {"shakespeare"} if recipe.is_language_model else _BUILT_IN
+    return bool(corpora) and corpora[0][0] not in built_in
 
 
 def open_splits(recipe):
@@ -98,11 +102,13 @@ def open_splits(recipe):
 
 
 def _open_text_splits(recipe, corpora):
-    if len(corpora) != 1 or len(corpora[0]) != 1:
-        raise ValueError(f"A language model learns from one text file. Received: data={recipe.data}.")
-    [name] = corpora[0]
-    text = shakespeare_text(recipe.data_dir) if name == "shakespeare" else read_plain_text(name)
-    training, validation = text.split()
+    if len(corpora) != 1:
+        raise ValueError(
+            f"A language model learns from one text, of one file or several. Received: data={recipe.data}."
+        )
+    [names] = corpora
+    text = shakespeare_text(recipe.data_dir) if names == ["shakespeare"] else read_plain_text(*names)
+    training, validation = text.split(at_line_breaks=recipe.documents)
     if recipe.validation:
         training, validation = text, read_plain_text(*recipe.validation)
     return DataSplits(training, validation, read_plain_text(*recipe.test) if recipe.test else None)

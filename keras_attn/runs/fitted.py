@@ -100,7 +100,7 @@ def fit_recipe(data, recipe=TEXT_FILES, given=()):
     """
     facts = _Facts.of(data.train)
     scale = next(scale for scale in _SCALES if facts.num_pairs <= scale.pairs)
-    choices = _Choices(recipe, set(given))
+    choices = _PairChoices(recipe, set(given))
     choices.tokenizer(facts, scale, data.train)
     choices.model(facts, scale)
     choices.batches(facts, scale)
@@ -135,7 +135,7 @@ class _Facts:
         return cls(num_pairs, float(tokens.mean()), int(np.quantile(lengths, 0.999)), len(characters))
 
 
-class _Choices:
+class Choices:
     """A recipe that grows, field by field, with the reasons."""
 
     def __init__(self, recipe, given):
@@ -151,6 +151,18 @@ class _Choices:
         """Notes a reason; says what of it was given."""
         given = [field for field in fields if field in self.given]
         self.reasons[name] = f"{text}{f' ({chr(44).join(given)} given)' if given else ''}"
+
+    def check_warmup(self, total):
+        """Raises ValueError if the warm-up is as long as the training of `total` updates."""
+        if self.recipe.warmup_steps >= total:
+            raise ValueError(
+                f"The warm-up must be shorter than the training. Received: warmup_steps={self.recipe.warmup_steps}, and "
+                f"{total:,} updates in {self.recipe.epochs} epochs. Give fewer warm-up steps or more epochs."
+            )
+
+
+class _PairChoices(Choices):
+    """The choices for text pairs."""
 
     def tokenizer(self, facts, scale, pairs):
         self.set(tokenizer="bpe", split_digits=True)
@@ -227,11 +239,7 @@ class _Choices:
         updates_an_epoch = steps // self.recipe.gradient_accumulation_steps if steps else self.updates_a_pass
         total = self.recipe.epochs * updates_an_epoch
         self.set(learning_rate=scale.learning_rate, warmup_steps=max(1, min(_MOST_WARMUP_STEPS, total // 10)))
-        if self.recipe.warmup_steps >= total:
-            raise ValueError(
-                f"The warm-up must be shorter than the training. Received: warmup_steps={self.recipe.warmup_steps}, and "
-                f"{total:,} updates in {self.recipe.epochs} epochs. Give fewer warm-up steps or more epochs."
-            )
+        self.check_warmup(total)
         if self.recipe.minutes:
             return self.explain(
                 "training", f"what fits in {self.recipe.minutes:g} minutes, see below", "minutes"
@@ -263,9 +271,14 @@ def _possible_vocabulary_size(pairs, wanted, recipe):
     """`wanted`, or the nearest size that sentencepiece can train on the pairs."""
     corpora = [pairs] if isinstance(pairs, TextPairs) else pairs
     texts = [text for pairs in corpora for side in (pairs.sources, pairs.targets) for text in side]
+    return possible_vocabulary_size(texts, wanted, recipe)
+
+
+def possible_vocabulary_size(texts, wanted, recipe, **options):
+    """`wanted`, or the nearest size that sentencepiece can train on texts."""
     try:
         SentencePieceTokenizer.train(
-            texts, wanted, model_type=recipe.tokenizer, split_digits=recipe.split_digits
+            texts, wanted, model_type=recipe.tokenizer, split_digits=recipe.split_digits, **options
         )
     except ValueError as error:
         found = re.search(r"must be at (?:most|least) (\d+)", str(error))

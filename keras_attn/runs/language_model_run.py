@@ -1,28 +1,27 @@
 """The training run of a language model."""
 
-import math
+import dataclasses
 
 import keras
-import numpy as np
-import tensorflow as tf
 
-from keras_attn.data import TextWindows, consecutive_windows
+from keras_attn.data import TextWindows
 from keras_attn.data.text_files import checksum
-from keras_attn.files import replaced_file
+from keras_attn.files import replaced_folder, restored_folder
 from keras_attn.generation import DecodingOptions
 from keras_attn.runs.board import perplexity
+from keras_attn.runs.text_evaluation import check_predictable, evaluated, text_token_ids, total_loss
 from keras_attn.runs.training_run import TrainingRun
-from keras_attn.tasks.buckets import compiled_with_jax
-from keras_attn.text import ByteTokenizer
-from keras_attn.training import LabelSmoothedCrossentropy
+from keras_attn.tasks import TextGenerator
+from keras_attn.text import ByteTokenizer, SentencePieceTokenizer, load_tokenizer
 from keras_attn.training.summaries import markdown_table
 
 _NUM_SAMPLES = 3
-_WINDOWS_PER_BATCH = 128
+_TOKENS_OF_A_SAMPLE = 60
+_TOKENIZER = "tokenizer"
 
 
 class LanguageModelRun(TrainingRun):
-    """Trains a decoder-only model on the bytes of a text; the result is the Keras model."""
+    """Trains a decoder-only model on a text; the result is a `TextGenerator`."""
 
     def describe_data(self):
         return {
@@ -34,18 +33,18 @@ class LanguageModelRun(TrainingRun):
         return checksum([text.text])
 
     def prepare(self):
-        recipe, self.tokenizer = self.recipe, ByteTokenizer()
-        self.model = recipe.make_model(
-            vocabulary_size=self.tokenizer.vocabulary_size, dtype=recipe.dtype_policy
-        )
-        for split, text in self.data._asdict().items():
-            if text is not None and len(self.token_ids(split)) < 2:
-                raise ValueError(f"{text.name} must have two bytes or more, one of them to be predicted.")
-        if self.workers.is_first:
-            self.tokenizer.save(self.folder / "tokenizer")
+        recipe, tokenizer = self.recipe, self.make_tokenizer()
+        self.model = recipe.make_model(vocabulary_size=tokenizer.vocabulary_size, dtype=recipe.dtype_policy)
+        self.token_ids = {
+            split: text_token_ids(tokenizer, text.text, recipe.documents)
+            for split, text in self.data._asdict().items()
+            if text is not None
+        }
+        for split, token_ids in self.token_ids.items():
+            check_predictable(token_ids, getattr(self.data, split).name)
         length = self.model.max_sequence_length
         self.batches = TextWindows(
-            self.token_ids("train"),
+            self.token_ids["train"],
             window_length=length,
             batch_size=max(1, recipe.max_tokens * recipe.gradient_accumulation_steps // length),
             seed=recipe.seed,
@@ -53,25 +52,32 @@ class LanguageModelRun(TrainingRun):
             num_devices=self.workers.num_devices,
             worker=(self.workers.number, self.workers.count),
         )
-        self.compile_functions()
+        # What a text begins after: the end of the one before it, or of the line before it.
+        end, [[*_, line_break]] = tokenizer.end_token_id, tokenizer.encode(["\n"])
+        self.generator = TextGenerator(
+            self.model,
+            tokenizer,
+            max_length=recipe.max_length,
+            start_token_id=end if recipe.documents else line_break,
+        )
+        self.total_loss = total_loss(self.model)
 
-    def compile_functions(self):
-        self.total_loss = self.compiled_loss()
-        self.continuations = self.compiled_sampling()
-
-    def token_ids(self, split):
-        return self.tokenizer.encode([getattr(self.data, split).text])[0]
-
-    def compiled_loss(self):
-        """A function of windows and their labels that returns the sum of the tokens' cross-entropies."""
-        model, cross_entropy = self.model, LabelSmoothedCrossentropy(reduction="sum")
-
-        def total_loss(token_ids, labels):
-            return cross_entropy(labels, model({"token_ids": token_ids}))
-
-        if keras.backend.backend() == "jax":
-            return compiled_with_jax(model, total_loss)
-        return tf.function(total_loss, input_signature=[tf.TensorSpec([None, None], tf.int32)] * 2)
+    def make_tokenizer(self):
+        recipe, folder = self.recipe, self.folder / _TOKENIZER
+        if self.workers.is_first and not restored_folder(folder).is_dir():
+            tokenizer = ByteTokenizer()
+            if recipe.tokenizer != "bytes":
+                tokenizer = SentencePieceTokenizer.train(
+                    self.data.train.text.splitlines(),
+                    recipe.vocabulary_size,
+                    model_type=recipe.tokenizer,
+                    split_digits=recipe.split_digits,
+                    keep_white_space=True,
+                )
+            with replaced_folder(folder, "tokenizer.json", "tokenizer") as built:
+                tokenizer.save(built)
+        self.workers.wait()
+        return load_tokenizer(folder)
 
     def validators(self):
         def write(epoch, logs):
@@ -90,14 +96,11 @@ class LanguageModelRun(TrainingRun):
 
     def loss(self, split):
         """The mean cross-entropy, in nats, of all tokens of a split but the first, within their windows."""
-        token_ids = self.token_ids(split)
-        total = sum(
-            float(self.total_loss(inputs, labels))
-            for inputs, labels in consecutive_windows(
-                token_ids, self.model.max_sequence_length, _WINDOWS_PER_BATCH
-            )
-        )
-        return total / (len(token_ids) - 1)
+        return self.evaluation(split).loss
+
+    def evaluation(self, split):
+        text = getattr(self.data, split)
+        return evaluated(text, self.token_ids[split], self.generator.tokenizer, self.model, self.total_loss)
 
     def score(self, name):
         self.results[f"validation, {name}"] = {"loss": self.loss("validation")}
@@ -107,48 +110,57 @@ class LanguageModelRun(TrainingRun):
         for split in ("validation", "test"):
             if getattr(self.data, split) is None:
                 continue
-            loss = self.loss(split)
-            self.results[split] = {"loss": loss}
-            self.say(
-                f"{getattr(self.data, split).name}: loss {loss:.4f} nats a byte, perplexity {math.exp(loss):.3f}"
-            )
+            evaluation = self.evaluation(split)
+            self.results[split] = {
+                **dataclasses.asdict(evaluation),
+                "perplexity": evaluation.perplexity,
+                "nats_a_byte": evaluation.nats_a_byte,
+                "bits_a_byte": evaluation.bits_a_byte,
+            }
+            self.say(evaluation.report())
         self.say("")
         for text in self.samples():
             self.say(text)
 
     def samples(self):
-        """A few texts sampled from the model after a line break."""
-        prompt = np.repeat(np.array(self.tokenizer.encode(["\n"]), "int32"), _NUM_SAMPLES, axis=0)
-        return self.tokenizer.decode(np.asarray(self.continuations(prompt)))
+        """A few texts that the model writes, those of all epochs with the same seeds."""
+        return [self.written(self.recipe.seed + number) for number in range(_NUM_SAMPLES)]
 
-    def compiled_sampling(self):
-        """A function of prompts (B, P) that returns the token ids drawn after them, with the same seeds each time."""
-        model = self.model
-        options = DecodingOptions(temperature=0.8, seed=self.recipe.seed + np.arange(_NUM_SAMPLES))
+    def written(self, seed, max_length=None):
+        """A text that the model writes."""
+        options = DecodingOptions(temperature=0.8, seed=seed)
+        return self.generator("", max_length=max_length, options=options)
 
-        def continuations(prompt):
-            max_length = model.max_sequence_length - prompt.shape[1]
-            return model.generate(prompt, self.tokenizer.end_token_id, max_length=max_length, options=options)
+    def sample(self):
+        if not self.workers.is_first:
+            return ""
+        length = min(_TOKENS_OF_A_SAMPLE, self.generator.max_length)
+        return f"  writes: {' '.join(self.written(self.progress.epoch, length).split())}"
 
-        # Op by op, a few samples take seconds.
-        compiled = compiled_with_jax if keras.backend.backend() == "jax" else _with_tensorflow
-        return compiled(model, continuations)
+    def seconds_of_the_end(self):
+        # Nothing is searched for: the last evaluations take as long as the others.
+        return self.validation_seconds * (
+            1 + (self.data.test is not None) + 2 * (self.recipe.num_averaged > 1)
+        )
+
+    def next_commands(self):
+        return [
+            f"keras-attn generate {self.folder} 'To be'",
+            f"keras-attn export {self.folder} saved_models/{self.folder.name}",
+            *super().next_commands(),
+        ]
 
     def save_result(self):
-        with replaced_file(self.folder / "model.keras") as aside:  # Keras does not write atomically
-            self.model.save(aside)
+        self.generator.save(self.folder / "text_generator")
 
     def load_result(self):
-        self.model = keras.models.load_model(self.folder / "model.keras", compile=False)
-        self.compile_functions()
+        self.generator = TextGenerator.load(self.folder / "text_generator")
+        self.model = self.generator.model
+        self.total_loss = total_loss(self.model)
 
     @property
     def result(self):
-        return self.model
+        return self.generator
 
     def where(self):
-        return f"The model lies in {self.folder / 'model.keras'}"
-
-
-def _with_tensorflow(model, function):
-    return tf.function(function)
+        return f"The text generator lies in {self.folder / 'text_generator'}"

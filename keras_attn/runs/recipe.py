@@ -22,7 +22,7 @@ class Recipe:
             `RNNSeq2Seq`; with `kind = "decoder"`, of `DecoderTransformer.from_sizes`, a language model.
         data: What to train on: `("dates",)`, `("reverse",)`, `("multi30k",)`, `("multi30k-tokenized",)`, a
             source and a target file, or one TSV file; or a tuple of several of these. For a language model:
-            `("shakespeare",)`, or one text file.
+            `("shakespeare",)`, or text files, which are joined.
         data_weights: Floats, one for each of several corpora: how often each of its pairs occurs in an epoch.
             Default: 1.
         validation, test: One or two files, as in `data`. Without validation files, a part of the data is held
@@ -30,7 +30,9 @@ class Recipe:
         data_dir: Folder of Multi30k; without it, the data are downloaded.
         source_language, target_language: Of Multi30k.
         tokenizer: `"bytes"`, or `"bpe"` or `"unigram"` for a joint SentencePiece vocabulary of both
-            languages, or `"wordpiece"` for a joint one of words and pieces. A language model reads bytes.
+            languages, or `"wordpiece"` for a joint one of words and pieces, which a language model cannot have.
+        documents: Boolean, for a language model: whether each line is a document, which END ends, or the lines are running
+            text.
         split_digits: Boolean, whether each digit is a token of its own (`"bpe"` and `"unigram"`).
         vocabulary_size: Integer, the size of the vocabulary that is trained.
         max_tokens: Integer, the positions of one side of a batch, pads included. A language model reads
@@ -87,6 +89,7 @@ class Recipe:
     target_language: str = "de"
     tokenizer: str = "bpe"
     vocabulary_size: int = 8000
+    documents: bool = False
     split_digits: bool = False
     max_tokens: int = 2048
     gradient_accumulation_steps: int = 1
@@ -140,13 +143,15 @@ class Recipe:
             )
         _check_model_arguments(self.model_class, self.model_arguments)
         if self.is_language_model != (self.metric == "loss") or (
-            self.is_language_model and self.tokenizer != "bytes"
+            self.is_language_model and self.tokenizer == "wordpiece"
         ):
             raise ValueError(
-                'A language model has `metric` "loss" and `tokenizer` "bytes", a model of two sides has another '
-                f"`metric`. Received: model kind={self.model.get('kind', 'transformer')!r}, metric={self.metric!r}, "
+                'A language model has `metric` "loss" and `tokenizer` "bytes", "bpe" or "unigram", a model of two sides has '
+                f"another `metric`. Received: model kind={self.model.get('kind', 'transformer')!r}, metric={self.metric!r}, "
                 f"tokenizer={self.tokenizer!r}."
             )
+        if self.documents and not self.is_language_model:
+            raise ValueError("`documents` is for a language model. Received: documents=True.")
 
     @classmethod
     def load(cls, path):

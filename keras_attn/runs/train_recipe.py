@@ -8,9 +8,11 @@ from keras_attn.runs.workers import Workers, all_devices
 
 
 def train(recipe, data, folder, verbose=1):
-    """Runs a recipe: tokenizers, batches, model, `fit`, averaging, evaluation; the result is a `Translator`.
+    """Runs a recipe: tokenizers, batches, model, `fit`, averaging, evaluation; the result is a `Translator`,
+    or for a language model a `TextGenerator`.
 
-    The run folder holds `run.json` (recipe, versions, results), `translator/` (for `Translator.load`: the
+    The run folder holds `run.json` (recipe, versions, results), `translator/` or
+    `text_generator/` (for `load`: the
     best so far, at any time of the run), `checkpoints/` (weights of some epochs, the best ones, and the last
     states of the run), `tokenizer/`, `history.csv`, `log.txt` and `tensorboard/`. Ctrl-C stops
     training after the current update, saves the state and evaluates the best weights so far; a second Ctrl-C skips
@@ -25,7 +27,7 @@ def train(recipe, data, folder, verbose=1):
         verbose: 0 is silent; 1 shows lines and, on a terminal, a progress bar.
 
     Returns:
-        `Translator`.
+        `Translator`, or `TextGenerator`.
 
     Raises:
         ValueError: if `folder` holds a run that has ended, or a different one, or another process trains there, or

@@ -1,11 +1,10 @@
-"""Files next to the graph of a translator's export: warm-up requests, batching parameters, README."""
+"""Files next to the graph of an export: warm-up requests, batching parameters, README."""
 
 import numpy as np
 import tensorflow as tf
 
 from keras_attn.export import write_batching_parameters, write_warmup_requests, write_xla_buckets
 from keras_attn.tasks.model_readme import model_readme
-from keras_attn.tasks.signatures import XlaSignatures
 
 # Texts of several lengths, used if no typical texts are given.
 EXAMPLES = (
@@ -22,9 +21,9 @@ class Bundle:
     """The files next to the graph of one export.
 
     Args:
-        signatures: `Signatures` or `XlaSignatures`.
+        signatures: `TaskSignatures`.
         model_name: String, the name under which the model will be served.
-        examples: List of typical texts to translate. They are used as warm-up requests and shown in the
+        examples: List of typical input texts. They are used as warm-up requests and shown in the
             README.
 
     Raises:
@@ -37,8 +36,8 @@ class Bundle:
         self.examples = list(EXAMPLES if examples is None else examples)
         if not self.examples or not all(isinstance(text, str) and text.strip() for text in self.examples):
             raise ValueError(f"`examples` must be texts, one or more. Received: examples={self.examples}.")
-        is_xla = isinstance(signatures, XlaSignatures)
-        self.max_batch_size = signatures.batch_sizes[-1] if is_xla else MAX_BATCH_SIZE
+        self.is_xla = hasattr(signatures, "batch_sizes")
+        self.max_batch_size = signatures.batch_sizes[-1] if self.is_xla else MAX_BATCH_SIZE
         self._functions = None
 
     def write(self, folder, functions):
@@ -46,7 +45,7 @@ class Bundle:
         self._functions = functions
         write_warmup_requests(folder, self.model_name, self._warmup_requests())
         why_any_size = None
-        if isinstance(self.signatures, XlaSignatures):
+        if self.is_xla:
             write_xla_buckets(folder, self.signatures.batch_sizes, self.signatures.lengths)
             why_any_size = "the graph itself fills batches up to the sizes that were compiled"
         write_batching_parameters(folder, self.max_batch_size, why_any_size=why_any_size)
@@ -74,7 +73,7 @@ class Bundle:
         return self._functions[signature_name].structured_outputs
 
     def _warmup_requests(self):
-        if isinstance(self.signatures, XlaSignatures):
+        if self.is_xla:
             return list(self._requests_of_every_shape())
         return [(name, self.inputs(name, self.examples)) for name in self.signatures.all()]
 

@@ -1,4 +1,4 @@
-"""The README of an exported translator: its requests, its answers and its limits."""
+"""The README of an export: its requests, its answers and its limits."""
 
 import datetime
 import importlib.metadata
@@ -8,22 +8,17 @@ import shlex
 import numpy as np
 
 from keras_attn import __version__
-from keras_attn.tasks.signatures import INPUTS, NUM_STOP_TOKENS, PREFIX_LENGTH, SIGNATURES, XlaSignatures
-
-# The signatures that are shown with a request and its answer, and the number of texts in the request.
-_SHOWN = {"serving_default": 2, "translate": 1, "score": 1}
 
 
 def model_readme(bundle):
     """The text of the README of a `Bundle`."""
-    is_xla = isinstance(bundle.signatures, XlaSignatures)
     parts = [
         _head(bundle),
-        _xla(bundle.signatures) if is_xla else "",
+        _xla(bundle.signatures) if bundle.is_xla else "",
         _requests(bundle),
         _in_python(bundle),
         _signatures(bundle),
-        _limits(bundle, is_xla),
+        _limits(bundle),
         _origin(bundle),
     ]
     return "\n\n".join(part.strip() for part in parts if part) + "\n"
@@ -33,7 +28,7 @@ def _head(bundle):
     return f"""
 # {bundle.model_name}
 
-A translator that takes strings and returns strings, for TF Serving: the tokenizers are inside. The answers below are
+{bundle.signatures.description} The answers below are
 those that this export gave when it was written.
 """
 
@@ -52,7 +47,7 @@ the version available.
 
 
 def _requests(bundle):
-    shown = [name for name in bundle.signatures.all() if name in _SHOWN]
+    shown = [name for name in bundle.signatures.all() if name in bundle.signatures.shown]
     requests = "\n\n".join(_request(bundle, name) for name in shown)
     return f"""
 ## Requests over REST
@@ -66,7 +61,7 @@ values. Text that is not UTF-8 is sent as `{{"b64": "..."}}`.
 
 
 def _request(bundle, signature_name):
-    inputs = bundle.inputs(signature_name, bundle.examples[: _SHOWN[signature_name]])
+    inputs = bundle.inputs(signature_name, bundle.examples[: bundle.signatures.shown[signature_name]])
     body = {"instances": _rows(inputs)}
     if signature_name != "serving_default":
         body = {"signature_name": signature_name, **body}
@@ -149,10 +144,10 @@ wanted is sent its neutral value.
 
 
 def _described(bundle, name, specs, neutral):
-    signature = SIGNATURES[name]
+    signature = bundle.signatures.table[name]
     inputs = "\n".join(
         f"| input `{spec.name}` | {spec.dtype.name} {_shape(spec)} | {_neutral(spec.name, neutral)} | "
-        f"{INPUTS[spec.name].meaning} |"
+        f"{bundle.signatures.input_table[spec.name].meaning} |"
         for spec in specs
     )
     outputs = "\n".join(
@@ -178,38 +173,25 @@ def _neutral(name, neutral):
     return f"`{json.dumps(neutral[name])}`" if name in neutral else ""
 
 
-def _limits(bundle, is_xla):
-    translator = bundle.signatures.translator
-    longest = translator.model.max_sequence_length
+def _limits(bundle):
     lines = [
-        f"A source has at most {longest} tokens, END counted; what is longer is cut.",
-        f"A translation has at most {translator.max_length} tokens, END counted.",
-        f"`serving_default` searches with {translator.num_beams} beams and length penalty {translator.length_penalty}.",
-        f"Vocabularies: {_vocabulary(translator.source_tokenizer)} (source), "
-        f"{_vocabulary(translator.target_tokenizer)} (target).",
+        *bundle.signatures.limits(),
         f"With the server's batching on, a request has at most {bundle.max_batch_size} texts (`batching_params.pbtxt`).",
+        *bundle.signatures.limits_of_options(),
+        *([] if bundle.is_xla else ["XLA is not needed."]),
     ]
-    if not is_xla:
-        lines += [
-            f"A request has at most {translator.num_beams} beams, {PREFIX_LENGTH} tokens of target prefix, and "
-            f"{NUM_STOP_TOKENS} ids of stop and of suppressed tokens.",
-            "XLA is not needed.",
-        ]
     return "## Limits\n\n" + "\n".join(f"- {line}" for line in lines)
 
 
-def _vocabulary(tokenizer):
-    return f"{type(tokenizer).__name__} with {tokenizer.vocabulary_size} ids"
-
-
 def _origin(bundle):
-    model = bundle.signatures.translator.model
+    task = bundle.signatures.task
+    model = task.model
     packages = ("keras", "tensorflow", "tensorflow-text")
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
     date = datetime.datetime.now(datetime.UTC).date()
     return f"""
 ## Where it comes from
 
-`Translator.export` of keras_attn {__version__} wrote it on {date}, with {versions}. The model is a
+`{type(task).__name__}.export` of keras_attn {__version__} wrote it on {date}, with {versions}. The model is a
 {type(model).__name__} with {model.count_params():,} parameters.
 """

@@ -13,3 +13,17 @@ def to_texts(tokenizer, token_ids):
     """Ids (B, n, L) -> strings (B, n)."""
     flat = tf.reshape(token_ids, [-1, tf.shape(token_ids)[-1]])
     return tf.reshape(tokenizer.detokenize(flat), tf.shape(token_ids)[:2])
+
+
+def continuations(tokenizer, prompts, token_ids):
+    """Ids of prompts (B, P), padded, and ids (B, n, L) after them -> the texts that follow, strings (B, n).
+
+    They are what is added to the texts of the prompts: of tokens alone, a tokenizer may drop the space before a word.
+    """
+    num_answers = tf.shape(token_ids)[1]
+    repeated = tf.repeat(prompts[:, tf.newaxis], num_answers, axis=1)
+    whole = to_texts(tokenizer, tf.concat([repeated, token_ids], axis=2))
+    before = tf.strings.length(tokenizer.detokenize(prompts))
+    before = tf.repeat(before[:, tf.newaxis], num_answers, axis=1)
+    lengths = tf.strings.length(whole)
+    return tf.strings.substr(whole, tf.minimum(before, lengths), lengths)

@@ -1,30 +1,21 @@
 import dataclasses
-import math
-import numbers
-import pathlib
-import threading
 
-import keras
 import tensorflow as tf
 
-from keras_attn.checks import check_positive
-from keras_attn.export import export_saved_model
-from keras_attn.generation import DecodingOptions, Hypotheses, check_num_hypotheses
+from keras_attn.generation import DecodingOptions
 from keras_attn.models import Seq2SeqGeneration
 from keras_attn.tasks.alignment import word_alignment
-from keras_attn.tasks.batches import of_batches
-from keras_attn.tasks.bundle import Bundle
 from keras_attn.tasks.model_export import export_model
-from keras_attn.tasks.search_graphs import translate_batch
 from keras_attn.tasks.signatures import Signatures, XlaSignatures
-from keras_attn.tasks.streaming import stream_text
+from keras_attn.tasks.task import GenerativeTask, as_given, check_vocabulary, columns_of
 from keras_attn.tasks.teacher_forcing import alignment, of_pairs, token_log_probs
-from keras_attn.tasks.token_ids import with_end
+from keras_attn.tasks.token_ids import to_texts, with_end
+from keras_attn.tasks.translations import translate_batch
 from keras_attn.tasks.translator_files import read_translator, write_translator
 from keras_attn.text import as_utf8
 
 
-class Translator:
+class Translator(GenerativeTask):
     """A model and its two tokenizers: strings in, strings out; in Python, in a folder, and in TF Serving.
 
     Args:
@@ -52,6 +43,12 @@ class Translator:
     ```
     """
 
+    name, mixin = "translator", Seq2SeqGeneration
+    needs_tensorflow = (
+        "On Keras' JAX backend a translator translates, and is saved; scores, alignments, attention maps, streams "
+        "and exports need KERAS_BACKEND=tensorflow: load the saved translator there."
+    )
+
     def __init__(
         self,
         model,
@@ -62,25 +59,23 @@ class Translator:
         max_length=None,
         jit_compile=False,
     ):
-        if not isinstance(model, Seq2SeqGeneration):
-            raise ValueError(
-                "`model` must have the mixin keras_attn.models.Seq2SeqGeneration. "
-                f"Received: {type(model).__name__}."
-            )
-        _check_vocabulary("source", source_tokenizer, model.vocabulary_size)
-        _check_vocabulary("target", target_tokenizer, model.target_vocabulary_size or model.vocabulary_size)
-        self.model = model
+        tokenizers = {"source_tokenizer": source_tokenizer, "target_tokenizer": target_tokenizer}
+        super().__init__(
+            model,
+            tokenizers,
+            target_tokenizer,
+            num_beams,
+            length_penalty,
+            max_length,
+            jit_compile,
+            getattr(model, "max_sequence_length", None),
+        )
+        check_vocabulary("source tokenizer", source_tokenizer, model.vocabulary_size)
+        check_vocabulary(
+            "target tokenizer", target_tokenizer, model.target_vocabulary_size or model.vocabulary_size
+        )
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer
-        self.num_beams = check_num_hypotheses("num_beams", num_beams)
-        self.length_penalty = length_penalty
-        self.max_length = check_positive("max_length", max_length, optional=True) or model.max_sequence_length
-        self.jit_compile = jit_compile
-        self.unwritable_token_ids = tuple(
-            sorted(set(target_tokenizer.special_token_ids) - {target_tokenizer.end_token_id})
-        )
-        self._functions = {}
-        self._functions_lock = threading.Lock()
 
     def __call__(
         self,
@@ -128,21 +123,12 @@ class Translator:
         token_ids = self._source_token_ids(as_utf8(texts)).to_list()
         options = self._with_prefix(options, target_prefix, len(token_ids))
 
-        def translate(rows):
-            batch = [token_ids[row] for row in rows], options.of_rows(rows, len(token_ids))
-            return translate_batch(self, *batch, search, return_attention_scores)
+        def translate(batch, of_batch):
+            return translate_batch(self, batch, of_batch, search, return_attention_scores)
 
-        answers = of_batches(translate, token_ids, batch_size, num_workers)
-        columns = [[answer.texts if num_return_sequences else answer.texts[0] for answer in answers]]
-        if return_scores:
-            columns.append(
-                [answer.scores if num_return_sequences else answer.scores[0] for answer in answers]
-            )
-        if return_attention_scores:
-            columns.append([answer.attention_map for answer in answers])
-        if single:
-            columns = [column[0] for column in columns]
-        return columns[0] if len(columns) == 1 else tuple(columns)
+        answers = self._answers(token_ids, options, translate, batch_size, num_workers)
+        maps = [[answer.attention_map for answer in answers]] if return_attention_scores else []
+        return columns_of(answers, num_return_sequences, return_scores, single, maps)
 
     def stream(self, text, max_length=None):
         """Translates one text greedily and yields the translation piece by piece, while it is decoded.
@@ -165,17 +151,12 @@ class Translator:
             print(piece, end="", flush=True)
         ```
         """
-        max_length = self.max_length if max_length is None else max_length
-        if not isinstance(text, str | bytes):
-            raise ValueError(f"`text` must be a string. Received: {type(text).__name__}.")
-        if (
-            not isinstance(max_length, numbers.Integral)
-            or not 1 <= max_length <= self.model.max_sequence_length
-        ):
-            raise ValueError(
-                f"`max_length` must be in [1, {self.model.max_sequence_length}]. Received: max_length={max_length}."
-            )
-        return stream_text(self, text, int(max_length))
+        return self._stream(
+            text,
+            lambda most: self._stream_start(text, most),
+            max_length,
+            self.model.max_sequence_length,
+        )
 
     def score(self, sources, targets, length_penalty=None, batch_size=64, return_token_scores=False):
         """Scores given translations by their probability.
@@ -220,9 +201,7 @@ class Translator:
             if return_token_scores:
                 token_scores.append(list(zip(self.target_tokenizer.token_strings(ids), of_tokens)))
         columns = [scores, token_scores] if return_token_scores else [scores]
-        if single:
-            columns = [column[0] for column in columns]
-        return columns[0] if len(columns) == 1 else tuple(columns)
+        return as_given(columns, single)
 
     def align(self, sources, targets=None, batch_size=64):
         """Aligns the words of texts and their translations by the decoder's attention.
@@ -336,18 +315,11 @@ class Translator:
             ValueError: if `examples`, `batch_sizes`, `lengths` or `signatures` are invalid.
         """
 
-        _check_backend()
+        self._check_backend()
         if xla and signatures is not None:
             raise ValueError("An export for XLA has `serving_default` alone: give `xla` or `signatures`.")
-        signatures = XlaSignatures(self, batch_sizes, lengths) if xla else Signatures(self, signatures)
-        bundle = Bundle(signatures, pathlib.Path(folder).resolve().name, examples)
-        return export_saved_model(
-            folder,
-            signatures.all(),
-            models=[self.model],
-            resources=[self.source_tokenizer, self.target_tokenizer],
-            add_files=bundle.write,
-        )
+        chosen = XlaSignatures(self, batch_sizes, lengths) if xla else Signatures(self, signatures)
+        return self._export(folder, chosen, examples)
 
     def export_model(self, folder, format, quantization=None):
         """Writes the model for another engine: tokens in, tokens out, with the tokenizers next to it.
@@ -374,23 +346,45 @@ class Translator:
         """
         return export_model(self, folder, format, quantization)
 
-    def search_options(self, num_beams=None, length_penalty=None, max_length=None, num_return_sequences=1):
-        """The arguments of a search; the defaults are this translator's."""
-        length_penalty = self.length_penalty if length_penalty is None else length_penalty
-        if not math.isfinite(length_penalty):
-            raise ValueError(f"`length_penalty` must be finite. Received: length_penalty={length_penalty}.")
-        return {
-            "num_beams": self.num_beams
-            if num_beams is None
-            else check_num_hypotheses("num_beams", num_beams),
-            "length_penalty": float(length_penalty),
-            "max_length": self.max_length if max_length is None else max_length,
-            "num_return_sequences": num_return_sequences,
-        }
+    def found(self, token_ids, options, compiler):
+        """The result of the model's `generate` for ids (B, S); the options are those of `search_options`."""
+        return self.model.generate(
+            token_ids,
+            start_token_id=self.target_tokenizer.start_token_id,
+            end_token_id=self.target_tokenizer.end_token_id,
+            unwritable_token_ids=self.unwritable_token_ids,
+            compiler=compiler,
+            **options,
+        )
+
+    def stream_inputs(self, token_ids, max_length, compiler):
+        """`SearchInputs` for the translation of ids (B, S)."""
+        return self.model.search_inputs(
+            token_ids,
+            start_token_id=self.target_tokenizer.start_token_id,
+            end_token_id=self.target_tokenizer.end_token_id,
+            unwritable_token_ids=self.unwritable_token_ids,
+            max_length=max_length,
+            compiler=compiler,
+        )
+
+    def texts_of(self, source_ids, token_ids):
+        """Ids (B, n, L) -> strings (B, n), in a graph: eager mode would need dozens of calls from Python."""
+        graph = self.graph_of(
+            "texts",
+            lambda token_ids: to_texts(self.target_tokenizer, token_ids),
+            [tf.TensorSpec([None, None, None], tf.int32)],
+        )
+        return graph(tf.constant(token_ids))
 
     def _source_token_ids(self, texts):
         """Strings (B,) -> ragged ids (B, None): truncated to `max_sequence_length` with END at the end."""
         return with_end(self.source_tokenizer, texts, self.model.max_sequence_length)[0]
+
+    def _stream_start(self, text, most):
+        """The ids of a source, and the most tokens of its translation: none if it is END alone."""
+        [token_ids] = self._source_token_ids(as_utf8(text)).to_list()
+        return token_ids, most if len(token_ids) > 1 else 0
 
     def _with_prefix(self, options, target_prefix, num_texts):
         options = DecodingOptions() if options is None else options
@@ -406,42 +400,6 @@ class Translator:
         prefixes = [[*ids, *[-1] * (width - len(ids))] for ids in prefixes]
         return dataclasses.replace(options, prefix_token_ids=prefixes) if width else options
 
-    def generate(self, token_ids, options, compiler=None):
-        """Ids (B, S) -> `Hypotheses` with ids (B, n, L) and scores (B, n).
-
-        If `num_return_sequences` is None, n is 1 and there are no scores, so greedy search need not compute
-        them.
-        """
-        found = self.model.generate(
-            token_ids,
-            start_token_id=self.target_tokenizer.start_token_id,
-            end_token_id=self.target_tokenizer.end_token_id,
-            unwritable_token_ids=self.unwritable_token_ids,
-            compiler=compiler,
-            **options,
-        )
-        return Hypotheses(found[:, None], None) if options["num_return_sequences"] is None else found
-
-    def graph_of(self, key, function, input_signature):
-        """The graph of a key, traced when it is first needed."""
-        if key not in self._functions and key != "texts":
-            _check_backend()
-        return self.made_once(
-            key, lambda: tf.function(function, input_signature, autograph=False).get_concrete_function()
-        )
-
-    def made_once(self, key, make):
-        """The result of `make` for a key: `make` is called once, and by one thread at a time.
-
-        Threads that trace at the same time pass the GIL back and forth at every op, and take many times as
-        long.
-        """
-        if key not in self._functions:
-            with self._functions_lock:
-                if key not in self._functions:
-                    self._functions[key] = make()
-        return self._functions[key]
-
     def _check_targets(self, source_ids, target_ids):
         if len(source_ids) != len(target_ids):
             raise ValueError(
@@ -456,24 +414,8 @@ class Translator:
             )
 
 
-def _check_backend():
-    if keras.backend.backend() != "tensorflow":
-        raise RuntimeError(
-            "On Keras' JAX backend a translator translates, and is saved; scores, alignments, attention maps, streams "
-            "and exports need KERAS_BACKEND=tensorflow: load the saved translator there."
-        )
-
-
 def _with_spans(tokenizer, texts):
     """Lists of ids with END for each text, and lists of the byte spans of all ids but END."""
     ids, starts, stops = (x.to_list() for x in tokenizer.tokenize_with_offsets(texts))
     spans = [list(zip(*row)) for row in zip(starts, stops)]
     return [[*row, tokenizer.end_token_id] for row in ids], spans
-
-
-def _check_vocabulary(side, tokenizer, vocabulary_size):
-    if tokenizer.vocabulary_size != vocabulary_size:
-        raise ValueError(
-            f"The {side} tokenizer must have the model's vocabulary. Received: tokenizer with "
-            f"{tokenizer.vocabulary_size} ids, model with {vocabulary_size}."
-        )

@@ -14,6 +14,13 @@ from keras_attn.text.tokenizer import TextOpsTokenizer, Tokenizer, check_not_bla
 
 MODEL_FILE = "sentencepiece.model"
 _MODEL_TYPES = ("bpe", "unigram")
+# By whether white space is kept and whether case is folded.
+_RULES = {
+    (False, False): "nmt_nfkc",
+    (False, True): "nmt_nfkc_cf",
+    (True, False): "identity",
+    (True, True): "nfkc_cf",
+}
 # sentencepiece silently drops longer lines. This is the largest limit it accepts.
 _MAX_LINE_BYTES = 2**30
 
@@ -81,6 +88,7 @@ class SentencePieceTokenizer(TextOpsTokenizer):
         character_coverage=1.0,
         lowercase=False,
         split_digits=False,
+        keep_white_space=False,
     ):
         """Trains a vocabulary on texts and returns its tokenizer.
 
@@ -99,6 +107,9 @@ class SentencePieceTokenizer(TextOpsTokenizer):
                 the others.
             lowercase: Whether to fold case as part of the normalisation (sentencepiece's `nmt_nfkc_cf`).
                 `detokenize` cannot undo it.
+
+            keep_white_space: Whether texts are taken as they are: no normalisation, and every space and line break
+                stays, so that `decode(encode(x)) == x` with byte fallback, as a language model of running text needs it.
 
         Returns:
             A `SentencePieceTokenizer`.
@@ -119,7 +130,9 @@ class SentencePieceTokenizer(TextOpsTokenizer):
                 model_type=model_type,
                 byte_fallback=byte_fallback,
                 character_coverage=character_coverage,
-                normalization_rule_name="nmt_nfkc_cf" if lowercase else "nmt_nfkc",
+                normalization_rule_name=_RULES[keep_white_space, lowercase],
+                remove_extra_whitespaces=not keep_white_space,
+                add_dummy_prefix=not keep_white_space,
                 split_digits=split_digits,
                 pad_id=cls.pad_token_id,
                 unk_id=1,

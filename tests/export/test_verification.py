@@ -58,7 +58,7 @@ def edited(version_folder, change):
 def test_what_a_translator_exports_passes(exported, tmp_path, capsys):
     translator, version_folder = exported
     translator.save(tmp_path / "translator")
-    arguments = ["verify", str(version_folder), "--translator", str(tmp_path / "translator")]
+    arguments = ["verify", str(version_folder), "--task", str(tmp_path / "translator")]
     assert keras_attn_cli.main(arguments) == 0
     printed = capsys.readouterr().out.splitlines()
     notes = [line.strip() for line in printed if line.startswith(" ")]

@@ -72,7 +72,7 @@ def test_without_xla_it_says_what_to_do(twin):
 @pytest.mark.slow
 def test_verify_knows_a_twin_by_its_marker(translator, twin, tmp_path, capsys):
     translator.save(tmp_path / "translator")
-    assert keras_attn_cli.main(["verify", str(twin), "--translator", str(tmp_path / "translator")]) == 0
+    assert keras_attn_cli.main(["verify", str(twin), "--task", str(tmp_path / "translator")]) == 0
     printed = capsys.readouterr().out
     for name in ("run of serving_default", "run of the warm-up", "answers", "exported for XLA"):
         assert re.search(rf"^ok +{name}", printed, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""From a recipe and a text to a run folder and a language model."""
+"""From a recipe and a text to a run folder and a text generator."""
 
 import contextlib
 import json
@@ -13,6 +13,8 @@ import tensorflow as tf
 from keras_attn import runs
 from keras_attn.data import PlainText
 from keras_attn.models import assign_weights, read_weights
+from keras_attn.runs.text_evaluation import text_token_ids
+from keras_attn.tasks import TextGenerator, task_files
 from keras_attn.text import load_tokenizer
 
 RECIPE = runs.SHAKESPEARE.replace(
@@ -64,7 +66,8 @@ def cross_entropy(model, text, length):
 
 @pytest.mark.extended
 def test_the_loss_is_that_of_the_whole_validation_text(run):
-    folder, model = run
+    folder, generator = run
+    model = generator.model
     record = json.loads((folder / "run.json").read_text())
     assert record["data"] == {
         "train": ["letters, 636 characters"],
@@ -93,7 +96,8 @@ def test_tensorboard_shows_training_and_validation_under_the_same_tags(run):
 
 
 def test_the_best_epoch_is_kept(run):
-    folder, model = run
+    folder, generator = run
+    model = generator.model
     losses = [row["val_loss"] for row in history(folder)]
     assert len(losses) == 5
     record = json.loads((folder / "run.json").read_text())
@@ -105,35 +109,55 @@ def test_the_best_epoch_is_kept(run):
 
 
 def test_what_is_saved_goes_on_with_a_text(run):
-    folder, model = run
-    loaded, tokenizer = keras.saving.load_model(folder / "model.keras"), load_tokenizer(folder / "tokenizer")
-    prompt = np.array(tokenizer.encode(["ab"]))
-    continued = np.asarray(loaded.generate(prompt, tokenizer.end_token_id, max_length=5))
-    np.testing.assert_array_equal(
-        continued, np.asarray(model.generate(prompt, tokenizer.end_token_id, max_length=5))
-    )
+    folder, generator = run
+    assert generator.start_token_id == 3 + ord("\n")
+    loaded, tokenizer = TextGenerator.load(folder), load_tokenizer(folder / "tokenizer")
+    prompt = np.array(tokenizer.encode(["\nab"]))
+    continued = np.asarray(generator.model.generate(prompt, tokenizer.end_token_id, max_length=4))
     [text] = tokenizer.decode(continued)
-    assert len(text) == 5
+    assert loaded("ab") == generator("ab") == text
+    assert len(text) == 4
     assert set(text) <= set("abcdefghij ")
 
 
 @pytest.mark.extended
-def test_a_save_that_fails_leaves_the_older_model(tmp_path, monkeypatch):
-    saves, save = [], keras.Model.save
+def test_a_save_that_fails_leaves_the_older_generator(tmp_path, monkeypatch):
+    saves, save = [], task_files.save_weights
 
-    def save_half(self, path, *arguments, **options):
+    def save_half(model, path):
         saves.append(path)
-        save(self, path, *arguments, **options)
+        save(model, path)
         if len(saves) == 2:
             os.truncate(path, os.path.getsize(path) // 2)
             raise OSError("No space left on device")
 
-    monkeypatch.setattr(keras.Model, "save", save_half)
+    monkeypatch.setattr("keras_attn.tasks.task_files.save_weights", save_half)
     with pytest.raises(OSError, match="No space left"):
         runs.train(RECIPE.replace(epochs=1), make_data(), tmp_path / "run", verbose=0)
-    assert keras.saving.load_model(tmp_path / "run" / "model.keras").count_params() > 0
+    assert TextGenerator.load(tmp_path / "run").model.count_params() > 0
     runs.train(RECIPE.replace(epochs=1), make_data(), tmp_path / "run", verbose=0)
-    assert not list((tmp_path / "run").glob(".*"))
+    assert not [path for path in (tmp_path / "run").glob(".*") if path.name != ".lock"]
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("tokenizer", ["bytes", "bpe"])
+def test_each_line_may_be_a_document(tmp_path, tokenizer):
+    text = "one two three\n\nfour  five\n" * 40
+    recipe = RECIPE.replace(tokenizer=tokenizer, documents=True, vocabulary_size=290, epochs=1)
+    data = runs.DataSplits(PlainText(text, "numbers"), PlainText(text[:27], "few numbers"), None)
+    generator = runs.train(recipe, data, tmp_path / "run", verbose=0)
+    end = generator.tokenizer.end_token_id
+    assert generator.start_token_id == end
+    ids = text_token_ids(generator.tokenizer, data.validation.text, documents=True)
+    assert ids.count(end) == 2
+    assert ids[-1] == end
+    assert generator.tokenizer.decode([ids[: ids.index(end)]]) == ["one two three"]
+    evaluation = runs.evaluate_text(TextGenerator.load(tmp_path / "run"), data.validation)
+    record = json.loads((tmp_path / "run" / "run.json").read_text())["results"]["validation"]
+    assert record["loss"] == pytest.approx(evaluation.loss, rel=1e-5)
+    assert evaluation.num_tokens == len(ids) - 1
+    assert evaluation.nats_a_byte == pytest.approx(evaluation.loss * (len(ids) - 1) / evaluation.num_bytes)
+    assert evaluation.bits_a_byte == pytest.approx(evaluation.nats_a_byte / np.log(2))
 
 
 def test_a_text_without_anything_to_predict_is_refused(tmp_path):
@@ -146,7 +170,9 @@ def test_a_run_says_how_well_it_writes(run):
     folder, _ = run
     shown = (folder.parent / "shown.txt").read_text()
     assert re.search(r"few letters: loss \d\.\d{4} nats a byte, perplexity \d+\.\d{3}\n", shown)
-    assert f"The model lies in {folder / 'model.keras'}" in shown
+    assert re.search(r"\d nats a byte, \d\.\d{4} bits a byte; 100 tokens, 100 bytes\n", shown)
+    assert f"The text generator lies in {folder / 'text_generator'}" in shown
+    assert f"keras-attn generate {folder} 'To be'" in shown
 
 
 @pytest.mark.extended
@@ -165,7 +191,7 @@ def test_accumulated_windows_equal_one_big_batch(tmp_path):
     whole = runs.train(recipe.replace(max_tokens=6 * 7), make_data(), tmp_path / "a", verbose=0)
     parts = recipe.replace(max_tokens=2 * 7, gradient_accumulation_steps=3, steps_per_epoch=33)
     accumulated = runs.train(parts, make_data(), tmp_path / "b", verbose=0)
-    for variable, other in zip(whole.weights, accumulated.weights, strict=True):
+    for variable, other in zip(whole.model.weights, accumulated.model.weights, strict=True):
         np.testing.assert_allclose(variable, other, rtol=2e-4, atol=2e-5)
 
 
@@ -173,7 +199,7 @@ def test_accumulated_windows_equal_one_big_batch(tmp_path):
     ("changes", "message"),
     [
         ({"metric": "bleu"}, "has `metric` \"loss\".*metric='bleu'"),
-        ({"tokenizer": "bpe"}, "`tokenizer` .bytes.*tokenizer='bpe'"),
+        ({"tokenizer": "wordpiece"}, "`tokenizer` .bytes.*tokenizer='wordpiece'"),
         (
             {"model": {"kind": "decoder", "size": "tiny"}},
             "encoder-decoder Transformer. Received: size='tiny', model kind='decoder'",
@@ -194,5 +220,30 @@ def test_a_text_file_is_divided_and_given_parts_are_taken(tmp_path):
     given = {"validation": (str(tmp_path / "end.txt"),), "test": (str(tmp_path / "end.txt"),)}
     splits = runs.open_splits(RECIPE.replace(data=(str(tmp_path / "play.txt"),), **given))
     assert [part.text for part in splits] == ["0123456789", "xyz", "xyz"]
-    with pytest.raises(ValueError, match=r"learns from one text file\. Received: data="):
-        runs.open_splits(RECIPE.replace(data=("a.txt", "b.txt")))
+    # Several files are one text, each from a new line; documents are not divided.
+    several = (str(tmp_path / "end.txt"), str(tmp_path / "play.txt"))
+    assert runs.open_splits(RECIPE.replace(data=several)).train.text == "xyz\n01234567"
+    (tmp_path / "lines.txt").write_text("ab\n" * 10, encoding="utf-8")
+    splits = runs.open_splits(RECIPE.replace(data=(str(tmp_path / "lines.txt"),), documents=True))
+    assert [part and part.text for part in splits] == ["ab\n" * 9, "ab\n", None]
+    with pytest.raises(ValueError, match=r"learns from one text, of one file or several\. Received: data="):
+        runs.open_splits(RECIPE.replace(data=(("a.txt",), ("b.txt",))))
+
+
+def test_settings_are_fitted_to_a_text():
+    text = PlainText("To be, or not to be.\n" * 50_000, "a play")  # 1 MB
+    fitted = runs.fit_text_recipe(runs.DataSplits(*text.split(), None), given=["learning_rate"])
+    recipe = fitted.recipe
+    updates = recipe.epochs * recipe.steps_per_epoch
+    assert recipe.warmup_steps <= updates / 5
+    assert recipe.learning_rate == runs.PLAIN_TEXT.learning_rate
+    assert recipe.tokenizer == "bytes"
+    assert recipe.max_tokens % recipe.model["max_sequence_length"] == 0
+    report = fitted.report()
+    assert all(f"  {name}" in report for name in ("tokens", "model", "window", "batches", "training", "rate"))
+    assert "(learning_rate given)" in report
+    little = PlainText("To be.\n" * 300, "few words")
+    assert "are little" in runs.fit_text_recipe(runs.DataSplits(*little.split(), None)).note
+    recipe = runs.PLAIN_TEXT.replace(warmup_steps=10**6)
+    with pytest.raises(ValueError, match="The warm-up must be shorter than the training"):
+        runs.fit_text_recipe(runs.DataSplits(*text.split(), None), recipe, ["warmup_steps"])

@@ -280,7 +280,7 @@ def test_a_save_that_fails_leaves_the_older_translator(bytes_translator, tmp_pat
     def full_disk(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("keras_attn.tasks.translator_files.save_weights", full_disk)
+    monkeypatch.setattr("keras_attn.tasks.task_files.save_weights", full_disk)
     with pytest.raises(OSError, match="No space left"):
         bytes_translator.save(tmp_path / "translator")
     assert_same_weights(keras_attn.Translator.load(tmp_path / "translator"), bytes_translator)

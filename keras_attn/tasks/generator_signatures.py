@@ -1,0 +1,172 @@
+"""The signatures of an exported text generator."""
+
+import tensorflow as tf
+
+from keras_attn.tasks.signature_parts import (
+    BEAM_OPTIONS,
+    N_BEST,
+    NO_SCORE,
+    NUM_STOP_TOKENS,
+    OPTIONS,
+    SAMPLING_OPTIONS,
+    Input,
+    Signature,
+    Status,
+    TaskSignatures,
+    is_repaired,
+    vocabulary,
+)
+
+INPUTS = {
+    "inputs": Input("the texts: prompts to continue, or texts to score", tf.string),
+    **OPTIONS,
+    "max_length": Input(
+        "the most new tokens; 0 for the default, which is the most there can be", tf.int32, 0
+    ),
+}
+
+_STATUS = {
+    "status": '"ok", or the deviations from the request, joined by commas: `prompt_repaired` (invalid UTF-8), '
+    "`prompt_truncated` (its beginning is left out), `unfinished` (no END within `max_length` or the model's longest "
+    "sequence), `top_p_clamped` and the like"
+}
+
+# The only description of the signatures of a generator's export; the first is the default.
+GENERATOR_SIGNATURES = {
+    "serving_default": Signature(
+        "the best continuation of each prompt",
+        ["inputs"],
+        {"outputs": "the continuation, without the prompt"},
+    ),
+    "generate": Signature(
+        "beam search with options for each prompt",
+        ["inputs", *BEAM_OPTIONS],
+        {**N_BEST, **_STATUS, "tokens": "the tokens of the best continuation"},
+    ),
+    "sample": Signature(
+        "one continuation drawn for each prompt; the same seed draws the same, whatever the batch",
+        ["inputs", *SAMPLING_OPTIONS],
+        {
+            "outputs": "the continuation, without the prompt",
+            "scores": "log-probability / length ^ length_penalty, before any sharpening",
+            **_STATUS,
+        },
+    ),
+    "score": Signature(
+        "how probable the model finds given texts",
+        ["inputs"],
+        {
+            "scores": "the log-probability of the text, in nats, without END",
+            "token_scores": "the log-probability of each token",
+            "tokens": "the tokens",
+            "status": '"ok", `text_repaired` (invalid UTF-8), or `text_truncated` (only its beginning is scored)',
+        },
+    ),
+}
+# The signatures that the README shows with a request, and the number of texts in it.
+_SHOWN = {"serving_default": 2, "generate": 1, "score": 1}
+
+
+class GeneratorSignatures(TaskSignatures):
+    """The graph functions of a `TextGenerator`.
+
+    Args:
+        generator: `TextGenerator`, whose options are the defaults, and whose `num_beams` is the maximum of a
+            request.
+    """
+
+    table, input_table = GENERATOR_SIGNATURES, INPUTS
+    description = "A language model that takes prompts and returns their continuations, for TF Serving: the tokenizer is inside."
+    shown = _SHOWN
+
+    def serving_default(self, inputs):
+        """The best continuation of each prompt, with the generator's own options and no logits processors."""
+        prompts = self._prompts(inputs, self.task.max_length, Status())
+        num_answers = 1 if self.task.num_beams > 1 else None  # greedy search needs no scores
+        token_ids = self._search(prompts, num_answers).token_ids
+        return {"outputs": self.task.continuations(prompts, token_ids)[:, 0]}
+
+    def generate(self, inputs, num_beams, length_penalty, *more):
+        """The n best continuations of each prompt by beam search, and their scores."""
+        status = Status()
+        options = self.beam_options(status, num_beams, *more)
+        prompts = self._prompts(inputs, options.max_length, status)
+        hypotheses = self._search(
+            prompts, self.task.num_beams, self.length_penalty(status, length_penalty), options
+        )
+        best = hypotheses.token_ids[:, 0]
+        used = tf.reduce_max(tf.reduce_sum(tf.cast(best != self.task.model.pad_token_id, tf.int32), axis=1))
+        tokens = self._token_strings(self.task.tokenizer, best[:, : tf.maximum(used, 1)])
+        return {**self._answers(hypotheses, prompts, status, options), "tokens": tokens}
+
+    def sample(self, inputs, *more):
+        """One continuation of each prompt, drawn at random; a seed gives the same draw in any batch."""
+        status = Status()
+        options = self.sampling_options(status, *more)
+        prompts = self._prompts(inputs, options.max_length, status)
+        hypotheses = self._search(prompts, 1, options=options)
+        answers = self._answers(hypotheses, prompts, status, options)
+        return {
+            "outputs": answers["outputs"][:, 0],
+            "scores": answers["scores"][:, 0],
+            "status": answers["status"],
+        }
+
+    def score(self, inputs):
+        """The model's log-probabilities of given texts, as a whole and token by token."""
+        status, longest = Status(), self.task.model.max_sequence_length
+        whole = self.task.tokenizer.tokenize(inputs)
+        status.note("text_repaired", is_repaired(inputs))
+        status.note("text_truncated", whole.row_lengths() > longest)
+        token_ids = whole[:, :longest].to_tensor()
+        # An empty batch, or one of empty texts, has no widest row, but needs a first column.
+        token_ids = tf.pad(token_ids, [[0, 0], [0, tf.maximum(1 - tf.shape(token_ids)[1], 0)]])
+        log_probs = self.task.log_probs(token_ids)
+        return {
+            "scores": tf.reduce_sum(log_probs, axis=1),
+            "token_scores": log_probs,
+            "tokens": self._token_strings(self.task.tokenizer, token_ids),
+            "status": status.text(),
+        }
+
+    def limits(self):
+        """Lines about the sizes of requests and answers."""
+        generator, longest = self.task, self.task.model.max_sequence_length
+        [start] = generator.tokenizer.token_strings([generator.start_token_id])
+        return [
+            f"A prompt and its continuation have at most {longest} tokens together, the one before every text ({start}) "
+            f"counted; of a prompt that has {longest} or more, the end is kept, so that there is room for `max_length` "
+            f"new tokens, at most {longest // 2}.",
+            f"A continuation has at most {generator.max_length} tokens, END counted.",
+            f"`serving_default` searches with {generator.num_beams} beam{'s' * (generator.num_beams > 1)} and length penalty "
+            f"{generator.length_penalty}.",
+            f"Vocabulary: {vocabulary(generator.tokenizer)}.",
+        ]
+
+    def limits_of_options(self):
+        """A line about what else a request may ask for."""
+        return [
+            f"A request has at most {self.task.num_beams} beam{'s' * (self.task.num_beams > 1)}, and {NUM_STOP_TOKENS} ids "
+            "of stop and of suppressed tokens."
+        ]
+
+    def _prompts(self, texts, max_length, status):
+        token_ids, is_cut = self.task.prompts(texts, max_length)
+        status.note("prompt_repaired", is_repaired(texts))
+        status.note("prompt_truncated", is_cut)
+        return token_ids.to_tensor()
+
+    def _search(self, prompts, num_return_sequences, length_penalty=None, options=None):
+        search = self.task.search_options(num_return_sequences=num_return_sequences)
+        if length_penalty is not None:
+            search["length_penalty"] = length_penalty
+        return self.task.generate(prompts, {**search, "options": options})
+
+    def _answers(self, hypotheses, prompts, status, options):
+        """The outputs of a search."""
+        self.note_unfinished(status, hypotheses.token_ids[:, 0], options)
+        return {
+            "outputs": self.task.continuations(prompts, hypotheses.token_ids),
+            "scores": tf.maximum(hypotheses.scores, NO_SCORE),
+            "status": status.text(),
+        }
