@@ -125,8 +125,9 @@ def _evaluate(options):
 
 
 def _generate(options):
-    from keras_attn import TextGenerator, runs
+    from keras_attn import runs
     from keras_attn.generation import DecodingOptions
+    from keras_attn.tasks import TextGenerator
 
     given = {name: getattr(options, name) for name in _OF_DECODING if getattr(options, name) is not None}
     runs.generate_texts(

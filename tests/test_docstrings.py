@@ -15,7 +15,7 @@ from helpers_markdown import code_blocks
 
 import keras_attn
 from keras_attn import export
-from keras_attn.models import Seq2SeqTransformer, save_weights
+from keras_attn.models import DecoderTransformer, Seq2SeqTransformer, save_weights
 from keras_attn.text import ByteTokenizer
 
 # In these rooms every public name is shown in an example, except records, which the functions return.
@@ -68,7 +68,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory):
-    """A folder where the files that examples name exist: a run's translator, and the export that we ship."""
+    """A folder where the files that examples name exist: a run's translator, another's text generator, and the export that we ship."""
     folder = tmp_path_factory.mktemp("workplace")
     tokenizer = ByteTokenizer()
     model = Seq2SeqTransformer.from_sizes(
@@ -82,6 +82,15 @@ def workplace(tmp_path_factory):
     )
     translator = keras_attn.Translator(model, tokenizer, tokenizer)
     translator.save(folder / "runs" / "dates" / "translator")
+    language_model = DecoderTransformer.from_sizes(
+        tokenizer.vocabulary_size,
+        1,
+        hidden_dim=8,
+        num_heads=2,
+        intermediate_dim=16,
+        max_sequence_length=23,
+    )
+    keras_attn.TextGenerator(language_model, tokenizer).save(folder / "runs" / "play" / "text_generator")
     for epoch in (11, 12):
         save_weights(model, folder / "runs" / "dates" / "checkpoints" / f"epoch-{epoch:03d}.safetensors")
     version_folder = folder / "saved_models" / "dates" / "1"

@@ -18,6 +18,10 @@ def load_task(folder):
         FileNotFoundError: if a file is missing.
         ValueError: if one is damaged, or the weights do not fit the configuration.
 
-    Example: `task = load_task("runs/dates")`.
+    Example:
+
+    ```python
+    task = load_task("runs/dates/translator")
+    ```
     """
     return (TextGenerator if holds_text_generator(folder) else Translator).load(folder)
