@@ -171,6 +171,17 @@ def test_a_slow_answer_grows_and_ends_as_that_of_one_call(odd_url, open_page):
 
 
 @pytest.mark.extended
+def test_a_beginning_that_comes_too_late_does_not_replace_the_answer(odd_url, open_page):
+    page = open_page(f"{odd_url}/")
+    page.focus("#text")
+    page.call("Input.insertText", text="late texts")
+    wait_for_answer(page, "LATE TEXTS")
+    assert len(page.requests()) == 2
+    page.call("Runtime.evaluate", expression="new Promise(done => setTimeout(done, 900))", awaitPromise=True)
+    assert (page.text("#answer"), len(page.requests())) == ("LATE TEXTS", 2)
+
+
+@pytest.mark.extended
 def test_a_newer_text_cancels_the_request_of_an_older_one(base_url, open_page):
     page = open_page(f"{base_url}/", latency=400)
     page.focus("#text")
@@ -367,6 +378,7 @@ def test_text_of_users_and_models_is_never_markup(odd_url, open_page):
     wait_for_answer(page, MARKUP.upper()[:16])
     for selector in ("#best bdi", "#request", "#target"):
         assert "<IMG" in page.text(selector).upper()
+    assert shown_instance(page)["inputs"] == MARKUP  # its quotes are quoted for the shell
     assert page.evaluate("document.images.length") == 0
     assert "hurt" not in page.evaluate("document.title")
     page.open(address(odd_url, model="pixels", text=MARKUP))
