@@ -3,6 +3,7 @@
 import http.server
 import json
 import threading
+import time
 
 from keras_attn.serve.page_files import HEADERS, page_files
 from keras_attn.tasks.signatures import INPUTS, SIGNATURES
@@ -86,6 +87,13 @@ def predict(model, signature, instance):
     answer = " and so on" if model == "stories" else instance.get("target_prefix", "") + _translation(text)
     if signature == "sample":
         answer = f"{answer} {instance['seed']}"
+    if "slow" in text:
+        # As a model: a greedy answer is sooner than the best of several beams, and another one.
+        num_beams = instance.get("num_beams") or NUM_BEAMS
+        answer = answer if num_beams > 1 else answer.lower()
+        time.sleep(0.02 * num_beams * min(len(answer) + 1, instance.get("max_length") or MAX_LENGTH))
+    if "late" in text:  # beginnings come after the answer itself
+        time.sleep(0.6 if instance.get("num_beams") == 1 else 0.25)
     return _answer(text, answer, signature, instance)
 
 

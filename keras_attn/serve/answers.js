@@ -6,11 +6,14 @@ const NOTES = {
   unfinished: "The answer reached the most tokens it may have before it came to an end.",
   source_truncated: "The text was too long and was cut.",
   source_repaired: "The text held bytes that are no text. They were replaced.",
+  prompt_truncated: "The prompt was too long. Its beginning was left out.",
+  prompt_repaired: "The prompt held bytes that are no text. They were replaced.",
   prefix_truncated: "The text to begin with was too long and was cut.",
   prefix_repaired: "The text to begin with held bytes that are no text. They were replaced.",
 };
 const PATTERNS = [
   [/^(.*)_clamped$/, (name) => `${labelOf(name)} was out of range. The nearest value that is allowed was taken.`],
+  [/^(.*)_is_nan$/, (name) => `${labelOf(name)} was no number. The value that changes nothing was taken.`],
   [/^(.*)_truncated$/, (name) => `${labelOf(name)} was too long and was cut.`],
   [/^(.*)_repaired$/, (name) => `${labelOf(name)} held what is not allowed there, and was repaired.`],
   [/^(.*)$/, (name) => `The model notes: ${name.replaceAll("_", " ")}.`],

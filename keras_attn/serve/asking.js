@@ -1,7 +1,7 @@
 // Requests to the server, as TF Serving's REST interface takes them.
 
-// Answers that come faster than this are not worth growing: nobody would see it.
-const SLOW_MILLISECONDS = 150;
+// An answer that comes sooner is shown at once; a later one is shown growing until it comes.
+const LATE_MILLISECONDS = 100;
 const LONGEST_GROWTH = 4096;
 
 /** The signature that answers a text in a mode, or undefined. */
@@ -65,17 +65,26 @@ export async function ask(model, signatureName, body, signal) {
   return isNamed ? outputs : { [Object.keys(model.signatures[signatureName].outputs)[0]]: outputs };
 }
 
-/** Yields the beginning of the answer, longer each time, by greedy calls that may write 2, 4, 8, ... tokens. */
-export async function* growing(model, signatureName, text, options, signal) {
+/**
+ * Shows the beginning of the answer, longer each time, by greedy calls that may write 2, 4, 8, ... tokens. They begin
+ * when the answer itself, which is under way, is late, and end with `signal`. What fails here, the answer will say.
+ */
+export async function grow(model, signatureName, text, options, signal, show) {
   const { inputs, outputs } = model.signatures[signatureName];
-  if (!("max_length" in inputs) || !("status" in outputs) || model.milliseconds < SLOW_MILLISECONDS) return;
+  if (!("max_length" in inputs) || !("status" in outputs)) return;
   const longest = options.max_length || LONGEST_GROWTH;
-  for (let length = 2; length < longest; length *= 2) {
-    const short = { ...options, num_beams: 1, max_length: length };
-    const answer = await ask(model, signatureName, requestBody(model, signatureName, text, short), signal);
-    yield textOf(first(answer.outputs));
-    const status = statusesOf(answer);
-    if (!status.includes("unfinished") || status.includes("max_length_clamped")) return;
+  try {
+    await new Promise((resolve) => setTimeout(resolve, LATE_MILLISECONDS));
+    for (let length = 2; length < longest && !signal.aborted; length *= 2) {
+      const short = { ...options, num_beams: 1, max_length: length };
+      const answer = await ask(model, signatureName, requestBody(model, signatureName, text, short), signal);
+      if (signal.aborted) return;
+      show(textOf(first(answer.outputs)));
+      const status = statusesOf(answer);
+      if (!status.includes("unfinished") || status.includes("max_length_clamped")) return;
+    }
+  } catch {
+    return;
   }
 }
 

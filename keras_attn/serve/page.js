@@ -2,7 +2,7 @@
 // Text of users and models is only ever written with textContent and value, never as markup.
 
 import { AlignmentView } from "./alignment.js";
-import { ask, curlLine, first, growing, requestBody, send, signatureOf, statusesOf, textOf } from "./asking.js";
+import { ask, curlLine, first, grow, requestBody, send, signatureOf, statusesOf, textOf } from "./asking.js";
 import { optionsOf, parsedOption, showOptions } from "./options.js";
 import { showBest, showNotes } from "./answers.js";
 import { showSignatures } from "./signatures.js";
@@ -139,7 +139,7 @@ function changed() {
   clearTimeout(typing);
   running?.abort();
   // A model is asked after as long a pause in typing as it needs for an answer.
-  const pause = Math.min(Math.max(state.model.milliseconds ?? 120, 50), 400);
+  const pause = Math.min(Math.max(state.model.milliseconds ?? 0, 50), 400);
   typing = setTimeout(answerText, pause);
 }
 
@@ -161,21 +161,24 @@ async function answerText() {
     return showGrowing(false);
   }
   const { signal } = (running = new AbortController());
+  const growth = new AbortController();
   const options = { ...state.options };
   $("answer").classList.add("old");
   showGrowing(true);
   try {
     const body = requestBody(model, signatureName, text, options);
     showRequest(body);
-    for await (const beginning of growing(model, signatureName, text, options, signal)) {
+    const start = performance.now();
+    grow(model, signatureName, text, options, AbortSignal.any([signal, growth.signal]), (beginning) => {
       $("answer").classList.remove("old", "nothing");
       showText(beginning);
-    }
-    const start = performance.now();
+    });
     const answer = await ask(model, signatureName, body, signal);
+    growth.abort();
     model.milliseconds = performance.now() - start;
     showAnswer(answer, model.milliseconds);
   } catch (error) {
+    growth.abort();
     if (signal.aborted) return;
     clearAnswer();
     showFailure(error);
