@@ -69,9 +69,9 @@ class ServedModel:
         return self._batcher.ask(call.signature_name, inputs)
 
     def close(self):
-        """Ends the process."""
-        self._batcher.close()
+        """Ends the process, and with it the batches that it is at."""
         self.process.close()
+        self._batcher.close()
 
     def metadata(self):
         """The answer to `/metadata`, get_model_metadata_impl.cc."""
