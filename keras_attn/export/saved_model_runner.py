@@ -60,7 +60,8 @@ _TSTRING_BYTES = 24  # sizeof(TF_TString), tensorflow/core/platform/ctstring_int
 _UNWANTED_PACKAGES = {"tensorflow", "tensorflow_text", "keras", "keras_attn"}
 
 
-_INVALID_ARGUMENT = 3  # TF_Code of an error that is the request's, tensorflow/c/tf_status.h
+# TF_Code of an error that is the request's, and of one that is not, tensorflow/c/tf_status.h
+_INVALID_ARGUMENT, _INTERNAL = 3, 13
 
 # A server's error message for a graph that must be compiled, and advice for it.
 _XLA_IS_OFF = "XLA compilation disabled"
@@ -575,8 +576,9 @@ def _answer_with_id(model, line):
         outputs = model.run(request["signature"], request["inputs"])
         values = {name: to_json(array, _to_escaped_text) for name, array in outputs.items()}
         return {"id": request["id"], "outputs": values}
-    except (ValueError, RuntimeError) as error:
-        return {"id": request["id"], "error": str(error), "code": getattr(error, "code", _INVALID_ARGUMENT)}
+    except Exception as error:  # whatever it is: somebody waits for an answer
+        code = _INVALID_ARGUMENT if isinstance(error, ValueError) else getattr(error, "code", _INTERNAL)
+        return {"id": request["id"], "error": str(error) or repr(error), "code": code}
 
 
 def _to_escaped_text(value):

@@ -8,8 +8,9 @@ import collections
 import os
 import threading
 import time
+import traceback
 
-from keras_attn.serve.errors import FAILED_PRECONDITION, UNAVAILABLE, RequestError
+from keras_attn.serve.errors import FAILED_PRECONDITION, INTERNAL, UNAVAILABLE, RequestError
 
 # session_bundle_config.proto and the scheduler's QueueOptions
 DEFAULTS = {
@@ -161,7 +162,10 @@ class Batcher:
     def _process(self, batch):
         try:
             outputs = self._run_tasks(batch.key[0], batch.tasks)
-        except RequestError as error:
+        except Exception as error:  # a thread that ended here would leave clients waiting
+            if not isinstance(error, RequestError):
+                traceback.print_exc()
+                error = RequestError("An internal error; the server's terminal shows it.", INTERNAL)
             if len(batch.tasks) == 1 or error.http_status == 503:
                 for task in batch.tasks:
                     task.finish(error=error)

@@ -1,4 +1,4 @@
-"""From a folder that a user names to a version folder: of a model, of a version, of a run, or of a saved translator."""
+"""From a folder that a user names to a version folder: of a model, of a version, of a run, or of a saved task."""
 
 import collections
 import hashlib
@@ -6,7 +6,7 @@ import os
 import pathlib
 import shutil
 
-from keras_attn.tasks import Translator
+from keras_attn.tasks import TextGenerator, Translator
 
 Version = collections.namedtuple("Version", ["name", "number", "folder"])
 Version.__doc__ = (
@@ -15,16 +15,16 @@ Version.__doc__ = (
 
 _MODEL_FILE = "saved_model.pb"
 # The file that tells the kind of a saved task, and its class.
-_TASKS = {"translator.json": Translator}
-_TASK_FOLDERS = ("translator",)
+_TASKS = {"translator.json": Translator, "text_generator.json": TextGenerator}
+_TASK_FOLDERS = ("translator", "text_generator")
 
 
 def find_versions(folders):
-    """The `Version` of each folder; runs and saved translators are exported aside.
+    """The `Version` of each folder; runs and saved tasks are exported aside.
 
     Args:
         folders: Paths of model folders (the newest version is taken), version folders, run folders, or folders of saved
-            translators.
+            translators and text generators.
 
     Returns:
         A list of `Version`s.
@@ -55,8 +55,8 @@ def find_version(folder):
         exported = _exported(*saved)
         return Version(exported.parent.name, int(exported.name), exported)
     raise FileNotFoundError(
-        f"There is nothing to serve in {folder}: it holds no exported model ({_MODEL_FILE}), no version of one, no run "
-        "and no saved translator."
+        f"There is nothing to serve in {folder}: it holds no exported model ({_MODEL_FILE}), no version of one, no run, "
+        "and no saved translator or text generator."
     )
 
 

@@ -16,10 +16,15 @@ from keras_attn.serve.batching import Batcher, Unbatched
 from keras_attn.serve.errors import NOT_FOUND, RequestError
 from keras_attn.serve.model_process import ModelProcess
 from keras_attn.serve.tensors import Tensor
-from keras_attn.tasks.signatures import INPUTS
+from keras_attn.tasks import generator_signatures, signatures as translator_signatures
 
-# A signature that only one kind of model has.
+# A signature that only one kind of model has, and the inputs of that kind.
 _KINDS = {"translate": "translator", "generate": "text_generator"}
+_INPUTS = {
+    "translator": translator_signatures.INPUTS,
+    "text_generator": generator_signatures.INPUTS,
+    "other": {},
+}
 
 
 class ServedModel:
@@ -69,9 +74,9 @@ class ServedModel:
         return self._batcher.ask(call.signature_name, inputs)
 
     def close(self):
-        """Ends the process."""
-        self._batcher.close()
+        """Ends the process, and with it the batches that it is at."""
         self.process.close()
+        self._batcher.close()
 
     def metadata(self):
         """The answer to `/metadata`, get_model_metadata_impl.cc."""
@@ -100,19 +105,20 @@ class ServedModel:
             if not name.startswith("__saved_model")
         }
         names = {name for signature in signatures.values() for name in signature["inputs"]}
-        kinds = [kind for name, kind in _KINDS.items() if name in signatures]
+        kind = next((kind for name, kind in _KINDS.items() if name in signatures), "other")
+        known = {name: given for name, given in _INPUTS[kind].items() if name in names}
         return {
             "name": self.name,
             "version": self.number,
-            "kind": kinds[0] if kinds else "other",
+            "kind": kind,
             "signatures": signatures,
-            "neutral": self._neutral_values(names),
-            "meanings": {name: INPUTS[name].meaning for name in sorted(names & set(INPUTS))},
+            "neutral": self._neutral_values(known),
+            "meanings": {name: given.meaning for name, given in sorted(known.items())},
         }
 
-    def _neutral_values(self, names):
+    def _neutral_values(self, known):
         """{input: the value for one row that changes nothing}: the table's, or the warm-up's."""
-        neutral = {name: INPUTS[name].neutral for name in names & set(INPUTS)}
+        neutral = {name: given.neutral for name, given in known.items()}
         for _, inputs in self._warmup:
             for name, array in inputs.items():
                 # Texts are no options. The others of a warm-up request are those of an export: neutral.

@@ -14,6 +14,9 @@ from keras_attn.export import runner_command
 from keras_attn.serve.errors import RequestError
 from keras_attn.serve.folders import find_version
 from keras_attn.serve.model_process import ModelProcess
+from keras_attn.serve.models import ServedModel
+from keras_attn.serve.rest import Call
+from keras_attn.serve.tensors import Tensor
 
 SLOW = {"signature_name": "slow", "inputs": [2000.0]}
 
@@ -86,6 +89,26 @@ def test_closing_ends_the_process_and_fails_what_it_was_at(folders):
     assert not is_alive(process.process_id)
     with pytest.raises(RequestError, match="The server is stopping"):
         process.run("serving_default", {"inputs": ["a"]})
+
+
+def test_a_model_that_is_closed_keeps_nobody_waiting(folders):
+    model = ServedModel(find_version(folders[1]))
+    answers = []
+
+    def ask():
+        try:
+            model.ask(Call("slow", {"inputs": Tensor([2000.0], (1,))}, is_in_rows=False))
+        except RequestError as error:
+            answers.append(error.http_status)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    wait_until(lambda: model.process._pending)
+    start = time.monotonic()
+    model.close()
+    thread.join()
+    assert answers == [503]
+    assert time.monotonic() - start < 10
 
 
 def test_the_process_ends_when_its_pipe_is_closed(folders):

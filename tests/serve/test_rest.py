@@ -349,6 +349,16 @@ def test_float32_has_the_digits_that_it_needs(client):
     assert re.findall(rb'"sums": ([^,]+)', content) == [b"0.1", b"0.333333343", b"1e-08"]
 
 
+@pytest.mark.parametrize("depth", [300, 900, 990, 100_000])
+def test_deep_nesting_is_refused(client, depth):
+    for body in (
+        b'{"inputs": ' + b"[" * depth + b"]" * depth + b"}",
+        b'{"a": ' * depth + b"1" + b"}" * depth,
+    ):
+        status, content = client.ask("POST", PREDICT, body)
+        assert (status, set(json.loads(content))) == (400, {"error"})
+
+
 def test_a_packed_body_is_unpacked(client):
     body = gzip.compress(json.dumps(ROWS).encode())
     assert client.ask("POST", PREDICT, body, {"Content-Encoding": "gzip"})[0] == 200

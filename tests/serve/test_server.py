@@ -323,7 +323,7 @@ def test_no_process_is_left(folders, number, code):
     wait_until_ended(children)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_a_saved_translator_is_exported_aside_once(tmp_path):
     byte_translator(max_length=3).save(tmp_path / "run" / "translator")
     for has_export in (False, True):
