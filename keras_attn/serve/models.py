@@ -16,7 +16,8 @@ from keras_attn.serve.batching import Batcher, Unbatched
 from keras_attn.serve.errors import NOT_FOUND, RequestError
 from keras_attn.serve.model_process import ModelProcess
 from keras_attn.serve.tensors import Tensor
-from keras_attn.tasks import generator_signatures, signatures as translator_signatures
+from keras_attn.tasks import generator_signatures
+from keras_attn.tasks import signatures as translator_signatures
 
 # A signature that only one kind of model has, and the inputs of that kind.
 _KINDS = {"translate": "translator", "generate": "text_generator"}
