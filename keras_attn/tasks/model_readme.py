@@ -110,8 +110,8 @@ With the standard library, from a server:
 import json
 import urllib.request
 
-body = json.dumps({{"instances": [{text!r}]}}).encode()
-with urllib.request.urlopen({_url(bundle)!r}, body) as reply:
+body = json.dumps({{"instances": [{_quoted(text)}]}}).encode()
+with urllib.request.urlopen("{_url(bundle)}", body) as reply:
     print(json.load(reply)["predictions"])  # {[translation]!r}
 ```
 
@@ -122,10 +122,15 @@ import tensorflow as tf
 import tensorflow_text  # the ops of its tokenizers
 
 model = tf.saved_model.load(".")
-answer = model.signatures["serving_default"](inputs=tf.constant([{text!r}]))
+answer = model.signatures["serving_default"](inputs=tf.constant([{_quoted(text)}]))
 print([text.decode() for text in answer["outputs"].numpy()])  # {[translation]!r}
 ```
 """
+
+
+def _quoted(text):
+    """A string in double quotes, as formatters of Python write it."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _signatures(bundle):

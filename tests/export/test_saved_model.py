@@ -171,6 +171,7 @@ def test_a_number_taken_meanwhile_is_not_overwritten(tmp_path, monkeypatch):
     assert (tmp_path / "1" / "theirs").exists()
 
 
+@pytest.mark.extended
 def test_what_a_killed_export_left_is_removed_and_what_a_running_one_writes_is_not(tmp_path):
     code = """
 import os, signal, sys

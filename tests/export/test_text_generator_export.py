@@ -12,6 +12,9 @@ from keras_attn.generation import DecodingOptions
 from keras_attn.tasks import GENERATOR_SIGNATURES
 from keras_attn.tasks.generator_signatures import INPUTS
 
+# The graphs of every signature take half a minute to make.
+pytestmark = pytest.mark.extended
+
 PIECES = pytest.param(piece_generator, marks=pytest.mark.slow)
 
 
@@ -133,7 +136,6 @@ def test_the_status_says_what_was_changed(exported, server):
     assert set(status[0].split(",")) == {"num_beams_clamped", "max_length_clamped", "unfinished"}
 
 
-@pytest.mark.extended
 def test_fuzzed_prompts_change_no_neighbour(exported, server):
     generator, _ = exported
     rng = np.random.default_rng(7)
@@ -155,7 +157,6 @@ def test_the_files_beside_the_graph(exported):
     assert all(f"### `{name}`" in readme for name in GENERATOR_SIGNATURES)
 
 
-@pytest.mark.extended
 def test_a_server_would_serve_it(exported):
     generator, folder = exported
     checks = verify_saved_model(folder, expected=generator)

@@ -10,6 +10,8 @@ import pytest
 from helpers_browser import INSTALL, Browser, find_chromium
 from helpers_page_server import MARKUP, PageServer
 
+pytestmark = pytest.mark.extended  # a browser takes seconds to start
+
 TEXT = "4th of July 2016"
 OTHER_TEXT = "31.12.2038"
 IS_DONE = (
@@ -148,7 +150,6 @@ def test_a_text_that_is_typed_is_answered_with_n_best_alignment_and_the_curl_lin
     assert prediction(base_url, json.loads(body))["outputs"] == expected["outputs"]
 
 
-@pytest.mark.extended
 def test_a_slow_answer_grows_and_ends_as_that_of_one_call(odd_url, open_page):
     page = open_page(f"{odd_url}/")
     page.evaluate(
@@ -170,7 +171,6 @@ def test_a_slow_answer_grows_and_ends_as_that_of_one_call(odd_url, open_page):
     assert shown_request(page) == json.loads(page.requests()[0])
 
 
-@pytest.mark.extended
 def test_a_beginning_that_comes_too_late_does_not_replace_the_answer(odd_url, open_page):
     page = open_page(f"{odd_url}/")
     page.focus("#text")
@@ -181,7 +181,6 @@ def test_a_beginning_that_comes_too_late_does_not_replace_the_answer(odd_url, op
     assert (page.text("#answer"), len(page.requests())) == ("LATE TEXTS", 2)
 
 
-@pytest.mark.extended
 def test_a_newer_text_cancels_the_request_of_an_older_one(base_url, open_page):
     page = open_page(f"{base_url}/", latency=400)
     page.focus("#text")
@@ -196,7 +195,6 @@ def test_a_newer_text_cancels_the_request_of_an_older_one(base_url, open_page):
     assert visible(page, "#failure") == []
 
 
-@pytest.mark.extended
 def test_typing_quickly_asks_once_for_what_was_typed_last(base_url, open_page):
     page = open_page(f"{base_url}/")
     page.evaluate(
@@ -209,7 +207,6 @@ def test_typing_quickly_asks_once_for_what_was_typed_last(base_url, open_page):
     assert [json.loads(body)["instances"][0]["inputs"] for body in final_requests(page)] == [TEXT]
 
 
-@pytest.mark.extended
 def test_pointing_at_a_word_or_focusing_it_shows_what_it_came_from(base_url, open_page):
     page = open_page(address(base_url, text=TEXT))
     answer = asked(base_url, TEXT)
@@ -247,7 +244,6 @@ def test_pointing_at_a_word_or_focusing_it_shows_what_it_came_from(base_url, ope
     assert set(visible(page, "#source .active")) == {"July"}
 
 
-@pytest.mark.extended
 def test_options_have_labels_and_meanings_and_change_the_request(base_url, open_page):
     page = open_page(address(base_url, text=TEXT))
     wait_for_answer(page, asked(base_url, TEXT)["outputs"][0])
@@ -277,7 +273,6 @@ def test_options_have_labels_and_meanings_and_change_the_request(base_url, open_
     assert {name: shown_instance(page)[name] for name in chosen} == {name: neutral[name] for name in chosen}
 
 
-@pytest.mark.extended
 def test_sampling_has_its_own_options_and_draws_again_with_another_seed(base_url, open_page):
     page = open_page(address(base_url, text=TEXT))
     page.click("[name=mode][value=sample] + span")
@@ -293,7 +288,6 @@ def test_sampling_has_its_own_options_and_draws_again_with_another_seed(base_url
     assert (shown_instance(page)["seed"], shown_instance(page)["temperature"]) == (1, 1.5)
 
 
-@pytest.mark.extended
 def test_back_forward_and_reload_keep_the_state(base_url, open_page):
     page = open_page(f"{base_url}/")
     answers = {text: asked(base_url, text)["outputs"][0] for text in (TEXT, OTHER_TEXT)}
@@ -323,7 +317,6 @@ def test_back_forward_and_reload_keep_the_state(base_url, open_page):
     assert shown_instance(page)["num_beams"] == 3
 
 
-@pytest.mark.extended
 def test_a_phone_shows_everything_without_scrolling_sideways(base_url, open_page):
     for state in ({"text": TEXT}, {"text": "w" * 200}, {"text": " ".join([TEXT] * 9), "mode": "sample"}):
         page = open_page(address(base_url, **state), width=360, height=740)
@@ -336,7 +329,6 @@ def test_a_phone_shows_everything_without_scrolling_sideways(base_url, open_page
         assert page.evaluate(outside) == []
 
 
-@pytest.mark.extended
 def test_dark_mode_has_colours_of_its_own_and_every_text_is_readable(base_url, open_page):
     luminances = {}
     for scheme in ("light", "dark"):
@@ -370,7 +362,6 @@ def luminance(colour):
     return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear))
 
 
-@pytest.mark.extended
 def test_text_of_users_and_models_is_never_markup(odd_url, open_page):
     page = open_page(f"{odd_url}/")
     write(page, MARKUP)
@@ -385,7 +376,6 @@ def test_text_of_users_and_models_is_never_markup(odd_url, open_page):
     assert page.evaluate("document.images.length") == 0
 
 
-@pytest.mark.extended
 def test_an_error_is_one_line_and_the_page_goes_on(odd_url, open_page):
     page = open_page(f"{odd_url}/")
     write(page, "fail")
@@ -412,7 +402,6 @@ def test_an_error_is_one_line_and_the_page_goes_on(odd_url, open_page):
     assert page.text("#failure-text") == "The server does not answer. Is it still running?"
 
 
-@pytest.mark.extended
 def test_deviations_from_the_request_are_told_in_plain_words(odd_url, open_page):
     page = open_page(address(odd_url, text="many words " * 9, max_length=99))
     page.wait_for(IS_DONE)
@@ -423,7 +412,6 @@ def test_deviations_from_the_request_are_told_in_plain_words(odd_url, open_page)
     ]
 
 
-@pytest.mark.extended
 def test_a_text_generator_shows_its_prompt_and_the_continuation(odd_url, open_page):
     page = open_page(address(odd_url, model="stories", text="To be"))
     wait_for_answer(page, "To be and so on")
@@ -435,7 +423,6 @@ def test_a_text_generator_shows_its_prompt_and_the_continuation(odd_url, open_pa
     wait_for_answer(page, "To be and so on 0")
 
 
-@pytest.mark.extended
 def test_the_model_can_be_changed_and_any_other_kind_asked_with_json(odd_url, open_page):
     page = open_page(address(odd_url, text=TEXT))
     page.wait_for(IS_DONE)
@@ -464,7 +451,6 @@ def test_the_model_can_be_changed_and_any_other_kind_asked_with_json(odd_url, op
     page.wait_for(f"{IS_DONE} && document.querySelector('#text').value === {json.dumps(TEXT)}")
 
 
-@pytest.mark.extended
 def test_it_is_quick_and_loads_nothing_from_elsewhere(base_url, open_page):
     page = open_page(f"{base_url}/")
     first_paint = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
@@ -473,7 +459,6 @@ def test_it_is_quick_and_loads_nothing_from_elsewhere(base_url, open_page):
     assert [url for url in urls if not url.startswith((base_url, "about:", "data:"))] == []
 
 
-@pytest.mark.extended
 def test_words_are_joined_from_the_tokens_of_every_tokenizer(odd_url, open_page):
     page = open_page(f"{odd_url}/")
     cases = {

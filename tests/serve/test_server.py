@@ -289,6 +289,7 @@ def run_client(name, *arguments):
     return subprocess.run(command, capture_output=True, env=environment, text=True, timeout=60)
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 def test_the_command_serves_the_examples_clients_and_ends_quietly():
     command = Command(DATES)
