@@ -64,7 +64,9 @@ def runner_command(folder, xla=False, threads=1, *options):
 
     Example:
 
-    ```
+    ```python
+    import subprocess
+
     subprocess.run(runner_command("saved_models/dates/1"), input=b'{"inputs": {"inputs": ["4 July"]}}')
     ```
     """

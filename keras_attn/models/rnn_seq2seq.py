@@ -208,17 +208,7 @@ class RNNSeq2Seq(Seq2SeqGeneration, keras.Model):
         `return_attention_scores`, the attention scores are returned too, a list of one (B, 1, T, S).
         """
         encoded = self._encoded(encoder_sequence, encoder_padding_mask)
-        x = self._dropout(self.target_embedding(decoder_token_ids), training=training)  # (B, T, D)
-
-        def step(state, x):
-            state = self._next_state(ops.expand_dims(x, 1), ops.expand_dims(state, 1), encoded)[:, 0]
-            return state, state
-
-        _, states = ops.scan(step, encoded.first_state, ops.transpose(x, (1, 0, 2)))
-        states = ops.transpose(states, (1, 0, 2))  # (B, T, Z)
-        outputs = self._dropout(states[..., -self.hidden_dim :], training=training)
-        logits = self._logits(outputs)
-        return (logits, [self._scores(states, encoded)]) if return_attention_scores else logits
+        return self._decode(decoder_token_ids, encoded, training, return_attention_scores)
 
     def init_cache(self, encoder_token_ids, length, encoder_padding_mask=None):
         """Runs the encoder on ids (B, S) and returns an `RNNCache` with `length` empty slots."""
@@ -251,17 +241,29 @@ class RNNSeq2Seq(Seq2SeqGeneration, keras.Model):
         return _RNNStep(self, return_attention_scores)
 
     def teacher_forced(
-        self, encoder_token_ids, decoder_token_ids, encoder_padding_mask=None, return_attention_scores=False
+        self,
+        encoder_token_ids,
+        decoder_token_ids,
+        encoder_padding_mask=None,
+        return_attention_scores=False,
+        cache=None,
     ):
-        if encoder_padding_mask is None:
-            encoder_padding_mask = padding_mask(encoder_token_ids, self.pad_token_id)
-        encoder_sequence = self.encode(encoder_token_ids, encoder_padding_mask=encoder_padding_mask)
-        return self.decode(
-            decoder_token_ids,
-            encoder_sequence,
-            encoder_padding_mask,
-            return_attention_scores=return_attention_scores,
-        )
+        if cache is None:
+            cache = self.init_cache(encoder_token_ids, 0, encoder_padding_mask)
+        return self._decode(decoder_token_ids, cache.encoded, return_attention_scores=return_attention_scores)
+
+    def _decode(self, decoder_token_ids, encoded, training=None, return_attention_scores=False):
+        x = self._dropout(self.target_embedding(decoder_token_ids), training=training)  # (B, T, D)
+
+        def step(state, x):
+            state = self._next_state(ops.expand_dims(x, 1), ops.expand_dims(state, 1), encoded)[:, 0]
+            return state, state
+
+        _, states = ops.scan(step, encoded.first_state, ops.transpose(x, (1, 0, 2)))
+        states = ops.transpose(states, (1, 0, 2))  # (B, T, Z)
+        outputs = self._dropout(states[..., -self.hidden_dim :], training=training)
+        logits = self._logits(outputs)
+        return (logits, [self._scores(states, encoded)]) if return_attention_scores else logits
 
     def _decoding_step(self, token_ids, index, states, attention_mask, encoded):
         """Step `index` of hypotheses (B, K): logits (B, K, V), written slots, and new states (B, K, Z).

@@ -81,7 +81,8 @@ def evaluate_text(generator, text):
     tokenizer = generator.tokenizer
     token_ids = text_token_ids(tokenizer, text.text, generator.start_token_id == tokenizer.end_token_id)
     check_predictable(token_ids, text.name)
-    return evaluated(text, token_ids, tokenizer, generator.model, total_loss(generator.model))
+    loss = generator.made_once("total_loss", lambda: total_loss(generator.model))
+    return evaluated(text, token_ids, tokenizer, generator.model, loss)
 
 
 def evaluated(text, token_ids, tokenizer, model, loss):

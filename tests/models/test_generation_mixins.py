@@ -299,8 +299,8 @@ def test_a_composed_translator_takes_strings_is_saved_and_served(tmp_path):
     served = tf.function(signatures.serving_default, autograph=False)(tf.constant(texts))
     assert [row.decode() for row in served["outputs"].numpy()] == expected
     assert set(signatures.all()) == set(keras_attn.tasks.SIGNATURES)
-    inputs = {spec.name: spec for spec in signatures.all()["translate"][1]}
-    traced = tf.function(signatures.translate, autograph=False).get_concrete_function(**inputs)
+    function, specs = signatures.all()["translate"]
+    traced = tf.function(function, autograph=False).get_concrete_function(*specs)
     assert "alignment" not in traced.structured_outputs  # the adapter returns no attention scores
     with pytest.raises(ValueError, match="`model` must have the mixin"):
         keras_attn.Translator(keras.Model(), tokenizer, tokenizer)

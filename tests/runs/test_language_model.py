@@ -144,7 +144,7 @@ def test_a_save_that_fails_leaves_the_older_generator(tmp_path, monkeypatch):
 def test_each_line_may_be_a_document(tmp_path, tokenizer):
     text = "one two three\n\nfour  five\n" * 40
     recipe = RECIPE.replace(tokenizer=tokenizer, documents=True, vocabulary_size=290, epochs=1)
-    data = runs.DataSplits(PlainText(text, "numbers"), PlainText(text[:27], "few numbers"), None)
+    data = runs.DataSplits(PlainText(text, "numbers"), PlainText(text[:26], "two lines"), None)
     generator = runs.train(recipe, data, tmp_path / "run", verbose=0)
     end = generator.tokenizer.end_token_id
     assert generator.start_token_id == end
