@@ -67,3 +67,17 @@ def test_what_is_written_during_a_failed_import_is_shown(tmp_path):
     assert finished.returncode == 1
     for text in ("a native line\n", "a line of Python\n", "ImportError: no such library"):
         assert text in finished.stderr
+
+
+@pytest.mark.parametrize(("given", "expected"), [({}, "1"), ({"TF_ENABLE_ONEDNN_OPTS": "0"}, "0")])
+def test_training_uses_onednn_unless_told_otherwise(monkeypatch, tmp_path, given, expected):
+    monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS", raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "tensorflow").mkdir()
+    (tmp_path / "tensorflow" / "__init__.py").write_text(
+        "import os\nraise ImportError('oneDNN ' + os.environ.get('TF_ENABLE_ONEDNN_OPTS', 'by default'))\n"
+    )
+    for command, value in ((["train", "a", "b"], expected), (["translate", "x"], given and expected)):
+        finished = run(*command, path=[tmp_path])
+        assert f"ImportError: oneDNN {value or 'by default'}\n" in finished.stderr
