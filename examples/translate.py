@@ -42,7 +42,7 @@ def main():
     folder = (
         pathlib.Path(options.output) if options.output else runs.free_folder(f"runs/{options.data}", recipe)
     )
-    translator = runs.train(recipe, data, folder)
+    translator = runs.train(data, folder, recipe)
 
     sentences = SENTENCES[options.data]
     version_folder = translator.export(f"{options.saved_models}/{options.data}", examples=sentences)

@@ -62,7 +62,7 @@ def _train(options):
         recipe = fitted.recipe
         print(fitted.report())
     folder = options.output or runs.free_folder(f"runs/{runs.data_name(recipe.data)}", recipe)
-    runs.train(recipe, data, folder)
+    runs.train(data, folder, recipe)
 
 
 def _trains_on(folder, data):

@@ -8,6 +8,7 @@ import random
 import numpy as np
 
 from keras_attn.data import (
+    PlainText,
     TextPairs,
     date_pairs,
     multi30k_pairs,
@@ -92,8 +93,7 @@ def open_splits(recipe):
             )
         validation, test = (open_pairs(corpora[0], split, **options) for split in ("validation", "test"))
     elif recipe.validation is None:
-        train[0], validation = _hold_out(train[0])
-        test = None
+        train[0], validation, test = held_out(train[0])
     if recipe.validation:
         validation = _read(recipe.validation)
     if recipe.test or corpora[0][0] not in _BUILT_IN:
@@ -108,10 +108,10 @@ def _open_text_splits(recipe, corpora):
         )
     [names] = corpora
     text = shakespeare_text(recipe.data_dir) if names == ["shakespeare"] else read_plain_text(*names)
-    training, validation = text.split(at_line_breaks=recipe.documents)
+    splits = held_out(text, recipe.documents)
     if recipe.validation:
-        training, validation = text, read_plain_text(*recipe.validation)
-    return DataSplits(training, validation, read_plain_text(*recipe.test) if recipe.test else None)
+        splits = DataSplits(text, read_plain_text(*recipe.validation), None)
+    return splits._replace(test=read_plain_text(*recipe.test) if recipe.test else None)
 
 
 def open_data(data, validation=None, test=None, folder=None, languages=("en", "de")):
@@ -184,15 +184,24 @@ def _read(files):
     )
 
 
-def _hold_out(pairs):
-    count = min(_HELD_OUT, len(pairs) // 10)
+def held_out(data, at_line_breaks=False):
+    """`DataSplits` of `TextPairs` or a `PlainText`: a tenth is for validation, of pairs at most 1,000, and none for tests.
+
+    Args:
+        data: `TextPairs` or `PlainText`.
+        at_line_breaks: As in `PlainText.split`.
+    """
+    if isinstance(data, PlainText):
+        return DataSplits(*data.split(at_line_breaks), None)
+    count = min(_HELD_OUT, len(data) // 10)
     if count == 0:
         raise ValueError(
-            f"{pairs.name} has {len(pairs)} pairs, too few to hold some out. Give files for validation."
+            f"{data.name} has {len(data)} pairs, too few to hold some out. Give files for validation."
         )
-    held_out = np.array(sorted(random.Random(0).sample(range(len(pairs)), count)))
-    parts = np.delete(np.arange(len(pairs)), held_out), held_out
-    return tuple(
-        TextPairs(Rows(pairs.sources, rows), Rows(pairs.targets, rows), f"{pairs.name}, {name}")
-        for rows, name in zip(parts, ("the rest", f"{count} held out"))
+    rows = np.array(sorted(random.Random(0).sample(range(len(data)), count)))
+    parts = np.delete(np.arange(len(data)), rows), rows
+    training, validation = (
+        TextPairs(Rows(data.sources, part), Rows(data.targets, part), f"{data.name}, {name}")
+        for part, name in zip(parts, ("the rest", f"{count} held out"))
     )
+    return DataSplits(training, validation, None)

@@ -146,6 +146,7 @@ class LanguageModelRun(TrainingRun):
     def next_commands(self):
         return [
             f"keras-attn generate {self.folder} 'To be'",
+            f"keras-attn serve {self.folder}",
             f"keras-attn export {self.folder} saved_models/{self.folder.name}",
             *super().next_commands(),
         ]

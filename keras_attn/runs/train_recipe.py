@@ -1,30 +1,40 @@
-"""Trains a model from a recipe and data."""
+"""Trains a model from data, with a recipe or with settings fitted to the data."""
 
+import os
 import pathlib
 
+from keras_attn.data import PlainText, TextPairs
+from keras_attn.runs.built_in_recipes import PLAIN_TEXT, TEXT_FILES
+from keras_attn.runs.data import DataSplits, default_recipe, held_out, is_for_any_files, open_splits
+from keras_attn.runs.fitted import fit_recipe
+from keras_attn.runs.fitted_text import fit_text_recipe
 from keras_attn.runs.language_model_run import LanguageModelRun
+from keras_attn.runs.recipe import Recipe
+from keras_attn.runs.run_record import RECORD
 from keras_attn.runs.translation_run import TranslationRun
 from keras_attn.runs.workers import Workers, all_devices
 
 
-def train(recipe, data, folder, verbose=1):
-    """Runs a recipe: tokenizers, batches, model, `fit`, averaging, evaluation; the result is a `Translator`,
-    or for a language model a `TextGenerator`.
+def train(data, folder, recipe=None, verbose=1, **given):
+    """Trains a translator or a language model: tokenizers, batches, model, `fit`, averaging, evaluation.
 
-    The run folder holds `run.json` (recipe, versions, results), `translator/` or
-    `text_generator/` (for `load`: the
+    The run folder holds `run.json` (recipe, versions, results), `translator/` or `text_generator/` (for `load`: the
     best so far, at any time of the run), `checkpoints/` (weights of some epochs, the best ones, and the last
     states of the run), `tokenizer/`, `history.csv`, `log.txt` and `tensorboard/`. Ctrl-C stops
     training after the current update, saves the state and evaluates the best weights so far; a second Ctrl-C skips
     the evaluation. A run that was stopped, or killed at any time, continues from its last state when it is called
     again with the same recipe and data. On one processor, the result is bitwise the same. A run that has ended
-    continues when it is given more epochs.
+    continues when it is given more epochs or minutes.
 
     Args:
-        recipe: A `Recipe`.
-        data: `DataSplits`.
+        data: `TextPairs` or `PlainText`, of which a part is held out for validation; or `DataSplits` of them; or a name or
+            files, as in `Recipe.data`: `"dates"`, `["a.en", "a.de"]`, `["pairs.tsv"]`.
         folder: Path of the run folder: a new one, or that of a run of the same recipe and data.
-        verbose: 0 is silent; 1 shows lines and, on a terminal, a progress bar.
+        recipe: A `Recipe`. Defaults to that of the run in `folder`. In a new folder, it defaults to the recipe of built-in
+            data, and for all other data to settings that are fitted to them.
+        verbose: 0 is silent; 1 shows the fitted settings, lines and, on a terminal, a progress bar.
+        **given: Fields of the recipe that have other values than its own, such as `minutes=30`. Settings are fitted around
+            them.
 
     Returns:
         `Translator`, or `TextGenerator`.
@@ -38,12 +48,39 @@ def train(recipe, data, folder, verbose=1):
     Example:
 
     ```python
-    pairs = keras_attn.data.TextPairs(["a b", "b c", "c d"], ["A B", "B C", "C D"], "capitals")
-    small = {**DATES.model, "num_encoder_layers": 1, "num_decoder_layers": 1}
-    recipe = DATES.replace(model=small, epochs=1, num_beams=1)
-    translator = train(recipe, DataSplits(pairs, pairs, None), "runs/capitals", verbose=0)
+    pairs = keras_attn.data.TextPairs(["a b", "b c", "c d"] * 9, ["A B", "B C", "C D"] * 9, "capitals")
+    small = {"size": "tiny", "num_encoder_layers": 1, "num_decoder_layers": 1, "max_sequence_length": 16}
+    translator = train(pairs, "runs/capitals", verbose=0, model=small, epochs=1, steps_per_epoch=9, warmup_steps=2)
     ```
     """
+    folder = pathlib.Path(folder)
+    recipe, data, report = _settled(data, folder, recipe, given)
     with all_devices():
+        workers = Workers()
+        if verbose and report and workers.is_first:
+            print(report)
         run = LanguageModelRun if recipe.is_language_model else TranslationRun
-        return run(recipe, data, pathlib.Path(folder), verbose, Workers()).go()
+        return run(recipe, data, folder, verbose, workers).go()
+
+
+def _settled(data, folder, recipe, given):
+    """The recipe, the `DataSplits`, and the report on what was fitted, or None."""
+    is_new = recipe is None and not (folder / RECORD).is_file()
+    if recipe is None and not is_new:
+        recipe = Recipe.load(folder)
+    if isinstance(data, DataSplits | TextPairs | PlainText):
+        is_text = isinstance(data.train if isinstance(data, DataSplits) else data, PlainText)
+        recipe = (recipe or (PLAIN_TEXT if is_text else TEXT_FILES)).replace(**given)
+        data = data if isinstance(data, DataSplits) else held_out(data, recipe.documents)
+        is_fitted = is_new
+    else:
+        names = (data,) if isinstance(data, str | os.PathLike) else tuple(data)
+        named = default_recipe(names)
+        recipe = (recipe or named).replace(data=named.data, **given)
+        data = open_splits(recipe)
+        is_fitted = is_new and is_for_any_files(recipe)
+    if not is_fitted:
+        return recipe, data, None
+    fit = fit_text_recipe if recipe.is_language_model else fit_recipe
+    fitted = fit(data, recipe, given)
+    return fitted.recipe, data, fitted.report()

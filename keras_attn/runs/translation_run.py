@@ -198,6 +198,7 @@ class TranslationRun(TrainingRun):
     def next_commands(self):
         return [
             f'echo "..." | keras-attn translate {self.folder}',
+            f"keras-attn serve {self.folder}",
             f"keras-attn export {self.folder} saved_models/{self.folder.name}",
             *super().next_commands(),
         ]

@@ -73,7 +73,7 @@ def child(started, folder, num_steps, kill_at, files):
     )
     data = runs.open_splits(recipe)
     validation = type(data.validation)(data.validation.sources[:8], data.validation.targets[:8], "a few")
-    runs.train(recipe, data._replace(validation=validation, test=None), folder, verbose=0)
+    runs.train(data._replace(validation=validation, test=None), folder, recipe, verbose=0)
     print(json.dumps(watch.spans), flush=True)
 
 

@@ -82,9 +82,9 @@ def resumed(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TrainingCurves, "after_update", broken)
         with pytest.raises(OSError, match="disk full"):
-            runs.train(RECIPE, data, folder, verbose=0)
+            runs.train(data, folder, RECIPE, verbose=0)
     before = steps_of(events_of(folder / "tensorboard" / "train"), "loss")
-    runs.train(RECIPE, data, folder, verbose=0)
+    runs.train(data, folder, RECIPE, verbose=0)
     assert before == [7]
     return folder
 

@@ -2,12 +2,13 @@
 
 import dataclasses
 import itertools
+import json
 import random
 
 import pytest
 
 from keras_attn import runs
-from keras_attn.data import TextPairs
+from keras_attn.data import PlainText, TextPairs
 from keras_attn.runs.advice import advice_on_a_low_score
 from keras_attn.runs.display import duration, sample_line
 from keras_attn.runs.time_plan import planned
@@ -151,6 +152,67 @@ def test_a_plan_fills_the_time_but_for_the_evaluation(seconds, epochs, updates):
         planned(recipe, 5, 1.0)
 
 
+@pytest.fixture
+def begun(monkeypatch):
+    """The recipe and the data of each run that `runs.train` would have trained."""
+    runs_begun = []
+
+    class Run:
+        def __init__(self, recipe, data, *others):
+            runs_begun.append((recipe, data))
+
+        def go(self):
+            return None
+
+    for name in ("TranslationRun", "LanguageModelRun"):
+        monkeypatch.setattr(f"keras_attn.runs.train_recipe.{name}", Run)
+    return runs_begun
+
+
+def test_in_python_data_are_enough_and_their_settings_are_those_of_the_command(begun, tmp_path, capsys):
+    pairs = pairs_of(1500)
+    for name, texts in (("a.x", pairs.sources), ("a.y", pairs.targets)):
+        (tmp_path / name).write_text("".join(f"{text}\n" for text in texts))
+    files = [str(tmp_path / "a.x"), tmp_path / "a.y"]
+    runs.train(pairs, tmp_path / "new", verbose=0)
+    runs.train(files, tmp_path / "new")
+    printed = capsys.readouterr().out
+    runs.train(runs.DataSplits(pairs, pairs_of(7), None), tmp_path / "new", verbose=0, epochs=3)
+    (of_pairs, splits), (of_files, read), (given, _) = begun
+    assert (len(splits.train), len(splits.validation), splits.test) == (1350, 150, None)
+    assert list(read.validation.sources) == list(splits.validation.sources)
+    expected = runs.fit_recipe(splits)
+    assert of_pairs == expected.recipe
+    assert of_files == of_pairs.replace(data=tuple(map(str, files)))
+    assert printed == f"{expected.report()}\n"
+    assert (given.epochs, given.max_tokens) == (3, of_pairs.max_tokens)
+
+
+def test_in_python_a_text_makes_a_language_model_and_names_have_their_recipes(begun, tmp_path):
+    text = PlainText("one two three\n" * 400, "numbers")
+    runs.train(text, tmp_path / "new", verbose=0, documents=True)
+    runs.train("reverse", tmp_path / "new", verbose=0, seed=5)
+    (of_text, splits), (named, _) = begun
+    assert of_text == runs.fit_text_recipe(splits, runs.PLAIN_TEXT.replace(documents=True)).recipe
+    assert splits.train.text.endswith("\n")
+    assert named == runs.REVERSE.replace(seed=5)
+
+
+def test_in_python_a_run_goes_on_with_its_own_recipe(begun, tmp_path):
+    recipe = runs.TEXT_FILES.replace(epochs=4, vocabulary_size=300)
+    (tmp_path / "run.json").write_text(json.dumps({"recipe": dataclasses.asdict(recipe)}))
+    runs.train(pairs_of(40), tmp_path, epochs=6, verbose=0)
+    assert begun[0][0] == recipe.replace(epochs=6)
+
+
+def test_in_python_too_few_pairs_and_unknown_fields_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="reversed has 9 pairs, too few to hold some out"):
+        runs.train(pairs_of(9), tmp_path / "run")
+    with pytest.raises(TypeError, match="warm_up"):
+        runs.train(pairs_of(90), tmp_path / "run", warm_up=3)
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.extended
 def test_a_run_of_so_many_minutes_ends_and_goes_on_with_more(tmp_path):
     pairs = pairs_of(60)
@@ -164,13 +226,13 @@ def test_a_run_of_so_many_minutes_ends_and_goes_on_with_more(tmp_path):
         num_beams=1,
         minutes=0.5,
     )
-    runs.train(recipe, data, tmp_path, verbose=0)
+    runs.train(data, tmp_path, recipe, verbose=0)
     first = runs.Recipe.load(tmp_path)
     assert (first.minutes, first.epochs, first.schedule) == (0.5, 5, "cosine")
     num_epochs = len((tmp_path / "history.csv").read_text().splitlines()) - 1
     with pytest.raises(ValueError, match="has ended"):
-        runs.train(recipe, data, tmp_path, verbose=0)
-    runs.train(recipe.replace(minutes=1.0), data, tmp_path, verbose=0)
+        runs.train(data, tmp_path, recipe, verbose=0)
+    runs.train(data, tmp_path, recipe.replace(minutes=1.0), verbose=0)
     second = runs.Recipe.load(tmp_path)
     assert (second.minutes, second.epochs, second.steps_per_epoch) == (1.0, 10, first.steps_per_epoch)
     assert len((tmp_path / "history.csv").read_text().splitlines()) - 1 > num_epochs

@@ -45,7 +45,7 @@ def make_data():
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "letters"
     with open(folder.parent / "shown.txt", "w") as shown, contextlib.redirect_stdout(shown):
-        return folder, runs.train(RECIPE, make_data(), folder, verbose=1)
+        return folder, runs.train(make_data(), folder, RECIPE, verbose=1)
 
 
 def history(folder):
@@ -133,9 +133,9 @@ def test_a_save_that_fails_leaves_the_older_generator(tmp_path, monkeypatch):
 
     monkeypatch.setattr("keras_attn.tasks.task_files.save_weights", save_half)
     with pytest.raises(OSError, match="No space left"):
-        runs.train(RECIPE.replace(epochs=1), make_data(), tmp_path / "run", verbose=0)
+        runs.train(make_data(), tmp_path / "run", RECIPE.replace(epochs=1), verbose=0)
     assert TextGenerator.load(tmp_path / "run").model.count_params() > 0
-    runs.train(RECIPE.replace(epochs=1), make_data(), tmp_path / "run", verbose=0)
+    runs.train(make_data(), tmp_path / "run", RECIPE.replace(epochs=1), verbose=0)
     assert not [path for path in (tmp_path / "run").glob(".*") if path.name != ".lock"]
 
 
@@ -145,7 +145,7 @@ def test_each_line_may_be_a_document(tmp_path, tokenizer):
     text = "one two three\n\nfour  five\n" * 40
     recipe = RECIPE.replace(tokenizer=tokenizer, documents=True, vocabulary_size=290, epochs=1)
     data = runs.DataSplits(PlainText(text, "numbers"), PlainText(text[:26], "two lines"), None)
-    generator = runs.train(recipe, data, tmp_path / "run", verbose=0)
+    generator = runs.train(data, tmp_path / "run", recipe, verbose=0)
     end = generator.tokenizer.end_token_id
     assert generator.start_token_id == end
     ids = text_token_ids(generator.tokenizer, data.validation.text, documents=True)
@@ -163,7 +163,7 @@ def test_each_line_may_be_a_document(tmp_path, tokenizer):
 def test_a_text_without_anything_to_predict_is_refused(tmp_path):
     data = make_data()._replace(validation=PlainText("a", "one letter"))
     with pytest.raises(ValueError, match="one letter must have two bytes or more"):
-        runs.train(RECIPE, data, tmp_path / "run", verbose=0)
+        runs.train(data, tmp_path / "run", RECIPE, verbose=0)
 
 
 def test_a_run_says_how_well_it_writes(run):
@@ -177,7 +177,7 @@ def test_a_run_says_how_well_it_writes(run):
 
 @pytest.mark.extended
 def test_training_ends_once_the_loss_is_low_enough(tmp_path):
-    runs.train(RECIPE.replace(stop_at=2.9), make_data(), tmp_path / "run", verbose=0)
+    runs.train(make_data(), tmp_path / "run", RECIPE.replace(stop_at=2.9), verbose=0)
     losses = [row["val_loss"] for row in history(tmp_path / "run")]
     assert len(losses) < 5
     assert losses[-1] <= 2.9
@@ -188,9 +188,9 @@ def test_training_ends_once_the_loss_is_low_enough(tmp_path):
 def test_accumulated_windows_equal_one_big_batch(tmp_path):
     # An epsilon of the size of the gradients, where Adam does not blow up their last bits.
     recipe = RECIPE.replace(epochs=1, epsilon=1e-2)
-    whole = runs.train(recipe.replace(max_tokens=6 * 7), make_data(), tmp_path / "a", verbose=0)
+    whole = runs.train(make_data(), tmp_path / "a", recipe.replace(max_tokens=6 * 7), verbose=0)
     parts = recipe.replace(max_tokens=2 * 7, gradient_accumulation_steps=3, steps_per_epoch=33)
-    accumulated = runs.train(parts, make_data(), tmp_path / "b", verbose=0)
+    accumulated = runs.train(make_data(), tmp_path / "b", parts, verbose=0)
     for variable, other in zip(whole.model.weights, accumulated.model.weights, strict=True):
         np.testing.assert_allclose(variable, other, rtol=2e-4, atol=2e-5)
 

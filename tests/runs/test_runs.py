@@ -48,7 +48,7 @@ def make_data():
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "capitals"
-    return folder, runs.train(RECIPE, make_data(), folder, verbose=0)
+    return folder, runs.train(make_data(), folder, RECIPE, verbose=0)
 
 
 def test_a_run_folder_holds_what_its_documentation_says(run):
@@ -116,7 +116,7 @@ def test_the_weights_are_those_that_score_best_on_validation(run):
 def test_a_folder_with_a_run_is_not_written_over(run):
     folder, _ = run
     with pytest.raises(ValueError, match=r"holds a run that has ended.*more than 3 epochs"):
-        runs.train(RECIPE, make_data(), folder, verbose=0)
+        runs.train(make_data(), folder, RECIPE, verbose=0)
 
 
 def test_other_data_of_the_same_size_are_another_run(run, tmp_path):
@@ -127,12 +127,12 @@ def test_other_data_of_the_same_size_are_another_run(run, tmp_path):
     with pytest.raises(
         ValueError, match=r"holds another run: checksum of the data: train \('\w{16}' there, '\w{16}' here"
     ):
-        runs.train(RECIPE, changed, folder, verbose=0)
+        runs.train(changed, folder, RECIPE, verbose=0)
 
 
 @pytest.mark.extended
 def test_training_ends_early_at_the_wanted_score(tmp_path):
-    runs.train(RECIPE.replace(stop_at=0.0, num_averaged=1), make_data(), tmp_path / "run", verbose=0)
+    runs.train(make_data(), tmp_path / "run", RECIPE.replace(stop_at=0.0, num_averaged=1), verbose=0)
     assert len((tmp_path / "run" / "history.csv").read_text().splitlines()) == 1 + 1
 
 
@@ -158,7 +158,7 @@ class Interrupt(keras.callbacks.Callback):
 @pytest.mark.parametrize("epoch", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_an_interrupted_run_leaves_a_usable_translator(tmp_path, monkeypatch, epoch):
     monkeypatch.setattr("keras_attn.runs.training_run.LearningRateLogger", lambda: Interrupt(epoch))
-    translator = runs.train(RECIPE, make_data(), tmp_path / "run", verbose=0)
+    translator = runs.train(make_data(), tmp_path / "run", RECIPE, verbose=0)
     loaded = keras_attn.Translator.load(tmp_path / "run" / "translator")
     assert loaded(["ae"]) == translator(["ae"])
     results = json.loads((tmp_path / "run" / "run.json").read_text())["results"]
@@ -175,7 +175,7 @@ def test_a_loss_that_is_not_finite_stops_with_the_last_good_checkpoint(tmp_path,
 
     monkeypatch.setattr("keras_attn.runs.training_run.LearningRateLogger", Break)
     with pytest.raises(FloatingPointError, match=r"epoch 2, batch 1.*checkpoints"):
-        runs.train(RECIPE, make_data(), tmp_path / "run", verbose=0)
+        runs.train(make_data(), tmp_path / "run", RECIPE, verbose=0)
 
 
 @pytest.mark.extended
@@ -191,9 +191,9 @@ def test_a_run_that_is_killed_while_it_is_evaluated_goes_on_to_the_weights_of_it
     with monkeypatch.context() as patch:
         patch.setattr(runs.translation_run, "evaluate", die)
         with pytest.raises(Killed):
-            runs.train(RECIPE, make_data(), tmp_path / "run", verbose=0)
+            runs.train(make_data(), tmp_path / "run", RECIPE, verbose=0)
     assert (tmp_path / "run" / "tokens" / "tokens.json").is_file()
-    runs.train(RECIPE, make_data(), tmp_path / "run", verbose=0)
+    runs.train(make_data(), tmp_path / "run", RECIPE, verbose=0)
     assert not (tmp_path / "run" / "tokens").exists()
     folder, _ = run
     for file in ("checkpoints/epoch-003.safetensors", "translator/model.safetensors"):

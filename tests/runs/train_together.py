@@ -76,7 +76,7 @@ def distribution():
 
 def main():
     with distribution():
-        translator = runs.train(RECIPE, make_data("small"), folder, verbose=0)
+        translator = runs.train(make_data("small"), folder, RECIPE, verbose=0)
     print("sharded" if _is_sharded(translator.model) else "whole")
 
 

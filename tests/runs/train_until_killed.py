@@ -166,7 +166,7 @@ def train(folder, size, kind, count):
             runs.translation_run.evaluate = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT)
     elif kind != "never":
         die_in_save(kind, count)
-    runs.train(SIZES[size], make_data(size), folder, verbose=0)
+    runs.train(make_data(size), folder, SIZES[size], verbose=0)
 
 
 def main():

@@ -65,12 +65,12 @@ def test_a_recipe_trains_it(tmp_path):
         stop_at=100.0,
         num_averaged=1,
     )
-    translator = runs.train(recipe, runs.DataSplits(pairs, pairs, None), tmp_path / "run", verbose=0)
+    translator = runs.train(runs.DataSplits(pairs, pairs, None), tmp_path / "run", recipe, verbose=0)
     assert translator(pairs.sources) == pairs.targets
     with pytest.raises(ValueError, match="`kind` of a model must be one of transformer, rnn"):
         runs.train(
-            recipe.replace(model={"kind": "cnn"}),
             runs.DataSplits(pairs, pairs, None),
             tmp_path / "cnn",
+            recipe.replace(model={"kind": "cnn"}),
             verbose=0,
         )
