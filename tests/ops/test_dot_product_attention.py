@@ -307,11 +307,11 @@ def test_one_query_of_a_step_has_the_answer_that_it_has_in_any_batch(rng, dtype,
     import tensorflow as tf
 
     specs = [tf.TensorSpec([None, N, length, 16], dtype) for length in (1, 29, 29)]
-    attend = tf.function(lambda *x: dot_product_attention(*x)[0], specs, autograph=False)
+    step = tf.function(lambda *x: attend(*x)[0], specs, autograph=False)
     query, key, value = (tf.cast(rng.normal(size=(61, *spec.shape[1:])), dtype) for spec in specs)
-    expected = tf.cast(attend(query, key, value), "float32")
+    expected = tf.cast(step(query, key, value), "float32")
     for size in (1, 2, 7, 19):
-        found = tf.cast(attend(query[:size], key[:size], value[:size]), "float32")
+        found = tf.cast(step(query[:size], key[:size], value[:size]), "float32")
         np.testing.assert_allclose(found, expected[:size], rtol=0, atol=tolerance)
-    types = {operation.type for operation in attend.get_concrete_function().graph.get_operations()}
+    types = {operation.type for operation in step.get_concrete_function().graph.get_operations()}
     assert bool(types & {"If", "StatelessIf"}) == (dtype == "float32")
