@@ -1,6 +1,7 @@
 """The training run of a language model."""
 
 import dataclasses
+import shlex
 
 import keras
 
@@ -144,9 +145,13 @@ class LanguageModelRun(TrainingRun):
         )
 
     def next_commands(self):
+        folder, export = (
+            shlex.quote(str(path)) for path in (self.folder, f"saved_models/{self.folder.name}")
+        )
         return [
-            f"keras-attn generate {self.folder} 'To be'",
-            f"keras-attn export {self.folder} saved_models/{self.folder.name}",
+            f"keras-attn generate {folder} 'To be'",
+            f"keras-attn serve {folder}",
+            f"keras-attn export {folder} {export}",
             *super().next_commands(),
         ]
 

@@ -9,6 +9,8 @@ from keras_attn.files import read_json, replaced_file
 from keras_attn.runs.time_plan import PLANNED
 
 RECORD = "run.json"
+# What a run that was killed early may have written before its record.
+_BEFORE_RECORD = ("lock", "log.txt", "tokenizer", "tokens")
 # What may differ when a run goes on: when it ends and how often it is saved.
 _MAY_CHANGE = ("epochs", "patience", "stop_at", "minutes", "save_updates", "save_minutes")
 # What must be the same, with its name in messages.
@@ -31,6 +33,18 @@ def read_record(folder):
     if not all(isinstance(part, dict) for part in parts):
         raise ValueError(f"{file} is damaged: it holds no recipe, data and results.")
     return record
+
+
+def check_empty(folder):
+    """Raises ValueError if a folder without a record holds what no run has left there, which a run could overwrite."""
+    others = sorted(
+        path.name for path in folder.iterdir() if path.name not in _BEFORE_RECORD and path.name[0] != "."
+    )
+    if others:
+        raise ValueError(
+            f"{folder} holds no run, but other files: {', '.join(others[:3])}{', ...' if others[3:] else ''}. Choose "
+            "another folder for the run."
+        )
 
 
 def write_record(folder, record):
@@ -72,12 +86,17 @@ def holds_unfinished(folder, recipe):
 
 
 def with_plan_of(record, recipe):
-    """A recipe with what the run of a record has planned for its minutes, in proportion if it gets other minutes now."""
+    """A recipe for some minutes with the plan of the run of a record, in proportion to the minutes of that run.
+
+    Those are what it was planned for, or what it took. A run that was not planned for minutes and has not ended keeps
+    its epochs.
+    """
     before = record["recipe"]
-    if not recipe.minutes or not before.get("minutes"):
+    minutes = before.get("minutes") or (has_ended(record) and record["results"]["training_seconds"] / 60)
+    if not recipe.minutes or not minutes:
         return recipe
     plan = {name: before[name] for name in PLANNED}
-    plan["epochs"] = max(1, round(plan["epochs"] * recipe.minutes / before["minutes"]))
+    plan["epochs"] = max(1, round(plan["epochs"] * recipe.minutes / minutes))
     return recipe.replace(**plan)
 
 

@@ -79,13 +79,16 @@ def test_a_client_that_asks_first_is_told_to_go_on(server):
         (f"Content-Length: {MOST_BODY_BYTES + 1}", b"413"),
         ("Content-Length: -1", b"400"),
         ("Content-Length: 9", b"400"),
+        (f"Content-Length: {'9' * 5000}", b"413"),
+        ("Transfer-Encoding: chunked", b"400"),
     ],
 )
-def test_a_body_that_cannot_be_read_ends_the_connection(server, header, status):
+def test_a_body_that_cannot_be_read_ends_the_connection(server, capsys, header, status):
     answer = raw(server[0], post(b"{}", header))
     assert answer.startswith(b"HTTP/1.1 " + status)
     assert b"\r\nConnection: close\r\n" in answer
     assert b'"error": "' in answer
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
