@@ -19,6 +19,7 @@ from keras_attn.training.summaries import markdown_table
 _NUM_SAMPLES = 3
 _TOKENS_OF_A_SAMPLE = 60
 _TOKENIZER = "tokenizer"
+_SEEDS = 2**31  # a seed of drawing is an int32, one of a run goes up to 2**32 - 1
 
 
 class LanguageModelRun(TrainingRun):
@@ -129,7 +130,7 @@ class LanguageModelRun(TrainingRun):
 
     def written(self, seed, max_length=None):
         """A text that the model writes."""
-        options = DecodingOptions(temperature=0.8, seed=seed)
+        options = DecodingOptions(temperature=0.8, seed=seed % _SEEDS)
         return self.generator("", max_length=max_length, options=options)
 
     def sample(self):

@@ -5,11 +5,13 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 import time
+import types
 import urllib.parse
 
 import numpy as np
@@ -21,6 +23,7 @@ from helpers_translators import byte_translator, exported_once
 import keras_attn_cli
 from keras_attn.export import export_saved_model, write_warmup_requests
 from keras_attn.serve.app import MOST_BODY_BYTES, is_loopback
+from keras_attn.serve.server import _greeting
 from keras_attn.tasks.signatures import INPUTS
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -226,7 +229,7 @@ def test_a_port_that_is_taken_is_told_before_anything_is_loaded(capsys):
         port = other.getsockname()[1]
         assert keras_attn_cli.main(["serve", str(DATES), "--port", str(port)]) == 2
     [line] = capsys.readouterr().err.splitlines()
-    expected = f"keras-attn: error: Cannot listen on 127.0.0.1, port {port}: Address already in use. Choose another with --port."
+    expected = f"keras-attn: error: Cannot listen on 127.0.0.1, port {port}: Address already in use. Choose another with --port or --host."
     assert line == expected
 
 
@@ -236,6 +239,17 @@ def test_a_wrong_port_is_one_line(capsys, port):
         keras_attn_cli.main(["serve", str(DATES), "--port", port])
     assert stopped.value.code == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_lines_to_copy_take_any_name():
+    model = types.SimpleNamespace(name="m ä' 1", number=3, folder=pathlib.Path("served", "m ä' 1", "3"))
+    lines = _greeting(types.SimpleNamespace(url="http://127.0.0.1:8501", host="127.0.0.1"), [model]).split(
+        "\n"
+    )
+    (ask,), (docker,) = ([line for line in lines if word in line] for word in ("curl", "docker run"))
+    url = "http://127.0.0.1:8501/v1/models/m%20%C3%A4%27%201:predict"
+    assert shlex.split(ask)[2:] == ["curl", "-d", '{"instances": ["..."]}', url]
+    assert f"{model.folder.parent.resolve()}:/models/m ä' 1:ro" in shlex.split(docker)
 
 
 def test_a_folder_with_nothing_to_serve_is_told(tmp_path, capsys):
