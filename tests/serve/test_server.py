@@ -6,6 +6,7 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -256,6 +257,13 @@ def test_a_folder_with_nothing_to_serve_is_told(tmp_path, capsys):
     assert keras_attn_cli.main(["serve", str(tmp_path), "--port", "0"]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith(f"keras-attn: error: There is nothing to serve in {tmp_path}: ")
+
+
+def test_a_damaged_file_is_told_with_its_folder(tmp_path, capsys):
+    shutil.copytree(DATES / "1", tmp_path / "m" / "3")
+    (tmp_path / "m" / "3" / "batching_params.pbtxt").write_text("hello {")
+    assert keras_attn_cli.main(["serve", str(tmp_path / "m"), "--port", "0"]) == 2
+    assert f"error: {tmp_path / 'm' / '3'}: batching_params.pbtxt cannot be read" in capsys.readouterr().err
 
 
 class Command:
