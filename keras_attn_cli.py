@@ -60,6 +60,9 @@ def quiet_imports():
                 tf.transpose(tf.zeros([2, 3], tf.int64))
             yield
             has_failed = not has_gpu and pathlib.Path("/dev/nvidiactl").exists()
+        except KeyboardInterrupt:
+            has_failed = False
+            raise
         finally:
             shown.flush()
             os.dup2(saved, 2)

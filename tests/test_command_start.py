@@ -81,6 +81,15 @@ def test_what_is_written_during_a_failed_import_is_shown(tmp_path):
         assert text in finished.stderr
 
 
+def test_ctrl_c_during_the_import_ends_quietly(tmp_path):
+    (tmp_path / "tensorflow").mkdir()
+    (tmp_path / "tensorflow" / "__init__.py").write_text(
+        "import os\nos.write(2, b'a native line\\n')\nraise KeyboardInterrupt\n"
+    )
+    finished = run("translate", "x", path=[tmp_path])
+    assert (finished.returncode, finished.stdout, finished.stderr) == (130, "", "")
+
+
 @pytest.mark.parametrize(("given", "expected"), [({}, "1"), ({"TF_ENABLE_ONEDNN_OPTS": "0"}, "0")])
 def test_training_uses_onednn_unless_told_otherwise(monkeypatch, tmp_path, given, expected):
     monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS", raising=False)
