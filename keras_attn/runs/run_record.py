@@ -9,8 +9,8 @@ from keras_attn.files import read_json, replaced_file
 from keras_attn.runs.time_plan import PLANNED
 
 RECORD = "run.json"
-# What a run that was killed early may have written before its record.
-_BEFORE_RECORD = ("lock", "log.txt", "tokenizer", "tokens")
+# What a run writes after its record, so that without a record it is somebody else's.
+_AFTER_RECORD = ("translator", "text_generator", "checkpoints", "tensorboard", "history.csv")
 # What may differ when a run goes on: when it ends and how often it is saved.
 _MAY_CHANGE = ("epochs", "patience", "stop_at", "minutes", "save_updates", "save_minutes")
 # What must be the same, with its name in messages.
@@ -35,15 +35,12 @@ def read_record(folder):
     return record
 
 
-def check_empty(folder):
-    """Raises ValueError if a folder without a record holds what no run has left there, which a run could overwrite."""
-    others = sorted(
-        path.name for path in folder.iterdir() if path.name not in _BEFORE_RECORD and path.name[0] != "."
-    )
+def check_no_files_of_others(folder):
+    """Raises ValueError if a folder without a record holds what a run would overwrite."""
+    others = [name for name in _AFTER_RECORD if (folder / name).exists()]
     if others:
         raise ValueError(
-            f"{folder} holds no run, but other files: {', '.join(others[:3])}{', ...' if others[3:] else ''}. Choose "
-            "another folder for the run."
+            f"{folder} holds no run, but {', '.join(others)}, which a run would overwrite. Choose another folder."
         )
 
 

@@ -20,7 +20,7 @@ from keras_attn.runs.display import EpochBar, duration
 from keras_attn.runs.optimizer import make_optimizer
 from keras_attn.runs.progress import HistoryFile, Progress
 from keras_attn.runs.run_record import (
-    check_empty,
+    check_no_files_of_others,
     differences,
     has_ended,
     is_extended,
@@ -148,7 +148,7 @@ class TrainingRun:
         """
         record = read_record(self.folder)
         if record is None:
-            check_empty(self.folder)
+            check_no_files_of_others(self.folder)
             return False
         self.recipe = with_plan_of(record, self.recipe)
         if changed := differences(record, self.record()):

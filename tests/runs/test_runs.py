@@ -127,7 +127,7 @@ def test_a_folder_of_other_files_stays_as_it_is(tmp_path):
     (tmp_path / "history.csv").write_text("mine\n")
     (tmp_path / "log.txt").write_text("of a run that was killed early\n")
     for folder, message in [
-        (tmp_path, "holds no run, but other files: history.csv. Choose another folder"),
+        (tmp_path, "holds no run, but history.csv, which a run would overwrite. Choose another folder"),
         (tmp_path / "history.csv", "history.csv cannot be the folder of a run: File exists. Choose another"),
     ]:
         with pytest.raises((ValueError, OSError), match=message):
