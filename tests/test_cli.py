@@ -262,6 +262,7 @@ def test_train_without_output_takes_the_next_free_folder(tmp_path, monkeypatch):
         (["evaluate", "FOLDER", "--data", "multi30k", "--target-language", "fr"], "must be en and de"),
         (["export", "nowhere", "out"], "There is no translator in nowhere"),
         (["export", "FOLDER", "out", "--examples", "none.txt"], "none.txt"),
+        (["export", "FOLDER", "two.txt"], "two.txt cannot hold a new folder: File exists. Choose another"),
         (["export", "FOLDER", "out", "--examples", "blank.txt"], "`examples` must be texts, one or more"),
         (["export", "FOLDER", "out", "--examples", "latin.txt"], "latin.txt, line 2: the text must be UTF-8"),
         (
