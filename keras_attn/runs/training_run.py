@@ -30,7 +30,7 @@ from keras_attn.runs.run_record import (
 )
 from keras_attn.runs.snapshots import state_snapshots
 from keras_attn.runs.stop_signals import StopSignals, StopTraining
-from keras_attn.runs.time_plan import SHARE_OF_EVALUATION, planned, seconds_per_update
+from keras_attn.runs.time_plan import SHARE_OF_EVALUATION, plan_report, planned, seconds_per_update
 from keras_attn.training import (
     KeepBest,
     LabelSmoothedCrossentropy,
@@ -170,10 +170,7 @@ class TrainingRun:
         an_update = seconds_per_update(self.model, self.batches)
         left = 60 * self.recipe.minutes - (time.monotonic() - self.created)
         self.recipe = planned(self.recipe, left, an_update)
-        self.say(
-            f"{1000 * an_update:.0f} ms an update: {self.recipe.epochs} epochs of {self.recipe.steps_per_epoch:,} batches, "
-            f"warm-up {self.recipe.warmup_steps:,}, for {self.recipe.minutes:g} minutes."
-        )
+        self.say(plan_report(self.recipe, an_update))
         self.compile()
 
     def compile(self):
