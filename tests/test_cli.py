@@ -213,6 +213,11 @@ def test_train_goes_on_with_the_unfinished_run_of_the_same_command(tmp_path, mon
     # The folder alone says which run it is, and options change it.
     assert keras_attn_cli.main(["train", "--output", "runs/a", "--epochs", "77"]) == 0
     assert calls[-1][0] == recipe.replace(epochs=77)
+    # Epochs end a plan for some minutes, whose time is over.
+    record["recipe"]["minutes"] = 3.0
+    (tmp_path / "runs" / "a" / "run.json").write_text(json.dumps(record))
+    assert keras_attn_cli.main(["train", "--output", "runs/a", "--epochs", "77"]) == 0
+    assert calls[-1][0] == recipe.replace(epochs=77, minutes=None)
 
 
 def test_train_without_output_takes_the_next_free_folder(tmp_path, monkeypatch):
@@ -244,6 +249,11 @@ def test_train_without_output_takes_the_next_free_folder(tmp_path, monkeypatch):
         (["train", "three.txt", "three.txt", "--dtype", "int32"], "`dtype` must be"),
         (["train", "three.txt", "three.txt", "--learning-rate", "-1"], "`learning_rate` must be a positive"),
         (["train", "three.txt", "three.txt", "--seed", "-1"], "`seed` must be an integer from 0"),
+        (
+            ["train", "three.txt", "three.txt", "--minutes", "2", "--epochs", "3"],
+            "--minutes plans the epochs",
+        ),
+        (["train", "three.txt", "three.txt", "--minutes", "2", "--warmup-steps", "3"], "and the warm-up"),
         (["train", "--output", "damaged"], "run.json"),
         (["evaluate", "FOLDER", "--data", "pair.tsv", "--bleu-tokenize", "nope"], "must be one of 13a"),
         (["train", "--data", "dates", "--size", "huge"], "`size` must be one of tiny, base, big"),
@@ -252,7 +262,9 @@ def test_train_without_output_takes_the_next_free_folder(tmp_path, monkeypatch):
         (["evaluate", "FOLDER", "--data", "multi30k", "--target-language", "fr"], "must be en and de"),
         (["export", "nowhere", "out"], "There is no translator in nowhere"),
         (["export", "FOLDER", "out", "--examples", "none.txt"], "none.txt"),
+        (["export", "FOLDER", "two.txt"], "two.txt cannot hold a new folder: File exists. Choose another"),
         (["export", "FOLDER", "out", "--examples", "blank.txt"], "`examples` must be texts, one or more"),
+        (["export", "FOLDER", "out", "--examples", "latin.txt"], "latin.txt, line 2: the text must be UTF-8"),
         (
             ["export", "FOLDER", "out", "--quantization", "int8"],
             "--quantization is for --format ctranslate2",
@@ -271,6 +283,7 @@ def test_wrong_input_gives_one_line_and_exit_code_2(
     (tmp_path / "three.txt").write_text("a\nb\nc\n")
     (tmp_path / "two.txt").write_text("a\nb\n")
     (tmp_path / "blank.txt").write_text("\n \n")
+    (tmp_path / "latin.txt").write_bytes(b"a\ncaf\xe9\n")
     (tmp_path / "wrong.toml").write_text("learning_rat = 1\n")
     (tmp_path / "pair.tsv").write_text("a\tb\n")
     (tmp_path / "damaged").mkdir()

@@ -171,20 +171,22 @@ def test_a_batch_of_one_size(tmp_path):
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("damage", ["flipped", "cut", "gone"])
+@pytest.mark.parametrize("damage", ["flipped", "cut", "gone", "no index"])
 def test_a_corrupt_variable_file(tmp_path, damage):
     folder = shutil.copytree(SAVED_MODELS / "dates" / "1", tmp_path / "1")
     (data,) = (folder / "variables").glob("variables.data-*")
     content = bytearray(data.read_bytes())
     if damage == "gone":
         data.unlink()
+    elif damage == "no index":
+        data.with_name("variables.index").unlink()
     elif damage == "cut":
         data.write_bytes(content[: len(content) // 2])
     else:
         content[len(content) // 3] ^= 0xFF
         data.write_bytes(content)
     found = problems(folder)
-    assert list(found) == (["files"] if damage == "gone" else ["fingerprint", "loading"])
+    assert list(found) == (["files"] if damage in ("gone", "no index") else ["fingerprint", "loading"])
 
 
 def test_variables_of_another_model_are_found_without_a_translator(tmp_path):

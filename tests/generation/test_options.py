@@ -317,6 +317,8 @@ def test_a_prefix_goes_before_what_is_forbidden():
         ({"max_length": 0}, "`max_length` must be at least 1."),
         ({"no_repeat_ngram_size": 5}, r"`no_repeat_ngram_size` must be in \[0, 4\]. Received: 5 to 5."),
         ({"repetition_penalty": 0.0}, "`repetition_penalty` must be at least 1e-06."),
+        ({"seed": 2**31}, f"`seed` must fit into int32. Received: seed={2**31}."),
+        ({"stop_token_ids": [5, 2**40]}, "`stop_token_ids` must fit into int32."),
         ({"repetition_penalty": float("nan")}, "`repetition_penalty` must be a number. Received: nan."),
         ({"wu_length_penalty": [0.0, 1.0, float("nan"), 0.0, 0.0]}, "`wu_length_penalty` must be a number."),
         ({"top_p": 1.5}, r"`top_p` must be in \[0, 1\]. Received: 1.5 to 1.5."),
