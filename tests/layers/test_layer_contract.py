@@ -211,7 +211,7 @@ IN_GRAPHS = {
     "window_shifted",
     "attention_differential",
     "attention_talking_heads",
-    "encoder_post_norm",
+    "encoder_pre_norm_rms_gated",
     "decoder_post_norm",
     "feed_forward_gated",
     "residual_sandwich",

@@ -3,6 +3,7 @@
 import functools
 import re
 
+import helpers_transformers  # noqa: F401 -- imports, before the fork
 import keras
 import numpy as np
 import pytest
