@@ -127,6 +127,7 @@ def test_all_options_together_equal_the_search_by_hand(num_beams):
         assert_same(actual, by_hand(tables, given, num_beams, length_penalty=0.7))
 
 
+@pytest.mark.extended
 def test_rows_of_a_batch_equal_the_rows_alone():
     tables, given = random_tables(3, B, V), arrays(VALUES)
     together = found(tables, given)

@@ -211,9 +211,8 @@ def every_answer(table, max_length, length_penalty, ends, options):
 
 
 # As many beams as there are prefixes: nothing can be lost, so that it must find what trying everything finds.
-@pytest.mark.parametrize(
-    ("vocabulary_size", "max_length"), [(4, 4), pytest.param(5, 3, marks=pytest.mark.extended)]
-)
+@pytest.mark.extended
+@pytest.mark.parametrize(("vocabulary_size", "max_length"), [(4, 4), (5, 3)])
 def test_with_beams_enough_it_is_brute_force_under_any_options(vocabulary_size, max_length):
     num_beams = vocabulary_size ** (max_length - 1)
     strategies = values_of_options(vocabulary_size, max_length, num_beams)

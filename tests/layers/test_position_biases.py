@@ -239,6 +239,7 @@ class Holder(keras.layers.Layer):
         return cls(**config)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", ["buckets", "keys"])
 def test_layers_that_share_a_bias_share_it_after_reloading(name, tmp_path):
     shared = LAYERS[name]()

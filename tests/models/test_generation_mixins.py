@@ -150,6 +150,7 @@ def test_a_padding_mask_says_what_a_prompt_is(windowed):
             windowed.generate(prompts, END, padding_mask=mask)
 
 
+@pytest.mark.extended
 def test_start_may_be_the_pad_when_a_mask_says_what_the_source_is():
     """Of two models one has the vocabulary of the other with 0, its pad, and START exchanged."""
     twin, model = (make_model("pre_norm", num_encoder_layers=1, num_decoder_layers=1) for _ in range(2))

@@ -189,6 +189,7 @@ def test_one_beam_is_greedy_and_beams_enough_find_the_best():
     assert tuple(found[found != 0]) == best
 
 
+@pytest.mark.extended
 def test_decoding_options_are_obeyed(rng):
     model = shared_model()
     source, _ = make_ids(rng)

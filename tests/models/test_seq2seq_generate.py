@@ -167,6 +167,7 @@ PAIRS = {
 }
 
 
+@pytest.mark.extended
 def test_rows_with_options_of_their_own_equal_the_search_written_out():
     model, ids = shared_model("pre_norm"), make_batch()["encoder_token_ids"][:3]
     token_ids, scores = generate(

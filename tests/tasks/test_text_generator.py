@@ -111,6 +111,7 @@ def test_no_texts(generator):
     assert generator([]) == generator.score([]) == []
 
 
+@pytest.mark.extended
 def test_it_is_saved_and_loaded(generator, tmp_path):
     generator.save(tmp_path / "run" / "text_generator")
     generator.save(tmp_path / "run" / "text_generator")  # replaces it

@@ -297,6 +297,7 @@ def test_compiled_model_reloads_with_its_loss(tmp_path):
     assert reloaded.evaluate(labels, labels, verbose=0) == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.extended
 def test_mixed_float16_training_stays_finite():
     keras.utils.set_random_seed(3)
     labels, _ = make_batch(17)
