@@ -292,6 +292,7 @@ def test_a_wider_beam_may_score_lower():
 # --- samples ---
 
 
+@pytest.mark.extended
 @holds(4, 40, cases(without=["num_beams", "wu_length_penalty", "exact_stopping"]), st.data())
 def test_a_sample_is_the_same_alone_possible_and_rescored(case, data):
     tables, max_length, num_samples, length_penalty, options = case

@@ -368,8 +368,10 @@ def on_path(path, variant, x, monkeypatch):
 
 
 def is_second(path, variant):
-    """Whether others show the same: a bias in the ring without padding's dense form, or a cache and blocks at once."""
-    return path == "static_cache_blocks" or (path == "ring_cache" and variant in ("alibi", "t5"))
+    """Whether others show the same: of a ring, that with all variants; of blocks, those of whole sequences."""
+    return path in ("static_cache_blocks", "blocks_of_queries") or (
+        path == "ring_cache" and variant in ("alibi", "t5")
+    )
 
 
 @pytest.mark.parametrize(

@@ -373,6 +373,7 @@ def test_config_round_trip(variant):
     assert (again.pad_token_id, again.max_sequence_length) == (1, SIZES["max_sequence_length"])
 
 
+@pytest.mark.extended
 def test_symbolic_shapes():
     model = shared_model()
     inputs = {
