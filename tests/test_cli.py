@@ -154,7 +154,7 @@ def test_train_passes_its_options_on(tmp_path, monkeypatch):
     arguments = ["train", "--data", str(tmp_path / "pairs.tsv"), "--output", str(tmp_path / "run")]
     options = ["--size", "base", "--epochs", "3", "--tokenizer", "bytes", "--dtype", "float32", "--seed", "7"]
     assert keras_attn_cli.main([*arguments, *options]) == 0
-    ((recipe, data, output),) = calls
+    ((data, output, recipe),) = calls
     assert (recipe.epochs, recipe.tokenizer, recipe.dtype, recipe.seed) == (3, "bytes", "float32", 7)
     assert recipe.model_arguments["hidden_dim"] == 512
     assert len(data.train) == 18
@@ -170,7 +170,7 @@ def test_train_takes_a_recipe_that_options_change(tmp_path, monkeypatch):
         'data = ["pairs.tsv"]\ntokenizer = "bytes"\nepochs = 3\n[model]\nsize = "tiny"\n'
     )
     assert keras_attn_cli.main(["train", "--recipe", "mine.toml", "--epochs", "5", "--patience", "2"]) == 0
-    ((recipe, data, output),) = calls
+    ((data, output, recipe),) = calls
     assert (recipe.epochs, recipe.patience, recipe.tokenizer, recipe.data) == (5, 2, "bytes", ("pairs.tsv",))
     assert (len(data.train), str(output)) == (18, "runs/pairs")
 
@@ -201,7 +201,7 @@ def test_train_goes_on_with_the_unfinished_run_of_the_same_command(tmp_path, mon
     (tmp_path / "a.en").write_text("a\n" * 20)
     command = ["train", "a.en", "a.en"]
     assert keras_attn_cli.main(command) == 0
-    recipe = calls[0][0]
+    recipe = calls[0][2]
     for has_ended, changes, expected in [
         (False, [], "runs/a"),
         (False, ["--seed", "3"], "runs/a-2"),
@@ -211,20 +211,20 @@ def test_train_goes_on_with_the_unfinished_run_of_the_same_command(tmp_path, mon
         (tmp_path / "runs" / "a").mkdir(parents=True, exist_ok=True)
         (tmp_path / "runs" / "a" / "run.json").write_text(json.dumps(record))
         assert keras_attn_cli.main([*command, *changes]) == 0
-        assert str(calls[-1][2]) == expected
+        assert str(calls[-1][1]) == expected
     # The folder alone says which run it is, and options change it.
     assert keras_attn_cli.main(["train", "--output", "runs/a", "--epochs", "77"]) == 0
-    assert calls[-1][0] == recipe.replace(epochs=77)
+    assert calls[-1][2] == recipe.replace(epochs=77)
     # Epochs end a plan for some minutes, whose time is over.
     record["recipe"]["minutes"] = 3.0
     (tmp_path / "runs" / "a" / "run.json").write_text(json.dumps(record))
     assert keras_attn_cli.main(["train", "--output", "runs/a", "--epochs", "77"]) == 0
-    assert calls[-1][0] == recipe.replace(epochs=77, minutes=None)
+    assert calls[-1][2] == recipe.replace(epochs=77, minutes=None)
 
 
 def test_train_without_output_takes_the_next_free_folder(tmp_path, monkeypatch):
     calls = []
-    monkeypatch.setattr("keras_attn.runs.train", lambda *arguments: calls.append(str(arguments[2])))
+    monkeypatch.setattr("keras_attn.runs.train", lambda *arguments: calls.append(str(arguments[1])))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pairs.tsv.gz").write_bytes(__import__("gzip").compress(b"a\tb\n" * 20))
     (tmp_path / "runs" / "pairs").mkdir(parents=True)
@@ -432,7 +432,7 @@ def test_train_takes_plain_text_for_a_language_model(tmp_path, monkeypatch, caps
         (tmp_path / name).write_text(f"{name}\n" * 500)
     command = ["train", "--language-model", "one.txt", "two.txt", "--documents", "--epochs", "3"]
     assert keras_attn_cli.main(command) == 0
-    [(recipe, data, folder)] = calls
+    [(data, folder, recipe)] = calls
     assert recipe.is_language_model
     assert (recipe.data, recipe.documents, recipe.epochs) == (("one.txt", "two.txt"), True, 3)
     assert (data.train.text + data.validation.text).count("\n") == 1000
