@@ -5,6 +5,7 @@ import os
 import shlex
 import signal
 import socket
+import socketserver
 import threading
 import urllib.parse
 
@@ -83,6 +84,10 @@ class Server(ThreadedWSGIServer):
                     f"Cannot listen on {host}, port {port}: {error.strerror or error}. Choose another with --port or --host."
                 ) from None
             super().__init__(host, port, app, handler=Handler, fd=listener.fileno())
+
+    def serve_forever(self, poll_interval=0.5):
+        """As the standard library's: werkzeug's swallows Ctrl-C, and the command would end with code 0."""
+        socketserver.BaseServer.serve_forever(self, poll_interval)
 
     @property
     def url(self):

@@ -1,6 +1,7 @@
 """The server around the REST routes: its connections, the page's files, who may ask, and its command."""
 
 import contextlib
+import functools
 import json
 import os
 import pathlib
@@ -14,6 +15,7 @@ import sys
 import time
 import types
 import urllib.parse
+import urllib.request
 
 import numpy as np
 import pytest
@@ -274,7 +276,9 @@ class Command:
         environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
         command = [sys.executable, "-m", "keras_attn_cli", "serve", *map(str, arguments), "--port", "0"]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        self.process = subprocess.Popen(command, env=environment, text=True, **pipes)
+        # A job in the background of a script ignores SIGINT, and so do its children.
+        heeds_sigint = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+        self.process = subprocess.Popen(command, env=environment, text=True, preexec_fn=heeds_sigint, **pipes)
         self.lines = []
         for line in iter(self.process.stdout.readline, ""):
             self.lines.append(line.rstrip())
@@ -345,6 +349,7 @@ def test_no_process_is_left(folders, number, code):
     command = Command(*folders)
     children = command.children()
     assert len(children) == 2
+    assert urllib.request.urlopen(command.url).status == 200  # it is past its greeting
     assert command.end(number) == (code, "")
     wait_until_ended(children)
 
