@@ -1,7 +1,6 @@
 """The training run of a language model."""
 
 import dataclasses
-import shlex
 
 import keras
 
@@ -145,16 +144,8 @@ class LanguageModelRun(TrainingRun):
             1 + (self.data.test is not None) + 2 * (self.recipe.num_averaged > 1)
         )
 
-    def next_commands(self):
-        folder, export = (
-            shlex.quote(str(path)) for path in (self.folder, f"saved_models/{self.folder.name}")
-        )
-        return [
-            f"keras-attn generate {folder} 'To be'",
-            f"keras-attn serve {folder}",
-            f"keras-attn export {folder} {export}",
-            *super().next_commands(),
-        ]
+    def command_to_try(self, folder):
+        return f"keras-attn generate {folder} 'To be'"
 
     def save_result(self):
         self.generator.save(self.folder / "text_generator")

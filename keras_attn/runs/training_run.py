@@ -135,7 +135,16 @@ class TrainingRun:
 
     def next_commands(self):
         """What a user may do next, commands to copy."""
-        return [f"tensorboard --logdir {shlex.quote(str(self.folder / 'tensorboard'))}"]
+        folder, export, curves = (
+            shlex.quote(str(path))
+            for path in (self.folder, f"saved_models/{self.folder.name}", self.folder / "tensorboard")
+        )
+        return [
+            self.command_to_try(folder),
+            f"keras-attn serve {folder}",
+            f"keras-attn export {folder} {export}",
+            f"tensorboard --logdir {curves}",
+        ]
 
     def clean_up(self):
         """Removes what only a run that goes on needs."""

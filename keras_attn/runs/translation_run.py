@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import importlib.util
 import math
-import shlex
 import shutil
 
 import keras
@@ -196,16 +195,8 @@ class TranslationRun(TrainingRun):
         if advice:
             self.say(f"\n{advice}\n")
 
-    def next_commands(self):
-        folder, export = (
-            shlex.quote(str(path)) for path in (self.folder, f"saved_models/{self.folder.name}")
-        )
-        return [
-            f'echo "..." | keras-attn translate {folder}',
-            f"keras-attn serve {folder}",
-            f"keras-attn export {folder} {export}",
-            *super().next_commands(),
-        ]
+    def command_to_try(self, folder):
+        return f'echo "..." | keras-attn translate {folder}'
 
     def clean_up(self):
         # The token ids are as large as the data. They are removed only after the run has ended: a run that is

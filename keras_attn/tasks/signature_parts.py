@@ -215,6 +215,7 @@ def or_default(values, default):
 
 
 def is_repaired(texts):
+    """Which strings (B,) hold bytes that are no UTF-8, and are read with U+FFFD in their place; booleans (B,)."""
     return texts != tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8")
 
 
