@@ -1,5 +1,6 @@
 """Recipes as files and as Python: the same values, and clear words about anything else."""
 
+import csv
 import dataclasses
 import json
 import pathlib
@@ -16,6 +17,7 @@ RESULTS = FOLDER.parents[1] / "docs" / "results"
 DOCUMENT = (FOLDER.parents[1] / "docs" / "results.md").read_text(encoding="utf-8")
 # Of a folder `docs/results/NAME-sSEED`: its recipe, and what the command line replaced in it.
 RECIPE_OF_RUN = {
+    "dates": ("dates", {}),
     "tok": ("multi30k_tokenized", {}),
     "tok-sinusoidal": ("multi30k_tokenized", {"model": runs.MULTI30K.model, "epochs": 90}),
     "raw": ("multi30k", {}),
@@ -59,8 +61,11 @@ def test_the_runs_of_the_results_are_runs_of_the_recipes(run):
     assert recipe == runs.Recipe.load(FOLDER / f"{file}.toml").replace(seed=int(seed), **changes)
     record = json.loads((run / "run.json").read_text(encoding="utf-8"))
     assert record["results"]["ended"]
-    epochs = (run / "history.csv").read_text(encoding="utf-8").splitlines()[1:]
-    assert len(epochs) == recipe.epochs
+    with open(run / "history.csv", encoding="utf-8", newline="") as file:
+        epochs = list(csv.DictReader(file))
+    last = float(epochs[-1][f"val_{recipe.metric}"])
+    stopped = recipe.stop_at is not None and recipe.reaches(last, recipe.stop_at)
+    assert (len(epochs) == recipe.epochs) is not stopped
     score = record["results"]["test" if record["data"]["test"] else "validation"]
     shown = f"{score['bleu']:.2f}" if "bleu" in score else f"{score['loss']:.4f}"
     assert shown in DOCUMENT
