@@ -2,5 +2,6 @@
 
 from keras_attn.huggingface.folder import Folder
 from keras_attn.huggingface.loading import ReportRow, load_model, read_report
+from keras_attn.huggingface.saving import save_model
 
-__all__ = ["Folder", "ReportRow", "load_model", "read_report"]
+__all__ = ["Folder", "ReportRow", "load_model", "read_report", "save_model"]

@@ -69,6 +69,7 @@ def bart(fields, checkpoint):
     output = "shared.weight" if shared else "decoder.embed_tokens.weight"
     tied = checkpoint.is_tied(fields, "lm_head.weight", output, default=True)
     fields.get("tie_encoder_decoder", None)
+    has_bias = form.output_bias and bool(checkpoint.called("final_logits_bias"))
 
     def position():
         if form.positions == "learned":
@@ -108,7 +109,7 @@ def bart(fields, checkpoint):
         return TokenEmbedding(size, width, scale=scale, name="token", **options)
 
     def make():
-        output = {"tie_weights": tied, "use_output_bias": form.output_bias}
+        output = {"tie_weights": tied, "use_output_bias": has_bias}
         source = token(vocabulary_size, **output) if shared else token(vocabulary_size)
         target = source if shared else token(target_vocabulary_size, **output)
         norms = [
@@ -140,7 +141,7 @@ def _names(form, shared):
     names = {
         "source_embedding/token/embeddings": "shared.weight" if shared else "encoder.embed_tokens.weight",
         "target_embedding/token/embeddings": "decoder.embed_tokens.weight",
-        "{embedding}/token/output_bias": At("final_logits_bias", leading_axis=True, optional=True),
+        "{embedding}/token/output_bias": At("final_logits_bias", leading_axis=True),
         "{embedding}/token/reverse_embeddings": "lm_head.weight",
     }
     for side, sublayers in _SUBLAYERS.items():

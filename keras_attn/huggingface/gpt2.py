@@ -55,12 +55,14 @@ def gpt2(fields, checkpoint):
     key_dim = head_dim(width, num_heads)
 
     def block(i):
-        scale = key_dim**-0.5 if scaled else 1.0
+        scale = None if scaled else 1.0
+        if by_layer:
+            scale = (key_dim**-0.5 if scaled else 1.0) / (i + 1)
         attention = MultiHeadAttention(
             num_heads,
             key_dim,
             dropout=attention_dropout,
-            scale=scale / (i + 1) if by_layer else scale,
+            scale=scale,
             name="self_attention",
         )
         return DecoderBlock(

@@ -27,6 +27,10 @@ note: "", "transposed", "same as NAME", or why it is of no use.
 """
 
 
+Twin = collections.namedtuple("Twin", ["shapes", "config"])
+Twin.__doc__ = """A model that was made to be measured: {name: shape} of its variables, and its config."""
+
+
 def load_model(folder, dtype=None, report=False, ignored_fields=()):
     """The model in a checkpoint's folder: an `EncoderTransformer`, `DecoderTransformer` or `Seq2SeqTransformer`.
 
@@ -92,19 +96,19 @@ class _Checkpoint:
         fields = Fields(config, self.folder.num_values, len(self.folder.tensors))
         self.architecture = understand(fields, self)
         fields.check_all_read(ignored_fields)
-        shapes = _shapes(self.architecture.make)
+        shapes = without_variables(self.architecture.make).shapes
         self._plan(places(shapes, self.architecture.names))
 
     def is_tied(self, fields, output, token, default):
         """Whether the output projection is the token embedding: as the field `tie_word_embeddings` says, unless the
         files hold two different ones."""
         is_tied = fields.flag("tie_word_embeddings", default)
-        outputs, tokens = self._called(output), self._called(token)
+        outputs, tokens = self.called(output), self.called(token)
         if not (is_tied and outputs and tokens):
             return is_tied
         return np.array_equal(self.folder.read(outputs[0]), self.folder.read(tokens[0]))
 
-    def _called(self, name):
+    def called(self, name):
         """The tensors of this name, with whatever prefix."""
         return [tensor for tensor in self.folder.tensors if f".{tensor}".endswith(f".{name}")]
 
@@ -117,7 +121,7 @@ class _Checkpoint:
             found = [name for name in group if name in names]
             if found:
                 self._sources.append((place, [names[name] for name in found]))
-            elif not place.at.optional:
+            else:
                 missing.append(place.tensor)
         used = {name for _, found in self._sources for name in found}
         left = {name: self._reason(name) for name in self.folder.tensors if name not in used}
@@ -173,10 +177,8 @@ class _Checkpoint:
             for other in others:
                 if not np.array_equal(array, self.folder.read(other)):
                     raise ValueError(f"{name} and {other} in {self.folder.path} must be equal, and are not.")
-            variable = variables.pop(place.variable)
+            variable = variables[place.variable]
             variable.assign(self._checked(place.to_variable(array), name, variable.dtype))
-        for variable in variables.values():  # optional ones
-            variable.assign(np.zeros(variable.shape, "float32"))
 
     def _checked(self, array, name, dtype):
         with np.errstate(over="ignore"):  # an infinite value is refused
@@ -186,16 +188,18 @@ class _Checkpoint:
         return array
 
 
-def _shapes(make):
-    """{name: shape} of a model's variables, without memory for them."""
+def without_variables(make):
+    """The `Twin` of the model that a function makes, without memory for its variables."""
 
-    def shapes():
+    def twin():
         with keras.StatelessScope(initialize_variables=False):
-            return {name: tuple(variable.shape) for name, variable in named_weights(make()).items()}
+            model = make()
+            shapes = {name: tuple(variable.shape) for name, variable in named_weights(model).items()}
+            return Twin(shapes, model.get_config())
 
     # Keras keeps the variables that a scope did not initialise per thread: they are dropped with this thread.
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
-        return thread.submit(shapes).result()
+        return thread.submit(twin).result()
 
 
 @contextlib.contextmanager

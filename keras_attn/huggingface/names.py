@@ -28,7 +28,6 @@ class At:
         last_rows: Integer, the number of such rows after those of the variable.
         added: Float, added to their values (Gemma's norms multiply by 1 + weight).
         leading_axis: Boolean, whether the tensor has an axis of size 1 before the variable's.
-        optional: Boolean, whether the variable is 0 if the tensor is missing.
     """
 
     name: str
@@ -38,7 +37,6 @@ class At:
     last_rows: int = 0
     added: float = 0.0
     leading_axis: bool = False
-    optional: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

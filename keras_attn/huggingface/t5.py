@@ -41,7 +41,8 @@ def t5(fields, checkpoint):
     scaled = fields.flag("scale_decoder_outputs", fields.get("tie_word_embeddings", True) is not False)
     scaled = scaled and fields.get("model_type") == "t5"
     tied = checkpoint.is_tied(fields, "lm_head.weight", "shared.weight", default=True)
-    tied = tied or not any(name.endswith("lm_head.weight") for name in checkpoint.folder.tensors)
+    # In files of the first version the field may say that it is not, and there is no other matrix.
+    tied = tied or not checkpoint.called("lm_head.weight")
     pad_token_id = fields.pad_token_id()
     length = fields.get("n_positions", None)
     fields.expect(is_decoder=False)

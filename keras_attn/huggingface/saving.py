@@ -1,0 +1,118 @@
+"""A model of this library as a checkpoint that transformers loads: the tables of names, read from right to left."""
+
+import collections
+import json
+import pathlib
+
+import numpy as np
+
+from keras_attn.checks import choose
+from keras_attn.files import replaced_file
+from keras_attn.huggingface.architectures import ARCHITECTURES
+from keras_attn.huggingface.configs import CONFIGS
+from keras_attn.huggingface.fields import Fields
+from keras_attn.huggingface.loading import without_variables
+from keras_attn.huggingface.names import places
+from keras_attn.models import write_weights
+from keras_attn.models.weight_names import named_weights
+
+# What does not change the outputs of a model.
+_OF_NO_EFFECT = {
+    *(
+        "name",
+        "dtype",
+        "trainable",
+        "module",
+        "registered_name",
+        "build_config",
+        "shared_layer",
+        "seed",
+        "remat",
+    ),
+    *("kernel_initializer", "bias_initializer", "embeddings_initializer", "initializer", "beta_initializer"),
+    *("gamma_initializer", "flash_attention", "memory_efficient", "reverse_dtype", "max_sequence_length"),
+}
+
+
+def save_model(model, folder, model_type, **fields):
+    """Writes config.json and model.safetensors, from which transformers, and `load_model`, make the same model.
+
+    The config is made from the model's parts. A model made again from this config must have the same parts, or nothing
+    is written: what an architecture cannot express is an error.
+
+    Args:
+        model: A model of this library.
+        folder: Path; it is created if missing.
+        model_type: The architecture: "bert", "gpt2", "llama", "t5", "marian", "pegasus".
+        **fields: More fields of the config, `eos_token_id=3` for instance.
+
+    Raises:
+        ValueError: if the architecture is not known, or is not that of the model; the message names a difference.
+        OSError: if a file cannot be written.
+
+    Example:
+
+    ```python
+    model = keras_attn.models.DecoderTransformer.from_sizes(100, 2, hidden_dim=16, num_heads=2, intermediate_dim=32)
+    save_model(model, "gpt2-of-mine", "gpt2", eos_token_id=3)
+    ```
+    """
+    own_class, prefix, config_of = choose("model_type", model_type, CONFIGS)
+    try:
+        config = {"model_type": model_type, "architectures": [own_class], **config_of(model), **fields}
+    except (AttributeError, IndexError, TypeError) as error:
+        raise ValueError(f"This model has not the parts of a {model_type}: {error}.") from error
+    architecture = ARCHITECTURES[model_type](Fields(config, 2**62, 2**31), _NoFiles(model))
+    twin = without_variables(architecture.make)
+    _check_same(model.get_config(), twin.config, "model", model_type)
+    tensors = _tensors(model, twin.shapes, architecture, prefix)
+    folder = pathlib.Path(folder)
+    write_weights(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with replaced_file(folder / "config.json") as aside:
+        aside.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", "utf-8")
+
+
+class _NoFiles:
+    """In place of a checkpoint: the config alone says whether the output is tied, the model whether logits have a bias."""
+
+    def __init__(self, model):
+        self._has_bias = any(weight.name == "output_bias" for weight in model.weights)
+
+    def is_tied(self, fields, output, token, default):
+        return fields.flag("tie_word_embeddings", default)
+
+    def called(self, name):
+        return [name] if name != "final_logits_bias" or self._has_bias else []
+
+
+def _tensors(model, shapes, architecture, prefix):
+    """{name in the files: array}."""
+    variables = named_weights(model).values()
+    parts = collections.defaultdict(list)
+    for place, variable in zip(places(shapes, architecture.names), variables, strict=True):
+        parts[place.tensor].append((place, np.asarray(variable)))
+    tensors = {}
+    for name, found in parts.items():
+        found.sort(key=lambda pair: pair[0].at.part)
+        array = np.concatenate([place.to_tensor(array) for place, array in found], axis=-1)
+        place = found[0][0]
+        if place.is_transposed and len(found) > 1:
+            array = array.T
+        is_head = name in ("lm_head.weight", "final_logits_bias")
+        tensors[name if is_head else prefix + name] = np.ascontiguousarray(array)
+    return tensors
+
+
+def _check_same(ours, theirs, path, model_type):
+    """Raises ValueError unless two configs describe models with the same outputs."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        for name in {**ours, **theirs}:
+            if name not in _OF_NO_EFFECT:
+                _check_same(ours.get(name), theirs.get(name), f"{path}.{name}", model_type)
+    elif isinstance(ours, list | tuple) and isinstance(theirs, list | tuple) and len(ours) == len(theirs):
+        for number, pair in enumerate(zip(ours, theirs)):
+            _check_same(*pair, f"{path}[{number}]", model_type)
+    elif ours != theirs:
+        raise ValueError(
+            f"A {model_type} cannot be this model: {path} would be {theirs!r}. Received: {ours!r}."
+        )
