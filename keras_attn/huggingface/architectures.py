@@ -7,6 +7,7 @@ from keras_attn.huggingface.distilbert import distilbert
 from keras_attn.huggingface.gemma import gemma
 from keras_attn.huggingface.gpt2 import gpt2
 from keras_attn.huggingface.llama import llama
+from keras_attn.huggingface.modernbert import modernbert
 from keras_attn.huggingface.mpnet import mpnet
 from keras_attn.huggingface.t5 import t5
 
@@ -15,6 +16,7 @@ ARCHITECTURES = {
     "distilbert": distilbert,
     "albert": albert,
     "mpnet": mpnet,
+    "modernbert": modernbert,
     **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), llama),
     "gpt2": gpt2,
     **dict.fromkeys(("gemma2", "gemma3_text"), gemma),

@@ -43,7 +43,6 @@ def bart(fields, checkpoint):
     """`Architecture` of a bart, mbart, pegasus, m2m_100 or marian config."""
     form = _FORMS[fields.get("model_type")]
     width, vocabulary_size = fields.size("d_model"), fields.size("vocab_size")
-    target_vocabulary_size = fields.size("decoder_vocab_size", None) or vocabulary_size
     num_positions = fields.size("max_position_embeddings", most=2**31)
     if form.positions == "learned":
         num_positions = fields.size("max_position_embeddings")
@@ -57,7 +56,10 @@ def bart(fields, checkpoint):
     )
     activation, dropout = fields.activation("activation_function"), fields.number("dropout", 0.1)
     attention_dropout, scale = fields.number("attention_dropout", 0.0), fields.flag("scale_embedding", False)
-    shared = fields.flag("share_encoder_decoder_embeddings", True)
+    is_marian = fields.get("model_type") == "marian"
+    shared = fields.flag("share_encoder_decoder_embeddings", True) if is_marian else True
+    target_vocabulary_size = vocabulary_size if shared else fields.size("decoder_vocab_size", vocabulary_size)
+    fields.expect(**({"decoder_vocab_size": vocabulary_size} if shared else {}))
     pad_token_id = fields.pad_token_id()
     fields.expect(
         normalize_before=form.normalize_first,

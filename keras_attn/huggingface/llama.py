@@ -47,6 +47,8 @@ def llama(fields, checkpoint):
     rotary = rotary_embedding(rope_parameters(fields), key_dim, max_sequence_length)
     windows = _windows(fields, model_type, num_layers)
     pad_token_id = fields.pad_token_id()
+    if model_type == "qwen2":
+        fields.expect(use_mrope=False)
     tied = checkpoint.is_tied(fields, "lm_head.weight", "embed_tokens.weight", default=False)
 
     def norm(name="norm"):

@@ -3,6 +3,7 @@
 import collections
 import json
 import pathlib
+import re
 
 import numpy as np
 
@@ -64,8 +65,15 @@ def save_model(model, folder, model_type, **fields):
         raise ValueError(f"This model has not the parts of a {model_type}: {error}.") from error
     architecture = ARCHITECTURES[model_type](Fields(config, 2**62, 2**31), _NoFiles(model))
     twin = without_variables(architecture.make)
-    _check_same(model.get_config(), twin.config, "model", model_type)
-    tensors = _tensors(model, twin.shapes, architecture, prefix)
+    arrays = {
+        name: np.asarray(variable) for name, variable in zip(twin.shapes, named_weights(model).values())
+    }
+    of_no_effect = _OF_NO_EFFECT
+    if _has_alternating_sines(model):
+        of_no_effect = of_no_effect | {"interleaved"}
+        arrays = {name: _with_sines_first(name, array) for name, array in arrays.items()}
+    _check_same(model.get_config(), twin.config, "model", model_type, of_no_effect)
+    tensors = _tensors(arrays, architecture, prefix)
     folder = pathlib.Path(folder)
     write_weights(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     with replaced_file(folder / "config.json") as aside:
@@ -85,12 +93,12 @@ class _NoFiles:
         return [name] if name != "final_logits_bias" or self._has_bias else []
 
 
-def _tensors(model, shapes, architecture, prefix):
-    """{name in the files: array}."""
-    variables = named_weights(model).values()
+def _tensors(arrays, architecture, prefix):
+    """{name in the files: array}, from {name of a variable: array}."""
+    shapes = {name: array.shape for name, array in arrays.items()}
     parts = collections.defaultdict(list)
-    for place, variable in zip(places(shapes, architecture.names), variables, strict=True):
-        parts[place.tensor].append((place, np.asarray(variable)))
+    for place in places(shapes, architecture.names):
+        parts[place.tensor].append((place, arrays[place.variable]))
     tensors = {}
     for name, found in parts.items():
         found.sort(key=lambda pair: pair[0].at.part)
@@ -103,15 +111,42 @@ def _tensors(model, shapes, architecture, prefix):
     return tensors
 
 
-def _check_same(ours, theirs, path, model_type):
+def _has_alternating_sines(model):
+    """Whether sines and cosines alternate in the positions; in checkpoints all sines come first."""
+    embedding = getattr(model, "source_embedding", None)
+    return getattr(getattr(embedding, "position", None), "interleaved", False)
+
+
+# Which axis of a variable has the width of the model, by the end of its name.
+_AXES = {
+    r"token/embeddings": 1,
+    r"token/reverse_embeddings": 0,
+    r"(query|key|value|gate|intermediate)/kernel": 0,
+    r"(attention_output|output)/kernel": -1,
+    r"(attention_output|output)/bias": 0,
+    r"norm/(gamma|beta|scale)": 0,
+}
+
+
+def _with_sines_first(name, array):
+    """A variable of a model whose even channels come first: the channels of all layers are exchanged alike, so that the
+    model computes the same."""
+    axis = next((axis for end, axis in _AXES.items() if re.search(rf"(^|[/_]){end}$", name)), None)
+    if axis is None:
+        return array
+    channels = np.arange(array.shape[axis])
+    return array.take(np.concatenate([channels[::2], channels[1::2]]), axis=axis)
+
+
+def _check_same(ours, theirs, path, model_type, of_no_effect):
     """Raises ValueError unless two configs describe models with the same outputs."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         for name in {**ours, **theirs}:
-            if name not in _OF_NO_EFFECT:
-                _check_same(ours.get(name), theirs.get(name), f"{path}.{name}", model_type)
+            if name not in of_no_effect:
+                _check_same(ours.get(name), theirs.get(name), f"{path}.{name}", model_type, of_no_effect)
     elif isinstance(ours, list | tuple) and isinstance(theirs, list | tuple) and len(ours) == len(theirs):
         for number, pair in enumerate(zip(ours, theirs)):
-            _check_same(*pair, f"{path}[{number}]", model_type)
+            _check_same(*pair, f"{path}[{number}]", model_type, of_no_effect)
     elif ours != theirs:
         raise ValueError(
             f"A {model_type} cannot be this model: {path} would be {theirs!r}. Received: {ours!r}."

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch", reason='needs torch: pip install "keras_att
 # One configuration of each maths is tested by default.
 SECOND_RANK = {
     *("bert", "xlm-roberta", "electra-one-width", "albert-groups", "llama-tied", "qwen2", "mt5", "mbart"),
-    *("gpt2-scaled-by-layer", "pegasus", "marian-two-vocabularies", "gemma2"),
+    *("modernbert-plain", "gpt2-scaled-by-layer", "pegasus", "marian-two-vocabularies", "gemma2"),
 }
 # Encoders whose positions count tokens, not columns, in transformers; in ours they are passed.
 COUNTS_TOKENS = ("roberta", "xlm-roberta", "mpnet")

@@ -55,6 +55,34 @@ def test_a_model_of_our_sizes_goes_out_as_gpt2(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("model_type", "options"),
+    [
+        ("pegasus", {"normalize_first": True}),
+        ("marian", {}),
+        pytest.param("marian", {"target_vocabulary_size": 47}, marks=pytest.mark.extended),
+    ],
+)
+def test_a_translation_model_goes_out(model_type, options, tmp_path):
+    """Its sines and cosines alternate, theirs do not: the channels of all weights change their order."""
+    model = Seq2SeqTransformer.from_sizes(V, 2, 3, **SIZES, **options)
+    rng = np.random.default_rng(3)
+    for weight in model.weights:
+        weight.assign(rng.normal(size=weight.shape) * 0.3)
+    huggingface.save_model(model, tmp_path, model_type, eos_token_id=3, decoder_start_token_id=2)
+    name = {"marian": "MarianMTModel", "pegasus": "PegasusForConditionalGeneration"}[model_type]
+    twin = getattr(transformers, name).from_pretrained(tmp_path).eval()
+    (source, mask), (target, target_mask) = rows(5, 13, 0), rows(6, 9, 0)
+    target = np.minimum(target, 46)
+    with torch.no_grad():
+        arrays = {"input_ids": source, "attention_mask": mask, "decoder_input_ids": target}
+        expected = twin(**{key: torch.tensor(array).long() for key, array in arrays.items()}).logits.numpy()
+    inputs = {"encoder_token_ids": source, "decoder_token_ids": target, "decoder_padding_mask": target_mask}
+    again = huggingface.load_model(tmp_path)
+    for ours in (model, again):
+        assert_close(ops.convert_to_numpy(ours(inputs))[target_mask], expected[target_mask])
+
+
+@pytest.mark.parametrize(
     ("model_type", "make", "match"),
     [
         (
@@ -68,7 +96,17 @@ def test_a_model_of_our_sizes_goes_out_as_gpt2(tmp_path):
             "not the parts of a gpt2",
         ),
         ("bert", gpt2_of_sizes, "not the parts of a bert"),
-        ("marian", lambda: Seq2SeqTransformer.from_sizes(V, 2, 2, **SIZES), "interleaved would be False"),
+        (
+            "marian",
+            lambda: Seq2SeqTransformer.from_sizes(V, 2, 2, **SIZES, position_encoding="rotary"),
+            "position would be {'module'.*SinusoidalPositionEncoding.* Received: None|rotary_embedding would be None",
+        ),
+        ("pegasus", lambda: Seq2SeqTransformer.from_sizes(V, 2, 2, **SIZES), "normalize_first would be True"),
+        (
+            "pegasus",
+            lambda: Seq2SeqTransformer.from_sizes(V, 2, 2, 47, **SIZES, normalize_first=True),
+            "`decoder_vocab_size` of a pegasus config must be 53",
+        ),
         ("mistral", gpt2_of_sizes, "`model_type` must be one of"),
     ],
 )
