@@ -47,7 +47,7 @@ def gemma(fields, checkpoint):
     fields.get("_sliding_window_pattern", None)
     types = fields.layer_types(num_layers, (_FULL, _LOCAL), lambda i: _LOCAL if (i + 1) % period else _FULL)
     rotary = {
-        kind: rotary_embedding(parameters, key_dim, max_sequence_length)
+        kind: rotary_embedding(parameters, max_sequence_length)
         for kind, parameters in _rope_parameters(fields, is_third).items()
     }
 

@@ -44,7 +44,7 @@ def llama(fields, checkpoint):
     mlp_bias = fields.flag("mlp_bias", False)
     attention_dropout = fields.number("attention_dropout", 0.0)
     max_sequence_length = fields.get("max_position_embeddings", 2048)
-    rotary = rotary_embedding(rope_parameters(fields), key_dim, max_sequence_length)
+    rotary = rotary_embedding(rope_parameters(fields), max_sequence_length)
     windows = _windows(fields, model_type, num_layers)
     pad_token_id = fields.pad_token_id()
     if model_type == "qwen2":

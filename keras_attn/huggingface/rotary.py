@@ -38,12 +38,11 @@ def rope_parameters(fields, default_base=_BASE):
     return parameters
 
 
-def rotary_embedding(parameters, key_dim, max_sequence_length):
+def rotary_embedding(parameters, max_sequence_length):
     """A function that makes the `RotaryEmbedding` of rotary parameters.
 
     Args:
         parameters: Dict, see `rope_parameters`.
-        key_dim: Integer, the size of the heads.
         max_sequence_length: Integer, what a yarn or llama3 scaling takes for the original length if it names none.
 
     Raises:
@@ -52,7 +51,7 @@ def rotary_embedding(parameters, key_dim, max_sequence_length):
     Example:
 
     ```python
-    make = rotary_embedding({"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}, 64, 2048)
+    make = rotary_embedding({"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}, 2048)
     make().scaling  # {"type": "linear", "factor": 2.0}
     ```
     """
@@ -62,8 +61,8 @@ def rotary_embedding(parameters, key_dim, max_sequence_length):
         raise ValueError(
             f"`rope_type` must be one of {sorted(_OPTIONS)}. Received: rope_type={kind!r} in {parameters}."
         )
-    partial = options.pop("partial_rotary_factor", 1.0)
-    rotary_dim = None if partial == 1.0 else int(key_dim * partial)
+    if options.get("partial_rotary_factor") == 1:
+        del options["partial_rotary_factor"]
     names = _OPTIONS[kind]
     for name, harmless in _WITHOUT_EFFECT.items():
         if kind != "yarn" or options.get(name) in harmless:
@@ -82,4 +81,4 @@ def rotary_embedding(parameters, key_dim, max_sequence_length):
         scaling = {"type": kind, **{names[name]: value for name, value in options.items()}}
         if "original_max_position_embeddings" in names:
             scaling.setdefault("original_max_sequence_length", max_sequence_length)
-    return lambda: RotaryEmbedding(base, rotary_dim=rotary_dim, scaling=scaling, name="rotary_embedding")
+    return lambda: RotaryEmbedding(base, scaling=scaling, name="rotary_embedding")

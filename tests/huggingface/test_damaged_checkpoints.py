@@ -212,6 +212,7 @@ def test_a_field_that_the_caller_knows_to_be_harmless(folder):
         ({"rope_type": "yarn", "factor": 2.0, "mscale": 0.7, "mscale_all_dim": 1.0}, "not implemented"),
         ({"rope_type": "yarn", "factor": 2.0, "truncate": False}, "not implemented"),
         ({"rope_type": "default", "warp": 2.0}, "not implemented"),
+        ({"rope_type": "default", "partial_rotary_factor": 0.5}, "not implemented"),
     ],
 )
 def test_rotary_positions_that_are_not_implemented(tmp_path, parameters, match):

@@ -7,7 +7,7 @@ import shutil
 import keras
 import numpy as np
 import pytest
-from helpers_checkpoints import checkpoint, rows, twins
+from helpers_checkpoints import CASES, checkpoint, rows, twins
 from helpers_models import assert_close
 from keras import ops
 
@@ -140,6 +140,28 @@ def test_the_dtype_policy_is_that_asked_for_and_the_global_one_stays():
     model = huggingface.load_model(folder, dtype="bfloat16")
     assert {weight.dtype for weight in model.weights} == {"bfloat16"}
     assert keras.config.dtype_policy().name == "float32"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "modernbert",
+        *(
+            pytest.param(name, marks=pytest.mark.extended)
+            for name in ("albert-groups", "mpnet", "qwen2", "gemma3", "gpt2", "t5", "m2m_100", "marian")
+        ),
+    ],
+)
+def test_a_loaded_model_is_saved_as_any_other(name, tmp_path):
+    model, _ = twins(name)
+    ids, _ = rows(5, 13, model.pad_token_id)
+    inputs = {"token_ids": ids}
+    if CASES[name][0] == "seq2seq":
+        inputs = {"encoder_token_ids": ids, "decoder_token_ids": ids[:, :7]}
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(ops.convert_to_numpy(again(inputs)), ops.convert_to_numpy(model(inputs)))
+    assert len(again.weights) == len(model.weights)
 
 
 def test_the_report_is_printed(capsys):
