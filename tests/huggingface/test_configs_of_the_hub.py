@@ -526,3 +526,8 @@ def test_every_field_is_understood(name):
 def test_what_changes_the_maths_is_refused(name, changed, match):
     with pytest.raises(ValueError, match=match):
         understood(name, **changed)
+
+
+def test_a_quantised_checkpoint_is_refused():
+    with pytest.raises(ValueError, match="not understood and may change the model: quantization_config="):
+        understood("meta-llama/Llama-3.1-8B", quantization_config={"bits": 4})
