@@ -12,7 +12,7 @@ import pathlib
 
 from keras_attn_cli import quiet_imports
 
-with quiet_imports():  # without TensorFlow's own lines
+with quiet_imports(for_training=True):  # without TensorFlow's own lines
     from keras_attn import plots, runs
 
 SENTENCES = {

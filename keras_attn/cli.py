@@ -1,5 +1,6 @@
 """The commands of `keras-attn`: what each does with its options (keras_attn_cli.py reads them)."""
 
+import dataclasses
 import os
 import pathlib
 import signal
@@ -40,6 +41,10 @@ def _train(options):
 
     if options.files and options.data:
         raise ValueError("Give the files once: either as arguments or with --data.")
+    if options.minutes is not None and (options.epochs or options.warmup_steps):
+        raise ValueError(
+            "--minutes plans the epochs and the warm-up. Leave --epochs and --warmup-steps out, or --minutes."
+        )
     options.data = options.data or options.files or None
     is_run = options.output and (pathlib.Path(options.output) / "run.json").is_file()
     goes_on = is_run and (not options.data or _trains_on(options.output, options.data))
@@ -55,6 +60,8 @@ def _train(options):
         recipe = recipe.with_size(options.size)
     given = {name: getattr(options, name) for name in _RECIPE_OPTIONS if getattr(options, name) is not None}
     recipe = recipe.replace(**given)
+    if options.epochs:  # of a run that was planned for some minutes, too
+        recipe = dataclasses.replace(recipe, minutes=None)
     data = runs.open_splits(recipe)
     if not source and runs.is_for_any_files(recipe):
         fit = runs.fit_text_recipe if recipe.is_language_model else runs.fit_recipe
@@ -109,7 +116,7 @@ def _evaluate(options):
 
     task = load_task(options.task)
     if not isinstance(task, Translator):
-        if options.num_beams or options.length_penalty:
+        if options.num_beams is not None or options.length_penalty is not None:
             raise ValueError("--num-beams and --length-penalty are for translators.")
         print(runs.evaluate_text(task, read_plain_text(*options.data)).report())
         return
@@ -167,6 +174,7 @@ def _translate(options):
 
 def _export(options):
     from keras_attn import Translator
+    from keras_attn.data.text_files import Lines
     from keras_attn.tasks import load_task
 
     is_saved_model = options.format == "saved_model"
@@ -182,10 +190,7 @@ def _export(options):
     if not is_saved_model:
         print(task.export_model(options.folder, options.format, options.quantization))
         return
-    examples = None
-    if options.examples:
-        lines = pathlib.Path(options.examples).read_text(encoding="utf-8").splitlines()
-        examples = list(filter(str.strip, lines))
+    examples = list(filter(str.strip, Lines(options.examples))) if options.examples else None
     chosen = {"xla": True} if options.xla else {}
     print(task.export(options.folder, examples, signatures=options.signatures, **chosen))
 

@@ -118,8 +118,13 @@ def folder_aside(folder):
     """
     folder = pathlib.Path(folder)
     aside = _name_beside(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    aside.mkdir()
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        aside.mkdir()
+    except OSError as error:
+        raise OSError(
+            f"{folder.parent} cannot hold a new folder: {error.strerror}. Choose another folder."
+        ) from error
     try:
         yield aside
     finally:

@@ -1,6 +1,8 @@
 """New processes that load what a test saved: one with Keras, one with TensorFlow alone. Each serves many tests."""
 
+import contextlib
 import json
+import multiprocessing
 import os
 import pathlib
 import subprocess
@@ -11,10 +13,10 @@ import numpy as np
 
 
 class Children:
-    """Starts each process when it is first needed; call it to have a folder loaded and run."""
+    """Starts the processes when one is first needed; call it to have a folder loaded and run."""
 
     def __init__(self):
-        self._processes = {}
+        self._process = None
 
     def __call__(self, kind, folder, num_cases):
         """Lists the outputs of what lies in `folder` for each of `inputs_<i>.npz`.
@@ -24,22 +26,20 @@ class Children:
             folder: Path.
             num_cases: Integer.
         """
-        engine = "tensorflow" if kind == "saved_model" else "keras"
-        if engine not in self._processes:
-            self._processes[engine] = subprocess.Popen(
-                [sys.executable, __file__, engine], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
             )
-        process = self._processes[engine]
-        print(json.dumps([kind, str(folder), num_cases]), file=process.stdin, flush=True)
-        answer = json.loads(process.stdout.readline())
+        print(json.dumps([kind, str(folder), num_cases]), file=self._process.stdin, flush=True)
+        answer = json.loads(self._process.stdout.readline())
         assert answer == "done", answer
         return [read_arrays(folder / f"{kind}_outputs_{i}.npz") for i in range(num_cases)]
 
     def close(self):
-        for process in self._processes.values():
-            process.stdin.close()
-            process.stdout.close()
-            process.wait()
+        if self._process is not None:
+            self._process.stdin.close()
+            self._process.stdout.close()
+            self._process.wait()
 
 
 def read_arrays(path):
@@ -80,25 +80,54 @@ def tensorflow_loader():
     return load
 
 
-def main(engine):
+def outcome(load, kind, folder, num_cases):
+    """Loads and runs; "done", or what went wrong."""
+    folder = pathlib.Path(folder)
+    try:
+        call = load(kind, folder)
+        for i in range(num_cases):
+            with np.load(folder / f"inputs_{i}.npz") as arrays:
+                outputs = call(dict(arrays))
+            np.savez(folder / f"{kind}_outputs_{i}.npz", *outputs)
+        return "done"
+    except Exception:
+        return traceback.format_exc()
+
+
+def serve_keras(connection, of_parent):
+    of_parent.close()  # so that the end of the parent ends this process
+    load = None
+    with contextlib.suppress(EOFError):
+        while request := connection.recv():
+            load = load or keras_loader()
+            connection.send(outcome(load, *request))
+
+
+def main():
     # Only answers go to stdout; what libraries print goes to stderr.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    load = {"keras": keras_loader, "tensorflow": tensorflow_loader}[engine]()
+    if os.environ.get("KERAS_BACKEND", "tensorflow") == "tensorflow":
+        import tensorflow  # noqa: F401 -- once for both processes: it takes seconds
+    connection, of_keras = multiprocessing.Pipe()
+    keras_process = multiprocessing.get_context("fork").Process(
+        target=serve_keras, args=(of_keras, connection)
+    )
+    keras_process.start()
+    of_keras.close()
+    load = None
     for line in sys.stdin:
-        kind, folder, num_cases = json.loads(line)
-        folder = pathlib.Path(folder)
-        try:
-            call = load(kind, folder)
-            for i in range(num_cases):
-                with np.load(folder / f"inputs_{i}.npz") as arrays:
-                    outputs = call(dict(arrays))
-                np.savez(folder / f"{kind}_outputs_{i}.npz", *outputs)
-            answer = "done"
-        except Exception:
-            answer = traceback.format_exc()
+        kind, *rest = json.loads(line)
+        if kind == "saved_model":
+            load = load or tensorflow_loader()
+            answer = outcome(load, kind, *rest)
+        else:
+            connection.send([kind, *rest])
+            answer = connection.recv()
         print(json.dumps(answer), file=answers, flush=True)
+    connection.send(None)
+    keras_process.join()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

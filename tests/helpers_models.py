@@ -64,8 +64,12 @@ def make_model(variant="post_norm", seed=5, **options):
     return model
 
 
-# One model for all tests that only call it; whoever changes a weight makes a model of their own.
-shared_model = functools.cache(make_model)
+_shared_model = functools.cache(make_model)
+
+
+def shared_model(variant="post_norm", **options):
+    """One model for all tests that only call it; whoever changes a weight makes a model of their own."""
+    return _shared_model(variant, **options)
 
 
 def make_batch(seed=7, batch_size=B, source_length=S, target_length=T, pads=True):

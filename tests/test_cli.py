@@ -96,7 +96,9 @@ def test_translate_writes_to_a_device(folder, loaded_once, tmp_path):
 def test_a_run_folder_stands_for_its_translator(translator, tmp_path, capsys):
     translator.save(tmp_path / "run" / "translator")
     loaded = Translator.load(tmp_path / "run")
-    assert loaded(["ab"], num_beams=1) == translator(["ab"], num_beams=1)
+    assert type(loaded.source_tokenizer) is type(translator.source_tokenizer)
+    for weight, expected in zip(loaded.model.get_weights(), translator.model.get_weights(), strict=True):
+        np.testing.assert_array_equal(weight, expected)
     (tmp_path / "served" / "1").mkdir(parents=True)
     (tmp_path / "served" / "1" / "saved_model.pb").touch()
     assert keras_attn_cli.main(["translate", str(tmp_path / "served")]) == 2
@@ -152,7 +154,7 @@ def test_train_passes_its_options_on(tmp_path, monkeypatch):
     arguments = ["train", "--data", str(tmp_path / "pairs.tsv"), "--output", str(tmp_path / "run")]
     options = ["--size", "base", "--epochs", "3", "--tokenizer", "bytes", "--dtype", "float32", "--seed", "7"]
     assert keras_attn_cli.main([*arguments, *options]) == 0
-    ((recipe, data, output),) = calls
+    ((data, output, recipe),) = calls
     assert (recipe.epochs, recipe.tokenizer, recipe.dtype, recipe.seed) == (3, "bytes", "float32", 7)
     assert recipe.model_arguments["hidden_dim"] == 512
     assert len(data.train) == 18
@@ -168,7 +170,7 @@ def test_train_takes_a_recipe_that_options_change(tmp_path, monkeypatch):
         'data = ["pairs.tsv"]\ntokenizer = "bytes"\nepochs = 3\n[model]\nsize = "tiny"\n'
     )
     assert keras_attn_cli.main(["train", "--recipe", "mine.toml", "--epochs", "5", "--patience", "2"]) == 0
-    ((recipe, data, output),) = calls
+    ((data, output, recipe),) = calls
     assert (recipe.epochs, recipe.patience, recipe.tokenizer, recipe.data) == (5, 2, "bytes", ("pairs.tsv",))
     assert (len(data.train), str(output)) == (18, "runs/pairs")
 
@@ -199,7 +201,7 @@ def test_train_goes_on_with_the_unfinished_run_of_the_same_command(tmp_path, mon
     (tmp_path / "a.en").write_text("a\n" * 20)
     command = ["train", "a.en", "a.en"]
     assert keras_attn_cli.main(command) == 0
-    recipe = calls[0][0]
+    recipe = calls[0][2]
     for has_ended, changes, expected in [
         (False, [], "runs/a"),
         (False, ["--seed", "3"], "runs/a-2"),
@@ -209,15 +211,20 @@ def test_train_goes_on_with_the_unfinished_run_of_the_same_command(tmp_path, mon
         (tmp_path / "runs" / "a").mkdir(parents=True, exist_ok=True)
         (tmp_path / "runs" / "a" / "run.json").write_text(json.dumps(record))
         assert keras_attn_cli.main([*command, *changes]) == 0
-        assert str(calls[-1][2]) == expected
+        assert str(calls[-1][1]) == expected
     # The folder alone says which run it is, and options change it.
     assert keras_attn_cli.main(["train", "--output", "runs/a", "--epochs", "77"]) == 0
-    assert calls[-1][0] == recipe.replace(epochs=77)
+    assert calls[-1][2] == recipe.replace(epochs=77)
+    # Epochs end a plan for some minutes, whose time is over.
+    record["recipe"]["minutes"] = 3.0
+    (tmp_path / "runs" / "a" / "run.json").write_text(json.dumps(record))
+    assert keras_attn_cli.main(["train", "--output", "runs/a", "--epochs", "77"]) == 0
+    assert calls[-1][2] == recipe.replace(epochs=77, minutes=None)
 
 
 def test_train_without_output_takes_the_next_free_folder(tmp_path, monkeypatch):
     calls = []
-    monkeypatch.setattr("keras_attn.runs.train", lambda *arguments: calls.append(str(arguments[2])))
+    monkeypatch.setattr("keras_attn.runs.train", lambda *arguments: calls.append(str(arguments[1])))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pairs.tsv.gz").write_bytes(__import__("gzip").compress(b"a\tb\n" * 20))
     (tmp_path / "runs" / "pairs").mkdir(parents=True)
@@ -244,6 +251,11 @@ def test_train_without_output_takes_the_next_free_folder(tmp_path, monkeypatch):
         (["train", "three.txt", "three.txt", "--dtype", "int32"], "`dtype` must be"),
         (["train", "three.txt", "three.txt", "--learning-rate", "-1"], "`learning_rate` must be a positive"),
         (["train", "three.txt", "three.txt", "--seed", "-1"], "`seed` must be an integer from 0"),
+        (
+            ["train", "three.txt", "three.txt", "--minutes", "2", "--epochs", "3"],
+            "--minutes plans the epochs",
+        ),
+        (["train", "three.txt", "three.txt", "--minutes", "2", "--warmup-steps", "3"], "and the warm-up"),
         (["train", "--output", "damaged"], "run.json"),
         (["evaluate", "FOLDER", "--data", "pair.tsv", "--bleu-tokenize", "nope"], "must be one of 13a"),
         (["train", "--data", "dates", "--size", "huge"], "`size` must be one of tiny, base, big"),
@@ -252,7 +264,9 @@ def test_train_without_output_takes_the_next_free_folder(tmp_path, monkeypatch):
         (["evaluate", "FOLDER", "--data", "multi30k", "--target-language", "fr"], "must be en and de"),
         (["export", "nowhere", "out"], "There is no translator in nowhere"),
         (["export", "FOLDER", "out", "--examples", "none.txt"], "none.txt"),
+        (["export", "FOLDER", "two.txt"], "two.txt cannot hold a new folder: File exists. Choose another"),
         (["export", "FOLDER", "out", "--examples", "blank.txt"], "`examples` must be texts, one or more"),
+        (["export", "FOLDER", "out", "--examples", "latin.txt"], "latin.txt, line 2: the text must be UTF-8"),
         (
             ["export", "FOLDER", "out", "--quantization", "int8"],
             "--quantization is for --format ctranslate2",
@@ -271,6 +285,7 @@ def test_wrong_input_gives_one_line_and_exit_code_2(
     (tmp_path / "three.txt").write_text("a\nb\nc\n")
     (tmp_path / "two.txt").write_text("a\nb\n")
     (tmp_path / "blank.txt").write_text("\n \n")
+    (tmp_path / "latin.txt").write_bytes(b"a\ncaf\xe9\n")
     (tmp_path / "wrong.toml").write_text("learning_rat = 1\n")
     (tmp_path / "pair.tsv").write_text("a\tb\n")
     (tmp_path / "damaged").mkdir()
@@ -375,9 +390,13 @@ def generator(generator_folder, monkeypatch):
     return TextGenerator.load(generator_folder)
 
 
-def test_generate_continues_prompts_and_lines(generator_folder, generator, monkeypatch, capfd):
+def test_generate_continues_a_prompt(generator_folder, generator, capfd):
     assert keras_attn_cli.main(["generate", str(generator_folder), "To be"]) == 0
     assert capfd.readouterr().out == f"To be{generator('To be')}\n"
+
+
+@pytest.mark.extended
+def test_generate_draws_continuations_of_lines(generator_folder, generator, monkeypatch, capfd):
     options = ["--temperature", "0.9", "--top-k", "7", "--seed", "5", "--num-return-sequences", "2"]
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"ab\nc\n")))
     assert keras_attn_cli.main(["generate", str(generator_folder), *options]) == 0
@@ -413,7 +432,7 @@ def test_train_takes_plain_text_for_a_language_model(tmp_path, monkeypatch, caps
         (tmp_path / name).write_text(f"{name}\n" * 500)
     command = ["train", "--language-model", "one.txt", "two.txt", "--documents", "--epochs", "3"]
     assert keras_attn_cli.main(command) == 0
-    [(recipe, data, folder)] = calls
+    [(data, folder, recipe)] = calls
     assert recipe.is_language_model
     assert (recipe.data, recipe.documents, recipe.epochs) == (("one.txt", "two.txt"), True, 3)
     assert (data.train.text + data.validation.text).count("\n") == 1000

@@ -11,8 +11,9 @@ from helpers_translators import byte_translator
 ROOT = pathlib.Path(__file__).parents[1]
 
 
-def run(*arguments, path=(), code=None):
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*map(str, path), str(ROOT)])}
+def run(*arguments, path=(), code=None, environment=None):
+    search = os.pathsep.join([*map(str, path), str(ROOT)])
+    environment = {**os.environ, "PYTHONPATH": search, **(environment or {})}
     environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
     command = ["-c", code] if code else ["-m", "keras_attn_cli", *arguments]
     return subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True)
@@ -38,6 +39,17 @@ def test_a_command_writes_its_own_lines_only(tmp_path):
     assert finished.stdout == ""
     expected = f"keras-attn: error: There is no translator in {tmp_path}: it has no translator.json.\n"
     assert finished.stderr == expected
+
+
+@pytest.mark.extended
+def test_onednn_is_quiet_about_what_the_processor_lacks():
+    code = """
+import keras_attn_cli
+with keras_attn_cli.quiet_imports():
+    import tensorflow as tf
+tf.transpose(tf.zeros([3, 5], tf.int64))
+"""
+    assert run(code=code, environment={"TF_ENABLE_ONEDNN_OPTS": "1"}).stderr == ""
 
 
 @pytest.mark.extended
@@ -67,6 +79,15 @@ def test_what_is_written_during_a_failed_import_is_shown(tmp_path):
     assert finished.returncode == 1
     for text in ("a native line\n", "a line of Python\n", "ImportError: no such library"):
         assert text in finished.stderr
+
+
+def test_ctrl_c_during_the_import_ends_quietly(tmp_path):
+    (tmp_path / "tensorflow").mkdir()
+    (tmp_path / "tensorflow" / "__init__.py").write_text(
+        "import os\nos.write(2, b'a native line\\n')\nraise KeyboardInterrupt\n"
+    )
+    finished = run("translate", "x", path=[tmp_path])
+    assert (finished.returncode, finished.stdout, finished.stderr) == (130, "", "")
 
 
 @pytest.mark.parametrize(("given", "expected"), [({}, "1"), ({"TF_ENABLE_ONEDNN_OPTS": "0"}, "0")])

@@ -57,9 +57,19 @@ def examples(value):
 
 # Rooms whose examples take seconds each: they train, export and serve.
 LONG_ROOMS = ("export", "runs", "tasks")
+# Others that take as long, of what has tests of its own in the default run.
+LONG = {
+    "models.average_weights",
+    "models.load_weights",
+    "training.averaged_weights",
+    "training.training_state",
+}
 CASES = [
     pytest.param(
-        room, block.code, id=f"{room}.{name}", marks=pytest.mark.extended if room in LONG_ROOMS else ()
+        room,
+        block.code,
+        id=f"{room}.{name}",
+        marks=pytest.mark.extended if room in LONG_ROOMS or f"{room}.{name}" in LONG else (),
     )
     for room in ROOMS
     for name, value in public_objects(room)

@@ -52,6 +52,7 @@ def run(folder, *arguments):
     return child.returncode, child.stdout
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(not hasattr(helpers_processes.os, "fork"), reason="this system cannot fork")
 def test_outcomes_output_and_warnings_are_told(tmp_path):
     for name in "ab":
@@ -76,6 +77,7 @@ def test_outcomes_output_and_warnings_are_told(tmp_path):
     assert "1 failed" in printed
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(not hasattr(helpers_processes.os, "fork"), reason="this system cannot fork")
 def test_a_process_that_has_grown_is_replaced(tmp_path):
     small, large = 1, helpers_processes.MEGABYTES_OF_GROWTH + 50

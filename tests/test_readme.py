@@ -30,9 +30,12 @@ COMMANDS = [
 ]
 # What documents need besides the library.
 PEERS = {"docs/other_engines.md": ("ctranslate2", "tf2onnx", "onnxruntime", "ai_edge_litert")}
-# What trains several models.
-LONG = {"docs/training.md"}
-MARKS = {**dict.fromkeys({*PEERS, *LONG}, pytest.mark.slow), "docs/decoding.md": pytest.mark.extended}
+# What trains several models; and what makes several, as other tests do.
+LONG, LONGER_THAN_MOST = {"docs/training.md"}, {"docs/decoding.md", "docs/models.md"}
+MARKS = {
+    **dict.fromkeys({*PEERS, *LONG}, pytest.mark.slow),
+    **dict.fromkeys(LONGER_THAN_MOST, pytest.mark.extended),
+}
 # Programs that are not ours, whose options are not checked; the files they are given are.
 OTHERS = {"cat", "cd", "curl", "docker", "echo", "git", "ls", "pytest", "ruff", "source", "tensorboard"}
 OUR_FOLDERS = (".ci/", "docs/", "examples/", "keras_attn/", "tests/")

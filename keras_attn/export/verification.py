@@ -100,6 +100,8 @@ def _file_problems(folder):
         yield f"{folder} holds no saved_model.pb: give the version folder, saved_models/NAME/1 for example."
     elif not list((folder / "variables").glob("variables.data-*")):
         yield f"{folder / 'variables'} holds no weights (variables.data-*)."
+    elif not (folder / "variables" / "variables.index").is_file():
+        yield f"{folder / 'variables'} holds no variables.index, without which a server loads no weights."
     if not folder.name.isdecimal():
         yield f"TF Serving loads folders whose names are integers. This one is {folder.name!r}."
 

@@ -91,7 +91,7 @@ class DecodingOptions:
             num_rows: Integer, how many rows the options were made for.
         """
         options = dataclasses.replace(
-            self, **{k: np.asarray(v, _KINDS[k][0]) for k, v in self.given().items()}
+            self, **{k: _converted(np.asarray, k, v) for k, v in self.given().items()}
         )
         of_all = options.for_rows(num_rows).given()
         return {name: ops.convert_to_numpy(value)[rows] for name, value in of_all.items()}
@@ -183,9 +183,18 @@ _KINDS = {
 }
 
 
+def _converted(convert, name, value):
+    """An option as `convert` makes it of a value and the option's dtype."""
+    dtype = _KINDS[name][0]
+    values = concrete_values(value) if dtype == "int32" else None
+    if values is not None and values.size and not -(2**31) <= values.min() <= values.max() < 2**31:
+        raise ValueError(f"`{name}` must fit into int32. Received: {name}={value}.")
+    return convert(value, dtype=dtype)
+
+
 def _for_rows(name, value, batch_size):
-    dtype, num_axes, least, greatest = _KINDS[name]
-    value = ops.convert_to_tensor(value, dtype=dtype)
+    _, num_axes, least, greatest = _KINDS[name]
+    value = _converted(ops.convert_to_tensor, name, value)
     rank = len(value.shape)
     if rank not in (num_axes, num_axes + 1):
         shape = "one value a row, or one for all" if num_axes == 0 else "shape (P,), or (batch, P)"

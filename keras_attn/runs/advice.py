@@ -5,7 +5,7 @@ import numpy as np
 # A score near nothing: chrF of unrelated texts in one language, and few words, is up to 35.
 _LOW = {"bleu": 10.0, "chrf": 40.0, "exact_match": 5.0}
 FEW_PAIRS = 1000
-_FEW_UPDATES = 1000
+FEW_UPDATES = 1000
 _LOW_CORRELATION = 0.2
 _ENOUGH_FOR_CORRELATION = 50
 
@@ -30,7 +30,7 @@ def advice_on_a_low_score(evaluation, pairs, scores, num_updates):
             "The lengths of sources and targets do not go together. Check that line i of one file is the translation "
             "of line i of the other."
         )
-    if num_updates < _FEW_UPDATES:
+    if num_updates < FEW_UPDATES:
         causes.append(f"{num_updates:,} updates are few. Give more epochs (--epochs) or time (--minutes).")
     elif len(scores) > 1 and max(scores) == scores[-1]:
         causes.append("The score was still rising when training ended. Give more epochs (--epochs).")

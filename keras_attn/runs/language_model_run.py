@@ -1,6 +1,7 @@
 """The training run of a language model."""
 
 import dataclasses
+import shlex
 
 import keras
 
@@ -18,6 +19,7 @@ from keras_attn.training.summaries import markdown_table
 _NUM_SAMPLES = 3
 _TOKENS_OF_A_SAMPLE = 60
 _TOKENIZER = "tokenizer"
+_SEEDS = 2**31  # a seed of drawing is an int32, one of a run goes up to 2**32 - 1
 
 
 class LanguageModelRun(TrainingRun):
@@ -128,7 +130,7 @@ class LanguageModelRun(TrainingRun):
 
     def written(self, seed, max_length=None):
         """A text that the model writes."""
-        options = DecodingOptions(temperature=0.8, seed=seed)
+        options = DecodingOptions(temperature=0.8, seed=seed % _SEEDS)
         return self.generator("", max_length=max_length, options=options)
 
     def sample(self):
@@ -144,10 +146,13 @@ class LanguageModelRun(TrainingRun):
         )
 
     def next_commands(self):
+        folder, export = (
+            shlex.quote(str(path)) for path in (self.folder, f"saved_models/{self.folder.name}")
+        )
         return [
-            f"keras-attn generate {self.folder} 'To be'",
-            f"keras-attn serve {self.folder}",
-            f"keras-attn export {self.folder} saved_models/{self.folder.name}",
+            f"keras-attn generate {folder} 'To be'",
+            f"keras-attn serve {folder}",
+            f"keras-attn export {folder} {export}",
             *super().next_commands(),
         ]
 

@@ -9,6 +9,8 @@ from keras_attn.files import read_json, replaced_file
 from keras_attn.runs.time_plan import PLANNED
 
 RECORD = "run.json"
+# What a run writes after its record, so that without a record it is somebody else's.
+_AFTER_RECORD = ("translator", "text_generator", "checkpoints", "tensorboard", "history.csv")
 # What may differ when a run goes on: when it ends and how often it is saved.
 _MAY_CHANGE = ("epochs", "patience", "stop_at", "minutes", "save_updates", "save_minutes")
 # What must be the same, with its name in messages.
@@ -31,6 +33,15 @@ def read_record(folder):
     if not all(isinstance(part, dict) for part in parts):
         raise ValueError(f"{file} is damaged: it holds no recipe, data and results.")
     return record
+
+
+def check_no_files_of_others(folder):
+    """Raises ValueError if a folder without a record holds what a run would overwrite."""
+    others = [name for name in _AFTER_RECORD if (folder / name).exists()]
+    if others:
+        raise ValueError(
+            f"{folder} holds no run, but {', '.join(others)}, which a run would overwrite. Choose another folder."
+        )
 
 
 def write_record(folder, record):
@@ -72,12 +83,17 @@ def holds_unfinished(folder, recipe):
 
 
 def with_plan_of(record, recipe):
-    """A recipe with what the run of a record has planned for its minutes, in proportion if it gets other minutes now."""
+    """A recipe for some minutes with the plan of the run of a record, in proportion to the minutes of that run.
+
+    Those are what it was planned for, or what it took. A run that was not planned for minutes and has not ended keeps
+    its epochs.
+    """
     before = record["recipe"]
-    if not recipe.minutes or not before.get("minutes"):
+    minutes = before.get("minutes") or (has_ended(record) and record["results"]["training_seconds"] / 60)
+    if not recipe.minutes or not minutes:
         return recipe
     plan = {name: before[name] for name in PLANNED}
-    plan["epochs"] = max(1, round(plan["epochs"] * recipe.minutes / before["minutes"]))
+    plan["epochs"] = max(1, round(plan["epochs"] * recipe.minutes / minutes))
     return recipe.replace(**plan)
 
 

@@ -106,7 +106,8 @@ def text_token_ids(tokenizer, text, documents):
         documents: Whether each line that is not blank is a document, with END after it.
     """
     if documents:
-        lines = [line for line in text.splitlines() if line.strip()]
+        # Only line feeds end lines: `str.splitlines` would cut a document at U+2028 or a form feed, too.
+        lines = [line.removesuffix("\r") for line in text.split("\n") if line.strip()]
         return [token for ids in tokenizer.encode(lines) for token in (*ids, tokenizer.end_token_id)]
     # Line by line, because a vocabulary of pieces takes long for one long text. No piece crosses a line break.
     return [token for ids in tokenizer.encode(text.splitlines(keepends=True)) for token in ids]

@@ -5,6 +5,7 @@ import time
 
 import keras
 
+from keras_attn.runs.advice import FEW_UPDATES
 from keras_attn.training import restore_training_state, training_state
 
 # The first updates trace graphs and fill caches; they do not count.
@@ -65,3 +66,15 @@ def planned(recipe, seconds, seconds_an_update):
         warmup_steps=max(1, min(_MOST_WARMUP_STEPS, updates // 10)),
         schedule="cosine",
     )
+
+
+def plan_report(recipe, seconds_an_update):
+    """The plan of a recipe as a text, with a note if it lets the model learn little."""
+    text = (
+        f"{1000 * seconds_an_update:.0f} ms an update: {recipe.epochs} epochs of {recipe.steps_per_epoch:,} batches, "
+        f"warm-up {recipe.warmup_steps:,}, for {recipe.minutes:g} minutes."
+    )
+    updates = recipe.epochs * recipe.steps_per_epoch // recipe.gradient_accumulation_steps
+    if updates < FEW_UPDATES:
+        text += f"\nNote: {updates:,} updates are few, and little will be learned. Give more minutes."
+    return text

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import importlib.metadata
 import math
+import shlex
 import signal
 import time
 
@@ -19,6 +20,7 @@ from keras_attn.runs.display import EpochBar, duration
 from keras_attn.runs.optimizer import make_optimizer
 from keras_attn.runs.progress import HistoryFile, Progress
 from keras_attn.runs.run_record import (
+    check_no_files_of_others,
     differences,
     has_ended,
     is_extended,
@@ -28,7 +30,7 @@ from keras_attn.runs.run_record import (
 )
 from keras_attn.runs.snapshots import state_snapshots
 from keras_attn.runs.stop_signals import StopSignals, StopTraining
-from keras_attn.runs.time_plan import SHARE_OF_EVALUATION, planned, seconds_per_update
+from keras_attn.runs.time_plan import SHARE_OF_EVALUATION, plan_report, planned, seconds_per_update
 from keras_attn.training import (
     KeepBest,
     LabelSmoothedCrossentropy,
@@ -82,7 +84,12 @@ class TrainingRun:
         """Keeps other commands from training in the folder; the first of several processes holds the lock for all."""
         if not self.workers.is_first:
             return contextlib.nullcontext()
-        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OSError(
+                f"{self.folder} cannot be the folder of a run: {error.strerror}. Choose another folder."
+            ) from error
         return locked_folder(self.folder)
 
     def train_and_evaluate(self):
@@ -128,7 +135,7 @@ class TrainingRun:
 
     def next_commands(self):
         """What a user may do next, commands to copy."""
-        return [f"tensorboard --logdir {self.folder / 'tensorboard'}"]
+        return [f"tensorboard --logdir {shlex.quote(str(self.folder / 'tensorboard'))}"]
 
     def clean_up(self):
         """Removes what only a run that goes on needs."""
@@ -141,6 +148,7 @@ class TrainingRun:
         """
         record = read_record(self.folder)
         if record is None:
+            check_no_files_of_others(self.folder)
             return False
         self.recipe = with_plan_of(record, self.recipe)
         if changed := differences(record, self.record()):
@@ -151,7 +159,8 @@ class TrainingRun:
         if has_ended(record) and not is_extended(record, self.recipe):
             raise ValueError(
                 f"{self.folder} holds a run that has ended. To train it longer, give it more than "
-                f"{record['recipe']['epochs']} epochs; for another run, choose another folder."
+                f"{record['recipe']['epochs']} epochs, or more minutes than it took; for another run, choose another "
+                "folder."
             )
         return True
 
@@ -161,10 +170,7 @@ class TrainingRun:
         an_update = seconds_per_update(self.model, self.batches)
         left = 60 * self.recipe.minutes - (time.monotonic() - self.created)
         self.recipe = planned(self.recipe, left, an_update)
-        self.say(
-            f"{1000 * an_update:.0f} ms an update: {self.recipe.epochs} epochs of {self.recipe.steps_per_epoch:,} batches, "
-            f"warm-up {self.recipe.warmup_steps:,}, for {self.recipe.minutes:g} minutes."
-        )
+        self.say(plan_report(self.recipe, an_update))
         self.compile()
 
     def compile(self):
@@ -364,7 +370,9 @@ class TrainingRun:
         has_ended = self.is_over(score)
         self.model.stop_training = has_ended
         self.save_state(has_ended)
-        left = self.seconds() / epoch * (recipe.epochs - epoch) + self.seconds_of_the_end()
+        left = self.seconds_of_the_end()
+        if not has_ended:
+            left += self.seconds() / epoch * (recipe.epochs - epoch)
         self.bar.close()
         self.say(
             f"Epoch {epoch}/{recipe.epochs}: {recipe.metric} {score:.4g}, best {self.keep_best.best:.4g}; "

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import importlib.util
 import math
+import shlex
 import shutil
 
 import keras
@@ -196,10 +197,13 @@ class TranslationRun(TrainingRun):
             self.say(f"\n{advice}\n")
 
     def next_commands(self):
+        folder, export = (
+            shlex.quote(str(path)) for path in (self.folder, f"saved_models/{self.folder.name}")
+        )
         return [
-            f'echo "..." | keras-attn translate {self.folder}',
-            f"keras-attn serve {self.folder}",
-            f"keras-attn export {self.folder} saved_models/{self.folder.name}",
+            f'echo "..." | keras-attn translate {folder}',
+            f"keras-attn serve {folder}",
+            f"keras-attn export {folder} {export}",
             *super().next_commands(),
         ]
 

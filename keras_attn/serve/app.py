@@ -28,6 +28,7 @@ _ROUTES = {
         r"/v1/models(?:/([^/:]+))?(?:(?:/versions/(\d+))|(?:/labels/([^/:]+)))?(?:/(metadata))?", re.I | re.A
     ),
 }
+_MOST_DIGITS = 100  # of a number in a path or a header; Python reads no more than 4,300
 _JSON = [("Content-Type", "application/json")]
 # libevent's page for a path that no handler takes.
 _NOT_FOUND = b"""<HTML><HEAD>
@@ -92,7 +93,7 @@ class App:
         name, label = (
             part and urllib.parse.unquote(part, errors="surrogateescape") for part in (name, label)
         )
-        if number is not None and int(number) >= 2**63:
+        if number is not None and (len(number) > _MOST_DIGITS or int(number) >= 2**63):
             raise RequestError(f"Failed to convert version: {number} to numeric.")
         number = number and int(number)
         what = what and what.lower()
@@ -147,39 +148,51 @@ class _BodyError(Exception):
         self.status, self.message = status, message
 
 
+def _too_large():
+    return _BodyError(413, f"A request may have at most {MOST_BODY_BYTES} bytes.")
+
+
 def _body(environ):
     """The bytes of a request's body, read to their end so that the next request on the connection begins there."""
-    stream, length = environ["wsgi.input"], environ.get("CONTENT_LENGTH") or "0"
-    too_large = _BodyError(413, f"A request may have at most {MOST_BODY_BYTES} bytes.")
+    try:
+        body = _sent_body(environ["wsgi.input"], environ)
+    except OSError as error:  # wrong chunks, or a client that has gone
+        raise _BodyError(400, f"The body cannot be read: {error}.") from None
+    return _unpacked(body) if "gzip" in environ.get("HTTP_CONTENT_ENCODING", "") else body
+
+
+def _sent_body(stream, environ):
+    length = environ.get("CONTENT_LENGTH") or "0"
     if environ.get("wsgi.input_terminated"):
-        body = _read_all(stream, too_large)
-    else:
-        if not length.isdecimal():
-            raise _BodyError(400, f"Content-Length must be a number. Received: {length}")
-        if int(length) > MOST_BODY_BYTES:
-            raise too_large
-        body = stream.read(int(length)) if int(length) else b""
-        if len(body) < int(length):
-            raise _BodyError(400, f"The body ended after {len(body)} of {length} bytes.")
-    if "gzip" not in environ.get("HTTP_CONTENT_ENCODING", ""):
-        return body
+        return _read_all(stream)
+    if not length.isdecimal():
+        raise _BodyError(400, f"Content-Length must be a number. Received: {length}")
+    if len(length) > _MOST_DIGITS or int(length) > MOST_BODY_BYTES:
+        raise _too_large()
+    body = stream.read(int(length)) if int(length) else b""
+    if len(body) < int(length):
+        raise _BodyError(400, f"The body ended after {len(body)} of {length} bytes.")
+    return body
+
+
+def _unpacked(body):
     unpacker = zlib.decompressobj(wbits=31)
     try:
         body = unpacker.decompress(body, MOST_BODY_BYTES)
     except zlib.error:
         return b""  # evhttp_request.cc takes what cannot be unpacked for no body
     if unpacker.unconsumed_tail:
-        raise too_large
+        raise _too_large()
     return body if unpacker.eof else b""
 
 
-def _read_all(stream, too_large):
+def _read_all(stream):
     parts, size = [], 0
     while part := stream.read(65536):
         parts.append(part)
         size += len(part)
         if size > MOST_BODY_BYTES:
-            raise too_large
+            raise _too_large()
     return b"".join(parts)
 
 

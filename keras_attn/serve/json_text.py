@@ -6,6 +6,7 @@ References: rapidjson/error/en.h and rapidjson/reader.h, at version 1.1.0.
 """
 
 import json
+import math
 import re
 
 from keras_attn.serve.errors import RequestError
@@ -22,8 +23,10 @@ _MESSAGES = {
     "Invalid control character at": "Invalid encoding in string.",
 }
 _HALF_A_PAIR = "The surrogate pair in string is invalid."
-_MESSAGES[_HALF_A_PAIR] = _HALF_A_PAIR
+_TOO_BIG = "Number too big to be stored in double."
+_MESSAGES |= {message: message for message in (_HALF_A_PAIR, _TOO_BIG)}
 TOO_DEEP = "JSON Parse error: The document is nested too deeply."
+_DIGITS_OF_A_DOUBLE = 308
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|.)", re.DOTALL)
 
 
@@ -36,8 +39,18 @@ def parse(body):
     if not body:
         raise RequestError("JSON Parse error: The document is empty")
     text = body.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")
+
+    def decimal(digits):
+        number = float(digits)
+        if math.isinf(number):
+            raise json.JSONDecodeError(_TOO_BIG, text, text.find(digits))
+        return number
+
+    def whole(digits):
+        return int(digits) if len(digits) <= _DIGITS_OF_A_DOUBLE else decimal(digits)
+
     try:
-        document = json.loads(text)
+        document = json.loads(text, parse_float=decimal, parse_int=whole)
         _check_surrogates(text)
     except json.JSONDecodeError as error:
         raise RequestError(

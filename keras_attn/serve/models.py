@@ -43,9 +43,12 @@ class ServedModel:
     def __init__(self, version, xla=False):
         self.name, self.number, self.folder = version
         self.signatures = read_signature_defs(self.folder)
-        self._warmup = read_warmup_requests(self.folder) or []
-        parameters = read_batching_parameters(self.folder)
-        xla = xla or read_xla_buckets(self.folder) is not None
+        try:
+            self._warmup = read_warmup_requests(self.folder) or []
+            parameters = read_batching_parameters(self.folder)
+            xla = xla or read_xla_buckets(self.folder) is not None
+        except ValueError as error:  # it names a file of the folder
+            raise ValueError(f"{self.folder}: {error}") from error
         self.process = ModelProcess(self.folder, xla, os.cpu_count())
         self._batcher = Batcher(self.process.run, parameters) if parameters else Unbatched(self.process.run)
         try:

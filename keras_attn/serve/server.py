@@ -6,6 +6,7 @@ import shlex
 import signal
 import socket
 import threading
+import urllib.parse
 
 from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
 
@@ -79,7 +80,7 @@ class Server(ThreadedWSGIServer):
                 listener.listen(self.request_queue_size)
             except OSError as error:
                 raise OSError(
-                    f"Cannot listen on {host}, port {port}: {error.strerror or error}. Choose another with --port."
+                    f"Cannot listen on {host}, port {port}: {error.strerror or error}. Choose another with --port or --host."
                 ) from None
             super().__init__(host, port, app, handler=Handler, fd=listener.fileno())
 
@@ -147,7 +148,9 @@ def _greeting(server, models):
         lines.append(f"Everybody who reaches {server.host} can ask: there is no password and no encryption.")
     for model in models:
         body = shlex.quote('{"instances": ["..."]}')
-        lines.append(f"Ask it: curl -d {body} {server.url}/v1/models/{model.name}:predict")
+        lines.append(
+            f"Ask it: curl -d {body} {server.url}/v1/models/{urllib.parse.quote(model.name)}:predict"
+        )
     lines.append("This server is for trying models. For production, run TF Serving on the same folder:")
     for model in models:
         folder = model.folder.resolve().parent

@@ -4,6 +4,7 @@ import datetime
 import importlib.metadata
 import json
 import shlex
+import urllib.parse
 
 import numpy as np
 
@@ -78,7 +79,7 @@ curl -d {shlex.quote(json.dumps(body, ensure_ascii=False))} {_url(bundle)}
 
 
 def _url(bundle):
-    return f"http://localhost:8501/v1/models/{bundle.model_name}:predict"
+    return f"http://localhost:8501/v1/models/{urllib.parse.quote(bundle.model_name)}:predict"
 
 
 def _rows(named):

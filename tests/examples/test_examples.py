@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import runpy
 import subprocess
 import sys
 
@@ -41,8 +42,13 @@ def numbers(text):
     return np.array([float(number) for number in re.findall(r"-?\d+\.\d*", text)])
 
 
-def test_attention_by_hand_shows_each_step_and_writes_the_pictures(tmp_path):
-    printed = run_example("attention_by_hand.py", tmp_path)
+def test_attention_by_hand_shows_each_step_and_writes_the_pictures(tmp_path, monkeypatch, capsys):
+    # In this process, which has imported everything; an extended test runs it in one of its own.
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["attention_by_hand.py"])
+    with np.printoptions():
+        runpy.run_path(str(EXAMPLES / "attention_by_hand.py"), run_name="__main__")
+    printed = capsys.readouterr().out
     assert printed.startswith(SENTENCE)
     steps = dict(re.findall(r"^\d\. (.*?)  \(.*\n   'it': \[(.*)\]$", printed, flags=re.MULTILINE))
     assert list(steps) == [

@@ -187,6 +187,7 @@ def test_values_that_are_not_finite(answers):
     np.testing.assert_equal(answers["not_finite"]["outputs"]["outputs"], [[np.nan, np.inf, -np.inf]])
 
 
+@pytest.mark.extended
 def test_xla_may_be_left_enabled(folder):
     (answer,) = run_saved_model(
         folder, [request("doubled_with_xla", inputs=[[1, 2.5, -3], [0, 0, 0]])], xla=True
@@ -206,6 +207,7 @@ def test_sixty_four_threads_answer_as_one_does(folder):
     assert sum("error" in answer for answer in serial) == 1
 
 
+@pytest.mark.extended
 def test_requests_are_answered_at_the_same_time(tmp_path):
     """The first request waits for what only the second one brings."""
 

@@ -18,7 +18,7 @@ from keras_attn.export import (
     write_warmup_requests,
     write_xla_buckets,
 )
-from keras_attn.export.fingerprint import FINGERPRINT_FILE, write_fingerprint
+from keras_attn.export.fingerprint import FINGERPRINT_FILE, fingerprint_problems, write_fingerprint
 from keras_attn.export.serving_files import WARMUP_FILE
 from keras_attn.export.verification import served_ops
 
@@ -171,20 +171,22 @@ def test_a_batch_of_one_size(tmp_path):
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("damage", ["flipped", "cut", "gone"])
+@pytest.mark.parametrize("damage", ["flipped", "cut", "gone", "no index"])
 def test_a_corrupt_variable_file(tmp_path, damage):
     folder = shutil.copytree(SAVED_MODELS / "dates" / "1", tmp_path / "1")
     (data,) = (folder / "variables").glob("variables.data-*")
     content = bytearray(data.read_bytes())
     if damage == "gone":
         data.unlink()
+    elif damage == "no index":
+        data.with_name("variables.index").unlink()
     elif damage == "cut":
         data.write_bytes(content[: len(content) // 2])
     else:
         content[len(content) // 3] ^= 0xFF
         data.write_bytes(content)
     found = problems(folder)
-    assert list(found) == (["files"] if damage == "gone" else ["fingerprint", "loading"])
+    assert list(found) == (["files"] if damage in ("gone", "no index") else ["fingerprint", "loading"])
 
 
 def test_variables_of_another_model_are_found_without_a_translator(tmp_path):
@@ -204,15 +206,17 @@ def test_variables_of_another_model_are_found_without_a_translator(tmp_path):
     shutil.rmtree(one / "variables")
     shutil.copytree(other / "variables", one / "variables")
     changed = "variables/variables.data-00000-of-00001 is not the file that was exported with the others."
-    assert changed in problems(one)["fingerprint"]
-    assert list(problems(one)) == ["fingerprint"]
+    found = problems(one)
+    assert changed in found["fingerprint"]
+    assert list(found) == ["fingerprint"]
     (one / FINGERPRINT_FILE).unlink()
-    assert problems(one) == {}
-    assert any(check.name.startswith("fingerprint: none") for check in verify_saved_model(one))
+    checks = verify_saved_model(one)
+    assert not any(check.problems for check in checks)
+    assert any(check.name.startswith("fingerprint: none") for check in checks)
     (one / FINGERPRINT_FILE).write_text('{"variables/gone": "0"}')
-    assert "variables/gone is missing." in problems(one)["fingerprint"]
+    assert "variables/gone is missing." in fingerprint_problems(one)
     (one / FINGERPRINT_FILE).write_text("{")
-    assert "cannot be read" in problems(one)["fingerprint"][0]
+    assert "cannot be read" in fingerprint_problems(one)[0]
 
 
 def repeated(inputs, times, ids):
@@ -290,6 +294,7 @@ def test_a_twin_whose_shapes_are_not_all_warmed_up(warmed_up):
     assert "must hold lists `batch_sizes` and `lengths`" in problems(folder)["files"][0]
 
 
+@pytest.mark.extended
 def test_an_empty_warmup_file(warmed_up):
     folder, _ = warmed_up
     (folder / WARMUP_FILE).write_bytes(b"")
@@ -306,6 +311,7 @@ def test_missing_serving_files_are_noted(warmed_up):
     assert not any(checks.values())
 
 
+@pytest.mark.extended
 def test_batching_parameters_that_the_server_cannot_read(warmed_up):
     folder, _ = warmed_up
     (folder / "batching_params.pbtxt").write_text("max_batch_size: 64\n")

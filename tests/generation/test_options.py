@@ -23,6 +23,7 @@ from helpers_generation import (
     rescored,
     scripted_inputs,
 )
+from helpers_marks import extended_but
 from keras import ops
 
 from keras_attn.generation import DecodingOptions, SearchInputs, beam_search
@@ -104,14 +105,18 @@ def assert_same(actual, expected):
     np.testing.assert_allclose(actual[1], expected[1], rtol=2e-5)
 
 
-@pytest.mark.parametrize("name", VALUES)
+# Tests of their own, and that of all options together, show the others too.
+ALONE = ("min_length", "prefix_token_ids", "no_repeat_ngram_size", "repetition_penalty", "wu_length_penalty")
+
+
+@pytest.mark.parametrize("name", extended_but(ALONE, VALUES))
 def test_each_option_alone_equals_the_search_by_hand(name):
     for seed in range(3):
         tables, given = random_tables(seed, B, V, end_logit=seed - 1.0), arrays([name])
         assert_same(found(tables, given), by_hand(tables, given))
 
 
-@pytest.mark.parametrize("num_beams", [1, K])
+@pytest.mark.parametrize("num_beams", extended_but([K], [1, K]))
 def test_all_options_together_equal_the_search_by_hand(num_beams):
     for seed in range(9):
         rng = np.random.default_rng(seed)
@@ -122,6 +127,7 @@ def test_all_options_together_equal_the_search_by_hand(num_beams):
         assert_same(actual, by_hand(tables, given, num_beams, length_penalty=0.7))
 
 
+@pytest.mark.extended
 def test_rows_of_a_batch_equal_the_rows_alone():
     tables, given = random_tables(3, B, V), arrays(VALUES)
     together = found(tables, given)
@@ -161,7 +167,7 @@ def test_a_row_of_fewer_beams_equals_a_search_with_as_many():
         assert (actual[1][:, num_beams:] == -np.inf).all()
 
 
-@pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0])
+@pytest.mark.parametrize("length_penalty", extended_but([0.6, 1.0], [0.0, 0.6, 1.0]))
 def test_exact_stopping_loses_no_better_hypothesis(length_penalty):
     """What the search would have found without ever stopping, had it run to the end, is what it returns."""
     differs = 0
@@ -317,6 +323,8 @@ def test_a_prefix_goes_before_what_is_forbidden():
         ({"max_length": 0}, "`max_length` must be at least 1."),
         ({"no_repeat_ngram_size": 5}, r"`no_repeat_ngram_size` must be in \[0, 4\]. Received: 5 to 5."),
         ({"repetition_penalty": 0.0}, "`repetition_penalty` must be at least 1e-06."),
+        ({"seed": 2**31}, f"`seed` must fit into int32. Received: seed={2**31}."),
+        ({"stop_token_ids": [5, 2**40]}, "`stop_token_ids` must fit into int32."),
         ({"repetition_penalty": float("nan")}, "`repetition_penalty` must be a number. Received: nan."),
         ({"wu_length_penalty": [0.0, 1.0, float("nan"), 0.0, 0.0]}, "`wu_length_penalty` must be a number."),
         ({"top_p": 1.5}, r"`top_p` must be in \[0, 1\]. Received: 1.5 to 1.5."),

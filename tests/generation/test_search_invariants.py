@@ -24,6 +24,7 @@ from helpers_generation import (
     search_tables,
     written_tables,
 )
+from helpers_marks import extended_but
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
@@ -163,6 +164,7 @@ def test_any_options_of_any_row_are_the_search_by_hand_and_hold_what_they_say(ca
         assert np.isneginf(scores[row, count:]).all()
 
 
+@pytest.mark.extended
 @holds(4, 30, cases(), st.randoms(use_true_random=False))
 def test_a_row_is_the_same_alone_among_fewer_and_in_any_order(case, random):
     tables, max_length, num_beams, length_penalty, options = case
@@ -209,6 +211,7 @@ def every_answer(table, max_length, length_penalty, ends, options):
 
 
 # As many beams as there are prefixes: nothing can be lost, so that it must find what trying everything finds.
+@pytest.mark.extended
 @pytest.mark.parametrize(("vocabulary_size", "max_length"), [(4, 4), (5, 3)])
 def test_with_beams_enough_it_is_brute_force_under_any_options(vocabulary_size, max_length):
     num_beams = vocabulary_size ** (max_length - 1)
@@ -236,6 +239,7 @@ def test_with_beams_enough_it_is_brute_force_under_any_options(vocabulary_size, 
     check()
 
 
+@pytest.mark.extended
 @holds(4, 20, cases(without=["max_length"]), st.integers(1, 30))
 def test_a_larger_limit_changes_nothing_once_all_have_finished(case, more):
     tables, max_length, num_beams, length_penalty, options = case
@@ -266,6 +270,7 @@ def finished_by_hand(table, max_length, num_beams, length_penalty, options, row)
     return one == two
 
 
+@pytest.mark.extended
 def test_a_wider_beam_may_score_lower():
     """The one thing that one would expect and that is not so: the greedy path, lost to two that look better at first."""
     script = {
@@ -287,6 +292,7 @@ def test_a_wider_beam_may_score_lower():
 # --- samples ---
 
 
+@pytest.mark.extended
 @holds(4, 40, cases(without=["num_beams", "wu_length_penalty", "exact_stopping"]), st.data())
 def test_a_sample_is_the_same_alone_possible_and_rescored(case, data):
     tables, max_length, num_samples, length_penalty, options = case
@@ -409,7 +415,7 @@ model_cases = given(
 )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", extended_but(["seq2seq"], KINDS))
 def test_a_model_with_beams_enough_is_brute_force(kind):
     words = [token for token in range(1, MODEL_V) if token != END]
     everything = [(*tokens, END) for n in range(MODEL_L) for tokens in itertools.product(words, repeat=n)]

@@ -11,6 +11,7 @@ from keras_attn import huggingface
 V = 53
 PAD, START, END = 0, 1, 2
 NUM_ROWS = 11
+_FOLDERS = []  # removed when the process ends
 
 
 def _bert(**options):
@@ -292,7 +293,8 @@ def make_twin(name, seed=3, spread=0.25):
 def checkpoint(name):
     """The folder of a case's checkpoint, and transformers' model."""
     twin = make_twin(name)
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="checkpoint-"))
+    _FOLDERS.append(tempfile.TemporaryDirectory(prefix="checkpoint-"))
+    folder = pathlib.Path(_FOLDERS[-1].name)
     twin.save_pretrained(folder)
     return folder, twin
 

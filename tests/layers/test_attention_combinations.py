@@ -235,13 +235,15 @@ class Combination:
 COMBINATIONS = [Combination(index) for index in range(NUM_COMBINATIONS)]
 
 
-def combinations(every, of=COMBINATIONS):
-    """One of `every` in the default run, fewer on other backends; all in the slow run."""
-    every = every if BACKEND == "tensorflow" else 30 * every
+def combinations(every, extended=None, of=COMBINATIONS):
+    """One of `every` in the default run, fewer on other backends; one of `extended` in that run; all in the slow run."""
+    steps = [every, extended or every] if BACKEND == "tensorflow" else [30 * every] * 2
+
+    def marks(i):
+        return () if i % steps[0] == 0 else pytest.mark.slow if i % steps[1] else pytest.mark.extended
+
     return [
-        pytest.param(
-            combination, id=str(combination.index), marks=[] if i % every == 0 else [pytest.mark.slow]
-        )
+        pytest.param(combination, id=str(combination.index), marks=marks(i))
         for i, combination in enumerate(of)
     ]
 
@@ -276,7 +278,7 @@ def seeded_run(layer, combination, **options):
     return run(layer, combination.call, **combination.options, **options)
 
 
-@pytest.mark.parametrize("combination", combinations(every=12))
+@pytest.mark.parametrize("combination", combinations(every=30, extended=10))
 def test_dense_equals_blocks_equals_oracle(combination, monkeypatch):
     layer = combination.layer(memory_efficient=False)
     expected = attention_oracle(
@@ -309,7 +311,7 @@ def is_mask(name):
     return name.endswith("_mask")
 
 
-@pytest.mark.parametrize("combination", combinations(every=20))
+@pytest.mark.parametrize("combination", combinations(every=40, extended=20))
 def test_gradients_of_dense_and_blocks_are_equal(combination, monkeypatch):
     layer = combination.layer(memory_efficient=False)
     coefficients = coefficients_for(layer, combination)
@@ -326,7 +328,7 @@ def test_gradients_of_dense_and_blocks_are_equal(combination, monkeypatch):
 
 
 @pytest.mark.parametrize("memory_efficient", [False, True], ids=["dense", "blocks"])
-@pytest.mark.parametrize("combination", combinations(every=20))
+@pytest.mark.parametrize("combination", combinations(every=40, extended=20))
 def test_gradients_are_the_slopes_of_the_oracle(combination, memory_efficient, monkeypatch):
     in_blocks(monkeypatch, 3)
     call = {
@@ -380,7 +382,7 @@ def test_graph_equals_xla_equals_eager(combination, monkeypatch):
 BOUNDS = {"mixed_bfloat16": 6e-2, "mixed_float16": 8e-3}
 
 
-@pytest.mark.parametrize("combination", combinations(every=13, of=COMBINATIONS[1::4]))
+@pytest.mark.parametrize("combination", combinations(every=26, extended=13, of=COMBINATIONS[1::4]))
 def test_half_precision_is_within_its_bounds(combination):
     expected = None
     for policy, bound in BOUNDS.items():
@@ -415,7 +417,9 @@ def as_decoded(combination):
     return call, mask, rng
 
 
-@pytest.mark.parametrize("combination", combinations(every=14, of=list(filter(is_decoder, COMBINATIONS))))
+@pytest.mark.parametrize(
+    "combination", combinations(every=28, extended=14, of=list(filter(is_decoder, COMBINATIONS)))
+)
 @pytest.mark.parametrize("memory_efficient", [False, True], ids=["dense", "blocks"])
 def test_chunks_through_a_cache_equal_the_full_pass(combination, memory_efficient):
     call, mask, rng = as_decoded(combination)

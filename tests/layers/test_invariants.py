@@ -68,6 +68,7 @@ def test_a_later_token_changes_no_earlier_output(drawn):
         assert not any(gradient[:, t + 1 :].any() for gradient in by_input.values())
 
 
+@pytest.mark.extended
 @repeatable
 @given(sizes, st.integers(1, 17))
 def test_padding_content_changes_nothing(drawn, source_length):
@@ -113,6 +114,7 @@ def test_more_padding_on_either_side_changes_nothing(drawn, left, right):
     assert_equal([actual[mask]], [expected[mask]])
 
 
+@pytest.mark.extended
 @repeatable
 @given(sizes, st.data())
 def test_any_chunks_with_any_left_padding_equal_the_full_pass(drawn, data):
@@ -151,6 +153,7 @@ def test_a_reordered_cache_goes_on_as_the_reordered_rows(drawn):
     assert_equal(flat_arrays(output), [expected[order, -1:]])
 
 
+@pytest.mark.extended
 @repeatable
 @given(sizes)
 def test_an_encoder_sees_order_by_its_positions_alone(drawn):
@@ -229,6 +232,7 @@ def itself(x, **given):
     return {"query": x, "value": x, **given}
 
 
+@pytest.mark.extended
 @repeatable
 @given(sizes, options)
 def test_variants_equal_the_oracle_and_their_dense_form(drawn, chosen):
@@ -351,6 +355,7 @@ def test_only_positions_tell_a_variant_the_order(drawn, chosen):
         assert_equal([run(layer, itself(x[:, order], positions=order.astype("int32")))[0]], [expected])
 
 
+@pytest.mark.extended
 @repeatable
 @given(sizes, options, st.sampled_from([1, 7, 64, 4096]))
 def test_only_distances_matter(drawn, chosen, shift):
@@ -367,6 +372,7 @@ def test_only_distances_matter(drawn, chosen, shift):
     assert_equal([there], [here], rotary if "rotary" in chosen["scheme"] else 0)
 
 
+@pytest.mark.extended
 @repeatable
 @given(sizes, options)
 def test_in_every_variant_packed_rows_are_separate_rows(drawn, chosen):
@@ -385,6 +391,7 @@ def test_in_every_variant_packed_rows_are_separate_rows(drawn, chosen):
     assert_equal(run(layer, packed), [np.concatenate(expected, axis=1)])
 
 
+@pytest.mark.extended
 @repeatable
 @given(sizes, options)
 def test_a_shared_key_head_is_a_repeated_one(drawn, chosen):

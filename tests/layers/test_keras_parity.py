@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from helpers_layers import BACKEND, flat_arrays, float64_enabled, gradients, run
 from helpers_markdown import code_blocks
+from helpers_marks import extended_but
 from keras import ops
 
 from keras_attn.layers import MultiHeadAttention
@@ -170,8 +171,21 @@ EVERY_CONFIGURATION = [
     *((multi_head, arguments) for arguments in CONFIGURATIONS),
     *((grouped, arguments) for arguments in GROUPED_CONFIGURATIONS),
 ]
+# Each of their arguments is in one of the others too.
+FEWER_ARGUMENTS = [
+    *({"value_dim": HV}, {"use_bias": False}, {"output_shape": 19}, {"use_gate": True}),
+    *({"num_heads": 7, "key_dim": 1, "use_bias": False}, {"num_key_value_heads": 1}, {"sliding_window": 3}),
+]
 # JAX compiles every op for every shape.
 SLOW_ELSEWHERE = [] if BACKEND == "tensorflow" else [pytest.mark.slow]
+
+
+# With a key of its own: no mask, and one of each kind.
+MASKS_BY_DEFAULT = ("none", "causal", "B_T_S", "value", "key_int32", "all")
+
+
+def marks_of(arguments):
+    return [*(SLOW_ELSEWHERE if arguments else []), *[pytest.mark.extended] * (arguments in FEWER_ARGUMENTS)]
 
 
 def name_of(value):
@@ -340,10 +354,7 @@ MASKS = {
 
 @pytest.mark.parametrize(
     ("make", "arguments"),
-    [
-        pytest.param(make, arguments, marks=SLOW_ELSEWHERE if arguments else [])
-        for make, arguments in EVERY_CONFIGURATION
-    ],
+    [pytest.param(make, arguments, marks=marks_of(arguments)) for make, arguments in EVERY_CONFIGURATION],
     ids=name_of,
 )
 def test_equals_keras_under_every_mask(rng, make, arguments):
@@ -358,7 +369,15 @@ def test_equals_keras_under_every_mask(rng, make, arguments):
 
 
 @pytest.mark.parametrize(
-    ("make", "mask"), [*((multi_head, mask) for mask in MASKS), (grouped, "all")], ids=name_of
+    ("make", "mask"),
+    [
+        *(
+            pytest.param(multi_head, mask, marks=() if mask in MASKS_BY_DEFAULT else pytest.mark.extended)
+            for mask in MASKS
+        ),
+        (grouped, "all"),
+    ],
+    ids=name_of,
 )
 def test_equals_keras_with_a_key_of_its_own(rng, make, mask):
     inputs = {"query": sequence(rng, T), "value": sequence(rng, S), "key": sequence(rng, S)}
@@ -434,7 +453,7 @@ def image_masks(rng, axes, of_query, of_key):
     [{}, {"use_gate": True, "value_dim": HV, "output_shape": (2, 3), "use_bias": False}],
     ids=["default", "gate"],
 )
-@pytest.mark.parametrize("axes", IMAGES, ids=str)
+@pytest.mark.parametrize("axes", extended_but([None, 1, (2, 1)], IMAGES), ids=str)
 def test_equals_keras_over_axes_of_images(rng, axes, arguments):
     of_query, of_key = IMAGES[axes]
     inputs = {"query": sequence(rng, *of_query), "value": sequence(rng, *of_key)}

@@ -163,6 +163,7 @@ EVERYWHERE = {
 
 # Forms that share most of their code with another: a case takes seconds. The tests named first are run more often.
 EXTENDED = {
+    "decoder_pre_norm_rms",
     "attention_causal",
     "attention_cross",
     "bahdanau_pairwise_mask",
@@ -188,7 +189,6 @@ SLOW = {
     "bahdanau_separate_key",
     "decoder_alone_parallel",
     "decoder_remat",
-    "decoder_pre_norm_rms",
     "embedding_reverse",
     "embedding_unscaled",
     "encoder_layer_scale_remat",
@@ -203,7 +203,8 @@ SLOW = {
 }
 
 
-# One form of each class, the one with most of its code, is checked in graphs too: see `check_layer`.
+# One form of each class, the one with most of its code, is checked in graphs too: see `check_layer`. Those of the blocks
+# take longest and are extended: by default models made of blocks are traced and exported.
 IN_GRAPHS = {
     "attention_self",
     "attention_relative_keys_in_blocks",
@@ -211,8 +212,8 @@ IN_GRAPHS = {
     "window_shifted",
     "attention_differential",
     "attention_talking_heads",
-    "encoder_post_norm",
-    "decoder_post_norm",
+    "encoder_pre_norm_rms_gated",
+    "decoder_pre_norm_rms",
     "feed_forward_gated",
     "residual_sandwich",
     "embedding_untied",

@@ -3,6 +3,7 @@
 import functools
 import re
 
+import helpers_transformers  # noqa: F401 -- imports, before the fork
 import keras
 import numpy as np
 import pytest
@@ -238,6 +239,7 @@ class Holder(keras.layers.Layer):
         return cls(**config)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", ["buckets", "keys"])
 def test_layers_that_share_a_bias_share_it_after_reloading(name, tmp_path):
     shared = LAYERS[name]()

@@ -2,6 +2,7 @@
 
 import itertools
 
+import helpers_transformers  # noqa: F401 -- imports, before the fork
 import keras
 import numpy as np
 import pytest

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 from helpers_layers import BACKEND, assert_equal, compiled, flat_arrays, tensors
+from helpers_marks import extended_but
 from keras import ops
 
 from keras_attn.layers import DecoderBlock, MultiHeadAttention
@@ -137,7 +138,20 @@ def some_slow(stacks):
     return [pytest.param(s, id=name(s), marks=marks.get(s, pytest.mark.slow)) for s in stacks]
 
 
-@pytest.mark.parametrize("stack", STACKS, ids=name)
+@pytest.mark.parametrize(
+    "stack",
+    # Each style meets both kinds and both masks.
+    extended_but(
+        [
+            ("functional", "attention", 3, True),
+            ("functional", "block", 3, False),
+            ("subclassed", "attention", 3, False),
+            ("subclassed", "block", 3, True),
+        ],
+        STACKS,
+    ),
+    ids=name,
+)
 def test_padding_does_not_matter(stack):
     model = make_model(*stack)
     assert_padding_does_not_matter([flat_arrays(model(tensors(case))) for case in variants()])
@@ -156,6 +170,7 @@ def test_padding_does_not_matter_compiled(stack, jit):
 
 if BACKEND == "tensorflow":
 
+    @pytest.mark.extended
     @pytest.mark.parametrize("stack", some_slow(STACKS))
     def test_padding_does_not_matter_exported(stack, tmp_path, child):
         model = make_model(*stack)
@@ -187,7 +202,7 @@ def test_removing_the_mask_matters():
 
 
 @pytest.mark.parametrize("style", ["functional", "subclassed"])
-@pytest.mark.parametrize("num_layers", [2, 3])
+@pytest.mark.parametrize("num_layers", extended_but([3], [2, 3]))
 def test_keras_masks_padding_in_the_first_layer_alone(style, num_layers):
     model = make_model(style, "keras", num_layers, implicit=True)
     plain, painted = (flat_arrays(model(tensors(case))) for case in variants()[:2])
@@ -198,6 +213,7 @@ def test_keras_masks_padding_in_the_first_layer_alone(style, num_layers):
         assert_equal([one[0]], [other[0]])
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("num_layers", [2, 3])
 def test_keras_obeys_an_explicit_mask_in_every_layer(num_layers):
     model = make_model("functional", "keras", num_layers, implicit=False)

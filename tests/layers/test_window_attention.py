@@ -1,9 +1,11 @@
 """WindowAttention against the paper's rule, one pair of pixels at a time in float64, and against transformers' Swin."""
 
+import helpers_transformers  # noqa: F401 -- imports, before the fork
 import keras
 import numpy as np
 import pytest
 from helpers_layers import BACKEND, assert_equal, flat_arrays, gradients, run
+from helpers_marks import extended_but
 from keras import ops
 
 from keras_attn.layers import WindowAttention
@@ -186,7 +188,9 @@ def test_the_bias_stays_float32_under_mixed_precision(rng):
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="Sizes that are unknown before the run are TensorFlow's.")
-@pytest.mark.parametrize(("jit_compile", "padded"), [(False, True), (True, False)])
+@pytest.mark.parametrize(
+    ("jit_compile", "padded"), [(False, True), pytest.param(True, False, marks=pytest.mark.extended)]
+)
 def test_one_trace_serves_images_of_all_sizes(jit_compile, padded, rng):
     import tensorflow as tf
 
@@ -288,7 +292,7 @@ def swin_pair(rng, sizes, window_size, shift_size, arguments=()):
 
 
 @pytest.mark.parametrize("sizes", [(8, 12), (9, 12), (7, 13), (5, 11)])
-@pytest.mark.parametrize("shift_size", [0, 1, 2, 3])
+@pytest.mark.parametrize("shift_size", extended_but([0, 3], [0, 1, 2, 3]))
 def test_it_is_the_attention_of_transformers_swin(sizes, shift_size, rng):
     image, ours, table, expected = swin_pair(rng, sizes, 4, shift_size)
     ours.relative_position_bias.assign(table)

@@ -1,5 +1,6 @@
 """Models of the field, composed of our parts, with the weights of transformers' models of the same configuration."""
 
+import helpers_transformers  # noqa: F401 -- imports, before the fork
 import keras
 import numpy as np
 

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 from helpers_generation import answer, beam_search_by_hand, compilers, padded, quickest
+from helpers_marks import extended_but
 from helpers_models import END, PAD, START, assert_close
 from keras import ops
 
@@ -106,7 +107,7 @@ def test_later_tokens_and_pads_change_nothing(variant):
         assert_close(longer[row, :length], logits[row, :length])
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", extended_but(("learned", "rotary_untied"), VARIANTS))
 def test_steps_and_chunks_equal_one_pass(variant):
     model = make_model(variant)
     ids = np.random.default_rng(1).integers(4, V, (2, 7)).astype("int32")
@@ -143,7 +144,7 @@ def n_best(variant, compiler=None):
     return search(make_model(variant), compiler or quickest(), **options)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", extended_but(("learned", "rotary_untied"), VARIANTS))
 def test_generate_is_the_search_written_out(variant):
     model, ids = make_model(variant), prompts()
     token_ids, scores = n_best(variant)(ids)
@@ -156,6 +157,7 @@ def test_generate_is_the_search_written_out(variant):
         np.testing.assert_allclose(row_scores, expected_scores, atol=1e-5)
 
 
+@pytest.mark.extended
 def test_one_beam_is_the_best_token_of_each_pass():
     model, ids = make_model(), prompts()
     for row, row_ids in zip(ids, ops.convert_to_numpy(model.generate(ids, END, max_length=4))):
@@ -165,7 +167,11 @@ def test_one_beam_is_the_best_token_of_each_pass():
 
 @pytest.mark.parametrize(
     ("variant", "compiler"),
-    [(variant, quickest()) for variant in VARIANTS]
+    [
+        ("learned", quickest()),
+        ("rotary_untied", quickest()),
+        pytest.param("sinusoidal_post_norm", quickest(), marks=pytest.mark.extended),
+    ]
     + [
         pytest.param("rotary_untied", name, marks=pytest.mark.slow)
         for name in compilers()
@@ -214,6 +220,7 @@ def test_options_see_the_prompt():
         np.testing.assert_allclose(row_scores[: len(by_hand)], expected_scores, atol=1e-5)
 
 
+@pytest.mark.extended
 def test_samples_have_the_scores_of_the_model():
     model, ids = make_model(), prompts()
     options = DecodingOptions(seed=np.array([1, 2, 3], "int32"), temperature=1.5)
@@ -225,6 +232,7 @@ def test_samples_have_the_scores_of_the_model():
     assert len({answer(tokens) for row in token_ids for tokens in row}) > 5
 
 
+@pytest.mark.extended
 def test_the_answer_may_be_longer_than_the_first_segment_of_the_cache():
     """The best tokens of one pass over a prompt and its answer are that answer."""
     model, lengths = make_model(seed=6, num_layers=1, max_sequence_length=61), set()
@@ -274,6 +282,7 @@ def test_wrong_inputs():
         make_model()({"tokens": np.ones((1, 2))})
 
 
+@pytest.mark.extended
 def test_it_learns_a_cycle(tmp_path):
     keras.utils.set_random_seed(4)
     model = DecoderTransformer.from_sizes(

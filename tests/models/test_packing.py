@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from helpers_layers import BACKEND, assert_equal
+from helpers_marks import extended_but
 from helpers_models import PAD, shared_model
 from keras import ops
 
@@ -40,7 +41,7 @@ def in_segments(output, segment_ids):
     return [row[ids == i] for row, ids in zip(output, segment_ids) for i in range(1, ids.max() + 1)]
 
 
-@pytest.mark.parametrize("variant", ["post_norm", "untied_gated_rms_learned"])
+@pytest.mark.parametrize("variant", extended_but(["post_norm"], ["post_norm", "untied_gated_rms_learned"]))
 def test_packed_rows_equal_separate_rows(rng, variant):
     model = shared_model(variant)
     pairs = [

@@ -6,6 +6,7 @@ import itertools
 import keras
 import numpy as np
 import pytest
+from helpers_marks import extended_but
 from keras import ops
 
 from keras_attn.generation import DecodingOptions
@@ -111,7 +112,7 @@ def test_step_by_step_equals_the_whole(rng, name):
         np.testing.assert_allclose(np.concatenate(found, axis=1), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", extended_but(["gru"], OPTIONS))
 def test_pads_and_batch_mates_change_nothing(rng, name):
     model = shared_model(name)
     source, target = make_ids(rng)
@@ -134,7 +135,15 @@ def test_a_source_of_pads_is_finite_and_leaves_its_neighbours(rng):
     np.testing.assert_allclose(found[:2], expected[:2], atol=1e-5)
 
 
-@pytest.mark.parametrize(("num_beams", "name"), [(1, "gru"), *((4, name) for name in OPTIONS)])
+@pytest.mark.parametrize(
+    ("num_beams", "name"),
+    [
+        pytest.param(1, "gru", marks=pytest.mark.extended),
+        (4, "gru"),
+        (4, "two_layers_of_lstm"),
+        pytest.param(4, "two_vocabularies", marks=pytest.mark.extended),
+    ],
+)
 def test_the_score_of_an_answer_is_that_of_teacher_forcing(rng, name, num_beams):
     model = shared_model(name)
     source, _ = make_ids(rng)
@@ -180,6 +189,7 @@ def test_one_beam_is_greedy_and_beams_enough_find_the_best():
     assert tuple(found[found != 0]) == best
 
 
+@pytest.mark.extended
 def test_decoding_options_are_obeyed(rng):
     model = shared_model()
     source, _ = make_ids(rng)

@@ -37,7 +37,11 @@ def log_probabilities(model, encoder_token_ids, prefix):
 
 @pytest.mark.parametrize(
     ("variant", "num_beams", "length_penalty"),
-    [("post_norm", 1, 1.0), ("pre_norm", 3, 1.0), ("untied_gated_rms_learned", 4, 0.0)],
+    [
+        ("post_norm", 1, 1.0),
+        ("pre_norm", 3, 1.0),
+        pytest.param("untied_gated_rms_learned", 4, 0.0, marks=pytest.mark.extended),
+    ],
 )
 def test_generate_is_the_search_written_out(variant, num_beams, length_penalty):
     model = shared_model(variant)
@@ -59,6 +63,7 @@ def test_generate_is_the_search_written_out(variant, num_beams, length_penalty):
         np.testing.assert_allclose(row_scores, expected_scores, atol=1e-5)
 
 
+@pytest.mark.extended
 def test_scores_are_those_of_teacher_forcing():
     model = make_model("pre_norm", seed=8)
     ids = make_batch()["encoder_token_ids"]
@@ -76,6 +81,7 @@ def test_scores_are_those_of_teacher_forcing():
         assert score == pytest.approx(total / len(tokens) ** 0.6, rel=1e-5, abs=1e-5)
 
 
+@pytest.mark.extended
 def test_the_cache_grows_without_a_trace():
     # 34 steps need a second segment.
     model = make_model(num_encoder_layers=1, num_decoder_layers=1)
@@ -99,6 +105,7 @@ def test_max_length_is_max_sequence_length_by_default():
     assert generate(model, ids, max_length=2).shape == (B, 2)
 
 
+@pytest.mark.extended
 def test_the_best_alone_or_the_n_best():
     model = shared_model()
     ids = make_batch()["encoder_token_ids"]
@@ -136,6 +143,7 @@ def test_an_empty_batch_and_an_empty_source():
     np.testing.assert_allclose(scores, pads_scores, atol=1e-5)
 
 
+@pytest.mark.extended
 def test_dropout_is_off_while_decoding():
     ids = make_batch()["encoder_token_ids"]
     without = generate(shared_model(), ids, max_length=3, num_return_sequences=1)
@@ -159,6 +167,7 @@ PAIRS = {
 }
 
 
+@pytest.mark.extended
 def test_rows_with_options_of_their_own_equal_the_search_written_out():
     model, ids = shared_model("pre_norm"), make_batch()["encoder_token_ids"][:3]
     token_ids, scores = generate(

@@ -255,7 +255,13 @@ SIZES = {
 }
 
 
-@pytest.fixture(scope="module", params=["sinusoidal", "learned", "rotary"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        "sinusoidal",
+        *(pytest.param(name, marks=pytest.mark.extended) for name in ("learned", "rotary")),
+    ],
+)
 def right_sizes(request, tmp_path_factory):
     """Sizes of a model, and a file of its weights."""
     right = {"vocabulary_size": 11, "position_encoding": request.param, "num_heads": 1, **SIZES}

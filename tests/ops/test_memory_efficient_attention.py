@@ -16,6 +16,7 @@ from helpers_layers import (
     function_gradients,
     tensors,
 )
+from helpers_marks import extended_but
 from keras import ops
 
 import keras_attn.ops.blockwise_attention as blockwise_attention
@@ -191,7 +192,7 @@ def check_equal(arrays, num_blocks, tolerance=1e-5, **case):
 
 
 @pytest.mark.skipif(BACKEND == "jax", reason="it would compile for each number")
-@pytest.mark.parametrize("rule", ["none", "together"])
+@pytest.mark.parametrize("rule", extended_but(["together"], ["none", "together"]))
 def test_any_number_of_blocks(rng, rule):
     """3, the number of the other tests, does not divide T; 50 is more than there are queries."""
     check_equal(arrays_for(rng), rule=rule, num_blocks=(1, 2, 50))
@@ -229,11 +230,21 @@ TOGETHER = [
     ("sinks_known", "slopes"),
     ("prefix_known", "table_scattered"),
 ]
+TOGETHER_BY_DEFAULT = [
+    ("together", "table_scattered"),
+    ("together", "table_of_queries"),
+    ("sinks_known", "slopes"),
+]
 
 
 @pytest.mark.parametrize(
     ("rule", "bias"),
-    [pytest.param(*p.values[0], marks=p.marks) for p in on_jax(TOGETHER, [("together", "table_of_queries")])],
+    [
+        pytest.param(*p.values[0], marks=p.marks)
+        if p.values[0] in TOGETHER_BY_DEFAULT
+        else pytest.param(*p.values[0], marks=[*p.marks, pytest.mark.extended])
+        for p in on_jax(TOGETHER, [("together", "table_of_queries")])
+    ],
 )
 def test_everything_together(rng, rule, bias):
     arrays = arrays_for(rng, bias, sinks=True, num_key_heads=K)
@@ -260,7 +271,7 @@ def oracle(arrays, rule, bias, soft_cap, scale):
     return np.einsum("bnts,bnsv->bntv", scores * dropout_multiplier(0.3, SEED, scores.shape), value)
 
 
-@pytest.mark.parametrize("bias", ["slopes", "table_of_queries"])
+@pytest.mark.parametrize("bias", extended_but(["table_of_queries"], ["slopes", "table_of_queries"]))
 def test_both_forms_equal_the_oracle(rng, bias):
     arrays = arrays_for(rng, bias, sinks=True, num_key_heads=K)
     expected = oracle(arrays, "together", bias, soft_cap=0.7, scale=0.3)
@@ -352,14 +363,14 @@ def test_queries_without_keys_are_0_in_output_and_gradient(rng, rule, sinks):
         ("key_mask", np.nan),
         *on_jax_cases(
             [
-                ("key_mask", np.inf),
-                ("slot_mask", np.nan),
                 ("segments", np.nan),
                 ("causal", -np.inf),
-                ("causal_known", np.nan),
-                ("pairs_of_keys", np.nan),
             ]
         ),
+        pytest.param("key_mask", np.inf, marks=pytest.mark.extended),
+        pytest.param("slot_mask", np.nan, marks=pytest.mark.extended),
+        pytest.param("causal_known", np.nan, marks=pytest.mark.extended),
+        pytest.param("pairs_of_keys", np.nan, marks=pytest.mark.extended),
     ],
 )
 def test_what_nobody_sees_reaches_nobody(rng, rule, poison):
@@ -513,7 +524,7 @@ WORK = {
 }
 
 
-@pytest.mark.parametrize("name", WORK)
+@pytest.mark.parametrize("name", extended_but(("none", "causal", "causal_window_sinks"), WORK))
 def test_keys_that_no_query_of_a_block_sees_are_left_out(rng, name, num_pairs):
     options, expected = WORK[name]
     arrays, positions = square(rng, LENGTH)

@@ -3,6 +3,7 @@
 import math
 import re
 
+import helpers_transformers  # noqa: F401 -- imports, before the fork
 import numpy as np
 import pytest
 from helpers_layers import BACKEND, compiled, float64_enabled

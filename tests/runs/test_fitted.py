@@ -11,7 +11,7 @@ from keras_attn import runs
 from keras_attn.data import PlainText, TextPairs
 from keras_attn.runs.advice import advice_on_a_low_score
 from keras_attn.runs.display import duration, sample_line
-from keras_attn.runs.time_plan import planned
+from keras_attn.runs.time_plan import plan_report, planned
 
 SYLLABLES = ["ka", "ru", "mo", "le", "ti", "ja", "no", "pe"]
 SMALL = {
@@ -211,6 +211,14 @@ def test_in_python_too_few_pairs_and_unknown_fields_are_refused(tmp_path):
     with pytest.raises(TypeError, match="warm_up"):
         runs.train(pairs_of(90), tmp_path / "run", warm_up=3)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("seconds", "is_noted"), [(900, True), (9000, False)])
+def test_a_plan_of_few_updates_is_told(seconds, is_noted):
+    plan = planned(runs.TEXT_FILES.replace(minutes=2.0, gradient_accumulation_steps=3), seconds, 1.0)
+    report = plan_report(plan, 1.0)
+    assert report.startswith("1000 ms an update: 5 epochs of ")
+    assert ("Note: 675 updates are few" in report) == is_noted
 
 
 @pytest.mark.extended

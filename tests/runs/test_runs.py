@@ -1,7 +1,9 @@
 """From a recipe and data to a run folder, a translator and its export."""
 
+import dataclasses
 import json
 import os
+import shlex
 import signal
 
 import keras
@@ -13,6 +15,8 @@ import keras_attn
 from keras_attn import runs
 from keras_attn.data import TextPairs
 from keras_attn.models import read_weights
+from keras_attn.runs.run_record import with_plan_of
+from keras_attn.runs.translation_run import TranslationRun
 from keras_attn.runs.workers import Workers
 
 TINY = {
@@ -117,6 +121,33 @@ def test_a_folder_with_a_run_is_not_written_over(run):
     folder, _ = run
     with pytest.raises(ValueError, match=r"holds a run that has ended.*more than 3 epochs"):
         runs.train(make_data(), folder, RECIPE, verbose=0)
+
+
+def test_a_folder_of_other_files_stays_as_it_is(tmp_path):
+    (tmp_path / "history.csv").write_text("mine\n")
+    (tmp_path / "log.txt").write_text("of a run that was killed early\n")
+    for folder, message in [
+        (tmp_path, "holds no run, but history.csv, which a run would overwrite. Choose another folder"),
+        (tmp_path / "history.csv", "history.csv cannot be the folder of a run: File exists. Choose another"),
+    ]:
+        with pytest.raises((ValueError, OSError), match=message):
+            runs.train(make_data(), folder, RECIPE, verbose=0)
+    assert (tmp_path / "history.csv").read_text() == "mine\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["history.csv", "log.txt"]
+
+
+@pytest.mark.parametrize(("minutes", "ended", "epochs"), [(None, True, 9), (None, False, 3), (2.0, False, 6)])
+def test_more_minutes_are_more_epochs_of_the_run_that_is_there(minutes, ended, epochs):
+    results = {"ended": ended, "training_seconds": 80.0}
+    before = RECIPE.replace(minutes=minutes, steps_per_epoch=7, warmup_steps=4)
+    record = {"recipe": dataclasses.asdict(before), "results": results}
+    assert with_plan_of(record, before.replace(minutes=4.0)) == before.replace(minutes=4.0, epochs=epochs)
+
+
+def test_commands_to_copy_are_quoted(tmp_path):
+    run = TranslationRun(RECIPE, make_data(), tmp_path / "my run", 0, Workers())
+    for command in run.next_commands():
+        assert any(part.startswith(str(tmp_path / "my run")) for part in shlex.split(command)), command
 
 
 def test_other_data_of_the_same_size_are_another_run(run, tmp_path):

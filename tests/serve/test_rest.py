@@ -91,6 +91,11 @@ REFUSED = [
     (b"{} {}", "JSON Parse error: The document root must not be followed by other values. at offset: 3"),
     (b'{"\xc3\xa9": ["a\\q"]}', "JSON Parse error: Invalid escape character in string. at offset: 10"),
     (b'{"a": "\\ud800x"}', "JSON Parse error: The surrogate pair in string is invalid. at offset: 7"),
+    (b'{"inputs": [1, 2e999]}', "JSON Parse error: Number too big to be stored in double. at offset: 15"),
+    (
+        b'{"inputs": [%s]}' % (b"7" * 5000),
+        "JSON Parse error: Number too big to be stored in double. at offset: 12",
+    ),
     (b'["a"]', 'JSON Value: [\n    "a"\n] Is not object'),
     ({}, "Missing 'inputs' or 'instances' key"),
     ({"instances": []}, f"JSON Value: {pretty({'instances': []})} No values in 'instances' array"),
@@ -237,6 +242,13 @@ ROUTES = [
         ROWS,
         400,
         "Malformed request: POST /v1/models/plain/versions/one:predict",
+    ),
+    (
+        "GET",
+        f"/v1/models/plain/versions/{'7' * 5000}",
+        b"",
+        400,
+        f"Failed to convert version: {'7' * 5000} to numeric.",
     ),
     # TF Serving sends this one with an empty body.
     (

@@ -5,11 +5,14 @@ import json
 import os
 import pathlib
 import re
+import shlex
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
+import types
 import urllib.parse
 
 import numpy as np
@@ -21,6 +24,7 @@ from helpers_translators import byte_translator, exported_once
 import keras_attn_cli
 from keras_attn.export import export_saved_model, write_warmup_requests
 from keras_attn.serve.app import MOST_BODY_BYTES, is_loopback
+from keras_attn.serve.server import _greeting
 from keras_attn.tasks.signatures import INPUTS
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -79,13 +83,16 @@ def test_a_client_that_asks_first_is_told_to_go_on(server):
         (f"Content-Length: {MOST_BODY_BYTES + 1}", b"413"),
         ("Content-Length: -1", b"400"),
         ("Content-Length: 9", b"400"),
+        (f"Content-Length: {'9' * 5000}", b"413"),
+        ("Transfer-Encoding: chunked", b"400"),
     ],
 )
-def test_a_body_that_cannot_be_read_ends_the_connection(server, header, status):
+def test_a_body_that_cannot_be_read_ends_the_connection(server, capsys, header, status):
     answer = raw(server[0], post(b"{}", header))
     assert answer.startswith(b"HTTP/1.1 " + status)
     assert b"\r\nConnection: close\r\n" in answer
     assert b'"error": "' in answer
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
@@ -223,7 +230,7 @@ def test_a_port_that_is_taken_is_told_before_anything_is_loaded(capsys):
         port = other.getsockname()[1]
         assert keras_attn_cli.main(["serve", str(DATES), "--port", str(port)]) == 2
     [line] = capsys.readouterr().err.splitlines()
-    expected = f"keras-attn: error: Cannot listen on 127.0.0.1, port {port}: Address already in use. Choose another with --port."
+    expected = f"keras-attn: error: Cannot listen on 127.0.0.1, port {port}: Address already in use. Choose another with --port or --host."
     assert line == expected
 
 
@@ -235,10 +242,28 @@ def test_a_wrong_port_is_one_line(capsys, port):
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
+def test_lines_to_copy_take_any_name():
+    model = types.SimpleNamespace(name="m ä' 1", number=3, folder=pathlib.Path("served", "m ä' 1", "3"))
+    lines = _greeting(types.SimpleNamespace(url="http://127.0.0.1:8501", host="127.0.0.1"), [model]).split(
+        "\n"
+    )
+    (ask,), (docker,) = ([line for line in lines if word in line] for word in ("curl", "docker run"))
+    url = "http://127.0.0.1:8501/v1/models/m%20%C3%A4%27%201:predict"
+    assert shlex.split(ask)[2:] == ["curl", "-d", '{"instances": ["..."]}', url]
+    assert f"{model.folder.parent.resolve()}:/models/m ä' 1:ro" in shlex.split(docker)
+
+
 def test_a_folder_with_nothing_to_serve_is_told(tmp_path, capsys):
     assert keras_attn_cli.main(["serve", str(tmp_path), "--port", "0"]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith(f"keras-attn: error: There is nothing to serve in {tmp_path}: ")
+
+
+def test_a_damaged_file_is_told_with_its_folder(tmp_path, capsys):
+    shutil.copytree(DATES / "1", tmp_path / "m" / "3")
+    (tmp_path / "m" / "3" / "batching_params.pbtxt").write_text("hello {")
+    assert keras_attn_cli.main(["serve", str(tmp_path / "m"), "--port", "0"]) == 2
+    assert f"error: {tmp_path / 'm' / '3'}: batching_params.pbtxt cannot be read" in capsys.readouterr().err
 
 
 class Command:

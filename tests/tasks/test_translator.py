@@ -85,6 +85,7 @@ def test_the_answer_has_the_shape_of_the_question(translator):
     assert (best, score) == (text, pytest.approx(scores[0], abs=1e-5))
 
 
+@pytest.mark.extended
 def test_n_best_lists_are_sorted_and_begin_with_the_best(translator):
     many, scores = translator(SENTENCES[:3], num_return_sequences=2, return_scores=True)
     assert [texts[0] for texts in many] == translator(SENTENCES[:3])
@@ -168,6 +169,7 @@ def test_odd_text_is_answered_and_the_next_call_works(kind, text, request):
         assert answers[0] == ""
 
 
+@pytest.mark.extended
 def test_an_empty_text_has_one_answer(bytes_translator):
     texts, scores, attention_map = bytes_translator(
         "", num_return_sequences=2, return_scores=True, return_attention_scores=True
@@ -209,6 +211,7 @@ def test_bad_options_say_what_they_must_be(bytes_translator, options, message):
     assert isinstance(bytes_translator("a"), str)
 
 
+@pytest.mark.extended
 def test_numpy_integers_are_integers(bytes_translator):
     numbers = {"num_beams": np.int64(2), "max_length": np.int32(7), "batch_size": np.int16(3)}
     assert bytes_translator(SENTENCES, **numbers) == bytes_translator(SENTENCES, num_beams=2, max_length=7)
@@ -442,12 +445,9 @@ def test_what_cannot_be_written_is_never_chosen_and_scores_are_those_of_score():
     translator = translator_that_likes_start()
     tokenizer, texts = translator.target_tokenizer, SENTENCES[:3]
     source = np.array([[*tokenizer.encode(texts[:1])[0], 2]])
-    arguments = {"num_beams": 8, "num_return_sequences": 8, "max_length": 3}
-    free = translator.model.generate(source, 1, 2, **arguments)
+    free = translator.model.generate(source, 1, 2, num_beams=8, num_return_sequences=8, max_length=3)
     assert (np.asarray(free.token_ids) == 1).any(), "START is not likely enough to show anything"
     found, scores = translator(texts, num_return_sequences=8, return_scores=True)
-    served = Signatures(translator).translate_n_best(tf.constant(texts))
-    assert [[text.decode() for text in row] for row in served["outputs"].numpy()] == found
     num_finished = 0
     for text, translations, row_scores in zip(texts, found, scores):
         assert len(set(translations)) == len(translations)
@@ -456,9 +456,26 @@ def test_what_cannot_be_written_is_never_chosen_and_scores_are_those_of_score():
                 assert translator.score(text, translation) == pytest.approx(score, rel=1e-4)
                 num_finished += 1
     assert num_finished >= 6
-    # A prefix may hold what is otherwise not written, a language tag for one.
-    options = DecodingOptions(prefix_token_ids=[1])
-    begun = translator.model.generate(source, 1, 2, options=options, unwritable_token_ids=(0, 1), **arguments)
+
+
+@pytest.mark.extended
+def test_what_cannot_be_written_is_never_served_and_may_stand_in_a_prefix():
+    translator, texts = translator_that_likes_start(), SENTENCES[:3]
+    source = np.array([[*translator.target_tokenizer.encode(texts[:1])[0], 2]])
+    served = Signatures(translator).translate_n_best(tf.constant(texts))
+    found = translator(texts, num_return_sequences=8)
+    assert [[text.decode() for text in row] for row in served["outputs"].numpy()] == found
+    # A language tag for one.
+    begun = translator.model.generate(
+        source,
+        1,
+        2,
+        num_beams=8,
+        num_return_sequences=8,
+        max_length=3,
+        options=DecodingOptions(prefix_token_ids=[1]),
+        unwritable_token_ids=(0, 1),
+    )
     assert (np.asarray(begun.token_ids)[0, :, 0] == 1).all()
     assert not (np.asarray(begun.token_ids)[0, :, 1:] == 1).any()
 

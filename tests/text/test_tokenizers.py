@@ -303,6 +303,7 @@ def test_graph_equals_eager(tokenizer):
         assert [text.decode() for text in texts.numpy()] == tokenizer.decode(tokenizer.tokenize(batch))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "reset",
     [
@@ -395,6 +396,7 @@ def test_invalid_utf8_in_a_sentencepiece_batch_leaves_neighbours_unchanged(bpe):
     ]
 
 
+@pytest.mark.extended
 def test_a_line_of_a_megabyte(tokenizer):
     line = " ".join(sentences(3_000, seed=7) * 10)
     assert len(line.encode()) > 1_000_000
@@ -678,6 +680,9 @@ GERMAN = [
     "हिन्दी العَرَبِيَّة עִבְרִית ไทย 👩‍👩‍👧 ';' \u037e \u1fef",
 ]
 FOLDS = [(True, None), (False, None), (True, False), (False, True)]
+FOLDS_OF_WHICH_TWO_ARE_EXTENDED = [
+    pytest.param(*fold, marks=pytest.mark.extended if i in (1, 3) else ()) for i, fold in enumerate(FOLDS)
+]
 
 
 def as_transformers_reads(vocabulary, lowercase, strip_accents):
@@ -687,7 +692,7 @@ def as_transformers_reads(vocabulary, lowercase, strip_accents):
     return lambda texts: [theirs.encode(text, add_special_tokens=False) for text in texts]
 
 
-@pytest.mark.parametrize(("lowercase", "strip_accents"), FOLDS)
+@pytest.mark.parametrize(("lowercase", "strip_accents"), FOLDS_OF_WHICH_TWO_ARE_EXTENDED)
 def test_wordpieces_of_odd_text_are_those_of_transformers(lowercase, strip_accents):
     # All characters of the texts are in the vocabulary, as they are read, so that nothing hides in [UNK].
     tokenizer = WordPieceTokenizer.train(GERMAN, 900, lowercase, strip_accents)
@@ -706,7 +711,9 @@ def test_wordpieces_of_odd_text_are_those_of_transformers(lowercase, strip_accen
     assert tokenizer.unknown_token_id not in {i for ids in tokenizer.encode(GERMAN) for i in ids}
 
 
-@pytest.mark.parametrize(("lowercase", "strip_accents"), FOLDS[2:])  # the one without the other
+@pytest.mark.parametrize(
+    ("lowercase", "strip_accents"), FOLDS_OF_WHICH_TWO_ARE_EXTENDED[2:]
+)  # the one without the other
 def test_every_character_is_read_as_transformers_reads_it(lowercase, strip_accents):
     tokenizers = pytest.importorskip("tokenizers", reason='pip install "keras_attn[peers]"')
     import tensorflow_text

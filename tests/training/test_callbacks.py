@@ -5,6 +5,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+from helpers_marks import extended_but
 
 from keras_attn.training import (
     AttentionImages,
@@ -75,7 +76,7 @@ def test_scores_are_in_the_history():
     assert history["val_chrf"] == pytest.approx([corpus_chrf(h, REFERENCES).score for h in expected])
 
 
-@pytest.mark.parametrize("verbose", [1, 2])
+@pytest.mark.parametrize("verbose", extended_but([1], [1, 2]))
 def test_progress_bar_shows_the_scores(capsys, verbose):
     fit([make_quality(metrics=("exact_match", "bleu"))], verbose=verbose)
     output = capsys.readouterr().out
@@ -238,7 +239,9 @@ def test_constant_rate_is_logged_before_it_is_changed():
     ("mode", "values", "saved"),
     [
         ("max", [math.nan, 3.0, 3.0, 2.0, 5.0, math.nan, 4.0], [1, 4]),
-        ("min", [math.nan, 3.0, 3.0, 2.0, 5.0, math.nan, 1.0], [1, 3, 6]),
+        pytest.param(
+            "min", [math.nan, 3.0, 3.0, 2.0, 5.0, math.nan, 1.0], [1, 3, 6], marks=pytest.mark.extended
+        ),
     ],
 )
 def test_save_is_called_for_each_new_best(mode, values, saved):

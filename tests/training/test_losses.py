@@ -1,6 +1,7 @@
 import keras
 import numpy as np
 import pytest
+from helpers_marks import extended_but
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
@@ -296,6 +297,7 @@ def test_compiled_model_reloads_with_its_loss(tmp_path):
     assert reloaded.evaluate(labels, labels, verbose=0) == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.extended
 def test_mixed_float16_training_stays_finite():
     keras.utils.set_random_seed(3)
     labels, _ = make_batch(17)
@@ -309,7 +311,7 @@ def test_mixed_float16_training_stays_finite():
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.function is TensorFlow's.")
-@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("jit_compile", extended_but([True], [False, True]))
 def test_compiled_with_unknown_sizes_equals_eager(jit_compile):
     import tensorflow as tf
 
