@@ -1,7 +1,7 @@
 """Attention layers for Keras 3, and tools to train and serve a translator from two text files.
 
 `import keras_attn` imports layers, models and training, which run on any Keras backend. Modules that need
-TensorFlow or an optional package (`Translator`, `TextGenerator`, `text`, `data`, `export`, `tasks`, `runs`, `serve`, `plots`) are
+TensorFlow or an optional package (`Translator`, `TextGenerator`, `text`, `data`, `export`, `huggingface`, `tasks`, `runs`, `serve`, `plots`) are
 imported on first use.
 """
 
@@ -12,7 +12,19 @@ from keras_attn._version import __version__
 
 __all__ = ["TextGenerator", "Translator", "__version__", "layers", "models", "training"]
 
-_LAZY_ROOMS = ("cli", "data", "export", "generation", "ops", "plots", "runs", "serve", "tasks", "text")
+_LAZY_ROOMS = (
+    "cli",
+    "data",
+    "export",
+    "generation",
+    "huggingface",
+    "ops",
+    "plots",
+    "runs",
+    "serve",
+    "tasks",
+    "text",
+)
 
 
 def __getattr__(name):

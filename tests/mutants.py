@@ -5,8 +5,6 @@
 Each mutant is an edit of one place in a temporary copy of the library, found by the function it is in and the code it
 changes. Every test named beside it must fail there, and pass on an unchanged copy. A mutant whose place is gone, or that
 a named test lets live, fails the script; so does one of QUALITY_FAULTS that no test of the default run kills.
-
-One fault waits for the code that could have it: query, key and value weights swapped on import.
 """
 
 import argparse
@@ -108,7 +106,66 @@ OPTIONS = "generation/test_options.py::"
 ENGINE = "export/test_ctranslate2.py::"
 LOSSES, BATCHING = "training/test_losses.py::", "data/test_batching.py::"
 
+CHECKPOINTS = "huggingface/test_architectures_of_checkpoints.py::"
+DAMAGED = "huggingface/test_damaged_checkpoints.py::"
+
 MUTANTS = [
+    Mutant(
+        "query_and_value_swapped_on_import",
+        "huggingface/names.py",
+        "Place.to_variable",
+        "np.split(array, num_parts, axis=-1)[part]",
+        "np.split(array, num_parts, axis=-1)[-1 - part]",
+        (f"{CHECKPOINTS}test_logits_are_theirs[gpt2-right]",),
+    ),
+    Mutant(
+        "first_position_forgotten_on_import",
+        "huggingface/names.py",
+        "Place.to_variable",
+        "array[self.at.first_row : len(array) - self.at.last_rows]",
+        "array[: len(array) - self.at.last_rows - self.at.first_row]",
+        (f"{CHECKPOINTS}test_vectors_are_theirs[roberta-right]",),
+    ),
+    Mutant(
+        "a_size_that_no_file_holds",
+        "huggingface/fields.py",
+        "Fields.size",
+        "value > most",
+        "False",
+        (f"{DAMAGED}test_more_layers_than_tensors",),
+    ),
+    Mutant(
+        "an_index_that_leaves_its_folder",
+        "huggingface/folder.py",
+        "Folder._shard",
+        "pathlib.PurePosixPath(name).name != name or",
+        "",
+        (f"{DAMAGED}test_an_index_that_leaves_its_folder[../x.safetensors]",),
+    ),
+    Mutant(
+        "tied_tensors_that_differ",
+        "huggingface/loading.py",
+        "_Checkpoint.fill",
+        "if not np.array_equal(array, self.folder.read(other)):",
+        "if False:",
+        ("huggingface/test_forms_of_checkpoints.py::test_tensors_that_should_be_one_must_be_equal",),
+    ),
+    Mutant(
+        "a_field_that_nobody_reads",
+        "huggingface/fields.py",
+        "Fields.check_all_read",
+        "if unknown:",
+        "if False:",
+        ("huggingface/test_configs_of_the_hub.py::test_a_quantised_checkpoint_is_refused",),
+    ),
+    Mutant(
+        "end_that_is_the_pad_is_never_written",
+        "generation/search.py",
+        "Search._but_end",
+        "token_id != self.inputs.end_token_id",
+        "True",
+        (f"{CHECKPOINTS}test_a_row_of_qwen3_ends_though_its_pad_is_its_end",),
+    ),
     Mutant(
         "what_cannot_be_written_is_chosen",
         "generation/search.py",
@@ -1134,6 +1191,7 @@ scores = ops.take_along_axis(scores, kept, axis=-1)""",
 
 # The faults that the default tests must find, each with its mutant.
 QUALITY_FAULTS = {
+    "query, key and value weights swapped on import": "query_and_value_swapped_on_import",
     "mask polarity flipped": "mask_polarity_flipped",
     "causal shifted by one": "causal_sees_one_place_ahead",
     "causal aligned top-left with a cache": "causal_aligned_top_left_with_a_cache",

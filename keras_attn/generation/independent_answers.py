@@ -44,9 +44,10 @@ class IndependentAnswers(Search):
         return ops.all(state.done, axis=1)
 
     def next_state(self, index, state, cache, step):
-        logits, cache, *_ = step(
-            state.token_ids, index, cache, self._slot_mask(state.token_ids, index, cache)
-        )
+        token_ids = state.token_ids
+        if self.pad_token_id < 0:  # a model without a pad, which cannot read one after an answer
+            token_ids = ops.maximum(token_ids, 0)
+        logits, cache, *_ = step(token_ids, index, cache, self._slot_mask(token_ids, index, cache))
         token_ids, carried = self.choose(ops.cast(logits, "float32"), state, index)
         token_ids = ops.where(state.done, self.pad_token_id, token_ids)
         ends = self.options.are_ends(token_ids, self.end_token_ids)

@@ -128,7 +128,8 @@ class Search:
 
         A pad in the middle of an answer would look like its end.
         """
-        return without_tokens(logits, (self.pad_token_id, *self.inputs.unwritable_token_ids))
+        never = (self.pad_token_id, *self.inputs.unwritable_token_ids)
+        return without_tokens(logits, self._but_end(never))
 
     def processed(self, log_probs, sequences, index):
         """Log-probabilities (B, K, V) after all processors of the options, with the pad made impossible."""
@@ -139,7 +140,11 @@ class Search:
             self.end_token_ids,
             self.inputs.unwritable_token_ids,
         )
-        return without_tokens(processed, (self.pad_token_id,))
+        return without_tokens(processed, self._but_end((self.pad_token_id,)))
+
+    def _but_end(self, token_ids):
+        """`token_ids` without END, which is the pad too in some models."""
+        return tuple(token_id for token_id in token_ids if token_id != self.inputs.end_token_id)
 
     def _of_rows(self):
         """All tensors of this object that have a value for each row."""

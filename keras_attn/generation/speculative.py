@@ -70,7 +70,8 @@ class _Reader:
         self.inputs = inputs
         self.cache = inputs.make_cache(max_length)
         self.row_context = () if inputs.row_context is None else (inputs.row_context,)
-        self.never = [inputs.pad_token_id, *inputs.unwritable_token_ids]
+        never = (inputs.pad_token_id, *inputs.unwritable_token_ids)
+        self.never = [token for token in never if token != inputs.end_token_id]
         self.rng = rng
 
     def probabilities_after(self, token_ids, index):

@@ -15,7 +15,7 @@ class Block(Adaptable, keras.layers.Layer):
     """The base of `EncoderBlock`, which describes the arguments, and of `DecoderBlock`."""
 
     # The constructor arguments that take a layer.
-    _SLOTS = ("self_attention", "feed_forward", "norm")
+    _SLOTS = ("self_attention", "feed_forward", "norm", "self_attention_norm")
 
     def __init__(
         self,
@@ -36,6 +36,7 @@ class Block(Adaptable, keras.layers.Layer):
         self_attention=None,
         feed_forward=None,
         norm=None,
+        self_attention_norm=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -58,6 +59,8 @@ class Block(Adaptable, keras.layers.Layer):
         check_layer("norm", norm)
         # Not an attribute: Keras would track it as a sub-layer, but each residual has a copy.
         self._norm = lambda: norm
+        check_layer("self_attention_norm", self_attention_norm)
+        self._self_attention_norm = lambda: self_attention_norm
         self.supports_masking = True
         self._check_arguments()
 
@@ -65,6 +68,11 @@ class Block(Adaptable, keras.layers.Layer):
     def norm(self):
         """The layer that describes the norms, or None."""
         return self._norm()
+
+    @property
+    def self_attention_norm(self):
+        """The layer that describes the norm of self-attention if it differs from the others, or None."""
+        return self._self_attention_norm()
 
     def _check_arguments(self):
         check_residual(self)
@@ -122,7 +130,9 @@ class Block(Adaptable, keras.layers.Layer):
             self._feed_forward_residual = self._residual("feed_forward", input_shape)
 
     def _residual(self, sublayer, input_shape):
-        norm = default_norm("norm", self.dtype_policy) if self.norm is None else copied(self.norm, "norm")
+        given = self.self_attention_norm if sublayer == "self_attention" else None
+        given = self.norm if given is None else given
+        norm = default_norm("norm", self.dtype_policy) if given is None else copied(given, "norm")
         layer = Residual(
             **{name: getattr(self, name) for name in RESIDUAL_ARGUMENTS},
             norm=norm,

@@ -24,6 +24,8 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
         embeddings_initializer: Initializer. Defaults to a normal distribution of standard deviation D ** -0.5.
         mask_zero: Boolean, whether Keras' implicit mask is attached where ids are 0.
         use_output_bias: Boolean, whether logits have a bias, which starts at 0 (BERT, Marian, BART).
+        output_scale: Float that multiplies the inputs of `reverse=True`. Defaults to 1; D ** -0.5 in T5
+            ([Raffel et al., 2020](https://arxiv.org/abs/1910.10683)).
 
     Call arguments:
         inputs: Integers (B, T); with `reverse=True`, floats (B, T, D).
@@ -56,6 +58,7 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
         embeddings_initializer=None,
         mask_zero=False,
         use_output_bias=False,
+        output_scale=None,
         **kwargs,
     ):
         vocabulary_size = check_positive("vocabulary_size", vocabulary_size)
@@ -73,6 +76,7 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
         self.hidden_dim = hidden_dim
         self.scale = scale
         self.use_output_bias = use_output_bias
+        self.output_scale = output_scale
 
     def build(self, input_shape=None):
         super().build(input_shape)
@@ -105,7 +109,7 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
         if not reverse:
             return self._vectors(super().call, inputs)
         # One product of two matrices: for more axes, TensorFlow uses ten ops.
-        rows = ops.reshape(inputs, (-1, inputs.shape[-1]))
+        rows = ops.reshape(self._scaled(inputs), (-1, inputs.shape[-1]))
         logits = self._products(rows) if self.tie_weights else super().call(rows, reverse=True)
         logits = self._biased(logits)
         return ops.reshape(logits, (*shape_to_keep(inputs)[:-1], logits.shape[-1]))
@@ -118,6 +122,7 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
     def quantized_call(self, inputs, reverse=False):
         if not reverse:
             return self._vectors(super().quantized_call, inputs)
+        inputs = self._scaled(inputs)
         if self.quantization_mode == "int8":
             logits = self._straight_through(super().quantized_call, inputs)
         else:
@@ -125,6 +130,11 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
         if self.tie_weights and self.lora_enabled:  # Keras adds the LoRA part only to the vectors
             logits = logits + ops.cast(self._lora_logits(inputs), logits.dtype)
         return self._biased(logits)
+
+    def _scaled(self, inputs):
+        if self.output_scale is None:
+            return inputs
+        return inputs * ops.convert_to_tensor(self.output_scale, inputs.dtype)
 
     def _biased(self, logits):
         return logits + ops.cast(self.output_bias, logits.dtype) if self.use_output_bias else logits
@@ -192,6 +202,7 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
             "hidden_dim": self.hidden_dim,
             "scale": self.scale,
             "use_output_bias": self.use_output_bias,
+            "output_scale": self.output_scale,
         }
 
 

@@ -36,6 +36,8 @@ class EncoderBlock(Block):
             biases, or a mixture of experts.
         norm: A norm layer that describes the norms of the block; each residual connection has a copy of it. Defaults to
             layer norm with an epsilon of 1e-5.
+        self_attention_norm: The same for the norm of self-attention alone, where it is another one:
+            `keras.layers.Identity()` for none, as in ModernBERT's first block.
 
     Call arguments:
         inputs: Floats (B, T, D).

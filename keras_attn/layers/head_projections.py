@@ -94,7 +94,9 @@ class HeadProjections:
         )
 
     def _head_norm(self, name):
-        layer = NORMALIZATIONS[self.query_key_norm](dtype=self.dtype_policy, name=name)
+        epsilon = self.query_key_norm_epsilon
+        options = {} if epsilon is None else {"epsilon": epsilon}
+        layer = NORMALIZATIONS[self.query_key_norm](dtype=self.dtype_policy, name=name, **options)
         layer.build((None, None, None, self.key_dim))
         return layer
 
@@ -111,14 +113,17 @@ class HeadProjections:
             (*query_shape[:-1], self.num_heads, self.value_dim),
             output_shape=(*query_shape[1:-1], *trailing),
             bias_axes=out,
+            use_bias=self.use_output_bias,
         )
 
-    def _projection(self, name, equation, input_shape, output_shape, bias_axes, activation=None):
+    def _projection(
+        self, name, equation, input_shape, output_shape, bias_axes, activation=None, use_bias=None
+    ):
         layer = Projection(
             equation,
             output_shape=output_shape,
             activation=activation,
-            bias_axes=bias_axes if self.use_bias else None,
+            bias_axes=bias_axes if (self.use_bias if use_bias is None else use_bias) else None,
             kernel_regularizer=self.kernel_regularizer,
             bias_regularizer=self.bias_regularizer,
             activity_regularizer=self._activity_regularizer,

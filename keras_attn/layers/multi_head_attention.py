@@ -77,6 +77,9 @@ class MultiHeadAttention(HeadProjections, Adaptable, keras.layers.Layer):
             forward or backward. By default, long sequences do, unless the scores are returned.
         scale: Float that multiplies the products of queries and keys. Defaults to `key_dim ** -0.5`; 1.0 in T5
             ([Raffel et al., 2020](https://arxiv.org/abs/1910.10683)).
+        query_key_norm_epsilon: Float, the epsilon of `query_key_norm`. Defaults to the norm's own.
+        use_output_bias: Boolean, whether the output projection has a bias. Defaults to `use_bias`; the
+            others have one and this has none in Qwen 2 ([Yang et al., 2024](https://arxiv.org/abs/2407.10671)).
 
     Call arguments:
         query: Float tensor (B, T, D).
@@ -163,6 +166,8 @@ class MultiHeadAttention(HeadProjections, Adaptable, keras.layers.Layer):
         num_sink_tokens=0,
         memory_efficient=None,
         scale=None,
+        query_key_norm_epsilon=None,
+        use_output_bias=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -198,6 +203,8 @@ class MultiHeadAttention(HeadProjections, Adaptable, keras.layers.Layer):
         self.num_sink_tokens = num_sink_tokens
         self.memory_efficient = memory_efficient
         self.scale = scale
+        self.query_key_norm_epsilon = query_key_norm_epsilon
+        self.use_output_bias = use_output_bias
         self._check_arguments()
         self._seed_generator = keras.random.SeedGenerator(seed) if dropout else None
 
@@ -227,6 +234,13 @@ class MultiHeadAttention(HeadProjections, Adaptable, keras.layers.Layer):
                 raise ValueError(f"`{name}` must be a {known} layer or None. Received: {name}={slot!r}.")
         if self.query_key_norm is not None:
             choose("query_key_norm", self.query_key_norm, NORMALIZATIONS)
+        if self.query_key_norm_epsilon is not None and not (
+            self.query_key_norm and self.query_key_norm_epsilon > 0
+        ):
+            raise ValueError(
+                "`query_key_norm_epsilon` must be positive, and needs a `query_key_norm`. Received: "
+                f"query_key_norm_epsilon={self.query_key_norm_epsilon}, query_key_norm={self.query_key_norm!r}."
+            )
         if self.logit_soft_cap is not None and not self.logit_soft_cap > 0:
             raise ValueError(
                 f"`logit_soft_cap` must be positive. Received: logit_soft_cap={self.logit_soft_cap}."
@@ -561,6 +575,8 @@ class MultiHeadAttention(HeadProjections, Adaptable, keras.layers.Layer):
             "num_sink_tokens": self.num_sink_tokens,
             "memory_efficient": self.memory_efficient,
             "scale": self.scale,
+            "query_key_norm_epsilon": self.query_key_norm_epsilon,
+            "use_output_bias": self.use_output_bias,
         }
 
     @classmethod

@@ -15,6 +15,8 @@ class SinusoidalPositionEncoding(keras.layers.Layer):
         max_wavelength: Float, the longest wavelength in units of 2 pi positions.
         interleaved: Boolean, whether sines are in the even channels and cosines in the odd ones, as in the paper;
             otherwise all sines come first, as in Marian and fairseq.
+        first_position: Integer, the number that stands for position 0; 2 in M2M-100, whose positions follow those
+            of special tokens.
 
     Call arguments:
         inputs: Floats (B, T, D).
@@ -34,19 +36,20 @@ class SinusoidalPositionEncoding(keras.layers.Layer):
     Reference: [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.5.
     """
 
-    def __init__(self, max_wavelength=10000, interleaved=True, **kwargs):
+    def __init__(self, max_wavelength=10000, interleaved=True, first_position=0, **kwargs):
         super().__init__(**kwargs)
         if not max_wavelength > 0:
             raise ValueError(f"`max_wavelength` must be positive. Received: max_wavelength={max_wavelength}.")
         self.max_wavelength = max_wavelength
         self.interleaved = interleaved
+        self.first_position = first_position
         self.supports_masking = True
 
     def build(self, input_shape):
         pass
 
     def call(self, inputs, start_index=0, positions=None):
-        positions = _positions(inputs, start_index, positions)
+        positions = _positions(inputs, start_index, positions) + self.first_position
         encoding = sinusoidal_encoding(positions, inputs.shape[-1], self.max_wavelength, self.interleaved)
         return ops.cast(encoding, self.compute_dtype)
 
@@ -58,6 +61,7 @@ class SinusoidalPositionEncoding(keras.layers.Layer):
             **super().get_config(),
             "max_wavelength": self.max_wavelength,
             "interleaved": self.interleaved,
+            "first_position": self.first_position,
         }
 
 

@@ -114,6 +114,11 @@ def _form_of_block(block):
 def _form_of_embedding(embedding):
     _check_class(embedding, SequenceEmbedding)
     _check_plain(embedding, SequenceEmbedding(embedding.token), _OF_EMBEDDINGS)
+    for name in ("output_scale", "logit_soft_cap"):
+        if getattr(embedding.token, name, None) is not None:
+            raise ValueError(
+                f"`{name}` of the token embedding must be None. Received: {name}={getattr(embedding.token, name)}."
+            )
     if type(embedding.position) not in _POSITIONS:
         raise ValueError(
             "`position` must be a `SinusoidalPositionEncoding`, a `PositionEmbedding` or None. "

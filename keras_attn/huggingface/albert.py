@@ -1,0 +1,85 @@
+"""ALBERT: BERT with factorised embeddings, whose layers share their weights."""
+
+import keras
+
+from keras_attn.huggingface.architecture import Architecture
+from keras_attn.huggingface.bert import head_dim
+from keras_attn.layers import (
+    EncoderBlock,
+    MultiHeadAttention,
+    PositionEmbedding,
+    SequenceEmbedding,
+    TokenEmbedding,
+)
+from keras_attn.layers.normalization import LayerNormalization
+from keras_attn.models import EncoderTransformer
+
+_LAYER = "encoder.albert_layer_groups.{group}.albert_layers.{i}"
+NAMES = {
+    "embedding/token": "embeddings.word_embeddings",
+    "embedding/position": "embeddings.position_embeddings",
+    "embedding/token_type": "embeddings.token_type_embeddings",
+    "embedding/norm": "embeddings.LayerNorm",
+    "embedding/projection": "encoder.embedding_hidden_mapping_in",
+    "group_{group}_block_{i}/self_attention/attention_output": f"{_LAYER}.attention.dense",
+    "group_{group}_block_{i}/self_attention/{part}": f"{_LAYER}.attention.{{part}}",
+    "group_{group}_block_{i}/self_attention_residual/norm": f"{_LAYER}.attention.LayerNorm",
+    "group_{group}_block_{i}/feed_forward/intermediate": f"{_LAYER}.ffn",
+    "group_{group}_block_{i}/feed_forward/output": f"{_LAYER}.ffn_output",
+    "group_{group}_block_{i}/feed_forward_residual/norm": f"{_LAYER}.full_layer_layer_norm",
+}
+_HEADS = {
+    r"pooler\..*": "head: the pooler",
+    r"(predictions|sop_classifier)\..*": "head: masked language model and order of sentences",
+    r"(classifier|qa_outputs)\..*": "head: classification or question answering",
+}
+
+
+def albert(fields, checkpoint):
+    """`Architecture` of an albert config."""
+    # Layers share weights, so there may be more of them than tensors.
+    num_layers = fields.size("num_hidden_layers", most=1000)
+    num_groups, num_inner = fields.count("num_hidden_groups", 1), fields.count("inner_group_num", 1)
+    num_heads, hidden_dim = fields.size("num_attention_heads"), fields.size("hidden_size")
+    embedding_dim, intermediate_dim = fields.size("embedding_size", 128), fields.size("intermediate_size")
+    vocabulary_size, num_types = fields.size("vocab_size"), fields.size("type_vocab_size", 2)
+    num_positions, epsilon = fields.size("max_position_embeddings"), fields.number("layer_norm_eps", 1e-12)
+    activation, dropout = (
+        fields.activation("hidden_act", "gelu_new"),
+        fields.number("hidden_dropout_prob", 0.0),
+    )
+    attention_dropout, pad_token_id = (
+        fields.number("attention_probs_dropout_prob", 0.0),
+        fields.pad_token_id(),
+    )
+    fields.expect(position_embedding_type="absolute", pruned_heads={}, tie_word_embeddings=True)
+
+    def block(group, i):
+        attention = MultiHeadAttention(
+            num_heads, head_dim(hidden_dim, num_heads), dropout=attention_dropout, name="self_attention"
+        )
+        return EncoderBlock(
+            intermediate_dim,
+            dropout=dropout,
+            activation=activation,
+            self_attention=attention,
+            norm=LayerNormalization(epsilon=epsilon),
+            name=f"group_{group}_block_{i}",
+        )
+
+    def make():
+        embedding = SequenceEmbedding(
+            TokenEmbedding(vocabulary_size, embedding_dim, scale=False, name="token"),
+            position=PositionEmbedding(num_positions, name="position"),
+            token_type=keras.layers.Embedding(num_types, embedding_dim, name="token_type"),
+            norm=LayerNormalization(epsilon=epsilon, name="norm"),
+            dropout=dropout,
+            projection=keras.layers.Dense(hidden_dim, name="projection"),
+            name="embedding",
+        )
+        groups = [[block(group, i) for i in range(num_inner)] for group in range(num_groups)]
+        numbers = [int(i / (num_layers / num_groups)) for i in range(num_layers)]
+        blocks = [block for number in numbers for block in groups[number]]
+        return EncoderTransformer(embedding, blocks, pad_token_id=pad_token_id)
+
+    return Architecture(make, NAMES, "albert.", unused=_HEADS)

@@ -1,0 +1,45 @@
+"""What an architecture's file says of a checkpoint: the model, the table of names, and which tensors are of no use."""
+
+import dataclasses
+from collections.abc import Callable
+
+# Tensors of no use in every architecture: constants that older files hold, and heads that `load_model` has no place for.
+_CONSTANTS = {
+    r"(.*\.)?position_ids": "constant",
+    r".*rotary_emb\.inv_freq": "constant",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Architecture:
+    """A config, understood.
+
+    Args:
+        make: Function without arguments that returns the model with fresh weights.
+        names: Table of names, see `names.py`.
+        prefix: String, with which the names of the body begin in checkpoints that have a head, and in some that have none.
+        same: Tuple of groups of names. The tensors in a group are one tensor, stored once or several times; the names
+            table has one of them.
+        unused: Dict from regular expressions, which match whole names without the prefix, to the reason why such
+            tensors are not needed.
+    """
+
+    make: Callable
+    names: dict
+    prefix: str = ""
+    same: tuple = ()
+    unused: dict = dataclasses.field(default_factory=dict)
+
+    @property
+    def all_unused(self):
+        """`unused`, and what is of no use in every architecture."""
+        return {**_CONSTANTS, **self.unused}
+
+
+def own_name(name, prefix):
+    """A tensor's name in today's form: without the prefix, and without the names that norms had in TensorFlow."""
+    name = name.removeprefix(prefix)
+    for old, new in ((".gamma", ".weight"), (".beta", ".bias")):
+        if name.endswith(old):
+            name = name.removesuffix(old) + new
+    return name

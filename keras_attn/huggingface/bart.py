@@ -1,0 +1,162 @@
+"""BART, mBART, Pegasus, M2M-100 (NLLB) and Marian: the full Transformer, with positions and norms of each kind."""
+
+import collections
+
+from keras_attn.huggingface.architecture import Architecture
+from keras_attn.huggingface.bert import head_dim
+from keras_attn.huggingface.names import At
+from keras_attn.layers import (
+    DecoderBlock,
+    EncoderBlock,
+    MultiHeadAttention,
+    PositionEmbedding,
+    SequenceEmbedding,
+    SinusoidalPositionEncoding,
+    TokenEmbedding,
+)
+from keras_attn.layers.normalization import LayerNormalization
+from keras_attn.models import Seq2SeqTransformer
+
+_Form = collections.namedtuple(
+    "_Form", ["normalize_first", "last_norm", "embedding_norm", "positions", "output_bias"]
+)
+_FORMS = {
+    "bart": _Form(False, False, True, "learned", True),
+    "mbart": _Form(True, True, True, "learned", True),
+    "pegasus": _Form(True, True, False, "sinusoidal", True),
+    "m2m_100": _Form(True, True, False, "fairseq", False),
+    "marian": _Form(False, False, False, "sinusoidal", True),
+}
+_FIRST_POSITION = 2  # of learned positions; fairseq kept two rows for other uses
+_ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "attention_output": "out_proj"}
+_SUBLAYERS = {
+    "encoder": {"self_attention": "self_attn"},
+    "decoder": {"self_attention": "self_attn", "cross_attention": "encoder_attn"},
+}
+_UNUSED = {
+    r"(encoder|decoder)\.embed_positions\.weights?": "sines, which are computed",
+    r"(classification_head|qa_outputs)\..*": "head: classification or question answering",
+}
+
+
+def bart(fields, checkpoint):
+    """`Architecture` of a bart, mbart, pegasus, m2m_100 or marian config."""
+    form = _FORMS[fields.get("model_type")]
+    width, vocabulary_size = fields.size("d_model"), fields.size("vocab_size")
+    num_positions = fields.size("max_position_embeddings", most=2**31)
+    if form.positions == "learned":
+        num_positions = fields.size("max_position_embeddings")
+    num_layers, num_heads, intermediate_dims = (
+        {side: read(f"{side}_{name}") for side in _SUBLAYERS}
+        for read, name in (
+            (fields.count, "layers"),
+            (fields.size, "attention_heads"),
+            (fields.size, "ffn_dim"),
+        )
+    )
+    activation, dropout = fields.activation("activation_function"), fields.number("dropout", 0.1)
+    attention_dropout, scale = fields.number("attention_dropout", 0.0), fields.flag("scale_embedding", False)
+    is_marian = fields.get("model_type") == "marian"
+    shared = fields.flag("share_encoder_decoder_embeddings", True) if is_marian else True
+    target_vocabulary_size = vocabulary_size if shared else fields.size("decoder_vocab_size", vocabulary_size)
+    fields.expect(**({"decoder_vocab_size": vocabulary_size} if shared else {}))
+    pad_token_id = fields.pad_token_id()
+    fields.expect(
+        normalize_before=form.normalize_first,
+        add_final_layer_norm=form.last_norm,
+        normalize_embedding=form.embedding_norm,
+        static_position_embeddings=form.positions == "sinusoidal",
+        is_decoder=False,
+    )
+    output = "shared.weight" if shared else "decoder.embed_tokens.weight"
+    tied = checkpoint.is_tied(fields, "lm_head.weight", output, default=True)
+    fields.get("tie_encoder_decoder", None)
+    has_bias = form.output_bias and bool(checkpoint.called("final_logits_bias"))
+
+    def position():
+        if form.positions == "learned":
+            return PositionEmbedding(num_positions, name="position")
+        if form.positions == "fairseq":
+            half = width // 2  # fairseq divides by one pair less
+            return SinusoidalPositionEncoding(
+                10000 ** (half / (half - 1)),
+                interleaved=False,
+                first_position=pad_token_id + 1,
+                name="position",
+            )
+        return SinusoidalPositionEncoding(interleaved=False, name="position")
+
+    def embedding(side, token):
+        norm = LayerNormalization(epsilon=1e-5, name="norm") if form.embedding_norm else None
+        return SequenceEmbedding(token, position(), norm=norm, dropout=dropout, name=f"{side}_embedding")
+
+    def block(side, i):
+        block_class = EncoderBlock if side == "encoder" else DecoderBlock
+        heads = num_heads[side]
+        attention = {
+            slot: MultiHeadAttention(heads, head_dim(width, heads), dropout=attention_dropout, name=slot)
+            for slot in _SUBLAYERS[side]
+        }
+        return block_class(
+            intermediate_dims[side],
+            dropout=dropout,
+            activation=activation,
+            normalize_first=form.normalize_first,
+            norm=LayerNormalization(epsilon=1e-5),
+            name=f"{side}_block_{i}",
+            **attention,
+        )
+
+    def token(size, **options):
+        return TokenEmbedding(size, width, scale=scale, name="token", **options)
+
+    def make():
+        output = {"tie_weights": tied, "use_output_bias": has_bias}
+        source = token(vocabulary_size, **output) if shared else token(vocabulary_size)
+        target = source if shared else token(target_vocabulary_size, **output)
+        norms = [
+            LayerNormalization(epsilon=1e-5, name=f"{side}_norm") if form.last_norm else None
+            for side in _SUBLAYERS
+        ]
+        return Seq2SeqTransformer(
+            embedding("source", source),
+            embedding("target", target),
+            *([block(side, i) for i in range(num_layers[side])] for side in _SUBLAYERS),
+            *norms,
+            max_sequence_length=num_positions,
+            pad_token_id=pad_token_id,
+        )
+
+    return Architecture(make, _names(form, shared), "model.", same=_same(shared, tied), unused=_UNUSED)
+
+
+def _same(shared, tied):
+    if shared:
+        group = ["shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"]
+        return (tuple(group + ["lm_head.weight"] * tied),)
+    source = ("encoder.embed_tokens.weight", "shared.weight")
+    return source, ("decoder.embed_tokens.weight", *["lm_head.weight"] * tied)
+
+
+def _names(form, shared):
+    first_row = _FIRST_POSITION if form.positions == "learned" else 0
+    names = {
+        "source_embedding/token/embeddings": "shared.weight" if shared else "encoder.embed_tokens.weight",
+        "target_embedding/token/embeddings": "decoder.embed_tokens.weight",
+        "{embedding}/token/output_bias": At("final_logits_bias", leading_axis=True),
+        "{embedding}/token/reverse_embeddings": "lm_head.weight",
+    }
+    for side, sublayers in _SUBLAYERS.items():
+        embedding = "source_embedding" if side == "encoder" else "target_embedding"
+        layer = f"{side}.layers.{{i}}"
+        names[f"{embedding}/position"] = At(f"{side}.embed_positions", first_row=first_row)
+        names[f"{embedding}/norm"] = f"{side}.layernorm_embedding"
+        names[f"{side}_norm"] = f"{side}.layer_norm"
+        for slot, theirs in sublayers.items():
+            for part, their_part in _ATTENTION.items():
+                names[f"{side}_block_{{i}}/{slot}/{part}"] = f"{layer}.{theirs}.{their_part}"
+            names[f"{side}_block_{{i}}/{slot}_residual/norm"] = f"{layer}.{theirs}_layer_norm"
+        names[f"{side}_block_{{i}}/feed_forward/intermediate"] = f"{layer}.fc1"
+        names[f"{side}_block_{{i}}/feed_forward/output"] = f"{layer}.fc2"
+        names[f"{side}_block_{{i}}/feed_forward_residual/norm"] = f"{layer}.final_layer_norm"
+    return names

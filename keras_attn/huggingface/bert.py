@@ -1,0 +1,100 @@
+"""BERT, RoBERTa, XLM-RoBERTa and ELECTRA: one encoder, with positions, embeddings and heads of each kind."""
+
+import keras
+
+from keras_attn.huggingface.architecture import Architecture
+from keras_attn.huggingface.names import At
+from keras_attn.layers import (
+    EncoderBlock,
+    MultiHeadAttention,
+    PositionEmbedding,
+    SequenceEmbedding,
+    TokenEmbedding,
+)
+from keras_attn.layers.normalization import LayerNormalization
+from keras_attn.models import EncoderTransformer
+
+NAMES = {
+    "embedding/token": "embeddings.word_embeddings",
+    "embedding/position": "embeddings.position_embeddings",
+    "embedding/token_type": "embeddings.token_type_embeddings",
+    "embedding/norm": "embeddings.LayerNorm",
+    "embedding/projection": "embeddings_project",
+    "block_{i}/self_attention/attention_output": "encoder.layer.{i}.attention.output.dense",
+    "block_{i}/self_attention/{part}": "encoder.layer.{i}.attention.self.{part}",
+    "block_{i}/self_attention_residual/norm": "encoder.layer.{i}.attention.output.LayerNorm",
+    "block_{i}/feed_forward/intermediate": "encoder.layer.{i}.intermediate.dense",
+    "block_{i}/feed_forward/output": "encoder.layer.{i}.output.dense",
+    "block_{i}/feed_forward_residual/norm": "encoder.layer.{i}.output.LayerNorm",
+}
+_PREFIXES = {"bert": "bert.", "roberta": "roberta.", "xlm-roberta": "roberta.", "electra": "electra."}
+HEADS = {
+    r"pooler\..*": "head: the pooler",
+    r"cls\..*|lm_head\..*": "head: masked language model",
+    r"(generator|discriminator)_.*": "head: ELECTRA's pre-training",
+    r"classifier\..*|qa_outputs\..*": "head: classification or question answering",
+}
+
+
+def bert(fields, checkpoint):
+    """`Architecture` of a bert, roberta, xlm-roberta or electra config."""
+    model_type = fields.get("model_type")
+    num_layers, num_heads = fields.count("num_hidden_layers"), fields.size("num_attention_heads")
+    hidden_dim, intermediate_dim = fields.size("hidden_size"), fields.size("intermediate_size")
+    embedding_dim = fields.size("embedding_size", hidden_dim) if model_type == "electra" else hidden_dim
+    vocabulary_size, num_types = fields.size("vocab_size"), fields.size("type_vocab_size", 2)
+    activation, epsilon = (
+        fields.activation("hidden_act", "gelu"),
+        fields.number("layer_norm_eps", default=1e-12),
+    )
+    dropout = fields.number("hidden_dropout_prob", 0.1)
+    attention_dropout = fields.number("attention_probs_dropout_prob", 0.1)
+    pad_token_id = fields.pad_token_id()
+    num_positions, first_position = fields.size("max_position_embeddings"), 0
+    if "roberta" in model_type:  # the first token's position is the pad's id + 1
+        first_position = pad_token_id + 1
+    fields.expect(position_embedding_type="absolute", is_decoder=False, add_cross_attention=False)
+    fields.expect(pruned_heads={}, tie_word_embeddings=True, tie_encoder_decoder=False)
+
+    def block(i):
+        attention = MultiHeadAttention(
+            num_heads, head_dim(hidden_dim, num_heads), dropout=attention_dropout, name="self_attention"
+        )
+        return EncoderBlock(
+            intermediate_dim,
+            dropout=dropout,
+            activation=activation,
+            self_attention=attention,
+            norm=LayerNormalization(epsilon=epsilon),
+            name=f"block_{i}",
+        )
+
+    def make():
+        embedding = SequenceEmbedding(
+            TokenEmbedding(vocabulary_size, embedding_dim, scale=False, name="token"),
+            position=PositionEmbedding(num_positions - first_position, name="position"),
+            token_type=keras.layers.Embedding(num_types, embedding_dim, name="token_type"),
+            norm=LayerNormalization(epsilon=epsilon, name="norm"),
+            dropout=dropout,
+            projection=None
+            if embedding_dim == hidden_dim
+            else keras.layers.Dense(hidden_dim, name="projection"),
+            name="embedding",
+        )
+        return EncoderTransformer(embedding, list(map(block, range(num_layers))), pad_token_id=pad_token_id)
+
+    position = At("embeddings.position_embeddings", first_row=first_position)
+    return Architecture(make, NAMES | {"embedding/position": position}, _PREFIXES[model_type], unused=HEADS)
+
+
+def head_dim(hidden_dim, num_heads):
+    """The size of a head if all heads together are as wide as the model.
+
+    Raises:
+        ValueError: if they cannot be.
+    """
+    if hidden_dim % num_heads:
+        raise ValueError(
+            f"The width of a model must be divisible by its heads. Received: {hidden_dim}, {num_heads} heads."
+        )
+    return hidden_dim // num_heads

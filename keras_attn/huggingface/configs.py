@@ -1,0 +1,152 @@
+"""Configs of models: what an architecture's file reads, written from the parts of a model."""
+
+from keras_attn.layers.arguments import serialize_activation
+
+_ACTIVATIONS = {"gelu_tanh": "gelu_new"}
+
+
+def _activation(feed_forward):
+    name = serialize_activation(feed_forward.activation)
+    return _ACTIVATIONS.get(name, name)
+
+
+def _pad(model):
+    return None if model.pad_token_id < 0 else model.pad_token_id
+
+
+def bert_config(model):
+    """The fields of a bert config."""
+    block, embedding = model.blocks[0], model.embedding
+    return {
+        "vocab_size": embedding.vocabulary_size,
+        "hidden_size": model.hidden_dim,
+        "num_hidden_layers": len(model.blocks),
+        "num_attention_heads": block.self_attention_layer.num_heads,
+        "intermediate_size": block.feed_forward_layer.intermediate_dim,
+        "hidden_act": _activation(block.feed_forward_layer),
+        "hidden_dropout_prob": embedding.dropout,
+        "attention_probs_dropout_prob": block.self_attention_layer.dropout,
+        "max_position_embeddings": embedding.position.max_sequence_length,
+        "type_vocab_size": embedding.token_type.input_dim,
+        "layer_norm_eps": block.residual_norms[0].epsilon,
+        "pad_token_id": _pad(model),
+    }
+
+
+def gpt2_config(model):
+    """The fields of a gpt2 config."""
+    block, embedding = model.blocks[0], model.embedding
+    return {
+        "vocab_size": embedding.vocabulary_size,
+        "n_embd": model.hidden_dim,
+        "n_layer": len(model.blocks),
+        "n_head": block.self_attention_layer.num_heads,
+        "n_inner": block.feed_forward_layer.intermediate_dim,
+        "activation_function": _activation(block.feed_forward_layer),
+        "n_positions": embedding.position.max_sequence_length,
+        "resid_pdrop": block.dropout,
+        "embd_pdrop": embedding.dropout,
+        "attn_pdrop": block.self_attention_layer.dropout,
+        "layer_norm_epsilon": block.residual_norms[0].epsilon,
+        "tie_word_embeddings": embedding.token.tie_weights,
+        "pad_token_id": _pad(model),
+    }
+
+
+def llama_config(model):
+    """The fields of a llama config."""
+    block, token = model.blocks[0], model.embedding.token
+    attention, feed_forward = block.self_attention_layer, block.feed_forward_layer
+    return {
+        "vocab_size": token.vocabulary_size,
+        "hidden_size": model.hidden_dim,
+        "num_hidden_layers": len(model.blocks),
+        "num_attention_heads": attention.num_heads,
+        "num_key_value_heads": attention.num_key_value_heads,
+        "head_dim": attention.key_dim,
+        "intermediate_size": feed_forward.intermediate_dim,
+        "hidden_act": _activation(feed_forward),
+        "attention_bias": attention.use_bias,
+        "mlp_bias": feed_forward.use_bias,
+        "attention_dropout": attention.dropout,
+        "rms_norm_eps": block.residual_norms[0].epsilon,
+        "max_position_embeddings": model.max_sequence_length,
+        "rope_parameters": _rope_parameters(attention.rotary_embedding),
+        "tie_word_embeddings": token.tie_weights,
+        "pad_token_id": _pad(model),
+    }
+
+
+def _rope_parameters(rotary):
+    options = dict(rotary.scaling or {"type": "default"})
+    if "original_max_sequence_length" in options:
+        options["original_max_position_embeddings"] = options.pop("original_max_sequence_length")
+    return {"rope_type": options.pop("type"), "rope_theta": rotary.max_wavelength, **options}
+
+
+def t5_config(model):
+    """The fields of a t5 config."""
+    block, token = model.encoder_blocks[0], model.source_embedding.token
+    attention, feed_forward = block.self_attention_layer, block.feed_forward_layer
+    bias = model.decoder_blocks[0].self_attention_layer.position_bias
+    activation = _activation(feed_forward)
+    if feed_forward.gated:
+        activation = f"gated-{'gelu' if activation == 'gelu_new' else activation}"
+    return {
+        "vocab_size": token.vocabulary_size,
+        "d_model": model.hidden_dim,
+        "d_kv": attention.key_dim,
+        "d_ff": feed_forward.intermediate_dim,
+        "num_layers": len(model.encoder_blocks),
+        "num_decoder_layers": len(model.decoder_blocks),
+        "num_heads": attention.num_heads,
+        "relative_attention_num_buckets": bias.num_buckets,
+        "relative_attention_max_distance": bias.max_distance,
+        "feed_forward_proj": activation,
+        "dropout_rate": block.dropout,
+        "layer_norm_epsilon": block.residual_norms[0].epsilon,
+        "is_encoder_decoder": True,
+        "scale_decoder_outputs": token.output_scale is not None,
+        "tie_word_embeddings": token.tie_weights,
+        "pad_token_id": _pad(model),
+        "decoder_start_token_id": model.pad_token_id,
+    }
+
+
+def marian_config(model):
+    """The fields of a marian or pegasus config."""
+    first = {"encoder": model.encoder_blocks[0], "decoder": model.decoder_blocks[0]}
+    block, token = first["encoder"], model.target_embedding.token
+    config = {
+        "vocab_size": model.vocabulary_size,
+        "d_model": model.hidden_dim,
+        "encoder_layers": len(model.encoder_blocks),
+        "decoder_layers": len(model.decoder_blocks),
+        "activation_function": _activation(block.feed_forward_layer),
+        "dropout": model.source_embedding.dropout,
+        "attention_dropout": block.self_attention_layer.dropout,
+        "scale_embedding": token.scale,
+        "max_position_embeddings": model.max_sequence_length,
+        "is_encoder_decoder": True,
+        "tie_word_embeddings": token.tie_weights,
+        "pad_token_id": _pad(model),
+        "decoder_start_token_id": model.pad_token_id,
+        "forced_eos_token_id": None,
+    }
+    for side, layer in first.items():
+        config[f"{side}_attention_heads"] = layer.self_attention_layer.num_heads
+        config[f"{side}_ffn_dim"] = layer.feed_forward_layer.intermediate_dim
+    if model.source_embedding.token is not token:
+        config |= {"decoder_vocab_size": token.vocabulary_size, "share_encoder_decoder_embeddings": False}
+    return config
+
+
+# model_type: (transformers' class, the prefix of the names of its body, the fields of a model)
+CONFIGS = {
+    "bert": ("BertModel", "", bert_config),
+    "gpt2": ("GPT2LMHeadModel", "transformer.", gpt2_config),
+    "llama": ("LlamaForCausalLM", "model.", llama_config),
+    "t5": ("T5ForConditionalGeneration", "", t5_config),
+    "marian": ("MarianMTModel", "model.", marian_config),
+    "pegasus": ("PegasusForConditionalGeneration", "model.", marian_config),
+}

@@ -1,0 +1,68 @@
+"""DistilBERT: BERT without token types."""
+
+from keras_attn.huggingface.architecture import Architecture
+from keras_attn.huggingface.bert import head_dim
+from keras_attn.layers import (
+    EncoderBlock,
+    MultiHeadAttention,
+    PositionEmbedding,
+    SequenceEmbedding,
+    TokenEmbedding,
+)
+from keras_attn.layers.normalization import LayerNormalization
+from keras_attn.models import EncoderTransformer
+
+_LAYER = "transformer.layer.{i}"
+NAMES = {
+    "embedding/token": "embeddings.word_embeddings",
+    "embedding/position": "embeddings.position_embeddings",
+    "embedding/norm": "embeddings.LayerNorm",
+    "block_{i}/self_attention/query": f"{_LAYER}.attention.q_lin",
+    "block_{i}/self_attention/key": f"{_LAYER}.attention.k_lin",
+    "block_{i}/self_attention/value": f"{_LAYER}.attention.v_lin",
+    "block_{i}/self_attention/attention_output": f"{_LAYER}.attention.out_lin",
+    "block_{i}/self_attention_residual/norm": f"{_LAYER}.sa_layer_norm",
+    "block_{i}/feed_forward/intermediate": f"{_LAYER}.ffn.lin1",
+    "block_{i}/feed_forward/output": f"{_LAYER}.ffn.lin2",
+    "block_{i}/feed_forward_residual/norm": f"{_LAYER}.output_layer_norm",
+}
+_HEADS = {
+    r"vocab_.*": "head: masked language model",
+    r"(pre_classifier|classifier|qa_outputs)\..*": "head: classification or question answering",
+}
+
+
+def distilbert(fields, checkpoint):
+    """`Architecture` of a distilbert config. Its sinusoidal positions, if any, are stored as learned ones."""
+    num_layers, num_heads = fields.count("n_layers"), fields.size("n_heads")
+    width, intermediate_dim = fields.size("dim"), fields.size("hidden_dim")
+    vocabulary_size, num_positions = fields.size("vocab_size"), fields.size("max_position_embeddings")
+    activation, dropout = fields.activation("activation", "gelu"), fields.number("dropout", 0.1)
+    attention_dropout, pad_token_id = fields.number("attention_dropout", 0.1), fields.pad_token_id()
+    fields.flag("sinusoidal_pos_embds", False)
+    fields.expect(pruned_heads={}, tie_word_embeddings=True, tie_weights_=True)
+
+    def block(i):
+        attention = MultiHeadAttention(
+            num_heads, head_dim(width, num_heads), dropout=attention_dropout, name="self_attention"
+        )
+        return EncoderBlock(
+            intermediate_dim,
+            dropout=dropout,
+            activation=activation,
+            self_attention=attention,
+            norm=LayerNormalization(epsilon=1e-12),
+            name=f"block_{i}",
+        )
+
+    def make():
+        embedding = SequenceEmbedding(
+            TokenEmbedding(vocabulary_size, width, scale=False, name="token"),
+            position=PositionEmbedding(num_positions, name="position"),
+            norm=LayerNormalization(epsilon=1e-12, name="norm"),
+            dropout=dropout,
+            name="embedding",
+        )
+        return EncoderTransformer(embedding, list(map(block, range(num_layers))), pad_token_id=pad_token_id)
+
+    return Architecture(make, NAMES, "distilbert.", unused=_HEADS)

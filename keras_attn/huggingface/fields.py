@@ -1,0 +1,210 @@
+"""The fields of a config.json, each read by the code that understands it; a field that nobody read is refused."""
+
+import numbers
+
+_MISSING = object()
+
+_ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+    "tanh": "tanh",
+    "sigmoid": "sigmoid",
+    "linear": "linear",
+}
+
+# Fields that do not change what the layers compute: about files, training, search, heads and the outputs asked for.
+_HARMLESS = {
+    *("architectures", "model_type", "_name_or_path", "name_or_path", "transformers_version", "auto_map"),
+    *("dtype", "torch_dtype", "use_cache", "return_dict", "output_hidden_states", "output_attentions"),
+    *("use_return_dict", "torchscript", "use_bfloat16", "attn_implementation", "_attn_implementation"),
+    *("_attn_implementation_autoset", "cache_implementation", "pretraining_tp", "gradient_checkpointing"),
+    *("initializer_range", "initializer_factor", "init_std", "initializer_cutoff_factor"),
+    *("output_past", "model_max_length", "n_ctx", "language", "vocab_projection", "tokenizer_class"),
+    *(
+        "activation_dropout",
+        "encoder_layerdrop",
+        "decoder_layerdrop",
+        "classifier_dropout",
+        "classif_dropout",
+    ),
+    *("classifier_dropout_prob", "qa_dropout", "seq_classif_dropout", "summary_type", "summary_use_proj"),
+    *("summary_activation", "summary_last_dropout", "summary_proj_to_labels", "summary_first_dropout"),
+    *("id2label", "label2id", "num_labels", "problem_type", "finetuning_task", "task_specific_params"),
+    *("_num_labels", "classif_dropout", "classifier_activation", "classifier_bias", "classifier_pooling"),
+    *(
+        "bos_token_id",
+        "eos_token_id",
+        "sep_token_id",
+        "cls_token_id",
+        "mask_token_id",
+        "decoder_start_token_id",
+    ),
+    *(
+        "forced_bos_token_id",
+        "forced_eos_token_id",
+        "prefix",
+        "is_encoder_decoder",
+        "chunk_size_feed_forward",
+    ),
+    *(
+        "max_length",
+        "min_length",
+        "num_beams",
+        "num_beam_groups",
+        "do_sample",
+        "early_stopping",
+        "temperature",
+    ),
+    *("top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size"),
+    *(
+        "encoder_no_repeat_ngram_size",
+        "bad_words_ids",
+        "num_return_sequences",
+        "output_scores",
+        "diversity_penalty",
+    ),
+    *(
+        "return_dict_in_generate",
+        "remove_invalid_values",
+        "exponential_decay_length_penalty",
+        "suppress_tokens",
+    ),
+    *("begin_suppress_tokens", "force_bos_token_to_be_generated", "save_step", "extra_pos_embeddings"),
+    *("reorder_and_upcast_attn", "num_hidden_layers", "encoder_layers", "add_bias_logits", "output_layer"),
+    *("tf_legacy_loss", "directionality", "pooler_fc_size", "pooler_num_attention_heads"),
+    *("pooler_num_fc_layers", "pooler_size_per_head", "pooler_type", "down_scale_factor", "gap_size"),
+    *("net_structure_type", "num_memory_blocks", "layers_to_use"),
+}
+
+
+class Fields:
+    """Reads the fields of a config, checks them, and remembers which were read.
+
+    Sizes are compared with the weight files, before anything is made of these sizes.
+
+    Args:
+        config: Dict, a config.json.
+        num_values: Integer, how many numbers the weight files hold.
+        num_tensors: Integer, how many tensors.
+
+    Example:
+
+    ```python
+    fields = Fields({"hidden_size": 12, "hidden_act": "gelu_new"}, num_values=100, num_tensors=3)
+    fields.size("hidden_size"), fields.activation("hidden_act")  # (12, "gelu_tanh")
+    fields.check_all_read()
+    ```
+    """
+
+    def __init__(self, config, num_values, num_tensors):
+        self._config = config
+        self._num_values, self._num_tensors = num_values, num_tensors
+        self._read = set()
+
+    def get(self, name, default=_MISSING):
+        """The value of a field.
+
+        Raises:
+            ValueError: if it is missing and there is no default.
+        """
+        self._read.add(name)
+        value = self._config.get(name, default)
+        if value is _MISSING:
+            raise ValueError(f"config.json lacks the field `{name}`.")
+        return value
+
+    def size(self, name, default=_MISSING, most=None):
+        """A positive integer, no larger than the weight files allow; None if that is the default."""
+        value = self.get(name, default)
+        if value is None and default is None:
+            return None
+        most = self._num_values if most is None else most
+        if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+            raise self._wrong(name, value, "a positive integer")
+        if value > most:
+            held = f"{self._num_values:,} numbers in {self._num_tensors:,} tensors"
+            raise self._wrong(name, value, f"at most {most:,}: the weight files hold {held}")
+        return value
+
+    def count(self, name, default=_MISSING):
+        """A number of layers."""
+        return self.size(name, default, most=self._num_tensors)
+
+    def number(self, name, default=_MISSING):
+        """A number, as a float."""
+        value = self.get(name, default)
+        if not isinstance(value, numbers.Real) or isinstance(value, bool):
+            raise self._wrong(name, value, "a number")
+        return float(value)
+
+    def flag(self, name, default=_MISSING):
+        """A boolean."""
+        value = self.get(name, default)
+        value = default if value is None else value
+        if not isinstance(value, bool):
+            raise self._wrong(name, value, "true or false")
+        return value
+
+    def expect(self, **expected):
+        """Checks fields that may be missing, but have no other meaning here than the one expected."""
+        for name, value in expected.items():
+            received = self.get(name, None)
+            if received not in (None, value):
+                raise self._wrong(name, received, f"{value!r}: no other value is implemented")
+
+    def activation(self, name, default=_MISSING):
+        """The name of an activation in this library."""
+        return self.activation_named(self.get(name, default), name)
+
+    def activation_named(self, value, name):
+        """The name in this library of the activation that they call `value`, which is from the field `name`."""
+        if value not in _ACTIVATIONS:
+            raise self._wrong(name, value, f"one of {sorted(_ACTIVATIONS)}")
+        return _ACTIVATIONS[value]
+
+    def layer_types(self, num_layers, known, default):
+        """The kind of each layer: the field `layer_types`, or `default`, a function of the layer's number."""
+        types = self.get("layer_types", None)
+        if types is None:
+            return [default(i) for i in range(num_layers)]
+        if not isinstance(types, list) or len(types) != num_layers or not set(types) <= set(known):
+            raise self._wrong("layer_types", types, f"a list of {num_layers} out of {sorted(known)}")
+        return types
+
+    def pad_token_id(self):
+        """The id of the pad, or -1 if the model has none: then no token is taken for one."""
+        value = self.get("pad_token_id", None)
+        if value is None:
+            return -1
+        if not isinstance(value, int):
+            raise self._wrong("pad_token_id", value, "an integer or null")
+        return value
+
+    def check_all_read(self, ignored=()):
+        """Refuses fields that nobody understood.
+
+        Args:
+            ignored: Names of fields that the caller knows to be of no effect.
+
+        Raises:
+            ValueError: if there is a field which was not read, is not known to be harmless, and is not null.
+        """
+        given = {name for name, value in self._config.items() if value is not None}
+        unknown = sorted(given - self._read - _HARMLESS - set(ignored))
+        if unknown:
+            raise ValueError(
+                "config.json has fields that are not understood and may change the model: "
+                f"{', '.join(f'{name}={self._config[name]!r}'[:80] for name in unknown)}. If they do not, name them in "
+                "`ignored_fields`."
+            )
+
+    def _wrong(self, name, value, wanted):
+        model_type = self._config.get("model_type")
+        return ValueError(f"`{name}` of a {model_type} config must be {wanted}. Received: {name}={value!r}.")

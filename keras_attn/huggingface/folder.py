@@ -1,0 +1,209 @@
+"""The folder of a checkpoint: its config, the headers of its weight files, and one tensor at a time."""
+
+import collections
+import json
+import math
+import pathlib
+
+import ml_dtypes
+import numpy as np
+
+Tensor = collections.namedtuple("Tensor", ["path", "dtype", "shape", "start"])
+Tensor.__doc__ = """One tensor of a safetensors file: the file, the dtype as safetensors calls it, the shape, its first byte."""
+
+_DTYPES = {
+    "F16": np.dtype("float16"),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "F32": np.dtype("float32"),
+    "F64": np.dtype("float64"),
+}
+# Of other tensors, which may be in a file but are of no use, only the sizes are checked.
+_BYTES = {"BOOL": 1, "I8": 1, "U8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "I16": 2, "U16": 2, "I32": 4, "U32": 4}
+_BYTES |= {"I64": 8, "U64": 8, **{name: dtype.itemsize for name, dtype in _DTYPES.items()}}
+_WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+_MOST_JSON_BYTES = 100_000_000  # as the safetensors package allows for a header
+
+
+class Folder:
+    """A checkpoint as the hub holds it: config.json, and model.safetensors or its shards with an index.
+
+    Only JSON and headers are read when it is made. Nothing in the folder is run.
+
+    Args:
+        path: Path of the folder.
+
+    Attributes:
+        config: Dict, config.json.
+        tensors: Dict of `Tensor`s by their names in the files.
+
+    Raises:
+        FileNotFoundError: if the folder, its config or a weight file is missing.
+        ValueError: if a file is damaged, a name in the index leaves the folder, a tensor is in two files, or the
+            weights are pickled only.
+
+    Example:
+
+    ```python
+    folder = Folder("all-MiniLM-L6-v2")
+    folder.config["model_type"], folder.tensors["embeddings.LayerNorm.weight"].shape  # ('bert', (384,))
+    ```
+    """
+
+    def __init__(self, path):
+        self.path = pathlib.Path(path)
+        if not self.path.is_dir():
+            raise FileNotFoundError(f"There is no folder {self.path}.")
+        self.config = read_json(self.path / "config.json")
+        self.tensors = {}
+        for file in self._files():
+            for name, tensor in _read_header(file).items():
+                if name in self.tensors:
+                    raise ValueError(f"{name} is in {self.tensors[name].path.name} and in {file.name}.")
+                self.tensors[name] = tensor
+        self._check_index()
+
+    @property
+    def num_values(self):
+        """Integer, how many numbers the weight files hold."""
+        return sum(math.prod(tensor.shape) for tensor in self.tensors.values())
+
+    def read(self, name):
+        """One tensor as an array of its own dtype.
+
+        Raises:
+            ValueError: if it holds no floats.
+        """
+        tensor = self.tensors[name]
+        if tensor.dtype not in _DTYPES:
+            raise ValueError(
+                f"{tensor.path} holds {name} with dtype {tensor.dtype}. Known: {', '.join(sorted(_DTYPES))}."
+            )
+        count = math.prod(tensor.shape)
+        array = np.fromfile(tensor.path, _DTYPES[tensor.dtype], count, offset=tensor.start)
+        if len(array) < count:
+            raise ValueError(f"{tensor.path} ends within {name}.")
+        return array.reshape(tensor.shape)
+
+    def _files(self):
+        if (self.path / _WEIGHTS).is_file():
+            self._index = {}
+            return [self.path / _WEIGHTS]
+        if (self.path / _INDEX).is_file():
+            self._index = _read_index(self.path / _INDEX)
+            return [self._shard(name) for name in sorted(set(self._index.values()))]
+        pickled = [name for name in _PICKLED if (self.path / name).exists()]
+        if pickled:
+            raise ValueError(
+                f"{self.path} has its weights as {pickled[0]} only: a pickle, which can run code, so it is not read. "
+                f"Convert it where you trust it:\n{_conversion(self.path)}"
+            )
+        raise FileNotFoundError(f"{self.path} has neither {_WEIGHTS} nor {_INDEX}.")
+
+    def _shard(self, name):
+        if pathlib.PurePosixPath(name).name != name or "\\" in name or not name.endswith(".safetensors"):
+            raise ValueError(
+                f"{_INDEX} must name files of its own folder, like model-00001-of-00002.safetensors. Received: {name!r}."
+            )
+        if not (self.path / name).is_file():
+            raise FileNotFoundError(f"{self.path} lacks {name}, which {_INDEX} names.")
+        return self.path / name
+
+    def _check_index(self):
+        """Every tensor must be in the file that the index names for it."""
+        if not self._index:
+            return
+        found = {name: tensor.path.name for name, tensor in self.tensors.items()}
+        wrong = sorted(name for name in {*found, *self._index} if found.get(name) != self._index.get(name))
+        if wrong:
+            name = wrong[0]
+            raise ValueError(
+                f"{_INDEX} does not describe the files. {name} is in {found.get(name, 'no file')}, by the index in "
+                f"{self._index.get(name, 'no file')}" + (f"; {len(wrong) - 1} more." if wrong[1:] else ".")
+            )
+
+
+def read_json(path):
+    """The dict in a JSON file.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is larger than 100 MB, is no JSON, holds anything but a dict, or names a key twice.
+    """
+    path = pathlib.Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no file {path}.")
+    if path.stat().st_size > _MOST_JSON_BYTES:
+        raise ValueError(f"{path} is larger than {_MOST_JSON_BYTES:,} bytes.")
+    return _parsed(path.read_bytes(), path)
+
+
+def _parsed(content, path):
+    try:
+        value = json.loads(content, object_pairs_hook=_unique)
+    except RecursionError:
+        raise ValueError(f"{path} is damaged: it is nested too deeply.") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}.") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} must hold a JSON object. Received: a {type(value).__name__}.")
+    return value
+
+
+def _unique(pairs):
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the name {next(name for name in names if names.count(name) > 1)!r} is there twice")
+    return found
+
+
+def _read_index(path):
+    index = read_json(path).get("weight_map")
+    if not isinstance(index, dict) or not index or not all(isinstance(name, str) for name in index.values()):
+        raise ValueError(f'{path} must have a "weight_map" from names of tensors to names of files.')
+    return index
+
+
+def _read_header(path):
+    """{name: `Tensor`} of a safetensors file, all of which lie within the file and do not overlap."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > min(size - 8, _MOST_JSON_BYTES):
+            raise ValueError(
+                f"{path} is damaged or not a safetensors file: its header is longer than the file."
+            )
+        header = _parsed(file.read(length), path)
+    header.pop("__metadata__", None)
+    tensors = {name: _tensor(path, name, entry, 8 + length) for name, entry in header.items()}
+    end = 8 + length
+    for name, tensor in sorted(tensors.items(), key=lambda item: (item[1].start, math.prod(item[1].shape))):
+        if tensor.start != end:
+            raise ValueError(f"{path} is damaged: {name} begins at byte {tensor.start} in place of {end}.")
+        end += math.prod(tensor.shape) * _BYTES[tensor.dtype]
+    if end != size:
+        raise ValueError(f"{path} is damaged: it has {size} bytes, its header describes {end}.")
+    return tensors
+
+
+def _tensor(path, name, entry, first):
+    try:
+        dtype, shape, (start, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+        is_right = all(type(number) is int and number >= 0 for number in (*shape, start, end))
+        is_right = is_right and end - start == math.prod(shape) * _BYTES[dtype]
+    except (KeyError, TypeError, ValueError):
+        is_right = False
+    if not is_right:
+        raise ValueError(f"{path} is damaged: its header describes {name} as {str(entry)[:200]}.")
+    return Tensor(path, dtype, tuple(shape), first + start)
+
+
+def _conversion(path):
+    """The command that turns a pickled checkpoint into a safetensors file."""
+    return (
+        'python -c "import glob, torch; from safetensors.torch import save_file; '
+        f"files = sorted(glob.glob('{path}/pytorch_model*.bin')); "
+        "state = {k: v.clone().contiguous() for f in files for k, v in torch.load(f, weights_only=True).items()}; "
+        f"save_file(state, '{path}/{_WEIGHTS}')\""
+    )

@@ -1,0 +1,91 @@
+"""GPT-2, whose matrices are stored as (inputs, outputs), those of queries, keys and values as one."""
+
+from keras_attn.huggingface.architecture import Architecture
+from keras_attn.huggingface.bert import head_dim
+from keras_attn.huggingface.names import At
+from keras_attn.layers import (
+    DecoderBlock,
+    MultiHeadAttention,
+    PositionEmbedding,
+    SequenceEmbedding,
+    TokenEmbedding,
+)
+from keras_attn.layers.normalization import LayerNormalization
+from keras_attn.models import DecoderTransformer
+
+_JOINED = "h.{i}.attn.c_attn"
+NAMES = {
+    "embedding/token/embeddings": "wte.weight",
+    "embedding/token/reverse_embeddings": "lm_head.weight",
+    "embedding/position": "wpe",
+    "block_{i}/self_attention/query": At(_JOINED, transposed=False, part=(0, 3)),
+    "block_{i}/self_attention/key": At(_JOINED, transposed=False, part=(1, 3)),
+    "block_{i}/self_attention/value": At(_JOINED, transposed=False, part=(2, 3)),
+    "block_{i}/self_attention/attention_output": At("h.{i}.attn.c_proj", transposed=False),
+    "block_{i}/self_attention_residual/norm": "h.{i}.ln_1",
+    "block_{i}/feed_forward/intermediate": At("h.{i}.mlp.c_fc", transposed=False),
+    "block_{i}/feed_forward/output": At("h.{i}.mlp.c_proj", transposed=False),
+    "block_{i}/feed_forward_residual/norm": "h.{i}.ln_2",
+    "norm": "ln_f",
+}
+_UNUSED = {
+    r"h\.\d+\.attn\.(masked_)?bias": "constant",
+    r"(score|classifier|qa_outputs)\..*": "head: classification or question answering",
+}
+
+
+def gpt2(fields, checkpoint):
+    """`Architecture` of a gpt2 config."""
+    num_layers, num_heads = fields.count("n_layer"), fields.size("n_head")
+    width, num_positions = fields.size("n_embd"), fields.size("n_positions")
+    intermediate_dim = fields.size("n_inner", None) or 4 * width
+    vocabulary_size, activation = (
+        fields.size("vocab_size"),
+        fields.activation("activation_function", "gelu_new"),
+    )
+    epsilon, dropout = fields.number("layer_norm_epsilon", 1e-5), fields.number("resid_pdrop", 0.1)
+    embedding_dropout, attention_dropout = fields.number("embd_pdrop", 0.1), fields.number("attn_pdrop", 0.1)
+    scaled, by_layer = (
+        fields.flag("scale_attn_weights", True),
+        fields.flag("scale_attn_by_inverse_layer_idx", False),
+    )
+    pad_token_id = fields.pad_token_id()
+    tied = checkpoint.is_tied(fields, "lm_head.weight", "wte.weight", default=True)
+    fields.expect(add_cross_attention=False, pruned_heads={})
+    key_dim = head_dim(width, num_heads)
+
+    def block(i):
+        scale = None if scaled else 1.0
+        if by_layer:
+            scale = (key_dim**-0.5 if scaled else 1.0) / (i + 1)
+        attention = MultiHeadAttention(
+            num_heads,
+            key_dim,
+            dropout=attention_dropout,
+            scale=scale,
+            name="self_attention",
+        )
+        return DecoderBlock(
+            intermediate_dim,
+            dropout=dropout,
+            activation=activation,
+            normalize_first=True,
+            self_attention=attention,
+            norm=LayerNormalization(epsilon=epsilon),
+            name=f"block_{i}",
+        )
+
+    def make():
+        embedding = SequenceEmbedding(
+            TokenEmbedding(vocabulary_size, width, scale=False, tie_weights=tied, name="token"),
+            position=PositionEmbedding(num_positions, name="position"),
+            dropout=embedding_dropout,
+            name="embedding",
+        )
+        norm = LayerNormalization(epsilon=epsilon, name="norm")
+        return DecoderTransformer(
+            embedding, list(map(block, range(num_layers))), norm, pad_token_id=pad_token_id
+        )
+
+    same = (("wte.weight", "lm_head.weight"),) if tied else ()
+    return Architecture(make, NAMES, "transformer.", same=same, unused=_UNUSED)

@@ -1,0 +1,115 @@
+"""LLaMA, Mistral, Qwen 2 and Qwen 3: pre-norm decoders with rotary positions and grouped heads."""
+
+import keras
+
+from keras_attn.huggingface.architecture import Architecture
+from keras_attn.huggingface.bert import head_dim
+from keras_attn.huggingface.rotary import rope_parameters, rotary_embedding
+from keras_attn.layers import DecoderBlock, FeedForward, MultiHeadAttention, SequenceEmbedding, TokenEmbedding
+from keras_attn.models import DecoderTransformer
+
+_LAYER = "layers.{i}"
+ATTENTION_NAMES = {
+    "embedding/token/embeddings": "embed_tokens.weight",
+    "embedding/token/reverse_embeddings": "lm_head.weight",
+    "block_{i}/self_attention/query": f"{_LAYER}.self_attn.q_proj",
+    "block_{i}/self_attention/key": f"{_LAYER}.self_attn.k_proj",
+    "block_{i}/self_attention/value": f"{_LAYER}.self_attn.v_proj",
+    "block_{i}/self_attention/attention_output": f"{_LAYER}.self_attn.o_proj",
+    "block_{i}/self_attention/query_norm": f"{_LAYER}.self_attn.q_norm",
+    "block_{i}/self_attention/key_norm": f"{_LAYER}.self_attn.k_norm",
+    "block_{i}/feed_forward/gate": f"{_LAYER}.mlp.gate_proj",
+    "block_{i}/feed_forward/intermediate": f"{_LAYER}.mlp.up_proj",
+    "block_{i}/feed_forward/output": f"{_LAYER}.mlp.down_proj",
+}
+NAMES = ATTENTION_NAMES | {
+    "block_{i}/self_attention_residual/norm": f"{_LAYER}.input_layernorm",
+    "block_{i}/feed_forward_residual/norm": f"{_LAYER}.post_attention_layernorm",
+    "norm": "norm",
+}
+SAME = (("embed_tokens.weight", "lm_head.weight"),)
+HEADS = {r"(score|classifier|qa_outputs)\..*": "head: classification or question answering"}
+
+
+def llama(fields, checkpoint):
+    """`Architecture` of a llama, mistral, qwen2 or qwen3 config."""
+    model_type = fields.get("model_type")
+    num_layers, num_heads = fields.count("num_hidden_layers"), fields.size("num_attention_heads")
+    hidden_dim, intermediate_dim = fields.size("hidden_size"), fields.size("intermediate_size")
+    num_key_value_heads = fields.size("num_key_value_heads", None) or num_heads
+    key_dim = fields.size("head_dim", None) or head_dim(hidden_dim, num_heads)
+    vocabulary_size = fields.size("vocab_size")
+    activation, epsilon = fields.activation("hidden_act", "silu"), fields.number("rms_norm_eps", 1e-6)
+    attention_bias, output_bias = _biases(fields, model_type)
+    mlp_bias = fields.flag("mlp_bias", False)
+    attention_dropout = fields.number("attention_dropout", 0.0)
+    max_sequence_length = fields.get("max_position_embeddings", 2048)
+    rotary = rotary_embedding(rope_parameters(fields), max_sequence_length)
+    windows = _windows(fields, model_type, num_layers)
+    pad_token_id = fields.pad_token_id()
+    if model_type == "qwen2":
+        fields.expect(use_mrope=False)
+    tied = checkpoint.is_tied(fields, "lm_head.weight", "embed_tokens.weight", default=False)
+
+    def norm(name="norm"):
+        return keras.layers.RMSNormalization(epsilon=epsilon, name=name)
+
+    def block(i):
+        return DecoderBlock(
+            normalize_first=True,
+            self_attention=MultiHeadAttention(
+                num_heads,
+                key_dim,
+                dropout=attention_dropout,
+                use_bias=attention_bias,
+                use_output_bias=output_bias,
+                num_key_value_heads=num_key_value_heads,
+                sliding_window=windows[i],
+                rotary_embedding=rotary(),
+                query_key_norm="rms_norm" if model_type == "qwen3" else None,
+                query_key_norm_epsilon=epsilon if model_type == "qwen3" else None,
+                name="self_attention",
+            ),
+            feed_forward=FeedForward(
+                intermediate_dim, activation=activation, gated=True, use_bias=mlp_bias, name="feed_forward"
+            ),
+            norm=norm(),
+            name=f"block_{i}",
+        )
+
+    def make():
+        token = TokenEmbedding(vocabulary_size, hidden_dim, scale=False, tie_weights=tied, name="token")
+        return DecoderTransformer(
+            SequenceEmbedding(token, name="embedding"),
+            list(map(block, range(num_layers))),
+            norm(),
+            max_sequence_length=max_sequence_length,
+            pad_token_id=pad_token_id,
+        )
+
+    return Architecture(make, NAMES, "model.", same=SAME if tied else (), unused=HEADS)
+
+
+def _biases(fields, model_type):
+    """Whether queries, keys and values have biases, and whether the output has one."""
+    if model_type == "qwen2":
+        return True, False
+    bias = fields.flag("attention_bias", False)
+    return bias, bias
+
+
+def _windows(fields, model_type, num_layers):
+    """The window of each layer, or None."""
+    window = fields.size("sliding_window", None, most=2**31) if model_type != "llama" else None
+    if model_type == "llama":
+        return [None] * num_layers
+    if model_type == "mistral":
+        return [window] * num_layers
+    first = fields.get("max_window_layers", 28)
+    used = fields.flag("use_sliding_window", False)
+    types = fields.layer_types(
+        num_layers,
+        ("full_attention", "sliding_attention"),
+        lambda i: "sliding_attention" if used and window is not None and i >= first else "full_attention",
+    )
+    return [window if used and kind == "sliding_attention" else None for kind in types]

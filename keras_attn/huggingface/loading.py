@@ -1,0 +1,225 @@
+"""A model of this library from a checkpoint's folder: all of its weights, or an error."""
+
+import collections
+import concurrent.futures
+import contextlib
+import re
+
+import keras
+import ml_dtypes  # noqa: F401 -- gives NumPy the dtype bfloat16
+import numpy as np
+
+from keras_attn.checks import choose
+from keras_attn.huggingface.architecture import own_name
+from keras_attn.huggingface.architectures import ARCHITECTURES
+from keras_attn.huggingface.fields import Fields
+from keras_attn.huggingface.folder import Folder
+from keras_attn.huggingface.names import places
+from keras_attn.models.weight_names import named_weights
+
+ReportRow = collections.namedtuple("ReportRow", ["tensor", "variable", "shape", "note"])
+ReportRow.__doc__ = """What became of one tensor of a checkpoint.
+
+tensor: its name in the files.
+variable: the name of the variable, or None if the tensor is of no use to the model.
+shape: its shape in the files.
+note: "", "transposed", "same as NAME", or why it is of no use.
+"""
+
+
+Twin = collections.namedtuple("Twin", ["shapes", "config"])
+Twin.__doc__ = """A model that was made to be measured: {name: shape} of its variables, and its config."""
+
+
+def load_model(folder, dtype=None, report=False, ignored_fields=()):
+    """The model in a checkpoint's folder: an `EncoderTransformer`, `DecoderTransformer` or `Seq2SeqTransformer`.
+
+    Reads config.json and safetensors files, one tensor at a time. Every variable of the model is filled, and every
+    tensor of the files is used or known to be of no use; otherwise nothing is returned.
+
+    Args:
+        folder: Path of a folder with config.json and model.safetensors, or its shards and their index.
+        dtype: Dtype policy of the model, "mixed_bfloat16" for instance. Defaults to the global one. Weights are cast.
+        report: Boolean, whether a row for each tensor is printed, see `read_report`.
+        ignored_fields: Names of fields of the config that are not understood, but do not change the model.
+
+    Returns:
+        The model.
+
+    Raises:
+        FileNotFoundError: if the folder or one of its files is missing.
+        ValueError: if the architecture or a field of the config is not known, a file is damaged, a tensor is missing or
+            of another shape, holds NaN or an infinite value, or nobody knows what a tensor is for.
+
+    Example:
+
+    ```python
+    model = load_model("all-MiniLM-L6-v2")
+    vectors = model.sentence_vectors({"token_ids": np.array([[101, 7592, 102]])})  # (1, 384)
+    ```
+    """
+    checkpoint = _Checkpoint(folder, ignored_fields)
+    if report:
+        print(*map(_line, checkpoint.report), sep="\n")
+    with _dtype_policy(dtype):
+        model = checkpoint.architecture.make()
+    checkpoint.fill(model)
+    return model
+
+
+def read_report(folder, ignored_fields=()):
+    """What `load_model` would do with each tensor of a checkpoint, as a list of `ReportRow`s. No weight is read.
+
+    Args:
+        folder, ignored_fields: As in `load_model`.
+
+    Raises:
+        FileNotFoundError, ValueError: as `load_model`, for all that config and headers show.
+
+    Example:
+
+    ```python
+    for row in read_report("all-MiniLM-L6-v2"):
+        print(row.tensor, row.variable, row.shape, row.note)
+    ```
+    """
+    return _Checkpoint(folder, ignored_fields).report
+
+
+class _Checkpoint:
+    """A folder, its architecture, and a plan: which tensor goes where. Made without memory for weights."""
+
+    def __init__(self, folder, ignored_fields=()):
+        self.folder = Folder(folder)
+        config = self.folder.config
+        understand = choose("model_type", config.get("model_type"), ARCHITECTURES)
+        fields = Fields(config, self.folder.num_values, len(self.folder.tensors))
+        self.architecture = understand(fields, self)
+        fields.check_all_read(ignored_fields)
+        shapes = without_variables(self.architecture.make).shapes
+        self._plan(places(shapes, self.architecture.names))
+
+    def is_tied(self, fields, output, token, default):
+        """Whether the output projection is the token embedding: as the field `tie_word_embeddings` says, unless the
+        files hold two different ones."""
+        is_tied = fields.flag("tie_word_embeddings", default)
+        outputs, tokens = self.called(output), self.called(token)
+        if not (is_tied and outputs and tokens):
+            return is_tied
+        return np.array_equal(self.folder.read(outputs[0]), self.folder.read(tokens[0]))
+
+    def called(self, name):
+        """The tensors of this name, with whatever prefix."""
+        return [tensor for tensor in self.folder.tensors if f".{tensor}".endswith(f".{name}")]
+
+    def _plan(self, wanted):
+        names = self._names_in_files()
+        same = {name: group for group in self.architecture.same for name in group}
+        self._sources, missing = [], []
+        for place in wanted:
+            group = [place.tensor, *(name for name in same.get(place.tensor, ()) if name != place.tensor)]
+            found = [name for name in group if name in names]
+            if found:
+                self._sources.append((place, [names[name] for name in found]))
+            else:
+                missing.append(place.tensor)
+        used = {name for _, found in self._sources for name in found}
+        left = {name: self._reason(name) for name in self.folder.tensors if name not in used}
+        unknown = sorted(name for name, reason in left.items() if reason is None)
+        if missing or unknown:
+            raise ValueError(
+                f"{self.folder.path} does not hold exactly the weights of its model. "
+                f"Missing: {_listed(missing)}. Not understood: {_listed(unknown)}."
+            )
+        self._check_shapes()
+        self.report = [row for source in self._sources for row in self._rows(*source)]
+        self.report += [ReportRow(n, None, self.folder.tensors[n].shape, why) for n, why in left.items()]
+
+    def _names_in_files(self):
+        """{today's name without prefix: name in the files}."""
+        names = {}
+        for name in self.folder.tensors:
+            own = own_name(name, self.architecture.prefix)
+            if own in names:
+                raise ValueError(
+                    f"{names[own]} and {name} in {self.folder.path} are one weight, stored twice."
+                )
+            names[own] = name
+        return names
+
+    def _reason(self, name):
+        own = own_name(name, self.architecture.prefix)
+        reasons = self.architecture.all_unused.items()
+        return next((reason for pattern, reason in reasons if re.fullmatch(pattern, own)), None)
+
+    def _check_shapes(self):
+        for place, names in self._sources:
+            for name in names:
+                received = self.folder.tensors[name].shape
+                if received != place.tensor_shape:
+                    raise ValueError(
+                        f"{name} in {self.folder.path} must have shape {place.tensor_shape} by the config. "
+                        f"Received: shape {received}."
+                    )
+
+    def _rows(self, place, names):
+        first, *others = names
+        note = "transposed" if place.is_transposed else ""
+        yield ReportRow(first, place.variable, place.tensor_shape, note)
+        for name in others:
+            yield ReportRow(name, place.variable, place.tensor_shape, f"same as {first}")
+
+    def fill(self, model):
+        """Assigns all weights."""
+        variables = named_weights(model)
+        for place, (name, *others) in self._sources:
+            array = self.folder.read(name)
+            for other in others:
+                if not np.array_equal(array, self.folder.read(other)):
+                    raise ValueError(f"{name} and {other} in {self.folder.path} must be equal, and are not.")
+            variable = variables[place.variable]
+            variable.assign(self._checked(place.to_variable(array), name, variable.dtype))
+
+    def _checked(self, array, name, dtype):
+        with np.errstate(over="ignore"):  # an infinite value is refused
+            array = array.astype(dtype, copy=False)
+        if not np.isfinite(array).all():
+            raise ValueError(f"{name} in {self.folder.path} has values that are NaN or infinite in {dtype}.")
+        return array
+
+
+def without_variables(make):
+    """The `Twin` of the model that a function makes, without memory for its variables."""
+
+    def twin():
+        with keras.StatelessScope(initialize_variables=False):
+            model = make()
+            shapes = {name: tuple(variable.shape) for name, variable in named_weights(model).items()}
+            return Twin(shapes, model.get_config())
+
+    # Keras keeps the variables that a scope did not initialise per thread: they are dropped with this thread.
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        return thread.submit(twin).result()
+
+
+@contextlib.contextmanager
+def _dtype_policy(dtype):
+    """Layers made in the block have this dtype policy."""
+    before = keras.config.dtype_policy()
+    if dtype is not None:
+        keras.config.set_dtype_policy(dtype)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+def _listed(names, most=20):
+    shown = sorted(names)[:most]
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(shown) + more or "none"
+
+
+def _line(row):
+    arrow = f"-> {row.variable}" if row.variable else "(not used)"
+    return f"{row.tensor} {arrow} {row.shape} {row.note}".rstrip()

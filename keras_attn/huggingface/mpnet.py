@@ -1,0 +1,84 @@
+"""MPNet: BERT with relative positions besides the absolute ones, and without token types."""
+
+from keras_attn.huggingface.architecture import Architecture
+from keras_attn.huggingface.bert import head_dim
+from keras_attn.huggingface.names import At
+from keras_attn.layers import (
+    EncoderBlock,
+    MultiHeadAttention,
+    PositionEmbedding,
+    RelativePositionBias,
+    SequenceEmbedding,
+    TokenEmbedding,
+)
+from keras_attn.layers.normalization import LayerNormalization
+from keras_attn.models import EncoderTransformer
+
+_FIRST_POSITION = 2  # the id of the pad, which is 1 here in every model, + 1
+_NUM_BUCKETS = 32  # transformers counts with these, whatever the config says
+_LAYER = "encoder.layer.{i}"
+NAMES = {
+    "block_{i}/self_attention/position_bias": "encoder.relative_attention_bias",
+    "embedding/token": "embeddings.word_embeddings",
+    "embedding/position": At("embeddings.position_embeddings", first_row=_FIRST_POSITION),
+    "embedding/norm": "embeddings.LayerNorm",
+    "block_{i}/self_attention/query": f"{_LAYER}.attention.attn.q",
+    "block_{i}/self_attention/key": f"{_LAYER}.attention.attn.k",
+    "block_{i}/self_attention/value": f"{_LAYER}.attention.attn.v",
+    "block_{i}/self_attention/attention_output": f"{_LAYER}.attention.attn.o",
+    "block_{i}/self_attention_residual/norm": f"{_LAYER}.attention.LayerNorm",
+    "block_{i}/feed_forward/intermediate": f"{_LAYER}.intermediate.dense",
+    "block_{i}/feed_forward/output": f"{_LAYER}.output.dense",
+    "block_{i}/feed_forward_residual/norm": f"{_LAYER}.output.LayerNorm",
+}
+_HEADS = {
+    r"pooler\..*": "head: the pooler",
+    r"lm_head\..*": "head: masked language model",
+    r"(classifier|qa_outputs)\..*": "head: classification or question answering",
+}
+
+
+def mpnet(fields, checkpoint):
+    """`Architecture` of an mpnet config."""
+    num_layers, num_heads = fields.count("num_hidden_layers"), fields.size("num_attention_heads")
+    hidden_dim, intermediate_dim = fields.size("hidden_size"), fields.size("intermediate_size")
+    vocabulary_size, num_positions = fields.size("vocab_size"), fields.size("max_position_embeddings")
+    epsilon = fields.number("layer_norm_eps", 1e-12)
+    activation, dropout = fields.activation("hidden_act", "gelu"), fields.number("hidden_dropout_prob", 0.1)
+    attention_dropout, pad_token_id = (
+        fields.number("attention_probs_dropout_prob", 0.1),
+        fields.pad_token_id(),
+    )
+    fields.expect(pruned_heads={}, tie_word_embeddings=True, relative_attention_num_buckets=_NUM_BUCKETS)
+
+    def block(i, bias):
+        attention = MultiHeadAttention(
+            num_heads,
+            head_dim(hidden_dim, num_heads),
+            dropout=attention_dropout,
+            position_bias=bias,
+            name="self_attention",
+        )
+        return EncoderBlock(
+            intermediate_dim,
+            dropout=dropout,
+            activation=activation,
+            self_attention=attention,
+            norm=LayerNormalization(epsilon=epsilon),
+            name=f"block_{i}",
+        )
+
+    def make():
+        embedding = SequenceEmbedding(
+            TokenEmbedding(vocabulary_size, hidden_dim, scale=False, name="token"),
+            position=PositionEmbedding(num_positions - _FIRST_POSITION, name="position"),
+            norm=LayerNormalization(epsilon=epsilon, name="norm"),
+            dropout=dropout,
+            name="embedding",
+        )
+        bias = RelativePositionBias(_NUM_BUCKETS, max_distance=128, name="position_bias")
+        return EncoderTransformer(
+            embedding, [block(i, bias) for i in range(num_layers)], pad_token_id=pad_token_id
+        )
+
+    return Architecture(make, NAMES, "mpnet.", unused=_HEADS)

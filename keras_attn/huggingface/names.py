@@ -1,0 +1,161 @@
+"""Where the variables of a model are in a checkpoint: one table of names for each architecture, read in both directions.
+
+A table maps our path of a layer, "block_{i}/self_attention/query", to theirs, "encoder.layer.{i}.attention.self.query".
+`{...}` stands for one name on a path. The kind of the variable says the rest: a kernel is their `.weight`, transposed and
+with heads apart, a norm's gamma or scale is `.weight`. Where their layout is another one, the table holds an `At`. A
+table may also map a whole variable, "embedding/token/reverse_embeddings", to a whole tensor, "lm_head.weight".
+"""
+
+import dataclasses
+import math
+import re
+
+import numpy as np
+
+_SUFFIXES = {"bias": "bias", "beta": "bias", "output_bias": "bias"}  # all others are a "weight"
+_KERNELS = ("kernel", "reverse_embeddings")
+
+
+@dataclasses.dataclass(frozen=True)
+class At:
+    """The place of a layer's tensors in a checkpoint, where its layout is not that of torch's layers.
+
+    Args:
+        name: Their name of the layer, or of a whole tensor.
+        transposed: Boolean, whether their matrices are (outputs, inputs), which GPT-2's are not.
+        part: Pair (k, n): the tensor holds n such variables one after another, and this is number k.
+        first_row: Integer, the number of rows before those of the variable, which no token uses.
+        last_rows: Integer, the number of such rows after those of the variable.
+        added: Float, added to their values (Gemma's norms multiply by 1 + weight).
+        leading_axis: Boolean, whether the tensor has an axis of size 1 before the variable's.
+    """
+
+    name: str
+    transposed: bool = True
+    part: tuple = (0, 1)
+    first_row: int = 0
+    last_rows: int = 0
+    added: float = 0.0
+    leading_axis: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """One variable's place in a checkpoint.
+
+    Args:
+        variable: String, the variable's name in `named_weights`.
+        shape: Tuple, the variable's shape.
+        tensor: String, the tensor's name.
+        at: `At`.
+    """
+
+    variable: str
+    shape: tuple
+    tensor: str
+    at: At
+
+    @property
+    def is_transposed(self):
+        return self._is_kernel and self.at.transposed
+
+    @property
+    def tensor_shape(self):
+        """The shape that the tensor must have."""
+        _, num_parts = self.at.part
+        if self._is_kernel:
+            inputs, outputs = self._matrix_shape
+            shape = (inputs, outputs * num_parts)
+            return shape[::-1] if self.at.transposed else shape
+        first, *others = self._joined_shape
+        first = first * num_parts + self.at.first_row + self.at.last_rows
+        return (*((1,) if self.at.leading_axis else ()), first, *others)
+
+    def to_variable(self, array):
+        """The tensor's values in the shape of the variable."""
+        if self._is_kernel:
+            array = array.T if self.at.transposed else array
+        elif self.at.leading_axis:
+            array = array[0]
+        part, num_parts = self.at.part
+        if num_parts > 1:
+            array = np.split(array, num_parts, axis=-1)[part]
+        if self.at.first_row or self.at.last_rows:
+            array = array[self.at.first_row : len(array) - self.at.last_rows]
+        array = array.reshape(self.shape)
+        return array + np.asarray(self.at.added, array.dtype) if self.at.added else array
+
+    def to_tensor(self, array):
+        """The variable's values in the layout of the tensor, or of this part of it along the last axis before a
+        transposition; the inverse of `to_variable`."""
+        array = array - np.asarray(self.at.added, array.dtype) if self.at.added else array
+        if self._is_kernel:
+            array = array.reshape(self._matrix_shape)
+            return array.T if self.at.transposed and self.at.part[1] == 1 else array
+        array = array.reshape(self._joined_shape)
+        if self.at.first_row or self.at.last_rows:
+            rest = [(0, 0)] * (array.ndim - 1)
+            array = np.pad(array, [(self.at.first_row, self.at.last_rows), *rest])
+        return array[None] if self.at.leading_axis else array
+
+    @property
+    def _kind(self):
+        return self.variable.rpartition("/")[2]
+
+    @property
+    def _is_kernel(self):
+        return self._kind in _KERNELS
+
+    @property
+    def _joined_shape(self):
+        """The variable's shape, for a bias without an axis for heads."""
+        return (math.prod(self.shape),) if self._kind == "bias" else self.shape
+
+    @property
+    def _matrix_shape(self):
+        """(inputs, outputs): a kernel (N, H, D) joins heads, any other (D, N, H) makes them."""
+        joins_heads = self.variable.endswith("attention_output/kernel")
+        split = len(self.shape) - 1 if joins_heads else 1
+        return math.prod(self.shape[:split]), math.prod(self.shape[split:])
+
+
+def places(shapes, table):
+    """The `Place` of every variable.
+
+    Args:
+        shapes: Dict from names of variables to shapes.
+        table: Dict, see the top of this file.
+
+    Raises:
+        ValueError: for a variable that the table does not name.
+
+    Example:
+
+    ```python
+    table = {"block_{i}/{layer}": "layers.{i}.{layer}_proj"}
+    (place,) = places({"block_3/query/kernel": (20, 5, 4)}, table)
+    place.tensor, place.tensor_shape, place.is_transposed  # ("layers.3.query_proj.weight", (20, 20), True)
+    ```
+    """
+    rules = [(_pattern(ours), at if isinstance(at, At) else At(at)) for ours, at in table.items()]
+    return [_place(variable, tuple(shape), rules) for variable, shape in shapes.items()]
+
+
+def _place(variable, shape, rules):
+    layer, _, kind = variable.rpartition("/")
+    for pattern, at in rules:
+        whole, found = pattern.fullmatch(variable), pattern.fullmatch(layer)
+        if whole:
+            return Place(variable, shape, at.name.format(**whole.groupdict()), at)
+        if found:
+            name = f"{at.name.format(**found.groupdict())}.{_SUFFIXES.get(kind, 'weight')}"
+            return Place(variable, shape, name, at)
+    raise ValueError(f"The table of names has no entry for {variable}.")
+
+
+def _pattern(path):
+    """The regular expression of a path in a table."""
+    parts = re.split(r"\{(\w+)\}", path)
+    return re.compile(
+        "".join(f"(?P<{part}>[^/]+)" if i % 2 else re.escape(part) for i, part in enumerate(parts))
+    )

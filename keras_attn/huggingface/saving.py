@@ -1,0 +1,153 @@
+"""A model of this library as a checkpoint that transformers loads: the tables of names, read from right to left."""
+
+import collections
+import json
+import pathlib
+import re
+
+import numpy as np
+
+from keras_attn.checks import choose
+from keras_attn.files import replaced_file
+from keras_attn.huggingface.architectures import ARCHITECTURES
+from keras_attn.huggingface.configs import CONFIGS
+from keras_attn.huggingface.fields import Fields
+from keras_attn.huggingface.loading import without_variables
+from keras_attn.huggingface.names import places
+from keras_attn.models import write_weights
+from keras_attn.models.weight_names import named_weights
+
+# What does not change the outputs of a model.
+_OF_NO_EFFECT = {
+    *(
+        "name",
+        "dtype",
+        "trainable",
+        "module",
+        "registered_name",
+        "build_config",
+        "shared_layer",
+        "seed",
+        "remat",
+    ),
+    *("kernel_initializer", "bias_initializer", "embeddings_initializer", "initializer", "beta_initializer"),
+    *("gamma_initializer", "flash_attention", "memory_efficient", "reverse_dtype", "max_sequence_length"),
+}
+
+
+def save_model(model, folder, model_type, **fields):
+    """Writes config.json and model.safetensors, from which transformers, and `load_model`, make the same model.
+
+    The config is made from the model's parts. A model made again from this config must have the same parts, or nothing
+    is written: what an architecture cannot express is an error.
+
+    Args:
+        model: A model of this library.
+        folder: Path; it is created if missing.
+        model_type: The architecture: "bert", "gpt2", "llama", "t5", "marian", "pegasus".
+        **fields: More fields of the config, `eos_token_id=3` for instance.
+
+    Raises:
+        ValueError: if the architecture is not known, or is not that of the model; the message names a difference.
+        OSError: if a file cannot be written.
+
+    Example:
+
+    ```python
+    model = keras_attn.models.DecoderTransformer.from_sizes(100, 2, hidden_dim=16, num_heads=2, intermediate_dim=32)
+    save_model(model, "gpt2-of-mine", "gpt2", eos_token_id=3)
+    ```
+    """
+    own_class, prefix, config_of = choose("model_type", model_type, CONFIGS)
+    try:
+        config = {"model_type": model_type, "architectures": [own_class], **config_of(model), **fields}
+    except (AttributeError, IndexError, TypeError) as error:
+        raise ValueError(f"This model has not the parts of a {model_type}: {error}.") from error
+    architecture = ARCHITECTURES[model_type](Fields(config, 2**62, 2**31), _NoFiles(model))
+    twin = without_variables(architecture.make)
+    arrays = {
+        name: np.asarray(variable) for name, variable in zip(twin.shapes, named_weights(model).values())
+    }
+    of_no_effect = _OF_NO_EFFECT
+    if _has_alternating_sines(model):
+        of_no_effect = of_no_effect | {"interleaved"}
+        arrays = {name: _with_sines_first(name, array) for name, array in arrays.items()}
+    _check_same(model.get_config(), twin.config, "model", model_type, of_no_effect)
+    tensors = _tensors(arrays, architecture, prefix)
+    folder = pathlib.Path(folder)
+    write_weights(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with replaced_file(folder / "config.json") as aside:
+        aside.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", "utf-8")
+
+
+class _NoFiles:
+    """In place of a checkpoint: the config alone says whether the output is tied, the model whether logits have a bias."""
+
+    def __init__(self, model):
+        self._has_bias = any(weight.name == "output_bias" for weight in model.weights)
+
+    def is_tied(self, fields, output, token, default):
+        return fields.flag("tie_word_embeddings", default)
+
+    def called(self, name):
+        return [name] if name != "final_logits_bias" or self._has_bias else []
+
+
+def _tensors(arrays, architecture, prefix):
+    """{name in the files: array}, from {name of a variable: array}."""
+    shapes = {name: array.shape for name, array in arrays.items()}
+    parts = collections.defaultdict(list)
+    for place in places(shapes, architecture.names):
+        parts[place.tensor].append((place, arrays[place.variable]))
+    tensors = {}
+    for name, found in parts.items():
+        found.sort(key=lambda pair: pair[0].at.part)
+        array = np.concatenate([place.to_tensor(array) for place, array in found], axis=-1)
+        place = found[0][0]
+        if place.is_transposed and len(found) > 1:
+            array = array.T
+        is_head = name in ("lm_head.weight", "final_logits_bias")
+        tensors[name if is_head else prefix + name] = np.ascontiguousarray(array)
+    return tensors
+
+
+def _has_alternating_sines(model):
+    """Whether sines and cosines alternate in the positions; in checkpoints all sines come first."""
+    embedding = getattr(model, "source_embedding", None)
+    return getattr(getattr(embedding, "position", None), "interleaved", False)
+
+
+# Which axis of a variable has the width of the model, by the end of its name.
+_AXES = {
+    r"token/embeddings": 1,
+    r"token/reverse_embeddings": 0,
+    r"(query|key|value|gate|intermediate)/kernel": 0,
+    r"(attention_output|output)/kernel": -1,
+    r"(attention_output|output)/bias": 0,
+    r"norm/(gamma|beta|scale)": 0,
+}
+
+
+def _with_sines_first(name, array):
+    """A variable of a model whose even channels come first: the channels of all layers are exchanged alike, so that the
+    model computes the same."""
+    axis = next((axis for end, axis in _AXES.items() if re.search(rf"(^|[/_]){end}$", name)), None)
+    if axis is None:
+        return array
+    channels = np.arange(array.shape[axis])
+    return array.take(np.concatenate([channels[::2], channels[1::2]]), axis=axis)
+
+
+def _check_same(ours, theirs, path, model_type, of_no_effect):
+    """Raises ValueError unless two configs describe models with the same outputs."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        for name in {**ours, **theirs}:
+            if name not in of_no_effect:
+                _check_same(ours.get(name), theirs.get(name), f"{path}.{name}", model_type, of_no_effect)
+    elif isinstance(ours, list | tuple) and isinstance(theirs, list | tuple) and len(ours) == len(theirs):
+        for number, pair in enumerate(zip(ours, theirs)):
+            _check_same(*pair, f"{path}[{number}]", model_type, of_no_effect)
+    elif ours != theirs:
+        raise ValueError(
+            f"A {model_type} cannot be this model: {path} would be {theirs!r}. Received: {ours!r}."
+        )

@@ -1,0 +1,144 @@
+"""T5 (1.0, 1.1, FLAN) and mT5: relative positions, no biases, logits of the first version scaled."""
+
+import keras
+
+from keras_attn.huggingface.architecture import Architecture
+from keras_attn.huggingface.names import At
+from keras_attn.layers import (
+    DecoderBlock,
+    EncoderBlock,
+    FeedForward,
+    MultiHeadAttention,
+    RelativePositionBias,
+    SequenceEmbedding,
+    TokenEmbedding,
+)
+from keras_attn.models import Seq2SeqTransformer
+
+_SUBLAYERS = {
+    "encoder": {"self_attention": (0, "SelfAttention"), "feed_forward": (1, "DenseReluDense")},
+    "decoder": {
+        "self_attention": (0, "SelfAttention"),
+        "cross_attention": (1, "EncDecAttention"),
+        "feed_forward": (2, "DenseReluDense"),
+    },
+}
+_OF_ATTENTION = {"query": "q", "key": "k", "value": "v", "attention_output": "o"}
+_GATED = {"gate": "wi_0", "intermediate": "wi_1", "output": "wo"}
+_PLAIN = {"intermediate": "wi", "output": "wo"}
+
+
+def t5(fields, checkpoint):
+    """`Architecture` of a t5 or mt5 config."""
+    num_encoder_layers = fields.count("num_layers")
+    num_decoder_layers = fields.count("num_decoder_layers", None) or num_encoder_layers
+    width, key_dim, intermediate_dim = fields.size("d_model"), fields.size("d_kv"), fields.size("d_ff")
+    num_heads, vocabulary_size = fields.size("num_heads"), fields.size("vocab_size")
+    num_buckets = fields.size("relative_attention_num_buckets", 32)
+    max_distance = fields.size("relative_attention_max_distance", 128, most=2**20)
+    dropout, epsilon = fields.number("dropout_rate", 0.1), fields.number("layer_norm_epsilon", 1e-6)
+    activation, gated = _feed_forward(fields)
+    scaled = fields.flag("scale_decoder_outputs", fields.get("tie_word_embeddings", True) is not False)
+    scaled = scaled and fields.get("model_type") == "t5"
+    tied = checkpoint.is_tied(fields, "lm_head.weight", "shared.weight", default=True)
+    # In files of the first version the field may say that it is not, and there is no other matrix.
+    tied = tied or not checkpoint.called("lm_head.weight")
+    pad_token_id = fields.pad_token_id()
+    length = fields.get("n_positions", None)
+    fields.expect(is_decoder=False)
+
+    def bias(side):
+        # Half of an odd number of buckets, rounded down, is for each direction.
+        odd = num_buckets % 2 if side == "encoder" else 0
+        return RelativePositionBias(
+            num_buckets - odd, max_distance, bidirectional=side == "encoder", name="position_bias"
+        )
+
+    def attention(slot, position_bias=None):
+        return MultiHeadAttention(
+            num_heads,
+            key_dim,
+            dropout=dropout,
+            use_bias=False,
+            scale=1.0,
+            position_bias=position_bias,
+            name=slot,
+        )
+
+    def norm(name="norm"):
+        return keras.layers.RMSNormalization(epsilon=epsilon, name=name)
+
+    def block(side, i, position_bias):
+        block_class = EncoderBlock if side == "encoder" else DecoderBlock
+        cross = {} if side == "encoder" else {"cross_attention": attention("cross_attention")}
+        return block_class(
+            normalize_first=True,
+            dropout=dropout,
+            self_attention=attention("self_attention", position_bias),
+            feed_forward=FeedForward(
+                intermediate_dim, activation=activation, gated=gated, use_bias=False, name="feed_forward"
+            ),
+            norm=norm(),
+            name=f"{side}_block_{i}",
+            **cross,
+        )
+
+    def make():
+        token = TokenEmbedding(
+            vocabulary_size,
+            width,
+            scale=False,
+            tie_weights=tied,
+            output_scale=width**-0.5 if scaled else None,
+            name="token",
+        )
+        embedding = SequenceEmbedding(token, dropout=dropout, name="embedding")
+        biases = {side: bias(side) for side in _SUBLAYERS}
+        return Seq2SeqTransformer(
+            embedding,
+            embedding,
+            [block("encoder", i, biases["encoder"]) for i in range(num_encoder_layers)],
+            [block("decoder", i, biases["decoder"]) for i in range(num_decoder_layers)],
+            norm("encoder_norm"),
+            norm("decoder_norm"),
+            max_sequence_length=length,
+            pad_token_id=pad_token_id,
+        )
+
+    same = ["shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"]
+    same += ["lm_head.weight"] if tied else []
+    # Older files of the decoder have a table that the model never had.
+    unused = {r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight": "never used"}
+    return Architecture(make, _names(gated, num_buckets % 2), same=(tuple(same),), unused=unused)
+
+
+def _feed_forward(fields):
+    """The activation, and whether the feed-forward networks are gated."""
+    kind = fields.get("feed_forward_proj", "relu")
+    gated = isinstance(kind, str) and kind.startswith("gated-")
+    # These two are made from `feed_forward_proj`, and written too.
+    fields.expect(is_gated_act=gated)
+    fields.get("dense_act_fn", None)
+    if kind == "gated-gelu":  # which means the approximation
+        return "gelu_tanh", True
+    return fields.activation_named(kind.removeprefix("gated-") if gated else kind, "feed_forward_proj"), gated
+
+
+def _names(gated, last_rows):
+    names = {
+        "embedding/token/embeddings": "shared.weight",
+        "embedding/token/reverse_embeddings": "lm_head.weight",
+    }
+    for side, sublayers in _SUBLAYERS.items():
+        first = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias"
+        names[f"{side}_block_{{i}}/self_attention/position_bias"] = At(
+            first, last_rows=last_rows if side == "encoder" else 0
+        )
+        names[f"{side}_norm"] = f"{side}.final_layer_norm"
+        for sublayer, (number, theirs) in sublayers.items():
+            layer = f"{side}.block.{{i}}.layer.{number}"
+            parts = _OF_ATTENTION if "attention" in sublayer else (_GATED if gated else _PLAIN)
+            for part, their_part in parts.items():
+                names[f"{side}_block_{{i}}/{sublayer}/{part}"] = f"{layer}.{theirs}.{their_part}"
+            names[f"{side}_block_{{i}}/{sublayer}_residual/norm"] = f"{layer}.layer_norm"
+    return names

@@ -1,0 +1,130 @@
+"""Models as checkpoints: bit for bit what was loaded, loaded by transformers with the same outputs, or an error."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+from helpers_checkpoints import V, checkpoint, rows, twins
+from helpers_models import assert_close
+from keras import ops
+
+from keras_attn import huggingface, layers
+from keras_attn.models import DecoderTransformer, EncoderTransformer, Seq2SeqTransformer, read_weights
+
+transformers = pytest.importorskip("transformers", reason='pip install "keras_attn[peers]"')
+torch = pytest.importorskip("torch", reason='pip install "keras_attn[peers]"')
+
+SIZES = {"hidden_dim": 20, "num_heads": 5, "intermediate_dim": 31, "max_sequence_length": 37}
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "llama-tied", "t5", "marian", "pegasus"])
+def test_a_round_trip_gives_the_same_bits(name, tmp_path):
+    folder, twin = checkpoint(name)
+    model_type = name.split("-")[0]
+    model, _ = twins(name)
+    huggingface.save_model(model, tmp_path, model_type)
+    before = {row.tensor: row for row in huggingface.read_report(folder) if row.variable}
+    arrays = read_weights(folder / "model.safetensors")
+    again = read_weights(tmp_path / "model.safetensors")
+    assert set(again) <= set(arrays)
+    assert set(before) - set(again) <= {
+        name for name, row in before.items() if row.note.startswith("same as")
+    }
+    for tensor, array in again.items():
+        np.testing.assert_array_equal(array, arrays[tensor], err_msg=tensor)
+    loaded = type(twin).from_pretrained(tmp_path)
+    for parameter, tensor in twin.state_dict().items():
+        if not parameter.startswith("pooler"):  # which our class has not
+            assert torch.equal(loaded.state_dict()[parameter], tensor), parameter
+
+
+def gpt2_of_sizes():
+    return DecoderTransformer.from_sizes(V, 2, **SIZES)
+
+
+def test_a_model_of_our_sizes_goes_out_as_gpt2(tmp_path):
+    model = gpt2_of_sizes()
+    huggingface.save_model(model, tmp_path, "gpt2", eos_token_id=3)
+    assert json.loads((tmp_path / "config.json").read_text("utf-8"))["eos_token_id"] == 3
+    twin = transformers.GPT2LMHeadModel.from_pretrained(tmp_path).eval()
+    ids, mask = rows(5, 13, 0)
+    with torch.no_grad():
+        expected = twin(torch.tensor(ids).long(), attention_mask=torch.tensor(mask).long()).logits.numpy()
+    assert_close(ops.convert_to_numpy(model(ids))[mask], expected[mask])
+
+
+@pytest.mark.parametrize(
+    ("model_type", "options"),
+    [
+        ("pegasus", {"normalize_first": True}),
+        ("marian", {}),
+        pytest.param("marian", {"target_vocabulary_size": 47}, marks=pytest.mark.extended),
+    ],
+)
+def test_a_translation_model_goes_out(model_type, options, tmp_path):
+    """Its sines and cosines alternate, theirs do not: the channels of all weights change their order."""
+    model = Seq2SeqTransformer.from_sizes(V, 2, 3, **SIZES, **options)
+    rng = np.random.default_rng(3)
+    for weight in model.weights:
+        weight.assign(rng.normal(size=weight.shape) * 0.3)
+    huggingface.save_model(model, tmp_path, model_type, eos_token_id=3, decoder_start_token_id=2)
+    name = {"marian": "MarianMTModel", "pegasus": "PegasusForConditionalGeneration"}[model_type]
+    twin = getattr(transformers, name).from_pretrained(tmp_path).eval()
+    (source, mask), (target, target_mask) = rows(5, 13, 0), rows(6, 9, 0)
+    target = np.minimum(target, 46)
+    with torch.no_grad():
+        arrays = {"input_ids": source, "attention_mask": mask, "decoder_input_ids": target}
+        expected = twin(**{key: torch.tensor(array).long() for key, array in arrays.items()}).logits.numpy()
+    inputs = {"encoder_token_ids": source, "decoder_token_ids": target, "decoder_padding_mask": target_mask}
+    again = huggingface.load_model(tmp_path)
+    for ours in (model, again):
+        assert_close(ops.convert_to_numpy(ours(inputs))[target_mask], expected[target_mask])
+
+
+@pytest.mark.parametrize(
+    ("model_type", "make", "match"),
+    [
+        (
+            "gpt2",
+            lambda: DecoderTransformer.from_sizes(V, 2, **SIZES, scale_embedding=True),
+            "scale would be False",
+        ),
+        (
+            "gpt2",
+            lambda: DecoderTransformer.from_sizes(V, 2, **SIZES, position_encoding="rotary"),
+            "not the parts of a gpt2",
+        ),
+        ("bert", gpt2_of_sizes, "not the parts of a bert"),
+        (
+            "marian",
+            lambda: Seq2SeqTransformer.from_sizes(V, 2, 2, **SIZES, position_encoding="rotary"),
+            "position would be {'module'.*SinusoidalPositionEncoding.* Received: None|rotary_embedding would be None",
+        ),
+        ("pegasus", lambda: Seq2SeqTransformer.from_sizes(V, 2, 2, **SIZES), "normalize_first would be True"),
+        (
+            "pegasus",
+            lambda: Seq2SeqTransformer.from_sizes(V, 2, 2, 47, **SIZES, normalize_first=True),
+            "`decoder_vocab_size` of a pegasus config must be 53",
+        ),
+        ("mistral", gpt2_of_sizes, "`model_type` must be one of"),
+    ],
+)
+def test_what_an_architecture_cannot_express_is_refused(model_type, make, match, tmp_path):
+    with pytest.raises(ValueError, match=match):
+        huggingface.save_model(make(), tmp_path / "out", model_type)
+    assert not (tmp_path / "out").exists()
+
+
+def test_blocks_that_differ_are_refused(tmp_path):
+    blocks = [layers.EncoderBlock(31, 5, activation=activation) for activation in ("relu", "gelu")]
+    model = EncoderTransformer(
+        layers.SequenceEmbedding(
+            layers.TokenEmbedding(V, 20, scale=False),
+            layers.PositionEmbedding(37),
+            keras.layers.Embedding(2, 20),
+        ),
+        blocks,
+    )
+    with pytest.raises(ValueError, match="A bert cannot be this model"):
+        huggingface.save_model(model, tmp_path, "bert")
