@@ -11,7 +11,6 @@ from keras_attn.text.patterns import WHITE_SPACE, escaped, one_pattern, ranges
 from keras_attn.text.resources import TENSORFLOW_TEXT, import_package
 from keras_attn.text.sentencepiece_models import Charsmap
 
-
 # `tokenizers` knows the marks of Unicode 8 alone: these are later.
 _LATER_MARKS = ranges(
     "7FD-7FD 898-89F 8CA-8D3 9FE-9FE AFA-AFF B55-B55 C04-C04 C3C-C3C CF3-CF3 D00-D00 D3B-D3C D81-D81 EBA-EBA "

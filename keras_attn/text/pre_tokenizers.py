@@ -117,7 +117,7 @@ def _builders(removed):
         pattern = one_pattern(text) if kind == "Regex" else escaped(text)
         return by_behavior(pattern, behavior)
 
-    def byte_level(add_prefix_space=True, trim_offsets=True, use_regex=True):  # noqa: ARG001 (offsets are our own)
+    def byte_level(add_prefix_space=True, trim_offsets=True, use_regex=True):
         patterns = to_re2(GPT2_PATTERN)
 
         def step(texts, _):

@@ -94,10 +94,9 @@ def _shortened(ids, lengths, from_left):
     sizes = ids.row_lengths()
     places = tf.ragged.range(sizes)
     lengths = tf.repeat(tf.maximum(lengths, 0), sizes)
-    if from_left:
-        is_kept = places.values >= tf.repeat(sizes, sizes) - lengths
-    else:
-        is_kept = places.values < lengths
+    # Counted from the end that is kept.
+    places = tf.repeat(sizes, sizes) - 1 - places.values if from_left else places.values
+    is_kept = places < lengths
     return tf.ragged.boolean_mask(ids, ids.with_values(is_kept))
 
 
@@ -128,7 +127,7 @@ def _bert(sep, cls):
     return Template(single, [*single, (1, 1, ()), (None, 1, end)])
 
 
-def _roberta(sep, cls, trim_offsets=True, add_prefix_space=True):  # noqa: ARG001 (both concern offsets only)
+def _roberta(sep, cls, trim_offsets=True, add_prefix_space=True):
     start, end = (int(cls[1]),), (int(sep[1]),)
     single = [(None, 0, start), (0, 0, ()), (None, 0, end)]
     return Template(single, [*single, (None, 0, end), (1, 0, ()), (None, 0, end)])

@@ -13,6 +13,8 @@ from keras_attn.text.sentencepiece_models import bpe_model, unigram_model
 # In place of a character that the vocabulary lacks, where each such character is one token.
 _UNKNOWN_CHARACTER = "\r"
 _LONG_WORD = "\0"
+# Begins the names of ids that have no piece. It is no character, and in texts it stands for nothing.
+_NO_PIECE = "\U0010ffff\U0010ffff"
 
 WordModel = collections.namedtuple("WordModel", "model pieces unknown_id")
 WordModel.__doc__ = (
@@ -137,6 +139,8 @@ def _unigram(vocab, unk_id=None, byte_fallback=False):
 def _word_piece(vocab, unk_token="[UNK]", continuing_subword_prefix="##", max_input_chars_per_word=100):
     pieces = _pieces_by_id(vocab)
     unknown_id = vocab[unk_token]
+    if nul := [piece for piece in pieces if "\0" in piece]:
+        raise ValueError(f"A WordPiece vocabulary must not have the character NUL. Received: {nul[0]!r}.")
     model = _WordPiece(pieces, unk_token, continuing_subword_prefix, int(max_input_chars_per_word))
     return WordModel(model, pieces, unknown_id)
 
@@ -148,7 +152,7 @@ class _WordPiece(tf.Module):
         self._unknown_id = pieces.index(unknown)
         tensorflow_text = import_package("tensorflow_text", TENSORFLOW_TEXT, "WordPiece")
         self._graph_tokenizer = tensorflow_text.FastWordpieceTokenizer(
-            vocab=[piece or f"\0{number}" for number, piece in enumerate(pieces)],
+            vocab=[piece or f"{_NO_PIECE}{number}" for number, piece in enumerate(pieces)],
             suffix_indicator=prefix,
             max_bytes_per_word=4 * max_characters,
             token_out_type=tf.int32,
