@@ -31,6 +31,8 @@ _CHINESE = (
     r"[\x{3400}-\x{4DBF}\x{4E00}-\x{9FFF}\x{F900}-\x{FAFF}\x{20000}-\x{2A6DF}\x{2A700}-\x{2B81F}"
     r"\x{2B920}-\x{2CEAF}\x{2F800}-\x{2FA1F}]"
 )
+# Two code points that are no characters, and that no text has next to each other.
+_NO_CHARACTERS = "\uFDD0\uFDD1"
 PUNCTUATION = f"({_PUNCTUATION})"
 _WORDS_OF_THEIR_OWN = f"({_PUNCTUATION}|{_CHINESE})"
 
@@ -93,7 +95,9 @@ def bert_normalized(texts, normalize_utf8, clean_text, space_chinese, lowercase,
         texts = tf.strings.regex_replace(texts, _CHINESE, r" \0 ")
     if strip_accents:
         texts = tf.strings.regex_replace(normalize_utf8(texts, "NFD"), _NONSPACING_MARKS, "")
-    return lowercased(texts) if lowercase else texts
+    if not lowercase:
+        return texts
+    return lowercased(texts) if clean_text else lowercased_with_nul(texts)
 
 
 def lowercased(texts):
@@ -104,3 +108,9 @@ def lowercased(texts):
     texts = tf.strings.regex_replace(texts, "\u0130", "i\u0307")
     texts = tf.strings.regex_replace(texts, "\u03a3", "\u03c3")
     return tf.strings.lower(texts, "utf-8")
+
+
+def lowercased_with_nul(texts):
+    """Like `lowercased`, for texts that may hold NUL, where `tf.strings.lower` ends them."""
+    texts = tf.strings.regex_replace(texts, r"\x00", _NO_CHARACTERS)
+    return tf.strings.regex_replace(lowercased(texts), _NO_CHARACTERS, "\0")

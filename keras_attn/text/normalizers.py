@@ -5,7 +5,7 @@ import functools
 
 import tensorflow as tf
 
-from keras_attn.text.bert_words import bert_normalized, lowercased
+from keras_attn.text.bert_words import bert_normalized, lowercased_with_nul
 from keras_attn.text.fields import pattern_of, read_part
 from keras_attn.text.patterns import WHITE_SPACE, escaped, one_pattern, ranges
 from keras_attn.text.resources import TENSORFLOW_TEXT, import_package
@@ -96,7 +96,7 @@ _BUILDERS = {
     "NFD": _unicode_form("NFD"),
     "NFKC": _unicode_form("NFKC"),
     "NFKD": _unicode_form("NFKD"),
-    "Lowercase": lambda: lowercased,
+    "Lowercase": lambda: lowercased_with_nul,
     "StripAccents": lambda: _replacing(rf"[^\P{{M}}{_LATER_MARKS}]|[\x{{1CF2}}-\x{{1CF3}}]", ""),
     "Strip": _strip,
     "Replace": _replace,

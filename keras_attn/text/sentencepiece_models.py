@@ -88,11 +88,12 @@ class Charsmap(tf.Module):
             )
         proto = _empty_proto(_UNIGRAM)
         proto.normalizer_spec.precompiled_charsmap = content
-        _add(proto, "<unk>", 0.0, _UNKNOWN)
+        _add(proto, "\0unknown", 0.0, _UNKNOWN)
+        _add(proto, "a", 0.0, _NORMAL)  # A model must have a piece.
         self._pieces = shared_graph_tokenizer(proto.SerializeToString(deterministic=True), tf.string)
 
     def __call__(self, texts):
-        # Every character is unknown, so the pieces are the normalized text.
+        # Known or not, the pieces are the normalized text.
         return tf.strings.reduce_join(self._pieces.tokenize(texts), axis=-1)
 
 
