@@ -32,7 +32,7 @@ _CHINESE = (
     r"\x{2B920}-\x{2CEAF}\x{2F800}-\x{2FA1F}]"
 )
 # Two code points that are no characters, and that no text has next to each other.
-_NO_CHARACTERS = "\uFDD0\uFDD1"
+_NO_CHARACTERS = "\ufdd0\ufdd1"
 PUNCTUATION = f"({_PUNCTUATION})"
 _WORDS_OF_THEIR_OWN = f"({_PUNCTUATION}|{_CHINESE})"
 

@@ -154,6 +154,41 @@ def bpe_model(vocabulary, merges, unknown_id, byte_fallback, whole_words=()):
     return WholeWords(SentencePieceModel(proto, token_ids))
 
 
+def whole_model(content, vocabulary, unknown_id):
+    """The model in a sentencepiece file.
+
+    Args:
+        content: The file's content, as `bytes`.
+        vocabulary: Dictionary from piece to id; pieces without one are unknown.
+        unknown_id: Id of what is unknown.
+
+    Raises:
+        ValueError: If `content` is no sentencepiece model.
+    """
+    proto = read_proto(content)
+    token_ids = [vocabulary.get(piece.piece, unknown_id) for piece in proto.pieces]
+    return SentencePieceModel(proto, token_ids)
+
+
+def read_proto(content):
+    """The `ModelProto` in a sentencepiece file.
+
+    Raises:
+        ValueError: If `content` is no sentencepiece model.
+    """
+    library = import_package("sentencepiece.sentencepiece_model_pb2", "sentencepiece", "A tokenizer")
+    proto = library.ModelProto()
+    try:
+        proto.ParseFromString(content)
+    except Exception as error:  # The class of the error depends on the version of protobuf.
+        raise ValueError(f"A sentencepiece model of {len(content)} bytes cannot be read: {error}.") from error
+    if not any(piece.type == _UNKNOWN for piece in proto.pieces):
+        raise ValueError(
+            f"A sentencepiece model must have an unknown piece. Received: {len(proto.pieces)} pieces."
+        )
+    return proto
+
+
 def _checked_ranks(vocabulary, merges):
     """The rank of the first merge that makes each piece."""
     ranks, rank_of = {}, {}

@@ -1,5 +1,6 @@
 """The models of a tokenizer.json: functions from words to token ids."""
 
+import base64
 import collections
 
 import tensorflow as tf
@@ -8,7 +9,7 @@ from keras_attn.text.byte_level import BYTE_CHARACTERS
 from keras_attn.text.fields import check_value, read_part
 from keras_attn.text.patterns import escaped
 from keras_attn.text.resources import TENSORFLOW_TEXT, import_package
-from keras_attn.text.sentencepiece_models import bpe_model, unigram_model
+from keras_attn.text.sentencepiece_models import bpe_model, unigram_model, whole_model
 
 # In place of a character that the vocabulary lacks, where each such character is one token.
 _UNKNOWN_CHARACTER = "\r"
@@ -42,6 +43,7 @@ def read_model(part, spells_bytes):
         "BPE": lambda **fields: _bpe(spells_bytes, **fields),
         "Unigram": _unigram,
         "WordPiece": _word_piece,
+        "SentencePiece": _sentencepiece,
     }
     return read_part(part, "model", builders)
 
@@ -134,6 +136,15 @@ def _unigram(vocab, unk_id=None, byte_fallback=False):
         )
     model = unigram_model(pieces, [float(score) for _, score in vocab], unk_id, byte_fallback)
     return WordModel(model, pieces, unk_id)
+
+
+def _sentencepiece(proto, vocab, unk_token):
+    """A whole sentencepiece model, its normalizer with it. `tokenizers` has no such type; `proto` is base64."""
+    pieces = _pieces_by_id(vocab)
+    unknown_id = vocab[unk_token]
+    return WordModel(
+        whole_model(base64.b64decode(proto, validate=True), vocab, unknown_id), pieces, unknown_id
+    )
 
 
 def _word_piece(vocab, unk_token="[UNK]", continuing_subword_prefix="##", max_input_chars_per_word=100):

@@ -1,0 +1,141 @@
+"""Tokenizers from the content of a tokenizer.json against `tokenizers`, which reads the same."""
+
+import json
+
+import pytest
+import tensorflow as tf
+import tokenizers
+from helpers_texts import fuzzed_texts, hard_texts, sentences
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
+
+from keras_attn.text import PipelineTokenizer
+from keras_attn.text.patterns import LLAMA3_PATTERN, QWEN2_PATTERN
+
+CONTROL = ["<unk>", "<s>", "</s>", "<pad>", "<mask>", "<|endoftext|>"]
+BERT = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+SENTENCES = sentences(700)
+
+
+def byte_level(model=None, pre=None, normalizer=None, alphabet=True):
+    theirs = tokenizers.Tokenizer(model or models.BPE())
+    theirs.pre_tokenizer = pre or pre_tokenizers.ByteLevel(add_prefix_space=False)
+    if normalizer is not None:
+        theirs.normalizer = normalizer
+    theirs.decoder = decoders.ByteLevel()
+    trained_on = pre_tokenizers.ByteLevel.alphabet() if alphabet else []
+    trainer = trainers.BpeTrainer(
+        vocab_size=701, initial_alphabet=trained_on, special_tokens=CONTROL, show_progress=False
+    )
+    theirs.train_from_iterator(SENTENCES, trainer)
+    return theirs
+
+
+def split_by(pattern):
+    spelling = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated"), spelling])
+
+
+def roberta():
+    theirs = byte_level(pre=pre_tokenizers.ByteLevel(add_prefix_space=True))
+    theirs.add_special_tokens([AddedToken("<mask>", lstrip=True, special=True)])
+    theirs.add_tokens([AddedToken("dogs", normalized=True)])
+    return theirs
+
+
+def word_piece(normalizer, pre, **options):
+    theirs = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]", **options))
+    theirs.normalizer, theirs.pre_tokenizer, theirs.decoder = normalizer, pre, decoders.WordPiece()
+    trainer = trainers.WordPieceTrainer(vocab_size=701, special_tokens=BERT, show_progress=False)
+    theirs.train_from_iterator(SENTENCES, trainer)
+    return theirs
+
+
+def bert(**options):
+    return word_piece(normalizers.BertNormalizer(**options), pre_tokenizers.BertPreTokenizer())
+
+
+def folded():
+    steps = [normalizers.NFKD(), normalizers.Lowercase(), normalizers.StripAccents(), normalizers.Strip()]
+    cuts = [
+        pre_tokenizers.WhitespaceSplit(),
+        pre_tokenizers.Punctuation("merged_with_previous"),
+        pre_tokenizers.Digits(True),
+    ]
+    return word_piece(normalizers.Sequence(steps), pre_tokenizers.Sequence(cuts), max_input_chars_per_word=31)
+
+
+def unigram(normalizer, pre):
+    theirs = tokenizers.Tokenizer(models.Unigram())
+    theirs.normalizer, theirs.pre_tokenizer, theirs.decoder = normalizer, pre, decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=499, special_tokens=CONTROL, unk_token="<unk>", show_progress=False
+    )
+    theirs.train_from_iterator(SENTENCES, trainer)
+    return theirs
+
+
+def llama_2():
+    theirs = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    theirs.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    theirs.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
+    names = [f"<0x{byte:02X}>" for byte in range(256)]
+    trainer = trainers.BpeTrainer(vocab_size=907, special_tokens=[*CONTROL, *names], show_progress=False)
+    theirs.train_from_iterator(SENTENCES, trainer)
+    content = json.loads(theirs.to_str())
+    # LLaMA 2 merges across words, and its bytes are pieces that no text names.
+    content["pre_tokenizer"] = None
+    content["added_tokens"] = content["added_tokens"][: len(CONTROL)]
+    theirs = tokenizers.Tokenizer.from_str(json.dumps(content))
+    theirs.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    return theirs
+
+
+WORDS_OF_T5 = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
+KINDS = {
+    "gpt2": byte_level,
+    "roberta": roberta,
+    "llama3": lambda: byte_level(models.BPE(ignore_merges=True), split_by(LLAMA3_PATTERN)),
+    "qwen2": lambda: byte_level(None, split_by(QWEN2_PATTERN), normalizers.NFC()),
+    "few bytes": lambda: byte_level(alphabet=False),
+    "bert uncased": lambda: bert(lowercase=True),
+    "bert cased": lambda: bert(lowercase=False, handle_chinese_chars=False),
+    "folded words": folded,
+    "words": lambda: word_piece(normalizers.NFKC(), pre_tokenizers.Whitespace()),
+    "unigram": lambda: unigram(normalizers.NFKC(), pre_tokenizers.Metaspace()),
+    "t5": lambda: unigram(normalizers.Replace(Regex(" {2,}"), " "), WORDS_OF_T5),
+    "llama2": llama_2,
+}
+CHEAP = ("roberta", "llama3", "bert uncased", "t5", "llama2")
+# Lower-casing knows the letters of Unicode 15 only.
+NEW_CAPITALS = set("\u1c89\ua7cb\ua7cc\ua7da\ua7dc") | {chr(code) for code in range(0x10D50, 0x10D66)}
+
+
+def differences(theirs, texts, folds_case):
+    ours = PipelineTokenizer(json.loads(theirs.to_str()))
+    texts = [text for text in texts if not (folds_case and NEW_CAPITALS & set(text))]
+    expected = [encoding.ids for encoding in theirs.encode_batch(texts, add_special_tokens=False)]
+    found = tf.function(ours.tokenize)(tf.constant(texts)).to_list()
+    decoded = ours.decode(expected)
+    return [
+        (text, ids, got)
+        for text, ids, got, again, back in zip(
+            texts, expected, found, decoded, theirs.decode_batch(expected), strict=True
+        )
+        if ids != got or again != back
+    ]
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[] if kind in CHEAP else pytest.mark.extended) for kind in KINDS]
+)
+def test_ids_and_decoded_texts_are_those_of_tokenizers(kind):
+    texts = [*hard_texts(), *fuzzed_texts(1500), *SENTENCES[:100]]
+    assert len(hard_texts()) > 300
+    assert differences(KINDS[kind](), texts, kind in ("bert uncased", "folded words")) == []
+
+
+@pytest.fixture(scope="module")
+def gpt2():
+    return byte_level()
