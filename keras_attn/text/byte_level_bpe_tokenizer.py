@@ -48,44 +48,39 @@ class ByteLevelBPETokenizer(PipelineTokenizer):
         ignore_merges=False,
         special_tokens=None,
     ):
-        self.vocabulary = dict(vocabulary)
-        self.merges = [tuple(merge) for merge in merges]
+        special_tokens = dict(special_tokens or {})
+        missing = sorted(token for token in special_tokens.values() if token not in vocabulary)
+        if missing:
+            raise ValueError(f"`special_tokens` must name tokens of the vocabulary. Received: {missing}.")
+        spelling = {"type": "ByteLevel", "add_prefix_space": add_prefix_space, "use_regex": False}
+        split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+        prefixed = {"type": "ByteLevel", "add_prefix_space": add_prefix_space}
+        model = {"type": "BPE", "vocab": dict(vocabulary), "merges": [list(merge) for merge in merges]}
+        description = {
+            "model": {**model, "ignore_merges": ignore_merges},
+            "added_tokens": [
+                added_token(token, vocabulary[token]) for token in dict.fromkeys(special_tokens.values())
+            ],
+            "pre_tokenizer": {
+                "type": "Sequence",
+                "pretokenizers": [prefixed] if pattern == GPT2_PATTERN else [split, spelling],
+            },
+            "decoder": {"type": "ByteLevel"},
+        }
+        super().__init__(description, special_tokens)
         self.pattern = pattern
         self.add_prefix_space = add_prefix_space
         self.ignore_merges = ignore_merges
-        super().__init__(self._description(special_tokens or {}), special_tokens)
-
-    def _description(self, special_tokens):
-        missing = sorted(token for token in special_tokens.values() if token not in self.vocabulary)
-        if missing:
-            raise ValueError(f"`special_tokens` must name tokens of the vocabulary. Received: {missing}.")
-        byte_level = {"type": "ByteLevel", "add_prefix_space": self.add_prefix_space, "trim_offsets": True}
-        split = {"type": "Split", "pattern": {"Regex": self.pattern}, "behavior": "Isolated", "invert": False}
-        steps = [byte_level]
-        if self.pattern != GPT2_PATTERN:
-            steps = [split, {**byte_level, "use_regex": False}]
-        return {
-            "model": {
-                "type": "BPE",
-                "vocab": self.vocabulary,
-                "merges": self.merges,
-                "ignore_merges": self.ignore_merges,
-            },
-            "added_tokens": [
-                added_token(token, self.vocabulary[token]) for token in dict.fromkeys(special_tokens.values())
-            ],
-            "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps},
-            "decoder": {"type": "ByteLevel"},
-        }
 
     def get_config(self):
+        description = super().get_config()["description"]
         return {
-            "vocabulary": self.vocabulary,
-            "merges": [list(merge) for merge in self.merges],
+            "vocabulary": description["model"]["vocab"],
+            "merges": description["model"]["merges"],
             "pattern": self.pattern,
             "add_prefix_space": self.add_prefix_space,
             "ignore_merges": self.ignore_merges,
-            "special_tokens": self.special_tokens,
+            "special_tokens": dict(self.special_tokens),
         }
 
     def _write_config(self, folder):

@@ -75,12 +75,12 @@ class PipelineTokenizer(Tokenizer):
             unknown_token_id=model.unknown_id,
             special_token_ids=sorted(added.special_ids),
         )
-        self.description = description
+        # As text, since a `tf.Module` would track each entry of a dictionary.
+        self._description = json.dumps(description)
         self.special_tokens = dict(special_tokens or {})
-        self.role_ids = roles
         padding = description.get("padding") or {}
         self.pad_token_id = roles.get("pad_token", padding.get("pad_id", 0))
-        self._pieces = pieces
+        self._piece_of = pieces.__getitem__
         self._pre_tokenizer = pre_tokenizer
         self._model = model.model
         self._added = added
@@ -122,14 +122,18 @@ class PipelineTokenizer(Tokenizer):
             first, second = truncated(first, second, room, strategy, from_left)
         return filled(parts, first, second)
 
+    @property
+    def description(self):
+        """The content of tokenizer.json."""
+        return json.loads(self._description)
+
     def get_config(self):
-        return {"description": self.description, "special_tokens": self.special_tokens}
+        return {"description": self.description, "special_tokens": dict(self.special_tokens)}
 
     def _write_config(self, folder):
-        content = json.dumps(self.description, ensure_ascii=False).encode("utf-8", "surrogatepass")
         return {
-            "description_sha256": write_file(folder, DESCRIPTION_FILE, content),
-            "special_tokens": self.special_tokens,
+            "description_sha256": write_file(folder, DESCRIPTION_FILE, self._description.encode("utf-8")),
+            "special_tokens": dict(self.special_tokens),
         }
 
     @classmethod
@@ -166,7 +170,7 @@ class PipelineTokenizer(Tokenizer):
         return self._decoder(token_ids)
 
     def _token_string(self, token_id):
-        return self._pieces[token_id]
+        return self._piece_of(token_id)
 
 
 def _read_parts(description):

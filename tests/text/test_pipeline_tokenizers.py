@@ -1,12 +1,13 @@
 """Tokenizers from the content of a tokenizer.json against `tokenizers`, which reads the same."""
 
 import json
+import random
 
 import pytest
 import tensorflow as tf
 import tokenizers
 from helpers_texts import fuzzed_texts, hard_texts, sentences
-from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from keras_attn.text import PipelineTokenizer
 from keras_attn.text.patterns import LLAMA3_PATTERN, QWEN2_PATTERN
@@ -133,9 +134,58 @@ def differences(theirs, texts, folds_case):
 def test_ids_and_decoded_texts_are_those_of_tokenizers(kind):
     texts = [*hard_texts(), *fuzzed_texts(1500), *SENTENCES[:100]]
     assert len(hard_texts()) > 300
-    assert differences(KINDS[kind](), texts, kind in ("bert uncased", "folded words")) == []
+    theirs = KINDS[kind]()
+    found = differences(theirs, texts, kind in ("bert uncased", "folded words"))
+    if kind in ("unigram", "t5"):
+        # Two spellings with equal sums: `tokenizers` adds float64 and sentencepiece float32.
+        assert len(found) < len(texts) / 20
+        scores = [score for _, score in json.loads(theirs.to_str())["model"]["vocab"]]
+        found = [
+            (text, ids, got)
+            for text, ids, got in found
+            if ids == got or abs(sum(scores[i] for i in ids) - sum(scores[i] for i in got)) > 1e-5 * len(ids)
+        ]
+    assert found == []
 
 
 @pytest.fixture(scope="module")
 def gpt2():
     return byte_level()
+
+
+def test_any_ids_are_decoded_like_theirs(gpt2):
+    ours = PipelineTokenizer(json.loads(gpt2.to_str()))
+    source = random.Random(3)
+    rows = [[source.randrange(600) for _ in range(source.randint(0, 23))] for _ in range(300)]
+    assert ours.decode(rows) == gpt2.decode_batch(rows)  # bytes that are no UTF-8 among them
+
+
+def test_templates_of_pairs_are_cut_like_theirs(gpt2):
+    pair = [("<s>", 1), ("</s>", 2)]
+    texts, others = hard_texts()[::5], hard_texts()[::-5]
+    for post in (
+        processors.RobertaProcessing(("</s>", 2), ("<s>", 1)),
+        processors.BertProcessing(("</s>", 2), ("<s>", 1)),
+        processors.TemplateProcessing("<s> $A", "$B:1 </s>:1 <s>:2 $A:3", pair),
+    ):
+        gpt2.post_processor = post
+        for length, strategy, side in (
+            (11, "longest_first", "right"),
+            (8, "longest_first", "left"),
+            (None, "", ""),
+        ):
+            if length:
+                gpt2.enable_truncation(length, strategy=strategy, direction=side)
+            else:
+                gpt2.no_truncation()
+            ours = PipelineTokenizer(json.loads(gpt2.to_str()))
+            assert ours.max_sequence_length == length
+            for pairs in (None, others):
+                expected = gpt2.encode_batch(texts if pairs is None else list(zip(texts, pairs, strict=True)))
+                token_ids, types = ours.preprocess(texts, pairs)
+                assert token_ids.to_list() == [encoding.ids for encoding in expected]
+                assert types.to_list() == [encoding.type_ids for encoding in expected]
+    gpt2.post_processor = None
+    gpt2.no_truncation()
+    with pytest.raises(ValueError, match="must have room for 2 special tokens"):
+        ours.preprocess(["a"], ["b"], max_length=1)
