@@ -2,8 +2,8 @@ r"""Regular expressions of tokenizer files, rewritten for RE2, the engine of Ten
 
 The files are written for Oniguruma, whose tables are those of Unicode 16. RE2's are those of Unicode 15, so the
 characters that are new are added to each class. RE2 has no look-ahead. The only one in use,
-`\s+(?!\S)|\s+`, gives the last white-space character of a run to the word after it, so such a run is cut
-before its last character first.
+`\s+(?!\S)|\s+`, gives the last white-space character of a run to the word after it, so runs are cut before
+their last character first.
 
 In the graph, cuts are bytes 0xFF in the text. UTF-8 has no such byte, and no class of RE2 matches it.
 """
@@ -70,26 +70,33 @@ _ITEM = re.compile(
 )
 
 
-def to_re2(pattern):
-    """Rewrites a pattern for RE2.
+def cutter(pattern):
+    """A function that puts cuts around the matches of a pattern.
 
     Args:
         pattern: `str`, for Oniguruma, as tokenizer.json holds it.
 
     Returns:
-        A list of the RE2 patterns of matches before which a cut is made, in order. After the last, each
-        match of `pattern` is a stretch between two cuts.
+        A function of a string tensor. In its result each match of `pattern` is a stretch between two cuts.
 
     Raises:
         ValueError: If the pattern has a part that RE2 lacks or that Oniguruma reads in another way.
     """
-    for tail in _TAILS:
-        if pattern.endswith(tail):
-            head = pattern.removesuffix(tail)
-            takes_newlines = r"|\s*[\r\n]" in head
-            last = _WHITE_SPACE_BUT_NEWLINES if takes_newlines else WHITE_SPACE
-            return [rf"[{last}][^{WHITE_SPACE}]", f"{_rewritten(head)}|[{WHITE_SPACE}]+"]
-    return [_rewritten(pattern)]
+    tail = next((tail for tail in _TAILS if pattern.endswith(tail)), None)
+    if tail is None:
+        rewritten = _rewritten(pattern)
+        return lambda texts: tf.strings.regex_replace(texts, rewritten, CUT + rb"\0" + CUT)
+    head = pattern.removesuffix(tail)
+    last = _WHITE_SPACE_BUT_NEWLINES if r"|\s*[\r\n]" in head else WHITE_SPACE
+    long_run = rf"([{WHITE_SPACE}]+)([{last}][^{WHITE_SPACE}])"
+    words = f"{_rewritten(head)}|[{WHITE_SPACE}]+"
+
+    def cut(texts):
+        texts = tf.strings.regex_replace(texts, long_run, rb"\1" + CUT + rb"\2")
+        # Each character is part of a match: one cut between two of them is enough.
+        return tf.strings.regex_replace(texts, words, CUT + rb"\0")
+
+    return cut
 
 
 def looks_ahead(pattern):
@@ -98,20 +105,13 @@ def looks_ahead(pattern):
 
 
 def one_pattern(pattern):
-    """Like `to_re2` for a pattern whose matches are replaced, which must not look ahead."""
+    """Rewrites a pattern that does not look ahead for RE2, with the errors of `cutter`."""
     return _rewritten(pattern)
 
 
 def escaped(text):
     """The RE2 pattern of a text."""
     return "".join(rf"\x{{{ord(character):X}}}" for character in text)
-
-
-def cut_before(texts, patterns):
-    """Puts a cut before each match of each pattern, and after those of the last."""
-    for pattern in patterns[:-1]:
-        texts = tf.strings.regex_replace(texts, pattern, CUT + rb"\0")
-    return tf.strings.regex_replace(texts, patterns[-1], CUT + rb"\0" + CUT)
 
 
 def _rewritten(pattern):

@@ -10,11 +10,10 @@ from keras_attn.text.patterns import (
     NUMBER,
     WHITE_SPACE,
     WORD,
-    cut_before,
+    cutter,
     escaped,
     looks_ahead,
     one_pattern,
-    to_re2,
 )
 
 # Begins what stands between two words, where it is kept so that offsets can be counted.
@@ -109,8 +108,8 @@ def _builders(removed):
             # Each character is part of a match, so what is between the matches is nothing.
             known = [("Isolated", False), ("Isolated", True), ("Removed", True)]
             check_value("pre-tokenizer Split", "(behavior, invert)", (behavior, invert), known)
-            patterns = to_re2(text)
-            return lambda texts, _: cut_before(texts, patterns)
+            cut = cutter(text)
+            return lambda texts, _: cut(texts)
         check_value(
             "pre-tokenizer Split", "invert", invert, (False, True) if behavior == "Isolated" else (False,)
         )
@@ -118,12 +117,12 @@ def _builders(removed):
         return by_behavior(pattern, behavior)
 
     def byte_level(add_prefix_space=True, trim_offsets=True, use_regex=True):
-        patterns = to_re2(GPT2_PATTERN)
+        cut = cutter(GPT2_PATTERN)
 
         def step(texts, _):
             if add_prefix_space:
                 texts = tf.strings.regex_replace(texts, r"(?s)\A([^ ])", r" \1")
-            return cut_before(texts, patterns) if use_regex else texts
+            return cut(texts) if use_regex else texts
 
         return step
 
