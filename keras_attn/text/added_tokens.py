@@ -4,8 +4,8 @@ import tensorflow as tf
 
 from keras_attn.text.patterns import CUT, WHITE_SPACE, escaped
 
-# Begins an added token among the pieces of a text.
-_MARK = b"\xfe"
+# Begins an added token among the pieces of a text, and what is between words where that is kept to count offsets.
+MARK, REMOVED = b"\xfe", b"\xfd"
 _FIELDS = {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"}
 
 
@@ -31,22 +31,23 @@ class AddedTokens(tf.Module):
         self._contents = tf.constant(["", *self.ids, *contents])
         self._ids = tf.constant([-1, *self.ids.values(), *(token["id"] for token in late)], tf.int32)
 
-    def cut(self, texts):
+    def cut(self, texts, keeps_space=False):
         """Cuts texts at the tokens that are looked for before normalization.
 
         Args:
             texts: String tensor of shape (B,).
+            keeps_space: Whether white space that belongs to a token is kept, as a piece that begins with `REMOVED`.
 
         Returns:
             Ragged string tensor of shape (B, None), without empty pieces; tokens begin with a mark.
         """
-        return _cut(texts, self._first)
+        return _cut(texts, self._first, keeps_space)
 
-    def cut_normalized(self, pieces):
+    def cut_normalized(self, pieces, keeps_space=False):
         """Cuts the pieces of `cut`, normalized since, at the other tokens. Ragged in, ragged out."""
         if self._late is None:
             return pieces
-        cut = _cut(pieces.values, self._late, is_added(pieces.values))
+        cut = _cut(pieces.values, self._late, keeps_space, has_mark(pieces.values))
         return pieces.with_values(cut).merge_dims(1, 2)
 
     def ids_of(self, pieces):
@@ -60,35 +61,47 @@ class AddedTokens(tf.Module):
 
 def is_added(pieces):
     """Whether each piece is an added token."""
-    return tf.equal(tf.strings.substr(pieces, 0, 1), _MARK)
+    return tf.equal(tf.strings.substr(pieces, 0, 1), MARK)
 
 
-def _cut(texts, pattern, is_token=None):
+def has_mark(pieces):
+    """Whether each piece is an added token or what was removed, and so begins with a byte that is not its own."""
+    first = tf.strings.substr(pieces, 0, 1)
+    return tf.equal(first, MARK) | tf.equal(first, REMOVED)
+
+
+def _cut(texts, pattern, keeps_space, is_token=None):
     if pattern is None:
         pieces = tf.RaggedTensor.from_row_lengths(texts, tf.fill(tf.shape(texts), tf.constant(1, tf.int64)))
     else:
-        cut = tf.strings.regex_replace(texts, *pattern)
+        pattern, token, left, right = pattern
+        rewrite = CUT + MARK + token + CUT
+        if keeps_space:
+            rewrite = CUT + REMOVED + left + rewrite + REMOVED + right + CUT
+        cut = tf.strings.regex_replace(texts, pattern, rewrite)
         cut = cut if is_token is None else tf.where(is_token, texts, cut)
         pieces = tf.strings.split(cut, CUT)
     return tf.ragged.boolean_mask(pieces, pieces.with_values(tf.strings.length(pieces.values) > 0))
 
 
 def _pattern(pairs):
-    """The RE2 pattern of the tokens, longer ones first, and what a match is replaced by."""
+    """The RE2 pattern of the tokens, longer ones first, and its groups of the token and of white space beside it."""
     if not pairs:
         return None
-    # White space beside a token belongs to it where the token says so. The text of the match is in one group.
+    # White space beside a token belongs to it where the token says so.
     kinds = {}
     for content, token in sorted(pairs, key=lambda pair: -len(pair[0])):
         kinds.setdefault((token["lstrip"], token["rstrip"]), []).append(content)
-    space = f"[{WHITE_SPACE}]*"
-    options = [
-        f"{space if left else ''}({'|'.join(escaped(content) for content in contents)}){space if right else ''}"
-        for (left, right), contents in kinds.items()
-    ]
+    space = f"([{WHITE_SPACE}]*)"
+    options, groups, number = [], {"left": b"", "token": b"", "right": b""}, 0
+    for (left, right), contents in kinds.items():
+        for name, is_there in (("left", left), ("token", True), ("right", right)):
+            number += is_there
+            groups[name] += rb"\%d" % number if is_there else b""
+        token = "|".join(escaped(content) for content in contents)
+        options.append(f"{space if left else ''}({token}){space if right else ''}")
     _check_unambiguous(list(kinds.values()))
-    groups = b"".join(rb"\%d" % (number + 1) for number in range(len(options)))
-    return "|".join(options), CUT + _MARK + groups + CUT
+    return "|".join(options), groups["token"], groups["left"], groups["right"]
 
 
 def _check_unambiguous(kinds):

@@ -8,6 +8,7 @@ from keras_attn.text.added_tokens import AddedTokens, is_added
 from keras_attn.text.byte_level import spelled
 from keras_attn.text.decoders import Decoder
 from keras_attn.text.normalizers import read_normalizer
+from keras_attn.text.pipeline_offsets import tokenize_with_offsets
 from keras_attn.text.pre_tokenizers import PreTokenizer
 from keras_attn.text.resources import read_file, write_file
 from keras_attn.text.templates import filled, num_special, read_template, truncated
@@ -158,6 +159,15 @@ class PipelineTokenizer(Tokenizer):
             tf.boolean_mask(added_ids, added_ids >= 0), tf.cast(added_ids >= 0, tf.int64)
         )
         return pieces.with_values(tf.concat([ids, added_ids], axis=1)).merge_dims(1, 2)
+
+    def _texts_to_ids_with_offsets(self, texts):
+        moving = ("Prepend", "Strip")
+        if any(name in json.dumps(self.description.get("normalizer")) for name in moving):
+            raise ValueError(
+                f"Offsets are not counted through the normalizers {moving}, which this tokenizer has."
+            )
+        keeping = PreTokenizer(self.description.get("pre_tokenizer"), keeps_removed=True)
+        return tokenize_with_offsets(texts, self._added, self._normalizer, keeping, self._model)
 
     def _words_to_ids(self, words):
         # A batch has most of its words several times.

@@ -1,7 +1,10 @@
 """The pre-tokenizers of a tokenizer.json: functions that cut texts into words."""
 
+import functools
+
 import tensorflow as tf
 
+from keras_attn.text.added_tokens import REMOVED
 from keras_attn.text.bert_words import PUNCTUATION
 from keras_attn.text.fields import check_value, pattern_of, read_part
 from keras_attn.text.patterns import (
@@ -16,8 +19,8 @@ from keras_attn.text.patterns import (
     one_pattern,
 )
 
-# Begins what stands between two words, where it is kept so that offsets can be counted.
-REMOVED = b"\xfd"
+# Stands before a word whose first character is not in the text, where offsets are counted.
+PREFIX = b"\xfc"
 _BYTE_LEVEL = "ByteLevel"
 _SCHEMES = ("always", "first", "never")
 # `tokenizers` takes numbers from Unicode 17, and joiners for parts of words.
@@ -30,7 +33,8 @@ class PreTokenizer:
 
     Args:
         part: The object `pre_tokenizer` of a tokenizer.json, or `None`: each text is one word.
-        keeps_removed: Whether what is not part of a word is kept as one that begins with `REMOVED`.
+        keeps_removed: Whether what is not part of a word is kept as one that begins with `REMOVED`, and `PREFIX` is put
+            before a word that gets a prefix.
     """
 
     def __init__(self, part, keeps_removed=False):
@@ -43,10 +47,9 @@ class PreTokenizer:
                 f"A pre-tokenizer with prepend_scheme='first' must be the first. Received: {names}."
             )
         self.spells_bytes = names[-1:] == [_BYTE_LEVEL]
-        # How many bytes may be put before a word.
-        self.adds_prefix = any(_adds_prefix(step) for step in parts)
         removed = CUT + REMOVED + rb"\0" + CUT if keeps_removed else CUT
-        self._steps = [read_part(step, "pre-tokenizer", _builders(removed)) for step in parts]
+        prefix = PREFIX + CUT if keeps_removed else b""
+        self._steps = [read_part(step, "pre-tokenizer", _builders(removed, prefix)) for step in parts]
 
     def __call__(self, texts, is_first):
         """Cuts texts.
@@ -62,14 +65,15 @@ class PreTokenizer:
         for number, step in enumerate(self._steps):
             cut = step(words.values, is_first)
             if number > 0:
-                cut = tf.where(is_removed(words.values), words.values, cut)
+                cut = tf.where(is_no_word(words.values), words.values, cut)
             words = words.with_values(tf.strings.split(cut, CUT)).merge_dims(1, 2)
         return tf.ragged.boolean_mask(words, words.with_values(tf.strings.length(words.values) > 0))
 
 
-def is_removed(words):
-    """Whether each word of a flat string tensor is what stood between words."""
-    return tf.equal(tf.strings.substr(words, 0, 1), REMOVED)
+def is_no_word(words):
+    """Whether each word of a flat string tensor is what stood between words, or the sign of a prefix."""
+    first = tf.strings.substr(words, 0, 1)
+    return tf.equal(first, REMOVED) | tf.equal(first, PREFIX)
 
 
 def _flat(part):
@@ -81,11 +85,7 @@ def _flat(part):
     return [step for inner in part["pretokenizers"] for step in _flat(inner)]
 
 
-def _adds_prefix(step):
-    return bool(step.get("add_prefix_space")) or step.get("prepend_scheme", "never") != "never"
-
-
-def _builders(removed):
+def _builders(removed, prefix):
     both, after, before = CUT + rb"\0" + CUT, rb"\0" + CUT, CUT + rb"\0"
     rewrites = {"Isolated": both, "Removed": removed, "MergedWithPrevious": after, "MergedWithNext": before}
 
@@ -121,7 +121,7 @@ def _builders(removed):
 
         def step(texts, _):
             if add_prefix_space:
-                texts = tf.strings.regex_replace(texts, r"(?s)\A([^ ])", r" \1")
+                texts = tf.strings.regex_replace(texts, r"(?s)\A([^ ])", prefix + rb" \1")
             return cut(texts) if use_regex else texts
 
         return step
@@ -129,7 +129,7 @@ def _builders(removed):
     return {
         "Split": split,
         "ByteLevel": byte_level,
-        "Metaspace": _metaspace,
+        "Metaspace": functools.partial(_metaspace, prefix),
         "BertPreTokenizer": lambda: replacing((f"[{WHITE_SPACE}]+", removed), (PUNCTUATION, both)),
         "Punctuation": lambda behavior="Isolated": by_behavior(PUNCTUATION, behavior),
         "WhitespaceSplit": lambda: replacing((f"[{WHITE_SPACE}]+", removed)),
@@ -143,7 +143,7 @@ def _builders(removed):
     }
 
 
-def _metaspace(replacement="▁", prepend_scheme=None, split=True, add_prefix_space=True, str_rep=None):
+def _metaspace(prefix, replacement="▁", prepend_scheme=None, split=True, add_prefix_space=True, str_rep=None):
     check_value("pre-tokenizer Metaspace", "str_rep", str_rep, (None, replacement))
     if prepend_scheme is None:
         prepend_scheme = "always" if add_prefix_space else "never"
@@ -153,7 +153,9 @@ def _metaspace(replacement="▁", prepend_scheme=None, split=True, add_prefix_sp
     def step(texts, is_first):
         texts = tf.strings.regex_replace(texts, " ", replacement)
         if prepend_scheme != "never":
-            prefixed = tf.strings.regex_replace(texts, rf"(?s)\A([^{mark}])", replacement + r"\1")
+            prefixed = tf.strings.regex_replace(
+                texts, rf"(?s)\A([^{mark}])", prefix + replacement.encode() + rb"\1"
+            )
             texts = prefixed if prepend_scheme == "always" else tf.where(is_first, prefixed, texts)
         return tf.strings.regex_replace(texts, mark, CUT + rb"\0") if split else texts
 

@@ -189,3 +189,35 @@ def test_templates_of_pairs_are_cut_like_theirs(gpt2):
     gpt2.no_truncation()
     with pytest.raises(ValueError, match="must have room for 2 special tokens"):
         ours.preprocess(["a"], ["b"], max_length=1)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "bert uncased",
+        *(
+            pytest.param(kind, marks=pytest.mark.extended)
+            for kind in ("roberta", "qwen2", "words", "unigram")
+        ),
+    ],
+)
+def test_offsets_are_those_of_tokenizers_in_bytes(kind):
+    theirs = KINDS[kind]()
+    if kind in ("roberta", "qwen2"):
+        theirs.post_processor = processors.ByteLevel(trim_offsets=False)
+    texts = [*SENTENCES[:100], "a<mask>b", " <mask> x", "é<s> éx 你好 \U0001f469", "", "   ", "İ ① ﬁx"]
+    # Of a character that was composed, `tokenizers` gives the span of its first part.
+    texts += [] if kind in ("qwen2", "unigram", "words") else ["e\u0301x"]
+    texts = [text for text in texts if kind != "unigram" or ".." not in text]  # ties, see above
+    ours = PipelineTokenizer(json.loads(theirs.to_str()))
+    token_ids, starts, stops = (x.to_list() for x in ours.tokenize_with_offsets(texts))
+    expected = theirs.encode_batch(texts, add_special_tokens=False)
+    assert token_ids == [encoding.ids for encoding in expected]
+    for text, encoding, first, last in zip(texts, expected, starts, stops, strict=True):
+        spans = [(len(text[:start].encode()), len(text[:stop].encode())) for start, stop in encoding.offsets]
+        # A prefix that is a token of its own is not in the text; theirs has the span of the next character.
+        spans = [
+            (start, start) if found == (start, start) else (start, stop)
+            for found, (start, stop) in zip(zip(first, last, strict=True), spans, strict=True)
+        ]
+        assert list(zip(first, last, strict=True)) == spans, text
