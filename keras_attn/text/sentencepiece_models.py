@@ -201,7 +201,8 @@ def _checked_ranks(vocabulary, merges):
         ranks.setdefault(left + right, rank)
         rank_of[left, right] = rank
     for piece, rank in ranks.items():
-        last = _last_merge(piece, ranks) if _ways_to_cut(piece, ranks) > 1 else None
+        is_plain = all(rank_of.get(parts) == rank for parts in _ways_to_cut(piece, ranks))
+        last = None if is_plain else _last_merge(piece, ranks)
         if last is not None and rank_of.get(last) != rank:
             raise ValueError(
                 f"`merges` must make each piece in one way. Received: {piece!r}, which the merges make from other "
@@ -211,12 +212,13 @@ def _checked_ranks(vocabulary, merges):
 
 
 def _ways_to_cut(piece, ranks):
-    """In how many ways two pieces spell this one."""
+    """The pairs of pieces that spell this one."""
     size = len(piece)
-    return sum(
-        (cut == 1 or piece[:cut] in ranks) and (cut == size - 1 or piece[cut:] in ranks)
+    return [
+        (piece[:cut], piece[cut:])
         for cut in range(1, size)
-    )
+        if (cut == 1 or piece[:cut] in ranks) and (cut == size - 1 or piece[cut:] in ranks)
+    ]
 
 
 def _last_merge(piece, ranks):
