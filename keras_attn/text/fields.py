@@ -22,7 +22,7 @@ def read_part(part, place, builders):
         )
     try:
         return builders[name](**{key: value for key, value in part.items() if key != "type"})
-    except (TypeError, KeyError, AttributeError, IndexError) as error:
+    except (TypeError, KeyError, AttributeError, IndexError, RuntimeError) as error:
         raise ValueError(
             f"The tokenizer's {place} {name!r} has a field that is missing, unknown or of another kind: {error}."
         ) from error

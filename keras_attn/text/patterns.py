@@ -129,7 +129,17 @@ def _rewritten(pattern):
         elif kind == "bad" and not (in_class and text in "$^"):
             _refuse(pattern, text)
         out.append(_item(pattern, kind, text, bool(in_class)))
-    return "".join(out)
+    return _checked("".join(out), pattern)
+
+
+def _checked(rewritten, pattern):
+    """The pattern for RE2, which RE2 has read."""
+    try:
+        with tf.init_scope():
+            tf.strings.regex_replace("", rewritten, "")
+    except tf.errors.OpError as error:
+        _refuse(pattern, error.message)
+    return rewritten
 
 
 def _item(pattern, kind, text, in_class):

@@ -166,7 +166,10 @@ class SentencePieceTokenizer(TextOpsTokenizer):
 def shared_graph_tokenizer(model_proto, out_type=tf.int32):
     """tensorflow-text's tokenizer of a model, which keeps working when the cache of kernels is emptied."""
     tensorflow_text = import_package("tensorflow_text", TENSORFLOW_TEXT, SentencePieceTokenizer.__name__)
-    graph_tokenizer = tensorflow_text.SentencepieceTokenizer(model=model_proto, out_type=out_type)
+    try:
+        graph_tokenizer = tensorflow_text.SentencepieceTokenizer(model=model_proto, out_type=out_type)
+    except tf.errors.OpError as error:
+        raise ValueError(f"A sentencepiece model cannot be used: {error.message}.") from error
     graph_tokenizer._model_resource = _SharedModel(model_proto)
     return graph_tokenizer
 

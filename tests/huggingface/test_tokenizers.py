@@ -144,6 +144,9 @@ def test_a_sentencepiece_model_keeps_its_ids_or_moves_them_as_the_architecture_d
     config = {"config__json": {"model_type": "m2m_100"}, "tokenizer_config__json": languages}
     ours = read_tokenizer(write(tmp_path / "n", sentencepiece__bpe__model=unigram_model, **config))
     assert ours.preprocess(texts)[0].to_list() == [[193, *ids[1:]] for ids in moved]
+    assert ours.token_id("eng_Latn") == 192
+    with pytest.raises(ValueError, match="must be one of this tokenizer's"):
+        ours.token_id("deu_Latn")
 
 
 def test_marian_has_a_model_for_each_side_and_one_vocabulary(unigram_model, tmp_path):
@@ -249,6 +252,12 @@ SPLIT = {"type": "Split", "behavior": "Isolated"}
             broken(added_tokens=[{**added_token("b", 2), "single_word": True}]),
             "single_word=True is not supported",
         ),
+        (
+            broken(normalizer={"type": "Replace", "pattern": {"Regex": "a("}, "content": ""}),
+            "missing closing|missing \\)",
+        ),
+        (broken(model={"type": "Unigram", "vocab": [], "unk_id": 0}), "must be an id of the vocabulary"),
+        (broken(normalizer={"type": "Sequence", "normalizers": [{"type": "Sequence"}]}), "missing, unknown"),
         (broken(truncation={"max_length": "long"}), "truncation must be one of"),
     ],
 )
