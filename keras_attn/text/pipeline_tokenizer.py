@@ -34,6 +34,7 @@ class PipelineTokenizer(Tokenizer):
     marks under a `Precompiled` map, where ours are sentencepiece's ids; and the first word under
     `prepend_scheme="first"` where a normalizer removed the start of the text. Offsets differ where a character was
     composed of several or lost its marks: ours span all of them, and a space that was put before a text has none.
+    Bytes of a byte fallback that are no UTF-8 are decoded as in `detokenize`, not each as one U+FFFD.
 
     Args:
         description: The content of tokenizer.json, a dictionary.
