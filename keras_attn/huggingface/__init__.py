@@ -1,7 +1,8 @@
-"""Checkpoints of Hugging Face's hub, read from their own files into models of this library."""
+"""Checkpoints of Hugging Face: their files in, models and tokenizers of this library out, and back again."""
 
 from keras_attn.huggingface.folder import Folder
 from keras_attn.huggingface.loading import ReportRow, load_model, read_report
 from keras_attn.huggingface.saving import save_model
+from keras_attn.huggingface.tokenizers import read_tokenizer
 
-__all__ = ["Folder", "ReportRow", "load_model", "read_report", "save_model"]
+__all__ = ["Folder", "ReportRow", "load_model", "read_report", "read_tokenizer", "save_model"]

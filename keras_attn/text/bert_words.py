@@ -21,14 +21,20 @@ _NONSPACING_MARKS = (
     r"\x{11070}-\x{11074}\x{110C2}\x{111C9}\x{111CF}\x{1123E}-\x{11241}\x{1133B}\x{11438}-\x{1145E}\x{1182F}-\x{13455}"
     r"\x{16F4F}\x{16FE4}\x{1CF00}-\x{1CF46}\x{1E000}-\x{1E4EF}\x{1E944}-\x{1E94A}]|\x{1734}"
 )
-# Punctuation, and the CJK characters, each of which is a word. The gap after 2B81F is a mistake in the
-# original, kept here.
-_WORDS_OF_THEIR_OWN = (
-    r"([!-/:-@\[-`{-~\x{166D}\x{111C9}]|[^\P{P}\x{61D}\x{9FD}-\x{A76}\x{C77}-\x{C84}\x{1B7D}-\x{1B7E}\x{2E43}-\x{2E5D}"
+_PUNCTUATION = (
+    r"[!-/:-@\[-`{-~\x{166D}\x{111C9}]|[^\P{P}\x{61D}\x{9FD}-\x{A76}\x{C77}-\x{C84}\x{1B7D}-\x{1B7E}\x{2E43}-\x{2E5D}"
     r"\x{10EAD}-\x{10F89}\x{1144B}-\x{1145D}\x{11660}-\x{116B9}\x{1183B}-\x{11FFF}\x{12FF1}-\x{12FF2}\x{16E97}-\x{16FE2}"
-    r"\x{1E95E}-\x{1E95F}]|[\x{3400}-\x{4DBF}\x{4E00}-\x{9FFF}\x{F900}-\x{FAFF}\x{20000}-\x{2A6DF}\x{2A700}-\x{2B81F}"
-    r"\x{2B920}-\x{2CEAF}\x{2F800}-\x{2FA1F}])"
+    r"\x{1E95E}-\x{1E95F}]"
 )
+# The CJK characters, each of which is a word. The gap after 2B81F is a mistake in the original, kept here.
+_CHINESE = (
+    r"[\x{3400}-\x{4DBF}\x{4E00}-\x{9FFF}\x{F900}-\x{FAFF}\x{20000}-\x{2A6DF}\x{2A700}-\x{2B81F}"
+    r"\x{2B920}-\x{2CEAF}\x{2F800}-\x{2FA1F}]"
+)
+# Two code points that are no characters, and that no text has next to each other.
+_NO_CHARACTERS = "\ufdd0\ufdd1"
+PUNCTUATION = f"({_PUNCTUATION})"
+_WORDS_OF_THEIR_OWN = f"({_PUNCTUATION}|{_CHINESE})"
 
 
 def bert_words(texts, normalize_utf8, lowercase, strip_accents):
@@ -67,19 +73,44 @@ def bert_words_with_owners(texts, normalize_utf8, lowercase, strip_accents):
 
 
 def _spaced(texts, normalize_utf8, lowercase, strip_accents):
-    texts = tf.strings.regex_replace(texts, _DROPPED, "")
-    texts = tf.strings.regex_replace(texts, _SPACES, " ")
-    if strip_accents:
-        texts = tf.strings.regex_replace(normalize_utf8(texts, "NFD"), _NONSPACING_MARKS, "")
-    if lowercase:
-        texts = _lowercased(texts)
+    texts = bert_normalized(texts, normalize_utf8, True, False, lowercase, strip_accents)
     return tf.strings.regex_replace(texts, _WORDS_OF_THEIR_OWN, r" \1 ")
 
 
-def _lowercased(texts):
+def bert_normalized(texts, normalize_utf8, clean_text, space_chinese, lowercase, strip_accents):
+    """Cleans and folds texts as BERT does before it splits them.
+
+    Args:
+        texts, normalize_utf8, lowercase, strip_accents: As in `bert_words`.
+        clean_text: Boolean, whether control characters are dropped and white space becomes spaces.
+        space_chinese: Boolean, whether a space is put on either side of each CJK character.
+
+    Returns:
+        String tensor of shape (B,).
+    """
+    if clean_text:
+        texts = tf.strings.regex_replace(texts, _DROPPED, "")
+        texts = tf.strings.regex_replace(texts, _SPACES, " ")
+    if space_chinese:
+        texts = tf.strings.regex_replace(texts, _CHINESE, r" \0 ")
+    if strip_accents:
+        texts = tf.strings.regex_replace(normalize_utf8(texts, "NFD"), _NONSPACING_MARKS, "")
+    if not lowercase:
+        return texts
+    return lowercased(texts) if clean_text else lowercased_with_nul(texts)
+
+
+def lowercased(texts):
+    """The lower case of each character, whatever its neighbours are."""
     # For these three, the result of `tf.strings.lower` depends on the server's locale or on neighbouring
     # characters.
     texts = tf.strings.lower(texts)  # ASCII
     texts = tf.strings.regex_replace(texts, "\u0130", "i\u0307")
     texts = tf.strings.regex_replace(texts, "\u03a3", "\u03c3")
     return tf.strings.lower(texts, "utf-8")
+
+
+def lowercased_with_nul(texts):
+    """Like `lowercased`, for texts that may hold NUL, where `tf.strings.lower` ends them."""
+    texts = tf.strings.regex_replace(texts, r"\x00", _NO_CHARACTERS)
+    return tf.strings.regex_replace(lowercased(texts), _NO_CHARACTERS, "\0")

@@ -1,13 +1,24 @@
 """Reading a tokenizer back from its folder."""
 
 from keras_attn.files import read_json, restored_folder
+from keras_attn.text.byte_level_bpe_tokenizer import ByteLevelBPETokenizer
 from keras_attn.text.byte_tokenizer import ByteTokenizer
+from keras_attn.text.pipeline_tokenizer import PipelineTokenizer
 from keras_attn.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from keras_attn.text.tokenizer import TOKENIZER_FILE
 from keras_attn.text.wordpiece_tokenizer import WordPieceTokenizer
 
 # A folder only names its class; it cannot choose what is imported.
-_CLASSES = {cls.__name__: cls for cls in (ByteTokenizer, SentencePieceTokenizer, WordPieceTokenizer)}
+_CLASSES = {
+    cls.__name__: cls
+    for cls in (
+        ByteLevelBPETokenizer,
+        ByteTokenizer,
+        PipelineTokenizer,
+        SentencePieceTokenizer,
+        WordPieceTokenizer,
+    )
+}
 
 
 def load_tokenizer(folder):

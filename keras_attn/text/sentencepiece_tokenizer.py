@@ -64,7 +64,6 @@ class SentencePieceTokenizer(TextOpsTokenizer):
     """
 
     def __init__(self, model_proto):
-        tensorflow_text = import_package("tensorflow_text", TENSORFLOW_TEXT, type(self).__name__)
         processor = _load_processor(model_proto)
         super().__init__(
             vocabulary_size=processor.vocab_size(),
@@ -75,8 +74,7 @@ class SentencePieceTokenizer(TextOpsTokenizer):
         )
         self.model_proto = model_proto
         self._processor = processor
-        self._graph_tokenizer = tensorflow_text.SentencepieceTokenizer(model=model_proto)
-        self._graph_tokenizer._model_resource = _SharedModel(model_proto)
+        self._graph_tokenizer = shared_graph_tokenizer(model_proto)
 
     @classmethod
     def train(
@@ -163,6 +161,17 @@ class SentencePieceTokenizer(TextOpsTokenizer):
 
     def _token_string(self, token_id):
         return self._processor.id_to_piece(token_id)
+
+
+def shared_graph_tokenizer(model_proto, out_type=tf.int32):
+    """tensorflow-text's tokenizer of a model, which keeps working when the cache of kernels is emptied."""
+    tensorflow_text = import_package("tensorflow_text", TENSORFLOW_TEXT, SentencePieceTokenizer.__name__)
+    try:
+        graph_tokenizer = tensorflow_text.SentencepieceTokenizer(model=model_proto, out_type=out_type)
+    except tf.errors.OpError as error:
+        raise ValueError(f"A sentencepiece model cannot be used: {error.message}.") from error
+    graph_tokenizer._model_resource = _SharedModel(model_proto)
+    return graph_tokenizer
 
 
 class _SharedModel(tf.saved_model.experimental.TrackableResource):

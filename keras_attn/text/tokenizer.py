@@ -74,8 +74,8 @@ class Tokenizer(tf.Module):
 
     Args:
         vocabulary_size: Number of ids, special ones included.
-        start_token_id: The id that opens a sequence.
-        end_token_id: The id that closes a sequence.
+        start_token_id: The id that opens a sequence, or `None`.
+        end_token_id: The id that closes a sequence, or `None`.
         unknown_token_id: The id of text that the vocabulary cannot spell, or `None` if it can spell
             everything.
         special_token_ids: All ids that stand for no text. They are skipped by `detokenize`.
@@ -156,7 +156,9 @@ class Tokenizer(tf.Module):
         token_ids = _as_ragged_ids(token_ids)
         if tf.executing_eagerly():
             self._check_in_vocabulary(token_ids.values)
-        is_text = self._is_text(token_ids.values) & _is_before_first(self.end_token_id, token_ids)
+        is_text = self._is_text(token_ids.values)
+        if self.end_token_id is not None:
+            is_text &= _is_before_first(self.end_token_id, token_ids)
         token_ids = tf.ragged.boolean_mask(token_ids, token_ids.with_values(is_text))
         return _repair_utf8(self._ids_to_texts(tf.cast(token_ids, tf.int32)))
 

@@ -1,0 +1,130 @@
+"""Tokens that a tokenizer.json adds to its vocabulary: they are found in the text before anything else happens to it."""
+
+import tensorflow as tf
+
+from keras_attn.text.patterns import CUT, WHITE_SPACE, escaped
+
+# Begins an added token among the pieces of a text, and what is between words where that is kept to count offsets.
+MARK, REMOVED = b"\xfe", b"\xfd"
+_FIELDS = {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"}
+
+
+class AddedTokens(tf.Module):
+    """Finds added tokens in texts.
+
+    Args:
+        tokens: List of the objects in `added_tokens`.
+        normalize: Function from a list of `str` to that of their normalized forms, for tokens that are looked for in
+            normalized text.
+    """
+
+    def __init__(self, tokens, normalize):
+        super().__init__()
+        tokens = [_checked(token) for token in tokens]
+        self.ids = {token["content"]: token["id"] for token in tokens}
+        self.special_ids = {token["id"] for token in tokens if token["special"]}
+        late = [token for token in tokens if token["normalized"]]
+        contents = normalize([token["content"] for token in late]) if late else []
+        # Without a normalizer the two kinds are looked for in turn all the same.
+        self._first = _pattern([(token["content"], token) for token in tokens if not token["normalized"]])
+        self._late = _pattern([pair for pair in zip(contents, late, strict=True) if pair[0]])
+        self._contents = tf.constant(["", *self.ids, *contents])
+        self._ids = tf.constant([-1, *self.ids.values(), *(token["id"] for token in late)], tf.int32)
+
+    def cut(self, texts, keeps_space=False):
+        """Cuts texts at the tokens that are looked for before normalization.
+
+        Args:
+            texts: String tensor of shape (B,).
+            keeps_space: Whether white space that belongs to a token is kept, as a piece that begins with `REMOVED`.
+
+        Returns:
+            Ragged string tensor of shape (B, None), without empty pieces; tokens begin with a mark.
+        """
+        return _cut(texts, self._first, keeps_space)
+
+    def cut_normalized(self, pieces, keeps_space=False):
+        """Cuts the pieces of `cut`, normalized since, at the other tokens. Ragged in, ragged out."""
+        if self._late is None:
+            return pieces
+        cut = _cut(pieces.values, self._late, keeps_space, has_mark(pieces.values))
+        return pieces.with_values(cut).merge_dims(1, 2)
+
+    def ids_of(self, pieces):
+        """The id of each piece, -1 for one that is no added token: strings of shape (N,) to int32 of shape (N,)."""
+        where = tf.where(is_added(pieces))  # few
+        contents = tf.strings.substr(tf.gather_nd(pieces, where), 1, -1)
+        same = tf.equal(contents[:, tf.newaxis], self._contents)
+        found = tf.gather(self._ids, tf.argmax(same, axis=1))
+        return tf.tensor_scatter_nd_update(tf.fill(tf.shape(pieces), -1), where, found)
+
+
+def is_added(pieces):
+    """Whether each piece is an added token."""
+    return tf.equal(tf.strings.substr(pieces, 0, 1), MARK)
+
+
+def has_mark(pieces):
+    """Whether each piece is an added token or what was removed, and so begins with a byte that is not its own."""
+    first = tf.strings.substr(pieces, 0, 1)
+    return tf.equal(first, MARK) | tf.equal(first, REMOVED)
+
+
+def _cut(texts, pattern, keeps_space, is_token=None):
+    if pattern is None:
+        pieces = tf.RaggedTensor.from_row_lengths(texts, tf.fill(tf.shape(texts), tf.constant(1, tf.int64)))
+    else:
+        pattern, token, left, right = pattern
+        rewrite = CUT + MARK + token + CUT
+        if keeps_space:
+            rewrite = CUT + REMOVED + left + rewrite + REMOVED + right + CUT
+        cut = tf.strings.regex_replace(texts, pattern, rewrite)
+        cut = cut if is_token is None else tf.where(is_token, texts, cut)
+        pieces = tf.strings.split(cut, CUT)
+    return tf.ragged.boolean_mask(pieces, pieces.with_values(tf.strings.length(pieces.values) > 0))
+
+
+def _pattern(pairs):
+    """The RE2 pattern of the tokens, longer ones first, and its groups of the token and of white space beside it."""
+    if not pairs:
+        return None
+    # White space beside a token belongs to it where the token says so.
+    kinds = {}
+    for content, token in sorted(pairs, key=lambda pair: -len(pair[0])):
+        kinds.setdefault((token["lstrip"], token["rstrip"]), []).append(content)
+    space = f"([{WHITE_SPACE}]*)"
+    options, groups, number = [], {"left": b"", "token": b"", "right": b""}, 0
+    for (left, right), contents in kinds.items():
+        for name, is_there in (("left", left), ("token", True), ("right", right)):
+            number += is_there
+            groups[name] += rb"\%d" % number if is_there else b""
+        token = "|".join(escaped(content) for content in contents)
+        options.append(f"{space if left else ''}({token}){space if right else ''}")
+    _check_unambiguous(list(kinds.values()))
+    return "|".join(options), groups["token"], groups["left"], groups["right"]
+
+
+def _check_unambiguous(kinds):
+    """Between tokens that treat white space in different ways, none may begin another: the longer would not be found."""
+    for kind in kinds:
+        for other in kinds:
+            for content in kind:
+                longer = [text for text in other if kind is not other and text.startswith(content)]
+                if longer:
+                    raise ValueError(
+                        f"Added tokens of different `lstrip` or `rstrip` must not begin with each other. Received: "
+                        f"{content!r} and {longer[0]!r}."
+                    )
+
+
+def _checked(token):
+    if not isinstance(token, dict) or set(token) != _FIELDS or not token["content"]:
+        raise ValueError(f"An added token must have the fields {sorted(_FIELDS)}. Received: {token!r:.100}")
+    if not isinstance(token["id"], int) or not isinstance(token["content"], str) or token["id"] < 0:
+        raise ValueError(f"An added token must have an int and a text. Received: {token!r:.100}")
+    if token["single_word"]:
+        raise ValueError(
+            f"An added token with single_word=True is not supported: TensorFlow's patterns cannot look around it. "
+            f"Received: {token['content']!r}."
+        )
+    return token

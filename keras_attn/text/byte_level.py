@@ -1,0 +1,48 @@
+"""GPT-2's spelling of bytes as visible characters, in the graph and in Python.
+
+Reference:
+    - Radford et al., 2019, "Language Models are Unsupervised Multitask Learners", section 2.2, and
+      `bytes_to_unicode` in encoder.py of https://github.com/openai/gpt-2
+"""
+
+import tensorflow as tf
+
+
+def _byte_characters():
+    visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    hidden = [byte for byte in range(256) if byte not in visible]
+    return "".join(chr(256 + hidden.index(byte) if byte in hidden else byte) for byte in range(256))
+
+
+# The character of each byte, at its index.
+BYTE_CHARACTERS = _byte_characters()
+_BYTE_OF = {character: byte for byte, character in enumerate(BYTE_CHARACTERS)}
+
+
+def spelled(texts):
+    """Spells each byte of the strings, which need not be UTF-8, as its character.
+
+    Args:
+        texts: String tensor of shape (N,).
+
+    Returns:
+        String tensor of shape (N,), valid UTF-8.
+    """
+    code_points = tf.constant([ord(character) for character in BYTE_CHARACTERS], tf.int32)
+    values = tf.io.decode_raw(tf.strings.reduce_join(texts), tf.uint8)
+    lengths = tf.cast(tf.strings.length(texts), tf.int64)
+    characters = tf.gather(code_points, tf.cast(values, tf.int32))
+    ragged = tf.RaggedTensor.from_row_lengths(characters, lengths, validate=False)
+    return tf.strings.unicode_encode(ragged, "UTF-8")
+
+
+def spelled_text(text):
+    """The same for a Python string."""
+    return "".join(BYTE_CHARACTERS[byte] for byte in text.encode("utf-8"))
+
+
+def bytes_of(piece):
+    """The bytes that a piece spells; a piece with other characters stands for its own UTF-8, as an added token does."""
+    if all(character in _BYTE_OF for character in piece):
+        return bytes(_BYTE_OF[character] for character in piece)
+    return piece.encode("utf-8")

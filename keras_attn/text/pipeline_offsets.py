@@ -1,0 +1,134 @@
+"""Where in a text the tokens of a `PipelineTokenizer` stand.
+
+Every step keeps the order of characters, and here also those that it would remove. So the characters of the words,
+counted in order, are those of the normalized texts, and each of these comes from a cluster, a character with its
+marks, which is normalized alone.
+"""
+
+import tensorflow as tf
+
+from keras_attn.text.added_tokens import REMOVED, has_mark, is_added
+from keras_attn.text.byte_level import spelled
+from keras_attn.text.patterns import CUT
+from keras_attn.text.pre_tokenizers import PREFIX, is_no_word
+
+# Parts of Hangul syllables are composed like marks; a run of spaces may become one.
+_CHARACTER = r"(?s)."
+_CLUSTER = r"(?s) +|[\x{1100}-\x{11FF}]+|.\p{M}*"
+
+
+def tokenize_with_offsets(texts, added, normalizer, pre_tokenizer, model):
+    """The ids of texts, each with its first byte in its text and the byte after its last, ragged int32 of (B, None).
+
+    Args:
+        texts: String tensor of shape (B,).
+        added: `AddedTokens`.
+        normalizer: Function of a string tensor, or `None`.
+        pre_tokenizer: `PreTokenizer` that keeps what it removes.
+        model: What gives words their ids.
+    """
+    pieces = added.cut(texts, keeps_space=True)
+    pieces, starts, stops = _normalized(pieces, normalizer)
+    pieces = added.cut_normalized(pieces, keeps_space=True)
+    # The place of each piece, and of each word, among the characters of all texts.
+    places = tf.cumsum(_num_characters(pieces.values), exclusive=True)
+    is_first = tf.ragged.range(pieces.row_lengths()).values == 0
+    words = pre_tokenizer(tf.where(has_mark(pieces.values), "", pieces.values), is_first)
+    word_places = tf.repeat(places, words.row_lengths()) + _before_in_row(
+        words, _num_characters(words.values)
+    )
+    has_prefix = tf.concat([[False], tf.equal(words.values, PREFIX)], axis=0)[:-1]
+    ids, first, last = _tokens(words.values, model, pre_tokenizer.spells_bytes)
+    lengths = ids.row_lengths()
+    # A prefix is not in the text.
+    earliest = tf.repeat(word_places + tf.cast(has_prefix, tf.int32), lengths)
+    first = tf.maximum(tf.repeat(word_places, lengths) + first, earliest)
+    last = tf.maximum(tf.repeat(word_places, lengths) + last, first)
+    token_rows = tf.RaggedTensor.from_row_lengths(ids, words.row_lengths()).merge_dims(1, 2)
+
+    added_ids = added.ids_of(pieces.values)
+    where = tf.boolean_mask(places, added_ids >= 0)
+    sizes = tf.boolean_mask(_num_characters(pieces.values), added_ids >= 0)
+    counts = tf.cast(added_ids >= 0, tf.int64)
+    added_ids = tf.boolean_mask(added_ids, added_ids >= 0)
+
+    def in_texts(of_words, of_added):
+        of_added = tf.RaggedTensor.from_row_lengths(of_added, counts)
+        return pieces.with_values(tf.concat([token_rows.with_values(of_words), of_added], axis=1)).merge_dims(
+            1, 2
+        )
+
+    first, last = in_texts(first, where), in_texts(last, where + sizes)
+    # The ends of an empty token are one byte: the start of the next character.
+    starts, stops = tf.concat([starts, [0]], axis=0), tf.concat([[0], stops], axis=0)
+    begins = tf.gather(starts, tf.minimum(first.values, tf.size(starts) - 1))
+    ends = tf.where(last.values > first.values, tf.gather(stops, last.values), begins)
+    return in_texts(token_rows.values, added_ids), first.with_values(begins), first.with_values(ends)
+
+
+def _normalized(pieces, normalizer):
+    """The pieces normalized, and the span in its text of what each of their characters was made from."""
+    marked = has_mark(pieces.values)
+    texts = tf.where(marked, tf.strings.substr(pieces.values, 1, -1), pieces.values)
+    clusters = _split(texts, _CHARACTER if normalizer is None else _CLUSTER)
+    rows = pieces.with_values(clusters).merge_dims(1, 2)
+    written = rows.values
+    if normalizer is not None:
+        is_kept = tf.repeat(marked, clusters.row_lengths()) | tf.equal(normalizer(written), written)
+        # In a cluster that stays as it is, each character is known by itself.
+        parts = _split(written, _CHARACTER, is_kept)
+        rows = rows.with_values(parts).merge_dims(1, 2)
+        is_kept = tf.repeat(is_kept, parts.row_lengths())
+        written = tf.where(is_kept, rows.values, normalizer(rows.values))
+        normalized = normalizer(tf.where(marked, "", pieces.values))
+        pieces = pieces.with_values(tf.where(marked, pieces.values, normalized))
+    sizes = tf.strings.length(rows.values)
+    before = _before_in_row(rows, sizes)
+    counts = tf.strings.length(written, unit="UTF8_CHAR")
+    return pieces, tf.repeat(before, counts), tf.repeat(before + sizes, counts)
+
+
+def _split(texts, pattern, is_split=None):
+    """The matches of a pattern that matches everything; texts that are not to be split stay whole."""
+    cut = tf.strings.regex_replace(texts, pattern, CUT + rb"\0")
+    parts = tf.strings.split(cut if is_split is None else tf.where(is_split, cut, texts), CUT)
+    return tf.ragged.boolean_mask(parts, parts.with_values(tf.strings.length(parts.values) > 0))
+
+
+def _tokens(words, model, spells_bytes):
+    """The ids of each word, ragged, and flat the first character of each token in its word and the one after its last."""
+    words = tf.where(is_no_word(words), "", words)
+    if spells_bytes:
+        letters = spelled(words)
+        ids, first, stop = model.tokenize_with_offsets(letters)
+        first, stop = _character_at(letters, ids, first.values, stop.values)
+    else:
+        ids, first, stop = model.tokenize_with_offsets(words)
+        first, stop = first.values, stop.values
+    return ids, *_character_at(words, ids, first, stop)
+
+
+def _character_at(words, ids, first, stop):
+    """Bytes in words as characters in words: that of the first, and the one after that of the last."""
+    characters = tf.strings.unicode_split(words, "UTF-8")
+    ends = tf.cumsum(tf.strings.length(characters.values))
+    word_bytes = tf.repeat(tf.cumsum(tf.strings.length(words), exclusive=True), ids.row_lengths())
+    before = tf.repeat(tf.cast(characters.row_starts(), tf.int32), ids.row_lengths())
+    first_at = tf.searchsorted(ends, word_bytes + first, side="right") - before
+    last_at = tf.searchsorted(ends, word_bytes + stop, side="left") + 1 - before
+    return first_at, tf.where(stop > first, last_at, first_at)
+
+
+def _num_characters(pieces):
+    """How many characters of the text a piece or a word stands for."""
+    first = tf.strings.substr(pieces, 0, 1)
+    marked = is_added(pieces) | tf.equal(first, REMOVED)
+    rest = tf.where(marked, tf.strings.substr(pieces, 1, -1), pieces)
+    # The word after a prefix has one character more than the text.
+    return tf.where(tf.equal(pieces, PREFIX), -1, tf.strings.length(rest, unit="UTF8_CHAR"))
+
+
+def _before_in_row(ragged, sizes):
+    """The sum of the sizes before each value in its row."""
+    total = tf.concat([[0], tf.cumsum(sizes)], axis=0)
+    return total[:-1] - tf.repeat(tf.gather(total, ragged.row_starts()), ragged.row_lengths())

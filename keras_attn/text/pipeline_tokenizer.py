@@ -1,0 +1,282 @@
+"""A tokenizer.json of Hugging Face in the graph: added tokens, normalizer, pre-tokenizer, model, template, decoder."""
+
+import json
+
+import tensorflow as tf
+
+from keras_attn.text.added_tokens import AddedTokens, is_added
+from keras_attn.text.byte_level import spelled
+from keras_attn.text.decoders import Decoder
+from keras_attn.text.normalizers import read_normalizer
+from keras_attn.text.pipeline_offsets import tokenize_with_offsets
+from keras_attn.text.pre_tokenizers import PreTokenizer
+from keras_attn.text.resources import read_file, write_file
+from keras_attn.text.templates import filled, num_special, read_template, truncated
+from keras_attn.text.tokenizer import Tokenizer
+from keras_attn.text.word_models import read_model
+
+DESCRIPTION_FILE = "pipeline.json"
+_PARTS = {"model", "added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder"}
+_KNOWN = _PARTS | {"version", "truncation", "padding"}
+_STRATEGIES = {"LongestFirst": "longest_first", "OnlyFirst": "only_first", "OnlySecond": "only_second"}
+_ROLES = ("bos_token", "eos_token", "unk_token", "pad_token", "cls_token", "sep_token", "mask_token")
+
+
+class PipelineTokenizer(Tokenizer):
+    """The tokenizer that a tokenizer.json of Hugging Face describes.
+
+    `tokenize` gives the ids of `tokenizers` without special tokens, `preprocess` those with them. All steps run in
+    the graph. A part of the file that is not understood is an error; none is ignored. Its padding id is the file's,
+    not 0.
+
+    Ids differ from those of `tokenizers` in these cases only: two spellings of a Unigram model whose scores have the
+    same sum; lower case and compatibility forms of characters that are new in Unicode 16; a character with combining
+    marks under a `Precompiled` map, where ours are sentencepiece's ids; and the first word under
+    `prepend_scheme="first"` where a normalizer removed the start of the text. Offsets differ where a character was
+    composed of several or lost its marks: ours span all of them, and a space that was put before a text has none.
+    Bytes of a byte fallback that are no UTF-8 are decoded as in `detokenize`, not each as one U+FFFD.
+
+    Args:
+        description: The content of tokenizer.json, a dictionary.
+        special_tokens: Dictionary from roles (`"bos_token"`, `"eos_token"`, `"unk_token"`, `"pad_token"`,
+            `"cls_token"`, `"sep_token"`, `"mask_token"`) to tokens, as tokenizer_config.json has them. START is
+            `cls_token` or `bos_token`, END is `sep_token` or `eos_token`.
+
+    Raises:
+        ValueError: If the description has a part that is damaged or not understood.
+        ImportError: If sentencepiece or tensorflow-text is not installed.
+
+    Example:
+
+    ```
+    from keras_attn.text import PipelineTokenizer
+
+    words = {"[UNK]": 0, "play": 1, "##ing": 2}
+    tokenizer = PipelineTokenizer(
+        {
+            "model": {"type": "WordPiece", "vocab": words, "unk_token": "[UNK]"},
+            "pre_tokenizer": {"type": "WhitespaceSplit"},
+            "decoder": {"type": "WordPiece"},
+        }
+    )
+    assert tokenizer.encode(["playing play"]) == [[1, 2, 1]]
+    assert tokenizer.decode([[1, 2, 1]]) == ["playing play"]
+    ```
+
+    Reference:
+        - https://github.com/huggingface/tokenizers
+    """
+
+    def __init__(self, description, special_tokens=None):
+        description = _checked_description(description)
+        try:
+            parts = _read_parts(description)
+        except RecursionError as error:
+            raise ValueError("The tokenizer's parts are nested too deeply.") from error
+        self._normalizer, pre_tokenizer, model, template, added = parts
+        pieces = _all_pieces(model.pieces, added)
+        numbers = {piece: number for number, piece in enumerate(pieces) if piece}
+        roles = _role_ids(special_tokens or {}, numbers)
+        super().__init__(
+            vocabulary_size=len(pieces),
+            start_token_id=_first_of(roles, "cls_token", "bos_token"),
+            end_token_id=_first_of(roles, "sep_token", "eos_token"),
+            unknown_token_id=model.unknown_id,
+            special_token_ids=sorted(added.special_ids),
+        )
+        # As text, since a `tf.Module` would track each entry of a dictionary.
+        self._description = json.dumps(description)
+        self.special_tokens = dict(special_tokens or {})
+        padding = description.get("padding") or {}
+        self.pad_token_id = roles.get("pad_token", padding.get("pad_id", 0))
+        self._piece_of = pieces.__getitem__
+        self._id_of = numbers.get
+        self._pre_tokenizer = pre_tokenizer
+        self._model = model.model
+        self._added = added
+        self._template = template
+        self._decoder = Decoder(description.get("decoder"), pieces)
+        self._truncation = _read_truncation(description.get("truncation"))
+
+    @property
+    def max_sequence_length(self):
+        """The number of tokens that the file cuts sequences to, or `None`."""
+        return self._truncation[0]
+
+    def preprocess(self, texts, pairs=None, max_length=None):
+        """Turns texts, or pairs of texts, into the ids that a model takes, special tokens included.
+
+        Args:
+            texts: As in `tokenize`.
+            pairs: `None`, or the second texts, as many.
+            max_length: The largest number of tokens in a row. Defaults to `max_sequence_length`; without either,
+                nothing is cut.
+
+        Returns:
+            Two `tf.RaggedTensor`s of shape `(B, None)`, int32: the ids and their types (segments).
+
+        Raises:
+            ValueError: If `max_length` has no room for the special tokens.
+        """
+        parts = self._template.single if pairs is None else self._template.pair
+        first = self.tokenize(texts)
+        second = None if pairs is None else self.tokenize(pairs)
+        default, strategy, from_left = self._truncation
+        length = default if max_length is None else max_length
+        if length is not None:
+            room = length - num_special(parts)
+            if room < 0:
+                raise ValueError(
+                    f"`max_length` must have room for {num_special(parts)} special tokens. Received: max_length={length}."
+                )
+            first, second = truncated(first, second, room, strategy, from_left)
+        return filled(parts, first, second)
+
+    @property
+    def description(self):
+        """The content of tokenizer.json."""
+        return json.loads(self._description)
+
+    def token_id(self, token):
+        """The id of a token, for example a language's.
+
+        Args:
+            token: `str`, a piece of the vocabulary or an added token.
+
+        Returns:
+            An int.
+
+        Raises:
+            ValueError: If there is no such token.
+        """
+        token_id = self._id_of(token)
+        if token_id is None:
+            raise ValueError(f"`token` must be one of this tokenizer's. Received: token={token!r}.")
+        return token_id
+
+    def get_config(self):
+        return {"description": self.description, "special_tokens": dict(self.special_tokens)}
+
+    def _write_config(self, folder):
+        return {
+            "description_sha256": write_file(folder, DESCRIPTION_FILE, self._description.encode("utf-8")),
+            "special_tokens": dict(self.special_tokens),
+        }
+
+    @classmethod
+    def _read_config(cls, folder, config):
+        content = read_file(folder, DESCRIPTION_FILE, config["description_sha256"])
+        return cls(json.loads(content), config["special_tokens"])
+
+    def _texts_to_ids(self, texts):
+        pieces = self._added.cut(texts)
+        if self._normalizer is not None:
+            added = is_added(pieces.values)
+            normalized = self._normalizer(tf.where(added, "", pieces.values))
+            pieces = pieces.with_values(tf.where(added, pieces.values, normalized))
+        pieces = self._added.cut_normalized(pieces)
+        is_first = tf.ragged.range(pieces.row_lengths()).values == 0
+        texts = tf.where(is_added(pieces.values), "", pieces.values)
+        words = self._pre_tokenizer(texts, is_first)
+        ids = words.with_values(self._words_to_ids(words.values)).merge_dims(1, 2)
+        added_ids = self._added.ids_of(pieces.values)
+        # A piece is an added token or has words.
+        added_ids = tf.RaggedTensor.from_row_lengths(
+            tf.boolean_mask(added_ids, added_ids >= 0), tf.cast(added_ids >= 0, tf.int64)
+        )
+        return pieces.with_values(tf.concat([ids, added_ids], axis=1)).merge_dims(1, 2)
+
+    def _texts_to_ids_with_offsets(self, texts):
+        moving = ("Prepend", "Strip")
+        if any(name in json.dumps(self.description.get("normalizer")) for name in moving):
+            raise ValueError(
+                f"Offsets are not counted through the normalizers {moving}, which this tokenizer has."
+            )
+        keeping = PreTokenizer(self.description.get("pre_tokenizer"), keeps_removed=True)
+        return tokenize_with_offsets(texts, self._added, self._normalizer, keeping, self._model)
+
+    def _words_to_ids(self, words):
+        # A batch has most of its words several times.
+        words, index = tf.unique(words)
+        if self._pre_tokenizer.spells_bytes:
+            words = spelled(words)
+        return tf.gather(self._model.tokenize(words), index)
+
+    def _ids_to_texts(self, token_ids):
+        return self._decoder(token_ids)
+
+    def _token_string(self, token_id):
+        return self._piece_of(token_id)
+
+
+def _read_parts(description):
+    normalizer = read_normalizer(description.get("normalizer"))
+    pre_tokenizer = PreTokenizer(description.get("pre_tokenizer"))
+    model = read_model(description["model"], pre_tokenizer.spells_bytes)
+    template = read_template(description.get("post_processor"))
+
+    def normalize(texts):
+        if normalizer is None:
+            return texts
+        return [text.decode("utf-8") for text in normalizer(tf.constant(texts)).numpy()]
+
+    return (
+        normalizer,
+        pre_tokenizer,
+        model,
+        template,
+        AddedTokens(description.get("added_tokens") or [], normalize),
+    )
+
+
+def _checked_description(description):
+    if not isinstance(description, dict) or "model" not in description:
+        raise ValueError("`description` must be the content of a tokenizer.json, an object with a model.")
+    if unknown := sorted(set(description) - _KNOWN):
+        raise ValueError(f"A tokenizer.json may have the parts {sorted(_KNOWN)}. Received also: {unknown}.")
+    return description
+
+
+def _all_pieces(pieces, added):
+    """The piece of each id, added tokens among them."""
+    highest = max([len(pieces) - 1, *added.ids.values()])
+    if highest > 2 * len(pieces) + 10**5:
+        raise ValueError(
+            f"The ids of added tokens must lie near those of the vocabulary. Received: id={highest}."
+        )
+    everything = [*pieces, *[""] * (highest + 1 - len(pieces))]
+    for content, number in added.ids.items():
+        if everything[number] not in ("", content):
+            raise ValueError(
+                f"An added token must have an id of its own. Received: {content!r} with id={number}, which is "
+                f"{everything[number]!r} in the vocabulary."
+            )
+        everything[number] = content
+    return everything
+
+
+def _role_ids(special_tokens, ids):
+    if unknown := sorted(set(special_tokens) - set(_ROLES)):
+        raise ValueError(f"`special_tokens` must have keys in {list(_ROLES)}. Received: {unknown}.")
+    missing = sorted(token for token in special_tokens.values() if token not in ids)
+    if missing:
+        raise ValueError(f"`special_tokens` must name tokens of the vocabulary. Received: {missing}.")
+    return {role: ids[token] for role, token in special_tokens.items()}
+
+
+def _first_of(roles, *names):
+    return next((roles[name] for name in names if name in roles), None)
+
+
+def _read_truncation(part):
+    """The largest number of tokens or `None`, the strategy, and whether tokens are cut on the left."""
+    if part is None:
+        return None, "longest_first", False
+    try:
+        length, strategy = int(part["max_length"]), _STRATEGIES[part.get("strategy", "LongestFirst")]
+        side = {"Right": False, "Left": True}[part.get("direction", "Right")]
+    except (TypeError, KeyError, ValueError) as error:
+        raise ValueError(
+            f"A tokenizer's truncation must be one of `tokenizers`. Received: {part!r:.100}"
+        ) from error
+    return length, strategy, side

