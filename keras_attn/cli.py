@@ -110,9 +110,9 @@ def _average(options):
 
 
 def _evaluate(options):
-    from keras_attn import TextGenerator, Translator, runs
+    from keras_attn import Translator, runs
     from keras_attn.data import read_plain_text
-    from keras_attn.tasks import load_task
+    from keras_attn.tasks import TextGenerator, load_task
 
     task = load_task(options.task)
     if not isinstance(task, Translator | TextGenerator):

@@ -759,6 +759,22 @@ MUTANTS = [
         (LAYERS + "test_layer[attention_window]",),
     ),
     Mutant(
+        "pads_in_the_mean_of_a_sequence",
+        "ops/pooling.py",
+        "_mean",
+        "keep(at_least_float32(sequence), ops.expand_dims(mask, -1))",
+        "at_least_float32(sequence)",
+        ("layers/test_heads.py::test_pooling_reads_real_tokens_only[mean]",),
+    ),
+    Mutant(
+        "labels_that_begin_a_span_joined",
+        "tasks/spans.py",
+        "joined",
+        " & ~begins[1:]",
+        "",
+        ("tasks/test_encoder_tasks.py::test_spans_have_characters",),
+    ),
+    Mutant(
         "config_key_of_the_model_dropped",
         "models/transformer.py",
         "Transformer.get_config",

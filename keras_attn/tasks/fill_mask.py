@@ -27,6 +27,7 @@ FILL_MASK_SIGNATURES = {
         "the best tokens for each mask of each text",
         ["inputs"],
         {
+            "outputs": "the text with the best token in the place of each mask",
             "tokens": 'the best tokens for each mask, best first; "" past the last mask',
             "scores": "their probabilities; 0 past the last mask",
             "texts": 'the text with each of them, and with the best in other places; "" past the last mask',
@@ -58,7 +59,7 @@ class FillMaskSignatures(EncoderSignatures):
 
     def fill(self, inputs):
         """The best tokens for each mask."""
-        return {name: output for name, output in self._answers(inputs).items() if name != "outputs"}
+        return self._answers(inputs)
 
     def limits(self):
         return [

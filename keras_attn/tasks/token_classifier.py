@@ -25,7 +25,7 @@ TOKEN_CLASSIFIER_SIGNATURES = {
         ["inputs"],
         {"outputs": "the text, in which a span is written [span](label)"},
     ),
-    "classify": Signature(
+    "spans": Signature(
         "the spans of each text",
         ["inputs"],
         {
@@ -42,7 +42,7 @@ TOKEN_CLASSIFIER_SIGNATURES = {
 _PLACES, _BEGINS = ("B-", "I-", "E-", "S-", "L-", "U-"), ("B-", "S-", "U-")
 _OUTSIDE = "O"
 # The signatures that the README shows with a request, and the number of texts in it.
-_SHOWN = {"serving_default": 2, "classify": 1}
+_SHOWN = {"serving_default": 2, "spans": 1}
 
 
 class TokenClassifierSignatures(EncoderSignatures):
@@ -58,7 +58,7 @@ class TokenClassifierSignatures(EncoderSignatures):
         """Each text with its spans marked."""
         return {"outputs": self._answers(inputs)["outputs"]}
 
-    def classify(self, inputs):
+    def spans(self, inputs):
         """The spans of each text."""
         return {name: output for name, output in self._answers(inputs).items() if name != "outputs"}
 
@@ -125,7 +125,7 @@ class TokenClassifier(EncoderTask):
         return [row["outputs"].decode("utf-8") for row in self._rows([texts], 64, None)]
 
     def answers(self, texts):
-        """Strings (B,) -> the columns of `classify` (B, most spans), the texts marked, and whether a text was cut."""
+        """Strings (B,) -> the columns of `spans` (B, most spans), the texts marked, and whether a text was cut."""
         texts = repaired(texts)
         token_ids, starts, ends = self.tokenizer.tokenize_with_offsets(texts)
         framed = self.tokenizer.framing(token_ids, None, self.max_length, with_places=True)

@@ -69,7 +69,7 @@ def test_labels(served):
 def test_spans(served):
     task, ask, _ = served(tagger)
     assert ask("serving_default", inputs=AS_JSON) == {"outputs": task.default_answers(TEXTS)}
-    answers = ask("classify", inputs=AS_JSON)
+    answers = ask("spans", inputs=AS_JSON)
     for row, spans in enumerate(task(TEXTS)):
         for name, values in (("labels", "label"), ("starts", "start"), ("ends", "end"), ("texts", "text")):
             assert answers[name][row][: len(spans)] == [getattr(span, values) for span in spans]
@@ -81,6 +81,7 @@ def test_fills(served):
     task, ask, _ = served(fill_mask)
     assert ask("serving_default", inputs=MASKED) == {"outputs": task.filled(MASKED)}
     answers = ask("fill", inputs=MASKED)
+    assert answers["outputs"] == task.filled(MASKED)
     for row, masks in enumerate(task(MASKED)):
         for number, fills in enumerate(masks):
             assert answers["tokens"][row][number] == [fill.token for fill in fills]
