@@ -158,7 +158,7 @@ def _add_train(commands):
     command.add_argument("--seed", type=int)
 
 
-_TASK = "a translator or a text generator, or the run that made it, for example runs/dates"
+_TASK = "a saved translator, text generator or other task, or the run that made it, for example runs/dates"
 
 
 def _add_average(commands):
@@ -273,7 +273,7 @@ def _add_verify(commands):
     command.add_argument(
         "--task",
         metavar="FOLDER",
-        help="the saved translator or text generator that the export must agree with",
+        help="the saved translator, text generator or other task that the export must agree with",
     )
 
 

@@ -112,10 +112,12 @@ def _average(options):
 def _evaluate(options):
     from keras_attn import Translator, runs
     from keras_attn.data import read_plain_text
-    from keras_attn.tasks import load_task
+    from keras_attn.tasks import TextGenerator, load_task
 
     task = load_task(options.task)
-    if not isinstance(task, Translator):
+    if not isinstance(task, Translator | TextGenerator):
+        raise ValueError(f"`evaluate` is for translators and text generators. Received: a {task.name}.")
+    if isinstance(task, TextGenerator):
         if options.num_beams is not None or options.length_penalty is not None:
             raise ValueError("--num-beams and --length-penalty are for translators.")
         print(runs.evaluate_text(task, read_plain_text(*options.data)).report())
@@ -186,7 +188,7 @@ def _export(options):
         )
     task = load_task(options.task)
     if not isinstance(task, Translator) and (options.xla or not is_saved_model):
-        raise ValueError("A text generator is exported as a SavedModel, without --xla and --format.")
+        raise ValueError(f"A {task.name} is exported as a SavedModel, without --xla and --format.")
     if not is_saved_model:
         print(task.export_model(options.folder, options.format, options.quantization))
         return
@@ -200,7 +202,8 @@ def _verify(options):
     from keras_attn.tasks import load_task
 
     task = load_task(options.task) if options.task else None
-    checks = verify_saved_model(_version_folder(options.version), expected=task)
+    expected = task and task.default_answers
+    checks = verify_saved_model(_version_folder(options.version), expected=expected)
     for check in checks:
         print(f"{'FAILED' if check.problems else 'ok':7} {check.name}")
         for line in (*check.problems, *check.notes):

@@ -26,8 +26,11 @@ SAVED_MODELS = pathlib.Path(__file__).parents[1] / "saved_models"
 RECORDS = {
     "Word",
     "WordAlignment",
+    "Answer",
     "AttentionMap",
     "CorpusScore",
+    "Fill",
+    "Span",
     "Seq2SeqCache",
     "RNNCache",
     "BatchPosition",

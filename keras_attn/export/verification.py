@@ -41,8 +41,8 @@ def verify_saved_model(folder, texts=TEXTS, expected=None):
     Args:
         folder: Path of a version folder, the one that holds `saved_model.pb`.
         texts: Strings to feed to every string input; bytes as `{"b64": str}`.
-        expected: Function from a list of strings to the answers that `serving_default` must give, for example
-            a `Translator`.
+        expected: Function from a list of strings to the answers that `serving_default` must give when every string
+            input is given these, for example the `default_answers` of a task.
 
     Returns:
         A list of `Check`s: files, fingerprint, signatures, ops, batching parameters, warm-up, a run of each signature and
@@ -90,7 +90,7 @@ def verify_saved_model(folder, texts=TEXTS, expected=None):
     run_checks = _run_checks(folder, runs, xla=buckets is not None)
     if expected is not None and not any(check.problems for check in run_checks):
         run_checks.append(
-            Check("answers", list(_answer_problems(folder, texts, expected, buckets is not None)))
+            Check("answers", list(_answer_problems(folder, signatures, texts, expected, buckets is not None)))
         )
     return [*checks, *run_checks]
 
@@ -306,9 +306,19 @@ def _neutral(info):
 _FLOAT, _STRING = 1, 7
 
 
-def _answer_problems(folder, texts, expected, xla):
+def _answer_problems(folder, signatures, texts, expected, xla):
     texts = [text for text in texts if isinstance(text, str)]
-    (answer,) = run_saved_model(folder, [{"inputs": {"inputs": texts}}], timeout=300, xla=xla)
+    inputs = _inputs(signatures["serving_default"], texts)
+    (answer,) = run_saved_model(folder, [{"inputs": inputs}], timeout=300, xla=xla)
     for text, one, other in zip(texts, answer["outputs"]["outputs"], expected(texts)):
-        if one != other:
-            yield f"{text[:60]!r} is answered with {one!r}, and as {other!r} in Python."
+        if not _are_same(one, other):
+            yield f"{text[:60]!r} is answered with {_short(one)}, and as {_short(other)} in Python."
+
+
+def _are_same(one, other):
+    """Whether two answers are equal; numbers to 1e-5 of the largest."""
+    one, other = np.asarray(one), np.asarray(other)
+    if one.dtype.kind != "f" or other.dtype.kind != "f":
+        return np.array_equal(one, other)
+    most = max(np.max(np.abs(other), initial=0.0), 1e-9)
+    return one.shape == other.shape and bool(np.all(np.abs(one - other) <= 1e-5 * most))

@@ -3,6 +3,8 @@
 import { element, labelOf } from "./options.js";
 
 const NOTES = {
+  text_truncated: "The text was too long and was cut.",
+  text_repaired: "The text held bytes that are no text. They were replaced.",
   unfinished: "The answer reached the most tokens it may have before it came to an end.",
   source_truncated: "The text was too long and was cut.",
   source_repaired: "The text held bytes that are no text. They were replaced.",
@@ -29,11 +31,11 @@ export function showNotes(list, statuses) {
   list.replaceChildren(...statuses.map((status) => element("li", { textContent: noteOf(status), title: status })));
 }
 
-/** A line for each answer: its text, a bar as long as e^score, and the score. */
-export function showBest(list, answers) {
+/** A line for each answer: its text, a bar whose length, at most 1, is a function of its score, and the score. */
+export function showBest(list, answers, lengthOf) {
   list.replaceChildren(...answers.map(({ text, score }) => {
     const fill = element("span", { className: "fill" });
-    fill.style.width = `${100 * Math.min(1, Math.exp(score))}%`;
+    fill.style.width = `${100 * Math.min(1, Math.max(0, lengthOf(score)))}%`;
     const bar = element("span", { className: "bar" }, fill);
     bar.setAttribute("aria-hidden", "true");
     const number = element("span", { className: "score", textContent: score.toFixed(3).replace("-", "−") });

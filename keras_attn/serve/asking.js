@@ -3,10 +3,16 @@
 // An answer that comes sooner is shown at once; a later one is shown growing until it comes.
 const LATE_MILLISECONDS = 100;
 const LONGEST_GROWTH = 4096;
+// The signatures that tell most of an answer; a model has one of them, and a plain one.
+const SEARCHES = [
+  ...["translate", "generate", "translate_n_best"],
+  ...["embed", "classify", "spans", "fill", "answer"],
+  "serving_default",
+];
 
 /** The signature that answers a text in a mode, or undefined. */
 export function signatureOf(model, mode) {
-  const names = mode === "sample" ? ["sample"] : ["translate", "generate", "translate_n_best", "serving_default"];
+  const names = mode === "sample" ? ["sample"] : SEARCHES;
   return names.find((name) => "inputs" in (model.signatures[name]?.inputs ?? {}));
 }
 

@@ -6,7 +6,8 @@ import os
 import pathlib
 import shutil
 
-from keras_attn.tasks import TextGenerator, Translator
+from keras_attn.tasks.loading import TASKS
+from keras_attn.tasks.task_files import folder_name_of
 
 Version = collections.namedtuple("Version", ["name", "number", "folder"])
 Version.__doc__ = (
@@ -14,9 +15,7 @@ Version.__doc__ = (
 )
 
 _MODEL_FILE = "saved_model.pb"
-# The file that tells the kind of a saved task, and its class.
-_TASKS = {"translator.json": Translator, "text_generator.json": TextGenerator}
-_TASK_FOLDERS = ("translator", "text_generator")
+_TASK_FOLDERS = tuple(map(folder_name_of, TASKS.values()))
 
 
 def find_versions(folders):
@@ -24,7 +23,7 @@ def find_versions(folders):
 
     Args:
         folders: Paths of model folders (the newest version is taken), version folders, run folders, or folders of saved
-            translators and text generators.
+            translators, text generators and other tasks.
 
     Returns:
         A list of `Version`s.
@@ -56,7 +55,7 @@ def find_version(folder):
         return Version(exported.parent.name, int(exported.name), exported)
     raise FileNotFoundError(
         f"There is nothing to serve in {folder}: it holds no exported model ({_MODEL_FILE}), no version of one, no run, "
-        "and no saved translator or text generator."
+        "and no saved translator, text generator or other task."
     )
 
 
@@ -70,7 +69,7 @@ def newest_version(folder):
 
 def _saved_task(folder):
     """(the folder of a saved task, its marker, the model's name), where the folder is one or is a run that has one."""
-    for marker in _TASKS:
+    for marker in TASKS:
         if (folder / marker).is_file():
             is_of_run = folder.resolve().name in _TASK_FOLDERS
             return folder, marker, (folder.resolve().parent if is_of_run else folder.resolve()).name
@@ -88,7 +87,7 @@ def _exported(folder, marker, name):
             return newest
     place = next(place for place in _places(folder) if _is_writable(place))
     print(f"Exporting {folder} to {place / name} ...", flush=True)
-    exported = _TASKS[marker].load(folder).export(place / name)
+    exported = TASKS[marker].load(folder).export(place / name)
     for older in (place / name).iterdir():
         if older.name.isdecimal() and int(older.name) < int(exported.name):
             shutil.rmtree(older)

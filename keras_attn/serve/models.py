@@ -5,6 +5,7 @@ import functools
 import os
 import pathlib
 
+import tensorflow as tf
 from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 from tensorflow.core.framework import types_pb2
@@ -18,13 +19,23 @@ from keras_attn.serve.model_process import ModelProcess
 from keras_attn.serve.tensors import Tensor
 from keras_attn.tasks import generator_signatures
 from keras_attn.tasks import signatures as translator_signatures
+from keras_attn.tasks.signature_parts import Input
 
 # A signature that only one kind of model has, and the inputs of that kind.
-_KINDS = {"translate": "translator", "generate": "text_generator"}
+_KINDS = {
+    "translate": "translator",
+    "generate": "text_generator",
+    "embed": "text_embedder",
+    "classify": "text_classifier",
+    "spans": "token_classifier",
+    "fill": "mask_filler",
+    "answer": "question_answerer",
+}
 _INPUTS = {
     "translator": translator_signatures.INPUTS,
     "text_generator": generator_signatures.INPUTS,
-    "other": {},
+    # On the page, the context of a question is one of its options.
+    "question_answerer": {"contexts": Input("the text that holds the answer", tf.string, "")},
 }
 
 
@@ -110,7 +121,7 @@ class ServedModel:
         }
         names = {name for signature in signatures.values() for name in signature["inputs"]}
         kind = next((kind for name, kind in _KINDS.items() if name in signatures), "other")
-        known = {name: given for name, given in _INPUTS[kind].items() if name in names}
+        known = {name: given for name, given in _INPUTS.get(kind, {}).items() if name in names}
         return {
             "name": self.name,
             "version": self.number,

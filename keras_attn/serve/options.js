@@ -3,6 +3,7 @@
 // What the page knows of options beyond what the server says. `zero` is the word for the value 0.
 const KNOWN = {
   target_prefix: { label: "Begin with" },
+  contexts: { label: "Context" },
   num_beams: { label: "Beams", range: [1, 8, 1], zero: "the most" },
   length_penalty: { label: "Length penalty", range: [0, 2, 0.1] },
   min_length: { label: "Fewest tokens", least: 0, zero: "none" },

@@ -6,9 +6,20 @@ import { ask, curlLine, first, grow, requestBody, send, signatureOf, statusesOf,
 import { optionsOf, parsedOption, showOptions } from "./options.js";
 import { showBest, showNotes } from "./answers.js";
 import { showSignatures } from "./signatures.js";
+import { viewOf } from "./views.js";
 
 const $ = (id) => document.getElementById(id);
 const UNFOUND_SCORE = -1e29; // a search that found fewer answers fills up with -1e30
+// For each kind of model: the label of the text, what stands in its empty box, the label of the answer.
+const WORDS = {
+  translator: ["Text", "Type a text to translate", "Translation"],
+  text_generator: ["Prompt", "Type how it begins", "Continuation"],
+  text_embedder: ["Text", "Type a text", "Vector"],
+  text_classifier: ["Text", "Type a text to classify", "Label"],
+  token_classifier: ["Text", "Type a text to find spans in", "Spans"],
+  mask_filler: ["Text", "Type a text with a mask", "Filled"],
+  question_answerer: ["Question", "Type a question, and its context beside", "Answer"],
+};
 const PAUSE_MILLISECONDS = 1500; // after it, what is typed next is a new entry of the browser's history
 
 const alignment = new AlignmentView({ box: $("alignment"), lines: $("lines"), source: $("source"), target: $("target") });
@@ -51,7 +62,6 @@ function writeAddress() {
 function showState() {
   const { model } = state;
   const isOther = model.kind === "other" || !signatureOf(model, "search");
-  const isGenerator = model.kind === "text_generator";
   $("model").value = model.name;
   $("version").textContent = model.version === undefined ? "" : `version ${model.version}`;
   document.title = `${model.name} · keras-attn`;
@@ -66,9 +76,7 @@ function showState() {
     $("reply").textContent = "";
     return;
   }
-  $("text-label").textContent = isGenerator ? "Prompt" : "Text";
-  $("text").placeholder = isGenerator ? "Type how it begins" : "Type a text to translate";
-  $("answer-label").textContent = isGenerator ? "Continuation" : "Translation";
+  [$("text-label").textContent, $("text").placeholder, $("answer-label").textContent] = WORDS[model.kind];
   if ($("text").value !== state.text) $("text").value = state.text;
   showControls();
 }
@@ -103,19 +111,27 @@ function showText(text) {
   $("answer").replaceChildren(...parts);
 }
 
-function showAnswer(answer, milliseconds) {
-  const outputs = [answer.outputs].flat();
-  const scores = [answer.scores ?? []].flat();
-  const statuses = statusesOf(answer);
-  const best = outputs
+/** The best answers of a search, the first of which is shown. */
+function showFound({ outputs: found, scores: ofFound }) {
+  const outputs = [found].flat();
+  const scores = [ofFound ?? []].flat();
+  showText(textOf(outputs[0]));
+  return outputs
     .map((output, rank) => ({ text: textOf(output), score: scores[rank] }))
     .filter(({ score }) => score > UNFOUND_SCORE);
-  showText(textOf(outputs[0]));
-  $("answer").classList.toggle("nothing", !textOf(outputs[0]));
+}
+
+function showAnswer(answer, milliseconds) {
+  const statuses = statusesOf(answer);
+  const view = viewOf(state.model.kind, state.text, state.options, answer);
+  if (view) $("answer").replaceChildren(...view.nodes);
+  const best = view ? view.bars : showFound(answer);
+  $("answer").classList.toggle("nothing", !$("answer").textContent);
   $("time").textContent = `${Math.round(milliseconds)} ms`;
   $("copy-answer").hidden = false;
   $("best-card").hidden = !best.length;
-  showBest($("best"), best);
+  $("best-hint").hidden = Boolean(view);
+  showBest($("best"), best, view ? (score) => score : Math.exp);
   showNotes($("notes"), statuses);
   $("alignment-card").hidden = false; // lines are measured
   $("alignment-card").hidden = !alignment.show(answer, !statuses.includes("unfinished"));

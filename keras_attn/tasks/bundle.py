@@ -52,13 +52,11 @@ class Bundle:
         (folder / "README.md").write_text(model_readme(self), encoding="utf-8")
 
     def inputs(self, signature_name, texts):
-        """A request: the texts, their translations if needed, and the neutral value of each option."""
+        """A request: the texts, what else is needed, and the neutral value of each option."""
         neutral = self.signatures.neutral_values()
         _, specs = self.signatures.all()[signature_name]
         values = {spec.name: [neutral.get(spec.name)] * len(texts) for spec in specs}
-        values["inputs"] = texts
-        if "targets" in values:
-            values["targets"] = self.ask("serving_default", {"inputs": texts})["outputs"].tolist()
+        values |= self.signatures.example_inputs(signature_name, texts, self.ask)
         return {spec.name: np.array(values[spec.name], spec.dtype.as_numpy_dtype) for spec in specs}
 
     def ask(self, signature_name, inputs):

@@ -2,20 +2,16 @@
 
 import tensorflow as tf
 
-from keras_attn.tasks.signature_parts import (
+from keras_attn.tasks.search_signatures import (
     BEAM_OPTIONS,
     N_BEST,
     NO_SCORE,
     NUM_STOP_TOKENS,
     OPTIONS,
     SAMPLING_OPTIONS,
-    Input,
-    Signature,
-    Status,
-    TaskSignatures,
-    is_repaired,
-    vocabulary,
+    SearchSignatures,
 )
+from keras_attn.tasks.signature_parts import Input, Signature, Status, is_repaired, vocabulary
 
 INPUTS = {
     "inputs": Input("the texts: prompts to continue, or texts to score", tf.string),
@@ -67,7 +63,7 @@ GENERATOR_SIGNATURES = {
 _SHOWN = {"serving_default": 2, "generate": 1, "score": 1}
 
 
-class GeneratorSignatures(TaskSignatures):
+class GeneratorSignatures(SearchSignatures):
     """The graph functions of a `TextGenerator`.
 
     Args:

@@ -66,7 +66,7 @@ def _request(bundle, signature_name):
     body = {"instances": _rows(inputs)}
     if signature_name != "serving_default":
         body = {"signature_name": signature_name, **body}
-    predictions = {"predictions": _rows(bundle.ask(signature_name, inputs))}
+    predictions = {"predictions": _cut(_rows(bundle.ask(signature_name, inputs)))}
     return f"""
 ```bash
 curl -d {shlex.quote(json.dumps(body, ensure_ascii=False))} {_url(bundle)}
@@ -100,8 +100,12 @@ def _plain(array):
 
 
 def _in_python(bundle):
-    text = bundle.examples[0]
-    (translation,) = _plain(bundle.ask("serving_default", {"inputs": [text]})["outputs"])
+    inputs = bundle.inputs("serving_default", bundle.examples[:1])
+    outputs = bundle.ask("serving_default", inputs)["outputs"]
+    predictions = _cut(_plain(outputs))
+    arguments = ", ".join(f"{name}=tf.constant({_quoted(_plain(texts))})" for name, texts in inputs.items())
+    values = 'answer["outputs"].numpy()'
+    plain = f"[text.decode() for text in {values}]" if outputs.dtype.hasobject else f"{values}.tolist()"
     return f"""
 ## From Python
 
@@ -111,9 +115,9 @@ With the standard library, from a server:
 import json
 import urllib.request
 
-body = json.dumps({{"instances": [{_quoted(text)}]}}).encode()
+body = json.dumps({{"instances": {_quoted(_rows(inputs))}}}).encode()
 with urllib.request.urlopen("{_url(bundle)}", body) as reply:
-    print(json.load(reply)["predictions"])  # {[translation]!r}
+    print(json.load(reply)["predictions"])  # {predictions!r}
 ```
 
 In this folder, without a server:
@@ -123,15 +127,25 @@ import tensorflow as tf
 import tensorflow_text  # the ops of its tokenizers
 
 model = tf.saved_model.load(".")
-answer = model.signatures["serving_default"](inputs=tf.constant([{_quoted(text)}]))
-print([text.decode() for text in answer["outputs"].numpy()])  # {[translation]!r}
+answer = model.signatures["serving_default"]({arguments})
+print({plain})  # {predictions!r}
 ```
 """
 
 
-def _quoted(text):
-    """A string in double quotes, as formatters of Python write it."""
-    return json.dumps(text, ensure_ascii=False)
+def _quoted(value):
+    """Strings in double quotes, as formatters of Python write them."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _cut(value):
+    """Nested values in which vectors end after three numbers: `[0.1, 0.2, 0.3, "..."]`."""
+    if isinstance(value, dict):
+        return {name: _cut(part) for name, part in value.items()}
+    if not isinstance(value, list):
+        return value
+    is_vector = len(value) > 8 and all(isinstance(number, float) for number in value)
+    return [*value[:3], "..."] if is_vector else [_cut(part) for part in value]
 
 
 def _signatures(bundle):

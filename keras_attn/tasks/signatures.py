@@ -11,7 +11,7 @@ import dataclasses
 import tensorflow as tf
 
 from keras_attn.tasks.buckets import compiled_with_xla, in_buckets, powers_of_two
-from keras_attn.tasks.signature_parts import (
+from keras_attn.tasks.search_signatures import (
     BEAM_OPTIONS,
     N_BEST,
     NO_SCORE,
@@ -19,13 +19,9 @@ from keras_attn.tasks.signature_parts import (
     OPTIONS,
     PREFIX_LENGTH,
     SAMPLING_OPTIONS,
-    Input,
-    Signature,
-    Status,
-    TaskSignatures,
-    is_repaired,
-    vocabulary,
+    SearchSignatures,
 )
+from keras_attn.tasks.signature_parts import Input, Signature, Status, is_repaired, vocabulary
 from keras_attn.tasks.teacher_forcing import token_log_probs, token_log_probs_and_alignment
 from keras_attn.tasks.token_ids import to_texts, with_end
 
@@ -93,7 +89,7 @@ _SHOWN = {"serving_default": 2, "translate": 1, "score": 1}
 _Source = collections.namedtuple("_Source", ["token_ids", "has_text", "cache"])
 
 
-class Signatures(TaskSignatures):
+class Signatures(SearchSignatures):
     """The graph functions of a `Translator`.
 
     Args:
@@ -127,6 +123,11 @@ class Signatures(TaskSignatures):
 
     def known(self):
         return [name for name in SIGNATURES if name != "encode" or hasattr(self.task.model, "encode")]
+
+    def example_inputs(self, signature_name, texts, ask):
+        if signature_name != "score":
+            return {"inputs": texts}
+        return {"inputs": texts, "targets": ask("serving_default", {"inputs": texts})["outputs"].tolist()}
 
     def serving_default(self, inputs):
         """The best translation of each text, with the translator's own options and no logits processors."""

@@ -1,17 +1,62 @@
-"""Folders of saved tasks: JSON, tokenizer files and a safetensors file, which contain no code."""
+"""Folders of saved tasks: JSON, tokenizer files and a safetensors file, which contain no code.
+
+The file of a task's configuration and the folder in a run are called after the task's `name`.
+"""
 
 import contextlib
 import json
 
 import keras
 
-from keras_attn.files import read_json, restored_folder
+from keras_attn.files import read_json, replaced_folder, restored_folder
 from keras_attn.models import check_sizes, load_weights, save_weights
-
-# Attributes of every task that are saved, and are arguments of its constructor.
-OPTIONS = ("num_beams", "length_penalty", "max_length", "jit_compile")
+from keras_attn.text import load_tokenizer
 
 _WEIGHTS_FILE = "model.safetensors"
+_FORMAT = 1
+
+
+def folder_name_of(task_class):
+    """The name of the folder of such a task in the folder of a run."""
+    return task_class.name.replace(" ", "_")
+
+
+def config_file_of(task_class):
+    """The name of the file that tells the kind of a saved task."""
+    return f"{folder_name_of(task_class)}.json"
+
+
+def holds_task(folder, task_class):
+    """Whether a folder is that of such a task, or of a run that made one."""
+    return (folder_of(folder, task_class) / config_file_of(task_class)).is_file()
+
+
+def write_task(task, folder):
+    """Writes a task whose model is known by its description alone, replacing an older one of its kind."""
+    description, config_file = model_description(task), config_file_of(type(task))
+    with replaced_folder(folder, config_file, task.name) as built:
+        config = {"format": _FORMAT, "model": description, "options": options_of(task)}
+        write_parts(built, config_file, config, task.model)
+        for name, tokenizer in task.tokenizers.items():
+            tokenizer.save(built / name)
+
+
+def read_task(task_class, folder):
+    """The task that `write_task` wrote.
+
+    Raises:
+        FileNotFoundError: if a file is missing.
+        ValueError: if one is damaged, or the weights do not fit the configuration.
+    """
+    folder = folder_of(folder, task_class)
+    with reading_config(folder, task_class) as config:
+        if config["format"] != _FORMAT:
+            raise ValueError(f"it has format {config['format']!r}, this version reads format {_FORMAT}")
+        check_options(task_class, config["options"])
+    model = read_model(
+        folder, config_file_of(task_class), config, lambda: model_of(config["model"], task_class.mixin)
+    )
+    return task_class(model, load_tokenizer(folder / "tokenizer"), **config["options"])
 
 
 def model_description(task):
@@ -28,7 +73,7 @@ def model_description(task):
     if any(keras.backend.standardize_dtype(weight.dtype) == "int8" for weight in model.weights):
         raise ValueError(
             f"A {kind} with a quantised model cannot be saved. Save it before, and call "
-            f"`{kind.replace(' ', '_')}.model.quantize(...)` again after `{type(task).__name__}.load`."
+            f"`{folder_name_of(task)}.model.quantize(...)` again after `{type(task).__name__}.load`."
         )
     description = keras.saving.serialize_keras_object(model)
     return {
@@ -36,9 +81,9 @@ def model_description(task):
     }
 
 
-def options_of(task, names):
+def options_of(task):
     """{name: value} of a task's saved options."""
-    return {name: getattr(task, name) for name in names}
+    return {name: getattr(task, name) for name in (*task.saved_options, *task.saved_lists)}
 
 
 def write_parts(folder, config_file, config, model):
@@ -47,39 +92,45 @@ def write_parts(folder, config_file, config, model):
     save_weights(model, folder / _WEIGHTS_FILE)
 
 
-def inner_folder(folder, name, config_file):
-    """The folder, or the folder `name` in it, if it is that of a run."""
-    folder = restored_folder(folder)
-    inner = restored_folder(folder / name)
+def folder_of(folder, task_class):
+    """The folder, or the folder of the task in it, if it is that of a run."""
+    folder, config_file = restored_folder(folder), config_file_of(task_class)
+    inner = restored_folder(folder / folder_name_of(task_class))
     is_run = (inner / config_file).is_file() and not (folder / config_file).is_file()
     return inner if is_run else folder
 
 
 @contextlib.contextmanager
-def reading_config(folder, config_file, kind):
+def reading_config(folder, task_class):
     """Gives what the configuration file holds; what is wrong with it in the block is an error of the file.
 
     Raises:
         FileNotFoundError: if there is no such file.
         ValueError: if it cannot be read, or the block raises for what it holds.
     """
-    path = folder / config_file
+    path, kind = folder / config_file_of(task_class), task_class.name
     if not path.is_file():
         is_export = any(folder.glob("**/saved_model.pb"))
         advice = (
             f" It holds an export; give the folder of the run or of the saved {kind}." if is_export else ""
         )
-        raise FileNotFoundError(f"There is no {kind} in {folder}: it has no {config_file}.{advice}")
+        raise FileNotFoundError(f"There is no {kind} in {folder}: it has no {path.name}.{advice}")
     try:
         yield read_json(path)
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} cannot be read: {error!r}.") from error
 
 
-def check_options(options, names, values, kind):
-    """Raises ValueError unless `options` are those named, and all `values` are plain."""
-    if not all(map(_is_scalar, values.values())) or set(options) != set(names):
-        raise ValueError(f"it holds something else than a {kind}'s options")
+def check_options(task_class, options, more=None):
+    """Raises ValueError unless `options` are those of the task, and all values, those of `more` too, are plain."""
+    lists = {name: options[name] for name in task_class.saved_lists if name in options}
+    scalars = {name: value for name, value in {**options, **(more or {})}.items() if name not in lists}
+    if (
+        set(options) != {*task_class.saved_options, *task_class.saved_lists}
+        or not all(map(_is_scalar, scalars.values()))
+        or not all(map(_is_list_of_strings, lists.values()))
+    ):
+        raise ValueError(f"it holds something else than a {task_class.name}'s options")
 
 
 def model_of(description, mixin):
@@ -110,3 +161,7 @@ def read_model(folder, config_file, config, make, rename=str):
 
 def _is_scalar(value):
     return value is None or isinstance(value, bool | int | float | str)
+
+
+def _is_list_of_strings(values):
+    return isinstance(values, list) and all(isinstance(value, str) for value in values)

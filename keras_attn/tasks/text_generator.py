@@ -4,10 +4,11 @@ import tensorflow as tf
 from keras_attn.generation import DecodingOptions
 from keras_attn.models import CausalGeneration
 from keras_attn.tasks.batches import of_batches, padded
+from keras_attn.tasks.generative_task import GenerativeTask, columns_of
 from keras_attn.tasks.generator_signatures import GeneratorSignatures
 from keras_attn.tasks.search_graphs import found_in_batch
-from keras_attn.tasks.task import GenerativeTask, as_given, check_vocabulary, columns_of
-from keras_attn.tasks.text_generator_files import read_text_generator, write_text_generator
+from keras_attn.tasks.task import as_given, check_vocabulary
+from keras_attn.tasks.task_files import read_task, write_task
 from keras_attn.tasks.token_ids import continuations
 from keras_attn.text import as_utf8
 
@@ -49,6 +50,7 @@ class TextGenerator(GenerativeTask):
     """
 
     name, mixin = "text generator", CausalGeneration
+    saved_options = (*GenerativeTask.saved_options, "start_token_id")
     needs_tensorflow = (
         "On Keras' JAX backend a text generator continues texts, and is saved; scores, streams and exports need "
         "KERAS_BACKEND=tensorflow: load the saved text generator there."
@@ -226,7 +228,7 @@ class TextGenerator(GenerativeTask):
             ValueError: if `folder` holds anything other than a text generator, or the model is quantised or is
                 not a `keras.Model`.
         """
-        write_text_generator(self, folder)
+        write_task(self, folder)
 
     @classmethod
     def load(cls, folder):
@@ -239,8 +241,7 @@ class TextGenerator(GenerativeTask):
             FileNotFoundError: if a file is missing.
             ValueError: if one is damaged, or the weights do not fit the configuration.
         """
-        *parts, options = read_text_generator(folder)
-        return cls(*parts, **options)
+        return read_task(cls, folder)
 
     def export(self, folder, examples=None, signatures=None):
         """Writes the next version of a SavedModel that takes strings and returns strings, for TF Serving.

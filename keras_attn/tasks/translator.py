@@ -5,9 +5,10 @@ import tensorflow as tf
 from keras_attn.generation import DecodingOptions
 from keras_attn.models import Seq2SeqGeneration
 from keras_attn.tasks.alignment import word_alignment
+from keras_attn.tasks.generative_task import GenerativeTask, columns_of
 from keras_attn.tasks.model_export import export_model
 from keras_attn.tasks.signatures import Signatures, XlaSignatures
-from keras_attn.tasks.task import GenerativeTask, as_given, check_vocabulary, columns_of
+from keras_attn.tasks.task import as_given, check_vocabulary
 from keras_attn.tasks.teacher_forcing import alignment, of_pairs, token_log_probs
 from keras_attn.tasks.token_ids import to_texts, with_end
 from keras_attn.tasks.translations import translate_batch
@@ -271,7 +272,7 @@ class Translator(GenerativeTask):
             FileNotFoundError: if a file is missing.
             ValueError: if one is damaged, or the weights do not fit the configuration.
         """
-        *parts, options = read_translator(folder)
+        *parts, options = read_translator(cls, folder)
         return cls(*parts, **options)
 
     def export(

@@ -3,11 +3,11 @@
 import re
 
 from keras_attn.files import replaced_folder
-from keras_attn.models import RNNSeq2Seq, Seq2SeqGeneration, Seq2SeqTransformer
+from keras_attn.models import RNNSeq2Seq, Seq2SeqTransformer
 from keras_attn.tasks.task_files import (
-    OPTIONS,
     check_options,
-    inner_folder,
+    config_file_of,
+    folder_of,
     model_description,
     model_of,
     options_of,
@@ -16,8 +16,6 @@ from keras_attn.tasks.task_files import (
     write_parts,
 )
 from keras_attn.text import load_tokenizer
-
-_CONFIG_FILE = "translator.json"
 
 # Keras' description of any model whose class is registered.
 _FORMAT = 2
@@ -35,28 +33,32 @@ _RENAMED = {
 
 def write_translator(translator, folder):
     """Implements `Translator.save`."""
-    description = model_description(translator)
-    with replaced_folder(folder, _CONFIG_FILE, "translator") as built:
+    description, config_file = model_description(translator), config_file_of(type(translator))
+    with replaced_folder(folder, config_file, translator.name) as built:
         shared = translator.target_tokenizer is translator.source_tokenizer
         config = {
             "format": _FORMAT,
             "model": description,
             "shared_tokenizer": shared,
-            "options": options_of(translator, OPTIONS),
+            "options": options_of(translator),
         }
-        write_parts(built, _CONFIG_FILE, config, translator.model)
+        write_parts(built, config_file, config, translator.model)
         translator.source_tokenizer.save(built / "source_tokenizer")
         if not shared:
             translator.target_tokenizer.save(built / "target_tokenizer")
 
 
-def read_translator(folder):
+def read_translator(task_class, folder):
     """The model, the two tokenizers and the options in a folder: the arguments of `Translator`."""
-    folder = inner_folder(folder, "translator", _CONFIG_FILE)
-    config = _read_config(folder)
+    folder = folder_of(folder, task_class)
+    config = _read_config(folder, task_class)
     is_old = config["format"] == _FORMAT_OF_SIZES and config.get("model_class") != "RNNSeq2Seq"
     model = read_model(
-        folder, _CONFIG_FILE, config, lambda: _model_from(config), _new_name if is_old else str
+        folder,
+        config_file_of(task_class),
+        config,
+        lambda: _model_from(config, task_class),
+        _new_name if is_old else str,
     )
     source_tokenizer = load_tokenizer(folder / "source_tokenizer")
     shared = config["shared_tokenizer"]
@@ -64,10 +66,10 @@ def read_translator(folder):
     return model, source_tokenizer, target_tokenizer, config["options"]
 
 
-def _model_from(config):
+def _model_from(config, task_class):
     if config["format"] == _FORMAT_OF_SIZES:
         return _MODELS[config.get("model_class", "Seq2SeqTransformer")](**config["model"])
-    return model_of(config["model"], Seq2SeqGeneration)
+    return model_of(config["model"], task_class.mixin)
 
 
 def _new_name(name):
@@ -78,12 +80,12 @@ def _new_name(name):
     return name
 
 
-def _read_config(folder):
-    with reading_config(folder, _CONFIG_FILE, "translator") as config:
+def _read_config(folder, task_class):
+    with reading_config(folder, task_class) as config:
         if config["format"] not in (_FORMAT_OF_SIZES, _FORMAT):
             raise ValueError(f"it has format {config['format']!r}, this version reads formats 1 and 2")
-        values = {**config["options"], "shared_tokenizer": config["shared_tokenizer"]}
+        more = {"shared_tokenizer": config["shared_tokenizer"]}
         if config["format"] == _FORMAT_OF_SIZES:
-            values |= config["model"]
-        check_options(config["options"], OPTIONS, values, "translator")
+            more |= config["model"]
+        check_options(task_class, config["options"], more)
     return config

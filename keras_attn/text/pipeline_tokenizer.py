@@ -7,11 +7,12 @@ import tensorflow as tf
 from keras_attn.text.added_tokens import AddedTokens, is_added
 from keras_attn.text.byte_level import spelled
 from keras_attn.text.decoders import Decoder
+from keras_attn.text.framing import Framing
 from keras_attn.text.normalizers import read_normalizer
 from keras_attn.text.pipeline_offsets import tokenize_with_offsets
 from keras_attn.text.pre_tokenizers import PreTokenizer
 from keras_attn.text.resources import read_file, write_file
-from keras_attn.text.templates import filled, num_special, read_template, truncated
+from keras_attn.text.templates import read_template
 from keras_attn.text.tokenizer import Tokenizer
 from keras_attn.text.word_models import read_model
 
@@ -94,14 +95,18 @@ class PipelineTokenizer(Tokenizer):
         self._pre_tokenizer = pre_tokenizer
         self._model = model.model
         self._added = added
-        self._template = template
         self._decoder = Decoder(description.get("decoder"), pieces)
-        self._truncation = _read_truncation(description.get("truncation"))
+        self._framing = Framing(template, *_read_truncation(description.get("truncation")))
+
+    @property
+    def framing(self):
+        """`Framing`: the special tokens around texts, and how they are cut, as the file says."""
+        return self._framing
 
     @property
     def max_sequence_length(self):
         """The number of tokens that the file cuts sequences to, or `None`."""
-        return self._truncation[0]
+        return self.framing.max_length
 
     def preprocess(self, texts, pairs=None, max_length=None):
         """Turns texts, or pairs of texts, into the ids that a model takes, special tokens included.
@@ -118,19 +123,9 @@ class PipelineTokenizer(Tokenizer):
         Raises:
             ValueError: If `max_length` has no room for the special tokens.
         """
-        parts = self._template.single if pairs is None else self._template.pair
-        first = self.tokenize(texts)
         second = None if pairs is None else self.tokenize(pairs)
-        default, strategy, from_left = self._truncation
-        length = default if max_length is None else max_length
-        if length is not None:
-            room = length - num_special(parts)
-            if room < 0:
-                raise ValueError(
-                    f"`max_length` must have room for {num_special(parts)} special tokens. Received: max_length={length}."
-                )
-            first, second = truncated(first, second, room, strategy, from_left)
-        return filled(parts, first, second)
+        framed = self.framing(self.tokenize(texts), second, max_length)
+        return framed.token_ids, framed.token_type_ids
 
     @property
     def description(self):

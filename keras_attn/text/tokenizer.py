@@ -6,6 +6,7 @@ from collections.abc import Iterable
 import tensorflow as tf
 
 from keras_attn.files import replaced_folder
+from keras_attn.text.framing import Framing
 
 TOKENIZER_FILE = "tokenizer.json"
 
@@ -102,6 +103,11 @@ class Tokenizer(tf.Module):
         self.end_token_id = end_token_id
         self.unknown_token_id = unknown_token_id
         self.special_token_ids = tuple(special_token_ids)
+
+    @property
+    def framing(self):
+        """`Framing`, which makes ids what an encoder takes: START, the text, END."""
+        return Framing.of_ids(self.start_token_id, self.end_token_id)
 
     def tokenize(self, texts):
         """Turns a batch of strings into token ids, without special ids.

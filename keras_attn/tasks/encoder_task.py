@@ -1,0 +1,172 @@
+"""What the tasks of encoders share: texts to the inputs of a model, calls in batches, saving and exporting."""
+
+import tensorflow as tf
+
+from keras_attn.checks import check_positive
+from keras_attn.models import EncoderWithHead
+from keras_attn.tasks.batches import of_batches
+from keras_attn.tasks.task import Task
+from keras_attn.tasks.task_files import read_task, write_task
+from keras_attn.text import as_utf8
+
+
+class EncoderTask(Task):
+    """A model that reads whole texts, and its tokenizer.
+
+    A subclass sets `signatures`, the class of its `EncoderSignatures`, and implements `answers(texts)`, or
+    `answers(texts, pairs)`: a function of string tensors (B,) to {name: tensor (B, ...)}, `is_cut` among them, which
+    calls and the export share.
+
+    Args:
+        model: A model with the `mixin`.
+        tokenizer: A tokenizer of `keras_attn.text`.
+        max_length: Integer, the most tokens of a text, special tokens counted, or None for as many as the model and the
+            tokenizer allow.
+
+    Raises:
+        ValueError: if the tokenizer has more ids than the model, or `max_length` is out of range.
+    """
+
+    signatures = None
+    saved_options = ("max_length",)
+
+    def __init__(self, model, tokenizer, max_length=None):
+        super().__init__(model, {"tokenizer": tokenizer})
+        if tokenizer.vocabulary_size > model.vocabulary_size:
+            raise ValueError(
+                "The tokenizer must have no more ids than the model. Received: tokenizer with "
+                f"{tokenizer.vocabulary_size} ids, model with {model.vocabulary_size}."
+            )
+        self.tokenizer = tokenizer
+        self.max_length = check_positive("max_length", max_length, optional=True) or min(
+            model.max_sequence_length, tokenizer.framing.max_length or model.max_sequence_length
+        )
+        least = tokenizer.framing.num_special(of_pairs=True)
+        if not least <= self.max_length <= model.max_sequence_length:
+            raise ValueError(
+                f"`max_length` must have room for {least} special tokens, and be at most the model's "
+                f"max_sequence_length={model.max_sequence_length}. Received: max_length={self.max_length}."
+            )
+
+    @property
+    def needs_tensorflow(self):
+        """What is said on other backends."""
+        return f"A {self.name} needs Keras' TensorFlow backend: set KERAS_BACKEND=tensorflow."
+
+    @property
+    def encoder(self):
+        """The model without its head."""
+        return self.model.encoder if isinstance(self.model, EncoderWithHead) else self.model
+
+    def save(self, folder):
+        """Writes the model, the tokenizer and the options to `folder`, replacing an older task of this kind there.
+
+        The folder is built under a temporary name and then renamed. It holds JSON, the tokenizer's files and a
+        safetensors file: nothing that could contain code.
+
+        Args:
+            folder: Path.
+
+        Raises:
+            ValueError: if `folder` holds anything else, or the model is quantised.
+        """
+        write_task(self, folder)
+
+    @classmethod
+    def load(cls, folder):
+        """Reads the task that `save` wrote; it never runs code from the folder.
+
+        Args:
+            folder: Path of the task.
+
+        Raises:
+            FileNotFoundError: if a file is missing.
+            ValueError: if one is damaged, or the weights do not fit the configuration.
+        """
+        return read_task(cls, folder)
+
+    def export(self, folder, examples=None, signatures=None):
+        """Writes the next version of a SavedModel that takes strings, for TF Serving.
+
+        The README next to the graph describes the signatures with all their inputs and outputs. Every input has the batch
+        as its first axis. A `status` is "ok", or names what was done to a text, joined by commas: `text_repaired`
+        (invalid UTF-8), `text_truncated`. The files next to the graph are those of `Translator.export`.
+
+        Args:
+            folder: Path of the served model, for example `saved_models/mood`. Its name is the model's name.
+            examples: List of typical texts, for the warm-up and the README.
+            signatures: The names of the signatures to write beside `serving_default`; by default all.
+
+        Returns:
+            `pathlib.Path` of the new version folder, `folder`/1 or the next integer.
+
+        Raises:
+            ValueError: if `examples` or `signatures` are invalid.
+        """
+        self._check_backend()
+        return self._export(folder, self.signatures(self, signatures), examples)
+
+    def framed(self, texts, pairs=None):
+        """`Framed` for strings (B,), cut to `max_length`."""
+        second = None if pairs is None else self.tokenizer.tokenize(pairs)
+        return self.tokenizer.framing(self.tokenizer.tokenize(texts), second, self.max_length)
+
+    def model_inputs(self, framed):
+        """The inputs of the model for `Framed` texts: at least one column, which an empty batch needs."""
+        lengths = framed.token_ids.row_lengths()
+        token_ids = dense(framed.token_ids, max(self.model.pad_token_id, 0))
+        inputs = {"token_ids": token_ids, "padding_mask": tf.sequence_mask(lengths, tf.shape(token_ids)[1])}
+        if getattr(self.encoder.embedding, "token_type", None) is not None:
+            inputs["token_type_ids"] = dense(framed.token_type_ids, 0)
+        return inputs
+
+    def _rows(self, columns, batch_size, num_workers, function=None):
+        """{output: value} for each text, or pair of texts.
+
+        Args:
+            columns: Lists of strings, as many as the function has inputs.
+            batch_size, num_workers: Integers, as in `of_batches`.
+            function: Function of string tensors (B,). Defaults to `answers`.
+
+        Raises:
+            ValueError: if the lists differ in length.
+        """
+        columns = [as_utf8(texts) for texts in columns]
+        if len({len(texts) for texts in columns}) > 1:
+            raise ValueError(
+                f"The texts must be as many as their pairs. Received: {list(map(len, columns))}."
+            )
+        function = function or self.answers
+        graph = self.graph_of(
+            (function.__name__, len(columns)), function, [tf.TensorSpec([None], tf.string)] * len(columns)
+        )
+
+        def of_batch(rows):
+            batch = (tf.constant([texts[row] for row in rows], tf.string, [len(rows)]) for texts in columns)
+            outputs = {name: output.numpy() for name, output in graph(*batch).items()}
+            return [{name: output[row] for name, output in outputs.items()} for row in range(len(rows))]
+
+        return of_batches(of_batch, [b"".join(row) for row in zip(*columns)], batch_size, num_workers)
+
+
+def dense(ragged, default):
+    """Ragged (B, None) -> (B, T), T at least 1."""
+    tensor = ragged.to_tensor(default)
+    return tf.pad(tensor, [[0, 0], [0, tf.maximum(1 - tf.shape(tensor)[1], 0)]], constant_values=default)
+
+
+def check_labels(labels, model):
+    """The labels as a tuple.
+
+    Raises:
+        ValueError: unless they are different strings, one for each logit of the model's head.
+    """
+    if isinstance(labels, str) or not all(isinstance(label, str) for label in labels):
+        raise ValueError(f"`labels` must be a list of strings. Received: labels={labels!r}.")
+    labels = tuple(labels)
+    num_labels = model.head.compute_output_shape((None, None, model.hidden_dim))[-1]
+    if len(set(labels)) != len(labels) or len(labels) != num_labels:
+        raise ValueError(
+            f"`labels` must be {num_labels} different strings, one for each logit. Received: labels={list(labels)}."
+        )
+    return labels

@@ -1,0 +1,251 @@
+import collections
+
+import tensorflow as tf
+
+from keras_attn.checks import check_positive
+from keras_attn.models import EncoderWithHead
+from keras_attn.tasks.batches import of_batches
+from keras_attn.tasks.encoder_signatures import STATUS, EncoderSignatures
+from keras_attn.tasks.encoder_task import EncoderTask, dense
+from keras_attn.tasks.signature_parts import Input, Signature
+from keras_attn.tasks.spans import num_characters, repaired, span_texts
+from keras_attn.text import as_utf8
+
+Answer = collections.namedtuple("Answer", ["text", "score", "start", "end"])
+Answer.__doc__ = """The answer to a question, a part of its context.
+
+text: String.
+score: Float, the probability of its first token times that of its last.
+start, end: Integers, the first character in the context, and the one after the last.
+"""
+
+# The only description of the signatures of a question answerer's export; the first is the default.
+ANSWERER_SIGNATURES = {
+    "serving_default": Signature(
+        "the answer to each question",
+        ["inputs", "contexts"],
+        {"outputs": "the answer, a part of the context"},
+    ),
+    "answer": Signature(
+        "the answer to each question, and where it stands",
+        ["inputs", "contexts"],
+        {
+            "outputs": "the answer, a part of the context",
+            "scores": "the probability of its first token times that of its last",
+            "starts": "its first character in the context, the first being 0",
+            "ends": "the character after its last one",
+            **STATUS,
+        },
+    ),
+}
+_INPUTS = {
+    "inputs": Input("the questions", tf.string),
+    "contexts": Input("the text that holds the answer to each", tf.string),
+}
+# What the scores of places where no answer may begin or end are less than.
+_NEVER = -1e30
+# The signatures that the README shows with a request, and the number of texts in it.
+_SHOWN = {"serving_default": 1, "answer": 1}
+
+
+class AnswererSignatures(EncoderSignatures):
+    """The graph functions of a `QuestionAnswerer`."""
+
+    table = ANSWERER_SIGNATURES
+    input_table = _INPUTS
+    description = "A model that takes questions and texts and finds the answers in them, for TF Serving: the tokenizer is inside."
+    shown = _SHOWN
+
+    def example_inputs(self, signature_name, texts, ask):
+        return {"inputs": texts, "contexts": [*texts[1:], texts[0]]}
+
+    def serving_default(self, inputs, contexts):
+        """The answer to each question."""
+        return {"outputs": self._answers(inputs, contexts)["outputs"]}
+
+    def answer(self, inputs, contexts):
+        """The answer to each question, its score, and where it stands."""
+        return self._answers(inputs, contexts)
+
+    def limits(self):
+        return [
+            f"A question and its context have at most {self.task.max_length} tokens together, special tokens counted; what "
+            "is longer is cut, the question to half of that. In Python, long contexts are read in overlapping windows.",
+            *super().limits()[1:],
+            f"An answer has at most {self.task.max_answer_length} tokens.",
+        ]
+
+
+class QuestionAnswerer(EncoderTask):
+    """A model that finds answers in texts, and its tokenizer: a question and a context in, a part of the context out.
+
+    The answer is the part with the highest probability of its first token times that of its last, both among the
+    tokens of the context.
+
+    Args:
+        model: An `EncoderWithHead` with two logits for each token, as `TokenClassificationHead(2)` gives: that of the first
+            token of the answer, and that of the last.
+        tokenizer: A tokenizer of `keras_attn.text`.
+        max_answer_length: Integer, the most tokens of an answer.
+        stride: Integer, how many tokens two windows of a long context share. Defaults to 128, or a quarter of `max_length`
+            if that is less.
+        max_length: Integer, the most tokens of a question and a window of its context, special tokens counted. Defaults to
+            what the model and the tokenizer allow.
+
+    Raises:
+        ValueError: if the model has not two logits, its vocabulary is smaller than the tokenizer's, or a number is out of
+            range.
+
+    Example:
+
+    ```python
+    encoder = keras_attn.models.EncoderTransformer.from_sizes(259, 2, hidden_dim=16, num_heads=2, intermediate_dim=32)
+    model = keras_attn.models.EncoderWithHead(encoder, keras_attn.layers.TokenClassificationHead(2))
+    answerer = keras_attn.QuestionAnswerer(model, keras_attn.text.ByteTokenizer())
+    answer = answerer("Who lives in London?", "Ada lives in London.")
+    print(answer.text, answer.score, answer.start, answer.end)
+    ```
+
+    Reference: [Devlin et al., 2019](https://arxiv.org/abs/1810.04805), section 4.2.
+    """
+
+    name, mixin = "question answerer", EncoderWithHead
+    signatures = AnswererSignatures
+    saved_options = ("max_answer_length", "stride", "max_length")
+
+    def __init__(self, model, tokenizer, max_answer_length=15, stride=None, max_length=None):
+        super().__init__(model, tokenizer, max_length)
+        if model.head.compute_output_shape((None, None, model.hidden_dim))[-1] != 2:
+            raise ValueError("`model` must have a head with two logits for each token.")
+        self.max_answer_length = check_positive("max_answer_length", max_answer_length)
+        room = self.max_length - tokenizer.framing.num_special(of_pairs=True)
+        # A question has at most half of the room, so a window always moves on.
+        most = max((room - room // 2) - 1, 0)
+        self.stride = min(128, self.max_length // 4, most) if stride is None else stride
+        if not 0 <= self.stride <= most:
+            raise ValueError(f"`stride` must be in [0, {most}]. Received: stride={stride}.")
+
+    def __call__(self, questions, contexts, batch_size=64, num_workers=None):
+        """The answer to a question, or to each of a list of questions.
+
+        Args:
+            questions, contexts: Two strings, or two lists of strings. Invalid text is repaired. A context that is too long is
+                read in windows, and the best answer of all windows is given.
+            batch_size: Integer, the number of windows in one batch.
+            num_workers: Integer, the number of batches at the same time, by threads. Defaults to the number of
+                processors, or 1 with a GPU.
+
+        Returns:
+            An `Answer`, or a list of them; one of an empty text, with the score 0, for a context without tokens.
+
+        Raises:
+            ValueError: if there are not as many contexts as questions.
+        """
+        single = isinstance(questions, str | bytes)
+        if single != isinstance(contexts, str | bytes):
+            raise ValueError("`questions` and `contexts` must be two strings or two lists of strings.")
+        columns = as_utf8(questions), as_utf8(contexts)
+        if len(columns[0]) != len(columns[1]):
+            raise ValueError(
+                "`questions` and `contexts` must be as many. "
+                f"Received: {len(columns[0])} questions, {len(columns[1])} contexts."
+            )
+        windows = [window for row in range(len(columns[0])) for window in self._windows(row, *columns)]
+        graph = self.graph_of(
+            "windows", self._of_windows, [tf.RaggedTensorSpec([None, None], tf.int32, 1)] * 2
+        )
+
+        def of_batch(numbers):
+            pairs = ([windows[number][part] for number in numbers] for part in ("question", "context"))
+            found = graph(*(tf.ragged.constant(ids, tf.int32, 1) for ids in pairs))
+            return list(zip(*(values.numpy() for values in found)))
+
+        found = of_batches(
+            of_batch, [window["question"] + window["context"] for window in windows], batch_size, num_workers
+        )
+        answers = [Answer("", 0.0, 0, 0)] * len(columns[0])
+        for window, (score, first, last) in zip(windows, found):
+            if score > answers[window["row"]].score:
+                answers[window["row"]] = _answer(window, float(score), first, last, columns[1])
+        return answers[0] if single else answers
+
+    def default_answers(self, texts):
+        rows = self._rows([texts, texts], 64, None)
+        return [row["outputs"].decode("utf-8") for row in rows]
+
+    def answers(self, questions, contexts):
+        """Strings (B,) -> the columns of `answer`, and whether a question or a context was cut."""
+        contexts = repaired(contexts)
+        asked = self.tokenizer.tokenize(questions)
+        question = asked[:, : self._question_room]
+        context, starts, ends = self.tokenizer.tokenize_with_offsets(contexts)
+        framed = self._framed(question, context)
+        scores, first, last = self._best(framed)
+        rows = tf.range(tf.size(contexts, tf.int64))
+        has_answer = scores > 0
+        # Rows without tokens have no first one to be read.
+        offsets = [tf.concat([values.values, [0]], axis=0) for values in (starts, ends)]
+        start, end = (
+            tf.where(has_answer, tf.gather(values, tf.where(has_answer, starts.row_starts() + place, 0)), 0)
+            for values, place in zip(offsets, (first, last))
+        )
+        return {
+            "outputs": span_texts(contexts, rows, start, end),
+            "scores": scores,
+            "starts": num_characters(contexts, rows, start),
+            "ends": num_characters(contexts, rows, end),
+            "is_cut": framed.is_cut | (asked.row_lengths() > self._question_room),
+        }
+
+    @property
+    def _question_room(self):
+        """The most tokens of a question: half of those that are not special."""
+        return (self.max_length - self.tokenizer.framing.num_special(of_pairs=True)) // 2
+
+    def _framed(self, question, context):
+        return self.tokenizer.framing(question, context, self.max_length, "only_second", with_places=True)
+
+    def _of_windows(self, question, context):
+        return self._best(self._framed(question, context))
+
+    def _best(self, framed):
+        """The score of the best answer in each row, 0 if there is none, and its first and last token in the context."""
+        logits = tf.cast(self.model(self.model_inputs(framed)), tf.float32)
+        is_context = dense(framed.sources, -1) == 1
+        has_context = tf.reduce_any(is_context, axis=1)
+        logits = tf.where(is_context[:, :, tf.newaxis], logits, _NEVER)
+        probabilities = tf.nn.softmax(logits, axis=1)
+        scores = probabilities[:, :, tf.newaxis, 0] * probabilities[:, tf.newaxis, :, 1]  # (B, T, T)
+        scores = tf.linalg.band_part(scores, 0, self.max_answer_length - 1)
+        length = tf.shape(scores)[1]
+        flat = tf.reshape(scores, [-1, length * length])
+        best = tf.argmax(flat, axis=1, output_type=tf.int32)
+        score = tf.where(has_context, tf.reduce_max(flat, axis=1), 0.0)
+        places = tf.cast(tf.maximum(dense(framed.places, -1), 0), tf.int64)
+        first, last = (tf.gather(places, at, batch_dims=1) for at in (best // length, best % length))
+        return score, first, last
+
+    def _windows(self, row, questions, contexts):
+        """The windows of a context: dicts of the ids, and of the bytes that tokens of the context stand for."""
+        [question] = self.tokenizer.encode([questions[row]])
+        question = question[: self._question_room]
+        ids, starts, ends = (
+            values.to_list()[0] for values in self.tokenizer.tokenize_with_offsets([contexts[row]])
+        )
+        size = self.max_length - self.tokenizer.framing.num_special(of_pairs=True) - len(question)
+        for begin in range(0, max(len(ids) - self.stride, 1), size - self.stride):
+            part = slice(begin, begin + size)
+            yield {
+                "row": row,
+                "question": question,
+                "context": ids[part],
+                "starts": starts[part],
+                "ends": ends[part],
+            }
+
+
+def _answer(window, score, first, last, contexts):
+    context = contexts[window["row"]]
+    start, end = window["starts"][first], window["ends"][last]
+    characters = (len(context[:place].decode("utf-8", "replace")) for place in (start, end))
+    return Answer(context[start:end].decode("utf-8", "replace"), score, *characters)

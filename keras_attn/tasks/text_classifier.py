@@ -1,0 +1,148 @@
+import tensorflow as tf
+
+from keras_attn.checks import check_positive, choose
+from keras_attn.models import EncoderWithHead
+from keras_attn.tasks.encoder_signatures import STATUS, EncoderSignatures
+from keras_attn.tasks.encoder_task import EncoderTask, check_labels
+from keras_attn.tasks.signature_parts import Signature
+from keras_attn.tasks.task import as_given
+
+_BEST_FIRST = {"labels": "all labels, best first", "scores": "their scores", **STATUS}
+
+# The only description of the signatures of a text classifier's export; the first is the default.
+CLASSIFIER_SIGNATURES = {
+    "serving_default": Signature(
+        "the label of each text",
+        ["inputs"],
+        {
+            "outputs": "the best label; of a multi-label model all labels with a score of 0.5 or more, joined by commas"
+        },
+    ),
+    "classify": Signature("the scores of all labels for each text", ["inputs"], _BEST_FIRST),
+    "classify_pairs": Signature(
+        "the scores of all labels for each pair of texts", ["inputs", "pairs"], _BEST_FIRST
+    ),
+}
+_ACTIVATIONS = {"softmax": tf.nn.softmax, "sigmoid": tf.sigmoid, "linear": tf.identity}
+# The signatures that the README shows with a request, and the number of texts in it.
+_SHOWN = {"serving_default": 2, "classify": 1, "classify_pairs": 1}
+
+
+class ClassifierSignatures(EncoderSignatures):
+    """The graph functions of a `TextClassifier`."""
+
+    table = CLASSIFIER_SIGNATURES
+    description = "A classifier that takes texts and returns labels, for TF Serving: the tokenizer is inside."
+    shown = _SHOWN
+
+    def serving_default(self, inputs):
+        """The label, or the labels, of each text."""
+        answers = self._answers(inputs)
+        if not self.task.multi_label:
+            return {"outputs": answers["labels"][:, 0]}
+        is_given = answers["scores"] >= 0.5
+        given = tf.strings.reduce_join(
+            tf.where(is_given, tf.strings.join([",", answers["labels"]]), ""), axis=1
+        )
+        return {"outputs": tf.strings.regex_replace(given, "^,", "")}
+
+    def classify(self, inputs):
+        """All labels of each text, best first."""
+        return self._answers(inputs)
+
+    def classify_pairs(self, inputs, pairs):
+        """All labels of each pair, best first."""
+        return self._answers(inputs, pairs)
+
+    def limits(self):
+        return [*super().limits(), f"Labels: {', '.join(self.task.labels)}."]
+
+
+class TextClassifier(EncoderTask):
+    """A classifier and its tokenizer: a text, or a pair of texts, in, a label out; in Python, in a folder, and in TF Serving.
+
+    Args:
+        model: An `EncoderWithHead` with a logit for each label: its head is a `ClassificationHead` or gives the same shape.
+        tokenizer: A tokenizer of `keras_attn.text`.
+        labels: List of strings, the name of each logit.
+        multi_label: Boolean, whether a text has any number of labels, each of which has a probability of its own.
+        activation: What makes scores of logits: "softmax", "sigmoid" or "linear" (regression, ranking). Defaults to
+            "sigmoid" for `multi_label` or one label, else "softmax".
+        max_length: Integer, the most tokens of a text or a pair, special tokens counted; what is longer is cut. Defaults to
+            what the model and the tokenizer allow.
+
+    Raises:
+        ValueError: if the labels do not fit the model, its vocabulary is smaller than the tokenizer's, or an argument is out
+            of range.
+
+    Example:
+
+    ```python
+    encoder = keras_attn.models.EncoderTransformer.from_sizes(259, 2, hidden_dim=16, num_heads=2, intermediate_dim=32)
+    model = keras_attn.models.EncoderWithHead(encoder, keras_attn.layers.ClassificationHead(2, intermediate_dim=16))
+    classifier = keras_attn.TextClassifier(model, keras_attn.text.ByteTokenizer(), ["bad", "good"])
+    label = classifier("What a film!")
+    labels, scores = classifier(["What a film!", "Never again."], return_scores=True)
+    ```
+
+    Reference: [Devlin et al., 2019](https://arxiv.org/abs/1810.04805), section 4.1.
+    """
+
+    name, mixin = "text classifier", EncoderWithHead
+    signatures = ClassifierSignatures
+    saved_options, saved_lists = ("multi_label", "activation", "max_length"), ("labels",)
+
+    def __init__(self, model, tokenizer, labels, multi_label=False, activation=None, max_length=None):
+        super().__init__(model, tokenizer, max_length)
+        self.labels = check_labels(labels, model)
+        self.multi_label = multi_label
+        if activation is None:
+            activation = "sigmoid" if multi_label or len(self.labels) == 1 else "softmax"
+        choose("activation", activation, _ACTIVATIONS)
+        self.activation = activation
+
+    def __call__(self, texts, pairs=None, top_k=None, return_scores=False, batch_size=64, num_workers=None):
+        """The label of a string, or of each of a list of strings.
+
+        Args:
+            texts: String, or list of strings. Invalid text is repaired.
+            pairs: None, or as many second texts.
+            top_k: Integer: each answer is then the list of that many labels, best first.
+            return_scores: Boolean, whether scores are returned too.
+            batch_size: Integer, the number of texts in one batch; texts of similar length are batched together.
+            num_workers: Integer, the number of batches at the same time, by threads. Defaults to the number of
+                processors, or 1 with a GPU.
+
+        Returns:
+            The label of each text; with `multi_label`, the list of its labels with a score of 0.5 or more. With
+            `return_scores`, a tuple of that and the scores, which are floats or lists of floats.
+
+        Raises:
+            ValueError: if `top_k` is out of range, or there are not as many pairs as texts.
+        """
+        check_positive("top_k", top_k, optional=True)
+        rows = self._rows([texts] if pairs is None else [texts, pairs], batch_size, num_workers)
+        labels, scores = [], []
+        for row in rows:
+            of_row = row["scores"].tolist()
+            most = top_k or (sum(score >= 0.5 for score in of_row) if self.multi_label else 1)
+            labels.append([label.decode("utf-8") for label in row["labels"][:most]])
+            scores.append(of_row[:most])
+        columns = [labels, scores] if return_scores else [labels]
+        if top_k is None and not self.multi_label:
+            columns = [[value for [value] in column] for column in columns]
+        return as_given(columns, isinstance(texts, str | bytes))
+
+    def default_answers(self, texts):
+        return [",".join(answer) for answer in self(texts)] if self.multi_label else self(texts)
+
+    def answers(self, texts, pairs=None):
+        """Strings (B,) -> labels and scores (B, L), best first, and whether a text was cut."""
+        framed = self.framed(texts, pairs)
+        scores = _ACTIVATIONS[self.activation](tf.cast(self.model(self.model_inputs(framed)), tf.float32))
+        scores, order = tf.math.top_k(scores, len(self.labels))
+        return {
+            "labels": tf.gather(tf.constant(self.labels), order),
+            "scores": scores,
+            "is_cut": framed.is_cut,
+        }
