@@ -3,6 +3,17 @@
 from keras_attn.huggingface.folder import Folder
 from keras_attn.huggingface.loading import ReportRow, load_model, read_report
 from keras_attn.huggingface.saving import save_model
+from keras_attn.huggingface.tokenizer_saving import save_tokenizer
 from keras_attn.huggingface.tokenizers import read_tokenizer
+from keras_attn.huggingface.translators import save_translator
 
-__all__ = ["Folder", "ReportRow", "load_model", "read_report", "read_tokenizer", "save_model"]
+__all__ = [
+    "Folder",
+    "ReportRow",
+    "load_model",
+    "read_report",
+    "read_tokenizer",
+    "save_model",
+    "save_tokenizer",
+    "save_translator",
+]

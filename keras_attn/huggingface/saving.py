@@ -14,9 +14,12 @@ from keras_attn.huggingface.configs import CONFIGS
 from keras_attn.huggingface.fields import Fields
 from keras_attn.huggingface.loading import without_variables
 from keras_attn.huggingface.names import places
+from keras_attn.huggingface.tokenizer_saving import save_tokenizer
 from keras_attn.models import write_weights
 from keras_attn.models.weight_names import named_weights
 
+_KINDS = {"bert": "encoder", **dict.fromkeys(("gpt2", "llama"), "decoder")}
+_KINDS |= dict.fromkeys(("t5", "marian", "pegasus"), "seq2seq")
 # What does not change the outputs of a model.
 _OF_NO_EFFECT = {
     *(
@@ -35,7 +38,7 @@ _OF_NO_EFFECT = {
 }
 
 
-def save_model(model, folder, model_type, **fields):
+def save_model(model, folder, model_type, tokenizer=None, **fields):
     """Writes config.json and model.safetensors, from which transformers, and `load_model`, make the same model.
 
     The config is made from the model's parts. A model made again from this config must have the same parts, or nothing
@@ -45,6 +48,8 @@ def save_model(model, folder, model_type, **fields):
         model: A model of this library.
         folder: Path; it is created if missing.
         model_type: The architecture: "bert", "gpt2", "llama", "t5", "marian", "pegasus".
+        tokenizer: Tokenizer of `keras_attn.text`, which is written too, see `save_tokenizer`, and gives the config the ids of
+            START and END; or None.
         **fields: More fields of the config, `eos_token_id=3` for instance.
 
     Raises:
@@ -60,14 +65,19 @@ def save_model(model, folder, model_type, **fields):
     """
     own_class, prefix, config_of = choose("model_type", model_type, CONFIGS)
     try:
-        config = {"model_type": model_type, "architectures": [own_class], **config_of(model), **fields}
+        config = {"model_type": model_type, "architectures": [own_class], **config_of(model)}
     except (AttributeError, IndexError, TypeError) as error:
         raise ValueError(f"This model has not the parts of a {model_type}: {error}.") from error
+    config |= _special_ids(tokenizer) | fields
     architecture = ARCHITECTURES[model_type](Fields(config, 2**62, 2**31), _NoFiles(model))
     twin = without_variables(architecture.make)
-    arrays = {
-        name: np.asarray(variable) for name, variable in zip(twin.shapes, named_weights(model).values())
-    }
+    weights = named_weights(model)
+    if len(weights) != len(twin.shapes):
+        raise ValueError(
+            f"A {model_type} of these sizes has {len(twin.shapes)} weights: LoRA must be merged before, and quantised "
+            f"weights cannot be written. Received: {len(weights)} weights."
+        )
+    arrays = {name: np.asarray(variable) for name, variable in zip(twin.shapes, weights.values())}
     of_no_effect = _OF_NO_EFFECT
     if _has_alternating_sines(model):
         of_no_effect = of_no_effect | {"interleaved"}
@@ -78,6 +88,15 @@ def save_model(model, folder, model_type, **fields):
     write_weights(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     with replaced_file(folder / "config.json") as aside:
         aside.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", "utf-8")
+    if tokenizer is not None:
+        save_tokenizer(tokenizer, folder, _KINDS[model_type], getattr(model, "max_sequence_length", None))
+
+
+def _special_ids(tokenizer):
+    if tokenizer is None:
+        return {}
+    ids = {"bos_token_id": tokenizer.start_token_id, "eos_token_id": tokenizer.end_token_id}
+    return {name: number for name, number in ids.items() if number is not None}
 
 
 class _NoFiles:
