@@ -102,6 +102,8 @@ def _special_ids(tokenizer):
 class _NoFiles:
     """In place of a checkpoint: the config alone says whether the output is tied, the model whether logits have a bias."""
 
+    task = None
+
     def __init__(self, model):
         self._has_bias = any(weight.name == "output_bias" for weight in model.weights)
 

@@ -49,9 +49,9 @@ def save_translator(
     Example:
 
     ```python
-    translator = keras_attn.Translator.load("runs/multi30k/translator")
-    translator.export_model("multi30k-pegasus", format="huggingface")
-    # transformers.AutoModelForSeq2SeqLM.from_pretrained("multi30k-pegasus")
+    translator = keras_attn.Translator.load("runs/dates/translator")
+    translator.export_model("dates-marian", format="huggingface")
+    # transformers.AutoModelForSeq2SeqLM.from_pretrained("dates-marian")
     ```
     """
     model_type = _model_type(model)

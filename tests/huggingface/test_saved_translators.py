@@ -1,11 +1,14 @@
 """Trained translators as checkpoints: transformers loads them, tokenizes and translates like ours, token for token."""
 
+import json
+
 import numpy as np
 import pytest
 from helpers_seed import set_seed
 from helpers_texts import sentences
 
 import keras_attn
+import keras_attn_cli
 from keras_attn import huggingface
 from keras_attn.generation import DecodingOptions
 from keras_attn.models.weight_names import named_weights
@@ -93,6 +96,14 @@ def test_what_went_out_comes_back_bit_for_bit(tokenizers, tmp_path):
     inputs = {"encoder_token_ids": tokens.to_tensor(), "decoder_token_ids": tokens.to_tensor()[:, :5]}
     ours_logits, theirs = (np.asarray(x(inputs)) for x in (ours.model, model))
     np.testing.assert_allclose(ours_logits, theirs, atol=2e-6 * np.abs(theirs).max())
+
+
+def test_the_command_exports_a_saved_translator(tokenizers, tmp_path, capsys):
+    translator(tokenizers, False).save(tmp_path / "saved")
+    arguments = ["export", str(tmp_path / "saved"), str(tmp_path / "out"), "--format", "huggingface"]
+    assert keras_attn_cli.main(arguments) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == str(tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "config.json").read_text("utf-8"))["model_type"] == "marian"
 
 
 def test_an_older_export_is_replaced_whole_and_nothing_else_is(tokenizers, tmp_path):
