@@ -14,9 +14,10 @@ from keras_attn.huggingface.configs import CONFIGS
 from keras_attn.huggingface.fields import Fields
 from keras_attn.huggingface.loading import without_variables
 from keras_attn.huggingface.names import places
-from keras_attn.huggingface.tokenizer_saving import save_tokenizer
+from keras_attn.huggingface.tokenizer_saving import tokenizer_files, write_files
 from keras_attn.models import write_weights
 from keras_attn.models.weight_names import named_weights
+from keras_attn.text import Tokenizer
 
 _KINDS = {"bert": "encoder", **dict.fromkeys(("gpt2", "llama"), "decoder")}
 _KINDS |= dict.fromkeys(("t5", "marian", "pegasus"), "seq2seq")
@@ -71,6 +72,9 @@ def save_model(model, folder, model_type, tokenizer=None, **fields):
     config |= _special_ids(tokenizer) | fields
     architecture = ARCHITECTURES[model_type](Fields(config, 2**62, 2**31), _NoFiles(model))
     twin = without_variables(architecture.make)
+    has_alternating_sines = _has_alternating_sines(model)
+    of_no_effect = _OF_NO_EFFECT | ({"interleaved"} if has_alternating_sines else set())
+    _check_same(model.get_config(), twin.config, "model", model_type, of_no_effect)
     weights = named_weights(model)
     if len(weights) != len(twin.shapes):
         raise ValueError(
@@ -78,22 +82,20 @@ def save_model(model, folder, model_type, tokenizer=None, **fields):
             f"weights cannot be written. Received: {len(weights)} weights."
         )
     arrays = {name: np.asarray(variable) for name, variable in zip(twin.shapes, weights.values())}
-    of_no_effect = _OF_NO_EFFECT
-    if _has_alternating_sines(model):
-        of_no_effect = of_no_effect | {"interleaved"}
+    if has_alternating_sines:
         arrays = {name: _with_sines_first(name, array) for name, array in arrays.items()}
-    _check_same(model.get_config(), twin.config, "model", model_type, of_no_effect)
     tensors = _tensors(arrays, architecture, prefix)
+    length = getattr(model, "max_sequence_length", None)
+    files = {} if tokenizer is None else tokenizer_files(tokenizer, _KINDS[model_type], length)
     folder = pathlib.Path(folder)
     write_weights(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     with replaced_file(folder / "config.json") as aside:
         aside.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", "utf-8")
-    if tokenizer is not None:
-        save_tokenizer(tokenizer, folder, _KINDS[model_type], getattr(model, "max_sequence_length", None))
+    write_files(files, folder)
 
 
 def _special_ids(tokenizer):
-    if tokenizer is None:
+    if not isinstance(tokenizer, Tokenizer):
         return {}
     ids = {"bos_token_id": tokenizer.start_token_id, "eos_token_id": tokenizer.end_token_id}
     return {name: number for name, number in ids.items() if number is not None}

@@ -22,6 +22,14 @@ _TEMPLATES = {
     "decoder": ("START A", "START A B"),
 }
 
+_OF_WORD_PIECE = {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100}
+# What `tokenizers` takes for the fields of a part, and wants to be told.
+_FIELDS = {
+    "ByteLevel": {"add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+    "RobertaProcessing": {"trim_offsets": True, "add_prefix_space": True},
+    "WordPiece": {"prefix": "##", "cleanup": True},  # the decoder
+}
+
 
 def save_tokenizer(tokenizer, folder, kind="encoder", max_length=None):
     """Writes tokenizer.json and tokenizer_config.json, from which AutoTokenizer and `read_tokenizer` make this tokenizer.
@@ -55,6 +63,11 @@ def save_tokenizer(tokenizer, folder, kind="encoder", max_length=None):
     assert same.preprocess(["playing"])[0].to_list() == [[4, 5, 3]]
     ```
     """
+    write_files(tokenizer_files(tokenizer, kind, max_length), folder)
+
+
+def tokenizer_files(tokenizer, kind, max_length):
+    """{name of a file: its content} of a tokenizer, for `write_files`; the arguments and errors are those of `save_tokenizer`."""
     template = choose("kind", kind, _TEMPLATES)
     describe = next((d for known, d in _DESCRIPTIONS.items() if isinstance(tokenizer, known)), None)
     if describe is None:
@@ -70,7 +83,12 @@ def save_tokenizer(tokenizer, folder, kind="encoder", max_length=None):
     config["model_input_names"] = ["input_ids", *types, "attention_mask"]
     if max_length is not None:
         config["model_max_length"] = max_length
-    for name, content in (("tokenizer.json", description), ("tokenizer_config.json", config)):
+    return {"tokenizer.json": description, "tokenizer_config.json": config}
+
+
+def write_files(files, folder):
+    """Writes JSON files to a folder, which is created if missing."""
+    for name, content in files.items():
         with replaced_file(pathlib.Path(folder) / name) as aside:
             aside.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
@@ -82,14 +100,28 @@ def _pipeline(tokenizer):
             "A tokenizer that was read from a sentencepiece model and an architecture's own ids has no tokenizer.json. "
             "Copy its files."
         )
-    return description, dict(tokenizer.special_tokens)
+    model, parts = description.pop("model"), _completed(description)
+    if model.get("type") == "WordPiece":
+        model = {**_OF_WORD_PIECE, **model}
+    return {"version": "1.0", **parts, "model": model}, dict(tokenizer.special_tokens)
+
+
+def _completed(part):
+    """A part of a tokenizer.json with the fields that `tokenizers` asks for, where older files leave them to its defaults."""
+    if isinstance(part, list):
+        return [_completed(inner) for inner in part]
+    if not isinstance(part, dict):
+        return part
+    kind = part.get("type")
+    fields = _FIELDS.get(kind, {}) if isinstance(kind, str) else {}
+    return {**fields, **{name: _completed(inner) for name, inner in part.items()}}
 
 
 def _word_piece(tokenizer):
     config = {"do_lower_case": tokenizer.lowercase, "strip_accents": tokenizer.strip_accents}
     description, roles = from_word_list(tokenizer.vocabulary, config, {}, ([], []))
     roles = {role: token for role, token in roles.items() if token in tokenizer.vocabulary}
-    description["model"] |= {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100}
+    description["model"] |= _OF_WORD_PIECE
     description["decoder"] |= {"prefix": "##", "cleanup": False}
     return description, {**roles, "bos_token": roles["cls_token"], "eos_token": roles["sep_token"]}
 

@@ -49,7 +49,9 @@ def saved(name, task, folder, **options):
 
 def logits_of(twin, task, **inputs):
     with torch.no_grad():
-        found = twin(**{name: torch.tensor(array).long() for name, array in inputs.items()})
+        found = twin(
+            **{name: torch.tensor(np.ascontiguousarray(array)).long() for name, array in inputs.items()}
+        )
     if task == "QuestionAnswering":
         return torch.stack([found.start_logits, found.end_logits], dim=-1).numpy()
     return found.logits.numpy()

@@ -5,6 +5,7 @@ import json
 import pathlib
 import shutil
 
+import keras
 import numpy as np
 import pytest
 from helpers_checkpoints import PAD, checkpoint, rows
@@ -81,14 +82,18 @@ def theirs(mode):
     return {"token_ids": ids, "padding_mask": mask}, vectors[mode]
 
 
-def test_a_dense_layer_is_the_head(folder):
+def test_a_dense_layer_is_the_head(folder, tmp_path):
     found = load_sentence_encoder(folder)
     assert isinstance(found.model, EncoderWithHead)
     assert found[1:] == (None, True, 19, folder)
     inputs, vectors = theirs("mean")
     rng = np.random.default_rng(3)
     kernel, bias = (rng.normal(size=shape).astype("float32") for shape in ((11, 35), 11))
-    assert_close(ops.convert_to_numpy(found.model(inputs)), np.tanh(vectors @ kernel.T + bias))
+    ours = ops.convert_to_numpy(found.model(inputs))
+    assert_close(ours, np.tanh(vectors @ kernel.T + bias))
+    found.model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(ops.convert_to_numpy(again(inputs)), ours)
 
 
 @pytest.mark.parametrize(
