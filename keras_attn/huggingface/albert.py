@@ -4,6 +4,7 @@ import keras
 
 from keras_attn.huggingface.architecture import Architecture
 from keras_attn.huggingface.bert import head_dim
+from keras_attn.huggingface.heads import classifiers, masked_language_model
 from keras_attn.layers import (
     EncoderBlock,
     MultiHeadAttention,
@@ -30,8 +31,10 @@ NAMES = {
 }
 _HEADS = {
     r"pooler\..*": "head: the pooler",
-    r"(predictions|sop_classifier)\..*": "head: masked language model and order of sentences",
-    r"(classifier|qa_outputs)\..*": "head: classification or question answering",
+    r"predictions\..*": "head: masked language model",
+    r"sop_classifier\..*": "head: order of sentences",
+    r"classifier\..*": "head: classification",
+    r"qa_outputs\..*": "head: question answering",
 }
 
 
@@ -82,4 +85,18 @@ def albert(fields, checkpoint):
         blocks = [block for number in numbers for block in groups[number]]
         return EncoderTransformer(embedding, blocks, pad_token_id=pad_token_id)
 
-    return Architecture(make, NAMES, "albert.", unused=_HEADS)
+    heads = _heads(fields.num_labels, fields.rate("classifier_dropout_prob"), activation, epsilon)
+    return Architecture(make, NAMES, "albert.", unused=_HEADS, heads=heads)
+
+
+def _heads(num_labels, dropout, activation, epsilon):
+    def masked():
+        return masked_language_model(
+            "embeddings.word_embeddings.weight",
+            *("predictions.dense", "predictions.LayerNorm", "predictions.decoder", "predictions.bias"),
+            make_norm=lambda: LayerNormalization(epsilon=epsilon, name="norm"),
+            activation=activation,
+        )
+
+    of_labels = classifiers(num_labels, "classifier", dropout, dense="pooler", activation="tanh")
+    return {"MaskedLM": masked, **of_labels}

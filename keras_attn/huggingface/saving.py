@@ -12,11 +12,16 @@ from keras_attn.files import replaced_file
 from keras_attn.huggingface.architectures import ARCHITECTURES
 from keras_attn.huggingface.configs import CONFIGS
 from keras_attn.huggingface.fields import Fields
+from keras_attn.huggingface.heads import config_of_head, with_head
 from keras_attn.huggingface.loading import without_variables
 from keras_attn.huggingface.names import places
-from keras_attn.models import write_weights
+from keras_attn.huggingface.tokenizer_saving import tokenizer_files, write_files
+from keras_attn.models import EncoderWithHead, write_weights
 from keras_attn.models.weight_names import named_weights
+from keras_attn.text import Tokenizer
 
+_KINDS = {"bert": "encoder", **dict.fromkeys(("gpt2", "llama"), "decoder")}
+_KINDS |= dict.fromkeys(("t5", "marian", "pegasus"), "seq2seq")
 # What does not change the outputs of a model.
 _OF_NO_EFFECT = {
     *(
@@ -35,16 +40,18 @@ _OF_NO_EFFECT = {
 }
 
 
-def save_model(model, folder, model_type, **fields):
+def save_model(model, folder, model_type, tokenizer=None, **fields):
     """Writes config.json and model.safetensors, from which transformers, and `load_model`, make the same model.
 
     The config is made from the model's parts. A model made again from this config must have the same parts, or nothing
     is written: what an architecture cannot express is an error.
 
     Args:
-        model: A model of this library.
+        model: A model of this library; of "bert" also an `EncoderWithHead`, whose labels get names by the field `id2label`.
         folder: Path; it is created if missing.
         model_type: The architecture: "bert", "gpt2", "llama", "t5", "marian", "pegasus".
+        tokenizer: Tokenizer of `keras_attn.text`, which is written too, see `save_tokenizer`, and gives the config the ids of
+            START and END; or None.
         **fields: More fields of the config, `eos_token_id=3` for instance.
 
     Raises:
@@ -59,29 +66,54 @@ def save_model(model, folder, model_type, **fields):
     ```
     """
     own_class, prefix, config_of = choose("model_type", model_type, CONFIGS)
+    has_head = isinstance(model, EncoderWithHead)
+    task, of_head = config_of_head(model.head) if has_head else (None, {})
     try:
-        config = {"model_type": model_type, "architectures": [own_class], **config_of(model), **fields}
+        config = {"model_type": model_type, **config_of(model.encoder if has_head else model), **of_head}
     except (AttributeError, IndexError, TypeError) as error:
         raise ValueError(f"This model has not the parts of a {model_type}: {error}.") from error
+    config |= {"architectures": [own_class], **_special_ids(tokenizer), **fields}
     architecture = ARCHITECTURES[model_type](Fields(config, 2**62, 2**31), _NoFiles(model))
+    if has_head:
+        architecture = with_head(architecture, choose("head", task, architecture.heads)())
+        own_class, prefix = re.sub(r"(LMHead)?Model$|For\w+$", f"For{task}", own_class), architecture.prefix
+        config = {**config, "architectures": [own_class], **fields}
+    if "id2label" in config:
+        config.setdefault("label2id", {name: int(i) for i, name in config["id2label"].items()})
     twin = without_variables(architecture.make)
-    arrays = {
-        name: np.asarray(variable) for name, variable in zip(twin.shapes, named_weights(model).values())
-    }
-    of_no_effect = _OF_NO_EFFECT
-    if _has_alternating_sines(model):
-        of_no_effect = of_no_effect | {"interleaved"}
-        arrays = {name: _with_sines_first(name, array) for name, array in arrays.items()}
+    has_alternating_sines = _has_alternating_sines(model)
+    of_no_effect = _OF_NO_EFFECT | ({"interleaved"} if has_alternating_sines else set())
     _check_same(model.get_config(), twin.config, "model", model_type, of_no_effect)
+    weights = named_weights(model)
+    if len(weights) != len(twin.shapes):
+        raise ValueError(
+            f"A {model_type} of these sizes has {len(twin.shapes)} weights: LoRA must be merged before, and quantised "
+            f"weights cannot be written. Received: {len(weights)} weights."
+        )
+    arrays = {name: np.asarray(variable) for name, variable in zip(twin.shapes, weights.values())}
+    if has_alternating_sines:
+        arrays = {name: _with_sines_first(name, array) for name, array in arrays.items()}
     tensors = _tensors(arrays, architecture, prefix)
+    length = getattr(model, "max_sequence_length", None)
+    files = {} if tokenizer is None else tokenizer_files(tokenizer, _KINDS[model_type], length)
     folder = pathlib.Path(folder)
     write_weights(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     with replaced_file(folder / "config.json") as aside:
         aside.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", "utf-8")
+    write_files(files, folder)
+
+
+def _special_ids(tokenizer):
+    if not isinstance(tokenizer, Tokenizer):
+        return {}
+    ids = {"bos_token_id": tokenizer.start_token_id, "eos_token_id": tokenizer.end_token_id}
+    return {name: number for name, number in ids.items() if number is not None}
 
 
 class _NoFiles:
     """In place of a checkpoint: the config alone says whether the output is tied, the model whether logits have a bias."""
+
+    task = None
 
     def __init__(self, model):
         self._has_bias = any(weight.name == "output_bias" for weight in model.weights)
@@ -106,7 +138,10 @@ def _tensors(arrays, architecture, prefix):
         place = found[0][0]
         if place.is_transposed and len(found) > 1:
             array = array.T
-        is_head = name in ("lm_head.weight", "final_logits_bias")
+        # A pooler is the head's in our models, and the body's in theirs.
+        is_head = name in ("lm_head.weight", "final_logits_bias") or (
+            place.variable.startswith("head/") and not name.startswith("pooler.")
+        )
         tensors[name if is_head else prefix + name] = np.ascontiguousarray(array)
     return tensors
 

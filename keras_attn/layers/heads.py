@@ -220,6 +220,58 @@ class ClassificationHead(_LabelHead):
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
+class VectorHead(_Head):
+    """A vector for each sequence: `norm(activation(dense(pooling(sequence))))`, as sentence-transformers' Dense makes it.
+
+    Args:
+        intermediate_dim: Integer, the size of the vectors.
+        pooling: String, as in `Pooling`.
+        activation: Activation name or function; besides Keras' names, `"gelu_tanh"`.
+        norm: Norm layer after it, or None.
+        dropout: Float, the rate after all.
+        use_intermediate_bias: Boolean, whether the projection has a bias.
+
+    Call arguments:
+        inputs: Floats (B, T, D), the sequence of an encoder.
+        padding_mask: Boolean (B, T), True at real tokens.
+        training: Boolean.
+
+    Returns:
+        Vectors, float32 (B, `intermediate_dim`).
+
+    Raises:
+        ValueError: for arguments out of range, or a mask of another shape.
+
+    Example:
+
+    ```python
+    vectors = keras_attn.layers.heads.VectorHead(8, pooling="mean")(keras.random.normal((2, 5, 16)))  # (2, 8)
+    ```
+
+    Reference: [Reimers and Gurevych, 2019](https://arxiv.org/abs/1908.10084), section 3.
+    """
+
+    def __init__(self, intermediate_dim, pooling="mean", **kwargs):
+        super().__init__(intermediate_dim=check_positive("intermediate_dim", intermediate_dim), **kwargs)
+        choose("pooling", pooling, POOLINGS)
+        self.pooling = pooling
+
+    def _build_output(self, features):
+        """There is none."""
+
+    def call(self, inputs, padding_mask=None, training=None):
+        vectors = pooled(inputs, real_tokens(inputs, padding_mask), self.pooling)
+        vectors = ops.cast(self._transformed(vectors, training), "float32")
+        return poisoned(vectors, mask_poison(padding_mask))
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], self.intermediate_dim)
+
+    def get_config(self):
+        return {**super().get_config(), "pooling": self.pooling}
+
+
+@keras.saving.register_keras_serializable(package="keras_attn")
 class TokenClassificationHead(_LabelHead):
     """A logit of each label for each token.
 
