@@ -242,7 +242,9 @@ def _add_export(commands):
     command.add_argument("task", metavar="FOLDER", help=_TASK)
     command.add_argument("folder", metavar="EXPORT", help="for example saved_models/dates")
     command.add_argument(
-        "--format", choices=("saved_model", "ctranslate2", "onnx", "litert"), default="saved_model"
+        "--format",
+        choices=("saved_model", "ctranslate2", "onnx", "litert", "huggingface"),
+        default="saved_model",
     )
     command.add_argument("--quantization", help="of ctranslate2, for example int8")
     command.add_argument(

@@ -762,8 +762,8 @@ MUTANTS = [
         "config_key_of_the_model_dropped",
         "models/transformer.py",
         "Transformer.get_config",
-        '"pad_token_id": self.pad_token_id',
-        "**{}",
+        "for name in self._OPTIONS",
+        "for name in self._OPTIONS[:1]",
         (MODEL + "test_config_round_trip[pre_norm]",),
     ),
     Mutant(

@@ -1,8 +1,30 @@
 """Checkpoints of Hugging Face: their files in, models and tokenizers of this library out, and back again."""
 
 from keras_attn.huggingface.folder import Folder
+from keras_attn.huggingface.heads import Labels, labels
 from keras_attn.huggingface.loading import ReportRow, load_model, read_report
 from keras_attn.huggingface.saving import save_model
+from keras_attn.huggingface.sentence_transformers import (
+    SentenceEncoder,
+    is_sentence_transformer,
+    load_sentence_encoder,
+)
+from keras_attn.huggingface.tokenizer_saving import save_tokenizer
 from keras_attn.huggingface.tokenizers import read_tokenizer
+from keras_attn.huggingface.translators import save_translator
 
-__all__ = ["Folder", "ReportRow", "load_model", "read_report", "read_tokenizer", "save_model"]
+__all__ = [
+    "Folder",
+    "Labels",
+    "ReportRow",
+    "SentenceEncoder",
+    "is_sentence_transformer",
+    "labels",
+    "load_model",
+    "load_sentence_encoder",
+    "read_report",
+    "read_tokenizer",
+    "save_model",
+    "save_tokenizer",
+    "save_translator",
+]

@@ -4,6 +4,7 @@ import keras
 
 from keras_attn.huggingface.architecture import Architecture
 from keras_attn.huggingface.bert import head_dim
+from keras_attn.huggingface.heads import classifiers, masked_language_model
 from keras_attn.layers import (
     EncoderBlock,
     MultiHeadAttention,
@@ -30,8 +31,10 @@ NAMES = {
 }
 _HEADS = {
     r"pooler\..*": "head: the pooler",
-    r"(predictions|sop_classifier)\..*": "head: masked language model and order of sentences",
-    r"(classifier|qa_outputs)\..*": "head: classification or question answering",
+    r"predictions\..*": "head: masked language model",
+    r"sop_classifier\..*": "head: order of sentences",
+    r"classifier\..*": "head: classification",
+    r"qa_outputs\..*": "head: question answering",
 }
 
 
@@ -86,4 +89,18 @@ def albert(fields, checkpoint):
 
     empty = "|".join(str(group) for group in sorted(set(range(num_groups)) - set(group_of)))
     unused = {rf"encoder\.albert_layer_groups\.({empty})\..*": "a group without a layer"} if empty else {}
-    return Architecture(make, NAMES, "albert.", unused=_HEADS | unused)
+    heads = _heads(fields.num_labels, fields.rate("classifier_dropout_prob"), activation, epsilon)
+    return Architecture(make, NAMES, "albert.", unused=_HEADS | unused, heads=heads)
+
+
+def _heads(num_labels, dropout, activation, epsilon):
+    def masked():
+        return masked_language_model(
+            "embeddings.word_embeddings.weight",
+            *("predictions.dense", "predictions.LayerNorm", "predictions.decoder", "predictions.bias"),
+            make_norm=lambda: LayerNormalization(epsilon=epsilon, name="norm"),
+            activation=activation,
+        )
+
+    of_labels = classifiers(num_labels, "classifier", dropout, dense="pooler", activation="tanh")
+    return {"MaskedLM": masked, **of_labels}

@@ -21,7 +21,8 @@ class Architecture:
         same: Tuple of groups of names. The tensors in a group are one tensor, stored once or several times; the names
             table has one of them.
         unused: Dict from regular expressions, which match whole names without the prefix, to the reason why such
-            tensors are not needed.
+            tensors are not needed. Where one of a pattern's tensors is used, all of its tensors are needed.
+        heads: Dict from names of tasks, see `heads.py`, to functions that return a `Head`.
     """
 
     make: Callable
@@ -29,6 +30,7 @@ class Architecture:
     prefix: str = ""
     same: tuple = ()
     unused: dict = dataclasses.field(default_factory=dict)
+    heads: dict = dataclasses.field(default_factory=dict)
 
     @property
     def all_unused(self):

@@ -3,6 +3,7 @@
 import keras
 
 from keras_attn.huggingface.architecture import Architecture
+from keras_attn.huggingface.heads import classifiers, masked_language_model
 from keras_attn.huggingface.names import At
 from keras_attn.layers import (
     EncoderBlock,
@@ -27,12 +28,31 @@ NAMES = {
     "block_{i}/feed_forward/output": "encoder.layer.{i}.output.dense",
     "block_{i}/feed_forward_residual/norm": "encoder.layer.{i}.output.LayerNorm",
 }
+# The heads of masked language models: dense layer, norm, decoder, bias.
+_PREDICTIONS = {
+    "bert": (
+        "cls.predictions.transform.dense",
+        "cls.predictions.transform.LayerNorm",
+        "cls.predictions.decoder",
+        "cls.predictions.bias",
+    ),
+    "roberta": ("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias"),
+    "electra": (
+        "generator_predictions.dense",
+        "generator_predictions.LayerNorm",
+        "generator_lm_head",
+        "generator_lm_head.bias",
+    ),
+}
+_PREDICTIONS["xlm-roberta"] = _PREDICTIONS["roberta"]
 _PREFIXES = {"bert": "bert.", "roberta": "roberta.", "xlm-roberta": "roberta.", "electra": "electra."}
 HEADS = {
     r"pooler\..*": "head: the pooler",
-    r"cls\..*|lm_head\..*": "head: masked language model",
-    r"(generator|discriminator)_.*": "head: ELECTRA's pre-training",
-    r"classifier\..*|qa_outputs\..*": "head: classification or question answering",
+    r"cls\.seq_relationship\..*": "head: whether a sentence follows",
+    r"cls\.predictions\..*|lm_head\..*|generator_.*": "head: masked language model",
+    r"discriminator_.*": "head: ELECTRA's pre-training",
+    r"classifier\..*": "head: classification",
+    r"qa_outputs\..*": "head: question answering",
 }
 
 
@@ -84,7 +104,28 @@ def bert(fields, checkpoint):
         return EncoderTransformer(embedding, list(map(block, range(num_layers))), pad_token_id=pad_token_id)
 
     position = At("embeddings.position_embeddings", first_row=first_position)
-    return Architecture(make, NAMES | {"embedding/position": position}, _PREFIXES[model_type], unused=HEADS)
+    head_dropout = fields.rate("classifier_dropout", "hidden_dropout_prob")
+    heads = _heads(model_type, fields.num_labels, head_dropout, activation, epsilon)
+    names = NAMES | {"embedding/position": position}
+    return Architecture(make, names, _PREFIXES[model_type], unused=HEADS, heads=heads)
+
+
+def _heads(model_type, num_labels, dropout, activation, epsilon):
+    def masked():
+        return masked_language_model(
+            "embeddings.word_embeddings.weight",
+            *_PREDICTIONS[model_type],
+            make_norm=lambda: LayerNormalization(epsilon=epsilon, name="norm"),
+            activation=activation if model_type == "bert" else "gelu",
+        )
+
+    text, dense, function = "classifier.out_proj", "classifier.dense", "tanh"
+    if model_type == "bert":
+        text, dense = "classifier", "pooler.dense"
+    elif model_type == "electra":
+        function = "gelu"
+    of_labels = classifiers(num_labels, text, dropout, dense=dense, activation=function)
+    return {"MaskedLM": masked, **of_labels}
 
 
 def head_dim(hidden_dim, num_heads):

@@ -2,6 +2,7 @@
 
 from keras_attn.huggingface.architecture import Architecture
 from keras_attn.huggingface.bert import head_dim
+from keras_attn.huggingface.heads import classifiers, masked_language_model
 from keras_attn.layers import (
     EncoderBlock,
     MultiHeadAttention,
@@ -28,7 +29,8 @@ NAMES = {
 }
 _HEADS = {
     r"vocab_.*": "head: masked language model",
-    r"(pre_classifier|classifier|qa_outputs)\..*": "head: classification or question answering",
+    r"(pre_classifier|classifier)\..*": "head: classification",
+    r"qa_outputs\..*": "head: question answering",
 }
 
 
@@ -65,4 +67,18 @@ def distilbert(fields, checkpoint):
         )
         return EncoderTransformer(embedding, list(map(block, range(num_layers))), pad_token_id=pad_token_id)
 
-    return Architecture(make, NAMES, "distilbert.", unused=_HEADS)
+    heads = _heads(fields.num_labels, fields.rate("seq_classif_dropout"), activation)
+    return Architecture(make, NAMES, "distilbert.", unused=_HEADS, heads=heads)
+
+
+def _heads(num_labels, dropout, activation):
+    def masked():
+        return masked_language_model(
+            "embeddings.word_embeddings.weight",
+            *("vocab_transform", "vocab_layer_norm", "vocab_projector", "vocab_projector.bias"),
+            make_norm=lambda: LayerNormalization(epsilon=1e-12, name="norm"),
+            activation=activation,
+        )
+
+    of_labels = classifiers(num_labels, "classifier", dropout, dense="pre_classifier", activation="relu")
+    return {"MaskedLM": masked, **of_labels}

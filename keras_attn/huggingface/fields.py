@@ -2,6 +2,8 @@
 
 import numbers
 
+from keras_attn.huggingface.heads import labels
+
 _MISSING = object()
 
 _ACTIVATIONS = {
@@ -190,6 +192,17 @@ class Fields:
         if not isinstance(types, list) or len(types) != num_layers or not set(types) <= set(known):
             raise self._wrong("layer_types", types, f"a list of {num_layers} out of {sorted(known)}")
         return types
+
+    def rate(self, *names):
+        """A dropout rate: the first of these fields that is there and not null, or 0."""
+        rates = [self.number(name) for name in names if self.get(name, None) is not None]
+        return rates[0] if rates else 0.0
+
+    def num_labels(self):
+        """The number of labels of a classifier."""
+        if self.get("id2label", None) is None:
+            self.size("num_labels", 2)
+        return len(labels(self._config).names)
 
     def pad_token_id(self):
         """The id of the pad, or -1 if the model has none: then no token is taken for one.

@@ -8,6 +8,8 @@ import pathlib
 import ml_dtypes
 import numpy as np
 
+from keras_attn.huggingface import tf_weights
+
 Tensor = collections.namedtuple("Tensor", ["path", "dtype", "shape", "start"])
 Tensor.__doc__ = """One tensor of a safetensors file: the file, the dtype as safetensors calls it, the shape, its first byte."""
 
@@ -27,7 +29,7 @@ _MOST_JSON_BYTES = 100_000_000  # as the safetensors package allows for a header
 
 
 class Folder:
-    """A checkpoint as the hub holds it: config.json, and model.safetensors or its shards with an index.
+    """A checkpoint as the hub holds it: config.json, and model.safetensors, its shards with an index, or tf_model.h5.
 
     Only JSON and headers are read when it is made. Nothing in the folder is run.
 
@@ -58,7 +60,8 @@ class Folder:
         self.config = read_json(self.path / "config.json")
         self.tensors = {}
         for file in self._files():
-            for name, tensor in _read_header(file).items():
+            read = tf_weights.read_tensors if file.name == tf_weights.FILE else _read_header
+            for name, tensor in read(file).items():
                 if name in self.tensors:
                     raise ValueError(f"{name} is in {self.tensors[name].path.name} and in {file.name}.")
                 self.tensors[name] = tensor
@@ -76,6 +79,8 @@ class Folder:
             ValueError: if it holds no floats.
         """
         tensor = self.tensors[name]
+        if isinstance(tensor, tf_weights.H5Tensor):
+            return tf_weights.read(tensor, rows)
         if tensor.dtype not in _DTYPES:
             raise ValueError(
                 f"{tensor.path} holds {name} with dtype {tensor.dtype}. Known: {', '.join(sorted(_DTYPES))}."
@@ -109,13 +114,16 @@ class Folder:
         if (self.path / _INDEX).is_file():
             self._index = _read_index(self.path / _INDEX)
             return [self._shard(name) for name in sorted(set(self._index.values()))]
+        if (self.path / tf_weights.FILE).is_file():
+            self._index = {}
+            return [self.path / tf_weights.FILE]
         pickled = [name for name in _PICKLED if (self.path / name).exists()]
         if pickled:
             raise ValueError(
                 f"{self.path} has its weights as {pickled[0]} only: a pickle, which can run code, so it is not read. "
                 f"Convert it where you trust it:\n{_conversion(self.path)}"
             )
-        raise FileNotFoundError(f"{self.path} has neither {_WEIGHTS} nor {_INDEX}.")
+        raise FileNotFoundError(f"{self.path} has neither {_WEIGHTS} nor {_INDEX} nor {tf_weights.FILE}.")
 
     def _shard(self, name):
         if pathlib.PurePosixPath(name).name != name or "\\" in name or not name.endswith(".safetensors"):

@@ -2,6 +2,7 @@
 
 from keras_attn.huggingface.architecture import Architecture
 from keras_attn.huggingface.bert import head_dim
+from keras_attn.huggingface.heads import last_token_head
 from keras_attn.huggingface.names import At
 from keras_attn.layers import (
     DecoderBlock,
@@ -30,7 +31,8 @@ NAMES = {
 }
 _UNUSED = {
     r"h\.\d+\.attn\.(masked_)?bias": "constant",
-    r"(score|classifier|qa_outputs)\..*": "head: classification or question answering",
+    r"score\..*": "head: classification",
+    r"(classifier|qa_outputs)\..*": "head: classification of tokens or question answering",
 }
 
 
@@ -88,4 +90,4 @@ def gpt2(fields, checkpoint):
         )
 
     same = (("wte.weight", "lm_head.weight"),) if tied else ()
-    return Architecture(make, NAMES, "transformer.", same=same, unused=_UNUSED)
+    return Architecture(make, NAMES, "transformer.", same=same, unused=_UNUSED, heads=last_token_head(fields))

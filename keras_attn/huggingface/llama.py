@@ -6,6 +6,7 @@ import keras
 
 from keras_attn.huggingface.architecture import Architecture
 from keras_attn.huggingface.bert import head_dim
+from keras_attn.huggingface.heads import last_token_head
 from keras_attn.huggingface.rotary import rope_parameters, rotary_embedding
 from keras_attn.layers import DecoderBlock, FeedForward, MultiHeadAttention, SequenceEmbedding, TokenEmbedding
 from keras_attn.models import DecoderTransformer
@@ -40,7 +41,10 @@ _DEFAULTS = {
     "qwen3": _Defaults(32, 128, 32768, 4096),
 }
 SAME = (("embed_tokens.weight", "lm_head.weight"),)
-HEADS = {r"(score|classifier|qa_outputs)\..*": "head: classification or question answering"}
+HEADS = {
+    r"score\..*": "head: classification",
+    r"(classifier|qa_outputs)\..*": "head: classification of tokens or question answering",
+}
 
 
 def llama(fields, checkpoint):
@@ -65,6 +69,8 @@ def llama(fields, checkpoint):
     if model_type == "qwen2":
         fields.expect(use_mrope=False)
     tied = checkpoint.is_tied(fields, "lm_head.weight", "embed_tokens.weight", default=False)
+    if checkpoint.task in last_token_head(fields):  # such a model has no logits of tokens
+        tied = True
 
     def norm(name="norm"):
         return keras.layers.RMSNormalization(epsilon=epsilon, name=name)
@@ -102,7 +108,8 @@ def llama(fields, checkpoint):
             pad_token_id=pad_token_id,
         )
 
-    return Architecture(make, NAMES, "model.", same=SAME if tied else (), unused=HEADS)
+    same = SAME if tied else ()
+    return Architecture(make, NAMES, "model.", same=same, unused=HEADS, heads=last_token_head(fields))
 
 
 def _biases(fields, model_type):

@@ -13,6 +13,7 @@ from keras_attn.huggingface.architecture import own_name
 from keras_attn.huggingface.architectures import ARCHITECTURES
 from keras_attn.huggingface.fields import Fields
 from keras_attn.huggingface.folder import Folder
+from keras_attn.huggingface.heads import task_of, with_head
 from keras_attn.huggingface.memory import assign_in_parts, unwritten_variables
 from keras_attn.huggingface.names import places
 from keras_attn.models.weight_names import named_weights
@@ -31,8 +32,12 @@ Twin = collections.namedtuple("Twin", ["shapes", "config"])
 Twin.__doc__ = """A model that was made to be measured: {name: shape} of its variables, and its config."""
 
 
-def load_model(folder, dtype=None, report=False, ignored_fields=()):
-    """The model in a checkpoint's folder: an `EncoderTransformer`, `DecoderTransformer` or `Seq2SeqTransformer`.
+def load_model(folder, dtype=None, report=False, ignored_fields=(), head=True):
+    """The model in a checkpoint's folder: an `EncoderTransformer`, `DecoderTransformer` or `Seq2SeqTransformer`, or an
+    `EncoderWithHead`.
+
+    An encoder has the head that the class in the config's `architectures` has: a masked language model's, or one of sequence
+    classification, token classification or question answering. Other heads are not used.
 
     Reads config.json and safetensors files, one tensor at a time. Every variable of the model is filled, and every
     tensor of the files is used or known to be of no use; otherwise nothing is returned.
@@ -42,6 +47,7 @@ def load_model(folder, dtype=None, report=False, ignored_fields=()):
         dtype: Dtype policy of the model, "mixed_bfloat16" for instance. Defaults to the global one. Weights are cast.
         report: Boolean, whether a row for each tensor is printed, see `read_report`.
         ignored_fields: Names of fields of the config that are not understood, but do not change the model.
+        head: Boolean, False for an encoder without its head.
 
     Returns:
         The model.
@@ -58,7 +64,7 @@ def load_model(folder, dtype=None, report=False, ignored_fields=()):
     vectors = model.sentence_vectors({"token_ids": np.array([[101, 7592, 102]])})  # (1, 384)
     ```
     """
-    checkpoint = _Checkpoint(folder, ignored_fields)
+    checkpoint = _Checkpoint(folder, ignored_fields, head)
     if report:
         print(*map(_line, checkpoint.report), sep="\n")
     with _dtype_policy(dtype), unwritten_variables():
@@ -67,11 +73,11 @@ def load_model(folder, dtype=None, report=False, ignored_fields=()):
     return model
 
 
-def read_report(folder, ignored_fields=()):
+def read_report(folder, ignored_fields=(), head=True):
     """What `load_model` would do with each tensor of a checkpoint, as a list of `ReportRow`s. No weight is read.
 
     Args:
-        folder, ignored_fields: As in `load_model`.
+        folder, ignored_fields, head: As in `load_model`.
 
     Raises:
         FileNotFoundError, ValueError: as `load_model`, for all that config and headers show.
@@ -83,19 +89,23 @@ def read_report(folder, ignored_fields=()):
         print(row.tensor, row.variable, row.shape, row.note)
     ```
     """
-    return _Checkpoint(folder, ignored_fields).report
+    return _Checkpoint(folder, ignored_fields, head).report
 
 
 class _Checkpoint:
     """A folder, its architecture, and a plan: which tensor goes where. Made without memory for weights."""
 
-    def __init__(self, folder, ignored_fields=()):
+    def __init__(self, folder, ignored_fields=(), head=True):
         self.folder = Folder(folder)
         config = self.folder.config
         understand = choose("model_type", config.get("model_type"), ARCHITECTURES)
         fields = Fields(config, self.folder.num_values, len(self.folder.tensors))
+        self.task = task_of(config) if head else None
         self.architecture = understand(fields, self)
         fields.check_all_read(ignored_fields)
+        make_head = self.architecture.heads.get(self.task)
+        if make_head is not None:
+            self.architecture = with_head(self.architecture, make_head())
         shapes = without_variables(self.architecture.make).shapes
         self._plan(places(shapes, self.architecture.names))
 
@@ -125,7 +135,8 @@ class _Checkpoint:
             else:
                 missing.append(place.tensor)
         used = {name for _, found in self._sources for name in found}
-        left = {name: self._reason(name) for name in self.folder.tensors if name not in used}
+        reasons = self._reasons(used)
+        left = {name: reasons(name) for name in self.folder.tensors if name not in used}
         unknown = sorted(name for name, reason in left.items() if reason is None)
         if missing or unknown:
             raise ValueError(
@@ -148,10 +159,17 @@ class _Checkpoint:
             names[own] = name
         return names
 
-    def _reason(self, name):
-        own = own_name(name, self.architecture.prefix)
-        reasons = self.architecture.all_unused.items()
-        return next((reason for pattern, reason in reasons if re.fullmatch(pattern, own)), None)
+    def _reasons(self, used):
+        """A function from a tensor's name to the reason why it is of no use, or None."""
+        own = {name: own_name(name, self.architecture.prefix) for name in self.folder.tensors}
+        patterns = {re.compile(pattern): reason for pattern, reason in self.architecture.all_unused.items()}
+        # A head that is used is used whole.
+        patterns = {
+            pattern: reason
+            for pattern, reason in patterns.items()
+            if not any(pattern.fullmatch(own[name]) for name in used)
+        }
+        return lambda name: next((why for p, why in patterns.items() if p.fullmatch(own[name])), None)
 
     def _check_shapes(self):
         for place, names in self._sources:

@@ -2,8 +2,10 @@
 
 import keras
 
+from keras_attn.checks import choose
 from keras_attn.huggingface.architecture import Architecture
 from keras_attn.huggingface.bert import head_dim
+from keras_attn.huggingface.heads import classification, masked_language_model, token_classification
 from keras_attn.huggingface.names import At
 from keras_attn.huggingface.rotary import rotary_embedding
 from keras_attn.layers import EncoderBlock, FeedForward, MultiHeadAttention, SequenceEmbedding, TokenEmbedding
@@ -26,7 +28,11 @@ NAMES = {
     "block_{i}/feed_forward_residual/norm": "layers.{i}.mlp_norm",
     "norm": "final_norm",
 }
-_HEADS = {r"(head|decoder|classifier)\..*": "head: masked language model or classification"}
+_HEADS = {
+    r"head\..*": "head: the projection before logits",
+    r"decoder\..*": "head: masked language model",
+    r"classifier\..*": "head: classification",
+}
 
 
 def modernbert(fields, checkpoint):
@@ -88,7 +94,40 @@ def modernbert(fields, checkpoint):
             pad_token_id=pad_token_id,
         )
 
-    return Architecture(make, NAMES, "model.", unused=_HEADS)
+    return Architecture(make, NAMES, "model.", unused=_HEADS, heads=_heads(fields, norm))
+
+
+def _heads(fields, norm):
+    # The fields that matter to heads alone are read when a head is made.
+    def names():
+        return {
+            "dense": "head.dense",
+            "norm": "head.norm",
+            "make_norm": norm,
+            "use_intermediate_bias": fields.flag("classifier_bias", False),
+            "activation": fields.activation("classifier_activation", "gelu"),
+            "dropout": fields.rate("classifier_dropout"),
+        }
+
+    def masked():
+        bias = "decoder.bias" if fields.flag("decoder_bias", True) else None
+        token = "embeddings.tok_embeddings.weight"
+        return masked_language_model(token, decoder="decoder", bias=bias, **{**names(), "dropout": 0.0})
+
+    def of_texts():
+        pooling = fields.get("classifier_pooling", "cls")
+        pooling = choose("classifier_pooling", pooling, {"cls": "first", "mean": "mean"})
+        return classification(fields.num_labels(), "classifier", pooling=pooling, **names())
+
+    def of_tokens():
+        return token_classification(fields.num_labels(), "classifier", **names())
+
+    return {
+        "MaskedLM": masked,
+        "SequenceClassification": of_texts,
+        "TokenClassification": of_tokens,
+        "QuestionAnswering": of_tokens,
+    }
 
 
 _OF_TRAINING_AND_HEADS = (

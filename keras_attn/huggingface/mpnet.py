@@ -2,6 +2,7 @@
 
 from keras_attn.huggingface.architecture import Architecture
 from keras_attn.huggingface.bert import head_dim
+from keras_attn.huggingface.heads import classifiers, masked_language_model
 from keras_attn.huggingface.names import At
 from keras_attn.layers import (
     EncoderBlock,
@@ -33,7 +34,8 @@ NAMES = {
 _HEADS = {
     r"pooler\..*": "head: the pooler",
     r"lm_head\..*": "head: masked language model",
-    r"(classifier|qa_outputs)\..*": "head: classification or question answering",
+    r"classifier\..*": "head: classification",
+    r"qa_outputs\..*": "head: question answering",
 }
 
 
@@ -88,4 +90,18 @@ def mpnet(fields, checkpoint):
 
     table = At("encoder.relative_attention_bias", last_rows=num_rows - _NUM_BUCKETS)
     names = NAMES | {"block_{i}/self_attention/position_bias": table}
-    return Architecture(make, names, "mpnet.", unused=_HEADS)
+    heads = _heads(fields.num_labels, fields.rate("hidden_dropout_prob"), epsilon)
+    return Architecture(make, names, "mpnet.", unused=_HEADS, heads=heads)
+
+
+def _heads(num_labels, dropout, epsilon):
+    def masked():
+        return masked_language_model(
+            "embeddings.word_embeddings.weight",
+            *("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias"),
+            make_norm=lambda: LayerNormalization(epsilon=epsilon, name="norm"),
+        )
+
+    names = ("classifier.out_proj", dropout)
+    of_labels = classifiers(num_labels, *names, dense="classifier.dense", activation="tanh")
+    return {"MaskedLM": masked, **of_labels}

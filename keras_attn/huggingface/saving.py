@@ -14,9 +14,13 @@ from keras_attn.huggingface.configs import CONFIGS
 from keras_attn.huggingface.fields import Fields
 from keras_attn.huggingface.loading import without_variables
 from keras_attn.huggingface.names import places
+from keras_attn.huggingface.tokenizer_saving import tokenizer_files, write_files
 from keras_attn.models import write_weights
 from keras_attn.models.weight_names import named_weights
+from keras_attn.text import Tokenizer
 
+_KINDS = {"bert": "encoder", **dict.fromkeys(("gpt2", "llama"), "decoder")}
+_KINDS |= dict.fromkeys(("t5", "marian", "pegasus"), "seq2seq")
 # What does not change the outputs of a model.
 _OF_NO_EFFECT = {
     *(
@@ -35,7 +39,7 @@ _OF_NO_EFFECT = {
 }
 
 
-def save_model(model, folder, model_type, **fields):
+def save_model(model, folder, model_type, tokenizer=None, **fields):
     """Writes config.json and model.safetensors, from which transformers, and `load_model`, make the same model.
 
     The config is made from the model's parts. A model made again from this config must have the same parts, or nothing
@@ -45,6 +49,8 @@ def save_model(model, folder, model_type, **fields):
         model: A model of this library.
         folder: Path; it is created if missing.
         model_type: The architecture: "bert", "gpt2", "llama", "t5", "marian", "pegasus".
+        tokenizer: Tokenizer of `keras_attn.text`, which is written too, see `save_tokenizer`, and gives the config the ids of
+            START and END; or None.
         **fields: More fields of the config, `eos_token_id=3` for instance.
 
     Raises:
@@ -60,28 +66,45 @@ def save_model(model, folder, model_type, **fields):
     """
     own_class, prefix, config_of = choose("model_type", model_type, CONFIGS)
     try:
-        config = {"model_type": model_type, "architectures": [own_class], **config_of(model), **fields}
+        config = {"model_type": model_type, "architectures": [own_class], **config_of(model)}
     except (AttributeError, IndexError, TypeError) as error:
         raise ValueError(f"This model has not the parts of a {model_type}: {error}.") from error
+    config |= _special_ids(tokenizer) | fields
     architecture = ARCHITECTURES[model_type](Fields(config, 2**62, 2**31), _NoFiles(model))
     twin = without_variables(architecture.make)
-    arrays = {
-        name: np.asarray(variable) for name, variable in zip(twin.shapes, named_weights(model).values())
-    }
-    of_no_effect = _OF_NO_EFFECT
-    if _has_alternating_sines(model):
-        of_no_effect = of_no_effect | {"interleaved"}
-        arrays = {name: _with_sines_first(name, array) for name, array in arrays.items()}
+    has_alternating_sines = _has_alternating_sines(model)
+    of_no_effect = _OF_NO_EFFECT | ({"interleaved"} if has_alternating_sines else set())
     _check_same(model.get_config(), twin.config, "model", model_type, of_no_effect)
+    weights = named_weights(model)
+    if len(weights) != len(twin.shapes):
+        raise ValueError(
+            f"A {model_type} of these sizes has {len(twin.shapes)} weights: LoRA must be merged before, and quantised "
+            f"weights cannot be written. Received: {len(weights)} weights."
+        )
+    arrays = {name: np.asarray(variable) for name, variable in zip(twin.shapes, weights.values())}
+    if has_alternating_sines:
+        arrays = {name: _with_sines_first(name, array) for name, array in arrays.items()}
     tensors = _tensors(arrays, architecture, prefix)
+    length = getattr(model, "max_sequence_length", None)
+    files = {} if tokenizer is None else tokenizer_files(tokenizer, _KINDS[model_type], length)
     folder = pathlib.Path(folder)
     write_weights(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     with replaced_file(folder / "config.json") as aside:
         aside.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", "utf-8")
+    write_files(files, folder)
+
+
+def _special_ids(tokenizer):
+    if not isinstance(tokenizer, Tokenizer):
+        return {}
+    ids = {"bos_token_id": tokenizer.start_token_id, "eos_token_id": tokenizer.end_token_id}
+    return {name: number for name, number in ids.items() if number is not None}
 
 
 class _NoFiles:
     """In place of a checkpoint: the config alone says whether the output is tied, the model whether logits have a bias."""
+
+    task = None
 
     def __init__(self, model):
         self._has_bias = any(weight.name == "output_bias" for weight in model.weights)

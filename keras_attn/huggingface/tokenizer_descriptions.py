@@ -28,7 +28,7 @@ _LLAMA_ROLES = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 _LIKE_ROBERTA = ("roberta", "bart", "longformer", "led")
 # The layout of fairseq: these come before the pieces of the model, whose own three are left out.
 _FAIRSEQ = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
-_SPELLED_OUT = {
+SPELLED_OUT = {
     "type": "Sequence",
     "decoders": [
         {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
@@ -133,7 +133,7 @@ def from_sentencepiece(content, model_type, vocabulary, config, roles, extra):
         },
         "added_tokens": added,
         "post_processor": _template(template, numbers | ids),
-        "decoder": _SPELLED_OUT,
+        "decoder": SPELLED_OUT,
     }
     return description, roles
 

@@ -6,6 +6,12 @@ from keras_attn.layers.differential_attention import DifferentialAttention
 from keras_attn.layers.embeddings import SequenceEmbedding, TokenEmbedding
 from keras_attn.layers.encoder_block import EncoderBlock
 from keras_attn.layers.feed_forward import FeedForward
+from keras_attn.layers.heads import (
+    ClassificationHead,
+    MaskedLanguageModelHead,
+    Pooling,
+    TokenClassificationHead,
+)
 from keras_attn.layers.multi_head_attention import MultiHeadAttention
 from keras_attn.layers.position_biases import AlibiBias, RelativePositionBias, RelativePositionKeys
 from keras_attn.layers.position_encodings import PositionEmbedding, SinusoidalPositionEncoding
@@ -17,11 +23,14 @@ from keras_attn.layers.window_attention import WindowAttention
 __all__ = [
     "AlibiBias",
     "BahdanauAttention",
+    "ClassificationHead",
     "DecoderBlock",
     "DifferentialAttention",
     "EncoderBlock",
     "FeedForward",
+    "MaskedLanguageModelHead",
     "MultiHeadAttention",
+    "Pooling",
     "PositionEmbedding",
     "RelativePositionBias",
     "RelativePositionKeys",
@@ -30,6 +39,7 @@ __all__ = [
     "SequenceEmbedding",
     "SinusoidalPositionEncoding",
     "TalkingHeadsAttention",
+    "TokenClassificationHead",
     "TokenEmbedding",
     "WindowAttention",
 ]

@@ -54,7 +54,8 @@ def description(layer):
     numbers[id(layer)] = len(numbers)
     number = numbers[id(layer)]
     config = keras.saving.serialize_keras_object(layer)
-    config.pop("build_config", None)  # The model builds its parts.
+    config.pop("build_config", None)  # The model builds its parts,
+    config.pop("compile_config", None)  # and compiles none.
     return {**config, "shared_layer": number}
 
 

@@ -110,12 +110,21 @@ class DecoderTransformer(CausalGeneration, OneStackTransformer):
         )
 
     def call(self, inputs, training=None):
+        sequence, _ = self.sequence_and_mask(inputs, training)
+        return self._logits(sequence, self.embedding, None)
+
+    def sequence_and_mask(self, inputs, training=None):
+        """What a head reads: the vectors, floats (B, T, D), and which tokens are real, boolean (B, T).
+
+        Args:
+            inputs, training: As in a call.
+        """
         inputs = inputs if isinstance(inputs, dict) else {"token_ids": inputs}
         tokens = self._tokens(*unpacked_inputs(inputs, ("token_ids",), _OPTIONAL_INPUTS))
         x = self.embedding(tokens.token_ids, positions=tokens.positions, training=training)
         for block in self.blocks:
             x = block(x, **of_decoder_block(tokens, training))
-        return self._logits(x, self.embedding, self.norm)
+        return (x if self.norm is None else self.norm(x)), tokens.padding_mask
 
     def empty_cache(self, batch_size, length):
         """A tuple with one pair of (B, N, length, H) tensors per layer: empty keys and values."""

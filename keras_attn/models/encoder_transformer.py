@@ -4,7 +4,7 @@ from keras import ops
 from keras_attn.checks import check_positive
 from keras_attn.models.sizes import Sizes
 from keras_attn.models.transformer import OneStackTransformer, unpacked_inputs
-from keras_attn.ops import keep
+from keras_attn.ops import pooled
 
 _OPTIONAL_INPUTS = ("padding_mask", "token_type_ids", "positions", "segment_ids")
 
@@ -79,10 +79,20 @@ class EncoderTransformer(OneStackTransformer):
         )
 
     def call(self, inputs, training=None):
-        tokens, token_type_ids = self._unpacked(inputs)
+        return self.sequence_and_mask(inputs, training)[0]
+
+    def sequence_and_mask(self, inputs, training=None):
+        """What a head reads: the vectors, floats (B, T, D), and which tokens are real, boolean (B, T).
+
+        Args:
+            inputs, training: As in a call.
+        """
+        inputs = inputs if isinstance(inputs, dict) else {"token_ids": inputs}
+        token_ids, mask, token_type_ids, *rest = unpacked_inputs(inputs, ("token_ids",), _OPTIONAL_INPUTS)
+        tokens = self._tokens(token_ids, mask, *rest)
         types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
         x = self.embedding(tokens.token_ids, positions=tokens.positions, training=training, **types)
-        return self._encoded(x, self.blocks, self.norm, tokens, training)
+        return self._encoded(x, self.blocks, self.norm, tokens, training), tokens.padding_mask
 
     def sentence_vectors(self, inputs):
         """The mean over each sentence's real tokens, float32 (B, D); 0 for a sentence without any.
@@ -92,14 +102,5 @@ class EncoderTransformer(OneStackTransformer):
 
         Reference: [Reimers and Gurevych, 2019](https://arxiv.org/abs/1908.10084), section 3.
         """
-        tokens, _ = self._unpacked(inputs)
-        is_token = ops.expand_dims(ops.cast(tokens.padding_mask, "bool"), -1)
-        vectors = keep(ops.cast(self(inputs), "float32"), is_token)
-        count = ops.sum(ops.cast(is_token, "float32"), axis=1)
-        return ops.sum(vectors, axis=1) / ops.maximum(count, 1.0)
-
-    def _unpacked(self, inputs):
-        """`Tokens`, and token type ids or None."""
-        inputs = inputs if isinstance(inputs, dict) else {"token_ids": inputs}
-        token_ids, mask, token_type_ids, *rest = unpacked_inputs(inputs, ("token_ids",), _OPTIONAL_INPUTS)
-        return self._tokens(token_ids, mask, *rest), token_type_ids
+        sequence, padding_mask = self.sequence_and_mask(inputs)
+        return pooled(ops.cast(sequence, "float32"), ops.cast(padding_mask, "bool"), "mean")

@@ -26,8 +26,11 @@ segment_ids: integers (B, T), or None where each row is one sequence.
 class Transformer(Adaptable, keras.Model):
     """The base of the models: it keeps their parts, builds them, and writes them into configs.
 
-    A model is built as soon as it is made. A subclass takes its parts with `_take_parts`, and lists them in `_SLOTS`.
+    A model is built as soon as it is made. A subclass takes its parts with `_take_parts`, and lists them in `_SLOTS`; its
+    arguments that are numbers are in `_OPTIONS`.
     """
+
+    _OPTIONS = ("max_sequence_length", "pad_token_id")
 
     def _take_parts(self, **parts):
         """Sets each part, a layer, a list of layers or None, as the attribute of its name."""
@@ -100,8 +103,7 @@ class Transformer(Adaptable, keras.Model):
         return {
             **super().get_config(),
             **parts,
-            "max_sequence_length": self.max_sequence_length,
-            "pad_token_id": self.pad_token_id,
+            **{name: getattr(self, name) for name in self._OPTIONS},
         }
 
 

@@ -42,6 +42,7 @@ from keras_attn.ops.masks import (
     with_exact_sizes,
 )
 from keras_attn.ops.normalization import layer_normalization
+from keras_attn.ops.pooling import POOLINGS, pooled
 from keras_attn.ops.positions import segment_positions, sinusoidal_encoding, successive_positions
 from keras_attn.ops.precision import at_least_float32
 from keras_attn.ops.rotary import apply_rotary, rotary_frequencies
@@ -55,6 +56,7 @@ from keras_attn.ops.windows import (
 )
 
 __all__ = [
+    "POOLINGS",
     "DenseBias",
     "KeyValueCache",
     "MaskRule",
@@ -89,6 +91,7 @@ __all__ = [
     "padding_mask",
     "partition_windows",
     "poisoned",
+    "pooled",
     "prefers_memory_efficient",
     "relative_position_bucket",
     "reverse_windows",

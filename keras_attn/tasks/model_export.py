@@ -1,7 +1,8 @@
 from keras_attn.export import export_ctranslate2, export_litert, export_onnx
+from keras_attn.huggingface import save_translator
 from keras_attn.tasks.token_functions import float32_model, token_functions
 
-FORMATS = ("ctranslate2", "onnx", "litert")
+FORMATS = ("ctranslate2", "onnx", "litert", "huggingface")
 
 
 def export_model(translator, folder, format, quantization=None):
@@ -16,6 +17,17 @@ def export_model(translator, folder, format, quantization=None):
     source, target = translator.source_tokenizer, translator.target_tokenizer
     if format == "ctranslate2":
         return export_ctranslate2(folder, translator.model, source, target, quantization)
+    if format == "huggingface":
+        return save_translator(
+            folder,
+            translator.model,
+            source,
+            target,
+            translator.max_length,
+            translator.num_beams,
+            translator.length_penalty,
+            translator.unwritable_token_ids,
+        )
     model = float32_model(translator.model)
     functions = token_functions(
         model,

@@ -330,9 +330,12 @@ class Translator(GenerativeTask):
           `logits` (B, T, V). `greedy` takes `encoder_token_ids` and returns int32 `token_ids` (B,
           max_length): greedy search, END included, then pads. Both compute in float32.
 
+        - `"huggingface"`: what transformers' AutoModelForSeq2SeqLM and AutoTokenizer load, see
+          `keras_attn.huggingface.save_translator`.
+
         Args:
             folder: Path of the folder to write; it replaces an older export there.
-            format: `"ctranslate2"`, `"onnx"` or `"litert"`.
+            format: `"ctranslate2"`, `"onnx"`, `"litert"` or `"huggingface"`.
             quantization: How CTranslate2 stores the weights and computes, for example `"int8"`; for no other
                 format.
 

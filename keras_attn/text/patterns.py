@@ -62,6 +62,7 @@ LLAMA3_PATTERN = QWEN2_PATTERN.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
 _TAILS = (r"|\s+(?!\S)|\s+", r"|\s+(?!\S)|\s")
 _ITEM = re.compile(
     r"(?P<category>\\[pP]\{\^?[A-Za-z]+\})"
+    r"|(?P<edge>\\[Az])"
     r"|(?P<short>\\[sdwSDW])"
     r"|(?P<literal>\\[rntfv\\/.,;:!?'\"`~@#$%^&*()\[\]{}<>|+=_-])"
     r"|(?P<bad>\\.|\(\?(?!:|i:)|[$^]|&&|\[:|[?*+}]\+)"
@@ -84,12 +85,12 @@ def cutter(pattern):
     """
     tail = next((tail for tail in _TAILS if pattern.endswith(tail)), None)
     if tail is None:
-        rewritten = _rewritten(pattern)
+        rewritten = _rewritten(pattern, has_edges=False)
         return lambda texts: tf.strings.regex_replace(texts, rewritten, CUT + rb"\0" + CUT)
     head = pattern.removesuffix(tail)
     last = _WHITE_SPACE_BUT_NEWLINES if r"|\s*[\r\n]" in head else WHITE_SPACE
     long_run = rf"([{WHITE_SPACE}]+)([{last}][^{WHITE_SPACE}])"
-    words = f"{_rewritten(head)}|[{WHITE_SPACE}]+"
+    words = f"{_rewritten(head, has_edges=False)}|[{WHITE_SPACE}]+"
 
     def cut(texts):
         texts = tf.strings.regex_replace(texts, long_run, rb"\1" + CUT + rb"\2")
@@ -114,7 +115,7 @@ def escaped(text):
     return "".join(rf"\x{{{ord(character):X}}}" for character in text)
 
 
-def _rewritten(pattern):
+def _rewritten(pattern, has_edges=True):
     # Possessive repetition differs from the greedy kind only where it must give something back.
     pattern = _KNOWN_POSSESSIVE.get(pattern, pattern)
     out, in_class = [], 0
@@ -126,7 +127,9 @@ def _rewritten(pattern):
                 _refuse(pattern, "a class within a class")
         elif kind == "other" and text == "]":
             in_class = max(in_class - 1, 0)
-        elif kind == "bad" and not (in_class and text in "$^"):
+        elif (kind == "bad" and not (in_class and text in "$^")) or (
+            kind == "edge" and (in_class or not has_edges)  # of a text: cuts have no part in them
+        ):
             _refuse(pattern, text)
         out.append(_item(pattern, kind, text, bool(in_class)))
     return _checked("".join(out), pattern)

@@ -154,6 +154,36 @@ def bpe_model(vocabulary, merges, unknown_id, byte_fallback, whole_words=()):
     return WholeWords(SentencePieceModel(proto, token_ids))
 
 
+def merges_of(scores):
+    """The list of merges by which byte-pair encoding does what sentencepiece does with pieces and scores.
+
+    sentencepiece joins the neighbours that spell the piece of the highest score. Within a piece nothing outside it matters,
+    so each piece is always made from the same two parts, and one merge for it is enough.
+
+    Args:
+        scores: Dictionary from piece to score, without pieces for bytes and special tokens.
+
+    Returns:
+        List of pairs of pieces, the first merge first.
+
+    Raises:
+        ValueError: If two pieces that merges make have one score, or a part of a piece is none of the pieces.
+    """
+    ranks = {piece: -score for piece, score in scores.items()}
+    made = {piece: _last_merge(piece, ranks) for piece in scores if len(piece) > 1}
+    made = {piece: parts for piece, parts in made.items() if parts is not None}
+    pieces = sorted(made, key=ranks.get)
+    for left, right in itertools.pairwise(pieces):
+        if ranks[left] == ranks[right]:
+            raise ValueError(
+                f"Pieces must have different scores to be a list of merges. Received: {left!r}, {right!r}."
+            )
+    for piece in pieces:
+        if missing := [part for part in made[piece] if part not in scores]:
+            raise ValueError(f"The parts of {piece!r} must be pieces. Received: no piece {missing[0]!r}.")
+    return [made[piece] for piece in pieces]
+
+
 def whole_model(content, vocabulary, unknown_id):
     """The model in a sentencepiece file.
 

@@ -269,14 +269,18 @@ CASES = {
 }
 
 
-def make_twin(name, seed=3, spread=0.25):
-    """A transformers model with random weights, norms and biases included: ones and zeros would hide mistakes."""
+def make_twin(name, seed=3, spread=0.25, end=None, **options):
+    """A transformers model with random weights, norms and biases included: ones and zeros would hide mistakes.
+
+    `end` is that of another class of the same architecture, `options` are more fields of its config."""
     import torch
     import transformers
 
-    _, start, end, fields = CASES[name]
+    _, start, own_end, fields = CASES[name]
     config_class = "Gemma3TextConfig" if start == "Gemma3" else f"{start}Config"
-    twin = getattr(transformers, start + end)(getattr(transformers, config_class)(**fields))
+    twin = getattr(transformers, start + (end or own_end))(
+        getattr(transformers, config_class)(**fields, **options)
+    )
     generator = torch.Generator().manual_seed(seed)
     fixed = "embed_positions" if start in ("Marian", "Pegasus", "M2M100") else "nothing"
     with torch.no_grad():
@@ -301,9 +305,9 @@ def checkpoint(name):
 
 @functools.cache
 def twins(name):
-    """Our model from the checkpoint, and transformers'."""
+    """Our model from the checkpoint, without a head, and transformers'."""
     folder, twin = checkpoint(name)
-    return huggingface.load_model(folder), twin
+    return huggingface.load_model(folder, head=False), twin
 
 
 def rows(seed, length, pad, side="right", num_rows=NUM_ROWS):

@@ -1,0 +1,163 @@
+"""Heads in checkpoints: which one a config asks for, and each as a layer of ours with its table of names."""
+
+import collections
+import dataclasses
+from collections.abc import Callable
+
+from keras_attn.huggingface.names import At
+from keras_attn.layers import ClassificationHead, MaskedLanguageModelHead, TokenClassificationHead
+from keras_attn.models import EncoderWithHead
+
+TASKS = ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering")
+
+Labels = collections.namedtuple("Labels", ["names", "is_multi_label"])
+Labels.__doc__ = """What a classifier's config says of its labels: their names by id, and whether a text may have several."""
+
+
+def task_of(config):
+    """What the head of a config's class is for, one of `TASKS`, or None for a body and for other heads."""
+    classes = config.get("architectures")
+    name = classes[0] if isinstance(classes, list) and classes else None
+    task = name.rpartition("For")[2] if isinstance(name, str) else None
+    return task if task in TASKS else None
+
+
+def labels(config):
+    """The labels of a classifier.
+
+    Args:
+        config: Dict, a config.json.
+
+    Returns:
+        `Labels`: a list of strings in the order of the logits ("LABEL_0", "LABEL_1", ... if the config names none), and a
+        boolean, whether each label has a probability of its own (`problem_type` "multi_label_classification").
+
+    Raises:
+        ValueError: if `id2label` does not name a label for each of 0, 1, 2, ..., or `problem_type` is unknown.
+
+    Example:
+
+    ```python
+    names, is_multi_label = labels({"id2label": {"0": "bad", "1": "good"}})  # ["bad", "good"], False
+    ```
+    """
+    given = config.get("id2label")
+    if given is None:
+        count = config.get("num_labels", config.get("_num_labels", 2))
+        if type(count) is not int or not 0 < count <= 10**6:
+            raise ValueError(f"`num_labels` must be a positive integer. Received: num_labels={count!r:.50}.")
+        given = {str(i): f"LABEL_{i}" for i in range(count)}
+    by_id = {str(key): name for key, name in given.items()} if isinstance(given, dict) else {}
+    names = [by_id.get(str(i)) for i in range(len(by_id))]
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"`id2label` must name a label for each of 0, 1, 2, .... Received: {given!r:.100}.")
+    kind = config.get("problem_type")
+    if kind not in (
+        None,
+        "regression",
+        "single_label_classification",
+        "multi_label_classification",
+    ):
+        raise ValueError(f"`problem_type` is not known. Received: problem_type={kind!r:.50}.")
+    return Labels(names, kind == "multi_label_classification")
+
+
+@dataclasses.dataclass(frozen=True)
+class Head:
+    """A head of a checkpoint.
+
+    Args:
+        make: Function from the encoder to the layer, whose name is "head".
+        names: Table of names, see `names.py`, of a model whose head is at "head".
+        same: As in `Architecture`.
+    """
+
+    make: Callable
+    names: dict
+    same: tuple = ()
+
+
+def with_head(architecture, head):
+    """The `Architecture` of an encoder with a head, from that of the encoder."""
+
+    def make():
+        encoder = architecture.make()
+        encoder.name = "encoder"  # in place of a numbered name
+        return EncoderWithHead(encoder, head.make(encoder))
+
+    names = head.names | {f"encoder/{ours}": theirs for ours, theirs in architecture.names.items()}
+    return dataclasses.replace(architecture, make=make, names=names, same=architecture.same + head.same)
+
+
+def masked_language_model(token, dense, norm, decoder, bias, make_norm, **options):
+    """The head of a masked language model, whose output is the token embedding.
+
+    Args:
+        token: Name of the tensor of token embeddings.
+        dense, norm, decoder, bias: Names in the checkpoint, the last of a whole tensor or None.
+        make_norm: Function without arguments that returns the norm layer.
+        **options: Of `MaskedLanguageModelHead`.
+    """
+    names = {"head/intermediate": dense, "head/norm": norm}
+    same = [(token, f"{decoder}.weight")]
+    if bias is not None:
+        names["head/output_bias"] = At(bias)
+        same.append((bias, f"{decoder}.bias"))
+
+    def make(encoder):
+        norm = make_norm()
+        return MaskedLanguageModelHead(
+            encoder.embedding.token, norm=norm, use_bias=bias is not None, name="head", **options
+        )
+
+    return Head(make, names, tuple(same))
+
+
+def classification(num_labels, output, dense=None, **options):
+    """A logit of each label for a text; `dense` is the name of the projection before, whose width is the model's."""
+    return _of_labels(ClassificationHead, num_labels, output, dense, **options)
+
+
+def token_classification(num_labels, output, dense=None, **options):
+    """A logit of each label for each token."""
+    return _of_labels(TokenClassificationHead, num_labels, output, dense, **options)
+
+
+def classifiers(num_labels, text, dropout=0.0, **of_text):
+    """{task: function that returns the head}, where tokens have a projection to labels, and texts what is said here.
+
+    Args:
+        num_labels: Function without arguments, the number of labels.
+        text: Name of the projection of texts to labels.
+        dropout: Float, before the logits.
+        **of_text: As in `classification`.
+    """
+    return {
+        "SequenceClassification": lambda: classification(num_labels(), text, dropout=dropout, **of_text),
+        "TokenClassification": lambda: token_classification(num_labels(), "classifier", dropout=dropout),
+        "QuestionAnswering": lambda: token_classification(num_labels(), "qa_outputs"),
+    }
+
+
+def last_token_head(fields):
+    """{task: function that returns the head} of decoders, which classify by the vector of a text's last token."""
+
+    def of_texts():
+        return classification(fields.num_labels(), "score", pooling="last", use_bias=False)
+
+    return {"SequenceClassification": of_texts}
+
+
+def _of_labels(head_class, num_labels, output, dense, norm=None, make_norm=None, **options):
+    names = {"head/output": output}
+    if dense is not None:
+        names["head/intermediate"] = dense
+    if norm is not None:
+        names["head/norm"] = norm
+
+    def make(encoder):
+        width = None if dense is None else encoder.hidden_dim
+        layer = None if make_norm is None else make_norm()
+        return head_class(num_labels, intermediate_dim=width, norm=layer, name="head", **options)
+
+    return Head(make, names)

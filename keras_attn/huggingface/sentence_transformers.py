@@ -1,0 +1,216 @@
+"""Folders of sentence-transformers: an encoder, and what modules.json says becomes of its vectors."""
+
+import collections
+import json
+import pathlib
+
+import numpy as np
+
+from keras_attn.checks import choose
+from keras_attn.huggingface.fields import Fields
+from keras_attn.huggingface.folder import Folder, read_json
+from keras_attn.huggingface.loading import load_model
+from keras_attn.layers.heads import VectorHead
+from keras_attn.models import EncoderWithHead
+
+SentenceEncoder = collections.namedtuple(
+    "SentenceEncoder", ["model", "pooling", "normalize", "max_length", "folder"]
+)
+SentenceEncoder.__doc__ = """What `TextEmbedder` is made of.
+
+model: An `EncoderTransformer`, or with a dense layer after the pooling an `EncoderWithHead`.
+pooling: "first", "mean", "max" or "last", or None if the model's head pools.
+normalize: Boolean, whether vectors get length 1.
+max_length: Integer, the most tokens of a text, or None.
+folder: `pathlib.Path`, where the tokenizer's files are.
+"""
+
+_FILE = "modules.json"
+_POOLINGS = {"cls": "first", "mean": "mean", "max": "max", "lasttoken": "last"}
+_FLAGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_lasttoken": "lasttoken",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+}
+_ACTIVATIONS = {"Identity": "linear", "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu", "Sigmoid": "sigmoid"}
+_ORDERS = [
+    ["Transformer", "Pooling", *dense, *normalize]
+    for dense in ([], ["Dense"])
+    for normalize in ([], ["Normalize"])
+]
+# By the kind of the model, in older folders; today's is the first.
+_SETTINGS = [
+    f"sentence_{kind}_config.json"
+    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "mpnet")
+]
+
+
+def is_sentence_transformer(folder):
+    """Whether a folder is one of sentence-transformers."""
+    return (pathlib.Path(folder) / _FILE).is_file()
+
+
+def load_sentence_encoder(folder, dtype=None, ignored_fields=()):
+    """The encoder in a folder of sentence-transformers, and how its vectors become one for each text.
+
+    Reads modules.json: Transformer, Pooling (cls, mean, max or lasttoken), then Dense or Normalize or both. Anything else is
+    refused by name.
+
+    Args:
+        folder: Path of a folder with modules.json.
+        dtype, ignored_fields: As in `load_model`.
+
+    Returns:
+        `SentenceEncoder`.
+
+    Raises:
+        FileNotFoundError: if a file is missing.
+        ValueError: if a module or a mode is not one of these, a path leaves the folder, or for what `load_model` refuses.
+
+    Example:
+
+    ```python
+    found = load_sentence_encoder("all-MiniLM-L6-v2")
+    found.pooling, found.normalize, found.max_length  # ("mean", True, 256), for `TextEmbedder`
+    tokenizer = keras_attn.huggingface.read_tokenizer(found.folder)
+    ```
+
+    Reference: [Reimers and Gurevych, 2019](https://arxiv.org/abs/1908.10084), section 3.
+    """
+    folder = pathlib.Path(folder)
+    modules = _modules(folder)
+    _refuse_prompts(folder)
+    body = modules["Transformer"]
+    max_length = _max_length(body)
+    pooling = _pooling(read_json(modules["Pooling"] / "config.json"), modules["Pooling"])
+    dense = _Dense(modules["Dense"]) if "Dense" in modules else None
+    model = load_model(body, dtype=dtype, ignored_fields=ignored_fields, head=False)
+    if dense is not None:
+        model = dense.on(model, pooling)
+    return SentenceEncoder(model, None if dense else pooling, "Normalize" in modules, max_length, body)
+
+
+def _modules(folder):
+    """{kind of module: its folder}."""
+    path = folder / _FILE
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no file {path}.")
+    if path.stat().st_size > 10**6:
+        raise ValueError(f"{path} is larger than 1,000,000 bytes.")
+    try:
+        listed = json.loads(path.read_bytes())
+        kinds = [module["type"].rpartition(".")[2] for module in listed]
+        folders = [_inside(folder, module["path"]) for module in listed]
+    except RecursionError:
+        raise ValueError(f"{path} is damaged: it is nested too deeply.") from None
+    except (TypeError, KeyError, AttributeError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} must list modules, each with a type and a path: {error!r}.") from error
+    if kinds not in _ORDERS:
+        raise ValueError(
+            f"{path} must list Transformer, Pooling, and after them Dense or Normalize or both. Received: {kinds}."
+        )
+    return dict(zip(kinds, folders))
+
+
+def _inside(folder, path):
+    if not isinstance(path, str):
+        raise TypeError("a path must be a string")
+    pure = pathlib.PurePosixPath(path)
+    if pure.is_absolute() or ".." in pure.parts or "\\" in path or "\0" in path or ":" in path:
+        raise ValueError(f"{folder / _FILE} must name folders inside its own. Received: {path!r}.")
+    return folder / pure
+
+
+def _refuse_prompts(folder):
+    path = folder / "config_sentence_transformers.json"
+    config = read_json(path) if path.is_file() else {}
+    name = config.get("default_prompt_name")
+    if name is not None and (config.get("prompts") or {}).get(name) != "":
+        raise ValueError(
+            f"{path} puts a prompt before each text, which is not done here. Received: default_prompt_name={name!r}."
+        )
+
+
+def _max_length(body):
+    path = next((body / name for name in _SETTINGS if (body / name).is_file()), None)
+    settings = {} if path is None else read_json(path)
+    if settings.get("do_lower_case") and not _lowers_case(body):
+        raise ValueError(f"{path} has do_lower_case, which the tokenizer of this folder does not do.")
+    known = {"max_seq_length": None, "do_lower_case": None, "transformer_task": "feature-extraction"}
+    for name, value in settings.items():
+        if name not in known and value not in (None, {}, []):
+            raise ValueError(f"{path} has a field that is not understood: {name}={value!r:.80}.")
+        if name == "transformer_task" and value != known[name]:
+            raise ValueError(f"`{name}` must be {known[name]!r}. Received: {name}={value!r:.80}.")
+    length = settings.get("max_seq_length")
+    if length is not None and (type(length) is not int or length <= 0):
+        raise ValueError(f"`max_seq_length` must be a positive integer. Received: max_seq_length={length!r}.")
+    return length
+
+
+def _lowers_case(body):
+    for name, marks in (
+        ("tokenizer.json", ('"lowercase": true', '"lowercase":true', '"Lowercase"')),
+        ("tokenizer_config.json", ('"do_lower_case": true', '"do_lower_case":true')),
+    ):
+        if (body / name).is_file():
+            text = (body / name).read_text("utf-8")
+            return any(mark in text for mark in marks)
+    return False
+
+
+def _pooling(config, folder):
+    """The name in this library of the one mode of pooling in a config."""
+    mode = config.get("pooling_mode")
+    modes = [mode] if mode is not None else [name for flag, name in _FLAGS.items() if config.get(flag)]
+    unknown = [name for name in config if name.startswith("pooling_mode_") and name not in _FLAGS]
+    if len(modes) != 1 or not isinstance(modes[0], str) or any(config[name] for name in unknown):
+        raise ValueError(
+            f"{folder} must have one mode of pooling: several, side by side, are not implemented. Received: "
+            f"{modes + unknown}."
+        )
+    return choose("pooling_mode", modes[0], _POOLINGS)
+
+
+class _Dense:
+    """The dense layer after the pooling: read before the encoder, so that an error comes early."""
+
+    def __init__(self, path):
+        folder = Folder(path)
+        fields = Fields(folder.config, folder.num_values, len(folder.tensors))
+        inputs, outputs = fields.size("in_features"), fields.size("out_features")
+        self.use_bias = fields.flag("bias", True)
+        name = str(fields.get("activation_function", "torch.nn.modules.activation.Tanh")).rpartition(".")[2]
+        self.activation = choose("activation_function", name, _ACTIVATIONS)
+        fields.check_all_read()
+        shapes = {
+            "linear.weight": (outputs, inputs),
+            **({"linear.bias": (outputs,)} if self.use_bias else {}),
+        }
+        found = {name: tensor.shape for name, tensor in folder.tensors.items()}
+        if found != shapes:
+            raise ValueError(f"{path} must hold {shapes} by its config. Received: {found}.")
+        self.arrays = {name: folder.read(name) for name in shapes}
+        for name, array in self.arrays.items():
+            if not np.isfinite(array).all():
+                raise ValueError(f"{name} in {path} has values that are NaN or infinite.")
+        self.path, self.inputs, self.outputs = path, inputs, outputs
+
+    def on(self, encoder, pooling):
+        """The encoder with this layer as its head."""
+        if encoder.hidden_dim != self.inputs:
+            raise ValueError(
+                f"{self.path} must take vectors of the encoder's size {encoder.hidden_dim}. Received: "
+                f"in_features={self.inputs}."
+            )
+        options = {"activation": self.activation, "use_intermediate_bias": self.use_bias}
+        # The layer has the encoder's dtype policy, not today's global one.
+        head = VectorHead(self.outputs, pooling=pooling, dtype=encoder.dtype_policy, name="head", **options)
+        model = EncoderWithHead(encoder, head, dtype=encoder.dtype_policy)
+        head.intermediate_dense.kernel.assign(self.arrays["linear.weight"].T)
+        if self.use_bias:
+            head.intermediate_dense.bias.assign(self.arrays["linear.bias"])
+        return model

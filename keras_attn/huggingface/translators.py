@@ -1,0 +1,93 @@
+"""A trained translator as a checkpoint that transformers loads, generates with, and tokenizes for."""
+
+import json
+import pathlib
+
+from keras_attn.files import replaced_folder
+from keras_attn.huggingface.saving import save_model
+from keras_attn.huggingface.tokenizer_saving import save_tokenizer
+from keras_attn.models import Seq2SeqTransformer
+
+TARGET_FOLDER = "target_tokenizer"
+_MARKER = "config.json"
+
+
+def save_translator(
+    folder,
+    model,
+    source_tokenizer,
+    target_tokenizer,
+    max_length,
+    num_beams=4,
+    length_penalty=1.0,
+    unwritable_token_ids=(),
+):
+    """Writes a translator as a folder for transformers' AutoModelForSeq2SeqLM and AutoTokenizer.
+
+    Post-norm models become marian, pre-norm ones pegasus, those with relative positions t5. generation_config.json has the
+    translator's beams and limits; its search gives the answers of ours (`DecodingOptions(exact_stopping=True)` is its
+    `early_stopping="never"`).
+
+    Args:
+        folder: Path; it replaces an older checkpoint there, whole.
+        model: `Seq2SeqTransformer`.
+        source_tokenizer, target_tokenizer: Tokenizers of `keras_attn.text`. If they are two, the target's is in the
+            folder's `target_tokenizer`, which AutoTokenizer reads with `subfolder="target_tokenizer"`.
+        max_length: Integer, the most tokens of a translation, END included.
+        num_beams: Integer.
+        length_penalty: Float.
+        unwritable_token_ids: Integers, tokens that a translation never has.
+
+    Returns:
+        `pathlib.Path` of the folder.
+
+    Raises:
+        ValueError: if no architecture is that of the model, rotary positions for instance, if a tokenizer has no
+            tokenizer.json, or `folder` holds something else.
+        OSError: if a file cannot be written.
+
+    Example:
+
+    ```python
+    translator = keras_attn.Translator.load("runs/dates/translator")
+    translator.export_model("dates-marian", format="huggingface")
+    # transformers.AutoModelForSeq2SeqLM.from_pretrained("dates-marian")
+    ```
+    """
+    model_type = _model_type(model)
+    start, end = target_tokenizer.start_token_id, target_tokenizer.end_token_id
+    never = sorted({*unwritable_token_ids, model.pad_token_id} - {end, -1})
+    generation = {
+        "decoder_start_token_id": start,
+        "eos_token_id": end,
+        "pad_token_id": model.pad_token_id if model.pad_token_id >= 0 else end,
+        "max_length": max_length + 1,  # theirs counts START
+        "num_beams": num_beams,
+        "length_penalty": length_penalty,
+        "suppress_tokens": never or None,
+        "renormalize_logits": True,
+    }
+    with replaced_folder(folder, _MARKER, "checkpoint") as built:
+        tokens = {"bos_token_id": start, "eos_token_id": end, "decoder_start_token_id": start}
+        save_model(model, built, model_type, source_tokenizer, **tokens)
+        (built / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n", "utf-8")
+        if target_tokenizer is not source_tokenizer:
+            save_tokenizer(target_tokenizer, built / TARGET_FOLDER, "seq2seq", model.max_sequence_length)
+    return pathlib.Path(folder)
+
+
+def _model_type(model):
+    if not isinstance(model, Seq2SeqTransformer):
+        raise ValueError(
+            f"A translator for transformers must be a Seq2SeqTransformer. Received: {type(model).__name__}."
+        )
+    block = model.decoder_blocks[0]
+    attention = block.self_attention_layer
+    if getattr(attention, "rotary_embedding", None) is not None:
+        raise ValueError(
+            "A translator with rotary positions is none of the architectures that transformers has. Train one with "
+            "`position_encoding='sinusoidal'`."
+        )
+    if getattr(attention, "position_bias", None) is not None:
+        return "t5"
+    return "pegasus" if block.normalize_first else "marian"

@@ -1,0 +1,384 @@
+"""Heads of encoders: what makes an answer of the sequence of vectors."""
+
+import keras
+from keras import ops
+
+from keras_attn.checks import check_positive, check_rate, choose
+from keras_attn.layers.arguments import get_activation, serialize_activation
+from keras_attn.layers.call_masks import joined_padding
+from keras_attn.layers.lora_and_quantization import Adaptable
+from keras_attn.layers.normalization import LayerNormalization
+from keras_attn.layers.projection import Dense
+from keras_attn.layers.slots import build_layer, check_layer, description, with_layers
+from keras_attn.ops import POOLINGS, as_boolean_mask, keep, mask_poison, poisoned, pooled
+
+
+def real_tokens(sequence, padding_mask):
+    """The padding mask (B, T) of a head's call as booleans, that of Keras included; all True if there is none."""
+    mask = as_boolean_mask(joined_padding(padding_mask, sequence, "padding_mask"), "padding_mask")
+    return ops.ones(ops.shape(sequence)[:2], dtype="bool") if mask is None else mask
+
+
+@keras.saving.register_keras_serializable(package="keras_attn")
+class Pooling(keras.layers.Layer):
+    """One vector for each sequence, made of the vectors of its real tokens.
+
+    Unlike Keras' `GlobalAveragePooling1D`, it takes the mask as an argument, a row without real tokens gives 0 and
+    not NaN, and what stands at pads is never read, be it NaN.
+
+    Args:
+        mode: String: "first" or "last", the vector of that real token; "mean" or "max" over the real tokens.
+
+    Call arguments:
+        inputs: Floats (B, T, D).
+        padding_mask: Boolean (B, T), True at real tokens.
+
+    Returns:
+        Floats (B, D).
+
+    Raises:
+        ValueError: for an unknown mode, or a mask of another shape.
+
+    Example:
+
+    ```python
+    vectors = keras_attn.layers.Pooling("mean")(keras.random.normal((2, 5, 16)))  # (2, 16)
+    ```
+
+    Reference: [Reimers and Gurevych, 2019](https://arxiv.org/abs/1908.10084), section 3.
+    """
+
+    def __init__(self, mode, **kwargs):
+        super().__init__(**kwargs)
+        choose("mode", mode, POOLINGS)
+        self.mode = mode
+
+    def call(self, inputs, padding_mask=None):
+        vectors = pooled(inputs, real_tokens(inputs, padding_mask), self.mode)
+        return poisoned(vectors, mask_poison(padding_mask))
+
+    def compute_mask(self, inputs, previous_mask=None):
+        return None
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], input_shape[-1])
+
+    def get_config(self):
+        return {**super().get_config(), "mode": self.mode}
+
+
+class _Head(Adaptable, keras.layers.Layer):
+    """The base of heads: vectors are projected, activated and normalised, if that is wanted, before the logits."""
+
+    _LORA_TARGETS = ("intermediate",)
+    _SLOTS = ("norm",)
+
+    def __init__(
+        self,
+        intermediate_dim=None,
+        activation="tanh",
+        norm=None,
+        dropout=0.0,
+        use_bias=True,
+        use_intermediate_bias=True,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.intermediate_dim = check_positive("intermediate_dim", intermediate_dim, optional=True)
+        self.activation = get_activation(activation)
+        self.norm = check_layer("norm", norm)
+        self.dropout = check_rate("dropout", dropout)
+        self.use_bias = use_bias
+        self.use_intermediate_bias = use_intermediate_bias
+        self._dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
+
+    def build(self, input_shape):
+        self.intermediate_dense = None
+        features = (None, input_shape[-1])
+        if self.intermediate_dim is not None:
+            self.intermediate_dense = self._dense(
+                "intermediate", self.intermediate_dim, features, self.use_intermediate_bias, self.activation
+            )
+            features = (None, self.intermediate_dim)
+        if self.norm is not None:
+            build_layer(self.norm, features, dtype=self.compute_dtype)
+        self._build_output(features)
+
+    def _dense(self, name, units, input_shape, use_bias, activation=None):
+        layer = Dense(units, activation=activation, use_bias=use_bias, dtype=self._policy_of(name), name=name)
+        layer.build(input_shape)
+        return layer
+
+    def _transformed(self, x, training):
+        x = x if self.intermediate_dense is None else self.intermediate_dense(x)
+        x = x if self.norm is None else self.norm(x)
+        return self._dropout_layer(x, training=training)
+
+    def compute_mask(self, inputs, previous_mask=None):
+        return None
+
+    def compute_output_spec(self, *args, **kwargs):
+        # The call is traced: logits are float32 whatever the dtype policy.
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
+
+    def _parts(self):
+        return [] if self.intermediate_dense is None else [self.intermediate_dense]
+
+    @classmethod
+    def from_config(cls, config):
+        """The layer that a config describes, with new layers in its slots."""
+        return cls(**with_layers(config, cls._SLOTS))
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "intermediate_dim": self.intermediate_dim,
+            "activation": serialize_activation(self.activation),
+            "dropout": self.dropout,
+            "use_bias": self.use_bias,
+            "use_intermediate_bias": self.use_intermediate_bias,
+            **{slot: description(getattr(self, slot)) for slot in self._SLOTS},
+        }
+
+
+class _LabelHead(_Head):
+    """The base of heads with a logit for each label."""
+
+    _LORA_TARGETS = ("output",)
+
+    def __init__(self, num_labels, **kwargs):
+        super().__init__(**kwargs)
+        self.num_labels = check_positive("num_labels", num_labels)
+
+    def _build_output(self, features):
+        self.output_dense = self._dense("output", self.num_labels, features, self.use_bias)
+
+    def _logits(self, x, padding_mask, training):
+        logits = ops.cast(self.output_dense(self._transformed(x, training)), "float32")
+        return poisoned(logits, mask_poison(padding_mask))
+
+    def _parts(self):
+        return [*super()._parts(), self.output_dense]
+
+    def get_config(self):
+        return {**super().get_config(), "num_labels": self.num_labels}
+
+
+@keras.saving.register_keras_serializable(package="keras_attn")
+class ClassificationHead(_LabelHead):
+    """A logit of each label for each sequence.
+
+    `output(dropout(norm(activation(intermediate(pooling(sequence))))))`. BERT's pooler and classifier are
+    `intermediate_dim=D, activation="tanh"`, as are RoBERTa's head and MPNet's; DistilBERT's has "relu", ELECTRA's "gelu".
+    Without `intermediate_dim` there is no activation.
+
+    Args:
+        num_labels: Integer L; 1 for a regression.
+        pooling: String, as in `Pooling`.
+        intermediate_dim: Integer, the width of the projection before the logits, or None for no projection.
+        activation: Activation name or function of that projection; besides Keras' names, `"gelu_tanh"`.
+        norm: Norm layer after it (ModernBERT), or None.
+        dropout: Float, the rate before the logits.
+        use_bias: Boolean, whether logits have a bias.
+        use_intermediate_bias: Boolean, whether the projection has one.
+
+    Call arguments:
+        inputs: Floats (B, T, D), the sequence of an encoder.
+        padding_mask: Boolean (B, T), True at real tokens.
+        training: Boolean.
+
+    Returns:
+        Logits, float32 (B, L).
+
+    Raises:
+        ValueError: for arguments out of range, or a mask of another shape.
+
+    Example:
+
+    ```python
+    head = keras_attn.layers.ClassificationHead(num_labels=3, intermediate_dim=16)
+    logits = head(keras.random.normal((2, 5, 16)))  # (2, 3)
+    ```
+
+    Reference: [Devlin et al., 2019](https://arxiv.org/abs/1810.04805), section 4.1.
+    """
+
+    def __init__(self, num_labels, pooling="first", **kwargs):
+        super().__init__(num_labels, **kwargs)
+        choose("pooling", pooling, POOLINGS)
+        self.pooling = pooling
+
+    def call(self, inputs, padding_mask=None, training=None):
+        vectors = pooled(inputs, real_tokens(inputs, padding_mask), self.pooling)
+        return self._logits(vectors, padding_mask, training)
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], self.num_labels)
+
+    def get_config(self):
+        return {**super().get_config(), "pooling": self.pooling}
+
+
+@keras.saving.register_keras_serializable(package="keras_attn")
+class VectorHead(_Head):
+    """A vector for each sequence: `norm(activation(dense(pooling(sequence))))`, as sentence-transformers' Dense makes it.
+
+    Args:
+        intermediate_dim: Integer, the size of the vectors.
+        pooling: String, as in `Pooling`.
+        activation: Activation name or function; besides Keras' names, `"gelu_tanh"`.
+        norm: Norm layer after it, or None.
+        dropout: Float, the rate after all.
+        use_intermediate_bias: Boolean, whether the projection has a bias.
+
+    Call arguments:
+        inputs: Floats (B, T, D), the sequence of an encoder.
+        padding_mask: Boolean (B, T), True at real tokens.
+        training: Boolean.
+
+    Returns:
+        Vectors, float32 (B, `intermediate_dim`).
+
+    Raises:
+        ValueError: for arguments out of range, or a mask of another shape.
+
+    Example:
+
+    ```python
+    vectors = keras_attn.layers.heads.VectorHead(8, pooling="mean")(keras.random.normal((2, 5, 16)))  # (2, 8)
+    ```
+
+    Reference: [Reimers and Gurevych, 2019](https://arxiv.org/abs/1908.10084), section 3.
+    """
+
+    def __init__(self, intermediate_dim, pooling="mean", **kwargs):
+        super().__init__(intermediate_dim=check_positive("intermediate_dim", intermediate_dim), **kwargs)
+        choose("pooling", pooling, POOLINGS)
+        self.pooling = pooling
+
+    def _build_output(self, features):
+        """There is none."""
+
+    def call(self, inputs, padding_mask=None, training=None):
+        vectors = pooled(inputs, real_tokens(inputs, padding_mask), self.pooling)
+        vectors = ops.cast(self._transformed(vectors, training), "float32")
+        return poisoned(vectors, mask_poison(padding_mask))
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], self.intermediate_dim)
+
+    def get_config(self):
+        return {**super().get_config(), "pooling": self.pooling}
+
+
+@keras.saving.register_keras_serializable(package="keras_attn")
+class TokenClassificationHead(_LabelHead):
+    """A logit of each label for each token.
+
+    With two labels it is the head for question answering: logits of the first token of an answer, and of the last.
+
+    Args:
+        num_labels: Integer L.
+        intermediate_dim, activation, norm, dropout, use_bias, use_intermediate_bias: As in `ClassificationHead`.
+
+    Call arguments:
+        inputs: Floats (B, T, D), the sequence of an encoder.
+        padding_mask: Boolean (B, T), True at real tokens.
+        training: Boolean.
+
+    Returns:
+        Logits, float32 (B, T, L); those at pads mean nothing, but are finite.
+
+    Raises:
+        ValueError: for arguments out of range, or a mask of another shape.
+
+    Example:
+
+    ```python
+    logits = keras_attn.layers.TokenClassificationHead(num_labels=9)(keras.random.normal((2, 5, 16)))  # (2, 5, 9)
+    ```
+
+    Reference: [Devlin et al., 2019](https://arxiv.org/abs/1810.04805), sections 4.2 and 5.3.
+    """
+
+    def call(self, inputs, padding_mask=None, training=None):
+        x = keep(inputs, ops.expand_dims(real_tokens(inputs, padding_mask), -1))
+        return self._logits(x, padding_mask, training)
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape[:-1], self.num_labels)
+
+
+@keras.saving.register_keras_serializable(package="keras_attn")
+class MaskedLanguageModelHead(_Head):
+    """A logit of each token of the vocabulary for each token.
+
+    `token_embedding(norm(activation(intermediate(x))), reverse=True) + bias`. The token embedding is usually that of
+    the encoder, so that its weights are shared; they stay shared in a saved and in a cloned model.
+
+    Args:
+        token_embedding: Layer that takes `reverse=True`: a `TokenEmbedding`.
+        intermediate_dim: Integer E, the width of the token embedding. Defaults to its `hidden_dim`.
+        activation: Activation name or function; besides Keras' names, `"gelu_tanh"`.
+        norm: Norm layer. Defaults to a layer norm with the epsilon 1e-12, BERT's.
+        dropout: Float, the rate before the logits.
+        use_bias: Boolean, whether logits have a bias of this head's own.
+        use_intermediate_bias: Boolean, whether the projection has one.
+
+    Call arguments:
+        inputs: Floats (B, T, D), the sequence of an encoder.
+        padding_mask: Boolean (B, T), True at real tokens.
+        training: Boolean.
+
+    Returns:
+        Logits, float32 (B, T, V); those at pads mean nothing, but are finite.
+
+    Raises:
+        ValueError: for arguments out of range, no token embedding, or a mask of another shape.
+
+    Example:
+
+    ```python
+    encoder = keras_attn.models.EncoderTransformer.from_sizes(
+        100, 2, hidden_dim=16, num_heads=2, intermediate_dim=32
+    )
+    head = keras_attn.layers.MaskedLanguageModelHead(encoder.embedding.token)
+    model = keras_attn.models.EncoderWithHead(encoder, head)
+    logits = model(np.array([[2, 5, 4, 3]]))  # (1, 4, 100)
+    ```
+
+    Reference: [Devlin et al., 2019](https://arxiv.org/abs/1810.04805), section 3.1.
+    """
+
+    _SLOTS = ("token_embedding", "norm")
+
+    def __init__(self, token_embedding, intermediate_dim=None, activation="gelu", norm=None, **kwargs):
+        if check_layer("token_embedding", token_embedding) is None:
+            raise ValueError("`token_embedding` must be a layer. Received: token_embedding=None.")
+        super().__init__(
+            intermediate_dim=token_embedding.hidden_dim if intermediate_dim is None else intermediate_dim,
+            activation=activation,
+            norm=LayerNormalization(epsilon=1e-12, name="norm") if norm is None else norm,
+            **kwargs,
+        )
+        self.token_embedding = token_embedding
+
+    def _build_output(self, features):
+        if not self.token_embedding.built:
+            self.token_embedding.build((None, None))
+        if self.use_bias:
+            shape = (self.token_embedding.vocabulary_size,)
+            self.output_bias = self.add_weight(name="output_bias", shape=shape, initializer="zeros")
+
+    def call(self, inputs, padding_mask=None, training=None):
+        x = keep(inputs, ops.expand_dims(real_tokens(inputs, padding_mask), -1))
+        logits = ops.cast(self.token_embedding(self._transformed(x, training), reverse=True), "float32")
+        if self.use_bias:
+            logits = logits + ops.cast(self.output_bias, "float32")
+        return poisoned(logits, mask_poison(padding_mask))
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape[:-1], self.token_embedding.vocabulary_size)
+
+    def _parts(self):
+        return [*super()._parts(), self.token_embedding]

@@ -1,0 +1,159 @@
+"""Trained translators as checkpoints: transformers loads them, tokenizes and translates like ours, token for token."""
+
+import json
+
+import numpy as np
+import pytest
+from helpers_seed import set_seed
+from helpers_texts import sentences
+
+import keras_attn
+import keras_attn_cli
+from keras_attn import huggingface
+from keras_attn.generation import DecodingOptions
+from keras_attn.models.weight_names import named_weights
+from keras_attn.text import ByteTokenizer, SentencePieceTokenizer
+
+transformers = pytest.importorskip("transformers", reason='pip install "keras_attn[peers]"')
+
+SENTENCES = sentences(300)
+SIZES = {"hidden_dim": 20, "num_heads": 5, "intermediate_dim": 31, "max_sequence_length": 41}
+
+
+@pytest.fixture(scope="module")
+def tokenizers():
+    """BPE as the recipe multi30k.toml has it, and unigram."""
+    return SentencePieceTokenizer.train(SENTENCES, 701), SentencePieceTokenizer.train(
+        SENTENCES, 431, "unigram"
+    )
+
+
+def translator(tokenizers, separate, **options):
+    source, target = tokenizers if separate else tokenizers[:1] * 2
+    set_seed(3)
+    model = keras_attn.models.Seq2SeqTransformer.from_sizes(
+        source.vocabulary_size,
+        2,
+        3,
+        target_vocabulary_size=target.vocabulary_size if separate else None,
+        **SIZES,
+        **options,
+    )
+    rng = np.random.default_rng(3)
+    for weight in model.weights:
+        values = np.asarray(weight) + rng.normal(size=weight.shape) * 0.2
+        if weight.name == "embeddings":
+            values[source.end_token_id] *= 3.0  # so that some translations end
+        weight.assign(values)
+    return keras_attn.Translator(model, source, target, num_beams=5, max_length=13, length_penalty=0.7)
+
+
+def loaded(folder, separate):
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    source = transformers.AutoTokenizer.from_pretrained(folder)
+    subfolder = {"subfolder": "target_tokenizer"} if separate else {}
+    return model, source, transformers.AutoTokenizer.from_pretrained(folder, **subfolder)
+
+
+def until_end(row):
+    """The ids before END; after it transformers' beam search repeats END where the pad is 0."""
+    return row[: row.index(3)] if 3 in row else row
+
+
+@pytest.mark.parametrize(
+    ("model_type", "separate", "options"),
+    [
+        ("pegasus", False, {"normalize_first": True, "dropout": 0.3}),  # examples/recipes/multi30k.toml
+        ("marian", True, {}),
+    ],
+)
+def test_a_translator_goes_out_and_translates_alike(model_type, separate, options, tokenizers, tmp_path):
+    ours = translator(tokenizers, separate, **options)
+    assert ours.export_model(tmp_path / "out", format="huggingface") == tmp_path / "out"
+    twin, source, target = loaded(tmp_path / "out", separate)
+    assert twin.config.model_type == model_type
+    texts = SENTENCES[:17]
+    batch = source(texts, return_tensors="pt", padding=True)
+    ids = ours.source_tokenizer.tokenize(texts).to_list()
+    assert [[*row, 3] for row in ids] == [[t for t in row if t] for row in batch["input_ids"].tolist()]
+    for num_beams, early in ((1, False), (5, False), (5, "never")):
+        theirs = twin.generate(**batch, num_beams=num_beams, early_stopping=early)[:, 1:].tolist()
+        search = ours.search_options(num_beams=num_beams)
+        choice = DecodingOptions(exact_stopping=True) if early else DecodingOptions()
+        answers = ours.generate(batch["input_ids"].numpy().astype("int32"), {**search, "options": choice})
+        found = np.asarray(answers[0])[:, 0].tolist()
+        assert list(map(until_end, found)) == list(map(until_end, theirs))
+        assert len({len(until_end(row)) for row in theirs}) > 1
+    # Without bytes that are no text, which only models with random weights write.
+    defaults = target.batch_decode(twin.generate(**batch), skip_special_tokens=True)
+    pairs = [(a, b) for a, b in zip(ours(texts), defaults) if "�" not in a + b]
+    assert pairs
+    assert all(a == b for a, b in pairs)
+
+
+def test_what_went_out_comes_back_bit_for_bit(tokenizers, tmp_path):
+    ours = translator(tokenizers, False, normalize_first=True)
+    ours.export_model(tmp_path / "out", format="huggingface")
+    model = huggingface.load_model(tmp_path / "out")
+    huggingface.save_model(model, tmp_path / "again", "pegasus")
+    first, again = named_weights(model), named_weights(huggingface.load_model(tmp_path / "again"))
+    for name, weight in first.items():
+        np.testing.assert_array_equal(np.asarray(weight), np.asarray(again[name]), err_msg=name)
+    source = SENTENCES[:3]
+    tokens = huggingface.read_tokenizer(tmp_path / "out").preprocess(source)[0]
+    inputs = {"encoder_token_ids": tokens.to_tensor(), "decoder_token_ids": tokens.to_tensor()[:, :5]}
+    ours_logits, theirs = (np.asarray(x(inputs)) for x in (ours.model, model))
+    np.testing.assert_allclose(ours_logits, theirs, atol=2e-6 * np.abs(theirs).max())
+
+
+def test_the_command_exports_a_saved_translator(tokenizers, tmp_path, capsys):
+    translator(tokenizers, False).save(tmp_path / "saved")
+    arguments = ["export", str(tmp_path / "saved"), str(tmp_path / "out"), "--format", "huggingface"]
+    assert keras_attn_cli.main(arguments) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == str(tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "config.json").read_text("utf-8"))["model_type"] == "marian"
+
+
+def test_an_older_export_is_replaced_whole_and_nothing_else_is(tokenizers, tmp_path):
+    translator(tokenizers, True).export_model(tmp_path / "out", "huggingface")
+    translator(tokenizers, False).export_model(tmp_path / "out", "huggingface")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ]
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "note.txt").write_text("mine")
+    with pytest.raises(ValueError, match="holds no checkpoint"):
+        translator(tokenizers, False).export_model(tmp_path / "mine", "huggingface")
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"position_encoding": "rotary"}, "rotary positions is none of the architectures"),
+        ({"position_encoding": "learned"}, "A marian cannot be this model: .*position"),
+        ({"normalization": "rms_norm"}, "A marian cannot be this model: .*norm"),
+    ],
+)
+def test_what_transformers_has_no_model_for_is_refused_by_name(options, match, tokenizers, tmp_path):
+    with pytest.raises(ValueError, match=match):
+        translator(tokenizers, False, **options).export_model(tmp_path / "out", "huggingface")
+    assert not any(tmp_path.iterdir())
+
+
+def test_nothing_is_written_with_a_tokenizer_that_has_no_file(tmp_path):
+    model = keras_attn.models.Seq2SeqTransformer.from_sizes(259, 1, 1, **SIZES)
+    with pytest.raises(ValueError, match="`tokenizer` must be one of"):
+        huggingface.save_model(model, tmp_path / "out", "marian", "a tokenizer")
+    assert not any(tmp_path.iterdir())
+
+
+def test_weights_of_lora_must_be_merged_before(tmp_path):
+    model = keras_attn.models.Seq2SeqTransformer.from_sizes(259, 1, 1, **SIZES)
+    model.encoder_blocks[0].feed_forward_layer.enable_lora(3)
+    with pytest.raises(ValueError, match=r"LoRA must be merged|lora"):
+        huggingface.save_model(model, tmp_path / "out", "marian", ByteTokenizer())
+    assert not any(tmp_path.iterdir())
