@@ -1,0 +1,80 @@
+"""Memory while a checkpoint is loaded: variables take none until the values from the files are in them."""
+
+import contextlib
+import math
+
+import numpy as np
+import tensorflow as tf
+
+_PART_BYTES = 2**21
+
+
+@contextlib.contextmanager
+def unwritten_variables():
+    """Variables made in the block have a size, but neither values nor memory of their own until something is assigned.
+
+    Initialisers would write a whole model of random numbers, of which none is kept. Variables that hold no floats, the
+    states of random generators for instance, are initialised as ever.
+
+    Example:
+
+    ```python
+    with unwritten_variables():
+        layer = keras.layers.Dense(4)
+        layer.build((None, 3))
+    layer.set_weights([np.ones((3, 4)), np.zeros(4)])
+    ```
+    """
+
+    def create(next_creator, **options):
+        initial_value = options["initial_value"]
+        if callable(initial_value):
+            with tf.Graph().as_default():  # where the initialiser says its shape and computes nothing
+                described = initial_value()
+            if described.dtype.is_floating:
+                shape, dtype = described.shape.as_list(), described.dtype
+                # The operating system gives such memory when it is first written to; an assignment replaces it.
+                options["initial_value"] = lambda: tf.raw_ops.Empty(shape=shape, dtype=dtype)
+        return next_creator(**options)
+
+    with tf.variable_creator_scope(create):
+        yield
+
+
+def assign_in_parts(variable, array):
+    """Assigns an array without a copy of it: rows are cast and written one part after another.
+
+    TensorFlow makes two copies of an array that becomes a tensor.
+
+    Args:
+        variable: Keras variable of floats.
+        array: Floats of its shape, and of any dtype; or what gives them by slices, `Folder.rows`.
+
+    Raises:
+        FloatingPointError: if there is a value that is NaN or infinite in the variable's dtype; the message says so.
+
+    Example:
+
+    ```python
+    variable = keras.Variable(np.zeros((3, 5)))
+    assign_in_parts(variable, np.ones((3, 5), "float16"))
+    ```
+    """
+    row_bytes = max(1, math.prod(array.shape[1:])) * np.dtype(variable.dtype).itemsize
+    num_rows = max(1, _PART_BYTES // row_bytes)
+    if tf.distribute.has_strategy() or len(array) <= num_rows:  # a distributed variable has several memories
+        variable.assign(_finite(array[:], variable.dtype))
+        return
+    for first in range(0, len(array), num_rows):
+        part = _finite(array[first : first + num_rows], variable.dtype)
+        tf.raw_ops.ResourceStridedSliceAssign(
+            ref=variable.value.handle, begin=[first], end=[first + len(part)], strides=[1], value=part
+        )
+
+
+def _finite(array, dtype):
+    with np.errstate(over="ignore"):  # an infinite value is refused
+        array = np.ascontiguousarray(array, dtype)
+    if not np.isfinite(array).all():
+        raise FloatingPointError(f"NaN or infinite in {dtype}")
+    return array
