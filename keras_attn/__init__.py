@@ -1,7 +1,7 @@
 """Attention layers for Keras 3, and tools to train and serve a translator from two text files.
 
 `import keras_attn` imports layers, models and training, which run on any Keras backend. Modules that need
-TensorFlow or an optional package (`Translator` and the other tasks, `text`, `data`, `export`, `huggingface`, `tasks`, `runs`, `serve`, `plots`) are
+TensorFlow or an optional package (`load`, `Translator` and the other tasks, `text`, `data`, `export`, `huggingface`, `tasks`, `runs`, `serve`, `plots`) are
 imported on first use.
 """
 
@@ -19,7 +19,7 @@ _LAZY_TASKS = (
     "TokenClassifier",
     "Translator",
 )
-__all__ = [*_LAZY_TASKS, "__version__", "layers", "models", "training"]
+__all__ = [*_LAZY_TASKS, "__version__", "layers", "load", "models", "training"]
 
 _LAZY_ROOMS = (
     "cli",
@@ -27,6 +27,7 @@ _LAZY_ROOMS = (
     "export",
     "generation",
     "huggingface",
+    "info",
     "ops",
     "plots",
     "runs",
@@ -39,6 +40,8 @@ _LAZY_ROOMS = (
 def __getattr__(name):
     if name in _LAZY_TASKS:
         return getattr(importlib.import_module("keras_attn.tasks"), name)
+    if name == "load":
+        return importlib.import_module("keras_attn.tasks").load_task
     if name in _LAZY_ROOMS:
         return importlib.import_module(f"keras_attn.{name}")
     raise AttributeError(f"module 'keras_attn' has no attribute {name!r}")

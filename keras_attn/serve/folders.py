@@ -6,6 +6,7 @@ import os
 import pathlib
 import shutil
 
+from keras_attn.tasks import checkpoint_folder, load_task
 from keras_attn.tasks.loading import TASKS
 from keras_attn.tasks.task_files import folder_name_of
 
@@ -15,6 +16,8 @@ Version.__doc__ = (
 )
 
 _MODEL_FILE = "saved_model.pb"
+# The file that tells what a folder holds, and what reads it. A checkpoint is a task too.
+_MARKERS = {marker: task_class.load for marker, task_class in TASKS.items()} | {"config.json": load_task}
 _TASK_FOLDERS = tuple(map(folder_name_of, TASKS.values()))
 
 
@@ -23,7 +26,7 @@ def find_versions(folders):
 
     Args:
         folders: Paths of model folders (the newest version is taken), version folders, run folders, or folders of saved
-            translators, text generators and other tasks.
+            translators, text generators and other tasks, or of checkpoints; or names of checkpoints on the hub.
 
     Returns:
         A list of `Version`s.
@@ -42,7 +45,7 @@ def find_versions(folders):
 
 def find_version(folder):
     """The `Version` of one folder, see `find_versions`."""
-    folder = pathlib.Path(folder)
+    folder = checkpoint_folder(folder)
     resolved = folder.resolve()
     if (folder / _MODEL_FILE).is_file():
         if resolved.name.isdecimal():
@@ -55,7 +58,7 @@ def find_version(folder):
         return Version(exported.parent.name, int(exported.name), exported)
     raise FileNotFoundError(
         f"There is nothing to serve in {folder}: it holds no exported model ({_MODEL_FILE}), no version of one, no run, "
-        "and no saved translator, text generator or other task."
+        "no saved translator, text generator or other task, and no checkpoint."
     )
 
 
@@ -68,8 +71,8 @@ def newest_version(folder):
 
 
 def _saved_task(folder):
-    """(the folder of a saved task, its marker, the model's name), where the folder is one or is a run that has one."""
-    for marker in TASKS:
+    """(the folder of a task, its marker, the model's name), where the folder is one or is a run that has one."""
+    for marker in _MARKERS:
         if (folder / marker).is_file():
             is_of_run = folder.resolve().name in _TASK_FOLDERS
             return folder, marker, (folder.resolve().parent if is_of_run else folder.resolve()).name
@@ -87,7 +90,7 @@ def _exported(folder, marker, name):
             return newest
     place = next(place for place in _places(folder) if _is_writable(place))
     print(f"Exporting {folder} to {place / name} ...", flush=True)
-    exported = TASKS[marker].load(folder).export(place / name)
+    exported = _MARKERS[marker](folder).export(place / name)
     for older in (place / name).iterdir():
         if older.name.isdecimal() and int(older.name) < int(exported.name):
             shutil.rmtree(older)

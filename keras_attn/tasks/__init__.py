@@ -1,11 +1,16 @@
 """The object that users call, save and export: tokenizers, model and generation in one."""
 
+from keras_attn.huggingface import checkpoint_folder
 from keras_attn.tasks.alignment import Word, WordAlignment
+from keras_attn.tasks.chat_templates import ChatTemplate
+from keras_attn.tasks.checkpoints import holds_checkpoint, load_checkpoint
 from keras_attn.tasks.fill_mask import FILL_MASK_SIGNATURES, Fill, FillMask
 from keras_attn.tasks.generator_signatures import GENERATOR_SIGNATURES
+from keras_attn.tasks.languages import Languages
 from keras_attn.tasks.loading import load_task
 from keras_attn.tasks.question_answerer import ANSWERER_SIGNATURES, Answer, QuestionAnswerer
 from keras_attn.tasks.signatures import SIGNATURES
+from keras_attn.tasks.source_form import SourceForm
 from keras_attn.tasks.teacher_forcing import AttentionMap
 from keras_attn.tasks.text_classifier import CLASSIFIER_SIGNATURES, TextClassifier
 from keras_attn.tasks.text_embedder import EMBEDDER_SIGNATURES, TextEmbedder
@@ -24,9 +29,12 @@ __all__ = [
     "TOKEN_CLASSIFIER_SIGNATURES",
     "Answer",
     "AttentionMap",
+    "ChatTemplate",
     "Fill",
     "FillMask",
+    "Languages",
     "QuestionAnswerer",
+    "SourceForm",
     "Span",
     "TextClassifier",
     "TextEmbedder",
@@ -35,6 +43,9 @@ __all__ = [
     "Translator",
     "Word",
     "WordAlignment",
+    "checkpoint_folder",
+    "holds_checkpoint",
+    "load_checkpoint",
     "load_task",
     "replace_unknown_words",
 ]

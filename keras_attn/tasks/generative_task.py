@@ -1,10 +1,14 @@
 """What the tasks that write texts share: options of a search, calls in batches, and streams."""
 
+import dataclasses
 import math
 import numbers
 
+import numpy as np
+from keras import ops
+
 from keras_attn.checks import check_positive
-from keras_attn.generation import Hypotheses, check_num_hypotheses
+from keras_attn.generation import DecodingOptions, Hypotheses, check_num_hypotheses
 from keras_attn.tasks.batches import of_batches
 from keras_attn.tasks.streaming import stream_text
 from keras_attn.tasks.task import Task, as_given
@@ -20,14 +24,23 @@ class GenerativeTask(Task):
         model: A model with the `mixin`.
         tokenizers: Dict from the name of an attribute to a tokenizer.
         output_tokenizer: The tokenizer of what is written.
-        num_beams, length_penalty, max_length, jit_compile: As in the subclass.
+        num_beams, length_penalty, max_length, jit_compile, options: As in the subclass.
         longest: Integer, the largest and the default `max_length`.
     """
 
     saved_options = ("num_beams", "length_penalty", "max_length", "jit_compile")
 
     def __init__(
-        self, model, tokenizers, output_tokenizer, num_beams, length_penalty, max_length, jit_compile, longest
+        self,
+        model,
+        tokenizers,
+        output_tokenizer,
+        num_beams,
+        length_penalty,
+        max_length,
+        jit_compile,
+        longest,
+        options=None,
     ):
         super().__init__(model, tokenizers)
         self.output_tokenizer = output_tokenizer
@@ -35,9 +48,8 @@ class GenerativeTask(Task):
         self.length_penalty = length_penalty
         self.max_length = check_positive("max_length", max_length, optional=True) or longest
         self.jit_compile = jit_compile
-        self.unwritable_token_ids = tuple(
-            sorted(set(output_tokenizer.special_token_ids) - {output_tokenizer.end_token_id})
-        )
+        self.options = _checked_defaults(options)
+        self.unwritable_token_ids = self._unwritable_token_ids()
 
     def search_options(self, num_beams=None, length_penalty=None, max_length=None, num_return_sequences=1):
         """The arguments of a search; the defaults are this task's."""
@@ -54,13 +66,38 @@ class GenerativeTask(Task):
         }
 
     def generate(self, token_ids, options, compiler=None):
-        """Ids (B, S) -> `Hypotheses` with ids (B, n, L) and scores (B, n).
+        """Ids (B, S), filled with `NO_TOKEN` -> `Hypotheses` with ids (B, n, L), filled too, and scores (B, n).
 
         If `num_return_sequences` is None, n is 1 and there are no scores, so greedy search need not compute
         them.
         """
+        options = {**options, "options": self.with_defaults(options.get("options"))}
         found = self.found(token_ids, options, compiler)
         return Hypotheses(found[:, None], None) if options["num_return_sequences"] is None else found
+
+    def with_defaults(self, options):
+        """`DecodingOptions`, those of this task where `options` have none; ids that stop or are suppressed are added."""
+        options = DecodingOptions() if options is None else options
+        return dataclasses.replace(self.options, **options.given() | self._joined(options))
+
+    def _joined(self, options):
+        joined = {}
+        for name in ("stop_token_ids", "suppressed_token_ids"):
+            own, given = getattr(self.options, name), getattr(options, name)
+            if own is not None and given is not None:
+                given = ops.convert_to_tensor(given, dtype="int32")
+                own = ops.broadcast_to(ops.convert_to_tensor(own), (*ops.shape(given)[:-1], len(own)))
+                joined[name] = ops.concatenate([own, given], axis=-1)
+        return joined
+
+    def _unwritable_token_ids(self):
+        """Ids that stand for no text and end nothing: of special tokens, of the pad, of rows beyond the vocabulary."""
+        tokenizer, pad = self.output_tokenizer, self.model.pad_token_id
+        sizes = [getattr(self.model, f"{side}vocabulary_size", None) for side in ("target_", "")]
+        size = next((size for size in sizes if size is not None), tokenizer.vocabulary_size)
+        never = {*tokenizer.special_token_ids, *tokenizer.unused_token_ids, *([pad] if pad >= 0 else [])}
+        never |= set(range(tokenizer.vocabulary_size, size))
+        return tuple(sorted(never - {tokenizer.end_token_id, *(self.options.stop_token_ids or ())}))
 
     def _answers(self, token_ids, options, answer_batch, batch_size, num_workers):
         """An `Answer` for each list of ids; `answer_batch` takes a batch of them and its options as arrays."""
@@ -92,3 +129,35 @@ def columns_of(answers, num_return_sequences, return_scores, single, more=()):
     if return_scores:
         columns.append([answer.scores if num_return_sequences else answer.scores[0] for answer in answers])
     return as_given([*columns, *more], single)
+
+
+# Options that a task may have as its own: one value for all texts.
+_DEFAULTS = (
+    "min_length",
+    "no_repeat_ngram_size",
+    "repetition_penalty",
+    "first_token_id",
+    "last_token_id",
+    "stop_token_ids",
+    "suppressed_token_ids",
+)
+
+
+def _checked_defaults(options):
+    """`DecodingOptions` of a task, whose ids are tuples.
+
+    Raises:
+        ValueError: for an option that is not for all calls of a task, or has a value for each text.
+    """
+    given = {} if options is None else options.given()
+    unknown = sorted(set(given) - set(_DEFAULTS))
+    if unknown:
+        raise ValueError(f"`options` of a task must be among {list(_DEFAULTS)}. Received: {unknown}.")
+    wrong = sorted(name for name, value in given.items() if np.ndim(value) != name.endswith("_ids"))
+    if wrong:
+        raise ValueError(f"`options` of a task must have one value for all texts. Received others: {wrong}.")
+    given = {name: np.asarray(value).tolist() for name, value in given.items()}
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    defaults = DecodingOptions(**given)
+    defaults.for_rows(1)  # raises for a value out of range
+    return defaults

@@ -1,5 +1,7 @@
-"""Loads what a folder holds: a task of any kind."""
+"""Loads what a folder holds: a task of any kind, saved or a checkpoint."""
 
+from keras_attn.huggingface import checkpoint_folder
+from keras_attn.tasks.checkpoints import holds_checkpoint, load_checkpoint
 from keras_attn.tasks.fill_mask import FillMask
 from keras_attn.tasks.question_answerer import QuestionAnswerer
 from keras_attn.tasks.task_files import config_file_of, holds_task
@@ -22,18 +24,22 @@ _KINDS = (
 TASKS = {config_file_of(task_class): task_class for task_class in _KINDS}
 
 
-def load_task(folder):
-    """Reads the task in a folder: a `Translator`, a `TextGenerator`, or another of this module.
+def load_task(folder, **options):
+    """Reads the task in a folder: one that was saved, or that a checkpoint of Hugging Face is for.
 
     Args:
-        folder: Path of a saved task, or of the run that made it.
+        folder: Path of a saved task, of the run that made it, or of a checkpoint as the hub holds it: config.json,
+            safetensors files and the files of a tokenizer; or the name of one on the hub, see
+            `keras_attn.huggingface.checkpoint_folder`.
+        **options: Of a checkpoint, what its files do not say, or say otherwise, see `load_checkpoint`.
 
     Returns:
         The task.
 
     Raises:
         FileNotFoundError: if a file is missing.
-        ValueError: if one is damaged, or the weights do not fit the configuration.
+        ValueError: if one is damaged, if the weights do not fit the configuration, or for options of a folder that is
+            no checkpoint.
 
     Example:
 
@@ -41,6 +47,11 @@ def load_task(folder):
     task = load_task("runs/dates/translator")
     ```
     """
+    folder = checkpoint_folder(folder)
+    if holds_checkpoint(folder):
+        return load_checkpoint(folder, **options)
+    if options:
+        raise ValueError(f"Options are for checkpoints, and {folder} is none. Received: {sorted(options)}.")
     for task_class in TASKS.values():
         if holds_task(folder, task_class):
             return task_class.load(folder)

@@ -38,6 +38,8 @@ OPTIONS = {
 
 # The score of a hypothesis that the search did not find: JSON has no infinity.
 NO_SCORE = -1e30
+# Options whose neutral value is the task's own, if it has one.
+_OWN_VALUES = ("min_length", "no_repeat_ngram_size", "repetition_penalty")
 # Options of a beam search and of sampling that are the same for all tasks.
 BEAM_OPTIONS = [
     "num_beams",
@@ -60,7 +62,11 @@ class SearchSignatures(TaskSignatures):
     """The signatures of a `GenerativeTask`, whose `num_beams` is the maximum of a request."""
 
     def neutral_values(self):
-        return {**super().neutral_values(), "length_penalty": float(self.task.length_penalty)}
+        neutral = super().neutral_values()
+        own = {name: self.task.options.given().get(name) for name in _OWN_VALUES}
+        own["length_penalty"] = self.task.length_penalty
+        own = {name: type(neutral.get(name, 1.0))(value) for name, value in own.items() if value is not None}
+        return {**neutral, **own}
 
     def beam_options(
         self,
@@ -105,8 +111,10 @@ class SearchSignatures(TaskSignatures):
     def note_unfinished(self, status, token_ids, options, among=True):
         """Notes the rows of ids (B, L) without END or another stop token, of those where `among` is true."""
         ends = token_ids == self.task.output_tokenizer.end_token_id
-        if options is not None and options.stop_token_ids is not None:
-            stops = token_ids[:, :, tf.newaxis] == options.stop_token_ids[:, tf.newaxis]
+        options = self.task.with_defaults(options)
+        if options.stop_token_ids is not None:
+            stops = tf.convert_to_tensor(options.stop_token_ids)
+            stops = token_ids[:, :, tf.newaxis] == tf.reshape(stops, [-1, 1, stops.shape[-1]])
             ends |= tf.reduce_any(stops, axis=-1)
         status.note("unfinished", among & ~tf.reduce_any(ends, axis=-1))
 

@@ -82,9 +82,7 @@ class TaskSignatures:
     def _token_strings(self, tokenizer, token_ids):
         with tf.init_scope():  # the vocabulary is looked up once, not in every request
             names = tokenizer.token_strings(range(tokenizer.vocabulary_size))
-        if self.task.model.pad_token_id >= 0:  # a model may have no pad
-            names[self.task.model.pad_token_id] = ""
-        return tf.gather(tf.constant(names), token_ids)
+        return tf.gather(tf.constant([*names, ""]), tf.where(token_ids < 0, len(names), token_ids))
 
     def _spec(self, name):
         given = self.input_table[name]

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from keras_attn.export import export_saved_model
 from keras_attn.tasks.bundle import Bundle
+from keras_attn.text import PipelineTokenizer
 
 
 class Task:
@@ -34,6 +35,15 @@ class Task:
         self.tokenizers = tokenizers
         self._functions = {}
         self._functions_lock = threading.Lock()
+
+    def more_to_save(self):
+        """What is saved beside the options: {name: value for JSON}, without names if there is nothing."""
+        return {}
+
+    @classmethod
+    def from_saved(cls, config):
+        """The arguments of the constructor that `more_to_save` has described in a saved configuration."""
+        return {}
 
     def default_answers(self, texts):
         """What `serving_default` of the export answers to a list of strings."""
@@ -82,8 +92,14 @@ def as_given(columns, single):
 
 
 def check_vocabulary(name, tokenizer, vocabulary_size):
-    """Raises ValueError if a tokenizer does not have the vocabulary of the model; `name` is for the message."""
-    if tokenizer.vocabulary_size != vocabulary_size:
+    """Raises ValueError if a tokenizer does not have the vocabulary of the model; `name` is for the message.
+
+    The models of checkpoints may have more rows than their tokenizers have ids.
+    """
+    fits = tokenizer.vocabulary_size == vocabulary_size
+    if isinstance(tokenizer, PipelineTokenizer):
+        fits = tokenizer.vocabulary_size <= vocabulary_size
+    if not fits:
         raise ValueError(
             f"The {name} must have the model's vocabulary. Received: tokenizer with "
             f"{tokenizer.vocabulary_size} ids, model with {vocabulary_size}."

@@ -14,6 +14,7 @@ from keras_attn.text import load_tokenizer
 
 _WEIGHTS_FILE = "model.safetensors"
 _FORMAT = 1
+_FORMAT_WITH_MORE = 2  # which has what `Task.more_to_save` gave, too
 
 
 def folder_name_of(task_class):
@@ -36,6 +37,8 @@ def write_task(task, folder):
     description, config_file = model_description(task), config_file_of(type(task))
     with replaced_folder(folder, config_file, task.name) as built:
         config = {"format": _FORMAT, "model": description, "options": options_of(task)}
+        if more := task.more_to_save():
+            config |= {"format": _FORMAT_WITH_MORE, **more}
         write_parts(built, config_file, config, task.model)
         for name, tokenizer in task.tokenizers.items():
             tokenizer.save(built / name)
@@ -50,13 +53,14 @@ def read_task(task_class, folder):
     """
     folder = folder_of(folder, task_class)
     with reading_config(folder, task_class) as config:
-        if config["format"] != _FORMAT:
-            raise ValueError(f"it has format {config['format']!r}, this version reads format {_FORMAT}")
+        if config["format"] not in (_FORMAT, _FORMAT_WITH_MORE):
+            raise ValueError(f"it has format {config['format']!r}, this version reads formats 1 and 2")
         check_options(task_class, config["options"])
+        more = task_class.from_saved(config)
     model = read_model(
         folder, config_file_of(task_class), config, lambda: model_of(config["model"], task_class.mixin)
     )
-    return task_class(model, load_tokenizer(folder / "tokenizer"), **config["options"])
+    return task_class(model, load_tokenizer(folder / "tokenizer"), **config["options"], **more)
 
 
 def model_description(task):
@@ -84,6 +88,11 @@ def model_description(task):
 def options_of(task):
     """{name: value} of a task's saved options."""
     return {name: getattr(task, name) for name in (*task.saved_options, *task.saved_lists)}
+
+
+def decoding_of(task):
+    """A task's `DecodingOptions` as values that JSON can hold."""
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in task.options.given().items()}
 
 
 def write_parts(folder, config_file, config, model):

@@ -27,7 +27,15 @@ CLIENTS = 32
 @contextlib.contextmanager
 def served(folder):
     """Gives the address and the model's name of a `keras-attn serve` in a new process."""
-    command = [sys.executable, "-m", "keras_attn_cli", "serve", str(pathlib.Path(folder).resolve()), "--port", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "keras_attn_cli",
+        "serve",
+        str(pathlib.Path(folder).resolve()),
+        "--port",
+        "0",
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         try:
             lines = iter(process.stdout.readline, "")
