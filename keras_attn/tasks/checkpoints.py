@@ -4,14 +4,15 @@ import importlib
 import pathlib
 
 from keras_attn.files import read_json
-from keras_attn.tasks.heads import HEADS, head_of
+from keras_attn.huggingface import is_sentence_transformer
+from keras_attn.tasks.heads import EMBEDDER, HEADS, head_of
 
 CONFIG_FILE = "config.json"
 
 
 def holds_checkpoint(folder):
     """Whether a folder is a checkpoint, as the hub holds it."""
-    return (pathlib.Path(folder) / CONFIG_FILE).is_file()
+    return (pathlib.Path(folder) / CONFIG_FILE).is_file() or is_sentence_transformer(folder)
 
 
 def load_checkpoint(folder, **options):
@@ -19,11 +20,12 @@ def load_checkpoint(folder, **options):
 
     Args:
         folder: Path of a folder with config.json, safetensors files and the files of a tokenizer.
-        **options: As the task takes them, see `text_generator` and `translator` in `keras_attn.tasks`' modules of
-            checkpoints: `max_length` or `num_beams`, for example. What the files say is the default.
+        **options: As the task takes them, see docs/checkpoints.md: `max_length` or `num_beams`, for example. What the files
+            say is the default.
 
     Returns:
-        A `TextGenerator` or a `Translator`.
+        A `TextGenerator`, a `Translator`, or another task; of a sentence-transformers folder, or an encoder alone, a
+        `TextEmbedder`.
 
     Raises:
         FileNotFoundError: if a file is missing.
@@ -36,8 +38,9 @@ def load_checkpoint(folder, **options):
     ```
     """
     folder = pathlib.Path(folder)
-    config = read_json(folder / CONFIG_FILE)
-    head = HEADS[head_of(config)]
+    is_embedder = is_sentence_transformer(folder)
+    config = {} if is_embedder else read_json(folder / CONFIG_FILE)
+    head = EMBEDDER if is_embedder else HEADS[head_of(config)]
     make = getattr(importlib.import_module(head.module), head.function)
     try:
         return make(folder, config, **options)

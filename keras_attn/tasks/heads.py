@@ -12,6 +12,9 @@ module, function: where the function (folder, config, **options) -> task is, wit
 _GENERATOR = Head("TextGenerator", "keras_attn.tasks.checkpoint_generator", "text_generator")
 _TRANSLATOR = Head("Translator", "keras_attn.tasks.checkpoint_translator", "translator")
 
+_ENCODERS = "keras_attn.tasks.checkpoint_encoder"
+EMBEDDER = Head("TextEmbedder", _ENCODERS, "text_embedder")
+
 # By the end of a class's name in `architectures`: the longest that fits counts.
 HEADS = {
     "LMHeadModel": _GENERATOR,
@@ -19,12 +22,21 @@ HEADS = {
     "WithLMHeadModel": _TRANSLATOR,  # T5, once
     "ForConditionalGeneration": _TRANSLATOR,
     "MTModel": _TRANSLATOR,
+    "ForSequenceClassification": Head("TextClassifier", _ENCODERS, "text_classifier"),
+    "ForTokenClassification": Head("TokenClassifier", _ENCODERS, "token_classifier"),
+    "ForMaskedLM": Head("FillMask", _ENCODERS, "fill_mask"),
+    "ForQuestionAnswering": Head("QuestionAnswerer", _ENCODERS, "question_answerer"),
+    "an encoder alone": EMBEDDER,
 }
-# The head of bodies whose output projection is their embedding, or of configs that name no architecture.
+# The head of bodies, or of configs that name no architecture: of most that write, the output projection is the embedding.
 _OF_MODEL_TYPES = {
     **dict.fromkeys(("gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text"), "ForCausalLM"),
     **dict.fromkeys(
         ("t5", "mt5", "bart", "mbart", "pegasus", "m2m_100", "marian"), "ForConditionalGeneration"
+    ),
+    **dict.fromkeys(
+        ("bert", "roberta", "xlm-roberta", "distilbert", "electra", "albert", "mpnet", "modernbert"),
+        "an encoder alone",
     ),
 }
 
