@@ -70,6 +70,9 @@ def albert(fields, checkpoint):
             name=f"group_{group}_block_{i}",
         )
 
+    # Layer i is of this group; with fewer layers than groups, some groups have none.
+    group_of = [int(i / (num_layers / num_groups)) for i in range(num_layers)]
+
     def make():
         embedding = SequenceEmbedding(
             TokenEmbedding(vocabulary_size, embedding_dim, scale=False, name="token"),
@@ -81,12 +84,13 @@ def albert(fields, checkpoint):
             name="embedding",
         )
         groups = [[block(group, i) for i in range(num_inner)] for group in range(num_groups)]
-        numbers = [int(i / (num_layers / num_groups)) for i in range(num_layers)]
-        blocks = [block for number in numbers for block in groups[number]]
+        blocks = [block for number in group_of for block in groups[number]]
         return EncoderTransformer(embedding, blocks, pad_token_id=pad_token_id)
 
+    empty = "|".join(str(group) for group in sorted(set(range(num_groups)) - set(group_of)))
+    unused = {rf"encoder\.albert_layer_groups\.({empty})\..*": "a group without a layer"} if empty else {}
     heads = _heads(fields.num_labels, fields.rate("classifier_dropout_prob"), activation, epsilon)
-    return Architecture(make, NAMES, "albert.", unused=_HEADS, heads=heads)
+    return Architecture(make, NAMES, "albert.", unused=_HEADS | unused, heads=heads)
 
 
 def _heads(num_labels, dropout, activation, epsilon):

@@ -33,6 +33,7 @@ _SUBLAYERS = {
     "encoder": {"self_attention": "self_attn"},
     "decoder": {"self_attention": "self_attn", "cross_attention": "encoder_attn"},
 }
+_TABLES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 _UNUSED = {
     r"(encoder|decoder)\.embed_positions\.weights?": "sines, which are computed",
     r"(classification_head|qa_outputs)\..*": "head: classification or question answering",
@@ -54,10 +55,20 @@ def bart(fields, checkpoint):
             (fields.size, "ffn_dim"),
         )
     )
-    activation, dropout = fields.activation("activation_function"), fields.number("dropout", 0.1)
-    attention_dropout, scale = fields.number("attention_dropout", 0.0), fields.flag("scale_embedding", False)
+    is_m2m = form.positions == "fairseq"
+    activation = fields.activation("activation_function", "relu" if is_m2m else "gelu")
+    dropout, attention_dropout = fields.number("dropout", 0.1), fields.number("attention_dropout", 0.0)
+    scale = fields.flag("scale_embedding", is_m2m)
+    if is_m2m and (width < 4 or width % 2):
+        raise ValueError(
+            f"`d_model` of an m2m_100 config must be even and at least 4. Received: d_model={width}."
+        )
     is_marian = fields.get("model_type") == "marian"
     shared = fields.flag("share_encoder_decoder_embeddings", True) if is_marian else True
+    if not fields.flag(
+        "tie_word_embeddings", True
+    ):  # then newer files of transformers hold a table for each side
+        shared = shared and not checkpoint.differ(*_TABLES)
     target_vocabulary_size = vocabulary_size if shared else fields.size("decoder_vocab_size", vocabulary_size)
     fields.expect(**({"decoder_vocab_size": vocabulary_size} if shared else {}))
     pad_token_id = fields.pad_token_id()
@@ -127,15 +138,18 @@ def bart(fields, checkpoint):
             pad_token_id=pad_token_id,
         )
 
-    return Architecture(make, _names(form, shared), "model.", same=_same(shared, tied), unused=_UNUSED)
+    has_source = bool(checkpoint.called(_TABLES[0]))
+    unused = {r"shared\.weight": "each side has a table of its own"} if has_source and not shared else {}
+    same = _same(shared, tied, has_source)
+    return Architecture(make, _names(form, shared), "model.", same=same, unused=_UNUSED | unused)
 
 
-def _same(shared, tied):
+def _same(shared, tied, has_source):
+    output = ("lm_head.weight",) if tied else ()
     if shared:
-        group = ["shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"]
-        return (tuple(group + ["lm_head.weight"] * tied),)
-    source = ("encoder.embed_tokens.weight", "shared.weight")
-    return source, ("decoder.embed_tokens.weight", *["lm_head.weight"] * tied)
+        return (("shared.weight", *_TABLES, *output),)
+    source, target = _TABLES
+    return (source,) if has_source else (source, "shared.weight"), (target, *output)
 
 
 def _names(form, shared):

@@ -61,7 +61,7 @@ def bert(fields, checkpoint):
     model_type = fields.get("model_type")
     num_layers, num_heads = fields.count("num_hidden_layers"), fields.size("num_attention_heads")
     hidden_dim, intermediate_dim = fields.size("hidden_size"), fields.size("intermediate_size")
-    embedding_dim = fields.size("embedding_size", hidden_dim) if model_type == "electra" else hidden_dim
+    embedding_dim = fields.size("embedding_size", 128) if model_type == "electra" else hidden_dim
     vocabulary_size, num_types = fields.size("vocab_size"), fields.size("type_vocab_size", 2)
     activation, epsilon = (
         fields.activation("hidden_act", "gelu"),

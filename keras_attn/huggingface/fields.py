@@ -21,6 +21,15 @@ _ACTIVATIONS = {
     "linear": "linear",
 }
 
+# The pad of models whose config does not say it: transformers' defaults. All others have none.
+_PADS = {
+    **dict.fromkeys(("bert", "electra", "distilbert", "albert", "gemma2", "gemma3_text"), 0),
+    **dict.fromkeys(("t5", "mt5", "pegasus"), 0),
+    **dict.fromkeys(("roberta", "xlm-roberta", "mpnet", "bart", "mbart", "m2m_100"), 1),
+    "modernbert": 50283,
+    "marian": 58100,
+}
+
 # Fields that do not change what the layers compute: about files, training, search, heads and the outputs asked for.
 _HARMLESS = {
     *("architectures", "model_type", "_name_or_path", "name_or_path", "transformers_version", "auto_map"),
@@ -135,6 +144,10 @@ class Fields:
             raise self._wrong(name, value, f"at most {most:,}: the weight files hold {held}")
         return value
 
+    def size_or_null(self, name, default, most=None):
+        """A positive integer as in `size`, or None if the field is null."""
+        return None if self.get(name, default) is None else self.size(name, default, most)
+
     def count(self, name, default=_MISSING):
         """A number of layers."""
         return self.size(name, default, most=self._num_tensors)
@@ -192,8 +205,11 @@ class Fields:
         return len(labels(self._config).names)
 
     def pad_token_id(self):
-        """The id of the pad, or -1 if the model has none: then no token is taken for one."""
-        value = self.get("pad_token_id", None)
+        """The id of the pad, or -1 if the model has none: then no token is taken for one.
+
+        A config that does not have the field, which is not a null, means the default of its `model_type`.
+        """
+        value = self.get("pad_token_id", _PADS.get(self._config.get("model_type")))
         if value is None:
             return -1
         if not isinstance(value, int):

@@ -36,9 +36,10 @@ def gemma(fields, checkpoint):
     attention_dropout = fields.number("attention_dropout", 0.0)
     scale = fields.number("query_pre_attn_scalar", 256) ** -0.5
     # A null is kept: it means none.
-    attention_cap = fields.get("attn_logit_softcapping", None if is_third else 50.0)
+    attention_cap = None if is_third else fields.get("attn_logit_softcapping", 50.0)
     logit_cap = fields.get("final_logit_softcapping", None if is_third else 30.0)
-    fields.expect(use_bidirectional_attention=False)
+    # transformers reads a cap of Gemma 3's attention, and does not apply it.
+    fields.expect(use_bidirectional_attention=False, **({"attn_logit_softcapping": None} if is_third else {}))
     max_sequence_length = fields.get("max_position_embeddings", 8192)
     pad_token_id = fields.pad_token_id()
     tied = checkpoint.is_tied(fields, "lm_head.weight", "embed_tokens.weight", default=True)

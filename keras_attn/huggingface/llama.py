@@ -1,5 +1,7 @@
 """LLaMA, Mistral, Qwen 2 and Qwen 3: pre-norm decoders with rotary positions and grouped heads."""
 
+import collections
+
 import keras
 
 from keras_attn.huggingface.architecture import Architecture
@@ -28,6 +30,16 @@ NAMES = ATTENTION_NAMES | {
     "block_{i}/feed_forward_residual/norm": f"{_LAYER}.post_attention_layernorm",
     "norm": "norm",
 }
+_Defaults = collections.namedtuple(
+    "_Defaults", ["num_key_value_heads", "head_dim", "max_position_embeddings", "sliding_window"]
+)
+# What transformers takes for fields that a config lacks; a null in the config stays a null.
+_DEFAULTS = {
+    "llama": _Defaults(None, None, 2048, None),
+    "mistral": _Defaults(8, None, 131072, 4096),
+    "qwen2": _Defaults(32, None, 32768, 4096),
+    "qwen3": _Defaults(32, 128, 32768, 4096),
+}
 SAME = (("embed_tokens.weight", "lm_head.weight"),)
 HEADS = {
     r"score\..*": "head: classification",
@@ -40,14 +52,17 @@ def llama(fields, checkpoint):
     model_type = fields.get("model_type")
     num_layers, num_heads = fields.count("num_hidden_layers"), fields.size("num_attention_heads")
     hidden_dim, intermediate_dim = fields.size("hidden_size"), fields.size("intermediate_size")
-    num_key_value_heads = fields.size("num_key_value_heads", None) or num_heads
-    key_dim = fields.size("head_dim", None) or head_dim(hidden_dim, num_heads)
+    defaults = _DEFAULTS[model_type]
+    num_key_value_heads = (
+        fields.size_or_null("num_key_value_heads", defaults.num_key_value_heads) or num_heads
+    )
+    key_dim = fields.size_or_null("head_dim", defaults.head_dim) or head_dim(hidden_dim, num_heads)
+    max_sequence_length = fields.size("max_position_embeddings", defaults.max_position_embeddings, most=2**31)
     vocabulary_size = fields.size("vocab_size")
     activation, epsilon = fields.activation("hidden_act", "silu"), fields.number("rms_norm_eps", 1e-6)
     attention_bias, output_bias = _biases(fields, model_type)
     mlp_bias = fields.flag("mlp_bias", False)
     attention_dropout = fields.number("attention_dropout", 0.0)
-    max_sequence_length = fields.get("max_position_embeddings", 2048)
     rotary = rotary_embedding(rope_parameters(fields), max_sequence_length)
     windows = _windows(fields, model_type, num_layers)
     pad_token_id = fields.pad_token_id()
@@ -107,9 +122,9 @@ def _biases(fields, model_type):
 
 def _windows(fields, model_type, num_layers):
     """The window of each layer, or None."""
-    window = fields.size("sliding_window", None, most=2**31) if model_type != "llama" else None
     if model_type == "llama":
         return [None] * num_layers
+    window = fields.size_or_null("sliding_window", _DEFAULTS[model_type].sliding_window, most=2**31)
     if model_type == "mistral":
         return [window] * num_layers
     first = fields.get("max_window_layers", 28)

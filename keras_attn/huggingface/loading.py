@@ -3,6 +3,7 @@
 import collections
 import concurrent.futures
 import contextlib
+import math
 import re
 
 import keras
@@ -15,6 +16,7 @@ from keras_attn.huggingface.architectures import ARCHITECTURES
 from keras_attn.huggingface.fields import Fields
 from keras_attn.huggingface.folder import Folder
 from keras_attn.huggingface.heads import task_of, with_head
+from keras_attn.huggingface.memory import unwritten_variables
 from keras_attn.huggingface.names import places
 from keras_attn.models.weight_names import named_weights
 
@@ -67,7 +69,7 @@ def load_model(folder, dtype=None, report=False, ignored_fields=(), head=True):
     checkpoint = _Checkpoint(folder, ignored_fields, head)
     if report:
         print(*map(_line, checkpoint.report), sep="\n")
-    with _dtype_policy(dtype):
+    with _dtype_policy(dtype), unwritten_variables():
         model = checkpoint.architecture.make()
     checkpoint.fill(model)
     return model
@@ -112,11 +114,12 @@ class _Checkpoint:
     def is_tied(self, fields, output, token, default):
         """Whether the output projection is the token embedding: as the field `tie_word_embeddings` says, unless the
         files hold two different ones."""
-        is_tied = fields.flag("tie_word_embeddings", default)
-        outputs, tokens = self.called(output), self.called(token)
-        if not (is_tied and outputs and tokens):
-            return is_tied
-        return np.array_equal(self.folder.read(outputs[0]), self.folder.read(tokens[0]))
+        return fields.flag("tie_word_embeddings", default) and not self.differ(output, token)
+
+    def differ(self, name, other):
+        """Whether the files hold both tensors, and with different values."""
+        found = self.called(name)[:1] + self.called(other)[:1]
+        return len(found) == 2 and not np.array_equal(*map(self.folder.read, found))
 
     def called(self, name):
         """The tensors of this name, with whatever prefix."""
@@ -188,19 +191,22 @@ class _Checkpoint:
             yield ReportRow(name, place.variable, place.tensor_shape, f"same as {first}")
 
     def fill(self, model):
-        """Assigns all weights."""
+        """Assigns all weights, the largest first: for a moment each is in memory twice."""
         variables = named_weights(model)
-        for place, (name, *others) in self._sources:
-            array = self.folder.read(name)
-            for other in others:
-                if not np.array_equal(array, self.folder.read(other)):
-                    raise ValueError(f"{name} and {other} in {self.folder.path} must be equal, and are not.")
+        for place, names in sorted(self._sources, key=lambda source: -math.prod(source[0].shape)):
             variable = variables[place.variable]
-            variable.assign(self._checked(place.to_variable(array), name, variable.dtype))
+            variable.assign(self._value(place, names, variable.dtype))
 
-    def _checked(self, array, name, dtype):
+    def _value(self, place, names, dtype):
+        """The values of one variable. No array that was made on the way is kept."""
+        name, *others = names
+        array = self.folder.read(name)
+        for other in others:
+            if not np.array_equal(array, self.folder.read(other)):
+                raise ValueError(f"{name} and {other} in {self.folder.path} must be equal, and are not.")
+        array = place.to_variable(array)
         with np.errstate(over="ignore"):  # an infinite value is refused
-            array = array.astype(dtype, copy=False)
+            array = np.ascontiguousarray(array, dtype)
         if not np.isfinite(array).all():
             raise ValueError(f"{name} in {self.folder.path} has values that are NaN or infinite in {dtype}.")
         return array

@@ -145,8 +145,9 @@ _OF_TRAINING_AND_HEADS = (
 def _rope_parameters(fields):
     """{kind of layer: rotary parameters}."""
     given = fields.get("rope_parameters", None) or {}
-    bases = {
-        _FULL: fields.get("global_rope_theta", 160_000.0),
-        _LOCAL: fields.get("local_rope_theta", 10_000.0),
-    }
+    everywhere, local = (
+        fields.get("global_rope_theta", 160_000.0),
+        fields.get("local_rope_theta", 10_000.0),
+    )
+    bases = {_FULL: everywhere, _LOCAL: everywhere if local is None else local}
     return {kind: {"rope_theta": base, **(given.get(kind) or {})} for kind, base in bases.items()}

@@ -16,10 +16,9 @@ from keras_attn.layers.normalization import LayerNormalization
 from keras_attn.models import EncoderTransformer
 
 _FIRST_POSITION = 2  # the id of the pad, which is 1 here in every model, + 1
-_NUM_BUCKETS = 32  # transformers counts with these, whatever the config says
+_NUM_BUCKETS = 32  # transformers counts with these, and leaves more rows of a table unused
 _LAYER = "encoder.layer.{i}"
 NAMES = {
-    "block_{i}/self_attention/position_bias": "encoder.relative_attention_bias",
     "embedding/token": "embeddings.word_embeddings",
     "embedding/position": At("embeddings.position_embeddings", first_row=_FIRST_POSITION),
     "embedding/norm": "embeddings.LayerNorm",
@@ -51,7 +50,13 @@ def mpnet(fields, checkpoint):
         fields.number("attention_probs_dropout_prob", 0.1),
         fields.pad_token_id(),
     )
-    fields.expect(pruned_heads={}, tie_word_embeddings=True, relative_attention_num_buckets=_NUM_BUCKETS)
+    fields.expect(pruned_heads={}, tie_word_embeddings=True)
+    num_rows = fields.size("relative_attention_num_buckets", _NUM_BUCKETS)
+    if num_rows < _NUM_BUCKETS:
+        raise ValueError(
+            f"`relative_attention_num_buckets` of an mpnet config must be at least {_NUM_BUCKETS}. "
+            f"Received: relative_attention_num_buckets={num_rows}."
+        )
 
     def block(i, bias):
         attention = MultiHeadAttention(
@@ -83,8 +88,10 @@ def mpnet(fields, checkpoint):
             embedding, [block(i, bias) for i in range(num_layers)], pad_token_id=pad_token_id
         )
 
+    table = At("encoder.relative_attention_bias", last_rows=num_rows - _NUM_BUCKETS)
+    names = NAMES | {"block_{i}/self_attention/position_bias": table}
     heads = _heads(fields.num_labels, fields.rate("hidden_dropout_prob"), epsilon)
-    return Architecture(make, NAMES, "mpnet.", unused=_HEADS, heads=heads)
+    return Architecture(make, names, "mpnet.", unused=_HEADS, heads=heads)
 
 
 def _heads(num_labels, dropout, epsilon):

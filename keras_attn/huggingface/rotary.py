@@ -1,5 +1,8 @@
 """Rotary positions of a config: the base, and the scaling for longer sequences, of every kind that is implemented."""
 
+import math
+import numbers
+
 from keras_attn.layers import RotaryEmbedding
 
 _OPTIONS = {
@@ -17,10 +20,17 @@ _OPTIONS = {
         "beta_fast": "beta_fast",
         "beta_slow": "beta_slow",
         "attention_factor": "attention_factor",
+        "truncate": "truncate",
     },
 }
-# What `truncate` and the scales of DeepSeek's form may be without an effect.
-_WITHOUT_EFFECT = {"truncate": (None, True), "mscale": (None, 0), "mscale_all_dim": (None, 0)}
+# What configs have beside the options of another kind, and transformers does not read then.
+_OF_YARN = ("truncate", "mscale", "mscale_all_dim")
+_WITHOUT_EFFECT = {
+    "default": ("factor", "original_max_position_embeddings", *_OF_YARN),
+    "linear": ("original_max_position_embeddings", *_OF_YARN),
+    "llama3": _OF_YARN,
+    "yarn": (),
+}
 _BASE = 10000.0
 
 
@@ -35,6 +45,9 @@ def rope_parameters(fields, default_base=_BASE):
         del parameters["type"]
     parameters.setdefault("rope_theta", default_base if base is None else base)
     parameters.setdefault("partial_rotary_factor", fields.get("partial_rotary_factor", None))
+    original = fields.get("original_max_position_embeddings", None)
+    if original is not None:
+        parameters["original_max_position_embeddings"] = original
     return parameters
 
 
@@ -64,12 +77,10 @@ def rotary_embedding(parameters, max_sequence_length):
     if options.get("partial_rotary_factor") == 1:
         del options["partial_rotary_factor"]
     names = _OPTIONS[kind]
-    for name, harmless in _WITHOUT_EFFECT.items():
-        if kind != "yarn" or options.get(name) in harmless:
-            options.pop(name, None)
-    if kind == "default":
-        options.pop("factor", None)
-        options.pop("original_max_position_embeddings", None)
+    if kind == "yarn":
+        _read_scales(options)
+    for name in _WITHOUT_EFFECT[kind]:
+        options.pop(name, None)
     unknown = sorted(set(options) - set(names))
     if unknown:
         raise ValueError(
@@ -82,3 +93,17 @@ def rotary_embedding(parameters, max_sequence_length):
         if "original_max_position_embeddings" in names:
             scaling.setdefault("original_max_sequence_length", max_sequence_length)
     return lambda: RotaryEmbedding(base, scaling=scaling, name="rotary_embedding")
+
+
+def _read_scales(options):
+    """Replaces `mscale` and `mscale_all_dim`, DeepSeek's form, by the `attention_factor` that they mean; one without
+    the other, and both beside an `attention_factor`, mean nothing."""
+    scales = [options.pop(name, 0) for name in ("mscale", "mscale_all_dim")]
+    factor = options.get("factor", 1)
+    if not all(isinstance(number, numbers.Real) for number in (*scales, factor)) or factor <= 0:
+        raise ValueError(
+            f"`mscale`, `mscale_all_dim` and `factor` must be numbers. Received: {scales}, factor={factor!r}."
+        )
+    if all(scales) and "attention_factor" not in options:
+        over, under = (0.1 * scale * math.log(factor) + 1 for scale in scales)
+        options["attention_factor"] = over / under

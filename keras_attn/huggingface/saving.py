@@ -112,6 +112,9 @@ class _NoFiles:
     def is_tied(self, fields, output, token, default):
         return fields.flag("tie_word_embeddings", default)
 
+    def differ(self, name, other):
+        return False
+
     def called(self, name):
         return [name] if name != "final_logits_bias" or self._has_bias else []
 

@@ -114,7 +114,7 @@ def t5(fields, checkpoint):
 
 def _feed_forward(fields):
     """The activation, and whether the feed-forward networks are gated."""
-    kind = fields.get("feed_forward_proj", "relu")
+    kind = fields.get("feed_forward_proj", "gated-gelu" if fields.get("model_type") == "mt5" else "relu")
     gated = isinstance(kind, str) and kind.startswith("gated-")
     # These two are made from `feed_forward_proj`, and written too.
     fields.expect(is_gated_act=gated)

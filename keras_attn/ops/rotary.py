@@ -24,7 +24,8 @@ def rotary_frequencies(rotary_dim, max_wavelength=10000, scaling=None, length=No
             - `"linear"`: `factor`.
             - `"dynamic_ntk"`: `factor`, `original_max_sequence_length`; nothing changes up to that length.
             - `"yarn"`: `factor`, `original_max_sequence_length`, and optionally `beta_fast` (32), `beta_slow` (1),
-              in turns within the original length, and `attention_factor` (0.1 ln(factor) + 1).
+              in turns within the original length, `attention_factor` (0.1 ln(factor) + 1), and `truncate` (True),
+              whether the bounds between fast and slow pairs are rounded to whole numbers of pairs.
             - `"llama3"`: `factor`, `low_freq_factor`, `high_freq_factor`, `original_max_sequence_length`.
         length: The largest position + 1, used by `"dynamic_ntk"` only: an integer, or integers (..., 1) if each row has
             its own. None is a length that needs no scaling.
@@ -146,11 +147,12 @@ def _yarn(
     beta_fast=32.0,
     beta_slow=1.0,
     attention_factor=None,
+    truncate=True,
 ):
     """Pairs that turn often within the original length keep their frequency, those that hardly turn are slowed down.
 
-    [Peng et al., 2023](https://arxiv.org/abs/2309.00071), "NTK-by-parts" and "YaRN", with the ramp over whole pair
-    numbers, rounded outwards, as in the authors' code.
+    [Peng et al., 2023](https://arxiv.org/abs/2309.00071), "NTK-by-parts" and "YaRN", with the ramp over pair numbers,
+    by default rounded outwards to whole ones, as in the authors' code.
     """
     _check_order("beta_slow", beta_slow, "beta_fast", beta_fast)
 
@@ -158,8 +160,10 @@ def _yarn(
         frequency = 2 * math.pi * times / original_max_sequence_length
         return -len(frequencies) * math.log(frequency) / math.log(max_wavelength)
 
-    first = max(math.floor(pair_that_turns(beta_fast)), 0)
-    last = min(math.ceil(pair_that_turns(beta_slow)), 2 * len(frequencies) - 1)
+    first, last = pair_that_turns(beta_fast), pair_that_turns(beta_slow)
+    if truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, 2 * len(frequencies) - 1)
     ramp = np.clip((np.arange(len(frequencies)) - first) / max(last - first, 1e-3), 0, 1)
     if attention_factor is None:
         attention_factor = 0.1 * math.log(factor) + 1
@@ -210,6 +214,10 @@ def _scaling_function(scaling):
             f"Received: scaling={scaling}."
         )
     for name, value in options.items():
+        if name == "truncate":
+            if not isinstance(value, bool):
+                raise ValueError(f"`truncate` of `scaling` must be a bool. Received: truncate={value!r}.")
+            continue
         least = 1 if name == "factor" else 0
         if not (_is_number(value) and value > 0 and value >= least):
             wanted = "at least 1" if least else "positive"

@@ -310,12 +310,12 @@ def twins(name):
     return huggingface.load_model(folder, head=False), twin
 
 
-def rows(seed, length, pad, side="right"):
+def rows(seed, length, pad, side="right", num_rows=NUM_ROWS):
     """Rows of different lengths, padded on one side, and their mask."""
     rng = np.random.default_rng(seed)
     others = np.setdiff1d(np.arange(V - 3), [pad, END, PAD, START])
-    ids = rng.choice(others, (NUM_ROWS, length)).astype("int32")
-    lengths = np.append(rng.integers(2, length, NUM_ROWS - 1), length)
+    ids = rng.choice(others, (num_rows, length)).astype("int32")
+    lengths = np.append(rng.integers(2, length, num_rows - 1), length)
     mask = np.arange(length) < lengths[:, None]
     if side == "left":
         mask = mask[:, ::-1]

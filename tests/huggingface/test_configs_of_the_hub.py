@@ -479,6 +479,9 @@ class NoFiles:
     def is_tied(self, fields, output, token, default):
         return fields.flag("tie_word_embeddings", default)
 
+    def differ(self, name, other):
+        return False
+
     def called(self, name):
         return [name]
 

@@ -217,8 +217,8 @@ def test_a_field_that_the_caller_knows_to_be_harmless(folder):
     ("parameters", "match"),
     [
         ({"rope_type": "longrope", "factor": 2.0}, "`rope_type` must be one of"),
-        ({"rope_type": "yarn", "factor": 2.0, "mscale": 0.7, "mscale_all_dim": 1.0}, "not implemented"),
-        ({"rope_type": "yarn", "factor": 2.0, "truncate": False}, "not implemented"),
+        ({"rope_type": "yarn", "factor": 2.0, "mscale": "0.7", "mscale_all_dim": 1.0}, "must be numbers"),
+        ({"rope_type": "yarn", "factor": 2.0, "truncate": 1}, "`truncate` of `scaling` must be a bool"),
         ({"rope_type": "default", "warp": 2.0}, "not implemented"),
         ({"rope_type": "default", "partial_rotary_factor": 0.5}, "not implemented"),
     ],

@@ -24,6 +24,12 @@ SCALINGS = {
         "beta_slow": 0.5,
         "attention_factor": 1.3,
     },
+    "yarn_not_truncated": {
+        "type": "yarn",
+        "factor": 7.0,
+        "original_max_sequence_length": 2011,
+        "truncate": False,
+    },
     "llama3": {
         "type": "llama3",
         "factor": 5.0,
@@ -367,7 +373,11 @@ TYPES = (
         (
             {"type": "yarn", "factor": 4.0},
             "`scaling` of type 'yarn' must have the keys ['factor', 'original_max_sequence_length'], "
-            "and may have ['beta_fast', 'beta_slow', 'attention_factor']. Received:",
+            "and may have ['beta_fast', 'beta_slow', 'attention_factor', 'truncate']. Received:",
+        ),
+        (
+            {**SCALINGS["yarn"], "truncate": 1},
+            "`truncate` of `scaling` must be a bool. Received: truncate=1.",
         ),
         (
             {"type": "linear", "factor": 0.5},

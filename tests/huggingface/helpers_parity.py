@@ -1,0 +1,197 @@
+"""Ours beside transformers: outputs and answers of the same weights for the same tokens, as pairs (ours, theirs)."""
+
+import json
+
+import numpy as np
+import torch
+from helpers_checkpoints import CASES, END, PAD, START, checkpoint, rows, twins
+from helpers_generation import compilers, quickest
+from keras import ops
+
+from keras_attn import huggingface
+from keras_attn.generation import DecodingOptions
+from keras_attn.huggingface.configs import CONFIGS
+from keras_attn.models import read_weights
+
+# Encoders whose positions count tokens, not columns, in transformers; in ours they are passed.
+COUNTS_TOKENS = ("Roberta", "XLMRoberta", "MPNet")
+LENGTH = 9  # of answers
+
+
+def of_torch(module, **inputs):
+    """What a module returns for arrays of ids and masks."""
+    with torch.no_grad():
+        return module(**{name: torch.tensor(np.ascontiguousarray(x)).long() for name, x in inputs.items()})
+
+
+def pad_of(twin):
+    return PAD if twin.config.pad_token_id is None else twin.config.pad_token_id
+
+
+def positions_of(mask):
+    return np.maximum(np.cumsum(mask, axis=1) - 1, 0).astype("int32")
+
+
+def outputs(name, side):
+    """The vectors of an encoder, or the logits of any other model, at the real tokens of rows padded on a side."""
+    functions = {"encoder": _vectors, "decoder": _logits, "seq2seq": _logits_of_a_target}
+    model, twin = twins(name)
+    return functions[CASES[name][0]](name, model, twin, *rows(5, 13, pad_of(twin), side))
+
+
+def encoder_inputs(name, encoder, ids, mask):
+    """The inputs of an encoder, for us and for transformers."""
+    ours, theirs = {"token_ids": ids, "padding_mask": mask}, {"input_ids": ids, "attention_mask": mask}
+    if CASES[name][1] in COUNTS_TOKENS:
+        ours["positions"] = positions_of(mask)
+    token_type = encoder.embedding.token_type
+    if token_type is not None and token_type.input_dim > 1:
+        types = (np.arange(ids.shape[1]) > 5).astype("int32") * np.ones_like(ids)
+        ours["token_type_ids"] = theirs["token_type_ids"] = types
+    return ours, theirs
+
+
+def _vectors(name, model, twin, ids, mask):
+    ours, theirs = encoder_inputs(name, model, ids, mask)
+    body = getattr(twin, twin.base_model_prefix, twin)
+    expected = of_torch(body, **theirs).last_hidden_state.numpy()
+    return ops.convert_to_numpy(model(ours))[mask], expected[mask]
+
+
+def _logits(name, model, twin, ids, mask):
+    positions = positions_of(mask)
+    expected = of_torch(twin, input_ids=ids, attention_mask=mask, position_ids=positions).logits.numpy()
+    logits = model({"token_ids": ids, "padding_mask": mask, "positions": positions})
+    return ops.convert_to_numpy(logits)[mask], expected[mask]
+
+
+def _logits_of_a_target(name, model, twin, source, source_mask):
+    target, target_mask = rows(6, 9, pad_of(twin))
+    target[:, 0] = twin.config.decoder_start_token_id
+    theirs = {"input_ids": source, "attention_mask": source_mask, "decoder_input_ids": target}
+    expected = of_torch(twin, **theirs).logits.numpy()
+    inputs = {
+        "encoder_token_ids": source,
+        "encoder_padding_mask": source_mask,
+        "decoder_token_ids": target,
+        "decoder_padding_mask": target_mask,
+    }
+    if CASES[name][1] == "M2M100":  # its sources count tokens, not columns
+        inputs["encoder_positions"] = positions_of(source_mask)
+    return ops.convert_to_numpy(model(inputs))[target_mask], expected[target_mask]
+
+
+def answers(name, num_beams, num_rows):
+    """A pair of lists of ids for each prompt or source, but for those whose best two hypotheses are as good."""
+    model, twin = twins(name)
+    is_decoder = CASES[name][0] == "decoder"
+    ids, mask = rows(7, 6, pad_of(twin), "left" if is_decoder else "right", num_rows)
+    ours, scores = _our_answers(model, twin.config, is_decoder, ids, mask, num_beams)
+    theirs = _their_answers(twin, ids, mask, num_beams)[:, ids.shape[1] if is_decoder else 1 :]
+    end = twin.config.eos_token_id
+    return [
+        (until_end(ours[row, 0], end), until_end(theirs[row], end))
+        for row in range(len(ids))
+        if num_beams == 1 or scores[row, 0] - scores[row, 1] >= 1e-5
+    ]
+
+
+def _our_answers(model, config, is_decoder, ids, mask, num_beams):
+    options = {"num_beams": num_beams, "num_return_sequences": num_beams, "max_length": LENGTH}
+    options["options"] = DecodingOptions(exact_stopping=True)
+    if is_decoder:
+        start, mask_name = (config.eos_token_id,), "padding_mask"
+    else:
+        start, mask_name = (config.decoder_start_token_id, config.eos_token_id), "encoder_padding_mask"
+
+    def generate(ids, mask):
+        return model.generate(ids, *start, **{mask_name: mask}, **options)
+
+    function = generate if model.pad_token_id < 0 else compilers()[quickest()](generate)
+    return map(ops.convert_to_numpy, function(ops.convert_to_tensor(ids), ops.convert_to_tensor(mask)))
+
+
+def _their_answers(twin, ids, mask, num_beams):
+    config = twin.config
+    never = [] if config.pad_token_id in (None, config.eos_token_id) else [config.pad_token_id]
+    return twin.generate(
+        torch.tensor(ids).long(),
+        attention_mask=torch.tensor(np.ascontiguousarray(mask)).long(),
+        num_beams=num_beams,
+        do_sample=False,
+        max_new_tokens=LENGTH,
+        early_stopping="never" if num_beams > 1 else False,
+        suppress_tokens=never or None,
+        pad_token_id=config.eos_token_id if config.pad_token_id is None else config.pad_token_id,
+    ).numpy()
+
+
+def until_end(token_ids, end):
+    token_ids = token_ids.tolist()
+    return token_ids[: token_ids.index(end) + 1] if end in token_ids else token_ids
+
+
+def is_written(name):
+    """Whether models of this architecture can be saved as checkpoints."""
+    return checkpoint_type(name) in CONFIGS
+
+
+def checkpoint_type(name):
+    return json.loads((checkpoint(name)[0] / "config.json").read_text("utf-8"))["model_type"]
+
+
+def written(name, folder):
+    """{tensor: values} of a checkpoint that was loaded and saved, and of the checkpoint."""
+    huggingface.save_model(twins(name)[0], folder, checkpoint_type(name))
+    return [read_weights(path / "model.safetensors") for path in (folder, checkpoint(name)[0])]
+
+
+def write_tokenizer(name, folder):
+    """Gives a checkpoint's folder a tokenizer: one word for each id."""
+    kind, _, _, fields = CASES[name]
+    words = [f"w{i}" for i in range(fields["vocab_size"])]
+    end, start = (fields.get(f"{role}_token_id") for role in ("eos", "bos"))
+    ids = {"pad_token": fields.get("pad_token_id"), "eos_token": END if end is None else end}
+    ids |= {"bos_token": START if start is None else start, "unk_token": 3, "mask_token": 4}
+    ids |= {"cls_token": ids["bos_token"], "sep_token": ids["eos_token"]}
+    roles = {role: words[i] for role, i in ids.items() if i is not None}
+    template = {
+        "encoder": ["bos_token", None, "eos_token"],
+        "decoder": [None],
+        "seq2seq": [None, "eos_token"],
+    }
+    pieces = [
+        {"Sequence": {"id": "A", "type_id": 0}}
+        if role is None
+        else {"SpecialToken": {"id": roles[role], "type_id": 0}}
+        for role in template[kind]
+    ]
+    special = {
+        word: {"id": word, "ids": [words.index(word)], "tokens": [word]} for word in set(roles.values())
+    }
+    options = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    description = {
+        "version": "1.0",
+        "added_tokens": [
+            {"id": i, "content": words[i], **options} for i in sorted(map(words.index, special))
+        ],
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": pieces,
+            "pair": [*pieces, {"Sequence": {"id": "B", "type_id": 1}}],
+            "special_tokens": special,
+        },
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": False},
+        "model": {
+            "type": "WordPiece",
+            "unk_token": roles["unk_token"],
+            "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100,
+            "vocab": {word: i for i, word in enumerate(words)},
+        },
+    }
+    description |= dict.fromkeys(("truncation", "padding", "normalizer"))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 24, **roles}
+    (folder / "tokenizer.json").write_text(json.dumps(description), "utf-8")
+    (folder / "tokenizer_config.json").write_text(json.dumps(config), "utf-8")
