@@ -24,6 +24,7 @@ _BYTES = {"BOOL": 1, "I8": 1, "U8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "I16": 2, "U1
 _BYTES |= {"I64": 8, "U64": 8, **{name: dtype.itemsize for name, dtype in _DTYPES.items()}}
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+_PART_VALUES = 2**20
 _MOST_JSON_BYTES = 100_000_000  # as the safetensors package allows for a header
 
 
@@ -71,24 +72,40 @@ class Folder:
         """Integer, how many numbers the weight files hold."""
         return sum(math.prod(tensor.shape) for tensor in self.tensors.values())
 
-    def read(self, name):
-        """One tensor as an array of its own dtype.
+    def read(self, name, rows=slice(None)):
+        """One tensor as an array of its own dtype, or some rows of it.
 
         Raises:
             ValueError: if it holds no floats.
         """
         tensor = self.tensors[name]
         if isinstance(tensor, tf_weights.H5Tensor):
-            return tf_weights.read(tensor)
+            return tf_weights.read(tensor, rows)
         if tensor.dtype not in _DTYPES:
             raise ValueError(
                 f"{tensor.path} holds {name} with dtype {tensor.dtype}. Known: {', '.join(sorted(_DTYPES))}."
             )
-        count = math.prod(tensor.shape)
-        array = np.fromfile(tensor.path, _DTYPES[tensor.dtype], count, offset=tensor.start)
+        dtype, (num_rows, *others) = _DTYPES[tensor.dtype], tensor.shape or (1,)
+        first, last, _ = rows.indices(num_rows)
+        row = math.prod(others)
+        offset, count = tensor.start + first * row * dtype.itemsize, max(last - first, 0) * row
+        array = np.fromfile(tensor.path, dtype, count, offset=offset)
         if len(array) < count:
             raise ValueError(f"{tensor.path} ends within {name}.")
-        return array.reshape(tensor.shape)
+        return array.reshape(tensor.shape if rows == slice(None) else (-1, *others))
+
+    def rows(self, name):
+        """One tensor whose rows are read when they are asked for: `folder.rows(name)[5:7]`."""
+        return Rows(self, name, self.tensors[name].shape)
+
+    def are_equal(self, name, other):
+        """Whether two tensors have the same shape and values. A few rows at a time are in memory."""
+        shapes = [self.tensors[tensor].shape for tensor in (name, other)]
+        if shapes[0] != shapes[1] or not shapes[0]:
+            return np.array_equal(self.read(name), self.read(other))
+        num_rows = max(1, _PART_VALUES // max(1, math.prod(shapes[0][1:])))
+        parts = (slice(i, i + num_rows) for i in range(0, shapes[0][0], num_rows))
+        return all(np.array_equal(self.read(name, part), self.read(other, part)) for part in parts)
 
     def _files(self):
         if (self.path / _WEIGHTS).is_file():
@@ -129,6 +146,26 @@ class Folder:
                 f"{_INDEX} does not describe the files. {name} is in {found.get(name, 'no file')}, by the index in "
                 f"{self._index.get(name, 'no file')}" + (f"; {len(wrong) - 1} more." if wrong[1:] else ".")
             )
+
+
+class Rows:
+    """A tensor in a file, of which slices are read.
+
+    Args:
+        folder: `Folder`.
+        name: String.
+        shape: Tuple.
+    """
+
+    def __init__(self, folder, name, shape):
+        self.shape = shape
+        self._read = lambda rows: folder.read(name, rows)
+
+    def __len__(self):
+        return self.shape[0]
+
+    def __getitem__(self, rows):
+        return self._read(rows)
 
 
 def read_json(path):

@@ -7,8 +7,6 @@ import math
 import re
 
 import keras
-import ml_dtypes  # noqa: F401 -- gives NumPy the dtype bfloat16
-import numpy as np
 
 from keras_attn.checks import choose
 from keras_attn.huggingface.architecture import own_name
@@ -16,7 +14,7 @@ from keras_attn.huggingface.architectures import ARCHITECTURES
 from keras_attn.huggingface.fields import Fields
 from keras_attn.huggingface.folder import Folder
 from keras_attn.huggingface.heads import task_of, with_head
-from keras_attn.huggingface.memory import unwritten_variables
+from keras_attn.huggingface.memory import assign_in_parts, unwritten_variables
 from keras_attn.huggingface.names import places
 from keras_attn.models.weight_names import named_weights
 
@@ -119,7 +117,7 @@ class _Checkpoint:
     def differ(self, name, other):
         """Whether the files hold both tensors, and with different values."""
         found = self.called(name)[:1] + self.called(other)[:1]
-        return len(found) == 2 and not np.array_equal(*map(self.folder.read, found))
+        return len(found) == 2 and not self.folder.are_equal(*found)
 
     def called(self, name):
         """The tensors of this name, with whatever prefix."""
@@ -194,22 +192,18 @@ class _Checkpoint:
         """Assigns all weights, the largest first: for a moment each is in memory twice."""
         variables = named_weights(model)
         for place, names in sorted(self._sources, key=lambda source: -math.prod(source[0].shape)):
-            variable = variables[place.variable]
-            variable.assign(self._value(place, names, variable.dtype))
+            try:
+                assign_in_parts(variables[place.variable], self._array(place, names))
+            except FloatingPointError as error:
+                raise ValueError(f"{names[0]} in {self.folder.path} has values that are {error}.") from None
 
-    def _value(self, place, names, dtype):
-        """The values of one variable. No array that was made on the way is kept."""
+    def _array(self, place, names):
+        """The values of one variable, in the dtype of the file, and as far as can be in the file."""
         name, *others = names
-        array = self.folder.read(name)
         for other in others:
-            if not np.array_equal(array, self.folder.read(other)):
+            if not self.folder.are_equal(name, other):
                 raise ValueError(f"{name} and {other} in {self.folder.path} must be equal, and are not.")
-        array = place.to_variable(array)
-        with np.errstate(over="ignore"):  # an infinite value is refused
-            array = np.ascontiguousarray(array, dtype)
-        if not np.isfinite(array).all():
-            raise ValueError(f"{name} in {self.folder.path} has values that are NaN or infinite in {dtype}.")
-        return array
+        return self.folder.rows(name) if place.is_plain else place.to_variable(self.folder.read(name))
 
 
 def without_variables(make):

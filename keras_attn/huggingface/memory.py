@@ -1,8 +1,12 @@
 """Memory while a checkpoint is loaded: variables take none until the values from the files are in them."""
 
 import contextlib
+import math
 
+import numpy as np
 import tensorflow as tf
+
+_PART_BYTES = 2**21
 
 
 @contextlib.contextmanager
@@ -35,3 +39,42 @@ def unwritten_variables():
 
     with tf.variable_creator_scope(create):
         yield
+
+
+def assign_in_parts(variable, array):
+    """Assigns an array without a copy of it: rows are cast and written one part after another.
+
+    TensorFlow makes two copies of an array that becomes a tensor.
+
+    Args:
+        variable: Keras variable of floats.
+        array: Floats of its shape, and of any dtype; or what gives them by slices, `Folder.rows`.
+
+    Raises:
+        FloatingPointError: if there is a value that is NaN or infinite in the variable's dtype; the message says so.
+
+    Example:
+
+    ```python
+    variable = keras.Variable(np.zeros((3, 5)))
+    assign_in_parts(variable, np.ones((3, 5), "float16"))
+    ```
+    """
+    row_bytes = max(1, math.prod(array.shape[1:])) * np.dtype(variable.dtype).itemsize
+    num_rows = max(1, _PART_BYTES // row_bytes)
+    if tf.distribute.has_strategy() or len(array) <= num_rows:  # a distributed variable has several memories
+        variable.assign(_finite(array[:], variable.dtype))
+        return
+    for first in range(0, len(array), num_rows):
+        part = _finite(array[first : first + num_rows], variable.dtype)
+        tf.raw_ops.ResourceStridedSliceAssign(
+            ref=variable.value.handle, begin=[first], end=[first + len(part)], strides=[1], value=part
+        )
+
+
+def _finite(array, dtype):
+    with np.errstate(over="ignore"):  # an infinite value is refused
+        array = np.ascontiguousarray(array, dtype)
+    if not np.isfinite(array).all():
+        raise FloatingPointError(f"NaN or infinite in {dtype}")
+    return array

@@ -60,6 +60,12 @@ class Place:
         return self._is_kernel and self.at.transposed
 
     @property
+    def is_plain(self):
+        """Whether the tensor is the variable as it is."""
+        is_usual = dataclasses.replace(self.at, name="") == At("")
+        return is_usual and not self._is_kernel and bool(self.shape) and self.shape == self.tensor_shape
+
+    @property
     def tensor_shape(self):
         """The shape that the tensor must have."""
         _, num_parts = self.at.part

@@ -53,13 +53,16 @@ def read_tensors(path):
     return tensors
 
 
-def read(tensor):
-    """One `H5Tensor` as an array."""
+def read(tensor, rows=slice(None)):
+    """One `H5Tensor` as an array, or some rows of it."""
     with _opened(tensor.path) as file:
-        array = np.asarray(file[tensor.start])
+        dataset = file[tensor.start]
+        if tensor.h5_shape == tensor.shape and not tensor.is_transposed and tensor.shape:
+            return np.asarray(dataset[rows])
+        array = np.asarray(dataset)
     if tensor.is_transposed:
         array = array.T
-    return array.reshape(tensor.shape)
+    return array.reshape(tensor.shape)[rows]
 
 
 def torch_name(weight):

@@ -8,7 +8,7 @@ from keras import ops
 pytest.importorskip("transformers", reason='needs transformers: pip install "keras_attn[peers]"')
 pytest.importorskip("torch", reason='needs torch: pip install "keras_attn[peers]"')
 
-from helpers_parity import answers, outputs  # noqa: E402 -- it needs both
+from helpers_parity import answers, outputs
 
 # One configuration of each maths is tested by default.
 SECOND_RANK = {
