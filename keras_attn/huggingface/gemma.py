@@ -3,6 +3,7 @@
 import keras
 
 from keras_attn.huggingface.architecture import Architecture
+from keras_attn.huggingface.heads import last_token_head
 from keras_attn.huggingface.llama import ATTENTION_NAMES, HEADS, SAME
 from keras_attn.huggingface.names import At
 from keras_attn.huggingface.rotary import rope_parameters, rotary_embedding
@@ -92,7 +93,9 @@ def gemma(fields, checkpoint):
             pad_token_id=pad_token_id,
         )
 
-    return Architecture(make, NAMES, "model.", same=SAME if tied else (), unused=HEADS)
+    return Architecture(
+        make, NAMES, "model.", same=SAME if tied else (), unused=HEADS, heads=last_token_head(fields)
+    )
 
 
 def _rope_parameters(fields, is_third):

@@ -99,11 +99,7 @@ def test_the_fields_of_modernberts_heads_are_heeded(task, options, tmp_path):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "llama",
-        pytest.param("qwen3", marks=pytest.mark.extended),
-        pytest.param("gpt2", marks=pytest.mark.extended),
-    ],
+    ["llama", *(pytest.param(name, marks=pytest.mark.extended) for name in ("qwen3", "gpt2", "gemma2"))],
 )
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_decoders_classify_by_the_last_token(name, side, tmp_path):
