@@ -189,6 +189,7 @@ def _bart():
     )
     twin = transformers.BartForConditionalGeneration(config)
     twin.generation_config.update(num_beams=3, length_penalty=2.0, min_length=5, no_repeat_ngram_size=2)
+    twin.generation_config.update(forced_bos_token_id=0)
     return twin, tokenizer
 
 
@@ -287,7 +288,7 @@ def answers_there(task, twin, tokenizer, texts, **options):
         found = twin.generate(
             **inputs,
             do_sample=False,
-            suppress_tokens=list(task.unwritable_token_ids),
+            bad_words_ids=[[i] for i in task.unwritable_token_ids],  # which forced tokens override
             **{"max_new_tokens": MAX_LENGTH, **options},
         )
     if not is_decoder:

@@ -1,0 +1,105 @@
+"""What `keras-attn info` says of a folder, and checkpoints by their names on the hub."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import tensorflow as tf
+from helpers_checkpoint_tasks import checkpoint, new_folder
+from helpers_text_generators import byte_generator
+
+import keras_attn_cli
+from keras_attn import info
+from keras_attn.huggingface import checkpoint_folder
+
+
+def described(folder):
+    return dict(info.describe(folder))
+
+
+def test_info_of_a_checkpoint_counts_what_transformers_counts(capsys):
+    folder, twin, _ = checkpoint("gpt2")
+    rows = described(folder)
+    count = sum(parameter.numel() for parameter in twin.parameters())
+    assert rows["parameters"].startswith(f"{count:,} in ")
+    assert (rows["model_type"], rows["architectures"], rows["n_embd"]) == ("gpt2", "GPT2LMHeadModel", "30")
+    assert (rows["dtype"], rows["task"], rows["missing"]) == ("F32", "TextGenerator", "nothing")
+    assert rows["tokenizer"] == "BPE, 331 pieces, 2 added tokens"
+    assert keras_attn_cli.main(["info", str(folder)]) == 0
+    assert "task           TextGenerator" in capsys.readouterr().out
+    assert described(checkpoint("t5")[0])["task"] == "Translator"
+
+
+def test_info_says_what_is_missing():
+    folder = new_folder()
+    (folder / "config.json").write_text(
+        json.dumps({"model_type": "bert", "architectures": ["BertForNothing"]})
+    )
+    rows = described(folder)
+    assert rows["missing"] == (
+        "weights: model.safetensors, or its shards and their index; the files of a tokenizer"
+    )
+    assert rows["task"].startswith("none: There is no task for this checkpoint.")
+    (folder / "model.safetensors").write_bytes(b"nothing")
+    assert "weights that can be read: " in described(folder)["missing"]
+
+
+def test_info_of_a_saved_task_and_of_an_export(tmp_path, capsys):
+    generator = byte_generator()
+    generator.save(tmp_path / "run" / "text_generator")
+    rows = described(tmp_path / "run")
+    assert (rows["kind"], rows["task"], rows["tokenizer"]) == ("saved task", "TextGenerator", "ByteTokenizer")
+    count = sum(int(tf.size(weight)) for weight in generator.model.weights)
+    assert rows["parameters"].startswith(f"{count:,} in ")
+    version = tmp_path / "served" / "3"
+    (version / "variables").mkdir(parents=True)
+    (version / "saved_model.pb").write_bytes(b"12345")
+    (version / "variables" / "variables.data-00000-of-00001").write_bytes(b"123")
+    rows = described(tmp_path / "served")
+    assert (rows["version"], rows["bytes"], rows["missing"]) == ("3", "8", "nothing")
+    assert keras_attn_cli.main(["info", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith(f"keras-attn: error: There is nothing known in {tmp_path}: ")
+
+
+def test_info_imports_neither_tensorflow_nor_keras():
+    folder = checkpoint("gpt2")[0]
+    code = f"""
+import sys, keras_attn_cli
+assert keras_attn_cli.main(["info", {str(folder)!r}]) == 0
+assert not {{"keras", "tensorflow", "torch", "keras_attn"}} & set(sys.modules)
+"""
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stderr
+
+
+def test_a_name_is_looked_for_on_the_hub_only_if_nothing_here_has_it(tmp_path, monkeypatch):
+    huggingface_hub = pytest.importorskip("huggingface_hub", reason='pip install "keras_attn[hub]"')
+    asked = []
+
+    def download(name, allow_patterns):
+        asked.append((name, allow_patterns))
+        if name == "org/none":
+            raise FileNotFoundError("no such repository")
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    for name in ("runs/mistyped", "nowhere", str(tmp_path), "a/b/c", "../runs"):
+        assert str(checkpoint_folder(name)) == name
+    assert not asked
+    assert checkpoint_folder("org/name") == tmp_path
+    [(name, patterns)] = asked
+    assert name == "org/name"
+    assert "*.safetensors" in patterns
+    assert not any(
+        pattern.endswith((".bin", ".py", ".h5", ".pt", ".msgpack")) or pattern == "*" for pattern in patterns
+    )
+    with pytest.raises(OSError, match="There is no folder org/none, and the hub did not give it: no such"):
+        checkpoint_folder("org/none")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(
+        ImportError, match=r"There is no folder org/other. .* pip install \"keras_attn\[hub\]\""
+    ):
+        checkpoint_folder("org/other")
