@@ -5,13 +5,13 @@ import json
 import helpers_transformers  # noqa: F401 -- imports, before the fork
 import numpy as np
 import pytest
-from helpers_architectures import random_weights
 from helpers_encoder_tasks import LABELS, MAX_LENGTH, VOCABULARY_SIZE, D, word_tokenizer
 
 import keras_attn
 from keras_attn import huggingface, layers
 from keras_attn.models import EncoderWithHead
 
+torch = pytest.importorskip("torch", reason='needs torch: pip install "keras_attn[peers]"')
 transformers = pytest.importorskip(
     "transformers", reason='needs transformers: pip install "keras_attn[peers]"'
 )
@@ -33,7 +33,13 @@ def twin_of(kind, folder, **options):
         max_position_embeddings=MAX_LENGTH,
         **options,
     )
-    twin = random_weights(getattr(transformers, kind)(config), spread=0.4)
+    twin = getattr(transformers, kind)(config).eval()
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for name, weight in twin.named_parameters():
+            weight.copy_(
+                name.endswith("LayerNorm.weight") + 0.4 * torch.randn(weight.shape, generator=generator)
+            )
     twin.save_pretrained(folder)
     description = {**word_tokenizer().description, "version": "1.0", "truncation": None, "padding": None}
     tokenizer = transformers.PreTrainedTokenizerFast(
