@@ -476,6 +476,8 @@ CONFIGS = {
 
 
 class NoFiles:
+    task = None
+
     def is_tied(self, fields, output, token, default):
         return fields.flag("tie_word_embeddings", default)
 
