@@ -12,10 +12,11 @@ from keras_attn.files import replaced_file
 from keras_attn.huggingface.architectures import ARCHITECTURES
 from keras_attn.huggingface.configs import CONFIGS
 from keras_attn.huggingface.fields import Fields
+from keras_attn.huggingface.heads import config_of_head, with_head
 from keras_attn.huggingface.loading import without_variables
 from keras_attn.huggingface.names import places
 from keras_attn.huggingface.tokenizer_saving import tokenizer_files, write_files
-from keras_attn.models import write_weights
+from keras_attn.models import EncoderWithHead, write_weights
 from keras_attn.models.weight_names import named_weights
 from keras_attn.text import Tokenizer
 
@@ -46,7 +47,7 @@ def save_model(model, folder, model_type, tokenizer=None, **fields):
     is written: what an architecture cannot express is an error.
 
     Args:
-        model: A model of this library.
+        model: A model of this library; of "bert" also an `EncoderWithHead`, whose labels get names by the field `id2label`.
         folder: Path; it is created if missing.
         model_type: The architecture: "bert", "gpt2", "llama", "t5", "marian", "pegasus".
         tokenizer: Tokenizer of `keras_attn.text`, which is written too, see `save_tokenizer`, and gives the config the ids of
@@ -65,12 +66,20 @@ def save_model(model, folder, model_type, tokenizer=None, **fields):
     ```
     """
     own_class, prefix, config_of = choose("model_type", model_type, CONFIGS)
+    has_head = isinstance(model, EncoderWithHead)
+    task, of_head = config_of_head(model.head) if has_head else (None, {})
     try:
-        config = {"model_type": model_type, "architectures": [own_class], **config_of(model)}
+        config = {"model_type": model_type, **config_of(model.encoder if has_head else model), **of_head}
     except (AttributeError, IndexError, TypeError) as error:
         raise ValueError(f"This model has not the parts of a {model_type}: {error}.") from error
-    config |= _special_ids(tokenizer) | fields
+    config |= {"architectures": [own_class], **_special_ids(tokenizer), **fields}
     architecture = ARCHITECTURES[model_type](Fields(config, 2**62, 2**31), _NoFiles(model))
+    if has_head:
+        architecture = with_head(architecture, choose("head", task, architecture.heads)())
+        own_class, prefix = re.sub(r"(LMHead)?Model$|For\w+$", f"For{task}", own_class), architecture.prefix
+        config = {**config, "architectures": [own_class], **fields}
+    if "id2label" in config:
+        config.setdefault("label2id", {name: int(i) for i, name in config["id2label"].items()})
     twin = without_variables(architecture.make)
     has_alternating_sines = _has_alternating_sines(model)
     of_no_effect = _OF_NO_EFFECT | ({"interleaved"} if has_alternating_sines else set())
@@ -132,7 +141,10 @@ def _tensors(arrays, architecture, prefix):
         place = found[0][0]
         if place.is_transposed and len(found) > 1:
             array = array.T
-        is_head = name in ("lm_head.weight", "final_logits_bias")
+        # A pooler is the head's in our models, and the body's in theirs.
+        is_head = name in ("lm_head.weight", "final_logits_bias") or (
+            place.variable.startswith("head/") and not name.startswith("pooler.")
+        )
         tensors[name if is_head else prefix + name] = np.ascontiguousarray(array)
     return tensors
 
