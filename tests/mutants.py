@@ -116,7 +116,7 @@ MUTANTS = [
         "Place.to_variable",
         "np.split(array, num_parts, axis=-1)[part]",
         "np.split(array, num_parts, axis=-1)[-1 - part]",
-        (f"{CHECKPOINTS}test_logits_are_theirs[gpt2-right]",),
+        (f"{CHECKPOINTS}test_vectors_or_logits_are_theirs[gpt2-right]",),
     ),
     Mutant(
         "first_position_forgotten_on_import",
@@ -124,7 +124,7 @@ MUTANTS = [
         "Place.to_variable",
         "array[self.at.first_row : len(array) - self.at.last_rows]",
         "array[: len(array) - self.at.last_rows - self.at.first_row]",
-        (f"{CHECKPOINTS}test_vectors_are_theirs[roberta-right]",),
+        (f"{CHECKPOINTS}test_vectors_or_logits_are_theirs[roberta-right]",),
     ),
     Mutant(
         "a_size_that_no_file_holds",
@@ -145,8 +145,8 @@ MUTANTS = [
     Mutant(
         "tied_tensors_that_differ",
         "huggingface/loading.py",
-        "_Checkpoint.fill",
-        "if not np.array_equal(array, self.folder.read(other)):",
+        "_Checkpoint._array",
+        "if not self.folder.are_equal(name, other):",
         "if False:",
         ("huggingface/test_forms_of_checkpoints.py::test_tensors_that_should_be_one_must_be_equal",),
     ),
