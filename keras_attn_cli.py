@@ -7,6 +7,7 @@ What the commands do is in keras_attn/cli.py.
 import argparse
 import contextlib
 import importlib.metadata
+import importlib.util
 import os
 import pathlib
 import sys
@@ -19,12 +20,44 @@ def main(arguments=None):
     The code is 2, with one line on stderr, if the input is wrong, and 1 if `verify` finds a problem.
     """
     options = make_parser().parse_args(arguments)
+    if options.command == "info":
+        return _info(options.folder)
     try:
         with quiet_imports(for_training=options.command == "train"):
             from keras_attn import cli
     except KeyboardInterrupt:
         return 130
     return cli.run(options)
+
+
+def _info(folder):
+    """Prints what a folder holds, and returns the exit code; neither TensorFlow nor Keras is imported."""
+    with _light_packages():
+        from keras_attn import info
+    try:
+        print(info.report(info.describe(folder)))
+    except (ValueError, OSError) as error:
+        print(f"keras-attn: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    return 0
+
+
+@contextlib.contextmanager
+def _light_packages():
+    """In the block, modules of the package are imported without what the package and its rooms import at their start."""
+    names = [
+        name
+        for name in ("keras_attn", "keras_attn.huggingface", "keras_attn.tasks")
+        if name not in sys.modules
+    ]
+    for name in names:
+        sys.modules[name] = importlib.util.module_from_spec(importlib.util.find_spec(name))
+    try:
+        yield
+    finally:  # whoever imports the package later gets all of it
+        for name in [name for name in sys.modules if name in names or name.startswith("keras_attn.")]:
+            if names:
+                del sys.modules[name]
 
 
 @contextlib.contextmanager
@@ -96,6 +129,7 @@ def make_parser():
     _add_export(commands)
     _add_verify(commands)
     _add_serve(commands)
+    _add_info(commands)
     return parser
 
 
@@ -158,7 +192,10 @@ def _add_train(commands):
     command.add_argument("--seed", type=int)
 
 
-_TASK = "a translator or a text generator, or the run that made it, for example runs/dates"
+_TASK = (
+    "a translator or a text generator, or the run that made it, for example runs/dates; or a checkpoint, by its folder or "
+    "its name on the hub"
+)
 
 
 def _add_average(commands):
@@ -199,19 +236,25 @@ def _add_evaluate(commands):
 def _add_translate(commands):
     command = commands.add_parser("translate", help="translate a file, or standard input, line by line")
     command.add_argument(
-        "translator", metavar="FOLDER", help="a translator, for example runs/dates/translator"
+        "translator",
+        metavar="FOLDER",
+        help="a translator, for example runs/dates/translator, or a checkpoint, by its folder or its name on the hub",
     )
     command.add_argument(
         "--input", metavar="FILE", help="UTF-8 text, one sentence a line (default: standard input)"
     )
     command.add_argument("--output", metavar="FILE", help="default: standard output")
     _add_decoding(command)
+    _add_checkpoint(command)
 
 
 def _add_generate(commands):
     command = commands.add_parser("generate", help="continue texts with a language model")
     command.add_argument(
-        "generator", metavar="FOLDER", help="a text generator, or the run that made it, for example runs/play"
+        "generator",
+        metavar="FOLDER",
+        help="a text generator, or the run that made it, for example runs/play; or a checkpoint, by its folder or its "
+        "name on the hub",
     )
     command.add_argument(
         "prompts", nargs="*", metavar="PROMPT", help="the texts (default: the lines of standard input)"
@@ -263,6 +306,14 @@ def _add_export(commands):
         action="store_true",
         help="export what XLA compiles, for a server with --xla_cpu_compilation_enabled",
     )
+    command.add_argument(
+        "--verify", action="store_true", help="then check the SavedModel, as `keras-attn verify` does"
+    )
+    _add_checkpoint(command)
+    command.add_argument(
+        "--max-length", type=_positive, metavar="N", help="of a checkpoint: the most new tokens"
+    )
+    _add_decoding(command, "of a checkpoint: ")
 
 
 def _add_verify(commands):
@@ -287,7 +338,8 @@ def _add_serve(commands):
         "folders",
         nargs="+",
         metavar="FOLDER",
-        help="exported models, for example saved_models/dates, or runs and translators, which are exported aside",
+        help="exported models, for example saved_models/dates; or runs, translators and checkpoints, which are exported "
+        "aside",
     )
     command.add_argument(
         "--port", type=_port, default=8501, help="0 for any that is free (default: %(default)s)"
@@ -317,9 +369,31 @@ def _add_data(command, required):
     command.add_argument("--target-language", help="of multi30k: en or de (the default)")
 
 
-def _add_decoding(command):
-    command.add_argument("--num-beams", type=_positive, help="1 is greedy search")
-    command.add_argument("--length-penalty", type=float)
+def _add_decoding(command, of_what=""):
+    command.add_argument("--num-beams", type=_positive, help=f"{of_what}1 is greedy search")
+    command.add_argument(
+        "--length-penalty", type=float, help=f"{of_what}the power of its length that a score is divided by"
+    )
+
+
+def _add_checkpoint(command):
+    command.add_argument(
+        "--source-language", metavar="NAME", help="of a multilingual checkpoint, eng_Latn for example"
+    )
+    command.add_argument("--target-language", metavar="NAME")
+    command.add_argument(
+        "--text-prefix", metavar="TEXT", help='of a checkpoint: before every text, "summarize: " for example'
+    )
+    command.add_argument(
+        "--purpose",
+        metavar="NAME",
+        help="of a checkpoint whose config has task_specific_params: translation_en_to_de, for example",
+    )
+
+
+def _add_info(commands):
+    command = commands.add_parser("info", help="what a folder holds, from its JSON files and headers only")
+    command.add_argument("folder", metavar="FOLDER", help="a checkpoint, a saved task, a run or an export")
 
 
 def _positive(text):

@@ -33,6 +33,6 @@ def choose(name, value, choices):
     Raises:
         ValueError: if `value` is not a key; the message lists the keys.
     """
-    if value not in choices:
+    if value not in list(choices):  # a list, of which a value without a hash can be asked
         raise ValueError(f"`{name}` must be one of {sorted(choices)}. Received: {name}={value!r}.")
     return choices[value]

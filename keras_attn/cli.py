@@ -138,7 +138,7 @@ def _generate(options):
 
     given = {name: getattr(options, name) for name in _OF_DECODING if getattr(options, name) is not None}
     runs.generate_texts(
-        TextGenerator.load(options.generator),
+        _load(options.generator, TextGenerator),
         options.prompts,
         options.num_return_sequences,
         DecodingOptions(**given),
@@ -165,10 +165,33 @@ _OF_DECODING = (
 )
 
 
+# The options of commands that say what a checkpoint's files leave open.
+_OF_CHECKPOINTS = ("source_language", "target_language", "text_prefix", "purpose")
+
+
+def _of_checkpoint(options, more=()):
+    names = (*_OF_CHECKPOINTS, *more)
+    return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+
+
+def _load(folder, task_class, options=None):
+    """The task of a class that a folder holds, or that a checkpoint, by its folder or its name on the hub, is for."""
+    from keras_attn.tasks import checkpoint_folder, holds_checkpoint, load_task
+
+    if not options and not holds_checkpoint(folder := checkpoint_folder(folder)):
+        return task_class.load(folder)
+    task = load_task(folder, **(options or {}))
+    if not isinstance(task, task_class):
+        raise ValueError(
+            f"The checkpoint {folder} is for a {type(task).__name__}, not a {task_class.__name__}."
+        )
+    return task
+
+
 def _translate(options):
     from keras_attn import Translator, runs
 
-    translator = Translator.load(options.translator)
+    translator = _load(options.translator, Translator, _of_checkpoint(options))
     runs.translate_lines(translator, options.input, options.output, options.num_beams, options.length_penalty)
 
 
@@ -180,11 +203,11 @@ def _export(options):
     is_saved_model = options.format == "saved_model"
     if is_saved_model and options.quantization:
         raise ValueError("--quantization is for --format ctranslate2.")
-    if not is_saved_model and (options.xla or options.examples or options.signatures):
+    if not is_saved_model and (options.xla or options.examples or options.signatures or options.verify):
         raise ValueError(
-            f"--xla, --examples and --signatures are for a SavedModel. Received: --format {options.format}."
+            f"--xla, --examples, --signatures and --verify are for a SavedModel. Received: --format {options.format}."
         )
-    task = load_task(options.task)
+    task = load_task(options.task, **_of_checkpoint(options, ("max_length", "num_beams", "length_penalty")))
     if not isinstance(task, Translator) and (options.xla or not is_saved_model):
         raise ValueError("A text generator is exported as a SavedModel, without --xla and --format.")
     if not is_saved_model:
@@ -192,15 +215,22 @@ def _export(options):
         return
     examples = list(filter(str.strip, Lines(options.examples))) if options.examples else None
     chosen = {"xla": True} if options.xla else {}
-    print(task.export(options.folder, examples, signatures=options.signatures, **chosen))
+    version = task.export(options.folder, examples, signatures=options.signatures, **chosen)
+    print(version)
+    return _verified(version, task) if options.verify else 0
 
 
 def _verify(options):
-    from keras_attn.export import verify_saved_model
     from keras_attn.tasks import load_task
 
-    task = load_task(options.task) if options.task else None
-    checks = verify_saved_model(_version_folder(options.version), expected=task)
+    return _verified(_version_folder(options.version), load_task(options.task) if options.task else None)
+
+
+def _verified(version, task):
+    """Prints the checks of a version folder; returns the exit code."""
+    from keras_attn.export import verify_saved_model
+
+    checks = verify_saved_model(version, expected=task)
     for check in checks:
         print(f"{'FAILED' if check.problems else 'ok':7} {check.name}")
         for line in (*check.problems, *check.notes):

@@ -193,7 +193,8 @@ def beam_search_by_hand(
     for length in range(1, max_length + 1):
         candidates = []
         for total, prefix in live:
-            step = processed_by_hand(prefix, log_probabilities_after(prefix), ends, **options)
+            step = log_probabilities_after(prefix)
+            step = processed_by_hand(prefix, step, ends, max_length=max_length, **options)
             candidates += [
                 (total + step[token], (*prefix, token)) for token in range(len(step)) if step[token] > -np.inf
             ]
@@ -223,6 +224,9 @@ def processed_by_hand(
     prefix_token_ids=(),
     no_repeat_ngram_size=0,
     repetition_penalty=1.0,
+    first_token_id=-1,
+    last_token_id=-1,
+    max_length=None,
     **others,
 ):
     """The log-probabilities after a prefix, one sentence of `DecodingOptions` after the other."""
@@ -237,9 +241,14 @@ def processed_by_hand(
     forbidden = [*suppressed_token_ids, *(ends if len(prefix) + 1 < min_length else ())]
     processed[[token for token in forbidden if token >= 0]] = -np.inf
     forced = [token for token in prefix_token_ids if token >= 0]
-    if len(prefix) < len(forced):
+    due = len(prefix) - (first_token_id >= 0)
+    if 0 <= due < len(forced):
         processed[:] = -np.inf
-        processed[forced[len(prefix)]] = log_probabilities[forced[len(prefix)]]
+        processed[forced[due]] = log_probabilities[forced[due]]
+    for token, is_now in ((first_token_id, not prefix), (last_token_id, len(prefix) + 1 == max_length)):
+        if token >= 0 and is_now:
+            processed[:] = -np.inf
+            processed[token] = 0.0
     return processed
 
 

@@ -273,7 +273,7 @@ def test_train_without_output_takes_the_next_free_folder(tmp_path, monkeypatch):
         ),
         (
             ["export", "FOLDER", "out", "--format", "onnx", "--xla"],
-            "--xla, --examples and --signatures are for a SavedModel",
+            "--xla, --examples, --signatures and --verify are for a SavedModel",
         ),
     ],
 )

@@ -9,6 +9,7 @@ from keras_attn.generation.processors import (
     divide_by_temperature,
     forbid_repeated_ngrams,
     force_prefix,
+    force_token,
     keep_min_p,
     keep_top_k,
     keep_top_p,
@@ -38,7 +39,11 @@ class DecodingOptions:
         stop_token_ids: Integers (Q,) or (B, Q), further tokens that end an answer like END; -1 means no
             token.
         prefix_token_ids: Integers (P,) or (B, P), the first tokens of an answer, whose probability counts; -1
-            after the end of a shorter prefix.
+            after the end of a shorter prefix. It comes after `first_token_id`.
+        first_token_id: Integers, the first token of an answer, at no cost: the token of the language to write in, for
+            instance; -1 for none. It is `forced_bos_token_id` of transformers.
+        last_token_id: Integers, the token at which an answer of the most tokens ends, at no cost; -1 for none. It is
+            `forced_eos_token_id` of transformers.
         no_repeat_ngram_size: Integers, n-grams of this size appear once in an answer; 0 for no such limit.
         repetition_penalty: Floats that multiply the log-probability of tokens that the answer already has; 1
             for no penalty. The scores of a beam search include it.
@@ -60,6 +65,8 @@ class DecodingOptions:
     suppressed_token_ids: Any = None
     stop_token_ids: Any = None
     prefix_token_ids: Any = None
+    first_token_id: Any = None
+    last_token_id: Any = None
     no_repeat_ngram_size: Any = None
     repetition_penalty: Any = None
     num_beams: Any = None
@@ -106,10 +113,10 @@ class DecodingOptions:
         """Whether any processor is used."""
         return any(getattr(self, name) is not None for name in _OF_PROCESSORS)
 
-    def process(self, log_probs, history, index, end_token_ids, unwritable_token_ids=()):
+    def process(self, log_probs, history, index, end_token_ids, unwritable_token_ids, max_length):
         """Log-probabilities (B, K, V) of the tokens at step `index`, after every processor that was asked for.
 
-        A prefix may hold tokens that are otherwise suppressed or unwritable.
+        A prefix may hold tokens that are otherwise suppressed or unwritable. `max_length` is the search's.
         """
         processed = log_probs
         if self.repetition_penalty is not None:
@@ -122,8 +129,19 @@ class DecodingOptions:
         if self.min_length is not None:
             processed = require_min_length(processed, index + 1, self.min_length, end_token_ids)
         if self.prefix_token_ids is not None:
-            processed = force_prefix(processed, log_probs, index, self.prefix_token_ids)
+            processed = force_prefix(
+                processed, log_probs, index - self._num_first_tokens(), self.prefix_token_ids
+            )
+        if self.first_token_id is not None:
+            processed = force_token(processed, index == 0, self.first_token_id)
+        if self.last_token_id is not None:
+            most = max_length if self.max_length is None else ops.minimum(self.max_length, max_length)
+            processed = force_token(processed, index + 1 >= most, self.last_token_id)
         return processed
+
+    def _num_first_tokens(self):
+        """How many tokens of an answer come before its prefix: 0, or integers (B,)."""
+        return 0 if self.first_token_id is None else ops.cast(self.first_token_id >= 0, "int32")
 
     def sharpen(self, log_probs):
         """Log-probabilities to sample from: unlikely tokens are impossible, the others are not normalised."""
@@ -156,6 +174,8 @@ _OF_PROCESSORS = (
     "min_length",
     "suppressed_token_ids",
     "prefix_token_ids",
+    "first_token_id",
+    "last_token_id",
     "no_repeat_ngram_size",
     "repetition_penalty",
 )
@@ -169,6 +189,8 @@ _KINDS = {
     "suppressed_token_ids": ("int32", 1, -1, None),
     "stop_token_ids": ("int32", 1, -1, None),
     "prefix_token_ids": ("int32", 1, -1, None),
+    "first_token_id": ("int32", 0, -1, None),
+    "last_token_id": ("int32", 0, -1, None),
     "no_repeat_ngram_size": ("int32", 0, 0, MAX_NGRAM_SIZE),
     "repetition_penalty": ("float32", 0, 1e-6, None),
     "num_beams": ("int32", 0, 1, MAX_HYPOTHESES),

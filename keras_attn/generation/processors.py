@@ -36,14 +36,23 @@ def without_tokens(log_probs, token_ids):
     It computes a minimum, because TensorFlow is slow to select from tensors that it must broadcast, and
     because for a sum XLA copies the weights that the logits are computed from.
     """
-    if not token_ids:
+    runs = _runs({token_id for token_id in token_ids if token_id >= 0})
+    if not runs:
         return log_probs
     vocabulary = ops.arange(log_probs.shape[-1], dtype="int32")
-    is_token = vocabulary == token_ids[0]
-    if len(token_ids) > 1:
-        unique = ops.convert_to_tensor(sorted(set(token_ids)), dtype="int32")
-        is_token = ops.any(ops.expand_dims(unique, -1) == vocabulary, axis=0)
+    is_token = False
+    for first, last in runs:
+        is_of_run = vocabulary == first
+        if last > first:
+            is_of_run = ops.logical_and(vocabulary >= first, vocabulary <= last)
+        is_token = ops.logical_or(is_token, is_of_run)
     return ops.minimum(log_probs, ops.where(is_token, IMPOSSIBLE, float("inf")))
+
+
+def _runs(token_ids):
+    """Pairs of integers, the first and the last id of each run of successive ids in a set."""
+    firsts, lasts = ([i for i in sorted(token_ids) if i + step not in token_ids] for step in (-1, 1))
+    return list(zip(firsts, lasts))
 
 
 def suppress_tokens(log_probs, token_ids):
@@ -109,16 +118,29 @@ def force_prefix(log_probs, original, index, prefix_token_ids):
         log_probs: Float32 (B, K, V).
         original: Float32 (B, K, V), the log-probabilities before other processors: a prefix overrides what
             they forbid.
-        index: Integer scalar, the step.
+        index: Integer scalar, or integers (B,): the column of the prefix that is due.
         prefix_token_ids: int32 (B, P), -1 after the end of a row's prefix.
     """
-    length = ops.shape(prefix_token_ids)[-1]
     if prefix_token_ids.shape[-1] == 0:
         return log_probs
-    wanted = ops.take(prefix_token_ids, ops.minimum(index, length - 1), axis=1)
-    wanted = ops.where(index < length, wanted, -1)[:, None, None]
+    column = ops.arange(ops.shape(prefix_token_ids)[-1], dtype="int32")
+    is_here = column == ops.reshape(ops.convert_to_tensor(index, dtype="int32"), (-1, 1))
+    wanted = ops.max(ops.where(is_here, prefix_token_ids, -1), axis=-1)[:, None, None]
     is_wanted = ops.arange(log_probs.shape[-1], dtype="int32") == wanted
     return ops.where(wanted < 0, log_probs, ops.where(is_wanted, original, IMPOSSIBLE))
+
+
+def force_token(log_probs, is_now, token_id):
+    """Makes all tokens impossible except one, which costs nothing: its log-probability is 0.
+
+    Args:
+        log_probs: Float32 (B, K, V).
+        is_now: Boolean scalar, or booleans (B,): whether this is the step of that token.
+        token_id: int32 (B,); -1 is neutral.
+    """
+    forced = ops.logical_and(is_now, token_id >= 0)[:, None, None]
+    is_token = ops.arange(log_probs.shape[-1], dtype="int32") == token_id[:, None, None]
+    return ops.where(forced, ops.where(is_token, 0.0, IMPOSSIBLE), log_probs)
 
 
 def divide_by_temperature(log_probs, temperature):

@@ -18,17 +18,18 @@ class AnswerStart:
 
     Args:
         prompt: `Prompt`, or None.
-        start_token_id: Integer; unused with a prompt.
+        start_token_id: Integer, or integers (B,); unused with a prompt.
         shape: The number of rows and of hypotheses in each, (B, K).
     """
 
     def __init__(self, prompt, start_token_id, shape):
         self.prompt = prompt
         self.shape = shape
-        if prompt is None:
+        if prompt is None and isinstance(start_token_id, int):
             self.first_token_ids = ops.full(shape, start_token_id, dtype="int32")
         else:
-            self.first_token_ids = ops.repeat(prompt.token_ids[:, -1, None], shape[1], axis=1)
+            first = start_token_id if prompt is None else prompt.token_ids[:, -1]
+            self.first_token_ids = ops.repeat(ops.expand_dims(first, -1), shape[1], axis=1)
 
     @property
     def first_slot(self):

@@ -29,9 +29,10 @@ class SearchInputs:
             the first empty one.
         batch_size: Integer B, or integer scalar tensor.
         max_length: Integer, the most tokens of an answer, END included.
-        start_token_id: Integer, the token before an answer; None with a `prompt`.
+        start_token_id: Integer, or integers (B,), the token before an answer; None with a `prompt`.
         end_token_id: Integer.
-        pad_token_id: Integer. The pad is never chosen; it fills the columns after an answer.
+        pad_token_id: Integer. The pad is never chosen; it fills the columns after an answer. -1, which is no token,
+            tells where an answer ends even if the model's pad is END.
         unwritable_token_ids: Integers, tokens that stand for no text, such as START. They are never chosen, except by
             a prefix. Their probability stays in the normaliser, so that scores stay those of a forward pass.
         prompt: `Prompt`, tokens before the answer, the last of which is used as START. Options that depend on
@@ -50,7 +51,7 @@ class SearchInputs:
     make_cache: Callable
     batch_size: Any
     max_length: int
-    start_token_id: int | None
+    start_token_id: Any
     end_token_id: int
     pad_token_id: int = 0
     unwritable_token_ids: tuple[int, ...] = ()
@@ -139,6 +140,7 @@ class Search:
             index,
             self.end_token_ids,
             self.inputs.unwritable_token_ids,
+            self.max_length,
         )
         return without_tokens(processed, self._but_end((self.pad_token_id,)))
 

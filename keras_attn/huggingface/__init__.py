@@ -2,6 +2,7 @@
 
 from keras_attn.huggingface.folder import Folder
 from keras_attn.huggingface.heads import Labels, labels
+from keras_attn.huggingface.hub import checkpoint_folder
 from keras_attn.huggingface.loading import ReportRow, load_model, read_report
 from keras_attn.huggingface.saving import save_model
 from keras_attn.huggingface.sentence_transformers import (
@@ -18,6 +19,7 @@ __all__ = [
     "Labels",
     "ReportRow",
     "SentenceEncoder",
+    "checkpoint_folder",
     "is_sentence_transformer",
     "labels",
     "load_model",

@@ -23,3 +23,9 @@ ARCHITECTURES = {
     **dict.fromkeys(("t5", "mt5"), t5),
     **dict.fromkeys(("bart", "mbart", "pegasus", "m2m_100", "marian"), bart),
 }
+
+# What is known and not read, and why.
+NOT_READ = {
+    "gpt_oss": "its feed-forward networks are mixtures of experts, and there is no layer for them here, nor for MXFP4 weights; "
+    "its sinks, windows and rotary positions there are",
+}

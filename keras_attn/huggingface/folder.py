@@ -60,7 +60,7 @@ class Folder:
         self.config = read_json(self.path / "config.json")
         self.tensors = {}
         for file in self._files():
-            read = tf_weights.read_tensors if file.name == tf_weights.FILE else _read_header
+            read = tf_weights.read_tensors if file.name == tf_weights.FILE else read_header
             for name, tensor in read(file).items():
                 if name in self.tensors:
                     raise ValueError(f"{name} is in {self.tensors[name].path.name} and in {file.name}.")
@@ -210,8 +210,20 @@ def _read_index(path):
     return index
 
 
-def _read_header(path):
-    """{name: `Tensor`} of a safetensors file, all of which lie within the file and do not overlap."""
+def read_header(path):
+    """The tensors of a safetensors file, all of which lie within the file and do not overlap.
+
+    Args:
+        path: `pathlib.Path`.
+
+    Returns:
+        Dict of `Tensor`s by their names.
+
+    Raises:
+        ValueError: if the file is damaged.
+
+    Example: `read_header(pathlib.Path("all-MiniLM-L6-v2/model.safetensors"))`.
+    """
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")

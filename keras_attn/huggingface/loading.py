@@ -10,7 +10,7 @@ import keras
 
 from keras_attn.checks import choose
 from keras_attn.huggingface.architecture import own_name
-from keras_attn.huggingface.architectures import ARCHITECTURES
+from keras_attn.huggingface.architectures import ARCHITECTURES, NOT_READ
 from keras_attn.huggingface.fields import Fields
 from keras_attn.huggingface.folder import Folder
 from keras_attn.huggingface.heads import task_of, with_head
@@ -98,7 +98,10 @@ class _Checkpoint:
     def __init__(self, folder, ignored_fields=(), head=True):
         self.folder = Folder(folder)
         config = self.folder.config
-        understand = choose("model_type", config.get("model_type"), ARCHITECTURES)
+        model_type = config.get("model_type")
+        if isinstance(model_type, str) and model_type in NOT_READ:
+            raise ValueError(f"A {model_type} checkpoint cannot be read: {NOT_READ[model_type]}.")
+        understand = choose("model_type", model_type, ARCHITECTURES)
         fields = Fields(config, self.folder.num_values, len(self.folder.tensors))
         self.task = task_of(config) if head else None
         self.architecture = understand(fields, self)

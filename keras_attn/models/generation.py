@@ -87,6 +87,7 @@ class CausalGeneration:
         unwritable_token_ids=(),
         max_total_length=None,
         compiler=None,
+        pad_token_id=None,
     ):
         """Continues prompts greedily, with beam search, or by sampling; see `keras_attn.generation`.
 
@@ -107,6 +108,8 @@ class CausalGeneration:
                 `max_sequence_length`. Each row then has its own limit, whatever the other prompts are, and a graph
                 may take prompts of any length. Every prompt must have fewer tokens. `max_length` defaults to one less.
             compiler: As in `Seq2SeqGeneration.generate`.
+            pad_token_id: Integer, what fills the columns after an answer; by default the model's pad. -1, which is no
+                token, tells where an answer ends even if the pad is END. The model's pad may then be chosen.
 
         Returns:
             Integers (B, max_length) without the prompt, END included, then pads; with `num_return_sequences`,
@@ -128,6 +131,7 @@ class CausalGeneration:
             unwritable_token_ids,
             max_total_length,
             compiler,
+            pad_token_id,
         )
         if max_total_length is not None:
             options = _within(max_total_length, options, inputs)
@@ -142,6 +146,7 @@ class CausalGeneration:
         unwritable_token_ids=(),
         max_total_length=None,
         compiler=None,
+        pad_token_id=None,
     ):
         """`SearchInputs` for the continuations of prompts; arguments as in `generate`.
 
@@ -169,7 +174,7 @@ class CausalGeneration:
             max_length=max_length,
             start_token_id=None,
             end_token_id=end_token_id,
-            pad_token_id=self.pad_token_id,
+            pad_token_id=self.pad_token_id if pad_token_id is None else pad_token_id,
             unwritable_token_ids=tuple(unwritable_token_ids),
             prompt=prompt,
             row_context=row_context,
@@ -272,12 +277,13 @@ class Seq2SeqGeneration:
         encoder_padding_mask=None,
         unwritable_token_ids=(),
         cache=None,
+        pad_token_id=None,
     ):
         """Decodes token ids (B, S) greedily, with beam search, or by sampling; see `keras_attn.generation`.
 
         Args:
             encoder_token_ids: Integers (B, S), padded.
-            start_token_id, end_token_id: Integers. START may be the pad.
+            start_token_id, end_token_id: Integers. START may be the pad, and one for each row, int32 (B,).
             num_beams: Integer, at most 1024; 1 is greedy search. Ignored by sampling.
             length_penalty: Float, or floats (B,).
             max_length: Integer, the most tokens of an answer, END included. Defaults to `max_sequence_length`.
@@ -293,6 +299,7 @@ class Seq2SeqGeneration:
             unwritable_token_ids: Integers, tokens that are never chosen because they stand for no text.
             cache: What `init_cache(encoder_token_ids, 0, encoder_padding_mask)` returned, if the sources were
                 encoded before.
+            pad_token_id: As in `CausalGeneration.generate`.
 
         Returns:
             Integers (B, max_length), END included, then pads; with `num_return_sequences`, `Hypotheses` with token
@@ -312,6 +319,7 @@ class Seq2SeqGeneration:
             options.coverage_penalty is not None,
             compiler,
             cache,
+            pad_token_id,
         )
         return find_answers(inputs, num_beams, num_return_sequences, length_penalty, options)
 
@@ -326,6 +334,7 @@ class Seq2SeqGeneration:
         penalizes_coverage=False,
         compiler=None,
         cache=None,
+        pad_token_id=None,
     ):
         """`SearchInputs` for the answers to sources; arguments as in `generate`.
 
@@ -351,7 +360,7 @@ class Seq2SeqGeneration:
             max_length=max_length,
             start_token_id=start_token_id,
             end_token_id=end_token_id,
-            pad_token_id=self.pad_token_id,
+            pad_token_id=self.pad_token_id if pad_token_id is None else pad_token_id,
             unwritable_token_ids=tuple(unwritable_token_ids),
             row_context=_with_first(cache, ()),
             coverage=ops.cast(is_pad, "float32") if penalizes_coverage else None,

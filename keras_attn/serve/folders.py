@@ -6,7 +6,7 @@ import os
 import pathlib
 import shutil
 
-from keras_attn.tasks import TextGenerator, Translator
+from keras_attn.tasks import TextGenerator, Translator, checkpoint_folder, load_task
 
 Version = collections.namedtuple("Version", ["name", "number", "folder"])
 Version.__doc__ = (
@@ -14,8 +14,12 @@ Version.__doc__ = (
 )
 
 _MODEL_FILE = "saved_model.pb"
-# The file that tells the kind of a saved task, and its class.
-_TASKS = {"translator.json": Translator, "text_generator.json": TextGenerator}
+# The file that tells the kind of a saved task, and what reads it. A checkpoint is a task too.
+_TASKS = {
+    "translator.json": Translator.load,
+    "text_generator.json": TextGenerator.load,
+    "config.json": load_task,
+}
 _TASK_FOLDERS = ("translator", "text_generator")
 
 
@@ -24,7 +28,7 @@ def find_versions(folders):
 
     Args:
         folders: Paths of model folders (the newest version is taken), version folders, run folders, or folders of saved
-            translators and text generators.
+            translators and text generators, or of checkpoints; or names of checkpoints on the hub.
 
     Returns:
         A list of `Version`s.
@@ -43,7 +47,7 @@ def find_versions(folders):
 
 def find_version(folder):
     """The `Version` of one folder, see `find_versions`."""
-    folder = pathlib.Path(folder)
+    folder = checkpoint_folder(folder)
     resolved = folder.resolve()
     if (folder / _MODEL_FILE).is_file():
         if resolved.name.isdecimal():
@@ -56,7 +60,7 @@ def find_version(folder):
         return Version(exported.parent.name, int(exported.name), exported)
     raise FileNotFoundError(
         f"There is nothing to serve in {folder}: it holds no exported model ({_MODEL_FILE}), no version of one, no run, "
-        "and no saved translator or text generator."
+        "no saved translator or text generator, and no checkpoint."
     )
 
 
@@ -69,7 +73,7 @@ def newest_version(folder):
 
 
 def _saved_task(folder):
-    """(the folder of a saved task, its marker, the model's name), where the folder is one or is a run that has one."""
+    """(the folder of a task, its marker, the model's name), where the folder is one or is a run that has one."""
     for marker in _TASKS:
         if (folder / marker).is_file():
             is_of_run = folder.resolve().name in _TASK_FOLDERS
@@ -88,7 +92,7 @@ def _exported(folder, marker, name):
             return newest
     place = next(place for place in _places(folder) if _is_writable(place))
     print(f"Exporting {folder} to {place / name} ...", flush=True)
-    exported = _TASKS[marker].load(folder).export(place / name)
+    exported = _TASKS[marker](folder).export(place / name)
     for older in (place / name).iterdir():
         if older.name.isdecimal() and int(older.name) < int(exported.name):
             shutil.rmtree(older)

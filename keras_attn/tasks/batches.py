@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_attn.checks import check_positive
+from keras_attn.tasks.token_ids import NO_TOKEN
 
 
 def of_batches(function, sequences, batch_size, num_workers=None):
@@ -42,11 +43,11 @@ def of_batches(function, sequences, batch_size, num_workers=None):
 
 
 def padded(sequences, to_buckets=False):
-    """Lists of ids -> int32 tensor (B, S) padded with 0; `to_buckets` rounds B and S up to powers of 2."""
+    """Lists of ids -> int32 tensor (B, S) filled with `NO_TOKEN`; `to_buckets` rounds B and S up to powers of 2."""
     rows, length = len(sequences), max(map(len, sequences))
     if to_buckets:
         rows, length = (1 << (size - 1).bit_length() for size in (rows, length))
-    token_ids = np.zeros((rows, length), "int32")
+    token_ids = np.full((rows, length), NO_TOKEN, "int32")
     for row in range(rows):
         # Rows that only fill the bucket repeat the last one: a row of pads would be decoded to `max_length`.
         sequence = sequences[min(row, len(sequences) - 1)]

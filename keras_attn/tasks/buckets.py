@@ -5,6 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_attn.ops import compiled_scope
+from keras_attn.tasks.token_ids import NO_TOKEN
 
 
 def compiled_with_xla(function):
@@ -62,7 +63,7 @@ def in_buckets(token_ids, batch_sizes, lengths, end_token_id):
     """Splits a batch of ids into chunks of few different shapes.
 
     Args:
-        token_ids: int32 (B, S), S at most the last of `lengths`, padded with 0.
+        token_ids: int32 (B, S), S at most the last of `lengths`, filled with `NO_TOKEN`.
         batch_sizes, lengths: Lists of increasing integers.
         end_token_id: Integer. An empty batch becomes rows of it.
 
@@ -71,8 +72,9 @@ def in_buckets(token_ids, batch_sizes, lengths, end_token_id):
         rows of pads might be decoded for longer than any real row.
     """
     rows, length = tf.unstack(tf.shape(token_ids))
-    token_ids = tf.pad(token_ids, [[0, 0], [0, bucket_of(length, lengths) - length]])
-    ends = tf.one_hot([0], tf.shape(token_ids)[1], end_token_id, 0, dtype=tf.int32)
+    more = bucket_of(length, lengths) - length
+    token_ids = tf.pad(token_ids, [[0, 0], [0, more]], constant_values=NO_TOKEN)
+    ends = tf.one_hot([0], tf.shape(token_ids)[1], end_token_id, NO_TOKEN, dtype=tf.int32)
     token_ids = tf.concat([token_ids, ends], axis=0)
     batch_size = bucket_of(rows, batch_sizes)
     chunks = tf.maximum((rows + batch_size - 1) // batch_size, 1)

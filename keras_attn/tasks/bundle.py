@@ -87,13 +87,13 @@ class Bundle:
 
     def _text_of_length(self, shortest, longest):
         """The examples, repeated and cut to at least `shortest` tokens and at most `longest`, END counted."""
-        tokenizer = self.signatures.source_tokenizer
+        tokenizer, added = self.signatures.source_tokenizer, self.signatures.task.num_added_tokens
         (token_ids,) = tokenizer.encode([" ".join(self.examples)])
         token_ids = token_ids * (longest // max(len(token_ids), 1) + 1)
-        for size in range(longest - 1, shortest - 2, -1):
+        for size in range(longest - added, shortest - added - 1, -1):
             (text,) = tokenizer.decode([token_ids[:size]])
             # A decoded text may have other tokens when it is tokenized again.
-            if shortest <= len(tokenizer.encode([text])[0]) + 1 <= longest:
+            if shortest <= len(tokenizer.encode([text])[0]) + added <= longest:
                 return text
         raise ValueError(
             f"`examples` must be texts from which a text of {shortest} to {longest} tokens can be made, to warm up that "

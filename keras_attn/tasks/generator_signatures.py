@@ -16,6 +16,7 @@ from keras_attn.tasks.signature_parts import (
     is_repaired,
     vocabulary,
 )
+from keras_attn.tasks.token_ids import NO_TOKEN, filled
 
 INPUTS = {
     "inputs": Input("the texts: prompts to continue, or texts to score", tf.string),
@@ -95,7 +96,7 @@ class GeneratorSignatures(TaskSignatures):
             prompts, self.task.num_beams, self.length_penalty(status, length_penalty), options
         )
         best = hypotheses.token_ids[:, 0]
-        used = tf.reduce_max(tf.reduce_sum(tf.cast(best != self.task.model.pad_token_id, tf.int32), axis=1))
+        used = tf.reduce_max(tf.reduce_sum(tf.cast(best != NO_TOKEN, tf.int32), axis=1))
         tokens = self._token_strings(self.task.tokenizer, best[:, : tf.maximum(used, 1)])
         return {**self._answers(hypotheses, prompts, status, options), "tokens": tokens}
 
@@ -118,9 +119,7 @@ class GeneratorSignatures(TaskSignatures):
         whole = self.task.tokenizer.tokenize(inputs)
         status.note("text_repaired", is_repaired(inputs))
         status.note("text_truncated", whole.row_lengths() > longest)
-        token_ids = whole[:, :longest].to_tensor()
-        # An empty batch, or one of empty texts, has no widest row, but needs a first column.
-        token_ids = tf.pad(token_ids, [[0, 0], [0, tf.maximum(1 - tf.shape(token_ids)[1], 0)]])
+        token_ids = filled(whole[:, :longest])
         log_probs = self.task.log_probs(token_ids)
         return {
             "scores": tf.reduce_sum(log_probs, axis=1),
@@ -132,10 +131,12 @@ class GeneratorSignatures(TaskSignatures):
     def limits(self):
         """Lines about the sizes of requests and answers."""
         generator, longest = self.task, self.task.model.max_sequence_length
-        [start] = generator.tokenizer.token_strings([generator.start_token_id])
+        before = ""
+        if generator.start_token_id != NO_TOKEN:
+            [start] = generator.tokenizer.token_strings([generator.start_token_id])
+            before = f", the one before every text ({start}) counted"
         return [
-            f"A prompt and its continuation have at most {longest} tokens together, the one before every text ({start}) "
-            f"counted; of a prompt that has {longest} or more, the end is kept, so that there is room for `max_length` "
+            f"A prompt and its continuation have at most {longest} tokens together{before}; of a prompt that has {longest} or more, the end is kept, so that there is room for `max_length` "
             f"new tokens, at most {longest // 2}.",
             f"A continuation has at most {generator.max_length} tokens, END counted.",
             f"`serving_default` searches with {generator.num_beams} beam{'s' * (generator.num_beams > 1)} and length penalty "
@@ -154,7 +155,7 @@ class GeneratorSignatures(TaskSignatures):
         token_ids, is_cut = self.task.prompts(texts, max_length)
         status.note("prompt_repaired", is_repaired(texts))
         status.note("prompt_truncated", is_cut)
-        return token_ids.to_tensor()
+        return filled(token_ids)
 
     def _search(self, prompts, num_return_sequences, length_penalty=None, options=None):
         search = self.task.search_options(num_return_sequences=num_return_sequences)

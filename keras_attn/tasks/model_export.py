@@ -31,7 +31,7 @@ def export_model(translator, folder, format, quantization=None):
     model = float32_model(translator.model)
     functions = token_functions(
         model,
-        target.start_token_id,
+        translator.start_token_id,
         target.end_token_id,
         translator.max_length,
         translator.unwritable_token_ids,

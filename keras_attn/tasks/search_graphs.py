@@ -16,6 +16,7 @@ from keras_attn.generation import (
 )
 from keras_attn.tasks.batches import padded
 from keras_attn.tasks.buckets import compiled_with_jax, compiled_with_xla
+from keras_attn.tasks.token_ids import NO_TOKEN
 
 Answer = collections.namedtuple("Answer", ["texts", "scores", "attention_map"], defaults=[None])
 Answer.__doc__ = (
@@ -38,7 +39,7 @@ def found_in_batch(task, input_ids, options, search):
     token_ids, scores = _search_graph(task, search, options)(inputs, options)
     token_ids = np.asarray(token_ids)[: len(input_ids)]
     scores = np.zeros(token_ids.shape[:2]) if scores is None else np.asarray(scores)[: len(input_ids)]
-    used = np.any(token_ids != task.model.pad_token_id, axis=(0, 1))
+    used = np.any(token_ids != NO_TOKEN, axis=(0, 1))
     token_ids = token_ids[:, :, : np.max(np.flatnonzero(used), initial=0) + 1]
     answers = []
     for row_texts, row_scores in zip(task.texts_of(input_ids, token_ids).numpy(), scores):
@@ -64,7 +65,8 @@ def greedy_tokens(task, input_ids, max_length, most):
     compiler = compiled_with_xla if task.jit_compile else None
 
     def start(input_ids):
-        return GreedySearch(task.stream_inputs(input_ids, max_length, compiler)).begin()
+        inputs = task.stream_inputs(input_ids, max_length, compiler)
+        return GreedySearch(inputs, options=task.options).begin()
 
     def step(index, state, cache, context):
         prompt = context[0]["prompt"]
@@ -73,13 +75,13 @@ def greedy_tokens(task, input_ids, max_length, most):
             make_cache=None,
             batch_size=tf.shape(state.done)[0],
             max_length=max_length,
-            start_token_id=task.output_tokenizer.start_token_id,
+            start_token_id=task.start_token_id,
             end_token_id=task.output_tokenizer.end_token_id,
-            pad_token_id=task.model.pad_token_id,
+            pad_token_id=NO_TOKEN,
             unwritable_token_ids=task.unwritable_token_ids,
             prompt=prompt if isinstance(prompt, Prompt) else None,
         )
-        return GreedySearch(inputs).advance(index, state, cache, context)
+        return GreedySearch(inputs, options=task.options).advance(index, state, cache, context)
 
     inputs = padded([input_ids], to_buckets=task.jit_compile)
     start = task.graph_of(("stream_start", max_length), start, [tf.TensorSpec([None, None], tf.int32)])

@@ -61,6 +61,8 @@ OPTIONS = {
 
 # The score of a hypothesis that the search did not find: JSON has no infinity.
 NO_SCORE = -1e30
+# Options whose neutral value is the task's own, if it has one.
+_OWN_VALUES = ("min_length", "no_repeat_ngram_size", "repetition_penalty")
 # Options of a beam search and of sampling that are the same for all tasks.
 BEAM_OPTIONS = [
     "num_beams",
@@ -118,7 +120,10 @@ class TaskSignatures:
         neutral = {
             name: given.neutral for name, given in self.input_table.items() if given.neutral is not None
         }
-        return {**neutral, "length_penalty": float(self.task.length_penalty)}
+        own = {name: self.task.options.given().get(name) for name in _OWN_VALUES}
+        own["length_penalty"] = self.task.length_penalty
+        own = {name: type(neutral.get(name, 1.0))(value) for name, value in own.items() if value is not None}
+        return {**neutral, **own}
 
     def beam_options(
         self,
@@ -163,8 +168,10 @@ class TaskSignatures:
     def note_unfinished(self, status, token_ids, options, among=True):
         """Notes the rows of ids (B, L) without END or another stop token, of those where `among` is true."""
         ends = token_ids == self.task.output_tokenizer.end_token_id
-        if options is not None and options.stop_token_ids is not None:
-            stops = token_ids[:, :, tf.newaxis] == options.stop_token_ids[:, tf.newaxis]
+        options = self.task.with_defaults(options)
+        if options.stop_token_ids is not None:
+            stops = tf.convert_to_tensor(options.stop_token_ids)
+            stops = token_ids[:, :, tf.newaxis] == tf.reshape(stops, [-1, 1, stops.shape[-1]])
             ends |= tf.reduce_any(stops, axis=-1)
         status.note("unfinished", among & ~tf.reduce_any(ends, axis=-1))
 
@@ -176,8 +183,7 @@ class TaskSignatures:
     def _token_strings(self, tokenizer, token_ids):
         with tf.init_scope():  # the vocabulary is looked up once, not in every request
             names = tokenizer.token_strings(range(tokenizer.vocabulary_size))
-        names[self.task.model.pad_token_id] = ""
-        return tf.gather(tf.constant(names), token_ids)
+        return tf.gather(tf.constant([*names, ""]), tf.where(token_ids < 0, len(names), token_ids))
 
     def _spec(self, name):
         given = self.input_table[name]

@@ -26,13 +26,16 @@ from keras_attn.tasks.signature_parts import (
     is_repaired,
     vocabulary,
 )
+from keras_attn.tasks.source_form import SourceForm
 from keras_attn.tasks.teacher_forcing import token_log_probs, token_log_probs_and_alignment
-from keras_attn.tasks.token_ids import to_texts, with_end
+from keras_attn.tasks.token_ids import NO_TOKEN, filled, for_model, to_texts
 
 INPUTS = {
     "inputs": Input("the texts to translate", tf.string),
     "targets": Input("their translations", tf.string),
     "target_prefix": Input('the text that a translation begins with; "" for none', tf.string, ""),
+    "source_language": Input('the language of the text; "" for the default', tf.string, ""),
+    "target_language": Input('the language of the translation; "" for the default', tf.string, ""),
     **OPTIONS,
 }
 
@@ -40,6 +43,8 @@ _STATUS = {
     "status": '"ok", or the deviations from the request, joined by commas: `source_repaired` (invalid UTF-8), `source_truncated`, '
     "`unfinished` (no END within `max_length`), `top_p_clamped` and the like"
 }
+# Further inputs of multilingual translators.
+_LANGUAGES = ["source_language", "target_language"]
 # The only description of the signatures of an export; the first is the default.
 SIGNATURES = {
     "serving_default": Signature(
@@ -93,6 +98,15 @@ _SHOWN = {"serving_default": 2, "translate": 1, "score": 1}
 _Source = collections.namedtuple("_Source", ["token_ids", "has_text", "cache"])
 
 
+def _with_languages(table):
+    """The signatures of a multilingual translator: those with options take the languages too."""
+    more = {"translate": _LANGUAGES, "sample": _LANGUAGES}
+    return {
+        name: of_name._replace(inputs=[*of_name.inputs, *more.get(name, ())])
+        for name, of_name in table.items()
+    }
+
+
 class Signatures(TaskSignatures):
     """The graph functions of a `Translator`.
 
@@ -112,6 +126,8 @@ class Signatures(TaskSignatures):
     shown = _SHOWN
 
     def __init__(self, translator, names=None):
+        if translator.languages is not None:
+            self.table = _with_languages(SIGNATURES)
         super().__init__(translator, names)
         self.translator = translator
         self.source_tokenizer = translator.source_tokenizer
@@ -119,7 +135,8 @@ class Signatures(TaskSignatures):
         # Parts of several signatures. Each is traced once, and its graph is a function that they all call.
         texts, token_ids = [tf.TensorSpec([None], tf.string)], [tf.TensorSpec([None, None], tf.int32)]
         hypotheses = [tf.TensorSpec([None, None, None], tf.int32)]
-        self._source_ids = tf.function(self._tokenize_source, texts, autograph=False)
+        languages = [tf.TensorSpec([None], tf.int32)]
+        self._source_ids = tf.function(self._tokenize_source, texts + languages, autograph=False)
         self._texts = tf.function(self._detokenize, hypotheses, autograph=False)
         self._encoded = tf.function(self._encode, token_ids, autograph=False)
         self._n_best = tf.function(self._search_n_best, token_ids, autograph=False)
@@ -145,9 +162,11 @@ class Signatures(TaskSignatures):
     def translate(self, inputs, target_prefix, num_beams, length_penalty, *more):
         """The n best translations of each text by beam search, their scores, and the best one's alignment."""
         status = Status()
-        source = self._source(inputs, status)
+        more, source_ids, of_target = self._languages(status, more)
+        source = self._source(inputs, status, source_ids)
         options = self.beam_options(status, num_beams, *more)
-        options = dataclasses.replace(options, prefix_token_ids=self._prefix(target_prefix, status))
+        prefix = self._prefix(target_prefix, status)
+        options = dataclasses.replace(options, prefix_token_ids=prefix, **of_target)
         hypotheses = self._search(
             source,
             num_return_sequences=self.translator.num_beams,
@@ -163,9 +182,11 @@ class Signatures(TaskSignatures):
     def sample(self, inputs, target_prefix, *more):
         """One translation of each text, drawn at random; a seed gives the same draw in any batch."""
         status = Status()
-        source = self._source(inputs, status)
+        more, source_ids, of_target = self._languages(status, more)
+        source = self._source(inputs, status, source_ids)
         options = self.sampling_options(status, *more)
-        options = dataclasses.replace(options, prefix_token_ids=self._prefix(target_prefix, status))
+        prefix = self._prefix(target_prefix, status)
+        options = dataclasses.replace(options, prefix_token_ids=prefix, **of_target)
         hypotheses = self._search(source, num_return_sequences=1, options=options)
         answers = self._answers(hypotheses, source, status)
         return {
@@ -178,11 +199,11 @@ class Signatures(TaskSignatures):
         """The model's scores of given translations, as a whole and token by token."""
         status = Status()
         source = self._source(inputs, status)
-        target_ids, is_cut = self._with_end(self.target_tokenizer, targets)
+        target_ids, is_cut = self._target_ids(targets)
         status.note("target_repaired", is_repaired(targets))
         status.note("target_truncated", is_cut)
         log_probs, *_ = self._log_probs_and_alignment(source.token_ids, target_ids)
-        length = tf.reduce_sum(tf.cast(target_ids != 0, tf.float32), axis=1)
+        length = tf.reduce_sum(tf.cast(target_ids != NO_TOKEN, tf.float32), axis=1)
         scores = tf.reduce_sum(log_probs, axis=1) / length**self.translator.length_penalty
         return {
             "scores": scores,
@@ -196,35 +217,52 @@ class Signatures(TaskSignatures):
         status = Status()
         source = self._source(inputs, status)
         model = self.translator.model
-        is_text = (source.token_ids != model.pad_token_id) & (
-            source.token_ids != self.source_tokenizer.end_token_id
-        )
+        token_ids, mask = for_model(source.token_ids)
+        is_text = mask & (token_ids != self.source_tokenizer.end_token_id)
         weights = tf.cast(is_text, tf.float32)[:, :, tf.newaxis]
-        sequence = tf.cast(model.encode(source.token_ids), tf.float32) * weights
+        sequence = tf.cast(model.encode(token_ids, mask), tf.float32) * weights
         return {
             "outputs": tf.reduce_sum(sequence, axis=1) / tf.maximum(tf.reduce_sum(weights, axis=1), 1.0),
             "status": status.text(),
         }
 
-    def _source(self, texts, status):
-        token_ids, is_cut, repaired = self._source_ids(texts)
+    def _source(self, texts, status, language_ids=None):
+        if language_ids is None:
+            languages = self.translator.languages
+            language_ids = tf.fill(tf.shape(texts), languages.default("source") if languages else NO_TOKEN)
+        token_ids, is_cut, repaired = self._source_ids(texts, language_ids)
         status.note("source_repaired", repaired)
         status.note("source_truncated", is_cut)
-        has_text = token_ids[:, 0] != self.source_tokenizer.end_token_id
+        num_tokens = tf.reduce_sum(tf.cast(token_ids != NO_TOKEN, tf.int32), axis=1)
+        has_text = num_tokens > self.translator.num_added_tokens
         return _Source(token_ids, has_text, lambda: self._encoded(token_ids))
 
-    def _tokenize_source(self, texts):
-        return *self._with_end(self.source_tokenizer, texts), is_repaired(texts)
+    def _languages(self, status, inputs):
+        """The inputs without languages; the ids of the sources' languages; and the options of the targets'."""
+        languages = self.translator.languages
+        if languages is None:
+            return inputs, None, {}
+        *inputs, source, target = inputs
+        source_ids, is_unknown = languages.ids_of("source", source)
+        status.note("source_language_unknown", is_unknown)
+        target_ids, is_unknown = languages.ids_of("target", target)
+        status.note("target_language_unknown", is_unknown)
+        return inputs, source_ids, {"first_token_id": target_ids}
+
+    def _tokenize_source(self, texts, language_ids):
+        token_ids, is_cut = self.translator.source_token_ids(texts, language_ids)
+        return filled(token_ids), is_cut, is_repaired(texts)
 
     def _detokenize(self, token_ids):
         return to_texts(self.target_tokenizer, token_ids)
 
-    def _with_end(self, tokenizer, texts):
-        """Ids (B, S) with END at the end, cut to `max_sequence_length`, and which rows were cut."""
-        token_ids, is_cut = with_end(tokenizer, texts, self.translator.model.max_sequence_length)
-        dense = token_ids.to_tensor()
-        # An empty batch has no widest row, but needs a first column.
-        return tf.pad(dense, [[0, 0], [0, tf.maximum(1 - tf.shape(dense)[1], 0)]]), is_cut
+    def _target_ids(self, texts):
+        """Ids (B, T) as a search finds them, cut to `max_sequence_length`, and which rows were cut."""
+        first = self.translator.options.first_token_id
+        form = SourceForm(() if first is None else (first,), (self.target_tokenizer.end_token_id,))
+        longest = self.translator.model.max_sequence_length
+        token_ids, is_cut = form.token_ids(self.target_tokenizer, texts, longest)
+        return filled(token_ids), is_cut
 
     def _prefix(self, texts, status):
         """Ids (B, PREFIX_LENGTH), -1 after the end of each."""
@@ -234,8 +272,8 @@ class Signatures(TaskSignatures):
         return whole.to_tensor(-1, shape=[None, PREFIX_LENGTH])
 
     def _encode(self, token_ids):
-        model = self.translator.model
-        return model.init_cache(token_ids, 0, token_ids != model.pad_token_id)
+        token_ids, mask = for_model(token_ids)
+        return self.translator.model.init_cache(token_ids, 0, mask)
 
     def _forward(self, source_ids, target_ids):
         """The log-probabilities of the target ids, and their alignment if the model can give it."""
@@ -278,15 +316,14 @@ class Signatures(TaskSignatures):
         """For each token of the best translation, the source token with the most attention, if known."""
         if not self.translator.model.returns_attention_scores:
             return {}
-        pad = self.translator.model.pad_token_id
-        target_ids = tf.where(source.has_text[:, tf.newaxis], target_ids, pad)
-        longest = tf.reduce_max(tf.reduce_sum(tf.cast(target_ids != pad, tf.int32), axis=1))
+        target_ids = tf.where(source.has_text[:, tf.newaxis], target_ids, NO_TOKEN)
+        longest = tf.reduce_max(tf.reduce_sum(tf.cast(target_ids != NO_TOKEN, tf.int32), axis=1))
         target_ids = target_ids[:, : tf.maximum(longest, 1)]
         _, aligned = self._log_probs_and_alignment(source.token_ids, target_ids)
         return {
             "source_tokens": self._token_strings(self.source_tokenizer, source.token_ids),
             "target_tokens": self._token_strings(self.target_tokenizer, target_ids),
-            "alignment": tf.where(target_ids == pad, -1, aligned),
+            "alignment": tf.where(target_ids == NO_TOKEN, -1, aligned),
         }
 
     def limits(self):

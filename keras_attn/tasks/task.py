@@ -1,19 +1,23 @@
 """What all tasks share: options of a search, graphs that are made once, calls in batches, streams and exports."""
 
+import dataclasses
 import math
 import numbers
 import pathlib
 import threading
 
 import keras
+import numpy as np
 import tensorflow as tf
+from keras import ops
 
 from keras_attn.checks import check_positive
 from keras_attn.export import export_saved_model
-from keras_attn.generation import Hypotheses, check_num_hypotheses
+from keras_attn.generation import DecodingOptions, Hypotheses, check_num_hypotheses
 from keras_attn.tasks.batches import of_batches
 from keras_attn.tasks.bundle import Bundle
 from keras_attn.tasks.streaming import stream_text
+from keras_attn.text import PipelineTokenizer
 
 
 class GenerativeTask:
@@ -27,14 +31,23 @@ class GenerativeTask:
         model: A model with the `mixin`.
         tokenizers: Dict from the name of an attribute to a tokenizer.
         output_tokenizer: The tokenizer of what is written.
-        num_beams, length_penalty, max_length, jit_compile: As in the subclass.
+        num_beams, length_penalty, max_length, jit_compile, options: As in the subclass.
         longest: Integer, the largest and the default `max_length`.
     """
 
     name = mixin = None
 
     def __init__(
-        self, model, tokenizers, output_tokenizer, num_beams, length_penalty, max_length, jit_compile, longest
+        self,
+        model,
+        tokenizers,
+        output_tokenizer,
+        num_beams,
+        length_penalty,
+        max_length,
+        jit_compile,
+        longest,
+        options=None,
     ):
         if not isinstance(model, self.mixin):
             raise ValueError(
@@ -48,9 +61,8 @@ class GenerativeTask:
         self.length_penalty = length_penalty
         self.max_length = check_positive("max_length", max_length, optional=True) or longest
         self.jit_compile = jit_compile
-        self.unwritable_token_ids = tuple(
-            sorted(set(output_tokenizer.special_token_ids) - {output_tokenizer.end_token_id})
-        )
+        self.options = checked_defaults(options)
+        self.unwritable_token_ids = self._unwritable_token_ids()
         self._functions = {}
         self._functions_lock = threading.Lock()
 
@@ -69,13 +81,38 @@ class GenerativeTask:
         }
 
     def generate(self, token_ids, options, compiler=None):
-        """Ids (B, S) -> `Hypotheses` with ids (B, n, L) and scores (B, n).
+        """Ids (B, S), filled with `NO_TOKEN` -> `Hypotheses` with ids (B, n, L), filled too, and scores (B, n).
 
         If `num_return_sequences` is None, n is 1 and there are no scores, so greedy search need not compute
         them.
         """
+        options = {**options, "options": self.with_defaults(options.get("options"))}
         found = self.found(token_ids, options, compiler)
         return Hypotheses(found[:, None], None) if options["num_return_sequences"] is None else found
+
+    def with_defaults(self, options):
+        """`DecodingOptions`, those of this task where `options` have none; ids that stop or are suppressed are added."""
+        options = DecodingOptions() if options is None else options
+        return dataclasses.replace(self.options, **options.given() | self._joined(options))
+
+    def _joined(self, options):
+        joined = {}
+        for name in ("stop_token_ids", "suppressed_token_ids"):
+            own, given = getattr(self.options, name), getattr(options, name)
+            if own is not None and given is not None:
+                given = ops.convert_to_tensor(given, dtype="int32")
+                own = ops.broadcast_to(ops.convert_to_tensor(own), (*ops.shape(given)[:-1], len(own)))
+                joined[name] = ops.concatenate([own, given], axis=-1)
+        return joined
+
+    def _unwritable_token_ids(self):
+        """Ids that stand for no text and end nothing: of special tokens, of the pad, of rows beyond the vocabulary."""
+        tokenizer, pad = self.output_tokenizer, self.model.pad_token_id
+        sizes = [getattr(self.model, f"{side}vocabulary_size", None) for side in ("target_", "")]
+        size = next((size for size in sizes if size is not None), tokenizer.vocabulary_size)
+        never = {*tokenizer.special_token_ids, *tokenizer.unused_token_ids, *([pad] if pad >= 0 else [])}
+        never |= set(range(tokenizer.vocabulary_size, size))
+        return tuple(sorted(never - {tokenizer.end_token_id, *(self.options.stop_token_ids or ())}))
 
     def graph_of(self, key, function, input_signature):
         """The graph of a key, traced when it is first needed."""
@@ -150,9 +187,47 @@ def as_given(columns, single):
     return columns[0] if len(columns) == 1 else tuple(columns)
 
 
+# Options that a task may have as its own: one value for all texts.
+_DEFAULTS = (
+    "min_length",
+    "no_repeat_ngram_size",
+    "repetition_penalty",
+    "first_token_id",
+    "last_token_id",
+    "stop_token_ids",
+    "suppressed_token_ids",
+)
+
+
+def checked_defaults(options):
+    """`DecodingOptions` of a task, whose ids are tuples.
+
+    Raises:
+        ValueError: for an option that is not for all calls of a task, or has a value for each text.
+    """
+    given = {} if options is None else options.given()
+    unknown = sorted(set(given) - set(_DEFAULTS))
+    if unknown:
+        raise ValueError(f"`options` of a task must be among {list(_DEFAULTS)}. Received: {unknown}.")
+    wrong = sorted(name for name, value in given.items() if np.ndim(value) != name.endswith("_ids"))
+    if wrong:
+        raise ValueError(f"`options` of a task must have one value for all texts. Received others: {wrong}.")
+    given = {name: np.asarray(value).tolist() for name, value in given.items()}
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    defaults = DecodingOptions(**given)
+    defaults.for_rows(1)  # raises for a value out of range
+    return defaults
+
+
 def check_vocabulary(name, tokenizer, vocabulary_size):
-    """Raises ValueError if a tokenizer does not have the vocabulary of the model; `name` is for the message."""
-    if tokenizer.vocabulary_size != vocabulary_size:
+    """Raises ValueError if a tokenizer does not have the vocabulary of the model; `name` is for the message.
+
+    The models of checkpoints may have more rows than their tokenizers have ids.
+    """
+    fits = tokenizer.vocabulary_size == vocabulary_size
+    if isinstance(tokenizer, PipelineTokenizer):
+        fits = tokenizer.vocabulary_size <= vocabulary_size
+    if not fits:
         raise ValueError(
             f"The {name} must have the model's vocabulary. Received: tokenizer with "
             f"{tokenizer.vocabulary_size} ids, model with {vocabulary_size}."

@@ -41,6 +41,11 @@ def options_of(task, names):
     return {name: getattr(task, name) for name in names}
 
 
+def decoding_of(task):
+    """A task's `DecodingOptions` as values that JSON can hold."""
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in task.options.given().items()}
+
+
 def write_parts(folder, config_file, config, model):
     """Writes the configuration and the weights."""
     (folder / config_file).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_attn.tasks.batches import of_batches, padded
+from keras_attn.tasks.token_ids import for_model
 
 AttentionMap = collections.namedtuple("AttentionMap", ["source_tokens", "target_tokens", "attention_scores"])
 AttentionMap.__doc__ = """The attention scores of a translation.
@@ -17,18 +18,22 @@ attention_scores: float32 array (L, N, T, S): decoder layer, head, target token,
 
 
 def token_log_probs(translator, source_ids, target_ids, cache=None):
-    """The log-probability (B, T) of each target id, 0 at pads; ids are padded int32, (B, S) and (B, T).
+    """The log-probability (B, T) of each target id, 0 after the last; ids are int32, (B, S) and (B, T), see `padded`.
 
     `cache` is as in `Seq2SeqGeneration.generate`.
     """
-    logits = translator.model.teacher_forced(source_ids, _after_start(translator, target_ids), cache=cache)
+    source_ids, mask = for_model(source_ids)
+    logits = translator.model.teacher_forced(
+        source_ids, _after_start(translator, target_ids), mask, cache=cache
+    )
     return _log_probs(translator, logits, target_ids)
 
 
 def cross_attention(translator, source_ids, target_ids):
     """The scores of cross-attention, (B, L, N, T, S)."""
+    source_ids, mask = for_model(source_ids)
     _, scores = translator.model.teacher_forced(
-        source_ids, _after_start(translator, target_ids), return_attention_scores=True
+        source_ids, _after_start(translator, target_ids), mask, return_attention_scores=True
     )
     return tf.stack(scores, axis=1)
 
@@ -44,15 +49,19 @@ def alignment(translator, source_ids, target_ids):
 
 def token_log_probs_and_alignment(translator, source_ids, target_ids, cache=None):
     """The results of `token_log_probs` and `alignment` by one forward pass."""
+    source_ids, mask = for_model(source_ids)
     logits, scores = translator.model.teacher_forced(
-        source_ids, _after_start(translator, target_ids), return_attention_scores=True, cache=cache
+        source_ids, _after_start(translator, target_ids), mask, return_attention_scores=True, cache=cache
     )
     return _log_probs(translator, logits, target_ids), _most_attended(tf.stack(scores, axis=1))
 
 
 def _log_probs(translator, logits, target_ids):
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(target_ids, logits)
-    return tf.where(target_ids == translator.model.pad_token_id, 0.0, -losses)
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.maximum(target_ids, 0), logits)
+    is_given = target_ids < 0
+    if translator.options.first_token_id is not None:  # which a search takes at no cost
+        is_given |= tf.range(tf.shape(target_ids)[1]) == 0
+    return tf.where(is_given, 0.0, -losses)
 
 
 def _most_attended(scores):
@@ -99,5 +108,5 @@ def empty_attention_map(model):
 
 def _after_start(translator, target_ids):
     """`target_ids` (B, T) as the decoder's input: START before them, and without the last."""
-    start = tf.constant(translator.target_tokenizer.start_token_id, tf.int32)
-    return tf.concat([tf.fill([tf.shape(target_ids)[0], 1], start), target_ids[:, :-1]], axis=1)
+    start = tf.fill([tf.shape(target_ids)[0], 1], translator.start_token_id)
+    return tf.concat([start, tf.maximum(target_ids[:, :-1], 0)], axis=1)

@@ -8,7 +8,7 @@ from keras_attn.tasks.generator_signatures import GeneratorSignatures
 from keras_attn.tasks.search_graphs import found_in_batch
 from keras_attn.tasks.task import GenerativeTask, as_given, check_vocabulary, columns_of
 from keras_attn.tasks.text_generator_files import read_text_generator, write_text_generator
-from keras_attn.tasks.token_ids import continuations
+from keras_attn.tasks.token_ids import NO_TOKEN, continuations, for_model
 from keras_attn.text import as_utf8
 
 
@@ -30,9 +30,13 @@ class TextGenerator(GenerativeTask):
             leaves.
         start_token_id: Integer, the token before the first one of a text. It should be one after which the model was
             trained to begin: START, which is the default, where there was one; END, where each document of the training
-            text was ended by it; or that of a line break.
+            text was ended by it; or that of a line break. -1 means none: a text begins with its own first token, and an
+            empty prompt with START, or END where there is no START.
         jit_compile: Boolean, whether decoding is compiled with XLA in Python: faster steps, but each new
             shape takes seconds to compile, so batches are padded to few shapes. The export is not affected.
+        options: `keras_attn.generation.DecodingOptions`, the defaults of calls and of the export, with one value for all
+            texts: `stop_token_ids` and the like.
+        chat_template: `keras_attn.tasks.ChatTemplate`, how the conversations of `chat` are written, or None.
 
     Raises:
         ValueError: if the model cannot generate, if its vocabulary differs from that of the tokenizer, or if a
@@ -63,6 +67,8 @@ class TextGenerator(GenerativeTask):
         max_length=None,
         start_token_id=None,
         jit_compile=False,
+        options=None,
+        chat_template=None,
     ):
         total = getattr(model, "max_sequence_length", None)
         super().__init__(
@@ -74,6 +80,7 @@ class TextGenerator(GenerativeTask):
             max_length,
             jit_compile,
             total and total - 1,
+            options,
         )
         if hasattr(model, "vocabulary_size"):
             check_vocabulary("tokenizer", tokenizer, model.vocabulary_size)
@@ -83,11 +90,12 @@ class TextGenerator(GenerativeTask):
                 f"Received: max_length={self.max_length}, max_sequence_length={total}."
             )
         start_token_id = tokenizer.start_token_id if start_token_id is None else start_token_id
-        if not 0 < start_token_id < tokenizer.vocabulary_size:
+        if not NO_TOKEN <= start_token_id < tokenizer.vocabulary_size:
             raise ValueError(
-                f"`start_token_id` must be in [1, {tokenizer.vocabulary_size}). Received: start_token_id={start_token_id}."
+                f"`start_token_id` must be in [-1, {tokenizer.vocabulary_size}). Received: start_token_id={start_token_id}."
             )
         self.tokenizer = tokenizer
+        self.chat_template = chat_template
         self.start_token_id = int(start_token_id)
 
     def __call__(
@@ -129,12 +137,55 @@ class TextGenerator(GenerativeTask):
         search = self.search_options(num_beams, length_penalty, max_length, num_answers)
         options = DecodingOptions() if options is None else options
         token_ids = self._prompts(texts, self._limits(options, search["max_length"]))
+        answers = self._continued(token_ids, search, options, batch_size, num_workers)
+        return columns_of(answers, num_return_sequences, return_scores, single)
 
+    def chat(self, messages, num_beams=None, length_penalty=None, max_length=None, options=None):
+        """The answer to a conversation.
+
+        Args:
+            messages: List of dicts with the strings `role` ("user", "assistant", or where the template has it "system")
+                and `content`, the last of them a user's.
+            num_beams, length_penalty, max_length, options: As in a call.
+
+        Returns:
+            A string.
+
+        Raises:
+            ValueError: if the generator has no chat template, or the conversation does not fit it.
+
+        Example:
+
+        ```python
+        template = keras_attn.tasks.ChatTemplate({"user": ("Q: ", "\\n")}, answer="A: ")
+        model = keras_attn.models.DecoderTransformer.from_sizes(259, 1, hidden_dim=8, num_heads=2, intermediate_dim=9)
+        generator = keras_attn.TextGenerator(
+            model, keras_attn.text.ByteTokenizer(), max_length=8, chat_template=template
+        )
+        answer = generator.chat([{"role": "user", "content": "Why?"}])
+        ```
+        """
+        if self.chat_template is None:
+            raise ValueError(
+                "This text generator has no chat template: its checkpoint has none, or one that is not among the known "
+                "(ChatML, Llama 2 and 3, Gemma, Mistral). Write the prompt yourself, or give a `chat_template`."
+            )
+        search = self.search_options(num_beams, length_penalty, max_length, None)
+        options = DecodingOptions() if options is None else options
+        roles = getattr(self.tokenizer, "special_tokens", {})
+        text = self.chat_template.text(
+            messages, {name: roles.get(f"{name}_token", "") for name in ("bos", "eos")}
+        )
+        # The template has written START, where there is one.
+        token_ids = self._prompts([text], self._limits(options, search["max_length"]), has_start=False)
+        [answer] = self._continued(token_ids, search, options, batch_size=1, num_workers=1)
+        return answer.texts[0]
+
+    def _continued(self, token_ids, search, options, batch_size, num_workers):
         def continue_batch(batch, of_batch):
             return found_in_batch(self, batch, of_batch, search)[1]
 
-        answers = self._answers(token_ids, options, continue_batch, batch_size, num_workers)
-        return columns_of(answers, num_return_sequences, return_scores, single)
+        return self._answers(token_ids, options, continue_batch, batch_size, num_workers)
 
     def stream(self, text, max_length=None):
         """Continues one text greedily and yields the continuation piece by piece, while it is decoded.
@@ -199,7 +250,7 @@ class TextGenerator(GenerativeTask):
         graph = self.graph_of("log_probs", self.log_probs, [tf.TensorSpec([None, None], tf.int32)])
 
         def of_batch(rows):
-            return graph(padded([token_ids[row] or [0] for row in rows])).numpy()
+            return graph(padded([token_ids[row] or [NO_TOKEN] for row in rows])).numpy()
 
         log_probs = [
             row[: len(ids)].tolist()
@@ -270,11 +321,11 @@ class TextGenerator(GenerativeTask):
         self._check_backend()
         return self._export(folder, GeneratorSignatures(self, signatures), examples)
 
-    def prompts(self, texts, max_length):
+    def prompts(self, texts, max_length, has_start=True):
         """Strings (B,) and the most new tokens of each, int (B,) -> ragged prompts (B, None), and which were cut."""
         token_ids = self.tokenizer.tokenize(texts)
-        start = tf.fill([token_ids.nrows(), 1], tf.constant(self.start_token_id, token_ids.dtype))
-        token_ids = tf.concat([start, token_ids], axis=1)
+        if has_start:
+            token_ids = tf.concat([self._before(token_ids), token_ids], axis=1)
         total = self.model.max_sequence_length
         lengths = tf.cast(token_ids.row_lengths(), tf.int32)
         room = tf.clip_by_value(max_length, 1, total // 2)
@@ -284,10 +335,22 @@ class TextGenerator(GenerativeTask):
         is_kept = from_end <= tf.expand_dims(kept, 1)
         return tf.ragged.boolean_mask(token_ids, is_kept), is_cut
 
+    def _before(self, token_ids):
+        """Ragged ids (B, None): START of each text, or only of an empty one if texts have none."""
+        if self.start_token_id != NO_TOKEN:
+            return tf.fill([token_ids.nrows(), 1], tf.constant(self.start_token_id, token_ids.dtype))
+        starts = (self.tokenizer.start_token_id, self.tokenizer.end_token_id)
+        is_empty = tf.cast(token_ids.row_lengths() == 0, tf.int64)
+        ids = tf.fill([tf.reduce_sum(is_empty)], next(start for start in starts if start is not None))
+        return tf.RaggedTensor.from_row_lengths(tf.cast(ids, token_ids.dtype), is_empty)
+
     def found(self, token_ids, options, compiler):
         """The result of the model's `generate` for prompts (B, P); the options are those of `search_options`."""
+        token_ids, mask = for_model(token_ids)
         return self.model.generate(
             token_ids,
+            padding_mask=mask,
+            pad_token_id=NO_TOKEN,
             end_token_id=self.tokenizer.end_token_id,
             unwritable_token_ids=self.unwritable_token_ids,
             max_total_length=self.model.max_sequence_length,
@@ -297,8 +360,11 @@ class TextGenerator(GenerativeTask):
 
     def stream_inputs(self, token_ids, max_length, compiler):
         """`SearchInputs` for the continuation of prompts (B, P)."""
+        token_ids, mask = for_model(token_ids)
         return self.model.search_inputs(
             token_ids,
+            padding_mask=mask,
+            pad_token_id=NO_TOKEN,
             end_token_id=self.tokenizer.end_token_id,
             unwritable_token_ids=self.unwritable_token_ids,
             max_length=max_length,
@@ -307,11 +373,17 @@ class TextGenerator(GenerativeTask):
         )
 
     def log_probs(self, token_ids):
-        """The log-probability (B, T) of each token of texts, 0 at pads."""
-        start = tf.fill([tf.shape(token_ids)[0], 1], self.start_token_id)
-        logits = self.model.teacher_forced(tf.concat([start, token_ids[:, :-1]], axis=1))
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(token_ids, tf.cast(logits, tf.float32))
-        return tf.where(token_ids == self.model.pad_token_id, 0.0, -losses)
+        """The log-probability (B, T) of each token of texts, 0 after the last, and at the first if nothing is before it."""
+        known = tf.maximum(token_ids, 0)
+        has_start = self.start_token_id != NO_TOKEN
+        before = tf.fill([tf.shape(token_ids)[0], int(has_start)], self.start_token_id)
+        logits = self.model.teacher_forced(tf.concat([before, known[:, :-1] if has_start else known], axis=1))
+        logits = tf.cast(logits, tf.float32)
+        if not has_start:
+            logits = tf.concat([tf.zeros_like(logits[:, :1]), logits[:, :-1]], axis=1)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(known, logits)
+        is_given = (token_ids == NO_TOKEN) | ((tf.range(tf.shape(token_ids)[1]) == 0) & (not has_start))
+        return tf.where(is_given, 0.0, -losses)
 
     def texts_of(self, prompt_ids, token_ids):
         """Lists of ids of prompts, and ids (B, n, L) after them -> strings (B, n), without the prompts."""
@@ -323,16 +395,17 @@ class TextGenerator(GenerativeTask):
         return graph(padded(prompt_ids), tf.constant(token_ids))
 
     def continuations(self, prompts, token_ids):
-        """Prompts (B, P), padded, and ids (B, n, L) after them -> strings (B, n), without the prompts."""
+        """Prompts (B, P), filled, and ids (B, n, L) after them -> strings (B, n), without the prompts."""
         # The token before a text is no part of it. If it is END, a tokenizer would read no further.
         is_start = (tf.range(tf.shape(prompts)[1]) == 0) & (prompts == self.start_token_id)
-        return continuations(self.tokenizer, tf.where(is_start, self.model.pad_token_id, prompts), token_ids)
+        return continuations(self.tokenizer, tf.where(is_start, NO_TOKEN, prompts), token_ids)
 
-    def _prompts(self, texts, max_length):
+    def _prompts(self, texts, max_length, has_start=True):
         """Strings, and the most new tokens, an integer or one for each -> lists of ids."""
         texts = as_utf8(texts)
         limits = np.broadcast_to(np.asarray(max_length, "int32"), [len(texts)])
-        return self.prompts(tf.constant(texts, tf.string, [len(texts)]), tf.constant(limits))[0].to_list()
+        texts = tf.constant(texts, tf.string, [len(texts)])
+        return self.prompts(texts, tf.constant(limits), has_start)[0].to_list()
 
     def _limits(self, options, max_length):
         if options.max_length is None:

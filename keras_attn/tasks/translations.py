@@ -4,6 +4,7 @@ import numpy as np
 
 from keras_attn.tasks.search_graphs import Answer, found_in_batch
 from keras_attn.tasks.teacher_forcing import attention_maps, empty_attention_map
+from keras_attn.tasks.token_ids import NO_TOKEN
 
 
 def translate_batch(translator, source_ids, options, search, return_attention_scores):
@@ -21,18 +22,17 @@ def translate_batch(translator, source_ids, options, search, return_attention_sc
         maps = attention_maps(translator, source_ids, _trimmed(translator, token_ids[:, 0]))
         answers = [answer._replace(attention_map=of_text) for answer, of_text in zip(answers, maps)]
     no_map = empty_attention_map(translator.model) if return_attention_scores else None
-    # END alone: an empty text, whatever the search found
-    return [
-        Answer([""], [0.0], no_map) if len(ids) == 1 else answer for ids, answer in zip(source_ids, answers)
-    ]
+    # An empty text, whatever the search found.
+    is_empty = [len(ids) <= translator.num_added_tokens for ids in source_ids]
+    return [Answer([""], [0.0], no_map) if empty else answer for empty, answer in zip(is_empty, answers)]
 
 
 def _trimmed(translator, token_ids):
-    """Ids (B, L) -> lists of ids up to END, included, or up to the first pad."""
-    end, pad = translator.target_tokenizer.end_token_id, translator.model.pad_token_id
+    """Ids (B, L) -> lists of ids up to END, included."""
+    end = translator.target_tokenizer.end_token_id
     rows = []
     for row in np.asarray(token_ids).tolist():
         stops = [row.index(end) + 1] if end in row else []
-        stops += [row.index(pad)] if pad in row else []
+        stops += [row.index(NO_TOKEN)] if NO_TOKEN in row else []
         rows.append(row[: min(stops, default=len(row))])
     return rows

@@ -1,15 +1,18 @@
 import dataclasses
 
+import numpy as np
 import tensorflow as tf
+from keras import ops
 
 from keras_attn.generation import DecodingOptions
 from keras_attn.models import Seq2SeqGeneration
 from keras_attn.tasks.alignment import word_alignment
 from keras_attn.tasks.model_export import export_model
 from keras_attn.tasks.signatures import Signatures, XlaSignatures
+from keras_attn.tasks.source_form import SourceForm
 from keras_attn.tasks.task import GenerativeTask, as_given, check_vocabulary, columns_of
 from keras_attn.tasks.teacher_forcing import alignment, of_pairs, token_log_probs
-from keras_attn.tasks.token_ids import to_texts, with_end
+from keras_attn.tasks.token_ids import NO_TOKEN, for_model, to_texts
 from keras_attn.tasks.translations import translate_batch
 from keras_attn.tasks.translator_files import read_translator, write_translator
 from keras_attn.text import as_utf8
@@ -29,6 +32,11 @@ class Translator(GenerativeTask):
             model's `max_sequence_length`. Sources longer than `max_sequence_length` are truncated to it.
         jit_compile: Boolean, whether decoding is compiled with XLA in Python: faster steps, but each new
             shape takes seconds to compile, so batches are padded to few shapes. The export is not affected.
+        options: `keras_attn.generation.DecodingOptions`, the defaults of calls and of the export, with one value for all
+            texts: `min_length`, `stop_token_ids` and the like.
+        start_token_id: Integer, the token before a translation. Defaults to the target tokenizer's START.
+        source_form: `keras_attn.tasks.SourceForm`, what stands around a source's tokens. Defaults to END after them.
+        languages: `keras_attn.tasks.Languages` of a multilingual model, or None.
 
     Raises:
         ValueError: if the model cannot generate, if its vocabularies differ from those of the tokenizers, or
@@ -58,6 +66,10 @@ class Translator(GenerativeTask):
         length_penalty=1.0,
         max_length=None,
         jit_compile=False,
+        options=None,
+        start_token_id=None,
+        source_form=None,
+        languages=None,
     ):
         tokenizers = {"source_tokenizer": source_tokenizer, "target_tokenizer": target_tokenizer}
         super().__init__(
@@ -69,6 +81,7 @@ class Translator(GenerativeTask):
             max_length,
             jit_compile,
             getattr(model, "max_sequence_length", None),
+            options,
         )
         check_vocabulary("source tokenizer", source_tokenizer, model.vocabulary_size)
         check_vocabulary(
@@ -76,6 +89,11 @@ class Translator(GenerativeTask):
         )
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer
+        start = target_tokenizer.start_token_id if start_token_id is None else start_token_id
+        self.start_token_id = int(start)
+        self.source_form = source_form or SourceForm(after=(source_tokenizer.end_token_id,))
+        self.languages = languages
+        self.num_added_tokens = self.source_form.num_added(source_tokenizer)
 
     def __call__(
         self,
@@ -90,6 +108,8 @@ class Translator(GenerativeTask):
         target_prefix=None,
         batch_size=64,
         num_workers=None,
+        source_language=None,
+        target_language=None,
     ):
         """Translates a string to a string, or a list of strings to a list.
 
@@ -110,6 +130,8 @@ class Translator(GenerativeTask):
                 batched together.
             num_workers: Integer, the number of batches translated at the same time, by threads. Defaults to
                 the number of processors, or 1 with a GPU.
+            source_language, target_language: Names, or a name for each text, in `languages` of a multilingual
+                translator.
 
         Returns:
             The translations; with scores or attention maps, a tuple of them in this order.
@@ -120,8 +142,9 @@ class Translator(GenerativeTask):
         single = isinstance(texts, str | bytes)
         num_answers = num_return_sequences or (1 if return_scores else None)
         search = self.search_options(num_beams, length_penalty, max_length, num_answers)
-        token_ids = self._source_token_ids(as_utf8(texts)).to_list()
+        token_ids = self._source_token_ids(as_utf8(texts), source_language).to_list()
         options = self._with_prefix(options, target_prefix, len(token_ids))
+        options = self._with_target_language(options, target_language, len(token_ids))
 
         def translate(batch, of_batch):
             return translate_batch(self, batch, of_batch, search, return_attention_scores)
@@ -158,7 +181,16 @@ class Translator(GenerativeTask):
             self.model.max_sequence_length,
         )
 
-    def score(self, sources, targets, length_penalty=None, batch_size=64, return_token_scores=False):
+    def score(
+        self,
+        sources,
+        targets,
+        length_penalty=None,
+        batch_size=64,
+        return_token_scores=False,
+        source_language=None,
+        target_language=None,
+    ):
         """Scores given translations by their probability.
 
         Args:
@@ -166,6 +198,7 @@ class Translator(GenerativeTask):
             length_penalty: Float, as in the constructor.
             batch_size: Integer.
             return_token_scores: Boolean, whether the scores of the tokens are returned too.
+            source_language, target_language: As in a call.
 
         Returns:
             log-probability / length ** length_penalty of each target, END included, like the scores that a
@@ -186,11 +219,11 @@ class Translator(GenerativeTask):
         single = isinstance(sources, str | bytes)
         if single != isinstance(targets, str | bytes):
             raise ValueError("`sources` and `targets` must be two strings or two lists of strings.")
-        source_ids = self._source_token_ids(as_utf8(sources)).to_list()
-        target_ids = [
-            [*ids, self.target_tokenizer.end_token_id]
-            for ids in self.target_tokenizer.encode(as_utf8(targets))
-        ]
+        source_ids = self._source_token_ids(as_utf8(sources), source_language).to_list()
+        target_ids = self.target_tokenizer.encode(as_utf8(targets))
+        first = self._first_token_ids(target_language, len(target_ids))
+        end = self.target_tokenizer.end_token_id
+        target_ids = [[*before, *ids, end] for before, ids in zip(first, target_ids)]
         self._check_targets(source_ids, target_ids)
         length_penalty = self.length_penalty if length_penalty is None else length_penalty
         log_probs = of_pairs(self, token_log_probs, source_ids, target_ids, batch_size)
@@ -232,11 +265,10 @@ class Translator(GenerativeTask):
         single = isinstance(sources, str | bytes)
         sources = [text.decode() for text in as_utf8(sources)]
         targets = self(sources) if targets is None else [text.decode() for text in as_utf8(targets)]
-        (source_ids, source_spans), (target_ids, target_spans) = (
-            _with_spans(tokenizer, texts)
-            for tokenizer, texts in ((self.source_tokenizer, sources), (self.target_tokenizer, targets))
-        )
-        source_ids = [[*ids[:-1][: self.model.max_sequence_length - 1], ids[-1]] for ids in source_ids]
+        source_ids = self._source_token_ids(as_utf8(sources)).to_list()
+        source_spans = self._source_spans(sources)
+        first = self._first_token_ids(None, len(targets))
+        target_ids, target_spans = _with_spans(self.target_tokenizer, targets, first)
         self._check_targets(source_ids, target_ids)
         looked_at = of_pairs(self, alignment, source_ids, target_ids, batch_size)
         alignments = [
@@ -351,24 +383,31 @@ class Translator(GenerativeTask):
 
     def found(self, token_ids, options, compiler):
         """The result of the model's `generate` for ids (B, S); the options are those of `search_options`."""
+        token_ids, mask = for_model(token_ids)
+        start, options = self._start_token_ids(options)
         return self.model.generate(
             token_ids,
-            start_token_id=self.target_tokenizer.start_token_id,
+            start_token_id=start,
             end_token_id=self.target_tokenizer.end_token_id,
             unwritable_token_ids=self.unwritable_token_ids,
             compiler=compiler,
+            encoder_padding_mask=mask,
+            pad_token_id=NO_TOKEN,
             **options,
         )
 
     def stream_inputs(self, token_ids, max_length, compiler):
         """`SearchInputs` for the translation of ids (B, S)."""
+        token_ids, mask = for_model(token_ids)
         return self.model.search_inputs(
             token_ids,
-            start_token_id=self.target_tokenizer.start_token_id,
+            start_token_id=self.start_token_id,
             end_token_id=self.target_tokenizer.end_token_id,
             unwritable_token_ids=self.unwritable_token_ids,
             max_length=max_length,
             compiler=compiler,
+            encoder_padding_mask=mask,
+            pad_token_id=NO_TOKEN,
         )
 
     def texts_of(self, source_ids, token_ids):
@@ -380,14 +419,54 @@ class Translator(GenerativeTask):
         )
         return graph(tf.constant(token_ids))
 
-    def _source_token_ids(self, texts):
-        """Strings (B,) -> ragged ids (B, None): truncated to `max_sequence_length` with END at the end."""
-        return with_end(self.source_tokenizer, texts, self.model.max_sequence_length)[0]
+    def source_token_ids(self, texts, language_ids=None):
+        """Strings (B,) -> ragged ids (B, None) of at most `max_sequence_length`, and booleans (B,): which were cut."""
+        if language_ids is None and self.languages is not None:
+            language_ids = tf.fill(tf.shape(texts), self.languages.default("source"))
+        longest = self.model.max_sequence_length
+        return self.source_form.token_ids(self.source_tokenizer, texts, longest, language_ids)
+
+    def _start_token_ids(self, options):
+        """START, and the options; where START is the token of a row's language, it is no token of the answer."""
+        first = options["options"].first_token_id
+        if self.languages is None or not self.languages.target_is_start or first is None:
+            return self.start_token_id, options
+        decoding = dataclasses.replace(options["options"], first_token_id=None)
+        return ops.where(first < 0, self.start_token_id, first), {**options, "options": decoding}
+
+    def _source_token_ids(self, texts, language=None):
+        self._check_languages(source_language=language)
+        rows = None if self.languages is None else self.languages.rows("source", language, len(texts))
+        return self.source_token_ids(tf.constant(texts, tf.string, [len(texts)]), rows)[0]
+
+    def _check_languages(self, **names):
+        for name, value in names.items():
+            if value is not None and self.languages is None:
+                raise ValueError(f"`{name}` is for multilingual translators. Received: {name}={value!r}.")
+
+    def _with_target_language(self, options, language, num_texts):
+        self._check_languages(target_language=language)
+        if language is None:
+            return options
+        ids = self.languages.rows("target", language, num_texts)
+        return dataclasses.replace(options, first_token_id=ids)
+
+    def _first_token_ids(self, language, num_texts):
+        """For each text, the list of tokens that its translation begins with at no cost: one or none."""
+        if language is not None and self.languages is not None and self.languages.target_is_start:
+            raise ValueError(
+                "This translator scores translations into its default language only: a language is its START. "
+                f"Received: target_language={language!r}."
+            )
+        options = self._with_target_language(self.options, language, num_texts)
+        if options.first_token_id is None:
+            return [[]] * num_texts
+        return [[int(first)] for first in np.broadcast_to(options.first_token_id, [num_texts])]
 
     def _stream_start(self, text, most):
         """The ids of a source, and the most tokens of its translation: none if it is END alone."""
         [token_ids] = self._source_token_ids(as_utf8(text)).to_list()
-        return token_ids, most if len(token_ids) > 1 else 0
+        return token_ids, most if len(token_ids) > self.num_added_tokens else 0
 
     def _with_prefix(self, options, target_prefix, num_texts):
         options = DecodingOptions() if options is None else options
@@ -403,6 +482,14 @@ class Translator(GenerativeTask):
         prefixes = [[*ids, *[-1] * (width - len(ids))] for ids in prefixes]
         return dataclasses.replace(options, prefix_token_ids=prefixes) if width else options
 
+    def _source_spans(self, texts):
+        """Lists of the byte spans of sources' ids, up to those after a text."""
+        if self.source_form.text_prefix:
+            raise ValueError(
+                "Words are not aligned where every text has a prefix. Received such a translator."
+            )
+        return _with_spans(self.source_tokenizer, texts, [self.source_form.before] * len(texts))[1]
+
     def _check_targets(self, source_ids, target_ids):
         if len(source_ids) != len(target_ids):
             raise ValueError(
@@ -417,8 +504,14 @@ class Translator(GenerativeTask):
             )
 
 
-def _with_spans(tokenizer, texts):
-    """Lists of ids with END for each text, and lists of the byte spans of all ids but END."""
+def _with_spans(tokenizer, texts, first):
+    """Lists of ids with END for each text, after those of `first`, and lists of the byte spans of all ids but END.
+
+    A token of `first` has the span of a text's end, where there is nothing.
+    """
     ids, starts, stops = (x.to_list() for x in tokenizer.tokenize_with_offsets(texts))
-    spans = [list(zip(*row)) for row in zip(starts, stops)]
-    return [[*row, tokenizer.end_token_id] for row in ids], spans
+    ends = [len(text.encode("utf-8")) for text in texts]
+    spans = [
+        [*[(end, end)] * len(before), *zip(*row)] for before, end, *row in zip(first, ends, starts, stops)
+    ]
+    return [[*before, *row, tokenizer.end_token_id] for before, row in zip(first, ids)], spans

@@ -1,12 +1,17 @@
 """The folder of a saved translator: JSON, tokenizer files and a safetensors file, which contain no code."""
 
+import dataclasses
 import re
 
 from keras_attn.files import replaced_folder
+from keras_attn.generation import DecodingOptions
 from keras_attn.models import RNNSeq2Seq, Seq2SeqGeneration, Seq2SeqTransformer
+from keras_attn.tasks.languages import Languages
+from keras_attn.tasks.source_form import SourceForm
 from keras_attn.tasks.task_files import (
     OPTIONS,
     check_options,
+    decoding_of,
     inner_folder,
     model_description,
     model_of,
@@ -21,6 +26,7 @@ _CONFIG_FILE = "translator.json"
 
 # Keras' description of any model whose class is registered.
 _FORMAT = 2
+_FORMAT_WITH_CONVENTIONS = 3  # of a checkpoint's: its languages, what stands around a source, ...
 # Version 0.1 described a model by its class and its sizes. Its embeddings and its position encodings were
 # separate.
 _FORMAT_OF_SIZES = 1
@@ -44,6 +50,8 @@ def write_translator(translator, folder):
             "shared_tokenizer": shared,
             "options": options_of(translator, OPTIONS),
         }
+        if conventions := _conventions_of(translator):
+            config |= {"format": _FORMAT_WITH_CONVENTIONS, "conventions": conventions}
         write_parts(built, _CONFIG_FILE, config, translator.model)
         translator.source_tokenizer.save(built / "source_tokenizer")
         if not shared:
@@ -61,7 +69,32 @@ def read_translator(folder):
     source_tokenizer = load_tokenizer(folder / "source_tokenizer")
     shared = config["shared_tokenizer"]
     target_tokenizer = source_tokenizer if shared else load_tokenizer(folder / "target_tokenizer")
-    return model, source_tokenizer, target_tokenizer, config["options"]
+    return model, source_tokenizer, target_tokenizer, {**config["options"], **config["conventions"]}
+
+
+def _conventions_of(translator):
+    """What a translator does otherwise than those that are trained here: arguments of its class, for JSON."""
+    languages, start = translator.languages, translator.target_tokenizer.start_token_id
+    form = translator.source_form
+    found = {
+        "options": decoding_of(translator),
+        "start_token_id": None if translator.start_token_id == start else translator.start_token_id,
+        "source_form": None
+        if form == SourceForm(after=(translator.source_tokenizer.end_token_id,))
+        else dataclasses.asdict(form),
+        "languages": None if languages is None else languages._asdict(),
+    }
+    return {name: value for name, value in found.items() if value not in (None, {})}
+
+
+def _read_conventions(options=None, start_token_id=None, source_form=None, languages=None):
+    """The arguments of `Translator` that `_conventions_of` wrote."""
+    return {
+        "options": DecodingOptions(**(options or {})),
+        "start_token_id": None if start_token_id is None else int(start_token_id),
+        "source_form": source_form and SourceForm(**source_form),
+        "languages": languages and Languages(**languages),
+    }
 
 
 def _model_from(config):
@@ -80,10 +113,11 @@ def _new_name(name):
 
 def _read_config(folder):
     with reading_config(folder, _CONFIG_FILE, "translator") as config:
-        if config["format"] not in (_FORMAT_OF_SIZES, _FORMAT):
-            raise ValueError(f"it has format {config['format']!r}, this version reads formats 1 and 2")
+        if config["format"] not in (_FORMAT_OF_SIZES, _FORMAT, _FORMAT_WITH_CONVENTIONS):
+            raise ValueError(f"it has format {config['format']!r}, this version reads formats 1, 2 and 3")
         values = {**config["options"], "shared_tokenizer": config["shared_tokenizer"]}
         if config["format"] == _FORMAT_OF_SIZES:
             values |= config["model"]
         check_options(config["options"], OPTIONS, values, "translator")
+        config["conventions"] = _read_conventions(**config.get("conventions", {}))
     return config

@@ -89,6 +89,7 @@ class PipelineTokenizer(Tokenizer):
         self.special_tokens = dict(special_tokens or {})
         padding = description.get("padding") or {}
         self.pad_token_id = roles.get("pad_token", padding.get("pad_id", 0))
+        self.unused_token_ids = tuple(number for number, piece in enumerate(pieces) if not piece)
         self._piece_of = pieces.__getitem__
         self._id_of = numbers.get
         self._pre_tokenizer = pre_tokenizer
@@ -136,6 +137,16 @@ class PipelineTokenizer(Tokenizer):
     def description(self):
         """The content of tokenizer.json."""
         return json.loads(self._description)
+
+    @property
+    def around(self):
+        """The ids that the template puts before a text, and after it: two tuples."""
+        before, after = (), ()
+        has_text = False
+        for source, _, special in self._template.single:
+            has_text |= source is not None
+            before, after = (before, after + special) if has_text else (before + special, after)
+        return before, after
 
     def token_id(self, token):
         """The id of a token, for example a language's.

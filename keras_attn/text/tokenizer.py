@@ -92,8 +92,10 @@ class Tokenizer(tf.Module):
     ```
     """
 
-    # Everywhere in the library, a padding mask is `token_ids != 0`.
+    # Of the data of this library, a padding mask is `token_ids != 0`.
     pad_token_id = 0
+    # Ids below `vocabulary_size` without a piece.
+    unused_token_ids = ()
 
     def __init__(self, vocabulary_size, start_token_id, end_token_id, unknown_token_id, special_token_ids):
         super().__init__()

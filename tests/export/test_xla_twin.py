@@ -150,6 +150,6 @@ def test_chunks_hold_every_row_once_and_then_the_last(rng, rows, length):
     assert chunks.shape == (max(-(-rows // size), 1), size, padded)
     flat = chunks.reshape(-1, padded)
     np.testing.assert_array_equal(flat[:rows, :length], token_ids)
-    assert not flat[:rows, length:].any()
-    last = flat[rows - 1] if rows else [3] + [0] * (padded - 1)
+    assert (flat[:rows, length:] == -1).all()
+    last = flat[rows - 1] if rows else [3] + [-1] * (padded - 1)
     np.testing.assert_array_equal(flat[rows:], np.broadcast_to(last, (len(flat) - rows, padded)))

@@ -47,6 +47,8 @@ VALUES = {
     "suppressed_token_ids": [[-1, -1], [0, -1], [1, 4], [END, -1], [0, 1]],
     "stop_token_ids": [[-1, -1], [5, -1], [5, 6], [-1, 6], [6, 6]],
     "prefix_token_ids": [[-1, -1, -1], [4, -1, -1], [4, 4, 1], [0, 1, -1], [END, -1, -1]],
+    "first_token_id": [-1, 4, -1, 5, 1],
+    "last_token_id": [-1, 5, END, -1, END],
     "no_repeat_ngram_size": [0, 1, 2, 3, 4],
     "repetition_penalty": [1.0, 1.7, 0.6, 5.0, 1.1],
     "num_beams": [3, 1, 2, 3, 1],
@@ -106,7 +108,15 @@ def assert_same(actual, expected):
 
 
 # Tests of their own, and that of all options together, show the others too.
-ALONE = ("min_length", "prefix_token_ids", "no_repeat_ngram_size", "repetition_penalty", "wu_length_penalty")
+ALONE = (
+    "min_length",
+    "prefix_token_ids",
+    "first_token_id",
+    "last_token_id",
+    "no_repeat_ngram_size",
+    "repetition_penalty",
+    "wu_length_penalty",
+)
 
 
 @pytest.mark.parametrize("name", extended_but(ALONE, VALUES))

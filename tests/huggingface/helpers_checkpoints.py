@@ -273,7 +273,6 @@ def make_twin(name, seed=3, spread=0.25, end=None, **options):
     """A transformers model with random weights, norms and biases included: ones and zeros would hide mistakes.
 
     `end` is that of another class of the same architecture, `options` are more fields of its config."""
-    import torch
     import transformers
 
     _, start, own_end, fields = CASES[name]
@@ -281,13 +280,22 @@ def make_twin(name, seed=3, spread=0.25, end=None, **options):
     twin = getattr(transformers, start + (end or own_end))(
         getattr(transformers, config_class)(**fields, **options)
     )
+    return randomized(twin, seed, spread)
+
+
+def randomized(twin, seed=3, spread=0.25):
+    """A transformers model after all its weights were drawn anew, from one generator."""
+    import torch
+
     generator = torch.Generator().manual_seed(seed)
-    fixed = "embed_positions" if start in ("Marian", "Pegasus", "M2M100") else "nothing"
+    fixed = "nothing"  # sines are no weights
+    if type(twin).__name__.startswith(("Marian", "Pegasus", "M2M100")):
+        fixed = "embed_positions"
     with torch.no_grad():
         named = [*twin.named_parameters()]
         named += [(n, b) for n, b in twin.named_buffers() if "final_logits_bias" in n]
         for parameter, weight in named:
-            if fixed not in parameter:  # sines are no weights
+            if fixed not in parameter:
                 is_scale = "norm" in parameter.lower() and parameter.endswith("weight")
                 weight.copy_(is_scale + spread * torch.randn(weight.shape, generator=generator))
     return twin.eval()

@@ -1,10 +1,15 @@
 """Ours beside transformers: outputs and answers of the same weights for the same tokens, as pairs (ours, theirs)."""
 
+import atexit
+import functools
 import json
+import pathlib
+import shutil
+import tempfile
 
 import numpy as np
 import torch
-from helpers_checkpoints import CASES, END, PAD, START, checkpoint, rows, twins
+from helpers_checkpoints import CASES, END, PAD, START, checkpoint, make_twin, rows, twins
 from helpers_generation import compilers, quickest
 from keras import ops
 
@@ -49,6 +54,35 @@ def encoder_inputs(name, encoder, ids, mask):
         types = (np.arange(ids.shape[1]) > 5).astype("int32") * np.ones_like(ids)
         ours["token_type_ids"] = theirs["token_type_ids"] = types
     return ours, theirs
+
+
+@functools.cache
+def checkpoint_with_head(name, task):
+    """The folder of an encoder with the head of a task, and transformers' model."""
+    twin = make_twin(name, end=f"For{task}")
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="checkpoint-"))
+    atexit.register(shutil.rmtree, folder)
+    twin.save_pretrained(folder)
+    return folder, twin
+
+
+def logits_of_head(name, task, side):
+    """The logits of an encoder with a head; but for those of whole texts, at the real tokens."""
+    folder, twin = checkpoint_with_head(name, task)
+    model = huggingface.load_model(folder)
+    ids, mask = rows(5, 13, pad_of(twin), side)
+    ours, theirs = encoder_inputs(name, model.encoder, ids, mask)
+    found, expected = ops.convert_to_numpy(model(ours)), of_torch(twin, **theirs)
+    if task == "QuestionAnswering":
+        expected = torch.stack([expected.start_logits, expected.end_logits], dim=-1).numpy()
+    else:
+        expected = expected.logits.numpy()
+    if (
+        task == "SequenceClassification"
+    ):  # it takes the first column, which is a token where pads are on the right
+        real = mask[:, 0]
+        return found[real], expected[real]
+    return found[mask], expected[mask]
 
 
 def _vectors(name, model, twin, ids, mask):
@@ -143,7 +177,7 @@ def checkpoint_type(name):
 def written(name, folder):
     """{tensor: values} of a checkpoint that was loaded and saved, and of the checkpoint."""
     huggingface.save_model(twins(name)[0], folder, checkpoint_type(name))
-    return [read_weights(path / "model.safetensors") for path in (folder, checkpoint(name)[0])]
+    return [read_weights(pathlib.Path(path) / "model.safetensors") for path in (folder, checkpoint(name)[0])]
 
 
 def write_tokenizer(name, folder):

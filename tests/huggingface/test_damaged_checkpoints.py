@@ -195,6 +195,8 @@ def test_a_name_twice_in_a_header(folder):
         ({"a_new_kind_of_norm": True}, "not understood and may change the model: a_new_kind_of_norm=True"),
         ({"model_type": "gpt_neox"}, r"`model_type` must be one of \['albert', 'bart', 'bert'"),
         ({"model_type": None}, "`model_type` must be one of"),
+        ({"model_type": ["bert"]}, "`model_type` must be one of"),
+        ({"model_type": "gpt_oss"}, "A gpt_oss checkpoint cannot be read: .* mixtures of experts"),
     ],
 )
 def test_configs_that_lie_or_ask_for_what_is_not_implemented(folder, fields, match):

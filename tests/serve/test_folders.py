@@ -28,7 +28,7 @@ class Task:
 
 @pytest.fixture(autouse=True)
 def tasks(monkeypatch, tmp_path):
-    monkeypatch.setattr(folders, "_TASKS", {"translator.json": Task})
+    monkeypatch.setattr(folders, "_TASKS", {"translator.json": Task.load})
     monkeypatch.setattr(Task, "loaded", [], raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return Task

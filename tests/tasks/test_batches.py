@@ -69,6 +69,6 @@ def test_a_bad_number_is_refused(name, value):
 def test_padded(to_buckets):
     ids = padded([[5, 6, 7], [8], [9, 10, 11, 12, 13]], to_buckets).numpy()
     assert ids.shape == ((4, 8) if to_buckets else (3, 5))
-    np.testing.assert_array_equal(ids[:3, :5], [[5, 6, 7, 0, 0], [8, 0, 0, 0, 0], [9, 10, 11, 12, 13]])
-    np.testing.assert_array_equal(ids[:, 5:], 0)
+    np.testing.assert_array_equal(ids[:3, :5], [[5, 6, 7, -1, -1], [8, -1, -1, -1, -1], [9, 10, 11, 12, 13]])
+    np.testing.assert_array_equal(ids[:, 5:], -1)
     np.testing.assert_array_equal(ids[3:], ids[2:3] if to_buckets else np.zeros((0, 5)))

@@ -1,0 +1,160 @@
+"""What a folder holds, from its JSON files and the headers of its weights: neither TensorFlow nor Keras is imported."""
+
+import json
+import math
+import pathlib
+
+from keras_attn.files import read_json
+from keras_attn.huggingface.folder import Folder, read_header
+from keras_attn.tasks.heads import HEADS, head_of
+
+_SIZES = (
+    *("hidden_size", "d_model", "n_embd", "dim", "intermediate_size", "d_ff", "encoder_ffn_dim", "n_inner"),
+    *("num_hidden_layers", "n_layer", "num_layers", "encoder_layers", "decoder_layers", "num_decoder_layers"),
+    *(
+        "num_attention_heads",
+        "n_head",
+        "num_heads",
+        "encoder_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+    ),
+    *("vocab_size", "max_position_embeddings", "n_positions"),
+)
+_TOKENIZER_FILES = (
+    *("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "sentencepiece.bpe.model", "spiece.model"),
+    *("sentencepiece.model", "tokenizer.model", "spm.model", "source.spm", "target.spm"),
+)
+_SAVED = {"translator.json": "Translator", "text_generator.json": "TextGenerator"}
+_MODEL_FILE = "saved_model.pb"
+
+
+def describe(folder):
+    """What a folder holds: a checkpoint, a saved task, a run, or exports.
+
+    Args:
+        folder: Path.
+
+    Returns:
+        A list of pairs of strings: what, and its value.
+
+    Raises:
+        FileNotFoundError: if there is nothing known in the folder.
+        ValueError: if a file is damaged.
+
+    Example:
+
+    ```python
+    rows = describe("opus-mt-en-de")
+    ```
+    """
+    folder = pathlib.Path(folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"There is no folder {folder}.")
+    if (folder / "config.json").is_file():
+        return _checkpoint(folder)
+    for name, task in _SAVED.items():
+        places = (folder, folder / name.removesuffix(".json"))
+        for place in places:
+            if (place / name).is_file():
+                return _saved_task(place, name, task)
+    versions = sorted(
+        path.parent for path in (*folder.glob(_MODEL_FILE), *folder.glob(f"[0-9]*/{_MODEL_FILE}"))
+    )
+    if versions:
+        return [row for version in versions for row in _export(version)]
+    raise FileNotFoundError(
+        f"There is nothing known in {folder}: it holds no config.json of a checkpoint, no saved task, no run and no export."
+    )
+
+
+def report(rows):
+    """The rows of `describe` as text."""
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:{width}}  {value}" for name, value in rows)
+
+
+def _checkpoint(folder):
+    config = read_json(folder / "config.json")
+    names = config.get("architectures") or ["none named"]
+    rows = [("kind", "checkpoint"), ("model_type", str(config.get("model_type")))]
+    rows.append(("architectures", ", ".join(map(str, names))))
+    rows += [(name, str(config[name])) for name in _SIZES if config.get(name) is not None]
+    missing = []
+    try:
+        files = Folder(folder)
+        rows += _weights(files.tensors)
+    except FileNotFoundError:
+        missing.append("weights: model.safetensors, or its shards and their index")
+    except ValueError as error:
+        missing.append(f"weights that can be read: {error}")
+    kind = _tokenizer(folder)
+    rows.append(("tokenizer", kind or "none"))
+    missing += [] if kind else ["the files of a tokenizer"]
+    if not (folder / "generation_config.json").is_file():
+        rows.append(("generation_config.json", "none: config.json says what it would"))
+    try:
+        rows.append(("task", HEADS[head_of(config)].task))
+    except ValueError as error:
+        rows.append(("task", f"none: {error}"))
+    return [*rows, ("missing", "; ".join(missing) or "nothing")]
+
+
+def _tokenizer(folder):
+    found = [name for name in _TOKENIZER_FILES if (folder / name).is_file()]
+    if "tokenizer.json" not in found:
+        return ", ".join(found)
+    description = read_json(folder / "tokenizer.json")
+    model = description.get("model") if isinstance(description, dict) else None
+    model = model if isinstance(model, dict) else {}
+    added = description.get("added_tokens") or []
+    size = len(model.get("vocab") or ())
+    return f"{model.get('type', 'of unknown kind')}, {size:,} pieces, {len(added):,} added tokens"
+
+
+def _weights(tensors):
+    """The number of parameters, and their dtypes, of {name: `Tensor`}."""
+    counts = {}
+    for tensor in tensors.values():
+        counts[tensor.dtype] = counts.get(tensor.dtype, 0) + math.prod(tensor.shape)
+    dtypes = ", ".join(
+        f"{name} ({count:,})" if len(counts) > 1 else name for name, count in sorted(counts.items())
+    )
+    return [
+        ("parameters", f"{sum(counts.values()):,} in {len(tensors):,} tensors"),
+        ("dtype", dtypes or "none"),
+    ]
+
+
+def _saved_task(folder, name, task):
+    content = read_json(folder / name)
+    model = content.get("model") or {}
+    rows = [
+        ("kind", "saved task"),
+        ("task", task),
+        ("model", str(model.get("class_name") or "described by sizes")),
+    ]
+    rows += [(key, str(value)) for key, value in (content.get("options") or {}).items()]
+    rows += [
+        (key, json.dumps(value)[:200]) for key in ("decoding", "conventions") if (value := content.get(key))
+    ]
+    weights = folder / "model.safetensors"
+    rows += _weights(read_header(weights)) if weights.is_file() else []
+    for place in sorted(folder.glob("*tokenizer")):
+        if (place / "tokenizer.json").is_file():
+            rows.append((place.name, str(read_json(place / "tokenizer.json").get("class_name"))))
+    return [*rows, ("missing", "nothing" if weights.is_file() else "weights: model.safetensors")]
+
+
+def _export(version):
+    size = sum(path.stat().st_size for path in version.rglob("*") if path.is_file())
+    extra = {path.name for path in (version / "assets.extra").glob("*")}
+    has_weights = any((version / "variables").glob("variables.data-*"))
+    return [
+        ("kind", "export for TF Serving"),
+        ("version", version.resolve().name),
+        ("bytes", f"{size:,}"),
+        ("compiled with XLA", "yes" if "xla_buckets.json" in extra else "no"),
+        ("warm-up requests", "yes" if "tf_serving_warmup_requests" in extra else "no"),
+        ("missing", "nothing" if has_weights else "weights: variables/variables.data-*"),
+    ]

@@ -1,0 +1,73 @@
+"""A text generator from a checkpoint's folder."""
+
+from keras_attn.files import read_json
+from keras_attn.huggingface import load_model, read_tokenizer
+from keras_attn.tasks.chat_templates import known_template
+from keras_attn.tasks.checkpoint_decoding import Decoding, with_end
+from keras_attn.tasks.text_generator import TextGenerator
+from keras_attn.tasks.token_ids import NO_TOKEN
+
+# Without `max_new_tokens` in generation_config.json. Their windows may have 100,000 tokens.
+_MAX_LENGTH = 256
+
+
+def text_generator(
+    folder, config, max_length=None, num_beams=None, length_penalty=None, dtype=None, ignored_fields=()
+):
+    """The `TextGenerator` of a gpt2, llama, mistral, qwen2, qwen3, gemma2 or gemma3_text checkpoint.
+
+    Answers are searched for, greedily unless the files name a number of beams: `do_sample` is not followed.
+
+    Args:
+        folder: `pathlib.Path`.
+        config: Dict, config.json.
+        max_length, num_beams, length_penalty: As in `TextGenerator`; by default what generation_config.json says, and
+            256 new tokens if it says nothing.
+        dtype, ignored_fields: As in `keras_attn.huggingface.load_model`.
+
+    Raises:
+        FileNotFoundError, ValueError: as `load_model` and `read_tokenizer`, or if the template of the tokenizer puts
+            anything but one token before a text.
+    """
+    decoding = Decoding.read(folder, config)
+    tokenizer = with_end(read_tokenizer(folder), decoding.end_token_ids)
+    path = folder / "tokenizer_config.json"
+    tokenizer_config = read_json(path) if path.is_file() else {}
+    start = _start_token_id(tokenizer, tokenizer_config)
+    model = load_model(folder, dtype=dtype, ignored_fields=ignored_fields)
+    total = model.max_sequence_length
+    given = {"max_length": max_length, "num_beams": num_beams, "length_penalty": length_penalty}
+    longest = total - 1 if decoding.get("max_new_tokens") else max(1, min(_MAX_LENGTH, total // 2))
+    return TextGenerator(
+        model,
+        tokenizer,
+        start_token_id=NO_TOKEN if start is None else start,
+        # Theirs counts the prompt.
+        options=decoding.options(tokenizer.end_token_id, min_length=None),
+        chat_template=known_template(_chat_template(folder, tokenizer_config)),
+        **decoding.search(given, longest),
+    )
+
+
+def _chat_template(folder, tokenizer_config):
+    """The template of conversations, or None."""
+    path = folder / "chat_template.jinja"  # where newer files have it
+    if path.is_file() and path.stat().st_size < 10**6:
+        return path.read_text(encoding="utf-8")
+    return tokenizer_config.get("chat_template")
+
+
+def _start_token_id(tokenizer, tokenizer_config):
+    """The token before every text, or None."""
+    before, after = tokenizer.around
+    adds = tokenizer_config.get("add_bos_token")
+    if adds is not None and "bos_token" in tokenizer.special_tokens:
+        start = tokenizer.token_id(tokenizer.special_tokens["bos_token"])
+        before = before or ((start,) if adds else ())
+        before = before if adds or before != (start,) else ()
+    if len(before) > 1 or after:
+        raise ValueError(
+            "The tokenizer of a language model may put one token before a text, and none after it. "
+            f"Received: {len(before)} before, {len(after)} after."
+        )
+    return before[0] if before else None

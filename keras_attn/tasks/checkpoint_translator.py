@@ -1,0 +1,143 @@
+"""A translator from a checkpoint's folder."""
+
+import re
+
+from keras_attn.files import read_json
+from keras_attn.huggingface import load_model, read_tokenizer
+from keras_attn.tasks.checkpoint_decoding import Decoding, with_end
+from keras_attn.tasks.languages import Languages
+from keras_attn.tasks.source_form import LANGUAGE, SourceForm
+from keras_attn.tasks.translator import Translator
+
+# How the tokens of languages are written: by mBART, by NLLB and by M2M-100.
+_LANGUAGE = re.compile(r"([a-z]{2,3}_[A-Z]{2}|[a-z]{3}_[A-Z][a-z]{3}|__[a-z]{2,3}__)")
+_MULTILINGUAL = ("mbart", "m2m_100")
+
+
+def translator(
+    folder,
+    config,
+    max_length=None,
+    num_beams=None,
+    length_penalty=None,
+    source_language=None,
+    target_language=None,
+    text_prefix=None,
+    purpose=None,
+    dtype=None,
+    ignored_fields=(),
+):
+    """The `Translator` of a marian, t5, mt5, bart, mbart, pegasus or m2m_100 (NLLB) checkpoint.
+
+    Args:
+        folder: `pathlib.Path`.
+        config: Dict, config.json.
+        max_length, num_beams, length_penalty: As in `Translator`; by default what generation_config.json says.
+        source_language, target_language: Names of the default languages of a multilingual model.
+        text_prefix: String that is put before every text, "summarize: " for instance.
+        purpose: Name in `task_specific_params` of config.json, "translation_en_to_de" for instance: what it says, the
+            prefix of texts among it, replaces what generation_config.json says.
+        dtype, ignored_fields: As in `keras_attn.huggingface.load_model`.
+
+    Raises:
+        FileNotFoundError, ValueError: as `load_model` and `read_tokenizer`, or for a language or purpose that the
+            checkpoint does not have.
+    """
+    decoding = Decoding.read(folder, config)
+    if purpose is not None:
+        params = _params(config, purpose)
+        decoding = Decoding({**decoding.fields, **params}, config)
+        text_prefix = params.get("prefix", "") if text_prefix is None else text_prefix
+    tokenizer_config = _tokenizer_config(folder)
+    source, target = _tokenizers(folder, tokenizer_config, decoding)
+    start = decoding.token_id("decoder_start_token_id")
+    start = decoding.token_id("bos_token_id") if start is None else start
+    if start is None:
+        raise ValueError("A checkpoint must name its decoder_start_token_id or bos_token_id. Received none.")
+    form, languages = _form(source, config, tokenizer_config, source_language, target_language)
+    form = SourceForm(*form, text_prefix or "")
+    first = decoding.token_id("forced_bos_token_id")
+    if languages is not None and languages.target is not None:
+        if languages.target_is_start:
+            start = languages.ids[languages.target]
+        else:
+            first = languages.ids[languages.target]
+    model = load_model(folder, dtype=dtype, ignored_fields=ignored_fields)
+    longest = model.max_sequence_length
+    if decoding.get("max_length") and not decoding.get("max_new_tokens"):
+        longest = max(1, min(longest, decoding.get("max_length") - 1))  # theirs counts START
+    given = {"max_length": max_length, "num_beams": num_beams, "length_penalty": length_penalty}
+    return Translator(
+        model,
+        source,
+        target,
+        options=decoding.options(target.end_token_id, first_token_id=first),
+        start_token_id=start,
+        source_form=form,
+        languages=languages,
+        **decoding.search(given, longest),
+    )
+
+
+def _params(config, purpose):
+    known = config.get("task_specific_params") or {}
+    if purpose not in known:
+        raise ValueError(
+            f"`purpose` must be in task_specific_params of config.json: {sorted(known) or 'there are none'}. "
+            f"Received: purpose={purpose!r}."
+        )
+    return known[purpose]
+
+
+def _tokenizer_config(folder):
+    path = folder / "tokenizer_config.json"
+    return read_json(path) if path.is_file() else {}
+
+
+def _tokenizers(folder, tokenizer_config, decoding):
+    """The tokenizers of sources and of targets: one object, but for Marian's."""
+    if tokenizer_config.get("separate_vocabs"):
+        raise ValueError(
+            "Two vocabularies in one folder (separate_vocabs) are not read. Received such a tokenizer."
+        )
+    source = with_end(read_tokenizer(folder), decoding.end_token_ids)
+    if (folder / "tokenizer.json").is_file() or not (folder / "target.spm").is_file():
+        return source, source
+    return source, with_end(read_tokenizer(folder, side="target"), decoding.end_token_ids)
+
+
+def _form(tokenizer, config, tokenizer_config, source_language, target_language):
+    """What stands before and after a source, and the `Languages`, or None."""
+    around = tokenizer.around
+    names = _languages(tokenizer) if config.get("model_type") in _MULTILINGUAL else {}
+    given = {"source_language": source_language, "target_language": target_language}
+    for name, value in given.items():
+        if value is not None and value not in names:
+            known = ", ".join(sorted(names)) or "none"
+            raise ValueError(
+                f"`{name}` must be a language of the checkpoint: {known}. Received: {name}={value!r}."
+            )
+    if not names:
+        return around, None
+    of_template = [name for name, token_id in names.items() if token_id in (*around[0], *around[1])]
+    form = tuple(tuple(LANGUAGE if i in names.values() else i for i in ids) for ids in around)
+    source = source_language or _known(tokenizer_config.get("src_lang"), names)
+    target = target_language or _known(tokenizer_config.get("tgt_lang"), names)
+    # The first mBART begins a translation with its language; the others put START before that.
+    target_is_start = LANGUAGE in form[1]
+    if target is None and target_is_start:
+        start = config.get("decoder_start_token_id")
+        target = next((name for name, token_id in names.items() if token_id == start), None)
+    source = source or next(iter(of_template), None)
+    return form, Languages(names, source, target, target_is_start)
+
+
+def _languages(tokenizer):
+    """{name: id} of the tokens of languages."""
+    tokens = [tokenizer.token_strings([i])[0] for i in tokenizer.special_token_ids]
+    return {token.strip("_"): tokenizer.token_id(token) for token in tokens if _LANGUAGE.fullmatch(token)}
+
+
+def _known(language, names):
+    language = language.strip("_") if isinstance(language, str) else None
+    return language if language in names else None

@@ -1,0 +1,58 @@
+"""Which task a checkpoint's model is for, by the head that its config names. Nothing is imported to look it up."""
+
+import collections
+
+Head = collections.namedtuple("Head", ["task", "module", "function"])
+Head.__doc__ = """What becomes of a checkpoint with a head.
+
+task: the name of the task's class.
+module, function: where the function (folder, config, **options) -> task is, with the path and the content of config.json.
+"""
+
+_GENERATOR = Head("TextGenerator", "keras_attn.tasks.checkpoint_generator", "text_generator")
+_TRANSLATOR = Head("Translator", "keras_attn.tasks.checkpoint_translator", "translator")
+
+# By the end of a class's name in `architectures`: the longest that fits counts.
+HEADS = {
+    "LMHeadModel": _GENERATOR,
+    "ForCausalLM": _GENERATOR,
+    "WithLMHeadModel": _TRANSLATOR,  # T5, once
+    "ForConditionalGeneration": _TRANSLATOR,
+    "MTModel": _TRANSLATOR,
+}
+# The head of bodies whose output projection is their embedding, or of configs that name no architecture.
+_OF_MODEL_TYPES = {
+    **dict.fromkeys(("gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text"), "ForCausalLM"),
+    **dict.fromkeys(
+        ("t5", "mt5", "bart", "mbart", "pegasus", "m2m_100", "marian"), "ForConditionalGeneration"
+    ),
+}
+
+
+def head_of(config):
+    """The name in `HEADS` of a checkpoint's head.
+
+    Args:
+        config: Dict, config.json.
+
+    Raises:
+        ValueError: if there is no task for it.
+
+    Example:
+
+    ```python
+    head_of({"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2"})  # "LMHeadModel"
+    ```
+    """
+    names = config.get("architectures") or [""]
+    name = str(names[0]) if isinstance(names, list) else str(names)
+    ends = [end for end in HEADS if name.endswith(end)]
+    of_type = _OF_MODEL_TYPES.get(config.get("model_type"))
+    if ends:
+        return max(ends, key=len)
+    if of_type and (not name or name.endswith("Model")):
+        return of_type
+    raise ValueError(
+        f"There is no task for this checkpoint. Known are architectures that end with {', '.join(sorted(HEADS))}. "
+        f"Received: architectures={names!r}, model_type={config.get('model_type')!r}."
+    )
