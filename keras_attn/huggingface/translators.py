@@ -21,6 +21,7 @@ def save_translator(
     num_beams=4,
     length_penalty=1.0,
     unwritable_token_ids=(),
+    start_token_id=None,
 ):
     """Writes a translator as a folder for transformers' AutoModelForSeq2SeqLM and AutoTokenizer.
 
@@ -37,6 +38,7 @@ def save_translator(
         num_beams: Integer.
         length_penalty: Float.
         unwritable_token_ids: Integers, tokens that a translation never has.
+        start_token_id: Integer, the token before a translation. Defaults to the target tokenizer's START.
 
     Returns:
         `pathlib.Path` of the folder.
@@ -55,7 +57,8 @@ def save_translator(
     ```
     """
     model_type = _model_type(model)
-    start, end = target_tokenizer.start_token_id, target_tokenizer.end_token_id
+    start = target_tokenizer.start_token_id if start_token_id is None else start_token_id
+    end = target_tokenizer.end_token_id
     never = sorted({*unwritable_token_ids, model.pad_token_id} - {end, -1})
     generation = {
         "decoder_start_token_id": start,

@@ -18,6 +18,7 @@ def export_model(translator, folder, format, quantization=None):
     if format == "ctranslate2":
         return export_ctranslate2(folder, translator.model, source, target, quantization)
     if format == "huggingface":
+        _check_plain(translator)
         return save_translator(
             folder,
             translator.model,
@@ -27,6 +28,7 @@ def export_model(translator, folder, format, quantization=None):
             translator.num_beams,
             translator.length_penalty,
             translator.unwritable_token_ids,
+            translator.start_token_id,
         )
     model = float32_model(translator.model)
     functions = token_functions(
@@ -40,3 +42,16 @@ def export_model(translator, folder, format, quantization=None):
     if format == "onnx":
         return export_onnx(folder, functions, tokenizers)
     return export_litert(folder, functions, [model], tokenizers)
+
+
+def _check_plain(translator):
+    """Refuses what a checkpoint of transformers does not hold, and the user of it would have to know."""
+    given = {
+        "languages": translator.languages is not None,
+        "a prefix of every source": bool(translator.source_form.text_prefix),
+        "default options": bool(translator.options.given()),
+    }
+    if found := [name for name, is_given in given.items() if is_given]:
+        raise ValueError(
+            f"A translator for transformers must be without {', '.join(given)}. Received: {', '.join(found)}."
+        )

@@ -4,8 +4,10 @@ import json
 
 import numpy as np
 import pytest
+from helpers_generation import compilers, quickest
 from helpers_seed import set_seed
 from helpers_texts import sentences
+from keras import ops
 
 import keras_attn
 import keras_attn_cli
@@ -55,6 +57,26 @@ def loaded(folder, separate):
     return model, source, transformers.AutoTokenizer.from_pretrained(folder, **subfolder)
 
 
+def found_by(translator, ids, num_beams, is_exact):
+    """The ids of the best translation of each row, with the options of the translator's search."""
+
+    def generate(ids):
+        return translator.model.generate(
+            ids,
+            translator.target_tokenizer.start_token_id,
+            translator.target_tokenizer.end_token_id,
+            num_beams=num_beams,
+            num_return_sequences=num_beams,
+            max_length=translator.max_length,
+            length_penalty=translator.length_penalty,
+            unwritable_token_ids=translator.unwritable_token_ids,
+            options=DecodingOptions(exact_stopping=True) if is_exact else DecodingOptions(),
+        )
+
+    found, _ = compilers()[quickest()](generate)(ops.convert_to_tensor(ids.astype("int32")))
+    return ops.convert_to_numpy(found)[:, 0].tolist()
+
+
 def until_end(row):
     """The ids before END; after it transformers' beam search repeats END where the pad is 0."""
     return row[: row.index(3)] if 3 in row else row
@@ -85,10 +107,7 @@ def test_a_translator_goes_out_and_translates_alike(
     assert [[*row, 3] for row in ids] == [[t for t in row if t] for row in batch["input_ids"].tolist()]
     for num_beams, early in searches:
         theirs = twin.generate(**batch, num_beams=num_beams, early_stopping=early)[:, 1:].tolist()
-        search = ours.search_options(num_beams=num_beams)
-        choice = DecodingOptions(exact_stopping=True) if early else DecodingOptions()
-        answers = ours.generate(batch["input_ids"].numpy().astype("int32"), {**search, "options": choice})
-        found = np.asarray(answers[0])[:, 0].tolist()
+        found = found_by(ours, batch["input_ids"].numpy(), num_beams, bool(early))
         assert list(map(until_end, found)) == list(map(until_end, theirs))
         assert len({len(until_end(row)) for row in theirs}) > 1
         written = ours.target_tokenizer.decode(list(map(until_end, found)))
