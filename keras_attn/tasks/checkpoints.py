@@ -10,7 +10,18 @@ CONFIG_FILE = "config.json"
 
 
 def holds_checkpoint(folder):
-    """Whether a folder is a checkpoint, as the hub holds it."""
+    """Whether a folder is a checkpoint, as the hub holds it.
+
+    Args:
+        folder: Path.
+
+    Example:
+
+    ```python
+    load = load_checkpoint if holds_checkpoint("runs/dates") else load_task
+    task = load("runs/dates")
+    ```
+    """
     return (pathlib.Path(folder) / CONFIG_FILE).is_file()
 
 
@@ -29,11 +40,7 @@ def load_checkpoint(folder, **options):
         FileNotFoundError: if a file is missing.
         ValueError: if there is no task for the model, or a file is damaged or not understood.
 
-    Example:
-
-    ```python
-    translator = load_checkpoint("opus-mt-en-de", num_beams=1)
-    ```
+    Example: `load_checkpoint("opus-mt-en-de", num_beams=1)`.
     """
     folder = pathlib.Path(folder)
     config = read_json(folder / CONFIG_FILE)

@@ -187,6 +187,7 @@ def test_the_first_mbart_begins_with_its_language_and_its_source_ends_with_one()
         task.score("a", "b", target_language="en_XX")
 
 
+@pytest.mark.extended
 def test_a_marian_folder_becomes_a_verified_saved_model_in_one_command(tmp_path, capsys):
     folder, twin, tokenizer = checkpoint("marian")
     served = tmp_path / "served"
