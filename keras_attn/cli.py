@@ -178,7 +178,8 @@ def _of_checkpoint(options, more=()):
 
 def _load(folder, task_class, options=None):
     """The task of a class that a folder holds, or that a checkpoint, by its folder or its name on the hub, is for."""
-    from keras_attn.tasks import checkpoint_folder, holds_checkpoint, load_task
+    from keras_attn.tasks import checkpoint_folder, load_task
+    from keras_attn.tasks.checkpoints import holds_checkpoint
 
     if not options and not holds_checkpoint(folder := checkpoint_folder(folder)):
         return task_class.load(folder)

@@ -3,7 +3,6 @@
 from keras_attn.huggingface import checkpoint_folder
 from keras_attn.tasks.alignment import Word, WordAlignment
 from keras_attn.tasks.chat_templates import ChatTemplate
-from keras_attn.tasks.checkpoints import holds_checkpoint, load_checkpoint
 from keras_attn.tasks.fill_mask import FILL_MASK_SIGNATURES, Fill, FillMask
 from keras_attn.tasks.generator_signatures import GENERATOR_SIGNATURES
 from keras_attn.tasks.languages import Languages
@@ -44,8 +43,6 @@ __all__ = [
     "Word",
     "WordAlignment",
     "checkpoint_folder",
-    "holds_checkpoint",
-    "load_checkpoint",
     "load_task",
     "replace_unknown_words",
 ]

@@ -31,11 +31,7 @@ def load_checkpoint(folder, **options):
         FileNotFoundError: if a file is missing.
         ValueError: if there is no task for the model, or a file is damaged or not understood.
 
-    Example:
-
-    ```python
-    translator = load_checkpoint("opus-mt-en-de", num_beams=1)
-    ```
+    Example: `load_checkpoint("opus-mt-en-de", num_beams=1)`.
     """
     folder = pathlib.Path(folder)
     is_embedder = is_sentence_transformer(folder)

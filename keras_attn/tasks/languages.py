@@ -12,6 +12,13 @@ class Languages(collections.namedtuple("Languages", ["ids", "source", "target", 
     ids: dict from names to the ids of their tokens.
     source, target: the names of the defaults, or None where there is none.
     target_is_start: whether a translation begins with its language in place of START, as in the first mBART.
+
+    Example:
+
+    ```python
+    languages = Languages({"en": 7, "de": 8}, source="en", target="de", target_is_start=False)
+    ids = languages.rows("target", ["en", "de"], num_texts=2)
+    ```
     """
 
     __slots__ = ()

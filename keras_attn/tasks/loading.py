@@ -31,7 +31,8 @@ def load_task(folder, **options):
         folder: Path of a saved task, of the run that made it, or of a checkpoint as the hub holds it: config.json,
             safetensors files and the files of a tokenizer; or the name of one on the hub, see
             `keras_attn.huggingface.checkpoint_folder`.
-        **options: Of a checkpoint, what its files do not say, or say otherwise, see `load_checkpoint`.
+        **options: Of a checkpoint, what its files do not say, or say otherwise: `max_length` or
+            `num_beams`, for example, see docs/checkpoints.md.
 
     Returns:
         The task.

@@ -17,7 +17,7 @@ from helpers_checkpoint_tasks import (
 import keras_attn
 import keras_attn_cli
 from keras_attn.export.saved_model_process import run_saved_model
-from keras_attn.tasks import load_checkpoint, load_task
+from keras_attn.tasks import load_task
 
 GENERATORS = ["gpt2", "llama", "gemma2"]
 TRANSLATORS = ["marian", "t5", "bart"]
@@ -25,7 +25,7 @@ TRANSLATORS = ["marian", "t5", "bart"]
 
 def loaded(name, **options):
     folder, twin, tokenizer = checkpoint(name)
-    return load_checkpoint(folder, max_length=MAX_LENGTH, **options), twin, tokenizer
+    return load_task(folder, max_length=MAX_LENGTH, **options), twin, tokenizer
 
 
 def edited(name, file, **fields):
@@ -66,31 +66,31 @@ def test_a_translator_answers_as_transformers_does(name, num_beams):
 
 
 def test_defaults_are_those_of_the_files():
-    task = load_checkpoint(checkpoint("marian")[0])
+    task = load_task(checkpoint("marian")[0])
     assert (task.num_beams, task.max_length, task.start_token_id) == (4, MAX_LENGTH, task.model.pad_token_id)
     assert (task.options.last_token_id, task.options.suppressed_token_ids) == (0, (task.start_token_id,))
-    task = load_checkpoint(checkpoint("bart")[0])
+    task = load_task(checkpoint("bart")[0])
     assert (task.num_beams, task.length_penalty, task.start_token_id) == (3, 2.0, 2)
     assert (task.options.first_token_id, task.options.min_length, task.options.no_repeat_ngram_size) == (
         0,
         5,
         2,
     )
-    task = load_checkpoint(checkpoint("llama")[0], num_beams=3)
+    task = load_task(checkpoint("llama")[0], num_beams=3)
     assert (task.num_beams, task.max_length, task.start_token_id, task.options.stop_token_ids) == (
         3,
         41,
         1,
         (3,),
     )
-    task = load_checkpoint(checkpoint("gpt2")[0])
+    task = load_task(checkpoint("gpt2")[0])
     assert (task.start_token_id, task.unwritable_token_ids) == (-1, (0, 331, 332, 333, 334, 335, 336))
 
 
 @pytest.mark.extended
 def test_the_purpose_of_a_text_is_a_prefix_and_its_options():
     folder, twin, tokenizer = checkpoint("t5")
-    task = load_checkpoint(folder, purpose="summarization")
+    task = load_task(folder, purpose="summarization")
     assert (task.num_beams, task.max_length, task.model.max_sequence_length) == (2, 7, 512)
     texts = [text for text in TEXTS if text]
     expected = answers_there(
@@ -100,13 +100,13 @@ def test_the_purpose_of_a_text_is_a_prefix_and_its_options():
     assert task("") == ""
     assert "".join(task.stream(texts[0])) == task(texts[0], num_beams=1)
     with pytest.raises(ValueError, match=r"must be in task_specific_params .* \['summarization'\]"):
-        load_checkpoint(folder, purpose="translation")
+        load_task(folder, purpose="translation")
 
 
 @pytest.mark.extended
 def test_languages_of_nllb_are_options_of_a_call_and_of_a_row(tmp_path):
     folder, twin, tokenizer = checkpoint("nllb")
-    task = load_checkpoint(folder, max_length=MAX_LENGTH, num_beams=2, target_language="fra_Latn")
+    task = load_task(folder, max_length=MAX_LENGTH, num_beams=2, target_language="fra_Latn")
     assert task.languages.source == "eng_Latn"
     texts = TEXTS[:9]
 
@@ -172,7 +172,7 @@ def request_of(version, signature, texts):
 @pytest.mark.extended
 def test_the_first_mbart_begins_with_its_language_and_its_source_ends_with_one():
     folder, twin, tokenizer = checkpoint("mbart")
-    task = load_checkpoint(folder, max_length=MAX_LENGTH)
+    task = load_task(folder, max_length=MAX_LENGTH)
     assert (task.languages.source, task.languages.target, task.languages.target_is_start) == (
         "en_XX",
         "de_DE",
@@ -187,6 +187,7 @@ def test_the_first_mbart_begins_with_its_language_and_its_source_ends_with_one()
         task.score("a", "b", target_language="en_XX")
 
 
+@pytest.mark.extended
 def test_a_marian_folder_becomes_a_verified_saved_model_in_one_command(tmp_path, capsys):
     folder, twin, tokenizer = checkpoint("marian")
     served = tmp_path / "served"
@@ -195,7 +196,7 @@ def test_a_marian_folder_becomes_a_verified_saved_model_in_one_command(tmp_path,
     assert lines[0] == str(served / "1")
     assert len(lines) > 8
     assert {line.split()[0] for line in lines[1:] if line[0] != " "} == {"ok"}
-    task = load_checkpoint(folder)
+    task = load_task(folder)
     expected = answers_there(task, twin, tokenizer, TEXTS, num_beams=2)
     [answer] = run_saved_model(served / "1", [{"inputs": {"inputs": TEXTS}}])
     assert answer["outputs"]["outputs"] == expected
@@ -231,7 +232,7 @@ def test_a_config_may_name_no_start_and_no_pad(num_beams):
     tokens = json.loads((folder / "tokenizer_config.json").read_text())
     tokens = {k: v for k, v in tokens.items() if k not in ("bos_token", "pad_token")}
     (folder / "tokenizer_config.json").write_text(json.dumps(tokens))
-    task = load_checkpoint(folder, max_length=MAX_LENGTH)
+    task = load_task(folder, max_length=MAX_LENGTH)
     assert (task.model.pad_token_id, task.tokenizer.start_token_id) == (-1, None)
     _, twin, tokenizer = checkpoint("gpt2")
     check_answers(task, twin, tokenizer, num_beams)
@@ -260,17 +261,17 @@ def test_scores_without_a_token_before_a_text_are_those_of_transformers():
 
 def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="There is no task for this checkpoint"):
-        load_checkpoint(edited("gpt2", "config.json", architectures=["GPT2ForSequenceClassification"]))
+        load_task(edited("gpt2", "config.json", architectures=["GPT2ForSequenceClassification"]))
     with pytest.raises(ValueError, match=r"has no such option: .*'source_language'"):
-        load_checkpoint(checkpoint("gpt2")[0], source_language="en")
+        load_task(checkpoint("gpt2")[0], source_language="en")
     with pytest.raises(ValueError, match="must be a language of the checkpoint: none"):
-        load_checkpoint(checkpoint("t5")[0], source_language="en")
+        load_task(checkpoint("t5")[0], source_language="en")
     with pytest.raises(ValueError, match=r"`bad_words_ids` .* words of one token"):
-        load_checkpoint(edited("gpt2", "generation_config.json", bad_words_ids=[[3, 4]]))
+        load_task(edited("gpt2", "generation_config.json", bad_words_ids=[[3, 4]]))
     with pytest.raises(ValueError, match=r"Options are for checkpoints, and .* is none"):
         load_task(new_folder(), num_beams=2)
     folder = edited("llama", "config.json", eos_token_id=None)
     for name in ("generation_config.json", "tokenizer_config.json"):
         (folder / name).unlink()
     with pytest.raises(ValueError, match="must name the token that ends a text"):
-        load_checkpoint(folder)
+        load_task(folder)
