@@ -216,8 +216,8 @@ class QuestionAnswerer(EncoderTask):
         logits = tf.where(is_context[:, :, tf.newaxis], logits, _NEVER)
         probabilities = tf.nn.softmax(logits, axis=1)
         scores = probabilities[:, :, tf.newaxis, 0] * probabilities[:, tf.newaxis, :, 1]  # (B, T, T)
-        scores = tf.linalg.band_part(scores, 0, self.max_answer_length - 1)
         length = tf.shape(scores)[1]
+        scores = tf.linalg.band_part(scores, 0, tf.minimum(self.max_answer_length, length) - 1)
         flat = tf.reshape(scores, [-1, length * length])
         best = tf.argmax(flat, axis=1, output_type=tf.int32)
         score = tf.where(has_context, tf.reduce_max(flat, axis=1), 0.0)
