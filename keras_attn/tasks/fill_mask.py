@@ -89,9 +89,10 @@ class FillMask(EncoderTask):
     ```python
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "dog", "runs"]
     names = {"unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
+    flags = dict.fromkeys(["single_word", "lstrip", "rstrip", "normalized"], False)
     description = {
         "model": {"type": "WordPiece", "vocab": {word: i for i, word in enumerate(words)}, "unk_token": "[UNK]"},
-        "added_tokens": [{"id": 4, "content": "[MASK]", "special": True}],
+        "added_tokens": [{"id": 4, "content": "[MASK]", "special": True, **flags}],
         "pre_tokenizer": {"type": "BertPreTokenizer"},
         "decoder": {"type": "WordPiece"},
     }

@@ -69,7 +69,7 @@ def tokenize_with_offsets(texts, added, normalizer, pre_tokenizer, model):
 def _normalized(pieces, normalizer):
     """The pieces normalized, and the span in its text of what each of their characters was made from."""
     marked = has_mark(pieces.values)
-    texts = tf.where(marked, tf.strings.substr(pieces.values, 1, -1), pieces.values)
+    texts = tf.where(marked, _after_mark(pieces.values), pieces.values)
     clusters = _split(texts, _CHARACTER if normalizer is None else _CLUSTER)
     rows = pieces.with_values(clusters).merge_dims(1, 2)
     written = rows.values
@@ -123,9 +123,15 @@ def _num_characters(pieces):
     """How many characters of the text a piece or a word stands for."""
     first = tf.strings.substr(pieces, 0, 1)
     marked = is_added(pieces) | tf.equal(first, REMOVED)
-    rest = tf.where(marked, tf.strings.substr(pieces, 1, -1), pieces)
+    rest = tf.where(marked, _after_mark(pieces), pieces)
     # The word after a prefix has one character more than the text.
     return tf.where(tf.equal(pieces, PREFIX), -1, tf.strings.length(rest, unit="UTF8_CHAR"))
+
+
+def _after_mark(pieces):
+    """The pieces without their first byte; a piece that a normalizer emptied has none."""
+    lengths = tf.strings.length(pieces)
+    return tf.strings.substr(pieces, tf.minimum(lengths, 1), lengths)
 
 
 def _before_in_row(ragged, sizes):

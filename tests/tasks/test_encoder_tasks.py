@@ -5,6 +5,7 @@ import json
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from helpers_encoder_tasks import (
     CONTEXT,
     LABELS,
@@ -247,6 +248,15 @@ def test_long_contexts_are_read_in_windows():
     assert several[0]._replace(score=0) == answer._replace(score=0)
     assert several[2] == Answer("", 0.0, 0, 0)
     assert task([], []) == []
+
+
+def test_texts_of_which_nothing_is_left_and_batches_of_none():
+    nothing = ["\ufffd", "", "\x01"]  # BERT drops these characters
+    assert tagger()(nothing) == [[], [], []]
+    assert answerer()(["Where?"] * 3, nothing) == [Answer("", 0.0, 0, 0)] * 3
+    strings = tf.constant([], tf.string)
+    assert not tagger().answers(strings)["outputs"].shape[0]
+    assert not answerer().answers(strings, strings)["outputs"].shape[0]
 
 
 @pytest.mark.parametrize("make", MAKERS)
