@@ -92,7 +92,7 @@ def exported(name, source):
         task = keras_attn.load(folder / "checkpoint")
         version = task.export(folder / "saved")
         ids, mask = rows(8, 6, 0)
-        texts = [" ".join(f"w{i}" for i in row[real]) for row, real in zip(ids.tolist(), mask.tolist())]
+        texts = [" ".join(f"w{i}" for i in row[real]) for row, real in zip(ids, mask)]
         checks = verify_saved_model(version, texts, expected=task.default_answers)
     problems = [problem for check in checks for problem in check.problems]
     kind = type(task).__name__
