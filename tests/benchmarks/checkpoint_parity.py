@@ -93,7 +93,7 @@ def exported(name, source):
         version = task.export(folder / "saved")
         ids, mask = rows(8, 6, 0)
         texts = [" ".join(f"w{i}" for i in row[real]) for row, real in zip(ids, mask)]
-        checks = verify_saved_model(version, texts, expected=task.default_answers)
+        checks = verify_saved_model(version, texts, expected=getattr(task, "default_answers", task))
     problems = [problem for check in checks for problem in check.problems]
     kind = type(task).__name__
     return (f"{kind}: {problems[0]}"[:90] if problems else kind), not problems
