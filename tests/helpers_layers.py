@@ -13,17 +13,22 @@ import numpy as np
 from keras import ops
 
 from keras_attn.layers import (
+    ClassificationHead,
     DecoderBlock,
     DifferentialAttention,
     EncoderBlock,
+    MaskedLanguageModelHead,
     MultiHeadAttention,
     Residual,
     SequenceEmbedding,
     TalkingHeadsAttention,
+    TokenClassificationHead,
     TokenEmbedding,
 )
 
 BACKEND = keras.backend.backend()
+# Layers whose outputs are logits that a loss or a softmax takes: float32 under mixed policies too.
+LOGIT_HEADS = (ClassificationHead, MaskedLanguageModelHead, TokenClassificationHead)
 # JAX traces anew for each length.
 LENGTHS = (5, 7, 11, 2) if BACKEND == "tensorflow" else (5, 7, 2)
 
@@ -293,6 +298,12 @@ class SequenceEmbeddingWithSlots(SlotsFromFunctions, SequenceEmbedding):
 
 
 @keras.saving.register_keras_serializable(package="keras_attn_tests")
+class MaskedLanguageModelHeadWithSlots(SlotsFromFunctions, MaskedLanguageModelHead):
+    def __init__(self, token_embedding, dropout=0.0, **kwargs):
+        super().__init__(token_embedding=token_embedding, dropout=dropout, **kwargs)
+
+
+@keras.saving.register_keras_serializable(package="keras_attn_tests")
 class ResidualDense(SlotsFromFunctions, Residual):
     """`Residual` around a Dense layer: a function is no argument that a functional model could save."""
 
@@ -501,11 +512,13 @@ def check_half_precision(make_layer, inputs, tolerances):
         layer = built_layer(make_layer, inputs, dtype=policy)
         assert all(keras.backend.standardize_dtype(w.dtype) == "float32" for w in layer.weights)
         output = first(layer(**tensors(arrays), **options))
-        assert keras.backend.standardize_dtype(output.dtype) == layer.compute_dtype != "float32"
+        dtype = "float32" if isinstance(layer, LOGIT_HEADS) else layer.compute_dtype
+        assert keras.backend.standardize_dtype(output.dtype) == dtype
+        assert layer.compute_dtype != "float32"
         assert_equal(run(layer, inputs), expected, tolerance)
         assert np.isfinite(run(layer, {**large, **options})[0]).all()
         symbolic = first(layer(**symbols(inputs), **options))
-        assert keras.backend.standardize_dtype(symbolic.dtype) == layer.compute_dtype or BACKEND == "torch"
+        assert keras.backend.standardize_dtype(symbolic.dtype) == dtype or BACKEND == "torch"
 
 
 def check_padding(layer, inputs, padding):

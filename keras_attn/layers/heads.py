@@ -10,7 +10,7 @@ from keras_attn.layers.lora_and_quantization import Adaptable
 from keras_attn.layers.normalization import LayerNormalization
 from keras_attn.layers.projection import Dense
 from keras_attn.layers.slots import build_layer, check_layer, description, with_layers
-from keras_attn.ops import POOLINGS, as_boolean_mask, keep, mask_poison, poisoned, pooled
+from keras_attn.ops import POOLINGS, as_boolean_mask, at_least_float32, keep, mask_poison, poisoned, pooled
 
 
 def real_tokens(sequence, padding_mask):
@@ -118,7 +118,7 @@ class _Head(Adaptable, keras.layers.Layer):
         return None
 
     def compute_output_spec(self, *args, **kwargs):
-        # The call is traced: logits are float32 whatever the dtype policy.
+        # The call is traced: logits are at least float32 whatever the dtype policy.
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     def _parts(self):
@@ -154,7 +154,7 @@ class _LabelHead(_Head):
         self.output_dense = self._dense("output", self.num_labels, features, self.use_bias)
 
     def _logits(self, x, padding_mask, training):
-        logits = ops.cast(self.output_dense(self._transformed(x, training)), "float32")
+        logits = at_least_float32(self.output_dense(self._transformed(x, training)))
         return poisoned(logits, mask_poison(padding_mask))
 
     def _parts(self):
@@ -261,7 +261,7 @@ class VectorHead(_Head):
 
     def call(self, inputs, padding_mask=None, training=None):
         vectors = pooled(inputs, real_tokens(inputs, padding_mask), self.pooling)
-        vectors = ops.cast(self._transformed(vectors, training), "float32")
+        vectors = at_least_float32(self._transformed(vectors, training))
         return poisoned(vectors, mask_poison(padding_mask))
 
     def compute_output_shape(self, input_shape):
@@ -372,9 +372,9 @@ class MaskedLanguageModelHead(_Head):
 
     def call(self, inputs, padding_mask=None, training=None):
         x = keep(inputs, ops.expand_dims(real_tokens(inputs, padding_mask), -1))
-        logits = ops.cast(self.token_embedding(self._transformed(x, training), reverse=True), "float32")
+        logits = at_least_float32(self.token_embedding(self._transformed(x, training), reverse=True))
         if self.use_bias:
-            logits = logits + ops.cast(self.output_bias, "float32")
+            logits = logits + ops.cast(self.output_bias, logits.dtype)
         return poisoned(logits, mask_poison(padding_mask))
 
     def compute_output_shape(self, input_shape):

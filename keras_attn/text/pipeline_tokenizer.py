@@ -138,7 +138,7 @@ class PipelineTokenizer(Tokenizer):
         """The ids that the template puts before a text, and after it: two tuples."""
         before, after = (), ()
         has_text = False
-        for source, _, special in self._template.single:
+        for source, _, special in self.framing.template.single:
             has_text |= source is not None
             before, after = (before, after + special) if has_text else (before + special, after)
         return before, after

@@ -261,7 +261,7 @@ def test_scores_without_a_token_before_a_text_are_those_of_transformers():
 
 def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="There is no task for this checkpoint"):
-        load_task(edited("gpt2", "config.json", architectures=["GPT2DoubleHeadsModel"]))
+        load_task(edited("gpt2", "config.json", architectures=["GPT2ForMultipleChoice"]))
     with pytest.raises(ValueError, match=r"has no such option: .*'source_language'"):
         load_task(checkpoint("gpt2")[0], source_language="en")
     with pytest.raises(ValueError, match="must be a language of the checkpoint: none"):

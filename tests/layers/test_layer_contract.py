@@ -13,6 +13,7 @@ from helpers_layers import (
     DecoderBlockWithSlots,
     EmbeddingBothWays,
     EncoderBlockWithSlots,
+    MaskedLanguageModelHeadWithSlots,
     ResidualDense,
     SequenceEmbeddingWithSlots,
     assert_equal,
@@ -174,6 +175,8 @@ EXTENDED = {
     "attention_talking_heads",
     "encoder_of_a_given_feed_forward",
     "relative_keys",
+    "classification_head",
+    "token_classification_head",
 }
 SLOW = {
     "attention_alibi_packed",
@@ -466,6 +469,24 @@ CASES = [
     ),
     case("relative_keys", layers.RelativePositionKeys, heads_and_positions, max_distance=3),
     case("positions", layers.PositionEmbedding, floats, skip_connection=True, max_sequence_length=13),
+    # What stands at pads of heads: test_heads.py.
+    case("pooling", layers.Pooling, encoder, mode="mean"),
+    case(
+        "classification_head",
+        layers.ClassificationHead,
+        encoder,
+        num_labels=3,
+        intermediate_dim=7,
+        dropout=0.1,
+    ),
+    case("token_classification_head", layers.TokenClassificationHead, encoder, num_labels=5, dropout=0.1),
+    case(
+        "masked_language_model_head",
+        MaskedLanguageModelHeadWithSlots,
+        encoder,
+        token_embedding=functools.partial(layers.TokenEmbedding, 17, 5),
+        norm=RMS_NORM,
+    ),
 ]
 
 
@@ -741,6 +762,22 @@ BAD_CONSTRUCTIONS = [
         "`max_wavelength` must be greater than 1. Received: max_wavelength=1.",
     ),
     (layers.AlibiBias, {"num_heads": 8}, "Unrecognized keyword arguments passed to AlibiBias"),
+    (layers.Pooling, {"mode": "middle"}, "`mode` must be one of"),
+    (
+        layers.ClassificationHead,
+        {"num_labels": 0},
+        "`num_labels` must be a positive integer. Received: num_labels=0.",
+    ),
+    (
+        layers.TokenClassificationHead,
+        {"num_labels": 3, "dropout": 1.0},
+        "`dropout` must be a number in [0, 1). Received: dropout=1.0.",
+    ),
+    (
+        layers.MaskedLanguageModelHead,
+        {"token_embedding": None},
+        "`token_embedding` must be a layer. Received: token_embedding=None.",
+    ),
     (
         layers.RelativePositionBias,
         {"num_buckets": 7},

@@ -543,7 +543,7 @@ def test_the_saved_model_is_what_sentencepiece_itself_reads(bpe, tmp_path):
         ('{"class_name": "ByteTokenizer", "config": 3}', "must be JSON with `class_name` and `config`"),
         (
             '{"class_name": "os.system", "config": {}}',
-            "must name one of .'ByteTokenizer'.* class_name='os.system'",
+            "must name one of .*'ByteTokenizer'.* class_name='os.system'",
         ),
         ('{"class_name": ["ByteTokenizer"], "config": {}}', "must name one of"),
         ('{"class_name": "ByteTokenizer", "config": {"a": 1}}', "must hold the config of a ByteTokenizer"),
