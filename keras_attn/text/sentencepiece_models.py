@@ -24,6 +24,8 @@ _NORMAL, _UNKNOWN, _USER_DEFINED, _BYTE = 1, 2, 4, 6
 _BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 # Below every rank of a merge.
 _CHARACTER_SCORE = -1e9
+# A map of characters without any: its trie has no branch. Of a model without a map, sentencepiece writes a line to stderr.
+_NO_CHARACTERS = struct.pack("<I", 1024) + bytes(1024) + b"\0"
 # Around a word that is one token whatever the merges say. No spelled byte is this character.
 _EDGE = "\n"
 
@@ -283,6 +285,7 @@ def _empty_proto(model_type):
     proto.trainer_spec.unk_id = 0
     proto.trainer_spec.bos_id = proto.trainer_spec.eos_id = proto.trainer_spec.pad_id = -1
     proto.normalizer_spec.name = "identity"
+    proto.normalizer_spec.precompiled_charsmap = _NO_CHARACTERS
     proto.normalizer_spec.add_dummy_prefix = False
     proto.normalizer_spec.remove_extra_whitespaces = False
     proto.normalizer_spec.escape_whitespaces = False

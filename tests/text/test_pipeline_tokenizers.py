@@ -221,3 +221,10 @@ def test_offsets_are_those_of_tokenizers_in_bytes(kind):
             for found, (start, stop) in zip(zip(first, last, strict=True), spans, strict=True)
         ]
         assert list(zip(first, last, strict=True)) == spans, text
+
+
+def test_native_code_writes_no_lines(capfd):
+    """sentencepiece tells of models without a map of characters, in every command that reads a checkpoint."""
+    tokenizer = PipelineTokenizer(json.loads(byte_level().to_str()))
+    assert tokenizer.decode(tokenizer.encode(["a\0b the dogs"])) == ["a\0b the dogs"]
+    assert capfd.readouterr().err == ""
