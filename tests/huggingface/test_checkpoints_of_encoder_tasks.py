@@ -53,7 +53,13 @@ def pipeline(task, twin, tokenizer, **options):
     return transformers.pipeline(task, model=twin, tokenizer=tokenizer, device="cpu", **options)
 
 
-@pytest.mark.parametrize("problem", ["single_label_classification", "multi_label_classification"])
+@pytest.mark.parametrize(
+    "problem",
+    [
+        "single_label_classification",
+        pytest.param("multi_label_classification", marks=pytest.mark.extended),
+    ],
+)
 def test_text_classification(problem, tmp_path):
     names = dict(enumerate(["good", "bad", "é"]))
     theirs = checkpoint("BertForSequenceClassification", tmp_path, id2label=names, problem_type=problem)

@@ -118,6 +118,7 @@ def test_a_translator_goes_out_and_translates_alike(
         assert all(one == other for one, other in pairs)
 
 
+@pytest.mark.extended
 def test_what_went_out_comes_back_bit_for_bit(tokenizers, tmp_path):
     ours = translator(tokenizers, False, normalize_first=True)
     ours.export_model(tmp_path / "out", format="huggingface")

@@ -82,7 +82,7 @@ def of_words(text):
     ]
 
 
-@pytest.mark.parametrize("pooling", ["mean", "first"])
+@pytest.mark.parametrize("pooling", ["mean", pytest.param("first", marks=pytest.mark.extended)])
 def test_vectors_are_those_of_each_text_alone(pooling):
     task = embedder(pooling=pooling)
     vectors = task(TEXTS)
@@ -115,7 +115,7 @@ def test_a_head_may_give_the_vectors():
         keras_attn.TextEmbedder(model, word_tokenizer())
 
 
-@pytest.mark.parametrize("multi_label", [False, True])
+@pytest.mark.parametrize("multi_label", [False, pytest.param(True, marks=pytest.mark.extended)])
 def test_labels_and_scores(multi_label):
     task = classifier(multi_label=multi_label)
     pairs = TEXTS[::-1]

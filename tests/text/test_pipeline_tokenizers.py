@@ -108,7 +108,7 @@ KINDS = {
     "t5": lambda: unigram(normalizers.Replace(Regex(" {2,}"), " "), WORDS_OF_T5),
     "llama2": llama_2,
 }
-CHEAP = ("roberta", "llama3", "bert uncased", "t5", "llama2")
+CHEAP = ("llama3", "bert uncased", "llama2")
 # Lower-casing knows the letters of Unicode 15 only.
 NEW_CAPITALS = set("\u1c89\ua7cb\ua7cc\ua7da\ua7dc") | {chr(code) for code in range(0x10D50, 0x10D66)}
 
