@@ -115,7 +115,7 @@ class SearchSignatures(TaskSignatures):
         if options.stop_token_ids is not None:
             stops = tf.convert_to_tensor(options.stop_token_ids)
             stops = token_ids[:, :, tf.newaxis] == tf.reshape(stops, [-1, 1, stops.shape[-1]])
-            ends |= tf.reduce_any(stops, axis=-1)
+            ends |= tf.reduce_any(stops, axis=-1) & (token_ids >= 0)  # -1 fills rows, and means no token
         status.note("unfinished", among & ~tf.reduce_any(ends, axis=-1))
 
     def _token_ids(self, name, values, status):

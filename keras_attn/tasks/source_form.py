@@ -40,7 +40,8 @@ class SourceForm:
 
     def num_added(self, tokenizer):
         """How many tokens the source of an empty text has."""
-        return self.num_special + len(tokenizer.encode([self.text_prefix])[0])
+        prefix = tokenizer.encode([self.text_prefix])[0] if self.text_prefix else []
+        return self.num_special + len(prefix)
 
     def token_ids(self, tokenizer, texts, max_sequence_length, language_ids=None):
         """The ids of sources, of which the text is cut if they are too long.

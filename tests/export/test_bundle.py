@@ -67,8 +67,11 @@ def rest_predictions(outputs):
 
 
 def assert_alike(shown, answered):
-    """Equal, numbers to four digits."""
+    """Equal, numbers to four digits; of long lists of numbers the first three are shown."""
     if isinstance(shown, list):
+        if shown[-1:] == ["..."]:
+            assert len(answered) > 8
+            shown, answered = shown[:-1], answered[:3]
         assert len(shown) == len(answered)
         for one, other in zip(shown, answered):
             assert_alike(one, other)
