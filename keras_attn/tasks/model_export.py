@@ -15,10 +15,10 @@ def export_model(translator, folder, format, quantization=None):
             f"Received: quantization={quantization!r}, format={format!r}."
         )
     source, target = translator.source_tokenizer, translator.target_tokenizer
+    _check_plain(translator, format)
     if format == "ctranslate2":
         return export_ctranslate2(folder, translator.model, source, target, quantization)
     if format == "huggingface":
-        _check_plain(translator)
         return save_translator(
             folder,
             translator.model,
@@ -44,14 +44,17 @@ def export_model(translator, folder, format, quantization=None):
     return export_litert(folder, functions, [model], tokenizers)
 
 
-def _check_plain(translator):
-    """Refuses what a checkpoint of transformers does not hold, and the user of it would have to know."""
+def _check_plain(translator, format):
+    """Refuses what the files of an engine do not hold, and their user would have to know."""
+    form, start = translator.source_form, translator.target_tokenizer.start_token_id
     given = {
         "languages": translator.languages is not None,
-        "a prefix of every source": bool(translator.source_form.text_prefix),
+        "tokens or a text before every source": bool(form.before or form.text_prefix),
         "default options": bool(translator.options.given()),
     }
+    if format == "ctranslate2":
+        given["a START that is not the tokenizer's"] = translator.start_token_id != start
     if found := [name for name, is_given in given.items() if is_given]:
         raise ValueError(
-            f"A translator for transformers must be without {', '.join(given)}. Received: {', '.join(found)}."
+            f"A translator for {format} must be without {', '.join(given)}. Received: {', '.join(found)}."
         )

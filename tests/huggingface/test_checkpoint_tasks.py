@@ -268,6 +268,12 @@ def test_what_does_not_fit_is_refused():
         load_task(checkpoint("t5")[0], source_language="en")
     with pytest.raises(ValueError, match=r"`bad_words_ids` .* words of one token"):
         load_task(edited("gpt2", "generation_config.json", bad_words_ids=[[3, 4]]))
+    translator = load_task(checkpoint("marian")[0])
+    for engine in ("ctranslate2", "onnx", "litert", "huggingface"):
+        with pytest.raises(
+            ValueError, match=f"A translator for {engine} must be .* Received: default options"
+        ):
+            translator.export_model("out", engine)
     with pytest.raises(ValueError, match=r"Options are for checkpoints, and .* is none"):
         load_task(new_folder(), num_beams=2)
     folder = edited("llama", "config.json", eos_token_id=None)
