@@ -77,17 +77,8 @@ def bert(fields, checkpoint):
     fields.expect(pruned_heads={}, tie_word_embeddings=True, tie_encoder_decoder=False)
 
     def block(i):
-        attention = MultiHeadAttention(
-            num_heads, head_dim(hidden_dim, num_heads), dropout=attention_dropout, name="self_attention"
-        )
-        return EncoderBlock(
-            intermediate_dim,
-            dropout=dropout,
-            activation=activation,
-            self_attention=attention,
-            norm=LayerNormalization(epsilon=epsilon),
-            name=f"block_{i}",
-        )
+        sizes = num_heads, head_dim(hidden_dim, num_heads), intermediate_dim
+        return post_norm_block(i, *sizes, activation, dropout, attention_dropout, epsilon=epsilon)
 
     def make():
         embedding = SequenceEmbedding(
@@ -126,6 +117,31 @@ def _heads(model_type, num_labels, dropout, activation, epsilon):
         function = "gelu"
     of_labels = classifiers(num_labels, text, dropout, dense=dense, activation=function)
     return {"MaskedLM": masked, **of_labels}
+
+
+def post_norm_block(
+    i,
+    num_heads,
+    key_dim,
+    intermediate_dim,
+    activation,
+    dropout,
+    attention_dropout,
+    epsilon,
+    position_bias=None,
+):
+    """Block number i of BERT and of the models after it."""
+    attention = MultiHeadAttention(
+        num_heads, key_dim, dropout=attention_dropout, position_bias=position_bias, name="self_attention"
+    )
+    return EncoderBlock(
+        intermediate_dim,
+        dropout=dropout,
+        activation=activation,
+        self_attention=attention,
+        norm=LayerNormalization(epsilon=epsilon),
+        name=f"block_{i}",
+    )
 
 
 def head_dim(hidden_dim, num_heads):

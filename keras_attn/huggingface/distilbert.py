@@ -1,11 +1,9 @@
 """DistilBERT: BERT without token types."""
 
 from keras_attn.huggingface.architecture import Architecture
-from keras_attn.huggingface.bert import head_dim
+from keras_attn.huggingface.bert import head_dim, post_norm_block
 from keras_attn.huggingface.heads import classifiers, masked_language_model
 from keras_attn.layers import (
-    EncoderBlock,
-    MultiHeadAttention,
     PositionEmbedding,
     SequenceEmbedding,
     TokenEmbedding,
@@ -45,17 +43,8 @@ def distilbert(fields, checkpoint):
     fields.expect(pruned_heads={}, tie_word_embeddings=True, tie_weights_=True)
 
     def block(i):
-        attention = MultiHeadAttention(
-            num_heads, head_dim(width, num_heads), dropout=attention_dropout, name="self_attention"
-        )
-        return EncoderBlock(
-            intermediate_dim,
-            dropout=dropout,
-            activation=activation,
-            self_attention=attention,
-            norm=LayerNormalization(epsilon=1e-12),
-            name=f"block_{i}",
-        )
+        sizes = num_heads, head_dim(width, num_heads), intermediate_dim
+        return post_norm_block(i, *sizes, activation, dropout, attention_dropout, epsilon=1e-12)
 
     def make():
         embedding = SequenceEmbedding(

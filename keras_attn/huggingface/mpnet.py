@@ -1,12 +1,10 @@
 """MPNet: BERT with relative positions besides the absolute ones, and without token types."""
 
 from keras_attn.huggingface.architecture import Architecture
-from keras_attn.huggingface.bert import head_dim
+from keras_attn.huggingface.bert import head_dim, post_norm_block
 from keras_attn.huggingface.heads import classifiers, masked_language_model
 from keras_attn.huggingface.names import At
 from keras_attn.layers import (
-    EncoderBlock,
-    MultiHeadAttention,
     PositionEmbedding,
     RelativePositionBias,
     SequenceEmbedding,
@@ -59,21 +57,8 @@ def mpnet(fields, checkpoint):
         )
 
     def block(i, bias):
-        attention = MultiHeadAttention(
-            num_heads,
-            head_dim(hidden_dim, num_heads),
-            dropout=attention_dropout,
-            position_bias=bias,
-            name="self_attention",
-        )
-        return EncoderBlock(
-            intermediate_dim,
-            dropout=dropout,
-            activation=activation,
-            self_attention=attention,
-            norm=LayerNormalization(epsilon=epsilon),
-            name=f"block_{i}",
-        )
+        sizes = num_heads, head_dim(hidden_dim, num_heads), intermediate_dim
+        return post_norm_block(i, *sizes, activation, dropout, attention_dropout, epsilon, bias)
 
     def make():
         embedding = SequenceEmbedding(
