@@ -1,13 +1,11 @@
 """The page of `keras-attn serve`, used in a real browser as a person uses it."""
 
 import json
-import os
 import shlex
 import urllib.parse
 import urllib.request
 
 import pytest
-from helpers_browser import INSTALL, Browser, find_chromium
 from helpers_page_server import MARKUP, PageServer
 
 pytestmark = pytest.mark.extended  # a browser takes seconds to start
@@ -19,19 +17,6 @@ IS_DONE = (
     "document.querySelector('#time').textContent !== ''"
 )
 TAB, LEFT, RIGHT, END = ("Tab", 9), ("ArrowLeft", 37), ("ArrowRight", 39), ("End", 35)
-
-
-@pytest.fixture(scope="session")
-def browser():
-    path = find_chromium()
-    if path is None:
-        reason = f"The tests of the page need a browser: {INSTALL}"
-        if os.environ.get("KERAS_ATTN_NEEDS_CHROMIUM") == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    browser = Browser(path)
-    yield browser
-    browser.close()
 
 
 @pytest.fixture(scope="session")

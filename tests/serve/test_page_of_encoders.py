@@ -1,10 +1,8 @@
 """What the page shows of the answers of encoders: a server that answers with what is written here, in a real browser."""
 
-import os
 import urllib.parse
 
 import pytest
-from helpers_browser import INSTALL, Browser, find_chromium
 from helpers_page_server import MARKUP, PageServer
 
 pytestmark = pytest.mark.extended  # a browser takes seconds to start
@@ -75,19 +73,6 @@ def url():
     server = PageServer([model(kind) for kind in KINDS], predict)
     yield server.url
     server.close()
-
-
-@pytest.fixture(scope="module")
-def browser():
-    path = find_chromium()
-    if path is None:
-        reason = f"The tests of the page need a browser: {INSTALL}"
-        if os.environ.get("KERAS_ATTN_NEEDS_CHROMIUM") == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    browser = Browser(path)
-    yield browser
-    browser.close()
 
 
 @pytest.mark.parametrize("kind", KINDS)
