@@ -1,5 +1,7 @@
 """Loads what a folder holds: a task of any kind, saved or a checkpoint."""
 
+import pathlib
+
 from keras_attn.huggingface import checkpoint_folder
 from keras_attn.tasks.checkpoints import holds_checkpoint, load_checkpoint
 from keras_attn.tasks.fill_mask import FillMask
@@ -56,5 +58,14 @@ def load_task(folder, **options):
     for task_class in TASKS.values():
         if holds_task(folder, task_class):
             return task_class.load(folder)
-    # The error says what is missing.
-    return Translator.load(folder)
+    path = pathlib.Path(folder)
+    if not path.is_dir():
+        raise FileNotFoundError(f"There is no folder {folder}.")
+    advice = (
+        " It holds an export; give the folder of what was exported."
+        if any(path.glob("**/saved_model.pb"))
+        else " Give the folder of a run, of a saved task, or of a checkpoint as the hub has it."
+    )
+    raise FileNotFoundError(
+        f"{folder} holds no saved task ({', '.join(TASKS)}) and no checkpoint (config.json).{advice}"
+    )
