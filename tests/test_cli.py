@@ -56,6 +56,7 @@ def test_translate_writes_a_line_for_a_line(folder, loaded_once, tmp_path):
     assert lines == [text.replace("\n", " ").encode() for text in expected] + [b""]
 
 
+@pytest.mark.extended
 def test_translate_reads_standard_input(folder, loaded_once, monkeypatch, capfdbinary):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"ab\ncd\n")))
     assert keras_attn_cli.main(["translate", folder, "--num-beams", "1"]) == 0

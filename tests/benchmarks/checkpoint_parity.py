@@ -1,7 +1,8 @@
 """Checkpoints of transformers and our models from them, side by side: every architecture, tiny, with random weights.
 
 A row is an architecture with a head. Its columns: the largest difference of vectors or logits at real tokens, as a part
-of the largest, rows padded on the right and on the left; how many prompts are answered token for token as transformers
+of the largest, rows padded on the right and on the left, and that of the hidden states after each block, and of a
+middle-sized model (8 times the width, 3 times the depth); how many prompts are answered token for token as transformers
 does, greedily and with 4 beams (but for those whose best two answers are as good); whether a checkpoint that is loaded
 and saved has the same bits; and whether the exported SavedModel answers strings, in TensorFlow's C library, as Python does.
 
@@ -24,11 +25,21 @@ import numpy as np
 TESTS = pathlib.Path(__file__).parents[1]
 sys.path += [str(TESTS), str(TESTS / "huggingface")]
 
-from helpers_checkpoints import CASES, checkpoint, rows, twins  # noqa: E402
+from helpers_checkpoints import CASES, add_middle_sized, checkpoint, rows, twins  # noqa: E402
 
 import helpers_parity as parity  # isort: skip # noqa: E402
 
-HEADER = ["checkpoint", "head", "difference", "greedy", "4 beams", "round trip", "exported"]
+HEADER = [
+    "checkpoint",
+    "head",
+    "difference",
+    "hidden states",
+    "middle-sized",
+    "greedy",
+    "4 beams",
+    "round trip",
+    "exported",
+]
 LIMIT = 1e-5
 NONE = "-"
 
@@ -56,6 +67,16 @@ def relative_difference(ours, theirs):
 def difference(name):
     found = max(relative_difference(*parity.outputs(name, side)) for side in ("right", "left"))
     return f"{found:.1e}", found < LIMIT
+
+
+def difference_of_hidden_states(name):
+    pairs = [pair for side in ("right", "left") for pair in parity.hidden_states(name, side)]
+    found = max(relative_difference(*pair) for pair in pairs)
+    return f"{found:.1e} of {len(pairs) // 2}", found < LIMIT
+
+
+def difference_of_middle_sized(name):
+    return difference(add_middle_sized(name))
 
 
 def difference_of_head(name, task):
@@ -104,6 +125,8 @@ def row(name, num_prompts):
     is_encoder = CASES[name][0] == "encoder"
     cells = Cells(name, "none" if is_encoder else "language model")
     cells.add(difference, name)
+    cells.add(difference_of_hidden_states, name)
+    cells.add(difference_of_middle_sized, name)
     cells.add(answers, name, 1, num_prompts)
     cells.add(answers, name, 4, num_prompts)
     cells.add(round_trip, name)
@@ -114,7 +137,7 @@ def row(name, num_prompts):
 def row_of_head(name, task):
     cells = Cells(name, task)
     cells.add(difference_of_head, name, task)
-    cells.texts += [NONE] * 3
+    cells.texts += [NONE] * 5
     cells.add(exported, name, parity.checkpoint_with_head(name, task)[0])
     return cells
 

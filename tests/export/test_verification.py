@@ -159,6 +159,7 @@ def test_a_frozen_length(tmp_path):
     assert "16" in problem
 
 
+@pytest.mark.extended
 def test_a_batch_of_one_size(tmp_path):
     def one(inputs):
         return {"outputs": tf.strings.length(tf.reshape(inputs, [1]))}
@@ -189,6 +190,7 @@ def test_a_corrupt_variable_file(tmp_path, damage):
     assert list(found) == (["files"] if damage in ("gone", "no index") else ["fingerprint", "loading"])
 
 
+@pytest.mark.extended
 def test_variables_of_another_model_are_found_without_a_translator(tmp_path):
     """Both load and answer; only the fingerprint tells that they do not belong together."""
 
@@ -286,6 +288,7 @@ def test_a_warmup_request_that_fails(warmed_up):
     assert "Incompatible shapes: [2] vs. [3]" in problem
 
 
+@pytest.mark.extended
 def test_a_twin_whose_shapes_are_not_all_warmed_up(warmed_up):
     folder, _ = warmed_up
     path = write_xla_buckets(folder, batch_sizes=[1, 2], lengths=[16])
@@ -319,6 +322,7 @@ def test_batching_parameters_that_the_server_cannot_read(warmed_up):
     assert "batching_params.pbtxt cannot be read" in problem
 
 
+@pytest.mark.extended
 def test_several_default_outputs_and_no_default(tmp_path):
     two = export(tmp_path / "two", lambda inputs: {"outputs": inputs, "more": inputs})
     assert "REST answers a list of objects: ['more', 'outputs']" in problems(two)["signatures"][0]

@@ -42,7 +42,7 @@ def model_of(vocabulary_size):
     )
 
 
-@pytest.mark.parametrize("name", extended_but(("none", "repetition"), OPTIONS))
+@pytest.mark.parametrize("name", extended_but(("repetition",), OPTIONS))
 def test_greedy_search_is_a_search_of_one_beam(name):
     model, source = model_of(V), np.random.default_rng(4).integers(4, V, (5, 7))
     arguments = {"max_length": 7, "options": DecodingOptions(**OPTIONS[name])}

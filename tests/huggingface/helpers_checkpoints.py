@@ -269,6 +269,36 @@ CASES = {
 }
 
 
+# By how much a middle-sized config of a case is larger.
+_WIDER, _DEEPER = 8, 3
+_WIDTHS = {
+    *(
+        "hidden_size",
+        "intermediate_size",
+        "embedding_size",
+        "head_dim",
+        "dim",
+        "hidden_dim",
+        "n_embd",
+        "n_inner",
+    ),
+    *("d_model", "d_kv", "d_ff", "encoder_ffn_dim", "decoder_ffn_dim", "query_pre_attn_scalar"),
+}
+_DEPTHS = {
+    *("num_hidden_layers", "n_layers", "n_layer", "num_layers", "num_decoder_layers"),
+    *("encoder_layers", "decoder_layers", "layer_types"),
+}
+
+
+def add_middle_sized(name):
+    """Adds the middle-sized config of a case to `CASES`, and returns its name."""
+    *others, fields = CASES[name]
+    wider = {field: _WIDER * fields[field] for field in _WIDTHS & set(fields)}
+    deeper = {field: _DEEPER * fields[field] for field in _DEPTHS & set(fields)}
+    CASES[f"{name}, middle-sized"] = (*others, fields | wider | deeper)
+    return f"{name}, middle-sized"
+
+
 def make_twin(name, seed=3, spread=0.25, end=None, **options):
     """A transformers model with random weights, norms and biases included: ones and zeros would hide mistakes.
 
@@ -297,7 +327,9 @@ def randomized(twin, seed=3, spread=0.25):
         for parameter, weight in named:
             if fixed not in parameter:
                 is_scale = "norm" in parameter.lower() and parameter.endswith("weight")
-                weight.copy_(is_scale + spread * torch.randn(weight.shape, generator=generator))
+                # Wide layers get small weights, or no score but the largest would count, and float32 would not do.
+                size = spread * (3 / weight.shape[-1] ** 0.5 if weight.shape[-1] > 100 else 1)
+                weight.copy_(is_scale + size * torch.randn(weight.shape, generator=generator))
     return twin.eval()
 
 

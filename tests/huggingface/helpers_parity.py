@@ -1,11 +1,13 @@
 """Ours beside transformers: outputs and answers of the same weights for the same tokens, as pairs (ours, theirs)."""
 
 import atexit
+import contextlib
 import functools
 import json
 import pathlib
 import shutil
 import tempfile
+from unittest import mock
 
 import numpy as np
 import torch
@@ -42,6 +44,47 @@ def outputs(name, side):
     functions = {"encoder": _vectors, "decoder": _logits, "seq2seq": _logits_of_a_target}
     model, twin = twins(name)
     return functions[CASES[name][0]](name, model, twin, *rows(5, 13, pad_of(twin), side))
+
+
+def hidden_states(name, side):
+    """What every block but the last returns at the real tokens, as pairs (ours, theirs)."""
+    model, twin = twins(name)
+    stacks, masks = [("blocks", twin.base_model)], [rows(5, 13, pad_of(twin), side)[1]]
+    if CASES[name][0] == "seq2seq":
+        stacks = [("encoder_blocks", twin.get_encoder()), ("decoder_blocks", twin.get_decoder())]
+        masks.append(rows(6, 9, pad_of(twin))[1])
+    with contextlib.ExitStack() as stack:
+        kept = [_kept_states(stack, getattr(model, blocks), module) for blocks, module in stacks]
+        outputs(name, side)
+    pairs = []
+    for (ours, theirs), mask in zip(kept, masks):
+        # Theirs begin with the embeddings. An ALBERT layer may be several blocks of ours.
+        step = len(ours) // (len(theirs[0]) - 1)
+        pairs += [
+            (ops.convert_to_numpy(x)[mask], y.numpy()[mask])
+            for x, y in zip(ours[step - 1 : -step : step], theirs[0][1:], strict=False)
+        ]
+    return pairs
+
+
+def _kept_states(stack, blocks, module):
+    """Two lists, which a forward pass inside `stack` fills: outputs of our blocks, and their hidden states."""
+    ours, theirs = [], []
+
+    def keep(call):
+        def kept(*args, **kwargs):
+            output = call(*args, **kwargs)
+            ours.append(output)
+            return output
+
+        return kept
+
+    for block in {id(block): block for block in blocks}.values():  # one may stand there several times
+        stack.enter_context(mock.patch.object(block, "call", keep(block.call)))
+    stack.enter_context(mock.patch.object(module.config, "output_hidden_states", True))
+    hook = module.register_forward_hook(lambda _, inputs, output: theirs.append(output.hidden_states))
+    stack.callback(hook.remove)
+    return ours, theirs
 
 
 def encoder_inputs(name, encoder, ids, mask):

@@ -166,6 +166,7 @@ def test_marian_has_a_model_for_each_side_and_one_vocabulary(unigram_model, tmp_
 
 
 @pytest.mark.extended
+@pytest.mark.extended
 def test_a_read_tokenizer_is_saved_and_served(merges, tmp_path):
     ours = read_tokenizer(write(tmp_path / "m", tokenizer__json=merges.to_str()))
     ours.save(tmp_path / "saved")

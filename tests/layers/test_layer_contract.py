@@ -164,6 +164,7 @@ EVERYWHERE = {
 
 # Forms that share most of their code with another: a case takes seconds. The tests named first are run more often.
 EXTENDED = {
+    "decoder_post_norm",
     "decoder_pre_norm_rms",
     "attention_causal",
     "attention_cross",

@@ -90,6 +90,7 @@ def test_the_last_token_of_a_decoder_is_classified():
     assert np.abs(run(model, later)[0] - run(model)[0]).max() > 1e-3
 
 
+@pytest.mark.extended
 def test_it_trains_with_lora_in_the_encoder():
     model = make_model()
     model.encoder.enable_lora(2)

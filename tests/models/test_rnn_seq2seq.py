@@ -139,7 +139,7 @@ def test_a_source_of_pads_is_finite_and_leaves_its_neighbours(rng):
     ("num_beams", "name"),
     [
         pytest.param(1, "gru", marks=pytest.mark.extended),
-        (4, "gru"),
+        pytest.param(4, "gru", marks=pytest.mark.extended),
         (4, "two_layers_of_lstm"),
         pytest.param(4, "two_vocabularies", marks=pytest.mark.extended),
     ],
@@ -211,6 +211,7 @@ def test_decoding_options_are_obeyed(rng):
     assert (draws[0] != draws[2]).any()
 
 
+@pytest.mark.extended
 def test_training_changes_every_weight_and_drops_out(rng):
     model = make_model(dropout=0.3)
     source, target = make_ids(rng)

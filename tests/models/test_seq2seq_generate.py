@@ -38,7 +38,7 @@ def log_probabilities(model, encoder_token_ids, prefix):
 @pytest.mark.parametrize(
     ("variant", "num_beams", "length_penalty"),
     [
-        ("post_norm", 1, 1.0),
+        pytest.param("post_norm", 1, 1.0, marks=pytest.mark.extended),
         ("pre_norm", 3, 1.0),
         pytest.param("untied_gated_rms_learned", 4, 0.0, marks=pytest.mark.extended),
     ],

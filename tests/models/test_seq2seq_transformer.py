@@ -343,6 +343,7 @@ def test_mixed_precision_is_close_and_answers_in_float32(policy):
     assert np.isfinite(scores).all()
 
 
+@pytest.mark.extended
 def test_one_seed_one_model():
     def train_once():
         keras.utils.set_random_seed(23)

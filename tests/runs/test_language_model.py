@@ -81,6 +81,7 @@ def test_the_loss_is_that_of_the_whole_validation_text(run):
     assert expected < 1.5 < np.log(10)  # ten letters, which it has begun to tell apart
 
 
+@pytest.mark.extended
 def test_tensorboard_shows_training_and_validation_under_the_same_tags(run):
     folder, _ = run
     steps = {"train": {}, "validation": {}}
