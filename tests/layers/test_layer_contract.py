@@ -168,6 +168,7 @@ EXTENDED = {
     "decoder_pre_norm_rms",
     "attention_causal",
     "attention_cross",
+    "attention_window",
     "bahdanau_pairwise_mask",
     "decoder_alone",
     "encoder_pre_norm_rms_gated",

@@ -144,7 +144,7 @@ def n_best(variant, compiler=None):
     return search(make_model(variant), compiler or quickest(), **options)
 
 
-@pytest.mark.parametrize("variant", extended_but(("learned", "rotary_untied"), VARIANTS))
+@pytest.mark.parametrize("variant", extended_but(("learned",), VARIANTS))
 def test_generate_is_the_search_written_out(variant):
     model, ids = make_model(variant), prompts()
     token_ids, scores = n_best(variant)(ids)
