@@ -3,6 +3,6 @@
 import pytest
 
 
-def extended_but(default, values):
-    """Parameters of `values`; those that are not in `default` are extended tests."""
-    return [pytest.param(value, marks=() if value in default else pytest.mark.extended) for value in values]
+def slow_but(default, values):
+    """Parameters of `values`; those that are not in `default` are one case more of the same, and slow tests."""
+    return [pytest.param(value, marks=() if value in default else pytest.mark.slow) for value in values]

@@ -41,7 +41,7 @@ def test_a_command_writes_its_own_lines_only(tmp_path):
     assert finished.stderr == expected
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_onednn_is_quiet_about_what_the_processor_lacks():
     code = """
 import keras_attn_cli

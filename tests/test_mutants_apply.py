@@ -85,7 +85,7 @@ for test in sys.argv[1:]:
 """
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_failures_are_told_from_passes_and_from_tests_that_did_not_run(tmp_path):
     (tmp_path / "tests").mkdir()
     (tmp_path / "keras_attn").mkdir()

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers_marks import extended_but
+from helpers_marks import slow_but
 
 from keras_attn.data import BatchPosition, TextPairs, translation_batches
 from keras_attn.text import ByteTokenizer
@@ -169,7 +169,7 @@ def test_each_pair_goes_to_the_smallest_bucket_that_holds_both_sides():
             assert not longest or encoder.shape[1] == min(b for b in BOUNDARIES if b >= longest)
 
 
-@pytest.mark.parametrize("form", extended_but(("longest", "micro_batches"), FORMS))
+@pytest.mark.parametrize("form", slow_but(("longest", "micro_batches"), FORMS))
 def test_the_batches_from_any_place_on_are_the_rest(form):
     pairs = random_pairs(19)
     batches = make_batches(pairs, **FORMS[form])
@@ -226,7 +226,7 @@ def _in_twos(batches):
     return list(zip(elements[::2], elements[1::2]))
 
 
-@pytest.mark.parametrize("weight", extended_but([1.3], [0.5, 1.3, 2]))
+@pytest.mark.parametrize("weight", slow_but([1.3], [0.5, 1.3, 2]))
 def test_weights_say_how_often_the_pairs_of_a_corpus_come(weight):
     often, once = random_pairs(53), random_pairs(11, seed=1)
     once = TextPairs([f"z{text}" for text in once.sources], once.targets)
@@ -355,7 +355,7 @@ def tiny_model():
     return keras.Model({"encoder_token_ids": encoder, "decoder_token_ids": decoder, **masks}, logits)
 
 
-@pytest.mark.parametrize("position", extended_but([(1, 2)], [(0, 0), (1, 2)]))
+@pytest.mark.parametrize("position", slow_but([(1, 2)], [(0, 0), (1, 2)]))
 def test_keras_fit_sees_every_pair_each_epoch_in_a_new_order(position):
     pairs = random_pairs(37)
     batches = make_batches(pairs)
@@ -377,7 +377,7 @@ def test_keras_fit_sees_every_pair_each_epoch_in_a_new_order(position):
     assert whole[0] != whole[1]
 
 
-@pytest.mark.parametrize("form", extended_but(("longest", "packed"), FORMS))
+@pytest.mark.parametrize("form", slow_but(("longest", "packed"), FORMS))
 def test_batches_of_ids_on_disk_are_those_of_ids_in_memory(tmp_path, form):
     corpora = [random_pairs(31), random_pairs(17, longest=61, seed=3), random_pairs(11, seed=5)]
     options = {**FORMS[form], "weights": [1, 2, 0.5], "seed": 7}

@@ -13,7 +13,7 @@ def render(template, day, language):
     return template.format_map(dates.date_fields(day, language))
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_no_text_means_two_dates():
     assert ALL_DAYS[-1] == datetime.date(2049, 12, 31)
     meaning = {}

@@ -101,7 +101,7 @@ def test_attention_by_hand_shows_each_step_and_writes_the_pictures(tmp_path, mon
         assert str(pathlib.Path("runs", "attention_by_hand", name)) in printed
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_attention_by_hand_does_without_matplotlib(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(
         "import importlib.util\nfind = importlib.util.find_spec\n"

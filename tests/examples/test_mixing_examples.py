@@ -19,6 +19,7 @@ def accuracies(printed):
     ]
 
 
+@pytest.mark.slow
 def test_fourier_mixing_tells_a_place_of_the_others(tmp_path):
     mixed, alone = accuracies(run_example("fourier_mixing.py", tmp_path))
     assert mixed > 0.95

@@ -1,6 +1,7 @@
 """A model in CTranslate2 gives the log-probabilities, and searches out the tokens, that it gives here."""
 
 import builtins
+import functools
 import json
 import pathlib
 
@@ -20,6 +21,7 @@ from helpers_engines import (
     sources,
     with_end,
 )
+from helpers_marks import slow_but
 from helpers_models import make_model
 from helpers_translators import SENTENCES, byte_translator, files_below, subword_translator
 
@@ -121,6 +123,7 @@ def trained(request, tmp_path_factory):
     return twin, export_ctranslate2(folder, model, IdTokenizer(), IdTokenizer())
 
 
+@functools.cache
 def searched(model, num_beams, length_penalty, exact_stopping=True):
     """Our n-best lists: lists of ids, and scores (B, K)."""
     options = DecodingOptions(exact_stopping=exact_stopping)
@@ -172,7 +175,7 @@ def test_greedy_search_finds_the_same_tokens(trained):
 
 @pytest.mark.parametrize(
     "length_penalty",
-    [0.0, pytest.param(0.6, marks=pytest.mark.slow), 1.0, pytest.param(2.0, marks=pytest.mark.slow)],
+    slow_but([1.0], [0.0, 0.6, 1.0, 2.0]),
 )
 def test_beam_search_finds_the_same_lists(trained, length_penalty):
     model, folder = trained
@@ -199,6 +202,7 @@ def test_it_stops_early_by_default_and_never_finds_better_then(trained):
     assert 100 < same < len(ours)
 
 
+@pytest.mark.slow
 def test_the_share_of_the_pad_changes_few_answers(tmp_path):
     model = briefly_trained_model()
     folder = export_ctranslate2(tmp_path / "model", model, IdTokenizer(), IdTokenizer())
@@ -221,14 +225,18 @@ def test_int8_runs_and_mostly_agrees(trained, tmp_path):
     assert ours != theirs
 
 
-@pytest.mark.parametrize("quantization", ["int8_float32", "int16", "float16", "bfloat16", "float32"])
+@pytest.mark.parametrize(
+    "quantization", slow_but(["int16"], ["int8_float32", "int16", "float16", "bfloat16", "float32"])
+)
 def test_other_quantizations_load_and_answer(quantization, tmp_path):
     folder = export_ctranslate2(tmp_path / "it", make_model(), IdTokenizer(13), IdTokenizer(13), quantization)
     (result,) = load(folder).translate_batch([["t4", "t5"]], max_decoding_length=5)
     assert result.hypotheses[0]
 
 
-@pytest.mark.parametrize("make_translator", [byte_translator, subword_translator])
+@pytest.mark.parametrize(
+    "make_translator", slow_but([subword_translator], [byte_translator, subword_translator])
+)
 def test_texts_are_translated_as_here(make_translator, tmp_path):
     translator = make_translator()
     assert translator.export_model(tmp_path / "model", format="ctranslate2") == tmp_path / "model"

@@ -5,6 +5,7 @@ import base64
 import numpy as np
 import pytest
 from helpers_encoder_tasks import CONTEXT, MAKERS, TEXTS, answerer, classifier, embedder, fill_mask, tagger
+from helpers_marks import slow_but
 from helpers_models import assert_close
 from helpers_translators import ODD_TEXTS, serving
 
@@ -105,7 +106,7 @@ def test_answers(served):
     assert [status[name][0] for name in ("outputs", "scores", "starts", "ends")] == ["", 0, 0, 0]
 
 
-@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("make", slow_but((embedder, answerer), MAKERS))
 def test_exports_are_verified_with_their_warmup_and_their_readme(served, make):
     task, _, folder = served(make)
     checks = verify_saved_model(folder, [*ODD_TEXTS, "Ada [MASK]"], expected=task.default_answers)

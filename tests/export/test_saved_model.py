@@ -19,7 +19,7 @@ from helpers_translators import (
 )
 from tensorflow.core.protobuf import saved_model_pb2
 
-from keras_attn import Translator
+from keras_attn import Translator, files
 from keras_attn.export import (
     export_saved_model,
     read_batching_parameters,
@@ -92,7 +92,7 @@ print(json.dumps([text.decode() for text in outputs.numpy()]))
 """
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_python_tensorflow_reloads_it_in_a_new_process(exported):
     translator, folder = exported
     assert in_new_process(TENSORFLOW_ALONE, folder, json.dumps(SENTENCES)) == translator(SENTENCES)
@@ -174,8 +174,8 @@ def test_a_number_taken_meanwhile_is_not_overwritten(tmp_path, monkeypatch):
 @pytest.mark.extended
 def test_what_a_killed_export_left_is_removed_and_what_a_running_one_writes_is_not(tmp_path):
     code = """
-import os, signal, sys
-from keras_attn.files import folder_aside
+import os, runpy, signal, sys
+folder_aside = runpy.run_path(sys.argv[3])["folder_aside"]  # without TensorFlow, which takes seconds
 with folder_aside(sys.argv[1] + "/version") as built:
     (built / "saved_model.pb").touch()
     if sys.argv[2] == "die":
@@ -184,8 +184,10 @@ with folder_aside(sys.argv[1] + "/version") as built:
     sys.stdin.read()
 """
     command = [sys.executable, "-c", code, str(tmp_path)]
-    assert subprocess.run([*command, "die"]).returncode == -signal.SIGKILL
-    with subprocess.Popen([*command, "wait"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
+    assert subprocess.run([*command, "die", files.__file__]).returncode == -signal.SIGKILL
+    with subprocess.Popen(
+        [*command, "wait", files.__file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as running:
         running.stdout.readline()
         assert len(list(tmp_path.iterdir())) == 2
         double, spec = (
@@ -201,7 +203,7 @@ with folder_aside(sys.argv[1] + "/version") as built:
     assert [path.name for path in tmp_path.iterdir()] == ["1"]
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_the_tracked_dates_model_knows_its_dates():
     folder = REPOSITORY / "saved_models" / "dates" / "1"
     (answer,) = run_saved_model(folder, [request_of("4th of July 2016", "le 1er mars 1999", "31.12.2038")])

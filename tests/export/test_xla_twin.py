@@ -15,7 +15,7 @@ from keras_attn.tasks.buckets import bucket_of, in_buckets, powers_of_two
 
 pytestmark = pytest.mark.extended
 
-BATCH_SIZES, LENGTHS = (2, 5), (11, 37)
+BATCH_SIZES, LENGTHS = (5,), (11, 37)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_it_answers_as_python_over_few_shapes(translator, twin, tmp_path, monkey
     assert [answer["outputs"]["outputs"] for answer in answers] == [
         [expected[text] for text in batch] for batch in batches
     ]
-    # Nothing for the batches of 0, 1, 4, 12, 18 and 36 texts themselves, nor for lengths between.
+    # Nothing for the batches of 0, 1, 2, 4, 12, 18 and 36 texts themselves, nor for lengths between.
     assert compiled_shapes(tmp_path) == sorted(itertools.product(BATCH_SIZES, LENGTHS))
 
 
@@ -137,15 +137,16 @@ def test_the_bucket_is_the_smallest_that_holds_the_size():
     assert found == [next((s for s in sizes if s >= size), 11) for size in range(14)]
 
 
+@tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)], autograph=False)
+def chunks_in_a_graph(token_ids):
+    return in_buckets(token_ids, [2, 5], [7, 13], end_token_id=3)
+
+
 @pytest.mark.parametrize("rows", [0, 1, 2, 3, 5, 7, 11, 12])
 @pytest.mark.parametrize("length", [1, 7, 8, 13])
 def test_chunks_hold_every_row_once_and_then_the_last(rng, rows, length):
     token_ids = rng.integers(1, 99, (rows, length)).astype("int32")
-    in_graph = tf.function(
-        lambda ids: in_buckets(ids, [2, 5], [7, 13], end_token_id=3),
-        input_signature=[tf.TensorSpec([None, None], tf.int32)],
-    )
-    chunks = in_graph(token_ids).numpy()
+    chunks = chunks_in_a_graph(token_ids).numpy()
     size, padded = (2 if rows <= 2 else 5), (7 if length <= 7 else 13)
     assert chunks.shape == (max(-(-rows // size), 1), size, padded)
     flat = chunks.reshape(-1, padded)

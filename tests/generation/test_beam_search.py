@@ -6,7 +6,7 @@ import helpers_generation as scripts
 import numpy as np
 import pytest
 from helpers_generation import END, PAD, search_tables
-from helpers_marks import extended_but
+from helpers_marks import slow_but
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -38,7 +38,7 @@ def assert_equal_by_hand(tables, max_length, num_beams, length_penalty, **option
 # END is as likely as any token, likely, and unlikely: answers that end early, at once, and hardly ever.
 @pytest.mark.parametrize(
     ("num_beams", "length_penalty"),
-    [(1, 1.0), (3, 1.0), (5, 2.0), pytest.param(11, 0.0, marks=pytest.mark.extended)],
+    [(1, 1.0), (3, 1.0), (5, 2.0), pytest.param(11, 0.0, marks=pytest.mark.slow)],
 )
 def test_random_tables_token_for_token(num_beams, length_penalty):
     @settings(max_examples=15, deadline=None, derandomize=True, database=None)
@@ -50,7 +50,7 @@ def test_random_tables_token_for_token(num_beams, length_penalty):
     check()
 
 
-@pytest.mark.parametrize("max_length", extended_but([1, 32, 33], [1, 32, 33, 64, 65]))
+@pytest.mark.parametrize("max_length", slow_but([1, 32, 33], [1, 32, 33, 64, 65]))
 def test_the_cache_grows_without_a_trace(max_length):
     # The cache holds 32 steps at first, then 64: lengths on both sides of each border.
     tables = scripts.random_tables(max_length, 2, V, end_logit=-4.0)
@@ -186,7 +186,7 @@ def test_end_at_the_first_step(num_beams):
     np.testing.assert_allclose(scores[:, 0], np.log([1.0, 0.9, 0.7]), atol=1e-6)
 
 
-@pytest.mark.parametrize("num_beams", extended_but([3], [1, 3]))
+@pytest.mark.parametrize("num_beams", slow_but([3], [1, 3]))
 def test_never_end(num_beams):
     tables = scripts.random_tables(7, B, V, end_logit=-100.0)
     token_ids, scores = search_tables(tables, 37, num_beams=num_beams)
@@ -222,7 +222,7 @@ def test_empty_batch():
     assert scores.shape == (0, 3)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_every_compiler_gives_the_same():
     tables = scripts.random_tables(29, 2, V)
     for compiler in scripts.compilers():

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 from helpers_generation import END, PAD, START, random_tables, scripted_inputs
+from helpers_marks import slow_but
 from keras import ops
 
 from keras_attn.generation import DecodingOptions, beam_search, greedy_search, sample
@@ -86,7 +87,7 @@ def tables_of(seed, end_logit=1.5):
     return random_tables(seed, B, V, end_logit)
 
 
-@pytest.mark.parametrize("name", SEARCHES)
+@pytest.mark.parametrize("name", slow_but(("greedy", "samples", "beams, options"), SEARCHES))
 def test_answers_are_those_of_a_batch_that_nobody_leaves(name):
     tables, rows = tables_of(1), Rows(name)
     expected = [x.numpy() for x in tf.nest.flatten(rows(tf.constant(tables)))]
@@ -112,7 +113,7 @@ def test_small_batches(batch_size):
     np.testing.assert_array_equal(actual, expected)
 
 
-@pytest.mark.parametrize("name", ["greedy", "beams, options"])
+@pytest.mark.parametrize("name", slow_but(["beams, options"], ["greedy", "beams, options"]))
 def test_compiled_batches_halve(name):
     tables, shapes = tables_of(3), set()
 
@@ -147,8 +148,8 @@ def models():
     )
 
 
-@pytest.mark.parametrize("kind", ["seq2seq", pytest.param("coverage", marks=pytest.mark.slow), "decoder"])
-@pytest.mark.parametrize("num_beams", [pytest.param(1, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("kind", slow_but(["seq2seq"], ["seq2seq", "coverage", "decoder"]))
+@pytest.mark.parametrize("num_beams", slow_but([3], [1, 3]))
 def test_models(models, kind, num_beams):
     seq2seq, decoder = models
     ids = np.random.default_rng(4).integers(4, 13, (B, 11))

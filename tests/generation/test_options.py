@@ -23,7 +23,7 @@ from helpers_generation import (
     rescored,
     scripted_inputs,
 )
-from helpers_marks import extended_but
+from helpers_marks import slow_but
 from keras import ops
 
 from keras_attn.generation import DecodingOptions, SearchInputs, beam_search
@@ -119,14 +119,14 @@ ALONE = (
 )
 
 
-@pytest.mark.parametrize("name", extended_but(ALONE, VALUES))
+@pytest.mark.parametrize("name", slow_but(ALONE, VALUES))
 def test_each_option_alone_equals_the_search_by_hand(name):
     for seed in range(3):
         tables, given = random_tables(seed, B, V, end_logit=seed - 1.0), arrays([name])
         assert_same(found(tables, given), by_hand(tables, given))
 
 
-@pytest.mark.parametrize("num_beams", extended_but([K], [1, K]))
+@pytest.mark.parametrize("num_beams", slow_but([K], [1, K]))
 def test_all_options_together_equal_the_search_by_hand(num_beams):
     for seed in range(9):
         rng = np.random.default_rng(seed)
@@ -177,7 +177,7 @@ def test_a_row_of_fewer_beams_equals_a_search_with_as_many():
         assert (actual[1][:, num_beams:] == -np.inf).all()
 
 
-@pytest.mark.parametrize("length_penalty", extended_but([0.6, 1.0], [0.0, 0.6, 1.0]))
+@pytest.mark.parametrize("length_penalty", slow_but([0.6, 1.0], [0.0, 0.6, 1.0]))
 def test_exact_stopping_loses_no_better_hypothesis(length_penalty):
     """What the search would have found without ever stopping, had it run to the end, is what it returns."""
     differs = 0

@@ -138,9 +138,9 @@ def test_other_seeds_and_other_samples_draw_otherwise():
     [
         {"temperature": 0.0},
         {"top_k": 1},
-        pytest.param({"top_p": 0.0}, marks=pytest.mark.extended),
-        pytest.param({"min_p": 1.0}, marks=pytest.mark.extended),
-        pytest.param({"temperature": 1e-32, "top_k": 2}, marks=pytest.mark.extended),
+        pytest.param({"top_p": 0.0}, marks=pytest.mark.slow),
+        pytest.param({"min_p": 1.0}, marks=pytest.mark.slow),
+        pytest.param({"temperature": 1e-32, "top_k": 2}, marks=pytest.mark.slow),
         {"temperature": 1.2e-38, "top_p": 0.9},
     ],
     ids=str,

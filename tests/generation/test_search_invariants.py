@@ -24,7 +24,7 @@ from helpers_generation import (
     search_tables,
     written_tables,
 )
-from helpers_marks import extended_but
+from helpers_marks import slow_but
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
@@ -415,7 +415,7 @@ model_cases = given(
 )
 
 
-@pytest.mark.parametrize("kind", extended_but(["seq2seq"], KINDS))
+@pytest.mark.parametrize("kind", slow_but(["seq2seq"], KINDS))
 def test_a_model_with_beams_enough_is_brute_force(kind):
     words = [token for token in range(1, MODEL_V) if token != END]
     everything = [(*tokens, END) for n in range(MODEL_L) for tokens in itertools.product(words, repeat=n)]

@@ -6,6 +6,7 @@ import itertools
 import numpy as np
 import pytest
 from helpers_generation import END, START, greedy_by_hand, log_probabilities, random_tables
+from helpers_marks import slow_but
 from helpers_models import PAD, generate, make_batch, make_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -74,7 +75,7 @@ def test_pads_and_what_cannot_be_written_are_never_chosen_however_likely(seed):
     assert not {pad, unwritable} & set(tokens)
 
 
-@pytest.mark.parametrize("noise", [0.0, 1.0, pytest.param(4.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("noise", slow_but([1.0], [0.0, 1.0, 4.0]))
 def test_samples_have_the_distribution_of_the_model(noise):
     max_length, count = 3, 6000
     table = random_tables(5, 1, 5)[0]

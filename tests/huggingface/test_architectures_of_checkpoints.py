@@ -40,12 +40,18 @@ def test_weights_are_all_that_is_initialised_by_files(name):
 GENERATED = ("llama", "mistral", "qwen2", "qwen3", "gpt2", "gpt2-scaled-by-layer", "gemma2", "gemma3")
 TRANSLATED = ("t5", "t5-1.1", "bart", "mbart", "pegasus", "m2m_100", "marian")
 FIRST_RANK = (("marian", 4),)
+# One of each kind of cache: learned places, windows beside full layers, position biases, forced tokens. The rest is slow.
+EXTENDED = (("qwen3", 1), ("gpt2", 4), ("gemma3", 4), ("t5", 4), ("m2m_100", 1))
+
+
+def rank(case):
+    return () if case in FIRST_RANK else pytest.mark.extended if case in EXTENDED else pytest.mark.slow
 
 
 @pytest.mark.parametrize(
     ("name", "num_beams"),
     [
-        pytest.param(name, num_beams, marks=() if (name, num_beams) in FIRST_RANK else pytest.mark.extended)
+        pytest.param(name, num_beams, marks=rank((name, num_beams)))
         for name in (*GENERATED, *TRANSLATED)
         for num_beams in (1, 4)
     ],

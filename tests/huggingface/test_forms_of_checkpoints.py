@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 from helpers_checkpoints import CASES, checkpoint, rows, twins
-from helpers_marks import extended_but
+from helpers_marks import slow_but
 from helpers_models import assert_close
 from keras import ops
 
@@ -97,7 +97,7 @@ FORMS = {
 FIRST_RANK = {*FORMS} - {"all that Marian ties", "Marian's sines", "a tied output", "GPT-2's masks"}
 
 
-@pytest.mark.parametrize("form", extended_but(FIRST_RANK, FORMS))
+@pytest.mark.parametrize("form", slow_but(FIRST_RANK, FORMS))
 def test_forms_on_disk_are_understood(form, tmp_path):
     name, change = FORMS[form]
     assert_same_weights(changed(name, tmp_path, change), name)
@@ -151,9 +151,10 @@ def test_the_dtype_policy_is_that_asked_for_and_the_global_one_stays():
     "name",
     [
         "modernbert",
+        *(pytest.param(name, marks=pytest.mark.extended) for name in ("albert-groups", "gemma3", "t5")),
         *(
-            pytest.param(name, marks=pytest.mark.extended)
-            for name in ("albert-groups", "mpnet", "qwen2", "gemma3", "gpt2", "t5", "m2m_100", "marian")
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("mpnet", "qwen2", "gpt2", "m2m_100", "marian")
         ),
     ],
 )

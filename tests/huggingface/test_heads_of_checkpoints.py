@@ -26,10 +26,18 @@ FIRST_RANK = {
     ("mpnet", "QuestionAnswering"),
     ("modernbert", "TokenClassification"),
 }
+# Configs of an architecture that is there already.
+LAST_RANK = ("xlm-roberta", "electra-one-width", "modernbert-plain")
+
+
+def rank(name, task):
+    if name == "bert" or (name, task) in FIRST_RANK:
+        return ()
+    return pytest.mark.slow if name in LAST_RANK else pytest.mark.extended
+
+
 CASES = [
-    pytest.param(
-        name, task, marks=() if name == "bert" or (name, task) in FIRST_RANK else pytest.mark.extended
-    )
+    pytest.param(name, task, marks=rank(name, task))
     for name in (
         *("bert", "roberta", "xlm-roberta", "electra", "electra-one-width", "distilbert", "albert"),
         *("mpnet", "modernbert", "modernbert-plain"),
@@ -99,7 +107,11 @@ def test_the_fields_of_modernberts_heads_are_heeded(task, options, tmp_path):
 
 @pytest.mark.parametrize(
     "name",
-    ["llama", *(pytest.param(name, marks=pytest.mark.extended) for name in ("qwen3", "gpt2", "gemma2"))],
+    [
+        "llama",
+        *(pytest.param(name, marks=pytest.mark.extended) for name in ("gpt2", "gemma2")),
+        pytest.param("qwen3", marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_decoders_classify_by_the_last_token(name, side, tmp_path):

@@ -64,7 +64,7 @@ def measure(folder):
 
 @pytest.mark.extended
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float16", marks=pytest.mark.slow)])
 def test_the_peak_is_at_most_a_fifth_more_than_the_model(dtype, tmp_path):
     rng = np.random.default_rng(3)
     arrays = {name: rng.random(shape, "float32").astype(dtype) for name, shape in shapes().items()}

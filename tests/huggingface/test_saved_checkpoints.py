@@ -58,7 +58,7 @@ def test_a_model_of_our_sizes_goes_out_as_gpt2(tmp_path):
     ("model_type", "options"),
     [
         ("pegasus", {"normalize_first": True}),
-        pytest.param("marian", {}, marks=pytest.mark.extended),
+        pytest.param("marian", {}, marks=pytest.mark.slow),
         pytest.param("marian", {"target_vocabulary_size": 47}, marks=pytest.mark.extended),
     ],
 )

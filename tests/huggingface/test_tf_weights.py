@@ -88,17 +88,11 @@ def folder(tmp_path):
         *("bert-with-head", "gpt2"),
         *(
             pytest.param(name, marks=pytest.mark.extended)
-            for name in (
-                "marian",
-                "xlm-roberta",
-                "albert",
-                "mpnet",
-                "t5",
-                "t5-1.1",
-                "bart",
-                "distilbert",
-                "pegasus",
-            )
+            for name in ("marian", "albert", "mpnet", "t5", "distilbert")
+        ),
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("xlm-roberta", "t5-1.1", "bart", "pegasus")
         ),
     ],
 )

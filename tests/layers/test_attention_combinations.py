@@ -235,15 +235,11 @@ class Combination:
 COMBINATIONS = [Combination(index) for index in range(NUM_COMBINATIONS)]
 
 
-def combinations(every, extended=None, of=COMBINATIONS):
-    """One of `every` in the default run, fewer on other backends; one of `extended` in that run; all in the slow run."""
-    steps = [every, extended or every] if BACKEND == "tensorflow" else [30 * every] * 2
-
-    def marks(i):
-        return () if i % steps[0] == 0 else pytest.mark.slow if i % steps[1] else pytest.mark.extended
-
+def combinations(every, of=COMBINATIONS):
+    """One of `every` in the default run, fewer on other backends; all in the slow run."""
+    step = every if BACKEND == "tensorflow" else 30 * every
     return [
-        pytest.param(combination, id=str(combination.index), marks=marks(i))
+        pytest.param(combination, id=str(combination.index), marks=pytest.mark.slow if i % step else ())
         for i, combination in enumerate(of)
     ]
 
@@ -278,7 +274,7 @@ def seeded_run(layer, combination, **options):
     return run(layer, combination.call, **combination.options, **options)
 
 
-@pytest.mark.parametrize("combination", combinations(every=30, extended=10))
+@pytest.mark.parametrize("combination", combinations(every=30))
 def test_dense_equals_blocks_equals_oracle(combination, monkeypatch):
     layer = combination.layer(memory_efficient=False)
     expected = attention_oracle(
@@ -311,7 +307,7 @@ def is_mask(name):
     return name.endswith("_mask")
 
 
-@pytest.mark.parametrize("combination", combinations(every=40, extended=20))
+@pytest.mark.parametrize("combination", combinations(every=40))
 def test_gradients_of_dense_and_blocks_are_equal(combination, monkeypatch):
     layer = combination.layer(memory_efficient=False)
     coefficients = coefficients_for(layer, combination)
@@ -328,7 +324,7 @@ def test_gradients_of_dense_and_blocks_are_equal(combination, monkeypatch):
 
 
 @pytest.mark.parametrize("memory_efficient", [False, True], ids=["dense", "blocks"])
-@pytest.mark.parametrize("combination", combinations(every=40, extended=20))
+@pytest.mark.parametrize("combination", combinations(every=40))
 def test_gradients_are_the_slopes_of_the_oracle(combination, memory_efficient, monkeypatch):
     in_blocks(monkeypatch, 3)
     call = {
@@ -382,7 +378,7 @@ def test_graph_equals_xla_equals_eager(combination, monkeypatch):
 BOUNDS = {"mixed_bfloat16": 6e-2, "mixed_float16": 8e-3}
 
 
-@pytest.mark.parametrize("combination", combinations(every=26, extended=13, of=COMBINATIONS[1::4]))
+@pytest.mark.parametrize("combination", combinations(every=26, of=COMBINATIONS[1::4]))
 def test_half_precision_is_within_its_bounds(combination):
     expected = None
     for policy, bound in BOUNDS.items():
@@ -417,9 +413,7 @@ def as_decoded(combination):
     return call, mask, rng
 
 
-@pytest.mark.parametrize(
-    "combination", combinations(every=28, extended=14, of=list(filter(is_decoder, COMBINATIONS)))
-)
+@pytest.mark.parametrize("combination", combinations(every=28, of=list(filter(is_decoder, COMBINATIONS))))
 @pytest.mark.parametrize("memory_efficient", [False, True], ids=["dense", "blocks"])
 def test_chunks_through_a_cache_equal_the_full_pass(combination, memory_efficient):
     call, mask, rng = as_decoded(combination)

@@ -17,7 +17,7 @@ from helpers_layers import (
     gradients,
     run,
 )
-from helpers_marks import extended_but
+from helpers_marks import slow_but
 from keras import ops
 
 from keras_attn import layers
@@ -175,7 +175,7 @@ def test_positions_are_used(rng, scheme):
         pytest.param(blocks, scheme, id=f"{'blocks' if blocks else 'dense'}-{scheme}", marks=marks)
         for blocks in (False, True)
         for scheme in SCHEMES
-        for marks in [pytest.mark.extended if blocks and scheme in ("alibi", "t5") else ()]
+        for marks in [pytest.mark.slow if blocks and scheme in ("alibi", "t5") else ()]
     ],
 )
 def test_packed_rows_are_separate_rows(rng, scheme, memory_efficient):
@@ -279,7 +279,7 @@ def test_steps_that_fill_a_ring_over_and_over_equal_the_full_pass(rng, scheme, n
     assert_equal(flat_arrays(output), answer(layer, arguments, itself(x, use_causal_mask=True))[:1])
 
 
-@pytest.mark.parametrize("num_sink_tokens", extended_but([2], [0, 2]))
+@pytest.mark.parametrize("num_sink_tokens", slow_but([2], [0, 2]))
 @pytest.mark.parametrize("memory_efficient", [False, True], ids=["dense", "blocks"])
 def test_chunks_longer_than_the_ring_equal_the_full_pass(rng, num_sink_tokens, memory_efficient):
     x, first_real = sequence(rng, 29), np.array([[4], [0]])
@@ -378,7 +378,7 @@ def is_second(path, variant):
     ("path", "variant"),
     # Every path with everything, and every variant on the two that share least.
     [
-        pytest.param(path, variant, marks=pytest.mark.extended if is_second(path, variant) else ())
+        pytest.param(path, variant, marks=pytest.mark.slow if is_second(path, variant) else ())
         for path in PATHS
         for variant in VARIANTS
         if variant == "everything" or (path in ("dense", "ring_cache") and BACKEND != "jax")

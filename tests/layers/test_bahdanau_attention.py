@@ -271,9 +271,7 @@ def test_dropout_takes_scores_away_and_raises_the_others(rng):
     np.testing.assert_allclose(output, (np.asarray(scores) * multiplier) @ value, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "policy", ["mixed_float16", pytest.param("mixed_bfloat16", marks=pytest.mark.extended)]
-)
+@pytest.mark.parametrize("policy", ["mixed_float16", pytest.param("mixed_bfloat16", marks=pytest.mark.slow)])
 def test_a_query_without_keys_answers_zero_in_half_precision(policy, rng):
     # What masks a logit is past the largest float16: the softmax would be that of Inf - Inf.
     inputs = sequences(rng)

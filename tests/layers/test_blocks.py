@@ -7,7 +7,7 @@ import types
 import keras
 import numpy as np
 import pytest
-from helpers_layers import BACKEND, assert_equal, built_layer, check_layer, flat_arrays, run
+from helpers_layers import assert_equal, built_layer, check_layer, flat_arrays, run
 from keras import ops
 
 from keras_attn.layers import (
@@ -555,19 +555,15 @@ def decoder_of_given(dtype=None, attention_dropout=0.0, **arguments):
     return DecoderBlock(7, self_attention=own, cross_attention=cross, remat=True, dtype=dtype, **arguments)
 
 
-# JAX compiles every op for every shape.
-ON_TENSORFLOW = [pytest.mark.extended if BACKEND == "tensorflow" else pytest.mark.slow]
-
-
 @pytest.mark.parametrize(
     ("make_layer", "make_inputs", "padding"),
     [
-        pytest.param(encoder_of_given, encoder_inputs, {"inputs": "padding_mask"}, marks=ON_TENSORFLOW),
+        pytest.param(encoder_of_given, encoder_inputs, {"inputs": "padding_mask"}, marks=pytest.mark.slow),
         pytest.param(
             decoder_of_given,
             decoder_inputs,
             {"decoder_sequence": "decoder_padding_mask", "encoder_sequence": "encoder_padding_mask"},
-            marks=[*ON_TENSORFLOW, pytest.mark.slow],
+            marks=pytest.mark.slow,
         ),
     ],
 )

@@ -13,6 +13,8 @@ from keras_attn.layers import DecoderBlock, EncoderBlock, MultiHeadAttention, Si
 D = 12
 # JAX compiles every op for every shape.
 repeatable = settings(max_examples=6 if BACKEND == "tensorflow" else 1, deadline=None, derandomize=True)
+# An example with every option takes long, and the combinations of options have tests of their own.
+less_often = settings(repeatable, max_examples=3 if BACKEND == "tensorflow" else 1)
 sizes = st.fixed_dictionaries(
     {
         "batch": st.integers(1, 4),
@@ -233,7 +235,7 @@ def itself(x, **given):
 
 
 @pytest.mark.extended
-@repeatable
+@less_often
 @given(sizes, options)
 def test_variants_equal_the_oracle_and_their_dense_form(drawn, chosen):
     drawn = Drawn(**drawn)
@@ -262,7 +264,7 @@ def test_variants_equal_the_oracle_and_their_dense_form(drawn, chosen):
 
 
 @pytest.mark.extended
-@repeatable
+@less_often
 @given(sizes, options)
 def test_in_no_variant_a_later_token_changes_an_earlier_output(drawn, chosen):
     drawn = Drawn(**drawn)
@@ -296,7 +298,7 @@ def test_in_no_variant_padding_changes_anything(drawn, chosen, left, right):
 
 
 @pytest.mark.extended
-@repeatable
+@less_often
 @given(sizes, options)
 def test_in_every_variant_a_batch_is_its_rows_in_any_order(drawn, chosen):
     drawn = Drawn(**drawn)
@@ -338,7 +340,7 @@ def test_in_every_variant_chunks_through_a_cache_equal_the_full_pass(drawn, chos
     assert_equal([np.concatenate(outputs, axis=1)[mask]], [expected[mask]])
 
 
-@repeatable
+@less_often
 @given(sizes, options)
 def test_only_positions_tell_a_variant_the_order(drawn, chosen):
     drawn = Drawn(**{**drawn, "length": drawn["length"] + 2})
@@ -373,7 +375,7 @@ def test_only_distances_matter(drawn, chosen, shift):
 
 
 @pytest.mark.extended
-@repeatable
+@less_often
 @given(sizes, options)
 def test_in_every_variant_packed_rows_are_separate_rows(drawn, chosen):
     drawn = Drawn(**{**drawn, "length": drawn["length"] + 1})
@@ -392,7 +394,7 @@ def test_in_every_variant_packed_rows_are_separate_rows(drawn, chosen):
 
 
 @pytest.mark.extended
-@repeatable
+@less_often
 @given(sizes, options)
 def test_a_shared_key_head_is_a_repeated_one(drawn, chosen):
     drawn = Drawn(**drawn)

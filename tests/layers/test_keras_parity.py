@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from helpers_layers import BACKEND, flat_arrays, float64_enabled, gradients, run
 from helpers_markdown import code_blocks
-from helpers_marks import extended_but
+from helpers_marks import slow_but
 from keras import ops
 
 from keras_attn.layers import MultiHeadAttention
@@ -185,7 +185,7 @@ MASKS_BY_DEFAULT = ("none", "causal", "B_T_S", "value", "key_int32", "all")
 
 
 def marks_of(arguments):
-    return [*(SLOW_ELSEWHERE if arguments else []), *[pytest.mark.extended] * (arguments in FEWER_ARGUMENTS)]
+    return [*(SLOW_ELSEWHERE if arguments else []), *[pytest.mark.slow] * (arguments in FEWER_ARGUMENTS)]
 
 
 def name_of(value):
@@ -372,7 +372,7 @@ def test_equals_keras_under_every_mask(rng, make, arguments):
     ("make", "mask"),
     [
         *(
-            pytest.param(multi_head, mask, marks=() if mask in MASKS_BY_DEFAULT else pytest.mark.extended)
+            pytest.param(multi_head, mask, marks=() if mask in MASKS_BY_DEFAULT else pytest.mark.slow)
             for mask in MASKS
         ),
         (grouped, "all"),
@@ -453,7 +453,7 @@ def image_masks(rng, axes, of_query, of_key):
     [{}, {"use_gate": True, "value_dim": HV, "output_shape": (2, 3), "use_bias": False}],
     ids=["default", "gate"],
 )
-@pytest.mark.parametrize("axes", extended_but([None, 1, (2, 1)], IMAGES), ids=str)
+@pytest.mark.parametrize("axes", slow_but([None, 1, (2, 1)], IMAGES), ids=str)
 def test_equals_keras_over_axes_of_images(rng, axes, arguments):
     of_query, of_key = IMAGES[axes]
     inputs = {"query": sequence(rng, *of_query), "value": sequence(rng, *of_key)}

@@ -18,6 +18,7 @@ from helpers_layers import (
     split,
     tensors,
 )
+from helpers_marks import slow_but
 from keras import ops
 
 from keras_attn.layers import (
@@ -110,6 +111,12 @@ CASES = {
     "encoder_block_given": (block_with_given_attention, padded_sequence),
     "decoder_block": (lambda: DecoderBlock(17, 2, norm=keras.layers.RMSNormalization()), two_sequences),
 }
+# Every layer in one of the modes; the other is slow. What differs between layers is which kernels they have.
+EITHER_MODE = [
+    pytest.param(name, mode, id=f"{name}-{mode}", marks=() if (i + j) % 2 else pytest.mark.slow)
+    for i, name in enumerate(CASES)
+    for j, mode in enumerate(BOUNDS)
+]
 ATTENTION_CASES = [name for name in CASES if not name.startswith(("feed", "embedding"))]
 
 
@@ -155,8 +162,7 @@ def outputs_of(model, arrays):
     return flat_arrays(model(tensors(arrays)))
 
 
-@pytest.mark.parametrize("mode", BOUNDS)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "mode"), EITHER_MODE)
 def test_quantised_layers_are_near_small_and_come_back(name, mode, tmp_path, child):
     model, layer, arrays = make(name)
     exact, size = outputs_of(model, arrays), num_bytes(layer.weights)
@@ -189,8 +195,7 @@ def is_of_quantisation(weight):
     return weight.name.endswith(("_scale", "_zero", "g_idx"))
 
 
-@pytest.mark.parametrize("mode", BOUNDS)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "mode"), EITHER_MODE)
 def test_config_and_weights_make_a_quantised_layer_again(name, mode):
     model, layer, arrays = make(name)
     quantize(model, mode)
@@ -347,7 +352,7 @@ def test_a_quantizer_that_the_config_cannot_hold_is_refused(tmp_path):
     assert "int8" in str(layer.get_config()["dtype"])
 
 
-@pytest.mark.parametrize("block_size", [None, 3])
+@pytest.mark.parametrize("block_size", slow_but([3], [None, 3]))
 def test_int4_in_blocks_comes_back(block_size, tmp_path):
     model, _, arrays = make("decoder_block")
     quantize(model, config=keras.quantizers.Int4QuantizationConfig(block_size=block_size))
@@ -367,7 +372,10 @@ def adapted(name, **options):
     return model, layer, arrays
 
 
-@pytest.mark.parametrize("name", ATTENTION_CASES)
+@pytest.mark.parametrize(
+    "name",
+    slow_but(("attention", "window", "bahdanau", "encoder_block_given", "decoder_block"), ATTENTION_CASES),
+)
 def test_lora_alone_is_trained_and_starts_from_the_same_answers(name):
     model, layer, arrays = make(name)
     expected, num_weights = outputs_of(model, arrays), len(layer.weights)
@@ -377,14 +385,20 @@ def test_lora_alone_is_trained_and_starts_from_the_same_answers(name):
     num_attentions = 2 if name == "decoder_block" else 1
     assert len(layer.trainable_weights) == 4 * num_attentions == len(layer.weights) - num_weights
     before = {weight.path: ops.convert_to_numpy(weight.value) for weight in layer.weights}
-    model.compile(keras.optimizers.Adam(0.05), loss="mse")
+    model.compile(keras.optimizers.Adam(0.05), loss="mse", run_eagerly=True)  # a graph takes longer
     model.fit(arrays, normal(*expected[0].shape, seed=4), batch_size=B, epochs=3, verbose=0)
     for weight in layer.weights:
         same = np.array_equal(ops.convert_to_numpy(weight.value), before[weight.path])
         assert same != weight.trainable, weight.path
 
 
-@pytest.mark.parametrize("name", ["attention", "window", "bahdanau", "encoder_block_given", "decoder_block"])
+@pytest.mark.parametrize(
+    "name",
+    slow_but(
+        ("attention", "bahdanau", "decoder_block"),
+        ("attention", "window", "bahdanau", "encoder_block_given", "decoder_block"),
+    ),
+)
 def test_saving_merges_lora_into_the_kernels(name, tmp_path, child):
     model, _, arrays = adapted(name, lora_alpha=3)
     expected = outputs_of(model, arrays)
@@ -414,14 +428,14 @@ def test_a_product_is_added_to_the_kernel():
 
 
 @pytest.mark.parametrize("mode", BOUNDS)
-@pytest.mark.parametrize("name", ["attention", "decoder_block"])
+@pytest.mark.parametrize("name", slow_but(["attention"], ["attention", "decoder_block"]))
 def test_lora_on_a_quantised_layer(name, mode, tmp_path):
     model, layer, arrays = make(name)
     quantize(model, mode)
     expected = outputs_of(model, arrays)
     layer.enable_lora(2)
     assert_equal(outputs_of(model, arrays), expected, 1e-6)
-    model.compile(keras.optimizers.Adam(0.05), loss="mse")
+    model.compile(keras.optimizers.Adam(0.05), loss="mse", run_eagerly=True)  # a graph takes longer
     before = layer.get_weights()
     history = model.fit(arrays, normal(*expected[0].shape, seed=4), batch_size=B, epochs=5, verbose=0)
     assert history.history["loss"][-1] < history.history["loss"][0]
@@ -450,7 +464,7 @@ def test_lora_of_a_tied_embedding_works_both_ways(mode):
     assert_equal(run(layer, {"inputs": vectors}, reverse=True), [logits + vectors @ (a @ b).T], 1e-5)
 
 
-@pytest.mark.parametrize("logit_soft_cap", [None, 5.0])
+@pytest.mark.parametrize("logit_soft_cap", slow_but([5.0], [None, 5.0]))
 @pytest.mark.parametrize("tie_weights", [True, False])
 @pytest.mark.parametrize("mode", BOUNDS)
 def test_quantised_logits_have_the_gradient_of_the_product(mode, tie_weights, logit_soft_cap):

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 from helpers_layers import BACKEND, compiled, flat_arrays
-from helpers_marks import extended_but
+from helpers_marks import slow_but
 from keras import ops
 
 from keras_attn.layers import BahdanauAttention, MultiHeadAttention, WindowAttention
@@ -65,7 +65,7 @@ def additive(shape, dtype="float32"):
     return np.where(mask, 0, -1e9).astype(dtype)
 
 
-@pytest.mark.parametrize("case", extended_but(ONE_OF_A_KIND, CASES))
+@pytest.mark.parametrize("case", slow_but(ONE_OF_A_KIND, CASES))
 def test_an_additive_mask_raises(case):
     make, name, shape = CASES[case]
     call, errors = make(), ValueError
@@ -80,7 +80,7 @@ def test_an_additive_mask_raises(case):
 
 
 @not_torch
-@pytest.mark.parametrize("case", extended_but(ONE_OF_A_KIND, CASES))
+@pytest.mark.parametrize("case", slow_but(ONE_OF_A_KIND, CASES))
 def test_a_compiled_layer_answers_nan(case):
     make, name, shape = CASES[case]
     for answer in flat_arrays(compiled(make())({name: ops.convert_to_tensor(additive(shape))})):
@@ -88,9 +88,7 @@ def test_a_compiled_layer_answers_nan(case):
 
 
 @not_torch
-@pytest.mark.parametrize(
-    "dtype", extended_but(["int32", "float16"], ["int32", "uint8", "float16", "float32"])
-)
+@pytest.mark.parametrize("dtype", slow_but(["int32", "float16"], ["int32", "uint8", "float16", "float32"]))
 def test_zeros_and_ones_of_any_dtype_are_masks(dtype):
     rng = np.random.default_rng(11)
     masks = {name: rng.random(shape) < 0.8 for name, shape in SHAPES.items()}
@@ -135,7 +133,7 @@ def is_refused(call):
 JIT_COMPILE = {"tensorflow": ["auto", True, False], "jax": ["auto", True], "torch": [False]}[BACKEND]
 
 
-@pytest.mark.parametrize("jit_compile", extended_but(JIT_COMPILE[-1:], JIT_COMPILE))
+@pytest.mark.parametrize("jit_compile", slow_but(JIT_COMPILE[-1:], JIT_COMPILE))
 def test_predict_and_fit_refuse_it(jit_compile):
     model = model_with_a_mask_input()
     model.compile(loss="mse", optimizer="sgd", jit_compile=jit_compile)
@@ -178,9 +176,9 @@ LAYERS = {
 
 
 @only_tensorflow
-@pytest.mark.parametrize("jit", [False, pytest.param(True, marks=pytest.mark.extended)])
+@pytest.mark.parametrize("jit", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["query_mask", "value_mask"])
-@pytest.mark.parametrize("kind", extended_but(["multi_head"], LAYERS))
+@pytest.mark.parametrize("kind", slow_but(["multi_head"], LAYERS))
 def test_a_mask_of_one_entry_does_not_stand_for_a_sequence_of_unknown_length(kind, name, jit):
     import tensorflow as tf
 

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 from helpers_layers import BACKEND, assert_equal, compiled, flat_arrays, gradients, run
-from helpers_marks import extended_but
+from helpers_marks import slow_but
 from keras import ops
 
 from keras_attn.layers import MultiHeadAttention
@@ -89,7 +89,7 @@ MASKS = {
 
 # The others are compared in test_keras_parity.py too.
 @pytest.mark.parametrize(
-    "arguments", extended_but([CONFIGURATIONS[0], CONFIGURATIONS[-1]], CONFIGURATIONS), ids=str
+    "arguments", slow_but([CONFIGURATIONS[0], CONFIGURATIONS[-1]], CONFIGURATIONS), ids=str
 )
 def test_equals_keras_with_every_mask(rng, arguments):
     query, value, key = sequences(rng, T, T, T)

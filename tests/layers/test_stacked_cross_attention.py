@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 from helpers_layers import BACKEND, assert_equal, compiled, flat_arrays, tensors
-from helpers_marks import extended_but
+from helpers_marks import slow_but
 from keras import ops
 
 from keras_attn.layers import DecoderBlock, MultiHeadAttention
@@ -125,15 +125,8 @@ JITS = [pytest.param(False, marks=pytest.mark.slow), True] if BACKEND == "tensor
 
 
 def some_slow(stacks):
-    """Compiling is what takes long: each style, kind and mask is met once, all but one among the extended
-    tests."""
-    quick = [
-        ("functional", "attention", 3, True),
-        ("subclassed", "block", 3, True),
-        ("subclassed", "attention", 3, False),
-        ("functional", "block", 3, False),
-    ]
-    quick = quick if BACKEND == "tensorflow" else quick[:2]
+    """Compiling is what takes long: each style and kind is met once before the slow tests."""
+    quick = [("functional", "attention", 3, True), ("subclassed", "block", 3, True)]
     marks = {quick[0]: (), **dict.fromkeys(quick[1:], pytest.mark.extended)}
     return [pytest.param(s, id=name(s), marks=marks.get(s, pytest.mark.slow)) for s in stacks]
 
@@ -141,7 +134,7 @@ def some_slow(stacks):
 @pytest.mark.parametrize(
     "stack",
     # Each style meets both kinds and both masks.
-    extended_but(
+    slow_but(
         [
             ("functional", "attention", 3, True),
             ("functional", "block", 3, False),
@@ -202,7 +195,7 @@ def test_removing_the_mask_matters():
 
 
 @pytest.mark.parametrize("style", ["functional", "subclassed"])
-@pytest.mark.parametrize("num_layers", extended_but([3], [2, 3]))
+@pytest.mark.parametrize("num_layers", slow_but([3], [2, 3]))
 def test_keras_masks_padding_in_the_first_layer_alone(style, num_layers):
     model = make_model(style, "keras", num_layers, implicit=True)
     plain, painted = (flat_arrays(model(tensors(case))) for case in variants()[:2])

@@ -5,7 +5,7 @@ import keras
 import numpy as np
 import pytest
 from helpers_layers import BACKEND, assert_equal, flat_arrays, gradients, run
-from helpers_marks import extended_but
+from helpers_marks import slow_but
 from keras import ops
 
 from keras_attn.layers import WindowAttention
@@ -292,7 +292,7 @@ def swin_pair(rng, sizes, window_size, shift_size, arguments=()):
 
 
 @pytest.mark.parametrize("sizes", [(8, 12), (9, 12), (7, 13), (5, 11)])
-@pytest.mark.parametrize("shift_size", extended_but([0, 3], [0, 1, 2, 3]))
+@pytest.mark.parametrize("shift_size", slow_but([0, 3], [0, 1, 2, 3]))
 def test_it_is_the_attention_of_transformers_swin(sizes, shift_size, rng):
     image, ours, table, expected = swin_pair(rng, sizes, 4, shift_size)
     ours.relative_position_bias.assign(table)

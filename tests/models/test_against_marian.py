@@ -14,6 +14,7 @@ from helpers_engines import (
 )
 from helpers_generation import compilers, quickest
 from helpers_marian import marian
+from helpers_marks import slow_but
 from helpers_models import assert_close, call, make_batch, make_model
 from keras import ops
 
@@ -27,7 +28,7 @@ transformers = pytest.importorskip(
 torch = pytest.importorskip("torch", reason='needs torch: pip install "keras_attn[peers]"')
 
 
-@pytest.mark.parametrize("variant", ["post_norm", "two_vocabularies"])
+@pytest.mark.parametrize("variant", slow_but(["two_vocabularies"], ["post_norm", "two_vocabularies"]))
 def test_logits_are_those_of_marian(variant):
     model = make_model(variant)
     batch = make_batch()
@@ -106,6 +107,7 @@ def check(ours, theirs, scores, their_scores, compared):
     assert sum(ids[-1] == END for ids in best) > 80
 
 
+@pytest.mark.slow
 def test_greedy_search_decodes_what_marian_does(twins):
     model, twin = twins
     ours, scores = decoded(model, 1, {})
@@ -113,6 +115,7 @@ def test_greedy_search_decodes_what_marian_does(twins):
     check(ours, theirs, scores, their_scores, compared=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "length_penalty",
     [1.0, pytest.param(0.0, marks=pytest.mark.slow), pytest.param(0.6, marks=pytest.mark.slow)],

@@ -22,7 +22,7 @@ from helpers_architectures import (
     t5_twin,
 )
 from helpers_generation import compilers, quickest
-from helpers_marks import extended_but
+from helpers_marks import slow_but
 from helpers_models import assert_close
 from keras import ops
 
@@ -118,7 +118,7 @@ def test_llama_logits():
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("num_beams", [1, 4])
+@pytest.mark.parametrize("num_beams", slow_but([4], [1, 4]))
 def test_llama_generates(num_beams):
     model, twin = twins("llama")
     prompt = np.random.default_rng(7).integers(3, V, (NUM_ROWS, 5)).astype("int32")
@@ -185,8 +185,8 @@ def test_seq2seq_logits(name):
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("num_beams", [1, 4])
-@pytest.mark.parametrize("name", SEQ2SEQ)
+@pytest.mark.parametrize("num_beams", slow_but([4], [1, 4]))
+@pytest.mark.parametrize("name", slow_but(["t5"], SEQ2SEQ))
 def test_seq2seq_generates(name, num_beams):
     (model, twin), (pad, end) = twins(name), SEQ2SEQ[name]
     source = rows(5, 13, end, pad)
@@ -201,7 +201,7 @@ def test_seq2seq_generates(name, num_beams):
     assert_answers_are_theirs(generate, twin, num_beams, end, pad, 1, **inputs)
 
 
-@pytest.mark.parametrize("name", extended_but(["t5"], SEQ2SEQ))
+@pytest.mark.parametrize("name", slow_but(["t5"], SEQ2SEQ))
 def test_seq2seq_comes_back(name, tmp_path):
     model, _ = twins(name)
     inputs = {

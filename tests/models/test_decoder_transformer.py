@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 from helpers_generation import answer, beam_search_by_hand, compilers, padded, quickest
-from helpers_marks import extended_but
+from helpers_marks import slow_but
 from helpers_models import END, PAD, START, assert_close
 from keras import ops
 
@@ -107,7 +107,7 @@ def test_later_tokens_and_pads_change_nothing(variant):
         assert_close(longer[row, :length], logits[row, :length])
 
 
-@pytest.mark.parametrize("variant", extended_but(("learned", "rotary_untied"), VARIANTS))
+@pytest.mark.parametrize("variant", slow_but(("learned", "rotary_untied"), VARIANTS))
 def test_steps_and_chunks_equal_one_pass(variant):
     model = make_model(variant)
     ids = np.random.default_rng(1).integers(4, V, (2, 7)).astype("int32")
@@ -144,7 +144,7 @@ def n_best(variant, compiler=None):
     return search(make_model(variant), compiler or quickest(), **options)
 
 
-@pytest.mark.parametrize("variant", extended_but(("learned",), VARIANTS))
+@pytest.mark.parametrize("variant", slow_but(("learned",), VARIANTS))
 def test_generate_is_the_search_written_out(variant):
     model, ids = make_model(variant), prompts()
     token_ids, scores = n_best(variant)(ids)
@@ -170,7 +170,7 @@ def test_one_beam_is_the_best_token_of_each_pass():
     [
         ("learned", quickest()),
         ("rotary_untied", quickest()),
-        pytest.param("sinusoidal_post_norm", quickest(), marks=pytest.mark.extended),
+        pytest.param("sinusoidal_post_norm", quickest(), marks=pytest.mark.slow),
     ]
     + [
         pytest.param("rotary_untied", name, marks=pytest.mark.slow)
@@ -282,7 +282,7 @@ def test_wrong_inputs():
         make_model()({"tokens": np.ones((1, 2))})
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_it_learns_a_cycle(tmp_path):
     keras.utils.set_random_seed(4)
     model = DecoderTransformer.from_sizes(
@@ -382,7 +382,7 @@ def test_equals_gpt2_of_transformers():
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("num_beams", [1, 4])
+@pytest.mark.parametrize("num_beams", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_generates_what_transformers_does(num_beams):
     model, twin = gpt2_twin()
     import torch

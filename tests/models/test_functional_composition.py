@@ -68,7 +68,7 @@ MODELS = {
 
 @pytest.mark.parametrize(
     ("name", "num_layers"),
-    [pytest.param("functional", 3, marks=pytest.mark.extended), ("implicit", 2), ("subclassed", 2)],
+    [pytest.param("functional", 3, marks=pytest.mark.slow), ("implicit", 2), ("subclassed", 2)],
 )
 def test_padding_changes_nothing_in_any_depth(name, num_layers):
     model = MODELS[name](num_layers=num_layers)

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 from helpers_generation import answer, beam_search_by_hand, compilers, quickest
-from helpers_marks import extended_but
+from helpers_marks import slow_but
 from helpers_models import END, START, make_batch, make_model, shared_model
 
 from keras_attn.generation import DecodingOptions
@@ -116,7 +116,7 @@ def forward_of(model, prompt, size=20):
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("num_beams", [1, 3])
+@pytest.mark.parametrize("num_beams", slow_but([3], [1, 3]))
 def test_a_prompt_longer_than_the_window_is_read_and_continued_as_a_forward_pass_says(windowed, num_beams):
     prompts = np.random.default_rng(2).integers(4, V, (2, 11)).astype("int32")
     prompts[1, 8:] = PAD
@@ -261,7 +261,7 @@ def of_tokens():
     return composed(V)
 
 
-@pytest.mark.parametrize("num_beams", extended_but([3], [1, 3]))
+@pytest.mark.parametrize("num_beams", slow_but([3], [1, 3]))
 def test_a_composed_translator_generates_what_its_forward_pass_says(of_tokens, num_beams):
     source = np.array([[5, 6, 7, 3, 0], [8, 9, 10, 11, 3]], "int32")
     found = of_tokens.generate(source, START, END, num_beams, num_return_sequences=num_beams, max_length=7)

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 import reload_models
+from helpers_marks import slow_but
 from helpers_models import (
     SIZES,
     B,
@@ -29,6 +30,13 @@ pytestmark = pytest.mark.extended
 
 MODES = ("int8", "int4")
 CASES = [(variant, mode) for variant in ("post_norm", "untied_gated_rms_learned") for mode in MODES]
+# Every variant and every mode is met once before the slow tests.
+EITHER_MODE = [
+    pytest.param(
+        variant, mode, marks=() if (variant == "post_norm") == (mode == "int8") else pytest.mark.slow
+    )
+    for variant, mode in CASES
+]
 # Of the largest logit, through 5 layers with weights of standard deviation 0.4: measured are 0.03 and 0.5 at most.
 # Trained weights, which are no white noise, lose less.
 BOUNDS = {"int8": 0.06, "int4": 0.6}
@@ -53,7 +61,7 @@ def num_bytes(model):
     return sum(np.asarray(ops.convert_to_numpy(weight.value)).nbytes for weight in model.weights)
 
 
-@pytest.mark.parametrize(("variant", "mode"), CASES)
+@pytest.mark.parametrize(("variant", "mode"), EITHER_MODE)
 def test_quantised_logits_are_near(variant, mode):
     # Gates of random weights this large multiply the rounding, by very different factors for different weights.
     seed = {"untied_gated_rms_learned": 2, "post_norm": 7}.get(variant, 5)
@@ -64,7 +72,9 @@ def test_quantised_logits_are_near(variant, mode):
     assert not np.allclose(call(model, batch), exact, atol=1e-4)
 
 
-@pytest.mark.parametrize(("mode", "share"), [("int8", 0.27), ("int4", 0.16)])
+@pytest.mark.parametrize(
+    ("mode", "share"), [pytest.param("int8", 0.27, marks=pytest.mark.slow), ("int4", 0.16)]
+)
 def test_memory_falls(mode, share):
     """At the sizes of a small model, scales, biases and norms are a few hundredths of what there was."""
     model = Seq2SeqTransformer.from_sizes(997, 2, 2, hidden_dim=256, num_heads=4, intermediate_dim=512)
@@ -73,7 +83,7 @@ def test_memory_falls(mode, share):
     assert num_bytes(model) < share * before
 
 
-@pytest.mark.parametrize(("variant", "mode"), CASES)
+@pytest.mark.parametrize(("variant", "mode"), EITHER_MODE)
 def test_quantised_pads_count_for_nothing(variant, mode):
     model, batch = quantized(variant, mode), make_batch()
     expected = call(model, batch)
@@ -86,7 +96,7 @@ def test_quantised_pads_count_for_nothing(variant, mode):
     )
 
 
-@pytest.mark.parametrize(("variant", "mode"), CASES)
+@pytest.mark.parametrize(("variant", "mode"), EITHER_MODE)
 def test_quantised_steps_equal_the_whole(variant, mode):
     model, batch = quantized(variant, mode), make_batch(pads=False)
     whole = call(model, batch)
@@ -127,7 +137,7 @@ def test_a_new_process_answers_the_same_to_the_last_bit(new_process, variant, mo
         np.testing.assert_array_equal(there[f"{name}.{suffix}/{answer}"], expected)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", slow_but(["int4"], MODES))
 def test_safetensors_hold_quantised_weights(mode, tmp_path):
     model, batch = quantized("post_norm", mode), make_batch()
     save_weights(model, tmp_path / "model.safetensors")
@@ -171,7 +181,7 @@ def test_a_functional_model_of_blocks_comes_back(tmp_path):
 
 
 def fit(model, batch, epochs=3):
-    model.compile(keras.optimizers.Adam(0.002), loss="mse")
+    model.compile(keras.optimizers.Adam(0.002), loss="mse", run_eagerly=True)  # a graph takes longer
     target = np.random.default_rng(3).normal(size=call(model, batch).shape)
     return model.fit(batch, target, batch_size=B, epochs=epochs, verbose=0).history["loss"]
 

@@ -6,7 +6,7 @@ import itertools
 import keras
 import numpy as np
 import pytest
-from helpers_marks import extended_but
+from helpers_marks import slow_but
 from keras import ops
 
 from keras_attn.generation import DecodingOptions
@@ -112,7 +112,7 @@ def test_step_by_step_equals_the_whole(rng, name):
         np.testing.assert_allclose(np.concatenate(found, axis=1), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", extended_but(["gru"], OPTIONS))
+@pytest.mark.parametrize("name", slow_but(["gru"], OPTIONS))
 def test_pads_and_batch_mates_change_nothing(rng, name):
     model = shared_model(name)
     source, target = make_ids(rng)
@@ -138,10 +138,10 @@ def test_a_source_of_pads_is_finite_and_leaves_its_neighbours(rng):
 @pytest.mark.parametrize(
     ("num_beams", "name"),
     [
-        pytest.param(1, "gru", marks=pytest.mark.extended),
+        pytest.param(1, "gru", marks=pytest.mark.slow),
         pytest.param(4, "gru", marks=pytest.mark.extended),
         (4, "two_layers_of_lstm"),
-        pytest.param(4, "two_vocabularies", marks=pytest.mark.extended),
+        pytest.param(4, "two_vocabularies", marks=pytest.mark.slow),
     ],
 )
 def test_the_score_of_an_answer_is_that_of_teacher_forcing(rng, name, num_beams):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers_marks import extended_but
+from helpers_marks import slow_but
 from helpers_models import PAD, SIZES, VARIANTS, assert_close, call, make_batch, make_model, sizes_of
 from keras import ops
 
@@ -95,7 +95,7 @@ class TorchTransformer:
         return dense("output", F.relu(dense("intermediate", x)))
 
 
-@pytest.mark.parametrize("variant", extended_but(("post_norm", "untied_gated_rms_learned"), VARIANTS))
+@pytest.mark.parametrize("variant", slow_but(("post_norm", "untied_gated_rms_learned"), VARIANTS))
 def test_logits_are_those_of_the_paper_in_torch(variant):
     model = make_model(variant)
     batch = make_batch()

@@ -40,7 +40,7 @@ def log_probabilities(model, encoder_token_ids, prefix):
     [
         pytest.param("post_norm", 1, 1.0, marks=pytest.mark.extended),
         ("pre_norm", 3, 1.0),
-        pytest.param("untied_gated_rms_learned", 4, 0.0, marks=pytest.mark.extended),
+        pytest.param("untied_gated_rms_learned", 4, 0.0, marks=pytest.mark.slow),
     ],
 )
 def test_generate_is_the_search_written_out(variant, num_beams, length_penalty):

@@ -5,7 +5,7 @@ import concurrent.futures
 import keras
 import numpy as np
 import pytest
-from helpers_marks import extended_but
+from helpers_marks import slow_but
 from helpers_models import (
     END,
     PAD,
@@ -30,7 +30,7 @@ from keras import ops
 from keras_attn.models import Seq2SeqTransformer
 
 # The two that differ most.
-FEWER_VARIANTS = extended_but(("post_norm", "untied_gated_rms_learned"), VARIANTS)
+FEWER_VARIANTS = slow_but(("post_norm", "untied_gated_rms_learned"), VARIANTS)
 
 
 def cached_logits(model, batch, chunks):
@@ -324,7 +324,7 @@ def test_wrong_options(options, message):
         Seq2SeqTransformer.from_sizes(**{**SIZES, **options})
 
 
-@pytest.mark.parametrize("policy", extended_but(["mixed_bfloat16"], ["mixed_bfloat16", "mixed_float16"]))
+@pytest.mark.parametrize("policy", slow_but(["mixed_bfloat16"], ["mixed_bfloat16", "mixed_float16"]))
 def test_mixed_precision_is_close_and_answers_in_float32(policy):
     batch = make_batch()
     real = batch["decoder_token_ids"] != PAD
@@ -363,7 +363,7 @@ def test_dropout_is_off_unless_training():
     np.testing.assert_array_equal(logits, call(shared_model(dropout=0.0), make_batch()))
 
 
-@pytest.mark.parametrize("variant", extended_but(("pre_norm", "untied_gated_rms_learned"), VARIANTS))
+@pytest.mark.parametrize("variant", slow_but(("pre_norm", "untied_gated_rms_learned"), VARIANTS))
 def test_config_round_trip(variant):
     model = make_model(variant, pad_token_id=1, dtype="mixed_bfloat16", name="mine")
     config = model.get_config()

@@ -259,7 +259,7 @@ SIZES = {
     scope="module",
     params=[
         "sinusoidal",
-        *(pytest.param(name, marks=pytest.mark.extended) for name in ("learned", "rotary")),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("learned", "rotary")),
     ],
 )
 def right_sizes(request, tmp_path_factory):

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 from helpers_layers import BACKEND, compiled, float64_enabled
-from helpers_marks import extended_but
+from helpers_marks import slow_but
 from keras import ops
 
 from keras_attn.ops import DenseBias, SlopeBias, TableBias, alibi_slopes, relative_position_bucket
@@ -187,7 +187,7 @@ def test_adding_c_to_all_positions_changes_nothing(name, c):
     np.testing.assert_array_equal(full(shifted.dense()), full(bias.dense()))
 
 
-@pytest.mark.parametrize("name", extended_but(list(CASES)[::2], CASES))
+@pytest.mark.parametrize("name", slow_but(list(CASES)[::2], CASES))
 def test_whole_and_blocks_in_a_graph_that_knows_no_lengths(name):
     """In TensorFlow all sizes but those of heads and tables, and the ends of the blocks, are known at run time only."""
     make, _, query_positions, key_positions = CASES[name]

@@ -223,7 +223,7 @@ def test_asking_for_scores_changes_neither_output_nor_gradient(rng, name):
         ("plain", "eager"),
         ("mask", "eager"),
         ("everything", "function"),
-        pytest.param("everything", "xla", marks=pytest.mark.extended),
+        pytest.param("everything", "xla", marks=pytest.mark.slow),
     ],
 )
 def test_second_derivatives_are_those_of_the_formula(rng, name, compiler):

@@ -16,7 +16,7 @@ from helpers_layers import (
     function_gradients,
     tensors,
 )
-from helpers_marks import extended_but
+from helpers_marks import slow_but
 from keras import ops
 
 import keras_attn.ops.blockwise_attention as blockwise_attention
@@ -192,7 +192,7 @@ def check_equal(arrays, num_blocks, tolerance=1e-5, **case):
 
 
 @pytest.mark.skipif(BACKEND == "jax", reason="it would compile for each number")
-@pytest.mark.parametrize("rule", extended_but(["together"], ["none", "together"]))
+@pytest.mark.parametrize("rule", slow_but(["together"], ["none", "together"]))
 def test_any_number_of_blocks(rng, rule):
     """3, the number of the other tests, does not divide T; 50 is more than there are queries."""
     check_equal(arrays_for(rng), rule=rule, num_blocks=(1, 2, 50))
@@ -242,7 +242,7 @@ TOGETHER_BY_DEFAULT = [
     [
         pytest.param(*p.values[0], marks=p.marks)
         if p.values[0] in TOGETHER_BY_DEFAULT
-        else pytest.param(*p.values[0], marks=[*p.marks, pytest.mark.extended])
+        else pytest.param(*p.values[0], marks=[*p.marks, pytest.mark.slow])
         for p in on_jax(TOGETHER, [("together", "table_of_queries")])
     ],
 )
@@ -271,7 +271,7 @@ def oracle(arrays, rule, bias, soft_cap, scale):
     return np.einsum("bnts,bnsv->bntv", scores * dropout_multiplier(0.3, SEED, scores.shape), value)
 
 
-@pytest.mark.parametrize("bias", extended_but(["table_of_queries"], ["slopes", "table_of_queries"]))
+@pytest.mark.parametrize("bias", slow_but(["table_of_queries"], ["slopes", "table_of_queries"]))
 def test_both_forms_equal_the_oracle(rng, bias):
     arrays = arrays_for(rng, bias, sinks=True, num_key_heads=K)
     expected = oracle(arrays, "together", bias, soft_cap=0.7, scale=0.3)
@@ -367,10 +367,10 @@ def test_queries_without_keys_are_0_in_output_and_gradient(rng, rule, sinks):
                 ("causal", -np.inf),
             ]
         ),
-        pytest.param("key_mask", np.inf, marks=pytest.mark.extended),
-        pytest.param("slot_mask", np.nan, marks=pytest.mark.extended),
-        pytest.param("causal_known", np.nan, marks=pytest.mark.extended),
-        pytest.param("pairs_of_keys", np.nan, marks=pytest.mark.extended),
+        pytest.param("key_mask", np.inf, marks=pytest.mark.slow),
+        pytest.param("slot_mask", np.nan, marks=pytest.mark.slow),
+        pytest.param("causal_known", np.nan, marks=pytest.mark.slow),
+        pytest.param("pairs_of_keys", np.nan, marks=pytest.mark.slow),
     ],
 )
 def test_what_nobody_sees_reaches_nobody(rng, rule, poison):
@@ -439,7 +439,7 @@ def causal_rule_of(given):
 @pytest.mark.parametrize("jit", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "ruled",
-    [pytest.param(False, marks=pytest.mark.extended), True],
+    [pytest.param(False, marks=pytest.mark.slow), True],
     ids=["all_keys", "causal_window"],
 )
 def test_lengths_unknown_before_the_run(rng, jit, ruled):
@@ -470,7 +470,7 @@ def test_lengths_unknown_before_the_run(rng, jit, ruled):
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("jit", [True, False])
+@pytest.mark.parametrize("jit", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_compiled_equals_eager(rng, jit):
     arrays = arrays_for(rng, "table_of_queries", sinks=True, num_key_heads=K)
     case = {"rule": "together", "bias": "table_of_queries", "num_blocks": 3, **EVERYTHING}
@@ -524,7 +524,7 @@ WORK = {
 }
 
 
-@pytest.mark.parametrize("name", extended_but(("none", "causal", "causal_window_sinks"), WORK))
+@pytest.mark.parametrize("name", slow_but(("none", "causal", "causal_window_sinks"), WORK))
 def test_keys_that_no_query_of_a_block_sees_are_left_out(rng, name, num_pairs):
     options, expected = WORK[name]
     arrays, positions = square(rng, LENGTH)
@@ -573,7 +573,7 @@ def sizes_in(function, *signature):
 @pytest.mark.parametrize(
     ("bias", "options"),
     [
-        pytest.param("none", {"causal": True}, marks=pytest.mark.extended),
+        pytest.param("none", {"causal": True}, marks=pytest.mark.slow),
         pytest.param("slopes", {"sliding_window": 96, "num_sink_tokens": 3}, marks=pytest.mark.slow),
         pytest.param("table", {}, marks=pytest.mark.slow),
         ("table_of_queries", {"causal": True}),

@@ -21,12 +21,14 @@ pytestmark = [
     pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="starts both backends itself"),
 ]
 CHILD = pathlib.Path(__file__).with_name("train_together.py")
+# What is run a few times: to optimize it takes longer than it saves.
+QUICK_TO_COMPILE = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 # Of what depends on how the rows are cut: the pads, the clock, and Keras' own mean of the loss over rows.
 OF_THE_CUT = {"tokens_per_second", "padding", "loss"}
 
 
 def start(folder, how, *rest, backend="jax"):
-    environment = {**os.environ, "KERAS_BACKEND": backend, "XLA_FLAGS": ""}
+    environment = {**os.environ, "KERAS_BACKEND": backend, "XLA_FLAGS": QUICK_TO_COMPILE}
     return subprocess.Popen(
         [sys.executable, str(CHILD), str(folder), how, *map(str, rest)],
         env=environment,
@@ -104,7 +106,7 @@ def test_what_jax_has_learned_tensorflow_loads_and_exports(jax_run, tmp_path):
     pairs = type(validation)(validation.sources[:17], validation.targets[:17])
     again = runs.evaluate(translator, pairs)
     assert again.chrf == pytest.approx(record["results"]["validation"]["chrf"], abs=1e-9)
-    version_folder = translator.export(tmp_path / "exported")
+    version_folder = translator.export(tmp_path / "exported", signatures=["translate_n_best"])
     runs.check_export(translator, version_folder, pairs.sources[:3])
 
 

@@ -157,7 +157,7 @@ def test_only_line_feeds_end_documents():
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("tokenizer", ["bytes", "bpe"])
+@pytest.mark.parametrize("tokenizer", [pytest.param("bytes", marks=pytest.mark.slow), "bpe"])
 def test_each_line_may_be_a_document(tmp_path, tokenizer):
     text = "one two three\n\nfour  five\n" * 40
     recipe = RECIPE.replace(tokenizer=tokenizer, documents=True, vocabulary_size=290, epochs=1)
@@ -201,7 +201,7 @@ def test_training_ends_once_the_loss_is_low_enough(tmp_path):
     assert all(loss > 2.9 for loss in losses[:-1])
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_accumulated_windows_equal_one_big_batch(tmp_path):
     # An epsilon of the size of the gradients, where Adam does not blow up their last bits.
     recipe = RECIPE.replace(epochs=1, epsilon=1e-2)

@@ -135,7 +135,11 @@ def record(folder):
 @pytest.mark.extended
 @pytest.mark.parametrize(
     ("kind", "exit_codes", "is_evaluated"),
-    [("SIGINT", [0], True), ("twice", [1], False), ("SIGTERM", [128 + signal.SIGTERM], False)],
+    [
+        pytest.param("SIGINT", [0], True, marks=pytest.mark.slow),
+        ("twice", [1], False),
+        ("SIGTERM", [128 + signal.SIGTERM], False),
+    ],
 )
 def test_a_stopped_run_goes_on_to_the_same_bits(train, whole, tmp_path, kind, exit_codes, is_evaluated):
     folder = tmp_path / "stopped"

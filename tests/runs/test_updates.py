@@ -111,7 +111,7 @@ def test_the_moving_average_is_over_updates():
     "other",
     [
         {"packed_length": 61},
-        pytest.param({"bucket_boundaries": None}, marks=pytest.mark.extended),
+        pytest.param({"bucket_boundaries": None}, marks=pytest.mark.slow),
         pytest.param({"bucket_boundaries": (29,)}, marks=pytest.mark.slow),
     ],
 )

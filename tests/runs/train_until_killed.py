@@ -34,6 +34,7 @@ LONG = runs.DATES.replace(
     epochs=3,
     steps_per_epoch=7,
     num_averaged=2,
+    num_beams=1,
     max_length=5,
 )
 SIZES = {

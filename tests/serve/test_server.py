@@ -344,7 +344,9 @@ def test_the_command_serves_the_examples_clients_and_ends_quietly():
 
 @pytest.mark.extended
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(
+    ("number", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGKILL, -9)]
+)
 def test_no_process_is_left(folders, number, code):
     command = Command(*folders)
     children = command.children()

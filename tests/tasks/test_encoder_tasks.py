@@ -21,7 +21,7 @@ from helpers_encoder_tasks import (
     with_random_weights,
     word_tokenizer,
 )
-from helpers_marks import extended_but
+from helpers_marks import slow_but
 from helpers_models import assert_close
 
 import keras_attn
@@ -260,7 +260,7 @@ def test_texts_of_which_nothing_is_left_and_batches_of_none():
     assert not answerer().answers(strings, strings)["outputs"].shape[0]
 
 
-@pytest.mark.parametrize("make", extended_but([tagger, answerer], MAKERS))
+@pytest.mark.parametrize("make", slow_but([tagger, answerer], MAKERS))
 def test_tasks_are_saved_and_loaded(make, tmp_path):
     task = make()
     task.save(tmp_path / "saved")

@@ -12,10 +12,10 @@ import sys
 
 import numpy as np
 import pytest
-from helpers_translators import SENTENCES, byte_translator
+from helpers_translators import SENTENCES, byte_translator, serving
 
 import keras_attn
-from keras_attn.export import export_saved_model, run_saved_model, saved_model_runner
+from keras_attn.export import export_saved_model, saved_model_runner
 from keras_attn.generation import DecodingOptions
 from keras_attn.tasks.signatures import Signatures
 
@@ -54,9 +54,10 @@ NEUTRAL = {
     ids=["ends_at_once", "never_ends"],
 )
 def exported(request, tmp_path_factory):
-    """A translator, its `translate` signature, and whether it likes END."""
+    """A translator, a process that answers for its `translate` signature, and whether it likes END."""
     translator = translator_that(request.param)
-    return translator, export_translate(translator, tmp_path_factory.mktemp("models")), request.param
+    with serving(export_translate(translator, tmp_path_factory.mktemp("models"))) as server:
+        yield translator, server, request.param
 
 
 def export_translate(translator, folder):
@@ -65,10 +66,10 @@ def export_translate(translator, folder):
     return export_saved_model(folder / "it", signatures, [translator.model], resources)
 
 
-def served(folder, texts, **options):
+def served(server, texts, **options):
     inputs = {name: [value] * len(texts) for name, value in {**NEUTRAL, **options}.items()}
-    [answer] = run_saved_model(folder, [{"signature": "translate", "inputs": {"inputs": texts, **inputs}}])
-    return answer["outputs"]
+    [answer] = server({"signature": "translate", "inputs": {"inputs": texts, **inputs}})
+    return answer
 
 
 # --- options at odds with each other, with the vocabulary and with the model ---
@@ -91,7 +92,7 @@ def test_more_answers_than_the_beams_of_a_row_are_as_many_as_there_are():
 
 
 def test_a_least_length_beyond_the_greatest_fills_the_greatest(exported):
-    translator, folder, likes_end = exported
+    translator, server, likes_end = exported
     options = DecodingOptions(min_length=20)
     _, scores, maps = translator(
         SENTENCES[:2], return_scores=True, return_attention_scores=True, options=options
@@ -100,22 +101,22 @@ def test_a_least_length_beyond_the_greatest_fills_the_greatest(exported):
     assert [len(one.target_tokens) for one in maps] == [translator.max_length] * 2
     assert "</s>" not in maps[0].target_tokens
     # A server clamps it to the greatest, and END may be the last token.
-    answer = served(folder, SENTENCES[:2], min_length=20)
+    answer = served(server, SENTENCES[:2], min_length=20)
     clamped = translator(SENTENCES[:2], options=DecodingOptions(min_length=translator.max_length))
     assert [row[0] for row in answer["outputs"]] == clamped
     assert answer["status"] == ["min_length_clamped" + ("" if likes_end else ",unfinished")] * 2
 
 
 def test_the_least_length_gives_way_to_the_greatest_and_nan_to_the_neutral_value(exported):
-    _, folder, likes_end = exported
+    _, server, likes_end = exported
     unfinished = [] if likes_end else ["unfinished"]
-    answer = served(folder, SENTENCES[:2], min_length=5, max_length=3)
-    expected = served(folder, SENTENCES[:2], min_length=3, max_length=3)
+    answer = served(server, SENTENCES[:2], min_length=5, max_length=3)
+    expected = served(server, SENTENCES[:2], min_length=3, max_length=3)
     assert answer["outputs"] == expected["outputs"]
     assert answer["status"] == [",".join(["min_length_clamped", *unfinished])] * 2
     nan = float("nan")
-    answer = served(folder, SENTENCES[:2], length_penalty=nan, repetition_penalty=nan)
-    assert answer["outputs"] == served(folder, SENTENCES[:2])["outputs"]
+    answer = served(server, SENTENCES[:2], length_penalty=nan, repetition_penalty=nan)
+    assert answer["outputs"] == served(server, SENTENCES[:2])["outputs"]
     assert {*answer["status"][0].split(",")} == {
         "length_penalty_is_nan",
         "repetition_penalty_is_nan",
@@ -124,15 +125,15 @@ def test_the_least_length_gives_way_to_the_greatest_and_nan_to_the_neutral_value
 
 
 def test_a_prefix_that_is_no_utf8_is_repaired_and_named(exported):
-    _, folder, _ = exported
-    answer = served(folder, SENTENCES[:2], target_prefix={"b64": "Y2Fm6SA="})
+    _, server, _ = exported
+    answer = served(server, SENTENCES[:2], target_prefix={"b64": "Y2Fm6SA="})
     assert all("prefix_repaired" in status.split(",") for status in answer["status"])
 
 
 def test_end_at_the_first_step_and_no_end_at_all(exported):
-    translator, folder, likes_end = exported
+    translator, server, likes_end = exported
     texts, scores = translator(SENTENCES, return_scores=True)
-    answer = served(folder, SENTENCES)
+    answer = served(server, SENTENCES)
     assert [row[0] for row in answer["outputs"]] == texts
     assert [row[0] for row in answer["scores"]] == pytest.approx(scores, abs=1e-4)
     assert np.isfinite(scores).all()
@@ -182,7 +183,8 @@ def test_a_line_of_a_megabyte_and_broken_text_leave_their_neighbours_alone(tmp_p
     assert answers[: len(odd)] == [translator(text) for text in odd]
     raw = [text.encode("utf-8", "surrogatepass") for text in odd]
     given = [{"b64": base64.b64encode(text).decode()} for text in raw]
-    answer = served(export_translate(translator, tmp_path), [*given, *SENTENCES])
+    with serving(export_translate(translator, tmp_path)) as server:
+        answer = served(server, [*given, *SENTENCES])
     assert [row[0] for row in answer["outputs"]][len(odd) :] == answers[len(odd) :]
     statuses = [set(status.split(",")) - {"unfinished", "ok"} for status in answer["status"]]
     assert statuses == [{"source_truncated"}, set(), {"source_repaired"}, set(), set(), *[set()] * 5]

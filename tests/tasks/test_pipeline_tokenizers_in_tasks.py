@@ -52,7 +52,7 @@ def test_a_text_generator_over_merges_of_bytes_is_saved_streamed_and_served(toke
     assert [answer.decode() for answer in answers] == expected
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_a_translator_over_merges_of_bytes_is_saved_and_served(tokenizer, tmp_path):
     set_seed(7)
     model = keras_attn.models.Seq2SeqTransformer.from_sizes(

@@ -4,6 +4,7 @@ import types
 
 import numpy as np
 import pytest
+from helpers_marks import slow_but
 from helpers_seed import set_seed
 from helpers_translators import INVALID_UTF8, ODD_TEXTS, SENTENCES, byte_translator, subword_translator
 
@@ -28,7 +29,7 @@ def test_the_pieces_are_the_greedy_translation(translator, texts):
         assert all(pieces)
 
 
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("policy", slow_but(["mixed_bfloat16"], ["float32", "mixed_bfloat16"]))
 def test_33_texts_under_a_policy(policy):
     set_seed(3)
     model = keras_attn.models.Seq2SeqTransformer.from_sizes(
@@ -58,6 +59,7 @@ def test_33_texts_under_a_policy(policy):
     assert len(set(expected)) > 25
 
 
+@pytest.mark.slow
 def test_a_compiled_stream_is_the_compiled_translation():
     translator = byte_translator(jit_compile=True)
     for text in SENTENCES[:2]:

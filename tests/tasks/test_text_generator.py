@@ -22,7 +22,7 @@ from keras_attn.text import ByteTokenizer
 
 
 @pytest.fixture(
-    scope="module", params=[byte_generator, pytest.param(piece_generator, marks=pytest.mark.extended)]
+    scope="module", params=[byte_generator, pytest.param(piece_generator, marks=pytest.mark.slow)]
 )
 def generator(request):
     return request.param()
@@ -170,7 +170,7 @@ def test_wrong_models_and_arguments_are_refused():
         generator.score("a" * 38)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_compiled_continuations_are_the_same():
     generator, compiled = byte_generator(), byte_generator(jit_compile=True)
     assert compiled(PROMPTS) == generator(PROMPTS)

@@ -241,7 +241,7 @@ print(json.dumps([*translator(texts, return_scores=True), translator.score(texts
 """
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_a_folder_answers_alike_in_a_new_process(translator, tmp_path):
     translator.save(tmp_path / "translator")
     texts, scores, rescored = in_new_process(LOAD, tmp_path / "translator", json.dumps(SENTENCES))

@@ -5,7 +5,7 @@ import sys
 import keras
 import numpy as np
 import pytest
-from helpers_marks import extended_but
+from helpers_marks import slow_but
 
 from keras_attn.training import (
     AttentionImages,
@@ -76,7 +76,7 @@ def test_scores_are_in_the_history():
     assert history["val_chrf"] == pytest.approx([corpus_chrf(h, REFERENCES).score for h in expected])
 
 
-@pytest.mark.parametrize("verbose", extended_but([1], [1, 2]))
+@pytest.mark.parametrize("verbose", slow_but([1], [1, 2]))
 def test_progress_bar_shows_the_scores(capsys, verbose):
     fit([make_quality(metrics=("exact_match", "bleu"))], verbose=verbose)
     output = capsys.readouterr().out

@@ -1,7 +1,7 @@
 import keras
 import numpy as np
 import pytest
-from helpers_marks import extended_but
+from helpers_marks import slow_but
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
@@ -311,7 +311,7 @@ def test_mixed_float16_training_stays_finite():
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.function is TensorFlow's.")
-@pytest.mark.parametrize("jit_compile", extended_but([True], [False, True]))
+@pytest.mark.parametrize("jit_compile", slow_but([True], [False, True]))
 def test_compiled_with_unknown_sizes_equals_eager(jit_compile):
     import tensorflow as tf
 
