@@ -752,11 +752,11 @@ MUTANTS = [
     ),
     Mutant(
         "config_key_of_a_layer_dropped",
-        "layers/multi_head_attention.py",
-        "MultiHeadAttention.get_config",
-        '"sliding_window": self.sliding_window,',
+        "layers/feed_forward.py",
+        "FeedForward.get_config",
+        '"activation": serialize_activation(self.activation),',
         "",
-        (LAYERS + "test_layer[attention_window]",),
+        (LAYERS + "test_layer[feed_forward_gated]",),
     ),
     Mutant(
         "pads_in_the_mean_of_a_sequence",
