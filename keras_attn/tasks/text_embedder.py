@@ -144,14 +144,17 @@ class TextEmbedder(EncoderTask):
     def answers(self, texts):
         """Strings (B,) -> vectors and whether a text was cut."""
         framed = self.framed(texts)
-        inputs = self.model_inputs(framed)
+        return {"outputs": self.vectors(self.model_inputs(framed)), "is_cut": framed.is_cut}
+
+    def vectors(self, inputs):
+        """The inputs of the model -> float32 vectors (B, D)."""
         if self.pooling is None:
             vectors = self.model(inputs)
         else:
             sequence, padding_mask = self.model.sequence_and_mask(inputs)
             vectors = pooled(tf.cast(sequence, tf.float32), padding_mask, self.pooling)
         vectors = tf.cast(vectors, tf.float32)
-        return {"outputs": unit_vectors(vectors) if self.normalize else vectors, "is_cut": framed.is_cut}
+        return unit_vectors(vectors) if self.normalize else vectors
 
     def _num_values(self):
         if self.pooling is None:
