@@ -47,7 +47,7 @@ def _light_packages():
     """In the block, modules of the package are imported without what the package and its rooms import at their start."""
     names = [
         name
-        for name in ("keras_attn", "keras_attn.huggingface", "keras_attn.tasks")
+        for name in ("keras_attn", "keras_attn.huggingface", "keras_attn.opennmt", "keras_attn.tasks")
         if name not in sys.modules
     ]
     for name in names:
@@ -388,6 +388,17 @@ def _add_checkpoint(command):
         "--purpose",
         metavar="NAME",
         help="of a checkpoint whose config has task_specific_params: translation_en_to_de, for example",
+    )
+    command.add_argument(
+        "--num-heads",
+        type=_positive,
+        metavar="N",
+        help="of a checkpoint of OpenNMT-tf, if its folder does not say",
+    )
+    command.add_argument(
+        "--checkpoint",
+        metavar="NAME",
+        help="in a folder of OpenNMT-tf: ckpt-5000 or avg (default: the newest)",
     )
 
 

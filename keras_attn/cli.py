@@ -168,7 +168,7 @@ _OF_DECODING = (
 
 
 # The options of commands that say what a checkpoint's files leave open.
-_OF_CHECKPOINTS = ("source_language", "target_language", "text_prefix", "purpose")
+_OF_CHECKPOINTS = ("source_language", "target_language", "text_prefix", "purpose", "num_heads", "checkpoint")
 
 
 def _of_checkpoint(options, more=()):
