@@ -11,6 +11,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 from keras_attn.text import PipelineTokenizer
 from keras_attn.text.patterns import LLAMA3_PATTERN, QWEN2_PATTERN
+from keras_attn.text.sentencepiece_models import bpe_model
 
 CONTROL = ["<unk>", "<s>", "</s>", "<pad>", "<mask>", "<|endoftext|>"]
 BERT = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -151,6 +152,36 @@ def test_ids_and_decoded_texts_are_those_of_tokenizers(kind):
             if ids == got or abs(sum(scores[i] for i in ids) - sum(scores[i] for i in got)) > 1e-5 * len(ids)
         ]
     assert found == []
+
+
+def random_merges(source):
+    """A vocabulary and merges of it: several that make one piece, some that never happen, pieces without one."""
+    alphabet = "abc"[: source.randint(1, 3)]
+    pieces, merges = list(alphabet), []
+    for _ in range(source.randint(3, 23)):
+        if source.random() < 0.1:
+            pieces.append("".join(source.choices(alphabet, k=3)))
+        left, right = source.choices(pieces, k=2)
+        if len(left + right) < 8:
+            merges.append((left, right))
+            pieces.append(left + right)
+    if source.random() < 0.7:
+        source.shuffle(merges)
+    return {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}, merges
+
+
+def test_any_list_of_merges_gives_their_ids():
+    source = random.Random(5)
+    for _ in range(40):
+        vocabulary, merges = random_merges(source)
+        theirs = tokenizers.Tokenizer(models.BPE(vocabulary, merges))
+        ours = bpe_model(vocabulary, merges, None, byte_fallback=False)
+        alphabet = [piece for piece in vocabulary if len(piece) == 1]
+        texts = ["".join(source.choices(alphabet, k=source.randint(1, 31))) for _ in range(59)] + [
+            *vocabulary
+        ]
+        expected = [encoding.ids for encoding in theirs.encode_batch(texts)]
+        assert ours.tokenize(tf.constant(texts)).to_list() == expected, merges
 
 
 @pytest.fixture(scope="module")
