@@ -3,6 +3,7 @@
 from keras_attn.models.decoder_transformer import DecoderTransformer
 from keras_attn.models.encoder_transformer import EncoderTransformer
 from keras_attn.models.encoder_with_head import EncoderWithHead
+from keras_attn.models.ensemble import Ensemble
 from keras_attn.models.generation import CausalGeneration, Seq2SeqGeneration
 from keras_attn.models.plain_form import PlainForm, plain_form
 from keras_attn.models.rnn_seq2seq import RNNCache, RNNSeq2Seq
@@ -26,6 +27,7 @@ __all__ = [
     "DecoderTransformer",
     "EncoderTransformer",
     "EncoderWithHead",
+    "Ensemble",
     "PlainForm",
     "RNNCache",
     "RNNSeq2Seq",
