@@ -201,7 +201,7 @@ def _translate(options):
 def _export(options):
     from keras_attn import Translator
     from keras_attn.data.text_files import Lines
-    from keras_attn.tasks import load_task
+    from keras_attn.tasks import TextGenerator, load_task
 
     is_saved_model = options.format == "saved_model"
     if is_saved_model and options.quantization:
@@ -211,8 +211,12 @@ def _export(options):
             f"--xla, --examples, --signatures and --verify are for a SavedModel. Received: --format {options.format}."
         )
     task = load_task(options.task, **_of_checkpoint(options, ("max_length", "num_beams", "length_penalty")))
-    if not isinstance(task, Translator) and (options.xla or not is_saved_model):
-        raise ValueError(f"A {task.name} is exported as a SavedModel, without --xla and --format.")
+    if isinstance(task, TextGenerator) and options.xla:
+        raise ValueError(
+            f"A {task.name} is exported as a SavedModel without --xla, and not in other formats."
+        )
+    if not isinstance(task, Translator) and not is_saved_model:
+        raise ValueError(f"A {task.name} is exported as a SavedModel, and not in other formats.")
     if not is_saved_model:
         print(task.export_model(options.folder, options.format, options.quantization))
         return

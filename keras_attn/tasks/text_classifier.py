@@ -70,6 +70,8 @@ class TextClassifier(EncoderTask):
             "sigmoid" for `multi_label` or one label, else "softmax".
         max_length: Integer, the most tokens of a text or a pair, special tokens counted; what is longer is cut. Defaults to
             what the model and the tokenizer allow.
+        jit_compile: Boolean, whether the model is compiled with XLA in Python, for few shapes that batches are padded to. Each
+            takes seconds to compile. The export is not affected.
 
     Raises:
         ValueError: if the labels do not fit the model, its vocabulary is smaller than the tokenizer's, or an argument is out
@@ -92,8 +94,10 @@ class TextClassifier(EncoderTask):
     signatures = ClassifierSignatures
     saved_options, saved_lists = ("multi_label", "activation", "max_length"), ("labels",)
 
-    def __init__(self, model, tokenizer, labels, multi_label=False, activation=None, max_length=None):
-        super().__init__(model, tokenizer, max_length)
+    def __init__(
+        self, model, tokenizer, labels, multi_label=False, activation=None, max_length=None, jit_compile=False
+    ):
+        super().__init__(model, tokenizer, max_length, jit_compile)
         self.labels = check_labels(labels, model)
         self.multi_label = multi_label
         if activation is None:
@@ -139,7 +143,8 @@ class TextClassifier(EncoderTask):
     def answers(self, texts, pairs=None):
         """Strings (B,) -> labels and scores (B, L), best first, and whether a text was cut."""
         framed = self.framed(texts, pairs)
-        scores = _ACTIVATIONS[self.activation](tf.cast(self.model(self.model_inputs(framed)), tf.float32))
+        logits = self.computed(self.model, self.model_inputs(framed), len(self.labels))
+        scores = _ACTIVATIONS[self.activation](logits)
         scores, order = tf.math.top_k(scores, len(self.labels))
         return {
             "labels": tf.gather(tf.constant(self.labels), order),

@@ -76,7 +76,7 @@ class LanguageModel:
         self.checkpoint = folder / name
         self.end_token_id = write_language_model(name, self.checkpoint)
         self.peers = LanguageModelPeers(self.checkpoint, folder, self.new_tokens)
-        self.model = keras_attn.load(self.checkpoint).model
+        self.model = keras_attn.huggingface.load_model(self.checkpoint)
 
     def candidates(self, batch_size, length):
         prompts = np.random.default_rng(1).integers(1000, 30_000, (batch_size, length))
@@ -88,7 +88,7 @@ class LanguageModel:
                 token_ids, self.end_token_id, max_length=self.new_tokens, padding_mask=mask
             )
 
-        graph = tf.function(generate, [tf.TensorSpec([None, None], tf.int32)], autograph=False)
+        graph = tf.function(generate, [tf.TensorSpec([None, length], tf.int32)], autograph=False)
         compiled = tf.function(generate, jit_compile=True, autograph=False)
         return {
             OURS: lambda: graph(token_ids).numpy(),
