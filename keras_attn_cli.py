@@ -167,6 +167,16 @@ def _add_train(commands):
     )
     command.add_argument("--test", nargs="+", metavar="FILE", help="test file(s), for the final scores")
     command.add_argument("--output", metavar="FOLDER", help="run folder (default: the next free runs/NAME)")
+    command.add_argument(
+        "--from",
+        dest="start_from",
+        metavar="FOLDER",
+        help="begin with a trained translator: a saved one, the run that made it, or a checkpoint's folder",
+    )
+    command.add_argument("--text-prefix", metavar="TEXT", help="of a checkpoint: what every text begins with")
+    command.add_argument(
+        "--purpose", metavar="NAME", help="of a checkpoint: a name in its task_specific_params"
+    )
     command.add_argument("--size", help="named model size: tiny, base or big")
     command.add_argument("--epochs", type=_positive)
     command.add_argument("--tokenizer", choices=("bpe", "unigram", "wordpiece", "bytes"))
@@ -365,8 +375,14 @@ def _add_data(command, required):
     command.add_argument(
         "--data-dir", metavar="FOLDER", help="where Multi30k lies (default: it is downloaded)"
     )
-    command.add_argument("--source-language", help="of multi30k: en (the default) or de")
-    command.add_argument("--target-language", help="of multi30k: en or de (the default)")
+    command.add_argument(
+        "--source-language",
+        help="of multi30k: en (the default) or de; with --from, of a multilingual model",
+    )
+    command.add_argument(
+        "--target-language",
+        help="of multi30k: en or de (the default); with --from, of a multilingual model",
+    )
 
 
 def _add_decoding(command, of_what=""):

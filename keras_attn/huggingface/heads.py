@@ -76,6 +76,11 @@ class Head:
     names: dict
     same: tuple = ()
 
+    def on(self, encoder):
+        """The `EncoderWithHead` of an encoder and this head."""
+        encoder.name = "encoder"  # in place of a numbered name
+        return EncoderWithHead(encoder, self.make(encoder))
+
 
 _TASK_OF = {
     MaskedLanguageModelHead: "MaskedLM",
@@ -99,9 +104,7 @@ def with_head(architecture, head):
     """The `Architecture` of an encoder with a head, from that of the encoder."""
 
     def make():
-        encoder = architecture.make()
-        encoder.name = "encoder"  # in place of a numbered name
-        return EncoderWithHead(encoder, head.make(encoder))
+        return head.on(architecture.make())
 
     names = head.names | {f"encoder/{ours}": theirs for ours, theirs in architecture.names.items()}
     return dataclasses.replace(architecture, make=make, names=names, same=architecture.same + head.same)

@@ -22,9 +22,11 @@ from keras_attn.runs.data import (
 )
 from keras_attn.runs.evaluation import Evaluation, evaluate
 from keras_attn.runs.fitted import FittedRecipe, fit_recipe
+from keras_attn.runs.fitted_start import fit_start
 from keras_attn.runs.fitted_text import fit_text_recipe
 from keras_attn.runs.generate import generate_texts
 from keras_attn.runs.recipe import Recipe
+from keras_attn.runs.resumable_fit import resumable_fit
 from keras_attn.runs.serve_check import check_export
 from keras_attn.runs.text_evaluation import TextEvaluation, evaluate_text
 from keras_attn.runs.train_recipe import train
@@ -50,6 +52,7 @@ __all__ = [
     "evaluate",
     "evaluate_text",
     "fit_recipe",
+    "fit_start",
     "fit_text_recipe",
     "free_folder",
     "generate_texts",
@@ -57,6 +60,7 @@ __all__ = [
     "open_data",
     "open_pairs",
     "open_splits",
+    "resumable_fit",
     "train",
     "translate_lines",
 ]

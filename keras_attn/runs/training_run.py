@@ -55,6 +55,8 @@ class TrainingRun:
     `load_result()`; `result`, the return value of the run; and `where()`, a text with the path of the result.
     """
 
+    label_padding = 0  # the label that marks padding
+
     def __init__(self, recipe, data, folder, verbose, workers):
         self.workers = workers
         self.recipe = recipe
@@ -64,6 +66,7 @@ class TrainingRun:
         self.checkpoints = folder / "checkpoints"
         self.states = Checkpoints(self.checkpoints, log=self.log)
         self.results = {}
+        self.score_before = None  # training
         self.created = time.monotonic()
         self.validation_seconds = self.seconds_of_epoch = 0.0
         self.stop_signals = StopSignals(enabled=workers.count == 1)
@@ -93,7 +96,7 @@ class TrainingRun:
         return locked_folder(self.folder)
 
     def train_and_evaluate(self):
-        resumed = self.check_folder()
+        resumed = self.is_resumed = self.check_folder()
         self.workers.wait()  # until all processes have checked
         keras.utils.set_random_seed(self.recipe.seed)
         names = " and ".join(self.describe_data()["train"])
@@ -184,14 +187,14 @@ class TrainingRun:
 
     def compile(self):
         recipe, steps = self.recipe, self.recipe.gradient_accumulation_steps
-        self.perplexity = Perplexity()
+        self.perplexity = Perplexity(self.label_padding)
         # An epoch ends with an update.
         self.steps_per_epoch = math.ceil((recipe.steps_per_epoch or len(self.batches)) / steps) * steps
         self.model.compile(
             optimizer=make_optimizer(
                 recipe, self.model.hidden_dim, self.steps_per_epoch // steps * recipe.epochs
             ),
-            loss=LabelSmoothedCrossentropy(self.recipe.label_smoothing, reduction="sum"),
+            loss=LabelSmoothedCrossentropy(self.recipe.label_smoothing, self.label_padding, reduction="sum"),
             metrics=[self.perplexity],
         )
 
@@ -218,6 +221,10 @@ class TrainingRun:
         self.keep_best = KeepBest(
             self.save_best, monitor=self.monitor, mode="min" if self.recipe.lower_is_better else "max"
         )
+        if self.score_before is not None:
+            self.keep_best.best = self.score_before
+            if not (self.checkpoints / "best.safetensors").is_file():
+                self.save_best(None)  # the weights that the run began with
         self.bar = EpochBar(self.progress, self.recipe.epochs)
         self.take_snapshot = state_snapshots(self.model)
         self.history = HistoryFile(self.folder / "history.csv")
@@ -253,7 +260,7 @@ class TrainingRun:
 
     def after_stop(self):
         """Training was stopped after an update whose state is saved."""
-        if self.keep_best.best_epoch is None and self.workers.is_first:
+        if self.keep_best.best_epoch is None and self.score_before is None and self.workers.is_first:
             save_weights(self.model, self.checkpoints / "best.safetensors")
         self.say(f"\nStopped after update {self.progress.updates:,}. The same command goes on from there.")
         if self.stop_signals.received == signal.SIGINT:
