@@ -119,7 +119,6 @@ def test_a_translator_goes_out_and_translates_alike(
 
 
 @pytest.mark.extended
-@pytest.mark.extended
 def test_what_went_out_comes_back_bit_for_bit(tokenizers, tmp_path):
     ours = translator(tokenizers, False, normalize_first=True)
     ours.export_model(tmp_path / "out", format="huggingface")
