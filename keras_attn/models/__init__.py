@@ -8,6 +8,7 @@ from keras_attn.models.generation import CausalGeneration, Seq2SeqGeneration
 from keras_attn.models.lora import merge_lora
 from keras_attn.models.plain_form import PlainForm, plain_form
 from keras_attn.models.rnn_seq2seq import RNNCache, RNNSeq2Seq
+from keras_attn.models.seq2seq_reader import Seq2SeqReader
 from keras_attn.models.seq2seq_transformer import PRESETS, Seq2SeqCache, Seq2SeqTransformer
 from keras_attn.models.sizes import Sizes
 from keras_attn.models.weights import (
@@ -34,6 +35,7 @@ __all__ = [
     "RNNSeq2Seq",
     "Seq2SeqCache",
     "Seq2SeqGeneration",
+    "Seq2SeqReader",
     "Seq2SeqTransformer",
     "Sizes",
     "assign_weights",
