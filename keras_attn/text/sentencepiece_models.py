@@ -79,6 +79,38 @@ class WholeWords(tf.Module):
         return token_ids, starts, stops.with_values(tf.minimum(stops.values - 1, sizes))
 
 
+class KnownWords(tf.Module):
+    """A model of words that looks those up that are one token, which most are; the others are spelled.
+
+    Args:
+        model: What gives words their ids.
+        pieces: List of `str`, the words to try.
+    """
+
+    def __init__(self, model, pieces):
+        super().__init__()
+        self._model = model
+        ids = model.tokenize(tf.constant(pieces))
+        is_one = tf.equal(ids.row_lengths(), 1)
+        entries = tf.lookup.KeyValueTensorInitializer(
+            tf.boolean_mask(pieces, is_one), tf.ragged.boolean_mask(ids, is_one).values
+        )
+        self._table = tf.lookup.StaticHashTable(entries, default_value=-1)
+
+    def tokenize(self, words):
+        known = self._table.lookup(words)
+        is_known = known >= 0
+        rest = self._model.tokenize(tf.boolean_mask(words, ~is_known))
+        known = tf.RaggedTensor.from_tensor(tf.boolean_mask(known, is_known)[:, tf.newaxis])
+        # The row of each word among the rest, which come first, or the known.
+        before = tf.cumsum(tf.cast(is_known, tf.int64))
+        rows = tf.where(is_known, rest.nrows() + before - 1, tf.range(tf.size(words, tf.int64)) - before)
+        return tf.gather(tf.concat([rest, known], axis=0), rows)
+
+    def tokenize_with_offsets(self, words):
+        return self._model.tokenize_with_offsets(words)
+
+
 class Charsmap(tf.Module):
     """A normalizer: the map of characters in a sentencepiece model, without the rest of the model."""
 

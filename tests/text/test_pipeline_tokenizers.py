@@ -259,6 +259,22 @@ def test_offsets_are_those_of_tokenizers_in_bytes(kind):
         assert list(zip(first, last, strict=True)) == spans, text
 
 
+def test_a_text_whose_characters_cannot_be_normalized_alone_moves_no_offsets_of_others():
+    vocabulary = {"[UNK]": 0, "가": 1, "x": 2, "é": 3}
+    ours = PipelineTokenizer(
+        {
+            "model": {"type": "WordPiece", "vocab": vocabulary, "unk_token": "[UNK]"},
+            # Half-width parts of a syllable are composed by NFKC, and StripAccents is no Strip.
+            "normalizer": {"type": "Sequence", "normalizers": [{"type": "NFKC"}, {"type": "StripAccents"}]},
+            "pre_tokenizer": {"type": "WhitespaceSplit"},
+        }
+    )
+    ids, starts, stops = ours.tokenize_with_offsets(["x", "x \uffa1\uffc2 x", "x\r\n x", "e\u0301 x"])
+    assert ids.to_list() == [[2], [2, 1, 2], [2, 2], [3, 2]]
+    assert starts.to_list() == [[0], [0, 0, 0], [0, 4], [0, 4]]
+    assert stops.to_list() == [[1], [10, 10, 10], [1, 5], [3, 5]]
+
+
 def test_native_code_writes_no_lines(capfd):
     """sentencepiece tells of models without a map of characters, in every command that reads a checkpoint."""
     tokenizer = PipelineTokenizer(json.loads(byte_level().to_str()))
