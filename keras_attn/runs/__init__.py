@@ -26,6 +26,7 @@ from keras_attn.runs.fitted_text import fit_text_recipe
 from keras_attn.runs.generate import generate_texts
 from keras_attn.runs.recipe import Recipe
 from keras_attn.runs.serve_check import check_export
+from keras_attn.runs.student_recipe import fit_student_recipe, student_recipe
 from keras_attn.runs.text_evaluation import TextEvaluation, evaluate_text
 from keras_attn.runs.train_recipe import train
 from keras_attn.runs.translate import translate_lines
@@ -50,6 +51,7 @@ __all__ = [
     "evaluate",
     "evaluate_text",
     "fit_recipe",
+    "fit_student_recipe",
     "fit_text_recipe",
     "free_folder",
     "generate_texts",
@@ -57,6 +59,7 @@ __all__ = [
     "open_data",
     "open_pairs",
     "open_splits",
+    "student_recipe",
     "train",
     "translate_lines",
 ]

@@ -6,6 +6,7 @@ import pathlib
 from keras_attn.data import PlainText, TextPairs
 from keras_attn.runs.built_in_recipes import PLAIN_TEXT, TEXT_FILES
 from keras_attn.runs.data import DataSplits, default_recipe, held_out, is_for_any_files, open_splits
+from keras_attn.runs.distillation_run import DistillationRun
 from keras_attn.runs.fitted import fit_recipe
 from keras_attn.runs.fitted_text import fit_text_recipe
 from keras_attn.runs.language_model_run import LanguageModelRun
@@ -59,8 +60,13 @@ def train(data, folder, recipe=None, verbose=1, **given):
         workers = Workers()
         if verbose and report and workers.is_first:
             print(report)
-        run = LanguageModelRun if recipe.is_language_model else TranslationRun
-        return run(recipe, data, folder, verbose, workers).go()
+        return _run_class(recipe)(recipe, data, folder, verbose, workers).go()
+
+
+def _run_class(recipe):
+    if recipe.distill is not None:
+        return DistillationRun
+    return LanguageModelRun if recipe.is_language_model else TranslationRun
 
 
 def _settled(data, folder, recipe, given):
