@@ -23,7 +23,7 @@ def main(arguments=None):
     if options.command == "info":
         return _info(options.folder)
     try:
-        with quiet_imports(for_training=options.command == "train"):
+        with quiet_imports(for_training=options.command in ("train", "distill")):
             from keras_attn import cli
     except KeyboardInterrupt:
         return 130
@@ -122,6 +122,7 @@ def make_parser():
     parser.add_argument("--version", action="version", version=f"keras_attn {_version()}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_train(commands)
+    _add_distill(commands)
     _add_average(commands)
     _add_evaluate(commands)
     _add_translate(commands)
@@ -178,9 +179,20 @@ def _add_train(commands):
         "--purpose", metavar="NAME", help="of a checkpoint: a name in its task_specific_params"
     )
     command.add_argument("--size", help="named model size: tiny, base or big")
-    command.add_argument("--epochs", type=_positive)
     command.add_argument("--tokenizer", choices=("bpe", "unigram", "wordpiece", "bytes"))
     command.add_argument("--vocabulary-size", type=_positive)
+    command.add_argument(
+        "--minutes",
+        type=float,
+        metavar="N",
+        help="train for so long that all is done within N minutes of this machine",
+    )
+    _add_training(command)
+
+
+def _add_training(command):
+    """What is said of the training of a run."""
+    command.add_argument("--epochs", type=_positive)
     command.add_argument(
         "--max-tokens", type=_positive, help="positions of one side of a batch, pads included"
     )
@@ -192,14 +204,56 @@ def _add_train(commands):
     command.add_argument(
         "--patience", type=_positive, metavar="N", help="stop after N epochs without a better score"
     )
-    command.add_argument(
-        "--minutes",
-        type=float,
-        metavar="N",
-        help="train for so long that all is done within N minutes of this machine",
-    )
     command.add_argument("--dtype", help="Keras dtype policy, for example mixed_bfloat16, or auto")
     command.add_argument("--seed", type=int)
+
+
+def _add_distill(commands):
+    command = commands.add_parser(
+        "distill",
+        help="train a student on the translations of one or several teachers; with the --output of a run that was killed, go "
+        "on with it",
+    )
+    command.add_argument(
+        "teachers",
+        nargs="*",
+        metavar="TEACHER",
+        help="a translator, or the run that made it, for example runs/dates; several translate as an ensemble",
+    )
+    _add_data(command, False, "--data", "--train")
+    command.add_argument(
+        "--recipe",
+        metavar="FILE",
+        help="of the student's training: a TOML file, or the run.json of a run (default: the recipe of the first teacher's "
+        "run, or what is fitted to the data)",
+    )
+    command.add_argument(
+        "--layers", metavar="E+D", help="the student's encoder and decoder layers, for example 6+1"
+    )
+    command.add_argument("--size", help="named size of the student: tiny, base or big")
+    command.add_argument(
+        "--references",
+        action=argparse.BooleanOptionalAction,
+        help="whether the student also learns from the given targets (default: yes)",
+    )
+    command.add_argument(
+        "--teacher-num-beams",
+        type=_positive,
+        metavar="N",
+        help="of the teachers' search (default: their own)",
+    )
+    command.add_argument(
+        "--teacher-length-penalty",
+        type=float,
+        metavar="X",
+        help="of the teachers' search (default: their own)",
+    )
+    command.add_argument("--validation", nargs="+", metavar="FILE", help="validation file(s)")
+    command.add_argument("--test", nargs="+", metavar="FILE", help="test file(s), for the final scores")
+    command.add_argument(
+        "--output", metavar="FOLDER", help="run folder (default: the next free runs/NAME-student)"
+    )
+    _add_training(command)
 
 
 _TASK = (
@@ -364,9 +418,9 @@ def _add_serve(commands):
     )
 
 
-def _add_data(command, required):
+def _add_data(command, required, *names):
     command.add_argument(
-        "--data",
+        *(names or ("--data",)),
         nargs="+",
         required=required,
         metavar="DATA",

@@ -106,6 +106,48 @@ def _with_start(options, recipe, source):
     return dataclasses.replace(recipe, model={}, start_from=options.start_from, start_options=chosen)
 
 
+def _distill(options):
+    from keras_attn import runs
+
+    goes_on = options.output and (pathlib.Path(options.output) / "run.json").is_file()
+    if not (options.teachers or options.recipe or goes_on):
+        raise ValueError("Give a teacher, or the --output of a run that is to go on.")
+    of_student = ("epochs", *_OF_TRAINING, "data", "validation", "test", "data_dir", *_LANGUAGES)
+    given = {name: getattr(options, name) for name in of_student if getattr(options, name) is not None}
+    recipe = source = options.recipe or (options.output if goes_on and not options.teachers else None)
+    is_run = options.teachers and (pathlib.Path(options.teachers[0]) / "run.json").is_file()
+    if source:
+        recipe = runs.Recipe.load(source)
+    elif not is_run:
+        recipe = _recipe_for_student(options, given)
+    recipe = runs.student_recipe(
+        options.teachers,
+        recipe,
+        options.size,
+        options.layers,
+        options.references,
+        options.teacher_num_beams,
+        options.teacher_length_penalty,
+    ).replace(**given)
+    data = runs.open_splits(recipe)
+    folder = options.output or runs.free_folder(f"runs/{runs.data_name(recipe.data)}-student", recipe)
+    runs.train(data, folder, recipe)
+
+
+def _recipe_for_student(options, given):
+    """The recipe for data and a teacher that is no run: fitted to the data, or that of built-in data."""
+    from keras_attn import runs
+
+    if not options.data:
+        raise ValueError("Give the data with --data: the teacher is no run, whose data are known.")
+    recipe = runs.default_recipe(options.data).replace(**given)
+    if not runs.is_for_any_files(recipe):
+        return recipe
+    fitted = runs.fit_student_recipe(runs.open_splits(recipe), recipe, given)
+    print(fitted.report())
+    return fitted.recipe
+
+
 def _trains_on(folder, data):
     """Whether the run in a folder is one on these files, so that its own settings hold rather than fitted ones."""
     from keras_attn import runs
@@ -113,26 +155,30 @@ def _trains_on(folder, data):
     return runs.Recipe.load(folder).data == tuple(data)
 
 
-# The options of `train` that are fields of a recipe.
-_RECIPE_OPTIONS = (
-    "data",
-    "validation",
-    "test",
-    "data_dir",
-    "source_language",
-    "target_language",
-    "epochs",
-    "tokenizer",
-    "documents",
-    "vocabulary_size",
+_LANGUAGES = ("source_language", "target_language")
+# Options of `train` and `distill` that are fields of a recipe.
+_OF_TRAINING = (
     "max_tokens",
     "gradient_accumulation_steps",
     "learning_rate",
     "warmup_steps",
     "patience",
-    "minutes",
     "dtype",
     "seed",
+)
+# The options of `train` that are.
+_RECIPE_OPTIONS = (
+    "data",
+    "validation",
+    "test",
+    "data_dir",
+    *_LANGUAGES,
+    "epochs",
+    "tokenizer",
+    "documents",
+    "vocabulary_size",
+    "minutes",
+    *_OF_TRAINING,
 )
 
 
@@ -297,6 +343,7 @@ def _version_folder(folder):
 
 _COMMANDS = {
     "train": _train,
+    "distill": _distill,
     "average": _average,
     "evaluate": _evaluate,
     "generate": _generate,

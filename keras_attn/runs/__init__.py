@@ -28,6 +28,7 @@ from keras_attn.runs.generate import generate_texts
 from keras_attn.runs.recipe import Recipe
 from keras_attn.runs.resumable_fit import resumable_fit
 from keras_attn.runs.serve_check import check_export
+from keras_attn.runs.student_recipe import fit_student_recipe, student_recipe
 from keras_attn.runs.text_evaluation import TextEvaluation, evaluate_text
 from keras_attn.runs.train_recipe import train
 from keras_attn.runs.translate import translate_lines
@@ -53,6 +54,7 @@ __all__ = [
     "evaluate_text",
     "fit_recipe",
     "fit_start",
+    "fit_student_recipe",
     "fit_text_recipe",
     "free_folder",
     "generate_texts",
@@ -61,6 +63,7 @@ __all__ = [
     "open_pairs",
     "open_splits",
     "resumable_fit",
+    "student_recipe",
     "train",
     "translate_lines",
 ]

@@ -57,6 +57,11 @@ def evaluate(translator, pairs, num_beams=None, length_penalty=None, bleu_tokeni
     num_beams = translator.num_beams if num_beams is None else num_beams
     length_penalty = translator.length_penalty if length_penalty is None else length_penalty
     translations = translator(pairs.sources, num_beams=num_beams, length_penalty=length_penalty)
+    return evaluation_of(translations, pairs, num_beams, length_penalty, bleu_tokenize)
+
+
+def evaluation_of(translations, pairs, num_beams, length_penalty, bleu_tokenize="13a"):
+    """The `Evaluation` of translations of the sources of `pairs`; the other arguments as in `evaluate`."""
     bleu, chrf = (
         corpus_bleu(translations, pairs.targets, tokenize=bleu_tokenize),
         corpus_chrf(translations, pairs.targets),

@@ -260,7 +260,8 @@ class _PairChoices(Choices):
         )
         if self.recipe.num_averaged > 1:
             self.explain(
-                "weights", f"the mean of the last {self.recipe.num_averaged} epochs, if it is better"
+                "weights",
+                f"the mean of the last {self.recipe.num_averaged} epochs, or the best one if it is better",
             )
 
 

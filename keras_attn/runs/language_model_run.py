@@ -9,10 +9,17 @@ from keras_attn.data.text_files import checksum
 from keras_attn.files import replaced_folder, restored_folder
 from keras_attn.generation import DecodingOptions
 from keras_attn.runs.board import perplexity
-from keras_attn.runs.text_evaluation import check_predictable, evaluated, text_token_ids, total_loss
+from keras_attn.runs.text_evaluation import (
+    check_predictable,
+    evaluated,
+    losses_of,
+    text_token_ids,
+    window_losses,
+)
 from keras_attn.runs.training_run import TrainingRun
 from keras_attn.tasks import TextGenerator
 from keras_attn.text import ByteTokenizer, SentencePieceTokenizer, load_tokenizer
+from keras_attn.training import p_value_of_differences
 from keras_attn.training.summaries import markdown_table
 
 _NUM_SAMPLES = 3
@@ -61,7 +68,7 @@ class LanguageModelRun(TrainingRun):
             max_length=recipe.max_length,
             start_token_id=end if recipe.documents else line_break,
         )
-        self.total_loss = total_loss(self.model)
+        self.window_losses = window_losses(self.model)
 
     def make_tokenizer(self):
         recipe, folder = self.recipe, self.folder / _TOKENIZER
@@ -100,12 +107,22 @@ class LanguageModelRun(TrainingRun):
         return self.evaluation(split).loss
 
     def evaluation(self, split):
-        text = getattr(self.data, split)
-        return evaluated(text, self.token_ids[split], self.generator.tokenizer, self.model, self.total_loss)
+        text, losses = getattr(self.data, split), self.losses(split)
+        return evaluated(text, self.token_ids[split], self.generator.tokenizer, losses)
+
+    def losses(self, split):
+        """The summed loss of each window of a split."""
+        return losses_of(self.token_ids[split], self.model, self.window_losses)
 
     def score(self, name):
-        self.results[f"validation, {name}"] = {"loss": self.loss("validation")}
-        return self.results[f"validation, {name}"]["loss"]
+        losses = self.losses("validation")
+        loss = float(losses.sum()) / (len(self.token_ids["validation"]) - 1)
+        self.results[f"validation, {name}"] = {"loss": loss}
+        return loss, losses
+
+    def p_value(self, of_average, of_best):
+        """Of the best epoch's losses of the windows against the average's."""
+        return p_value_of_differences(of_best - of_average)
 
     def evaluate(self):
         for split in ("validation", "test"):
@@ -153,7 +170,7 @@ class LanguageModelRun(TrainingRun):
     def load_result(self):
         self.generator = TextGenerator.load(self.folder / "text_generator")
         self.model = self.generator.model
-        self.total_loss = total_loss(self.model)
+        self.window_losses = window_losses(self.model)
 
     @property
     def result(self):

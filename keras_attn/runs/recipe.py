@@ -67,11 +67,15 @@ class Recipe:
         patience: Integer or None; training ends early after this many epochs without a better metric.
         minutes: Float or None; the run ends, evaluation included, within so many minutes of this machine: its first
             updates are timed, and epochs, updates an epoch, warm-up and a cosine schedule follow from that.
-        num_averaged: Integer; the weights of this many epochs are averaged at the end, and used if they score
-            better on validation than the best single epoch. 1 means no averaging.
+        num_averaged: Integer; the weights of this many epochs are averaged at the end, and kept unless a paired test on
+            validation says that the best single epoch is better (p < 0.05). 1 means no averaging.
         averaged: `"last"` or `"best"`: which epochs are averaged.
         save_updates, save_minutes: The state to resume from is saved after this many updates or minutes,
             whichever comes first, and after each epoch. None means no such limit.
+        distill: Dict or None; if set, the model is a student, which learns from the translations that teachers make of the
+            training sources (Kim and Rush, 2016), with their tokenizers. `teachers`: list of folders of translators or of
+            the runs that made them, several as an ensemble; `references`: boolean, whether it learns from the given
+            targets too (default: true); `num_beams`, `length_penalty`: of the teachers' search (default: their own).
         num_beams, length_penalty, max_length: Options of the resulting translator; validation after each
             epoch is greedy.
         seed: Integer, the seed of weights, dropout and the order of the data.
@@ -123,6 +127,7 @@ class Recipe:
     averaged: str = "last"
     save_updates: int | None = None
     save_minutes: float | None = 10.0
+    distill: dict | None = None
     num_beams: int = 5
     length_penalty: float = 1.0
     max_length: int | None = None
@@ -158,6 +163,11 @@ class Recipe:
                 'A language model has `metric` "loss" and `tokenizer` "bytes", "bpe" or "unigram", a model of two sides has '
                 f"another `metric`. Received: model kind={self.model.get('kind', 'transformer')!r}, metric={self.metric!r}, "
                 f"tokenizer={self.tokenizer!r}."
+            )
+        if self.distill is not None and (self.is_language_model or self.minutes is not None):
+            raise ValueError(
+                "A student with `distill` is a translator, and trains for `epochs`, not for `minutes`. "
+                f"Received: model kind={self.model.get('kind', 'transformer')!r}, minutes={self.minutes}."
             )
         if self.documents and not self.is_language_model:
             raise ValueError("`documents` is for a language model. Received: documents=True.")

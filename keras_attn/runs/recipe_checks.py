@@ -40,6 +40,21 @@ def _check_boundaries(name, value):
         raise ValueError(f"`{name}` must be ascending positive integers. Received: {name}={value!r}.")
 
 
+def _check_distill(name, value):
+    known = {"teachers", "references", "num_beams", "length_penalty"}
+    if not isinstance(value, dict) or not set(value) <= known:
+        raise ValueError(f"`{name}` may have {', '.join(sorted(known))}. Received: {name}={value!r}.")
+    teachers = value.get("teachers", [])
+    if not isinstance(teachers, list) or not all(isinstance(teacher, str) for teacher in teachers):
+        raise ValueError(f"`teachers` must be a list of folders. Received: teachers={teachers!r}.")
+    if not isinstance(value.get("references", True), bool):
+        raise ValueError(f"`references` must be true or false. Received: references={value['references']!r}.")
+    if value.get("num_beams") is not None:
+        check_positive("num_beams", value["num_beams"])
+    if value.get("length_penalty") is not None:
+        _check_number("length_penalty", value["length_penalty"])
+
+
 def _check_dtype(name, value):
     if value == "auto":
         return
@@ -77,11 +92,13 @@ _CHECKS = {
     _check_seed: ("seed",),
     _check_boundaries: ("bucket_boundaries",),
     _check_dtype: ("dtype",),
+    _check_distill: ("distill",),
 }
 # Fields that may be None.
 _OPTIONAL = {
     "steps_per_epoch",
     "patience",
+    "distill",
     "minutes",
     "save_updates",
     "max_length",

@@ -4,11 +4,12 @@ import dataclasses
 import math
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from keras_attn.data import consecutive_windows
 from keras_attn.tasks.buckets import compiled_with_jax
-from keras_attn.training import LabelSmoothedCrossentropy
+from keras_attn.training import token_negative_log_likelihood
 
 _WINDOWS_PER_BATCH = 128
 # More than any token has.
@@ -81,20 +82,22 @@ def evaluate_text(generator, text):
     tokenizer = generator.tokenizer
     token_ids = text_token_ids(tokenizer, text.text, generator.start_token_id == tokenizer.end_token_id)
     check_predictable(token_ids, text.name)
-    loss = generator.made_once("total_loss", lambda: total_loss(generator.model))
-    return evaluated(text, token_ids, tokenizer, generator.model, loss)
+    losses = generator.made_once("window_losses", lambda: window_losses(generator.model))
+    return evaluated(text, token_ids, tokenizer, losses_of(token_ids, generator.model, losses))
 
 
-def evaluated(text, token_ids, tokenizer, model, loss):
-    """The `TextEvaluation` of a text with these token ids; `loss` is the result of `total_loss`."""
-    total = sum(
-        float(loss(inputs, labels))
-        for inputs, labels in consecutive_windows(token_ids, model.max_sequence_length, _WINDOWS_PER_BATCH)
-    )
+def losses_of(token_ids, model, losses):
+    """The summed loss of each window of a text, float64 (N,); `losses` is the result of `window_losses`."""
+    windows = consecutive_windows(token_ids, model.max_sequence_length, _WINDOWS_PER_BATCH)
+    return np.concatenate([np.asarray(losses(*of_batch), "float64") for of_batch in windows])
+
+
+def evaluated(text, token_ids, tokenizer, losses):
+    """The `TextEvaluation` of a text with these token ids, and with these losses of its windows."""
     count = len(token_ids) - 1
     _, _, stops = tokenizer.tokenize_with_offsets([text.text[:_CHARACTERS_OF_A_TOKEN]])
     num_bytes = len(text.text.encode("utf-8", "surrogatepass")) - stops.to_list()[0][0]
-    return TextEvaluation(text.name, count, max(1, num_bytes), total / count)
+    return TextEvaluation(text.name, count, max(1, num_bytes), float(losses.sum()) / count)
 
 
 def text_token_ids(tokenizer, text, documents):
@@ -119,13 +122,12 @@ def check_predictable(token_ids, name):
         raise ValueError(f"{name} must have two bytes or more, one of them to be predicted.")
 
 
-def total_loss(model):
-    """A function of windows and their labels that returns the sum of the tokens' cross-entropies."""
-    cross_entropy = LabelSmoothedCrossentropy(reduction="sum")
+def window_losses(model):
+    """A function of windows (B, T) and their labels that returns the sums of the cross-entropies of their tokens, (B,)."""
 
-    def loss(token_ids, labels):
-        return cross_entropy(labels, model({"token_ids": token_ids}))
+    def losses(token_ids, labels):
+        return keras.ops.sum(token_negative_log_likelihood(labels, model({"token_ids": token_ids})), axis=-1)
 
     if keras.backend.backend() == "jax":
-        return compiled_with_jax(model, loss)
-    return tf.function(loss, input_signature=[tf.TensorSpec([None, None], tf.int32)] * 2)
+        return compiled_with_jax(model, losses)
+    return tf.function(losses, input_signature=[tf.TensorSpec([None, None], tf.int32)] * 2)

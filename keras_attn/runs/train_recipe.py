@@ -7,6 +7,7 @@ import pathlib
 from keras_attn.data import PlainText, TextPairs
 from keras_attn.runs.built_in_recipes import PLAIN_TEXT, TEXT_FILES
 from keras_attn.runs.data import DataSplits, default_recipe, held_out, is_for_any_files, open_splits
+from keras_attn.runs.distillation_run import DistillationRun
 from keras_attn.runs.fitted import fit_recipe
 from keras_attn.runs.fitted_start import fit_start
 from keras_attn.runs.fitted_text import fit_text_recipe
@@ -66,7 +67,8 @@ def train(data, folder, recipe=None, verbose=1, start=None, **given):
         if recipe.is_language_model:
             return LanguageModelRun(recipe, data, folder, verbose, workers).go()
         start = start or (fitted and fitted.start)
-        return TranslationRun(recipe, data, folder, verbose, workers, start).go()
+        make = TranslationRun if recipe.distill is None else DistillationRun
+        return make(recipe, data, folder, verbose, workers, start).go()
 
 
 def _settled(data, folder, recipe, given):

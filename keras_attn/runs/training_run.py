@@ -17,6 +17,7 @@ from keras_attn.models import assign_weights, average_weights, read_weights, sav
 from keras_attn.runs.board import TrainingCurves, ValidationBoard
 from keras_attn.runs.checkpoints import Checkpoints
 from keras_attn.runs.display import EpochBar, duration
+from keras_attn.runs.kept_weights import Kept, kept_weights
 from keras_attn.runs.optimizer import make_optimizer
 from keras_attn.runs.progress import HistoryFile, Progress
 from keras_attn.runs.run_record import (
@@ -51,8 +52,8 @@ class TrainingRun:
     A subclass implements `describe_data()`, a dict for the record; `prepare()`, which sets `model` and
     `batches`; `validators()`, the callbacks that write `val_METRIC` to `logs`; `samples_text()` and `pictures()`, what
     TensorBoard shows of a validation; `score(name)`, the
-    metric of the current weights on the validation data; `evaluate()`, the final scores; `save_result()` and
-    `load_result()`; `result`, the return value of the run; and `where()`, a text with the path of the result.
+    metric of the current weights on the validation data, and what it was computed from; `p_value(of_average, of_best)`, a
+    paired test of two of the latter; `evaluate()`, the final scores; `save_result()` and `load_result()`; `result`, the return value of the run; and `where()`, a text with the path of the result.
     """
 
     label_padding = 0  # the label that marks padding
@@ -433,25 +434,38 @@ class TrainingRun:
         return self.checkpoints / f"epoch-{number:03d}.safetensors"
 
     def choose_weights(self):
-        """Sets the average of several epochs if it scores better on validation, else the best epoch."""
+        """Sets the average of several epochs, or the best epoch if a paired test on validation says that it is better.
+
+        The score of the best of many epochs is too high by its choice, that of the average is not. `results["kept"]` and
+        the log tell which was kept, and why.
+        """
         best_file = self.checkpoints / "best.safetensors"
         epoch_files = sorted(self.checkpoints.glob("epoch-*.safetensors"))
         assign_weights(self.model, read_weights(best_file))
         if len(epoch_files) < 2:
+            self.results["kept"] = dataclasses.asdict(Kept("best epoch", "no epochs are averaged"))
             return
-        best = self.validate("best epoch")
+        best, of_best = self.validate("best epoch")
         average = average_weights(epoch_files)
         assign_weights(self.model, average)
-        averaged = self.validate(f"average of the {self.recipe.averaged} {len(epoch_files)} epochs")
-        if self.recipe.reaches(averaged, best):
+        name = f"average of the {self.recipe.averaged} {len(epoch_files)} epochs"
+        averaged, of_average = self.validate(name)
+        p_value = None
+        if not self.recipe.reaches(averaged, best):
+            p_value = self.p_value(of_average, of_best)
+        kept = kept_weights(name, p_value)
+        if kept.weights == name:
             write_weights(average, self.checkpoints / "average.safetensors")
         else:
             assign_weights(self.model, read_weights(best_file))
+        self.results["kept"] = dataclasses.asdict(kept)
+        self.say(kept.report())
 
     def validate(self, name):
-        score = self.score(name)
+        """The score of the current weights on validation, and what `p_value` compares."""
+        score, compared = self.score(name)
         self.say(f"Validation {self.recipe.metric}, {name}: {score:.4g}")
-        return score
+        return score, compared
 
     def record(self):
         packages = ("keras", "tensorflow", "tensorflow-text", "sentencepiece", "sacrebleu", "numpy")

@@ -15,13 +15,13 @@ from keras_attn.runs.advice import advice_on_a_low_score
 from keras_attn.runs.attention_pictures import AttentionPictures
 from keras_attn.runs.board import perplexity
 from keras_attn.runs.display import sample_line
-from keras_attn.runs.evaluation import evaluate
+from keras_attn.runs.evaluation import evaluate, evaluation_of
 from keras_attn.runs.run_record import read_record
 from keras_attn.runs.starting_model import check_tokenizers, load_start, seed_dropout, start_of_run
 from keras_attn.runs.training_run import TrainingRun, compiles_for_shapes
 from keras_attn.tasks import Translator
 from keras_attn.text import ByteTokenizer, SentencePieceTokenizer, WordPieceTokenizer, load_tokenizer
-from keras_attn.training import TranslationQuality
+from keras_attn.training import TranslationQuality, paired_p_value
 from keras_attn.training.summaries import samples_table
 
 _TOKENIZER, _TOKENS, START = "tokenizer", "tokens", "start"
@@ -52,12 +52,14 @@ class TranslationRun(TrainingRun):
 
     def describe_data(self):
         return {
-            split: None if pairs is None else [f"{part.name}, {len(part)} pairs" for part in _corpora(pairs)]
+            split: None
+            if pairs is None
+            else [f"{part.name}, {len(part)} pairs" for part in corpora_of(pairs)]
             for split, pairs in self.data._asdict().items()
         }
 
     def checksum(self, pairs):
-        return checksum(*(side for part in _corpora(pairs) for side in (part.sources, part.targets)))
+        return checksum(*(side for part in corpora_of(pairs) for side in (part.sources, part.targets)))
 
     def prepare(self):
         started = self.recipe.start_from is not None
@@ -122,7 +124,7 @@ class TranslationRun(TrainingRun):
         if self.workers.is_first and not restored_folder(self.folder / _TOKENIZER).is_dir():
             options = {"split_digits": True} if recipe.split_digits else {}
             trained = _TOKENIZERS[recipe.tokenizer](
-                _for_vocabulary(_corpora(self.data.train)), recipe.vocabulary_size, **options
+                _for_vocabulary(corpora_of(self.data.train)), recipe.vocabulary_size, **options
             )
             with replaced_folder(self.folder / _TOKENIZER, "tokenizer.json", "tokenizer") as built:
                 trained.save(built)
@@ -142,15 +144,16 @@ class TranslationRun(TrainingRun):
     def make_batches(self, source_tokenizer, target_tokenizer):
         recipe = self.recipe
         padding = recipe.padding or ("buckets" if compiles_for_shapes() else "longest")
+        pairs, weights = self.training_pairs()
         return translation_batches(
-            self.data.train,
+            pairs,
             source_tokenizer,
             target_tokenizer,
             max_tokens=recipe.max_tokens * recipe.gradient_accumulation_steps,
             max_sequence_length=self.model.max_sequence_length,
             bucket_boundaries=None if padding == "longest" else recipe.bucket_boundaries,
             packed_length=recipe.bucket_boundaries[-1] if padding == "packed" else None,
-            weights=recipe.data_weights,
+            weights=weights,
             seed=recipe.seed,
             num_micro_batches=recipe.gradient_accumulation_steps,
             num_devices=self.workers.num_devices,
@@ -159,6 +162,10 @@ class TranslationRun(TrainingRun):
             token_folder=self.folder / _TOKENS,
             form=self.pair_form(),
         )
+
+    def training_pairs(self):
+        """What is trained on: `TextPairs` or several, and their weights or None."""
+        return self.data.train, self.recipe.data_weights
 
     def pair_form(self):
         """What stands around the tokens of a pair, as the translator to begin with has it."""
@@ -249,9 +256,18 @@ class TranslationRun(TrainingRun):
         return self.translator
 
     def score(self, name):
-        evaluation = evaluate(self.translator, self.data.validation, bleu_tokenize=self.recipe.bleu_tokenize)
+        pairs, recipe = self.data.validation, self.recipe
+        translations = self.translator(pairs.sources)
+        evaluation = evaluation_of(
+            translations, pairs, recipe.num_beams, recipe.length_penalty, recipe.bleu_tokenize
+        )
         self.results[f"validation, {name}"] = dataclasses.asdict(evaluation)
-        return getattr(evaluation, self.recipe.metric)
+        return getattr(evaluation, recipe.metric), translations
+
+    def p_value(self, of_average, of_best):
+        """Of the best epoch's translations against the average's."""
+        references, recipe = self.data.validation.targets, self.recipe
+        return paired_p_value(of_average, of_best, references, recipe.metric, recipe.bleu_tokenize)
 
     def evaluate(self):
         advice = ""
@@ -264,7 +280,7 @@ class TranslationRun(TrainingRun):
             self.say(evaluation.report())
             if split == "validation":
                 advice = advice_on_a_low_score(
-                    evaluation, _corpora(self.data.train), self.scores(), self.progress.updates
+                    evaluation, corpora_of(self.data.train), self.scores(), self.progress.updates
                 )
         if advice:
             self.say(f"\n{advice}\n")
@@ -288,5 +304,6 @@ def _for_vocabulary(corpora):
     return [text for pairs in corpora for side in (pairs.sources, pairs.targets) for text in side[::step]]
 
 
-def _corpora(pairs):
+def corpora_of(pairs):
+    """One or several `TextPairs` as a list."""
     return [pairs] if isinstance(pairs, TextPairs) else list(pairs)

@@ -26,6 +26,7 @@ from keras_attn.training.schedules import (
     WarmupCosineSchedule,
     WarmupLinearSchedule,
 )
+from keras_attn.training.significance import p_value_of_differences, paired_p_value
 from keras_attn.training.state import (
     averaged_weights,
     restore_training_state,
@@ -51,6 +52,8 @@ __all__ = [
     "corpus_bleu",
     "corpus_chrf",
     "exact_match",
+    "p_value_of_differences",
+    "paired_p_value",
     "restore_training_state",
     "token_negative_log_likelihood",
     "training_state",

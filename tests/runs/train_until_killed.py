@@ -4,7 +4,7 @@
 
 It has imported the library and started nothing; each line that it reads, [FOLDER, SIZE, KIND, COUNT] in JSON, is a process
 of its own, whose exit code it prints. KIND is `never`; `batch` (SIGKILL after COUNT batches), or SIGKILL at a stage of the COUNT-th save: `half_written`,
-`written`, `renamed`; `SIGINT` or `SIGTERM` after COUNT batches; or `twice` (SIGINT, and another one in the evaluation).
+`written`, `renamed`; `translation`, SIGKILL when half of the COUNT-th line of a teacher's translations is written; `SIGINT` or `SIGTERM` after COUNT batches; or `twice` (SIGINT, and another one in the evaluation).
 """
 
 import json
@@ -18,6 +18,7 @@ import safetensors.numpy
 
 from keras_attn import runs
 from keras_attn.data import PlainText, date_pairs, multi30k_pairs
+from keras_attn.runs import teacher_translations
 
 # Its rate does not depend on the number of epochs.
 LONG = runs.DATES.replace(
@@ -69,6 +70,7 @@ SIZES = {
         num_beams=1,
         max_length=5,
     ),
+    "student": LONG.replace(epochs=2, save_updates=3),
     "short": LONG.replace(epochs=2),
     "long": LONG,
     "language_model": runs.SHAKESPEARE.replace(
@@ -107,6 +109,8 @@ def make_data(size):
         train, validation = multi30k_pairs("train"), multi30k_pairs("validation")
     else:
         train, validation = date_pairs("train", size=4000), date_pairs("validation")
+    if size == "student":
+        train = _first(train, 60)
     train, validation = _first(train, 4000), _first(validation, 17)
     return runs.DataSplits(train, validation, None)
 
@@ -144,6 +148,21 @@ def die_in_save(kind, count):
     safetensors.numpy.save_file, os.replace = counted_save, counted_replace
 
 
+def die_in_translations(count):
+    """Dies when half of a line of `teacher.jsonl` is written."""
+    lines, append = 0, teacher_translations.TeacherTranslations._append
+
+    def counted(self, value):
+        nonlocal lines
+        lines += 1
+        append(self, value)
+        if lines == count:
+            os.truncate(self.path, os.path.getsize(self.path) - 9)
+            die()
+
+    teacher_translations.TeacherTranslations._append = counted
+
+
 def send_after_batches(number, count):
     on_train_batch_end = runs.progress.Progress.on_train_batch_end
     batches = 0
@@ -165,9 +184,15 @@ def train(folder, size, kind, count):
         send_after_batches(signal.SIGTERM if kind == "SIGTERM" else signal.SIGINT, count)
         if kind == "twice":
             runs.translation_run.evaluate = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT)
+    elif kind == "translation":
+        die_in_translations(count)
     elif kind != "never":
         die_in_save(kind, count)
-    runs.train(make_data(size), folder, SIZES[size], verbose=0)
+    recipe = SIZES[size]
+    if size == "student":
+        teacher_translations._SOURCES_A_PIECE = 17
+        recipe = recipe.replace(distill={"teachers": [str(pathlib.Path(folder).parent / "teacher")]})
+    runs.train(make_data(size), folder, recipe, verbose=0)
 
 
 def main():
