@@ -114,7 +114,7 @@ def main():
     rate = 1e-4 if arguments.lora_rank else 2e-5
     rate = arguments.learning_rate or (rate if arguments.checkpoint else 2e-3)
     updates = arguments.epochs * len(batches)
-    schedule = WarmupLinearSchedule(rate, warmup_steps=max(1, updates // 10), total_steps=updates)
+    schedule = WarmupLinearSchedule(rate, warmup_steps=max(1, updates // 10), total_steps=updates + 1)
     model.compile(
         keras.optimizers.Adam(schedule), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     )
