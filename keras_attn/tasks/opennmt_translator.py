@@ -22,13 +22,13 @@ def opennmt_translator(
 ):
     """The `Translator` of a Transformer of OpenNMT-tf 2.
 
-    Its `params` in the YAML file are the defaults: `beam_width`, `maximum_decoding_length`, `minimum_decoding_length`, and
-    `length_penalty`, which is that of Wu et al. 2016 there: `wu_length_penalty` of `DecodingOptions` here.
+    Its `params` in the YAML file are the defaults: `beam_width`, `maximum_decoding_length` and `minimum_decoding_length`. Their
+    `length_penalty` is that of Wu et al. 2016, which is no default of a task: where the file has one, say what holds instead.
 
     Args:
         folder: Path of what OpenNMT-tf calls `model_dir`, with the YAML file and the vocabularies; or of its `avg`.
         max_length, num_beams: As in `Translator`.
-        length_penalty: As in `Translator`, in place of Wu's.
+        length_penalty: As in `Translator`, 0 by default. A call takes Wu's as `DecodingOptions(wu_length_penalty=0.6)`.
         num_heads, model_type, checkpoint, dtype: As in `keras_attn.opennmt.load_model`.
         ignored_fields: Names in `params` that are not followed, "coverage_penalty" for instance.
 
@@ -37,6 +37,13 @@ def opennmt_translator(
     """
     settings = Settings.read(folder, model_type)
     settings.check_params(ignored_fields)
+    wu = settings.param("length_penalty", 0)
+    if wu and length_penalty is None:
+        raise ValueError(
+            f"`length_penalty` in `params` is that of Wu et al. 2016, which a translator does not have as its default. "
+            f"Received: length_penalty={wu}. Give `length_penalty`, the power of its length that a score is divided by, 0 for "
+            f"none; calls and the signature `translate` take `wu_length_penalty={wu}` too."
+        )
     marks_start, marks_end = settings.source_marks()
     source = read_tokenizer(settings, "source")
     target = source if settings.has_one_tokenizer else read_tokenizer(settings, "target")
@@ -51,8 +58,6 @@ def opennmt_translator(
                 f"Received: {tokenizer.vocabulary_size - 1} lines."
             )
     found, options = {"length_penalty": 0.0}, {}
-    if length_penalty is None:
-        options["wu_length_penalty"] = float(settings.param("length_penalty", 0)) or None
     found["num_beams"] = int(settings.param("beam_width", _NUM_BEAMS))
     found["max_length"] = int(settings.param("maximum_decoding_length", _MAX_LENGTH))
     if shortest := int(settings.param("minimum_decoding_length", 0)):
@@ -62,7 +67,7 @@ def opennmt_translator(
         model,
         source,
         target,
-        options=DecodingOptions(**{name: value for name, value in options.items() if value is not None}),
+        options=DecodingOptions(**options),
         source_form=SourceForm((source.start_token_id,) * marks_start, (source.end_token_id,) * marks_end),
         **(found | {name: value for name, value in given.items() if value is not None}),
     )

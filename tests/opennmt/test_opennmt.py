@@ -140,6 +140,7 @@ def test_a_sentencepiece_model_of_the_tokenization_is_used(tmp_path):
             "must be a SentencePieceTokenizer",
         ),
         ("  source_sequence_controls: {end: 3}\n", "`source_sequence_controls` is not understood"),
+        ("params: {length_penalty: 0.6}\n", "is that of Wu et al. 2016.*Give `length_penalty`"),
         ("model_type: LuongAttention\n", "`model_type` must be one of"),
         ("params: [1]\n", "`params` in the YAML files"),
         ("params: {\n", "is damaged or no YAML"),
@@ -237,20 +238,21 @@ def test_weights_that_are_missing_unknown_or_not_finite_are_errors(tmp_path):
 
 
 @pytest.mark.extended
-def test_the_length_penalty_is_that_of_wu_and_what_is_saved_and_exported_has_it(tmp_path):
+def test_the_length_penalty_of_a_call_is_that_of_wu_and_the_export_answers_alike(tmp_path):
     folder = tmp_path / "run"
     write_folder(
         folder, FORM, more_yaml="params: {beam_width: 3, length_penalty: 0.6, maximum_decoding_length: 8}\n"
     )
-    translator = keras_attn.load(folder)
-    assert translator.length_penalty == 0
-    text, scores = translator("a dog runs", return_scores=True)
-    log_prob = translator.score("a dog runs", text, length_penalty=0)
+    translator = keras_attn.load(folder, length_penalty=0.0)
+    options = keras_attn.generation.DecodingOptions(wu_length_penalty=0.6)
+    text, score = translator("a dog runs", return_scores=True, options=options)
+    log_prob = translator.score("a dog runs", text)
     length = len(text.split()) + 1
     if length < 8:  # END was chosen
-        np.testing.assert_allclose(scores, log_prob / ((5 + length) / 6) ** 0.6, rtol=1e-4)
+        np.testing.assert_allclose(score, log_prob / ((5 + length) / 6) ** 0.6, rtol=1e-4)
+    plain = translator("a dog runs")
     translator.save(tmp_path / "saved")
-    assert keras_attn.load(tmp_path / "saved")("a dog runs") == text
+    assert keras_attn.load(tmp_path / "saved")("a dog runs") == plain
     version = translator.export(tmp_path / "export")
     served = tf.saved_model.load(str(version)).signatures["serving_default"]
-    assert served(inputs=tf.constant(["a dog runs"]))["outputs"].numpy()[0].decode() == text
+    assert served(inputs=tf.constant(["a dog runs"]))["outputs"].numpy()[0].decode() == plain
