@@ -66,6 +66,9 @@ class Row:
         self.cells.append(_cell(wrong, named))
 
     def _compare_decoded(self, rows):
+        end = self.pair.ours.end_token_id
+        # Ours ends a text at END, whose name a text may hold.
+        rows = [ids[: ids.index(end)] if end in ids else ids for ids in rows]
         theirs = self.pair.decode(rows)
         for ids, text, ours in zip(rows, theirs, self.pair.ours.decode(rows), strict=True):
             if text == ours:
