@@ -472,7 +472,8 @@ def marian_files(texts):
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a normalizer of punctuation, which translation does not use
         write_files(folder, files)
-        theirs = transformers.MarianTokenizer(*(str(pathlib.Path(folder, name)) for name in files))
+        paths = [str(pathlib.Path(folder, name)) for name in files]
+        theirs = transformers.MarianTokenizer(*paths, model_max_length=10**6)
     return of_files(
         files | {"config.json": {"model_type": "marian"}},
         lambda texts: theirs(texts)["input_ids"],
@@ -512,6 +513,12 @@ def named_difference(pair, text, expected, found):
         if abs(sums[0] - sums[1]) < 1e-5 * max(1, abs(sums[0])):
             return "equal sums"
     return None
+
+
+def before_end(tokenizer, token_ids):
+    """The ids before END, where decoding ends a text; its name may be in a text."""
+    end = tokenizer.end_token_id
+    return token_ids[: token_ids.index(end)] if end in token_ids else token_ids
 
 
 def streamed(tokenizer, token_ids):

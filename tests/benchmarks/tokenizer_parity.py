@@ -24,7 +24,7 @@ import tensorflow as tf
 sys.path.append(str(pathlib.Path(__file__).parents[1]))
 
 from helpers_texts import fuzzed_texts, sentences
-from helpers_tokenizer_parity import KINDS, hard_strings, named_difference, streamed
+from helpers_tokenizer_parity import KINDS, before_end, hard_strings, named_difference, streamed
 
 HEADER = ["kind", "pieces", "lines", "hard", "fuzzed", "decoded", "streamed"]
 ROWS = 1000
@@ -66,6 +66,7 @@ class Row:
         self.cells.append(_cell(wrong, named))
 
     def _compare_decoded(self, rows):
+        rows = [before_end(self.pair.ours, ids) for ids in rows]
         theirs = self.pair.decode(rows)
         for ids, text, ours in zip(rows, theirs, self.pair.ours.decode(rows), strict=True):
             if text == ours:
