@@ -47,7 +47,7 @@ def _light_packages():
     """In the block, modules of the package are imported without what the package and its rooms import at their start."""
     names = [
         name
-        for name in ("keras_attn", "keras_attn.huggingface", "keras_attn.tasks")
+        for name in ("keras_attn", "keras_attn.huggingface", "keras_attn.opennmt", "keras_attn.tasks")
         if name not in sys.modules
     ]
     for name in names:
@@ -168,6 +168,16 @@ def _add_train(commands):
     )
     command.add_argument("--test", nargs="+", metavar="FILE", help="test file(s), for the final scores")
     command.add_argument("--output", metavar="FOLDER", help="run folder (default: the next free runs/NAME)")
+    command.add_argument(
+        "--from",
+        dest="start_from",
+        metavar="FOLDER",
+        help="begin with a trained translator: a saved one, the run that made it, or a checkpoint's folder",
+    )
+    command.add_argument("--text-prefix", metavar="TEXT", help="of a checkpoint: what every text begins with")
+    command.add_argument(
+        "--purpose", metavar="NAME", help="of a checkpoint: a name in its task_specific_params"
+    )
     command.add_argument("--size", help="named model size: tiny, base or big")
     command.add_argument("--tokenizer", choices=("bpe", "unigram", "wordpiece", "bytes"))
     command.add_argument("--vocabulary-size", type=_positive)
@@ -419,8 +429,14 @@ def _add_data(command, required, *names):
     command.add_argument(
         "--data-dir", metavar="FOLDER", help="where Multi30k lies (default: it is downloaded)"
     )
-    command.add_argument("--source-language", help="of multi30k: en (the default) or de")
-    command.add_argument("--target-language", help="of multi30k: en or de (the default)")
+    command.add_argument(
+        "--source-language",
+        help="of multi30k: en (the default) or de; with --from, of a multilingual model",
+    )
+    command.add_argument(
+        "--target-language",
+        help="of multi30k: en or de (the default); with --from, of a multilingual model",
+    )
 
 
 def _add_decoding(command, of_what=""):
@@ -442,6 +458,17 @@ def _add_checkpoint(command):
         "--purpose",
         metavar="NAME",
         help="of a checkpoint whose config has task_specific_params: translation_en_to_de, for example",
+    )
+    command.add_argument(
+        "--num-heads",
+        type=_positive,
+        metavar="N",
+        help="of a checkpoint of OpenNMT-tf, if its folder does not say",
+    )
+    command.add_argument(
+        "--checkpoint",
+        metavar="NAME",
+        help="in a folder of OpenNMT-tf: ckpt-5000 or avg (default: the newest)",
     )
 
 

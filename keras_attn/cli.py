@@ -54,6 +54,8 @@ def _train(options):
             "Give two text files to train on, or text files with --language-model, or --data NAME, or --recipe FILE, or the --output of a run that is to go on."
         )
     recipe = runs.Recipe.load(source) if source else runs.default_recipe(options.data, options.language_model)
+    if options.start_from or options.text_prefix or options.purpose:
+        recipe = _with_start(options, recipe, source)
     if options.language_model and not recipe.is_language_model:
         raise ValueError("--language-model is for plain text. Received data or a recipe of text pairs.")
     if options.size:
@@ -62,14 +64,46 @@ def _train(options):
     recipe = recipe.replace(**given)
     if options.epochs:  # of a run that was planned for some minutes, too
         recipe = dataclasses.replace(recipe, minutes=None)
-    data = runs.open_splits(recipe)
-    if not source and runs.is_for_any_files(recipe):
+    data, start = runs.open_splits(recipe), None
+    if not source and (recipe.start_from or runs.is_for_any_files(recipe)):
         fit = runs.fit_text_recipe if recipe.is_language_model else runs.fit_recipe
+        fit = runs.fit_start if recipe.start_from else fit
         fitted = fit(data, recipe, [*given, *(["model"] if options.size else [])])
-        recipe = fitted.recipe
+        recipe, start = fitted.recipe, fitted.start
         print(fitted.report())
     folder = options.output or runs.free_folder(f"runs/{runs.data_name(recipe.data)}", recipe)
-    runs.train(data, folder, recipe)
+    runs.train(data, folder, recipe, start=start)
+
+
+def _with_start(options, recipe, source):
+    """The recipe of a run that begins with the translator in the folder of --from."""
+    from keras_attn import runs
+
+    if not options.start_from:
+        raise ValueError(
+            "--text-prefix and --purpose say more about the checkpoint of --from, which is not given."
+        )
+    names = ("size", "tokenizer", "vocabulary_size", "language_model", "documents")
+    if given := [f"--{name.replace('_', '-')}" for name in names if getattr(options, name)]:
+        raise ValueError(
+            f"With --from, the model and the tokenizers are those of the folder. Leave {', '.join(given)} out."
+        )
+    if recipe.is_language_model:
+        raise ValueError("--from is for translators. Received data of a language model.")
+    if source and recipe.start_from:  # of the run that goes on
+        if options.start_from != recipe.start_from:
+            raise ValueError(
+                f"{source} began with {recipe.start_from}. Received: --from {options.start_from}. Leave it out to go on, "
+                "or choose another --output."
+            )
+        return recipe
+    if source and not options.recipe:
+        raise ValueError(f"{source} holds a run that began with fresh weights. Choose another --output.")
+    # The languages of built-in data are not names in a model.
+    languages = ("source_language", "target_language") if runs.is_for_any_files(recipe) else ()
+    chosen = {name: getattr(options, name) for name in ("text_prefix", "purpose", *languages)}
+    chosen = {name: value for name, value in chosen.items() if value is not None}
+    return dataclasses.replace(recipe, model={}, start_from=options.start_from, start_options=chosen)
 
 
 def _distill(options):
@@ -216,7 +250,7 @@ _OF_DECODING = (
 
 
 # The options of commands that say what a checkpoint's files leave open.
-_OF_CHECKPOINTS = ("source_language", "target_language", "text_prefix", "purpose")
+_OF_CHECKPOINTS = ("source_language", "target_language", "text_prefix", "purpose", "num_heads", "checkpoint")
 
 
 def _of_checkpoint(options, more=()):
@@ -249,7 +283,7 @@ def _translate(options):
 def _export(options):
     from keras_attn import Translator
     from keras_attn.data.text_files import Lines
-    from keras_attn.tasks import load_task
+    from keras_attn.tasks import TextClassifier, TextGenerator, load_task
 
     is_saved_model = options.format == "saved_model"
     if is_saved_model and options.quantization:
@@ -259,8 +293,13 @@ def _export(options):
             f"--xla, --examples, --signatures and --verify are for a SavedModel. Received: --format {options.format}."
         )
     task = load_task(options.task, **_of_checkpoint(options, ("max_length", "num_beams", "length_penalty")))
-    if not isinstance(task, Translator) and (options.xla or not is_saved_model):
-        raise ValueError(f"A {task.name} is exported as a SavedModel, without --xla and --format.")
+    if isinstance(task, TextGenerator) and options.xla:
+        raise ValueError(f"A {task.name} is exported as a SavedModel without --xla.")
+    is_for_others = isinstance(task, TextClassifier) and options.format == "huggingface"
+    if not (is_saved_model or is_for_others or isinstance(task, Translator)):
+        raise ValueError(
+            f"A {task.name} is exported as a SavedModel only; a text classifier also with --format huggingface."
+        )
     if not is_saved_model:
         print(task.export_model(options.folder, options.format, options.quantization))
         return

@@ -6,7 +6,8 @@ import pathlib
 
 from keras_attn.files import read_json
 from keras_attn.huggingface.folder import Folder, read_header
-from keras_attn.tasks.heads import HEADS, head_of
+from keras_attn.opennmt.settings import Settings, holds_checkpoint
+from keras_attn.tasks.heads import HEADS, OPENNMT, head_of
 
 _SIZES = (
     *("hidden_size", "d_model", "n_embd", "dim", "intermediate_size", "d_ff", "encoder_ffn_dim", "n_inner"),
@@ -27,6 +28,7 @@ _TOKENIZER_FILES = (
 )
 _SAVED = {"translator.json": "Translator", "text_generator.json": "TextGenerator"}
 _MODEL_FILE = "saved_model.pb"
+_OF_SEARCH = ("beam_width", "length_penalty", "maximum_decoding_length", "minimum_decoding_length")
 
 
 def describe(folder):
@@ -53,6 +55,8 @@ def describe(folder):
         raise FileNotFoundError(f"There is no folder {folder}.")
     if (folder / "config.json").is_file():
         return _checkpoint(folder)
+    if holds_checkpoint(folder):
+        return _opennmt(folder)
     for name, task in _SAVED.items():
         places = (folder, folder / name.removesuffix(".json"))
         for place in places:
@@ -97,6 +101,38 @@ def _checkpoint(folder):
         rows.append(("task", HEADS[head_of(config)].task))
     except ValueError as error:
         rows.append(("task", f"none: {error}"))
+    return [*rows, ("missing", "; ".join(missing) or "nothing")]
+
+
+def _opennmt(folder):
+    """Of a folder of OpenNMT-tf: its YAML file and the names and sizes of its files."""
+    rows, missing = [("kind", "checkpoint of OpenNMT-tf"), ("task", OPENNMT.task)], []
+    try:
+        prefix = Settings(folder, folder, {}, {}, (), {}).prefix()
+        data = sorted(folder.glob(f"{prefix.name}.data-*"))
+        rows += [("checkpoint", prefix.name), ("bytes", f"{sum(path.stat().st_size for path in data):,}")]
+        missing += [] if data else [f"{prefix.name}.data-00000-of-00001"]
+        if (folder / "avg").is_dir() and holds_checkpoint(folder / "avg"):
+            rows.append(("averaged", "avg"))
+    except (FileNotFoundError, ValueError) as error:
+        missing.append(str(error))
+    try:
+        settings = Settings.read(folder)
+    except FileNotFoundError as error:
+        return [*rows, ("missing", "; ".join([*missing, str(error)]))]
+    rows.append(("model_type", ", ".join(settings.names) or "not named: give num_heads"))
+    for side in ("source", "target"):
+        name = f"{side}_vocabulary"
+        try:
+            lines = settings.file(settings.data[name]).read_bytes().count(b"\n")
+            rows.append((name, f"{pathlib.PurePath(settings.data[name]).name}, {lines:,} lines"))
+        except FileNotFoundError as error:
+            missing.append(str(error))
+        tokenization = settings.data.get(f"{side}_tokenization")
+        rows.append(
+            (f"{side}_tokenization", json.dumps(tokenization)[:200] if tokenization else "none: spaces")
+        )
+    rows += [(name, str(value)[:200]) for name, value in settings.params.items() if name in _OF_SEARCH]
     return [*rows, ("missing", "; ".join(missing) or "nothing")]
 
 

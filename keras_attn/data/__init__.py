@@ -3,15 +3,20 @@
 from keras_attn.data.batch_plan import batch_by_tokens, pack_by_tokens
 from keras_attn.data.batching import TranslationBatches, translation_batches
 from keras_attn.data.dates import date_pairs
+from keras_attn.data.labelled_texts import LabelledBatches, LabelledTexts, read_labelled_texts
 from keras_attn.data.multi30k import multi30k_pairs
 from keras_attn.data.plain_text import PlainText, read_plain_text, shakespeare_text
 from keras_attn.data.reverse import reverse_pairs
 from keras_attn.data.seeded_batches import BatchPosition, SeededBatches
 from keras_attn.data.text_pairs import TextPairs, read_text_pairs, read_tsv
 from keras_attn.data.text_windows import TextWindows, consecutive_windows
+from keras_attn.data.token_pairs import PairForm
 
 __all__ = [
     "BatchPosition",
+    "LabelledBatches",
+    "LabelledTexts",
+    "PairForm",
     "PlainText",
     "SeededBatches",
     "TextPairs",
@@ -22,6 +27,7 @@ __all__ = [
     "date_pairs",
     "multi30k_pairs",
     "pack_by_tokens",
+    "read_labelled_texts",
     "read_plain_text",
     "read_text_pairs",
     "read_tsv",

@@ -15,7 +15,7 @@ from keras_attn.data.batch_plan import (
 )
 from keras_attn.data.seeded_batches import SeededBatches
 from keras_attn.data.text_pairs import TextPairs
-from keras_attn.data.token_pairs import lengths_of, tokenized_once
+from keras_attn.data.token_pairs import PairForm, lengths_of, tokenized_once
 
 BUCKET_BOUNDARIES = (8, 12, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256)
 
@@ -61,6 +61,7 @@ def translation_batches(
     shuffle=True,
     seed=0,
     token_folder=None,
+    form=None,
     **options,
 ):
     """Tokenizes text pairs once and batches them for teacher forcing.
@@ -91,6 +92,7 @@ def translation_batches(
         token_folder: Path of a folder for the token ids, so that the data may be larger than memory. The ids
             are written once; ids that are already there are used as they are. Only about 100 bytes per pair
             are then held in memory. None: the ids are held in memory.
+        form: `PairForm`, what stands around the tokens of a pair, for a model that was not trained here; or None.
         **options: `num_micro_batches`, `num_devices`, `worker` and `sample_weights`, as in
             `TranslationBatches`.
 
@@ -120,7 +122,10 @@ def translation_batches(
     """
     check_positive("max_sequence_length", max_sequence_length)
     corpora = [pairs] if isinstance(pairs, TextPairs) else list(pairs)
-    tokens = tokenized_once(corpora, source_tokenizer, target_tokenizer, max_sequence_length, token_folder)
+    form = form or PairForm()
+    tokens = tokenized_once(
+        corpora, source_tokenizer, target_tokenizer, max_sequence_length, token_folder, form
+    )
     if not sum(tokens.counts):
         raise ValueError(
             f"No pair is left to train on: each of the {sum(map(len, corpora))} pairs has a side of more than "
@@ -139,6 +144,7 @@ def translation_batches(
         weights=weights,
         shuffle=shuffle,
         seed=seed,
+        label_padding=form.label_padding,
         **options,
     )
 
@@ -160,6 +166,7 @@ class TranslationBatches(SeededBatches):
         sample_weights: Boolean, whether batches have weights, float32 (B,), with which a summed loss,
             `LabelSmoothedCrossentropy(reduction="sum")`, is the mean over the real tokens of the whole
             update, however it is divided. Always on if an update is divided.
+        label_padding: Integer, the label that marks padding.
 
     Attributes:
         num_pairs: Integer, the pairs in the first epoch.
@@ -197,6 +204,7 @@ class TranslationBatches(SeededBatches):
         num_devices=1,
         worker=(0, 1),
         sample_weights=False,
+        label_padding=0,
     ):
         super().__init__(seed, num_micro_batches, num_devices, worker)
         # With several TensorFlow devices, Keras sums up the first batch to find its shapes, and booleans have
@@ -209,6 +217,7 @@ class TranslationBatches(SeededBatches):
         self._boundaries = None if bucket_boundaries is None else checked_boundaries(bucket_boundaries)
         self._packed_length = packed_length
         self._shuffle = shuffle
+        self._label_padding = label_padding
         self._sample_weights = sample_weights or num_micro_batches * num_devices * self._num_workers > 1
         # A target has START and END: the decoder reads START and predicts END.
         self._lengths = np.stack([lengths_of(self._sources), lengths_of(self._targets) - 1], axis=1)
@@ -312,6 +321,11 @@ class TranslationBatches(SeededBatches):
             "decoder_token_ids": _padded(self._targets, pairs, rows, target_shape, without_last=1),
         }
         labels = _padded(self._targets, pairs, rows, target_shape, without_first=1)
+        if self._label_padding:
+            real = _placed(
+                np.ones(self._lengths[pairs, 1].sum(), np.int32), self._lengths[pairs, 1], rows, target_shape
+            )
+            labels = np.where(real > 0, labels, np.int32(self._label_padding))
         segments = np.arange(len(rows)) - np.searchsorted(rows, rows) + 1
         for side, lengths, shape in zip(
             ("encoder", "decoder"), self._lengths[pairs].T, (source_shape, target_shape)

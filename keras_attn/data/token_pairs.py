@@ -1,8 +1,10 @@
 """Text pairs as flat arrays of token ids, from which batches are made."""
 
 import collections
+import dataclasses
 import json
 import pathlib
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -22,17 +24,43 @@ row_splits: int64 array; row i is `values[row_splits[i] : row_splits[i + 1]]`.
 TokenPairs = collections.namedtuple("TokenPairs", ["sources", "targets", "counts", "over_long"])
 TokenPairs.__doc__ = """The token ids of the encoder's inputs and of the targets, corpus by corpus.
 
-sources: `RaggedIds`, each row a source and END.
-targets: `RaggedIds`, each row START, a target and END.
+sources: `RaggedIds`, each row a source and END, or what a `PairForm` makes of it.
+targets: `RaggedIds`, each row START, or what a `PairForm` has in its place, a target and END.
 counts: tuple of integers, the pairs of each corpus.
 over_long: tuple of tuples of integers, the 1-based lines of the pairs of each corpus that were left out.
 """
+
+
+@dataclasses.dataclass(frozen=True)
+class PairForm:
+    """What stands around the tokens of a pair: by default END after both sides, and START before the target.
+
+    Args:
+        source_token_ids: Function from strings (B,) to the ragged ids (B, None) of sources, with all that stands around
+            them and nothing cut; or None for the tokenizer's ids and END.
+        target_start: Tuple of integers, what the decoder reads before a target; all but the first are predicted, too. None
+            means the target tokenizer's START.
+        label_padding: Integer, the label that marks padding. With 0, no token may have the id 0; with -1, one may.
+
+    Example:
+
+    ```python
+    form = PairForm(target_start=(2, 7), label_padding=-1)  # START and the token of a language
+    ```
+    """
+
+    source_token_ids: Callable | None = None
+    target_start: tuple | None = None
+    label_padding: int = 0
+
 
 _DESCRIPTION = "tokens.json"
 _DTYPE = np.dtype("<i4")
 
 
-def tokenize_pairs(corpora, source_tokenizer, target_tokenizer, max_sequence_length, folder=None):
+def tokenize_pairs(
+    corpora, source_tokenizer, target_tokenizer, max_sequence_length, folder=None, form=PairForm()
+):
     """The token ids of the pairs whose sides, with END, have at most `max_sequence_length` tokens each.
 
     Args:
@@ -41,6 +69,7 @@ def tokenize_pairs(corpora, source_tokenizer, target_tokenizer, max_sequence_len
         max_sequence_length: Integer.
         folder: Path of an empty folder to write the ids to; `open_token_pairs` maps them into memory. None:
             they are held in memory.
+        form: `PairForm`.
 
     Returns:
         `TokenPairs`; with a folder, the result of `open_token_pairs`.
@@ -49,22 +78,28 @@ def tokenize_pairs(corpora, source_tokenizer, target_tokenizer, max_sequence_len
         ValueError: if a tokenizer returns an id outside its vocabulary or the id of the padding.
     """
     parts, counts, over_long = _Parts(folder), [], []
+    source_ids = form.source_token_ids or source_tokenizer.tokenize
+    after_source = [] if form.source_token_ids else [source_tokenizer.end_token_id]
+    start = [target_tokenizer.start_token_id] if form.target_start is None else list(form.target_start)
+    smallest = 1 if form.label_padding == 0 else 0
     for pairs in corpora:
         counts.append(0)
         over_long.append([])
-        for start in range(0, len(pairs), _TEXTS_PER_TOKENIZER_CALL):
-            rows = slice(start, start + _TEXTS_PER_TOKENIZER_CALL)
-            sources = _token_ids(pairs.sources[rows], source_tokenizer, "source", start)
-            targets = _token_ids(pairs.targets[rows], target_tokenizer, "target", start)
-            lengths = np.maximum(np.diff(sources.row_splits), np.diff(targets.row_splits)) + 1
+        for first in range(0, len(pairs), _TEXTS_PER_TOKENIZER_CALL):
+            rows = slice(first, first + _TEXTS_PER_TOKENIZER_CALL)
+            sources = _token_ids(pairs.sources[rows], source_ids, source_tokenizer, "source", first, smallest)
+            targets = _token_ids(
+                pairs.targets[rows], target_tokenizer.tokenize, target_tokenizer, "target", first, smallest
+            )
+            lengths = np.maximum(
+                lengths_of(sources) + len(after_source), lengths_of(targets) + len(start)
+            )  # the decoder reads no END, and predicts no START
             fits = lengths <= max_sequence_length
-            over_long[-1] += (start + np.flatnonzero(~fits) + 1).tolist()
+            over_long[-1] += (first + np.flatnonzero(~fits) + 1).tolist()
             counts[-1] += int(fits.sum())
             parts.append(
-                _with_special_ids(sources, fits, [], [source_tokenizer.end_token_id]),
-                _with_special_ids(
-                    targets, fits, [target_tokenizer.start_token_id], [target_tokenizer.end_token_id]
-                ),
+                _with_special_ids(sources, fits, [], after_source),
+                _with_special_ids(targets, fits, start, [target_tokenizer.end_token_id]),
             )
     if folder is None:
         return TokenPairs(*parts.joined(), tuple(counts), tuple(map(tuple, over_long)))
@@ -73,19 +108,21 @@ def tokenize_pairs(corpora, source_tokenizer, target_tokenizer, max_sequence_len
     return open_token_pairs(folder)
 
 
-def tokenized_once(corpora, source_tokenizer, target_tokenizer, max_sequence_length, folder=None):
+def tokenized_once(
+    corpora, source_tokenizer, target_tokenizer, max_sequence_length, folder=None, form=PairForm()
+):
     """The result of `tokenize_pairs`, read from the folder if it was written there before.
 
     Whenever the process ends, the folder is complete or missing.
     """
     arguments = corpora, source_tokenizer, target_tokenizer, max_sequence_length
     if folder is None:
-        return tokenize_pairs(*arguments)
+        return tokenize_pairs(*arguments, form=form)
     folder = pathlib.Path(folder)
     if not (folder / _DESCRIPTION).is_file():
         remove_unfinished(folder.parent)
         with replaced_folder(folder, _DESCRIPTION, "token ids") as built:
-            tokenize_pairs(*arguments, built)
+            tokenize_pairs(*arguments, built, form)
     return open_token_pairs(folder)
 
 
@@ -131,14 +168,15 @@ def lengths_of(ragged):
     return np.diff(ragged.row_splits)
 
 
-def _token_ids(texts, tokenizer, side, start):
-    token_ids = tokenizer.tokenize(tf.constant(texts, tf.string))
+def _token_ids(texts, tokenize, tokenizer, side, start, smallest):
+    token_ids = tokenize(tf.constant(texts, tf.string))
     ragged = RaggedIds(token_ids.values.numpy(), token_ids.row_splits.numpy())
-    wrong = np.flatnonzero((ragged.values < 1) | (ragged.values >= tokenizer.vocabulary_size))
+    wrong = np.flatnonzero((ragged.values < smallest) | (ragged.values >= tokenizer.vocabulary_size))
     if wrong.size:
         line = start + np.searchsorted(ragged.row_splits, wrong[0], side="right")
+        reason = ", 0 being the padding," if smallest else ""
         raise ValueError(
-            f"The {side} tokenizer's ids must be from 1, 0 being the padding, to `vocabulary_size` - 1. "
+            f"The {side} tokenizer's ids must be from {smallest}{reason} to `vocabulary_size` - 1. "
             f"Received: id {ragged.values[wrong[0]]} in line {line}, vocabulary_size={tokenizer.vocabulary_size}."
         )
     return ragged

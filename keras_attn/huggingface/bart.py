@@ -4,6 +4,7 @@ import collections
 
 from keras_attn.huggingface.architecture import Architecture
 from keras_attn.huggingface.bert import head_dim
+from keras_attn.huggingface.heads import reading_heads
 from keras_attn.huggingface.names import At
 from keras_attn.layers import (
     DecoderBlock,
@@ -27,6 +28,7 @@ _FORMS = {
     "m2m_100": _Form(True, True, False, "fairseq", False),
     "marian": _Form(False, False, False, "sinusoidal", True),
 }
+_WITH_HEADS = ("bart", "mbart")
 _FIRST_POSITION = 2  # of learned positions; fairseq kept two rows for other uses
 _ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "attention_output": "out_proj"}
 _SUBLAYERS = {
@@ -81,6 +83,10 @@ def bart(fields, checkpoint):
     )
     output = "shared.weight" if shared else "decoder.embed_tokens.weight"
     tied = checkpoint.is_tied(fields, "lm_head.weight", output, default=True)
+    heads = {}
+    if fields.get("model_type") in _WITH_HEADS:
+        heads = reading_heads(fields, 2, 2, wraps=fields.get("model_type") == "mbart")
+        tied = tied or checkpoint.task in heads  # then there are no logits of tokens
     fields.get("tie_encoder_decoder", None)
     has_bias = form.output_bias and bool(checkpoint.called("final_logits_bias"))
 
@@ -141,7 +147,7 @@ def bart(fields, checkpoint):
     has_source = bool(checkpoint.called(_TABLES[0]))
     unused = {r"shared\.weight": "each side has a table of its own"} if has_source and not shared else {}
     same = _same(shared, tied, has_source)
-    return Architecture(make, _names(form, shared), "model.", same=same, unused=_UNUSED | unused)
+    return Architecture(make, _names(form, shared), "model.", same=same, unused=_UNUSED | unused, heads=heads)
 
 
 def _same(shared, tied, has_source):

@@ -114,7 +114,7 @@ def t5_config(model):
 
 
 def marian_config(model):
-    """The fields of a marian or pegasus config."""
+    """The fields of a marian config."""
     first = {"encoder": model.encoder_blocks[0], "decoder": model.decoder_blocks[0]}
     block, token = first["encoder"], model.target_embedding.token
     config = {
@@ -141,6 +141,16 @@ def marian_config(model):
     return config
 
 
+def pegasus_config(model):
+    """The fields of a pegasus config."""
+    if model.source_embedding.token is not model.target_embedding.token:
+        raise ValueError(
+            "A pegasus has one token embedding for both sides. Received: a model with two, which of the architectures of "
+            "transformers only marian has, and that is post-norm (normalize_first=False)."
+        )
+    return marian_config(model)
+
+
 # model_type: (transformers' class, the prefix of the names of its body, the fields of a model)
 CONFIGS = {
     "bert": ("BertModel", "", bert_config),
@@ -148,5 +158,5 @@ CONFIGS = {
     "llama": ("LlamaForCausalLM", "model.", llama_config),
     "t5": ("T5ForConditionalGeneration", "", t5_config),
     "marian": ("MarianMTModel", "model.", marian_config),
-    "pegasus": ("PegasusForConditionalGeneration", "model.", marian_config),
+    "pegasus": ("PegasusForConditionalGeneration", "model.", pegasus_config),
 }

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from keras_attn.huggingface.names import At
 from keras_attn.layers import ClassificationHead, MaskedLanguageModelHead, TokenClassificationHead
-from keras_attn.models import EncoderWithHead
+from keras_attn.models import EncoderWithHead, Seq2SeqReader
 
 TASKS = ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering")
 
@@ -70,11 +70,22 @@ class Head:
         make: Function from the encoder to the layer, whose name is "head".
         names: Table of names, see `names.py`, of a model whose head is at "head".
         same: As in `Architecture`.
+        reader: Function from the model to what reads texts for the head, or None where that is the model. Its model is at
+            "seq2seq".
     """
 
     make: Callable
     names: dict
     same: tuple = ()
+    reader: Callable | None = None
+
+    def on(self, encoder):
+        """The `EncoderWithHead` of an encoder, or of a model with two sides that a text is read with, and this head."""
+        if self.reader is not None:
+            encoder.name = "seq2seq"
+            encoder = self.reader(encoder)
+        encoder.name = "encoder"  # in place of a numbered name
+        return EncoderWithHead(encoder, self.make(encoder))
 
 
 _TASK_OF = {
@@ -99,11 +110,10 @@ def with_head(architecture, head):
     """The `Architecture` of an encoder with a head, from that of the encoder."""
 
     def make():
-        encoder = architecture.make()
-        encoder.name = "encoder"  # in place of a numbered name
-        return EncoderWithHead(encoder, head.make(encoder))
+        return head.on(architecture.make())
 
-    names = head.names | {f"encoder/{ours}": theirs for ours, theirs in architecture.names.items()}
+    place = "encoder" if head.reader is None else "encoder/seq2seq"
+    names = head.names | {f"{place}/{ours}": theirs for ours, theirs in architecture.names.items()}
     return dataclasses.replace(architecture, make=make, names=names, same=architecture.same + head.same)
 
 
@@ -164,6 +174,40 @@ def last_token_head(fields):
         return classification(fields.num_labels(), "score", pooling="last", use_bias=False)
 
     return {"SequenceClassification": of_texts}
+
+
+def reading_heads(fields, end_token_id, start_token_id, wraps=False):
+    """{task: function that returns the head} of full Transformers: the decoder reads the text again, one token later.
+
+    Args:
+        fields: `Fields`.
+        end_token_id, start_token_id: Integers, for configs that do not name them.
+        wraps: Boolean, whether a text's own last token is the decoder's first, as in mBART.
+    """
+
+    def token_id(name, default):
+        value = fields.get(name, default)
+        value = default if value is None else value
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise ValueError(f"`{name}` must be an integer. Received: {name}={value!r}.")
+        return value
+
+    def reader(end):
+        start = None if wraps else token_id("decoder_start_token_id", start_token_id)
+        return lambda seq2seq: Seq2SeqReader(seq2seq, start, end)
+
+    def of_texts():
+        dropout = fields.rate("classifier_dropout")
+        dense, output = "classification_head.dense", "classification_head.out_proj"
+        head = classification(fields.num_labels(), output, dense, pooling="last", dropout=dropout)
+        return dataclasses.replace(head, reader=reader(token_id("eos_token_id", end_token_id)))
+
+    def of_spans():
+        return dataclasses.replace(
+            token_classification(fields.num_labels(), "qa_outputs"), reader=reader(None)
+        )
+
+    return {"SequenceClassification": of_texts, "QuestionAnswering": of_spans}
 
 
 def _of_labels(head_class, num_labels, output, dense, norm=None, make_norm=None, **options):

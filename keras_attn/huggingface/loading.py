@@ -8,7 +8,7 @@ import re
 
 import keras
 
-from keras_attn.checks import choose
+from keras_attn.checks import check_positive, choose
 from keras_attn.huggingface.architecture import own_name
 from keras_attn.huggingface.architectures import ARCHITECTURES, NOT_READ
 from keras_attn.huggingface.fields import Fields
@@ -32,7 +32,7 @@ Twin = collections.namedtuple("Twin", ["shapes", "config"])
 Twin.__doc__ = """A model that was made to be measured: {name: shape} of its variables, and its config."""
 
 
-def load_model(folder, dtype=None, report=False, ignored_fields=(), head=True):
+def load_model(folder, dtype=None, report=False, ignored_fields=(), head=True, num_new_labels=None):
     """The model in a checkpoint's folder: an `EncoderTransformer`, `DecoderTransformer` or `Seq2SeqTransformer`, or an
     `EncoderWithHead`.
 
@@ -48,6 +48,8 @@ def load_model(folder, dtype=None, report=False, ignored_fields=(), head=True):
         report: Boolean, whether a row for each tensor is printed, see `read_report`.
         ignored_fields: Names of fields of the config that are not understood, but do not change the model.
         head: Boolean, False for an encoder without its head.
+        num_new_labels: Integer, for fine-tuning: the encoder gets the classification head of its architecture with so many
+            labels. Its logits have fresh weights, and so has the projection before them unless the files hold one.
 
     Returns:
         The model.
@@ -64,11 +66,14 @@ def load_model(folder, dtype=None, report=False, ignored_fields=(), head=True):
     vectors = model.sentence_vectors({"token_ids": np.array([[101, 7592, 102]])})  # (1, 384)
     ```
     """
-    checkpoint = _Checkpoint(folder, ignored_fields, head)
+    checkpoint = _Checkpoint(folder, ignored_fields, head, num_new_labels)
     if report:
         print(*map(_line, checkpoint.report), sep="\n")
-    with _dtype_policy(dtype), unwritten_variables():
-        model = checkpoint.architecture.make()
+    with _dtype_policy(dtype):
+        with unwritten_variables():
+            model = checkpoint.body.make()
+        if num_new_labels is not None:
+            model = checkpoint.new_head.on(model)
     checkpoint.fill(model)
     return model
 
@@ -95,9 +100,13 @@ def read_report(folder, ignored_fields=(), head=True):
 class _Checkpoint:
     """A folder, its architecture, and a plan: which tensor goes where. Made without memory for weights."""
 
-    def __init__(self, folder, ignored_fields=(), head=True):
+    def __init__(self, folder, ignored_fields=(), head=True, num_new_labels=None):
         self.folder = Folder(folder)
         config = self.folder.config
+        if num_new_labels is not None:
+            check_positive("num_new_labels", num_new_labels)
+            names = {str(i): f"LABEL_{i}" for i in range(num_new_labels)}
+            config, head = {**config, "id2label": names, "num_labels": num_new_labels}, False
         model_type = config.get("model_type")
         if isinstance(model_type, str) and model_type in NOT_READ:
             raise ValueError(f"A {model_type} checkpoint cannot be read: {NOT_READ[model_type]}.")
@@ -109,8 +118,12 @@ class _Checkpoint:
         make_head = self.architecture.heads.get(self.task)
         if make_head is not None:
             self.architecture = with_head(self.architecture, make_head())
+        self.body = self.architecture  # what the files have to hold whole
+        if num_new_labels is not None:
+            self.new_head = choose("head", "SequenceClassification", self.architecture.heads)()
+            self.architecture = with_head(self.architecture, self.new_head)
         shapes = without_variables(self.architecture.make).shapes
-        self._plan(places(shapes, self.architecture.names))
+        self._plan(places(shapes, self.architecture.names), is_head_new=num_new_labels is not None)
 
     def is_tied(self, fields, output, token, default):
         """Whether the output projection is the token embedding: as the field `tie_word_embeddings` says, unless the
@@ -126,20 +139,28 @@ class _Checkpoint:
         """The tensors of this name, with whatever prefix."""
         return [tensor for tensor in self.folder.tensors if f".{tensor}".endswith(f".{name}")]
 
-    def _plan(self, wanted):
+    def _plan(self, wanted, is_head_new=False):
         names = self._names_in_files()
         same = {name: group for group in self.architecture.same for name in group}
-        self._sources, missing = [], []
+        self._sources, missing, of_head = [], [], []
         for place in wanted:
             group = [place.tensor, *(name for name in same.get(place.tensor, ()) if name != place.tensor)]
-            found = [name for name in group if name in names]
-            if found:
-                self._sources.append((place, [names[name] for name in found]))
+            found = [names[name] for name in group if name in names]
+            if is_head_new and place.variable.startswith("head/"):
+                # The logits have other labels there.
+                is_of_use = not place.variable.startswith("head/output") and all(
+                    self.folder.tensors[name].shape == place.tensor_shape for name in found
+                )
+                of_head += [(place, found)] if found and is_of_use else []
+            elif found:
+                self._sources.append((place, found))
             else:
                 missing.append(place.tensor)
         used = {name for _, found in self._sources for name in found}
+        self._sources += of_head
+        of_head = {name for _, found in of_head for name in found}
         reasons = self._reasons(used)
-        left = {name: reasons(name) for name in self.folder.tensors if name not in used}
+        left = {name: reasons(name) for name in self.folder.tensors if name not in used | of_head}
         unknown = sorted(name for name, reason in left.items() if reason is None)
         if missing or unknown:
             raise ValueError(

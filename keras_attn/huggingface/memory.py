@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 _PART_BYTES = 2**21
+_ALIGNMENT = 64  # of tensors: TensorFlow copies other memory
 
 
 @contextlib.contextmanager
@@ -44,7 +45,8 @@ def unwritten_variables():
 def assign_in_parts(variable, array):
     """Assigns an array without a copy of it: rows are cast and written one part after another.
 
-    TensorFlow makes two copies of an array that becomes a tensor.
+    TensorFlow makes two copies of an array that becomes a tensor. A variable that is assigned slice by slice is copied
+    whenever it is read, ever after: so the parts become one array, whose memory the variable takes over.
 
     Args:
         variable: Keras variable of floats.
@@ -60,16 +62,31 @@ def assign_in_parts(variable, array):
     assign_in_parts(variable, np.ones((3, 5), "float16"))
     ```
     """
-    row_bytes = max(1, math.prod(array.shape[1:])) * np.dtype(variable.dtype).itemsize
-    num_rows = max(1, _PART_BYTES // row_bytes)
-    if tf.distribute.has_strategy() or len(array) <= num_rows:  # a distributed variable has several memories
-        variable.assign(_finite(array[:], variable.dtype))
+    dtype = np.dtype(variable.dtype)
+    num_rows = max(1, _PART_BYTES // (max(1, math.prod(array.shape[1:])) * dtype.itemsize))
+    if len(array) <= num_rows:
+        variable.assign(_finite(array[:], dtype))
         return
+    whole = _aligned_array(array.shape, dtype)
     for first in range(0, len(array), num_rows):
-        part = _finite(array[first : first + num_rows], variable.dtype)
-        tf.raw_ops.ResourceStridedSliceAssign(
-            ref=variable.value.handle, begin=[first], end=[first + len(part)], strides=[1], value=part
-        )
+        whole[first : first + num_rows] = _finite(array[first : first + num_rows], dtype)
+    variable.assign(_tensor_of(whole))
+
+
+def _aligned_array(shape, dtype):
+    """An array without values, at an address at which a tensor may begin."""
+    num_bytes = math.prod(shape) * dtype.itemsize
+    memory = np.empty(num_bytes + _ALIGNMENT, np.uint8)
+    first = -memory.ctypes.data % _ALIGNMENT
+    return memory[first : first + num_bytes].view(dtype).reshape(shape)
+
+
+def _tensor_of(array):
+    """A tensor in the memory of an aligned array."""
+    is_standard = array.dtype.isbuiltin == 1  # bfloat16 is not
+    values = array if is_standard else array.view(f"uint{8 * array.dtype.itemsize}")
+    tensor = tf.experimental.dlpack.from_dlpack(values.__dlpack__())
+    return tensor if is_standard else tf.bitcast(tensor, array.dtype)
 
 
 def _finite(array, dtype):

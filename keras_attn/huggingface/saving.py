@@ -94,6 +94,15 @@ def save_model(model, folder, model_type, tokenizer=None, **fields):
     if has_alternating_sines:
         arrays = {name: _with_sines_first(name, array) for name, array in arrays.items()}
     tensors = _tensors(arrays, architecture, prefix)
+    if config.get("tie_word_embeddings") is False:
+        # Then transformers takes no table for another.
+        tensors |= {
+            prefix + other: tensors[prefix + name]
+            for group in architecture.same
+            for name in group
+            for other in group
+            if prefix + name in tensors
+        }
     length = getattr(model, "max_sequence_length", None)
     files = {} if tokenizer is None else tokenizer_files(tokenizer, _KINDS[model_type], length)
     folder = pathlib.Path(folder)

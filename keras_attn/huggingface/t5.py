@@ -3,6 +3,7 @@
 import keras
 
 from keras_attn.huggingface.architecture import Architecture
+from keras_attn.huggingface.heads import reading_heads
 from keras_attn.huggingface.names import At
 from keras_attn.layers import (
     DecoderBlock,
@@ -109,7 +110,17 @@ def t5(fields, checkpoint):
     same += ["lm_head.weight"] if tied else []
     # Older files of the decoder have a table that the model never had.
     unused = {r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight": "never used"}
-    return Architecture(make, _names(gated, num_buckets % 2), same=(tuple(same),), unused=unused)
+    unused |= {r"(classification_head|qa_outputs)\..*": "head: classification or question answering"}
+    if checkpoint.task == "TokenClassification":
+        raise ValueError("A T5 of token classification is an encoder alone, which is not read.")
+    return Architecture(
+        make,
+        _names(gated, num_buckets % 2),
+        "transformer." if checkpoint.called("transformer.shared.weight") else "",
+        same=(tuple(same),),
+        unused=unused,
+        heads=reading_heads(fields, 1, max(pad_token_id, 0)),
+    )
 
 
 def _feed_forward(fields):

@@ -5,8 +5,10 @@ from keras_attn.models.encoder_transformer import EncoderTransformer
 from keras_attn.models.encoder_with_head import EncoderWithHead
 from keras_attn.models.ensemble import Ensemble
 from keras_attn.models.generation import CausalGeneration, Seq2SeqGeneration
+from keras_attn.models.lora import merge_lora
 from keras_attn.models.plain_form import PlainForm, plain_form
 from keras_attn.models.rnn_seq2seq import RNNCache, RNNSeq2Seq
+from keras_attn.models.seq2seq_reader import Seq2SeqReader
 from keras_attn.models.seq2seq_transformer import PRESETS, Seq2SeqCache, Seq2SeqTransformer
 from keras_attn.models.sizes import Sizes
 from keras_attn.models.weights import (
@@ -33,12 +35,14 @@ __all__ = [
     "RNNSeq2Seq",
     "Seq2SeqCache",
     "Seq2SeqGeneration",
+    "Seq2SeqReader",
     "Seq2SeqTransformer",
     "Sizes",
     "assign_weights",
     "average_weights",
     "check_sizes",
     "load_weights",
+    "merge_lora",
     "plain_form",
     "read_metadata",
     "read_shapes",

@@ -274,12 +274,35 @@ class Seq2SeqTransformer(Seq2SeqGeneration, Transformer):
         logits, scores = self._decode(target, encoder_sequence, source, training, return_attention_scores)
         return (logits, scores) if return_attention_scores else logits
 
+    def decoder_sequence(
+        self,
+        decoder_token_ids,
+        encoder_sequence,
+        encoder_padding_mask,
+        decoder_padding_mask=None,
+        training=None,
+    ):
+        """The decoder's vectors, floats (B, T, D), of which `decode` makes logits.
+
+        Args:
+            decoder_token_ids, encoder_sequence, encoder_padding_mask, decoder_padding_mask, training: As in `decode`.
+        """
+        source = self._tokens(None, encoder_padding_mask)
+        target = self._tokens(decoder_token_ids, decoder_padding_mask)
+        x, _ = self._decoded(target, encoder_sequence, source, training)
+        return x if self.decoder_norm is None else self.decoder_norm(x)
+
     def _encode(self, source, training):
         x = self.source_embedding(source.token_ids, positions=source.positions, training=training)
         return self._encoded(x, self.encoder_blocks, self.encoder_norm, source, training)
 
     def _decode(self, target, encoder_sequence, source, training, return_attention_scores=False):
         """Logits, and each layer's cross-attention scores if asked for. Ids of `source` are not used."""
+        x, scores = self._decoded(target, encoder_sequence, source, training, return_attention_scores)
+        return self._logits(x, self.target_embedding, self.decoder_norm), scores
+
+    def _decoded(self, target, encoder_sequence, source, training, return_attention_scores=False):
+        """The vectors after the last block, and the scores."""
         x = self.target_embedding(target.token_ids, positions=target.positions, training=training)
         scores = []
         for block in self.decoder_blocks:
@@ -295,7 +318,7 @@ class Seq2SeqTransformer(Seq2SeqGeneration, Transformer):
             if return_attention_scores:
                 x, _, cross_attention_scores = x
                 scores.append(cross_attention_scores)
-        return self._logits(x, self.target_embedding, self.decoder_norm), scores
+        return x, scores
 
     def init_cache(self, encoder_token_ids, length, encoder_padding_mask=None):
         """Runs the encoder on ids (B, S) and returns a `Seq2SeqCache` with `length` empty slots."""

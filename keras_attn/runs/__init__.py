@@ -22,9 +22,11 @@ from keras_attn.runs.data import (
 )
 from keras_attn.runs.evaluation import Evaluation, evaluate
 from keras_attn.runs.fitted import FittedRecipe, fit_recipe
+from keras_attn.runs.fitted_start import fit_start
 from keras_attn.runs.fitted_text import fit_text_recipe
 from keras_attn.runs.generate import generate_texts
 from keras_attn.runs.recipe import Recipe
+from keras_attn.runs.resumable_fit import resumable_fit
 from keras_attn.runs.serve_check import check_export
 from keras_attn.runs.student_recipe import fit_student_recipe, student_recipe
 from keras_attn.runs.text_evaluation import TextEvaluation, evaluate_text
@@ -51,6 +53,7 @@ __all__ = [
     "evaluate",
     "evaluate_text",
     "fit_recipe",
+    "fit_start",
     "fit_student_recipe",
     "fit_text_recipe",
     "free_folder",
@@ -59,6 +62,7 @@ __all__ = [
     "open_data",
     "open_pairs",
     "open_splits",
+    "resumable_fit",
     "student_recipe",
     "train",
     "translate_lines",

@@ -60,11 +60,13 @@ class FittedRecipe:
         recipe: `Recipe`.
         reasons: Dict from what was chosen to the reason, in the order in which they are shown.
         note: What the user should know before the training begins, or an empty text.
+        start: The `Translator` that the run begins with, or None for fresh weights.
     """
 
     recipe: object
     reasons: dict
     note: str = ""
+    start: object = None
 
     def report(self):
         """A block to read: a line for each choice, with its reason."""
@@ -98,7 +100,7 @@ def fit_recipe(data, recipe=TEXT_FILES, given=()):
     print(fitted.report())
     ```
     """
-    facts = _Facts.of(data.train)
+    facts = PairFacts.of(data.train)
     scale = next(scale for scale in _SCALES if facts.num_pairs <= scale.pairs)
     choices = _PairChoices(recipe, set(given))
     choices.tokenizer(facts, scale, data.train)
@@ -112,7 +114,7 @@ def fit_recipe(data, recipe=TEXT_FILES, given=()):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Facts:
+class PairFacts:
     """What training pairs are like."""
 
     num_pairs: int

@@ -19,7 +19,8 @@ class Recipe:
     Args:
         model: Dict of arguments of `Seq2SeqTransformer.from_sizes` other than the vocabulary sizes; `size`
             stands for those of a named size (`"tiny"`, `"base"`, `"big"`). With `kind = "rnn"`, arguments of
-            `RNNSeq2Seq`; with `kind = "decoder"`, of `DecoderTransformer.from_sizes`, a language model.
+            `RNNSeq2Seq`; with `kind = "decoder"`, of `DecoderTransformer.from_sizes`, a language model. Empty with
+            `start_from`.
         data: What to train on: `("dates",)`, `("reverse",)`, `("multi30k",)`, `("multi30k-tokenized",)`, a
             source and a target file, or one TSV file; or a tuple of several of these. For a language model:
             `("shakespeare",)`, or text files, which are joined.
@@ -78,12 +79,16 @@ class Recipe:
         num_beams, length_penalty, max_length: Options of the resulting translator; validation after each
             epoch is greedy.
         seed: Integer, the seed of weights, dropout and the order of the data.
+        start_from: Path of a translator, of the run that made it, or of a checkpoint's folder: training begins with its
+            weights, and its tokenizers are used; `tokenizer` and `vocabulary_size` mean nothing then.
+        start_options: Dict of what its files leave open: `source_language` and `target_language` of a multilingual model,
+            `text_prefix` or `purpose` of a checkpoint.
 
     Raises:
         ValueError: for a field with an invalid value.
     """
 
-    model: dict
+    model: dict = dataclasses.field(default_factory=dict)
     data: tuple = ()
     data_weights: tuple | None = None
     validation: tuple | None = None
@@ -127,6 +132,8 @@ class Recipe:
     length_penalty: float = 1.0
     max_length: int | None = None
     seed: int = 0
+    start_from: str | None = None
+    start_options: dict = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
@@ -146,7 +153,9 @@ class Recipe:
                 "A named `size` is only for an encoder-decoder Transformer. "
                 f"Received: size={self.model['size']!r}, model kind={self.model['kind']!r}."
             )
-        _check_model_arguments(self.model_class, self.model_arguments)
+        _check_start(self)
+        if self.start_from is None:
+            _check_model_arguments(self.model_class, self.model_arguments)
         if self.is_language_model != (self.metric == "loss") or (
             self.is_language_model and self.tokenizer == "wordpiece"
         ):
@@ -154,6 +163,11 @@ class Recipe:
                 'A language model has `metric` "loss" and `tokenizer` "bytes", "bpe" or "unigram", a model of two sides has '
                 f"another `metric`. Received: model kind={self.model.get('kind', 'transformer')!r}, metric={self.metric!r}, "
                 f"tokenizer={self.tokenizer!r}."
+            )
+        if self.distill is not None and self.start_from is not None:
+            raise ValueError(
+                "A student with `distill` begins with fresh weights, not with those of `start_from`: give a recipe without it. "
+                f"Received: start_from={self.start_from!r}."
             )
         if self.distill is not None and (self.is_language_model or self.minutes is not None):
             raise ValueError(
@@ -187,8 +201,8 @@ class Recipe:
             raise ValueError(
                 f"{path} sets {', '.join(unknown)}, which no recipe has. It may set: {', '.join(sorted(known))}."
             )
-        if "model" not in fields:
-            raise ValueError(f"{path} must have a table [model], for example with `size`.")
+        if "model" not in fields and fields.get("start_from") is None:
+            raise ValueError(f"{path} must have a table [model], for example with `size`, or `start_from`.")
         try:
             return cls(**fields)
         except (ValueError, TypeError, AttributeError) as error:
@@ -253,6 +267,7 @@ class Recipe:
 _MODELS = {"transformer": Seq2SeqTransformer, "rnn": RNNSeq2Seq, "decoder": DecoderTransformer}
 # Arguments of models that the run sets.
 _OF_THE_RUN = {"vocabulary_size", "target_vocabulary_size", "pad_token_id", "dtype", "name"}
+_START_OPTIONS = ("source_language", "target_language", "text_prefix", "purpose")
 _CHOICES = {
     "tokenizer": ("bpe", "unigram", "wordpiece", "bytes"),
     "padding": (None, "longest", "buckets", "packed"),
@@ -261,6 +276,28 @@ _CHOICES = {
     "metric": ("bleu", "chrf", "exact_match", "loss"),
     "averaged": ("last", "best"),
 }
+
+
+def _check_start(recipe):
+    if recipe.start_from is None:
+        if recipe.start_options:
+            raise ValueError(
+                f"`start_options` are for `start_from`. Received: start_options={recipe.start_options}."
+            )
+        return
+    if not isinstance(recipe.start_from, str) or not recipe.start_from:
+        raise ValueError(f"`start_from` must be a path. Received: start_from={recipe.start_from!r}.")
+    if recipe.model:
+        raise ValueError(
+            "With `start_from`, the model is the one in that folder, and `model` must be empty. "
+            f"Received: model={recipe.model}."
+        )
+    unknown = sorted(set(recipe.start_options) - set(_START_OPTIONS))
+    if unknown or not all(isinstance(value, str) for value in recipe.start_options.values()):
+        raise ValueError(
+            f"`start_options` may set {', '.join(_START_OPTIONS)}, each a string. "
+            f"Received: start_options={recipe.start_options}."
+        )
 
 
 def _sizes(size):

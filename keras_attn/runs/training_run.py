@@ -51,10 +51,13 @@ class TrainingRun:
 
     A subclass implements `describe_data()`, a dict for the record; `prepare()`, which sets `model` and
     `batches`; `validators()`, the callbacks that write `val_METRIC` to `logs`; `samples_text()` and `pictures()`, what
-    TensorBoard shows of a validation; `score(name)`, the
-    metric of the current weights on the validation data, and what it was computed from; `p_value(of_average, of_best)`, a
-    paired test of two of the latter; `evaluate()`, the final scores; `save_result()` and `load_result()`; `result`, the return value of the run; and `where()`, a text with the path of the result.
+    TensorBoard shows of a validation; `score(name)`, the metric of the current weights on the validation data, and what it
+    was computed from; `p_value(of_average, of_best)`, a paired test of two of the latter; `evaluate()`, the final scores;
+    `save_result()` and `load_result()`; `result`, the return value of the run; and `where()`, a text with the path of the
+    result.
     """
+
+    label_padding = 0  # the label that marks padding
 
     def __init__(self, recipe, data, folder, verbose, workers):
         self.workers = workers
@@ -65,6 +68,7 @@ class TrainingRun:
         self.checkpoints = folder / "checkpoints"
         self.states = Checkpoints(self.checkpoints, log=self.log)
         self.results = {}
+        self.score_before = None  # training
         self.created = time.monotonic()
         self.validation_seconds = self.seconds_of_epoch = 0.0
         self.stop_signals = StopSignals(enabled=workers.count == 1)
@@ -94,7 +98,7 @@ class TrainingRun:
         return locked_folder(self.folder)
 
     def train_and_evaluate(self):
-        resumed = self.check_folder()
+        resumed = self.is_resumed = self.check_folder()
         self.workers.wait()  # until all processes have checked
         keras.utils.set_random_seed(self.recipe.seed)
         names = " and ".join(self.describe_data()["train"])
@@ -185,14 +189,14 @@ class TrainingRun:
 
     def compile(self):
         recipe, steps = self.recipe, self.recipe.gradient_accumulation_steps
-        self.perplexity = Perplexity()
+        self.perplexity = Perplexity(self.label_padding)
         # An epoch ends with an update.
         self.steps_per_epoch = math.ceil((recipe.steps_per_epoch or len(self.batches)) / steps) * steps
         self.model.compile(
             optimizer=make_optimizer(
                 recipe, self.model.hidden_dim, self.steps_per_epoch // steps * recipe.epochs
             ),
-            loss=LabelSmoothedCrossentropy(self.recipe.label_smoothing, reduction="sum"),
+            loss=LabelSmoothedCrossentropy(self.recipe.label_smoothing, self.label_padding, reduction="sum"),
             metrics=[self.perplexity],
         )
 
@@ -219,6 +223,10 @@ class TrainingRun:
         self.keep_best = KeepBest(
             self.save_best, monitor=self.monitor, mode="min" if self.recipe.lower_is_better else "max"
         )
+        if self.score_before is not None:
+            self.keep_best.best = self.score_before
+            if not (self.checkpoints / "best.safetensors").is_file():
+                self.save_best(None)  # the weights that the run began with
         self.bar = EpochBar(self.progress, self.recipe.epochs)
         self.take_snapshot = state_snapshots(self.model)
         self.history = HistoryFile(self.folder / "history.csv")
@@ -254,7 +262,7 @@ class TrainingRun:
 
     def after_stop(self):
         """Training was stopped after an update whose state is saved."""
-        if self.keep_best.best_epoch is None and self.workers.is_first:
+        if self.keep_best.best_epoch is None and self.score_before is None and self.workers.is_first:
             save_weights(self.model, self.checkpoints / "best.safetensors")
         self.say(f"\nStopped after update {self.progress.updates:,}. The same command goes on from there.")
         if self.stop_signals.received == signal.SIGINT:
@@ -443,10 +451,13 @@ class TrainingRun:
         assign_weights(self.model, average)
         name = f"average of the {self.recipe.averaged} {len(epoch_files)} epochs"
         averaged, of_average = self.validate(name)
-        p_value = None
-        if not self.recipe.reaches(averaged, best):
-            p_value = self.p_value(of_average, of_best)
-        kept = kept_weights(name, p_value)
+        if self.recipe.reaches(averaged, best):
+            kept = kept_weights(name, None)
+        elif self.score_before is not None and self.keep_best.best_epoch is None:
+            # Those are not the best of many: no choice makes their score too high, and no run ends worse than it began.
+            kept = Kept("weights at the start", "no epoch scores better on validation, nor does the average")
+        else:
+            kept = kept_weights(name, self.p_value(of_average, of_best))
         if kept.weights == name:
             write_weights(average, self.checkpoints / "average.safetensors")
         else:

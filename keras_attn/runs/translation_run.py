@@ -8,7 +8,7 @@ import shutil
 
 import keras
 
-from keras_attn.data import TextPairs, translation_batches
+from keras_attn.data import PairForm, TextPairs, translation_batches
 from keras_attn.data.text_files import checksum
 from keras_attn.files import replaced_folder, restored_folder
 from keras_attn.runs.advice import advice_on_a_low_score
@@ -16,13 +16,18 @@ from keras_attn.runs.attention_pictures import AttentionPictures
 from keras_attn.runs.board import perplexity
 from keras_attn.runs.display import sample_line
 from keras_attn.runs.evaluation import evaluate, evaluation_of
+from keras_attn.runs.run_record import read_record
+from keras_attn.runs.starting_model import check_tokenizers, load_start, seed_dropout, start_of_run
 from keras_attn.runs.training_run import TrainingRun, compiles_for_shapes
 from keras_attn.tasks import Translator
 from keras_attn.text import ByteTokenizer, SentencePieceTokenizer, WordPieceTokenizer, load_tokenizer
 from keras_attn.training import TranslationQuality, paired_p_value
 from keras_attn.training.summaries import samples_table
 
-_TOKENIZER, _TOKENS = "tokenizer", "tokens"
+_TOKENIZER, _TOKENS, START = "tokenizer", "tokens", "start"
+# More tokens than any source has: nothing is cut.
+_UNCUT = 2**30
+_BEFORE = "validation, before training"
 _NUM_SAMPLES = 8
 # If there are more lines, a vocabulary is trained on evenly spaced ones: sentencepiece holds them in memory.
 _MOST_LINES_FOR_VOCABULARY = 5_000_000
@@ -35,7 +40,15 @@ _TOKENIZERS = {
 
 
 class TranslationRun(TrainingRun):
-    """Trains an encoder-decoder model on text pairs; the result is a `Translator`."""
+    """Trains an encoder-decoder model on text pairs; the result is a `Translator`.
+
+    Args:
+        start: The `Translator` that `recipe.start_from` names, or None if it is to be loaded.
+    """
+
+    def __init__(self, recipe, data, folder, verbose, workers, start=None):
+        super().__init__(recipe, data, folder, verbose, workers)
+        self.start = start
 
     def describe_data(self):
         return {
@@ -49,21 +62,59 @@ class TranslationRun(TrainingRun):
         return checksum(*(side for part in corpora_of(pairs) for side in (part.sources, part.targets)))
 
     def prepare(self):
-        source_tokenizer, target_tokenizer = self.make_tokenizers()
-        self.model = self.make_model(source_tokenizer, target_tokenizer)
+        started = self.recipe.start_from is not None
+        if started:
+            self.translator = self.load_start()
+            source_tokenizer, target_tokenizer = self.translator.tokenizers.values()
+            self.model = self.translator.model
+            seed_dropout(self.model, self.recipe.seed)
+        else:
+            source_tokenizer, target_tokenizer = self.make_tokenizers()
+            self.model = self.make_model(source_tokenizer, target_tokenizer)
         if self.workers.is_first:
             self.batches = self.make_batches(source_tokenizer, target_tokenizer)
         self.workers.wait()
         if not self.workers.is_first:  # after the first has written the token ids
             self.batches = self.make_batches(source_tokenizer, target_tokenizer)
+        recipe = self.recipe
+        of_start = self.translator.conventions() if started else {}
         self.translator = Translator(
             self.model,
             source_tokenizer,
             target_tokenizer,
-            num_beams=self.recipe.num_beams,
-            length_penalty=self.recipe.length_penalty,
-            max_length=self.recipe.max_length,
+            num_beams=recipe.num_beams,
+            length_penalty=recipe.length_penalty,
+            max_length=recipe.max_length,
+            **of_start,
         )
+        if started:
+            self.score_before_training()
+
+    def load_start(self):
+        """The translator to begin with; it is kept in the run folder, so that a run that goes on needs no other."""
+        if self.is_resumed:
+            return start_of_run(self.folder, self.recipe)
+        start = self.start
+        if start is None:
+            start = load_start(self.recipe)
+            check_tokenizers(start, self.data.train)
+        if self.workers.is_first:
+            start.save(self.folder / START)
+        self.workers.wait()
+        return start
+
+    def score_before_training(self):
+        """Sets the score that the first epoch has to beat, so that the run never ends worse than it began."""
+        record = read_record(self.folder) if self.is_resumed else None
+        scores = record["results"].get(_BEFORE) if record else None
+        if scores is None and self.workers.is_first:
+            logs = {}
+            self.quality.on_epoch_end(-1, logs)
+            scores = {self.recipe.metric: logs[self.monitor]}
+            self.say(f"Validation {self.recipe.metric} before training: {logs[self.monitor]:.4g}")
+        if scores is not None:
+            self.results[_BEFORE] = scores
+        self.score_before = self.workers.tell((scores or {}).get(self.recipe.metric, 0.0))
 
     def make_tokenizers(self):
         recipe = self.recipe
@@ -109,15 +160,35 @@ class TranslationRun(TrainingRun):
             worker=(self.workers.number, self.workers.count),
             sample_weights=True,
             token_folder=self.folder / _TOKENS,
+            form=self.pair_form(),
         )
 
     def training_pairs(self):
         """What is trained on: `TextPairs` or several, and their weights or None."""
         return self.data.train, self.recipe.data_weights
 
-    def validators(self):
+    def pair_form(self):
+        """What stands around the tokens of a pair, as the translator to begin with has it."""
+        if self.recipe.start_from is None:
+            return PairForm()
+        start = self.translator
+        first = start.options.first_token_id
+        return PairForm(
+            lambda texts: start.source_token_ids(texts, longest=_UNCUT)[0],
+            (start.start_token_id, *(() if first is None else (first,))),
+            self.label_padding,
+        )
+
+    @property
+    def label_padding(self):
+        # In checkpoints 0 may be any token.
+        return 0 if self.recipe.start_from is None else -1
+
+    @functools.cached_property
+    def quality(self):
+        """The callback that translates the validation data."""
         validation = self.data.validation
-        self.quality = TranslationQuality(
+        return TranslationQuality(
             # A model that has learned little would go on to the very end.
             lambda texts: self.translator(
                 texts, num_beams=1, max_length=min(self.translator.max_length, self.batches.longest)
@@ -127,6 +198,9 @@ class TranslationRun(TrainingRun):
             metrics=(self.recipe.metric,),
             bleu_tokenize=self.recipe.bleu_tokenize,
         )
+
+    def validators(self):
+        validation = self.data.validation
         if keras.backend.backend() != "tensorflow":  # the only one that scores given texts
             return [self.quality]
 
@@ -184,9 +258,8 @@ class TranslationRun(TrainingRun):
     def score(self, name):
         pairs, recipe = self.data.validation, self.recipe
         translations = self.translator(pairs.sources)
-        evaluation = evaluation_of(
-            translations, pairs, recipe.num_beams, recipe.length_penalty, recipe.bleu_tokenize
-        )
+        decoding = self.translator.num_beams, self.translator.length_penalty
+        evaluation = evaluation_of(translations, pairs, *decoding, recipe.bleu_tokenize)
         self.results[f"validation, {name}"] = dataclasses.asdict(evaluation)
         return getattr(evaluation, recipe.metric), translations
 
@@ -218,6 +291,8 @@ class TranslationRun(TrainingRun):
         # The token ids are as large as the data. They are removed only after the run has ended: a run that is
         # killed before could not be resumed without them.
         shutil.rmtree(self.folder / _TOKENS)
+        # The translator that was made holds the same tokenizers and the same form of model.
+        shutil.rmtree(self.folder / START, ignore_errors=True)
 
     def where(self):
         return f"The translator lies in {self.folder / 'translator'}"

@@ -17,7 +17,8 @@ Version.__doc__ = (
 
 _MODEL_FILE = "saved_model.pb"
 # The file that tells what a folder holds, and what reads it. A checkpoint is a task too.
-_MARKERS = {marker: task_class.load for marker, task_class in TASKS.items()} | {"config.json": load_task}
+_MARKERS = {marker: task_class.load for marker, task_class in TASKS.items()}
+_MARKERS |= dict.fromkeys(("config.json", "checkpoint"), load_task)  # of the hub, and of OpenNMT-tf
 _TASK_FOLDERS = tuple(map(folder_name_of, TASKS.values()))
 
 

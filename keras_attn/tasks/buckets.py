@@ -7,6 +7,9 @@ import tensorflow as tf
 from keras_attn.ops import compiled_scope
 from keras_attn.tasks.token_ids import NO_TOKEN
 
+# The batch sizes that are compiled if no others are given.
+BATCH_SIZES = (1, 4, 16, 64)
+
 
 def compiled_with_xla(function):
     """Compiles a function of tensors with XLA, separately for each input shape."""
@@ -42,6 +45,50 @@ def compiled_with_jax(model, function):
         return compiled(values, *keras.tree.map_structure(np.asarray, inputs))
 
     return call
+
+
+class Buckets:
+    """The few shapes for which a function of texts' tokens is compiled with XLA: each batch size with each length.
+
+    Args:
+        batch_sizes: Increasing integers; larger batches are split into batches of the last size.
+        lengths: Increasing integers, the numbers of tokens; the last is `longest`. Defaults to the powers of two from 16.
+        longest: Integer, the most tokens of a text.
+        meaning: String, what `longest` is, for the message: "model's max_sequence_length" for example.
+
+    Raises:
+        ValueError: unless both rise and the last length is `longest`.
+    """
+
+    def __init__(self, batch_sizes, lengths, longest, meaning):
+        self.batch_sizes = _rising("batch_sizes", batch_sizes)
+        self.lengths = powers_of_two(16, longest) if lengths is None else _rising("lengths", lengths)
+        if self.lengths[-1] != longest:
+            raise ValueError(f"`lengths` must end with the {meaning}={longest}. Received: {self.lengths}.")
+
+    def __call__(self, function, inputs, shape):
+        """The answers of a function to a batch of any size, compiled for these shapes alone.
+
+        Args:
+            function: Function of `inputs` to floats (B, *shape). No row changes the answer of another, and no pad that
+                of a token.
+            inputs: Dict of tensors (B, T), T at most `longest`. Rows and columns past them become 0 or False.
+            shape: The sizes of the other axes of an answer, None for T.
+
+        Returns:
+            float32 (B, *shape).
+        """
+        rows, length = tf.unstack(tf.shape(next(iter(inputs.values()))))
+        batch_size, padded = bucket_of(rows, self.batch_sizes), bucket_of(length, self.lengths)
+        chunks = tf.maximum((rows + batch_size - 1) // batch_size, 1)
+        margins = [[0, chunks * batch_size - rows], [0, padded - length]]
+        inputs = {
+            name: tf.reshape(tf.pad(x, margins), [chunks, batch_size, padded]) for name, x in inputs.items()
+        }
+        compiled = compiled_with_xla(lambda inputs: tf.cast(function(inputs), tf.float32))
+        answers = tf.map_fn(compiled, inputs, fn_output_signature=tf.TensorSpec([None, *shape], tf.float32))
+        answers = tf.reshape(answers, [-1, *(padded if size is None else size for size in shape)])[:rows]
+        return answers[:, :length] if shape[0] is None else answers
 
 
 def powers_of_two(first, last):
@@ -80,3 +127,10 @@ def in_buckets(token_ids, batch_sizes, lengths, end_token_id):
     chunks = tf.maximum((rows + batch_size - 1) // batch_size, 1)
     source_rows = tf.minimum(tf.range(chunks * batch_size), tf.maximum(rows - 1, 0))
     return tf.reshape(tf.gather(token_ids, source_rows), [chunks, batch_size, -1])
+
+
+def _rising(name, sizes):
+    sizes = list(sizes)
+    if not sizes or min(sizes) < 1 or sizes != sorted(set(sizes)):
+        raise ValueError(f"`{name}` must be rising positive integers. Received: {name}={sizes}.")
+    return sizes

@@ -36,8 +36,8 @@ class Bundle:
         self.examples = list(EXAMPLES if examples is None else examples)
         if not self.examples or not all(isinstance(text, str) and text.strip() for text in self.examples):
             raise ValueError(f"`examples` must be texts, one or more. Received: examples={self.examples}.")
-        self.is_xla = hasattr(signatures, "batch_sizes")
-        self.max_batch_size = signatures.batch_sizes[-1] if self.is_xla else MAX_BATCH_SIZE
+        self.buckets = signatures.buckets
+        self.max_batch_size = self.buckets.batch_sizes[-1] if self.buckets else MAX_BATCH_SIZE
         self._functions = None
 
     def write(self, folder, functions):
@@ -45,8 +45,8 @@ class Bundle:
         self._functions = functions
         write_warmup_requests(folder, self.model_name, self._warmup_requests())
         why_any_size = None
-        if self.is_xla:
-            write_xla_buckets(folder, self.signatures.batch_sizes, self.signatures.lengths)
+        if self.buckets:
+            write_xla_buckets(folder, self.buckets.batch_sizes, self.buckets.lengths)
             why_any_size = "the graph itself fills batches up to the sizes that were compiled"
         write_batching_parameters(folder, self.max_batch_size, why_any_size=why_any_size)
         (folder / "README.md").write_text(model_readme(self), encoding="utf-8")
@@ -71,27 +71,27 @@ class Bundle:
         return self._functions[signature_name].structured_outputs
 
     def _warmup_requests(self):
-        if self.is_xla:
+        if self.buckets:
             return list(self._requests_of_every_shape())
         return [(name, self.inputs(name, self.examples)) for name in self.signatures.all()]
 
     def _requests_of_every_shape(self):
         shortest = 0
-        for length in self.signatures.lengths:
+        for length in self.buckets.lengths:
             text = self._text_of_length(shortest + 1, length)
             shortest = length
-            for batch_size in self.signatures.batch_sizes:
+            for batch_size in self.buckets.batch_sizes:
                 yield "serving_default", self.inputs("serving_default", [text] * batch_size)
 
     def _text_of_length(self, shortest, longest):
-        """The examples, repeated and cut to at least `shortest` tokens and at most `longest`, END counted."""
-        tokenizer, added = self.signatures.source_tokenizer, self.signatures.task.num_added_tokens
+        """The examples, repeated and cut to at least `shortest` tokens and at most `longest`, as the model reads them."""
+        tokenizer = next(iter(self.signatures.task.tokenizers.values()))
         (token_ids,) = tokenizer.encode([" ".join(self.examples)])
         token_ids = token_ids * (longest // max(len(token_ids), 1) + 1)
-        for size in range(longest - added, shortest - added - 1, -1):
+        for size in range(longest, -1, -1):
             (text,) = tokenizer.decode([token_ids[:size]])
-            # A decoded text may have other tokens when it is tokenized again.
-            if shortest <= len(tokenizer.encode([text])[0]) + added <= longest:
+            # A decoded text may have other tokens when it is tokenized again, and the model may read more than them.
+            if shortest <= self.signatures.num_tokens(text) <= longest:
                 return text
         raise ValueError(
             f"`examples` must be texts from which a text of {shortest} to {longest} tokens can be made, to warm up that "

@@ -14,10 +14,12 @@ from keras_attn.tasks.text_embedder import TextEmbedder
 from keras_attn.tasks.token_classifier import TokenClassifier
 
 # Every function takes the folder, `pathlib.Path`; the content of its config.json; and as options `max_length`, the most tokens
-# of a text, and `dtype` and `ignored_fields` as `keras_attn.huggingface.load_model` does.
+# of a text, `jit_compile` as in the task, and `dtype` and `ignored_fields` as `keras_attn.huggingface.load_model` does.
 
 
-def text_embedder(folder, config, pooling="mean", normalize=True, max_length=None, **of_loading):
+def text_embedder(
+    folder, config, pooling="mean", normalize=True, max_length=None, jit_compile=False, **of_loading
+):
     """The `TextEmbedder` of a sentence-transformers folder, or of an encoder alone with the pooling that is given."""
     if is_sentence_transformer(folder):
         found = load_sentence_encoder(folder, **of_loading)
@@ -26,35 +28,41 @@ def text_embedder(folder, config, pooling="mean", normalize=True, max_length=Non
     else:
         options = {"pooling": pooling, "normalize": normalize}
         model = load_model(folder, head=False, **of_loading)
-    return TextEmbedder(model, read_tokenizer(folder), max_length=max_length, **options)
+    options |= {"max_length": max_length, "jit_compile": jit_compile}
+    return TextEmbedder(model, read_tokenizer(folder), **options)
 
 
-def text_classifier(folder, config, max_length=None, **of_loading):
+def text_classifier(folder, config, **options):
     """The `TextClassifier` of a model for sequence classification, with the labels of its config."""
     found = labels(config)
+    parts, of_task = _parts_and_options(folder, **options)
     return TextClassifier(
-        *_parts(folder, of_loading),
+        *parts,
         found.names,
         multi_label=found.is_multi_label,
         activation="linear" if config.get("problem_type") == "regression" else None,
-        max_length=max_length,
+        **of_task,
     )
 
 
-def token_classifier(folder, config, max_length=None, **of_loading):
+def token_classifier(folder, config, **options):
     """The `TokenClassifier` of a model for token classification, with the labels of its config."""
-    return TokenClassifier(*_parts(folder, of_loading), labels(config).names, max_length=max_length)
+    parts, of_task = _parts_and_options(folder, **options)
+    return TokenClassifier(*parts, labels(config).names, **of_task)
 
 
-def fill_mask(folder, config, max_length=None, **of_loading):
+def fill_mask(folder, config, **options):
     """The `FillMask` of a masked language model."""
-    return FillMask(*_parts(folder, of_loading), max_length=max_length)
+    parts, of_task = _parts_and_options(folder, **options)
+    return FillMask(*parts, **of_task)
 
 
-def question_answerer(folder, config, max_length=None, **of_loading):
+def question_answerer(folder, config, **options):
     """The `QuestionAnswerer` of a model for question answering."""
-    return QuestionAnswerer(*_parts(folder, of_loading), max_length=max_length)
+    parts, of_task = _parts_and_options(folder, **options)
+    return QuestionAnswerer(*parts, **of_task)
 
 
-def _parts(folder, of_loading):
-    return load_model(folder, **of_loading), read_tokenizer(folder)
+def _parts_and_options(folder, max_length=None, jit_compile=False, **of_loading):
+    parts = load_model(folder, **of_loading), read_tokenizer(folder)
+    return parts, {"max_length": max_length, "jit_compile": jit_compile}

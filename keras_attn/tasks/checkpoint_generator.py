@@ -12,7 +12,14 @@ _MAX_LENGTH = 256
 
 
 def text_generator(
-    folder, config, max_length=None, num_beams=None, length_penalty=None, dtype=None, ignored_fields=()
+    folder,
+    config,
+    max_length=None,
+    num_beams=None,
+    length_penalty=None,
+    jit_compile=False,
+    dtype=None,
+    ignored_fields=(),
 ):
     """The `TextGenerator` of a gpt2, llama, mistral, qwen2, qwen3, gemma2 or gemma3_text checkpoint.
 
@@ -23,6 +30,7 @@ def text_generator(
         config: Dict, config.json.
         max_length, num_beams, length_penalty: As in `TextGenerator`; by default what generation_config.json says, and
             256 new tokens if it says nothing.
+        jit_compile: As in `TextGenerator`.
         dtype, ignored_fields: As in `keras_attn.huggingface.load_model`.
 
     Raises:
@@ -45,6 +53,7 @@ def text_generator(
         # Theirs counts the prompt.
         options=decoding.options(tokenizer.end_token_id, min_length=None),
         chat_template=known_template(_chat_template(folder, tokenizer_config)),
+        jit_compile=jit_compile,
         **decoding.search(given, longest),
     )
 

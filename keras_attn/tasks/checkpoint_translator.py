@@ -24,6 +24,7 @@ def translator(
     target_language=None,
     text_prefix=None,
     purpose=None,
+    jit_compile=False,
     dtype=None,
     ignored_fields=(),
 ):
@@ -37,6 +38,7 @@ def translator(
         text_prefix: String that is put before every text, "summarize: " for instance.
         purpose: Name in `task_specific_params` of config.json, "translation_en_to_de" for instance: what it says, the
             prefix of texts among it, replaces what generation_config.json says.
+        jit_compile: As in `Translator`.
         dtype, ignored_fields: As in `keras_attn.huggingface.load_model`.
 
     Raises:
@@ -75,6 +77,7 @@ def translator(
         start_token_id=start,
         source_form=form,
         languages=languages,
+        jit_compile=jit_compile,
         **decoding.search(given, longest),
     )
 

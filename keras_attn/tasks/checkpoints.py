@@ -3,23 +3,26 @@
 import importlib
 import pathlib
 
+from keras_attn import opennmt
 from keras_attn.files import read_json
 from keras_attn.huggingface import is_sentence_transformer
-from keras_attn.tasks.heads import EMBEDDER, HEADS, head_of
+from keras_attn.tasks.heads import EMBEDDER, HEADS, OPENNMT, head_of
 
 CONFIG_FILE = "config.json"
 
 
 def holds_checkpoint(folder):
-    """Whether a folder is a checkpoint, as the hub holds it."""
-    return (pathlib.Path(folder) / CONFIG_FILE).is_file() or is_sentence_transformer(folder)
+    """Whether a folder is a checkpoint, as the hub holds it, or as OpenNMT-tf leaves it."""
+    is_of_hub = (pathlib.Path(folder) / CONFIG_FILE).is_file() or is_sentence_transformer(folder)
+    return is_of_hub or opennmt.holds_checkpoint(folder)
 
 
 def load_checkpoint(folder, **options):
     """The task that a checkpoint's model is for: its weights, its tokenizer, and what its files say of decoding.
 
     Args:
-        folder: Path of a folder with config.json, safetensors files and the files of a tokenizer.
+        folder: Path of a folder with config.json, safetensors files and the files of a tokenizer; or of OpenNMT-tf's, with
+            ckpt-N.index and its data, the YAML file of the training and the vocabularies.
         **options: As the task takes them, see docs/checkpoints.md: `max_length` or `num_beams`, for example. What the files
             say is the default.
 
@@ -34,13 +37,21 @@ def load_checkpoint(folder, **options):
     Example: `load_checkpoint("opus-mt-en-de", num_beams=1)`.
     """
     folder = pathlib.Path(folder)
-    is_embedder = is_sentence_transformer(folder)
-    config = {} if is_embedder else read_json(folder / CONFIG_FILE)
-    head = EMBEDDER if is_embedder else HEADS[head_of(config)]
+    head, about = _head(folder)
     make = getattr(importlib.import_module(head.module), head.function)
     try:
-        return make(folder, config, **options)
+        return make(folder, *about, **options)
     except TypeError as error:
         if "unexpected keyword argument" not in str(error):
             raise
         raise ValueError(f"A {head.task} of a checkpoint has no such option: {error}.") from error
+
+
+def _head(folder):
+    """The `Head` of a checkpoint, and what its function takes after the folder."""
+    if is_sentence_transformer(folder):
+        return EMBEDDER, ({},)
+    if not (folder / CONFIG_FILE).is_file() and opennmt.holds_checkpoint(folder):
+        return OPENNMT, ()
+    config = read_json(folder / CONFIG_FILE)
+    return HEADS[head_of(config)], (config,)

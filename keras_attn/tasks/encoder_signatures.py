@@ -17,12 +17,14 @@ class EncoderSignatures(TaskSignatures):
     Args:
         task: The task.
         names: As in `TaskSignatures`.
+        buckets: The `Buckets` of a task that XLA compiles, or None.
     """
 
     input_table = PAIRS
 
-    def __init__(self, task, names=None):
+    def __init__(self, task, names=None, buckets=None):
         super().__init__(task, names)
+        self.buckets = buckets
         # Each is traced once, and its graph is a function that the signatures call.
         strings = tf.TensorSpec([None], tf.string)
         self._of_texts = tf.function(lambda texts: task.answers(texts), [strings], autograph=False)
@@ -34,6 +36,12 @@ class EncoderSignatures(TaskSignatures):
         if "pairs" not in self.table[signature_name].inputs:
             return {"inputs": texts}
         return {"inputs": texts, "pairs": [*texts[1:], texts[0]]}
+
+    def num_tokens(self, text):
+        """How many tokens the model reads of a request to `serving_default` that is made of a text."""
+        columns = self.example_inputs("serving_default", [text], None).values()
+        framed = self.task.framed(*(tf.constant(column, tf.string) for column in columns))
+        return int(framed.token_ids.row_lengths()[0])
 
     def limits(self):
         """Lines about the sizes of requests and answers."""

@@ -1,10 +1,13 @@
 """What the tasks of encoders share: texts to the inputs of a model, calls in batches, saving and exporting."""
 
+import copy
+
 import tensorflow as tf
 
 from keras_attn.checks import check_positive
 from keras_attn.models import EncoderWithHead
 from keras_attn.tasks.batches import of_batches
+from keras_attn.tasks.buckets import BATCH_SIZES, Buckets
 from keras_attn.tasks.task import Task
 from keras_attn.tasks.task_files import read_task, write_task
 from keras_attn.text import as_utf8
@@ -15,13 +18,15 @@ class EncoderTask(Task):
 
     A subclass sets `signatures`, the class of its `EncoderSignatures`, and implements `answers(texts)`, or
     `answers(texts, pairs)`: a function of string tensors (B,) to {name: tensor (B, ...)}, `is_cut` among them, which
-    calls and the export share.
+    calls and the export share. It calls its model through `computed`, the part that XLA compiles.
 
     Args:
         model: A model with the `mixin`.
         tokenizer: A tokenizer of `keras_attn.text`.
         max_length: Integer, the most tokens of a text, special tokens counted, or None for as many as the model and the
             tokenizer allow.
+        jit_compile: Boolean, whether the model is compiled with XLA in Python: faster, but each new shape takes seconds to
+            compile, so batches are padded to few shapes. The export is not affected.
 
     Raises:
         ValueError: if the tokenizer has more ids than the model, or `max_length` is out of range.
@@ -30,7 +35,7 @@ class EncoderTask(Task):
     signatures = None
     saved_options = ("max_length",)
 
-    def __init__(self, model, tokenizer, max_length=None):
+    def __init__(self, model, tokenizer, max_length=None, jit_compile=False):
         super().__init__(model, {"tokenizer": tokenizer})
         if tokenizer.vocabulary_size > model.vocabulary_size:
             raise ValueError(
@@ -47,6 +52,9 @@ class EncoderTask(Task):
                 f"`max_length` must have room for {least} special tokens, and be at most the model's "
                 f"max_sequence_length={model.max_sequence_length}. Received: max_length={self.max_length}."
             )
+
+        self.jit_compile = jit_compile
+        self._buckets = self._buckets_of(BATCH_SIZES, None) if jit_compile else None
 
     @property
     def needs_tensorflow(self):
@@ -85,26 +93,62 @@ class EncoderTask(Task):
         """
         return read_task(cls, folder)
 
-    def export(self, folder, examples=None, signatures=None):
+    def more_to_save(self):
+        return {"jit_compile": True} if self.jit_compile else {}
+
+    @classmethod
+    def from_saved(cls, config):
+        return {"jit_compile": config.get("jit_compile", False)}
+
+    def export(
+        self, folder, examples=None, xla=False, batch_sizes=BATCH_SIZES, lengths=None, signatures=None
+    ):
         """Writes the next version of a SavedModel that takes strings, for TF Serving.
 
         The README next to the graph describes the signatures with all their inputs and outputs. Every input has the batch
         as its first axis. A `status` is "ok", or names what was done to a text, joined by commas: `text_repaired`
         (invalid UTF-8), `text_truncated`. The files next to the graph are those of `Translator.export`.
 
+        With `xla=True`, the export is a different model, which needs its own folder. It has only `serving_default`, with its
+        model part compiled with XLA, which the server must enable (`--xla_cpu_compilation_enabled`). Batches are padded
+        inside the graph, so only the shapes of `batch_sizes` and `lengths` occur, and each of them is warmed up.
+
         Args:
             folder: Path of the served model, for example `saved_models/mood`. Its name is the model's name.
             examples: List of typical texts, for the warm-up and the README.
-            signatures: The names of the signatures to write beside `serving_default`; by default all.
+            xla: Boolean, whether to export a model that XLA compiles.
+            batch_sizes: With `xla`, increasing integers; larger batches are split into batches of the last size.
+            lengths: With `xla`, increasing integers, the number of tokens of a text, or of a pair of texts, special tokens
+                counted. The last is this task's `max_length`. Defaults to the powers of two from 16.
+            signatures: Without `xla`, the names of the signatures to write beside `serving_default`; by default all.
 
         Returns:
             `pathlib.Path` of the new version folder, `folder`/1 or the next integer.
 
         Raises:
-            ValueError: if `examples` or `signatures` are invalid.
+            ValueError: if `examples`, `batch_sizes`, `lengths` or `signatures` are invalid.
         """
         self._check_backend()
-        return self._export(folder, self.signatures(self, signatures), examples)
+        if xla and signatures is not None:
+            raise ValueError("An export for XLA has `serving_default` alone: give `xla` or `signatures`.")
+        served = copy.copy(self)  # the same parts, compiled as the export is
+        served._buckets = buckets = self._buckets_of(batch_sizes, lengths) if xla else None
+        return self._export(folder, self.signatures(served, () if xla else signatures, buckets), examples)
+
+    def computed(self, function, inputs, *shape):
+        """What a function of the model's inputs gives, compiled with XLA if this task is.
+
+        Args:
+            function: Function of a dict as `model_inputs` gives it to floats (B, *shape).
+            inputs: The dict.
+            *shape: The sizes of the axes after the batch, None for the number of tokens.
+
+        Returns:
+            float32 (B, *shape).
+        """
+        if self._buckets is None:
+            return tf.cast(function(inputs), tf.float32)
+        return self._buckets(function, inputs, shape)
 
     def framed(self, texts, pairs=None):
         """`Framed` for strings (B,), cut to `max_length`."""
@@ -119,6 +163,9 @@ class EncoderTask(Task):
         if getattr(self.encoder.embedding, "token_type", None) is not None:
             inputs["token_type_ids"] = dense(framed.token_type_ids, 0)
         return inputs
+
+    def _buckets_of(self, batch_sizes, lengths):
+        return Buckets(batch_sizes, lengths, self.max_length, f"{self.name}'s max_length")
 
     def _rows(self, columns, batch_size, num_workers, function=None):
         """{output: value} for each text, or pair of texts.

@@ -79,6 +79,8 @@ class FillMask(EncoderTask):
         mask_token: String, the mask in texts. Defaults to the tokenizer's `special_tokens["mask_token"]`.
         max_length: Integer, the most tokens of a text, special tokens counted; what is longer is cut, with its masks.
             Defaults to what the model and the tokenizer allow.
+        jit_compile: Boolean, whether the model is compiled with XLA in Python, for few shapes that batches are padded to. Each
+            takes seconds to compile. The export is not affected.
 
     Raises:
         ValueError: if the tokenizer has no mask or does not read it as one token, its vocabulary is greater than the
@@ -112,8 +114,8 @@ class FillMask(EncoderTask):
     signatures = FillMaskSignatures
     saved_options = ("top_k", "mask_token", "max_length")
 
-    def __init__(self, model, tokenizer, top_k=5, mask_token=None, max_length=None):
-        super().__init__(model, tokenizer, max_length)
+    def __init__(self, model, tokenizer, top_k=5, mask_token=None, max_length=None, jit_compile=False):
+        super().__init__(model, tokenizer, max_length, jit_compile)
         mask_token = mask_token or getattr(tokenizer, "special_tokens", {}).get("mask_token")
         ids = tokenizer.encode([mask_token])[0] if mask_token else []
         if len(ids) != 1:
@@ -166,7 +168,9 @@ class FillMask(EncoderTask):
         framed = self.framed(texts)
         inputs = self.model_inputs(framed)
         is_mask = (inputs["token_ids"] == self._mask_token_id) & inputs["padding_mask"]
-        sequence, _ = self.model.encoder.sequence_and_mask(inputs)
+        sequence = self.computed(
+            lambda inputs: self.encoder.sequence_and_mask(inputs)[0], inputs, None, self.encoder.hidden_dim
+        )
         # The head is large, so it reads the masks alone: each is a sequence of one token.
         masks = tf.boolean_mask(sequence, is_mask)[:, tf.newaxis]
         logits = self.model.head(masks)[:, 0, : self.tokenizer.vocabulary_size]

@@ -14,6 +14,7 @@ _TRANSLATOR = Head("Translator", "keras_attn.tasks.checkpoint_translator", "tran
 
 _ENCODERS = "keras_attn.tasks.checkpoint_encoder"
 EMBEDDER = Head("TextEmbedder", _ENCODERS, "text_embedder")
+OPENNMT = Head("Translator", "keras_attn.tasks.opennmt_translator", "opennmt_translator")
 
 # By the end of a class's name in `architectures`: the longest that fits counts.
 HEADS = {

@@ -15,7 +15,7 @@ def model_readme(bundle):
     """The text of the README of a `Bundle`."""
     parts = [
         _head(bundle),
-        _xla(bundle.signatures) if bundle.is_xla else "",
+        _xla(bundle.buckets) if bundle.buckets else "",
         _requests(bundle),
         _in_python(bundle),
         _signatures(bundle),
@@ -34,15 +34,13 @@ those that this export gave when it was written.
 """
 
 
-def _xla(signatures):
-    batch_sizes, lengths = (
-        ", ".join(map(str, sizes)) for sizes in (signatures.batch_sizes, signatures.lengths)
-    )
+def _xla(buckets):
+    batch_sizes, lengths = (", ".join(map(str, sizes)) for sizes in (buckets.batch_sizes, buckets.lengths))
     return f"""
 **This model must be compiled with XLA**, which a stock server has switched off: start it with
 `--xla_cpu_compilation_enabled`. Batches are filled up to {batch_sizes} texts and to {lengths} tokens inside the graph,
 larger batches are cut into several, and the warm-up file has a request for each of these
-{len(signatures.batch_sizes) * len(signatures.lengths)} shapes, so that all of them are compiled before the server calls
+{len(buckets.batch_sizes) * len(buckets.lengths)} shapes, so that all of them are compiled before the server calls
 the version available.
 """
 
@@ -198,7 +196,7 @@ def _limits(bundle):
         *bundle.signatures.limits(),
         f"With the server's batching on, a request has at most {bundle.max_batch_size} texts (`batching_params.pbtxt`).",
         *bundle.signatures.limits_of_options(),
-        *([] if bundle.is_xla else ["XLA is not needed."]),
+        *([] if bundle.buckets else ["XLA is not needed."]),
     ]
     return "## Limits\n\n" + "\n".join(f"- {line}" for line in lines)
 

@@ -91,6 +91,8 @@ class QuestionAnswerer(EncoderTask):
             if that is less.
         max_length: Integer, the most tokens of a question and a window of its context, special tokens counted. Defaults to
             what the model and the tokenizer allow.
+        jit_compile: Boolean, whether the model is compiled with XLA in Python, for few shapes that batches are padded to. Each
+            takes seconds to compile. The export is not affected.
 
     Raises:
         ValueError: if the model has not two logits, its vocabulary is smaller than the tokenizer's, or a number is out of
@@ -113,8 +115,10 @@ class QuestionAnswerer(EncoderTask):
     signatures = AnswererSignatures
     saved_options = ("max_answer_length", "stride", "max_length")
 
-    def __init__(self, model, tokenizer, max_answer_length=15, stride=None, max_length=None):
-        super().__init__(model, tokenizer, max_length)
+    def __init__(
+        self, model, tokenizer, max_answer_length=15, stride=None, max_length=None, jit_compile=False
+    ):
+        super().__init__(model, tokenizer, max_length, jit_compile)
         if model.head.compute_output_shape((None, None, model.hidden_dim))[-1] != 2:
             raise ValueError("`model` must have a head with two logits for each token.")
         self.max_answer_length = check_positive("max_answer_length", max_answer_length)
@@ -210,7 +214,7 @@ class QuestionAnswerer(EncoderTask):
 
     def _best(self, framed):
         """The score of the best answer in each row, 0 if there is none, and its first and last token in the context."""
-        logits = tf.cast(self.model(self.model_inputs(framed)), tf.float32)
+        logits = self.computed(self.model, self.model_inputs(framed), None, 2)
         is_context = dense(framed.sources, -1) == 1
         has_context = tf.reduce_any(is_context, axis=1)
         logits = tf.where(is_context[:, :, tf.newaxis], logits, _NEVER)

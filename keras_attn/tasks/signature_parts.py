@@ -31,7 +31,8 @@ class TaskSignatures:
     """The graph functions of a task, one method for each signature.
 
     A subclass sets `table`, {name: `Signature`}, whose first is the default; `input_table`, {name: `Input`}; and, for the
-    README, `description`, one sentence, `shown`, {name of a signature: number of texts}, and `limits()`.
+    README, `description`, one sentence, `shown`, {name of a signature: number of texts}, and `limits()`. Those that XLA
+    compiles have `buckets`, the `Buckets` of their shapes, and `num_tokens(text)`, which the model reads of a text.
 
     Args:
         task: The task, whose options are the defaults.
@@ -41,7 +42,7 @@ class TaskSignatures:
         ValueError: for a name that is unknown, or that the model cannot answer.
     """
 
-    table = input_table = description = shown = None
+    table = input_table = description = shown = buckets = None
 
     def __init__(self, task, names=None):
         self.task = task

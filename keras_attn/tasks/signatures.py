@@ -10,7 +10,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from keras_attn.tasks.buckets import compiled_with_xla, in_buckets, powers_of_two
+from keras_attn.tasks.buckets import BATCH_SIZES, Buckets, compiled_with_xla, in_buckets
 from keras_attn.tasks.search_signatures import (
     BEAM_OPTIONS,
     N_BEST,
@@ -360,18 +360,17 @@ class XlaSignatures(Signatures):
             `max_sequence_length`. Defaults to the powers of two from 16.
     """
 
-    def __init__(self, translator, batch_sizes=(1, 4, 16, 64), lengths=None):
+    def __init__(self, translator, batch_sizes=BATCH_SIZES, lengths=None):
         super().__init__(translator, ["serving_default"])
         longest = translator.model.max_sequence_length
-        self.batch_sizes = _rising("batch_sizes", batch_sizes)
-        self.lengths = powers_of_two(16, longest) if lengths is None else _rising("lengths", lengths)
-        if self.lengths[-1] != longest:
-            raise ValueError(
-                f"`lengths` must end with the model's max_sequence_length={longest}. Received: {self.lengths}."
-            )
+        self.buckets = Buckets(batch_sizes, lengths, longest, "model's max_sequence_length")
 
     def limits_of_options(self):
         return []
+
+    def num_tokens(self, text):
+        """How many tokens the model reads of a text."""
+        return len(self.source_tokenizer.encode([text])[0]) + self.task.num_added_tokens
 
     def _best(self, source):
         search = self.translator.search_options(num_return_sequences=None)
@@ -380,15 +379,11 @@ class XlaSignatures(Signatures):
             return self.translator.generate(token_ids, search).token_ids[:, 0]
 
         chunks = in_buckets(
-            source.token_ids, self.batch_sizes, self.lengths, self.source_tokenizer.end_token_id
+            source.token_ids,
+            self.buckets.batch_sizes,
+            self.buckets.lengths,
+            self.source_tokenizer.end_token_id,
         )
         spec = tf.TensorSpec([None, self.translator.max_length], tf.int32)
         found = tf.map_fn(compiled_with_xla(best), chunks, fn_output_signature=spec)
         return tf.reshape(found, [-1, self.translator.max_length])[: tf.shape(source.token_ids)[0]]
-
-
-def _rising(name, sizes):
-    sizes = list(sizes)
-    if not sizes or min(sizes) < 1 or sizes != sorted(set(sizes)):
-        raise ValueError(f"`{name}` must be rising positive integers. Received: {name}={sizes}.")
-    return sizes

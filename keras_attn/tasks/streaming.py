@@ -14,17 +14,30 @@ def stream_text(task, make_token_ids, max_length):
     input_ids, most = make_token_ids()
     if not most:
         return
-    token_ids = []
-    sent = 0
-    for token_id in greedy_tokens(task, input_ids, max_length, most):
-        token_ids.append(token_id)
+
+    def decoded():
+        token_ids = []
+        for token_id in greedy_tokens(task, input_ids, max_length, most):
+            token_ids.append(token_id)
+            yield _text(task, input_ids, token_ids)
+
+    yield from final_pieces(decoded())
+
+
+def final_pieces(texts):
+    """The pieces of a text that grows, each as soon as it is final; joined they are the whole text.
+
+    Args:
+        texts: Iterable of `str`, what the first token decodes to, the first two, and so on.
+    """
+    text, sent = "", 0
+    for text in texts:
         # A character of several byte tokens is decoded as U+FFFD until it is complete.
-        text = _text(task, input_ids, token_ids)
         stable = text.rstrip("\N{REPLACEMENT CHARACTER}")
         if len(stable) > sent:
             yield stable[sent:]
             sent = len(stable)
-    if token_ids and text[sent:]:
+    if text[sent:]:
         yield text[sent:]
 
 

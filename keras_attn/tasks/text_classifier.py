@@ -1,6 +1,16 @@
+import pathlib
+
 import tensorflow as tf
 
 from keras_attn.checks import check_positive, choose
+from keras_attn.files import replaced_folder
+from keras_attn.huggingface import (
+    is_sentence_transformer,
+    load_model,
+    load_sentence_encoder,
+    read_tokenizer,
+    save_model,
+)
 from keras_attn.models import EncoderWithHead
 from keras_attn.tasks.encoder_signatures import STATUS, EncoderSignatures
 from keras_attn.tasks.encoder_task import EncoderTask, check_labels
@@ -70,6 +80,8 @@ class TextClassifier(EncoderTask):
             "sigmoid" for `multi_label` or one label, else "softmax".
         max_length: Integer, the most tokens of a text or a pair, special tokens counted; what is longer is cut. Defaults to
             what the model and the tokenizer allow.
+        jit_compile: Boolean, whether the model is compiled with XLA in Python, for few shapes that batches are padded to. Each
+            takes seconds to compile. The export is not affected.
 
     Raises:
         ValueError: if the labels do not fit the model, its vocabulary is smaller than the tokenizer's, or an argument is out
@@ -92,14 +104,47 @@ class TextClassifier(EncoderTask):
     signatures = ClassifierSignatures
     saved_options, saved_lists = ("multi_label", "activation", "max_length"), ("labels",)
 
-    def __init__(self, model, tokenizer, labels, multi_label=False, activation=None, max_length=None):
-        super().__init__(model, tokenizer, max_length)
+    def __init__(
+        self, model, tokenizer, labels, multi_label=False, activation=None, max_length=None, jit_compile=False
+    ):
+        super().__init__(model, tokenizer, max_length, jit_compile)
         self.labels = check_labels(labels, model)
         self.multi_label = multi_label
         if activation is None:
             activation = "sigmoid" if multi_label or len(self.labels) == 1 else "softmax"
         choose("activation", activation, _ACTIVATIONS)
         self.activation = activation
+
+    @classmethod
+    def from_checkpoint(cls, folder, labels, multi_label=False, max_length=None, **of_loading):
+        """A classifier to fine-tune: the encoder and the tokenizer of a checkpoint, and a new head.
+
+        The head is the one that the architecture has in transformers. Its logits have fresh weights, whatever head the
+        checkpoint has; a projection before them, BERT's pooler for instance, is that of the files if they hold one.
+
+        Args:
+            folder: Path of a checkpoint's folder: an encoder with any head or none.
+            labels: List of strings, the names of the new logits.
+            multi_label, max_length: As in the constructor.
+            **of_loading: `dtype` and `ignored_fields`, as in `keras_attn.huggingface.load_model`.
+
+        Returns:
+            `TextClassifier`.
+
+        Raises:
+            FileNotFoundError: if a file is missing.
+            ValueError: if a file is damaged, the architecture has no classification head, or the labels are not different
+                strings.
+
+        Example: `TextClassifier.from_checkpoint("bert-base-uncased", ["bad", "good"], dtype="mixed_bfloat16")`.
+        """
+        if isinstance(labels, str):
+            raise ValueError(f"`labels` must be a list of strings. Received: labels={labels!r}.")
+        labels = list(labels)
+        if is_sentence_transformer(folder):
+            folder = load_sentence_encoder(folder).folder
+        model = load_model(folder, num_new_labels=len(labels), **of_loading)
+        return cls(model, read_tokenizer(folder), labels, multi_label, max_length=max_length)
 
     def __call__(self, texts, pairs=None, top_k=None, return_scores=False, batch_size=64, num_workers=None):
         """The label of a string, or of each of a list of strings.
@@ -133,13 +178,40 @@ class TextClassifier(EncoderTask):
             columns = [[value for [value] in column] for column in columns]
         return as_given(columns, isinstance(texts, str | bytes))
 
+    def export_model(self, folder, format, quantization=None):
+        """Writes the classifier for another library.
+
+        Args:
+            folder: Path of the folder to write; it replaces an older checkpoint there.
+            format: `"huggingface"`: what transformers' AutoModelForSequenceClassification and AutoTokenizer load. The model
+                must have the parts of a BERT.
+            quantization: None; for translators.
+
+        Returns:
+            `pathlib.Path` of the folder.
+
+        Raises:
+            ValueError: for another format, or a model that is no BERT; the message names a difference.
+        """
+        choose("format", format, {"huggingface": None})
+        if quantization is not None:
+            raise ValueError(f"`quantization` is for translators. Received: quantization={quantization!r}.")
+        kind = "multi_label_classification" if self.multi_label else "single_label_classification"
+        if self.activation == "linear":
+            kind = "regression"
+        names = {str(number): name for number, name in enumerate(self.labels)}
+        with replaced_folder(folder, "config.json", "checkpoint") as built:
+            save_model(self.model, built, "bert", self.tokenizer, id2label=names, problem_type=kind)
+        return pathlib.Path(folder)
+
     def default_answers(self, texts):
         return [",".join(answer) for answer in self(texts)] if self.multi_label else self(texts)
 
     def answers(self, texts, pairs=None):
         """Strings (B,) -> labels and scores (B, L), best first, and whether a text was cut."""
         framed = self.framed(texts, pairs)
-        scores = _ACTIVATIONS[self.activation](tf.cast(self.model(self.model_inputs(framed)), tf.float32))
+        logits = self.computed(self.model, self.model_inputs(framed), len(self.labels))
+        scores = _ACTIVATIONS[self.activation](logits)
         scores, order = tf.math.top_k(scores, len(self.labels))
         return {
             "labels": tf.gather(tf.constant(self.labels), order),

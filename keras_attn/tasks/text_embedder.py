@@ -63,6 +63,8 @@ class TextEmbedder(EncoderTask):
         normalize: Boolean, whether vectors have length 1.
         max_length: Integer, the most tokens of a text, special tokens counted; what is longer is cut. Defaults to what the
             model and the tokenizer allow.
+        jit_compile: Boolean, whether the model is compiled with XLA in Python, for few shapes that batches are padded to. Each
+            takes seconds to compile. The export is not affected.
 
     Raises:
         ValueError: if the model is none of these, its vocabulary is smaller than the tokenizer's, or an argument is out of
@@ -84,8 +86,8 @@ class TextEmbedder(EncoderTask):
     signatures = EmbedderSignatures
     saved_options = ("pooling", "normalize", "max_length")
 
-    def __init__(self, model, tokenizer, pooling="mean", normalize=True, max_length=None):
-        super().__init__(model, tokenizer, max_length)
+    def __init__(self, model, tokenizer, pooling="mean", normalize=True, max_length=None, jit_compile=False):
+        super().__init__(model, tokenizer, max_length, jit_compile)
         if isinstance(model, EncoderWithHead):
             if pooling is not None:
                 raise ValueError(
@@ -144,14 +146,20 @@ class TextEmbedder(EncoderTask):
     def answers(self, texts):
         """Strings (B,) -> vectors and whether a text was cut."""
         framed = self.framed(texts)
-        inputs = self.model_inputs(framed)
+        return {"outputs": self.vectors(self.model_inputs(framed)), "is_cut": framed.is_cut}
+
+    def vectors(self, inputs):
+        """The inputs of the model, as `model_inputs` gives them -> float32 vectors (B, D)."""
+        return self.computed(self._vectors, inputs, self._num_values())
+
+    def _vectors(self, inputs):
         if self.pooling is None:
             vectors = self.model(inputs)
         else:
             sequence, padding_mask = self.model.sequence_and_mask(inputs)
             vectors = pooled(tf.cast(sequence, tf.float32), padding_mask, self.pooling)
         vectors = tf.cast(vectors, tf.float32)
-        return {"outputs": unit_vectors(vectors) if self.normalize else vectors, "is_cut": framed.is_cut}
+        return unit_vectors(vectors) if self.normalize else vectors
 
     def _num_values(self):
         if self.pooling is None:

@@ -78,6 +78,8 @@ class TokenClassifier(EncoderTask):
             `aggregation_strategy="simple"` does; "none" makes each token a span with its own label.
         max_length: Integer, the most tokens of a text, special tokens counted; what is longer is cut. Defaults to what the
             model and the tokenizer allow.
+        jit_compile: Boolean, whether the model is compiled with XLA in Python, for few shapes that batches are padded to. Each
+            takes seconds to compile. The export is not affected.
 
     Raises:
         ValueError: if the labels do not fit the model, its vocabulary is smaller than the tokenizer's, or an argument is out
@@ -100,8 +102,8 @@ class TokenClassifier(EncoderTask):
     signatures = TokenClassifierSignatures
     saved_options, saved_lists = ("aggregation", "max_length"), ("labels",)
 
-    def __init__(self, model, tokenizer, labels, aggregation="simple", max_length=None):
-        super().__init__(model, tokenizer, max_length)
+    def __init__(self, model, tokenizer, labels, aggregation="simple", max_length=None, jit_compile=False):
+        super().__init__(model, tokenizer, max_length, jit_compile)
         self.labels = check_labels(labels, model)
         choose("aggregation", aggregation, {"simple": True, "none": False})
         self.aggregation = aggregation
@@ -129,9 +131,9 @@ class TokenClassifier(EncoderTask):
         texts = repaired(texts)
         token_ids, starts, ends = self.tokenizer.tokenize_with_offsets(texts)
         framed = self.tokenizer.framing(token_ids, None, self.max_length, with_places=True)
-        logits = self.model(self.model_inputs(framed))
+        logits = self.computed(self.model, self.model_inputs(framed), None, len(self.labels))
         is_text = dense(framed.sources, -1) >= 0
-        probabilities = tf.nn.softmax(tf.cast(tf.boolean_mask(logits, is_text), tf.float32))
+        probabilities = tf.nn.softmax(tf.boolean_mask(logits, is_text))
         rows, starts, ends = flat_tokens(framed, 0, starts, ends)
         spans = self._spans(rows, probabilities, starts, ends)
         inside = texts, spans.rows

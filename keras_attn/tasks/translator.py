@@ -420,11 +420,17 @@ class Translator(GenerativeTask):
         )
         return graph(tf.constant(token_ids))
 
-    def source_token_ids(self, texts, language_ids=None):
-        """Strings (B,) -> ragged ids (B, None) of at most `max_sequence_length`, and booleans (B,): which were cut."""
+    def conventions(self):
+        """The arguments of the constructor that say what stands around texts and what a search does beside them: a dict."""
+        names = ("options", "start_token_id", "source_form", "languages")
+        return {name: getattr(self, name) for name in names}
+
+    def source_token_ids(self, texts, language_ids=None, longest=None):
+        """Strings (B,) -> ragged ids (B, None) of at most `longest`, by default `max_sequence_length`, and booleans (B,):
+        which were cut."""
         if language_ids is None and self.languages is not None:
             language_ids = tf.fill(tf.shape(texts), self.languages.default("source"))
-        longest = self.model.max_sequence_length
+        longest = longest or self.model.max_sequence_length
         return self.source_form.token_ids(self.source_tokenizer, texts, longest, language_ids)
 
     def _start_token_ids(self, options):

@@ -9,12 +9,12 @@ import tensorflow as tf
 
 from keras_attn.text.added_tokens import REMOVED, has_mark, is_added
 from keras_attn.text.byte_level import spelled
-from keras_attn.text.patterns import CUT
+from keras_attn.text.patterns import CUT, WHITE_SPACE
 from keras_attn.text.pre_tokenizers import PREFIX, is_no_word
 
-# Parts of Hangul syllables are composed like marks; a run of spaces may become one.
+# Parts of Hangul syllables are composed like marks; a run of white space may become one.
 _CHARACTER = r"(?s)."
-_CLUSTER = r"(?s) +|[\x{1100}-\x{11FF}]+|.\p{M}*"
+_CLUSTER = rf"(?s)[{WHITE_SPACE}]+|" + r"[\x{1100}-\x{11FF}]+|.[\p{M}\x{FF9E}\x{FF9F}]*"
 
 
 def tokenize_with_offsets(texts, added, normalizer, pre_tokenizer, model):
@@ -70,7 +70,14 @@ def _normalized(pieces, normalizer):
     """The pieces normalized, and the span in its text of what each of their characters was made from."""
     marked = has_mark(pieces.values)
     texts = tf.where(marked, _after_mark(pieces.values), pieces.values)
-    clusters = _split(texts, _CHARACTER if normalizer is None else _CLUSTER)
+    if normalizer is None:
+        clusters = _split(texts, _CHARACTER)
+    else:
+        normalized = normalizer(tf.where(marked, "", pieces.values))
+        clusters = _split(texts, _CLUSTER)
+        joined = tf.strings.reduce_join(clusters.with_values(normalizer(clusters.values)), axis=1)
+        # A piece whose clusters are not normalized alone is one cluster, so that it moves no other offsets.
+        clusters = _split(texts, _CLUSTER, marked | tf.equal(joined, normalized))
     rows = pieces.with_values(clusters).merge_dims(1, 2)
     written = rows.values
     if normalizer is not None:
@@ -80,7 +87,6 @@ def _normalized(pieces, normalizer):
         rows = rows.with_values(parts).merge_dims(1, 2)
         is_kept = tf.repeat(is_kept, parts.row_lengths())
         written = tf.where(is_kept, rows.values, normalizer(rows.values))
-        normalized = normalizer(tf.where(marked, "", pieces.values))
         pieces = pieces.with_values(tf.where(marked, pieces.values, normalized))
     sizes = tf.strings.length(rows.values)
     before = _before_in_row(rows, sizes)

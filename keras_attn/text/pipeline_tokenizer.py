@@ -32,9 +32,9 @@ class PipelineTokenizer(Tokenizer):
 
     Ids differ from those of `tokenizers` in these cases only: two spellings of a Unigram model whose scores have the
     same sum; lower case and compatibility forms of characters that are new in Unicode 16; a character with combining
-    marks under a `Precompiled` map, where ours are sentencepiece's ids; and the first word under
+    marks, or Hangul taken apart, under a `Precompiled` map, where ours are sentencepiece's ids; and the first word under
     `prepend_scheme="first"` where a normalizer removed the start of the text. Offsets differ where a character was
-    composed of several or lost its marks: ours span all of them, and a space that was put before a text has none.
+    composed of several or lost its marks, or spaces became one: ours span all of them, and a space that was put before a text has none.
     Bytes of a byte fallback that are no UTF-8 are decoded as in `detokenize`, not each as one U+FFFD.
 
     Args:
@@ -194,7 +194,7 @@ class PipelineTokenizer(Tokenizer):
 
     def _texts_to_ids_with_offsets(self, texts):
         moving = ("Prepend", "Strip")
-        if any(name in json.dumps(self.description.get("normalizer")) for name in moving):
+        if any(f'"{name}"' in json.dumps(self.description.get("normalizer")) for name in moving):
             raise ValueError(
                 f"Offsets are not counted through the normalizers {moving}, which this tokenizer has."
             )

@@ -1,9 +1,10 @@
 """Models of subwords as sentencepiece models, which a graph applies.
 
 Byte-pair encoding by a list of merges is sentencepiece's own, with the rank of the merge that makes a piece as its
-score, as long as each piece is made by that merge only: sentencepiece joins any two neighbours that spell a piece.
-`bpe_model` checks this for every piece. What sentencepiece does within a piece depends on nothing outside it, so the
-check covers all texts.
+score. A list may have several merges for one piece, as it has where it was made from a sentencepiece model. But what
+happens to the characters of a piece until they are that piece depends on nothing outside it. So one merge makes it in
+all texts, and the others never do; joining the characters of the piece alone shows which. For the same reason
+sentencepiece, which joins any two neighbours that spell a piece, never joins others than these two.
 
 Reference:
     - Kudo and Richardson, 2018 (arXiv:1808.06226)
@@ -78,6 +79,38 @@ class WholeWords(tf.Module):
         return token_ids, starts, stops.with_values(tf.minimum(stops.values - 1, sizes))
 
 
+class KnownWords(tf.Module):
+    """A model of words that looks those up that are one token, which most are; the others are spelled.
+
+    Args:
+        model: What gives words their ids.
+        pieces: List of `str`, the words to try.
+    """
+
+    def __init__(self, model, pieces):
+        super().__init__()
+        self._model = model
+        ids = model.tokenize(tf.constant(pieces))
+        is_one = tf.equal(ids.row_lengths(), 1)
+        entries = tf.lookup.KeyValueTensorInitializer(
+            tf.boolean_mask(pieces, is_one), tf.ragged.boolean_mask(ids, is_one).values
+        )
+        self._table = tf.lookup.StaticHashTable(entries, default_value=-1)
+
+    def tokenize(self, words):
+        known = self._table.lookup(words)
+        is_known = known >= 0
+        rest = self._model.tokenize(tf.boolean_mask(words, ~is_known))
+        known = tf.RaggedTensor.from_tensor(tf.boolean_mask(known, is_known)[:, tf.newaxis])
+        # The row of each word among the rest, which come first, or the known.
+        before = tf.cumsum(tf.cast(is_known, tf.int64))
+        rows = tf.where(is_known, rest.nrows() + before - 1, tf.range(tf.size(words, tf.int64)) - before)
+        return tf.gather(tf.concat([rest, known], axis=0), rows)
+
+    def tokenize_with_offsets(self, words):
+        return self._model.tokenize_with_offsets(words)
+
+
 class Charsmap(tf.Module):
     """A normalizer: the map of characters in a sentencepiece model, without the rest of the model."""
 
@@ -131,10 +164,9 @@ def bpe_model(vocabulary, merges, unknown_id, byte_fallback, whole_words=()):
         whole_words: Pieces that are one token where they are a whole word.
 
     Raises:
-        ValueError: If a merge makes a piece that is not in the vocabulary, or sentencepiece would not apply the merges
-            as they are listed.
+        ValueError: If a merge makes a piece that is not in the vocabulary.
     """
-    ranks = _checked_ranks(vocabulary, merges)
+    ranks = _ranks(vocabulary, merges)
     proto = _empty_proto(_BPE)
     proto.trainer_spec.byte_fallback = byte_fallback
     _add(proto, "\0unknown", 0.0, _UNKNOWN)
@@ -172,7 +204,11 @@ def merges_of(scores):
         ValueError: If two pieces that merges make have one score, or a part of a piece is none of the pieces.
     """
     ranks = {piece: -score for piece, score in scores.items()}
-    made = {piece: _last_merge(piece, ranks) for piece in scores if len(piece) > 1}
+
+    def rank(pair):
+        return ranks.get("".join(pair), math.inf)
+
+    made = {piece: _last_merge(piece, rank) for piece in scores if len(piece) > 1}
     made = {piece: parts for piece, parts in made.items() if parts is not None}
     pieces = sorted(made, key=ranks.get)
     for left, right in itertools.pairwise(pieces):
@@ -221,47 +257,50 @@ def read_proto(content):
     return proto
 
 
-def _checked_ranks(vocabulary, merges):
-    """The rank of the first merge that makes each piece."""
-    ranks, rank_of = {}, {}
+def _ranks(vocabulary, merges):
+    """The rank of the merge that makes each piece; a piece that no text makes has none."""
+    rank_of = {}
     for rank, (left, right) in enumerate(merges):
         missing = [piece for piece in (left, right, left + right) if piece not in vocabulary]
         if missing:
             raise ValueError(
                 f"`merges` must make pieces of the vocabulary. Received: {missing[0]!r}, which is not in it."
             )
-        ranks.setdefault(left + right, rank)
         rank_of[left, right] = rank
-    for piece, rank in ranks.items():
-        is_plain = all(rank_of.get(parts) == rank for parts in _ways_to_cut(piece, ranks))
-        last = None if is_plain else _last_merge(piece, ranks)
-        if last is not None and rank_of.get(last) != rank:
-            raise ValueError(
-                f"`merges` must make each piece in one way. Received: {piece!r}, which the merges make from other "
-                f"parts than {last}, which are neighbours earlier."
-            )
+    made = {left + right for left, right in rank_of}
+    ranks = {}
+    for piece in made:
+        ways = _ways_to_cut(piece, made)
+        parts = ways[0] if len(ways) == 1 else _last_merge(piece, lambda pair: rank_of.get(pair, math.inf))
+        if parts in rank_of:
+            ranks[piece] = rank_of[parts]
     return ranks
 
 
-def _ways_to_cut(piece, ranks):
-    """The pairs of pieces that spell this one."""
+def _ways_to_cut(piece, made):
+    """The pairs of characters and pieces that spell this one."""
     size = len(piece)
     return [
         (piece[:cut], piece[cut:])
         for cut in range(1, size)
-        if (cut == 1 or piece[:cut] in ranks) and (cut == size - 1 or piece[cut:] in ranks)
+        if (cut == 1 or piece[:cut] in made) and (cut == size - 1 or piece[cut:] in made)
     ]
 
 
-def _last_merge(piece, ranks):
-    """The two parts that become `piece` when the neighbours of least rank are joined until none are left."""
+def _last_merge(piece, rank):
+    """The two parts that become `piece` when the neighbours of least rank are joined until none are left, or None.
+
+    Args:
+        piece: `str`.
+        rank: Function from a pair of neighbours to its rank; that of two that are not joined is infinite.
+    """
     parts, last = list(piece), None
     while len(parts) > 1:
-        joined = [ranks.get(left + right, math.inf) for left, right in itertools.pairwise(parts)]
-        rank = min(joined)
-        if rank == math.inf:
+        joined = [rank(pair) for pair in itertools.pairwise(parts)]
+        least = min(joined)
+        if least == math.inf:
             return None
-        first = joined.index(rank)
+        first = joined.index(least)
         last = parts[first], parts[first + 1]
         parts[first : first + 2] = ["".join(last)]
     return last

@@ -283,8 +283,18 @@ class TextOpsTokenizer(Tokenizer):
         return self._graph_tokenizer.detokenize(token_ids)
 
 
+# Characters, which surrogates are not.
+_UTF8 = r"[\x{0}-\x{D7FF}\x{E000}-\x{10FFFF}]*"
+
+
 def _repair_utf8(texts):
-    return tf.strings.unicode_transcode(texts, input_encoding="UTF-8", output_encoding="UTF-8")
+    # To see that nothing is to be repaired takes a quarter of the time of a repair.
+    is_valid = tf.reduce_all(tf.strings.regex_full_match(texts, _UTF8))
+    return tf.cond(
+        is_valid,
+        lambda: tf.identity(texts),
+        lambda: tf.strings.unicode_transcode(texts, input_encoding="UTF-8", output_encoding="UTF-8"),
+    )
 
 
 def _as_string_vector(texts):

@@ -9,7 +9,7 @@ from keras_attn.text.byte_level import BYTE_CHARACTERS
 from keras_attn.text.fields import check_value, read_part
 from keras_attn.text.patterns import escaped
 from keras_attn.text.resources import TENSORFLOW_TEXT, import_package
-from keras_attn.text.sentencepiece_models import bpe_model, unigram_model, whole_model
+from keras_attn.text.sentencepiece_models import KnownWords, bpe_model, unigram_model, whole_model
 
 # In place of a character that the vocabulary lacks, where each such character is one token.
 _UNKNOWN_CHARACTER = "\r"
@@ -81,6 +81,8 @@ def _bpe(
         plain = bpe_model(known, merges, unknown_id, byte_fallback).tokenize(tf.constant(whole)).to_list()
         whole = [piece for piece, found in zip(whole, plain, strict=True) if found != [vocab[piece]]]
     model = bpe_model(known, merges, unknown_id, byte_fallback, whole)
+    if spells_bytes:  # texts are cut into words
+        model = KnownWords(model, list(vocab))
     if unknown:
         model = _Spelled(model, unknown, "" if unknown_id is None else _UNKNOWN_CHARACTER)
     return WordModel(model, pieces, unknown_id)

@@ -95,6 +95,41 @@ def _llama():
     return twin, tokenizer
 
 
+def _like_llama(name, before="<s> $A", **options):
+    """One of the decoders that LLaMA's file reads; `before` is the template."""
+    theirs = _template(_byte_level(["<unk>", "<s>", "</s>"]), before)
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=theirs, bos_token="<s>", eos_token="</s>", pad_token="</s>"
+    )
+    ids = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2}
+    config = getattr(transformers, f"{name}Config")(**_of_llama(**ids, **options))
+    return getattr(transformers, f"{name}ForCausalLM")(config), tokenizer
+
+
+def _mistral():
+    """Windows shorter than the prompts; END is the pad."""
+    return _like_llama("Mistral", sliding_window=5)
+
+
+def _qwen2():
+    """Biases, a tied output, and no token before a text."""
+    return _like_llama("Qwen2", "$A", tie_word_embeddings=True)
+
+
+def _qwen3():
+    """Norms of queries and keys, groups of three heads."""
+    return _like_llama("Qwen3", "$A", num_key_value_heads=2)
+
+
+def _gemma3():
+    """Windows in all layers but the last, with positions of their own."""
+    kinds = ["sliding_attention", "full_attention"]
+    tokenizer = _like_llama("Llama")[1]
+    ids = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+    options = {"query_pre_attn_scalar": 7, "sliding_window": 4, "layer_types": kinds, **ids}
+    return transformers.Gemma3ForCausalLM(transformers.Gemma3TextConfig(**_of_llama(**options))), tokenizer
+
+
 def _gemma2():
     """The pad is in the middle of the vocabulary."""
     special = ["<eos>", "<bos>", "<unk>"]
@@ -129,6 +164,22 @@ def _t5():
         task_specific_params={"summarization": {"prefix": "a man: ", "num_beams": 2, "max_length": 8}},
     )
     return transformers.T5ForConditionalGeneration(config), tokenizer
+
+
+def _mt5():
+    """Gated networks and an output of its own, with T5's tokenizer."""
+    _, tokenizer = _t5()
+    ids = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
+    sizes = {"vocab_size": 223, "d_model": 22, "d_kv": 5, "d_ff": 29, "num_layers": 2, "num_heads": 3}
+    return transformers.MT5ForConditionalGeneration(transformers.MT5Config(**sizes, **ids)), tokenizer
+
+
+def _pegasus():
+    """Sines before the first norm; START is the pad."""
+    _, tokenizer = _t5()
+    ids = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0, "forced_eos_token_id": 1}
+    config = transformers.PegasusConfig(**_of_bart(vocab_size=211, **ids))
+    return transformers.PegasusForConditionalGeneration(config), tokenizer
 
 
 def _of_bart(**options):
@@ -197,6 +248,12 @@ _CASES = {
     "gpt2": _gpt2,
     "llama": _llama,
     "gemma2": _gemma2,
+    "mistral": _mistral,
+    "qwen2": _qwen2,
+    "qwen3": _qwen3,
+    "gemma3": _gemma3,
+    "mt5": _mt5,
+    "pegasus": _pegasus,
     "t5": _t5,
     "nllb": _nllb,
     "mbart": _mbart,
@@ -225,7 +282,7 @@ def new_folder():
 
 def _write(folder, twin):
     # The answers shall differ from text to text, and end at steps of their own.
-    is_dull = type(twin).__name__.startswith(("Marian", "MBart", "M2M100"))
+    is_dull = type(twin).__name__.startswith(("Marian", "MBart", "M2M100", "Pegasus"))
     randomized(twin, spread=1.0 if is_dull else 0.6)
     with torch.no_grad():
         if is_dull:

@@ -19,8 +19,8 @@ import keras_attn_cli
 from keras_attn.export.saved_model_process import run_saved_model
 from keras_attn.tasks import load_task
 
-GENERATORS = ["gpt2", "llama", "gemma2"]
-TRANSLATORS = ["marian", "t5", "bart"]
+GENERATORS = ["gpt2", "llama", "gemma2", "mistral", "qwen2", "qwen3", "gemma3"]
+TRANSLATORS = ["marian", "t5", "bart", "mt5", "pegasus"]
 
 
 def ranked(names, default, *extended):
@@ -55,14 +55,18 @@ def check_answers(task, twin, tokenizer, num_beams, **options):
     assert len({len(text) for text in expected}) > 3
 
 
-@pytest.mark.parametrize(("num_beams", "name"), ranked(GENERATORS, ("gpt2", 1), ("gemma2", 4)))
+@pytest.mark.parametrize(
+    ("num_beams", "name"), ranked(GENERATORS, ("gpt2", 1), ("gemma2", 4), ("mistral", 1), ("gemma3", 4))
+)
 def test_a_generator_continues_texts_as_transformers_does(name, num_beams):
     task, twin, tokenizer = loaded(name)
     assert isinstance(task, keras_attn.TextGenerator)
     check_answers(task, twin, tokenizer, num_beams)
 
 
-@pytest.mark.parametrize(("num_beams", "name"), ranked(TRANSLATORS, ("marian", 1), ("t5", 4), ("bart", 4)))
+@pytest.mark.parametrize(
+    ("num_beams", "name"), ranked(TRANSLATORS, ("marian", 1), ("t5", 4), ("bart", 4), ("pegasus", 1))
+)
 def test_a_translator_answers_as_transformers_does(name, num_beams):
     task, twin, tokenizer = loaded(name)
     assert isinstance(task, keras_attn.Translator)

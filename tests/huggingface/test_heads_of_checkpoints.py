@@ -3,9 +3,10 @@
 import json
 import shutil
 
+import keras
 import numpy as np
 import pytest
-from helpers_checkpoints import PAD, checkpoint, make_twin, rows
+from helpers_checkpoints import END, PAD, checkpoint, make_twin, rows
 from helpers_models import assert_close
 from keras import ops
 
@@ -123,6 +124,51 @@ def test_decoders_classify_by_the_last_token(name, side, tmp_path):
     expected = logits_of(twin, "SequenceClassification", **theirs)
     ours = {"token_ids": ids, "padding_mask": mask, "positions": positions.astype("int32")}
     assert_close(ops.convert_to_numpy(model(ours)), expected)
+
+
+READERS = [
+    pytest.param(name, task, marks=() if (name, task) in first else pytest.mark.extended)
+    for first in [{("bart", "SequenceClassification"), ("t5", "QuestionAnswering")}]
+    for name in ("bart", "mbart", "t5", "mt5")
+    for task in ("SequenceClassification", "QuestionAnswering")
+]
+
+
+def texts_for_a_decoder(name, rng):
+    """Ids (B, T) and their mask: each row has two ENDs, and mBART's a language after them."""
+    ids, mask = rng.integers(5, 53, (3, 11)), np.arange(11) < np.array([[11], [7], [9]])
+    for row, length in zip(ids, mask.sum(1)):
+        after = 1 if name == "mbart" else 0
+        row[[3, length - 1 - after]] = END
+        row[length:] = PAD
+    return ids, mask
+
+
+@pytest.mark.parametrize(("name", "task"), READERS)
+def test_full_transformers_read_a_text_twice(name, task, tmp_path, rng):
+    twin = saved(name, task, tmp_path / "a")
+    model = huggingface.load_model(tmp_path / "a")
+    ids, mask = texts_for_a_decoder(name, rng)
+    expected = logits_of(twin, task, input_ids=ids, attention_mask=mask)
+    found = ops.convert_to_numpy(model({"token_ids": ids, "padding_mask": mask}))
+    if task == "QuestionAnswering":
+        expected, found = expected[mask], found[mask]
+    assert np.ptp(expected, axis=0).min() > 0.01
+    assert_close(found, expected)
+    assert not [row.tensor for row in huggingface.read_report(tmp_path / "a") if row.variable is None]
+    if name != "bart":
+        return
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(
+        again({"token_ids": ids, "padding_mask": mask}), model({"token_ids": ids, "padding_mask": mask})
+    )
+
+
+def test_a_t5_of_token_classification_is_refused(tmp_path):
+    saved("t5", "TokenClassification", tmp_path)
+    with pytest.raises(ValueError, match="A T5 of token classification is an encoder alone"):
+        huggingface.load_model(tmp_path)
 
 
 @pytest.mark.parametrize("task", ["MaskedLM", "SequenceClassification", "TokenClassification"])

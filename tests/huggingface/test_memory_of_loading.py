@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from keras_attn import huggingface
-from keras_attn.huggingface.memory import unwritten_variables
+from keras_attn.huggingface.memory import assign_in_parts, unwritten_variables
 from keras_attn.models import write_weights
 
 V, D, FF = 41_003, 512, 2048
@@ -100,6 +100,20 @@ def test_initialisers_of_floats_compute_nothing():
         keras.layers.Dense(7, kernel_initializer=Initializer()).build((None, 5))
     with pytest.raises(AssertionError):
         keras.layers.Dense(7, kernel_initializer=Initializer()).build((None, 5))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_what_is_assigned_in_parts_is_read_without_a_copy(rng, dtype):
+    values = rng.normal(size=(1117, 1039)).astype("float32")  # more than a part in each dtype
+    variable = keras.Variable(np.zeros(values.shape), dtype=dtype)
+    assign_in_parts(variable, values)
+    expected = values.astype(variable.value.numpy().dtype)
+    np.testing.assert_array_equal(variable.value.numpy(), expected)
+    bits = tf.int32 if dtype == "float32" else tf.int16
+    one, other = (np.from_dlpack(tf.bitcast(variable.value.read_value(), bits)) for _ in range(2))
+    assert one.ctypes.data == other.ctypes.data
+    variable.assign_add(keras.ops.ones_like(variable))  # training goes on as with any variable
+    np.testing.assert_array_equal(variable.value.numpy(), expected + expected.dtype.type(1))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from helpers_checkpoints import CASES, checkpoint, twins
+from helpers_checkpoints import CASES, END, checkpoint, twins
 from helpers_models import assert_close
 
 from keras_attn import huggingface
@@ -42,6 +42,27 @@ ODD = {
             "hidden_size": 27,
             "vocab_size": 101,
         },
+    ),
+    "heads wider than the model, with biases, whose END is the pad": (
+        "llama",
+        {
+            "num_attention_heads": 9,
+            "num_key_value_heads": 3,
+            "head_dim": 14,
+            "hidden_size": 45,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "vocab_size": 89,
+            "pad_token_id": END,
+        },
+    ),
+    "no START and no pad": (
+        "llama",
+        {"bos_token_id": None, "pad_token_id": None, "hidden_act": "gelu_pytorch_tanh"},
+    ),
+    "windows of Qwen 2 from a layer on": (
+        "qwen2",
+        {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1, "vocab_size": 67},
     ),
     "one group": ("llama", {"num_key_value_heads": 1, "vocab_size": 97, "hidden_size": 30}),
     "Llama 3's scaling": (

@@ -119,7 +119,6 @@ def test_a_translator_goes_out_and_translates_alike(
 
 
 @pytest.mark.extended
-@pytest.mark.extended
 def test_what_went_out_comes_back_bit_for_bit(tokenizers, tmp_path):
     ours = translator(tokenizers, False, normalize_first=True)
     ours.export_model(tmp_path / "out", format="huggingface")
@@ -133,6 +132,41 @@ def test_what_went_out_comes_back_bit_for_bit(tokenizers, tmp_path):
     inputs = {"encoder_token_ids": tokens.to_tensor(), "decoder_token_ids": tokens.to_tensor()[:, :5]}
     ours_logits, theirs = (np.asarray(x(inputs)) for x in (ours.model, model))
     np.testing.assert_allclose(ours_logits, theirs, atol=2e-6 * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize(
+    ("model_type", "separate", "options"),
+    [
+        ("pegasus", False, {"normalize_first": True}),
+        pytest.param("marian", False, {}, marks=pytest.mark.extended),
+        pytest.param("marian", True, {}, marks=pytest.mark.extended),
+    ],
+)
+def test_an_output_of_its_own_goes_out(model_type, separate, options, tokenizers, tmp_path, rng):
+    import torch
+
+    ours = translator(tokenizers, separate, tie_output=False, **options)
+    ours.export_model(tmp_path / "out", format="huggingface")
+    twin, found = transformers.AutoModelForSeq2SeqLM.from_pretrained(
+        tmp_path / "out", output_loading_info=True
+    )
+    assert twin.config.model_type == model_type
+    # Pegasus computes its sines.
+    assert not [name for name in found["missing_keys"] if "embed_positions" not in name]
+    source, target = rng.integers(4, 401, (3, 7)), rng.integers(4, 401, (3, 5))
+    with torch.no_grad():
+        ids = {"input_ids": torch.tensor(source), "decoder_input_ids": torch.tensor(target)}
+        theirs = twin.eval()(**ids).logits.numpy()
+    inputs = {"encoder_token_ids": source, "decoder_token_ids": target}
+    logits, again = (np.asarray(x(inputs)) for x in (ours.model, huggingface.load_model(tmp_path / "out")))
+    np.testing.assert_allclose(logits, theirs, atol=1e-5 * np.abs(theirs).max())
+    np.testing.assert_allclose(again, logits, atol=1e-5 * np.abs(theirs).max())
+
+
+def test_two_vocabularies_of_a_pre_norm_model_are_refused(tokenizers, tmp_path):
+    with pytest.raises(ValueError, match="A pegasus has one token embedding for both sides"):
+        translator(tokenizers, True, normalize_first=True).export_model(tmp_path / "out", "huggingface")
+    assert not any(tmp_path.iterdir())
 
 
 def test_the_command_exports_a_saved_translator(tokenizers, tmp_path, capsys):

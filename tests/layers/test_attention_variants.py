@@ -369,7 +369,7 @@ def on_path(path, variant, x, monkeypatch):
 
 def is_second(path, variant):
     """Whether others show the same: of a ring, that with all variants; of blocks, those of whole sequences."""
-    return path in ("static_cache", "static_cache_blocks", "blocks_of_queries") or (
+    return path in ("static_cache_blocks", "blocks_of_queries") or (
         path == "ring_cache" and variant in ("alibi", "t5")
     )
 

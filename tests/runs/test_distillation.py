@@ -224,6 +224,8 @@ def test_recipes_of_students(tmp_path):
             RECIPE.replace(distill=distill)
     with pytest.raises(ValueError, match="trains for `epochs`"):
         RECIPE.replace(distill={}, minutes=3)
+    with pytest.raises(ValueError, match="begins with fresh weights"):
+        RECIPE.replace(distill={}, model={}, start_from="runs/dates")
     with pytest.raises(ValueError, match=r"needs teachers: `keras-attn distill TEACHER"):
         runs.train(make_data(), tmp_path, RECIPE.replace(distill={}), verbose=0)
 

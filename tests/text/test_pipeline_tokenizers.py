@@ -11,6 +11,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 from keras_attn.text import PipelineTokenizer
 from keras_attn.text.patterns import LLAMA3_PATTERN, QWEN2_PATTERN
+from keras_attn.text.sentencepiece_models import bpe_model
 
 CONTROL = ["<unk>", "<s>", "</s>", "<pad>", "<mask>", "<|endoftext|>"]
 BERT = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -153,6 +154,36 @@ def test_ids_and_decoded_texts_are_those_of_tokenizers(kind):
     assert found == []
 
 
+def random_merges(source):
+    """A vocabulary and merges of it: several that make one piece, some that never happen, pieces without one."""
+    alphabet = "abc"[: source.randint(1, 3)]
+    pieces, merges = list(alphabet), []
+    for _ in range(source.randint(3, 23)):
+        if source.random() < 0.1:
+            pieces.append("".join(source.choices(alphabet, k=3)))
+        left, right = source.choices(pieces, k=2)
+        if len(left + right) < 8:
+            merges.append((left, right))
+            pieces.append(left + right)
+    if source.random() < 0.7:
+        source.shuffle(merges)
+    return {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}, merges
+
+
+def test_any_list_of_merges_gives_their_ids():
+    source = random.Random(5)
+    for _ in range(40):
+        vocabulary, merges = random_merges(source)
+        theirs = tokenizers.Tokenizer(models.BPE(vocabulary, merges))
+        ours = bpe_model(vocabulary, merges, None, byte_fallback=False)
+        alphabet = [piece for piece in vocabulary if len(piece) == 1]
+        texts = ["".join(source.choices(alphabet, k=source.randint(1, 31))) for _ in range(59)] + [
+            *vocabulary
+        ]
+        expected = [encoding.ids for encoding in theirs.encode_batch(texts)]
+        assert ours.tokenize(tf.constant(texts)).to_list() == expected, merges
+
+
 @pytest.fixture(scope="module")
 def gpt2():
     return byte_level()
@@ -226,6 +257,22 @@ def test_offsets_are_those_of_tokenizers_in_bytes(kind):
             for found, (start, stop) in zip(zip(first, last, strict=True), spans, strict=True)
         ]
         assert list(zip(first, last, strict=True)) == spans, text
+
+
+def test_a_text_whose_characters_cannot_be_normalized_alone_moves_no_offsets_of_others():
+    vocabulary = {"[UNK]": 0, "가": 1, "x": 2, "é": 3}
+    ours = PipelineTokenizer(
+        {
+            "model": {"type": "WordPiece", "vocab": vocabulary, "unk_token": "[UNK]"},
+            # Half-width parts of a syllable are composed by NFKC, and StripAccents is no Strip.
+            "normalizer": {"type": "Sequence", "normalizers": [{"type": "NFKC"}, {"type": "StripAccents"}]},
+            "pre_tokenizer": {"type": "WhitespaceSplit"},
+        }
+    )
+    ids, starts, stops = ours.tokenize_with_offsets(["x", "x \uffa1\uffc2 x", "x\r\n x", "e\u0301 x"])
+    assert ids.to_list() == [[2], [2, 1, 2], [2, 2], [3, 2]]
+    assert starts.to_list() == [[0], [0, 0, 0], [0, 4], [0, 4]]
+    assert stops.to_list() == [[1], [10, 10, 10], [1, 5], [3, 5]]
 
 
 def test_native_code_writes_no_lines(capfd):

@@ -1,0 +1,123 @@
+"""An object-based checkpoint of TensorFlow: its variables by the paths of the objects that held them."""
+
+import collections
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.protobuf import trackable_object_graph_pb2
+
+_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+_VALUE = "VARIABLE_VALUE"
+# Parts of names that are no weights of a model, and what they are.
+_UNUSED = {
+    _GRAPH: "the names of the objects",
+    "/.OPTIMIZER_SLOT/": "a slot of the optimizer",
+    "optimizer/": "a state of the optimizer",
+    "save_counter/": "a counter",
+    "/.ATTRIBUTES/OBJECT_CONFIG_JSON": "a config of Keras",
+}
+
+ReportRow = collections.namedtuple("ReportRow", ["tensor", "variable", "shape", "note"])
+ReportRow.__doc__ = """What became of one tensor of a checkpoint.
+
+tensor: its name in the file.
+variable: the name of the variable, or None if the tensor is of no use to the model.
+shape: its shape.
+note: "", or why it is of no use.
+"""
+
+
+class Checkpoint:
+    """The tensors of a checkpoint, by the paths of objects, "model/encoder/layer_norm/gamma".
+
+    An object that the model holds in two places, a shared embedding for instance, is stored once; both paths lead to it.
+
+    Args:
+        prefix: Path of the checkpoint without ".index".
+
+    Raises:
+        ValueError: if a file is damaged or missing, or the checkpoint is not object-based.
+    """
+
+    def __init__(self, prefix):
+        self.prefix = str(prefix)
+        try:
+            self._reader = tf.train.load_checkpoint(self.prefix)
+            self.shapes = {name: tuple(s) for name, s in self._reader.get_variable_to_shape_map().items()}
+        except (tf.errors.OpError, RuntimeError, ValueError) as error:
+            raise self._damaged(error) from error
+        if _GRAPH not in self.shapes:
+            raise ValueError(
+                f"{prefix} is no checkpoint of OpenNMT-tf 2: it has no {_GRAPH}, as checkpoints of TensorFlow 1 do not."
+            )
+        graph = trackable_object_graph_pb2.TrackableObjectGraph()
+        try:
+            graph.ParseFromString(self.read(_GRAPH))
+        except Exception as error:  # The class of the error depends on the version of protobuf.
+            raise self._damaged(error) from error
+        self._nodes = graph.nodes
+
+    def children(self, path):
+        """{name: number} of what the object at a path holds; {} if there is no such object."""
+        node = self._node(path)
+        return {} if node is None else {child.local_name: child.node_id for child in node.children}
+
+    def tensor(self, path):
+        """The name of the tensor of the variable at a path, or None."""
+        node = self._node(path)
+        found = [a.checkpoint_key for a in node.attributes if a.name == _VALUE] if node else []
+        return found[0] if found and found[0] in self.shapes else None
+
+    def shape(self, path, rank):
+        """The shape of the variable at a path, of this many axes.
+
+        Raises:
+            ValueError: if there is none, or it has another rank.
+        """
+        name = self.tensor(path)
+        if name is None or len(self.shapes[name]) != rank:
+            found = "none" if name is None else self.shapes[name]
+            raise ValueError(
+                f"{self.prefix} must have {path} with {rank} axes, as a Transformer of OpenNMT-tf does. Received: {found}."
+            )
+        return self.shapes[name]
+
+    def read(self, name):
+        """The values of a tensor.
+
+        Raises:
+            ValueError: if they cannot be read.
+        """
+        try:
+            return self._reader.get_tensor(name)
+        except (tf.errors.OpError, RuntimeError, ValueError) as error:
+            raise self._damaged(error) from error
+
+    def read_weights(self, name):
+        """The values of a tensor of floats, all of them finite."""
+        array = self.read(name)
+        if not np.issubdtype(np.asarray(array).dtype, np.floating) and array.dtype.name != "bfloat16":
+            raise ValueError(f"{name} in {self.prefix} must hold floats. Received: dtype {array.dtype}.")
+        if not np.isfinite(array).all():
+            raise ValueError(f"{name} in {self.prefix} has values that are NaN or infinite.")
+        return array
+
+    def reason(self, name):
+        """Why a tensor is of no use, or None."""
+        for part, why in _UNUSED.items():
+            if name.startswith(part) or (part.startswith("/") and part in name):
+                return why
+        return None
+
+    def _node(self, path):
+        number = 0
+        for name in path.split("/"):
+            children = self._nodes[number].children if number < len(self._nodes) else ()
+            number = next((child.node_id for child in children if child.local_name == name), None)
+            if number is None or number >= len(self._nodes):
+                return None
+        return self._nodes[number]
+
+    def _damaged(self, error):
+        text = " ".join(str(getattr(error, "message", error)).split())[:300]
+        return ValueError(f"{self.prefix} is damaged or not complete: {text}.")

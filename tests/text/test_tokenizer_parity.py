@@ -1,0 +1,50 @@
+"""The pipelines of published tokenizers: the hard strings of tests/benchmarks/tokenizer_parity.py."""
+
+import pytest
+
+pytest.importorskip("transformers", reason='pip install "keras_attn[peers]"')
+
+from helpers_marks import slow_but
+from helpers_texts import sentences
+from helpers_tokenizer_parity import KINDS, hard_strings, named_difference, streamed
+
+from keras_attn.tasks.streaming import final_pieces
+
+SENTENCES = sentences(1500)
+EMOJI = ["👩‍👩‍👧‍👦 🏳️‍🌈 👍🏽", "🧑🏿‍🚀é你\u0301 🇩🇪", "a 1️⃣"]
+
+
+def check(kind, texts):
+    pair = KINDS[kind](SENTENCES)
+    expected, found = pair.encode(texts), pair.ours.preprocess(texts)[0].to_list()
+    differing = [
+        (text, ids, ours)
+        for text, ids, ours in zip(texts, expected, found, strict=True)
+        if ids != ours and named_difference(pair, text, ids, ours) is None
+    ]
+    assert differing == []
+    unknown = pair.ours.unknown_token_id
+    rows = [ids for ids in expected if pair.theirs is not None or unknown not in ids]
+    assert pair.ours.decode(rows) == pair.decode(rows)
+    for ids in found[:5]:
+        pieces = streamed(pair.ours, ids)
+        assert "".join(pieces) == pair.ours.decode([ids])[0]
+        assert not any("\ufffd" in piece for piece in pieces)
+
+
+@pytest.mark.parametrize("kind", slow_but(("Gemma",), KINDS))
+def test_a_sample_of_the_hard_strings_has_their_ids_and_is_decoded_and_streamed_like_theirs(kind):
+    check(kind, [*EMOJI, *hard_strings()[::7]])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_hard_strings_have_their_ids_and_are_decoded_like_theirs(kind):
+    assert len(set(hard_strings())) == 500
+    check(kind, [*EMOJI, *hard_strings()])
+
+
+def test_a_stream_keeps_back_a_character_until_it_is_complete_and_gives_what_is_left_at_the_end():
+    assert list(final_pieces(["a", "a\ufffd", "a\ufffd\ufffd", "a€", "a€b"])) == ["a", "€", "b"]
+    assert list(final_pieces(["a", "a\ufffd"])) == ["a", "\ufffd"]
+    assert list(final_pieces([])) == []
