@@ -143,7 +143,9 @@ def _recipe_for_student(options, given):
     recipe = runs.default_recipe(options.data).replace(**given)
     if not runs.is_for_any_files(recipe):
         return recipe
-    fitted = runs.fit_student_recipe(runs.open_splits(recipe), recipe, given)
+    fitted = runs.fit_student_recipe(
+        runs.open_splits(recipe), recipe, given, references=options.references is not False
+    )
     print(fitted.report())
     return fitted.recipe
 

@@ -164,6 +164,11 @@ class Recipe:
                 f"another `metric`. Received: model kind={self.model.get('kind', 'transformer')!r}, metric={self.metric!r}, "
                 f"tokenizer={self.tokenizer!r}."
             )
+        if self.distill is not None and self.start_from is not None:
+            raise ValueError(
+                "A student with `distill` begins with fresh weights, not with those of `start_from`: give a recipe without it. "
+                f"Received: start_from={self.start_from!r}."
+            )
         if self.distill is not None and (self.is_language_model or self.minutes is not None):
             raise ValueError(
                 "A student with `distill` is a translator, and trains for `epochs`, not for `minutes`. "

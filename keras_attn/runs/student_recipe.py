@@ -7,6 +7,7 @@ import re
 from keras_attn.runs.fitted import FittedRecipe, fit_recipe
 from keras_attn.runs.recipe import Recipe
 from keras_attn.runs.run_record import RECORD
+from keras_attn.runs.translation_run import corpora_of
 
 # Reasons of a fitted recipe that do not hold for a student: its tokenizers are given, its layers may be.
 _NOT_OF_STUDENTS = ("tokens", "vocabulary", "model")
@@ -57,8 +58,15 @@ def student_recipe(
     return dataclasses.replace(recipe, model=model, distill=distill, minutes=None)
 
 
-def fit_student_recipe(data, recipe, given=()):
-    """The `FittedRecipe` of `fit_recipe` for a student, whose tokenizers are its teachers'; arguments as there."""
+def fit_student_recipe(data, recipe, given=(), references=True):
+    """The `FittedRecipe` of `fit_recipe` for a student, whose tokenizers are its teachers'.
+
+    Args:
+        data, recipe, given: As in `fit_recipe`.
+        references: Boolean, whether the student learns from the given pairs too: it then has twice as many.
+    """
+    if references:
+        data = data._replace(train=corpora_of(data.train) * 2)
     fitted = fit_recipe(data, recipe, given)
     reasons = {name: reason for name, reason in fitted.reasons.items() if name not in _NOT_OF_STUDENTS}
     return FittedRecipe(fitted.recipe, {"vocabulary": "the teachers'", **reasons}, fitted.note)

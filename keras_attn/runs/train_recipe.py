@@ -67,8 +67,8 @@ def train(data, folder, recipe=None, verbose=1, start=None, **given):
         if recipe.is_language_model:
             return LanguageModelRun(recipe, data, folder, verbose, workers).go()
         start = start or (fitted and fitted.start)
-        make = TranslationRun if recipe.distill is None else DistillationRun
-        return make(recipe, data, folder, verbose, workers, start).go()
+        run = TranslationRun if recipe.distill is None else DistillationRun
+        return run(recipe, data, folder, verbose, workers, start).go()
 
 
 def _settled(data, folder, recipe, given):

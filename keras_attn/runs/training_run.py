@@ -51,9 +51,10 @@ class TrainingRun:
 
     A subclass implements `describe_data()`, a dict for the record; `prepare()`, which sets `model` and
     `batches`; `validators()`, the callbacks that write `val_METRIC` to `logs`; `samples_text()` and `pictures()`, what
-    TensorBoard shows of a validation; `score(name)`, the
-    metric of the current weights on the validation data, and what it was computed from; `p_value(of_average, of_best)`, a
-    paired test of two of the latter; `evaluate()`, the final scores; `save_result()` and `load_result()`; `result`, the return value of the run; and `where()`, a text with the path of the result.
+    TensorBoard shows of a validation; `score(name)`, the metric of the current weights on the validation data, and what it
+    was computed from; `p_value(of_average, of_best)`, a paired test of two of the latter; `evaluate()`, the final scores;
+    `save_result()` and `load_result()`; `result`, the return value of the run; and `where()`, a text with the path of the
+    result.
     """
 
     label_padding = 0  # the label that marks padding
@@ -450,10 +451,13 @@ class TrainingRun:
         assign_weights(self.model, average)
         name = f"average of the {self.recipe.averaged} {len(epoch_files)} epochs"
         averaged, of_average = self.validate(name)
-        p_value = None
-        if not self.recipe.reaches(averaged, best):
-            p_value = self.p_value(of_average, of_best)
-        kept = kept_weights(name, p_value)
+        if self.recipe.reaches(averaged, best):
+            kept = kept_weights(name, None)
+        elif self.score_before is not None and self.keep_best.best_epoch is None:
+            # Those are not the best of many: no choice makes their score too high, and no run ends worse than it began.
+            kept = Kept("weights at the start", "no epoch scores better on validation, nor does the average")
+        else:
+            kept = kept_weights(name, self.p_value(of_average, of_best))
         if kept.weights == name:
             write_weights(average, self.checkpoints / "average.safetensors")
         else:

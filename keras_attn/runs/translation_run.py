@@ -258,9 +258,8 @@ class TranslationRun(TrainingRun):
     def score(self, name):
         pairs, recipe = self.data.validation, self.recipe
         translations = self.translator(pairs.sources)
-        evaluation = evaluation_of(
-            translations, pairs, recipe.num_beams, recipe.length_penalty, recipe.bleu_tokenize
-        )
+        decoding = self.translator.num_beams, self.translator.length_penalty
+        evaluation = evaluation_of(translations, pairs, *decoding, recipe.bleu_tokenize)
         self.results[f"validation, {name}"] = dataclasses.asdict(evaluation)
         return getattr(evaluation, recipe.metric), translations
 

@@ -224,8 +224,21 @@ def test_recipes_of_students(tmp_path):
             RECIPE.replace(distill=distill)
     with pytest.raises(ValueError, match="trains for `epochs`"):
         RECIPE.replace(distill={}, minutes=3)
+    with pytest.raises(ValueError, match="begins with fresh weights"):
+        RECIPE.replace(distill={}, model={}, start_from="runs/dates")
     with pytest.raises(ValueError, match=r"needs teachers: `keras-attn distill TEACHER"):
         runs.train(make_data(), tmp_path, RECIPE.replace(distill={}), verbose=0)
+
+
+def test_settings_are_fitted_to_translations_and_references_together():
+    data = make_data()
+    recipe = runs.TEXT_FILES.replace(epochs=3, max_tokens=64)
+    both, alone = (
+        runs.fit_student_recipe(data, recipe, ["epochs", "max_tokens"], it) for it in (True, False)
+    )
+    assert "32 training pairs are few" in both.note
+    assert "16 training pairs are few" in alone.note
+    assert both.reasons["vocabulary"] == "the teachers'"
 
 
 def test_the_command_names_what_is_missing(tmp_path, capsys):

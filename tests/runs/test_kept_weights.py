@@ -36,6 +36,18 @@ def with_mistakes(texts, wrong):
     return ["?" + text[1:] if row in set(wrong) else text for row, text in enumerate(texts)]
 
 
+class FakeTranslator:
+    """Translates as `answers` says."""
+
+    num_beams, length_penalty = 1, 1.0
+
+    def __init__(self, answers):
+        self.answers = answers
+
+    def __call__(self, sources):
+        return self.answers()
+
+
 class ModelOfOneWeight(keras.Model):
     """A model whose only weight tells which checkpoint it is: 1 the best epoch, 5 the average of 3 and 7."""
 
@@ -45,7 +57,7 @@ class ModelOfOneWeight(keras.Model):
         self.built = True
 
 
-def run_between(tmp_path, of_average, of_best, metric):
+def run_between(tmp_path, of_average, of_best, metric, starts=False):
     """A run that has trained: the translations of its average and of its best epoch are these."""
     pairs = TextPairs([str(row) for row in range(NUM_PAIRS)], references(), "words")
     recipe = runs.Recipe(model=MODEL, metric=metric, bleu_tokenize="none", num_averaged=2, num_beams=1)
@@ -55,7 +67,9 @@ def run_between(tmp_path, of_average, of_best, metric):
         run.model.number.assign(value)
         save_weights(run.model, tmp_path / "checkpoints" / f"{name}.safetensors")
     answers = {1.0: of_best, 5.0: of_average}
-    run.translator = lambda sources: answers[float(run.model.number)]
+    run.translator = FakeTranslator(lambda: answers[float(run.model.number)])
+    if starts:  # no epoch was better than the weights at the start
+        run.score_before, run.keep_best = 1.0, types.SimpleNamespace(best_epoch=None)
     run.choose_weights()
     return run
 
@@ -86,6 +100,15 @@ def test_a_best_epoch_that_is_surely_better_is_kept(tmp_path):
     assert run.results["kept"]["weights"] == "best epoch"
     assert run.results["kept"]["p_value"] < 0.05
     assert not (tmp_path / "checkpoints" / "average.safetensors").exists()
+
+
+def test_a_run_never_ends_worse_than_it_began(tmp_path):
+    texts = references()
+    run = run_between(
+        tmp_path, with_mistakes(texts, range(20)), with_mistakes(texts, range(3, 21)), "bleu", starts=True
+    )
+    assert float(run.model.number) == 1.0
+    assert run.results["kept"]["weights"] == "weights at the start"
 
 
 def test_an_average_that_scores_as_well_is_kept_without_a_test(tmp_path):
