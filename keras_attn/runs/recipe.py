@@ -174,11 +174,6 @@ class Recipe:
                 "A student with `distill` is a translator, and trains for `epochs`, not for `minutes`. "
                 f"Received: model kind={self.model.get('kind', 'transformer')!r}, minutes={self.minutes}."
             )
-        if self.distill is not None and self.start_from is not None:
-            raise ValueError(
-                "A student with `distill` begins anew, and not with `start_from`. "
-                f"Received: start_from={self.start_from!r}."
-            )
         if self.documents and not self.is_language_model:
             raise ValueError("`documents` is for a language model. Received: documents=True.")
 
