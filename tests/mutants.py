@@ -281,7 +281,7 @@ MUTANTS = [
     Mutant(
         "source_mask_only_in_the_first_decoder_layer",
         "models/seq2seq_transformer.py",
-        "Seq2SeqTransformer._decode",
+        "Seq2SeqTransformer._decoded",
         "encoder_padding_mask=source.padding_mask,",
         "encoder_padding_mask=source.padding_mask if block is self.decoder_blocks[0] else None,",
         (MODEL + "test_more_padding_and_batch_mates_change_no_logits[post_norm]",),

@@ -150,7 +150,7 @@ def test_export_writes_for_another_engine(folder, tmp_path, capsys):
 
 def test_train_passes_its_options_on(tmp_path, monkeypatch):
     calls = []
-    monkeypatch.setattr("keras_attn.runs.train", lambda *arguments: calls.append(arguments))
+    monkeypatch.setattr("keras_attn.runs.train", lambda *arguments, start=None: calls.append(arguments))
     (tmp_path / "pairs.tsv").write_text("a\tb\n" * 20)
     arguments = ["train", "--data", str(tmp_path / "pairs.tsv"), "--output", str(tmp_path / "run")]
     options = ["--size", "base", "--epochs", "3", "--tokenizer", "bytes", "--dtype", "float32", "--seed", "7"]
@@ -164,7 +164,7 @@ def test_train_passes_its_options_on(tmp_path, monkeypatch):
 
 def test_train_takes_a_recipe_that_options_change(tmp_path, monkeypatch):
     calls = []
-    monkeypatch.setattr("keras_attn.runs.train", lambda *arguments: calls.append(arguments))
+    monkeypatch.setattr("keras_attn.runs.train", lambda *arguments, start=None: calls.append(arguments))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pairs.tsv").write_text("a\tb\n" * 20)
     (tmp_path / "mine.toml").write_text(
@@ -197,7 +197,7 @@ def test_average_writes_a_translator_with_the_mean(translator, folder, tmp_path,
 
 def test_train_goes_on_with_the_unfinished_run_of_the_same_command(tmp_path, monkeypatch):
     calls = []
-    monkeypatch.setattr("keras_attn.runs.train", lambda *arguments: calls.append(arguments))
+    monkeypatch.setattr("keras_attn.runs.train", lambda *arguments, start=None: calls.append(arguments))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.en").write_text("a\n" * 20)
     command = ["train", "a.en", "a.en"]
@@ -225,7 +225,9 @@ def test_train_goes_on_with_the_unfinished_run_of_the_same_command(tmp_path, mon
 
 def test_train_without_output_takes_the_next_free_folder(tmp_path, monkeypatch):
     calls = []
-    monkeypatch.setattr("keras_attn.runs.train", lambda *arguments: calls.append(str(arguments[1])))
+    monkeypatch.setattr(
+        "keras_attn.runs.train", lambda *arguments, start=None: calls.append(str(arguments[1]))
+    )
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pairs.tsv.gz").write_bytes(__import__("gzip").compress(b"a\tb\n" * 20))
     (tmp_path / "runs" / "pairs").mkdir(parents=True)
@@ -392,6 +394,7 @@ def generator(generator_folder, monkeypatch):
     return TextGenerator.load(generator_folder)
 
 
+@pytest.mark.extended
 def test_generate_continues_a_prompt(generator_folder, generator, capfd):
     assert keras_attn_cli.main(["generate", str(generator_folder), "To be"]) == 0
     assert capfd.readouterr().out == f"To be{generator('To be')}\n"
@@ -428,7 +431,7 @@ def test_evaluate_tells_what_a_byte_costs(generator_folder, generator, tmp_path,
 
 def test_train_takes_plain_text_for_a_language_model(tmp_path, monkeypatch, capsys):
     calls = []
-    monkeypatch.setattr("keras_attn.runs.train", lambda *arguments: calls.append(arguments))
+    monkeypatch.setattr("keras_attn.runs.train", lambda *arguments, start=None: calls.append(arguments))
     monkeypatch.chdir(tmp_path)
     for name in ("one.txt", "two.txt"):
         (tmp_path / name).write_text(f"{name}\n" * 500)

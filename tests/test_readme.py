@@ -31,7 +31,10 @@ COMMANDS = [
 # What documents need besides the library.
 PEERS = {"docs/other_engines.md": ("ctranslate2", "tf2onnx", "onnxruntime", "ai_edge_litert")}
 # What trains or searches with several models; and what makes several, as other tests do.
-LONG, LONGER_THAN_MOST = {"docs/decoding.md", "docs/training.md"}, {"docs/encoder_tasks.md", "docs/models.md"}
+LONG, LONGER_THAN_MOST = (
+    {"docs/decoding.md", "docs/training.md"},
+    {*("docs/checkpoints.md", "docs/encoder_tasks.md", "docs/models.md")},
+)
 MARKS = {
     **dict.fromkeys({*PEERS, *LONG}, pytest.mark.slow),
     **dict.fromkeys(LONGER_THAN_MOST, pytest.mark.extended),

@@ -27,6 +27,7 @@ BATCH_SIZES, LENGTHS = (2, 5), (11, MAX_LENGTH)
 MASKED = ["the [MASK] runs [MASK].", "", "[MASK]"]
 
 
+@pytest.mark.extended
 def test_a_pooled_task_in_python(tmp_path):
     task = embedder(jit_compile=True)
     assert_close(task(TEXTS), embedder()(TEXTS), 1e-6)

@@ -89,7 +89,10 @@ GREEDY, BEAMS, EXACT_BEAMS = (1, False), (5, False), (5, "never")
     ("model_type", "separate", "options", "searches"),
     [
         # As in examples/recipes/multi30k.toml.
-        ("pegasus", False, {"normalize_first": True, "dropout": 0.3}, [GREEDY, EXACT_BEAMS]),
+        pytest.param(
+            *("pegasus", False, {"normalize_first": True, "dropout": 0.3}, [GREEDY, EXACT_BEAMS]),
+            marks=pytest.mark.extended,
+        ),
         pytest.param("pegasus", False, {"normalize_first": True}, [BEAMS], marks=pytest.mark.slow),
         pytest.param("marian", True, {}, [GREEDY, BEAMS, EXACT_BEAMS], marks=pytest.mark.extended),
     ],

@@ -52,6 +52,7 @@ def test_a_call_is_the_mean_of_the_probabilities_and_so_is_a_step(ensemble):
         np.testing.assert_allclose(scores[0][:, heads], own[-1], atol=1e-6)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("num_beams", slow_but([3], [1, 3]))
 def test_searches_find_what_a_search_by_hand_finds_with_the_mean_of_full_forward_passes(ensemble, num_beams):
     source = make_batch(seed=5)["encoder_token_ids"][:1]

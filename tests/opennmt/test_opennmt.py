@@ -61,6 +61,7 @@ def copied(run, folder):
     return folder
 
 
+@pytest.mark.extended
 def test_strings_are_translated_as_the_formulas_do(run):
     folder, weights = run
     translator = keras_attn.load(folder)
@@ -81,6 +82,7 @@ def test_info_reads_names_and_sizes_only(run):
     assert rows["beam_width"] == "1"
 
 
+@pytest.mark.extended
 def test_an_average_is_loaded_by_its_folder_or_its_name(tmp_path, rng):
     folder = tmp_path / "run"
     newest = write_folder(folder, FORM)
@@ -216,6 +218,7 @@ def test_damage_is_said(run, tmp_path, damage, message):
         keras_attn.load(tmp_path)
 
 
+@pytest.mark.extended
 def test_weights_that_are_missing_unknown_or_not_finite_are_errors(tmp_path):
     weights = write_folder(tmp_path / "run", FORM)
     norm = weights.model.encoder.layers[1].ffn.input_layer_norm

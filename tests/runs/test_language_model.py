@@ -98,6 +98,7 @@ def test_tensorboard_shows_training_and_validation_under_the_same_tags(run):
     assert all(of_tag == by_update for of_tag in steps["train"].values())
 
 
+@pytest.mark.extended
 def test_the_best_epoch_is_kept(run):
     folder, generator = run
     model = generator.model
@@ -111,6 +112,7 @@ def test_the_best_epoch_is_kept(run):
         np.testing.assert_array_equal(array, expected)
 
 
+@pytest.mark.extended
 def test_what_is_saved_goes_on_with_a_text(run):
     folder, generator = run
     assert generator.start_token_id == 3 + ord("\n")

@@ -41,6 +41,7 @@ def losses(rows):
     return [row["loss"] for row in rows]
 
 
+@pytest.mark.extended
 def test_a_killed_fit_ends_with_the_same_bits_and_the_best_epoch(tmp_path, monkeypatch):
     rows, weights = make(tmp_path / "whole", 3, [0.3, 0.5, 0.4])
     assert losses(rows)[2] < losses(rows)[0]

@@ -28,6 +28,7 @@ def translator(members):
     return keras_attn.Translator(Ensemble(members), tokenizer, tokenizer, num_beams=2, max_length=7)
 
 
+@pytest.mark.extended
 def test_it_scores_by_the_mean_of_its_members_also_after_it_was_saved_and_loaded(translator, tmp_path):
     translator.save(tmp_path)
     loaded = keras_attn.Translator.load(tmp_path)

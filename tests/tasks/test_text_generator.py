@@ -58,6 +58,7 @@ def test_a_stream_is_the_greedy_continuation(generator):
         assert not any(piece.endswith("\N{REPLACEMENT CHARACTER}") for piece in pieces[:-1])
 
 
+@pytest.mark.extended
 def test_a_prompt_and_its_continuation_fit_the_model(generator):
     total = generator.model.max_sequence_length
     assert prompt_ids(generator, "y" * (total - 3)).shape == (1, total - 2)
