@@ -106,6 +106,7 @@ def test_a_run_folder_stands_for_its_translator(translator, tmp_path, capsys):
     assert "It holds an export" in capsys.readouterr().err
 
 
+@pytest.mark.extended
 def test_evaluate_prints_scores_with_signatures(folder, loaded_once, tmp_path, capsys):
     (tmp_path / "pairs.tsv").write_text("a b\tc d\ne\tf\n")
     assert (
@@ -176,6 +177,7 @@ def test_train_takes_a_recipe_that_options_change(tmp_path, monkeypatch):
     assert (len(data.train), str(output)) == (18, "runs/pairs")
 
 
+@pytest.mark.extended
 def test_average_writes_a_translator_with_the_mean(translator, folder, tmp_path, capsys):
     weights = [np.array(weight) for weight in translator.model.weights]
     files = []
@@ -413,6 +415,7 @@ def test_generate_draws_continuations_of_lines(generator_folder, generator, monk
     assert capfd.readouterr().out == "\n\n".join(shown) + "\n"
 
 
+@pytest.mark.extended
 def test_evaluate_tells_what_a_byte_costs(generator_folder, generator, tmp_path, capsys):
     (tmp_path / "text.txt").write_text("To be, or not to be")
     data = ["--data", str(tmp_path / "text.txt")]

@@ -121,6 +121,7 @@ def workplace(tmp_path_factory):
 load_once = functools.cache(keras_attn.Translator.load)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("room", "code"), CASES)
 def test_the_example_runs(room, code, workplace, monkeypatch):
     monkeypatch.chdir(workplace)

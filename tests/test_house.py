@@ -129,6 +129,7 @@ assert not [name for name in sys.modules if name.split(".")[0].startswith("tenso
     in_new_process(code, "jax", tmp_path, {"tensorflow", "tensorflow_text", "tensorboard"})
 
 
+@pytest.mark.extended
 def test_import_brings_no_package_that_is_used_later_and_reaches_lazy_rooms_as_attributes(tmp_path):
     # Keras itself loads matplotlib where it is installed.
     code = """

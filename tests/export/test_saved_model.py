@@ -234,6 +234,7 @@ def signatures_of(folder):
     return inputs, {name: set(signature.outputs) for name, signature in found.items()}
 
 
+@pytest.mark.extended
 def test_the_tracked_dates_model_has_the_signatures_and_files_of_today():
     folder = REPOSITORY / "saved_models" / "dates" / "1"
     inputs, outputs = signatures_of(folder)

@@ -195,6 +195,7 @@ def test_xla_may_be_left_enabled(folder):
     assert answer["outputs"]["outputs"] == [[5.0, 8.0, -3.0], [3.0, 3.0, 3.0]]
 
 
+@pytest.mark.extended
 def test_sixty_four_threads_answer_as_one_does(folder):
     texts = [f"{SENTENCES[row % 3][: row % 23]} {'é' * (row % 5)}" for row in range(200)]
     requests = [
@@ -332,6 +333,7 @@ def test_a_folder_without_a_model_raises_with_what_tensorflow_says(tmp_path):
         run_saved_model(tmp_path, [request("serving_default", inputs=["a"])])
 
 
+@pytest.mark.extended
 def test_a_child_that_imports_keras_is_found_out(folder, tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text(
         "import sys, types\nsys.modules['keras'] = types.ModuleType('keras')\n"
@@ -351,6 +353,7 @@ def run_script(*arguments, stdin=b""):
     return subprocess.run([sys.executable, "-P", script, *arguments], input=stdin, capture_output=True)
 
 
+@pytest.mark.extended
 def test_a_line_that_is_not_json_is_answered_with_an_error(folder):
     good = json.dumps(request("echo", inputs=["a"])).encode()
     child = run_script(folder, stdin=b"{\n\xff\n\n" + b"[" * 100_000 + b"\n" + good)
@@ -365,6 +368,7 @@ def test_without_a_folder_the_script_prints_its_usage():
     assert b"usage: saved_model_runner.py [-h] [--xla] [--threads THREADS] [--stay]" in child.stderr
 
 
+@pytest.mark.extended
 def test_a_graph_that_prints_does_not_write_between_the_answers(tmp_path):
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="inputs")])
     def noisy(inputs):
@@ -379,6 +383,7 @@ def test_a_graph_that_prints_does_not_write_between_the_answers(tmp_path):
     assert b"noise" in child.stderr
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(
     not pathlib.Path("/proc/self/statm").exists(), reason="needs /proc to read the memory in use"
 )

@@ -80,6 +80,7 @@ def test_what_a_translator_exports_passes(exported, tmp_path, capsys):
     }
 
 
+@pytest.mark.extended
 def test_another_translator_is_found_out(tmp_path):
     as_it_is = export(tmp_path / "it", lambda inputs: {"outputs": tf.identity(inputs)})
     assert problems(as_it_is, expected=lambda texts: texts) == {}
@@ -88,6 +89,7 @@ def test_another_translator_is_found_out(tmp_path):
     assert "'other' in Python" in found["answers"][0]
 
 
+@pytest.mark.extended
 def test_a_py_function(tmp_path, capsys):
     def in_python(inputs):
         outputs = tf.py_function(lambda x: x, [inputs], tf.string)
@@ -122,6 +124,7 @@ def test_an_xla_op_on_the_default_path(tmp_path):
     assert "run of serving_default" in found
 
 
+@pytest.mark.extended
 def test_a_default_that_only_xla_can_run(tmp_path):
     double = tf.function(lambda x: x * 2.0, jit_compile=True)
 
@@ -133,6 +136,7 @@ def test_a_default_that_only_xla_can_run(tmp_path):
     assert "run of serving_default" in found
 
 
+@pytest.mark.extended
 def test_a_missing_vocabulary(tmp_path):
     (tmp_path / "words.txt").write_text("one\ntwo\n")
     initializer = tf.lookup.TextFileInitializer(
@@ -150,6 +154,7 @@ def test_a_missing_vocabulary(tmp_path):
     assert "words.txt" in problem
 
 
+@pytest.mark.extended
 def test_a_frozen_length(tmp_path):
     def frozen(inputs):
         token_ids = tf.strings.unicode_decode(inputs, "UTF-8").to_tensor()
@@ -240,6 +245,7 @@ def warmed_up(tmp_path):
     return folder, good
 
 
+@pytest.mark.extended
 def test_a_good_warmup_is_read_and_run(warmed_up):
     checks = {check.name: check.problems for check in verify_saved_model(warmed_up[0])}
     assert {"warm-up", "batching parameters", "run of the warm-up"} <= set(checks)
@@ -260,6 +266,7 @@ def test_a_corrupt_warmup_fails_with_its_reason(warmed_up, capsys):
     )
 
 
+@pytest.mark.extended
 def test_warmup_requests_that_are_none_of_this_model(warmed_up):
     folder, good = warmed_up
     requests = [
@@ -280,6 +287,7 @@ def test_warmup_requests_that_are_none_of_this_model(warmed_up):
     }
 
 
+@pytest.mark.extended
 def test_a_warmup_request_that_fails(warmed_up):
     folder, good = warmed_up
     write_warmup_requests(folder, "it", [("serving_default", {**good, "times": np.ones(3, "int32")})])
@@ -304,6 +312,7 @@ def test_an_empty_warmup_file(warmed_up):
     assert problems(folder) == {"warm-up": ["The file holds no request."]}
 
 
+@pytest.mark.extended
 def test_missing_serving_files_are_noted(warmed_up):
     folder, _ = warmed_up
     (folder / WARMUP_FILE).unlink()

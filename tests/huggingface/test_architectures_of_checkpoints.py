@@ -14,6 +14,7 @@ from helpers_parity import answers, outputs
 SECOND_RANK = {
     *("bert", "xlm-roberta", "electra-one-width", "albert-groups", "llama-tied", "qwen2", "mt5", "mbart"),
     *("modernbert-plain", "gpt2-scaled-by-layer", "pegasus", "marian-two-vocabularies", "gemma2"),
+    *("m2m_100", "bart", "modernbert", "t5-1.1"),
 }
 
 

@@ -56,7 +56,7 @@ def check_answers(task, twin, tokenizer, num_beams, **options):
 
 
 @pytest.mark.parametrize(
-    ("num_beams", "name"), ranked(GENERATORS, ("gpt2", 1), ("gemma2", 4), ("mistral", 1), ("gemma3", 4))
+    ("num_beams", "name"), ranked(GENERATORS, None, ("gpt2", 1), ("gemma2", 4), ("mistral", 1), ("gemma3", 4))
 )
 def test_a_generator_continues_texts_as_transformers_does(name, num_beams):
     task, twin, tokenizer = loaded(name)
@@ -73,6 +73,7 @@ def test_a_translator_answers_as_transformers_does(name, num_beams):
     check_answers(task, twin, tokenizer, num_beams)
 
 
+@pytest.mark.extended
 def test_defaults_are_those_of_the_files():
     task = load_task(checkpoint("marian")[0])
     assert (task.num_beams, task.max_length, task.start_token_id) == (4, MAX_LENGTH, task.model.pad_token_id)

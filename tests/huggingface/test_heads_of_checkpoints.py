@@ -90,6 +90,7 @@ def test_logits_are_theirs(name, task, tmp_path):
     assert not unused - {name for name in unused if name.endswith("position_ids")}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("task", "options"),
     [
@@ -144,6 +145,7 @@ def texts_for_a_decoder(name, rng):
     return ids, mask
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("name", "task"), READERS)
 def test_full_transformers_read_a_text_twice(name, task, tmp_path, rng):
     twin = saved(name, task, tmp_path / "a")

@@ -18,7 +18,13 @@ torch = pytest.importorskip("torch", reason='pip install "keras_attn[peers]"')
 SIZES = {"hidden_dim": 20, "num_heads": 5, "intermediate_dim": 31, "max_sequence_length": 37}
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "llama-tied", "t5", "marian", "pegasus"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("bert", "gpt2", "llama", "marian"),
+        *(pytest.param(name, marks=pytest.mark.extended) for name in ("llama-tied", "t5", "pegasus")),
+    ],
+)
 def test_a_round_trip_gives_the_same_bits(name, tmp_path):
     folder, twin = checkpoint(name)
     model_type = name.split("-")[0]
@@ -54,6 +60,7 @@ def test_a_model_of_our_sizes_goes_out_as_gpt2(tmp_path):
     assert_close(ops.convert_to_numpy(model(ids))[mask], expected[mask])
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("model_type", "options"),
     [

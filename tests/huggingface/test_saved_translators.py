@@ -137,6 +137,7 @@ def test_what_went_out_comes_back_bit_for_bit(tokenizers, tmp_path):
     np.testing.assert_allclose(ours_logits, theirs, atol=2e-6 * np.abs(theirs).max())
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("model_type", "separate", "options"),
     [
@@ -172,6 +173,7 @@ def test_two_vocabularies_of_a_pre_norm_model_are_refused(tokenizers, tmp_path):
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.extended
 def test_the_command_exports_a_saved_translator(tokenizers, tmp_path, capsys):
     translator(tokenizers, False).save(tmp_path / "saved")
     arguments = ["export", str(tmp_path / "saved"), str(tmp_path / "out"), "--format", "huggingface"]
@@ -180,6 +182,7 @@ def test_the_command_exports_a_saved_translator(tokenizers, tmp_path, capsys):
     assert json.loads((tmp_path / "out" / "config.json").read_text("utf-8"))["model_type"] == "marian"
 
 
+@pytest.mark.extended
 def test_an_older_export_is_replaced_whole_and_nothing_else_is(tokenizers, tmp_path):
     translator(tokenizers, True).export_model(tmp_path / "out", "huggingface")
     translator(tokenizers, False).export_model(tmp_path / "out", "huggingface")

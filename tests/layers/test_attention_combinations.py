@@ -353,6 +353,7 @@ def test_gradients_are_the_slopes_of_the_oracle(combination, memory_efficient, m
 # --- compiled ---
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("combination", combinations(every=25, of=COMBINATIONS[::8]))
 def test_graph_equals_xla_equals_eager(combination, monkeypatch):
     in_blocks(monkeypatch, 3)

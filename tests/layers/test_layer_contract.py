@@ -172,6 +172,12 @@ EXTENDED = {
     "relative_keys",
     "classification_head",
     "token_classification_head",
+    "sequence_embedding",
+    "bahdanau_self",
+    "relative_positions",
+    "masked_language_model_head",
+    "embedding_output_bias",
+    "rotary_interleaved_partial",
 }
 SLOW = {
     "attention_causal",

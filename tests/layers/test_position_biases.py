@@ -260,6 +260,7 @@ def test_layers_that_share_a_bias_share_it_after_reloading(name, tmp_path):
     assert again.get_layer("holder_0").position_bias is again.get_layer("holder_1").position_bias
 
 
+@pytest.mark.extended
 def test_blocks_that_share_a_bias_share_it_after_reloading(tmp_path):
     bias = RelativePositionBias(num_buckets=6, max_distance=11)
     x = y = keras.Input((None, 14))

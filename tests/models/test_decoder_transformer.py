@@ -169,7 +169,7 @@ def test_one_beam_is_the_best_token_of_each_pass():
     ("variant", "compiler"),
     [
         ("learned", quickest()),
-        ("rotary_untied", quickest()),
+        pytest.param("rotary_untied", quickest(), marks=pytest.mark.extended),
         pytest.param("sinusoidal_post_norm", quickest(), marks=pytest.mark.slow),
     ]
     + [
@@ -193,6 +193,7 @@ def test_the_side_of_the_pads_and_batch_mates_change_nothing(variant, compiler):
         np.testing.assert_allclose(same_scores, scores[[row] * B], atol=1e-5)
 
 
+@pytest.mark.extended
 def test_options_see_the_prompt():
     """By hand, the prompt is part of the prefix, without its START."""
     model, ids = make_model("rotary_untied"), prompts()
@@ -268,6 +269,7 @@ def test_wrong_prompts_and_options(prompt, options, message):
         make_model().generate(prompt, END, **options)
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only TensorFlow traces unknown lengths")
 def test_a_graph_must_know_the_length_of_its_prompts():
     import tensorflow as tf

@@ -106,6 +106,7 @@ def test_it_trains_with_lora_in_the_encoder():
     assert all(map(np.array_equal, before, after))
 
 
+@pytest.mark.extended
 def test_a_quantised_model_comes_back(tmp_path):
     model = make_model("masked")
     with warnings.catch_warnings():  # Keras warns of every layer without a kernel

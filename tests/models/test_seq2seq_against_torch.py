@@ -115,6 +115,7 @@ def test_six_layers_stay_within_1e_4(normalize_first):
     assert_close(call(model, batch)[real], expected[real], 1e-4)
 
 
+@pytest.mark.extended
 def test_the_comparison_would_notice():
     # Were a layer or a mask left out of both sides, equality would say nothing.
     model = make_model()

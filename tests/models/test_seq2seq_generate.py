@@ -212,6 +212,7 @@ def test_samples_have_the_scores_of_the_model_and_do_not_depend_on_their_batch()
     np.testing.assert_array_equal(greedy, generate(model, ids, max_length=4))
 
 
+@pytest.mark.extended
 def test_the_coverage_penalty_is_that_of_the_last_layers_attention():
     model, ids = shared_model("pre_norm"), make_batch()["encoder_token_ids"]
     token_ids, scores = generate(

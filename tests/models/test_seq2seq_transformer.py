@@ -126,6 +126,7 @@ def test_the_source_mask_is_needed():
     assert (difference[1:] > 1e-2).all()
 
 
+@pytest.mark.extended
 def test_a_source_row_of_pads_is_finite_and_disturbs_nobody():
     model = shared_model()
     batch = make_batch(pads=False)

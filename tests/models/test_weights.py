@@ -86,6 +86,7 @@ def test_a_write_that_fails_leaves_the_older_file(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
 
 
+@pytest.mark.extended
 def test_the_average_is_the_mean_of_the_files(tmp_path):
     models = [make_model(seed) for seed in (1, 2, 3)]
     paths = [tmp_path / f"{number}.safetensors" for number in range(3)]

@@ -95,6 +95,7 @@ def test_an_average_is_loaded_by_its_folder_or_its_name(tmp_path, rng):
     assert largest_difference(opennmt.load_model(folder), newest, rng) < 1e-5
 
 
+@pytest.mark.extended
 def test_a_catalog_name_tells_the_heads_where_its_width_fits(tmp_path, rng):
     tiny = dataclasses.replace(FORM, num_units=64, ffn_inner_dim=13, num_layers=(1, 1))
     description = (
@@ -156,6 +157,7 @@ def test_settings_without_an_equal_are_refused(run, tmp_path, yaml, message):
         keras_attn.load(tmp_path)
 
 
+@pytest.mark.extended
 def test_other_models_are_refused_by_name(run, tmp_path):
     relative = dataclasses.replace(FORM, max_relative=3)
     write_folder(tmp_path / "relative", relative)

@@ -433,6 +433,7 @@ def causal_rule_of(given):
     )
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(
     BACKEND != "tensorflow", reason="only TensorFlow has sizes that are known in the run alone"
 )
@@ -569,6 +570,7 @@ def sizes_in(function, *signature):
     return [x.shape.num_elements() for op in graph.get_operations() for x in op.outputs]
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="reads a TensorFlow graph")
 @pytest.mark.parametrize(
     ("bias", "options"),

@@ -116,6 +116,7 @@ def test_translations_of_something_else_are_not_taken(small_pieces, tmp_path):
         open_translations(tmp_path)
 
 
+@pytest.mark.extended
 def test_several_teachers_are_an_ensemble_and_must_agree_on_tokens(tmp_path):
     for layers in (1, 2):
         make_teacher(tmp_path / str(layers), layers, layers)

@@ -180,6 +180,7 @@ def test_a_tokenizer_that_cannot_spell_the_texts_is_refused():
         check_tokenizers(translator, TextPairs(["ab c"], ["xyz"], "unknown"))
 
 
+@pytest.mark.extended
 def test_a_multilingual_translator_needs_its_languages(tmp_path):
     names = {"en": 11, "de": 12}
     make_translator(

@@ -58,6 +58,7 @@ def test_a_request_during_which_the_process_dies_is_answered_and_the_next_one_wo
     assert process.process_id != older
 
 
+@pytest.mark.extended
 def test_a_slow_request_does_not_keep_another_waiting(server, client):
     port, models = server
     thread = threading.Thread(target=lambda: ask_once(port, "/v1/models/merged:predict", SLOW))
@@ -70,6 +71,7 @@ def test_a_slow_request_does_not_keep_another_waiting(server, client):
     thread.join()
 
 
+@pytest.mark.extended
 def test_closing_ends_the_process_and_fails_what_it_was_at(folders):
     process = ModelProcess(find_version(folders[1]).folder, False, 2)
     failed = []
@@ -91,6 +93,7 @@ def test_closing_ends_the_process_and_fails_what_it_was_at(folders):
         process.run("serving_default", {"inputs": ["a"]})
 
 
+@pytest.mark.extended
 def test_a_model_that_is_closed_keeps_nobody_waiting(folders):
     model = ServedModel(find_version(folders[1]))
     answers = []
@@ -111,6 +114,7 @@ def test_a_model_that_is_closed_keeps_nobody_waiting(folders):
     assert time.monotonic() - start < 10
 
 
+@pytest.mark.extended
 def test_the_process_ends_when_its_pipe_is_closed(folders):
     command = runner_command(find_version(folders[0]).folder, False, 1, "--stay")
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

@@ -66,6 +66,7 @@ def test_one_text_and_its_own_translation(translator):
     assert translator.align([]) == []
 
 
+@pytest.mark.extended
 def test_odd_texts_are_aligned(translator):
     targets = ODD_TEXTS[::-1]
     short = [text[:12] for text in targets]

@@ -65,6 +65,7 @@ def test_a_bad_number_is_refused(name, value):
         of_batches(lambda places: places, SEQUENCES, **{"batch_size": 3, name: value})
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("to_buckets", [False, True])
 def test_padded(to_buckets):
     ids = padded([[5, 6, 7], [8], [9, 10, 11, 12, 13]], to_buckets).numpy()

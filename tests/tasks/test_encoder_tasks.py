@@ -96,6 +96,7 @@ def test_vectors_are_those_of_each_text_alone(pooling):
     assert task([]).shape == (0, 22)
 
 
+@pytest.mark.extended
 def test_similarity_is_the_cosine():
     task = embedder(normalize=False)
     vectors = task(TEXTS).astype("float64")
@@ -216,6 +217,7 @@ def best_in(task, ids, logits):
     return scores[first, last], first, last
 
 
+@pytest.mark.extended
 def test_answers_of_a_context_that_fits():
     task = answerer()
     for question in ("Where lives Ada?", "", "b?"):
@@ -227,6 +229,7 @@ def test_answers_of_a_context_that_fits():
         assert answer.score == pytest.approx(score, rel=1e-5)
 
 
+@pytest.mark.extended
 def test_long_contexts_are_read_in_windows():
     task = answerer(max_length=15, stride=2)
     context = "é 😀 " + CONTEXT * 2
@@ -251,6 +254,7 @@ def test_long_contexts_are_read_in_windows():
     assert task([], []) == []
 
 
+@pytest.mark.extended
 def test_texts_of_which_nothing_is_left_and_batches_of_none():
     nothing = ["\ufffd", "", "\x01"]  # BERT drops these characters
     assert tagger()(nothing) == [[], [], []]
@@ -260,6 +264,7 @@ def test_texts_of_which_nothing_is_left_and_batches_of_none():
     assert not answerer().answers(strings, strings)["outputs"].shape[0]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("make", slow_but([tagger, answerer], MAKERS))
 def test_tasks_are_saved_and_loaded(make, tmp_path):
     task = make()

@@ -28,6 +28,7 @@ def generator(request):
     return request.param()
 
 
+@pytest.mark.extended
 def test_continuations_in_one_batch_are_those_of_the_model_for_each_prompt_alone(generator):
     expected = [
         text_after(

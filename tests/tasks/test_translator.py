@@ -441,6 +441,7 @@ def translator_that_likes_start(num_beams=8):
     return keras_attn.Translator(translator.model, tokenizer, tokenizer, num_beams=num_beams, max_length=11)
 
 
+@pytest.mark.extended
 def test_what_cannot_be_written_is_never_chosen_and_scores_are_those_of_score():
     translator = translator_that_likes_start()
     tokenizer, texts = translator.target_tokenizer, SENTENCES[:3]
@@ -513,6 +514,7 @@ def test_a_target_prefix_begins_the_translation(translator):
         translator(SENTENCES[0], target_prefix=prefix, options=DecodingOptions(prefix_token_ids=[5]))
 
 
+@pytest.mark.extended
 def test_samples_follow_their_seeds(bytes_translator):
     def draw(texts, seed, **arguments):
         return bytes_translator(texts, options=DecodingOptions(temperature=1.0, seed=seed), **arguments)

@@ -196,6 +196,7 @@ def test_any_ids_are_decoded_like_theirs(gpt2):
     assert ours.decode(rows) == gpt2.decode_batch(rows)  # bytes that are no UTF-8 among them
 
 
+@pytest.mark.extended
 def test_templates_of_pairs_are_cut_like_theirs(gpt2):
     pair = [("<s>", 1), ("</s>", 2)]
     texts, others = hard_texts()[::5], hard_texts()[::-5]

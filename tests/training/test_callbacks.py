@@ -76,6 +76,7 @@ def test_scores_are_in_the_history():
     assert history["val_chrf"] == pytest.approx([corpus_chrf(h, REFERENCES).score for h in expected])
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("verbose", slow_but([1], [1, 2]))
 def test_progress_bar_shows_the_scores(capsys, verbose):
     fit([make_quality(metrics=("exact_match", "bleu"))], verbose=verbose)
@@ -133,6 +134,7 @@ def read_summaries(folder):
     return {tag: [(event.step, event.tensor_proto) for event in accumulator.Tensors(tag)] for tag in tags}
 
 
+@pytest.mark.extended
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_scores_and_samples_are_written_for_tensorboard(tmp_path):
     tf = pytest.importorskip("tensorflow")
@@ -154,6 +156,7 @@ def test_scores_and_samples_are_written_for_tensorboard(tmp_path):
     ]
 
 
+@pytest.mark.extended
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_pictures_are_written_by_update(tmp_path):
     tf = pytest.importorskip("tensorflow")
@@ -211,6 +214,7 @@ def test_logged_rate_is_that_of_the_last_update():
     assert rates == pytest.approx([noam(3), noam(6), noam(9), noam(12)], rel=1e-6)
 
 
+@pytest.mark.extended
 def test_logged_rate_with_gradient_accumulation():
     # Keras calls the schedule with its count of batches; the last update of the epoch is in batch 4 of 5.
     optimizer = keras.optimizers.SGD(NoamSchedule(17, warmup_steps=5), gradient_accumulation_steps=2)
@@ -218,12 +222,14 @@ def test_logged_rate_with_gradient_accumulation():
     assert rates == pytest.approx([noam(4)], rel=1e-6)
 
 
+@pytest.mark.extended
 def test_logged_rate_under_loss_scaling():
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(NoamSchedule(17, warmup_steps=5)))
     rates = fit([LearningRateLogger()], epochs=2, batches=3, optimizer=optimizer).history["learning_rate"]
     assert rates == pytest.approx([noam(3), noam(6)], rel=1e-6)
 
 
+@pytest.mark.extended
 def test_constant_rate_is_logged_before_it_is_changed():
     halve = keras.callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=1, min_delta=100.0)
     optimizer = keras.optimizers.SGD(0.25)
@@ -290,11 +296,13 @@ def test_misspelt_training_value_is_an_error_at_once():
     assert translate.calls == 1
 
 
+@pytest.mark.extended
 def test_missing_value_without_validation_is_an_error_at_the_end():
     with pytest.raises(ValueError, match=r"one of \['loss'\].*Received: monitor='val_bleu'"):
         fit([KeepBest(print)])
 
 
+@pytest.mark.extended
 def test_value_of_every_second_epoch_is_enough():
     epochs = []
     keep = KeepBest(epochs.append, monitor="val_loss", mode="min")

@@ -144,6 +144,7 @@ def make_model(run_eagerly=False):
     return model
 
 
+@pytest.mark.extended
 def test_fit_reports_token_means_and_monitors_know_the_direction():
     keras.utils.set_random_seed(1)
     labels = np.array([[3, 1, 4, 1, 5], [9, 2, 6, 0, 0], [5, 3, 0, 0, 0]])
