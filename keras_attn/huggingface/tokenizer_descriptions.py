@@ -3,6 +3,7 @@
 import base64
 
 from keras_attn.text.byte_level_bpe_tokenizer import added_token
+from keras_attn.text.decoders import SPELLED_OUT
 from keras_attn.text.patterns import QWEN2_PATTERN
 from keras_attn.text.sentencepiece_models import read_proto
 
@@ -28,15 +29,6 @@ _LLAMA_ROLES = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 _LIKE_ROBERTA = ("roberta", "bart", "longformer", "led")
 # The layout of fairseq: these come before the pieces of the model, whose own three are left out.
 _FAIRSEQ = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
-SPELLED_OUT = {
-    "type": "Sequence",
-    "decoders": [
-        {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
-        {"type": "ByteFallback"},
-        {"type": "Fuse"},
-        {"type": "Strip", "content": " ", "start": 1, "stop": 0},
-    ],
-}
 
 
 def from_word_list(lines, config, roles, extra):

@@ -6,10 +6,11 @@ import pathlib
 
 from keras_attn.checks import choose
 from keras_attn.files import replaced_file
-from keras_attn.huggingface.tokenizer_descriptions import SPELLED_OUT, from_word_list
+from keras_attn.huggingface.tokenizer_descriptions import from_word_list
 from keras_attn.text import ByteTokenizer, PipelineTokenizer, SentencePieceTokenizer, WordPieceTokenizer
 from keras_attn.text.byte_level import BYTE_CHARACTERS
 from keras_attn.text.byte_level_bpe_tokenizer import added_token
+from keras_attn.text.decoders import SPELLED_OUT
 from keras_attn.text.sentencepiece_models import merges_of, read_proto
 
 # sentencepiece's kinds of pieces, and of models

@@ -65,7 +65,7 @@ class Seq2SeqReader(Transformer):
         """
         inputs = inputs if isinstance(inputs, dict) else {"token_ids": inputs}
         token_ids, padding_mask = unpacked_inputs(inputs, ("token_ids",), ("padding_mask",))
-        tokens = self.seq2seq._tokens(ops.convert_to_tensor(token_ids), padding_mask)
+        tokens = self._tokens(ops.convert_to_tensor(token_ids), padding_mask)
         token_ids, padding_mask = tokens.token_ids, ops.cast(tokens.padding_mask, "bool")
         encoder_sequence = self.seq2seq.encode(token_ids, padding_mask, training=training)
         sequence = self.seq2seq.decoder_sequence(

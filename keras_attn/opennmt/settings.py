@@ -276,6 +276,12 @@ def _yaml_files(folder):
 
 
 def read_yaml(path):
+    """The mapping in a YAML file.
+
+    Raises:
+        ImportError: if PyYAML is not installed.
+        ValueError: if the file is damaged, larger than 1 MB, or holds no mapping.
+    """
     try:
         import yaml
     except ImportError as error:

@@ -4,21 +4,13 @@ import base64
 
 from keras_attn.opennmt.settings import Settings, read_yaml
 from keras_attn.text import PipelineTokenizer
+from keras_attn.text.decoders import SPELLED_OUT
 
 BLANK, START, END = SPECIAL = ("<blank>", "<s>", "</s>")
 START_ID, END_ID = 1, 2
 _UNKNOWN = "<unk>"
 # No word has one, so a word is a piece as a whole or unknown.
 _NO_PREFIX = " "
-_OF_SENTENCEPIECE = {
-    "type": "Sequence",
-    "decoders": [
-        {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
-        {"type": "ByteFallback"},
-        {"type": "Fuse"},
-        {"type": "Strip", "content": " ", "start": 1, "stop": 0},
-    ],
-}
 
 
 def read_tokenizer(folder, side):
@@ -59,7 +51,7 @@ def read_tokenizer(folder, side):
         proto = base64.b64encode(model).decode("ascii")
         kind = {
             "model": {"type": "SentencePiece", "proto": proto, "vocab": ids, "unk_token": _UNKNOWN},
-            "decoder": _OF_SENTENCEPIECE,
+            "decoder": SPELLED_OUT,
         }
     added = [_special(token, number) for number, token in enumerate(SPECIAL)]
     roles = {"bos_token": START, "eos_token": END, "pad_token": BLANK, "unk_token": _UNKNOWN}

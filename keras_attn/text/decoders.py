@@ -12,6 +12,17 @@ _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _CLEANED = ((" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"), (" n't", "n't"), (" 'm", "'m"))
 _CLEANED += ((" do not", " don't"), (" 's", "'s"), (" 've", "'ve"), (" 're", "'re"))
 
+# The decoder of sentencepiece models: "▁" is a space, the first one is none, and a byte may be a piece.
+SPELLED_OUT = {
+    "type": "Sequence",
+    "decoders": [
+        {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
+        {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+    ],
+}
+
 
 class Decoder(tf.Module):
     """Turns ids into texts.

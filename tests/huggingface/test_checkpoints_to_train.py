@@ -4,6 +4,7 @@ import pytest
 import torch
 from helpers_checkpoint_tasks import SENTENCES, checkpoint
 from helpers_marks import slow_but
+from helpers_recipes import SHORT
 
 from keras_attn import Translator, runs
 from keras_attn.data import TextPairs
@@ -11,17 +12,6 @@ from keras_attn.runs.translation_run import TranslationRun
 from keras_attn.runs.workers import Workers
 
 pytestmark = pytest.mark.extended
-SHORT = {
-    "epochs": 2,
-    "steps_per_epoch": 7,
-    "max_tokens": 128,
-    "bucket_boundaries": (8, 16),
-    "learning_rate": 0.01,
-    "warmup_steps": 3,
-    "dtype": "float32",
-    "num_beams": 1,
-    "max_length": 7,
-}
 
 
 def losses(folder):

@@ -7,6 +7,7 @@ import shutil
 import keras
 import numpy as np
 import pytest
+from helpers_recipes import SHORT
 
 import keras_attn_cli
 from keras_attn import Translator, runs
@@ -22,17 +23,6 @@ from keras_attn.text import ByteTokenizer, WordPieceTokenizer
 pytestmark = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="checkpoints and scores need TensorFlow"
 )
-SHORT = {
-    "epochs": 2,
-    "steps_per_epoch": 7,
-    "max_tokens": 128,
-    "bucket_boundaries": (8, 16),
-    "learning_rate": 0.01,
-    "warmup_steps": 3,
-    "dtype": "float32",
-    "num_beams": 1,
-    "max_length": 7,
-}
 
 
 def make_pairs():
