@@ -139,7 +139,9 @@ def _recipe_for_student(options, given):
     from keras_attn import runs
 
     if not options.data:
-        raise ValueError("Give the data with --data: the teacher is no run, whose data are known.")
+        raise ValueError(
+            f"Give the data with --data: there is no run in {options.teachers[0]}, whose data would be known."
+        )
     recipe = runs.default_recipe(options.data).replace(**given)
     if not runs.is_for_any_files(recipe):
         return recipe
