@@ -161,7 +161,9 @@ def test_languages_of_nllb_are_options_of_a_call_and_of_a_row(tmp_path):
         True
     ]
     task.save(tmp_path / "saved")
-    assert load_task(tmp_path / "saved").languages == task.languages
+    again = load_task(tmp_path / "saved")
+    assert again.languages == task.languages
+    assert again(texts, target_language=targets, source_language=sources) == mixed
 
 
 def request_of(version, signature, texts):
