@@ -4,6 +4,7 @@ Each kind wears the normalizer, pre-tokenizer, template and decoder of the real 
 transformers, or are written out here where the published file differs from them.
 """
 
+import base64
 import collections
 import functools
 import importlib.util
@@ -25,6 +26,7 @@ from keras_attn.huggingface.tokenizers import read_tokenizer
 from keras_attn.tasks.streaming import final_pieces
 from keras_attn.text import PipelineTokenizer
 from keras_attn.text.patterns import LLAMA3_PATTERN
+from keras_attn.text.sentencepiece_models import read_proto
 
 BERT = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 FAIRSEQ = ["<s>", "<pad>", "</s>", "<unk>"]
@@ -494,22 +496,33 @@ NEW_LETTERS |= {chr(code) for code in (*range(0x1CCD6, 0x1CCFA), 0xA7F1)}
 _SPECIAL = re.compile(r"</?s>|<(pad|unk|mask|extra_id_[0-9]+)>|>>fra<<", re.IGNORECASE)
 
 
+def unigram_scores(model):
+    """{id: score} of a unigram model; {} of another."""
+    if model["type"] == "Unigram":
+        return dict(enumerate(score for _, score in model["vocab"]))
+    if model["type"] == "SentencePiece":
+        proto = read_proto(base64.b64decode(model["proto"]))
+        if proto.trainer_spec.model_type == proto.trainer_spec.UNIGRAM:
+            return {model["vocab"][p.piece]: p.score for p in proto.pieces if p.piece in model["vocab"]}
+    return {}
+
+
 def named_difference(pair, text, expected, found):
     """The name of the class of a difference in ids that docs/checkpoints.md describes, or None."""
-    if pair.theirs is None:
-        return "names of special tokens" if _SPECIAL.search(text) else None
+    if pair.theirs is None and _SPECIAL.search(text):
+        return "names of special tokens"
     description = pair.ours.description
     normalizer = json.dumps(description.get("normalizer"))
     if NEW_LETTERS & set(text) and any(name in normalizer for name in ("NFK", "owercase")):
         return "letters new in Unicode 16"
-    if "Precompiled" in normalizer:
+    if "Precompiled" in normalizer and pair.theirs is not None:
         # What `tokenizers` does to the whole text and what sentencepiece does.
         theirs = pair.theirs.normalizer.normalize_str(text)
         if theirs != pair.ours._normalizer(tf.constant([text])).numpy()[0].decode():
             return "marks under a map of characters"
-    if description["model"]["type"] == "Unigram":
-        scores = [score for _, score in description["model"]["vocab"]]
-        sums = [sum(scores[i] for i in ids if i < len(scores)) for ids in (expected, found)]
+    scores = unigram_scores(description["model"])
+    if scores:
+        sums = [sum(scores.get(i, 0.0) for i in ids) for ids in (expected, found)]
         if abs(sums[0] - sums[1]) < 1e-5 * max(1, abs(sums[0])):
             return "equal sums"
     return None
