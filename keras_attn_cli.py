@@ -205,6 +205,12 @@ def _add_training(command):
         "--patience", type=_positive, metavar="N", help="stop after N epochs without a better score"
     )
     command.add_argument("--dtype", help="Keras dtype policy, for example mixed_bfloat16, or auto")
+    command.add_argument(
+        "--subword-sampling",
+        type=float,
+        metavar="X",
+        help="segment the training texts anew for each epoch, with this share of BPE's merges left out, for example 0.1",
+    )
     command.add_argument("--seed", type=int)
 
 

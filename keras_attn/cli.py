@@ -168,6 +168,7 @@ _OF_TRAINING = (
     "warmup_steps",
     "patience",
     "dtype",
+    "subword_sampling",
     "seed",
 )
 # The options of `train` that are.

@@ -1,12 +1,13 @@
 """Turns text pairs into an endless, seeded sequence of batches of token ids for `model.fit`."""
 
 import dataclasses
+import functools
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_attn.checks import check_positive
+from keras_attn.checks import check_positive, check_rate
 from keras_attn.data.batch_plan import (
     batch_by_tokens,
     bucket_of,
@@ -15,11 +16,30 @@ from keras_attn.data.batch_plan import (
 )
 from keras_attn.data.seeded_batches import SeededBatches
 from keras_attn.data.text_pairs import TextPairs
-from keras_attn.data.token_pairs import PairForm, lengths_of, tokenized_once
+from keras_attn.data.token_pairs import PairForm, RaggedIds, lengths_of, sampled_pairs, tokenized_once
 
 BUCKET_BOUNDARIES = (8, 12, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256)
 
 _LINES_IN_REPORT = 10
+_SAMPLING = 2  # in seeds: what random numbers are for, 0 and 1 being the drawing and the order of pairs
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EpochTokens:
+    """The token ids of an epoch.
+
+    Args:
+        sources, targets: `RaggedIds`, as in `TokenPairs`.
+    """
+
+    sources: RaggedIds
+    targets: RaggedIds
+
+    @functools.cached_property
+    def lengths(self):
+        """Integers (N, 2), the positions that the sides of each pair take."""
+        # A target has START and END: the decoder reads START and predicts END.
+        return np.stack([lengths_of(self.sources), lengths_of(self.targets) - 1], axis=1)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -33,6 +53,7 @@ class Update:
         source_length, target_length: Integers, the positions of a row.
         num_tokens: Integer, the label tokens: END counts, pads do not.
         num_real: Integer, the positions on both sides that are not pads.
+        tokens: `EpochTokens`, of its epoch.
     """
 
     pairs: np.ndarray
@@ -42,6 +63,7 @@ class Update:
     target_length: int
     num_tokens: int
     num_real: int
+    tokens: EpochTokens
 
     @property
     def num_positions(self):
@@ -62,6 +84,7 @@ def translation_batches(
     seed=0,
     token_folder=None,
     form=None,
+    subword_sampling=0.0,
     **options,
 ):
     """Tokenizes text pairs once and batches them for teacher forcing.
@@ -93,6 +116,10 @@ def translation_batches(
             are written once; ids that are already there are used as they are. Only about 100 bytes per pair
             are then held in memory. None: the ids are held in memory.
         form: `PairForm`, what stands around the tokens of a pair, for a model that was not trained here; or None.
+        subword_sampling: Float in [0, 1). With more than 0, each epoch has other segmentations of its texts, drawn from the
+            seed and the number of the epoch: with BPE the share of merges that are left out (BPE-dropout, 0.1 in the
+            paper), with a unigram model the exponent of the segmentations' probabilities. Where one is longer than
+            `max_sequence_length`, the text's usual one is taken. Epochs then differ in their number of batches.
         **options: `num_micro_batches`, `num_devices`, `worker` and `sample_weights`, as in
             `TranslationBatches`.
 
@@ -119,13 +146,21 @@ def translation_batches(
     Reference:
         - Vaswani et al., 2017, "Attention Is All You Need" (arXiv:1706.03762), section 5.1: pairs
           "were batched together by approximate sequence length".
+        - Provilkov et al., 2020 (arXiv:1910.13267), and Kudo, 2018 (arXiv:1804.10959), for `subword_sampling`
     """
     check_positive("max_sequence_length", max_sequence_length)
+    check_rate("subword_sampling", subword_sampling)
     corpora = [pairs] if isinstance(pairs, TextPairs) else list(pairs)
     form = form or PairForm()
-    tokens = tokenized_once(
-        corpora, source_tokenizer, target_tokenizer, max_sequence_length, token_folder, form
-    )
+    tokenizers = source_tokenizer, target_tokenizer
+    tokens = tokenized_once(corpora, *tokenizers, max_sequence_length, token_folder, form)
+
+    def sampled(epoch):
+        seeds = ((seed, _SAMPLING, epoch, side) for side in range(2))
+        drawing = [tokenizer.sampling(subword_sampling, seed) for tokenizer, seed in zip(tokenizers, seeds)]
+        longest = min(max_sequence_length, packed_length or max_sequence_length)
+        return sampled_pairs(tokens, corpora, *drawing, longest, token_folder, form)
+
     if not sum(tokens.counts):
         raise ValueError(
             f"No pair is left to train on: each of the {sum(map(len, corpora))} pairs has a side of more than "
@@ -145,6 +180,7 @@ def translation_batches(
         shuffle=shuffle,
         seed=seed,
         label_padding=form.label_padding,
+        tokens_of_epoch=sampled if subword_sampling else None,
         **options,
     )
 
@@ -167,10 +203,12 @@ class TranslationBatches(SeededBatches):
             `LabelSmoothedCrossentropy(reduction="sum")`, is the mean over the real tokens of the whole
             update, however it is divided. Always on if an update is divided.
         label_padding: Integer, the label that marks padding.
+        tokens_of_epoch: Function from the number of an epoch to its `TokenPairs`, the same pairs with other segmentations;
+            or None, if all epochs have `tokens`.
 
     Attributes:
         num_pairs: Integer, the pairs in the first epoch.
-        longest: Integer, the tokens of the longest side of a pair, END included.
+        longest: Integer, the tokens of the longest side of a pair in `tokens`, END included.
         num_tokens: Integer, its label tokens: END counts, pads do not.
         padding_share: Float from 0 to 1, the share of pads among its positions on both sides.
         over_long: Dict by name of corpus: the 1-based lines of the pairs that were left out because one of
@@ -205,13 +243,15 @@ class TranslationBatches(SeededBatches):
         worker=(0, 1),
         sample_weights=False,
         label_padding=0,
+        tokens_of_epoch=None,
     ):
         super().__init__(seed, num_micro_batches, num_devices, worker)
         # With several TensorFlow devices, Keras sums up the first batch to find its shapes, and booleans have
         # no sum.
         divided = num_devices > 1 and keras.backend.backend() == "tensorflow"
         self._mask_dtype = "int32" if divided else "bool"
-        self._sources, self._targets = tokens.sources, tokens.targets
+        self._tokens = EpochTokens(tokens.sources, tokens.targets)
+        self._tokens_of_epoch = tokens_of_epoch
         self._shares = _checked_weights(weights, len(tokens.counts))
         self._max_tokens = max_tokens
         self._boundaries = None if bucket_boundaries is None else checked_boundaries(bucket_boundaries)
@@ -219,11 +259,9 @@ class TranslationBatches(SeededBatches):
         self._shuffle = shuffle
         self._label_padding = label_padding
         self._sample_weights = sample_weights or num_micro_batches * num_devices * self._num_workers > 1
-        # A target has START and END: the decoder reads START and predicts END.
-        self._lengths = np.stack([lengths_of(self._sources), lengths_of(self._targets) - 1], axis=1)
         self._first_pairs = np.cumsum([0, *tokens.counts])
         plan = self.plan(0)
-        self.longest = int(self._lengths.max(initial=1))
+        self.longest = int(self._tokens.lengths.max(initial=1))
         self.num_pairs = sum(len(update.pairs) for update in plan)
         self.num_tokens = sum(update.num_tokens for update in plan)
         self.padding_share = 1 - sum(update.num_real for update in plan) / sum(
@@ -248,7 +286,11 @@ class TranslationBatches(SeededBatches):
     def _make_plan(self, epoch):
         pairs = np.concatenate([self._drawn(corpus, epoch) for corpus in range(len(self._shares))])
         generator = self._generator(1, epoch) if self._shuffle else None
-        lengths = self._lengths[pairs]
+        tokens = self._tokens
+        if self._tokens_of_epoch is not None:
+            sampled = self._tokens_of_epoch(epoch)
+            tokens = EpochTokens(sampled.sources, sampled.targets)
+        lengths = tokens.lengths[pairs]
         if self._packed_length:
             packed = [pairs[row] for row in pack_by_tokens(lengths, self._packed_length, generator)]
             batches = batch_by_tokens(
@@ -257,13 +299,13 @@ class TranslationBatches(SeededBatches):
                 [self._packed_length],
                 generator,
             )
-            return [self._update([packed[row] for row in rows]) for rows in batches]
+            return [self._update([packed[row] for row in rows], tokens) for rows in batches]
         batches = batch_by_tokens(lengths, self._max_tokens, self._boundaries, generator)
-        return [self._update(pairs[rows, np.newaxis]) for rows in batches]
+        return [self._update(pairs[rows, np.newaxis], tokens) for rows in batches]
 
-    def _update(self, rows):
+    def _update(self, rows, tokens):
         pairs = np.concatenate(rows)
-        lengths = self._lengths[pairs]
+        lengths = tokens.lengths[pairs]
         if self._packed_length:
             source_length = target_length = self._packed_length
         elif self._boundaries is not None:
@@ -281,6 +323,7 @@ class TranslationBatches(SeededBatches):
             target_length,
             int(lengths[:, 1].sum()),
             int(lengths.sum()),
+            tokens,
         )
 
     def _drawn(self, corpus, epoch):
@@ -312,23 +355,27 @@ class TranslationBatches(SeededBatches):
     def _batch(self, update, number):
         """Micro-batch `number` of an update: every `stride`-th row, from this worker's first on."""
         stride = self._stride
+        tokens = update.tokens
         mine = update.rows % stride == self._my_rows(number).start
         pairs, rows = update.pairs[mine], update.rows[mine] // stride
         source_shape = update.num_rows // stride, update.source_length
         target_shape = update.num_rows // stride, update.target_length
         inputs = {
-            "encoder_token_ids": _padded(self._sources, pairs, rows, source_shape),
-            "decoder_token_ids": _padded(self._targets, pairs, rows, target_shape, without_last=1),
+            "encoder_token_ids": _padded(tokens.sources, pairs, rows, source_shape),
+            "decoder_token_ids": _padded(tokens.targets, pairs, rows, target_shape, without_last=1),
         }
-        labels = _padded(self._targets, pairs, rows, target_shape, without_first=1)
+        labels = _padded(tokens.targets, pairs, rows, target_shape, without_first=1)
         if self._label_padding:
             real = _placed(
-                np.ones(self._lengths[pairs, 1].sum(), np.int32), self._lengths[pairs, 1], rows, target_shape
+                np.ones(tokens.lengths[pairs, 1].sum(), np.int32),
+                tokens.lengths[pairs, 1],
+                rows,
+                target_shape,
             )
             labels = np.where(real > 0, labels, np.int32(self._label_padding))
         segments = np.arange(len(rows)) - np.searchsorted(rows, rows) + 1
         for side, lengths, shape in zip(
-            ("encoder", "decoder"), self._lengths[pairs].T, (source_shape, target_shape)
+            ("encoder", "decoder"), tokens.lengths[pairs].T, (source_shape, target_shape)
         ):
             numbers = _placed(np.repeat(segments, lengths), lengths, rows, shape)
             inputs[f"{side}_padding_mask"] = (numbers > 0).astype(self._mask_dtype)

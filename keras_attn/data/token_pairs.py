@@ -1,14 +1,18 @@
 """Text pairs as flat arrays of token ids, from which batches are made."""
 
 import collections
+import contextlib
 import dataclasses
+import functools
 import json
 import pathlib
+import tempfile
 from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 
+from keras_attn.data.text_files import Rows
 from keras_attn.files import read_json, remove_unfinished, replaced_folder
 
 _TEXTS_PER_TOKENIZER_CALL = 4096
@@ -36,8 +40,8 @@ class PairForm:
     """What stands around the tokens of a pair: by default END after both sides, and START before the target.
 
     Args:
-        source_token_ids: Function from strings (B,) to the ragged ids (B, None) of sources, with all that stands around
-            them and nothing cut; or None for the tokenizer's ids and END.
+        source_token_ids: Function of a tokenizer and strings (B,) that returns the ragged ids (B, None) of sources, with all
+            that stands around them and nothing cut; or None for the tokenizer's ids and END.
         target_start: Tuple of integers, what the decoder reads before a target; all but the first are predicted, too. None
             means the target tokenizer's START.
         label_padding: Integer, the label that marks padding. With 0, no token may have the id 0; with -1, one may.
@@ -78,34 +82,79 @@ def tokenize_pairs(
         ValueError: if a tokenizer returns an id outside its vocabulary or the id of the padding.
     """
     parts, counts, over_long = _Parts(folder), [], []
-    source_ids = form.source_token_ids or source_tokenizer.tokenize
-    after_source = [] if form.source_token_ids else [source_tokenizer.end_token_id]
-    start = [target_tokenizer.start_token_id] if form.target_start is None else list(form.target_start)
-    smallest = 1 if form.label_padding == 0 else 0
+    tokenize = _pair_function(source_tokenizer, target_tokenizer, form)
     for pairs in corpora:
         counts.append(0)
         over_long.append([])
         for first in range(0, len(pairs), _TEXTS_PER_TOKENIZER_CALL):
             rows = slice(first, first + _TEXTS_PER_TOKENIZER_CALL)
-            sources = _token_ids(pairs.sources[rows], source_ids, source_tokenizer, "source", first, smallest)
-            targets = _token_ids(
-                pairs.targets[rows], target_tokenizer.tokenize, target_tokenizer, "target", first, smallest
-            )
-            lengths = np.maximum(
-                lengths_of(sources) + len(after_source), lengths_of(targets) + len(start)
-            )  # the decoder reads no END, and predicts no START
-            fits = lengths <= max_sequence_length
+            sides = tokenize(pairs.sources[rows], pairs.targets[rows], first)
+            fits = ~_is_over_long(*sides, max_sequence_length).any(axis=0)
             over_long[-1] += (first + np.flatnonzero(~fits) + 1).tolist()
             counts[-1] += int(fits.sum())
-            parts.append(
-                _with_special_ids(sources, fits, [], after_source),
-                _with_special_ids(targets, fits, start, [target_tokenizer.end_token_id]),
-            )
-    if folder is None:
-        return TokenPairs(*parts.joined(), tuple(counts), tuple(map(tuple, over_long)))
-    description = json.dumps({"counts": counts, "over_long": over_long})
-    (pathlib.Path(folder) / _DESCRIPTION).write_text(description, encoding="utf-8")
-    return open_token_pairs(folder)
+            parts.append(*(_rows_of(side, np.flatnonzero(fits)) for side in sides))
+    return parts.all(counts, over_long)
+
+
+def sampled_pairs(
+    tokens, corpora, source_tokenizer, target_tokenizer, max_sequence_length, folder=None, form=PairForm()
+):
+    """The token ids of the same pairs by tokenizers that draw segmentations.
+
+    Args:
+        tokens: `TokenPairs` by the tokenizers that do not draw. Their ids stay where those that are drawn are more than
+            `max_sequence_length`.
+        corpora, max_sequence_length, form: As in `tokenize_pairs`.
+        source_tokenizer, target_tokenizer: What `Tokenizer.sampling` returns.
+        folder: Path of an existing folder on a disk with room for the ids, which are in files without names there; or
+            None for memory.
+
+    Returns:
+        `TokenPairs`.
+    """
+    tokenize, done = _pair_function(source_tokenizer, target_tokenizer, form), 0
+    aside = tempfile.TemporaryDirectory(prefix="sampled-", dir=folder) if folder else contextlib.nullcontext()
+    with aside as aside:  # files that are mapped outlive their folder
+        parts = _Parts(aside)
+        for pairs, over_long in zip(corpora, tokens.over_long):
+            lines = np.delete(np.arange(len(pairs)), np.array(over_long, int) - 1)
+            for first in range(0, len(lines), _TEXTS_PER_TOKENIZER_CALL):
+                some = lines[first : first + _TEXTS_PER_TOKENIZER_CALL]
+                drawn = tokenize(Rows(pairs.sources, some)[:], Rows(pairs.targets, some)[:], int(some[0]))
+                as_before = (
+                    _rows_of(side, np.arange(done, done + len(some)))
+                    for side in (tokens.sources, tokens.targets)
+                )
+                rows = np.arange(len(some)) + len(some) * _is_over_long(*drawn, max_sequence_length)
+                parts.append(*(_rows_of(_joined(sides), of) for *sides, of in zip(drawn, as_before, rows)))
+                done += len(some)
+        return parts.all(tokens.counts, tokens.over_long)
+
+
+def _pair_function(source_tokenizer, target_tokenizer, form):
+    """A function of sources, targets and the number of the first that returns both sides' ids with those around them."""
+    source_ids = functools.partial(form.source_token_ids, source_tokenizer) if form.source_token_ids else None
+    after_source = [] if source_ids else [source_tokenizer.end_token_id]
+    start = [target_tokenizer.start_token_id] if form.target_start is None else list(form.target_start)
+    smallest = 1 if form.label_padding == 0 else 0
+
+    def tokenize(sources, targets, first):
+        sources = _token_ids(
+            sources, source_ids or source_tokenizer.tokenize, source_tokenizer, "source", first, smallest
+        )
+        targets = _token_ids(targets, target_tokenizer.tokenize, target_tokenizer, "target", first, smallest)
+        return (
+            _with_special_ids(sources, [], after_source),
+            _with_special_ids(targets, start, [target_tokenizer.end_token_id]),
+        )
+
+    return tokenize
+
+
+def _is_over_long(sources, targets, max_sequence_length):
+    """Booleans (2, B): which sources and which targets the model cannot take."""
+    # The decoder reads no END, and predicts no START.
+    return np.stack([lengths_of(sources), lengths_of(targets) - 1]) > max_sequence_length
 
 
 def tokenized_once(
@@ -159,8 +208,14 @@ class _Parts:
                 with open(self._folder / f"{name}_{what}.bin", "ab") as file:
                     file.write(array.astype(_DTYPE).tobytes())
 
-    def joined(self):
-        return [_joined(parts) for parts in self._parts]
+    def all(self, counts, over_long):
+        """`TokenPairs` of all ids that were collected."""
+        if self._folder is None:
+            sides = [_joined(parts) for parts in self._parts]
+            return TokenPairs(*sides, tuple(counts), tuple(map(tuple, over_long)))
+        description = json.dumps({"counts": counts, "over_long": over_long})
+        (self._folder / _DESCRIPTION).write_text(description, encoding="utf-8")
+        return open_token_pairs(self._folder)
 
 
 def lengths_of(ragged):
@@ -182,10 +237,9 @@ def _token_ids(texts, tokenize, tokenizer, side, start, smallest):
     return ragged
 
 
-def _with_special_ids(ragged, keep, before, after):
-    """The rows that are kept, with ids added before and after each."""
-    lengths = lengths_of(ragged)
-    row_splits = _row_splits(lengths[keep] + len(before) + len(after))
+def _with_special_ids(ragged, before, after):
+    """The rows, with ids added before and after each."""
+    row_splits = _row_splits(lengths_of(ragged) + len(before) + len(after))
     values = np.empty(row_splits[-1], np.int32)
     own = np.ones(len(values), bool)
     for offset, token_id in enumerate(before):
@@ -194,8 +248,16 @@ def _with_special_ids(ragged, keep, before, after):
     for offset, token_id in enumerate(reversed(after), start=1):
         own[row_splits[1:] - offset] = False
         values[row_splits[1:] - offset] = token_id
-    values[own] = ragged.values[np.repeat(keep, lengths)]
+    values[own] = ragged.values
     return RaggedIds(values, row_splits)
+
+
+def _rows_of(ragged, rows):
+    """Some of the rows, in their order."""
+    lengths = lengths_of(ragged)[rows]
+    row_splits = _row_splits(lengths)
+    indices = np.arange(row_splits[-1]) + np.repeat(ragged.row_splits[rows] - row_splits[:-1], lengths)
+    return RaggedIds(ragged.values[indices], row_splits)
 
 
 def _joined(parts):

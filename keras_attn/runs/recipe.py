@@ -36,6 +36,10 @@ class Recipe:
             text.
         split_digits: Boolean, whether each digit is a token of its own (`"bpe"` and `"unigram"`).
         vocabulary_size: Integer, the size of the vocabulary that is trained.
+        subword_sampling: Float in [0, 1), for translators whose tokenizers are of sentencepiece. With more than 0, the
+            training texts are segmented anew for each epoch, at random by the seed: with `"bpe"` this share of the merges is
+            left out (BPE-dropout: 0.1), with `"unigram"` it is the exponent of the segmentations' probabilities. What is
+            translated is always segmented in the usual way.
         max_tokens: Integer, the positions of one side of a batch, pads included. A language model reads
             windows of `max_sequence_length`, as many as fit.
         gradient_accumulation_steps: Integer, the number of batches of one update, which equals one batch with
@@ -98,6 +102,7 @@ class Recipe:
     target_language: str = "de"
     tokenizer: str = "bpe"
     vocabulary_size: int = 8000
+    subword_sampling: float = 0.0
     documents: bool = False
     split_digits: bool = False
     max_tokens: int = 2048
@@ -173,6 +178,15 @@ class Recipe:
             raise ValueError(
                 "A student with `distill` is a translator, and trains for `epochs`, not for `minutes`. "
                 f"Received: model kind={self.model.get('kind', 'transformer')!r}, minutes={self.minutes}."
+            )
+        own_tokenizer = self.start_from is None and self.distill is None
+        if self.subword_sampling and (
+            self.is_language_model or (own_tokenizer and self.tokenizer not in ("bpe", "unigram"))
+        ):
+            raise ValueError(
+                '`subword_sampling` is for translators with `tokenizer` "bpe" or "unigram". Received: '
+                f"subword_sampling={self.subword_sampling}, tokenizer={self.tokenizer!r}, "
+                f"model kind={self.model.get('kind', 'transformer')!r}."
             )
         if self.documents and not self.is_language_model:
             raise ValueError("`documents` is for a language model. Received: documents=True.")

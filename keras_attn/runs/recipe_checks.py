@@ -85,7 +85,7 @@ _CHECKS = {
         "num_beams",
         "max_length",
     ),
-    check_rate: ("label_smoothing", "beta_1", "beta_2", "ema_momentum"),
+    check_rate: ("label_smoothing", "subword_sampling", "beta_1", "beta_2", "ema_momentum"),
     _check_positive_number: ("learning_rate", "epsilon", "global_clipnorm", "save_minutes", "minutes"),
     _check_not_negative: ("weight_decay",),
     _check_number: ("length_penalty", "stop_at"),

@@ -161,6 +161,7 @@ class TranslationRun(TrainingRun):
             sample_weights=True,
             token_folder=self.folder / _TOKENS,
             form=self.pair_form(),
+            subword_sampling=recipe.subword_sampling,
         )
 
     def training_pairs(self):
@@ -174,7 +175,7 @@ class TranslationRun(TrainingRun):
         start = self.translator
         first = start.options.first_token_id
         return PairForm(
-            lambda texts: start.source_token_ids(texts, longest=_UNCUT)[0],
+            lambda tokenizer, texts: start.source_token_ids(texts, None, _UNCUT, tokenizer)[0],
             (start.start_token_id, *(() if first is None else (first,))),
             self.label_padding,
         )
