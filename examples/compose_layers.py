@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from keras_attn.layers import DecoderBlock, EncoderBlock, SinusoidalPositionEncoding, TokenEmbedding
-from keras_attn.training import LabelSmoothedCrossentropy, MaskedAccuracy, NoamSchedule
+from keras_attn.training import Adam, LabelSmoothedCrossentropy, MaskedAccuracy, NoamSchedule
 
 PAD, START, END = 0, 1, 2
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -109,7 +109,7 @@ def write_backwards(model, word):
 
 def train(model, epochs):
     model.compile(
-        optimizer=keras.optimizers.Adam(
+        optimizer=Adam(
             NoamSchedule(HIDDEN_DIM, warmup_steps=400), beta_2=0.98, epsilon=1e-9
         ),
         loss=LabelSmoothedCrossentropy(label_smoothing=0.1),

@@ -48,8 +48,14 @@ ALLOWED = {
 LEAVES = {"checks", "files"}
 ALLOWED["cli"] = set(ALLOWED) | {"cli"}
 WITH_TENSORFLOW = {"text", "data", "export", "huggingface", "opennmt", "tasks", "runs", "serve", "cli"}
-# Summaries are written by TensorFlow, and only TensorFlow can add an assertion to its graph.
-TENSORFLOW_INSIDE_FUNCTIONS = {"training/summaries.py", "ops/graph_checks.py"}
+# Summaries are written by TensorFlow, and only TensorFlow can add an assertion to its graph, draw random bits that no float is
+# made of, and update a variable by its fused kernel.
+TENSORFLOW_INSIDE_FUNCTIONS = {
+    "layers/dropout.py",
+    "ops/graph_checks.py",
+    "training/optimizers.py",
+    "training/summaries.py",
+}
 LAZY_PACKAGES = {"matplotlib", "sacrebleu", "sentencepiece", "tensorflow_text"}
 FILES = sorted(ROOT.rglob("*.py"))
 

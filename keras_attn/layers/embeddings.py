@@ -2,6 +2,7 @@ import keras
 from keras import ops
 
 from keras_attn.checks import check_positive, check_rate
+from keras_attn.layers.dropout import Dropout
 from keras_attn.layers.lora_and_quantization import Adaptable, QuantizableSubclass
 from keras_attn.layers.slots import build_layer, check_layer, description, with_layers
 from keras_attn.ops import concrete_values, padding_mask, runs_op_by_op, shape_to_keep, soft_capped
@@ -279,7 +280,7 @@ class SequenceEmbedding(Adaptable, keras.layers.Layer):
         self.norm = check_layer("norm", norm)
         self.dropout = check_rate("dropout", dropout)
         self.projection = check_layer("projection", projection)
-        self._dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
+        self._dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
 
     @property
     def vocabulary_size(self):

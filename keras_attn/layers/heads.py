@@ -6,6 +6,7 @@ from keras import ops
 from keras_attn.checks import check_positive, check_rate, choose
 from keras_attn.layers.arguments import get_activation, serialize_activation
 from keras_attn.layers.call_masks import joined_padding
+from keras_attn.layers.dropout import Dropout
 from keras_attn.layers.lora_and_quantization import Adaptable
 from keras_attn.layers.normalization import LayerNormalization
 from keras_attn.layers.projection import Dense
@@ -90,7 +91,7 @@ class _Head(Adaptable, keras.layers.Layer):
         self.dropout = check_rate("dropout", dropout)
         self.use_bias = use_bias
         self.use_intermediate_bias = use_intermediate_bias
-        self._dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
+        self._dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
 
     def build(self, input_shape):
         self.intermediate_dense = None

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_attn.checks import check_rate
+from keras_attn.layers.dropout import Dropout
 from keras_attn.layers.normalization import LayerNormalization
 from keras_attn.layers.slots import check_layer, copied, description, with_layers
 
@@ -77,7 +78,7 @@ class Residual(keras.layers.Layer):
         self.norm = check_layer("norm", norm) or default_norm("norm", self.dtype_policy)
         self.norm.supports_masking = True  # RMSNormalization would warn that it drops an implicit mask.
         self.output_norm = copied(self.norm, "output_norm") if sandwich_norm else None
-        self._dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
+        self._dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
         self.supports_masking = True
 
     def build(self, input_shape):

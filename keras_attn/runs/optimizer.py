@@ -1,8 +1,8 @@
 """The optimizer and the schedule of a recipe."""
 
-import keras
-
 from keras_attn.training import (
+    Adam,
+    AdamW,
     InverseSquareRootSchedule,
     NoamSchedule,
     PerUpdateSchedule,
@@ -37,8 +37,8 @@ def make_optimizer(recipe, hidden_dim, total_updates):
         # Keras averages after every batch, those without an update included.
         options |= {"use_ema": True, "ema_momentum": recipe.ema_momentum ** (1 / steps)}
     if recipe.optimizer == "adam":
-        return keras.optimizers.Adam(**options)
-    optimizer = keras.optimizers.AdamW(weight_decay=recipe.weight_decay, **options)
+        return Adam(**options)
+    optimizer = AdamW(weight_decay=recipe.weight_decay, **options)
     # As in the papers, biases and the parameters of normalisation do not decay.
     optimizer.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
     return optimizer

@@ -19,6 +19,7 @@ from keras_attn.training.metrics import (
     corpus_chrf,
     exact_match,
 )
+from keras_attn.training.optimizers import Adam, AdamW
 from keras_attn.training.schedules import (
     InverseSquareRootSchedule,
     NoamSchedule,
@@ -34,6 +35,8 @@ from keras_attn.training.state import (
 )
 
 __all__ = [
+    "Adam",
+    "AdamW",
     "AttentionImages",
     "CorpusScore",
     "InverseSquareRootSchedule",

@@ -13,6 +13,7 @@ import tensorflow as tf
 import torch
 from helpers_peers import KerasHubTransformer, KerasTransformer, TorchTransformer
 
+import keras_attn
 from keras_attn.models import Seq2SeqTransformer
 from keras_attn.models.seq2seq_transformer import PRESETS
 from keras_attn.training import LabelSmoothedCrossentropy
@@ -101,8 +102,8 @@ def compiled(function, model, batch):
     return run
 
 
-def keras_step(model, batch):
-    optimizer = keras.optimizers.Adam(1e-4)
+def keras_step(model, batch, optimizer=keras.optimizers.Adam):
+    optimizer = optimizer(1e-4)
     model(batch[0])
     optimizer.build(model.trainable_variables)
 
@@ -183,7 +184,8 @@ def measure(options):
             f"products alone, {dtype}": matrix_products(sizes, options.batch, options.length, dtype),
             f"forward, {policy}": compiled(forward, ours, batch),
             f"forward and backward, {policy}": compiled(gradients, ours, batch),
-            **{f"{name}, {policy}": keras_step(model, batch) for name, model in models.items()},
+            f"keras_attn, {policy}": keras_step(ours, batch, keras_attn.training.Adam),
+            f"Keras MHA, {policy}": keras_step(models["Keras MHA"], batch),
         }
     candidates["KerasHub, float32"] = keras_step(KerasHubTransformer(sizes), batch)
     candidates["torch nn.Transformer, float32"] = torch_step(sizes, batch)

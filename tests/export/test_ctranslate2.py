@@ -183,7 +183,7 @@ def test_beam_search_finds_the_same_lists(trained, length_penalty):
     theirs, their_scores = searched_there(folder, 4, length_penalty)
     # Where two of a list have the same score, either may come first.
     untied = [row for row, scores in enumerate(our_scores) if np.diff(scores).max() < -1e-5]
-    assert len(untied) > len(ours) - 8
+    assert len(untied) > 0.9 * len(ours)
     # Without a length penalty CTranslate2 stops at the best, whatever else was asked for. The last may have the same
     # score as one that is not in the list.
     compared = 1 if length_penalty == 0.0 else 3
