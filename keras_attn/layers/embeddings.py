@@ -120,10 +120,10 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
     def _products(self, rows, inputs):
         """Logits (R, V) of rows (R, D). XLA would copy Keras' transposed weights for every single row."""
         rows, weights = (ops.cast(x, self.reverse_dtype) for x in (rows, self.embeddings))
-        if _is_step(inputs) and runs_op_by_op(inputs) and self._is_large():
+        if inputs.shape[1] == 1 and runs_op_by_op(inputs) and self._is_large():
             # For GPT-2's table and 8 rows, TensorFlow's product with the transposed table takes 14 times as long.
             logits = ops.transpose(ops.matmul(weights, ops.transpose(rows)))
-        elif _is_step(inputs) and not runs_op_by_op(inputs) and (inputs.shape[0] or 0) <= 64:
+        elif 2 <= _num_rows_of_step(inputs) <= 64:
             logits = _products_in_parts(rows, weights)
         else:
             logits = ops.einsum("ab,cb->ac", rows, weights)
@@ -131,7 +131,7 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
 
     def _untied_products(self, rows, inputs):
         """The same with weights (D, V) of their own."""
-        if not (_is_step(inputs) and 3 <= (inputs.shape[0] or 0) <= 32 and self._is_large()):
+        if not (3 <= _num_rows_of_step(inputs) <= 32 and self._is_large()):
             return super().call(rows, reverse=True)
         rows, weights = (ops.cast(x, self.reverse_dtype) for x in (rows, self.reverse_embeddings))
         return soft_capped(_sum_of_halves(rows, weights), self.logit_soft_cap)
@@ -362,16 +362,17 @@ class SequenceEmbedding(Adaptable, keras.layers.Layer):
         }
 
 
-def _is_step(inputs):
-    """Whether floats (B, T, D) hold one token of each row, on the backend that needs other products for few rows."""
-    return keras.backend.backend() == "tensorflow" and inputs.shape[1] == 1
+def _num_rows_of_step(inputs):
+    """The number of rows of floats (B, 1, D) on TensorFlow, where it is known, as for XLA; otherwise 0."""
+    is_step = keras.backend.backend() == "tensorflow" and inputs.shape[1] == 1
+    return (inputs.shape[0] or 0) if is_step else 0
 
 
 def _products_in_parts(rows, table):
     """Rows (R, D) times a table (V, D), transposed: (R, V).
 
-    As several products of parts of the table: up to 64 rows take XLA less time than in one product, 2 to 8 rows of a
-    large table little more than half.
+    As several products of parts of the table: 2 to 64 rows take XLA less time than in one product, 2 to 8 rows of a
+    large table little more than half of it.
     """
     (size, dim), num_rows = table.shape, ops.shape(rows)[0]
     parts = next((parts for parts in range(2, 65) if size % parts == 0), 1)
