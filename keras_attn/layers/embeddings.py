@@ -123,7 +123,7 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
         if inputs.shape[1] == 1 and runs_op_by_op(inputs) and self._is_large():
             # For GPT-2's table and 8 rows, TensorFlow's product with the transposed table takes 14 times as long.
             logits = ops.transpose(ops.matmul(weights, ops.transpose(rows)))
-        elif 2 <= _num_rows_of_step(inputs) <= 64:
+        elif 2 <= _num_rows_of_step(inputs) <= 32:
             logits = _products_in_parts(rows, weights)
         else:
             logits = ops.einsum("ab,cb->ac", rows, weights)
@@ -371,7 +371,7 @@ def _num_rows_of_step(inputs):
 def _products_in_parts(rows, table):
     """Rows (R, D) times a table (V, D), transposed: (R, V).
 
-    As several products of parts of the table: 2 to 64 rows take XLA less time than in one product, 2 to 8 rows of a
+    As several products of parts of the table: 2 to 32 rows take XLA less time than in one product, 2 to 8 rows of a
     large table little more than half of it.
     """
     (size, dim), num_rows = table.shape, ops.shape(rows)[0]
