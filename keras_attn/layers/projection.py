@@ -3,8 +3,24 @@ import math
 import keras
 from keras import ops
 
+from keras_attn.layers.arguments import gelu_tanh
 from keras_attn.layers.lora_and_quantization import QuantizableSubclass
-from keras_attn.ops import runs_op_by_op, shape_to_keep
+from keras_attn.ops import gelu, runs_op_by_op, shape_to_keep
+
+# Activations of each number for itself, and the functions that compute them.
+_ELEMENTWISE = {
+    keras.activations.gelu: gelu,
+    **{
+        activation: activation
+        for activation in (
+            gelu_tanh,
+            keras.activations.relu,
+            keras.activations.sigmoid,
+            keras.activations.silu,
+            keras.activations.tanh,
+        )
+    },
+}
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
@@ -37,8 +53,8 @@ class Projection(QuantizableSubclass, keras.layers.EinsumDense):
 
     def call(self, inputs, training=None):
         summed = _num_summed_axes(self.equation)
-        x = product(inputs, ops.convert_to_tensor(self.kernel), self.bias, summed, training)
-        return x if self.activation is None else self.activation(x)
+        kernel = ops.convert_to_tensor(self.kernel)
+        return product(inputs, kernel, self.bias, summed, training, self.activation)
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
@@ -62,12 +78,14 @@ class Dense(QuantizableSubclass, keras.layers.Dense):
     """
 
     def call(self, inputs, training=None):
-        x = product(inputs, ops.convert_to_tensor(self.kernel), self.bias, training=training)
-        return x if self.activation is None else self.activation(x)
+        kernel = ops.convert_to_tensor(self.kernel)
+        return product(inputs, kernel, self.bias, training=training, activation=self.activation)
 
 
-def product(inputs, kernel, bias=None, num_summed_axes=1, training=None):
+def product(inputs, kernel, bias=None, num_summed_axes=1, training=None, activation=None):
     """The sum over the last axes of `inputs` and the first of `kernel`, plus a bias, as a product of two matrices.
+
+    TensorFlow fuses the product, the bias and an activation if no other operation is between them.
 
     Args:
         inputs: Floats (..., *summed).
@@ -75,6 +93,7 @@ def product(inputs, kernel, bias=None, num_summed_axes=1, training=None):
         bias: Floats (*new), or None.
         num_summed_axes: Integer.
         training: Boolean, whether there will be a gradient.
+        activation: Function that is applied to the sum, or None.
 
     Returns:
         Floats (..., *new).
@@ -95,7 +114,10 @@ def product(inputs, kernel, bias=None, num_summed_axes=1, training=None):
     x = ops.matmul(ops.reshape(inputs, (*one, -1, size)), kernel)
     if bias is not None:
         x = ops.add(x, bias if len(bias.shape) == 1 else ops.reshape(bias, (-1,)))
-    return ops.reshape(x, shape)
+    if activation in _ELEMENTWISE:
+        return ops.reshape(_ELEMENTWISE[activation](x), shape)
+    x = ops.reshape(x, shape)
+    return x if activation is None else activation(x)
 
 
 def _are_few(sizes):

@@ -1,5 +1,6 @@
 """Pure functions of tensors: the formulas of the library, in `keras.ops`."""
 
+from keras_attn.ops.activations import gelu
 from keras_attn.ops.additive import additive_attention
 from keras_attn.ops.attention import dot_product_attention, soft_capped
 from keras_attn.ops.attention_paths import attend
@@ -81,6 +82,7 @@ __all__ = [
     "extend_cache",
     "fused_attention",
     "fused_attention_obstacle",
+    "gelu",
     "has_fused_kernel",
     "hashed_uniform",
     "implicit_mask",
