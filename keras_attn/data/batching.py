@@ -116,10 +116,10 @@ def translation_batches(
             are written once; ids that are already there are used as they are. Only about 100 bytes per pair
             are then held in memory. None: the ids are held in memory.
         form: `PairForm`, what stands around the tokens of a pair, for a model that was not trained here; or None.
-        subword_sampling: Float in [0, 1). With more than 0, each epoch has other segmentations of its texts, drawn from the
-            seed and the number of the epoch: with BPE the share of merges that are left out (BPE-dropout, 0.1 in the
-            paper), with a unigram model the exponent of the segmentations' probabilities. Where one is longer than
-            `max_sequence_length`, the text's usual one is taken. Epochs then differ in their number of batches.
+        subword_sampling: Float in [0, 1), the share of merges that BPE leaves out at random (BPE-dropout, 0.1 in the paper).
+            With more than 0, each epoch has other segmentations of its texts, drawn from the seed and the number of the
+            epoch. Where one is longer than `max_sequence_length`, the text's usual one is taken. Epochs then differ in
+            their number of batches.
         **options: `num_micro_batches`, `num_devices`, `worker` and `sample_weights`, as in
             `TranslationBatches`.
 
@@ -146,7 +146,7 @@ def translation_batches(
     Reference:
         - Vaswani et al., 2017, "Attention Is All You Need" (arXiv:1706.03762), section 5.1: pairs
           "were batched together by approximate sequence length".
-        - Provilkov et al., 2020 (arXiv:1910.13267), and Kudo, 2018 (arXiv:1804.10959), for `subword_sampling`
+        - Provilkov et al., 2020 (arXiv:1910.13267), for `subword_sampling`
     """
     check_positive("max_sequence_length", max_sequence_length)
     check_rate("subword_sampling", subword_sampling)
@@ -154,12 +154,13 @@ def translation_batches(
     form = form or PairForm()
     tokenizers = source_tokenizer, target_tokenizer
     tokens = tokenized_once(corpora, *tokenizers, max_sequence_length, token_folder, form)
+    samplers = [tokenizer.bpe_dropout() for tokenizer in tokenizers] if subword_sampling else []
 
     def sampled(epoch):
-        seeds = ((seed, _SAMPLING, epoch, side) for side in range(2))
-        drawing = [tokenizer.sampling(subword_sampling, seed) for tokenizer, seed in zip(tokenizers, seeds)]
         longest = min(max_sequence_length, packed_length or max_sequence_length)
-        return sampled_pairs(tokens, corpora, *drawing, longest, token_folder, form)
+        return sampled_pairs(
+            tokens, samplers, subword_sampling, (seed, _SAMPLING, epoch), longest, token_folder
+        )
 
     if not sum(tokens.counts):
         raise ValueError(

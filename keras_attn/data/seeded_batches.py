@@ -61,12 +61,15 @@ class SeededBatches:
         self.num_micro_batches = num_micro_batches
         self._num_devices = num_devices
         self._worker, self._num_workers = worker
+        self._updates_of_first_epoch = None
         self._plans = collections.OrderedDict()
         self._lock = threading.Lock()
 
     def __len__(self):
         """The number of batches in the first epoch; others may differ if weights are not integers."""
-        return len(self.plan(0)) * self.num_micro_batches
+        if self._updates_of_first_epoch is None:
+            self._updates_of_first_epoch = len(self.plan(0))  # which may be dear, and is not kept
+        return self._updates_of_first_epoch * self.num_micro_batches
 
     def dataset(self, position=(0, 0)):
         """All batches from a `BatchPosition` on: `model.fit(batches.dataset(), steps_per_epoch=len(batches))`.

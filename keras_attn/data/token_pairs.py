@@ -3,7 +3,6 @@
 import collections
 import contextlib
 import dataclasses
-import functools
 import json
 import pathlib
 import tempfile
@@ -12,7 +11,6 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from keras_attn.data.text_files import Rows
 from keras_attn.files import read_json, remove_unfinished, replaced_folder
 
 _TEXTS_PER_TOKENIZER_CALL = 4096
@@ -40,8 +38,8 @@ class PairForm:
     """What stands around the tokens of a pair: by default END after both sides, and START before the target.
 
     Args:
-        source_token_ids: Function of a tokenizer and strings (B,) that returns the ragged ids (B, None) of sources, with all
-            that stands around them and nothing cut; or None for the tokenizer's ids and END.
+        source_token_ids: Function from strings (B,) to the ragged ids (B, None) of sources, with all that stands around
+            them and nothing cut; or None for the tokenizer's ids and END.
         target_start: Tuple of integers, what the decoder reads before a target; all but the first are predicted, too. None
             means the target tokenizer's START.
         label_padding: Integer, the label that marks padding. With 0, no token may have the id 0; with -1, one may.
@@ -82,79 +80,58 @@ def tokenize_pairs(
         ValueError: if a tokenizer returns an id outside its vocabulary or the id of the padding.
     """
     parts, counts, over_long = _Parts(folder), [], []
-    tokenize = _pair_function(source_tokenizer, target_tokenizer, form)
+    source_ids = form.source_token_ids or source_tokenizer.tokenize
+    after_source = [] if form.source_token_ids else [source_tokenizer.end_token_id]
+    start = [target_tokenizer.start_token_id] if form.target_start is None else list(form.target_start)
+    smallest = 1 if form.label_padding == 0 else 0
     for pairs in corpora:
         counts.append(0)
         over_long.append([])
         for first in range(0, len(pairs), _TEXTS_PER_TOKENIZER_CALL):
             rows = slice(first, first + _TEXTS_PER_TOKENIZER_CALL)
-            sides = tokenize(pairs.sources[rows], pairs.targets[rows], first)
-            fits = ~_is_over_long(*sides, max_sequence_length).any(axis=0)
+            sources = _token_ids(pairs.sources[rows], source_ids, source_tokenizer, "source", first, smallest)
+            targets = _token_ids(
+                pairs.targets[rows], target_tokenizer.tokenize, target_tokenizer, "target", first, smallest
+            )
+            lengths = np.maximum(
+                lengths_of(sources) + len(after_source), lengths_of(targets) + len(start)
+            )  # the decoder reads no END, and predicts no START
+            fits = lengths <= max_sequence_length
             over_long[-1] += (first + np.flatnonzero(~fits) + 1).tolist()
             counts[-1] += int(fits.sum())
-            parts.append(*(_rows_of(side, np.flatnonzero(fits)) for side in sides))
+            parts.append(
+                _with_special_ids(sources, fits, [], after_source),
+                _with_special_ids(targets, fits, start, [target_tokenizer.end_token_id]),
+            )
     return parts.all(counts, over_long)
 
 
-def sampled_pairs(
-    tokens, corpora, source_tokenizer, target_tokenizer, max_sequence_length, folder=None, form=PairForm()
-):
-    """The token ids of the same pairs by tokenizers that draw segmentations.
+def sampled_pairs(tokens, samplers, dropout, seed, max_sequence_length, folder=None):
+    """`TokenPairs` with other segmentations of their texts.
 
     Args:
-        tokens: `TokenPairs` by the tokenizers that do not draw. Their ids stay where those that are drawn are more than
-            `max_sequence_length`.
-        corpora, max_sequence_length, form: As in `tokenize_pairs`.
-        source_tokenizer, target_tokenizer: What `Tokenizer.sampling` returns.
-        folder: Path of an existing folder on a disk with room for the ids, which are in files without names there; or
-            None for memory.
-
-    Returns:
-        `TokenPairs`.
+        tokens: `TokenPairs`. Where what is drawn of a side is longer than `max_sequence_length`, its ids stay.
+        samplers: The `BpeDropout` of the source's and of the target's tokenizer.
+        dropout: Float, the share of merges that is left out.
+        seed: Tuple of integers.
+        max_sequence_length: Integer, as in `tokenize_pairs`.
+        folder: Path of an existing folder, where the ids are kept in files without names; or None for memory.
     """
-    tokenize, done = _pair_function(source_tokenizer, target_tokenizer, form), 0
     aside = tempfile.TemporaryDirectory(prefix="sampled-", dir=folder) if folder else contextlib.nullcontext()
     with aside as aside:  # files that are mapped outlive their folder
         parts = _Parts(aside)
-        for pairs, over_long in zip(corpora, tokens.over_long):
-            lines = np.delete(np.arange(len(pairs)), np.array(over_long, int) - 1)
-            for first in range(0, len(lines), _TEXTS_PER_TOKENIZER_CALL):
-                some = lines[first : first + _TEXTS_PER_TOKENIZER_CALL]
-                drawn = tokenize(Rows(pairs.sources, some)[:], Rows(pairs.targets, some)[:], int(some[0]))
-                as_before = (
-                    _rows_of(side, np.arange(done, done + len(some)))
-                    for side in (tokens.sources, tokens.targets)
-                )
-                rows = np.arange(len(some)) + len(some) * _is_over_long(*drawn, max_sequence_length)
-                parts.append(*(_rows_of(_joined(sides), of) for *sides, of in zip(drawn, as_before, rows)))
-                done += len(some)
+        for first in range(0, sum(tokens.counts), _TEXTS_PER_TOKENIZER_CALL):
+            rows = np.arange(first, min(first + _TEXTS_PER_TOKENIZER_CALL, sum(tokens.counts)))
+            usual = [_rows_of(side, rows) for side in (tokens.sources, tokens.targets)]
+            drawn = [
+                RaggedIds(*sampler(*ids, dropout, np.random.default_rng((*seed, first, number))))
+                for number, (sampler, ids) in enumerate(zip(samplers, usual))
+            ]
+            # The decoder reads no END, and predicts no START.
+            lengths = np.stack([lengths_of(side) - number for number, side in enumerate(drawn)])
+            chosen = np.arange(len(rows)) + len(rows) * (lengths > max_sequence_length)
+            parts.append(*(_rows_of(_joined(sides), of) for *sides, of in zip(drawn, usual, chosen)))
         return parts.all(tokens.counts, tokens.over_long)
-
-
-def _pair_function(source_tokenizer, target_tokenizer, form):
-    """A function of sources, targets and the number of the first that returns both sides' ids with those around them."""
-    source_ids = functools.partial(form.source_token_ids, source_tokenizer) if form.source_token_ids else None
-    after_source = [] if source_ids else [source_tokenizer.end_token_id]
-    start = [target_tokenizer.start_token_id] if form.target_start is None else list(form.target_start)
-    smallest = 1 if form.label_padding == 0 else 0
-
-    def tokenize(sources, targets, first):
-        sources = _token_ids(
-            sources, source_ids or source_tokenizer.tokenize, source_tokenizer, "source", first, smallest
-        )
-        targets = _token_ids(targets, target_tokenizer.tokenize, target_tokenizer, "target", first, smallest)
-        return (
-            _with_special_ids(sources, [], after_source),
-            _with_special_ids(targets, start, [target_tokenizer.end_token_id]),
-        )
-
-    return tokenize
-
-
-def _is_over_long(sources, targets, max_sequence_length):
-    """Booleans (2, B): which sources and which targets the model cannot take."""
-    # The decoder reads no END, and predicts no START.
-    return np.stack([lengths_of(sources), lengths_of(targets) - 1]) > max_sequence_length
 
 
 def tokenized_once(
@@ -237,9 +214,10 @@ def _token_ids(texts, tokenize, tokenizer, side, start, smallest):
     return ragged
 
 
-def _with_special_ids(ragged, before, after):
-    """The rows, with ids added before and after each."""
-    row_splits = _row_splits(lengths_of(ragged) + len(before) + len(after))
+def _with_special_ids(ragged, keep, before, after):
+    """The rows that are kept, with ids added before and after each."""
+    lengths = lengths_of(ragged)
+    row_splits = _row_splits(lengths[keep] + len(before) + len(after))
     values = np.empty(row_splits[-1], np.int32)
     own = np.ones(len(values), bool)
     for offset, token_id in enumerate(before):
@@ -248,7 +226,7 @@ def _with_special_ids(ragged, before, after):
     for offset, token_id in enumerate(reversed(after), start=1):
         own[row_splits[1:] - offset] = False
         values[row_splits[1:] - offset] = token_id
-    values[own] = ragged.values
+    values[own] = ragged.values[np.repeat(keep, lengths)]
     return RaggedIds(values, row_splits)
 
 

@@ -36,10 +36,9 @@ class Recipe:
             text.
         split_digits: Boolean, whether each digit is a token of its own (`"bpe"` and `"unigram"`).
         vocabulary_size: Integer, the size of the vocabulary that is trained.
-        subword_sampling: Float in [0, 1), for translators whose tokenizers are of sentencepiece. With more than 0, the
-            training texts are segmented anew for each epoch, at random by the seed: with `"bpe"` this share of the merges is
-            left out (BPE-dropout: 0.1), with `"unigram"` it is the exponent of the segmentations' probabilities. What is
-            translated is always segmented in the usual way.
+        subword_sampling: Float in [0, 1), for translators with sentencepiece's BPE (`"bpe"`). With more than 0, the training
+            texts are segmented anew for each epoch, with this share of the merges left out at random by the seed
+            (BPE-dropout: 0.1). What is translated is always segmented in the usual way.
         max_tokens: Integer, the positions of one side of a batch, pads included. A language model reads
             windows of `max_sequence_length`, as many as fit.
         gradient_accumulation_steps: Integer, the number of batches of one update, which equals one batch with
@@ -180,11 +179,9 @@ class Recipe:
                 f"Received: model kind={self.model.get('kind', 'transformer')!r}, minutes={self.minutes}."
             )
         own_tokenizer = self.start_from is None and self.distill is None
-        if self.subword_sampling and (
-            self.is_language_model or (own_tokenizer and self.tokenizer not in ("bpe", "unigram"))
-        ):
+        if self.subword_sampling and (self.is_language_model or (own_tokenizer and self.tokenizer != "bpe")):
             raise ValueError(
-                '`subword_sampling` is for translators with `tokenizer` "bpe" or "unigram". Received: '
+                '`subword_sampling` is for translators with `tokenizer` "bpe". Received: '
                 f"subword_sampling={self.subword_sampling}, tokenizer={self.tokenizer!r}, "
                 f"model kind={self.model.get('kind', 'transformer')!r}."
             )

@@ -175,7 +175,7 @@ class TranslationRun(TrainingRun):
         start = self.translator
         first = start.options.first_token_id
         return PairForm(
-            lambda tokenizer, texts: start.source_token_ids(texts, None, _UNCUT, tokenizer)[0],
+            lambda texts: start.source_token_ids(texts, longest=_UNCUT)[0],
             (start.start_token_id, *(() if first is None else (first,))),
             self.label_padding,
         )

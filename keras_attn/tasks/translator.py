@@ -425,13 +425,13 @@ class Translator(GenerativeTask):
         names = ("options", "start_token_id", "source_form", "languages")
         return {name: getattr(self, name) for name in names}
 
-    def source_token_ids(self, texts, language_ids=None, longest=None, tokenizer=None):
+    def source_token_ids(self, texts, language_ids=None, longest=None):
         """Strings (B,) -> ragged ids (B, None) of at most `longest`, by default `max_sequence_length`, and booleans (B,):
-        which were cut. Another tokenizer may stand in for the source's."""
+        which were cut."""
         if language_ids is None and self.languages is not None:
             language_ids = tf.fill(tf.shape(texts), self.languages.default("source"))
         longest = longest or self.model.max_sequence_length
-        return self.source_form.token_ids(tokenizer or self.source_tokenizer, texts, longest, language_ids)
+        return self.source_form.token_ids(self.source_tokenizer, texts, longest, language_ids)
 
     def _start_token_ids(self, options):
         """START, and the options; where START is the token of a row's language, it is no token of the answer."""

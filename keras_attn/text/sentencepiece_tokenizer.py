@@ -1,20 +1,17 @@
 """Subword units: sentencepiece trains the vocabulary, tensorflow-text applies it in the graph."""
 
 import base64
-import concurrent.futures
 import hashlib
 import importlib
 import io
-import itertools
 import re
-import threading
 
-import numpy as np
 import tensorflow as tf
 
 from keras_attn.checks import check_positive
+from keras_attn.text.bpe_dropout import BpeDropout
 from keras_attn.text.resources import TENSORFLOW_TEXT, import_package, read_file, write_file
-from keras_attn.text.tokenizer import TextOpsTokenizer, Tokenizer, as_utf8, check_not_blank
+from keras_attn.text.tokenizer import TextOpsTokenizer, Tokenizer, check_not_blank
 
 MODEL_FILE = "sentencepiece.model"
 _MODEL_TYPES = ("bpe", "unigram")
@@ -64,8 +61,8 @@ class SentencePieceTokenizer(TextOpsTokenizer):
         - Kudo and Richardson, 2018, "SentencePiece: A simple and language independent subword tokenizer and
           detokenizer for Neural Text Processing" (arXiv:1808.06226), section 3
         - Sennrich et al., 2016 (arXiv:1508.07909), section 3.2, for BPE
-        - Kudo, 2018 (arXiv:1804.10959), section 3.2, for the unigram model, and 3.3 for `sampling`
-        - Provilkov et al., 2020 (arXiv:1910.13267), for `sampling` of BPE
+        - Kudo, 2018 (arXiv:1804.10959), section 3.2, for the unigram model
+        - Provilkov et al., 2020 (arXiv:1910.13267), for `bpe_dropout`
     """
 
     def __init__(self, model_proto):
@@ -149,8 +146,20 @@ class SentencePieceTokenizer(TextOpsTokenizer):
             raise ValueError(_training_advice(str(error), vocabulary_size)) from error
         return cls(model.getvalue())
 
-    def sampling(self, alpha, seed):
-        return _SamplingTokenizer(self, alpha, seed)
+    def bpe_dropout(self):
+        library = import_package("sentencepiece.sentencepiece_model_pb2", "sentencepiece", "BPE-dropout")
+        model, processor = library.ModelProto.FromString(self.model_proto), self._processor
+        ids = range(self.vocabulary_size)
+        is_bpe = model.trainer_spec.model_type == model.trainer_spec.BPE
+        if not is_bpe or any(piece.type in (piece.USER_DEFINED, piece.UNUSED) for piece in model.pieces):
+            kind = "with pieces of users" if is_bpe else "that is not BPE"
+            raise ValueError(
+                '`subword_sampling` leaves out merges of sentencepiece\'s BPE: train with `tokenizer` "bpe", or set '
+                f"`subword_sampling` to 0. Received: a sentencepiece model {kind}."
+            )
+        is_text = [piece.type == piece.NORMAL for piece in model.pieces]
+        pieces = [processor.id_to_piece(i) if is_text[i] else None for i in ids]
+        return BpeDropout(pieces, [processor.get_score(i) for i in ids])
 
     def get_config(self):
         return {"model_proto": base64.b64encode(self.model_proto).decode("ascii")}
@@ -169,44 +178,6 @@ class SentencePieceTokenizer(TextOpsTokenizer):
 
     def _token_string(self, token_id):
         return self._processor.id_to_piece(token_id)
-
-
-class _SamplingTokenizer:
-    """What `SentencePieceTokenizer.sampling` returns: sentencepiece draws, outside of any graph.
-
-    sentencepiece has one generator a thread, seeded when the thread first draws. So each call draws in a thread of its
-    own, after its seed was set.
-    """
-
-    _lock = threading.Lock()  # sentencepiece has one seed for all
-
-    def __init__(self, tokenizer, alpha, seed):
-        self.vocabulary_size = tokenizer.vocabulary_size
-        self.start_token_id = tokenizer.start_token_id
-        self.end_token_id = tokenizer.end_token_id
-        self._processor = tokenizer._processor
-        self._alpha = alpha
-        self._seeds = np.random.SeedSequence(seed)
-
-    def tokenize(self, texts):
-        """Strings (B,) -> ragged int32 ids (B, None), as `Tokenizer.tokenize` but drawn."""
-        texts = as_utf8(texts.numpy().tolist() if tf.is_tensor(texts) else texts)
-        # sentencepiece takes 2**32 - 1 for "none".
-        seed = int(self._seeds.spawn(1)[0].generate_state(1)[0]) % (2**32 - 1)
-        with self._lock, concurrent.futures.ThreadPoolExecutor(1) as thread:
-            importlib.import_module("sentencepiece").set_random_generator_seed(seed)
-            drawn = thread.submit(
-                self._processor.encode,
-                texts,
-                out_type=int,
-                enable_sampling=True,
-                nbest_size=-1,  # of a unigram model: all segmentations
-                alpha=self._alpha,
-                num_threads=1,
-            ).result()
-        lengths = np.array(list(map(len, drawn)), np.int64)
-        values = np.fromiter(itertools.chain.from_iterable(drawn), np.int32, lengths.sum())
-        return tf.RaggedTensor.from_row_lengths(values, lengths)
 
 
 def shared_graph_tokenizer(model_proto, out_type=tf.int32):

@@ -208,24 +208,15 @@ class Tokenizer(tf.Module):
         self._check_in_vocabulary(tf.constant(token_ids, tf.int64))
         return [self._token_string(token_id) for token_id in token_ids]
 
-    def sampling(self, alpha, seed):
-        """A tokenizer that draws one of the segmentations of each text anew, for training.
-
-        Args:
-            alpha: Float in (0, 1). How often a merge is left out, of BPE (Provilkov et al., 2020); or the exponent of the
-                segmentations' probabilities, of a unigram model (Kudo, 2018).
-            seed: Integer, or tuple of integers, 0 or more. Equal seeds and texts give equal ids.
-
-        Returns:
-            An object with this one's `vocabulary_size` and special ids, and with `tokenize(texts)`, which each time draws
-            others. Its ids are decoded to the same texts.
+    def bpe_dropout(self):
+        """The `BpeDropout` that draws other segmentations of texts, from their ids, for training.
 
         Raises:
-            ValueError: if this kind of tokenizer has one segmentation of each text.
+            ValueError: if the tokenizer is not one of sentencepiece's BPE.
         """
         raise ValueError(
-            f"`subword_sampling` draws from the segmentations of a text, which only SentencePieceTokenizer can: train with "
-            f'`tokenizer` "bpe" or "unigram", or set `subword_sampling` to 0. Received: a {type(self).__name__}, {alpha=}.'
+            '`subword_sampling` leaves out merges of sentencepiece\'s BPE: train with `tokenizer` "bpe", or set '
+            f"`subword_sampling` to 0. Received: a {type(self).__name__}."
         )
 
     def get_config(self):

@@ -1,9 +1,13 @@
-"""Segmentations drawn anew for each epoch, against the texts they are of."""
+"""Segmentations drawn anew for each epoch, against the texts they are of and the algorithm of the paper."""
 
 import collections
+import io
+import itertools
+import math
 
 import numpy as np
 import pytest
+import sentencepiece
 
 from keras_attn.data import BatchPosition, TextPairs, translation_batches
 from keras_attn.text import ByteTokenizer, SentencePieceTokenizer
@@ -35,10 +39,8 @@ def make_pairs(num_pairs, seed=0, most=13):
 
 
 @pytest.fixture(scope="module")
-def tokenizers():
-    texts = make_pairs(211).sources
-    sizes = {"bpe": 331, "unigram": 283}
-    return {kind: SentencePieceTokenizer.train(texts, size, kind) for kind, size in sizes.items()}
+def tokenizer():
+    return SentencePieceTokenizer.train([*make_pairs(211).sources, "ein ÿ, 12"], 331, "bpe")
 
 
 def make_batches(tokenizer, pairs, **options):
@@ -74,31 +76,79 @@ def texts_of(tokenizer, rows):
     return collections.Counter(zip(*map(tokenizer.decode, zip(*rows))))
 
 
-@pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_drawn_ids_are_of_the_same_texts(tokenizers, kind):
-    tokenizer, texts = tokenizers[kind], ["", "der ÿ hund, läuft", "x\ud800 \x00 y", *make_pairs(53).targets]
-    drawn = tokenizer.sampling(0.3, 7)
-    first, second = (drawn.tokenize(texts).to_list() for _ in range(2))
-    assert first != second
-    assert tokenizer.sampling(0.3, 7).tokenize(texts).to_list() == first
-    assert tokenizer.sampling(0.3, 8).tokenize(texts).to_list() != first
-    assert tokenizer.decode(first) == tokenizer.decode(second) == tokenizer.decode(tokenizer.encode(texts))
+def drawn(tokenizer, texts, dropout, seed=0):
+    ids = tokenizer.tokenize(texts)
+    values, row_splits = tokenizer.bpe_dropout()(
+        ids.values.numpy(), ids.row_splits.numpy(), dropout, np.random.default_rng(seed)
+    )
+    return [values[begin:end].tolist() for begin, end in itertools.pairwise(row_splits)]
 
 
-def test_a_share_of_the_merges_is_left_out():
-    tokenizer = SentencePieceTokenizer.train(["ab"] * 3, 265, "bpe")
-    assert tokenizer.token_strings(range(260, 265)) == ["ab", "▁ab", "a", "b", "▁"]
-    drawn = tokenizer.sampling(0.25, 3).tokenize(["ab"] * 4000).to_list()
-    counts = collections.Counter(map(len, drawn))
-    # Neither merge is left out; the second; the first.
-    assert [counts[n] / 4000 for n in (1, 2, 3)] == pytest.approx([0.75**2, 0.75 * 0.25, 0.25], abs=0.03)
+def test_drawn_ids_are_of_the_same_texts(tokenizer):
+    texts = ["", "der ÿ hund, läuft", "x\ud800 \x00 y ツ", "12", *make_pairs(53).targets, ""]
+    usual = tokenizer.encode(texts)
+    assert drawn(tokenizer, texts, 0.0) == usual
+    first = drawn(tokenizer, texts, 0.3)
+    assert first != usual
+    assert drawn(tokenizer, texts, 0.3) == first
+    assert drawn(tokenizer, texts, 0.3, seed=1) != first
+    assert tokenizer.decode(first) == tokenizer.decode(usual)
+
+
+@pytest.mark.parametrize("split_by_whitespace", [True, False])
+def test_each_step_leaves_out_a_share_of_the_merges(split_by_whitespace):
+    """The frequencies of segmentations, against Algorithm 1 of the paper with all its branches."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["ab a", "ab a", "aab", "ba a"] * 5),
+        model_writer=model,
+        vocab_size=13,
+        model_type="bpe",
+        split_by_whitespace=split_by_whitespace,
+        pad_id=0,
+        unk_id=1,
+        bos_id=2,
+        eos_id=3,
+        minloglevel=2,
+    )
+    tokenizer, dropout, count = SentencePieceTokenizer(model.getvalue()), 0.3, 20000
+    order = {piece: i for i, piece in enumerate(tokenizer.token_strings(range(13)))}
+    text = "ab aab"
+    counts = collections.Counter(map(tuple, drawn(tokenizer, [text] * count, dropout)))
+    found = {tuple(tokenizer.token_strings(ids)): n for ids, n in counts.items()}
+    expected = segmentations(tuple("▁ab▁aab"), order, dropout, split_by_whitespace)
+    assert len(expected) > 10
+    assert sum(expected.values()) == pytest.approx(1)
+    assert set(found) <= set(expected)
+    for pieces, probability in expected.items():
+        deviation = math.sqrt(count * probability * (1 - probability))
+        assert abs(found.get(pieces, 0) - count * probability) < 4.5 * deviation + 3, pieces
+
+
+def segmentations(pieces, order, dropout, across_words):
+    """The probability of each end of Algorithm 1, for each word, or for the whole."""
+    text = "".join(pieces)
+    if across_words and text.count("▁") > 1:
+        cut = text.rindex("▁")
+        parts = (segmentations(tuple(part), order, dropout, False) for part in (text[:cut], text[cut:]))
+        return {
+            (*first, *second): p * q
+            for (first, p), (second, q) in itertools.product(*(x.items() for x in parts))
+        }
+    possible = [i for i in range(len(pieces) - 1) if pieces[i] + pieces[i + 1] in order]
+    possible.sort(key=lambda i: (order[pieces[i] + pieces[i + 1]], i))
+    ends = collections.Counter({pieces: dropout ** len(possible)})
+    for rank, i in enumerate(possible):
+        after = (*pieces[:i], pieces[i] + pieces[i + 1], *pieces[i + 2 :])
+        for end, probability in segmentations(after, order, dropout, False).items():
+            ends[end] += (1 - dropout) * dropout**rank * probability
+    return ends
 
 
 @pytest.mark.parametrize(
     "form", [{}, {"bucket_boundaries": (11, 23, 37)}, {"packed_length": 79}, {"weights": [1, 2]}], ids=str
 )
-def test_epochs_have_all_pairs_in_other_segmentations(tokenizers, form):
-    tokenizer = tokenizers["bpe"]
+def test_epochs_have_all_pairs_in_other_segmentations(tokenizer, form):
     pairs = [make_pairs(53), make_pairs(31, seed=1)]
     batches = make_batches(tokenizer, pairs, **form)
     usual = make_batches(tokenizer, pairs, subword_sampling=0.0, **form)
@@ -111,13 +161,13 @@ def test_epochs_have_all_pairs_in_other_segmentations(tokenizers, form):
         np.testing.assert_array_equal(np.where(labels == END, 0, labels)[:, :-1], inputs[:, 1:])
 
 
-def test_an_epoch_is_the_same_wherever_one_begins(tokenizers, tmp_path):
+def test_an_epoch_is_the_same_wherever_one_begins(tokenizer, tmp_path):
     (tmp_path / "tokens").mkdir()
     pairs = make_pairs(53)
-    in_memory = make_batches(tokenizers["bpe"], pairs)
+    in_memory = make_batches(tokenizer, pairs)
     whole = [array for epoch in range(3) for batch in arrays_of(in_memory, epoch) for array in batch]
-    on_disk = make_batches(tokenizers["bpe"], pairs, token_folder=tmp_path / "run" / "tokens")
-    later = make_batches(tokenizers["bpe"], pairs, token_folder=tmp_path / "run" / "tokens")
+    on_disk = make_batches(tokenizer, pairs, token_folder=tmp_path / "run" / "tokens")
+    later = make_batches(tokenizer, pairs, token_folder=tmp_path / "run" / "tokens")
     again = [
         *(array for batch in arrays_of(on_disk, 0) for array in batch),
         *(array for batch in arrays_of(on_disk, 1)[:2] for array in batch),
@@ -128,12 +178,12 @@ def test_an_epoch_is_the_same_wherever_one_begins(tokenizers, tmp_path):
     for array, other in zip(whole, again):
         np.testing.assert_array_equal(array, other)
     assert not list((tmp_path / "run" / "tokens").glob("sampled*"))
-    other_seed = make_batches(tokenizers["bpe"], pairs, seed=1)
+    other_seed = make_batches(tokenizer, pairs, seed=1)
     assert set(rows_of(arrays_of(other_seed, 0))) != set(rows_of(arrays_of(in_memory, 0)))
 
 
-def test_a_segmentation_that_is_too_long_gives_way_to_the_usual_one(tokenizers):
-    tokenizer, pairs = tokenizers["bpe"], make_pairs(53)
+def test_a_segmentation_that_is_too_long_gives_way_to_the_usual_one(tokenizer):
+    pairs = make_pairs(53)
     usual = make_batches(tokenizer, pairs, subword_sampling=0.0, max_sequence_length=11)
     batches = make_batches(tokenizer, pairs, subword_sampling=0.9, max_sequence_length=11)
     assert batches.over_long == usual.over_long != {}
@@ -144,5 +194,7 @@ def test_a_segmentation_that_is_too_long_gives_way_to_the_usual_one(tokenizers):
 
 
 def test_other_tokenizers_are_refused():
-    with pytest.raises(ValueError, match=r"`subword_sampling` draws .* Received: a ByteTokenizer"):
-        make_batches(ByteTokenizer(), make_pairs(7))
+    unigram = SentencePieceTokenizer.train(["ab"] * 3, 264, "unigram")
+    for tokenizer, received in ((ByteTokenizer(), "a ByteTokenizer"), (unigram, ".* model that is not BPE")):
+        with pytest.raises(ValueError, match=f"`subword_sampling` leaves out merges .* Received: {received}"):
+            make_batches(tokenizer, make_pairs(7))

@@ -116,6 +116,14 @@ def test_files_and_built_in_data_go_together(tmp_path):
             'schedule = "step"\n[model]\nsize = "tiny"',
             "`schedule` must be one of 'inverse_square_root', 'noam'",
         ),
+        (
+            'subword_sampling = 0.1\ntokenizer = "unigram"\n[model]\nsize = "tiny"',
+            r"`subword_sampling` is for translators with `tokenizer` \"bpe\"\. Received: .*='unigram'",
+        ),
+        (
+            'subword_sampling = 1\n[model]\nsize = "tiny"',
+            r"`subword_sampling` must be a number in \[0, 1\)\. Received: subword_sampling=1",
+        ),
     ],
 )
 def test_a_wrong_file_says_what_is_wrong(tmp_path, text, message):

@@ -119,6 +119,13 @@ def test_a_killed_run_goes_on_to_the_same_bits(train, tmp_path):
     assert log.count("Resumed after update") == 1
 
 
+@pytest.mark.extended
+def test_a_killed_run_with_drawn_segmentations_goes_on_to_the_same_bits(train, tmp_path):
+    num_killed, log = check_killed_run(train, tmp_path, "sampled", [("batch", 6), ("batch", 9)])
+    assert num_killed == 2
+    assert log.count("Resumed after update") == 2
+
+
 @pytest.fixture(scope="module")
 def whole(train, tmp_path_factory):
     """The folder of a run of the size `long` that nothing stopped."""

@@ -18,6 +18,7 @@ from keras_attn.models import read_weights
 from keras_attn.runs.run_record import with_plan_of
 from keras_attn.runs.translation_run import TranslationRun
 from keras_attn.runs.workers import Workers
+from keras_attn.text.bpe_dropout import BpeDropout
 
 TINY = {
     "num_encoder_layers": 1,
@@ -311,3 +312,25 @@ def test_a_served_answer_that_differs_is_found_out(run, tmp_path):
     embeddings.assign(np.random.default_rng(1).normal(size=embeddings.shape))
     with pytest.raises(RuntimeError, match="translates 'ae' as"):
         runs.check_export(stranger, version_folder, ["ae"])
+
+
+@pytest.mark.extended
+def test_only_training_draws_segmentations(tmp_path, monkeypatch):
+    drawn, drop = [], BpeDropout.__call__
+
+    def recorded(self, values, *arguments):
+        drawn.append(values)
+        return drop(self, values, *arguments)
+
+    monkeypatch.setattr(BpeDropout, "__call__", recorded)
+    data = make_data()
+    training = TextPairs([f"x{text}" for text in data.train.sources], data.train.targets, "training")
+    recipe = RECIPE.replace(tokenizer="bpe", vocabulary_size=289, subword_sampling=0.2, seed=3, epochs=2)
+    translator = runs.train(data._replace(train=training), tmp_path / "run", recipe, verbose=0)
+    assert len(drawn) >= 4  # two epochs, two sides
+    tokenizer = translator.source_tokenizer
+    for number, values in enumerate(drawn):
+        ends = np.flatnonzero(values == tokenizer.end_token_id) + 1
+        rows = [ids.tolist() for ids in np.split(values, ends)[:-1]]
+        assert tokenizer.decode(rows) == [training.sources, training.targets][number % 2]
+        assert [ids[number % 2 : -1] for ids in rows] == tokenizer.encode(tokenizer.decode(rows))

@@ -191,9 +191,7 @@ def test_a_multilingual_translator_needs_its_languages(tmp_path):
     run.translator = start
     form = run.pair_form()
     assert form.target_start == (start.start_token_id, 12)
-    assert form.source_token_ids(start.source_tokenizer, ["a"]).to_list() == [
-        [11, *ByteTokenizer().encode(["a"])[0], 2]
-    ]
+    assert form.source_token_ids(["a"]).to_list() == [[11, *ByteTokenizer().encode(["a"])[0], 2]]
 
 
 def test_the_dtype_policy_is_that_of_the_run(saved):

@@ -73,6 +73,10 @@ SIZES = {
     "student": LONG.replace(epochs=2, save_updates=3),
     "short": LONG.replace(epochs=2),
     "long": LONG,
+    # Three updates are an epoch of its data, so a save is in the middle of one.
+    "sampled": LONG.replace(
+        tokenizer="bpe", vocabulary_size=400, subword_sampling=0.1, steps_per_epoch=8, save_updates=4
+    ),
     "language_model": runs.SHAKESPEARE.replace(
         model={
             "kind": "decoder",
@@ -109,7 +113,7 @@ def make_data(size):
         train, validation = multi30k_pairs("train"), multi30k_pairs("validation")
     else:
         train, validation = date_pairs("train", size=4000), date_pairs("validation")
-    if size == "student":
+    if size in ("student", "sampled"):
         train = _first(train, 60)
     train, validation = _first(train, 4000), _first(validation, 17)
     return runs.DataSplits(train, validation, None)
