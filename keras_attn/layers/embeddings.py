@@ -5,7 +5,15 @@ from keras_attn.checks import check_positive, check_rate
 from keras_attn.layers.dropout import Dropout
 from keras_attn.layers.lora_and_quantization import Adaptable, QuantizableSubclass
 from keras_attn.layers.slots import build_layer, check_layer, description, with_layers
-from keras_attn.ops import concrete_values, padding_mask, runs_op_by_op, shape_to_keep, soft_capped
+from keras_attn.ops import (
+    concrete_values,
+    padding_mask,
+    product_in_halves,
+    product_in_parts,
+    runs_op_by_op,
+    shape_to_keep,
+    soft_capped,
+)
 
 # From this many numbers on, TensorFlow is slow to multiply few rows by a transposed table.
 _LARGE_TABLE = 2**23
@@ -125,7 +133,7 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
             # For GPT-2's table and 8 rows, TensorFlow's product with the transposed table takes 14 times as long.
             logits = ops.transpose(ops.matmul(weights, ops.transpose(rows)))
         elif 2 <= _num_rows_of_step(inputs) <= 32:
-            logits = _products_in_parts(rows, weights)
+            logits = product_in_parts(rows, weights)
         else:
             logits = ops.einsum("ab,cb->ac", rows, weights)
         return soft_capped(logits, self.logit_soft_cap)
@@ -135,7 +143,7 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
         if not (3 <= _num_rows_of_step(inputs) <= 32 and self._is_large()):
             return super().call(rows, reverse=True)
         rows, weights = (ops.cast(x, self.reverse_dtype) for x in (rows, self.reverse_embeddings))
-        return soft_capped(_sum_of_halves(rows, weights), self.logit_soft_cap)
+        return soft_capped(product_in_halves(rows, weights), self.logit_soft_cap)
 
     def _is_large(self):
         return self.vocabulary_size * self.hidden_dim >= _LARGE_TABLE
@@ -367,32 +375,6 @@ def _num_rows_of_step(inputs):
     """The number of rows of floats (B, 1, D) on TensorFlow, where it is known, as for XLA; otherwise 0."""
     is_step = keras.backend.backend() == "tensorflow" and inputs.shape[1] == 1
     return (inputs.shape[0] or 0) if is_step else 0
-
-
-def _products_in_parts(rows, table):
-    """Rows (R, D) times a table (V, D), transposed: (R, V).
-
-    As several products of parts of the table: 2 to 32 rows take XLA less time than in one product, 2 to 8 rows of a
-    large table little more than half of it.
-    """
-    (size, dim), num_rows = table.shape, ops.shape(rows)[0]
-    parts = next((parts for parts in range(2, 65) if size % parts == 0), 1)
-    rows = ops.broadcast_to(ops.transpose(rows), (parts, dim, num_rows))
-    logits = ops.matmul(ops.reshape(table, (parts, size // parts, dim)), rows)
-    return ops.transpose(ops.reshape(logits, (size, num_rows)))
-
-
-def _sum_of_halves(rows, weights):
-    """Rows (R, D) times weights (D, V): (R, V).
-
-    As the sum of the products of the halves of D: 3 to 32 rows take XLA two thirds of the time of one product, but 2
-    rows, and 64, twice the time.
-    """
-    dim, size = weights.shape
-    if dim % 2:
-        return ops.matmul(rows, weights)
-    halves = ops.transpose(ops.reshape(rows, (-1, 2, dim // 2)), (1, 0, 2))
-    return ops.sum(ops.matmul(halves, ops.reshape(weights, (2, dim // 2, size))), axis=0)
 
 
 def _check_token_ids(token_ids, vocabulary_size):

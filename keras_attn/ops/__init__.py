@@ -48,6 +48,7 @@ from keras_attn.ops.positions import segment_positions, sinusoidal_encoding, suc
 from keras_attn.ops.precision import at_least_float32
 from keras_attn.ops.rotary import apply_rotary, rotary_frequencies
 from keras_attn.ops.shapes import shape_to_keep
+from keras_attn.ops.table_products import product_in_halves, product_in_parts
 from keras_attn.ops.talking_heads import talking_heads_attention
 from keras_attn.ops.windows import (
     partition_windows,
@@ -95,6 +96,8 @@ __all__ = [
     "poisoned",
     "pooled",
     "prefers_memory_efficient",
+    "product_in_halves",
+    "product_in_parts",
     "relative_position_bucket",
     "reverse_windows",
     "ring_positions",

@@ -7,9 +7,9 @@ from keras import ops
 def gelu(x):
     """x times the share of a normal distribution below x.
 
-    Keras takes `0.5 x erfc(-x / sqrt(2))`. With `erf` it takes TensorFlow half of the time, and XLA a third; the results
-    are equal to the rounding of `1 + erf`, which PyTorch computes too. That rounding is coarse in lower
-    precision than float32, where this is Keras' function.
+    Keras computes `0.5 x erfc(-x / sqrt(2))`. With `erf`, as in PyTorch, TensorFlow and XLA take about half of the time. The
+    results are equal but for the rounding of `1 + erf`, which is coarse in lower precision than float32: there
+    this is Keras' function.
 
     Args:
         x: Floats of any shape.
