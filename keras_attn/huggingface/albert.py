@@ -3,15 +3,8 @@
 import keras
 
 from keras_attn.huggingface.architecture import Architecture
-from keras_attn.huggingface.bert import head_dim
+from keras_attn.huggingface.bert import head_dim, normed_embedding, post_norm_block
 from keras_attn.huggingface.heads import classifiers, masked_language_model
-from keras_attn.layers import (
-    EncoderBlock,
-    MultiHeadAttention,
-    PositionEmbedding,
-    SequenceEmbedding,
-    TokenEmbedding,
-)
 from keras_attn.layers.normalization import LayerNormalization
 from keras_attn.models import EncoderTransformer
 
@@ -58,31 +51,17 @@ def albert(fields, checkpoint):
     fields.expect(position_embedding_type="absolute", pruned_heads={}, tie_word_embeddings=True)
 
     def block(group, i):
-        attention = MultiHeadAttention(
-            num_heads, head_dim(hidden_dim, num_heads), dropout=attention_dropout, name="self_attention"
-        )
-        return EncoderBlock(
-            intermediate_dim,
-            dropout=dropout,
-            activation=activation,
-            self_attention=attention,
-            norm=LayerNormalization(epsilon=epsilon),
-            name=f"group_{group}_block_{i}",
-        )
+        sizes = num_heads, head_dim(hidden_dim, num_heads), intermediate_dim
+        name = f"group_{group}_block_{i}"
+        return post_norm_block(name, *sizes, activation, dropout, attention_dropout, epsilon)
 
     # Layer i is of this group; with fewer layers than groups, some groups have none.
     group_of = [int(i / (num_layers / num_groups)) for i in range(num_layers)]
 
     def make():
-        embedding = SequenceEmbedding(
-            TokenEmbedding(vocabulary_size, embedding_dim, scale=False, name="token"),
-            position=PositionEmbedding(num_positions, name="position"),
-            token_type=keras.layers.Embedding(num_types, embedding_dim, name="token_type"),
-            norm=LayerNormalization(epsilon=epsilon, name="norm"),
-            dropout=dropout,
-            projection=keras.layers.Dense(hidden_dim, name="projection"),
-            name="embedding",
-        )
+        projection = keras.layers.Dense(hidden_dim, name="projection")
+        sizes = vocabulary_size, embedding_dim, num_positions
+        embedding = normed_embedding(*sizes, dropout, epsilon, num_types, projection)
         groups = [[block(group, i) for i in range(num_inner)] for group in range(num_groups)]
         blocks = [block for number in group_of for block in groups[number]]
         return EncoderTransformer(embedding, blocks, pad_token_id=pad_token_id)

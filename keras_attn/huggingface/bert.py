@@ -78,20 +78,14 @@ def bert(fields, checkpoint):
 
     def block(i):
         sizes = num_heads, head_dim(hidden_dim, num_heads), intermediate_dim
-        return post_norm_block(i, *sizes, activation, dropout, attention_dropout, epsilon=epsilon)
+        return post_norm_block(f"block_{i}", *sizes, activation, dropout, attention_dropout, epsilon=epsilon)
 
     def make():
-        embedding = SequenceEmbedding(
-            TokenEmbedding(vocabulary_size, embedding_dim, scale=False, name="token"),
-            position=PositionEmbedding(num_positions - first_position, name="position"),
-            token_type=keras.layers.Embedding(num_types, embedding_dim, name="token_type"),
-            norm=LayerNormalization(epsilon=epsilon, name="norm"),
-            dropout=dropout,
-            projection=None
-            if embedding_dim == hidden_dim
-            else keras.layers.Dense(hidden_dim, name="projection"),
-            name="embedding",
-        )
+        projection = None
+        if embedding_dim != hidden_dim:
+            projection = keras.layers.Dense(hidden_dim, name="projection")
+        sizes = vocabulary_size, embedding_dim, num_positions - first_position
+        embedding = normed_embedding(*sizes, dropout, epsilon, num_types, projection)
         return EncoderTransformer(embedding, list(map(block, range(num_layers))), pad_token_id=pad_token_id)
 
     position = At("embeddings.position_embeddings", first_row=first_position)
@@ -119,8 +113,23 @@ def _heads(model_type, num_labels, dropout, activation, epsilon):
     return {"MaskedLM": masked, **of_labels}
 
 
+def normed_embedding(
+    vocabulary_size, width, num_positions, dropout, epsilon, num_types=None, projection=None
+):
+    """The embedding of BERT and of the models after it; without `num_types`, it has no token types."""
+    return SequenceEmbedding(
+        TokenEmbedding(vocabulary_size, width, scale=False, name="token"),
+        position=PositionEmbedding(num_positions, name="position"),
+        token_type=None if num_types is None else keras.layers.Embedding(num_types, width, name="token_type"),
+        norm=LayerNormalization(epsilon=epsilon, name="norm"),
+        dropout=dropout,
+        projection=projection,
+        name="embedding",
+    )
+
+
 def post_norm_block(
-    i,
+    name,
     num_heads,
     key_dim,
     intermediate_dim,
@@ -130,7 +139,7 @@ def post_norm_block(
     epsilon,
     position_bias=None,
 ):
-    """Block number i of BERT and of the models after it."""
+    """A block of BERT and of the models after it."""
     attention = MultiHeadAttention(
         num_heads, key_dim, dropout=attention_dropout, position_bias=position_bias, name="self_attention"
     )
@@ -140,7 +149,7 @@ def post_norm_block(
         activation=activation,
         self_attention=attention,
         norm=LayerNormalization(epsilon=epsilon),
-        name=f"block_{i}",
+        name=name,
     )
 
 

@@ -1,13 +1,8 @@
 """DistilBERT: BERT without token types."""
 
 from keras_attn.huggingface.architecture import Architecture
-from keras_attn.huggingface.bert import head_dim, post_norm_block
+from keras_attn.huggingface.bert import head_dim, normed_embedding, post_norm_block
 from keras_attn.huggingface.heads import classifiers, masked_language_model
-from keras_attn.layers import (
-    PositionEmbedding,
-    SequenceEmbedding,
-    TokenEmbedding,
-)
 from keras_attn.layers.normalization import LayerNormalization
 from keras_attn.models import EncoderTransformer
 
@@ -44,16 +39,10 @@ def distilbert(fields, checkpoint):
 
     def block(i):
         sizes = num_heads, head_dim(width, num_heads), intermediate_dim
-        return post_norm_block(i, *sizes, activation, dropout, attention_dropout, epsilon=1e-12)
+        return post_norm_block(f"block_{i}", *sizes, activation, dropout, attention_dropout, epsilon=1e-12)
 
     def make():
-        embedding = SequenceEmbedding(
-            TokenEmbedding(vocabulary_size, width, scale=False, name="token"),
-            position=PositionEmbedding(num_positions, name="position"),
-            norm=LayerNormalization(epsilon=1e-12, name="norm"),
-            dropout=dropout,
-            name="embedding",
-        )
+        embedding = normed_embedding(vocabulary_size, width, num_positions, dropout, epsilon=1e-12)
         return EncoderTransformer(embedding, list(map(block, range(num_layers))), pad_token_id=pad_token_id)
 
     heads = _heads(fields.num_labels, fields.rate("seq_classif_dropout"), activation)

@@ -1,14 +1,17 @@
 """Gemma 2 and the text model of Gemma 3: a norm on both sides of each sub-layer, windows in some layers, soft caps."""
 
-import keras
-
 from keras_attn.huggingface.architecture import Architecture
 from keras_attn.huggingface.heads import last_token_head
-from keras_attn.huggingface.llama import ATTENTION_NAMES, HEADS, SAME
+from keras_attn.huggingface.llama import (
+    ATTENTION_NAMES,
+    HEADS,
+    SAME,
+    pre_norm_block,
+    rms_norm_decoder,
+)
 from keras_attn.huggingface.names import At
 from keras_attn.huggingface.rotary import rope_parameters, rotary_embedding
-from keras_attn.layers import DecoderBlock, FeedForward, MultiHeadAttention, SequenceEmbedding, TokenEmbedding
-from keras_attn.models import DecoderTransformer
+from keras_attn.layers import TokenEmbedding
 
 _NORMS = {
     "block_{i}/self_attention_residual/norm": "layers.{i}.input_layernorm",
@@ -53,45 +56,29 @@ def gemma(fields, checkpoint):
         for kind, parameters in _rope_parameters(fields, is_third).items()
     }
 
-    def norm(name="norm"):
-        return keras.layers.RMSNormalization(epsilon=epsilon, name=name)
-
     def block(i):
-        return DecoderBlock(
-            normalize_first=True,
+        sizes = num_heads, num_key_value_heads, key_dim, intermediate_dim
+        return pre_norm_block(
+            i,
+            *sizes,
+            activation,
+            epsilon,
+            query_key_norm=is_third,
             sandwich_norm=True,
-            self_attention=MultiHeadAttention(
-                num_heads,
-                key_dim,
-                dropout=attention_dropout,
-                use_bias=attention_bias,
-                num_key_value_heads=num_key_value_heads,
-                sliding_window=window if types[i] == _LOCAL else None,
-                rotary_embedding=rotary[types[i]](),
-                scale=scale,
-                logit_soft_cap=attention_cap,
-                query_key_norm="rms_norm" if is_third else None,
-                query_key_norm_epsilon=epsilon if is_third else None,
-                name="self_attention",
-            ),
-            feed_forward=FeedForward(
-                intermediate_dim, activation=activation, gated=True, use_bias=False, name="feed_forward"
-            ),
-            norm=norm(),
-            name=f"block_{i}",
+            dropout=attention_dropout,
+            use_bias=attention_bias,
+            sliding_window=window if types[i] == _LOCAL else None,
+            rotary_embedding=rotary[types[i]](),
+            scale=scale,
+            logit_soft_cap=attention_cap,
         )
 
     def make():
         token = TokenEmbedding(
             vocabulary_size, hidden_dim, tie_weights=tied, logit_soft_cap=logit_cap, name="token"
         )
-        return DecoderTransformer(
-            SequenceEmbedding(token, name="embedding"),
-            list(map(block, range(num_layers))),
-            norm(),
-            max_sequence_length=max_sequence_length,
-            pad_token_id=pad_token_id,
-        )
+        blocks = list(map(block, range(num_layers)))
+        return rms_norm_decoder(token, blocks, epsilon, max_sequence_length, pad_token_id)
 
     return Architecture(
         make, NAMES, "model.", same=SAME if tied else (), unused=HEADS, heads=last_token_head(fields)

@@ -72,44 +72,78 @@ def llama(fields, checkpoint):
     if checkpoint.task in last_token_head(fields):  # such a model has no logits of tokens
         tied = True
 
-    def norm(name="norm"):
-        return keras.layers.RMSNormalization(epsilon=epsilon, name=name)
-
     def block(i):
-        return DecoderBlock(
-            normalize_first=True,
-            self_attention=MultiHeadAttention(
-                num_heads,
-                key_dim,
-                dropout=attention_dropout,
-                use_bias=attention_bias,
-                use_output_bias=output_bias,
-                num_key_value_heads=num_key_value_heads,
-                sliding_window=windows[i],
-                rotary_embedding=rotary(),
-                query_key_norm="rms_norm" if model_type == "qwen3" else None,
-                query_key_norm_epsilon=epsilon if model_type == "qwen3" else None,
-                name="self_attention",
-            ),
-            feed_forward=FeedForward(
-                intermediate_dim, activation=activation, gated=True, use_bias=mlp_bias, name="feed_forward"
-            ),
-            norm=norm(),
-            name=f"block_{i}",
+        sizes = num_heads, num_key_value_heads, key_dim, intermediate_dim
+        return pre_norm_block(
+            i,
+            *sizes,
+            activation,
+            epsilon,
+            mlp_bias=mlp_bias,
+            query_key_norm=model_type == "qwen3",
+            dropout=attention_dropout,
+            use_bias=attention_bias,
+            use_output_bias=output_bias,
+            sliding_window=windows[i],
+            rotary_embedding=rotary(),
         )
 
     def make():
         token = TokenEmbedding(vocabulary_size, hidden_dim, scale=False, tie_weights=tied, name="token")
-        return DecoderTransformer(
-            SequenceEmbedding(token, name="embedding"),
-            list(map(block, range(num_layers))),
-            norm(),
-            max_sequence_length=max_sequence_length,
-            pad_token_id=pad_token_id,
-        )
+        blocks = list(map(block, range(num_layers)))
+        return rms_norm_decoder(token, blocks, epsilon, max_sequence_length, pad_token_id)
 
     same = SAME if tied else ()
     return Architecture(make, NAMES, "model.", same=same, unused=HEADS, heads=last_token_head(fields))
+
+
+def rms_norm_decoder(token, blocks, epsilon, max_sequence_length, pad_token_id):
+    """`DecoderTransformer` of a token embedding and blocks, with an RMS norm after the last one."""
+    return DecoderTransformer(
+        SequenceEmbedding(token, name="embedding"),
+        blocks,
+        _rms_norm(epsilon),
+        max_sequence_length=max_sequence_length,
+        pad_token_id=pad_token_id,
+    )
+
+
+def pre_norm_block(
+    i,
+    num_heads,
+    num_key_value_heads,
+    key_dim,
+    intermediate_dim,
+    activation,
+    epsilon,
+    mlp_bias=False,
+    query_key_norm=False,
+    sandwich_norm=False,
+    **of_attention,
+):
+    """Block number i of LLaMA and of the models after it; `of_attention` are other arguments of its attention."""
+    return DecoderBlock(
+        normalize_first=True,
+        sandwich_norm=sandwich_norm,
+        self_attention=MultiHeadAttention(
+            num_heads,
+            key_dim,
+            num_key_value_heads=num_key_value_heads,
+            query_key_norm="rms_norm" if query_key_norm else None,
+            query_key_norm_epsilon=epsilon if query_key_norm else None,
+            name="self_attention",
+            **of_attention,
+        ),
+        feed_forward=FeedForward(
+            intermediate_dim, activation=activation, gated=True, use_bias=mlp_bias, name="feed_forward"
+        ),
+        norm=_rms_norm(epsilon),
+        name=f"block_{i}",
+    )
+
+
+def _rms_norm(epsilon):
+    return keras.layers.RMSNormalization(epsilon=epsilon, name="norm")
 
 
 def _biases(fields, model_type):

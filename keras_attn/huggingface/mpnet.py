@@ -1,15 +1,10 @@
 """MPNet: BERT with relative positions besides the absolute ones, and without token types."""
 
 from keras_attn.huggingface.architecture import Architecture
-from keras_attn.huggingface.bert import head_dim, post_norm_block
+from keras_attn.huggingface.bert import head_dim, normed_embedding, post_norm_block
 from keras_attn.huggingface.heads import classifiers, masked_language_model
 from keras_attn.huggingface.names import At
-from keras_attn.layers import (
-    PositionEmbedding,
-    RelativePositionBias,
-    SequenceEmbedding,
-    TokenEmbedding,
-)
+from keras_attn.layers import RelativePositionBias
 from keras_attn.layers.normalization import LayerNormalization
 from keras_attn.models import EncoderTransformer
 
@@ -58,16 +53,11 @@ def mpnet(fields, checkpoint):
 
     def block(i, bias):
         sizes = num_heads, head_dim(hidden_dim, num_heads), intermediate_dim
-        return post_norm_block(i, *sizes, activation, dropout, attention_dropout, epsilon, bias)
+        return post_norm_block(f"block_{i}", *sizes, activation, dropout, attention_dropout, epsilon, bias)
 
     def make():
-        embedding = SequenceEmbedding(
-            TokenEmbedding(vocabulary_size, hidden_dim, scale=False, name="token"),
-            position=PositionEmbedding(num_positions - _FIRST_POSITION, name="position"),
-            norm=LayerNormalization(epsilon=epsilon, name="norm"),
-            dropout=dropout,
-            name="embedding",
-        )
+        sizes = vocabulary_size, hidden_dim, num_positions - _FIRST_POSITION
+        embedding = normed_embedding(*sizes, dropout, epsilon)
         bias = RelativePositionBias(_NUM_BUCKETS, max_distance=128, name="position_bias")
         return EncoderTransformer(
             embedding, [block(i, bias) for i in range(num_layers)], pad_token_id=pad_token_id

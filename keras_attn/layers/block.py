@@ -5,13 +5,12 @@ import keras
 from keras_attn.checks import check_positive, check_rate
 from keras_attn.layers.arguments import get_activation, of_sublayer, serialize_activation
 from keras_attn.layers.feed_forward import FeedForward
-from keras_attn.layers.lora_and_quantization import Adaptable
 from keras_attn.layers.multi_head_attention import MultiHeadAttention
 from keras_attn.layers.residual import RESIDUAL_ARGUMENTS, Residual, check_residual, default_norm
-from keras_attn.layers.slots import build_layer, check_layer, copied, description, is_attention, with_layers
+from keras_attn.layers.slots import Slotted, build_layer, check_layer, copied, is_attention
 
 
-class Block(Adaptable, keras.layers.Layer):
+class Block(Slotted, keras.layers.Layer):
     """The base of `EncoderBlock`, which describes the arguments, and of `DecoderBlock`."""
 
     # The constructor arguments that take a layer.
@@ -155,11 +154,6 @@ class Block(Adaptable, keras.layers.Layer):
         # The call is traced, because `compute_output_shape` does not describe scores and caches.
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
-    @classmethod
-    def from_config(cls, config):
-        """The layer that a config describes, with new layers in its slots."""
-        return cls(**with_layers(config, cls._SLOTS))
-
     def get_config(self):
         return {
             **super().get_config(),
@@ -173,7 +167,6 @@ class Block(Adaptable, keras.layers.Layer):
             **{name: getattr(self, name) for name in RESIDUAL_ARGUMENTS},
             "parallel": self.parallel,
             "remat": self.remat,
-            **{slot: description(getattr(self, slot)) for slot in self._SLOTS},
         }
 
 

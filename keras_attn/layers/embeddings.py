@@ -3,8 +3,8 @@ from keras import ops
 
 from keras_attn.checks import check_positive, check_rate
 from keras_attn.layers.dropout import Dropout
-from keras_attn.layers.lora_and_quantization import Adaptable, QuantizableSubclass
-from keras_attn.layers.slots import build_layer, check_layer, description, with_layers
+from keras_attn.layers.lora_and_quantization import QuantizableSubclass
+from keras_attn.layers.slots import Slotted, build_layer, check_layer
 from keras_attn.ops import (
     concrete_values,
     padding_mask,
@@ -236,7 +236,7 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
-class SequenceEmbedding(Adaptable, keras.layers.Layer):
+class SequenceEmbedding(Slotted, keras.layers.Layer):
     """Token ids to the vectors that the first block of a model reads, and hidden vectors back to logits.
 
     `projection(dropout(norm(token + position + token type)))`. Every part except `token` is optional.
@@ -358,17 +358,8 @@ class SequenceEmbedding(Adaptable, keras.layers.Layer):
         layers = (self.token, self.token_type, self.projection)
         return [layer for layer in layers if layer is not None]
 
-    @classmethod
-    def from_config(cls, config):
-        """The layer that a config describes, with new layers in its slots."""
-        return cls(**with_layers(config, cls._SLOTS))
-
     def get_config(self):
-        return {
-            **super().get_config(),
-            "dropout": self.dropout,
-            **{slot: description(getattr(self, slot)) for slot in self._SLOTS},
-        }
+        return {**super().get_config(), "dropout": self.dropout}
 
 
 def _num_rows_of_step(inputs):

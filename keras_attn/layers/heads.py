@@ -7,10 +7,9 @@ from keras_attn.checks import check_positive, check_rate, choose
 from keras_attn.layers.arguments import get_activation, serialize_activation
 from keras_attn.layers.call_masks import joined_padding
 from keras_attn.layers.dropout import Dropout
-from keras_attn.layers.lora_and_quantization import Adaptable
 from keras_attn.layers.normalization import LayerNormalization
 from keras_attn.layers.projection import Dense
-from keras_attn.layers.slots import build_layer, check_layer, description, with_layers
+from keras_attn.layers.slots import Slotted, build_layer, check_layer
 from keras_attn.ops import POOLINGS, as_boolean_mask, at_least_float32, keep, mask_poison, poisoned, pooled
 
 
@@ -68,7 +67,7 @@ class Pooling(keras.layers.Layer):
         return {**super().get_config(), "mode": self.mode}
 
 
-class _Head(Adaptable, keras.layers.Layer):
+class _Head(Slotted, keras.layers.Layer):
     """The base of heads: vectors are projected, activated and normalised, if that is wanted, before the logits."""
 
     _LORA_TARGETS = ("intermediate",)
@@ -125,11 +124,6 @@ class _Head(Adaptable, keras.layers.Layer):
     def _parts(self):
         return [] if self.intermediate_dense is None else [self.intermediate_dense]
 
-    @classmethod
-    def from_config(cls, config):
-        """The layer that a config describes, with new layers in its slots."""
-        return cls(**with_layers(config, cls._SLOTS))
-
     def get_config(self):
         return {
             **super().get_config(),
@@ -138,8 +132,22 @@ class _Head(Adaptable, keras.layers.Layer):
             "dropout": self.dropout,
             "use_bias": self.use_bias,
             "use_intermediate_bias": self.use_intermediate_bias,
-            **{slot: description(getattr(self, slot)) for slot in self._SLOTS},
         }
+
+
+class _Pooled:
+    """Mixin of heads that read one vector of each sequence."""
+
+    def __init__(self, pooling, **kwargs):
+        super().__init__(**kwargs)
+        choose("pooling", pooling, POOLINGS)
+        self.pooling = pooling
+
+    def _pooled(self, inputs, padding_mask):
+        return pooled(inputs, real_tokens(inputs, padding_mask), self.pooling)
+
+    def get_config(self):
+        return {**super().get_config(), "pooling": self.pooling}
 
 
 class _LabelHead(_Head):
@@ -166,7 +174,7 @@ class _LabelHead(_Head):
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
-class ClassificationHead(_LabelHead):
+class ClassificationHead(_Pooled, _LabelHead):
     """A logit of each label for each sequence.
 
     `output(dropout(norm(activation(intermediate(pooling(sequence))))))`. BERT's pooler and classifier are
@@ -205,23 +213,17 @@ class ClassificationHead(_LabelHead):
     """
 
     def __init__(self, num_labels, pooling="first", **kwargs):
-        super().__init__(num_labels, **kwargs)
-        choose("pooling", pooling, POOLINGS)
-        self.pooling = pooling
+        super().__init__(num_labels=num_labels, pooling=pooling, **kwargs)
 
     def call(self, inputs, padding_mask=None, training=None):
-        vectors = pooled(inputs, real_tokens(inputs, padding_mask), self.pooling)
-        return self._logits(vectors, padding_mask, training)
+        return self._logits(self._pooled(inputs, padding_mask), padding_mask, training)
 
     def compute_output_shape(self, input_shape):
         return (input_shape[0], self.num_labels)
 
-    def get_config(self):
-        return {**super().get_config(), "pooling": self.pooling}
-
 
 @keras.saving.register_keras_serializable(package="keras_attn")
-class VectorHead(_Head):
+class VectorHead(_Pooled, _Head):
     """A vector for each sequence: `norm(activation(dense(pooling(sequence))))`, as sentence-transformers' Dense makes it.
 
     Args:
@@ -253,23 +255,18 @@ class VectorHead(_Head):
     """
 
     def __init__(self, intermediate_dim, pooling="mean", **kwargs):
-        super().__init__(intermediate_dim=check_positive("intermediate_dim", intermediate_dim), **kwargs)
-        choose("pooling", pooling, POOLINGS)
-        self.pooling = pooling
+        intermediate_dim = check_positive("intermediate_dim", intermediate_dim)
+        super().__init__(intermediate_dim=intermediate_dim, pooling=pooling, **kwargs)
 
     def _build_output(self, features):
         """There is none."""
 
     def call(self, inputs, padding_mask=None, training=None):
-        vectors = pooled(inputs, real_tokens(inputs, padding_mask), self.pooling)
-        vectors = at_least_float32(self._transformed(vectors, training))
-        return poisoned(vectors, mask_poison(padding_mask))
+        vectors = self._transformed(self._pooled(inputs, padding_mask), training)
+        return poisoned(at_least_float32(vectors), mask_poison(padding_mask))
 
     def compute_output_shape(self, input_shape):
         return (input_shape[0], self.intermediate_dim)
-
-    def get_config(self):
-        return {**super().get_config(), "pooling": self.pooling}
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")

@@ -10,9 +10,8 @@ from keras_attn.layers.call_masks import CallMasks
 from keras_attn.layers.call_positions import CallPositions
 from keras_attn.layers.head_layout import HeadLayout
 from keras_attn.layers.head_projections import HeadProjections
-from keras_attn.layers.lora_and_quantization import Adaptable
 from keras_attn.layers.normalization import NORMALIZATIONS
-from keras_attn.layers.slots import description, with_layers
+from keras_attn.layers.slots import Slotted
 from keras_attn.ops import (
     KeyValueCache,
     ScoreDropout,
@@ -26,7 +25,7 @@ from keras_attn.ops import (
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
-class MultiHeadAttention(HeadProjections, Adaptable, keras.layers.Layer):
+class MultiHeadAttention(HeadProjections, Slotted, keras.layers.Layer):
     """Multi-head attention with all arguments of `keras.layers.MultiHeadAttention`, which applies every mask.
 
     A drop-in superset of Keras' layer: the same constructor and call arguments in the same order, the same defaults
@@ -568,7 +567,6 @@ class MultiHeadAttention(HeadProjections, Adaptable, keras.layers.Layer):
             "use_gate": self.use_gate,
             "seed": self.seed,
             "num_key_value_heads": self.num_key_value_heads,
-            **{slot: description(getattr(self, slot)) for slot in self._SLOTS},
             "query_key_norm": self.query_key_norm,
             "logit_soft_cap": self.logit_soft_cap,
             "use_sink_logits": self.use_sink_logits,
@@ -578,11 +576,6 @@ class MultiHeadAttention(HeadProjections, Adaptable, keras.layers.Layer):
             "query_key_norm_epsilon": self.query_key_norm_epsilon,
             "use_output_bias": self.use_output_bias,
         }
-
-    @classmethod
-    def from_config(cls, config):
-        """The layer that a config describes, with new layers in its slots."""
-        return cls(**with_layers(config, cls._SLOTS))
 
 
 def _check_ring(over_keys):

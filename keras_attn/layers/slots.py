@@ -95,6 +95,18 @@ def _made(value):
     return [made_from(item) for item in value] if isinstance(value, (list, tuple)) else made_from(value)
 
 
+class Slotted(Adaptable):
+    """Mixin of a layer with slots, the names in `_SLOTS`: its config describes the layers in them."""
+
+    @classmethod
+    def from_config(cls, config):
+        """The layer that a config describes, with new layers in its slots."""
+        return cls(**with_layers(config, cls._SLOTS))
+
+    def get_config(self):
+        return {**super().get_config(), **{slot: description(getattr(self, slot)) for slot in self._SLOTS}}
+
+
 def check_layer(name, value):
     """Returns the `value` of a slot if it is valid.
 

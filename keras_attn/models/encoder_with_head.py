@@ -1,11 +1,11 @@
 import keras
 
 from keras_attn.layers.slots import build_layer, call_layer
-from keras_attn.models.transformer import Transformer
+from keras_attn.models.transformer import TransformerAround
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
-class EncoderWithHead(Transformer):
+class EncoderWithHead(TransformerAround):
     """An encoder and the head on it: token ids in, the head's logits out.
 
     The weights exist as soon as the model does. To train the head with LoRA in the encoder, call
@@ -61,23 +61,3 @@ class EncoderWithHead(Transformer):
     def call(self, inputs, training=None):
         sequence, padding_mask = self.encoder.sequence_and_mask(inputs, training=training)
         return call_layer(self.head, [sequence], training, padding_mask=padding_mask)
-
-    @property
-    def hidden_dim(self):
-        """Integer D, the width of the encoder."""
-        return self.encoder.hidden_dim
-
-    @property
-    def vocabulary_size(self):
-        """Integer V."""
-        return self.encoder.vocabulary_size
-
-    @property
-    def max_sequence_length(self):
-        """Integer, the longest sequence."""
-        return self.encoder.max_sequence_length
-
-    @property
-    def pad_token_id(self):
-        """Integer, the id of pads."""
-        return self.encoder.pad_token_id

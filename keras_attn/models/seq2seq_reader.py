@@ -1,11 +1,11 @@
 import keras
 from keras import ops
 
-from keras_attn.models.transformer import Transformer, unpacked_inputs
+from keras_attn.models.transformer import TransformerAround, unpacked_inputs
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
-class Seq2SeqReader(Transformer):
+class Seq2SeqReader(TransformerAround):
     """A `Seq2SeqTransformer` that reads a text for a head: its decoder gets the encoder's text, shifted by one token.
 
     The vectors are the decoder's, so each has seen the whole text by cross-attention. It takes the place of an
@@ -94,23 +94,3 @@ class Seq2SeqReader(Transformer):
     def embedding(self):
         """The embedding of the text."""
         return self.seq2seq.source_embedding
-
-    @property
-    def hidden_dim(self):
-        """Integer D, the width of the model."""
-        return self.seq2seq.hidden_dim
-
-    @property
-    def vocabulary_size(self):
-        """Integer V."""
-        return self.seq2seq.vocabulary_size
-
-    @property
-    def max_sequence_length(self):
-        """Integer, the longest sequence."""
-        return self.seq2seq.max_sequence_length
-
-    @property
-    def pad_token_id(self):
-        """Integer, the id of pads."""
-        return self.seq2seq.pad_token_id

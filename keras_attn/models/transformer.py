@@ -130,6 +130,34 @@ class OneStackTransformer(Transformer):
             self.built = True
 
 
+class TransformerAround(Transformer):
+    """The base of a model around another one, its first slot, whose sizes and pads are its own."""
+
+    @property
+    def _inside(self):
+        return getattr(self, self._SLOTS[0])
+
+    @property
+    def hidden_dim(self):
+        """Integer D, the width of the model inside."""
+        return self._inside.hidden_dim
+
+    @property
+    def vocabulary_size(self):
+        """Integer V."""
+        return self._inside.vocabulary_size
+
+    @property
+    def max_sequence_length(self):
+        """Integer, the longest sequence."""
+        return self._inside.max_sequence_length
+
+    @property
+    def pad_token_id(self):
+        """Integer, the id of pads."""
+        return self._inside.pad_token_id
+
+
 def layers_of(name, value):
     """The layers of a stack as a list.
 

@@ -128,9 +128,7 @@ class EncoderTask(Task):
         Raises:
             ValueError: if `examples`, `batch_sizes`, `lengths` or `signatures` are invalid.
         """
-        self._check_backend()
-        if xla and signatures is not None:
-            raise ValueError("An export for XLA has `serving_default` alone: give `xla` or `signatures`.")
+        self._check_export(xla, signatures)
         served = copy.copy(self)  # the same parts, compiled as the export is
         served._buckets = buckets = self._buckets_of(batch_sizes, lengths) if xla else None
         return self._export(folder, self.signatures(served, () if xla else signatures, buckets), examples)

@@ -83,6 +83,11 @@ class Task:
         if keras.backend.backend() != "tensorflow":
             raise RuntimeError(self.needs_tensorflow)
 
+    def _check_export(self, xla, signatures):
+        self._check_backend()
+        if xla and signatures is not None:
+            raise ValueError("An export for XLA has `serving_default` alone: give `xla` or `signatures`.")
+
 
 def as_given(columns, single):
     """Lists as the caller wants them: one alone is no tuple; of a single text, only its own values."""

@@ -363,31 +363,24 @@ class TextGenerator(GenerativeTask):
 
     def found(self, token_ids, options, compiler):
         """The result of the model's `generate` for prompts (B, P); the options are those of `search_options`."""
-        token_ids, mask = for_model(token_ids)
-        return self.model.generate(
-            token_ids,
-            padding_mask=mask,
-            pad_token_id=NO_TOKEN,
-            end_token_id=self.tokenizer.end_token_id,
-            unwritable_token_ids=self.unwritable_token_ids,
-            max_total_length=self.model.max_sequence_length,
-            compiler=compiler,
-            **options,
-        )
+        return self.model.generate(**self._search_arguments(token_ids), compiler=compiler, **options)
 
     def stream_inputs(self, token_ids, max_length, compiler):
         """`SearchInputs` for the continuation of prompts (B, P)."""
+        arguments = self._search_arguments(token_ids)
+        return self.model.search_inputs(**arguments, max_length=max_length, compiler=compiler)
+
+    def _search_arguments(self, token_ids):
+        """What every search for a continuation of prompts (B, P) is given."""
         token_ids, mask = for_model(token_ids)
-        return self.model.search_inputs(
-            token_ids,
-            padding_mask=mask,
-            pad_token_id=NO_TOKEN,
-            end_token_id=self.tokenizer.end_token_id,
-            unwritable_token_ids=self.unwritable_token_ids,
-            max_length=max_length,
-            max_total_length=self.model.max_sequence_length,
-            compiler=compiler,
-        )
+        return {
+            "prompt_token_ids": token_ids,
+            "padding_mask": mask,
+            "pad_token_id": NO_TOKEN,
+            "end_token_id": self.tokenizer.end_token_id,
+            "unwritable_token_ids": self.unwritable_token_ids,
+            "max_total_length": self.model.max_sequence_length,
+        }
 
     def log_probs(self, token_ids):
         """The log-probability (B, T) of each token of texts, 0 after the last, and at the first if nothing is before it."""

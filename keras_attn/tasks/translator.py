@@ -347,10 +347,7 @@ class Translator(GenerativeTask):
         Raises:
             ValueError: if `examples`, `batch_sizes`, `lengths` or `signatures` are invalid.
         """
-
-        self._check_backend()
-        if xla and signatures is not None:
-            raise ValueError("An export for XLA has `serving_default` alone: give `xla` or `signatures`.")
+        self._check_export(xla, signatures)
         chosen = XlaSignatures(self, batch_sizes, lengths) if xla else Signatures(self, signatures)
         return self._export(folder, chosen, examples)
 
