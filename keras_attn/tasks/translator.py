@@ -433,6 +433,14 @@ class Translator(GenerativeTask):
         )
         return graph(tf.constant(token_ids))
 
+    def replaced(self, **changes):
+        """A translator with other values of its constructor's arguments, `shortlist` for instance."""
+        names = (
+            *("model", "source_tokenizer", "target_tokenizer", "num_beams", "length_penalty", "max_length"),
+            *("jit_compile", "options", "start_token_id", "source_form", "languages", "shortlist"),
+        )
+        return Translator(**{name: getattr(self, name) for name in names} | changes)
+
     def conventions(self):
         """The arguments of the constructor that say what stands around texts and what a search does beside them: a dict."""
         names = ("options", "start_token_id", "source_form", "languages")
