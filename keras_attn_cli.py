@@ -130,6 +130,7 @@ def make_parser():
     _add_export(commands)
     _add_verify(commands)
     _add_serve(commands)
+    _add_shortlist(commands)
     _add_info(commands)
     return parser
 
@@ -300,7 +301,41 @@ def _add_evaluate(commands):
         default="13a",
         help="sacreBLEU's tokenizer; none for text that is tokenised already",
     )
+    command.add_argument(
+        "--shortlist", metavar="FILE", help="tell what this shortlist changes, instead of all scores"
+    )
     _add_decoding(command)
+
+
+def _add_shortlist(commands):
+    command = commands.add_parser(
+        "shortlist",
+        help="write which target tokens may come for each source token, from word alignments of training data",
+    )
+    command.add_argument("translator", metavar="FOLDER", help="a translator, or the run that made it")
+    _add_data(command, required=True)
+    command.add_argument(
+        "--output", metavar="FILE", required=True, help="for `keras-attn export --shortlist`"
+    )
+    command.add_argument(
+        "--alignments",
+        metavar="FILE",
+        help="word alignments of the data, `0-0 1-2` in each line, by fast_align or eflomal (default: the translator's own)",
+    )
+    command.add_argument(
+        "--num-anywhere",
+        type=_positive,
+        default=100,
+        metavar="N",
+        help="the most frequent target tokens, which may come for every source (default: 100)",
+    )
+    command.add_argument(
+        "--num-of-source",
+        type=_positive,
+        default=50,
+        metavar="N",
+        help="the most target tokens of a source token (default: 50)",
+    )
 
 
 def _add_translate(commands):
@@ -360,6 +395,11 @@ def _add_export(commands):
         default="saved_model",
     )
     command.add_argument("--quantization", help="of ctranslate2, for example int8")
+    command.add_argument(
+        "--shortlist",
+        metavar="FILE",
+        help="of a translator: the tokens that may come, as `keras-attn shortlist` writes them; SavedModel and ctranslate2",
+    )
     command.add_argument(
         "--examples",
         metavar="FILE",

@@ -203,8 +203,8 @@ def _evaluate(options):
     if not isinstance(task, Translator | TextGenerator):
         raise ValueError(f"`evaluate` is for translators and text generators. Received: a {task.name}.")
     if isinstance(task, TextGenerator):
-        if options.num_beams is not None or options.length_penalty is not None:
-            raise ValueError("--num-beams and --length-penalty are for translators.")
+        if options.num_beams is not None or options.length_penalty is not None or options.shortlist:
+            raise ValueError("--num-beams, --length-penalty and --shortlist are for translators.")
         print(runs.evaluate_text(task, read_plain_text(*options.data)).report())
         return
     pairs = runs.open_pairs(
@@ -213,9 +213,28 @@ def _evaluate(options):
         folder=options.data_dir,
         languages=(options.source_language or "en", options.target_language or "de"),
     )
-    print(
-        runs.evaluate(task, pairs, options.num_beams, options.length_penalty, options.bleu_tokenize).report()
+    search = options.num_beams, options.length_penalty, options.bleu_tokenize
+    if options.shortlist:
+        print(runs.evaluate_shortlist(task, pairs, options.shortlist, *search).report())
+        return
+    print(runs.evaluate(task, pairs, *search).report())
+
+
+def _shortlist(options):
+    from keras_attn import Translator, runs
+
+    translator = _load(options.translator, Translator)
+    pairs = runs.open_pairs(
+        options.data,
+        "train",
+        folder=options.data_dir,
+        languages=(options.source_language or "en", options.target_language or "de"),
     )
+    shortlist = runs.shortlist_of(
+        translator, pairs, options.alignments, options.num_anywhere, options.num_of_source
+    )
+    shortlist.save(options.output, translator.source_tokenizer, translator.target_tokenizer)
+    print(options.output)
 
 
 def _generate(options):
@@ -298,6 +317,10 @@ def _export(options):
     task = load_task(options.task, **_of_checkpoint(options, ("max_length", "num_beams", "length_penalty")))
     if isinstance(task, TextGenerator) and options.xla:
         raise ValueError(f"A {task.name} is exported as a SavedModel without --xla.")
+    if options.shortlist:
+        if not isinstance(task, Translator):
+            raise ValueError(f"--shortlist is for translators. Received: a {task.name}.")
+        task = task.replaced(shortlist=options.shortlist)
     is_for_others = isinstance(task, TextClassifier) and options.format == "huggingface"
     if not (is_saved_model or is_for_others or isinstance(task, Translator)):
         raise ValueError(
@@ -356,4 +379,5 @@ _COMMANDS = {
     "export": _export,
     "verify": _verify,
     "serve": _serve,
+    "shortlist": _shortlist,
 }

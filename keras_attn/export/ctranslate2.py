@@ -18,7 +18,9 @@ _MIN_POSITIONS = 1024
 _NEVER = -1e4
 
 
-def export_ctranslate2(folder, model, source_tokenizer, target_tokenizer, quantization=None):
+def export_ctranslate2(
+    folder, model, source_tokenizer, target_tokenizer, quantization=None, vocabulary_mapping=None
+):
     """Writes a model and its tokenizers as a CTranslate2 model, replacing an older one in `folder`.
 
     CTranslate2 takes and returns token strings: those of `tokenizer.token_strings`, without START and END,
@@ -35,6 +37,8 @@ def export_ctranslate2(folder, model, source_tokenizer, target_tokenizer, quanti
         quantization: `"int8"`, `"int8_float32"`, `"int8_float16"`, `"int8_bfloat16"`, `"int16"`, `"float16"`,
             `"bfloat16"` or `"float32"`: how the weights are stored, and the default precision of computation.
             None is float32.
+        vocabulary_mapping: Path of a file of target tokens for source tokens, which CTranslate2 uses with
+            `use_vmap=True`, or None.
 
     Returns:
         `pathlib.Path` of `folder`.
@@ -58,6 +62,8 @@ def export_ctranslate2(folder, model, source_tokenizer, target_tokenizer, quanti
     """
     spec = _spec(model)
     _set_vocabularies(spec, source_tokenizer, target_tokenizer)
+    if vocabulary_mapping is not None:
+        spec.register_vocabulary_mapping(str(vocabulary_mapping))
     spec.validate()
     spec.optimize(quantization=quantization)
     with replaced_folder(folder, MODEL_FILE, "CTranslate2 model") as built:

@@ -8,13 +8,16 @@ from keras_attn.generation.options import MAX_HYPOTHESES, DecodingOptions
 from keras_attn.generation.prompt import Prompt
 from keras_attn.generation.sampling import sample
 from keras_attn.generation.search import SearchInputs, check_num_hypotheses
+from keras_attn.generation.shortlist import FEWEST_LISTED, ListedTokens
 from keras_attn.generation.speculative import speculative_decode
 
 __all__ = [
+    "FEWEST_LISTED",
     "MAX_HYPOTHESES",
     "DecodingOptions",
     "GreedySearch",
     "Hypotheses",
+    "ListedTokens",
     "Prompt",
     "SearchInputs",
     "beam_search",

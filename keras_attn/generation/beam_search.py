@@ -150,9 +150,10 @@ class _BeamSearch(Search):
 
         Twice as many as beams, so that enough are left when some of them end.
         """
-        logits = ops.cast(logits, "float32")
         count = 1 if self.num_beams == 1 else self.num_beams * (1 + self.end_token_ids.shape[-1])
-        per_beam = min(count, logits.shape[-1])
+        uses_list = self.uses_list(count)
+        logits = self.allowed(logits, uses_list)
+        per_beam = count if uses_list else min(count, logits.shape[-1])
         normalizer = ops.logsumexp(logits, axis=-1, keepdims=True)
         if self.options.changes_log_probs:
             logits = self.processed(logits - normalizer, beams.sequences, index)
@@ -164,7 +165,8 @@ class _BeamSearch(Search):
         flat = (-1, self.num_beams * per_beam)
         totals, chosen = top_k(ops.reshape(totals, flat), min(count, flat[1]))
         totals = ops.where(is_possible(totals), totals, IMPOSSIBLE)
-        return totals, chosen // per_beam, entries_at(ops.reshape(token_ids, flat), chosen)
+        token_ids = entries_at(ops.reshape(token_ids, flat), chosen)
+        return totals, chosen // per_beam, self.token_ids_at(token_ids, uses_list)
 
     def _live(self, beams, candidates, ends):
         """The best candidates that do not end, as many as the row has beams."""

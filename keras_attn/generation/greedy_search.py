@@ -39,13 +39,15 @@ class GreedySearch(IndependentAnswers):
         return ops.zeros(self.shape, dtype="bool") if self.options.changes_log_probs else ()
 
     def choose(self, logits, state, index):
+        uses_list = self.uses_list()
+        logits = self.allowed(logits, uses_list)
         if self.options.changes_log_probs:
             log_probs = logits - ops.logsumexp(logits, axis=-1, keepdims=True)
             logits = self.processed(log_probs, state.sequences, index)
         else:
             logits = self.without_unwritable(logits)
         best, token_ids = top_k(logits, k=1)
-        best, token_ids = ops.squeeze(best, -1), ops.squeeze(token_ids, -1)
+        best, token_ids = ops.squeeze(best, -1), self.token_ids_at(ops.squeeze(token_ids, -1), uses_list)
         if not self.options.changes_log_probs:
             return token_ids, ()
         fails = ops.logical_not(ops.logical_or(is_possible(best), state.done))

@@ -29,7 +29,7 @@ class IndependentAnswers(Search):
         return ()
 
     def choose(self, logits, state, index):
-        """The next tokens, int32 (B, n), for logits float32 (B, n, V), and the value to carry."""
+        """The next tokens, int32 (B, n), for a step's logits (B, n, V), and the value to carry."""
         raise NotImplementedError
 
     def start_state(self):
@@ -48,7 +48,7 @@ class IndependentAnswers(Search):
         if self.pad_token_id < 0:  # a model without a pad, which cannot read one after an answer
             token_ids = ops.maximum(token_ids, 0)
         logits, cache, *_ = step(token_ids, index, cache, self._slot_mask(token_ids, index, cache))
-        token_ids, carried = self.choose(ops.cast(logits, "float32"), state, index)
+        token_ids, carried = self.choose(logits, state, index)
         token_ids = ops.where(state.done, self.pad_token_id, token_ids)
         ends = self.options.are_ends(token_ids, self.end_token_ids)
         if self.options.max_length is not None:

@@ -56,6 +56,7 @@ class _Samples(IndependentAnswers):
         return ops.zeros(self.shape, dtype="float32")
 
     def choose(self, logits, state, index):
+        logits = self.allowed(logits, uses_list=False)
         log_probs = logits - ops.logsumexp(logits, axis=-1, keepdims=True)
         allowed = self.options.sharpen(self.processed(log_probs, state.sequences, index))
         token_ids = _draw(allowed, self._uniform(index))

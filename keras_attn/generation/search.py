@@ -10,6 +10,7 @@ from keras_attn.generation.decode import cache_lengths, decode
 from keras_attn.generation.options import MAX_HYPOTHESES, DecodingOptions
 from keras_attn.generation.processors import without_tokens
 from keras_attn.generation.prompt import AnswerStart, Prompt
+from keras_attn.generation.shortlist import FEWEST_LISTED, ListedTokens, but, in_vocabulary, logits_among
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +46,8 @@ class SearchInputs:
         read: Function (token_ids, index, cache) -> (logits, cache) for T tokens of one hypothesis, int32 (B, T), one
             after another from position `index` on, each of which sees those before; with `row_context` it takes that
             as a fourth argument. Only `speculative_decode` needs it.
+        listed: `ListedTokens`, of which `step` then returns the logits (B, K, U); or None for all tokens. Probabilities
+            are those among the tokens that a row may have.
     """
 
     step: Callable
@@ -60,6 +63,7 @@ class SearchInputs:
     coverage: Any = None
     compiler: Callable | None = None
     read: Callable | None = None
+    listed: ListedTokens | None = None
 
 
 class Search:
@@ -89,6 +93,7 @@ class Search:
         self.options = (DecodingOptions() if options is None else options).for_rows(inputs.batch_size)
         self.answer_start = AnswerStart(inputs.prompt, inputs.start_token_id, self.shape)
         self.length_penalty = length_penalty
+        self.is_listed = () if inputs.listed is None else inputs.listed.is_listed
 
     @property
     def end_token_ids(self):
@@ -129,8 +134,30 @@ class Search:
 
         A pad in the middle of an answer would look like its end.
         """
-        never = (self.pad_token_id, *self.inputs.unwritable_token_ids)
-        return without_tokens(logits, self._but_end(never))
+        never = self._but_end((self.pad_token_id, *self.inputs.unwritable_token_ids))
+        if self.inputs.listed is not None:
+            return ops.minimum(logits, but(self.inputs.listed, never))
+        return without_tokens(logits, never)
+
+    def uses_list(self, count=1):
+        """Whether tokens are chosen among those of a shortlist, by the k best of which each step begins.
+
+        Processors of options know all tokens.
+        """
+        is_long = self.inputs.listed is not None and count <= FEWEST_LISTED
+        return is_long and not self.options.changes_log_probs and not self.options.is_sampling
+
+    def allowed(self, logits, uses_list):
+        """The logits of a step, float32, with the tokens impossible that are not of a row."""
+        logits = ops.cast(logits, "float32")
+        if self.inputs.listed is None:
+            return logits
+        logits = logits_among(logits, self.is_listed)
+        return logits if uses_list else in_vocabulary(logits, self.inputs.listed)
+
+    def token_ids_at(self, places, uses_list):
+        """The tokens at places of the last axis of `allowed` logits."""
+        return ops.take(self.inputs.listed.token_ids, places) if uses_list else places
 
     def processed(self, log_probs, sequences, index):
         """Log-probabilities (B, K, V) after all processors of the options, with the pad made impossible."""
@@ -155,11 +182,13 @@ class Search:
             "options": self.options.given(),
             "prompt": () if self.answer_start.prompt is None else self.answer_start.prompt,
             "length_penalty": ops.convert_to_tensor(self.length_penalty) if has_penalties else (),
+            "is_listed": self.is_listed,
         }
 
     def _for_rows(self, of_rows):
         """The same search for other rows."""
         search = copy.copy(self)
+        search.is_listed = of_rows["is_listed"]
         search.options = dataclasses.replace(self.options, **of_rows["options"])
         if self.answer_start.prompt is not None:
             search.answer_start = self.answer_start.for_prompt(of_rows["prompt"])

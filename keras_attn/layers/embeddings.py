@@ -148,6 +148,40 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
     def _is_large(self):
         return self.vocabulary_size * self.hidden_dim >= _LARGE_TABLE
 
+    def output_projection(self, token_ids):
+        """The part of the projection back onto the vocabulary that gives the logits of some tokens.
+
+        Args:
+            token_ids: int32 (U,).
+
+        Returns:
+            A kernel (D, U) and a bias (U,), or None for no bias: what `logits_by` takes.
+
+        Raises:
+            ValueError: if the weights are quantised, or LoRA is not merged.
+        """
+        if self.quantization_mode is not None or self.lora_enabled:
+            raise ValueError(
+                "The logits of some tokens are computed from float weights without LoRA: merge it, or use the model "
+                f"before it was quantised. Received: quantization_mode={self.quantization_mode}, "
+                f"lora_enabled={self.lora_enabled}."
+            )
+        if self.tie_weights:
+            kernel = ops.transpose(ops.take(self.embeddings, token_ids, axis=0))
+        else:
+            kernel = ops.take(self.reverse_embeddings, token_ids, axis=1)
+        bias = ops.take(self.output_bias, token_ids) if self.use_output_bias else None
+        return ops.cast(kernel, self.reverse_dtype), bias
+
+    def logits_by(self, projection, inputs):
+        """Logits (B, T, U) of vectors (B, T, D), by what `output_projection` returned."""
+        kernel, bias = projection
+        rows = ops.reshape(ops.cast(self._scaled(inputs), self.reverse_dtype), (-1, inputs.shape[-1]))
+        logits = soft_capped(ops.matmul(rows, kernel), self.logit_soft_cap)
+        if bias is not None:
+            logits = logits + ops.cast(bias, logits.dtype)
+        return ops.reshape(logits, (*ops.shape(inputs)[:-1], -1))
+
     def quantized_call(self, inputs, reverse=False):
         if not reverse:
             return self._vectors(super().quantized_call, inputs)

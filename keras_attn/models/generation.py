@@ -278,6 +278,7 @@ class Seq2SeqGeneration:
         unwritable_token_ids=(),
         cache=None,
         pad_token_id=None,
+        listed=None,
     ):
         """Decodes token ids (B, S) greedily, with beam search, or by sampling; see `keras_attn.generation`.
 
@@ -300,6 +301,9 @@ class Seq2SeqGeneration:
             cache: What `init_cache(encoder_token_ids, 0, encoder_padding_mask)` returned, if the sources were
                 encoded before.
             pad_token_id: As in `CausalGeneration.generate`.
+            listed: `keras_attn.generation.ListedTokens`, the tokens that the answers of these rows may have; or None for
+                all. Scores are then of probabilities among them. The model needs a method `output_projection`, as
+                `Seq2SeqTransformer` has.
 
         Returns:
             Integers (B, max_length), END included, then pads; with `num_return_sequences`, `Hypotheses` with token
@@ -320,6 +324,7 @@ class Seq2SeqGeneration:
             compiler,
             cache,
             pad_token_id,
+            listed,
         )
         return find_answers(inputs, num_beams, num_return_sequences, length_penalty, options)
 
@@ -335,6 +340,7 @@ class Seq2SeqGeneration:
         compiler=None,
         cache=None,
         pad_token_id=None,
+        listed=None,
     ):
         """`SearchInputs` for the answers to sources; arguments as in `generate`.
 
@@ -350,7 +356,7 @@ class Seq2SeqGeneration:
         if cache is None:
             init_cache = init_cache if compiler is None else compiler(init_cache)
             cache = init_cache(encoder_token_ids, encoder_padding_mask)
-        step = self.decoding_step(penalizes_coverage)
+        step = self.decoding_step(penalizes_coverage, None if listed is None else listed.token_ids)
         is_pad = ops.logical_not(encoder_padding_mask)
         return SearchInputs(
             step=step,
@@ -365,15 +371,16 @@ class Seq2SeqGeneration:
             row_context=_with_first(cache, ()),
             coverage=ops.cast(is_pad, "float32") if penalizes_coverage else None,
             compiler=compiler,
+            listed=listed,
         )
 
-    def decoding_step(self, return_attention_scores=False):
+    def decoding_step(self, return_attention_scores=False, output_token_ids=None):
         """The `step` of `SearchInputs`, whose row context is the model's cache without its first field.
 
         It also has a method `read`. It holds the current weights: make one for each search, in the graph of
-        its steps.
+        its steps. With `output_token_ids` (U,) its logits are of these tokens alone.
         """
-        return _Seq2SeqStep(self, return_attention_scores)
+        return _Seq2SeqStep(self, return_attention_scores, output_token_ids)
 
     @property
     def returns_attention_scores(self):
@@ -506,11 +513,13 @@ class _CausalStep:
 class _Seq2SeqStep:
     """Steps of a search for the answers to sources; the row context is the model's cache without its first field."""
 
-    def __init__(self, model, return_attention_scores):
+    def __init__(self, model, return_attention_scores, output_token_ids=None):
         self.model = model
         self.projections = _projections(model, "self_attention")
         self.cross_projections = _projections(model, "cross_attention")
         self.more = {"return_attention_scores": True} if return_attention_scores else {}
+        if output_token_ids is not None:
+            self.more["output_projection"] = model.output_projection(output_token_ids)
 
     def __call__(self, token_ids, index, cache, attention_mask, row_context):
         width = token_ids.shape[1]

@@ -341,6 +341,7 @@ class Seq2SeqTransformer(Seq2SeqGeneration, Transformer):
         positions=None,
         decoder_attention_mask=None,
         return_attention_scores=False,
+        output_projection=None,
     ):
         """Logits of the token after each of `decoder_token_ids`; `cache` holds the keys and values before.
 
@@ -352,6 +353,8 @@ class Seq2SeqTransformer(Seq2SeqGeneration, Transformer):
             decoder_attention_mask: Boolean (B, T, slots), True at slots that a token may attend to. By default
                 every token sees its own slot and those before.
             return_attention_scores: Boolean.
+            output_projection: What the method of this name returned for U tokens: logits are of these alone. By default
+                they are of all V.
 
         Returns:
             Logits, float32 (B, T, V), and the new cache; then, if `return_attention_scores`, the cross-attention
@@ -376,10 +379,14 @@ class Seq2SeqTransformer(Seq2SeqGeneration, Transformer):
             )
             self_attention.append(own)
             scores += of_layer[1:]
-        logits = self._logits(x, self.target_embedding, self.decoder_norm)
+        logits = self._logits(x, self.target_embedding, self.decoder_norm, output_projection)
         cache = cache._replace(self_attention=tuple(self_attention))
         return (logits, cache, scores) if return_attention_scores else (logits, cache)
 
     def step_projections(self):
         """A list of the `step_projections` of each decoder block, made once for a loop of steps."""
         return [block.step_projections() for block in self.decoder_blocks]
+
+    def output_projection(self, token_ids):
+        """What `call_with_cache` takes to compute the logits of the tokens `token_ids`, int32 (U,), alone."""
+        return self.target_embedding.token.output_projection(token_ids)

@@ -79,9 +79,13 @@ class Transformer(Adaptable, keras.Model):
             )
         return x if norm is None else norm(x)
 
-    def _logits(self, x, embedding, norm):
+    def _logits(self, x, embedding, norm, projection=None):
+        """Logits of all tokens, or of those of an `output_projection` of the token embedding."""
         x = x if norm is None else norm(x)
-        return ops.cast(embedding(x, reverse=True), "float32")
+        logits = (
+            embedding(x, reverse=True) if projection is None else embedding.token.logits_by(projection, x)
+        )
+        return ops.cast(logits, "float32")
 
     def _parts(self):
         parts = {}

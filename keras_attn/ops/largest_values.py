@@ -8,6 +8,8 @@ from keras_attn.ops.shapes import shape_to_keep
 
 # Rows up to this length are searched directly.
 _MANY = 1024
+# The columns of rows whose length is known only in the run.
+_FEW = 64
 
 
 def top_k(x, k):
@@ -19,7 +21,7 @@ def top_k(x, k):
     is the same eagerly and compiled.
 
     Args:
-        x: Floats (..., V), V known before the run.
+        x: Floats (R, T, V) or (..., V) with V known before the run.
         k: Integer, at most V.
 
     Returns:
@@ -35,12 +37,13 @@ def top_k(x, k):
     if 0 in x.shape:  # PyTorch has no maximum of an empty tensor
         shape = (*x.shape[:-1], k)
         return ops.zeros(shape, x.dtype), ops.zeros(shape, "int32")
-    if size <= max(_MANY, k * k):
+    if size is not None and size <= max(_MANY, k * k):
         return _searched(x, k)
     lead = shape_to_keep(x)[:-1]
-    num_columns = _num_columns(size, k)
+    num_columns = max(_FEW, k) if size is None else _num_columns(size, k)
+    known, size = size is not None, ops.shape(x)[-1] if size is None else size
     num_rows = -(-size // num_columns)
-    if size < num_rows * num_columns:
+    if not known or size < num_rows * num_columns:
         missing = ((0, 0),) * len(lead) + ((0, num_rows * num_columns - size),)
         x = ops.pad(x, missing, constant_values=-float("inf"))
     x = ops.reshape(x, (-1, num_rows, num_columns))
@@ -73,7 +76,8 @@ def entries_at(x, indices):
     entries_at(keras.ops.convert_to_tensor([[1, 2], [3, 4]]), keras.ops.convert_to_tensor([[1], [0]]))  # [[2], [3]]
     ```
     """
-    width, count = x.shape[1], indices.shape[1]
+    width = ops.shape(x)[1] if x.shape[1] is None else x.shape[1]
+    count = ops.shape(indices)[1] if indices.shape[1] is None else indices.shape[1]
     # `ops.shape` adds ops to every step, and is needed only if a size is not known before the run.
     rest = tuple(x.shape[2:]) if None not in x.shape[2:] else ops.shape(x)[2:]
     first = ops.expand_dims(ops.arange(ops.shape(x)[0], dtype="int32") * width, -1)

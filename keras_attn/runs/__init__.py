@@ -28,6 +28,7 @@ from keras_attn.runs.generate import generate_texts
 from keras_attn.runs.recipe import Recipe
 from keras_attn.runs.resumable_fit import resumable_fit
 from keras_attn.runs.serve_check import check_export
+from keras_attn.runs.shortlists import ShortlistReport, evaluate_shortlist, shortlist_of
 from keras_attn.runs.student_recipe import fit_student_recipe, student_recipe
 from keras_attn.runs.text_evaluation import TextEvaluation, evaluate_text
 from keras_attn.runs.train_recipe import train
@@ -45,12 +46,14 @@ __all__ = [
     "Evaluation",
     "FittedRecipe",
     "Recipe",
+    "ShortlistReport",
     "TextEvaluation",
     "average_translator",
     "check_export",
     "data_name",
     "default_recipe",
     "evaluate",
+    "evaluate_shortlist",
     "evaluate_text",
     "fit_recipe",
     "fit_start",
@@ -63,6 +66,7 @@ __all__ = [
     "open_pairs",
     "open_splits",
     "resumable_fit",
+    "shortlist_of",
     "student_recipe",
     "train",
     "translate_lines",

@@ -94,7 +94,7 @@ def _with_policy(translator, policy):
         raise ValueError(f"Only a keras.Model can be trained. Received: a {type(model).__name__}.")
     twin = type(model).from_config(_in_policy(model.get_config(), model.dtype_policy.name, policy))
     twin.set_weights(model.get_weights())
-    return _replaced(translator, model=twin)
+    return translator.replaced(model=twin)
 
 
 def _in_policy(config, old, new):
@@ -131,18 +131,8 @@ def _with_languages(translator, source, target):
         languages.rows(side, name, 1)  # which refuses unknown names
     first = {} if languages.target_is_start else {"first_token_id": languages.ids[chosen["target"]]}
     start = languages.ids[chosen["target"]] if languages.target_is_start else translator.start_token_id
-    return _replaced(
-        translator,
+    return translator.replaced(
         languages=languages._replace(**chosen),
         options=dataclasses.replace(translator.options, **first),
         start_token_id=start,
     )
-
-
-def _replaced(translator, **changes):
-    """A translator with other values of its constructor's arguments."""
-    names = (
-        *("model", "source_tokenizer", "target_tokenizer", "num_beams", "length_penalty", "max_length"),
-        *("jit_compile", "options", "start_token_id", "source_form", "languages"),
-    )
-    return Translator(**{name: getattr(translator, name) for name in names} | changes)

@@ -8,6 +8,7 @@ from keras_attn.tasks.generator_signatures import GENERATOR_SIGNATURES
 from keras_attn.tasks.languages import Languages
 from keras_attn.tasks.loading import load_task
 from keras_attn.tasks.question_answerer import ANSWERER_SIGNATURES, Answer, QuestionAnswerer
+from keras_attn.tasks.shortlist import Shortlist, make_shortlist, read_links
 from keras_attn.tasks.signatures import SIGNATURES
 from keras_attn.tasks.source_form import SourceForm
 from keras_attn.tasks.teacher_forcing import AttentionMap
@@ -33,6 +34,7 @@ __all__ = [
     "FillMask",
     "Languages",
     "QuestionAnswerer",
+    "Shortlist",
     "SourceForm",
     "Span",
     "TextClassifier",
@@ -44,5 +46,7 @@ __all__ = [
     "WordAlignment",
     "checkpoint_folder",
     "load_task",
+    "make_shortlist",
+    "read_links",
     "replace_unknown_words",
 ]

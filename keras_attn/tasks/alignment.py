@@ -34,6 +34,11 @@ def word_alignment(source, target, source_spans, target_spans, looked_at):
     )
 
 
+def words_of_tokens(text, spans):
+    """For each token the index of its word, or None, by the byte spans of the tokens; words are what white space parts."""
+    return _words_of_tokens(text, _words(text), spans)
+
+
 def _words(text):
     return [Word(match[0], match.start(), match.end()) for match in re.finditer(r"\S+", text)]
 

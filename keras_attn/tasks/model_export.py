@@ -1,3 +1,6 @@
+import pathlib
+import tempfile
+
 from keras_attn.export import export_ctranslate2, export_litert, export_onnx
 from keras_attn.huggingface import save_translator
 from keras_attn.tasks.token_functions import float32_model, token_functions
@@ -17,7 +20,11 @@ def export_model(translator, folder, format, quantization=None):
     source, target = translator.source_tokenizer, translator.target_tokenizer
     _check_plain(translator, format)
     if format == "ctranslate2":
-        return export_ctranslate2(folder, translator.model, source, target, quantization)
+        with tempfile.TemporaryDirectory() as aside:
+            mapping = None if translator.shortlist is None else pathlib.Path(aside) / "vmap.txt"
+            if mapping:
+                translator.shortlist.save(mapping, source, target)
+            return export_ctranslate2(folder, translator.model, source, target, quantization, mapping)
     if format == "huggingface":
         return save_translator(
             folder,
@@ -54,6 +61,8 @@ def _check_plain(translator, format):
     }
     if format == "ctranslate2":
         given["a START that is not the tokenizer's"] = translator.start_token_id != start
+    else:
+        given["a shortlist"] = translator.shortlist is not None
     if found := [name for name, is_given in given.items() if is_given]:
         raise ValueError(
             f"A translator for {format} must be without {', '.join(given)}. Received: {', '.join(found)}."

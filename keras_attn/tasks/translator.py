@@ -9,6 +9,7 @@ from keras_attn.models import Seq2SeqGeneration
 from keras_attn.tasks.alignment import word_alignment
 from keras_attn.tasks.generative_task import GenerativeTask, columns_of
 from keras_attn.tasks.model_export import export_model
+from keras_attn.tasks.shortlist import checked_shortlist, sizes_of
 from keras_attn.tasks.signatures import Signatures, XlaSignatures
 from keras_attn.tasks.source_form import SourceForm
 from keras_attn.tasks.task import as_given, check_vocabulary
@@ -38,6 +39,9 @@ class Translator(GenerativeTask):
         start_token_id: Integer, the token before a translation. Defaults to the target tokenizer's START.
         source_form: `keras_attn.tasks.SourceForm`, what stands around a source's tokens. Defaults to END after them.
         languages: `keras_attn.tasks.Languages` of a multilingual model, or None.
+        shortlist: `keras_attn.tasks.Shortlist`, or a file of one: translations have the tokens that it lists for their
+            source alone, and the output projection is computed for these; scores are of probabilities among them. Exports
+            have it too. `score` and `align` know all tokens. None for all tokens.
 
     Raises:
         ValueError: if the model cannot generate, if its vocabularies differ from those of the tokenizers, or
@@ -71,6 +75,7 @@ class Translator(GenerativeTask):
         start_token_id=None,
         source_form=None,
         languages=None,
+        shortlist=None,
     ):
         tokenizers = {"source_tokenizer": source_tokenizer, "target_tokenizer": target_tokenizer}
         super().__init__(
@@ -95,6 +100,7 @@ class Translator(GenerativeTask):
         self.source_form = source_form or SourceForm(after=(source_tokenizer.end_token_id,))
         self.languages = languages
         self.num_added_tokens = self.source_form.num_added(source_tokenizer)
+        self.shortlist = None if shortlist is None else checked_shortlist(self, shortlist)
 
     def __call__(
         self,
@@ -348,6 +354,8 @@ class Translator(GenerativeTask):
             ValueError: if `examples`, `batch_sizes`, `lengths` or `signatures` are invalid.
         """
         self._check_export(xla, signatures)
+        if xla and self.shortlist is not None:
+            raise ValueError("A shortlist is for exports without `xla`, which needs lists of one length.")
         chosen = XlaSignatures(self, batch_sizes, lengths) if xla else Signatures(self, signatures)
         return self._export(folder, chosen, examples)
 
@@ -381,8 +389,11 @@ class Translator(GenerativeTask):
 
     def found(self, token_ids, options, compiler):
         """The result of the model's `generate` for ids (B, S); the options are those of `search_options`."""
-        token_ids, mask = for_model(token_ids)
         start, options = self._start_token_ids(options)
+        if self.shortlist is not None:
+            prefix = options["options"].prefix_token_ids
+            options["listed"] = self.shortlist.listed(token_ids, *sizes_of(self.model), prefix)
+        token_ids, mask = for_model(token_ids)
         return self.model.generate(
             token_ids,
             start_token_id=start,
@@ -396,6 +407,8 @@ class Translator(GenerativeTask):
 
     def stream_inputs(self, token_ids, max_length, compiler):
         """`SearchInputs` for the translation of ids (B, S)."""
+        if self.shortlist is not None:
+            raise ValueError("A translator with a shortlist does not stream: load it without.")
         token_ids, mask = for_model(token_ids)
         return self.model.search_inputs(
             token_ids,
@@ -416,6 +429,14 @@ class Translator(GenerativeTask):
             [tf.TensorSpec([None, None, None], tf.int32)],
         )
         return graph(tf.constant(token_ids))
+
+    def replaced(self, **changes):
+        """A translator with other values of its constructor's arguments, `shortlist` for instance."""
+        names = (
+            *("model", "source_tokenizer", "target_tokenizer", "num_beams", "length_penalty", "max_length"),
+            *("jit_compile", "options", "start_token_id", "source_form", "languages", "shortlist"),
+        )
+        return Translator(**{name: getattr(self, name) for name in names} | changes)
 
     def conventions(self):
         """The arguments of the constructor that say what stands around texts and what a search does beside them: a dict."""

@@ -22,6 +22,7 @@ from keras_attn.tasks.task_files import (
 )
 from keras_attn.text import load_tokenizer
 
+_SHORTLIST = "shortlist.txt"
 # Keras' description of any model whose class is registered.
 _FORMAT = 2
 _FORMAT_WITH_CONVENTIONS = 3  # of a checkpoint's: its languages, what stands around a source, ...
@@ -54,6 +55,10 @@ def write_translator(translator, folder):
         translator.source_tokenizer.save(built / "source_tokenizer")
         if not shared:
             translator.target_tokenizer.save(built / "target_tokenizer")
+        if translator.shortlist is not None:
+            translator.shortlist.save(
+                built / _SHORTLIST, translator.source_tokenizer, translator.target_tokenizer
+            )
 
 
 def read_translator(task_class, folder):
@@ -71,7 +76,10 @@ def read_translator(task_class, folder):
     source_tokenizer = load_tokenizer(folder / "source_tokenizer")
     shared = config["shared_tokenizer"]
     target_tokenizer = source_tokenizer if shared else load_tokenizer(folder / "target_tokenizer")
-    return model, source_tokenizer, target_tokenizer, {**config["options"], **config["conventions"]}
+    options = {**config["options"], **config["conventions"]}
+    if (folder / _SHORTLIST).is_file():
+        options["shortlist"] = folder / _SHORTLIST
+    return model, source_tokenizer, target_tokenizer, options
 
 
 def _conventions_of(translator):

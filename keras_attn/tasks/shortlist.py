@@ -1,0 +1,248 @@
+"""The target tokens that can come for a source: a lexical table and the most frequent tokens."""
+
+import collections
+import pathlib
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_attn.checks import check_positive
+from keras_attn.files import replaced_file
+from keras_attn.generation import FEWEST_LISTED, ListedTokens
+from keras_attn.tasks.alignment import words_of_tokens
+
+_SEPARATORS = ("\t", " ", "\n")
+
+
+class Shortlist:
+    """For each source token the target tokens it may lead to, and those that may come anywhere.
+
+    The translations of a source are searched among the tokens of its list alone: the output projection is computed for the
+    lists of a batch together, and each row is kept to its own, so that batch-mates change nothing. What is not on a list
+    cannot be written.
+
+    A file has a line for each source token, a tab and its target tokens, between spaces; the line without a source token has
+    those that may come anywhere. It is CTranslate2's vocabulary mapping.
+
+    Args:
+        anywhere: List of integers, target tokens.
+        of_source: Dict from a source token's id to a list of target tokens.
+
+    Example:
+
+    ```python
+    shortlist = Shortlist([3, 4, 5], {7: [8, 9]})
+    ```
+
+    Reference: [Jean et al., 2015](https://arxiv.org/abs/1412.2007), section 3.2, for candidates by a lexical table.
+    """
+
+    def __init__(self, anywhere, of_source):
+        self.anywhere = [int(token_id) for token_id in anywhere]
+        self.of_source = {int(source): list(map(int, targets)) for source, targets in of_source.items()}
+
+    @classmethod
+    def load(cls, file, source_tokenizer, target_tokenizer):
+        """Reads a file that `save` wrote, or another vocabulary mapping of single source tokens.
+
+        Raises:
+            ValueError: if a line has no tab, or a token is not in the vocabulary; the message has its number.
+        """
+        ids = [_ids(tokenizer) for tokenizer in (source_tokenizer, target_tokenizer)]
+        anywhere, of_source = [], {}
+        for number, line in enumerate(pathlib.Path(file).read_text("utf-8").split("\n")[:-1], start=1):
+            source, tab, targets = line.partition("\t")
+            unknown = [token for token in targets.split(" ") if token and token not in ids[1]]
+            if not tab or unknown or (source and source not in ids[0]):
+                raise ValueError(
+                    f"{file}, line {number}, must be a source token, a tab and target tokens, all of this translator's "
+                    f"vocabularies. Received: {line[:80]!r}."
+                )
+            found = [ids[1][token] for token in targets.split(" ") if token]
+            if source:
+                of_source[ids[0][source]] = found
+            else:
+                anywhere = found
+        return cls(anywhere, of_source)
+
+    def save(self, file, source_tokenizer, target_tokenizer):
+        """Writes the file of the class's description.
+
+        Raises:
+            ValueError: if a token has a space or a tab in it, which the file cannot hold.
+        """
+        sources, targets = (_strings(tokenizer) for tokenizer in (source_tokenizer, target_tokenizer))
+        lines = [("", self.anywhere), *((sources[i], of) for i, of in sorted(self.of_source.items()))]
+        with replaced_file(file) as aside:
+            text = "".join(f"{source}\t{' '.join(targets[i] for i in of)}\n" for source, of in lines)
+            aside.write_text(text, encoding="utf-8")
+
+    def check(self, source_size, target_size, end_token_id):
+        """Raises ValueError if an id is outside of its vocabulary, or END is not among `anywhere`."""
+        targets = {token_id for of in (self.anywhere, *self.of_source.values()) for token_id in of}
+        for name, ids, size in (("source", self.of_source, source_size), ("target", targets, target_size)):
+            if wrong := [token_id for token_id in ids if not 0 <= token_id < size]:
+                raise ValueError(
+                    f"The {name} tokens of a shortlist must be in [0, {size}). Received: {wrong[0]}."
+                )
+        if end_token_id not in self.anywhere:
+            raise ValueError(
+                f"The tokens that may come anywhere must have END, {end_token_id}. Received: {self.anywhere[:20]}."
+            )
+
+    def listed(self, source_ids, source_size, target_size, more=None):
+        """`ListedTokens` for a batch, in a graph.
+
+        Args:
+            source_ids: int32 (B, S), negative where there is no token.
+            source_size, target_size: Integers, the sizes of the vocabularies.
+            more: int32 (B, P), further tokens of each row, negative for none; or None.
+        """
+        lists = [self.of_source.get(source, []) for source in range(source_size)]
+        lengths = np.array(list(map(len, lists)), np.int32)
+        values = tf.constant(np.concatenate([np.empty(0, int), *lists]), tf.int32)
+        splits = tf.constant(np.concatenate([[0], np.cumsum(lengths)]), tf.int32)
+        is_token = tf.where(source_ids >= 0)
+        found = tf.gather(
+            tf.RaggedTensor.from_row_splits(values, splits, validate=False),
+            tf.gather_nd(source_ids, is_token),
+        )
+        rows = tf.repeat(tf.cast(is_token[:, 0], tf.int32), found.row_lengths())
+        places = [tf.stack([rows, found.values], axis=1)]
+        if more is not None:
+            is_given = tf.where(more >= 0)
+            of_rows = tf.cast(is_given[:, 0], tf.int32)
+            places.append(tf.stack([of_rows, tf.gather_nd(more, is_given)], axis=1))
+        places = tf.concat(places, axis=0)
+        anywhere = np.isin(np.arange(target_size), self.anywhere)
+        shape = [tf.shape(source_ids)[0], target_size]
+        is_own = (tf.scatter_nd(places, tf.ones_like(places[:, 0]), shape) > 0) | tf.constant(anywhere)
+        is_listed = tf.reduce_any(is_own, axis=0) | (tf.range(target_size) < FEWEST_LISTED)
+        token_ids = tf.cast(tf.where(is_listed)[:, 0], tf.int32)
+        return ListedTokens(token_ids, tf.gather(is_own, token_ids, axis=1), target_size)
+
+
+def checked_shortlist(translator, shortlist):
+    """A `Shortlist`, or that in a file, for a translator.
+
+    Raises:
+        ValueError: if it does not fit the vocabularies, or the translator cannot use one.
+    """
+    tokenizers = translator.source_tokenizer, translator.target_tokenizer
+    if not hasattr(translator.model, "output_projection"):
+        raise ValueError(
+            "A shortlist needs a model with `output_projection`, as Seq2SeqTransformer has. "
+            f"Received: a {type(translator.model).__name__}."
+        )
+    if translator.jit_compile or keras.backend.backend() != "tensorflow":
+        raise ValueError(
+            "A shortlist has another length for each batch, for which XLA would compile anew: use it on TensorFlow with "
+            f"`jit_compile=False`. Received: jit_compile={translator.jit_compile}, backend {keras.backend.backend()}."
+        )
+    if not isinstance(shortlist, Shortlist):
+        shortlist = Shortlist.load(shortlist, *tokenizers)
+    shortlist.check(*sizes_of(translator.model), translator.target_tokenizer.end_token_id)
+    return shortlist
+
+
+def sizes_of(model):
+    """The sizes of the source's and of the target's vocabulary."""
+    return model.vocabulary_size, model.target_vocabulary_size or model.vocabulary_size
+
+
+def make_shortlist(translator, links, sources, targets, num_anywhere=100, num_of_source=50):
+    """A `Shortlist` from word alignments of training pairs.
+
+    Every token of a source word is counted with every token of the target words that it is linked to. Of shared vocabularies,
+    each token may also lead to itself: names and numbers are copied.
+
+    Args:
+        translator: `Translator`.
+        links: Iterable with, for each pair, pairs of integers (source word, target word); words are what white space parts.
+        sources, targets: Lists of strings.
+        num_anywhere: Integer, how many of the most frequent target tokens may come anywhere; single bytes of the vocabulary
+            and END are added.
+        num_of_source: Integer, the most target tokens of a source token, those that it is linked to most often.
+
+    Raises:
+        ValueError: if there are more or fewer links than pairs, or a link is to a word that is not there.
+    """
+    check_positive("num_anywhere", num_anywhere)
+    check_positive("num_of_source", num_of_source)
+    frequent, together = collections.Counter(), collections.defaultdict(collections.Counter)
+    pairs = zip(_words(translator.source_tokenizer, sources), _words(translator.target_tokenizer, targets))
+    for number, ((source, target), of_pair) in enumerate(zip(pairs, links, strict=True), start=1):
+        frequent.update(token_id for word in target for token_id in word)
+        for one, other in of_pair:
+            if not (0 <= one < len(source) and 0 <= other < len(target)):
+                raise ValueError(
+                    f"Pair {number} has {len(source)} and {len(target)} words. Received: a link {one}-{other}."
+                )
+            for token_id in source[one]:
+                together[token_id].update(target[other])
+    tokenizer = translator.target_tokenizer
+    anywhere = {token_id for token_id, _ in frequent.most_common(num_anywhere)}
+    strings = tokenizer.token_strings(range(tokenizer.vocabulary_size))
+    anywhere |= {i for i, piece in enumerate(strings) if _is_byte(piece)} | {tokenizer.end_token_id}
+    of_source = {
+        source: {token_id for token_id, _ in counts.most_common(num_of_source)}
+        for source, counts in together.items()
+    }
+    if translator.source_tokenizer is tokenizer:
+        for source in set(range(tokenizer.vocabulary_size)) - set(tokenizer.special_token_ids):
+            of_source.setdefault(source, set()).add(source)
+    return Shortlist(
+        sorted(anywhere), {source: sorted(of - anywhere) for source, of in of_source.items() if of - anywhere}
+    )
+
+
+def read_links(file):
+    """The word alignments in a file in the Pharaoh format, `0-0 1-2`, as fast_align and eflomal write: lists of pairs.
+
+    Raises:
+        ValueError: for a line that is none; the message has its number.
+    """
+    links = []
+    for number, line in enumerate(pathlib.Path(file).read_text("utf-8").splitlines(), start=1):
+        try:
+            pairs = [tuple(map(int, link.split("-"))) for link in line.split()]
+            if any(len(pair) != 2 or min(pair) < 0 for pair in pairs):
+                raise ValueError
+        except ValueError:
+            raise ValueError(
+                f"{file}, line {number}, must have links as in `0-0 1-2`. Received: {line[:80]!r}."
+            ) from None
+        links.append(pairs)
+    return links
+
+
+def _words(tokenizer, texts):
+    """For each text, lists of the ids of its words."""
+    for first in range(0, len(texts), 1000):
+        some = [str(text) for text in texts[first : first + 1000]]
+        ids, starts, stops = (part.to_list() for part in tokenizer.tokenize_with_offsets(some))
+        for text, *of_text in zip(some, ids, starts, stops):
+            of_words = [[] for _ in text.split()]
+            numbers = words_of_tokens(text, list(zip(*of_text[1:])))
+            for token_id, number in zip(of_text[0], numbers):
+                if number is not None:
+                    of_words[number].append(token_id)
+            yield of_words
+
+
+def _is_byte(piece):
+    return len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">")
+
+
+def _strings(tokenizer):
+    strings = tokenizer.token_strings(range(tokenizer.vocabulary_size))
+    if wrong := [piece for piece in strings if any(separator in piece for separator in _SEPARATORS)]:
+        raise ValueError(
+            f"The file of a shortlist has spaces and tabs between tokens. Received: a token {wrong[0]!r}."
+        )
+    return strings
+
+
+def _ids(tokenizer):
+    return {piece: number for number, piece in enumerate(_strings(tokenizer))}

@@ -1,0 +1,237 @@
+"""Translations with the tokens of a shortlist, against searches among all tokens and by hand."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_attn import Translator
+from keras_attn.generation import DecodingOptions
+from keras_attn.models import RNNSeq2Seq, Seq2SeqTransformer
+from keras_attn.tasks import Shortlist, make_shortlist, read_links
+from keras_attn.text import ByteTokenizer, SentencePieceTokenizer
+
+WORDS = [
+    "der",
+    "hund",
+    "läuft",
+    "schnell",
+    "durch",
+    "den",
+    "tiefen",
+    "schnee",
+    "nach",
+    "hause",
+    "und",
+    "bellt",
+]
+TEXTS = [" ".join(np.random.default_rng(seed).choice(WORDS, 1 + seed % 7)) for seed in range(19)]
+SIZE = 331
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    texts = [" ".join(np.random.default_rng(seed).choice(WORDS, 11)) for seed in range(101)]
+    return SentencePieceTokenizer.train(texts, SIZE, "bpe")
+
+
+@pytest.fixture(scope="module", params=["tied", "untied"])
+def model(request):
+    keras.utils.set_random_seed(7)
+    return Seq2SeqTransformer.from_sizes(
+        SIZE,
+        1,
+        2,
+        hidden_dim=12,
+        num_heads=2,
+        intermediate_dim=17,
+        max_sequence_length=29,
+        tie_output=request.param == "tied",
+        target_vocabulary_size=None if request.param == "tied" else SIZE,
+    )
+
+
+def make_translator(model, tokenizer, shortlist=None, **options):
+    options = {"num_beams": 3, "max_length": 9} | options
+    return Translator(model, tokenizer, tokenizer, shortlist=shortlist, **options)
+
+
+def some_tokens(tokenizer, seed=5, count=11):
+    """A list of END and a few tokens for each source token."""
+    generator = np.random.default_rng(seed)
+    ids = np.setdiff1d(np.arange(SIZE), tokenizer.special_token_ids)
+    of_source = {source: sorted(generator.choice(ids, count, False).tolist()) for source in range(4, SIZE)}
+    return Shortlist([tokenizer.end_token_id], of_source)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_a_list_of_all_words_changes_nothing(model, tokenizer, num_beams):
+    everything = Shortlist(range(SIZE), {})
+    expected, found = (
+        make_translator(model, tokenizer, shortlist)(
+            TEXTS, num_beams=num_beams, num_return_sequences=num_beams, return_scores=True, batch_size=5
+        )
+        for shortlist in (None, everything)
+    )
+    assert found[0] == expected[0]
+    for scores, others in zip(found[1], expected[1]):
+        np.testing.assert_allclose(scores, others, rtol=1e-5)
+    for options in (
+        DecodingOptions(repetition_penalty=1.2, min_length=3),
+        DecodingOptions(temperature=0.8, seed=3),
+    ):
+        expected, found = (
+            make_translator(model, tokenizer, shortlist)(TEXTS, num_beams=num_beams, options=options)
+            for shortlist in (None, everything)
+        )
+        assert found == expected
+
+
+@pytest.mark.extended
+def test_each_row_has_the_tokens_of_its_own_list(model, tokenizer):
+    shortlist = some_tokens(tokenizer)
+    translator = make_translator(model, tokenizer, shortlist)
+    for options in (None, DecodingOptions(min_length=5), DecodingOptions(temperature=1.0, seed=3)):
+        answers, scores = translator(TEXTS, return_scores=True, options=options)
+        alone = [translator(text, return_scores=True, options=options) for text in TEXTS]
+        assert answers == [text for text, _ in alone]
+        np.testing.assert_allclose(scores, [score for _, score in alone], rtol=1e-4)
+        greedy = translator(TEXTS, num_beams=1, options=options)
+        assert greedy == [translator(text, num_beams=1, options=options) for text in TEXTS]
+
+
+def own_list(shortlist, source_ids):
+    return sorted(
+        {*shortlist.anywhere, *(i for source in source_ids for i in shortlist.of_source.get(source, []))}
+    )
+
+
+def test_greedy_by_hand(model, tokenizer):
+    """Step by step with all logits, of which only those of the list are looked at."""
+    shortlist = some_tokens(tokenizer)
+    translator = make_translator(model, tokenizer, shortlist, num_beams=1)
+    for text in TEXTS[:5]:
+        source = [*tokenizer.encode([text])[0], tokenizer.end_token_id]
+        listed = own_list(shortlist, source)
+        target, log_prob = [tokenizer.start_token_id], 0.0
+        while len(target) <= 9 and target[-1] != tokenizer.end_token_id:
+            logits = np.array(model.teacher_forced(np.array([source]), np.array([target])))[0, -1, listed]
+            best = int(np.argmax(logits))
+            log_prob += logits[best] - np.log(np.sum(np.exp(logits.astype("float64"))))
+            target.append(listed[best])
+        answer, score = translator(text, return_scores=True)
+        assert answer == tokenizer.decode([target])[0]
+        assert score == pytest.approx(log_prob / (len(target) - 1), rel=1e-4)
+
+
+def test_a_prefix_may_have_any_token(model, tokenizer):
+    shortlist = Shortlist([tokenizer.end_token_id], {source: [300] for source in range(SIZE)})
+    translator = make_translator(model, tokenizer, shortlist)
+    for answer in translator(TEXTS[:3], target_prefix="schnee"):
+        assert answer.startswith("schnee")
+
+
+@pytest.mark.extended
+def test_the_export_and_a_saved_translator_have_the_list(model, tokenizer, tmp_path):
+    translator = make_translator(model, tokenizer, some_tokens(tokenizer))
+    expected = translator(TEXTS)
+    assert expected != make_translator(model, tokenizer)(TEXTS)
+    translator.save(tmp_path / "saved")
+    assert Translator.load(tmp_path / "saved")(TEXTS) == expected
+    version = translator.export(tmp_path / "served", signatures=["translate", "sample"])
+    served = tf.saved_model.load(str(version)).signatures["serving_default"]
+    assert [text.decode() for text in served(inputs=tf.constant(TEXTS))["outputs"].numpy()] == expected
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_ctranslate2_has_the_list(model, tokenizer, tmp_path, num_beams):
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    shortlist = some_tokens(tokenizer)
+    translator = make_translator(model, tokenizer, shortlist)
+    folder = translator.export_model(tmp_path / "engine", "ctranslate2")
+    engine = ctranslate2.Translator(str(folder), inter_threads=1, intra_threads=1)
+    strings, num_equal = tokenizer.token_strings(range(SIZE)), 0
+    for text in TEXTS[:7]:
+        [found] = engine.translate_batch(
+            [tokenizer.token_strings(tokenizer.encode([text])[0])],
+            use_vmap=True,
+            beam_size=num_beams,
+            max_decoding_length=9,
+            suppress_sequences=[["<unk>"], ["<s>"]],  # which it adds to every list
+            return_scores=True,
+        )
+        ids = [strings.index(token) for token in found.hypotheses[0]]
+        assert set(ids) <= set(own_list(shortlist, tokenizer.encode([text])[0]))
+        answer, score = translator(text, num_beams=num_beams, return_scores=True)
+        num_equal += answer == tokenizer.decode([ids])[0]
+        # With beams, it stops before a better answer is found.
+        assert score == pytest.approx(found.scores[0], abs=1e-4) or (
+            num_beams > 1 and score > found.scores[0]
+        )
+    assert num_equal >= (7 if num_beams == 1 else 6)
+
+
+def test_a_file_is_read_as_it_was_written(tokenizer, tmp_path):
+    shortlist = some_tokens(tokenizer)
+    shortlist.save(tmp_path / "list.txt", tokenizer, tokenizer)
+    again = Shortlist.load(tmp_path / "list.txt", tokenizer, tokenizer)
+    assert (again.anywhere, again.of_source) == (shortlist.anywhere, shortlist.of_source)
+
+
+def test_a_list_by_hand(tokenizer, tmp_path):
+    (tmp_path / "links").write_text("0-1 1-0\n\n1-0\n")
+    sources, targets = ["hund bellt", "schnee", "der schnee"], ["bellt hund", "den", "schnee"]
+    translator = make_translator(
+        Seq2SeqTransformer.from_sizes(SIZE, 1, 1, hidden_dim=4, num_heads=1, intermediate_dim=5), tokenizer
+    )
+    shortlist = make_shortlist(translator, read_links(tmp_path / "links"), sources, targets, num_anywhere=1)
+    [of] = [dict(zip(WORDS, tokenizer.encode(WORDS)))]
+    [frequent] = set(shortlist.anywhere) - set(range(4 + 256))
+    assert tokenizer.end_token_id in shortlist.anywhere
+    assert frequent in {i for word in ("bellt", "hund", "den", "schnee") for i in of[word]}
+    for word in ("hund", "bellt", "schnee", "der"):
+        for source in of[word]:
+            linked = {"der": []}.get(word, of[word])
+            assert set(shortlist.of_source.get(source, [])) >= {source, *linked} - {frequent}
+    assert set(shortlist.of_source[of["den"][-1]]) <= {of["den"][-1]}  # not linked: itself
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("0-0 1\n", "line 1, must have links as in `0-0 1-2`. Received: '0-0 1'"),
+        ("0-0\n0-7\n", "Pair 2 has 1 and 1 words. Received: a link 0-7"),
+    ],
+)
+def test_wrong_links_are_refused(model, tokenizer, tmp_path, text, message):
+    (tmp_path / "links").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        make_shortlist(
+            make_translator(model, tokenizer), read_links(tmp_path / "links"), ["hund"] * 2, ["hund"] * 2
+        )
+
+
+def test_what_cannot_have_a_list_is_refused(model, tokenizer, tmp_path):
+    (tmp_path / "list.txt").write_text("\t</s>\nxyz\t</s>\n")
+    with pytest.raises(
+        ValueError, match=r"list.txt, line 2, must be a source token, .* Received: 'xyz\\t</s>'"
+    ):
+        make_translator(model, tokenizer, tmp_path / "list.txt")
+    with pytest.raises(ValueError, match="must have END, 3"):
+        make_translator(model, tokenizer, Shortlist([5], {}))
+    with pytest.raises(
+        ValueError, match=r"target tokens of a shortlist must be in \[0, 331\). Received: 400"
+    ):
+        make_translator(model, tokenizer, Shortlist([3], {5: [400]}))
+    with pytest.raises(ValueError, match=r"Received: jit_compile=True"):
+        make_translator(model, tokenizer, Shortlist([3], {}), jit_compile=True)
+    translator = make_translator(model, tokenizer, Shortlist([3], {}))
+    with pytest.raises(ValueError, match="does not stream"):
+        list(translator.stream("hund"))
+    with pytest.raises(ValueError, match="exports without `xla`"):
+        translator.export(tmp_path / "served", xla=True)
+    rnn = RNNSeq2Seq(259, 5, 7)
+    with pytest.raises(ValueError, match="Received: a RNNSeq2Seq"):
+        Translator(rnn, ByteTokenizer(), ByteTokenizer(), shortlist=Shortlist([2], {}), max_length=5)
