@@ -152,25 +152,25 @@ def test_ctranslate2_has_the_list(model, tokenizer, tmp_path, num_beams):
     translator = make_translator(model, tokenizer, shortlist)
     folder = translator.export_model(tmp_path / "engine", "ctranslate2")
     engine = ctranslate2.Translator(str(folder), inter_threads=1, intra_threads=1)
-    strings, num_equal = tokenizer.token_strings(range(SIZE)), 0
+    strings = tokenizer.token_strings(range(SIZE))
     for text in TEXTS[:7]:
         [found] = engine.translate_batch(
             [tokenizer.token_strings(tokenizer.encode([text])[0])],
             use_vmap=True,
             beam_size=num_beams,
             max_decoding_length=9,
+            min_decoding_length=0,
+            patience=9,
             suppress_sequences=[["<unk>"], ["<s>"]],  # which it adds to every list
             return_scores=True,
         )
         ids = [strings.index(token) for token in found.hypotheses[0]]
         assert set(ids) <= set(own_list(shortlist, tokenizer.encode([text])[0]))
-        answer, score = translator(text, num_beams=num_beams, return_scores=True)
-        num_equal += answer == tokenizer.decode([ids])[0]
-        # With beams, it stops before a better answer is found.
-        assert score == pytest.approx(found.scores[0], abs=1e-4) or (
-            num_beams > 1 and score > found.scores[0]
+        answer, score = translator(
+            text, num_beams=num_beams, return_scores=True, options=DecodingOptions(exact_stopping=True)
         )
-    assert num_equal >= (7 if num_beams == 1 else 6)
+        assert answer == tokenizer.decode([ids])[0]
+        assert score == pytest.approx(found.scores[0], abs=1e-4)
 
 
 def test_a_file_is_read_as_it_was_written(tokenizer, tmp_path):
