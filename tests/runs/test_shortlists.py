@@ -61,7 +61,7 @@ def test_the_commands(translator, tmp_path, capsys):
     assert keras_attn_cli.main([*command, "--alignments", data[2], "--num-of-source", "3"]) == 0
     tokenizer = translator.target_tokenizer
     shortlist = Shortlist.load(output, tokenizer, tokenizer)
-    [dog], [hund] = tokenizer.encode(["dog", "hund"])
+    dog, hund = tokenizer.encode(["dog", "hund"])
     assert {*shortlist.anywhere, *shortlist.of_source[hund[-1]]} >= set(dog)
     assert keras_attn_cli.main(command) == 0  # aligned by attention
     assert keras_attn_cli.main([*command, "--alignments", data[0]]) == 2

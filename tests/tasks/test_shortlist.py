@@ -108,21 +108,24 @@ def own_list(shortlist, source_ids):
 
 
 def test_greedy_by_hand(model, tokenizer):
-    """Step by step with all logits, of which only those of the list are looked at."""
+    """At each place of an answer, with all logits, of which those of the list are looked at."""
     shortlist = some_tokens(tokenizer)
-    translator = make_translator(model, tokenizer, shortlist, num_beams=1)
-    for text in TEXTS[:5]:
-        source = [*tokenizer.encode([text])[0], tokenizer.end_token_id]
+    translator = make_translator(model, tokenizer, shortlist)
+    search = translator.search_options(num_beams=1, num_return_sequences=1)
+    rows = [[*ids, tokenizer.end_token_id] for ids in tokenizer.encode(TEXTS[:5])]
+    sources = tf.ragged.constant(rows).to_tensor(-1)
+    found = translator.generate(sources, search)
+    answers = np.array(found.token_ids[:, 0])
+    before = np.pad(np.maximum(answers, 0), [(0, 0), (1, 0)], constant_values=tokenizer.start_token_id)
+    logits = np.array(model.teacher_forced(tf.maximum(sources, 0), before[:, :-1], sources >= 0))
+    for row, source in enumerate(rows):
         listed = own_list(shortlist, source)
-        target, log_prob = [tokenizer.start_token_id], 0.0
-        while len(target) <= 9 and target[-1] != tokenizer.end_token_id:
-            logits = np.array(model.teacher_forced(np.array([source]), np.array([target])))[0, -1, listed]
-            best = int(np.argmax(logits))
-            log_prob += logits[best] - np.log(np.sum(np.exp(logits.astype("float64"))))
-            target.append(listed[best])
-        answer, score = translator(text, return_scores=True)
-        assert answer == tokenizer.decode([target])[0]
-        assert score == pytest.approx(log_prob / (len(target) - 1), rel=1e-4)
+        answer = answers[row][answers[row] >= 0]
+        of_listed = logits[row, : len(answer)][:, listed].astype("float64")
+        best = of_listed.argmax(axis=1)
+        assert np.array(listed)[best].tolist() == answer.tolist()
+        log_probs = of_listed.max(axis=1) - np.log(np.exp(of_listed).sum(axis=1))
+        assert found.scores[row, 0] == pytest.approx(log_probs.mean(), rel=1e-4)
 
 
 def test_a_prefix_may_have_any_token(model, tokenizer):
