@@ -217,7 +217,7 @@ def read_links(file):
 
     ```python
     with open("links.txt", "w") as file:
-        file.write("0-0 1-2\n")
+        print("0-0 1-2", file=file)
     assert keras_attn.tasks.read_links("links.txt") == [[(0, 0), (1, 2)]]
     ```
     """
