@@ -144,6 +144,7 @@ def test_the_export_and_a_saved_translator_have_the_list(model, tokenizer, tmp_p
     translator.save(tmp_path / "saved")
     assert Translator.load(tmp_path / "saved")(TEXTS) == expected
     version = translator.export(tmp_path / "served", signatures=["translate", "sample"])
+    assert "tokens alone that its shortlist has" in (version / "README.md").read_text()
     served = tf.saved_model.load(str(version)).signatures["serving_default"]
     assert [text.decode() for text in served(inputs=tf.constant(TEXTS))["outputs"].numpy()] == expected
 
