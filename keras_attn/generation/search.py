@@ -10,7 +10,13 @@ from keras_attn.generation.decode import cache_lengths, decode
 from keras_attn.generation.options import MAX_HYPOTHESES, DecodingOptions
 from keras_attn.generation.processors import without_tokens
 from keras_attn.generation.prompt import AnswerStart, Prompt
-from keras_attn.generation.shortlist import FEWEST_LISTED, ListedTokens, but, in_vocabulary, logits_among
+from keras_attn.generation.shortlist import (
+    FEWEST_LISTED,
+    ListedTokens,
+    in_vocabulary,
+    limits_of,
+    limits_without,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +99,11 @@ class Search:
         self.options = (DecodingOptions() if options is None else options).for_rows(inputs.batch_size)
         self.answer_start = AnswerStart(inputs.prompt, inputs.start_token_id, self.shape)
         self.length_penalty = length_penalty
-        self.is_listed = () if inputs.listed is None else inputs.listed.is_listed
+        # What a shortlist allows, made once for all steps: of each row, and of tokens that may be written.
+        self.limits, self.writable = (), None
+        if inputs.listed is not None:
+            self.limits = limits_of(inputs.listed)
+            self.writable = limits_without(inputs.listed, self._never())
 
     @property
     def end_token_ids(self):
@@ -134,10 +144,9 @@ class Search:
 
         A pad in the middle of an answer would look like its end.
         """
-        never = self._but_end((self.pad_token_id, *self.inputs.unwritable_token_ids))
-        if self.inputs.listed is not None:
-            return ops.minimum(logits, but(self.inputs.listed, never))
-        return without_tokens(logits, never)
+        if self.writable is not None:
+            return ops.minimum(logits, self.writable)
+        return without_tokens(logits, self._never())
 
     def uses_list(self, count=1):
         """Whether tokens are chosen among those of a shortlist, by the k best of which each step begins.
@@ -152,7 +161,7 @@ class Search:
         logits = ops.cast(logits, "float32")
         if self.inputs.listed is None:
             return logits
-        logits = logits_among(logits, self.is_listed)
+        logits = ops.minimum(logits, ops.expand_dims(self.limits, 1))
         return logits if uses_list else in_vocabulary(logits, self.inputs.listed)
 
     def token_ids_at(self, places, uses_list):
@@ -171,6 +180,9 @@ class Search:
         )
         return without_tokens(processed, self._but_end((self.pad_token_id,)))
 
+    def _never(self):
+        return self._but_end((self.pad_token_id, *self.inputs.unwritable_token_ids))
+
     def _but_end(self, token_ids):
         """`token_ids` without END, which is the pad too in some models."""
         return tuple(token_id for token_id in token_ids if token_id != self.inputs.end_token_id)
@@ -182,13 +194,13 @@ class Search:
             "options": self.options.given(),
             "prompt": () if self.answer_start.prompt is None else self.answer_start.prompt,
             "length_penalty": ops.convert_to_tensor(self.length_penalty) if has_penalties else (),
-            "is_listed": self.is_listed,
+            "limits": self.limits,
         }
 
     def _for_rows(self, of_rows):
         """The same search for other rows."""
         search = copy.copy(self)
-        search.is_listed = of_rows["is_listed"]
+        search.limits = of_rows["limits"]
         search.options = dataclasses.replace(self.options, **of_rows["options"])
         if self.answer_start.prompt is not None:
             search.answer_start = self.answer_start.for_prompt(of_rows["prompt"])

@@ -18,9 +18,9 @@ vocabulary_size: Integer V.
 """
 
 
-def logits_among(logits, is_listed):
-    """Logits (B, K, U) of listed tokens, with those impossible that are not of a row, by booleans (B, U)."""
-    return ops.minimum(logits, ops.expand_dims(ops.where(is_listed, float("inf"), IMPOSSIBLE), 1))
+def limits_of(listed):
+    """The largest logits that the tokens of a list may have in each row, float32 (B, U): impossible if not of the row."""
+    return ops.where(listed.is_listed, float("inf"), IMPOSSIBLE)
 
 
 def in_vocabulary(logits, listed):
@@ -35,7 +35,7 @@ def in_vocabulary(logits, listed):
     return ops.take(ops.concatenate([logits, nothing], axis=-1), places, axis=-1)
 
 
-def but(listed, token_ids):
-    """Floats (U,), impossible at listed tokens that are among `token_ids`, a tuple of integers, else infinite."""
+def limits_without(listed, token_ids):
+    """The same for all rows, float32 (U,): impossible for `token_ids`, a tuple of integers."""
     whole = without_tokens(ops.full((listed.vocabulary_size,), float("inf")), token_ids)
     return ops.take(whole, listed.token_ids)

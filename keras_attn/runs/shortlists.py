@@ -27,7 +27,10 @@ def shortlist_of(translator, pairs, alignments=None, num_anywhere=100, num_of_so
     Example:
 
     ```python
-    shortlist = shortlist_of(keras_attn.Translator.load("runs/mine"), keras_attn.data.read_tsv("train.tsv"))
+    translator = keras_attn.Translator.load("runs/dates/translator")
+    few = keras_attn.data.TextPairs(["4 July 2016"], ["2016-07-04"], "one date")
+    shortlist = shortlist_of(translator, few)
+    print(evaluate_shortlist(translator, few, shortlist).report())
     ```
     """
     links = _own_links(translator, pairs) if alignments is None else read_links(alignments)

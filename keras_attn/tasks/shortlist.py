@@ -167,6 +167,16 @@ def make_shortlist(translator, links, sources, targets, num_anywhere=100, num_of
 
     Raises:
         ValueError: if there are more or fewer links than pairs, or a link is to a word that is not there.
+
+    Example:
+
+    ```python
+    translator = keras_attn.Translator.load("runs/dates/translator")
+    sources, targets = ["4th of July 2016", "2 May 1999"], ["2016-07-04", "1999-05-02"]
+    links = [alignment.links for alignment in translator.align(sources, targets)]
+    shortlist = keras_attn.tasks.make_shortlist(translator, links, sources, targets)
+    quick = translator.replaced(shortlist=shortlist)
+    ```
     """
     check_positive("num_anywhere", num_anywhere)
     check_positive("num_of_source", num_of_source)
@@ -202,6 +212,14 @@ def read_links(file):
 
     Raises:
         ValueError: for a line that is none; the message has its number.
+
+    Example:
+
+    ```python
+    with open("links.txt", "w") as file:
+        print("0-0 1-2", file=file)
+    assert keras_attn.tasks.read_links("links.txt") == [[(0, 0), (1, 2)]]
+    ```
     """
     links = []
     for number, line in enumerate(pathlib.Path(file).read_text("utf-8").splitlines(), start=1):

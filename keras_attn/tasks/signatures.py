@@ -336,6 +336,13 @@ class Signatures(SearchSignatures):
             f"`serving_default` searches with {translator.num_beams} beams and length penalty {translator.length_penalty}.",
             f"Vocabularies: {vocabulary(translator.source_tokenizer)} (source), "
             f"{vocabulary(translator.target_tokenizer)} (target).",
+            *(
+                [
+                    "Translations have the tokens alone that its shortlist has for their source; `score` knows all."
+                ]
+                if translator.shortlist is not None
+                else []
+            ),
         ]
 
     def limits_of_options(self):

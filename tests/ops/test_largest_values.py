@@ -18,6 +18,20 @@ def test_the_largest_values_and_their_indices(k, size):
     assert keras.backend.standardize_dtype(indices.dtype) == "int32"
 
 
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="graphs of TensorFlow have unknown sizes")
+@pytest.mark.parametrize("k", [1, 7, 67])
+@pytest.mark.parametrize("size", [67, 128, 1021])
+def test_rows_of_a_length_that_is_unknown_before_the_run(k, size):
+    import tensorflow as tf
+
+    x = np.random.default_rng(size).permutation(3 * 5 * size).reshape(3, 5, size).astype("float32")
+    graph = tf.function(lambda x: top_k(x, k), [tf.TensorSpec([None, 5, None])], autograph=False)
+    values, indices = graph(x)
+    expected = np.argsort(-x, axis=-1)[..., :k]
+    np.testing.assert_array_equal(indices, expected)
+    np.testing.assert_array_equal(values, np.take_along_axis(x, expected, axis=-1))
+
+
 @pytest.mark.parametrize("k", [1, 7])
 def test_equal_values_are_chosen_once_each(k):
     rng = np.random.default_rng(0)

@@ -108,23 +108,27 @@ def own_list(shortlist, source_ids):
 
 
 def test_greedy_by_hand(model, tokenizer):
-    """Step by step with all logits, of which only those of the list are looked at."""
+    """At each place of an answer, with all logits, of which those of the list are looked at."""
     shortlist = some_tokens(tokenizer)
-    translator = make_translator(model, tokenizer, shortlist, num_beams=1)
-    for text in TEXTS[:5]:
-        source = [*tokenizer.encode([text])[0], tokenizer.end_token_id]
+    translator = make_translator(model, tokenizer, shortlist)
+    search = translator.search_options(num_beams=1, num_return_sequences=1)
+    rows = [[*ids, tokenizer.end_token_id] for ids in tokenizer.encode(TEXTS[:5])]
+    sources = tf.ragged.constant(rows).to_tensor(-1)
+    found = translator.generate(sources, search)
+    answers = np.array(found.token_ids[:, 0])
+    before = np.pad(np.maximum(answers, 0), [(0, 0), (1, 0)], constant_values=tokenizer.start_token_id)
+    logits = np.array(model.teacher_forced(tf.maximum(sources, 0), before[:, :-1], sources >= 0))
+    for row, source in enumerate(rows):
         listed = own_list(shortlist, source)
-        target, log_prob = [tokenizer.start_token_id], 0.0
-        while len(target) <= 9 and target[-1] != tokenizer.end_token_id:
-            logits = np.array(model.teacher_forced(np.array([source]), np.array([target])))[0, -1, listed]
-            best = int(np.argmax(logits))
-            log_prob += logits[best] - np.log(np.sum(np.exp(logits.astype("float64"))))
-            target.append(listed[best])
-        answer, score = translator(text, return_scores=True)
-        assert answer == tokenizer.decode([target])[0]
-        assert score == pytest.approx(log_prob / (len(target) - 1), rel=1e-4)
+        answer = answers[row][answers[row] >= 0]
+        of_listed = logits[row, : len(answer)][:, listed].astype("float64")
+        best = of_listed.argmax(axis=1)
+        assert np.array(listed)[best].tolist() == answer.tolist()
+        log_probs = of_listed.max(axis=1) - np.log(np.exp(of_listed).sum(axis=1))
+        assert float(found.scores[row, 0]) == pytest.approx(log_probs.mean(), rel=1e-4)
 
 
+@pytest.mark.extended
 def test_a_prefix_may_have_any_token(model, tokenizer):
     shortlist = Shortlist([tokenizer.end_token_id], {source: [300] for source in range(SIZE)})
     translator = make_translator(model, tokenizer, shortlist)
@@ -140,6 +144,7 @@ def test_the_export_and_a_saved_translator_have_the_list(model, tokenizer, tmp_p
     translator.save(tmp_path / "saved")
     assert Translator.load(tmp_path / "saved")(TEXTS) == expected
     version = translator.export(tmp_path / "served", signatures=["translate", "sample"])
+    assert "tokens alone that its shortlist has" in (version / "README.md").read_text()
     served = tf.saved_model.load(str(version)).signatures["serving_default"]
     assert [text.decode() for text in served(inputs=tf.constant(TEXTS))["outputs"].numpy()] == expected
 
@@ -152,25 +157,25 @@ def test_ctranslate2_has_the_list(model, tokenizer, tmp_path, num_beams):
     translator = make_translator(model, tokenizer, shortlist)
     folder = translator.export_model(tmp_path / "engine", "ctranslate2")
     engine = ctranslate2.Translator(str(folder), inter_threads=1, intra_threads=1)
-    strings, num_equal = tokenizer.token_strings(range(SIZE)), 0
+    strings = tokenizer.token_strings(range(SIZE))
     for text in TEXTS[:7]:
         [found] = engine.translate_batch(
             [tokenizer.token_strings(tokenizer.encode([text])[0])],
             use_vmap=True,
             beam_size=num_beams,
             max_decoding_length=9,
+            min_decoding_length=0,
+            patience=9,
             suppress_sequences=[["<unk>"], ["<s>"]],  # which it adds to every list
             return_scores=True,
         )
         ids = [strings.index(token) for token in found.hypotheses[0]]
         assert set(ids) <= set(own_list(shortlist, tokenizer.encode([text])[0]))
-        answer, score = translator(text, num_beams=num_beams, return_scores=True)
-        num_equal += answer == tokenizer.decode([ids])[0]
-        # With beams, it stops before a better answer is found.
-        assert score == pytest.approx(found.scores[0], abs=1e-4) or (
-            num_beams > 1 and score > found.scores[0]
+        answer, score = translator(
+            text, num_beams=num_beams, return_scores=True, options=DecodingOptions(exact_stopping=True)
         )
-    assert num_equal >= (7 if num_beams == 1 else 6)
+        assert answer == tokenizer.decode([ids])[0]
+        assert score == pytest.approx(found.scores[0], abs=1e-4)
 
 
 def test_a_file_is_read_as_it_was_written(tokenizer, tmp_path):
