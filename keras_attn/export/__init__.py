@@ -8,8 +8,10 @@ from keras_attn.export.saved_model_process import run_saved_model, runner_comman
 from keras_attn.export.serving_files import (
     read_batching_parameters,
     read_warmup_requests,
+    read_quantization,
     read_xla_buckets,
     write_batching_parameters,
+    write_quantization,
     write_warmup_requests,
     write_xla_buckets,
 )
@@ -23,12 +25,14 @@ __all__ = [
     "export_saved_model",
     "read_batching_parameters",
     "read_warmup_requests",
+    "read_quantization",
     "read_xla_buckets",
     "run_saved_model",
     "runner_command",
     "string_vector",
     "verify_saved_model",
     "write_batching_parameters",
+    "write_quantization",
     "write_warmup_requests",
     "write_xla_buckets",
 ]

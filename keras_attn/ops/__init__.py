@@ -12,12 +12,19 @@ from keras_attn.ops.biases import (
     relative_position_bucket,
 )
 from keras_attn.ops.blockwise_attention import memory_efficient_attention, prefers_memory_efficient
-from keras_attn.ops.compilers import compiled_scope, runs_op_by_op
+from keras_attn.ops.compilers import compiled_scope, inference_scope, is_inference_scope, runs_op_by_op
 from keras_attn.ops.dropout import ScoreDropout
 from keras_attn.ops.fused_attention import fused_attention, fused_attention_obstacle, has_fused_kernel
 from keras_attn.ops.graph_checks import concrete_values
 from keras_attn.ops.guards import keep
 from keras_attn.ops.hashing import hashed_uniform
+from keras_attn.ops.int8_products import (
+    Int8Matrix,
+    int8_problem,
+    int8_product,
+    runs_int8_products,
+    with_int8_check,
+)
 from keras_attn.ops.kv_cache import (
     KeyValueCache,
     empty_cache,
@@ -58,6 +65,7 @@ from keras_attn.ops.windows import (
 __all__ = [
     "POOLINGS",
     "DenseBias",
+    "Int8Matrix",
     "KeyValueCache",
     "MaskRule",
     "PairBias",
@@ -74,6 +82,12 @@ __all__ = [
     "check_mask_shape",
     "combine_masks",
     "compiled_scope",
+    "inference_scope",
+    "int8_problem",
+    "int8_product",
+    "is_inference_scope",
+    "runs_int8_products",
+    "with_int8_check",
     "concrete_values",
     "dot_product_attention",
     "empty_cache",
