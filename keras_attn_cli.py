@@ -394,7 +394,9 @@ def _add_export(commands):
         choices=("saved_model", "ctranslate2", "onnx", "litert", "huggingface"),
         default="saved_model",
     )
-    command.add_argument("--quantization", help="of ctranslate2, for example int8")
+    command.add_argument(
+        "--quantization", help="bfloat16 or int8; of ctranslate2, what that engine knows, for example int8"
+    )
     command.add_argument(
         "--shortlist",
         metavar="FILE",

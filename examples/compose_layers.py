@@ -109,9 +109,7 @@ def write_backwards(model, word):
 
 def train(model, epochs):
     model.compile(
-        optimizer=Adam(
-            NoamSchedule(HIDDEN_DIM, warmup_steps=400), beta_2=0.98, epsilon=1e-9
-        ),
+        optimizer=Adam(NoamSchedule(HIDDEN_DIM, warmup_steps=400), beta_2=0.98, epsilon=1e-9),
         loss=LabelSmoothedCrossentropy(label_smoothing=0.1),
         metrics=[MaskedAccuracy()],
     )

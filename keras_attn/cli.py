@@ -308,8 +308,6 @@ def _export(options):
     from keras_attn.tasks import TextClassifier, TextGenerator, load_task
 
     is_saved_model = options.format == "saved_model"
-    if is_saved_model and options.quantization:
-        raise ValueError("--quantization is for --format ctranslate2.")
     if not is_saved_model and (options.xla or options.examples or options.signatures or options.verify):
         raise ValueError(
             f"--xla, --examples, --signatures and --verify are for a SavedModel. Received: --format {options.format}."
@@ -331,6 +329,8 @@ def _export(options):
         return
     examples = list(filter(str.strip, Lines(options.examples))) if options.examples else None
     chosen = {"xla": True} if options.xla else {}
+    if options.quantization:
+        chosen["quantization"] = options.quantization
     version = task.export(options.folder, examples, signatures=options.signatures, **chosen)
     print(version)
     return _verified(version, task) if options.verify else 0
@@ -344,8 +344,12 @@ def _verify(options):
 
 def _verified(version, task):
     """Prints the checks of a version folder; returns the exit code."""
-    from keras_attn.export import verify_saved_model
+    from keras_attn.export import read_quantization, read_xla_buckets, verify_saved_model
 
+    if task and (quantization := read_quantization(version)):
+        xla = read_xla_buckets(version) is not None
+        task = task.quantized(quantization["quantization"], xla)
+        task.jit_compile = xla
     checks = verify_saved_model(version, expected=task and task.default_answers)
     for check in checks:
         print(f"{'FAILED' if check.problems else 'ok':7} {check.name}")

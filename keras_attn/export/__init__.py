@@ -7,9 +7,11 @@ from keras_attn.export.saved_model import export_saved_model, string_vector
 from keras_attn.export.saved_model_process import run_saved_model, runner_command
 from keras_attn.export.serving_files import (
     read_batching_parameters,
+    read_quantization,
     read_warmup_requests,
     read_xla_buckets,
     write_batching_parameters,
+    write_quantization,
     write_warmup_requests,
     write_xla_buckets,
 )
@@ -22,6 +24,7 @@ __all__ = [
     "export_onnx",
     "export_saved_model",
     "read_batching_parameters",
+    "read_quantization",
     "read_warmup_requests",
     "read_xla_buckets",
     "run_saved_model",
@@ -29,6 +32,7 @@ __all__ = [
     "string_vector",
     "verify_saved_model",
     "write_batching_parameters",
+    "write_quantization",
     "write_warmup_requests",
     "write_xla_buckets",
 ]

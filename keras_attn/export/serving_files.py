@@ -22,6 +22,7 @@ from keras_attn.files import read_json
 WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
 BATCHING_FILE = "batching_params.pbtxt"
 XLA_FILE = "assets.extra/xla_buckets.json"
+QUANTIZATION_FILE = "assets.extra/quantization.json"
 
 # The server's own limit, https://www.tensorflow.org/tfx/serving/saved_model_warmup.
 MOST_WARMUP_REQUESTS = 1000
@@ -295,6 +296,56 @@ def read_xla_buckets(folder):
     raise ValueError(
         f"{XLA_FILE} must hold lists `batch_sizes` and `lengths`. Received: {path.read_bytes()[:99]}."
     )
+
+
+def write_quantization(folder, report):
+    """Marks a version folder as one of a quantised model.
+
+    Args:
+        folder: Path of the version folder.
+        report: Dict for JSON, with `quantization`, the mode. It may say what that has changed: the `examples`, the answers
+            `before` and `after` (strings or vectors), and `scores_before` and `scores_after`.
+
+    Returns:
+        `pathlib.Path` of the file.
+
+    Example:
+
+    ```python
+    write_quantization("saved_models/dates/1", {"quantization": "int8"})
+    ```
+    """
+    path = pathlib.Path(folder, QUANTIZATION_FILE)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(report) + "\n", "utf-8")
+    return path
+
+
+def read_quantization(folder):
+    """What `write_quantization` wrote; None for a version that is not quantised.
+
+    Args:
+        folder: Path of the version folder.
+
+    Returns:
+        A dict with `quantization`, or None.
+
+    Raises:
+        ValueError: if the file is damaged.
+
+    Example:
+
+    ```python
+    assert read_quantization("saved_models/dates/1") is None
+    ```
+    """
+    path = pathlib.Path(folder, QUANTIZATION_FILE)
+    if not path.is_file():
+        return None
+    report = read_json(path)
+    if not isinstance(report, dict) or not isinstance(report.get("quantization"), str):
+        raise ValueError(f"{QUANTIZATION_FILE} must hold `quantization`. Received: {path.read_bytes()[:99]}.")
+    return report
 
 
 @functools.cache

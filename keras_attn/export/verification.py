@@ -14,6 +14,7 @@ from keras_attn.export.saved_model_runner import to_json
 from keras_attn.export.serving_files import (
     MOST_WARMUP_REQUESTS,
     read_batching_parameters,
+    read_quantization,
     read_warmup_requests,
     read_xla_buckets,
 )
@@ -69,7 +70,7 @@ def verify_saved_model(folder, texts=TEXTS, expected=None):
         if not name.startswith("__saved_model")
     }
     try:
-        buckets = read_xla_buckets(folder)
+        buckets, quantization = read_xla_buckets(folder), read_quantization(folder)
     except ValueError as error:
         return [Check("files", [str(error)])]
     warmup, requests = _warmup(folder, signatures, buckets)
@@ -83,6 +84,7 @@ def verify_saved_model(folder, texts=TEXTS, expected=None):
             if buckets
             else []
         ),
+        *([] if quantization is None else [_quantization(quantization)]),
         _batching(folder),
         warmup,
     ]
@@ -173,6 +175,28 @@ def served_ops():
         importlib.resources.files("keras_attn.export").joinpath("served_ops.txt").read_text(encoding="utf-8")
     )
     return {line for line in text.splitlines() if not line.startswith("#")}
+
+
+def _quantization(report):
+    """What quantisation has changed in the answers to the examples, which is no problem."""
+    name = f"quantised: {report['quantization']}"
+    if "before" not in report or "after" not in report:
+        return Check(name, [])
+    before, after = np.asarray(report["before"]), np.asarray(report["after"])
+    if before.dtype.kind == "f":
+        most = max(np.max(np.abs(before)), 1e-9)
+        return Check(
+            name,
+            [],
+            [f"numbers change by {np.max(np.abs(after - before)) / most:.1%} of the largest, at most"],
+        )
+    changed = [row for row in range(len(before)) if before[row] != after[row]]
+    notes = [f"{len(before) - len(changed)} of {len(before)} examples are answered as before"]
+    notes += [f"{_short(str(before[row]))} became {_short(str(after[row]))}" for row in changed[:5]]
+    if "scores_before" in report and "scores_after" in report:
+        changes = np.abs(np.subtract(report["scores_after"], report["scores_before"]))
+        notes.append(f"scores change by {np.max(changes):.3f} at most, {np.mean(changes):.3f} in the mean")
+    return Check(name, [], notes)
 
 
 def _batching(folder):

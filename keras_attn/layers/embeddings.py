@@ -4,9 +4,12 @@ from keras import ops
 from keras_attn.checks import check_positive, check_rate
 from keras_attn.layers.dropout import Dropout
 from keras_attn.layers.lora_and_quantization import QuantizableSubclass
+from keras_attn.layers.projection import int8_matrix, product
 from keras_attn.layers.slots import Slotted, build_layer, check_layer
+from keras_attn.layers.step_matrices import step_matrix
 from keras_attn.ops import (
     concrete_values,
+    is_inference_scope,
     padding_mask,
     product_in_halves,
     product_in_parts,
@@ -128,7 +131,7 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
 
     def _products(self, rows, inputs):
         """Logits (R, V) of rows (R, D). XLA would copy Keras' transposed weights for every single row."""
-        rows, weights = (ops.cast(x, self.reverse_dtype) for x in (rows, self.embeddings))
+        rows, weights = ops.cast(rows, self.reverse_dtype), step_matrix(self)
         if inputs.shape[1] == 1 and runs_op_by_op(inputs) and self._is_large():
             # For GPT-2's table and 8 rows, TensorFlow's product with the transposed table takes 14 times as long.
             logits = ops.transpose(ops.matmul(weights, ops.transpose(rows)))
@@ -182,11 +185,32 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
             logits = logits + ops.cast(bias, logits.dtype)
         return ops.reshape(logits, (*ops.shape(inputs)[:-1], -1))
 
+    def makes_step_matrix(self):
+        is_cast = self.quantization_mode is None and self.tie_weights
+        is_cast = is_cast and self.reverse_dtype != keras.backend.standardize_dtype(self.embeddings.dtype)
+        return self.has_int8_product() or (is_cast and is_inference_scope())
+
+    def step_matrix(self):
+        """The weights of the logits: in the dtype of their product, floats (V, D), or an `Int8Matrix`."""
+        if self.quantization_mode is None:
+            return ops.cast(self.embeddings, self.reverse_dtype)
+        if self.tie_weights:
+            table = ops.convert_to_tensor(self._embeddings)
+            return int8_matrix(table, self.embeddings_scale, is_transposed=True)
+        return int8_matrix(ops.convert_to_tensor(self.reverse_embeddings), self.reverse_embeddings_scale)
+
+    def store_in_bfloat16(self):
+        super().store_in_bfloat16()
+        if self._reverse_dtype is None:
+            self.reverse_dtype = "float32"  # logits are not rounded
+
     def quantized_call(self, inputs, reverse=False):
         if not reverse:
             return self._vectors(super().quantized_call, inputs)
         inputs = self._scaled(inputs)
-        if self.quantization_mode == "int8":
+        if self.has_int8_product():
+            logits = soft_capped(product(inputs, step_matrix(self)), self.logit_soft_cap)
+        elif self.quantization_mode == "int8":
             logits = self._straight_through(super().quantized_call, inputs)
         else:
             logits = super().quantized_call(inputs, reverse=True)
@@ -361,7 +385,7 @@ class SequenceEmbedding(Slotted, keras.layers.Layer):
     def call(self, inputs, positions=None, token_type_ids=None, reverse=False, training=None):
         if reverse:
             return self._logits(inputs)
-        x = self.token(inputs)
+        x = ops.cast(self.token(inputs), self.compute_dtype)
         if self.position is not None:
             x = x + self.position(x, positions=positions)
         if self.token_type is not None:

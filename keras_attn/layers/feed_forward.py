@@ -1,4 +1,5 @@
 import keras
+from keras import ops
 
 from keras_attn.checks import check_positive
 from keras_attn.layers.arguments import get_activation, of_sublayer, serialize_activation
@@ -71,7 +72,7 @@ class FeedForward(Adaptable, keras.layers.Layer):
         x = self.intermediate_dense(inputs)
         if self.gated:
             x = x * self.gate_dense(inputs)
-        return self.output_dense(x)
+        return ops.cast(self.output_dense(x), self.compute_dtype)
 
     def _dense(self, name, units, activated, input_shape):
         layer = Dense(

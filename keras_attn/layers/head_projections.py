@@ -2,6 +2,8 @@
 
 import operator
 
+from keras import ops
+
 from keras_attn.layers.arguments import of_sublayer
 from keras_attn.layers.normalization import NORMALIZATIONS
 from keras_attn.layers.projection import Projection
@@ -31,7 +33,7 @@ class HeadProjections:
         inputs = [self._query_dense, *([self._key_dense, self._value_dense] if of_keys else [])]
         if self.use_gate or self._layout.attended != (1,) or self._layout.lead or self._output_shape:
             return None
-        return step_projections(inputs, self._output_dense, self.compute_dtype)
+        return step_projections(inputs, self._output_dense)
 
     # Variants with other numbers of heads override these.
 
@@ -66,7 +68,12 @@ class HeadProjections:
         pairs = [(self._query_dense, query)]
         if reads_keys:
             pairs += [(self._key_dense, key), (self._value_dense, value)]
-        return [self._layout.heads_first(dense(x)) for dense, x in pairs if x is not None]
+        # Projections may be stored, and computed, in another dtype than the attention.
+        return [
+            ops.cast(self._layout.heads_first(dense(x)), self.compute_dtype)
+            for dense, x in pairs
+            if x is not None
+        ]
 
     def _output(self, heads, query, projections=None):
         """Heads (B, <lead>, N, T, H) -> the output (B, <axes>, D)."""
@@ -74,8 +81,8 @@ class HeadProjections:
             return output_of(projections, heads)
         output = self._layout.heads_last(heads, query)
         if self.use_gate:
-            output = output * self._gate_dense(query)
-        return self._output_dense(output)
+            output = output * ops.cast(self._gate_dense(query), output.dtype)
+        return ops.cast(self._output_dense(output), output.dtype)
 
     def _parts(self):
         gate = [self._gate_dense] if self.use_gate else []

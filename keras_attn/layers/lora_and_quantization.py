@@ -5,6 +5,7 @@ import re
 import keras
 
 from keras_attn.checks import check_positive
+from keras_attn.ops import runs_int8_products
 
 _CONFIGS_WITH_QUANTIZERS = (keras.quantizers.Int8QuantizationConfig, keras.quantizers.Int4QuantizationConfig)
 
@@ -102,10 +103,47 @@ class Adaptable:
 
 
 class QuantizableSubclass:
-    """For a subclass of a Keras layer: quantised like that layer. Keras quantises no subclasses."""
+    """For a subclass of a Keras layer: quantised like that layer. Keras quantises no subclasses.
+
+    Where a graph is only run (`keras_attn.ops.inference_scope`), an int8 layer multiplies integers with the fastest
+    operation that TensorFlow has; elsewhere, in training for example, it is called as Keras calls it.
+    """
 
     def quantize(self, mode=None, type_check=True, config=None):
         super().quantize(mode=mode, type_check=False, config=config)
+
+    def has_int8_product(self):
+        """Whether a call now is a product of integers."""
+        return (
+            self.quantization_mode == "int8"
+            and not self.lora_enabled
+            and self.inputs_quantizer is not None
+            and runs_int8_products()
+        )
+
+    def makes_step_matrix(self):
+        """Whether a loop would make this layer's matrix again in every step."""
+        return self.has_int8_product()
+
+    def store_in_bfloat16(self):
+        """Makes all weights anew, in the same order, and computes in bfloat16 from now on."""
+        if self.quantization_mode is not None or self.lora_enabled:
+            raise ValueError(
+                "Only a layer without LoRA that is not quantised can be stored in bfloat16. Merge LoRA first, with "
+                f"`keras_attn.models.merge_lora`. Received: layer {self.path!r}."
+            )
+        self.dtype_policy = "bfloat16"
+        self._tracker.unlock()
+        for name, variable in list(vars(self).items()):
+            if isinstance(variable, keras.Variable):
+                value = keras.ops.convert_to_numpy(variable)
+                delattr(self, name)
+                made = self.add_weight(
+                    shape=value.shape, name=variable.name, dtype="bfloat16", trainable=variable.trainable
+                )
+                made.assign(value)
+                setattr(self, name, made)
+        self._tracker.lock()
 
 
 def _leaves(layer):
@@ -139,6 +177,8 @@ def _quantized_policies(layer, path):
             yield from _quantized_policies(part, part_path)
         elif part.quantization_mode is not None:
             _check_quantization_config(part)
+            yield part_path, part.dtype_policy
+        elif part.dtype_policy.name == "bfloat16" != layer._policy_of(part.name).name:
             yield part_path, part.dtype_policy
 
 

@@ -5,7 +5,8 @@ from keras import ops
 
 from keras_attn.layers.arguments import gelu_tanh
 from keras_attn.layers.lora_and_quantization import QuantizableSubclass
-from keras_attn.ops import gelu, runs_op_by_op, shape_to_keep
+from keras_attn.layers.step_matrices import step_matrix
+from keras_attn.ops import Int8Matrix, gelu, int8_product, runs_op_by_op, shape_to_keep
 
 # Activations of each number for itself, and the functions that compute them.
 _ELEMENTWISE = {
@@ -56,6 +57,19 @@ class Projection(QuantizableSubclass, keras.layers.EinsumDense):
         kernel = ops.convert_to_tensor(self.kernel)
         return product(inputs, kernel, self.bias, summed, training, self.activation)
 
+    def quantized_call(self, inputs, **kwargs):
+        if not self.has_int8_product():
+            return super().quantized_call(inputs, **kwargs)
+        summed = _num_summed_axes(self.equation)
+        x = product(inputs, step_matrix(self), self.bias, summed)
+        x = ops.reshape(x, (*shape_to_keep(inputs)[:-summed], *self.kernel.shape[summed:]))
+        return x if self.activation is None else self.activation(x)
+
+    def step_matrix(self):
+        """The kernel as a matrix for a product of integers, an `Int8Matrix`."""
+        size = math.prod(self._kernel.shape[: _num_summed_axes(self.equation)])
+        return int8_matrix(ops.reshape(self._kernel, (size, -1)), self.kernel_scale)
+
 
 @keras.saving.register_keras_serializable(package="keras_attn")
 class Dense(QuantizableSubclass, keras.layers.Dense):
@@ -81,6 +95,22 @@ class Dense(QuantizableSubclass, keras.layers.Dense):
         kernel = ops.convert_to_tensor(self.kernel)
         return product(inputs, kernel, self.bias, training=training, activation=self.activation)
 
+    def quantized_call(self, inputs, **kwargs):
+        if not self.has_int8_product():
+            return super().quantized_call(inputs, **kwargs)
+        x = product(inputs, step_matrix(self), self.bias)
+        return x if self.activation is None else self.activation(x)
+
+    def step_matrix(self):
+        """The kernel as a matrix for a product of integers, an `Int8Matrix`."""
+        return int8_matrix(ops.convert_to_tensor(self._kernel), self.kernel_scale)
+
+
+def int8_matrix(values, divisors, is_transposed=False):
+    """The `Int8Matrix` of Keras' int8 values and of what they are to be divided by, one for each column."""
+    shape = (-1, 1) if is_transposed else (1, -1)
+    return Int8Matrix(values, ops.reciprocal(ops.reshape(ops.cast(divisors, "float32"), shape)))
+
 
 def product(inputs, kernel, bias=None, num_summed_axes=1, training=None, activation=None):
     """The sum over the last axes of `inputs` and the first of `kernel`, plus a bias, as a product of two matrices.
@@ -89,7 +119,7 @@ def product(inputs, kernel, bias=None, num_summed_axes=1, training=None, activat
 
     Args:
         inputs: Floats (..., *summed).
-        kernel: Floats (*summed, *new).
+        kernel: Floats (*summed, *new), or an `Int8Matrix` with one axis for all of `summed`, and one for `new`.
         bias: Floats (*new), or None.
         num_summed_axes: Integer.
         training: Boolean, whether there will be a gradient.
@@ -104,6 +134,8 @@ def product(inputs, kernel, bias=None, num_summed_axes=1, training=None, activat
     y = product(keras.random.normal((2, 5, 12)), keras.random.normal((12, 3)), keras.random.normal((3,)))  # (2, 5, 3)
     ```
     """
+    if isinstance(kernel, Int8Matrix):
+        return _int8_product(inputs, kernel, bias, num_summed_axes)
     size = math.prod(kernel.shape[:num_summed_axes])
     kept = len(inputs.shape) - num_summed_axes
     shape = (*shape_to_keep(inputs)[:kept], *kernel.shape[num_summed_axes:])
@@ -118,6 +150,14 @@ def product(inputs, kernel, bias=None, num_summed_axes=1, training=None, activat
         return ops.reshape(_ELEMENTWISE[activation](x), shape)
     x = ops.reshape(x, shape)
     return x if activation is None else activation(x)
+
+
+def _int8_product(inputs, matrix, bias, num_summed_axes):
+    size = math.prod(inputs.shape[-num_summed_axes:])
+    x = int8_product(ops.reshape(ops.cast(inputs, "float32"), (-1, size)), matrix)
+    if bias is not None:
+        x = ops.add(x, ops.reshape(bias, (-1,)))
+    return ops.cast(ops.reshape(x, (*shape_to_keep(inputs)[:-num_summed_axes], x.shape[-1])), inputs.dtype)
 
 
 def _are_few(sizes):

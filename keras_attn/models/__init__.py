@@ -7,6 +7,13 @@ from keras_attn.models.ensemble import Ensemble
 from keras_attn.models.generation import CausalGeneration, Seq2SeqGeneration
 from keras_attn.models.lora import merge_lora
 from keras_attn.models.plain_form import PlainForm, plain_form
+from keras_attn.models.quantization import (
+    QUANTIZATIONS,
+    float32_copy,
+    quantization_of,
+    quantize,
+    quantized_copy,
+)
 from keras_attn.models.rnn_seq2seq import RNNCache, RNNSeq2Seq
 from keras_attn.models.seq2seq_reader import Seq2SeqReader
 from keras_attn.models.seq2seq_transformer import PRESETS, Seq2SeqCache, Seq2SeqTransformer
@@ -25,6 +32,7 @@ from keras_attn.models.weights import (
 
 __all__ = [
     "PRESETS",
+    "QUANTIZATIONS",
     "CausalGeneration",
     "DecoderTransformer",
     "EncoderTransformer",
@@ -41,9 +49,13 @@ __all__ = [
     "assign_weights",
     "average_weights",
     "check_sizes",
+    "float32_copy",
     "load_weights",
     "merge_lora",
     "plain_form",
+    "quantization_of",
+    "quantize",
+    "quantized_copy",
     "read_metadata",
     "read_shapes",
     "read_weights",

@@ -20,6 +20,7 @@ from keras_attn.generation import (
     extend_caches,
     find_answers,
 )
+from keras_attn.layers.step_matrices import step_matrices, use_step_matrices
 from keras_attn.ops import KeyValueCache, concrete_values, padding_mask, successive_positions
 
 
@@ -449,6 +450,7 @@ class _CausalStep:
     def __init__(self, model):
         self.model = model
         self.projections = _projections(model, "self_attention")
+        self.matrices = step_matrices(model)
 
     def __call__(self, token_ids, index, cache, attention_mask, row_context):
         width, last = token_ids.shape[1], row_context[1][:, -1, None]
@@ -500,13 +502,14 @@ class _CausalStep:
         sizes = (*ops.shape(own_mask)[:2], ops.shape(is_token)[1])
         prompt_mask = ops.broadcast_to(ops.expand_dims(is_token, 1), sizes)
         slot_positions = ops.concatenate([of_prompt[:, :-1], of_prompt[:, -1:] + own_positions], axis=-1)
-        logits, cache = self.model.call_with_cache(
-            token_ids,
-            _for_step(cache, self.projections, slot_positions),
-            ops.shape(is_token)[1] + first_slot,
-            positions,
-            ops.concatenate([prompt_mask, own_mask], axis=-1),
-        )
+        with use_step_matrices(self.matrices):
+            logits, cache = self.model.call_with_cache(
+                token_ids,
+                _for_step(cache, self.projections, slot_positions),
+                ops.shape(is_token)[1] + first_slot,
+                positions,
+                ops.concatenate([prompt_mask, own_mask], axis=-1),
+            )
         return logits, _after_step(cache)
 
 
@@ -517,6 +520,7 @@ class _Seq2SeqStep:
         self.model = model
         self.projections = _projections(model, "self_attention")
         self.cross_projections = _projections(model, "cross_attention")
+        self.matrices = step_matrices(model)
         self.more = {"return_attention_scores": True} if return_attention_scores else {}
         if output_token_ids is not None:
             self.more["output_projection"] = model.output_projection(output_token_ids)
@@ -545,9 +549,10 @@ class _Seq2SeqStep:
         cache = _with_first(row_context, _for_step(cache, self.projections, slot_positions))
         if hasattr(cache, "cross_attention"):
             cache = cache._replace(cross_attention=_for_step(cache.cross_attention, self.cross_projections))
-        logits, cache, *scores = self.model.call_with_cache(
-            token_ids, cache, first_slot, positions, mask, **more
-        )
+        with use_step_matrices(self.matrices):
+            logits, cache, *scores = self.model.call_with_cache(
+                token_ids, cache, first_slot, positions, mask, **more
+            )
         return logits, _after_step(cache[0]), *scores
 
 

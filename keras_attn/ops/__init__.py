@@ -13,12 +13,19 @@ from keras_attn.ops.biases import (
     relative_position_bucket,
 )
 from keras_attn.ops.blockwise_attention import memory_efficient_attention, prefers_memory_efficient
-from keras_attn.ops.compilers import compiled_scope, runs_op_by_op
+from keras_attn.ops.compilers import compiled_scope, inference_scope, is_inference_scope, runs_op_by_op
 from keras_attn.ops.dropout import ScoreDropout
 from keras_attn.ops.fused_attention import fused_attention, fused_attention_obstacle, has_fused_kernel
 from keras_attn.ops.graph_checks import concrete_values
 from keras_attn.ops.guards import keep
 from keras_attn.ops.hashing import hashed_uniform
+from keras_attn.ops.int8_products import (
+    Int8Matrix,
+    int8_problem,
+    int8_product,
+    runs_int8_products,
+    with_int8_check,
+)
 from keras_attn.ops.kv_cache import (
     KeyValueCache,
     empty_cache,
@@ -60,6 +67,7 @@ from keras_attn.ops.windows import (
 __all__ = [
     "POOLINGS",
     "DenseBias",
+    "Int8Matrix",
     "KeyValueCache",
     "MaskRule",
     "PairBias",
@@ -87,6 +95,10 @@ __all__ = [
     "has_fused_kernel",
     "hashed_uniform",
     "implicit_mask",
+    "inference_scope",
+    "int8_problem",
+    "int8_product",
+    "is_inference_scope",
     "keep",
     "layer_normalization",
     "mask_poison",
@@ -102,6 +114,7 @@ __all__ = [
     "reverse_windows",
     "ring_positions",
     "rotary_frequencies",
+    "runs_int8_products",
     "runs_op_by_op",
     "segment_mask",
     "segment_positions",
@@ -115,6 +128,7 @@ __all__ = [
     "window_mask",
     "window_position_bias",
     "with_exact_sizes",
+    "with_int8_check",
     "write_cache",
     "write_ring",
 ]

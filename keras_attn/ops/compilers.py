@@ -6,6 +6,7 @@ import contextvars
 import keras
 
 _COMPILED = contextvars.ContextVar("compiled", default=False)
+_INFERENCE = contextvars.ContextVar("inference", default=False)
 
 
 @contextlib.contextmanager
@@ -27,6 +28,29 @@ def compiled_scope():
         yield
     finally:
         _COMPILED.reset(token)
+
+
+@contextlib.contextmanager
+def inference_scope():
+    """Declares that nobody takes a gradient of the graph: quantised layers then multiply with the fastest operations.
+
+    Example:
+
+    ```python
+    with inference_scope():
+        compiled = is_inference_scope()  # True
+    ```
+    """
+    token = _INFERENCE.set(True)
+    try:
+        yield
+    finally:
+        _INFERENCE.reset(token)
+
+
+def is_inference_scope():
+    """Whether the code runs inside `inference_scope`."""
+    return _INFERENCE.get()
 
 
 def is_compiled_scope():

@@ -3,8 +3,14 @@
 import numpy as np
 import tensorflow as tf
 
-from keras_attn.export import write_batching_parameters, write_warmup_requests, write_xla_buckets
+from keras_attn.export import (
+    write_batching_parameters,
+    write_quantization,
+    write_warmup_requests,
+    write_xla_buckets,
+)
 from keras_attn.tasks.model_readme import model_readme
+from keras_attn.tasks.quantization_report import answers_after
 
 # Texts of several lengths, used if no typical texts are given.
 EXAMPLES = (
@@ -38,6 +44,7 @@ class Bundle:
             raise ValueError(f"`examples` must be texts, one or more. Received: examples={self.examples}.")
         self.buckets = signatures.buckets
         self.max_batch_size = self.buckets.batch_sizes[-1] if self.buckets else MAX_BATCH_SIZE
+        self.quantization = None  # of a quantised model: a dict with its mode, and the answers before
         self._functions = None
 
     def write(self, folder, functions):
@@ -48,6 +55,8 @@ class Bundle:
         if self.buckets:
             write_xla_buckets(folder, self.buckets.batch_sizes, self.buckets.lengths)
             why_any_size = "the graph itself fills batches up to the sizes that were compiled"
+        if self.quantization is not None:
+            write_quantization(folder, {**self.quantization, **answers_after(self)})
         write_batching_parameters(folder, self.max_batch_size, why_any_size=why_any_size)
         (folder / "README.md").write_text(model_readme(self), encoding="utf-8")
 

@@ -101,7 +101,14 @@ class EncoderTask(Task):
         return {"jit_compile": config.get("jit_compile", False)}
 
     def export(
-        self, folder, examples=None, xla=False, batch_sizes=BATCH_SIZES, lengths=None, signatures=None
+        self,
+        folder,
+        examples=None,
+        xla=False,
+        batch_sizes=BATCH_SIZES,
+        lengths=None,
+        signatures=None,
+        quantization=None,
     ):
         """Writes the next version of a SavedModel that takes strings, for TF Serving.
 
@@ -121,17 +128,20 @@ class EncoderTask(Task):
             lengths: With `xla`, increasing integers, the number of tokens of a text, or of a pair of texts, special tokens
                 counted. The last is this task's `max_length`. Defaults to the powers of two from 16.
             signatures: Without `xla`, the names of the signatures to write beside `serving_default`; by default all.
+            quantization: `"bfloat16"` or `"int8"`, as in `Translator.export`.
 
         Returns:
             `pathlib.Path` of the new version folder, `folder`/1 or the next integer.
 
         Raises:
-            ValueError: if `examples`, `batch_sizes`, `lengths` or `signatures` are invalid.
+            ValueError: if `examples`, `batch_sizes`, `lengths`, `signatures` or `quantization` are invalid, or a model with
+                LoRA is to be quantised, or for int8 without `xla` on a machine that cannot compute it.
         """
         self._check_export(xla, signatures)
-        served = copy.copy(self)  # the same parts, compiled as the export is
+        served = copy.copy(self.quantized(quantization, xla))  # the same parts, compiled as the export is
         served._buckets = buckets = self._buckets_of(batch_sizes, lengths) if xla else None
-        return self._export(folder, self.signatures(served, () if xla else signatures, buckets), examples)
+        chosen = self.signatures(served, () if xla else signatures, buckets)
+        return served._export(folder, chosen, examples, unquantized=self)
 
     def computed(self, function, inputs, *shape):
         """What a function of the model's inputs gives, compiled with XLA if this task is.

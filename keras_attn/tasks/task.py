@@ -1,5 +1,6 @@
 """What all tasks share: graphs that are made once, exports, and the form in which calls answer."""
 
+import copy
 import pathlib
 import threading
 
@@ -7,7 +8,10 @@ import keras
 import tensorflow as tf
 
 from keras_attn.export import export_saved_model
+from keras_attn.models import quantization_of, quantize, quantized_copy
+from keras_attn.ops import inference_scope, int8_problem, with_int8_check
 from keras_attn.tasks.bundle import Bundle
+from keras_attn.tasks.quantization_report import answers_before
 from keras_attn.text import PipelineTokenizer
 
 
@@ -33,8 +37,52 @@ class Task:
             raise ValueError(f"`model` must have the mixin {names}. Received: {type(model).__name__}.")
         self.model = model
         self.tokenizers = tokenizers
-        self._functions = {}
-        self._functions_lock = threading.Lock()
+        self._forget_graphs()
+
+    def quantize(self, mode):
+        """Quantises the model in place, see `keras_attn.models.quantize`: calls then run the graphs of a quantised export.
+
+        Args:
+            mode: `"int8"` or `"bfloat16"`.
+
+        Returns:
+            The task itself.
+
+        Raises:
+            ValueError: for another mode, a model that is quantised or has LoRA, or int8 without `jit_compile` on a machine
+                that cannot compute it.
+
+        Example:
+
+        ```python
+        translator = keras_attn.Translator.load("runs/dates/translator").quantize("int8")
+        ```
+        """
+        self._check_backend()
+        if mode == "int8" and not getattr(self, "jit_compile", False):
+            check_int8()
+        quantize(self.model, mode)
+        self._forget_graphs()
+        return self
+
+    def quantized(self, mode, xla=False):
+        """This task, or if a quantisation is given, one with a quantised copy of the model.
+
+        Args:
+            mode: As in `quantize`, or None.
+            xla: Boolean, whether XLA will compile the products.
+
+        Raises: as `quantize`.
+        """
+        mode = quantization_of(self.model) if mode is None else mode
+        if mode == "int8" and not xla:
+            check_int8()
+        if mode is None or mode == quantization_of(self.model):
+            return self
+        task = copy.copy(self)
+        task.model = quantized_copy(self.model, mode)
+        task._forget_graphs()
+        return task
 
     def more_to_save(self):
         """What is saved beside the options: {name: value for JSON}, without names if there is nothing."""
@@ -53,9 +101,12 @@ class Task:
         """The graph of a key, traced when it is first needed."""
         if key not in self._functions and key != "texts":
             self._check_backend()
-        return self.made_once(
-            key, lambda: tf.function(function, input_signature, autograph=False).get_concrete_function()
-        )
+
+        def made():
+            with inference_scope():
+                return tf.function(function, input_signature, autograph=False).get_concrete_function()
+
+        return self.made_once(key, made)
 
     def made_once(self, key, make):
         """The result of `make` for a key: `make` is called once, and by one thread at a time.
@@ -69,15 +120,27 @@ class Task:
                     self._functions[key] = make()
         return self._functions[key]
 
-    def _export(self, folder, signatures, examples):
+    def _export(self, folder, signatures, examples, unquantized=None):
+        """Writes a version with these signatures; `unquantized` is the task that this is a quantised copy of."""
         bundle = Bundle(signatures, pathlib.Path(folder).resolve().name, examples)
-        return export_saved_model(
-            folder,
-            signatures.all(),
-            models=[self.model],
-            resources=list(self.tokenizers.values()),
-            add_files=bundle.write,
-        )
+        mode = quantization_of(self.model)
+        if mode is not None:
+            bundle.quantization = {"quantization": mode, **answers_before(unquantized, bundle.examples)}
+        functions = signatures.all()
+        if mode == "int8" and not signatures.buckets:
+            functions = {name: (_checked(function), specs) for name, (function, specs) in functions.items()}
+        with inference_scope():
+            return export_saved_model(
+                folder,
+                functions,
+                models=[self.model],
+                resources=list(self.tokenizers.values()),
+                add_files=bundle.write,
+            )
+
+    def _forget_graphs(self):
+        self._functions = {}
+        self._functions_lock = threading.Lock()
 
     def _check_backend(self):
         if keras.backend.backend() != "tensorflow":
@@ -87,6 +150,17 @@ class Task:
         self._check_backend()
         if xla and signatures is not None:
             raise ValueError("An export for XLA has `serving_default` alone: give `xla` or `signatures`.")
+
+
+def check_int8():
+    """Raises ValueError where int8 products without XLA cannot be computed."""
+    if (problem := int8_problem()) is not None:
+        raise ValueError(problem)
+
+
+def _checked(function):
+    """A signature that answers only where int8 products are right, on whatever machine it is served."""
+    return lambda *inputs: with_int8_check(function(*inputs))
 
 
 def as_given(columns, single):

@@ -310,7 +310,7 @@ class TextGenerator(GenerativeTask):
         """
         return read_task(cls, folder)
 
-    def export(self, folder, examples=None, signatures=None):
+    def export(self, folder, examples=None, signatures=None, quantization=None):
         """Writes the next version of a SavedModel that takes strings and returns strings, for TF Serving.
 
         `keras_attn.tasks.GENERATOR_SIGNATURES` and the README next to the graph describe the signatures with all
@@ -328,15 +328,18 @@ class TextGenerator(GenerativeTask):
             folder: Path of the served model, for example `saved_models/play`. Its name is the model's name.
             examples: List of typical prompts, for the warm-up and the README.
             signatures: The names of the signatures to write beside `serving_default`; by default all.
+            quantization: `"bfloat16"` or `"int8"`, as in `Translator.export`.
 
         Returns:
             `pathlib.Path` of the new version folder, `folder`/1 or the next integer.
 
         Raises:
-            ValueError: if `examples` or `signatures` are invalid.
+            ValueError: if `examples`, `signatures` or `quantization` are invalid, or a model with LoRA is to be quantised, or
+                for int8 on a machine that cannot compute it.
         """
         self._check_backend()
-        return self._export(folder, GeneratorSignatures(self, signatures), examples)
+        served = self.quantized(quantization)
+        return served._export(folder, GeneratorSignatures(served, signatures), examples, unquantized=self)
 
     def prompts(self, texts, max_length, has_start=True):
         """Strings (B,) and the most new tokens of each, int (B,) -> ragged prompts (B, None), and which were cut."""

@@ -2,25 +2,13 @@
 
 import tensorflow as tf
 
+from keras_attn.models import float32_copy
 from keras_attn.ops import compiled_scope
 
 
 def float32_model(model):
     """The model itself, or a float32 copy of it if it computes in lower precision."""
-    if model.compute_dtype == "float32":
-        return model
-    twin = type(model).from_config(_in_float32(model.get_config()))
-    twin.set_weights(model.get_weights())
-    return twin
-
-
-def _in_float32(config):
-    """A config with the dtype float32, also in all nested configs."""
-    if isinstance(config, list):
-        return [_in_float32(part) for part in config]
-    if not isinstance(config, dict):
-        return config
-    return {key: "float32" if key == "dtype" else _in_float32(part) for key, part in config.items()}
+    return model if model.compute_dtype == "float32" else float32_copy(model)
 
 
 def token_functions(model, start_token_id, end_token_id, max_length, unwritable_token_ids=()):

@@ -314,7 +314,14 @@ class Translator(GenerativeTask):
         return cls(*parts, **options)
 
     def export(
-        self, folder, examples=None, xla=False, batch_sizes=(1, 4, 16, 64), lengths=None, signatures=None
+        self,
+        folder,
+        examples=None,
+        xla=False,
+        batch_sizes=(1, 4, 16, 64),
+        lengths=None,
+        signatures=None,
+        quantization=None,
     ):
         """Writes the next version of a SavedModel that takes strings and returns strings, for TF Serving.
 
@@ -346,18 +353,22 @@ class Translator(GenerativeTask):
             lengths: With `xla`, increasing integers, the number of tokens of a source with END. The last is
                 the model's `max_sequence_length`. Defaults to the powers of two from 16.
             signatures: Without `xla`, the names of the signatures to write beside `serving_default`; by default all.
+            quantization: `"bfloat16"` or `"int8"`, how matrices are stored and multiplied; by default as in the model. int8
+                without `xla` needs oneDNN's 8-bit products, here and where it is served.
 
         Returns:
             `pathlib.Path` of the new version folder, `folder`/1 or the next integer.
 
         Raises:
-            ValueError: if `examples`, `batch_sizes`, `lengths` or `signatures` are invalid.
+            ValueError: if `examples`, `batch_sizes`, `lengths`, `signatures` or `quantization` are invalid, or a model with
+                LoRA is to be quantised, or for int8 without `xla` on a machine that cannot compute it.
         """
         self._check_export(xla, signatures)
         if xla and self.shortlist is not None:
             raise ValueError("A shortlist is for exports without `xla`, which needs lists of one length.")
-        chosen = XlaSignatures(self, batch_sizes, lengths) if xla else Signatures(self, signatures)
-        return self._export(folder, chosen, examples)
+        served = self.quantized(quantization, xla)
+        chosen = XlaSignatures(served, batch_sizes, lengths) if xla else Signatures(served, signatures)
+        return served._export(folder, chosen, examples, unquantized=self)
 
     def export_model(self, folder, format, quantization=None):
         """Writes the model for another engine: tokens in, tokens out, with the tokenizers next to it.

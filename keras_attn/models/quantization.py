@@ -1,0 +1,116 @@
+"""Models whose weights are stored, and multiplied, in fewer bits."""
+
+import warnings
+
+import keras
+
+from keras_attn.checks import choose
+
+
+def quantize(model, mode):
+    """Stores a model's matrices in fewer bits, in place, and multiplies them so.
+
+    - `"bfloat16"`: embeddings, projections and feed-forward networks are stored in bfloat16, and their products computed
+      in it; softmax, norms, caches and logits stay as they are.
+    - `"int8"`: as Keras' `model.quantize("int8")`. A matrix has a scale for each column, and what it is multiplied by one
+      for each row.
+
+    Args:
+        model: A model of this library that is neither quantised nor has LoRA.
+        mode: String.
+
+    Raises:
+        ValueError: for another mode, or such a model.
+
+    Example:
+
+    ```python
+    from keras_attn.models import quantize
+
+    model = keras_attn.models.Seq2SeqTransformer.from_preset("tiny", vocabulary_size=100)
+    quantize(model, "int8")
+    ```
+    """
+    choose("mode", mode, QUANTIZATIONS)
+    if not isinstance(model, keras.Model):
+        raise ValueError(f"Only a keras.Model can be quantised. Received: {type(model).__name__}.")
+    if (found := quantization_of(model)) is not None:
+        raise ValueError(f"The model is quantised already. Received: mode={mode!r}, a model in {found}.")
+    layers = model._flatten_layers()
+    if any(getattr(layer, "lora_enabled", False) for layer in layers):
+        raise ValueError(
+            "A model with LoRA is not quantised. Merge it first, with `keras_attn.models.merge_lora(model)`."
+        )
+    QUANTIZATIONS[mode](model)
+
+
+def _to_int8(model):
+    with warnings.catch_warnings():  # Keras warns of each layer that has no matrix
+        warnings.simplefilter("ignore")
+        model.quantize("int8")
+
+
+def _to_bfloat16(model):
+    for layer in model._flatten_layers():
+        if hasattr(layer, "store_in_bfloat16"):
+            layer.store_in_bfloat16()
+
+
+QUANTIZATIONS = {"bfloat16": _to_bfloat16, "int8": _to_int8}
+
+
+def quantization_of(model):
+    """The quantisation of a model: "int8", "bfloat16" or another mode of Keras; or None.
+
+    Example:
+
+    ```python
+    from keras_attn.models import quantization_of
+
+    model = keras_attn.models.Seq2SeqTransformer.from_preset("tiny", vocabulary_size=100)
+    assert quantization_of(model) is None
+    ```
+    """
+    if not isinstance(model, keras.Model):
+        return None
+    layers = model._flatten_layers()
+    modes = [getattr(layer, "quantization_mode", None) for layer in layers]
+    found = next((mode for mode in modes if mode is not None), None)
+    in_bfloat16 = any(
+        hasattr(layer, "store_in_bfloat16") and layer.variable_dtype == "bfloat16" for layer in layers
+    )
+    return found or ("bfloat16" if in_bfloat16 and model.variable_dtype != "bfloat16" else None)
+
+
+def quantized_copy(model, mode):
+    """A copy of a model, in float32 but for what `quantize` stores in fewer bits; the model stays as it is.
+
+    Raises:
+        ValueError: as `quantize`.
+    """
+    choose("mode", mode, QUANTIZATIONS)
+    if quantization_of(model) == mode:
+        return model
+    if not isinstance(model, keras.Model) or quantization_of(model) is not None:
+        quantize(model, mode)  # raises
+    if any(getattr(layer, "lora_enabled", False) for layer in model._flatten_layers()):
+        quantize(model, mode)  # raises
+    twin = float32_copy(model)
+    quantize(twin, mode)
+    return twin
+
+
+def float32_copy(model):
+    """A copy of a model that computes in float32."""
+    twin = type(model).from_config(_in_float32(model.get_config()))
+    twin.set_weights(model.get_weights())
+    return twin
+
+
+def _in_float32(config):
+    """A config with the dtype float32, also in all nested configs."""
+    if isinstance(config, list):
+        return [_in_float32(part) for part in config]
+    if not isinstance(config, dict):
+        return config
+    return {key: "float32" if key == "dtype" else _in_float32(part) for key, part in config.items()}

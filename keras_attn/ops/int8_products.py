@@ -1,0 +1,163 @@
+"""Products of float rows and an int8 matrix, in integers, for graphs that are run and never differentiated.
+
+Each row is divided by its own largest magnitude, so that no row changes the product of another, and rounded to
+[-127, 127]. The sum of the products of integers is exact; it is multiplied by the scales of its row and its column.
+"""
+
+import collections
+
+import keras
+from keras import ops
+
+from keras_attn.ops.compilers import is_compiled_scope, is_inference_scope
+
+
+class Int8Matrix(collections.namedtuple("Int8Matrix", ["values", "scale"])):
+    """A matrix (K, N) as integers, with a scale for each column.
+
+    values: int8 (K, N), or (N, K) if transposed.
+    scale: float32 (1, N), or (N, 1) if transposed; the matrix, or its transpose, is `values * scale`.
+    """
+
+    __slots__ = ()
+
+    @property
+    def is_transposed(self):
+        """Whether it is the transposed matrix that is stored."""
+        return tuple(self.scale.shape) == (self.values.shape[0], 1)
+
+
+_LARGEST = 127
+# XLA multiplies fewer rows than this by a loop over single numbers, which takes six times as long.
+_FEWEST_ROWS = 4
+_NO_ONEDNN = (
+    "int8 without XLA needs oneDNN's 8-bit products (an x86 processor with AVX512-VNNI, AVX-VNNI or AMX, and "
+    "TensorFlow's oneDNN): export without `quantization`, in float32, for such a machine, or with XLA."
+)
+
+
+def runs_int8_products():
+    """Whether the code is traced for a TensorFlow graph that is only run, so that `int8_product` can be used."""
+    if not is_inference_scope() or keras.backend.backend() != "tensorflow":
+        return False
+    import tensorflow as tf
+
+    return tf.inside_function()
+
+
+def int8_product(rows, matrix):
+    """The product of rows and an `Int8Matrix`, in a TensorFlow graph.
+
+    In a graph for XLA it is a product of integers that XLA compiles; elsewhere it is an operation of oneDNN, which
+    arranges the matrix in memory once, when it is first run. Both give the same sums of integers.
+
+    Args:
+        rows: float32 (R, K).
+        matrix: `Int8Matrix` (K, N), the same whenever the graph is run.
+
+    Returns:
+        float32 (R, N).
+
+    Example:
+
+    ```python
+    import tensorflow as tf
+
+    matrix = Int8Matrix(tf.constant([[127, 0], [0, 127]], "int8"), tf.constant([[1.0, 1.0]]) / 127)
+    double = tf.function(lambda rows: int8_product(rows, matrix), [tf.TensorSpec([None, 2], "float32")])
+    ```
+
+    Reference: [Dettmers et al., 2022](https://arxiv.org/abs/2208.07339), section 2.1 and "vector-wise quantization".
+    """
+    largest = ops.max(ops.abs(rows), axis=-1, keepdims=True)
+    integers = ops.cast(ops.round(rows * (_LARGEST / ops.maximum(largest, 1e-30))), "int8")
+    multiply = _xla_product if is_compiled_scope() else _onednn_product
+    return multiply(integers, matrix) * (largest * (1 / _LARGEST))
+
+
+def _xla_product(integers, matrix):
+    import tensorflow as tf
+
+    num_rows = integers.shape[0]
+    if num_rows is not None and 0 < num_rows < _FEWEST_ROWS:
+        integers = ops.pad(integers, [(0, _FEWEST_ROWS - num_rows), (0, 0)])
+    sums = tf.matmul(integers, matrix.values, transpose_b=matrix.is_transposed, output_type=tf.int32)
+    return ops.cast(sums[:num_rows], "float32") * ops.reshape(matrix.scale, (1, -1))
+
+
+def _onednn_product(integers, matrix):
+    """`_QuantizedMatMul`, which has no function in Python: tensorflow/core/ops/mkl_nn_ops.cc."""
+    import tensorflow as tf
+
+    highest = tf.constant(float(_LARGEST))
+    column = tf.reshape(matrix.scale, [-1]) * highest
+    inputs = [
+        tf.bitcast(integers, tf.qint8),
+        tf.bitcast(matrix.values, tf.qint8),
+        tf.zeros_like(column),
+        -highest,
+        highest,
+        -column,
+        column,
+    ]
+    dtypes = {"T1": tf.qint8, "T2": tf.qint8, "Tbias": tf.float32, "U": tf.float32, "Tout": tf.float32}
+    attributes = {
+        **{name: {"type": dtype.as_datatype_enum} for name, dtype in dtypes.items()},
+        "Tdevice_inputs": {"list": {"type": [x.dtype.as_datatype_enum for x in inputs]}},
+        "Thost_inputs": {"list": {}},
+        "Tdevice_outputs": {"list": {"type": [tf.float32.as_datatype_enum]}},
+        "Thost_outputs": {"list": {}},
+        "transpose_a": {"b": False},
+        "transpose_b": {"b": matrix.is_transposed},
+        "is_weight_const": {"b": True},
+        "is_bias_const": {"b": True},
+        "fused_ops": {"list": {"s": [b"BiasAdd", b"Dequantize"]}},
+        "input_quant_mode": {"s": b"SCALED"},
+        "output_quant_mode": {"s": b"SCALED"},
+    }
+    product = tf.compat.v1.get_default_graph().create_op(
+        "_QuantizedMatMul",
+        inputs,
+        [tf.float32],
+        attrs={name: tf.compat.v1.AttrValue(**value) for name, value in attributes.items()},
+        name="int8_product",
+    )
+    product.outputs[0].set_shape([integers.shape[0], column.shape[0]])
+    return product.outputs[0]
+
+
+def int8_product_is_right():
+    """Whether this process computes int8 products without XLA as it should: a boolean tensor of a TensorFlow graph.
+
+    Where the processor has no instruction for 8-bit products, sums of two of them can overflow 16 bits, and the result
+    would be wrong without an error. This is the largest sum there can be.
+    """
+    import tensorflow as tf
+
+    # Not constants, which TensorFlow might multiply when it loads the graph, on the same machine but by other means.
+    signs = tf.constant([[1], [-1]], tf.int8)
+    matrix = Int8Matrix(tf.tile(_LARGEST * signs, [1, 64]), tf.ones([2, 1]))
+    sums = _onednn_product(tf.fill([1, 64], tf.constant(_LARGEST, tf.int8)), matrix)
+    expected = 64.0 * _LARGEST**2 * tf.cast(tf.transpose(signs), tf.float32)
+    return tf.reduce_all(sums == expected)
+
+
+def int8_problem():
+    """Why int8 products without XLA cannot be computed by this process: a string, or None."""
+    import tensorflow as tf
+
+    try:
+        if bool(tf.function(int8_product_is_right, autograph=False)()):
+            return None
+        return f"This processor's 8-bit products overflow. {_NO_ONEDNN}"
+    except (tf.errors.OpError, RuntimeError, ValueError) as error:
+        return f"{_NO_ONEDNN} TensorFlow says: {' '.join(str(error).split())[:200]}"
+
+
+def with_int8_check(tensors):
+    """A structure of tensors, which in a graph are computed only where `int8_product_is_right`: else it is an error."""
+    import tensorflow as tf
+
+    message = f"This processor's 8-bit products overflow. {_NO_ONEDNN}"
+    with tf.control_dependencies([tf.debugging.Assert(int8_product_is_right(), [message])]):
+        return tf.nest.map_structure(tf.identity, tensors)
