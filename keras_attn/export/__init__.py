@@ -7,8 +7,8 @@ from keras_attn.export.saved_model import export_saved_model, string_vector
 from keras_attn.export.saved_model_process import run_saved_model, runner_command
 from keras_attn.export.serving_files import (
     read_batching_parameters,
-    read_warmup_requests,
     read_quantization,
+    read_warmup_requests,
     read_xla_buckets,
     write_batching_parameters,
     write_quantization,
@@ -24,8 +24,8 @@ __all__ = [
     "export_onnx",
     "export_saved_model",
     "read_batching_parameters",
-    "read_warmup_requests",
     "read_quantization",
+    "read_warmup_requests",
     "read_xla_buckets",
     "run_saved_model",
     "runner_command",
