@@ -5,7 +5,7 @@ import contextvars
 
 import keras
 
-_MADE = contextvars.ContextVar("made", default={})
+_MADE = contextvars.ContextVar("made", default=None)
 
 
 def step_matrices(model):
@@ -32,5 +32,5 @@ def use_step_matrices(made):
 
 def step_matrix(layer):
     """A layer's matrix: the one made before the loop, or else a new one."""
-    made = _MADE.get().get(id(layer))
+    made = (_MADE.get() or {}).get(id(layer))
     return layer.step_matrix() if made is None else made
