@@ -49,7 +49,7 @@ LEAVES = {"checks", "files"}
 ALLOWED["cli"] = set(ALLOWED) | {"cli"}
 WITH_TENSORFLOW = {"text", "data", "export", "huggingface", "opennmt", "tasks", "runs", "serve", "cli"}
 # Summaries are written by TensorFlow, and only TensorFlow can add an assertion to its graph.
-TENSORFLOW_INSIDE_FUNCTIONS = {"training/summaries.py", "ops/graph_checks.py"}
+TENSORFLOW_INSIDE_FUNCTIONS = {"training/summaries.py", "ops/graph_checks.py", "ops/int8_products.py"}
 LAZY_PACKAGES = {"matplotlib", "sacrebleu", "sentencepiece", "tensorflow_text"}
 FILES = sorted(ROOT.rglob("*.py"))
 
