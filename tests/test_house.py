@@ -49,10 +49,11 @@ LEAVES = {"checks", "files"}
 ALLOWED["cli"] = set(ALLOWED) | {"cli"}
 WITH_TENSORFLOW = {"text", "data", "export", "huggingface", "opennmt", "tasks", "runs", "serve", "cli"}
 # Summaries are written by TensorFlow, and only TensorFlow can add an assertion to its graph, draw random bits that no float is
-# made of, and update a variable by its fused kernel.
+# made of, update a variable by its fused kernel, and multiply integers by oneDNN.
 TENSORFLOW_INSIDE_FUNCTIONS = {
     "layers/dropout.py",
     "ops/graph_checks.py",
+    "ops/int8_products.py",
     "training/optimizers.py",
     "training/summaries.py",
 }

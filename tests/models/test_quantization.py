@@ -1,0 +1,65 @@
+"""Models whose weights are stored in fewer bits: what is stored, what is refused, and what is written and read."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_attn.models import (
+    Seq2SeqTransformer,
+    load_weights,
+    quantization_of,
+    quantize,
+    quantized_copy,
+    save_weights,
+)
+
+
+def make_model(dtype="float32"):
+    keras.utils.set_random_seed(3)
+    return Seq2SeqTransformer.from_sizes(
+        29, 1, 1, hidden_dim=12, num_heads=3, intermediate_dim=17, max_sequence_length=11, dtype=dtype
+    )
+
+
+INPUTS = {"encoder_token_ids": np.array([[5, 6, 7, 3, 0]]), "decoder_token_ids": np.array([[2, 5, 9]])}
+
+
+@pytest.mark.parametrize(("mode", "share"), [("bfloat16", 0.01), ("int8", 0.05)])
+def test_a_copy_gives_nearly_the_same_logits_and_comes_back_from_its_files(mode, share, tmp_path):
+    model = make_model()
+    before = np.asarray(model(INPUTS))
+    copy = quantized_copy(model, mode)
+    assert quantization_of(copy) == mode
+    assert quantization_of(model) is None
+    after = np.asarray(copy(INPUTS))
+    assert after.dtype == "float32"
+    assert 0 < np.abs(after - before).max() < share * np.abs(before).max()
+    save_weights(copy, tmp_path / "w.safetensors")
+    twin = Seq2SeqTransformer.from_config(copy.get_config())
+    assert quantization_of(twin) == mode
+    load_weights(twin, tmp_path / "w.safetensors")
+    np.testing.assert_array_equal(np.asarray(twin(INPUTS)), after)
+
+
+def test_bfloat16_halves_the_matrices_and_leaves_the_norms():
+    model = quantized_copy(make_model("mixed_bfloat16"), "bfloat16")
+    dtypes = {weight.path: keras.backend.standardize_dtype(weight.dtype) for weight in model.weights}
+    assert {dtype for path, dtype in dtypes.items() if path.endswith("kernel")} == {"bfloat16"}
+    assert {dtype for path, dtype in dtypes.items() if "norm" in path} == {"float32"}
+
+
+@pytest.mark.parametrize("mode", ["bfloat16", "int8"])
+def test_lora_is_merged_first(mode):
+    model = make_model()
+    model.enable_lora(2)
+    for change in (quantize, quantized_copy):
+        with pytest.raises(ValueError, match="Merge it first"):
+            change(model, mode)
+
+
+def test_what_is_quantised_is_not_quantised_again():
+    model = quantized_copy(make_model(), "bfloat16")
+    with pytest.raises(ValueError, match="quantised already"):
+        quantize(model, "int8")
+    with pytest.raises(ValueError, match="`mode` must be one of"):
+        quantize(model, "int7")

@@ -1,0 +1,59 @@
+"""Products of integers: against NumPy in float64, with and without XLA."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_attn.ops import Int8Matrix, compiled_scope, int8_problem, int8_product
+
+ROWS, K, N = 5, 23, 7
+
+
+@pytest.fixture
+def numbers():
+    rng = np.random.default_rng(3)
+    rows = rng.normal(size=(ROWS, K)).astype("float32") * np.array([[1], [100], [1e-3], [0], [7]], "float32")
+    values = rng.integers(-127, 128, (K, N)).astype("int8")
+    return rows, values, rng.random((1, N)).astype("float32")
+
+
+def _product(rows, matrix, xla):
+    if not xla and (problem := int8_problem()):
+        pytest.skip(problem)
+
+    def product(rows):
+        if not xla:
+            return int8_product(rows, matrix)
+        with compiled_scope():
+            return int8_product(rows, matrix)
+
+    spec = None if xla else [tf.TensorSpec([None, K], tf.float32)]
+    return tf.function(product, spec, jit_compile=xla, autograph=False)(tf.constant(rows)).numpy()
+
+
+@pytest.mark.parametrize("xla", [False, True])
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_product_is_that_of_the_rounded_numbers(numbers, xla, is_transposed):
+    rows, values, scale = numbers
+    largest = np.abs(rows).max(axis=1, keepdims=True)
+    rounded = np.round(rows * (np.float32(127) / np.maximum(largest, np.float32(1e-30)))).astype("float64")
+    expected = rounded @ values.astype("float64") * scale * largest / 127
+    matrix = (
+        Int8Matrix(tf.constant(values.T), tf.constant(scale.T))
+        if is_transposed
+        else Int8Matrix(values, scale)
+    )
+    matrix = Int8Matrix(*map(tf.constant, matrix))
+    assert matrix.is_transposed == is_transposed
+    found = _product(rows, matrix, xla)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6 * np.abs(expected).max())
+    assert not found[3].any()  # a row of zeros
+
+
+@pytest.mark.parametrize("xla", [False, True])
+def test_a_row_is_the_same_in_any_batch(numbers, xla):
+    rows, values, scale = numbers
+    matrix = Int8Matrix(tf.constant(values), tf.constant(scale))
+    together = _product(rows, matrix, xla)
+    for row in (0, 2):
+        np.testing.assert_array_equal(_product(rows[row : row + 1], matrix, xla)[0], together[row])
