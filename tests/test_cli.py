@@ -274,8 +274,8 @@ def test_train_without_output_takes_the_next_free_folder(tmp_path, monkeypatch):
         (["export", "FOLDER", "out", "--examples", "blank.txt"], "`examples` must be texts, one or more"),
         (["export", "FOLDER", "out", "--examples", "latin.txt"], "latin.txt, line 2: the text must be UTF-8"),
         (
-            ["export", "FOLDER", "out", "--quantization", "int8"],
-            "--quantization is for --format ctranslate2",
+            ["export", "FOLDER", "out", "--format", "onnx", "--quantization", "int8"],
+            "`quantization` is for SavedModels and for the format ctranslate2",
         ),
         (
             ["export", "FOLDER", "out", "--format", "onnx", "--xla"],

@@ -87,6 +87,15 @@ def quantized_copy(model, mode):
 
     Raises:
         ValueError: as `quantize`.
+
+    Example:
+
+    ```python
+    from keras_attn.models import quantization_of, quantized_copy
+
+    model = keras_attn.models.Seq2SeqTransformer.from_preset("tiny", vocabulary_size=100)
+    assert quantization_of(quantized_copy(model, "int8")) == "int8"
+    ```
     """
     choose("mode", mode, QUANTIZATIONS)
     if quantization_of(model) == mode:
@@ -101,7 +110,17 @@ def quantized_copy(model, mode):
 
 
 def float32_copy(model):
-    """A copy of a model that computes in float32."""
+    """A copy of a model that computes in float32.
+
+    Example:
+
+    ```python
+    from keras_attn.models import float32_copy
+
+    model = keras_attn.models.Seq2SeqTransformer.from_preset("tiny", 100, dtype="mixed_bfloat16")
+    assert float32_copy(model).compute_dtype == "float32"
+    ```
+    """
     twin = type(model).from_config(_in_float32(model.get_config()))
     twin.set_weights(model.get_weights())
     return twin

@@ -237,7 +237,9 @@ class RNNSeq2Seq(Seq2SeqGeneration, keras.Model):
             logits.append(of_token)
         return ops.concatenate(logits, axis=1), cache._replace(states=states)
 
-    def decoding_step(self, return_attention_scores=False):
+    def decoding_step(self, return_attention_scores=False, output_token_ids=None):
+        if output_token_ids is not None:
+            raise ValueError("An `RNNSeq2Seq` computes the logits of all tokens: it takes no shortlist.")
         return _RNNStep(self, return_attention_scores)
 
     def teacher_forced(

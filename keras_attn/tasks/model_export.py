@@ -14,7 +14,7 @@ def export_model(translator, folder, format, quantization=None):
         raise ValueError(f"`format` must be one of {', '.join(FORMATS)}. Received: format={format!r}.")
     if quantization is not None and format != "ctranslate2":
         raise ValueError(
-            "`quantization` is for the format ctranslate2. "
+            "`quantization` is for SavedModels and for the format ctranslate2. "
             f"Received: quantization={quantization!r}, format={format!r}."
         )
     source, target = translator.source_tokenizer, translator.target_tokenizer
