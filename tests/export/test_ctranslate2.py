@@ -433,6 +433,6 @@ def test_wrong_formats(tmp_path):
     translator = byte_translator()
     with pytest.raises(ValueError, match=r"`format` must be one of ctranslate2, onnx, litert. .*'tar'"):
         translator.export_model(tmp_path / "model", format="tar")
-    with pytest.raises(ValueError, match="`quantization` is for the format ctranslate2"):
+    with pytest.raises(ValueError, match="`quantization` is for SavedModels and for the format ctranslate2"):
         translator.export_model(tmp_path / "model", format="onnx", quantization="int8")
     assert not list(pathlib.Path(tmp_path).iterdir())
