@@ -9,7 +9,7 @@ import json
 import keras
 
 from keras_attn.files import read_json, replaced_folder, restored_folder
-from keras_attn.models import check_sizes, load_weights, save_weights
+from keras_attn.models import QUANTIZATIONS, check_sizes, load_weights, quantization_of, save_weights
 from keras_attn.text import load_tokenizer
 
 _WEIGHTS_FILE = "model.safetensors"
@@ -67,16 +67,16 @@ def model_description(task):
     """Keras' description of a task's model, without its compile config, which belongs to training.
 
     Raises:
-        ValueError: if the model is no `keras.Model`, or is quantised.
+        ValueError: if the model is no `keras.Model`, or is quantised in a way that is not `Task.quantize`'s.
     """
     model, kind = task.model, task.name
     if not isinstance(model, keras.Model):
         raise ValueError(
             f"A {kind} with a model that is no keras.Model cannot be saved. Received: {type(model).__name__}."
         )
-    if any(keras.backend.standardize_dtype(weight.dtype) == "int8" for weight in model.weights):
+    if quantization_of(model) not in (None, *QUANTIZATIONS):
         raise ValueError(
-            f"A {kind} with a quantised model cannot be saved. Save it before, and call "
+            f"A {kind} in {quantization_of(model)} cannot be saved. Save it before, and call "
             f"`{folder_name_of(task)}.model.quantize(...)` again after `{type(task).__name__}.load`."
         )
     description = keras.saving.serialize_keras_object(model)

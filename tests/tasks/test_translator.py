@@ -21,6 +21,7 @@ from helpers_translators import (
 
 import keras_attn
 from keras_attn.generation import DecodingOptions
+from keras_attn.models import quantization_of
 from keras_attn.tasks.signatures import Signatures
 from keras_attn.text import ByteTokenizer
 
@@ -293,11 +294,21 @@ def test_a_save_that_fails_leaves_the_older_translator(bytes_translator, tmp_pat
 def test_a_quantised_model_is_refused_before_anything_is_written(tmp_path):
     translator = byte_translator()
     gc.freeze()  # Keras collects garbage once a kernel, for half a second of old objects each time
-    translator.model.quantize("int8", filters=lambda layer: isinstance(layer, keras.layers.Dense))
+    translator.model.quantize("int4", filters=lambda layer: isinstance(layer, keras.layers.Dense))
     gc.unfreeze()
-    with pytest.raises(ValueError, match=r"quantised model cannot be saved.*after `Translator.load`"):
+    with pytest.raises(ValueError, match=r"in int4 cannot be saved.*after `Translator.load`"):
         translator.save(tmp_path / "saved")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("mode", ["bfloat16", "int8"])
+def test_a_quantised_translator_comes_back_as_it_was(mode, tmp_path):
+    translator = byte_translator(jit_compile=True)  # which needs no 8-bit products of oneDNN
+    translator.quantize(mode).save(tmp_path / "saved")
+    model, again = translator.model, keras_attn.Translator.load(tmp_path / "saved").model
+    assert quantization_of(again) == mode
+    inputs = {"encoder_token_ids": np.array([[5, 6, 3]]), "decoder_token_ids": np.array([[2, 5]])}
+    np.testing.assert_array_equal(np.asarray(again(inputs)), np.asarray(model(inputs)))
 
 
 @pytest.fixture(scope="module")
