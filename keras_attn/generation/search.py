@@ -153,7 +153,8 @@ class Search:
 
         Processors of options know all tokens.
         """
-        is_long = self.inputs.listed is not None and count <= FEWEST_LISTED
+        listed = self.inputs.listed
+        is_long = listed is not None and count <= min(FEWEST_LISTED, listed.vocabulary_size)
         return is_long and not self.options.changes_log_probs and not self.options.is_sampling
 
     def allowed(self, logits, uses_list):

@@ -129,6 +129,16 @@ def test_greedy_by_hand(model, tokenizer):
 
 
 @pytest.mark.extended
+def test_more_candidates_than_a_vocabulary_has(model, tokenizer):
+    """Of 150 beams, each step looks at 300 tokens; a list has 256 or more."""
+    found, expected = (
+        make_translator(model, tokenizer, shortlist, num_beams=150, max_length=3)(TEXTS[:2])
+        for shortlist in (Shortlist(range(SIZE), {}), None)
+    )
+    assert found == expected
+
+
+@pytest.mark.extended
 def test_a_prefix_may_have_any_token(model, tokenizer):
     shortlist = Shortlist([tokenizer.end_token_id], {source: [300] for source in range(SIZE)})
     translator = make_translator(model, tokenizer, shortlist)
