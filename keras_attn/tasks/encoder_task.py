@@ -76,7 +76,8 @@ class EncoderTask(Task):
             folder: Path.
 
         Raises:
-            ValueError: if `folder` holds anything else, or the model is quantised.
+            ValueError: if `folder` holds anything else, or the model is quantised in another way than by
+                `quantize`.
         """
         write_task(self, folder)
 
