@@ -76,8 +76,8 @@ class EncoderTask(Task):
             folder: Path.
 
         Raises:
-            ValueError: if `folder` holds anything else, or the model is quantised in another way than by
-                `quantize`.
+            ValueError: if `folder` holds anything else, or the model is quantised to other than int8 or
+                bfloat16.
         """
         write_task(self, folder)
 

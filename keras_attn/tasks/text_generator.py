@@ -279,7 +279,7 @@ class TextGenerator(GenerativeTask):
         with `keras.saving.register_keras_serializable`, also where it is loaded.
 
         Raises:
-            ValueError: if `folder` holds anything other than a text generator, or the model is quantised by Keras' own `quantize` or is
+            ValueError: if `folder` holds anything other than a text generator, or the model is quantised to other than int8 or bfloat16 or is
                 not a `keras.Model`.
         """
         write_task(self, folder)

@@ -294,7 +294,7 @@ class Translator(GenerativeTask):
         with `keras.saving.register_keras_serializable`, also where it is loaded.
 
         Raises:
-            ValueError: if `folder` holds anything other than a translator, or the model is quantised by Keras' own `quantize` or is
+            ValueError: if `folder` holds anything other than a translator, or the model is quantised to other than int8 or bfloat16 or is
                 not a `keras.Model`.
         """
         write_translator(self, folder)
