@@ -23,7 +23,7 @@ from helpers_translators import byte_translator, files_below, subword_translator
 
 import keras_attn
 from keras_attn.export import export_onnx
-from keras_attn.models import Seq2SeqTransformer
+from keras_attn.models import Seq2SeqTransformer, float32_copy
 from keras_attn.tasks.token_functions import token_functions
 from keras_attn.text import load_tokenizer
 
@@ -156,8 +156,7 @@ def test_every_option_of_the_model(variant, format, tmp_path):
     target_size = options.get("target_vocabulary_size", VOCABULARY_SIZE)
     translator = keras_attn.Translator(model, IdTokenizer(), IdTokenizer(target_size), max_length=11)
     functions = LOADERS[format](translator.export_model(tmp_path / "model", format=format))
-    float32 = Seq2SeqTransformer.from_config({**model.get_config(), "dtype": "float32"})
-    float32.set_weights(model.get_weights())
+    float32 = float32_copy(model)
     check_logits(float32, functions["logits"], target_size)
     token_ids = with_end(sources(13))
     never = translator.unwritable_token_ids
