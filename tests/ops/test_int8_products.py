@@ -1,10 +1,15 @@
 """Products of integers: against NumPy in float64, with and without XLA."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from keras_attn.ops import Int8Matrix, compiled_scope, int8_problem, int8_product
+
+pytestmark = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="integers are multiplied in TensorFlow's graphs"
+)
 
 ROWS, K, N = 5, 23, 7
 
