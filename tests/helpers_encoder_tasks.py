@@ -81,12 +81,12 @@ def _added(number, name):
     return {"id": number, "content": name, "special": True, **flags}
 
 
-def encoder(vocabulary_size=VOCABULARY_SIZE, token_types=True):
-    """One block with token types."""
+def encoder(vocabulary_size=VOCABULARY_SIZE, token_types=2):
+    """One block, and a table of this many token types (0: no table)."""
     embedding = layers.SequenceEmbedding(
         layers.TokenEmbedding(vocabulary_size, D, scale=False, name="token"),
         position=layers.PositionEmbedding(MAX_LENGTH, name="position"),
-        token_type=keras.layers.Embedding(2, D, name="token_type") if token_types else None,
+        token_type=keras.layers.Embedding(token_types, D, name="token_type") if token_types else None,
         norm=keras.layers.LayerNormalization(name="norm"),
         name="embedding",
     )

@@ -93,7 +93,9 @@ def check_command(command):
     for word in command:
         if word.startswith(OUR_FOLDERS):
             assert (ROOT / word.split("::")[0]).exists(), f"{word} does not exist"
-    if program == "keras-attn":
+    if command[:2] == ["taskset", "-c"]:
+        check_command(command[3:])
+    elif program == "keras-attn":
         keras_attn_cli.make_parser().parse_args(arguments)
     elif program == "pip":
         check_extras(arguments)

@@ -169,7 +169,9 @@ class EncoderTask(Task):
         lengths = framed.token_ids.row_lengths()
         token_ids = dense(framed.token_ids, max(self.model.pad_token_id, 0))
         inputs = {"token_ids": token_ids, "padding_mask": tf.sequence_mask(lengths, tf.shape(token_ids)[1])}
-        if getattr(self.encoder.embedding, "token_type", None) is not None:
+        token_type = getattr(self.encoder.embedding, "token_type", None)
+        # A table of one type (RoBERTa's) has no other for the second text, whatever a pair's template says.
+        if token_type is not None and token_type.input_dim > 1:
             inputs["token_type_ids"] = dense(framed.token_type_ids, 0)
         return inputs
 

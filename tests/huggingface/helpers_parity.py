@@ -218,9 +218,24 @@ def checkpoint_type(name):
 
 
 def written(name, folder):
-    """{tensor: values} of a checkpoint that was loaded and saved, and of the checkpoint."""
-    huggingface.save_model(twins(name)[0], folder, checkpoint_type(name))
-    return [read_weights(pathlib.Path(path) / "model.safetensors") for path in (folder, checkpoint(name)[0])]
+    """{tensor: values} of a checkpoint that was loaded and saved, and of the checkpoint, bodies named alike."""
+    model, twin = twins(name)
+    huggingface.save_model(model, folder, checkpoint_type(name))
+    return [
+        {
+            tensor.removeprefix(f"{twin.base_model_prefix}."): _read_rows(tensor, array)
+            for tensor, array in arrays.items()
+        }
+        for arrays in (
+            read_weights(pathlib.Path(path) / "model.safetensors") for path in (folder, checkpoint(name)[0])
+        )
+    ]
+
+
+def _read_rows(tensor, array):
+    """T5's encoder shares its buckets between two directions: of an odd number, nothing reads the last."""
+    is_shared = tensor.startswith("encoder.") and tensor.endswith("relative_attention_bias.weight")
+    return array[: len(array) // 2 * 2] if is_shared else array
 
 
 def write_tokenizer(name, folder):

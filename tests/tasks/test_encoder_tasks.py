@@ -12,6 +12,7 @@ from helpers_encoder_tasks import (
     MAKERS,
     MAX_LENGTH,
     TEXTS,
+    WORDS,
     answerer,
     classifier,
     embedder,
@@ -285,11 +286,21 @@ def test_tasks_are_saved_and_loaded(make, tmp_path):
 
 
 def test_other_tokenizers_get_their_special_tokens():
-    model, tokenizer = with_random_weights(encoder(259, token_types=False)), ByteTokenizer()
+    model, tokenizer = with_random_weights(encoder(259, token_types=0)), ByteTokenizer()
     task = keras_attn.TextEmbedder(model, tokenizer, pooling="last")
     ids = np.array([[tokenizer.start_token_id, *tokenizer.encode(["dog"])[0], tokenizer.end_token_id]])
     last = keras.ops.convert_to_numpy(task.model(ids))[0, -1].astype("float64")
     assert_close(task("dog"), last / np.linalg.norm(last), 1e-6)
+
+
+def test_a_table_of_one_token_type_is_read_for_both_texts():
+    model = EncoderWithHead(encoder(token_types=1), layers.ClassificationHead(3))
+    task = keras_attn.TextClassifier(with_random_weights(model), word_tokenizer(), ["good", "bad", "é"])
+    ids = [WORDS.index(word) for word in ["[CLS]", "the", "dog", "[SEP]", "runs", "[SEP]"]]
+    logits = keras.ops.convert_to_numpy(task.model(np.array([ids])))[0].astype("float64")
+    labels, scores = task("the dog", "runs", top_k=3, return_scores=True)
+    assert labels == [task.labels[number] for number in np.argsort(-logits)]
+    assert_close(scores, np.sort(softmax(logits))[::-1], 1e-6)
 
 
 @pytest.mark.parametrize(
