@@ -222,8 +222,8 @@ MUTANTS = [
         "slot_positions_left_out_of_the_cache",
         "models/generation.py",
         "_for_step",
-        "KeyValueCache(*cache[:2], positions, of_layer)",
-        "KeyValueCache(*cache[:2], None, of_layer)",
+        "KeyValueCache(*cache[:2], positions)",
+        "KeyValueCache(*cache[:2], None)",
         ("models/test_architectures.py::test_llama_generates[4]",),
     ),
     # Masks

@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_attn.generation.processors import IMPOSSIBLE, is_possible
 from keras_attn.generation.search import Search
-from keras_attn.ops import entries_at, top_k
+from keras_attn.ops import entries_at, log_normalizer, top_k
 
 Hypotheses = collections.namedtuple("Hypotheses", ["token_ids", "scores"])
 Hypotheses.__doc__ = """The answers of a search, best first.
@@ -154,7 +154,7 @@ class _BeamSearch(Search):
         uses_list = self.uses_list(count)
         logits = self.allowed(logits, uses_list)
         per_beam = count if uses_list else min(count, logits.shape[-1])
-        normalizer = ops.logsumexp(logits, axis=-1, keepdims=True)
+        normalizer = log_normalizer(logits)
         if self.options.changes_log_probs:
             logits = self.processed(logits - normalizer, beams.sequences, index)
             normalizer = 0.0

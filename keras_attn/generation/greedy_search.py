@@ -2,7 +2,7 @@ from keras import ops
 
 from keras_attn.generation.independent_answers import IndependentAnswers
 from keras_attn.generation.processors import is_possible
-from keras_attn.ops import top_k
+from keras_attn.ops import log_normalizer, top_k
 
 
 def greedy_search(inputs, options=None):
@@ -42,7 +42,7 @@ class GreedySearch(IndependentAnswers):
         uses_list = self.uses_list()
         logits = self.allowed(logits, uses_list)
         if self.options.changes_log_probs:
-            log_probs = logits - ops.logsumexp(logits, axis=-1, keepdims=True)
+            log_probs = logits - log_normalizer(logits)
             logits = self.processed(log_probs, state.sequences, index)
         else:
             logits = self.without_unwritable(logits)

@@ -3,6 +3,8 @@
 import keras
 from keras import ops
 
+from keras_attn.ops import overwriting_scope, unshared
+
 # A batch that is compiled for each of its sizes keeps its finished rows once it has shrunk to this many.
 _FEWEST_COMPILED_ROWS = 8
 
@@ -30,11 +32,12 @@ def decode_live_rows(advance, is_done, state, cache, context, lengths, extended,
         return ops.sum(ops.cast(ops.logical_not(is_done(state)), "int32"))
 
     def steps(index, last, fewest, state, cache, context):
-        return ops.while_loop(
-            lambda index, state, cache: ops.logical_and(index < last, num_live(state) > fewest),
-            lambda index, state, cache: (index + 1, *advance(index, state, cache, context)),
-            (index, state, cache),
-        )
+        with overwriting_scope():
+            return ops.while_loop(
+                lambda index, state, cache: ops.logical_and(index < last, num_live(state) > fewest),
+                lambda index, state, cache: (index + 1, *advance(index, state, cache, context)),
+                (index, state, unshared(cache)),
+            )
 
     def with_room(cache, index):
         """The cache with room for the step `index`, and the number of steps that it then has room for."""

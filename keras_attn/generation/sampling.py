@@ -3,7 +3,7 @@ from keras import ops
 from keras_attn.generation.beam_search import Hypotheses
 from keras_attn.generation.independent_answers import IndependentAnswers
 from keras_attn.generation.processors import IMPOSSIBLE, is_possible
-from keras_attn.ops import hashed_uniform
+from keras_attn.ops import hashed_uniform, log_normalizer
 
 
 def sample(inputs, num_samples=1, length_penalty=1.0, options=None):
@@ -57,7 +57,7 @@ class _Samples(IndependentAnswers):
 
     def choose(self, logits, state, index):
         logits = self.allowed(logits, uses_list=False)
-        log_probs = logits - ops.logsumexp(logits, axis=-1, keepdims=True)
+        log_probs = logits - log_normalizer(logits)
         allowed = self.options.sharpen(self.processed(log_probs, state.sequences, index))
         token_ids = _draw(allowed, self._uniform(index))
         chosen = ops.squeeze(ops.take_along_axis(log_probs, ops.expand_dims(token_ids, -1), axis=-1), -1)

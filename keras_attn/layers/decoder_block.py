@@ -1,5 +1,3 @@
-import collections
-
 import keras
 from keras import ops
 
@@ -8,8 +6,6 @@ from keras_attn.layers.call_masks import joined_padding
 from keras_attn.layers.recomputation import recompute_in_gradient
 from keras_attn.layers.slots import call_layer, check_layer, has_argument
 from keras_attn.ops import successive_positions
-
-BlockProjections = collections.namedtuple("BlockProjections", ["self_attention", "cross_attention"])
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
@@ -208,17 +204,15 @@ class DecoderBlock(Block):
             encoder_sequence, value_mask=encoder_padding_mask, **positions
         )
 
-    def step_projections(self):
-        """The projections of both attention layers, made once for a loop of steps, for their caches.
+    def attention_of_steps(self):
+        """The attention layers whose projections can be made once for a loop of steps.
 
-        See `MultiHeadAttention.step_projections`. It is None for a missing layer, or a layer without such a
-        method.
+        Returns:
+            List of pairs: a layer, and whether it projects keys and values in each step; see
+            `MultiHeadAttention.step_projections`.
         """
-
-        def of(layer, of_keys):
-            return layer.step_projections(of_keys) if hasattr(layer, "step_projections") else None
-
-        return BlockProjections(of(self.self_attention_layer, True), of(self.cross_attention_layer, False))
+        roles = [(self.self_attention_layer, True), (self.cross_attention_layer, False)]
+        return [(layer, of_keys) for layer, of_keys in roles if hasattr(layer, "step_projections")]
 
     def _cross_attention_positions(
         self, decoder_positions, encoder_positions, first, query_length, key_length

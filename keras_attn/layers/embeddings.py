@@ -16,6 +16,7 @@ from keras_attn.ops import (
     runs_op_by_op,
     shape_to_keep,
     soft_capped,
+    step_form,
 )
 
 # From this many numbers on, TensorFlow is slow to multiply few rows by a transposed table.
@@ -191,13 +192,14 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
         return self.has_int8_product() or (is_cast and is_inference_scope())
 
     def step_matrix(self):
-        """The weights of the logits: in the dtype of their product, floats (V, D), or an `Int8Matrix`."""
+        """The weights of the logits: in the dtype of their product, floats (V, D); if quantised, see `step_form`."""
         if self.quantization_mode is None:
             return ops.cast(self.embeddings, self.reverse_dtype)
         if self.tie_weights:
             table = ops.convert_to_tensor(self._embeddings)
-            return int8_matrix(table, self.embeddings_scale, is_transposed=True)
-        return int8_matrix(ops.convert_to_tensor(self.reverse_embeddings), self.reverse_embeddings_scale)
+            return step_form(int8_matrix(table, self.embeddings_scale, is_transposed=True))
+        table = ops.convert_to_tensor(self.reverse_embeddings)
+        return step_form(int8_matrix(table, self.reverse_embeddings_scale))
 
     def store_in_bfloat16(self):
         super().store_in_bfloat16()

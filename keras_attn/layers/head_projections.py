@@ -27,8 +27,8 @@ class HeadProjections:
             of_keys: Boolean, whether the calls project keys and values too, from the sequence of the queries.
 
         Returns:
-            `StepProjections` for the `projections` of a `KeyValueCache`; or None if the layer is gated,
-            adapted, quantised, or for inputs with more axes. With None a call projects as usual.
+            `StepProjections`; or None if the layer is gated, adapted, quantised, or for inputs with more axes. Then a
+            call projects as usual.
         """
         inputs = [self._query_dense, *([self._key_dense, self._value_dense] if of_keys else [])]
         if self.use_gate or self._layout.attended != (1,) or self._layout.lead or self._output_shape:

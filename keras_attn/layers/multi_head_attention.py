@@ -12,6 +12,7 @@ from keras_attn.layers.head_layout import HeadLayout
 from keras_attn.layers.head_projections import HeadProjections
 from keras_attn.layers.normalization import NORMALIZATIONS
 from keras_attn.layers.slots import Slotted
+from keras_attn.layers.step_matrices import made_projections
 from keras_attn.ops import (
     KeyValueCache,
     ScoreDropout,
@@ -316,7 +317,7 @@ class MultiHeadAttention(HeadProjections, Slotted, keras.layers.Layer):
             query, key, value, padding_is_finite = self._without_padding(
                 query, key, value, masks, call_positions, use_causal_mask
             )
-        projections = None if cache is None else cache.projections
+        projections = None if cache is None else made_projections(self, reads_keys)
         heads = self._heads(query, key, value, reads_keys, projections)
         query_heads = self._query_heads(heads[0], call_positions)
         new = self._key_value_heads(*heads[1:], call_positions) if reads_keys else None

@@ -6,7 +6,7 @@ from keras import ops
 from keras_attn.layers.arguments import gelu_tanh
 from keras_attn.layers.lora_and_quantization import QuantizableSubclass
 from keras_attn.layers.step_matrices import step_matrix
-from keras_attn.ops import Int8Matrix, gelu, int8_product, runs_op_by_op, shape_to_keep
+from keras_attn.ops import Int8Matrix, gelu, int8_product, runs_op_by_op, shape_to_keep, step_form
 
 # Activations of each number for itself, and the functions that compute them.
 _ELEMENTWISE = {
@@ -61,14 +61,20 @@ class Projection(QuantizableSubclass, keras.layers.EinsumDense):
         if not self.has_int8_product():
             return super().quantized_call(inputs, **kwargs)
         summed = _num_summed_axes(self.equation)
-        x = product(inputs, step_matrix(self), self.bias, summed)
-        x = ops.reshape(x, (*shape_to_keep(inputs)[:-summed], *self.kernel.shape[summed:]))
+        kept, size = shape_to_keep(inputs)[:-summed], math.prod(inputs.shape[-summed:])
+        bias = None if self.bias is None else ops.reshape(self.bias, (-1,))
+        x = product(ops.reshape(inputs, (*kept, size)), step_matrix(self), bias)
+        x = ops.reshape(x, (*kept, *self.kernel.shape[summed:]))
         return x if self.activation is None else self.activation(x)
 
-    def step_matrix(self):
-        """The kernel as a matrix for a product of integers, an `Int8Matrix`."""
+    def int8_matrix(self):
+        """The quantised kernel, an `Int8Matrix`."""
         size = math.prod(self._kernel.shape[: _num_summed_axes(self.equation)])
         return int8_matrix(ops.reshape(self._kernel, (size, -1)), self.kernel_scale)
+
+    def step_matrix(self):
+        """The quantised kernel as it is multiplied: an `Int8Matrix`, or floats if it is small."""
+        return step_form(self.int8_matrix())
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
@@ -102,8 +108,8 @@ class Dense(QuantizableSubclass, keras.layers.Dense):
         return x if self.activation is None else self.activation(x)
 
     def step_matrix(self):
-        """The kernel as a matrix for a product of integers, an `Int8Matrix`."""
-        return int8_matrix(ops.convert_to_tensor(self._kernel), self.kernel_scale)
+        """The quantised kernel as it is multiplied: an `Int8Matrix`, or floats if it is small."""
+        return step_form(int8_matrix(ops.convert_to_tensor(self._kernel), self.kernel_scale))
 
 
 def int8_matrix(values, divisors, is_transposed=False):
@@ -119,7 +125,7 @@ def product(inputs, kernel, bias=None, num_summed_axes=1, training=None, activat
 
     Args:
         inputs: Floats (..., *summed).
-        kernel: Floats (*summed, *new), or an `Int8Matrix` with one axis for all of `summed`, and one for `new`.
+        kernel: Floats (*summed, *new), or an `Int8Matrix`, for one summed axis and one new.
         bias: Floats (*new), or None.
         num_summed_axes: Integer.
         training: Boolean, whether there will be a gradient.
@@ -135,7 +141,7 @@ def product(inputs, kernel, bias=None, num_summed_axes=1, training=None, activat
     ```
     """
     if isinstance(kernel, Int8Matrix):
-        return _int8_product(inputs, kernel, bias, num_summed_axes)
+        return _int8_product(inputs, kernel, bias)
     size = math.prod(kernel.shape[:num_summed_axes])
     kept = len(inputs.shape) - num_summed_axes
     shape = (*shape_to_keep(inputs)[:kept], *kernel.shape[num_summed_axes:])
@@ -152,12 +158,11 @@ def product(inputs, kernel, bias=None, num_summed_axes=1, training=None, activat
     return x if activation is None else activation(x)
 
 
-def _int8_product(inputs, matrix, bias, num_summed_axes):
-    size = math.prod(inputs.shape[-num_summed_axes:])
-    x = int8_product(ops.reshape(ops.cast(inputs, "float32"), (-1, size)), matrix)
+def _int8_product(inputs, matrix, bias):
+    x = int8_product(ops.reshape(ops.cast(inputs, "float32"), (-1, inputs.shape[-1])), matrix)
     if bias is not None:
-        x = ops.add(x, ops.reshape(bias, (-1,)))
-    return ops.cast(ops.reshape(x, (*shape_to_keep(inputs)[:-num_summed_axes], x.shape[-1])), inputs.dtype)
+        x = ops.add(x, bias)
+    return ops.cast(ops.reshape(x, (*shape_to_keep(inputs)[:-1], x.shape[-1])), inputs.dtype)
 
 
 def _are_few(sizes):

@@ -11,12 +11,12 @@ import keras
 from keras import ops
 
 from keras_attn.layers.projection import Projection, product
-from keras_attn.ops import Int8Matrix
+from keras_attn.ops import Int8Matrix, step_form
 
 StepProjections = collections.namedtuple(
     "StepProjections", ["input_kernel", "input_bias", "output_kernel", "output_bias"]
 )
-StepProjections.__doc__ = """Matrices of the projections of one attention layer, for a `KeyValueCache`.
+StepProjections.__doc__ = """Matrices of the projections of one attention layer.
 
 input_kernel: floats (D, X), or an `Int8Matrix`. The axis X holds the heads of queries, then of keys, then of values.
 input_bias: floats (X,), or None.
@@ -40,8 +40,8 @@ def step_projections(inputs, output):
         return None
     if len({layer.quantization_mode for layer in inputs}) > 1:
         return None
-    matrices = _joined([_as_matrix(layer, 1) for layer in inputs]), _as_matrix(output, 2)
-    return StepProjections(*matrices[0], *matrices[1])
+    of_inputs, of_output = _joined([_as_matrix(layer, 1) for layer in inputs]), _as_matrix(output, 2)
+    return StepProjections(*_in_step_form(of_inputs), *_in_step_form(of_output))
 
 
 def projected_heads(projections, x, sizes):
@@ -84,11 +84,16 @@ def _as_matrix(layer, num_summed_axes):
     dtype = layer.compute_dtype
     if layer.quantization_mode is not None:
         bias = None if layer.bias is None else ops.reshape(layer.bias, (-1,))
-        return _Matrix(layer.step_matrix(), bias)
+        return _Matrix(layer.int8_matrix(), bias)
     kernel = ops.cast(ops.convert_to_tensor(layer.kernel), dtype)
     size = math.prod(kernel.shape[:num_summed_axes])
     bias = None if layer.bias is None else ops.cast(ops.reshape(layer.bias, (-1,)), dtype)
     return _Matrix(ops.reshape(kernel, (size, -1)), bias)
+
+
+def _in_step_form(matrix):
+    kernel = matrix.kernel
+    return matrix._replace(kernel=step_form(kernel)) if isinstance(kernel, Int8Matrix) else matrix
 
 
 def _joined(matrices):

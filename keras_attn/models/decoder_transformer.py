@@ -161,7 +161,3 @@ class DecoderTransformer(CausalGeneration, OneStackTransformer):
             )
             new_cache.append(of_layer)
         return self._logits(x, self.embedding, self.norm), tuple(new_cache)
-
-    def step_projections(self):
-        """A list of the `step_projections` of each block, made once for a loop of steps."""
-        return [block.step_projections() for block in self.blocks]

@@ -143,10 +143,6 @@ class Ensemble(Seq2SeqGeneration, Transformer):
         together = [ops.concatenate(of_layer, axis=1) for of_layer in zip(*(s[-num_layers:] for s in scores))]
         return log_probs, cache, together
 
-    def step_projections(self):
-        """The `step_projections` of the layers in the order of the cache."""
-        return [projections for member in self.members for projections in member.step_projections()]
-
     def _caches_of_members(self, cache):
         first = 0
         for member in self.members:

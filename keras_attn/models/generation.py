@@ -6,7 +6,6 @@ streams, speculative decoding, served graphs) then calls the model through one s
 
 import dataclasses
 import inspect
-import itertools
 
 import keras
 import numpy as np
@@ -421,23 +420,14 @@ class Seq2SeqGeneration:
         return (logits, *scores) if return_attention_scores else logits
 
 
-def _for_step(caches, projections, positions=None):
-    """The caches of all layers for one call: with the projections made once, and the positions of the slots."""
-    return tuple(
-        KeyValueCache(*cache[:2], positions, of_layer) for cache, of_layer in zip(caches, projections)
-    )
+def _for_step(caches, positions):
+    """The caches of all layers for one call, with the positions of the slots."""
+    return tuple(KeyValueCache(*cache[:2], positions) for cache in caches)
 
 
 def _after_step(caches):
     """The part of the caches of all layers that a loop carries: pairs of keys and values."""
     return tuple((cache[0], cache[1]) for cache in caches)
-
-
-def _projections(model, slot):
-    """The step projections of one attention slot of each layer. None for each layer if the model has none."""
-    if not hasattr(model, "step_projections"):
-        return itertools.repeat(None)
-    return [getattr(of_block, slot) for of_block in model.step_projections()]
 
 
 class _CausalStep:
@@ -449,7 +439,6 @@ class _CausalStep:
 
     def __init__(self, model):
         self.model = model
-        self.projections = _projections(model, "self_attention")
         self.matrices = step_matrices(model)
 
     def __call__(self, token_ids, index, cache, attention_mask, row_context):
@@ -491,8 +480,10 @@ class _CausalStep:
         if not isinstance(num_read, int) or num_read:
             order = successive_positions(num_read)
             mask = ops.logical_and(order[:, None] >= order, ops.expand_dims(is_token, 1))
-            cache = _for_step(cache, self.projections, before)
-            _, cache = self.model.call_with_cache(prompt.token_ids[:, :-1], cache, 0, before, mask)
+            with use_step_matrices(self.matrices):
+                _, cache = self.model.call_with_cache(
+                    prompt.token_ids[:, :-1], _for_step(cache, before), 0, before, mask
+                )
             cache = _after_step(cache)
         return cache, (is_token, positions)
 
@@ -505,7 +496,7 @@ class _CausalStep:
         with use_step_matrices(self.matrices):
             logits, cache = self.model.call_with_cache(
                 token_ids,
-                _for_step(cache, self.projections, slot_positions),
+                _for_step(cache, slot_positions),
                 ops.shape(is_token)[1] + first_slot,
                 positions,
                 ops.concatenate([prompt_mask, own_mask], axis=-1),
@@ -518,8 +509,6 @@ class _Seq2SeqStep:
 
     def __init__(self, model, return_attention_scores, output_token_ids=None):
         self.model = model
-        self.projections = _projections(model, "self_attention")
-        self.cross_projections = _projections(model, "cross_attention")
         self.matrices = step_matrices(model)
         self.more = {"return_attention_scores": True} if return_attention_scores else {}
         if output_token_ids is not None:
@@ -546,9 +535,7 @@ class _Seq2SeqStep:
         return self._call(token_ids, cache, index, new, sees, slots, row_context)
 
     def _call(self, token_ids, cache, first_slot, positions, mask, slot_positions, row_context, **more):
-        cache = _with_first(row_context, _for_step(cache, self.projections, slot_positions))
-        if hasattr(cache, "cross_attention"):
-            cache = cache._replace(cross_attention=_for_step(cache.cross_attention, self.cross_projections))
+        cache = _with_first(row_context, _for_step(cache, slot_positions))
         with use_step_matrices(self.matrices):
             logits, cache, *scores = self.model.call_with_cache(
                 token_ids, cache, first_slot, positions, mask, **more

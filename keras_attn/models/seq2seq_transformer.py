@@ -383,10 +383,6 @@ class Seq2SeqTransformer(Seq2SeqGeneration, Transformer):
         cache = cache._replace(self_attention=tuple(self_attention))
         return (logits, cache, scores) if return_attention_scores else (logits, cache)
 
-    def step_projections(self):
-        """A list of the `step_projections` of each decoder block, made once for a loop of steps."""
-        return [block.step_projections() for block in self.decoder_blocks]
-
     def output_projection(self, token_ids):
         """What `call_with_cache` takes to compute the logits of the tokens `token_ids`, int32 (U,), alone."""
         return self.target_embedding.token.output_projection(token_ids)

@@ -24,13 +24,16 @@ from keras_attn.ops.int8_products import (
     int8_problem,
     int8_product,
     runs_int8_products,
+    step_form,
     with_int8_check,
 )
 from keras_attn.ops.kv_cache import (
     KeyValueCache,
     empty_cache,
     extend_cache,
+    overwriting_scope,
     ring_positions,
+    unshared,
     write_cache,
     write_ring,
 )
@@ -55,6 +58,7 @@ from keras_attn.ops.positions import segment_positions, sinusoidal_encoding, suc
 from keras_attn.ops.precision import at_least_float32
 from keras_attn.ops.rotary import apply_rotary, rotary_frequencies
 from keras_attn.ops.shapes import shape_to_keep
+from keras_attn.ops.softmax import log_normalizer
 from keras_attn.ops.table_products import product_in_halves, product_in_parts
 from keras_attn.ops.talking_heads import talking_heads_attention
 from keras_attn.ops.windows import (
@@ -101,8 +105,10 @@ __all__ = [
     "is_inference_scope",
     "keep",
     "layer_normalization",
+    "log_normalizer",
     "mask_poison",
     "memory_efficient_attention",
+    "overwriting_scope",
     "padding_mask",
     "partition_windows",
     "poisoned",
@@ -122,9 +128,11 @@ __all__ = [
     "sinusoidal_encoding",
     "sliding_window_mask",
     "soft_capped",
+    "step_form",
     "successive_positions",
     "talking_heads_attention",
     "top_k",
+    "unshared",
     "window_mask",
     "window_position_bias",
     "with_exact_sizes",

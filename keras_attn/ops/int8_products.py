@@ -5,6 +5,7 @@ Each row is divided by its own largest magnitude, so that no row changes the pro
 """
 
 import collections
+import math
 
 import keras
 from keras import ops
@@ -28,6 +29,9 @@ class Int8Matrix(collections.namedtuple("Int8Matrix", ["values", "scale"])):
 
 
 _LARGEST = 127
+# oneDNN takes some 40 microseconds to start a product of integers, in which a product of floats with a matrix of no more
+# entries is done.
+_FEW_ENTRIES = 2**16
 # XLA multiplies fewer rows than this by a loop over single numbers, which takes six times as long.
 _FEWEST_ROWS = 4
 _NO_ONEDNN = (
@@ -69,10 +73,30 @@ def int8_product(rows, matrix):
 
     Reference: [Dettmers et al., 2022](https://arxiv.org/abs/2208.07339), section 2.1 and "vector-wise quantization".
     """
-    largest = ops.max(ops.abs(rows), axis=-1, keepdims=True)
+    largest = ops.maximum(ops.max(rows, axis=-1, keepdims=True), -ops.min(rows, axis=-1, keepdims=True))
     integers = ops.cast(ops.round(rows * (_LARGEST / ops.maximum(largest, 1e-30))), "int8")
     multiply = _xla_product if is_compiled_scope() else _onednn_product
     return multiply(integers, matrix) * (largest * (1 / _LARGEST))
+
+
+def step_form(matrix):
+    """An `Int8Matrix` as a loop multiplies by it: as it is, or as floats (K, N) where their product takes less time.
+
+    That is so for small matrices in graphs that are not for XLA.
+
+    Example:
+
+    ```python
+    import tensorflow as tf
+
+    matrix = Int8Matrix(tf.constant([[127, 0], [0, 127]], "int8"), tf.constant([[1.0, 1.0]]) / 127)
+    floats = step_form(matrix)  # [[1, 0], [0, 1]]
+    ```
+    """
+    if is_compiled_scope() or math.prod(matrix.values.shape) > _FEW_ENTRIES:
+        return matrix
+    floats = ops.cast(matrix.values, "float32") * matrix.scale
+    return ops.transpose(floats) if matrix.is_transposed else floats
 
 
 def _xla_product(integers, matrix):

@@ -7,15 +7,19 @@ where XLA is off.
 """
 
 import collections
+import contextlib
+import contextvars
 
+import keras
 from keras import ops
 
 from keras_attn.ops.compilers import runs_op_by_op
 
-KeyValueCache = collections.namedtuple(
-    "KeyValueCache", ["key", "value", "positions", "projections"], defaults=(None, None)
-)
-KeyValueCache.__doc__ = """The cache of one attention layer, with optional fields for faster decoding steps.
+# {id: tensor} of the tensors that were overwritten in an `overwriting_scope`; None outside of one.
+_OVERWRITTEN = contextvars.ContextVar("overwritten", default=None)
+
+KeyValueCache = collections.namedtuple("KeyValueCache", ["key", "value", "positions"], defaults=(None,))
+KeyValueCache.__doc__ = """The cache of one attention layer, which may say the positions of its slots.
 
 `keras.tree` flattens it like every namedtuple, and a field that is None becomes a leaf that is None.
 
@@ -24,7 +28,6 @@ Args:
     value: Floats (B, N, S, Hv).
     positions: Integers (S,) or (B, S), the positions of the slots if they are not successive, negative at slots that hold
         no key; or None.
-    projections: The layer's projections, computed once for all steps of a loop; or None.
 
 Example:
 
@@ -74,8 +77,52 @@ def write_cache(cache, key, value, index):
     pair = cache[:2]
     new_pair = [ops.cast(new, stored.dtype) for stored, new in zip(pair, (key, value))]
     if key.shape[-2] is not None and all(map(runs_op_by_op, pair)):
-        return _with_pair(cache, _written_in_place(pair, new_pair, index))
+        return _with_pair(cache, _with_rows_written(pair, new_pair, index))
     return _with_pair(cache, [_write(stored, new, index) for stored, new in zip(pair, new_pair)])
+
+
+@contextlib.contextmanager
+def overwriting_scope():
+    """Declares that nobody reads a cache after it was written here, so `write_cache` may overwrite its tensors.
+
+    It is for a loop in a TensorFlow graph that runs op by op, whose caches are `unshared` before the loop. There a step
+    moves its new keys and values alone; otherwise TensorFlow copies the whole cache in each step. A tensor that is
+    written twice in a step is copied the second time.
+
+    Example:
+
+    ```python
+    with overwriting_scope():
+        cache = keras_attn.ops.empty_cache(batch_size=2, num_heads=4, length=32, key_dim=16)
+    ```
+    """
+    token = _OVERWRITTEN.set({})
+    try:
+        yield
+    finally:
+        _OVERWRITTEN.reset(token)
+
+
+def unshared(caches):
+    """A structure of cache tensors; in a graph that runs op by op, each has memory that no other tensor has.
+
+    Empty caches of equal shape are often one tensor: TensorFlow computes equal operations once.
+
+    Example:
+
+    ```python
+    cache = unshared(empty_cache(batch_size=2, num_heads=4, length=32, key_dim=16))
+    ```
+    """
+
+    def copied(x):
+        if not runs_op_by_op(x):
+            return x
+        import tensorflow as tf
+
+        return tf.raw_ops.DeepCopy(x=x)
+
+    return keras.tree.map_structure(copied, caches)
 
 
 def _with_pair(cache, pair):
@@ -85,35 +132,41 @@ def _with_pair(cache, pair):
     return tuple(pair)
 
 
-def _written_in_place(pair, new_pair, index):
-    """Writes by a scatter, which moves only the new slots. A `where` moves the whole cache, unless a compiler fuses it."""
+def _with_rows_written(pair, new_pair, index):
+    """Writes only the new slots, as rows of a matrix of all slots. A `where` computes the whole cache."""
     written, indices = [], {}
     for stored, new in zip(pair, new_pair):
         num_heads, num_slots, size = stored.shape[1], ops.shape(stored)[-2], stored.shape[3]
-        num_rows = ops.shape(new)[0] * num_heads
-        rows_shape = (-1, size) if new.shape[-2] == 1 else (-1, num_slots, size)
         if num_heads not in indices:
-            indices[num_heads] = _scatter_indices(
-                ops.cast(index, "int32"), num_rows, num_slots, new.shape[-2]
-            )
-        rows = ops.scatter_update(
-            ops.reshape(stored, rows_shape), indices[num_heads], ops.reshape(new, (-1, size))
-        )
+            num_rows = ops.shape(new)[0] * num_heads
+            indices[num_heads] = _row_indices(ops.cast(index, "int32"), num_rows, num_slots, new.shape[-2])
+        rows = _written_rows(stored, indices[num_heads], ops.reshape(new, (-1, size)))
         written.append(ops.reshape(rows, (-1, num_heads, num_slots, size)))
     return written
 
 
-def _scatter_indices(index, num_rows, num_slots, num_new):
-    """The indices of the new slots: flat (n, 1) for one slot per row, else (row, slot) pairs (n, 2).
+def _row_indices(index, num_rows, num_slots, num_new):
+    """The rows (n,) of the new slots in a matrix of `num_rows` times `num_slots` rows.
 
-    An `index` past the last slot gives too few flat indices, or pairs that do not exist. The scatter refuses both.
+    An `index` past the last slot gives one that does not exist, which TensorFlow refuses.
     """
+    end = num_rows * num_slots
+    is_past = ops.cast(index + num_new > num_slots, "int32") * end
+    first = ops.arange(0, end, num_slots, dtype="int32") + index + is_past
     if num_new == 1:
-        end = num_rows * num_slots
-        return ops.expand_dims(ops.arange(ops.minimum(index, end), end, num_slots, dtype="int32"), -1)
-    slots = index + ops.arange(num_new, dtype="int32")
-    pairs = ops.meshgrid(ops.arange(num_rows, dtype="int32"), slots, indexing="ij")
-    return ops.reshape(ops.stack(pairs, axis=-1), (-1, 2))
+        return first
+    return ops.reshape(ops.expand_dims(first, -1) + ops.arange(num_new, dtype="int32"), (-1,))
+
+
+def _written_rows(stored, indices, rows):
+    """The matrix of the rows of `stored` with some of them replaced."""
+    matrix, overwritten = ops.reshape(stored, (-1, stored.shape[-1])), _OVERWRITTEN.get()
+    if overwritten is None or id(stored) in overwritten:
+        return ops.scatter_update(matrix, ops.expand_dims(indices, -1), rows)
+    import tensorflow as tf
+
+    overwritten[id(stored)] = stored
+    return tf.raw_ops.InplaceUpdate(x=matrix, i=indices, v=rows)
 
 
 def _write(stored, new, index):

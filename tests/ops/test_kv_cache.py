@@ -132,9 +132,7 @@ def test_written_in_place_in_an_open_graph(rng, length):
 
 
 def layer_cache(rng):
-    return KeyValueCache(
-        *filled(rng, S), positions=np.arange(S, dtype="int32")[None] - 2, projections=(np.ones(3),)
-    )
+    return KeyValueCache(*filled(rng, S), positions=np.arange(S, dtype="int32")[None] - 2)
 
 
 def test_a_cache_of_a_layer_keeps_its_other_fields(rng):
@@ -148,7 +146,6 @@ def test_a_cache_of_a_layer_keeps_its_other_fields(rng):
         np.testing.assert_array_equal(x, expected)
     for changed in (written, ring):
         assert changed.positions is cache.positions
-        assert changed.projections is cache.projections
 
 
 def test_new_slots_of_a_cache_of_a_layer_hold_no_position(rng):
@@ -156,7 +153,6 @@ def test_new_slots_of_a_cache_of_a_layer_hold_no_position(rng):
     longer = extend_cache(cache, 11)
     assert [x.shape[2] for x in longer[:2]] == [11, 11]
     np.testing.assert_array_equal(longer.positions, [[-2, -1, 0, 1, 2, 3, 4, -1, -1, -1, -1]])
-    assert longer.projections is cache.projections
     assert extend_cache(KeyValueCache(*cache[:2]), 11).positions is None
 
 
