@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 from keras_attn.layers import DecoderBlock, DifferentialAttention, MultiHeadAttention, RotaryEmbedding
-from keras_attn.ops import KeyValueCache
+from keras_attn.layers.step_matrices import use_step_matrices
 
 B, S, D = 3, 7, 10
 VARIANTS = {
@@ -29,17 +29,17 @@ def make_layer(name):
 
 def steps(layer, x, sizes, projections):
     """The outputs of self-attention over `x`, so many tokens a call."""
-    cache, outputs, index = KeyValueCache(*layer.empty_cache(B, S), projections=projections), [], 0
+    cache, outputs, index = layer.empty_cache(B, S), [], 0
     for size in sizes:
         part = x[:, index : index + size]
-        output, cache = layer(
-            part,
-            part,
-            use_causal_mask=True,
-            cache=cache,
-            cache_update_index=index,
-        )
-        assert cache.projections is not None
+        with use_step_matrices({(id(layer), True): projections}):
+            output, cache = layer(
+                part,
+                part,
+                use_causal_mask=True,
+                cache=cache,
+                cache_update_index=index,
+            )
         outputs.append(ops.convert_to_numpy(output))
         index += size
     return np.concatenate(outputs, axis=1)
@@ -68,21 +68,29 @@ def test_a_block_with_projections_of_both_layers():
     x, source = (keras.random.normal((B, size, D), seed=size) for size in (S, 5))
     mask = ops.convert_to_tensor([[True] * 5, [True] * 2 + [False] * 3, [False] * 5])
     whole = ops.convert_to_numpy(block(x, source, encoder_padding_mask=mask))
-    projections = block.step_projections()
-    assert None not in projections
-    cache = KeyValueCache(*block.empty_cache(B, S), projections=projections.self_attention)
-    cross = KeyValueCache(*block.project_to_cache(source, mask), projections=projections.cross_attention)
-    outputs = []
-    for index in range(S):
-        output, cache = block(
-            x[:, index : index + 1],
-            encoder_padding_mask=mask,
-            self_attention_cache=cache,
-            self_attention_cache_update_index=index,
-            cross_attention_cache=cross,
-        )
-        outputs.append(ops.convert_to_numpy(output))
+    roles = block.attention_of_steps()
+    made = {(id(layer), of_keys): layer.step_projections(of_keys) for layer, of_keys in roles}
+    assert len(made) == 2
+    cache, cross, outputs = block.empty_cache(B, S), block.project_to_cache(source, mask), []
+    with use_step_matrices(made):
+        for index in range(S):
+            output, cache = block(
+                x[:, index : index + 1],
+                encoder_padding_mask=mask,
+                self_attention_cache=cache,
+                self_attention_cache_update_index=index,
+                cross_attention_cache=cross,
+            )
+            outputs.append(ops.convert_to_numpy(output))
     np.testing.assert_allclose(np.concatenate(outputs, axis=1), whole, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["plain", "grouped"])
+def test_projections_that_were_made_are_those_that_are_used(name):
+    layer, x = make_layer(name), keras.random.normal((B, S, D), seed=1)
+    projections = layer.step_projections()
+    nothing = keras.tree.map_structure(ops.zeros_like, projections)
+    assert not steps(layer, x, (1,) * S, nothing).any()
 
 
 def test_what_is_more_than_products_is_projected_as_always():

@@ -63,3 +63,25 @@ def test_what_is_quantised_is_not_quantised_again():
         quantize(model, "int8")
     with pytest.raises(ValueError, match="`mode` must be one of"):
         quantize(model, "int7")
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="the graph of a step is TensorFlow's")
+def test_a_step_in_bfloat16_casts_no_matrix():
+    import tensorflow as tf
+
+    from keras_attn.ops import inference_scope
+
+    model = quantized_copy(make_model(), "bfloat16")
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)], autograph=False)
+    def generated(source):
+        with inference_scope():
+            return model.generate(source, 2, 3, max_length=5)
+
+    graph = generated.get_concrete_function().graph
+    bodies = [body for name, body in graph._functions.items() if "body" in name]
+    bodies = [body.graph for body in bodies if hasattr(body, "graph")]
+    casts = [op for body in bodies for op in body.get_operations() if op.type == "Cast"]
+    assert casts
+    of_matrices = [op for op in casts if op.inputs[0].shape.rank == 2 and None not in op.inputs[0].shape]
+    assert not of_matrices

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_attn.ops import Int8Matrix, compiled_scope, int8_problem, int8_product
+from keras_attn.ops import Int8Matrix, compiled_scope, int8_problem, int8_product, step_form
 
 pytestmark = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="integers are multiplied in TensorFlow's graphs"
@@ -62,3 +62,17 @@ def test_a_row_is_the_same_in_any_batch(numbers, xla):
     together = _product(rows, matrix, xla)
     for row in (0, 2):
         np.testing.assert_array_equal(_product(rows[row : row + 1], matrix, xla)[0], together[row])
+
+
+def test_small_matrices_are_multiplied_as_floats_but_for_xla():
+    large, small = (Int8Matrix(tf.ones([256, n], tf.int8), tf.fill([1, n], 0.5)) for n in (257, 256))
+    assert step_form(large) is large
+    np.testing.assert_array_equal(step_form(small), np.full([256, 256], 0.5))
+    with compiled_scope():
+        assert step_form(small) is small
+
+
+def test_a_small_transposed_matrix_is_turned(numbers):
+    _, values, scale = numbers
+    matrix = Int8Matrix(tf.constant(values.T), tf.constant(scale.T))
+    np.testing.assert_allclose(step_form(matrix), values * scale, rtol=1e-6)

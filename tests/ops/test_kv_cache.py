@@ -9,7 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
 
-from keras_attn.ops import KeyValueCache, empty_cache, extend_cache, write_cache, write_ring
+from keras_attn.ops import (
+    KeyValueCache,
+    empty_cache,
+    extend_cache,
+    overwriting_scope,
+    unshared,
+    write_cache,
+    write_ring,
+)
 
 B, N, S, H, HV = 2, 3, 7, 5, 11
 
@@ -161,3 +169,49 @@ def test_a_pair_stays_a_pair(rng):
     new_ring = (ops.convert_to_tensor(x) for x in new)
     ring = write_ring(cache, *new_ring, ops.convert_to_tensor([8, 9]))
     assert {type(x) for x in (write_cache(cache, *new, 3), extend_cache(cache, 11), ring)} == {tuple}
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="only TensorFlow has graphs of any batch size")
+def test_a_loop_overwrites_caches_that_are_its_own(rng):
+    import tensorflow as tf
+
+    keys, values = (tf.constant(rng.normal(size=(5, B, N, 1, H)), "float32") for _ in range(2))
+
+    def loop(batch_size):
+        rows = tf.shape(tf.zeros([batch_size]))[0]
+        # Equal zeros, which TensorFlow makes once.
+        cache = tuple(tf.ensure_shape(tf.zeros([rows, N, S, H]), [None, N, None, H]) for _ in range(2))
+
+        def step(index, cache):
+            of_step = (tf.gather(x, index)[:rows] for x in (keys, values))
+            return index + 1, write_cache(cache, *of_step, index)
+
+        with overwriting_scope():
+            cache = ops.while_loop(lambda index, _: index < 5, step, (tf.constant(0), unshared(cache)))[1]
+        return cache
+
+    graph = tf.function(loop, [tf.TensorSpec([], tf.int32)], autograph=False).get_concrete_function()
+    found = {
+        node.op for function in graph.graph.as_graph_def().library.function for node in function.node_def
+    }
+    assert "InplaceUpdate" in found
+    assert "TensorScatterUpdate" not in found
+    for x, steps in zip(graph(tf.constant(B)), (keys, values)):
+        np.testing.assert_array_equal(x[:, :, :5], np.moveaxis(steps[:, :, :, 0], 0, 2))
+        assert not x[:, :, 5:].numpy().any()
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="only TensorFlow has graphs of any batch size")
+def test_a_cache_that_is_written_twice_is_not_overwritten_the_second_time(rng):
+    whole = filled(rng, S)
+    first, second = filled(rng, 1), filled(rng, 1)
+
+    def both(cache, first, second, index):
+        with overwriting_scope():
+            cache = unshared(cache)
+            return *write_cache(cache, *first, index), *write_cache(cache, *second, index)
+
+    written = in_open_graph(both, whole, first, second, np.int32(0))(whole, first, second, np.int32(4))
+    expected = [*written_by_hand(whole, first, 4), *written_by_hand(whole, second, 4)]
+    for x, of_hand in zip(written, expected):
+        np.testing.assert_array_equal(x, of_hand)

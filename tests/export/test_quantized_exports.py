@@ -1,0 +1,72 @@
+"""Exports in int8 and bfloat16, asked through TensorFlow's C library: they answer as Python does, whatever the batch."""
+
+import numpy as np
+import pytest
+from helpers_seed import set_seed
+from helpers_translators import SENTENCES, in_new_process, serving
+
+import keras_attn
+from keras_attn.export import run_saved_model
+from keras_attn.ops import int8_problem
+
+TEXTS = [*SENTENCES, "a dog", SENTENCES[1]]
+OPS = """
+import json, sys
+from tensorflow.core.protobuf import saved_model_pb2
+saved_model = saved_model_pb2.SavedModel()
+saved_model.ParseFromString(open(sys.argv[1] + "/saved_model.pb", "rb").read())
+library = saved_model.meta_graphs[0].graph_def.library
+print(json.dumps(sorted({node.op for function in library.function for node in function.node_def})))
+"""
+
+
+@pytest.fixture(scope="module")
+def translator():
+    """Untrained, over bytes, and so wide that its products are of integers, but for those of the attention layers."""
+    set_seed(3)
+    model = keras_attn.models.Seq2SeqTransformer.from_sizes(
+        259,
+        1,
+        1,
+        hidden_dim=254,
+        num_heads=2,
+        intermediate_dim=263,
+        max_sequence_length=37,
+        normalize_first=True,
+    )
+    tokenizer = keras_attn.text.ByteTokenizer()
+    return keras_attn.Translator(model, tokenizer, tokenizer, num_beams=3, max_length=7)
+
+
+@pytest.mark.parametrize("mode", ["int8", pytest.param("bfloat16", marks=pytest.mark.extended)])
+def test_a_quantised_translator_is_saved_loaded_exported_and_answers_the_same(translator, mode, tmp_path):
+    if mode == "int8" and (problem := int8_problem()):
+        pytest.skip(problem)
+    quantized = translator.quantized(mode)
+    quantized.save(tmp_path / "saved")
+    version = keras_attn.Translator.load(tmp_path / "saved").export(tmp_path / "it", SENTENCES[:2])
+    assert ("_QuantizedMatMul" in in_new_process(OPS, version)) == (mode == "int8")
+    expected, scores = quantized(TEXTS, num_return_sequences=3, return_scores=True)
+    scores = np.array(scores)
+    assert len(np.unique(scores)) == scores.size - 3  # of the two that are the same text
+    requests = [
+        {"signature": "translate_n_best", "inputs": {"inputs": texts}} for texts in (TEXTS, *zip(TEXTS))
+    ]
+    with serving(version) as ask:
+        together, *alone = ask(*requests)
+    assert together["outputs"] == expected
+    assert [answer["outputs"][0] for answer in alone] == expected
+    np.testing.assert_allclose(together["scores"], scores, rtol=1e-5)
+    np.testing.assert_allclose([answer["scores"][0] for answer in alone], scores, rtol=1e-5)
+
+
+@pytest.mark.extended
+def test_with_xla_it_answers_as_the_translator_that_xla_compiles(translator, tmp_path):
+    version = translator.export(
+        tmp_path / "it", SENTENCES[:2], quantization="int8", xla=True, batch_sizes=(8,), lengths=(37,)
+    )
+    compiled = translator.replaced(jit_compile=True).quantized("int8", xla=True)
+    requests = [{"inputs": {"inputs": batch}} for batch in (TEXTS, TEXTS[:1], TEXTS[3:5])]
+    answers = [answer["outputs"]["outputs"] for answer in run_saved_model(version, requests, 300, xla=True)]
+    expected = compiled(TEXTS)
+    assert answers == [expected, expected[:1], expected[3:5]]
