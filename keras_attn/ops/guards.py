@@ -6,6 +6,7 @@ query that sees no key, become 0 before anything is multiplied.
 
 from keras import ops
 
+from keras_attn.ops.compilers import is_inference_scope
 from keras_attn.ops.masks import as_mask_rule
 
 
@@ -33,7 +34,8 @@ def guard(query, key, value, mask):
     num_queries, num_keys = query.shape[-2], key.shape[-2]
     all_see_keys = rule.every_query_sees_itself(num_queries, num_keys)
     sees_keys = None if all_see_keys else ops.any(mask, axis=-1, keepdims=True)
-    if not rule.queries_are_finite:
+    # A query without keys spreads in the gradient alone: its own output is set to 0 in any case.
+    if not (rule.queries_are_finite or is_inference_scope()):
         query = keep(query, sees_keys)
     all_are_seen = all_see_keys and num_queries == num_keys
     if not (rule.keys_are_finite or all_are_seen):

@@ -18,7 +18,7 @@ from helpers_layers import (
 )
 from keras import ops
 
-from keras_attn.ops import ScoreDropout, attend, dot_product_attention
+from keras_attn.ops import ScoreDropout, attend, dot_product_attention, inference_scope
 
 B, N, T, S, H, HV = 2, 3, 5, 7, 11, 13
 
@@ -315,3 +315,17 @@ def test_one_query_of_a_step_has_the_answer_that_it_has_in_any_batch(rng, dtype,
         np.testing.assert_allclose(found, expected[:size], rtol=0, atol=tolerance)
     types = {operation.type for operation in step.get_concrete_function().graph.get_operations()}
     assert bool(types & {"If", "StatelessIf"}) == (dtype == "float32")
+
+
+def test_a_nan_query_without_keys_gives_0_where_a_graph_is_only_run():
+    rng = np.random.default_rng(5)
+    sizes = ((B, N, T, H), (B, N, S, H), (B, N, S, HV))
+    query, key, value = (rng.normal(size=size).astype("float32") for size in sizes)
+    mask = np.ones((B, 1, T, S), bool)
+    mask[1, :, 2] = False
+    expected = ops.convert_to_numpy(dot_product_attention(query, key, value, mask)[0])
+    query[1, :, 2] = np.nan
+    with inference_scope():
+        found = ops.convert_to_numpy(dot_product_attention(query, key, value, mask)[0])
+    assert not found[1, :, 2].any()
+    np.testing.assert_array_equal(found, expected)
