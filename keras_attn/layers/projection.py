@@ -6,7 +6,16 @@ from keras import ops
 from keras_attn.layers.arguments import gelu_tanh
 from keras_attn.layers.lora_and_quantization import QuantizableSubclass
 from keras_attn.layers.step_matrices import step_matrix
-from keras_attn.ops import Int8Matrix, gelu, int8_product, runs_op_by_op, shape_to_keep, step_form
+from keras_attn.ops import (
+    Int8Matrix,
+    bfloat16_product,
+    gelu,
+    int8_product,
+    runs_bfloat16_products,
+    runs_op_by_op,
+    shape_to_keep,
+    step_form,
+)
 
 # Activations of each number for itself, and the functions that compute them.
 _ELEMENTWISE = {
@@ -132,7 +141,7 @@ def product(inputs, kernel, bias=None, num_summed_axes=1, training=None, activat
         activation: Function that is applied to the sum, or None.
 
     Returns:
-        Floats (..., *new).
+        Floats (..., *new); float32 where `bfloat16_product` is used.
 
     Example:
 
@@ -145,6 +154,12 @@ def product(inputs, kernel, bias=None, num_summed_axes=1, training=None, activat
     size = math.prod(kernel.shape[:num_summed_axes])
     kept = len(inputs.shape) - num_summed_axes
     shape = (*shape_to_keep(inputs)[:kept], *kernel.shape[num_summed_axes:])
+    if runs_bfloat16_products(inputs, kernel):
+        x = bfloat16_product(ops.reshape(inputs, (-1, size)), ops.reshape(kernel, (size, -1)))
+        if bias is not None:
+            x = ops.add(x, ops.cast(ops.reshape(bias, (-1,)), x.dtype))
+        x = ops.reshape(x, shape)
+        return x if activation is None else activation(x)
     is_plain = _are_few(inputs.shape[1:kept]) or (not training and runs_op_by_op(inputs))
     one = () if is_plain else (1,)
     is_matrix = not one and len(kernel.shape) == 2

@@ -4,6 +4,7 @@ from keras_attn.ops.activations import gelu
 from keras_attn.ops.additive import additive_attention
 from keras_attn.ops.attention import dot_product_attention, soft_capped
 from keras_attn.ops.attention_paths import attend
+from keras_attn.ops.bfloat16_products import bfloat16_product, runs_bfloat16_products
 from keras_attn.ops.biases import (
     DenseBias,
     PairBias,
@@ -84,6 +85,7 @@ __all__ = [
     "as_boolean_mask",
     "at_least_float32",
     "attend",
+    "bfloat16_product",
     "causal_mask",
     "check_mask_shape",
     "combine_masks",
@@ -120,6 +122,7 @@ __all__ = [
     "reverse_windows",
     "ring_positions",
     "rotary_frequencies",
+    "runs_bfloat16_products",
     "runs_int8_products",
     "runs_op_by_op",
     "segment_mask",

@@ -1,0 +1,62 @@
+"""Products in bfloat16 in graphs that are only run: against NumPy in float64, for one row and for several."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_attn.layers import FeedForward
+from keras_attn.ops import bfloat16_product, inference_scope
+
+pytestmark = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="the products are of TensorFlow's graphs"
+)
+
+K, N = 23, 7
+
+
+def in_graph(function, size, dtype="bfloat16"):
+    def traced(rows):
+        with inference_scope():
+            return function(rows)
+
+    return tf.function(traced, [tf.TensorSpec([None, size], dtype)], autograph=False)
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 2, 5])
+def test_it_is_the_product_rounded_once(num_rows):
+    rng = np.random.default_rng(3)
+    rows, matrix = (
+        tf.cast(rng.normal(size=size).astype("float32"), "bfloat16") for size in ((num_rows, K), (K, N))
+    )
+    found = in_graph(lambda rows: bfloat16_product(rows, matrix), K)(rows)
+    assert (found.dtype, found.shape) == (tf.float32, (num_rows, N))
+    expected = np.float64(rows) @ np.float64(matrix)
+    np.testing.assert_array_equal(found, tf.cast(tf.cast(found, "bfloat16"), "float32"))  # it was rounded
+    assert np.all(np.abs(found - expected) <= 2.0**-8 * np.abs(expected) + 1e-6)
+
+
+def test_biases_are_added_in_float32_and_a_row_is_the_same_in_any_batch():
+    layer = FeedForward(13, bias_initializer="random_normal", dtype="float32")
+    layer.build((None, K))
+    for part in (layer.intermediate_dense, layer.output_dense):
+        part.store_in_bfloat16()
+    run = in_graph(layer, K, "float32")
+    rows = np.random.default_rng(4).normal(size=(5, K)).astype("float32")
+    together = run(tf.constant(rows)).numpy()
+    for row in range(5):
+        np.testing.assert_array_equal(run(tf.constant(rows[row : row + 1]))[0], together[row])
+    kernels, biases = zip(
+        *[(part.kernel, part.bias) for part in (layer.intermediate_dense, layer.output_dense)]
+    )
+    hidden = rounded(np.float64(rounded(rows)) @ np.float64(kernels[0])) + np.float64(biases[0])
+    expected = rounded(np.float64(rounded(np.maximum(hidden, 0))) @ np.float64(kernels[1])) + np.float64(
+        biases[1]
+    )
+    # A sum in another order may be rounded to a neighbour.
+    np.testing.assert_allclose(together, expected, rtol=2e-2, atol=2e-2 * np.abs(expected).max())
+    assert np.mean(np.abs(together - expected) < 1e-6) > 0.9
+
+
+def rounded(x):
+    return np.float64(tf.cast(tf.cast(x, "bfloat16"), "float32"))
