@@ -87,7 +87,8 @@ def overwriting_scope():
 
     It is for a loop in a TensorFlow graph that runs op by op, whose caches are `unshared` before the loop. There a step
     moves its new keys and values alone; otherwise TensorFlow copies the whole cache in each step. A tensor that is
-    written twice in a step is copied the second time.
+    written twice in a step is copied the second time, and one that is not float32 always: TensorFlow's kernels for
+    GPUs may not know its dtype.
 
     Example:
 
@@ -116,7 +117,7 @@ def unshared(caches):
     """
 
     def copied(x):
-        if not runs_op_by_op(x):
+        if not runs_op_by_op(x) or keras.backend.standardize_dtype(x.dtype) != "float32":
             return x
         import tensorflow as tf
 
@@ -161,7 +162,8 @@ def _row_indices(index, num_rows, num_slots, num_new):
 def _written_rows(stored, indices, rows):
     """The matrix of the rows of `stored` with some of them replaced."""
     matrix, overwritten = ops.reshape(stored, (-1, stored.shape[-1])), _OVERWRITTEN.get()
-    if overwritten is None or id(stored) in overwritten:
+    is_float32 = keras.backend.standardize_dtype(stored.dtype) == "float32"
+    if overwritten is None or id(stored) in overwritten or not is_float32:
         return ops.scatter_update(matrix, ops.expand_dims(indices, -1), rows)
     import tensorflow as tf
 
