@@ -362,9 +362,9 @@ MUTANTS = [
     Mutant(
         "the_second_new_slot_of_an_open_graph_is_the_third",
         "ops/kv_cache.py",
-        "_scatter_indices",
-        'slots = index + ops.arange(num_new, dtype="int32")',
-        'slots = index + 2 * ops.arange(num_new, dtype="int32")',
+        "_row_indices",
+        'ops.expand_dims(first, -1) + ops.arange(num_new, dtype="int32")',
+        'ops.expand_dims(first, -1) + 2 * ops.arange(num_new, dtype="int32")',
         ("ops/test_kv_cache.py::test_written_in_place_in_an_open_graph[2]",),
     ),
     Mutant(

@@ -49,11 +49,13 @@ LEAVES = {"checks", "files"}
 ALLOWED["cli"] = set(ALLOWED) | {"cli"}
 WITH_TENSORFLOW = {"text", "data", "export", "huggingface", "opennmt", "tasks", "runs", "serve", "cli"}
 # Summaries are written by TensorFlow, and only TensorFlow can add an assertion to its graph, draw random bits that no float is
-# made of, update a variable by its fused kernel, and multiply integers by oneDNN.
+# made of, update a variable by its fused kernel, multiply integers by oneDNN, choose among its kernels, and overwrite a tensor.
 TENSORFLOW_INSIDE_FUNCTIONS = {
     "layers/dropout.py",
+    "ops/bfloat16_products.py",
     "ops/graph_checks.py",
     "ops/int8_products.py",
+    "ops/kv_cache.py",
     "training/optimizers.py",
     "training/summaries.py",
 }
