@@ -1,15 +1,21 @@
 """Products of rows and a bfloat16 matrix on TensorFlow, for graphs that are run op by op and never differentiated."""
 
+import math
+
 import keras
 from keras import ops
 
 from keras_attn.ops.compilers import is_inference_scope, runs_op_by_op
 
+# For a matrix of no more entries, the operations around the product take longer than the faster kernel saves.
+_FEW_ENTRIES = 2**16
+
 
 def runs_bfloat16_products(rows, matrix):
     """Whether `bfloat16_product` is for these tensors, in the graph that is traced."""
     is_bfloat16 = keras.backend.standardize_dtype(matrix.dtype) == "bfloat16"
-    return is_bfloat16 and is_inference_scope() and runs_op_by_op(rows)
+    is_large = math.prod(matrix.shape) > _FEW_ENTRIES
+    return is_bfloat16 and is_large and is_inference_scope() and runs_op_by_op(rows)
 
 
 def bfloat16_product(rows, matrix):
