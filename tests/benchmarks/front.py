@@ -35,6 +35,8 @@ class Engine:
             str(folder), inter_threads=1, intra_threads=1, compute_type=compute_type
         )
         self.source, self.target = translator.source_tokenizer, translator.target_tokenizer
+        # Tables: asking the tokenizers for the strings of each sentence takes as long as translating it.
+        self.strings = self.source.token_strings(range(self.source.vocabulary_size))
         strings = self.target.token_strings(range(self.target.vocabulary_size))
         self.ids = {string: number for number, string in enumerate(strings)}
         self.options = {
@@ -46,7 +48,7 @@ class Engine:
         }
 
     def __call__(self, texts):
-        tokens = [self.source.token_strings(ids) for ids in self.source.encode(as_utf8(texts))]
+        tokens = [[self.strings[number] for number in ids] for ids in self.source.encode(as_utf8(texts))]
         found = self.engine.translate_batch(tokens, **self.options)
         return self.target.decode([[self.ids[token] for token in result.hypotheses[0]] for result in found])
 

@@ -23,6 +23,10 @@ RECIPE_OF_RUN = {
     "tok-sinusoidal": ("multi30k_tokenized", {"model": runs.MULTI30K.model, "epochs": 90}),
     "raw": ("multi30k", {}),
     "raw-de-en": ("multi30k", {"source_language": "de", "target_language": "en"}),
+    "tok-student-6-1": (
+        "multi30k_6_1",
+        {"distill": {"references": True, "num_beams": 5, "teachers": ["runs/bd-s1-avg"]}},
+    ),
     "rnn": ("multi30k_rnn", {}),
     "reverse": ("reverse", {}),
     "shakespeare": ("shakespeare", {}),
