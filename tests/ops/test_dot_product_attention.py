@@ -323,9 +323,13 @@ def test_a_nan_query_without_keys_gives_0_where_a_graph_is_only_run():
     query, key, value = (rng.normal(size=size).astype("float32") for size in sizes)
     mask = np.ones((B, 1, T, S), bool)
     mask[1, :, 2] = False
-    expected = ops.convert_to_numpy(dot_product_attention(query, key, value, mask)[0])
+    expected = ops.convert_to_numpy(
+        dot_product_attention(*map(ops.convert_to_tensor, (query, key, value, mask)))[0]
+    )
     query[1, :, 2] = np.nan
     with inference_scope():
-        found = ops.convert_to_numpy(dot_product_attention(query, key, value, mask)[0])
+        found = ops.convert_to_numpy(
+            dot_product_attention(*map(ops.convert_to_tensor, (query, key, value, mask)))[0]
+        )
     assert not found[1, :, 2].any()
     np.testing.assert_array_equal(found, expected)
