@@ -23,7 +23,7 @@ def row_softmax(logits):
 def log_normalizer(logits):
     """log(sum(exp(logits))) over the last axis of (..., V), which is kept: log-probabilities are logits less this.
 
-    TensorFlow's softmax kernel (oneDNN) computes exponentials three times as fast as its kernel for exponentials. The
+    TensorFlow's softmax kernel (oneDNN) computes exponentials faster than its kernel for exponentials alone. The
     largest share of the softmax is exp(largest logit) / sum.
 
     Args:
