@@ -1,9 +1,9 @@
-"""Multi30k, task 1: 31,014 English image descriptions and their German translations."""
+"""Multi30k, task 1: 31,014 English image descriptions with their German and French translations."""
 
 from keras_attn.data.downloads import data_folder, download, find
 from keras_attn.data.text_pairs import TextPairs, read_text_pairs
 
-LANGUAGES = ("en", "de")
+LANGUAGES = ("en", "de", "fr")
 
 _ADDRESS = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1"
 # Part of the file names of the lower-cased, normalised, Moses-tokenised files.
@@ -16,12 +16,18 @@ _SHA256 = {
     "val.de.gz": "f0cba2f995189cf5770f29a8a9a537a3ad3f51657ad873405082ff6863a5e75a",
     "test_2016_flickr.en.gz": "611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9",
     "test_2016_flickr.de.gz": "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8",
+    "train.fr.gz": "622e75069e9f4c577425c4f277116ce66e63a2401c0a2312d90073cb12379a3c",
+    "val.fr.gz": "ca3106f1a72390591d25f6c45cb4cd39dec4cd3f123e099748a3ce5256c160e9",
+    "test_2016_flickr.fr.gz": "6d326e188d259fb1d04ac19eae3af956559b3a0b93d7635e56c90987c40c8b90",
     "train.lc.norm.tok.en": "08925f8e0572bcd5a006702fc5fe20e2d77c6917d4eebd576fc20de6693c2119",
     "train.lc.norm.tok.de": "cb5a23529b65ec2061f1dc446192a9c37382b63cc75f81a0be59d34894b3a505",
     "val.lc.norm.tok.en": "46573ce391ae227f1c72f873392436a20ef18e0a6d518098cfbd70b77c8572ec",
     "val.lc.norm.tok.de": "97232bd273eceb7207f689527386a97e4be2616b18ada47576bdaf96c8ae1f00",
     "test_2016_flickr.lc.norm.tok.en": "5b7f32627cf99eced828311b955dae9800bb52bc8b91cf8b6526829e605b29d2",
     "test_2016_flickr.lc.norm.tok.de": "c6a33d39d48f9f510de147651316cd9d918e09ad0219df734a2f16b6baccacc4",
+    "train.lc.norm.tok.fr": "8fa41bb718412bcb7c5dfa58603842810a01543eae86a51279f9886b901266e1",
+    "val.lc.norm.tok.fr": "b303e301aa21fe7822a846b2b3fb2d5a1121ec807cd5b1d006fb7b2b5507168a",
+    "test_2016_flickr.lc.norm.tok.fr": "1463bd5960f9bfe098ec3cd752d3df0c49c84dc646fb518964a29232658cd836",
 }
 
 
@@ -35,8 +41,8 @@ def multi30k_pairs(split, source_language="en", target_language="de", folder=Non
 
     Args:
         split: `"train"` (29,000 pairs), `"validation"` (1,014) or `"test"` (`test_2016_flickr`, 1,000).
-        source_language: `"en"` or `"de"`.
-        target_language: The other one.
+        source_language: `"en"`, `"de"` or `"fr"`.
+        target_language: Another one of them.
         folder: Path of a folder with files named as in the repository (`train.en` or `train.en.gz`). Defaults
             to the environment variable `KERAS_ATTN_DATA`; where that is unset or empty, the files are
             downloaded.
@@ -67,13 +73,15 @@ def multi30k_pairs(split, source_language="en", target_language="de", folder=Non
     Reference:
         - Elliott, Frank, Sima'an and Specia, 2016, "Multi30K: Multilingual English-German Image
           Descriptions", section 2.2 (arXiv:1605.00459).
+        - Elliott, Frank, Barrault, Bougares and Specia, 2017, "Findings of the Second Shared Task on Multimodal Machine
+          Translation and Multilingual Image Description", section 2.1, the French translations (arXiv:1710.07177).
     """
     if split not in _FILE_STEMS:
         raise ValueError(f"`split` must be one of {', '.join(_FILE_STEMS)}. Received: split={split!r}.")
     languages = (source_language, target_language)
-    if sorted(languages, key=str) != sorted(LANGUAGES):
+    if not set(languages) <= set(LANGUAGES) or source_language == target_language:
         raise ValueError(
-            f"`source_language` and `target_language` must be {' and '.join(LANGUAGES)}, in either order. "
+            f"`source_language` and `target_language` must be two of {', '.join(LANGUAGES)}. "
             f"Received: source_language={source_language!r}, target_language={target_language!r}."
         )
     folder = folder or data_folder()

@@ -50,6 +50,16 @@ def test_reads_a_given_folder_in_either_direction(folder, no_network, split, sou
     assert (turned.sources, turned.targets) == (pairs.targets, pairs.sources)
 
 
+def test_the_third_language(folder, no_network):
+    (folder / "val.fr").write_text("Un oiseau.\n", encoding="utf-8")
+    pairs = multi30k_pairs("validation", source_language="fr", target_language="de", folder=folder)
+    assert (pairs.sources, pairs.targets) == (["Un oiseau."], ["Ein Vogel."])
+    assert pairs.name == "multi30k validation fr-de"
+    names = [name.replace(".gz", "") for name in multi30k._SHA256]
+    assert len(set(multi30k._SHA256.values())) == len(names) == len(set(names)) == 18
+    assert {name.rpartition(".")[2] for name in names} == set(multi30k.LANGUAGES)
+
+
 def test_reads_the_folder_of_the_environment_variable(folder, no_network, monkeypatch):
     monkeypatch.setenv("KERAS_ATTN_DATA", str(folder))
     assert multi30k_pairs("validation").sources == ["A bird."]
@@ -141,6 +151,6 @@ def test_keras_get_file_accepts_these_arguments_and_checks_the_sum(folder, monke
 def test_bad_arguments(folder):
     with pytest.raises(ValueError, match=r"must be one of train, validation, test\. Received: split='val'"):
         multi30k_pairs("val", folder=folder)
-    for source, target in [("en", "fr"), ("en", "en"), (None, "de")]:
-        with pytest.raises(ValueError, match=f"must be en and de.*{source!r}, target_language={target!r}"):
+    for source, target in [("en", "it"), ("fr", "fr"), (None, "de")]:
+        with pytest.raises(ValueError, match=f"must be two of en, de, fr.*{source!r}, target_language={target!r}"):
             multi30k_pairs("train", source_language=source, target_language=target, folder=folder)
