@@ -24,7 +24,8 @@ ALLOWED = {
     "export": {"models", "generation", "text", "ops"},
     "huggingface": {"models", "layers", "text", "ops"},
     "opennmt": {"models", "layers", "text", "ops"},
-    "tasks": {"huggingface", "opennmt", "export", "models", "generation", "text", "ops"},
+    "tasks": {"huggingface", "opennmt", "export", "inspection", "models", "generation", "text", "ops"},
+    "inspection": {"layers", "ops", "plots"},
     "serve": {"export", "tasks", "plots"},
     "runs": {
         "ops",
@@ -37,6 +38,7 @@ ALLOWED = {
         "data",
         "export",
         "huggingface",
+        "inspection",
         "tasks",
     },
     "__init__": {"layers", "models", "training", "_version"},
