@@ -51,8 +51,10 @@ LEAVES = {"checks", "files"}
 ALLOWED["cli"] = set(ALLOWED) | {"cli"}
 WITH_TENSORFLOW = {"text", "data", "export", "huggingface", "opennmt", "tasks", "runs", "serve", "cli"}
 # Summaries are written by TensorFlow, and only TensorFlow can add an assertion to its graph, draw random bits that no float is
-# made of, update a variable by its fused kernel, multiply integers by oneDNN, choose among its kernels, and overwrite a tensor.
+# made of, update a variable by its fused kernel, multiply integers by oneDNN, choose among its kernels, and overwrite a tensor; and each
+# backend takes gradients in its own way.
 TENSORFLOW_INSIDE_FUNCTIONS = {
+    "inspection/gradients.py",
     "layers/dropout.py",
     "ops/bfloat16_products.py",
     "ops/graph_checks.py",

@@ -31,6 +31,7 @@ class AttentionMaps(collections.abc.Mapping):
     def __init__(self):
         self._calls = {}
         self._keys = {}
+        self._path_of = {}
 
     def __getitem__(self, key):
         return self._keys[key]
@@ -57,7 +58,8 @@ class AttentionMaps(collections.abc.Mapping):
     def _add(self, path, scores):
         calls = self._calls.setdefault(path, [])
         calls.append(scores)
-        self._keys[path if len(calls) == 1 else f"{path}#{len(calls)}"] = scores
+        key = path if len(calls) == 1 else f"{path}#{len(calls)}"
+        self._keys[key], self._path_of[key] = scores, path
 
 
 @contextlib.contextmanager
