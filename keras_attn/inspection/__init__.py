@@ -1,0 +1,28 @@
+"""What a Keras model attends to and what it must not see: attention captured, masks checked and explained."""
+
+from keras_attn.inspection.attention_gradients import attention_gradients
+from keras_attn.inspection.capture import AttentionMaps, capture_attention
+from keras_attn.inspection.summaries import (
+    entropy,
+    head_kinds,
+    mean_of_heads,
+    relevance,
+    repeated_tokens,
+    rollout,
+    windows_in_place,
+    word_scores,
+)
+
+__all__ = [
+    "AttentionMaps",
+    "attention_gradients",
+    "capture_attention",
+    "entropy",
+    "head_kinds",
+    "mean_of_heads",
+    "relevance",
+    "repeated_tokens",
+    "rollout",
+    "windows_in_place",
+    "word_scores",
+]
