@@ -266,7 +266,10 @@ def test_train_without_output_takes_the_next_free_folder(tmp_path, monkeypatch):
         (["train", "--data", "dates", "--size", "huge"], "`size` must be one of tiny, base, big"),
         (["train", "--data", "dates", "--test", "x.tsv"], "give no files for them"),
         (["evaluate", "FOLDER", "--data", "multi30k", "--data-dir", "."], "test_2016_flickr.en"),
-        (["evaluate", "FOLDER", "--data", "multi30k", "--target-language", "it"], "must be two of en, de, fr"),
+        (
+            ["evaluate", "FOLDER", "--data", "multi30k", "--target-language", "it"],
+            "must be two of en, de, fr",
+        ),
         (["export", "nowhere", "out"], "There is no folder nowhere."),
         (["export", ".", "out"], "Give the folder of a run, of a saved task, or of a checkpoint"),
         (["export", "FOLDER", "out", "--examples", "none.txt"], "none.txt"),

@@ -152,5 +152,7 @@ def test_bad_arguments(folder):
     with pytest.raises(ValueError, match=r"must be one of train, validation, test\. Received: split='val'"):
         multi30k_pairs("val", folder=folder)
     for source, target in [("en", "it"), ("fr", "fr"), (None, "de")]:
-        with pytest.raises(ValueError, match=f"must be two of en, de, fr.*{source!r}, target_language={target!r}"):
+        with pytest.raises(
+            ValueError, match=f"must be two of en, de, fr.*{source!r}, target_language={target!r}"
+        ):
             multi30k_pairs("train", source_language=source, target_language=target, folder=folder)
