@@ -16,6 +16,32 @@ def check_positive(name, value, optional=False):
     return int(value)
 
 
+def check_count(name, value):
+    """Returns `value` (a NumPy integer, for instance) as an `int`.
+
+    Raises:
+        ValueError: unless it is an integer of at least 0.
+    """
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"`{name}` must be an integer of at least 0. Received: {name}={value!r}.")
+    return int(value)
+
+
+def check_pair(name, value, lowest=1):
+    """A pair of integers, from one or from two.
+
+    Raises:
+        ValueError: if they are not integers of at least `lowest`.
+    """
+    pair = tuple(value) if isinstance(value, (list, tuple)) else (value, value)
+    integers = [size for size in pair if isinstance(size, int) and not isinstance(size, bool)]
+    if len(pair) != 2 or len(integers) != 2 or min(integers) < lowest:
+        raise ValueError(
+            f"`{name}` must be an integer of at least {lowest}, or a pair of them. Received: {name}={value}."
+        )
+    return pair
+
+
 def check_rate(name, value):
     """Returns `value` unchanged.
 

@@ -17,8 +17,10 @@ from keras_attn.layers import (
     DecoderBlock,
     DifferentialAttention,
     EncoderBlock,
+    ImageClassificationHead,
     MaskedLanguageModelHead,
     MultiHeadAttention,
+    PatchEmbedding,
     Residual,
     SequenceEmbedding,
     TalkingHeadsAttention,
@@ -28,7 +30,12 @@ from keras_attn.layers import (
 
 BACKEND = keras.backend.backend()
 # Layers whose outputs are logits that a loss or a softmax takes: float32 under mixed policies too.
-LOGIT_HEADS = (ClassificationHead, MaskedLanguageModelHead, TokenClassificationHead)
+LOGIT_HEADS = (
+    ClassificationHead,
+    ImageClassificationHead,
+    MaskedLanguageModelHead,
+    TokenClassificationHead,
+)
 # JAX traces anew for each length.
 LENGTHS = (5, 7, 11, 2) if BACKEND == "tensorflow" else (5, 7, 2)
 
@@ -295,6 +302,12 @@ class DecoderBlockWithSlots(SlotsFromFunctions, DecoderBlock):
 class SequenceEmbeddingWithSlots(SlotsFromFunctions, SequenceEmbedding):
     def __init__(self, token, dropout=0.0, **kwargs):
         super().__init__(token=token, dropout=dropout, **kwargs)
+
+
+@keras.saving.register_keras_serializable(package="keras_attn_tests")
+class PatchEmbeddingWithSlots(SlotsFromFunctions, PatchEmbedding):
+    def __init__(self, patch_size, hidden_dim, dropout=0.0, **kwargs):
+        super().__init__(patch_size, hidden_dim, dropout=dropout, **kwargs)
 
 
 @keras.saving.register_keras_serializable(package="keras_attn_tests")

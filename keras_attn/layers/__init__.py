@@ -8,28 +8,33 @@ from keras_attn.layers.encoder_block import EncoderBlock
 from keras_attn.layers.feed_forward import FeedForward
 from keras_attn.layers.heads import (
     ClassificationHead,
+    ImageClassificationHead,
     MaskedLanguageModelHead,
     Pooling,
     TokenClassificationHead,
 )
 from keras_attn.layers.multi_head_attention import MultiHeadAttention
+from keras_attn.layers.patch_embedding import PatchEmbedding
 from keras_attn.layers.position_biases import AlibiBias, RelativePositionBias, RelativePositionKeys
 from keras_attn.layers.position_encodings import PositionEmbedding, SinusoidalPositionEncoding
 from keras_attn.layers.residual import Residual
-from keras_attn.layers.rotary_embedding import RotaryEmbedding
+from keras_attn.layers.rotary_embedding import AxialRotaryEmbedding, RotaryEmbedding
 from keras_attn.layers.talking_heads_attention import TalkingHeadsAttention
 from keras_attn.layers.window_attention import WindowAttention
 
 __all__ = [
     "AlibiBias",
+    "AxialRotaryEmbedding",
     "BahdanauAttention",
     "ClassificationHead",
     "DecoderBlock",
     "DifferentialAttention",
     "EncoderBlock",
     "FeedForward",
+    "ImageClassificationHead",
     "MaskedLanguageModelHead",
     "MultiHeadAttention",
+    "PatchEmbedding",
     "Pooling",
     "PositionEmbedding",
     "RelativePositionBias",

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_attn.checks import check_positive, check_rate, choose
+from keras_attn.checks import check_count, check_positive, check_rate, choose
 from keras_attn.layers.arguments import get_activation, serialize_activation
 from keras_attn.layers.call_masks import joined_padding
 from keras_attn.layers.dropout import Dropout
@@ -220,6 +220,99 @@ class ClassificationHead(_Pooled, _LabelHead):
 
     def compute_output_shape(self, input_shape):
         return (input_shape[0], self.num_labels)
+
+
+@keras.saving.register_keras_serializable(package="keras_attn")
+class ImageClassificationHead(_LabelHead):
+    """A logit of each label for each image, read from the tokens of a vision model.
+
+    It differs from `ClassificationHead` where tokens are not all patches: a mean is over the patches alone.
+
+    Args:
+        num_labels: Integer L; 1 for a regression.
+        pooling: String: "first", the vector of the first token, which is the class token (ViT); "mean", that of the
+            patches (Swin); "first_and_mean", both, one after the other (DINOv2).
+        num_special_tokens: Integer, the number of tokens before the patches: `num_special_tokens` of the embedding.
+        use_distillation_token: Boolean, whether the second token has logits of its own, and the result is the mean of
+            both (DeiT). Needs "first".
+        intermediate_dim, activation, norm, dropout, use_bias, use_intermediate_bias: As in `ClassificationHead`.
+
+    Call arguments:
+        inputs: Floats (B, T, D), the sequence of a vision model.
+        padding_mask: Boolean (B, T), True at real tokens.
+        training: Boolean.
+
+    Returns:
+        Logits, float32 (B, L).
+
+    Raises:
+        ValueError: for arguments out of range or that contradict each other, and for a mask of another shape.
+
+    Example:
+
+    ```python
+    head = keras_attn.layers.ImageClassificationHead(num_labels=3, pooling="first_and_mean", num_special_tokens=1)
+    logits = head(keras.random.normal((2, 10, 16)))  # (2, 3)
+    ```
+
+    References: [Dosovitskiy et al., 2021](https://arxiv.org/abs/2010.11929), section 3.1 and appendix D.3;
+    [Touvron et al., 2021](https://arxiv.org/abs/2012.12877), section 4; [Oquab et al., 2024](https://arxiv.org/abs/2304.07193),
+    section 7.1.
+    """
+
+    def __init__(
+        self, num_labels, pooling="first", num_special_tokens=1, use_distillation_token=False, **kwargs
+    ):
+        super().__init__(num_labels=num_labels, **kwargs)
+        choose("pooling", pooling, _IMAGE_POOLINGS)
+        self.pooling = pooling
+        self.num_special_tokens = check_count("num_special_tokens", num_special_tokens)
+        self.use_distillation_token = use_distillation_token
+        if use_distillation_token and (pooling != "first" or num_special_tokens < 2):
+            raise ValueError(
+                '`use_distillation_token` needs pooling="first" and at least 2 special tokens. '
+                f"Received: pooling={pooling!r}, num_special_tokens={num_special_tokens}."
+            )
+
+    def build(self, input_shape):
+        num_vectors = len(_IMAGE_POOLINGS[self.pooling])
+        super().build((*input_shape[:-1], input_shape[-1] * num_vectors))
+
+    def _build_output(self, features):
+        super()._build_output(features)
+        if self.use_distillation_token:
+            self.distillation_dense = self._dense(
+                "distillation_output", self.num_labels, features, self.use_bias
+            )
+
+    def call(self, inputs, padding_mask=None, training=None):
+        mask = real_tokens(inputs, padding_mask)
+        start = self.num_special_tokens
+        first_tokens = {"first": 0, "mean": start}
+        vectors = [
+            pooled(inputs[:, first_tokens[mode] :], mask[:, first_tokens[mode] :], mode)
+            for mode in _IMAGE_POOLINGS[self.pooling]
+        ]
+        logits = self._logits(ops.concatenate(vectors, axis=-1), padding_mask, training)
+        if not self.use_distillation_token:
+            return logits
+        distilled = self._transformed(pooled(inputs[:, 1:], mask[:, 1:], "first"), training)
+        return (logits + at_least_float32(self.distillation_dense(distilled))) / 2
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], self.num_labels)
+
+    def _parts(self):
+        distillation = [self.distillation_dense] if self.use_distillation_token else []
+        return [*super()._parts(), *distillation]
+
+    def get_config(self):
+        names = ("pooling", "num_special_tokens", "use_distillation_token")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
+
+
+# The vectors that each pooling of an image's tokens joins.
+_IMAGE_POOLINGS = {"first": ("first",), "mean": ("mean",), "first_and_mean": ("first", "mean")}
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")

@@ -1,7 +1,7 @@
 import keras
 from keras import ops
 
-from keras_attn.ops import apply_rotary, rotary_frequencies, successive_positions
+from keras_attn.ops import apply_rotary, rotary_frequencies, rows_and_columns, successive_positions
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
@@ -101,3 +101,61 @@ class RotaryEmbedding(keras.layers.Layer):
             "interleaved": self.interleaved,
             "scaling": None if self.scaling is None else dict(self.scaling),
         }
+
+
+@keras.saving.register_keras_serializable(package="keras_attn")
+class AxialRotaryEmbedding(keras.layers.Layer):
+    """Rotary positions in two dimensions: half of a head's features turn by the row of a patch, half by its column.
+
+    It goes into the slot `rotary_embedding` of attention layers, like `RotaryEmbedding`. Neither Keras nor KerasHub has it.
+
+    Args:
+        max_wavelength: Float, the longest wavelength in units of 2 pi patches, greater than 1; 100 in the paper.
+
+    Call arguments:
+        inputs: Floats (B, N, T, H), H divisible by 4.
+        positions: Integers (T,) or (B, T) from `keras_attn.ops.grid_positions`, which hold a row and a column.
+
+    Returns:
+        Floats (B, N, T, H).
+
+    Raises:
+        ValueError: if H is not divisible by 4, or `positions` do not fit `inputs`.
+
+    Example:
+
+    ```python
+    rotary_embedding = keras_attn.layers.AxialRotaryEmbedding()
+    positions = keras_attn.ops.grid_positions(3, 5, num_special_tokens=1)
+    query = rotary_embedding(keras.random.normal((2, 3, 16, 8)), positions=positions)
+    attention = keras_attn.layers.MultiHeadAttention(3, 8, rotary_embedding=rotary_embedding)
+    ```
+
+    Reference: [Heo et al., 2024](https://arxiv.org/abs/2403.13298), section 3.2.
+    """
+
+    # No length changes the frequencies, as "dynamic_ntk" does in `RotaryEmbedding`.
+    depends_on_length = False
+
+    def __init__(self, max_wavelength=100, **kwargs):
+        super().__init__(**kwargs)
+        rotary_frequencies(2, max_wavelength)  # A wrong wavelength raises here, not in the first call.
+        self.max_wavelength = max_wavelength
+        self.supports_masking = True
+
+    def build(self, input_shape):
+        if input_shape[-1] is None or input_shape[-1] % 4:
+            raise ValueError(
+                "The last axis of the inputs must be divisible by 4: a pair of features has a sine and a cosine of the row, "
+                f"or of the column. Received: inputs of shape {tuple(input_shape)}."
+            )
+
+    def call(self, inputs, positions):
+        frequencies, _ = rotary_frequencies(inputs.shape[-1] // 2, self.max_wavelength)
+        halves = ops.split(inputs, 2, axis=-1)
+        lines = rows_and_columns(positions)
+        turned = [apply_rotary(half, line, frequencies) for half, line in zip(halves, lines)]
+        return ops.concatenate(turned, axis=-1)
+
+    def get_config(self):
+        return {**super().get_config(), "max_wavelength": self.max_wavelength}

@@ -3,7 +3,7 @@ import math
 import keras
 from keras import ops
 
-from keras_attn.checks import check_positive, check_rate
+from keras_attn.checks import check_pair, check_positive, check_rate
 from keras_attn.layers.arguments import of_sublayer
 from keras_attn.layers.lora_and_quantization import Adaptable
 from keras_attn.ops import (
@@ -96,8 +96,8 @@ class WindowAttention(Adaptable, keras.layers.Layer):
         self.supports_masking = True
         self.num_heads = num_heads
         self.key_dim = key_dim
-        self.window_size = _pair("window_size", window_size)
-        self.shift_size = _pair("shift_size", shift_size, lowest=0)
+        self.window_size = check_pair("window_size", window_size)
+        self.shift_size = check_pair("shift_size", shift_size, lowest=0)
         if any(shift >= window for shift, window in zip(self.shift_size, self.window_size)):
             raise ValueError(
                 "`shift_size` must be less than `window_size`. "
@@ -213,13 +213,3 @@ class WindowAttention(Adaptable, keras.layers.Layer):
 def _swap_heads(x):
     """(B, W, T, N, H) <-> (B, W, N, T, H)."""
     return ops.swapaxes(x, 2, 3)
-
-
-def _pair(name, value, lowest=1):
-    pair = tuple(value) if isinstance(value, (list, tuple)) else (value, value)
-    integers = [size for size in pair if isinstance(size, int) and not isinstance(size, bool)]
-    if len(pair) != 2 or len(integers) != 2 or min(integers) < lowest:
-        raise ValueError(
-            f"`{name}` must be an integer of at least {lowest}, or a pair of them. Received: {name}={value}."
-        )
-    return pair

@@ -6,15 +6,17 @@ from keras_attn.models.transformer import TransformerAround
 
 @keras.saving.register_keras_serializable(package="keras_attn")
 class EncoderWithHead(TransformerAround):
-    """An encoder and the head on it: token ids in, the head's logits out.
+    """An encoder and the head on it: token ids, or images, in, the head's logits out.
 
     The weights exist as soon as the model does. To train the head with LoRA in the encoder, call
     `model.encoder.enable_lora(...)`: `model.enable_lora` freezes the head too.
 
     Args:
-        encoder: Model with the method `sequence_and_mask`: an `EncoderTransformer`, or a `DecoderTransformer`.
+        encoder: Model with the method `sequence_and_mask`: an `EncoderTransformer`, a `DecoderTransformer`,
+            a `VisionTransformer`.
         head: Layer from a sequence (B, T, D) to logits: a `ClassificationHead`, a `TokenClassificationHead`, a
-            `MaskedLanguageModelHead`, or one of your own, whose `call` takes `padding_mask`, boolean (B, T).
+            `MaskedLanguageModelHead`, an `ImageClassificationHead`, or one of your own, whose `call` takes
+            `padding_mask`, boolean (B, T).
 
     Call arguments:
         inputs: As in the encoder.

@@ -100,14 +100,24 @@ class Sizes:
             position = PositionEmbedding(self.max_sequence_length, **named)
         return SequenceEmbedding(token, position, dropout=self.dropout, dtype=self.dtype, name=name)
 
-    def encoder_blocks(self, num_layers):
-        """A list of `EncoderBlock`s."""
-        return self._blocks(EncoderBlock, "encoder_block", num_layers, ["self_attention"])
+    def encoder_blocks(self, num_layers, rotary_embedding=RotaryEmbedding, stochastic_depth=0.0, **options):
+        """A list of `EncoderBlock`s.
+
+        Args:
+            num_layers: Integer.
+            rotary_embedding: Class of the layers that turn queries and keys, if positions are rotary.
+            stochastic_depth: Float, that of the last block; it grows in equal steps from 0, that of the first.
+            **options: More arguments of every block, `layer_scale` for instance.
+        """
+        slots, last = {"self_attention": rotary_embedding}, max(num_layers - 1, 1)
+        depths = [stochastic_depth * i / last for i in range(num_layers)]
+        each = [{**options, "stochastic_depth": depth} for depth in depths]
+        return self._blocks(EncoderBlock, "encoder_block", slots, each)
 
     def decoder_blocks(self, num_layers, cross_attention=True):
         """A list of `DecoderBlock`s, by default of a model with an encoder."""
-        slots = ["self_attention", "cross_attention"] if cross_attention else ["self_attention"]
-        return self._blocks(DecoderBlock, "decoder_block", num_layers, slots)
+        slots = {"self_attention": RotaryEmbedding, **({"cross_attention": None} if cross_attention else {})}
+        return self._blocks(DecoderBlock, "decoder_block", slots, [{}] * num_layers)
 
     def norm(self, name):
         """The norm after the last of pre-norm blocks; None after post-norm blocks, which end with one."""
@@ -125,7 +135,8 @@ class Sizes:
     def _norm(self, name):
         return _NORMS[self.normalization](epsilon=self.layer_norm_epsilon, dtype=self.dtype, name=name)
 
-    def _blocks(self, block_class, name, num_layers, slots):
+    def _blocks(self, block_class, name, slots, options):
+        """A block for each dict of `options`. `slots` maps those for attention to the class of its rotary positions."""
         return [
             block_class(
                 self.intermediate_dim,
@@ -134,20 +145,21 @@ class Sizes:
                 normalize_first=self.normalize_first,
                 gated=self.gated,
                 norm=self._norm("norm"),
-                **{slot: self._attention(slot) for slot in slots},
+                **{slot: self._attention(slot, rotary) for slot, rotary in slots.items()},
+                **of_block,
                 dtype=self.dtype,
                 name=f"{name}_{i}",
             )
-            for i in range(num_layers)
+            for i, of_block in enumerate(options)
         ]
 
-    def _attention(self, slot):
-        is_rotary = self.position_encoding == "rotary" and slot == "self_attention"
+    def _attention(self, slot, rotary_embedding):
+        is_rotary = self.position_encoding == "rotary" and rotary_embedding is not None
         return MultiHeadAttention(
             self.num_heads,
             self.hidden_dim // self.num_heads,
             dropout=self.attention_dropout,
-            rotary_embedding=RotaryEmbedding(dtype=self.dtype) if is_rotary else None,
+            rotary_embedding=rotary_embedding(dtype=self.dtype) if is_rotary else None,
             dtype=self.dtype,
             name=slot,
         )

@@ -20,6 +20,13 @@ from keras_attn.ops.fused_attention import fused_attention, fused_attention_obst
 from keras_attn.ops.graph_checks import concrete_values
 from keras_attn.ops.guards import keep
 from keras_attn.ops.hashing import hashed_uniform
+from keras_attn.ops.images import (
+    grid_positions,
+    grid_size,
+    image_patches,
+    resized_grid,
+    rows_and_columns,
+)
 from keras_attn.ops.int8_products import (
     Int8Matrix,
     int8_problem,
@@ -98,8 +105,11 @@ __all__ = [
     "fused_attention",
     "fused_attention_obstacle",
     "gelu",
+    "grid_positions",
+    "grid_size",
     "has_fused_kernel",
     "hashed_uniform",
+    "image_patches",
     "implicit_mask",
     "inference_scope",
     "int8_problem",
@@ -119,9 +129,11 @@ __all__ = [
     "product_in_halves",
     "product_in_parts",
     "relative_position_bucket",
+    "resized_grid",
     "reverse_windows",
     "ring_positions",
     "rotary_frequencies",
+    "rows_and_columns",
     "runs_bfloat16_products",
     "runs_int8_products",
     "runs_op_by_op",

@@ -14,6 +14,7 @@ from helpers_layers import (
     EmbeddingBothWays,
     EncoderBlockWithSlots,
     MaskedLanguageModelHeadWithSlots,
+    PatchEmbeddingWithSlots,
     ResidualDense,
     SequenceEmbeddingWithSlots,
     assert_equal,
@@ -92,6 +93,10 @@ def pixels(length):
     return {"inputs": sequence("pixels", length, 4), "padding_mask": real(length, 4)}
 
 
+def photos(length):
+    return {"inputs": sequence("photos", length, 4)}
+
+
 def encoder(length):
     return {"inputs": sequence("inputs", length), "padding_mask": real(length)}
 
@@ -125,6 +130,11 @@ def heads(length):
 def heads_left_padded(length):
     positions = np.arange(length) - (~real(length, left=True)).sum(-1, keepdims=True)
     return {**heads(length), "positions": positions.astype("int32")}
+
+
+def heads_on_a_grid(length):
+    rows, columns = np.arange(length) // 3, np.arange(length) % 3
+    return {**heads(length), "positions": (rows * 2**16 + columns).astype("int32")}
 
 
 def heads_and_positions(length):
@@ -164,6 +174,8 @@ EVERYWHERE = {
 
 # Forms that share most of their code with another: a case takes seconds. The tests named first are run more often.
 EXTENDED = {
+    "image_classification_head",
+    "patches",
     "decoder_post_norm",
     "decoder_pre_norm_rms",
     "attention_window",
@@ -180,6 +192,9 @@ EXTENDED = {
     "rotary_interleaved_partial",
 }
 SLOW = {
+    "image_classification_head_distilled",
+    "patches_padded",
+    "rotary_axial",
     "attention_causal",
     "attention_cross",
     "bahdanau_pairwise_mask",
@@ -235,6 +250,7 @@ IN_GRAPHS = {
     "relative_positions",
     "relative_keys",
     "positions",
+    "patches",
 }
 
 
@@ -459,6 +475,7 @@ CASES = [
         POSITIONWISE,
         scaling={"type": "dynamic_ntk", "factor": 2.0, "original_max_sequence_length": 3},
     ),
+    case("rotary_axial", layers.AxialRotaryEmbedding, heads_on_a_grid, POSITIONWISE),
     case("alibi", layers.AlibiBias, heads_and_positions),
     case(
         "relative_positions",
@@ -486,6 +503,46 @@ CASES = [
         num_labels=3,
         intermediate_dim=7,
         dropout=0.1,
+    ),
+    case(
+        "image_classification_head",
+        layers.ImageClassificationHead,
+        encoder,
+        num_labels=5,
+        pooling="first_and_mean",
+        dropout=0.1,
+    ),
+    case(
+        "image_classification_head_distilled",
+        layers.ImageClassificationHead,
+        encoder,
+        num_labels=5,
+        num_special_tokens=2,
+        use_distillation_token=True,
+        intermediate_dim=7,
+    ),
+    case(
+        "patches",
+        PatchEmbeddingWithSlots,
+        photos,
+        patch_size=(2, 3),
+        hidden_dim=10,
+        image_size=(5, 7),
+        num_channels=D,
+        num_register_tokens=2,
+        norm=keras.layers.LayerNormalization,
+        dropout=0.1,
+    ),
+    case(
+        "patches_padded",
+        layers.PatchEmbedding,
+        photos,
+        patch_size=(3, 3),
+        hidden_dim=10,
+        position="sinusoidal",
+        num_channels=D,
+        use_distillation_token=True,
+        pad=True,
     ),
     case("token_classification_head", layers.TokenClassificationHead, encoder, num_labels=5, dropout=0.1),
     case(
@@ -594,6 +651,21 @@ BAD_CONSTRUCTIONS = [
         layers.WindowAttention,
         {"num_heads": 2, "key_dim": 5, "window_size": (3, 2), "shift_size": 2},
         "`shift_size` must be less than `window_size`. Received: shift_size=2, window_size=(3, 2).",
+    ),
+    (
+        layers.PatchEmbedding,
+        {"patch_size": 3, "hidden_dim": 7},
+        "Learned positions need an `image_size`. Received: image_size=None.",
+    ),
+    (
+        layers.AxialRotaryEmbedding,
+        {"max_wavelength": 1},
+        "`max_wavelength` must be greater than 1. Received: max_wavelength=1.",
+    ),
+    (
+        layers.ImageClassificationHead,
+        {"num_labels": 3, "num_special_tokens": -1},
+        "`num_special_tokens` must be an integer of at least 0. Received: num_special_tokens=-1.",
     ),
     (
         layers.DifferentialAttention,
