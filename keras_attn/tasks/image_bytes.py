@@ -126,7 +126,7 @@ def _upright(pixels, orientation):
 
 
 def header_size(contents):
-    """The height and width that the header of a JPEG or PNG file states, int64 (2,); nothing is decoded."""
+    """The height and width that the header of a JPEG or PNG file states, int64 (2,), 0 of others; nothing is decoded."""
 
     def jpeg():
         return tf.io.extract_jpeg_shape(contents, tf.int64)[:2]
@@ -135,7 +135,7 @@ def header_size(contents):
         header = tf.strings.substr(tf.strings.join([contents, b"\0" * 24]), 16, 8)
         sizes = tf.reshape(tf.cast(tf.io.decode_raw(header, tf.uint8), tf.int64), [2, 4])
         width, height = tf.unstack(tf.reduce_sum(sizes * [2**24, 2**16, 2**8, 1], axis=1))
-        return tf.stack([height, width])
+        return tf.where(_is_png(contents), tf.stack([height, width]), 0)
 
     return tf.cond(_is_jpeg(contents), jpeg, png)
 

@@ -217,17 +217,15 @@ def _num_logits(model, shape):
     if not model.built:
         raise ValueError("`model` has no weights yet. Call it once on images before it becomes a task.")
     try:
-        spec = model.compute_output_spec(keras.KerasTensor((2, *shape)))
+        logits = model(np.zeros((0, *shape), "float32"))
     except Exception as error:
         raise ValueError(
             f"`model` must take images (B, {', '.join(map(str, shape))}), which `preprocessing` makes: {error}"
         ) from error
-    if not isinstance(spec, keras.KerasTensor) or len(spec.shape) != 2 or spec.shape[-1] is None:
-        found = keras.tree.map_structure(lambda tensor: tuple(tensor.shape), spec)
-        raise ValueError(
-            f"`model` must give logits (B, L). Received: a model that gives {found} for 2 images."
-        )
-    return spec.shape[-1]
+    shapes = keras.tree.map_structure(lambda tensor: ("B", *tensor.shape[1:]), logits)
+    if not isinstance(shapes, tuple) or len(shapes) != 2 or shapes[0] != "B":
+        raise ValueError(f"`model` must give logits (B, L). Received: a model that gives {shapes}.")
+    return shapes[1]
 
 
 def _check_labels(labels, num_logits):

@@ -18,8 +18,8 @@ class ImagePreprocessing:
     """What is done to an image before a model reads it: resizing, a crop of the middle, `(pixels * scale - mean) / std`.
 
     With `antialias`, an image is resized as Pillow does it, and with it Hugging Face's image processors: one axis after the
-    other, the one that shrinks more first, rounded to whole levels each time. Of Pillow 13's levels, at most 1 in 100
-    differs, by 1. Earlier ones always begin with the width. Without `antialias`, the pixels are those of Keras' `Resizing`
+    other, rounded to whole levels each time. Of Pillow 13's levels, less than 1 in 100 differs, by 1. It begins with the
+    height where that shrinks by many more pixels than the width; earlier versions always begin with the width. Without `antialias`, the pixels are those of Keras' `Resizing`
     layer and `image_dataset_from_directory`, floats, in which what is smaller than a pixel is missed.
 
     Args:
@@ -126,10 +126,11 @@ class ImagePreprocessing:
         if self.interpolation == "nearest" or not self.antialias:
             return tf.cast(tf.image.resize(pixels, size, self.interpolation), tf.float32)
         kernel = _KERNELS[self.interpolation]
-        after_rows = tf.stack([size[0], width])
-        after_columns = tf.stack([height, size[1]])
-        is_rows_first = size[0] * width < size[1] * height
-        pixels = _in_levels(pixels, tf.where(is_rows_first, after_rows, after_columns), kernel)
+        # Pillow's rule since version 13 (its pull request 9549).
+        less_height, less_width = height - size[0], width - size[1]
+        is_height_first = (less_height > 0) & (less_height > 2 * less_width)
+        between = tf.where(is_height_first, [size[0], width], [height, size[1]])
+        pixels = _in_levels(pixels, between, kernel)
         return _in_levels(pixels, size, kernel)
 
     def _size_of(self, size):
