@@ -1,6 +1,7 @@
 """What an architecture's file says of a checkpoint: the model, the table of names, and which tensors are of no use."""
 
 import dataclasses
+import re
 from collections.abc import Callable
 
 # Tensors of no use in every architecture: constants that older files hold, and heads that `load_model` has no place for.
@@ -22,6 +23,10 @@ class Architecture:
             table has one of them.
         unused: Dict from regular expressions, which match whole names without the prefix, to the reason why such
             tensors are not needed. Where one of a pattern's tensors is used, all of its tensors are needed.
+        renamed: Dict from regular expressions, found in names without the prefix, to what stands there in today's names;
+            for files that were written in other ways.
+        of_no_use: Dict from names to shapes of tensors that transformers' model has and ours has no use for: written as
+            zeros.
         heads: Dict from names of tasks, see `heads.py`, to functions that return a `Head`.
     """
 
@@ -30,6 +35,8 @@ class Architecture:
     prefix: str = ""
     same: tuple = ()
     unused: dict = dataclasses.field(default_factory=dict)
+    renamed: dict = dataclasses.field(default_factory=dict)
+    of_no_use: dict = dataclasses.field(default_factory=dict)
     heads: dict = dataclasses.field(default_factory=dict)
 
     @property
@@ -38,10 +45,12 @@ class Architecture:
         return {**_CONSTANTS, **self.unused}
 
 
-def own_name(name, prefix):
-    """A tensor's name in today's form: without the prefix, and without the names that norms had in TensorFlow."""
+def own_name(name, prefix, renamed):
+    """A tensor's name in today's form: without the prefix, without the names that norms had in TensorFlow, and renamed."""
     name = name.removeprefix(prefix)
     for old, new in ((".gamma", ".weight"), (".beta", ".bias")):
         if name.endswith(old):
             name = name.removesuffix(old) + new
+    for pattern, replacement in renamed.items():
+        name = re.sub(pattern, replacement, name)
     return name

@@ -10,6 +10,7 @@ from keras_attn.huggingface.llama import llama
 from keras_attn.huggingface.modernbert import modernbert
 from keras_attn.huggingface.mpnet import mpnet
 from keras_attn.huggingface.t5 import t5
+from keras_attn.huggingface.vit import dinov2, vit
 
 ARCHITECTURES = {
     **dict.fromkeys(("bert", "roberta", "xlm-roberta", "electra"), bert),
@@ -22,6 +23,8 @@ ARCHITECTURES = {
     **dict.fromkeys(("gemma2", "gemma3_text"), gemma),
     **dict.fromkeys(("t5", "mt5"), t5),
     **dict.fromkeys(("bart", "mbart", "pegasus", "m2m_100", "marian"), bart),
+    **dict.fromkeys(("vit", "deit"), vit),
+    **dict.fromkeys(("dinov2", "dinov2_with_registers"), dinov2),
 }
 
 # What is known and not read, and why.

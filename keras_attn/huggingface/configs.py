@@ -1,5 +1,6 @@
 """Configs of models: what an architecture's file reads, written from the parts of a model."""
 
+from keras_attn.huggingface.vit import intermediate_dim
 from keras_attn.layers.arguments import serialize_activation
 
 _ACTIVATIONS = {"gelu_tanh": "gelu_new"}
@@ -151,6 +152,69 @@ def pegasus_config(model):
     return marian_config(model)
 
 
+def _vision_config(model):
+    embedding, block = model.embedding, model.blocks[0]
+    return {
+        "hidden_size": model.hidden_dim,
+        "image_size": _size(embedding.image_size),
+        "patch_size": _size(embedding.patch_size),
+        "num_channels": embedding.num_channels,
+        "num_hidden_layers": len(model.blocks),
+        "num_attention_heads": block.self_attention_layer.num_heads,
+        "qkv_bias": block.self_attention_layer.use_bias,
+        "hidden_act": _activation(block.feed_forward_layer),
+        "hidden_dropout_prob": embedding.dropout,
+        "attention_probs_dropout_prob": block.self_attention_layer.dropout,
+        "layer_norm_eps": block.residual_norms[0].epsilon,
+    }
+
+
+def _size(pair):
+    return pair[0] if pair[0] == pair[1] else list(pair)
+
+
+def vit_config(model):
+    """The fields of a vit or deit config."""
+    return {**_vision_config(model), "intermediate_size": model.blocks[0].feed_forward_layer.intermediate_dim}
+
+
+def dinov2_config(model):
+    """The fields of a dinov2 config."""
+    feed_forward, grid = model.blocks[0].feed_forward_layer, model.embedding.grid_size(model.image_size)
+    if grid[0] != grid[1]:
+        raise ValueError(
+            "The positions of a DINOv2 are those of as many rows as columns of patches. "
+            f"Received: {grid[0]} rows, {grid[1]} columns."
+        )
+    fields = {
+        **_vision_config(model),
+        "mlp_ratio": _ratio(feed_forward, model.hidden_dim),
+        "layerscale_value": model.blocks[0].layer_scale,
+        "use_swiglu_ffn": feed_forward.gated,
+        "drop_path_rate": model.blocks[-1].stochastic_depth,
+        "use_mask_token": False,
+    }
+    return fields | {"hidden_act": "gelu"} if feed_forward.gated else fields
+
+
+def _ratio(feed_forward, hidden_dim):
+    """The whole ratio of widths from which DINOv2 computes the feed-forward network's."""
+    wanted, gated = feed_forward.intermediate_dim, feed_forward.gated
+    for ratio in range(1, wanted * 2 // hidden_dim + 2):
+        if intermediate_dim(hidden_dim, ratio, gated) == wanted:
+            return ratio
+    raise ValueError(
+        "The feed-forward networks of a DINOv2 are a whole number of times as wide as the model, or, gated, 2/3 of that, "
+        f"rounded up to a multiple of 8. Received: {wanted}, a model of width {hidden_dim}, gated={gated}."
+    )
+
+
+def dinov2_with_registers_config(model):
+    """The fields of a dinov2_with_registers config."""
+    fields = {**dinov2_config(model), "num_register_tokens": model.embedding.num_register_tokens}
+    return {name: value for name, value in fields.items() if name != "use_mask_token"}
+
+
 # model_type: (transformers' class, the prefix of the names of its body, the fields of a model)
 CONFIGS = {
     "bert": ("BertModel", "", bert_config),
@@ -158,5 +222,9 @@ CONFIGS = {
     "llama": ("LlamaForCausalLM", "model.", llama_config),
     "t5": ("T5ForConditionalGeneration", "", t5_config),
     "marian": ("MarianMTModel", "model.", marian_config),
+    "vit": ("ViTModel", "", vit_config),
+    "deit": ("DeiTModel", "", vit_config),
+    "dinov2": ("Dinov2Model", "", dinov2_config),
+    "dinov2_with_registers": ("Dinov2WithRegistersModel", "", dinov2_with_registers_config),
     "pegasus": ("PegasusForConditionalGeneration", "model.", pegasus_config),
 }

@@ -144,6 +144,18 @@ class Fields:
             raise self._wrong(name, value, f"at most {most:,}: the weight files hold {held}")
         return value
 
+    def pair(self, name, default=_MISSING):
+        """A pair of positive integers, given as one or as two: the height and width of an image."""
+        value = self.get(name, default)
+        pair = value if isinstance(value, list | tuple) else (value, value)
+        if len(pair) != 2 or not all(type(size) is int and 0 < size < 2**31 for size in pair):
+            raise self._wrong(name, value, "a positive integer, or two")
+        return tuple(pair)
+
+    def natural(self, name, default=_MISSING):
+        """An integer of at least 0, no larger than the weight files allow."""
+        return 0 if self.get(name, default) == 0 else self.size(name, default)
+
     def size_or_null(self, name, default, most=None):
         """A positive integer as in `size`, or None if the field is null."""
         return None if self.get(name, default) is None else self.size(name, default, most)

@@ -5,21 +5,27 @@ import dataclasses
 from collections.abc import Callable
 
 from keras_attn.huggingface.names import At
-from keras_attn.layers import ClassificationHead, MaskedLanguageModelHead, TokenClassificationHead
+from keras_attn.layers import (
+    ClassificationHead,
+    ImageClassificationHead,
+    MaskedLanguageModelHead,
+    TokenClassificationHead,
+)
 from keras_attn.models import EncoderWithHead, Seq2SeqReader
 
 TASKS = ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering")
+IMAGE_TASKS = ("ImageClassification", "ImageClassificationWithTeacher")
 
 Labels = collections.namedtuple("Labels", ["names", "is_multi_label"])
 Labels.__doc__ = """What a classifier's config says of its labels: their names by id, and whether a text may have several."""
 
 
 def task_of(config):
-    """What the head of a config's class is for, one of `TASKS`, or None for a body and for other heads."""
+    """What the head of a config's class is for, one of `TASKS` or `IMAGE_TASKS`, or None for a body and for other heads."""
     classes = config.get("architectures")
     name = classes[0] if isinstance(classes, list) and classes else None
     task = name.rpartition("For")[2] if isinstance(name, str) else None
-    return task if task in TASKS else None
+    return task if task in TASKS + IMAGE_TASKS else None
 
 
 def labels(config):
@@ -92,6 +98,7 @@ _TASK_OF = {
     MaskedLanguageModelHead: "MaskedLM",
     ClassificationHead: "SequenceClassification",
     TokenClassificationHead: "TokenClassification",
+    ImageClassificationHead: "ImageClassification",
 }
 
 
@@ -103,6 +110,8 @@ def config_of_head(head):
     if task == "MaskedLM":
         return task, {}
     names = {str(i): f"LABEL_{i}" for i in range(head.num_labels)}
+    if task == "ImageClassification":
+        return f"{task}WithTeacher" if head.use_distillation_token else task, {"id2label": names}
     return task, {"id2label": names, "classifier_dropout": head.dropout}
 
 
@@ -149,6 +158,21 @@ def classification(num_labels, output, dense=None, **options):
 def token_classification(num_labels, output, dense=None, **options):
     """A logit of each label for each token."""
     return _of_labels(TokenClassificationHead, num_labels, output, dense, **options)
+
+
+def image_classification(num_labels, names, **options):
+    """A logit of each label for an image.
+
+    Args:
+        num_labels: Integer.
+        names: Dict from the names of our projections to theirs.
+        **options: Of `ImageClassificationHead`.
+    """
+
+    def make(encoder):
+        return ImageClassificationHead(num_labels, name="head", **options)
+
+    return Head(make, {f"head/{ours}": theirs for ours, theirs in names.items()})
 
 
 def classifiers(num_labels, text, dropout=0.0, **of_text):

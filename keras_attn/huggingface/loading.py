@@ -33,11 +33,11 @@ Twin.__doc__ = """A model that was made to be measured: {name: shape} of its var
 
 
 def load_model(folder, dtype=None, report=False, ignored_fields=(), head=True, num_new_labels=None):
-    """The model in a checkpoint's folder: an `EncoderTransformer`, `DecoderTransformer` or `Seq2SeqTransformer`, or an
-    `EncoderWithHead`.
+    """The model in a checkpoint's folder: an `EncoderTransformer`, `DecoderTransformer`, `Seq2SeqTransformer` or
+    `VisionTransformer`, or an `EncoderWithHead`.
 
     An encoder has the head that the class in the config's `architectures` has: a masked language model's, or one of sequence
-    classification, token classification or question answering. Other heads are not used.
+    classification, token classification, question answering or image classification. Other heads are not used.
 
     Reads config.json and safetensors files, one tensor at a time. Every variable of the model is filled, and every
     tensor of the files is used or known to be of no use; otherwise nothing is returned.
@@ -120,7 +120,9 @@ class _Checkpoint:
             self.architecture = with_head(self.architecture, make_head())
         self.body = self.architecture  # what the files have to hold whole
         if num_new_labels is not None:
-            self.new_head = choose("head", "SequenceClassification", self.architecture.heads)()
+            heads = self.architecture.heads
+            task = "ImageClassification" if "ImageClassification" in heads else "SequenceClassification"
+            self.new_head = choose("head", task, heads)()
             self.architecture = with_head(self.architecture, self.new_head)
         shapes = without_variables(self.architecture.make).shapes
         self._plan(places(shapes, self.architecture.names), is_head_new=num_new_labels is not None)
@@ -175,7 +177,7 @@ class _Checkpoint:
         """{today's name without prefix: name in the files}."""
         names = {}
         for name in self.folder.tensors:
-            own = own_name(name, self.architecture.prefix)
+            own = self._own_name(name)
             if own in names:
                 raise ValueError(
                     f"{names[own]} and {name} in {self.folder.path} are one weight, stored twice."
@@ -183,9 +185,12 @@ class _Checkpoint:
             names[own] = name
         return names
 
+    def _own_name(self, name):
+        return own_name(name, self.architecture.prefix, self.architecture.renamed)
+
     def _reasons(self, used):
         """A function from a tensor's name to the reason why it is of no use, or None."""
-        own = {name: own_name(name, self.architecture.prefix) for name in self.folder.tensors}
+        own = {name: self._own_name(name) for name in self.folder.tensors}
         patterns = {re.compile(pattern): reason for pattern, reason in self.architecture.all_unused.items()}
         # A head that is used is used whole.
         patterns = {

@@ -28,6 +28,7 @@ class At:
         last_rows: Integer, the number of such rows after those of the variable.
         added: Float, added to their values (Gemma's norms multiply by 1 + weight).
         leading_axis: Boolean, whether the tensor has an axis of size 1 before the variable's.
+        patch: Pair of integers p and q: the kernel (p q C, D) of patches is theirs of a convolution, (D, C, p, q).
     """
 
     name: str
@@ -37,6 +38,7 @@ class At:
     last_rows: int = 0
     added: float = 0.0
     leading_axis: bool = False
+    patch: tuple | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +62,14 @@ class Place:
         return self._is_kernel and self.at.transposed
 
     @property
+    def _convolution_shape(self):
+        """(p, q, C, D), of the kernel of a convolution in our order; None for any other variable."""
+        if self.at.patch is None or not self._is_kernel:
+            return None
+        size, outputs = self.shape
+        return (*self.at.patch, size // math.prod(self.at.patch), outputs)
+
+    @property
     def is_plain(self):
         """Whether the tensor is the variable as it is."""
         is_usual = dataclasses.replace(self.at, name="") == At("")
@@ -69,6 +79,9 @@ class Place:
     def tensor_shape(self):
         """The shape that the tensor must have."""
         _, num_parts = self.at.part
+        if self._convolution_shape is not None:
+            down, across, channels, outputs = self._convolution_shape
+            return outputs, channels, down, across
         if self._is_kernel:
             inputs, outputs = self._matrix_shape
             shape = (inputs, outputs * num_parts)
@@ -79,6 +92,8 @@ class Place:
 
     def to_variable(self, array):
         """The tensor's values in the shape of the variable."""
+        if self._convolution_shape is not None:
+            return array.transpose(2, 3, 1, 0).reshape(self.shape)
         if self._is_kernel:
             array = array.T if self.at.transposed else array
         elif self.at.leading_axis:
@@ -94,6 +109,8 @@ class Place:
     def to_tensor(self, array):
         """The variable's values in the layout of the tensor, or of this part of it along the last axis before a
         transposition; the inverse of `to_variable`."""
+        if self._convolution_shape is not None:
+            return array.reshape(self._convolution_shape).transpose(3, 2, 0, 1)
         array = array - np.asarray(self.at.added, array.dtype) if self.at.added else array
         if self._is_kernel:
             array = array.reshape(self._matrix_shape)

@@ -37,6 +37,7 @@ _OF_NO_EFFECT = {
     ),
     *("kernel_initializer", "bias_initializer", "embeddings_initializer", "initializer", "beta_initializer"),
     *("gamma_initializer", "flash_attention", "memory_efficient", "reverse_dtype", "max_sequence_length"),
+    "stochastic_depth",
 }
 
 
@@ -94,6 +95,7 @@ def save_model(model, folder, model_type, tokenizer=None, **fields):
     if has_alternating_sines:
         arrays = {name: _with_sines_first(name, array) for name, array in arrays.items()}
     tensors = _tensors(arrays, architecture, prefix)
+    tensors |= {prefix + name: np.zeros(shape, "float32") for name, shape in architecture.of_no_use.items()}
     if config.get("tie_word_embeddings") is False:
         # Then transformers takes no table for another.
         tensors |= {

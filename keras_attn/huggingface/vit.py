@@ -1,0 +1,222 @@
+"""ViT, DeiT and DINOv2, with registers or without: one encoder of images, with the tokens and blocks of each kind."""
+
+from keras_attn.huggingface.architecture import Architecture
+from keras_attn.huggingface.bert import head_dim
+from keras_attn.huggingface.heads import image_classification
+from keras_attn.huggingface.names import At
+from keras_attn.layers import EncoderBlock, MultiHeadAttention, PatchEmbedding
+from keras_attn.layers.normalization import LayerNormalization
+from keras_attn.models import VisionTransformer
+
+_EMBEDDING = {
+    "embedding/class_token": At("embeddings.cls_token", leading_axis=True),
+    "embedding/position_embeddings": At("embeddings.position_embeddings", leading_axis=True),
+}
+_ATTENTION = {
+    "block_{i}/self_attention/attention_output": "encoder.layer.{i}.attention.output.dense",
+    "block_{i}/self_attention/{part}": "encoder.layer.{i}.attention.attention.{part}",
+    "norm": "layernorm",
+}
+NAMES = {
+    **_EMBEDDING,
+    "embedding/distillation_token": At("embeddings.distillation_token", leading_axis=True),
+    **_ATTENTION,
+    "block_{i}/self_attention_residual/norm": "encoder.layer.{i}.layernorm_before",
+    "block_{i}/feed_forward/intermediate": "encoder.layer.{i}.intermediate.dense",
+    "block_{i}/feed_forward/output": "encoder.layer.{i}.output.dense",
+    "block_{i}/feed_forward_residual/norm": "encoder.layer.{i}.layernorm_after",
+}
+_IN = "encoder.layer.{i}.mlp.weights_in"
+_OF_SWIGLU = {
+    # The first half is what the activation is applied to.
+    "block_{i}/feed_forward/gate": At(_IN, part=(0, 2)),
+    "block_{i}/feed_forward/intermediate": At(_IN, part=(1, 2)),
+    "block_{i}/feed_forward/output": "encoder.layer.{i}.mlp.weights_out",
+}
+# As transformers 5 has them in memory, and in files on demand.
+_OF_SWIGLU_APART = {
+    "block_{i}/feed_forward/gate": "encoder.layer.{i}.mlp.gate_proj",
+    "block_{i}/feed_forward/intermediate": "encoder.layer.{i}.mlp.up_proj",
+    "block_{i}/feed_forward/output": "encoder.layer.{i}.mlp.down_proj",
+}
+DINOV2_NAMES = {
+    **_EMBEDDING,
+    "embedding/register_tokens": At("embeddings.register_tokens", leading_axis=True),
+    **_ATTENTION,
+    "block_{i}/self_attention_residual/norm": "encoder.layer.{i}.norm1",
+    "block_{i}/self_attention_residual/layer_scale": At("encoder.layer.{i}.layer_scale1.lambda1"),
+    "block_{i}/feed_forward/intermediate": "encoder.layer.{i}.mlp.fc1",
+    "block_{i}/feed_forward/output": "encoder.layer.{i}.mlp.fc2",
+    "block_{i}/feed_forward_residual/norm": "encoder.layer.{i}.norm2",
+    "block_{i}/feed_forward_residual/layer_scale": At("encoder.layer.{i}.layer_scale2.lambda1"),
+}
+# Names in files that were written as transformers 5 has them in memory.
+_RENAMED = {
+    r"^layers\.": "encoder.layer.",
+    r"\.attention\.([qkv])_proj\.": lambda found: f".attention.attention.{_PARTS[found[1]]}.",
+    r"\.attention\.o_proj\.": ".attention.output.dense.",
+}
+_PARTS = {"q": "query", "k": "key", "v": "value"}
+_RENAMED_OF_VIT = {**_RENAMED, r"\.mlp\.fc1\.": ".intermediate.dense.", r"\.mlp\.fc2\.": ".output.dense."}
+HEADS = {
+    r"pooler\..*": "head: the pooler",
+    r"classifier\..*": "head: classification",
+    r"(cls|distillation)_classifier\..*": "head: classification with a teacher",
+    r"decoder\..*": "head: masked images",
+    r"embeddings\.mask_token": "what stood for masked patches in training",
+}
+
+
+def vit(fields, checkpoint):
+    """`Architecture` of a vit or deit config."""
+    model_type = fields.get("model_type")
+    epsilon, dropout = fields.number("layer_norm_eps", 1e-12), fields.number("hidden_dropout_prob", 0.0)
+    embedding = _embedding(fields, dropout, 16, use_distillation_token=model_type == "deit")
+    block = _blocks(
+        fields,
+        epsilon,
+        intermediate_dim=fields.size("intermediate_size", 3072),
+        activation=fields.activation("hidden_act", "gelu"),
+        dropout=dropout,
+    )
+    for name in ("encoder_stride", "pooler_act", "pooler_output_size"):
+        fields.get(name, None)  # of other heads
+    names = {**NAMES, "embedding/projection": _projection(embedding().patch_size)}
+    return Architecture(
+        _maker(fields, embedding, block, epsilon),
+        names,
+        f"{model_type}.",
+        unused=HEADS,
+        heads=_heads(fields, embedding),
+        renamed=_RENAMED_OF_VIT,
+    )
+
+
+def dinov2(fields, checkpoint):
+    """`Architecture` of a dinov2 or dinov2_with_registers config."""
+    model_type = fields.get("model_type")
+    has_registers = model_type == "dinov2_with_registers"
+    epsilon = fields.number("layer_norm_eps", 1e-6)
+    num_registers = fields.natural("num_register_tokens", 4) if has_registers else 0
+    embedding = _embedding(
+        fields,
+        fields.number("hidden_dropout_prob", 0.0),
+        16 if has_registers else 14,
+        num_register_tokens=num_registers,
+        antialias=has_registers,
+    )
+    is_gated = fields.flag("use_swiglu_ffn", False)
+    ratio = fields.number("mlp_ratio", 4)
+    activation = fields.activation("hidden_act", "gelu")
+    block = _blocks(
+        fields,
+        epsilon,
+        intermediate_dim=intermediate_dim(embedding().hidden_dim, ratio, is_gated),
+        activation="silu" if is_gated else activation,
+        gated=is_gated,
+        layer_scale=fields.number("layerscale_value", 1.0),
+        stochastic_depth=fields.number("drop_path_rate", 0.0),
+    )
+    for name in (*_OF_BACKBONES, "use_mask_token"):
+        fields.get(name, None)
+    if has_registers:
+        fields.expect(interpolate_antialias=True, interpolate_offset=0.0)
+    names = {**DINOV2_NAMES, "embedding/projection": _projection(embedding().patch_size)}
+    if is_gated:
+        is_joined = checkpoint.called("encoder.layer.0.mlp.weights_in.weight")
+        names |= _OF_SWIGLU if is_joined else _OF_SWIGLU_APART
+    return Architecture(
+        _maker(fields, embedding, block, epsilon),
+        names,
+        f"{model_type}.",
+        unused=HEADS,
+        heads=_heads(fields, embedding, pooling="first_and_mean"),
+        renamed=_RENAMED,
+        # It has one in any case.
+        of_no_use={"embeddings.mask_token": (1, embedding().hidden_dim)} if has_registers else {},
+    )
+
+
+def intermediate_dim(hidden_dim, ratio, gated):
+    """The width of DINOv2's feed-forward networks; a gated one has 2/3 of it, rounded up to a multiple of 8."""
+    width = int(hidden_dim * ratio)
+    return (int(width * 2 / 3) + 7) // 8 * 8 if gated else width
+
+
+# Of what transformers makes of the outputs in detectors.
+_OF_BACKBONES = ("apply_layernorm", "reshape_hidden_states", "out_features", "out_indices", "stage_names")
+
+
+def _embedding(fields, dropout, patch_size, **options):
+    """A function that makes the embedding."""
+    hidden_dim, num_channels = fields.size("hidden_size", 768), fields.size("num_channels", 3)
+    image_size, patch_size = fields.pair("image_size", 224), fields.pair("patch_size", patch_size)
+
+    def make():
+        return PatchEmbedding(
+            patch_size,
+            hidden_dim,
+            image_size=image_size,
+            num_channels=num_channels,
+            dropout=dropout,
+            name="embedding",
+            **options,
+        )
+
+    return make
+
+
+def _blocks(fields, epsilon, **options):
+    """A function that makes block number i."""
+    hidden_dim, num_heads = fields.size("hidden_size", 768), fields.size("num_attention_heads", 12)
+    key_dim = head_dim(hidden_dim, num_heads)
+    attention_dropout = fields.number("attention_probs_dropout_prob", 0.0)
+    use_bias = fields.flag("qkv_bias", True)
+
+    def make(i):
+        attention = MultiHeadAttention(
+            num_heads,
+            key_dim,
+            dropout=attention_dropout,
+            use_bias=use_bias,
+            use_output_bias=None if use_bias else True,
+            name="self_attention",
+        )
+        return EncoderBlock(
+            normalize_first=True,
+            self_attention=attention,
+            norm=LayerNormalization(epsilon=epsilon),
+            name=f"block_{i}",
+            **options,
+        )
+
+    return make
+
+
+def _maker(fields, embedding, block, epsilon):
+    num_layers = fields.count("num_hidden_layers", 12)
+
+    def make():
+        norm = LayerNormalization(epsilon=epsilon, name="norm")
+        return VisionTransformer(embedding(), list(map(block, range(num_layers))), norm)
+
+    return make
+
+
+def _projection(patch_size):
+    return At("embeddings.patch_embeddings.projection", patch=patch_size)
+
+
+def _heads(fields, embedding, pooling="first"):
+    count = embedding().num_special_tokens
+    heads = {
+        "ImageClassification": lambda: image_classification(
+            fields.num_labels(), {"output": "classifier"}, pooling=pooling, num_special_tokens=count
+        )
+    }
+    if embedding().use_distillation_token:
+        names = {"output": "cls_classifier", "distillation_output": "distillation_classifier"}
+        heads["ImageClassificationWithTeacher"] = lambda: image_classification(
+            fields.num_labels(), names, num_special_tokens=count, use_distillation_token=True
+        )
+    return heads

@@ -1,0 +1,252 @@
+"""Vision models: random checkpoints that transformers saved give the outputs of transformers, in both directions."""
+
+import functools
+import json
+import pathlib
+import tempfile
+
+import keras
+import numpy as np
+import pytest
+from helpers_checkpoints import randomized
+from helpers_models import assert_close
+from keras import ops
+
+from keras_attn import huggingface, layers
+from keras_attn.models import EncoderWithHead, VisionTransformer, read_weights, write_weights
+
+transformers = pytest.importorskip("transformers", reason='pip install "keras_attn[peers]"')
+torch = pytest.importorskip("torch", reason='pip install "keras_attn[peers]"')
+
+C, L = 2, 5
+_FOLDERS = []
+
+
+def _vit(**options):
+    return {
+        "hidden_size": 35,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 5,
+        "image_size": 21,
+        "patch_size": 3,
+        "num_channels": C,
+        **options,
+    }
+
+
+# name: (model_type, the beginning of transformers' class names, the fields of the config)
+CASES = {
+    "vit": ("vit", "ViT", _vit(intermediate_size=31, layer_norm_eps=1e-5)),
+    "vit-no-bias": ("vit", "ViT", _vit(intermediate_size=31, qkv_bias=False, hidden_act="gelu_new")),
+    "deit": ("deit", "DeiT", _vit(intermediate_size=31)),
+    "dinov2": ("dinov2", "Dinov2", _vit(layerscale_value=0.3, mlp_ratio=3)),
+    "dinov2-swiglu": ("dinov2", "Dinov2", _vit(use_swiglu_ffn=True, hidden_act="relu")),
+    "dinov2-registers": (
+        "dinov2_with_registers",
+        "Dinov2WithRegisters",
+        _vit(num_register_tokens=3, layerscale_value=1.5),
+    ),
+}
+# The image of the config, smaller and larger ones, none square, and none a whole number of patches.
+SIZES = ((21, 21), (16, 31), (25, 14))
+HEADS = [(name, "ForImageClassification") for name in CASES] + [("deit", "ForImageClassificationWithTeacher")]
+EXTENDED = {"vit-no-bias", "dinov2-registers"}
+
+
+def cases(names):
+    return [pytest.param(name, marks=pytest.mark.extended if name in EXTENDED else ()) for name in names]
+
+
+def heads():
+    return [pytest.param(*head, marks=pytest.mark.extended if head[0] in EXTENDED else ()) for head in HEADS]
+
+
+@functools.cache
+def checkpoint(name, end="Model", in_memory_names=False):
+    """The folder of a random checkpoint, and transformers' model."""
+    _, start, fields = CASES[name]
+    if "For" in end:
+        fields = {**fields, "num_labels": L}
+    twin = getattr(transformers, start + end)(getattr(transformers, f"{start}Config")(**fields))
+    twin = randomized(twin).eval()
+    _FOLDERS.append(tempfile.TemporaryDirectory(prefix="checkpoint-"))
+    folder = pathlib.Path(_FOLDERS[-1].name)
+    twin.save_pretrained(folder, save_original_format=not in_memory_names)
+    return folder, twin
+
+
+@functools.cache
+def loaded(name, end="Model"):
+    return huggingface.load_model(checkpoint(name, end)[0])
+
+
+def images(height, width):
+    return np.random.default_rng(height).normal(size=(2, height, width, C)).astype("float32")
+
+
+def theirs(twin, x):
+    """What transformers' model returns for images of any size."""
+    resizes = {} if "Dinov2" in type(twin).__name__ else {"interpolate_pos_encoding": True}
+    with torch.no_grad():
+        output = twin(torch.tensor(x).permute(0, 3, 1, 2), **resizes)
+    return (output.logits if hasattr(output, "logits") else output.last_hidden_state).numpy()
+
+
+def ours(model, x):
+    return ops.convert_to_numpy(model(ops.convert_to_tensor(x)))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", cases(CASES))
+def test_vectors_are_theirs(name, size):
+    model, (_, twin) = loaded(name), checkpoint(name)
+    assert_close(ours(model, images(*size)), theirs(twin, images(*size)))
+
+
+@pytest.mark.parametrize(("name", "end"), heads())
+def test_logits_are_theirs(name, end):
+    model, (_, twin) = loaded(name, end), checkpoint(name, end)
+    for size in SIZES[:2]:
+        found = ours(model, images(*size))
+        assert found.shape == (2, L)
+        assert_close(found, theirs(twin, images(*size)))
+
+
+@pytest.mark.parametrize("name", cases(CASES))
+def test_a_body_comes_out_of_a_classifier(name):
+    folder, twin = checkpoint(name, "ForImageClassification")
+    model = huggingface.load_model(folder, head=False)
+    assert isinstance(model, VisionTransformer)
+    assert_close(ours(model, images(16, 31)), theirs(twin.base_model, images(16, 31)))
+
+
+@pytest.mark.parametrize("name", cases(CASES))
+def test_names_of_transformers_5_are_read(name):
+    """Files have the old names unless one asks for others."""
+    (folder, twin), (old, _) = checkpoint(name, in_memory_names=True), checkpoint(name)
+    assert set(read_weights(folder / "model.safetensors")) != set(read_weights(old / "model.safetensors"))
+    assert_close(ours(huggingface.load_model(folder), images(16, 31)), theirs(twin, images(16, 31)))
+
+
+@pytest.mark.parametrize(("name", "end"), heads())
+def test_a_round_trip_gives_the_same_bits(name, end, tmp_path):
+    folder, twin = checkpoint(name, end)
+    huggingface.save_model(loaded(name, end), tmp_path, CASES[name][0])
+    before, after = (read_weights(path / "model.safetensors") for path in (folder, tmp_path))
+    assert set(before) - set(after) <= {f"{twin.base_model_prefix}.embeddings.mask_token"}
+    for tensor in set(before) & set(after) - {f"{twin.base_model_prefix}.embeddings.mask_token"}:
+        np.testing.assert_array_equal(after[tensor], before[tensor], err_msg=tensor)
+    again, report = type(twin).from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(report.values()), report
+    np.testing.assert_array_equal(theirs(again.eval(), images(21, 21)), theirs(twin, images(21, 21)))
+
+
+def model_of_sizes(image_size=(9, 12), **options):
+    sizes = {"hidden_dim": 24, "num_heads": 3, "intermediate_dim": 72, "num_channels": C, **options}
+    model = VisionTransformer.from_sizes(image_size, (3, 2), 2, **sizes)
+    rng = np.random.default_rng(3)
+    for weight in model.weights:
+        weight.assign(rng.normal(size=weight.shape) * 0.3)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model_type", "class_name", "options"),
+    [
+        ("vit", "ViT", {"activation": "gelu_tanh"}),
+        pytest.param("dinov2", "Dinov2", {"layer_scale": 0.1}, marks=pytest.mark.extended),
+        (
+            "dinov2_with_registers",
+            "Dinov2WithRegisters",
+            {
+                "layer_scale": 0.1,
+                "num_register_tokens": 3,
+                "gated": True,
+                "activation": "silu",
+                "intermediate_dim": 64,
+            },
+        ),
+    ],
+)
+def test_a_model_of_our_sizes_goes_out(model_type, class_name, options, tmp_path):
+    size = (9, 6) if "dinov2" in model_type else (9, 12)
+    model = model_of_sizes(size, **options)
+    if model_type == "dinov2_with_registers":
+        model.embedding.antialias = True
+    head = layers.ImageClassificationHead(L, "first", model.num_special_tokens)
+    if "dinov2" in model_type:
+        head = layers.ImageClassificationHead(L, "first_and_mean", model.num_special_tokens)
+    classifier = EncoderWithHead(model, head)
+    names = {str(i): f"kind {i}" for i in range(L)}
+    huggingface.save_model(classifier, tmp_path, model_type, id2label=names)
+    twin = getattr(transformers, f"{class_name}ForImageClassification").from_pretrained(tmp_path).eval()
+    assert twin.config.id2label[3] == "kind 3"
+    x = images(*size)
+    with torch.no_grad():
+        expected = twin(torch.tensor(x).permute(0, 3, 1, 2)).logits.numpy()
+    for found in (classifier, huggingface.load_model(tmp_path)):
+        assert_close(ours(found, x), expected)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "options", "match"),
+    [
+        ("vit", {"position_encoding": "rotary"}, "position would be 'learned'"),
+        ("vit", {"num_register_tokens": 1}, "num_register_tokens would be 0"),
+        ("vit", {"layer_scale": 0.1}, "layer_scale would be None"),
+        ("deit", {}, "use_distillation_token would be True"),
+        ("dinov2", {"image_size": (9, 6)}, "`layerscale_value` of a dinov2 config must be a number"),
+        ("dinov2", {"layer_scale": 0.1}, "as many rows as columns"),
+        (
+            "dinov2",
+            {"layer_scale": 0.1, "intermediate_dim": 71, "image_size": (9, 6)},
+            "a whole number of times as wide",
+        ),
+        ("bert", {}, "not the parts of a bert"),
+    ],
+)
+def test_what_an_architecture_cannot_express_is_refused(model_type, options, match, tmp_path):
+    with pytest.raises(ValueError, match=match):
+        huggingface.save_model(model_of_sizes(**options), tmp_path, model_type)
+    assert not list(tmp_path.iterdir())
+
+
+def changed(folder, tmp_path, **fields):
+    """A copy of a checkpoint with other fields in its config."""
+    write_weights(read_weights(folder / "model.safetensors"), tmp_path / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    (tmp_path / "config.json").write_text(json.dumps({**config, **fields}), "utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("fields", "match"),
+    [
+        ({"image_size": 24}, "position_embeddings .*must have shape"),
+        ({"image_size": [21, 21, 3]}, "`image_size` of a vit config must be a positive integer, or two"),
+        ({"patch_size": 0}, "`patch_size` of a vit config must be a positive integer, or two"),
+        ({"patch_size": 2**30}, "at least one patch"),
+        ({"num_channels": 3}, "projection.weight .*must have shape"),
+        ({"model_type": "deit"}, "Missing: embeddings.distillation_token"),
+        ({"use_conv": True}, "fields that are not understood.*use_conv=True"),
+    ],
+)
+def test_files_that_do_not_fit_are_refused(fields, match, tmp_path):
+    folder = changed(checkpoint("vit")[0], tmp_path, **fields)
+    with pytest.raises(ValueError, match=match):
+        huggingface.load_model(folder)
+
+
+def test_a_new_head_for_other_labels():
+    folder, _ = checkpoint("dinov2", "ForImageClassification")
+    model = huggingface.load_model(folder, num_new_labels=7)
+    assert ours(model, images(21, 21)).shape == (2, 7)
+    body = huggingface.load_model(folder, head=False)
+    np.testing.assert_array_equal(ours(model.encoder, images(21, 21)), ours(body, images(21, 21)))
+
+
+def test_half_precision_is_a_policy():
+    folder, twin = checkpoint("vit")
+    model = huggingface.load_model(folder, dtype="mixed_bfloat16")
+    assert keras.backend.standardize_dtype(model.weights[0].dtype) == "float32"
+    assert_close(ops.cast(model(images(21, 21)), "float32"), theirs(twin, images(21, 21)), 5e-2)
