@@ -12,6 +12,7 @@ from keras_attn._version import __version__
 
 _LAZY_TASKS = (
     "FillMask",
+    "ImageClassifier",
     "QuestionAnswerer",
     "TextClassifier",
     "TextEmbedder",

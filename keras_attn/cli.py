@@ -305,7 +305,7 @@ def _translate(options):
 def _export(options):
     from keras_attn import Translator
     from keras_attn.data.text_files import Lines
-    from keras_attn.tasks import TextClassifier, TextGenerator, load_task
+    from keras_attn.tasks import ImageClassifier, TextClassifier, TextGenerator, load_task
 
     is_saved_model = options.format == "saved_model"
     if not is_saved_model and (options.xla or options.examples or options.signatures or options.verify):
@@ -313,7 +313,7 @@ def _export(options):
             f"--xla, --examples, --signatures and --verify are for a SavedModel. Received: --format {options.format}."
         )
     task = load_task(options.task, **_of_checkpoint(options, ("max_length", "num_beams", "length_penalty")))
-    if isinstance(task, TextGenerator) and options.xla:
+    if isinstance(task, TextGenerator | ImageClassifier) and options.xla:
         raise ValueError(f"A {task.name} is exported as a SavedModel without --xla.")
     if options.shortlist:
         if not isinstance(task, Translator):
@@ -350,7 +350,8 @@ def _verified(version, task):
         xla = read_xla_buckets(version) is not None
         task = task.quantized(quantization["quantization"], xla)
         task.jit_compile = xla
-    checks = verify_saved_model(version, expected=task and task.default_answers)
+    of_task = {"texts": task.verified_on(), "expected": task.default_answers} if task else {}
+    checks = verify_saved_model(version, **of_task)
     for check in checks:
         print(f"{'FAILED' if check.problems else 'ok':7} {check.name}")
         for line in (*check.problems, *check.notes):

@@ -15,9 +15,10 @@ from keras_attn.export.serving_files import (
     write_warmup_requests,
     write_xla_buckets,
 )
-from keras_attn.export.verification import Check, verify_saved_model
+from keras_attn.export.verification import TEXTS, Check, verify_saved_model
 
 __all__ = [
+    "TEXTS",
     "Check",
     "export_ctranslate2",
     "export_litert",

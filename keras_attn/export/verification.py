@@ -1,5 +1,6 @@
 """Checks, without a server, whether a stock TF Serving would load and run a version folder."""
 
+import base64
 import collections
 import importlib.resources
 import pathlib
@@ -41,8 +42,9 @@ def verify_saved_model(folder, texts=TEXTS, expected=None):
 
     Args:
         folder: Path of a version folder, the one that holds `saved_model.pb`.
-        texts: Strings to feed to every string input; bytes as `{"b64": str}`.
-        expected: Function from a list of strings to the answers that `serving_default` must give when every string
+        texts: Strings to feed to every string input; bytes, of images for example, or bytes as `{"b64": str}`, which
+            `expected` is not given.
+        expected: Function from a list of strings and bytes to the answers that `serving_default` must give when every string
             input is given these, for example the `default_answers` of a task.
 
     Returns:
@@ -88,7 +90,7 @@ def verify_saved_model(folder, texts=TEXTS, expected=None):
         _batching(folder),
         warmup,
     ]
-    runs = [*_runs_of_signatures(signatures, list(texts)), *_runs_of_warmup(requests)]
+    runs = [*_runs_of_signatures(signatures, [_in_json(text) for text in texts]), *_runs_of_warmup(requests)]
     run_checks = _run_checks(folder, runs, xla=buckets is not None)
     if expected is not None and not any(check.problems for check in run_checks):
         run_checks.append(
@@ -331,12 +333,16 @@ _FLOAT, _STRING = 1, 7
 
 
 def _answer_problems(folder, signatures, texts, expected, xla):
-    texts = [text for text in texts if isinstance(text, str)]
-    inputs = _inputs(signatures["serving_default"], texts)
+    texts = [text for text in texts if isinstance(text, str | bytes)]
+    inputs = _inputs(signatures["serving_default"], [_in_json(text) for text in texts])
     (answer,) = run_saved_model(folder, [{"inputs": inputs}], timeout=300, xla=xla)
     for text, one, other in zip(texts, answer["outputs"]["outputs"], expected(texts)):
         if not _are_same(one, other):
-            yield f"{text[:60]!r} is answered with {_short(one)}, and as {_short(other)} in Python."
+            yield f"{_short(text)} is answered with {_short(one)}, and as {_short(other)} in Python."
+
+
+def _in_json(text):
+    return {"b64": base64.b64encode(text).decode("ascii")} if isinstance(text, bytes) else text
 
 
 def _are_same(one, other):

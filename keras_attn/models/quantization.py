@@ -20,7 +20,7 @@ def quantize(model, mode):
         mode: String.
 
     Raises:
-        ValueError: for another mode, or such a model.
+        ValueError: for another mode, such a model, or one without a layer that has this mode.
 
     Example:
 
@@ -42,6 +42,10 @@ def quantize(model, mode):
             "A model with LoRA is not quantised. Merge it first, with `keras_attn.models.merge_lora(model)`."
         )
     QUANTIZATIONS[mode](model)
+    if quantization_of(model) is None:
+        raise ValueError(
+            f"The model has no layer that can be stored in {mode}. Received: {type(model).__name__}."
+        )
 
 
 def _to_int8(model):

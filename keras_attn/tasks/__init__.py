@@ -5,6 +5,9 @@ from keras_attn.tasks.alignment import Word, WordAlignment
 from keras_attn.tasks.chat_templates import ChatTemplate
 from keras_attn.tasks.fill_mask import FILL_MASK_SIGNATURES, Fill, FillMask
 from keras_attn.tasks.generator_signatures import GENERATOR_SIGNATURES
+from keras_attn.tasks.image_classifier import ImageClassifier
+from keras_attn.tasks.image_preprocessing import ImagePreprocessing
+from keras_attn.tasks.image_signatures import IMAGE_CLASSIFIER_SIGNATURES
 from keras_attn.tasks.languages import Languages
 from keras_attn.tasks.loading import load_task
 from keras_attn.tasks.question_answerer import ANSWERER_SIGNATURES, Answer, QuestionAnswerer
@@ -25,6 +28,7 @@ __all__ = [
     "EMBEDDER_SIGNATURES",
     "FILL_MASK_SIGNATURES",
     "GENERATOR_SIGNATURES",
+    "IMAGE_CLASSIFIER_SIGNATURES",
     "SIGNATURES",
     "TOKEN_CLASSIFIER_SIGNATURES",
     "Answer",
@@ -32,6 +36,8 @@ __all__ = [
     "ChatTemplate",
     "Fill",
     "FillMask",
+    "ImageClassifier",
+    "ImagePreprocessing",
     "Languages",
     "QuestionAnswerer",
     "Shortlist",

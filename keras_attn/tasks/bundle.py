@@ -9,15 +9,9 @@ from keras_attn.export import (
     write_warmup_requests,
     write_xla_buckets,
 )
+from keras_attn.tasks.image_readme import image_readme
 from keras_attn.tasks.model_readme import model_readme
 from keras_attn.tasks.quantization_report import answers_after
-
-# Texts of several lengths, used if no typical texts are given.
-EXAMPLES = (
-    "4th of July 2016",
-    "Good morning.",
-    "The weather is fine today, so we shall walk along the river before we go home.",
-)
 
 # Also the default batch size of a `Translator`.
 MAX_BATCH_SIZE = 64
@@ -29,19 +23,17 @@ class Bundle:
     Args:
         signatures: `TaskSignatures`.
         model_name: String, the name under which the model will be served.
-        examples: List of typical input texts. They are used as warm-up requests and shown in the
+        examples: List of typical inputs, texts for instance. They are used as warm-up requests and shown in the
             README.
 
     Raises:
-        ValueError: if there is no example, or one is not a text or is blank.
+        ValueError: as `signatures.examples`.
     """
 
     def __init__(self, signatures, model_name, examples=None):
         self.signatures = signatures
         self.model_name = model_name
-        self.examples = list(EXAMPLES if examples is None else examples)
-        if not self.examples or not all(isinstance(text, str) and text.strip() for text in self.examples):
-            raise ValueError(f"`examples` must be texts, one or more. Received: examples={self.examples}.")
+        self.examples = signatures.examples(examples)
         self.buckets = signatures.buckets
         self.max_batch_size = self.buckets.batch_sizes[-1] if self.buckets else MAX_BATCH_SIZE
         self.quantization = None  # of a quantised model: a dict with its mode, and the answers before
@@ -58,7 +50,7 @@ class Bundle:
         if self.quantization is not None:
             write_quantization(folder, {**self.quantization, **answers_after(self)})
         write_batching_parameters(folder, self.max_batch_size, why_any_size=why_any_size)
-        (folder / "README.md").write_text(model_readme(self), encoding="utf-8")
+        (folder / "README.md").write_text(self._readme(folder), encoding="utf-8")
 
     def inputs(self, signature_name, texts):
         """A request: the texts, what else is needed, and the neutral value of each option."""
@@ -78,6 +70,11 @@ class Bundle:
     def outputs(self, signature_name):
         """The specs of a signature's outputs by name."""
         return self._functions[signature_name].structured_outputs
+
+    def _readme(self, folder):
+        if self.signatures.takes == "images":
+            return image_readme(self, folder)
+        return model_readme(self)
 
     def _warmup_requests(self):
         if self.buckets:

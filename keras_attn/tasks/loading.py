@@ -5,6 +5,7 @@ import pathlib
 from keras_attn.huggingface import checkpoint_folder
 from keras_attn.tasks.checkpoints import holds_checkpoint, load_checkpoint
 from keras_attn.tasks.fill_mask import FillMask
+from keras_attn.tasks.image_classifier import ImageClassifier
 from keras_attn.tasks.question_answerer import QuestionAnswerer
 from keras_attn.tasks.task_files import config_file_of, holds_task
 from keras_attn.tasks.text_classifier import TextClassifier
@@ -21,6 +22,7 @@ _KINDS = (
     TokenClassifier,
     FillMask,
     QuestionAnswerer,
+    ImageClassifier,
 )
 # Every kind of task, by the file that tells the kind of a saved one.
 TASKS = {config_file_of(task_class): task_class for task_class in _KINDS}

@@ -11,13 +11,13 @@ import numpy as np
 from keras_attn import __version__
 
 
-def model_readme(bundle):
-    """The text of the README of a `Bundle`."""
+def model_readme(bundle, requests=None, in_python=None):
+    """The text of the README of a `Bundle`; the parts about requests are for texts, unless others are given."""
     parts = [
         _head(bundle),
         _xla(bundle.buckets) if bundle.buckets else "",
-        _requests(bundle),
-        _in_python(bundle),
+        requests or _requests(bundle),
+        in_python or _in_python(bundle),
         _signatures(bundle),
         _limits(bundle),
         _origin(bundle),
@@ -61,13 +61,13 @@ values. Text that is not UTF-8 is sent as `{{"b64": "..."}}`.
 
 def _request(bundle, signature_name):
     inputs = bundle.inputs(signature_name, bundle.examples[: bundle.signatures.shown[signature_name]])
-    body = {"instances": _rows(inputs)}
+    body = {"instances": rows(inputs)}
     if signature_name != "serving_default":
         body = {"signature_name": signature_name, **body}
-    predictions = {"predictions": _cut(_rows(bundle.ask(signature_name, inputs)))}
+    predictions = {"predictions": cut(rows(bundle.ask(signature_name, inputs)))}
     return f"""
 ```bash
-curl -d {shlex.quote(json.dumps(body, ensure_ascii=False))} {_url(bundle)}
+curl -d {shlex.quote(json.dumps(body, ensure_ascii=False))} {url(bundle)}
 ```
 
 ```json
@@ -76,11 +76,11 @@ curl -d {shlex.quote(json.dumps(body, ensure_ascii=False))} {_url(bundle)}
 """.strip()
 
 
-def _url(bundle):
+def url(bundle):
     return f"http://localhost:8501/v1/models/{urllib.parse.quote(bundle.model_name)}:predict"
 
 
-def _rows(named):
+def rows(named):
     """Arrays by name in REST form: an object for each text, or just the value if there is one array."""
     columns = [_plain(array) for array in named.values()]
     if len(columns) == 1:
@@ -100,7 +100,7 @@ def _plain(array):
 def _in_python(bundle):
     inputs = bundle.inputs("serving_default", bundle.examples[:1])
     outputs = bundle.ask("serving_default", inputs)["outputs"]
-    predictions = _cut(_plain(outputs))
+    predictions = cut(_plain(outputs))
     arguments = ", ".join(f"{name}=tf.constant({_quoted(_plain(texts))})" for name, texts in inputs.items())
     values = 'answer["outputs"].numpy()'
     plain = f"[text.decode() for text in {values}]" if outputs.dtype.hasobject else f"{values}.tolist()"
@@ -113,8 +113,8 @@ With the standard library, from a server:
 import json
 import urllib.request
 
-body = json.dumps({{"instances": {_quoted(_rows(inputs))}}}).encode()
-with urllib.request.urlopen("{_url(bundle)}", body) as reply:
+body = json.dumps({{"instances": {_quoted(rows(inputs))}}}).encode()
+with urllib.request.urlopen("{url(bundle)}", body) as reply:
     print(json.load(reply)["predictions"])  # {predictions!r}
 ```
 
@@ -136,14 +136,14 @@ def _quoted(value):
     return json.dumps(value, ensure_ascii=False)
 
 
-def _cut(value):
+def cut(value):
     """Nested values in which vectors end after three numbers: `[0.1, 0.2, 0.3, "..."]`."""
     if isinstance(value, dict):
-        return {name: _cut(part) for name, part in value.items()}
+        return {name: cut(part) for name, part in value.items()}
     if not isinstance(value, list):
         return value
     is_vector = len(value) > 8 and all(isinstance(number, float) for number in value)
-    return [*value[:3], "..."] if is_vector else [_cut(part) for part in value]
+    return [*value[:3], "..."] if is_vector else [cut(part) for part in value]
 
 
 def _signatures(bundle):
@@ -194,7 +194,7 @@ def _neutral(name, neutral):
 def _limits(bundle):
     lines = [
         *bundle.signatures.limits(),
-        f"With the server's batching on, a request has at most {bundle.max_batch_size} texts (`batching_params.pbtxt`).",
+        f"With the server's batching on, a request has at most {bundle.max_batch_size} {bundle.signatures.takes} (`batching_params.pbtxt`).",
         *bundle.signatures.limits_of_options(),
         *([] if bundle.buckets else ["XLA is not needed."]),
     ]
@@ -204,7 +204,7 @@ def _limits(bundle):
 def _origin(bundle):
     task = bundle.signatures.task
     model = task.model
-    packages = ("keras", "tensorflow", "tensorflow-text")
+    packages = ["keras", "tensorflow", *(["tensorflow-text"] if task.tokenizers else [])]
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
     date = datetime.datetime.now(datetime.UTC).date()
     return f"""

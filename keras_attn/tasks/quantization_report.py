@@ -15,7 +15,8 @@ def answers_before(task, examples):
     if hasattr(task, "search_options"):
         answers, scores = task(examples, return_scores=True)
         return {"examples": examples, "before": answers, "scores_before": scores}
-    return {"examples": examples, "before": np.asarray(task.default_answers(examples)).tolist()}
+    shown = [text if isinstance(text, str) else f"{len(text)} bytes" for text in examples]
+    return {"examples": shown, "before": np.asarray(task.default_answers(examples)).tolist()}
 
 
 def answers_after(bundle):

@@ -9,6 +9,13 @@ import collections
 
 import tensorflow as tf
 
+# Texts of several lengths, used if no typical texts are given.
+EXAMPLES = (
+    "4th of July 2016",
+    "Good morning.",
+    "The weather is fine today, so we shall walk along the river before we go home.",
+)
+
 Input = collections.namedtuple("Input", ["meaning", "dtype", "neutral", "size"], defaults=[None, None])
 Input.__doc__ = """An input of a signature, with one value for each text.
 
@@ -33,6 +40,7 @@ class TaskSignatures:
     A subclass sets `table`, {name: `Signature`}, whose first is the default; `input_table`, {name: `Input`}; and, for the
     README, `description`, one sentence, `shown`, {name of a signature: number of texts}, and `limits()`. Those that XLA
     compiles have `buckets`, the `Buckets` of their shapes, and `num_tokens(text)`, which the model reads of a text.
+    `takes` is what the README calls what is asked about.
 
     Args:
         task: The task, whose options are the defaults.
@@ -43,6 +51,7 @@ class TaskSignatures:
     """
 
     table = input_table = description = shown = buckets = None
+    takes = "texts"
 
     def __init__(self, task, names=None):
         self.task = task
@@ -65,6 +74,17 @@ class TaskSignatures:
     def neutral_values(self):
         """{input: value for one text} of every option of every signature."""
         return {name: given.neutral for name, given in self.input_table.items() if given.neutral is not None}
+
+    def examples(self, given=None):
+        """The typical texts of an export, a list: those that are given, or some of several lengths.
+
+        Raises:
+            ValueError: if there is none, or one is not a text or is blank.
+        """
+        examples = list(EXAMPLES if given is None else given)
+        if not examples or not all(isinstance(text, str) and text.strip() for text in examples):
+            raise ValueError(f"`examples` must be texts, one or more. Received: examples={examples}.")
+        return examples
 
     def example_inputs(self, signature_name, texts, ask):
         """The string inputs of a request, {name: list of strings}; options have their neutral values.

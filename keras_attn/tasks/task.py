@@ -7,7 +7,7 @@ import threading
 import keras
 import tensorflow as tf
 
-from keras_attn.export import export_saved_model
+from keras_attn.export import TEXTS, export_saved_model
 from keras_attn.models import quantization_of, quantize, quantized_copy
 from keras_attn.ops import inference_scope, int8_problem, with_int8_check
 from keras_attn.tasks.bundle import Bundle
@@ -21,6 +21,7 @@ class Task:
     A subclass sets `name`, what messages call it, after which its files are named too; `mixin`, the class that its model
     must have; `needs_tensorflow`, what it says on other backends; and `saved_options`, the names of the arguments of its
     constructor, beside the parts, which are attributes and are saved, of which `saved_lists` are lists of strings.
+    `tokenizer_names` are the arguments that are tokenizers, each saved in a folder of its name.
 
     Args:
         model: A model with the `mixin`.
@@ -29,6 +30,7 @@ class Task:
 
     name = mixin = needs_tensorflow = None
     saved_options = saved_lists = ()
+    tokenizer_names = ("tokenizer",)
 
     def __init__(self, model, tokenizers):
         if not isinstance(model, self.mixin):
@@ -96,6 +98,10 @@ class Task:
     def default_answers(self, texts):
         """What `serving_default` of the export answers to a list of strings."""
         return self(texts)
+
+    def verified_on(self):
+        """What `verify_saved_model` feeds to the export: strings, bytes, or bytes as `{"b64": str}`."""
+        return TEXTS
 
     def graph_of(self, key, function, input_signature):
         """The graph of a key, traced when it is first needed."""

@@ -60,7 +60,8 @@ def read_task(task_class, folder):
     model = read_model(
         folder, config_file_of(task_class), config, lambda: model_of(config["model"], task_class.mixin)
     )
-    return task_class(model, load_tokenizer(folder / "tokenizer"), **config["options"], **more)
+    tokenizers = {name: load_tokenizer(folder / name) for name in task_class.tokenizer_names}
+    return task_class(model, **tokenizers, **config["options"], **more)
 
 
 def model_description(task):

@@ -1,0 +1,279 @@
+import os
+import pathlib
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_attn.checks import check_positive, choose
+from keras_attn.tasks.batches import of_batches
+from keras_attn.tasks.image_bytes import decode_batch
+from keras_attn.tasks.image_preprocessing import ImagePreprocessing
+from keras_attn.tasks.image_signatures import ImageClassifierSignatures, made_images
+from keras_attn.tasks.task import Task, as_given
+from keras_attn.tasks.task_files import read_task, write_task
+
+_ACTIVATIONS = {"softmax": tf.nn.softmax, "sigmoid": tf.sigmoid, "linear": tf.identity}
+
+
+class ImageClassifier(Task):
+    """A classifier of images: a JPEG or PNG file in, a label out; in Python, in a folder, and in TF Serving.
+
+    Args:
+        model: A `keras.Model` from float32 images (B, height, width, channels) to logits (B, L): a
+            `VisionTransformer` with a head, or any other. A Keras model of your own is saved if its classes are
+            registered.
+        preprocessing: `ImagePreprocessing`: what the model reads.
+        labels: List of strings, the name of each logit.
+        multi_label: Boolean, whether an image has any number of labels, each of which has a probability of its own.
+        activation: What makes scores of logits: "softmax", "sigmoid" or "linear" (for a model that ends in a softmax).
+            Defaults to "sigmoid" for `multi_label` or one label, else "softmax".
+
+    Raises:
+        ValueError: if the model does not give one logit for each label, or an argument is out of range.
+
+    Example:
+
+    ```python
+    from keras_attn.tasks import ImagePreprocessing
+
+    model = keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(2)])
+    classifier = keras_attn.ImageClassifier(model, ImagePreprocessing((8, 8), num_channels=1), ["cat", "dog"])
+    pixels = np.full((31, 23, 3), 200, "uint8")
+    label = classifier(pixels)
+    labels, scores = classifier([pixels, tf.io.encode_png(pixels).numpy()], return_scores=True)
+    ```
+
+    Reference: [Dosovitskiy et al., 2021](https://arxiv.org/abs/2010.11929), section 3.1.
+    """
+
+    name, mixin = "image classifier", keras.Model
+    needs_tensorflow = "An image classifier needs Keras' TensorFlow backend: set KERAS_BACKEND=tensorflow."
+    saved_options, saved_lists = ("multi_label", "activation"), ("labels",)
+    tokenizer_names = ()
+
+    def __init__(self, model, preprocessing, labels, multi_label=False, activation=None):
+        if not isinstance(model, keras.Model):
+            raise ValueError(f"`model` must be a keras.Model. Received: {type(model).__name__}.")
+        super().__init__(model, {})
+        if not isinstance(preprocessing, ImagePreprocessing):
+            raise ValueError(
+                "`preprocessing` must be a keras_attn.tasks.ImagePreprocessing. "
+                f"Received: {type(preprocessing).__name__}."
+            )
+        self.preprocessing = preprocessing
+        self.labels = _check_labels(labels, _num_logits(model, preprocessing.shape))
+        self.multi_label = multi_label
+        if activation is None:
+            activation = "sigmoid" if multi_label or len(self.labels) == 1 else "softmax"
+        choose("activation", activation, _ACTIVATIONS)
+        self.activation = activation
+
+    def __call__(self, images, top_k=None, return_scores=False, batch_size=64, num_workers=None):
+        """The label of an image, or of each of a list of images.
+
+        Args:
+            images: An image, or a list of images, or a uint8 array (n, H, W, C). An image is the bytes of a JPEG or PNG file;
+                the path of one; or a uint8 array (H, W), (H, W, 1), (H, W, 3) or (H, W, 4), the alpha of which is dropped.
+            top_k: Integer: each answer is then the list of that many labels, best first.
+            return_scores: Boolean, whether scores are returned too.
+            batch_size: Integer, the number of images in one batch.
+            num_workers: Integer, the number of batches at the same time, by threads. Defaults to the number of
+                processors, or 1 with a GPU.
+
+        Returns:
+            The label of each image; with `multi_label`, the list of its labels with a score of 0.5 or more. With
+            `return_scores`, a tuple of that and the scores, which are floats or lists of floats.
+
+        Raises:
+            ValueError: if an image cannot be read, naming the first such, or `top_k` is out of range.
+            OSError: if a file cannot be opened.
+        """
+        check_positive("top_k", top_k, optional=True)
+        single, contents = _contents(images)
+        labels, scores = [], []
+        for number, row in enumerate(self._rows(contents, batch_size, num_workers)):
+            _check_read(row, "The image" if single else f"Image {number}")
+            of_row = row["scores"].tolist()
+            most = top_k or (sum(score >= 0.5 for score in of_row) if self.multi_label else 1)
+            labels.append([label.decode("utf-8") for label in row["labels"][:most]])
+            scores.append(of_row[:most])
+        columns = [labels, scores] if return_scores else [labels]
+        if top_k is None and not self.multi_label:
+            columns = [[value for [value] in column] for column in columns]
+        return as_given(columns, single)
+
+    def save(self, folder):
+        """Writes the model, the preprocessing and the options to `folder`, replacing an older image classifier there.
+
+        The folder is built under a temporary name and then renamed. It holds JSON and a safetensors file: nothing that
+        could contain code.
+
+        Args:
+            folder: Path.
+
+        Raises:
+            ValueError: if `folder` holds anything else, or the model is quantised to other than int8 or bfloat16.
+        """
+        write_task(self, folder)
+
+    @classmethod
+    def load(cls, folder):
+        """Reads the classifier that `save` wrote; it never runs code from the folder.
+
+        Args:
+            folder: Path of the classifier, or of a run that made it.
+
+        Raises:
+            FileNotFoundError: if a file is missing.
+            ValueError: if one is damaged, or the weights do not fit the configuration.
+        """
+        return read_task(cls, folder)
+
+    def more_to_save(self):
+        return {"preprocessing": self.preprocessing.config()}
+
+    @classmethod
+    def from_saved(cls, config):
+        return {"preprocessing": ImagePreprocessing(**config["preprocessing"])}
+
+    def export(self, folder, examples=None, signatures=None, quantization=None):
+        """Writes the next version of a SavedModel that takes image files, for TF Serving.
+
+        The README next to the graph describes the signatures with all their inputs and outputs. A `status` is "ok", or says
+        why an image has no answer: `image_not_decoded`, `image_too_large`; its label is then empty. The files next to the
+        graph are those of `Translator.export`, and the examples as PNG or JPEG files.
+
+        Decoding is no work for XLA, so there is no export for it.
+
+        Args:
+            folder: Path of the served model, for example `saved_models/digits`. Its name is the model's name.
+            examples: List of typical images, as in a call, for the warm-up and the README.
+            signatures: The names of the signatures to write beside `serving_default`; by default all.
+            quantization: `"bfloat16"` or `"int8"`, as in `Translator.export`.
+
+        Returns:
+            `pathlib.Path` of the new version folder, `folder`/1 or the next integer.
+
+        Raises:
+            ValueError: if `examples`, `signatures` or `quantization` are invalid, or for int8 on a machine that cannot
+                compute it.
+        """
+        self._check_export(False, signatures)
+        served = self.quantized(quantization)
+        chosen = ImageClassifierSignatures(served, signatures)
+        if examples is not None:
+            _, examples = _contents(examples)
+        return served._export(folder, chosen, examples, unquantized=self)
+
+    def default_answers(self, contents):
+        """What `serving_default` of the export answers to a list of image files, bytes or, as for any text, str."""
+        contents = [text.encode("utf-8") if isinstance(text, str) else text for text in contents]
+        answers = [self._served(row) for row in self._rows(contents, 64, None)]
+        return [label.decode("utf-8") for label in answers]
+
+    def verified_on(self):
+        """Images, a damaged one, and what is none."""
+        first, *others = made_images(self.preprocessing)
+        return [first, *others, first[: len(first) // 2], b"", "4th of July 2016"]
+
+    def _served(self, row):
+        if not row["is_read"]:
+            return b""
+        if not self.multi_label:
+            return row["labels"][0]
+        return b",".join(row["labels"][: np.sum(row["scores"] >= 0.5)])
+
+    def answers(self, contents):
+        """Image files (B,) -> labels and scores (B, L), best first, and whether an image was read or is too large."""
+        images, is_read, is_too_large = decode_batch(contents, self.preprocessing)
+        scores = _ACTIVATIONS[self.activation](tf.cast(self.model(images), tf.float32))
+        scores, order = tf.math.top_k(scores, len(self.labels))
+        return {
+            "labels": tf.where(is_read[:, None], tf.gather(tf.constant(self.labels), order), ""),
+            "scores": tf.where(is_read[:, None], scores, 0.0),
+            "is_read": is_read,
+            "is_too_large": is_too_large,
+        }
+
+    def _rows(self, contents, batch_size, num_workers):
+        """{output: value} of `answers` for each image file."""
+        graph = self.graph_of("answers", self.answers, [tf.TensorSpec([None], tf.string)])
+
+        def of_batch(rows):
+            batch = tf.constant([contents[row] for row in rows], tf.string, [len(rows)])
+            outputs = {name: output.numpy() for name, output in graph(batch).items()}
+            return [{name: output[row] for name, output in outputs.items()} for row in range(len(rows))]
+
+        return of_batches(of_batch, contents, batch_size, num_workers)
+
+
+def _num_logits(model, shape):
+    """The number of logits that a model gives for an image.
+
+    Raises:
+        ValueError: if it takes no such images, or gives something else.
+    """
+    if not model.built:
+        raise ValueError("`model` has no weights yet. Call it once on images before it becomes a task.")
+    try:
+        logits = model(np.zeros((0, *shape), "float32"))
+    except Exception as error:
+        raise ValueError(
+            f"`model` must take images (B, {', '.join(map(str, shape))}), which `preprocessing` makes: {error}"
+        ) from error
+    shapes = keras.tree.map_structure(lambda tensor: ("B", *tensor.shape[1:]), logits)
+    if not isinstance(shapes, tuple) or len(shapes) != 2 or shapes[0] != "B":
+        raise ValueError(f"`model` must give logits (B, L). Received: a model that gives {shapes}.")
+    return shapes[1]
+
+
+def _check_labels(labels, num_logits):
+    """The labels as a tuple of different strings, one for each logit."""
+    if isinstance(labels, str) or not all(isinstance(label, str) for label in labels):
+        raise ValueError(f"`labels` must be a list of strings. Received: labels={labels!r}.")
+    labels = tuple(labels)
+    if len(set(labels)) != len(labels) or len(labels) != num_logits:
+        raise ValueError(
+            f"`labels` must be {num_logits} different strings, one for each logit. Received: labels={list(labels)}."
+        )
+    return labels
+
+
+def _check_read(row, what):
+    if row["is_too_large"]:
+        raise ValueError(f"{what} has too many pixels. Make it smaller first.")
+    if not row["is_read"]:
+        raise ValueError(f"{what} cannot be read: it is no JPEG or PNG file, or a damaged one.")
+
+
+def _contents(images):
+    """Whether there is one image, not a list, and the bytes of all images.
+
+    Arrays become PNG files, so that every image takes the same way.
+    """
+    is_array = isinstance(images, np.ndarray) or tf.is_tensor(images)
+    single = len(images.shape) < 4 if is_array else isinstance(images, bytes | str | os.PathLike)
+    if not single and not is_array and not isinstance(images, list | tuple):
+        raise ValueError(f"`images` must be an image or a list of images. Received: {type(images).__name__}.")
+    return single, [_content(image) for image in ([images] if single else images)]
+
+
+def _content(image):
+    if isinstance(image, bytes):
+        return image
+    if isinstance(image, str | os.PathLike):
+        return pathlib.Path(image).read_bytes()
+    if not isinstance(image, np.ndarray) and not tf.is_tensor(image):
+        raise ValueError(
+            "An image must be the bytes of a JPEG or PNG file, the path of one, or a uint8 array. "
+            f"Received: {type(image).__name__}."
+        )
+    pixels = np.asarray(image)
+    channels = pixels.shape[2] if pixels.ndim == 3 else 1 if pixels.ndim == 2 else None
+    if pixels.dtype != np.uint8 or channels not in (1, 3, 4) or 0 in pixels.shape:
+        raise ValueError(
+            "An image in an array must be uint8 (H, W), (H, W, 1), (H, W, 3) or (H, W, 4), levels from 0 to 255. "
+            f"Received: {pixels.dtype.name} {pixels.shape}."
+        )
+    return tf.io.encode_png(pixels.reshape(*pixels.shape[:2], channels), compression=1).numpy()
