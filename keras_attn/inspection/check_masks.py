@@ -243,6 +243,7 @@ class _Check:
         )
         self._find_base()
         if self._rows_mix():
+            self.notes.append("Rows mix, so that the other leaks may come from other rows.")
             self.copies = 1
             self._find_base()
         self._change_vectors()
