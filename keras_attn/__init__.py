@@ -20,7 +20,7 @@ _LAZY_TASKS = (
     "TokenClassifier",
     "Translator",
 )
-_LAZY_INSPECTION = ("capture_attention",)
+_LAZY_INSPECTION = ("capture_attention", "check_masks", "explain_masks")
 __all__ = [*_LAZY_TASKS, *_LAZY_INSPECTION, "__version__", "layers", "load", "models", "training"]
 
 _LAZY_ROOMS = (

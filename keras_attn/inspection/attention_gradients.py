@@ -5,8 +5,8 @@ import numpy as np
 from keras import ops
 
 from keras_attn.inspection.attention_layers import chosen
+from keras_attn.inspection.backends import gradients
 from keras_attn.inspection.capture import AttentionMaps, layers_to_watch
-from keras_attn.inspection.gradients import gradients
 from keras_attn.inspection.watching import Watcher, watching
 
 

@@ -22,8 +22,9 @@ def attention_layers(model):
 
 
 def sublayers_by_path(model):
-    """All layers below a model, composite ones included: a dict from paths to layers."""
-    return _walk(model)[1]
+    """The attention layers below a model and all that are not part of one, blocks included: a dict from paths to layers."""
+    attention, others = _walk(model)
+    return {path: layer for path, layer in {**attention, **others}.items() if layer is not model}
 
 
 def call_kind(layer):

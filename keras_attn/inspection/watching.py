@@ -50,9 +50,9 @@ def watching(watcher, model=None):
     with contextlib.ExitStack() as stack:
         for layer in watcher.layers.values():
             kind = call_kind(layer)
-            stack.enter_context(_wrapped(layer, kind.method, functools.partial(_watched, kind=kind)))
+            stack.enter_context(wrapped(layer, kind.method, functools.partial(_watched, kind=kind)))
         for name in _COMPILED if isinstance(model, keras.Model) else ():
-            stack.enter_context(_wrapped(model, name, functools.partial(_eager_only, watcher=watcher)))
+            stack.enter_context(wrapped(model, name, functools.partial(_eager_only, watcher=watcher)))
         token = _OPEN.set((*_OPEN.get(), watcher))
         try:
             yield
@@ -61,7 +61,7 @@ def watching(watcher, model=None):
 
 
 @contextlib.contextmanager
-def _wrapped(owner, name, wrap):
+def wrapped(owner, name, wrap):
     """Replaces a method of one object, once for all open blocks."""
     key = (id(owner), name)
     with _LOCK:

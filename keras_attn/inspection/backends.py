@@ -1,4 +1,4 @@
-"""Gradients by the backend at hand: the only code of this room that is not `keras.ops`."""
+"""Gradients and compilers of the backend at hand: the only code of this room that is not `keras.ops`."""
 
 import keras
 
@@ -54,3 +54,19 @@ def _by_jax(function, tensors):
 
 
 _GRADIENTS = {"tensorflow": _by_tensorflow, "torch": _by_torch, "jax": _by_jax}
+
+
+def compiled(function, with_xla):
+    """A function of tensors, traced as one graph; with XLA if asked for."""
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        return tf.function(function, jit_compile=with_xla, autograph=False)
+    if backend == "jax":
+        import jax
+
+        return jax.jit(function)
+    raise ValueError(
+        f'The modes "graph" and "xla" need the backend tensorflow or jax. Received: the backend {backend!r}.'
+    )
