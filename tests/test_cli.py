@@ -56,6 +56,16 @@ def test_translate_writes_a_line_for_a_line(folder, loaded_once, tmp_path):
     assert lines == [text.replace("\n", " ").encode() for text in expected] + [b""]
 
 
+def test_show_writes_a_page(folder, loaded_once, tmp_path, capsys):
+    page = tmp_path / "new" / "page.html"
+    command = ["show", folder, "4 July", "--target", "2016", "--title", "A title"]
+    assert keras_attn_cli.main([*command, "--output", str(page)]) == 0
+    assert capsys.readouterr().out == f"{page}\n"
+    assert page.read_text("utf-8") == loaded_once.show("4 July", "2016", title="A title").html
+    assert keras_attn_cli.main([*command, "--pair", "b", "--output", str(page)]) == 2
+    assert "A translator is shown without --pair." in capsys.readouterr().err
+
+
 @pytest.mark.extended
 def test_translate_reads_standard_input(folder, loaded_once, monkeypatch, capfdbinary):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"ab\ncd\n")))
