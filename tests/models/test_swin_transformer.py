@@ -110,9 +110,12 @@ def test_copies_give_the_same_logits(tmp_path):
 
 @pytest.mark.extended
 def test_it_trains_with_dropout_and_stochastic_depth():
-    model = make_classifier(dropout=0.1, attention_dropout=0.1, stochastic_depth=0.2)
+    keras.utils.set_random_seed(3)
+    rates = {"dropout": 0.1, "attention_dropout": 0.1, "stochastic_depth": 0.2}
+    encoder = SwinTransformer.from_sizes(**SIZES, **rates)
+    model = EncoderWithHead(encoder, layers.ImageClassificationHead(L, "mean", num_special_tokens=0))
     model.compile(keras.optimizers.Adam(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    losses = model.fit(images(22, 17), np.array([0, 3, 4]), epochs=50, verbose=0).history["loss"]
+    losses = model.fit(images(22, 17), np.array([0, 3, 4]), epochs=20, verbose=0).history["loss"]
     assert losses[-1] < losses[0] / 2
 
 
