@@ -328,7 +328,7 @@ def _export(options):
         )
     task = load_task(options.task, **_of_checkpoint(options, ("max_length", "num_beams", "length_penalty")))
     if isinstance(task, TextGenerator | ImageClassifier) and options.xla:
-        raise ValueError(f"A {task.name} is exported as a SavedModel without --xla.")
+        raise ValueError(f"{task.article} {task.name} is exported as a SavedModel without --xla.")
     if options.shortlist:
         if not isinstance(task, Translator):
             raise ValueError(f"--shortlist is for translators. Received: a {task.name}.")
@@ -336,7 +336,7 @@ def _export(options):
     is_for_others = isinstance(task, TextClassifier) and options.format == "huggingface"
     if not (is_saved_model or is_for_others or isinstance(task, Translator)):
         raise ValueError(
-            f"A {task.name} is exported as a SavedModel only; a text classifier also with --format huggingface."
+            f"{task.article} {task.name} is exported as a SavedModel only; a text classifier also with --format huggingface."
         )
     if not is_saved_model:
         print(task.export_model(options.folder, options.format, options.quantization))

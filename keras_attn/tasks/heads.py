@@ -14,6 +14,7 @@ _TRANSLATOR = Head("Translator", "keras_attn.tasks.checkpoint_translator", "tran
 
 _ENCODERS = "keras_attn.tasks.checkpoint_encoder"
 EMBEDDER = Head("TextEmbedder", _ENCODERS, "text_embedder")
+_IMAGE_CLASSIFIER = Head("ImageClassifier", "keras_attn.tasks.checkpoint_images", "image_classifier")
 OPENNMT = Head("Translator", "keras_attn.tasks.opennmt_translator", "opennmt_translator")
 
 # By the end of a class's name in `architectures`: the longest that fits counts.
@@ -27,6 +28,8 @@ HEADS = {
     "ForTokenClassification": Head("TokenClassifier", _ENCODERS, "token_classifier"),
     "ForMaskedLM": Head("FillMask", _ENCODERS, "fill_mask"),
     "ForQuestionAnswering": Head("QuestionAnswerer", _ENCODERS, "question_answerer"),
+    "ForImageClassification": _IMAGE_CLASSIFIER,
+    "ForImageClassificationWithTeacher": _IMAGE_CLASSIFIER,
     "an encoder alone": EMBEDDER,
 }
 # The head of bodies, or of configs that name no architecture: of most that write, the output projection is the embedding.

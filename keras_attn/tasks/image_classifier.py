@@ -6,9 +6,12 @@ import numpy as np
 import tensorflow as tf
 
 from keras_attn.checks import check_positive, choose
+from keras_attn.files import read_json
+from keras_attn.huggingface import load_model
 from keras_attn.tasks.batches import of_batches
 from keras_attn.tasks.image_bytes import decode_batch
 from keras_attn.tasks.image_preprocessing import ImagePreprocessing
+from keras_attn.tasks.image_processors import read_preprocessing
 from keras_attn.tasks.image_signatures import ImageClassifierSignatures, made_images
 from keras_attn.tasks.task import Task, as_given
 from keras_attn.tasks.task_files import read_task, write_task
@@ -24,7 +27,7 @@ class ImageClassifier(Task):
             `VisionTransformer` with a head, or any other. A Keras model of your own is saved if its classes are
             registered.
         preprocessing: `ImagePreprocessing`: what the model reads.
-        labels: List of strings, the name of each logit.
+        labels: List of strings, the name of each logit. Two may be alike, as ImageNet's cranes are.
         multi_label: Boolean, whether an image has any number of labels, each of which has a probability of its own.
         activation: What makes scores of logits: "softmax", "sigmoid" or "linear" (for a model that ends in a softmax).
             Defaults to "sigmoid" for `multi_label` or one label, else "softmax".
@@ -47,7 +50,7 @@ class ImageClassifier(Task):
     Reference: [Dosovitskiy et al., 2021](https://arxiv.org/abs/2010.11929), section 3.1.
     """
 
-    name, mixin = "image classifier", keras.Model
+    name, article, mixin = "image classifier", "An", keras.Model
     needs_tensorflow = "An image classifier needs Keras' TensorFlow backend: set KERAS_BACKEND=tensorflow."
     saved_options, saved_lists = ("multi_label", "activation"), ("labels",)
     tokenizer_names = ()
@@ -68,6 +71,36 @@ class ImageClassifier(Task):
             activation = "sigmoid" if multi_label or len(self.labels) == 1 else "softmax"
         choose("activation", activation, _ACTIVATIONS)
         self.activation = activation
+
+    @classmethod
+    def from_checkpoint(cls, folder, labels, preprocessing=None, multi_label=False, **of_loading):
+        """A classifier to fine-tune: the encoder of a checkpoint, and a new head.
+
+        The head is the one that the architecture has in transformers, with fresh logits, whatever head the checkpoint has.
+
+        Args:
+            folder: Path of a checkpoint's folder: a ViT, DeiT or DINOv2 for example, with any head or none.
+            labels: List of strings, the names of the new logits.
+            preprocessing: `ImagePreprocessing`; by default what the folder's preprocessor_config.json says.
+            multi_label: As in the constructor.
+            **of_loading: `dtype` and `ignored_fields`, as in `keras_attn.huggingface.load_model`.
+
+        Returns:
+            `ImageClassifier`.
+
+        Raises:
+            FileNotFoundError: if a file is missing.
+            ValueError: if a file is damaged, or the architecture has no classification head.
+
+        Example: `ImageClassifier.from_checkpoint("dinov2-base", ["healthy", "rust"], dtype="mixed_bfloat16")`.
+        """
+        if isinstance(labels, str):
+            raise ValueError(f"`labels` must be a list of strings. Received: labels={labels!r}.")
+        labels, folder = list(labels), pathlib.Path(folder)
+        model = load_model(folder, num_new_labels=len(labels), **of_loading)
+        if preprocessing is None:
+            preprocessing = read_preprocessing(folder, read_json(folder / "config.json"))
+        return cls(model, preprocessing, labels, multi_label)
 
     def __call__(self, images, top_k=None, return_scores=False, batch_size=64, num_workers=None):
         """The label of an image, or of each of a list of images.
@@ -229,13 +262,13 @@ def _num_logits(model, shape):
 
 
 def _check_labels(labels, num_logits):
-    """The labels as a tuple of different strings, one for each logit."""
+    """The labels as a tuple of strings, one for each logit."""
     if isinstance(labels, str) or not all(isinstance(label, str) for label in labels):
         raise ValueError(f"`labels` must be a list of strings. Received: labels={labels!r}.")
     labels = tuple(labels)
-    if len(set(labels)) != len(labels) or len(labels) != num_logits:
+    if len(labels) != num_logits:
         raise ValueError(
-            f"`labels` must be {num_logits} different strings, one for each logit. Received: labels={list(labels)}."
+            f"`labels` must be {num_logits} strings, one for each logit. Received: {len(labels)}, {list(labels)!r:.200}."
         )
     return labels
 

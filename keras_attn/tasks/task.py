@@ -18,7 +18,7 @@ from keras_attn.text import PipelineTokenizer
 class Task:
     """A model and its tokenizers, called with strings.
 
-    A subclass sets `name`, what messages call it, after which its files are named too; `mixin`, the class that its model
+    A subclass sets `name`, what messages call it, with its `article`, after which its files are named too; `mixin`, the class that its model
     must have; `needs_tensorflow`, what it says on other backends; and `saved_options`, the names of the arguments of its
     constructor, beside the parts, which are attributes and are saved, of which `saved_lists` are lists of strings.
     `tokenizer_names` are the arguments that are tokenizers, each saved in a folder of its name.
@@ -29,6 +29,7 @@ class Task:
     """
 
     name = mixin = needs_tensorflow = None
+    article = "A"
     saved_options = saved_lists = ()
     tokenizer_names = ("tokenizer",)
 

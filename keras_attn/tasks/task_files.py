@@ -73,11 +73,11 @@ def model_description(task):
     model, kind = task.model, task.name
     if not isinstance(model, keras.Model):
         raise ValueError(
-            f"A {kind} with a model that is no keras.Model cannot be saved. Received: {type(model).__name__}."
+            f"{task.article} {kind} with a model that is no keras.Model cannot be saved. Received: {type(model).__name__}."
         )
     if quantization_of(model) not in (None, *QUANTIZATIONS):
         raise ValueError(
-            f"A {kind} in {quantization_of(model)} cannot be saved. Save it before, and call "
+            f"{task.article} {kind} in {quantization_of(model)} cannot be saved. Save it before, and call "
             f"`{folder_name_of(task)}.model.quantize(...)` again after `{type(task).__name__}.load`."
         )
     description = keras.saving.serialize_keras_object(model)
