@@ -1,12 +1,20 @@
 """Turns the repository's Markdown into pages of the site: notebooks, links to files, the tables of contents."""
 
+import fnmatch
 import os
 import pathlib
 import re
 
 # The chapters of the site. A page that stands in none is put under "More", so that no page is lost.
 CHAPTERS = {
-    "Learn": ["docs/learn/*"],
+    "Learn": [
+        "docs/learn/attention_by_hand",
+        "docs/learn/masks",
+        "docs/learn/positions",
+        "docs/learn/caches",
+        "docs/learn/beam_search",
+        "docs/learn/*",
+    ],
     "Compose": ["docs/compose", "docs/models", "docs/attention"],
     "Train": ["docs/training", "docs/encoder_tasks"],
     "Serve": [
@@ -107,28 +115,26 @@ def is_picture(path):
     return path.endswith((".png", ".svg", ".gif", ".jpg", ".html"))
 
 
+def chapters(pages):
+    """The chapters of the site: a dict from the title of each to its pages."""
+    left = sorted(page for page in pages if page != "docs/index" and not page.startswith("docs/api/"))
+    found = {}
+    for chapter, patterns in CHAPTERS.items():
+        found[chapter] = chosen = []
+        for pattern in patterns:
+            chosen += ["docs/api/index"] if pattern == "docs/api/index" else fnmatch.filter(left, pattern)
+            left = [page for page in left if page not in chosen]
+    found["More"] = left
+    return found
+
+
 def contents(pages):
     """The tables of contents of the site's first page."""
-    left = {page for page in pages if page != "docs/index" and not page.startswith("docs/api/")}
-    chapters = {}
-    for chapter, patterns in CHAPTERS.items():
-        chosen = []
-        for pattern in patterns:
-            if pattern.startswith("docs/api/"):
-                chosen.append(pattern)
-            elif pattern.endswith("/*"):
-                inside = sorted(page for page in left if page.startswith(pattern[:-1]))
-                chosen += inside
-            elif pattern in left:
-                chosen.append(pattern)
-        left -= set(chosen)
-        chapters[chapter] = chosen
-    chapters["More"] = sorted(left)
     return "".join(
         f"\n```{{toctree}}\n:hidden:\n:caption: {chapter}\n\n"
         + "".join(f"/{page}\n" for page in chosen)
         + "```\n"
-        for chapter, chosen in chapters.items()
+        for chapter, chosen in chapters(pages).items()
         if chosen
     )
 
@@ -147,4 +153,6 @@ def _read(app, page, source):
 
 def setup(app):
     app.connect("source-read", _read)
+    # The first page lists all others, so a new page changes it.
+    app.connect("env-get-outdated", lambda app, *_: [app.config.root_doc])
     return {"parallel_read_safe": True}
