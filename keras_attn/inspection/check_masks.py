@@ -65,9 +65,12 @@ def check_masks(model, inputs, padding=None, causal=None, segments=None, modes=(
     perturbed = PerturbedModel(model, inputs)
     declared = Declarations(perturbed.inputs, padding, causal, segments, perturbed.implicit_masks)
     check = _Check(perturbed, declared)
-    for mode in modes:
-        with _MODES[mode](perturbed) as compiler:
-            check.run(mode, compiler)
+    try:
+        for mode in modes:
+            with _MODES[mode](perturbed) as compiler:
+                check.run(mode, compiler)
+    finally:
+        perturbed.restore()
     return check.report()
 
 
