@@ -60,6 +60,7 @@ def check_masks(model, inputs, padding=None, causal=None, segments=None, modes=(
     """
     if not isinstance(model, keras.layers.Layer) or not model.built:
         raise ValueError(f"`model` must be a built `keras.Model` or layer. Received: {model!r}.")
+    modes = (modes,) if isinstance(modes, str) else tuple(modes)
     for mode in modes:
         choose("modes", mode, _MODES)
     perturbed = PerturbedModel(model, inputs)
