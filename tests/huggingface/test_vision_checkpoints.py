@@ -16,6 +16,7 @@ from keras_attn.models import (
     read_weights,
     write_weights,
 )
+from keras_attn.text import ByteTokenizer
 
 pytest.importorskip("transformers", reason='pip install "keras_attn[peers]"')
 pytest.importorskip("torch", reason='pip install "keras_attn[peers]"')
@@ -205,6 +206,11 @@ def test_a_swin_of_our_sizes_goes_out(tmp_path):
         assert_close(ours(found, images(32, 21)), expected)
     with pytest.raises(ValueError, match="in which pixels attend to padding too"):
         huggingface.save_model(SwinTransformer.from_sizes(**sizes), tmp_path / "other", "swin")
+
+
+def test_a_model_of_images_has_no_tokenizer(tmp_path):
+    with pytest.raises(ValueError, match="A vit reads images, and has no tokenizer"):
+        huggingface.save_model(model_of_sizes(), tmp_path, "vit", ByteTokenizer())
 
 
 def test_info_says_what_a_folder_of_images_holds(tmp_path):
