@@ -359,7 +359,7 @@ def test_what_ends_a_command_is_told_in_one_line(folder, loaded_once, monkeypatc
 def test_verify_takes_the_newest_version_of_a_model(tmp_path, monkeypatch):
     calls = []
     monkeypatch.setattr(
-        "keras_attn.export.verify_saved_model", lambda folder, expected: calls.append(folder) or []
+        "keras_attn.export.verify_saved_model", lambda folder, **_: calls.append(folder) or []
     )
     for version in ("2", "10", "9"):
         (tmp_path / version).mkdir()
