@@ -108,9 +108,81 @@ SEEING = "inspection/"
 LOSSES, BATCHING = "training/test_losses.py::", "data/test_batching.py::"
 
 CHECKPOINTS = "huggingface/test_architectures_of_checkpoints.py::"
+PATCHES, IMAGES = "layers/test_patch_embedding.py::", "huggingface/test_vision_checkpoints.py::"
+WINDOWS, SWIN = "layers/test_window_attention.py::", "models/test_swin_transformer.py::"
 DAMAGED = "huggingface/test_damaged_checkpoints.py::"
 
 MUTANTS = [
+    Mutant(
+        "registers_have_positions",
+        "layers/patch_embedding.py",
+        "PatchEmbedding._special_tokens",
+        "tokens = [ops.concatenate(tokens, axis=0) + positions]",
+        "return ops.concatenate([*tokens, self.register_tokens], axis=0) + positions[:1]",
+        (PATCHES + "test_special_tokens_come_first_and_registers_have_no_position",),
+    ),
+    Mutant(
+        "rows_and_columns_of_patches_swapped",
+        "ops/images.py",
+        "image_patches",
+        "ops.transpose(images, (0, 1, 3, 2, 4, 5))",
+        "ops.transpose(images, (0, 3, 1, 2, 4, 5))",
+        (PATCHES + "test_the_projection_is_a_convolution[6-15]", IMAGES + "test_vectors_are_theirs[vit]"),
+    ),
+    Mutant(
+        "positions_are_resized_from_their_corners",
+        "ops/images.py",
+        "_resizing_matrix",
+        '(ops.cast(ops.arange(new), "float32") + 0.5) * scale - 0.5',
+        'ops.cast(ops.arange(new), "float32") * scale',
+        ("ops/test_images.py::test_positions_are_resized_line_by_line[old0-new0]",),
+    ),
+    Mutant(
+        "a_mean_over_the_class_token_too",
+        "layers/heads.py",
+        "ImageClassificationHead.call",
+        '{"first": 0, "mean": start}',
+        '{"first": 0, "mean": 0}',
+        (
+            "models/test_vision_transformer.py::test_heads_read_the_class_token_and_the_patches[mean]",
+            IMAGES + "test_logits_are_theirs[dinov2-ForImageClassification]",
+        ),
+    ),
+    Mutant(
+        "merging_takes_the_neighbour_to_the_right_first",
+        "layers/patch_merging.py",
+        "PatchMerging.call",
+        "(0, 1, 3, 4, 2, 5)",
+        "(0, 1, 3, 2, 4, 5)",
+        (
+            SWIN + "test_merging_joins_four_neighbours_the_one_below_first",
+            IMAGES + "test_vectors_are_theirs[swin]",
+        ),
+    ),
+    Mutant(
+        "windows_shifted_along_one_axis_where_published_code_shifts_none",
+        "ops/windows.py",
+        "shift_of_several_windows",
+        "all(are_several)",
+        "any(are_several)",
+        (WINDOWS + "test_pixels_attend_to_padding_if_it_is_wished[sizes1]",),
+    ),
+    Mutant(
+        "what_completes_windows_masked_as_it_is_not_in_published_code",
+        "layers/window_attention.py",
+        "WindowAttention.call",
+        "if self.attend_to_padding:",
+        "if False:",
+        (IMAGES + "test_vectors_are_theirs[swin]",),
+    ),
+    Mutant(
+        "patches_read_by_columns_on_import",
+        "huggingface/names.py",
+        "Place.to_variable",
+        "array.transpose(2, 3, 1, 0)",
+        "array.transpose(3, 2, 1, 0)",
+        (IMAGES + "test_vectors_are_theirs[vit]",),
+    ),
     Mutant(
         "query_and_value_swapped_on_import",
         "huggingface/names.py",

@@ -7,7 +7,14 @@ from helpers_models import assert_close
 from keras import ops
 
 from keras_attn import layers
-from keras_attn.models import EncoderWithHead, VisionTransformer, load_weights, save_weights
+from keras_attn.models import (
+    EncoderWithHead,
+    SwinTransformer,
+    VisionTransformer,
+    load_weights,
+    quantized_copy,
+    save_weights,
+)
 
 C, D, L = 2, 12, 5
 SIZES = {"image_size": (9, 10), "patch_size": (3, 5), "num_layers": 2, "num_channels": C}
@@ -171,3 +178,38 @@ def test_wrong_parts():
         layers.ImageClassificationHead(L, "last")
     with pytest.raises(ValueError, match='`use_distillation_token` needs pooling="first"'):
         layers.ImageClassificationHead(L, use_distillation_token=True)
+
+
+def make_swin():
+    keras.utils.set_random_seed(3)
+    return SwinTransformer.from_sizes((3, 2), 6, (2, 1), (3, 2), 5, num_channels=C)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("make", [make_model, make_swin])
+def test_it_is_a_layer_of_a_functional_model(make, tmp_path):
+    model = make()
+    inputs = keras.Input((None, None, C))
+    outputs = model(inputs)
+    assert outputs.shape == (None, None, model.hidden_dim)
+    functional = keras.Model(inputs, outputs)
+    functional.save(tmp_path / "functional.keras")
+    x = images(13, 11)
+    for found in (functional, keras.saving.load_model(tmp_path / "functional.keras")):
+        assert_close(run(found, x), run(model, x))
+    assert run(model, x[:0]).shape == (0, *run(model, x).shape[1:])
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("make", [make_model, make_swin])
+@pytest.mark.parametrize(("quantization", "bound"), [("int8", 0.06), ("bfloat16", 0.03)])
+def test_a_quantised_model_comes_back(make, quantization, bound, tmp_path):
+    model = make()
+    quantized = quantized_copy(model, quantization)
+    x = images(13, 11)
+    assert_close(run(lambda x: ops.cast(quantized(x), "float32"), x), run(model, x), bound)
+    quantized.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(
+        *(run(lambda x, m=m: ops.cast(m(x), "float32"), x) for m in (again, quantized))
+    )
