@@ -20,7 +20,8 @@ _LAZY_TASKS = (
     "TokenClassifier",
     "Translator",
 )
-__all__ = [*_LAZY_TASKS, "__version__", "layers", "load", "models", "training"]
+_LAZY_INSPECTION = ("capture_attention", "check_masks", "explain_masks")
+__all__ = [*_LAZY_TASKS, *_LAZY_INSPECTION, "__version__", "layers", "load", "models", "training"]
 
 _LAZY_ROOMS = (
     "cli",
@@ -29,6 +30,7 @@ _LAZY_ROOMS = (
     "generation",
     "huggingface",
     "info",
+    "inspection",
     "opennmt",
     "ops",
     "plots",
@@ -42,6 +44,8 @@ _LAZY_ROOMS = (
 def __getattr__(name):
     if name in _LAZY_TASKS:
         return getattr(importlib.import_module("keras_attn.tasks"), name)
+    if name in _LAZY_INSPECTION:
+        return getattr(importlib.import_module("keras_attn.inspection"), name)
     if name == "load":
         return importlib.import_module("keras_attn.tasks").load_task
     if name in _LAZY_ROOMS:

@@ -20,7 +20,7 @@ from keras_attn.models import DecoderTransformer, Seq2SeqTransformer, save_weigh
 from keras_attn.text import ByteTokenizer
 
 # In these rooms every public name is shown in an example, except records, which the functions return.
-COMPLETE_ROOMS = ("data", "layers", "models", "plots", "tasks", "text", "training")
+COMPLETE_ROOMS = ("data", "inspection", "layers", "models", "plots", "tasks", "text", "training")
 ROOMS = (*COMPLETE_ROOMS, "export", "generation", "huggingface", "ops", "runs")
 SAVED_MODELS = pathlib.Path(__file__).parents[1] / "saved_models"
 RECORDS = {

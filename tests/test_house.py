@@ -24,7 +24,8 @@ ALLOWED = {
     "export": {"models", "generation", "text", "ops"},
     "huggingface": {"models", "layers", "text", "ops"},
     "opennmt": {"models", "layers", "text", "ops"},
-    "tasks": {"huggingface", "opennmt", "export", "models", "generation", "text", "ops"},
+    "tasks": {"huggingface", "opennmt", "export", "inspection", "models", "generation", "text", "ops"},
+    "inspection": {"layers", "ops", "plots"},
     "serve": {"export", "tasks", "plots"},
     "runs": {
         "ops",
@@ -37,6 +38,7 @@ ALLOWED = {
         "data",
         "export",
         "huggingface",
+        "inspection",
         "tasks",
     },
     "__init__": {"layers", "models", "training", "_version"},
@@ -49,8 +51,10 @@ LEAVES = {"checks", "files"}
 ALLOWED["cli"] = set(ALLOWED) | {"cli"}
 WITH_TENSORFLOW = {"text", "data", "export", "huggingface", "opennmt", "tasks", "runs", "serve", "cli"}
 # Summaries are written by TensorFlow, and only TensorFlow can add an assertion to its graph, draw random bits that no float is
-# made of, update a variable by its fused kernel, multiply integers by oneDNN, choose among its kernels, and overwrite a tensor.
+# made of, update a variable by its fused kernel, multiply integers by oneDNN, choose among its kernels, and overwrite a tensor; and each
+# backend takes gradients and compiles in its own way.
 TENSORFLOW_INSIDE_FUNCTIONS = {
+    "inspection/backends.py",
     "layers/dropout.py",
     "ops/bfloat16_products.py",
     "ops/graph_checks.py",

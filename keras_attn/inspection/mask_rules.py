@@ -1,0 +1,125 @@
+"""What an output must not depend on, by what is declared of the inputs."""
+
+import numpy as np
+
+
+class Declarations:
+    """What is declared of a model's inputs, checked.
+
+    Args:
+        inputs: Dict from names to arrays.
+        padding, causal, segments: As in `check_masks`.
+        implicit_masks: Dict from names to booleans (B, T), which hold where nothing else is declared.
+    """
+
+    def __init__(self, inputs, padding, causal, segments, implicit_masks):
+        self.padding = {
+            name: _mask(name, mask, inputs) for name, mask in _named("padding", padding, inputs).items()
+        }
+        self.padding = {**implicit_masks, **self.padding}
+        self.causal = list(_named("causal", dict.fromkeys(causal or ()), inputs))
+        self.segments = {
+            name: _positional("segments", name, ids, inputs)
+            for name, ids in _named("segments", segments, inputs).items()
+        }
+        self.lengths = {name: array.shape[1] for name, array in inputs.items() if array.ndim > 1}
+        self.batch_size = next(iter(inputs.values())).shape[0]
+
+    @property
+    def names(self):
+        return list(dict.fromkeys([*self.padding, *self.causal, *self.segments]))
+
+    def aligned_inputs(self, length):
+        """The inputs that the positions of something of this length are the positions of.
+
+        Several of the same length: those that are causal, or those of which anything else is declared.
+        """
+        causal = [name for name in self.causal if self.lengths[name] == length]
+        return causal or [name for name in self.names if self.lengths[name] == length]
+
+    def real(self, length):
+        """Which positions are judged: boolean (B, length), or (B, 1) for something without positions (None)."""
+        real = np.ones((self.batch_size, 1 if length is None else length), bool)
+        if length is None:
+            # A row of pads alone has no right output.
+            for mask in self.padding.values():
+                real &= mask.any(axis=1, keepdims=True)
+            return real
+        for name in self.aligned_inputs(length):
+            if name in self.padding:
+                real &= self.padding[name]
+            if name in self.segments:
+                real &= self.segments[name] != 0
+        return real
+
+    def forbidden(self, length, name):
+        """What an output of this length (None: without positions) must not see of an input.
+
+        Returns:
+            Dict from kinds to booleans (B, T, S).
+        """
+        size = self.lengths[name]
+        real = self.real(length)[:, :, None]
+        forbidden = {}
+        present = np.ones((self.batch_size, size), bool)
+        if name in self.padding:
+            present = self.padding[name]
+            forbidden["padding"] = real & ~present[:, None]
+        if name in self.causal and size == length:
+            later = np.arange(size) > np.arange(size)[:, None]
+            forbidden["causal"] = real & later & present[:, None]
+        if name in self.segments:
+            of_output = self._segments_of(length)
+            if of_output is not None:
+                forbidden["segments"] = real & (of_output[:, :, None] != self.segments[name][:, None])
+        return forbidden
+
+    def clean(self, kind, name, row, source, length):
+        """Where a tensor of this length (None: without positions) must not change in one row, or None if that is not known.
+
+        What changes is the position `source` of an input in that row.
+        """
+        if kind == "padding":
+            return self.real(length)[row]
+        if length is None:
+            return None
+        if kind == "causal":
+            return np.arange(length) < source if length == self.lengths[name] else None
+        of_tensor = self._segments_of(length)
+        return None if of_tensor is None else of_tensor[row] != self.segments[name][row, source]
+
+    def _segments_of(self, length):
+        if length is None:
+            return None
+        return next(
+            (self.segments[name] for name in self.aligned_inputs(length) if name in self.segments), None
+        )
+
+
+def _named(argument, values, inputs):
+    values = dict(values or {})
+    if len(inputs) == 1:  # The one input may be called so, whatever its name.
+        values = {next(iter(inputs)) if name == "inputs" else name: value for name, value in values.items()}
+    unknown = [name for name in values if name not in inputs]
+    if unknown:
+        raise ValueError(f"`{argument}` must name inputs of the model, {list(inputs)}. Received: {unknown}.")
+    return values
+
+
+def _mask(name, mask, inputs):
+    mask = _positional("padding", name, mask, inputs)
+    if not np.isin(mask, (0, 1)).all():
+        raise ValueError(
+            f"`padding` must hold booleans, True at real positions. Received other values for {name!r}."
+        )
+    return mask.astype(bool)
+
+
+def _positional(argument, name, values, inputs):
+    values = np.asarray(values)
+    shape = inputs[name].shape[:2]
+    if values.shape != shape:
+        raise ValueError(
+            f"`{argument}` of {name!r} must have the shape {shape} of its rows and positions. Received: shape {values.shape}."
+        )
+    return values

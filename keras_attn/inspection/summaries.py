@@ -1,0 +1,393 @@
+"""What many attention maps say together. Maps are NumPy arrays (B, N, T, S), or an `AttentionMaps` of them."""
+
+import collections.abc
+
+import numpy as np
+
+from keras_attn.checks import check_positive
+from keras_attn.ops import partition_windows
+
+# Positions at most so far away are local.
+_LOCAL = 2
+
+
+def mean_of_heads(scores):
+    """The mean over the heads: (B, N, T, S) in, float32 (B, T, S) out.
+
+    Args:
+        scores: Array (B, N, T, S).
+
+    Example:
+
+    ```python
+    scores = np.random.default_rng(0).dirichlet(np.ones(5), (2, 3, 5))  # (2, 3, 5, 5)
+    of_pairs = mean_of_heads(scores)  # (2, 5, 5)
+    ```
+    """
+    return _floats(scores).mean(axis=-3)
+
+
+def entropy(scores, normalized=False):
+    """The entropy of every row of scores, in nats: (B, N, T, S) in, float32 (B, N, T) out.
+
+    0 is a row that attends to one key, and log(S) one that attends to all keys equally. A row without a key, such
+    as a pad's, is NaN.
+
+    Args:
+        scores: Array (B, N, T, S).
+        normalized: Boolean, whether it is divided by the log of the number of keys with a score above 0, so that it is
+            in [0, 1]. A row with one such key is NaN then.
+
+    Example:
+
+    ```python
+    entropy(np.full((1, 1, 1, 4), 0.25))  # 1.386
+    ```
+    """
+    scores = _floats(scores)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shares = scores / scores.sum(axis=-1, keepdims=True)
+        nats = -np.where(shares > 0, shares * np.log(shares), np.where(np.isnan(shares), np.nan, 0)).sum(
+            axis=-1
+        )
+        return nats / np.log((scores > 0).sum(axis=-1)) if normalized else nats
+
+
+def rollout(maps, residual=0.5):
+    """How much of each input position arrives at each position of the last layer, if values only mixed by attention.
+
+    The mean of each layer's heads is joined with the residual connection, and the layers are multiplied. For a model
+    with a class token, the row of that token, `rollout(maps)[:, 0]`, is what the classifier looked at.
+
+    Args:
+        maps: List of arrays (B, N, T, T), or of means (B, T, T), from the first layer to the last; or an `AttentionMaps`.
+        residual: Float in [0, 1], the residual connection's share.
+
+    Returns:
+        Float32 (B, T, T): from row to column. The rows sum to 1.
+
+    Raises:
+        ValueError: if there is no map, or the maps are not of self-attention over one length.
+
+    Example:
+
+    ```python
+    model = keras_attn.models.EncoderTransformer.from_sizes(100, 2, hidden_dim=16, num_heads=2, intermediate_dim=32)
+    with capture_attention(model) as maps:
+        model(np.array([[5, 6, 7, 3]]))
+    of_first_token = rollout(maps)[:, 0]  # (1, 4)
+    ```
+
+    Reference: [Abnar and Zuidema, 2020](https://arxiv.org/abs/2005.00928), section 3 (attention rollout).
+    """
+    product = None
+    for scores in _square_maps(maps):
+        scores = mean_of_heads(scores) if scores.ndim == 4 else scores
+        mixed = residual * np.eye(scores.shape[-1], dtype="float32") + (1 - residual) * scores
+        with np.errstate(invalid="ignore"):
+            # A pad's row may be empty: it keeps what the residual connection brings.
+            mixed = np.nan_to_num(mixed / mixed.sum(axis=-1, keepdims=True))
+        product = mixed if product is None else mixed @ product
+    return product
+
+
+def relevance(maps, gradients, encoder=None, decoder=None, cross=None):
+    """How relevant each input position is for one output, by the attention scores and their gradients.
+
+    For self-attention alone, an encoder, a language model or a vision transformer, leave the last three arguments out: all
+    maps form one stack. For an encoder and a decoder name the three kinds of layers.
+
+    Args:
+        maps, gradients: `AttentionMaps` of one call, see `attention_gradients`; or lists of arrays (B, N, T, S) in the order of
+            the layers.
+        encoder, decoder, cross: Lists of keys of `maps` (of indices of lists): the self-attention of the encoder, that of the
+            decoder, and cross-attention, each from the first layer to the last.
+
+    Returns:
+        Float32 (B, T, T) for one stack: the relevance of the column for the row. With `cross`, (B, T, S): the relevance of the
+        source position S for the decoder's position T.
+
+    Raises:
+        ValueError: if `maps` and `gradients` do not match, or some of the three kinds are not named.
+
+    Example:
+
+    ```python
+    model = keras_attn.models.EncoderTransformer.from_sizes(100, 2, hidden_dim=16, num_heads=2, intermediate_dim=32)
+    maps, gradients = attention_gradients(model, np.array([[5, 6, 7, 3]]), target=lambda y: y[:, 0, 7])
+    for_first_token = relevance(maps, gradients)[:, 0]  # (1, 4)
+    ```
+
+    Reference: [Chefer et al., 2021](https://arxiv.org/abs/2103.15679), section 3, equations 5 to 10.
+    """
+    of_layers = _gradient_weighted(maps, gradients)
+    if cross is None:
+        if encoder is not None or decoder is not None:
+            raise ValueError(
+                "`encoder` and `decoder` need `cross`: without cross-attention there is one stack."
+            )
+        return _self_relevance(list(of_layers.values()))
+    if encoder is None or decoder is None or len(decoder) != len(cross):
+        raise ValueError(
+            "`encoder`, `decoder` and `cross` must be given together, with as many decoder layers as cross layers. "
+            f"Received: encoder={encoder}, decoder={decoder}, cross={cross}."
+        )
+    of_source = _normalized_relevance(_self_relevance([of_layers[key] for key in encoder]))
+    length = of_layers[cross[0]].shape[-2]
+    of_target, between = np.eye(length, dtype="float32"), np.zeros_like(of_layers[cross[0]])
+    for own, across in zip(decoder, cross):
+        own, across = of_layers[own], of_layers[across]
+        of_target, between = of_target + own @ of_target, between + own @ between  # equations 6 and 7
+        weights = np.swapaxes(_normalized_relevance(of_target), -1, -2)
+        between = between + weights @ across @ of_source  # equation 10
+    return between
+
+
+def _gradient_weighted(maps, gradients):
+    """The mean over the heads of the positive part of scores times gradient (equation 5), by key."""
+    maps, gradients = _by_key(maps), _by_key(gradients)
+    if list(maps) != list(gradients) or any(maps[key].shape != gradients[key].shape for key in maps):
+        raise ValueError(
+            "`maps` and `gradients` must be of the same layers and shapes, as `attention_gradients` returns them. "
+            f"Received: maps of {list(maps)}, gradients of {list(gradients)}."
+        )
+    return {
+        key: np.maximum(_floats(scores) * _floats(gradients[key]), 0).mean(axis=-3)
+        for key, scores in maps.items()
+    }
+
+
+def _self_relevance(of_layers):
+    """Equation 6, from the identity on."""
+    of_layers = _square_maps(of_layers)
+    relevant = np.eye(of_layers[0].shape[-1], dtype="float32")
+    for layer in of_layers:
+        relevant = relevant + layer @ relevant
+    return relevant
+
+
+def _normalized_relevance(relevant):
+    """Equations 8 and 9: what was added to the identity, with rows that sum to 1, and the identity."""
+    identity = np.eye(relevant.shape[-1], dtype="float32")
+    added = relevant - identity
+    sums = added.sum(axis=-1, keepdims=True)
+    return np.divide(added, sums, out=np.zeros_like(added), where=sums > 0) + identity
+
+
+def word_scores(scores, query_words=None, key_words=None):
+    """Scores between words from scores between tokens: summed over a word's keys, averaged over its queries.
+
+    A row still says how a word's attention is divided (Clark et al., 2019, section 4.1).
+
+    Args:
+        scores: Array (..., T, S).
+        query_words, key_words: For each token the index of its word, or None for a token of no word, whose row or column is
+            left out. None in place of the list leaves that side as tokens.
+
+    Returns:
+        Float32 (..., T', S').
+
+    Raises:
+        ValueError: if a list does not have one item for each token, or leaves out an index.
+
+    Example:
+
+    ```python
+    scores = np.array([[0.5, 0.25, 0.25], [0.1, 0.2, 0.7], [0.3, 0.3, 0.4]])
+    word_scores(scores, [0, 1, 1], [0, 1, 1])  # [[0.5, 0.5], [0.2, 0.8]]
+    ```
+
+    Reference: [Clark et al., 2019](https://arxiv.org/abs/1906.04341), section 4.1.
+    """
+    scores = _floats(scores)
+    if query_words is not None:
+        members = _members("query_words", query_words, scores.shape[-2])
+        scores = (members / members.sum(axis=-1, keepdims=True)) @ scores
+    if key_words is not None:
+        scores = scores @ _members("key_words", key_words, scores.shape[-1]).T
+    return scores
+
+
+def _members(name, words, num_tokens):
+    """Float32 (words, tokens), 1 where the token is of the word."""
+    if len(words) != num_tokens:
+        raise ValueError(
+            f"`{name}` must have an item for each of {num_tokens} tokens. Received: {len(words)} items."
+        )
+    numbers = sorted({word for word in words if word is not None})
+    if numbers != list(range(len(numbers))):
+        raise ValueError(f"`{name}` must name words 0, 1, 2, ... or None. Received: {name}={list(words)}.")
+    return np.array([[word == number for word in words] for number in numbers], "float32").reshape(
+        -1, num_tokens
+    )
+
+
+def head_kinds(maps, token_ids=None):
+    """How much each head is of a known kind: scores in [0, 1], the mean share of attention that the kind's keys get.
+
+    Kinds are `previous` (the token before), `next`, `first` (the first token), `own` (the token itself), `local` (at most
+    two away, on either side), `broad` (the row's normalised entropy), and with `token_ids` `induction`: the token after an earlier
+    one that equals this token. A row that sees one key alone says nothing and is left out, so that a causal
+    mask's first row counts for no kind; so are pads' rows. In cross-attention positions of the two sides do not compare: the kinds are `first` and
+    `broad`.
+
+    Args:
+        maps: Array (B, N, T, S) of one layer, or `AttentionMaps` or a dict of them.
+        token_ids: Integers (B, T), for `induction`; see `repeated_tokens`.
+
+    Returns:
+        Dict from kinds to float32 (N,); of a mapping a dict from keys to such dicts. NaN if no row can tell.
+
+    Raises:
+        ValueError: if `token_ids` are not of the shape of the queries.
+
+    Example:
+
+    ```python
+    model = keras_attn.models.DecoderTransformer.from_sizes(100, 2, hidden_dim=16, num_heads=2, intermediate_dim=32)
+    token_ids = repeated_tokens(length=11, vocabulary_size=100)
+    with capture_attention(model) as maps:
+        model(token_ids)
+    kinds = head_kinds(maps, token_ids)
+    of_first_head = {kind: scores[0] for kind, scores in kinds[maps.paths[0]].items()}
+    ```
+
+    References: [Voita et al., 2019](https://arxiv.org/abs/1905.09418), section 5;
+    [Olsson et al., 2022](https://arxiv.org/abs/2209.11895), induction.
+    """
+    if isinstance(maps, collections.abc.Mapping):
+        return {key: head_kinds(scores, token_ids) for key, scores in maps.items()}
+    scores = _floats(maps)
+    num_queries, num_keys = scores.shape[-2:]
+    sees_several = (scores > 0).sum(axis=-1) > 1
+    of_keys = {"first": np.arange(num_keys)[None] == 0}
+    if num_queries == num_keys:
+        distance = np.arange(num_queries)[:, None] - np.arange(num_keys)
+        of_keys |= {"previous": distance == 1, "next": distance == -1, "own": distance == 0}
+        of_keys["local"] = np.abs(distance) <= _LOCAL
+    # The first token is its own first, and has no previous one.
+    exists = {"first": np.arange(num_queries) > 0} if num_queries == num_keys else {}
+    kinds = {}
+    for kind, keys in of_keys.items():
+        asked = np.broadcast_to(keys.any(axis=-1) & exists.get(kind, True), (num_queries,))
+        kinds[kind] = _mean_share((scores * keys).sum(axis=-1), sees_several & asked)
+    kinds["broad"] = _mean_share(entropy(scores, normalized=True), sees_several)
+    if token_ids is not None and num_queries == num_keys:
+        after = _after_equal_tokens(token_ids, scores.shape)
+        asked = sees_several & after.any(axis=-1)[:, None]
+        kinds["induction"] = _mean_share((scores * after[:, None]).sum(axis=-1), asked)
+    return kinds
+
+
+def repeated_tokens(length, vocabulary_size, batch_size=4, first_token_id=1, seed=0):
+    """Random token ids, repeated once: int32 (batch_size, 2 length). On these, induction heads show.
+
+    Args:
+        length: Integer, of the part that is repeated.
+        vocabulary_size: Integer; ids are from `first_token_id` up to it, each at most once in a part.
+        batch_size, seed: Integers.
+        first_token_id: Integer, above the ids of pads and specials.
+
+    Raises:
+        ValueError: if the vocabulary is smaller than `length`.
+
+    Example:
+
+    ```python
+    token_ids = repeated_tokens(length=5, vocabulary_size=100, batch_size=2)  # (2, 10)
+    ```
+    """
+    check_positive("length", length)
+    if vocabulary_size - first_token_id < length:
+        raise ValueError(
+            "The vocabulary must have as many ids as the part is long. Received: "
+            f"length={length}, vocabulary_size={vocabulary_size}, first_token_id={first_token_id}."
+        )
+    rng = np.random.default_rng(seed)
+    ids = np.arange(first_token_id, vocabulary_size)
+    part = np.stack([rng.permutation(ids)[:length] for _ in range(batch_size)])
+    return np.tile(part, (1, 2)).astype("int32")
+
+
+def windows_in_place(scores, height, width, window_size, shift_size=0):
+    """The maps of `WindowAttention` as maps of the whole image: every pixel's attention to every pixel.
+
+    Args:
+        scores: Array (B, W, N, M, M) of W windows of M pixels.
+        height, width: Integers, the size of the layer's input.
+        window_size, shift_size: As of the layer.
+
+    Returns:
+        Float32 (B, N, height * width, height * width), pixels row by row; 0 between pixels of different windows.
+
+    Raises:
+        ValueError: if the windows are not those of such an image.
+
+    Example:
+
+    ```python
+    layer = keras_attn.layers.WindowAttention(num_heads=2, key_dim=8, window_size=4, shift_size=2)
+    images = np.random.default_rng(0).normal(size=(1, 7, 6, 16)).astype("float32")
+    layer(images)  # builds it
+    with capture_attention(layer) as maps:
+        layer(images)
+    whole = windows_in_place(maps[layer.name], 7, 6, window_size=4, shift_size=2)  # (1, 2, 42, 42)
+    ```
+    """
+    scores = _floats(scores)
+    window_size, shift_size = (
+        tuple(size) if isinstance(size, (tuple, list)) else (size, size) for size in (window_size, shift_size)
+    )
+    numbers = 1 + np.arange(height * width).reshape(1, height, width, 1)
+    # The number of each window's pixels, counted from 1; 0 is padding.
+    pixels = np.asarray(partition_windows(numbers, window_size, shift_size))[0, ..., 0]
+    if scores.ndim != 5 or (scores.shape[1], *scores.shape[3:]) != (*pixels.shape, pixels.shape[1]):
+        raise ValueError(
+            f"`scores` must have the shape (B, {pixels.shape[0]}, N, {pixels.shape[1]}, {pixels.shape[1]}) for this image. "
+            f"Received: shape {scores.shape}."
+        )
+    whole = np.zeros((scores.shape[0], scores.shape[2], 1 + height * width, 1 + height * width), "float32")
+    for window, of_window in enumerate(pixels):
+        whole[:, :, of_window[:, None], of_window[None]] = scores[:, window]
+    return whole[:, :, 1:, 1:]
+
+
+def _after_equal_tokens(token_ids, shape):
+    """Boolean (B, T, T), True at keys that come right after an earlier token equal to the query's."""
+    token_ids = np.asarray(token_ids)
+    if token_ids.shape != (shape[0], shape[-2]):
+        raise ValueError(
+            f"`token_ids` must have the shape {(shape[0], shape[-2])} of the queries. Received: shape {token_ids.shape}."
+        )
+    places = np.arange(token_ids.shape[1])
+    equal = (token_ids[:, :, None] == token_ids[:, None, :]) & (places[:, None] > places)
+    after = np.zeros_like(equal)
+    after[:, :, 1:] = equal[:, :, :-1]
+    return after
+
+
+def _mean_share(shares, asked):
+    """The mean over batch and queries of (B, N, T), by head, where `asked`."""
+    asked = np.broadcast_to(asked, shares.shape)
+    counts = asked.sum(axis=(0, 2))
+    sums = np.where(asked, shares, 0).sum(axis=(0, 2), dtype="float64")
+    return np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0).astype("float32")
+
+
+def _by_key(maps):
+    return dict(maps) if isinstance(maps, collections.abc.Mapping) else dict(enumerate(maps))
+
+
+def _square_maps(maps):
+    maps = [_floats(scores) for scores in _by_key(maps).values()]
+    shapes = [scores.shape for scores in maps]
+    if not maps or len({shape[-2:] for shape in shapes}) > 1 or shapes[0][-1] != shapes[0][-2]:
+        raise ValueError(
+            "The maps must be of self-attention, all over the same positions. Choose the layers, for example with "
+            f"`layers=` of `capture_attention`. Received maps of the shapes {shapes}."
+        )
+    return maps
+
+
+def _floats(scores):
+    return np.asarray(scores).astype("float32", copy=False)
