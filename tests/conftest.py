@@ -9,6 +9,7 @@ import helpers_seed
 import keras
 import numpy as np
 import pytest
+from helpers_browser import INSTALL, Browser, find_chromium
 
 # The files that take longest come first, so that the last file of one process keeps the other waiting for little.
 LONGEST_FILES = (
@@ -54,3 +55,16 @@ def _seed():
 @pytest.fixture
 def rng():
     return np.random.default_rng(11)
+
+
+@pytest.fixture(scope="session")
+def browser():
+    path = find_chromium()
+    if path is None:
+        reason = f"The tests of pages need a browser: {INSTALL}"
+        if os.environ.get("KERAS_ATTN_NEEDS_CHROMIUM") == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    browser = Browser(path)
+    yield browser
+    browser.close()

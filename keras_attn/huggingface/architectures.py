@@ -9,6 +9,7 @@ from keras_attn.huggingface.gpt2 import gpt2
 from keras_attn.huggingface.llama import llama
 from keras_attn.huggingface.modernbert import modernbert
 from keras_attn.huggingface.mpnet import mpnet
+from keras_attn.huggingface.swin import swin
 from keras_attn.huggingface.t5 import t5
 from keras_attn.huggingface.vit import dinov2, vit
 
@@ -25,6 +26,7 @@ ARCHITECTURES = {
     **dict.fromkeys(("bart", "mbart", "pegasus", "m2m_100", "marian"), bart),
     **dict.fromkeys(("vit", "deit"), vit),
     **dict.fromkeys(("dinov2", "dinov2_with_registers"), dinov2),
+    "swin": swin,
 }
 
 # What is known and not read, and why.

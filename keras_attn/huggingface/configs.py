@@ -215,6 +215,42 @@ def dinov2_with_registers_config(model):
     return {name: value for name, value in fields.items() if name != "use_mask_token"}
 
 
+def swin_config(model):
+    """The fields of a swin config."""
+    embedding, stages = model.embedding, [[]]
+    for layer in model.blocks:
+        if hasattr(layer, "self_attention_layer"):
+            stages[-1].append(layer)
+        else:
+            stages.append([])
+    block = stages[0][0]
+    attention, feed_forward = block.self_attention_layer, block.feed_forward_layer
+    rows, columns = attention.window_size
+    if rows != columns or not attention.attend_to_padding:
+        raise ValueError(
+            "The windows of a swin are squares, in which pixels attend to padding too. "
+            f"Received: windows of {rows} x {columns}, attend_to_padding={attention.attend_to_padding}."
+        )
+    has_positions = embedding.position is not None
+    return {
+        "embed_dim": embedding.hidden_dim,
+        "image_size": _size(embedding.image_size) if has_positions else 224,
+        "patch_size": _size(embedding.patch_size),
+        "num_channels": embedding.num_channels,
+        "depths": list(map(len, stages)),
+        "num_heads": [stage[0].self_attention_layer.num_heads for stage in stages],
+        "window_size": rows,
+        "mlp_ratio": feed_forward.intermediate_dim / embedding.hidden_dim,
+        "qkv_bias": attention.use_bias,
+        "hidden_act": _activation(feed_forward),
+        "hidden_dropout_prob": embedding.dropout,
+        "attention_probs_dropout_prob": attention.dropout,
+        "drop_path_rate": stages[-1][-1].stochastic_depth,
+        "use_absolute_embeddings": has_positions,
+        "layer_norm_eps": block.residual_norms[0].epsilon,
+    }
+
+
 # model_type: (transformers' class, the prefix of the names of its body, the fields of a model)
 CONFIGS = {
     "bert": ("BertModel", "", bert_config),
@@ -226,5 +262,6 @@ CONFIGS = {
     "deit": ("DeiTModel", "", vit_config),
     "dinov2": ("Dinov2Model", "", dinov2_config),
     "dinov2_with_registers": ("Dinov2WithRegistersModel", "", dinov2_with_registers_config),
+    "swin": ("SwinModel", "", swin_config),
     "pegasus": ("PegasusForConditionalGeneration", "model.", pegasus_config),
 }

@@ -152,6 +152,14 @@ class Fields:
             raise self._wrong(name, value, "a positive integer, or two")
         return tuple(pair)
 
+    def counts(self, name, default=_MISSING):
+        """A tuple of positive integers, none larger than the weight files allow."""
+        values = self.get(name, default)
+        values = tuple(values) if isinstance(values, list | tuple) else ()
+        if not values or not all(type(value) is int and 0 < value <= self._num_values for value in values):
+            raise self._wrong(name, self.get(name, default), "a list of positive integers")
+        return values
+
     def natural(self, name, default=_MISSING):
         """An integer of at least 0, no larger than the weight files allow."""
         return 0 if self.get(name, default) == 0 else self.size(name, default)

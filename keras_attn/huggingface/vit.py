@@ -117,7 +117,7 @@ def dinov2(fields, checkpoint):
         layer_scale=fields.number("layerscale_value", 1.0),
         stochastic_depth=fields.number("drop_path_rate", 0.0),
     )
-    for name in (*_OF_BACKBONES, "use_mask_token"):
+    for name in (*OF_BACKBONES, "use_mask_token"):
         fields.get(name, None)
     if has_registers:
         fields.expect(interpolate_antialias=True, interpolate_offset=0.0)
@@ -144,7 +144,7 @@ def intermediate_dim(hidden_dim, ratio, gated):
 
 
 # Of what transformers makes of the outputs in detectors.
-_OF_BACKBONES = ("apply_layernorm", "reshape_hidden_states", "out_features", "out_indices", "stage_names")
+OF_BACKBONES = ("apply_layernorm", "reshape_hidden_states", "out_features", "out_indices", "stage_names")
 
 
 def _embedding(fields, dropout, patch_size, **options):

@@ -15,6 +15,7 @@ from keras_attn.layers.heads import (
 )
 from keras_attn.layers.multi_head_attention import MultiHeadAttention
 from keras_attn.layers.patch_embedding import PatchEmbedding
+from keras_attn.layers.patch_merging import PatchMerging
 from keras_attn.layers.position_biases import AlibiBias, RelativePositionBias, RelativePositionKeys
 from keras_attn.layers.position_encodings import PositionEmbedding, SinusoidalPositionEncoding
 from keras_attn.layers.residual import Residual
@@ -35,6 +36,7 @@ __all__ = [
     "MaskedLanguageModelHead",
     "MultiHeadAttention",
     "PatchEmbedding",
+    "PatchMerging",
     "Pooling",
     "PositionEmbedding",
     "RelativePositionBias",

@@ -13,12 +13,14 @@ from keras_attn.ops import (
     attend,
     check_mask_shape,
     combine_masks,
+    complete_windows,
     implicit_mask,
     keep,
     mask_poison,
     partition_windows,
     poisoned,
     reverse_windows,
+    shift_of_several_windows,
     window_mask,
     window_position_bias,
     with_exact_sizes,
@@ -35,9 +37,9 @@ class WindowAttention(Adaptable, keras.layers.Layer):
 
     Neither Keras nor KerasHub has such a layer. It differs from the published code (and transformers' `SwinLayer`)
     if the image is not a whole number of windows: here the padding of the last windows is masked, so that
-    pixels attend only to pixels; there, pixels also attend to the padding. An axis of the image that one
-    window covers is not shifted. A window larger than the image is padded too: the bias keeps its size, and
-    the output is that of a window as large as the image.
+    pixels attend only to pixels; there, and here with `attend_to_padding`, pixels also attend to the padding. An
+    axis of the image that one window covers is not shifted. A window larger than the image is padded too: the bias
+    keeps its size, and the output is that of a window as large as the image.
 
     Args:
         num_heads: Integer N, the number of attention heads.
@@ -49,6 +51,10 @@ class WindowAttention(Adaptable, keras.layers.Layer):
         dropout: Float, the share of attention scores dropped in training.
         kernel_initializer, bias_initializer: Initializers of the projections.
         seed: Integer seed of the dropout.
+        attend_to_padding: Boolean, whether the edges of an image are those of the published code, as weights that were
+            trained with it need: pixels also attend to the zeros that complete the last windows, and neither axis is
+            shifted if one window covers either.
+        use_output_bias: Boolean, whether the output projection has a bias. Defaults to `use_bias`.
 
     Call arguments:
         inputs: Float tensor (B, height, width, D). The sizes of the image may differ from call to call.
@@ -87,6 +93,8 @@ class WindowAttention(Adaptable, keras.layers.Layer):
         kernel_initializer="glorot_uniform",
         bias_initializer="zeros",
         seed=None,
+        attend_to_padding=False,
+        use_output_bias=None,
         **kwargs,
     ):
         check_positive("num_heads", num_heads)
@@ -108,6 +116,8 @@ class WindowAttention(Adaptable, keras.layers.Layer):
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.seed = seed
+        self.attend_to_padding = attend_to_padding
+        self.use_output_bias = use_output_bias
         if dropout:
             self._seed_generator = keras.random.SeedGenerator(seed)
 
@@ -120,11 +130,12 @@ class WindowAttention(Adaptable, keras.layers.Layer):
         windows_shape = (input_shape[0], None, math.prod(self.window_size), num_features)
         heads_shape = (*windows_shape[:-1], self.num_heads, self.key_dim)
         into_heads = ("bwtd,dnh->bwtnh", windows_shape, heads_shape, "nh")
-        self.query_dense = self._projection("query", *into_heads)
-        self.key_dense = self._projection("key", *into_heads)
-        self.value_dense = self._projection("value", *into_heads)
+        self.query_dense = self._projection("query", self.use_bias, *into_heads)
+        self.key_dense = self._projection("key", self.use_bias, *into_heads)
+        self.value_dense = self._projection("value", self.use_bias, *into_heads)
+        output_bias = self.use_bias if self.use_output_bias is None else self.use_output_bias
         self.output_dense = self._projection(
-            "attention_output", "bwtnh,nhd->bwtd", heads_shape, windows_shape, "d"
+            "attention_output", output_bias, "bwtnh,nhd->bwtd", heads_shape, windows_shape, "d"
         )
         self.relative_position_bias = self.add_weight(
             name="relative_position_bias",
@@ -135,12 +146,16 @@ class WindowAttention(Adaptable, keras.layers.Layer):
 
     def call(self, inputs, return_attention_scores=False, training=None, padding_mask=None):
         _, height, width, _ = ops.shape(inputs)
-        grid = (self.window_size, self.shift_size)
         poison, padding_mask = mask_poison(padding_mask), self._real_pixels(inputs, padding_mask)
         if padding_mask is not None:
             # Zeros before the projections, so that a NaN in padding does not reach the weights' gradients.
             inputs = keep(inputs, ops.expand_dims(padding_mask, -1))
-        mask = window_mask(height, width, *grid, padding_mask)
+        shift_size = self.shift_size
+        if self.attend_to_padding:
+            shift_size = shift_of_several_windows((height, width), self.window_size, shift_size)
+            inputs, padding_mask = self._completed(inputs, padding_mask)
+        sizes, grid = ops.shape(inputs)[1:3], (self.window_size, shift_size)
+        mask = window_mask(*sizes, *grid, padding_mask)
         windows = partition_windows(inputs, *grid)
         output, scores = attend(
             *(_swap_heads(dense(windows)) for dense in (self.query_dense, self.key_dense, self.value_dense)),
@@ -151,7 +166,7 @@ class WindowAttention(Adaptable, keras.layers.Layer):
             memory_efficient=False,
             flash_attention=False,
         )
-        output = reverse_windows(self.output_dense(_swap_heads(output)), height, width, *grid)
+        output = reverse_windows(self.output_dense(_swap_heads(output)), *sizes, *grid)[:, :height, :width]
         output, scores = poisoned(output, poison), poisoned(scores, poison)
         return (output, scores) if return_attention_scores else output
 
@@ -162,14 +177,21 @@ class WindowAttention(Adaptable, keras.layers.Layer):
             padding_mask = with_exact_sizes(padding_mask, ops.shape(inputs)[1:-1], "padding_mask")
         return padding_mask
 
+    def _completed(self, images, padding_mask):
+        """Images with zeros that complete their windows, and a mask, if there is one, that does not count these as padding."""
+        if padding_mask is not None:
+            is_padding = ops.expand_dims(ops.cast(ops.logical_not(padding_mask), "int32"), -1)
+            padding_mask = complete_windows(is_padding, self.window_size)[..., 0] == 0
+        return complete_windows(images, self.window_size), padding_mask
+
     def _score_dropout(self, training):
         return ScoreDropout(self.dropout, self._seed_generator.next()) if training and self.dropout else None
 
-    def _projection(self, name, equation, input_shape, output_shape, bias_axes):
+    def _projection(self, name, use_bias, equation, input_shape, output_shape, bias_axes):
         layer = keras.layers.EinsumDense(
             equation,
             output_shape=output_shape[1:],
-            bias_axes=bias_axes if self.use_bias else None,
+            bias_axes=bias_axes if use_bias else None,
             **of_sublayer(self, name),
         )
         layer.build(input_shape)
@@ -207,6 +229,8 @@ class WindowAttention(Adaptable, keras.layers.Layer):
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
             "bias_initializer": keras.initializers.serialize(self.bias_initializer),
             "seed": self.seed,
+            "attend_to_padding": self.attend_to_padding,
+            "use_output_bias": self.use_output_bias,
         }
 
 

@@ -18,6 +18,7 @@ from keras_attn.models.rnn_seq2seq import RNNCache, RNNSeq2Seq
 from keras_attn.models.seq2seq_reader import Seq2SeqReader
 from keras_attn.models.seq2seq_transformer import PRESETS, Seq2SeqCache, Seq2SeqTransformer
 from keras_attn.models.sizes import Sizes
+from keras_attn.models.swin_transformer import SwinTransformer
 from keras_attn.models.vision_transformer import VisionTransformer
 from keras_attn.models.weights import (
     assign_weights,
@@ -47,6 +48,7 @@ __all__ = [
     "Seq2SeqReader",
     "Seq2SeqTransformer",
     "Sizes",
+    "SwinTransformer",
     "VisionTransformer",
     "assign_weights",
     "average_weights",

@@ -12,9 +12,10 @@ from keras_attn.ops import empty_cache, padding_mask, write_cache
 RNNCache = collections.namedtuple("RNNCache", ["states", "encoded"])
 RNNCache.__doc__ = """All that decoding needs from the encoder and the earlier tokens, as a value.
 
-states: a tuple with one pair, in the format of keys and values: the states of the cells after the token in
-    each of C slots, (B, 1, C, Z - D), and the output that is fed to the next step, (B, 1, C, D).
-encoded: an `Encoded`.
+Attributes:
+    states: A tuple with one pair, in the format of keys and values: the states of the cells after the token in
+        each of C slots, (B, 1, C, Z - D), and the output that is fed to the next step, (B, 1, C, D).
+    encoded: An `Encoded`.
 """
 
 Encoded = collections.namedtuple("Encoded", ["sequence", "projected_key", "padding_mask", "first_state"])

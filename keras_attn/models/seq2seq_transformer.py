@@ -37,10 +37,11 @@ Seq2SeqCache = collections.namedtuple(
 )
 Seq2SeqCache.__doc__ = """All that decoding needs from the encoder and the earlier tokens, as a value.
 
-self_attention: a tuple with one pair of (B, N, C, H) tensors per layer; C is the number of slots, written or
-    empty.
-cross_attention: a tuple with one pair of (B, N, S, H) tensors per layer, which no step changes.
-encoder_padding_mask: boolean (B, S).
+Attributes:
+    self_attention: A tuple with one pair of (B, N, C, H) tensors per layer; C is the number of slots, written or
+        empty.
+    cross_attention: A tuple with one pair of (B, N, S, H) tensors per layer, which no step changes.
+    encoder_padding_mask: Boolean (B, S).
 """
 
 

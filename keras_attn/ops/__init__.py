@@ -70,8 +70,10 @@ from keras_attn.ops.softmax import log_normalizer
 from keras_attn.ops.table_products import product_in_halves, product_in_parts
 from keras_attn.ops.talking_heads import talking_heads_attention
 from keras_attn.ops.windows import (
+    complete_windows,
     partition_windows,
     reverse_windows,
+    shift_of_several_windows,
     window_mask,
     window_position_bias,
 )
@@ -97,6 +99,7 @@ __all__ = [
     "check_mask_shape",
     "combine_masks",
     "compiled_scope",
+    "complete_windows",
     "concrete_values",
     "dot_product_attention",
     "empty_cache",
@@ -140,6 +143,7 @@ __all__ = [
     "segment_mask",
     "segment_positions",
     "shape_to_keep",
+    "shift_of_several_windows",
     "sinusoidal_encoding",
     "sliding_window_mask",
     "soft_capped",

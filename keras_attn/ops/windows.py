@@ -42,6 +42,38 @@ def partition_windows(images, window_size, shift_size=(0, 0)):
     return ops.reshape(windows, (batch_size, num_windows, rows * columns, num_features))
 
 
+def complete_windows(images, window_size):
+    """Images (B, height, width, D) with zeros below and to the right, so that they are a whole number of windows.
+
+    Example:
+
+    ```python
+    images = complete_windows(keras.random.normal((2, 7, 6, 3)), (4, 3))  # (2, 8, 6, 3)
+    ```
+    """
+    return _pad(images, ops.shape(images)[1:3], window_size)
+
+
+def shift_of_several_windows(sizes, window_size, shift_size):
+    """The shift, or (0, 0) if one window covers either axis of an image: the rule of the published code.
+
+    Args:
+        sizes: Pair of integers, or integer scalars: the height and width of the image.
+        window_size, shift_size: As in `partition_windows`.
+
+    Example:
+
+    ```python
+    shift_of_several_windows((8, 3), (4, 3), (2, 1)), shift_of_several_windows((8, 4), (4, 3), (2, 1))  # (0, 0), (2, 1)
+    ```
+    """
+    are_several = [size > window for size, window in zip(sizes, window_size)]
+    if all(isinstance(several, bool) for several in are_several):
+        return tuple(shift_size) if all(are_several) else (0, 0)
+    both = ops.logical_and(*are_several)
+    return tuple(ops.where(both, shift, 0) for shift in shift_size)
+
+
 def reverse_windows(windows, height, width, window_size, shift_size=(0, 0)):
     """The images (B, height, width, D) that `partition_windows` made into windows (B, W, T, D).
 

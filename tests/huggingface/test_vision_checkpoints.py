@@ -1,5 +1,6 @@
 """Vision models: random checkpoints that transformers saved give the outputs of transformers, in both directions."""
 
+import copy
 import functools
 import json
 import pathlib
@@ -13,7 +14,13 @@ from helpers_models import assert_close
 from keras import ops
 
 from keras_attn import huggingface, layers
-from keras_attn.models import EncoderWithHead, VisionTransformer, read_weights, write_weights
+from keras_attn.models import (
+    EncoderWithHead,
+    SwinTransformer,
+    VisionTransformer,
+    read_weights,
+    write_weights,
+)
 
 transformers = pytest.importorskip("transformers", reason='pip install "keras_attn[peers]"')
 torch = pytest.importorskip("torch", reason='pip install "keras_attn[peers]"')
@@ -34,6 +41,20 @@ def _vit(**options):
     }
 
 
+def _swin(**options):
+    return {
+        "embed_dim": 12,
+        "depths": [2, 3],
+        "num_heads": [3, 2],
+        "window_size": 4,
+        "mlp_ratio": 2.5,
+        "image_size": 24,
+        "patch_size": 2,
+        "num_channels": C,
+        **options,
+    }
+
+
 # name: (model_type, the beginning of transformers' class names, the fields of the config)
 CASES = {
     "vit": ("vit", "ViT", _vit(intermediate_size=31, layer_norm_eps=1e-5)),
@@ -46,11 +67,26 @@ CASES = {
         "Dinov2WithRegisters",
         _vit(num_register_tokens=3, layerscale_value=1.5),
     ),
+    "swin": ("swin", "Swin", _swin()),
+    "swin-positions": (
+        "swin",
+        "Swin",
+        _swin(use_absolute_embeddings=True, depths=[1, 2], window_size=3, qkv_bias=False),
+    ),
 }
-# The image of the config, smaller and larger ones, none square, and none a whole number of patches.
-SIZES = ((21, 21), (16, 31), (25, 14))
+# The image of the config, and smaller and larger ones: none is square, and they are no whole number of patches.
+_SIZES = ((21, 21), (16, 31), (25, 14))
+# transformers cannot run a Swin on images smaller than a window in the last stage, nor resize positions for sizes that patches
+# do not divide. Windows divide none of these sizes, and one window covers an axis of the last: nothing is shifted there.
+SIZES = {"swin": ((24, 24), (29, 43), (57, 16)), "swin-positions": ((24, 24), (28, 42), (38, 12))}
+
+
+def sizes_of(name):
+    return SIZES.get(name, _SIZES)
+
+
 HEADS = [(name, "ForImageClassification") for name in CASES] + [("deit", "ForImageClassificationWithTeacher")]
-EXTENDED = {"vit-no-bias", "dinov2-registers"}
+EXTENDED = {"vit-no-bias", "dinov2-registers", "dinov2-swiglu", "swin-positions"}
 
 
 def cases(names):
@@ -87,6 +123,7 @@ def images(height, width):
 def theirs(twin, x):
     """What transformers' model returns for images of any size."""
     resizes = {} if "Dinov2" in type(twin).__name__ else {"interpolate_pos_encoding": True}
+    twin = copy.deepcopy(twin)  # one call of a Swin changes the windows of later ones
     with torch.no_grad():
         output = twin(torch.tensor(x).permute(0, 3, 1, 2), **resizes)
     return (output.logits if hasattr(output, "logits") else output.last_hidden_state).numpy()
@@ -96,17 +133,17 @@ def ours(model, x):
     return ops.convert_to_numpy(model(ops.convert_to_tensor(x)))
 
 
-@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", cases(CASES))
-def test_vectors_are_theirs(name, size):
+def test_vectors_are_theirs(name):
     model, (_, twin) = loaded(name), checkpoint(name)
-    assert_close(ours(model, images(*size)), theirs(twin, images(*size)))
+    for size in sizes_of(name):
+        assert_close(ours(model, images(*size)), theirs(twin, images(*size)))
 
 
 @pytest.mark.parametrize(("name", "end"), heads())
 def test_logits_are_theirs(name, end):
     model, (_, twin) = loaded(name, end), checkpoint(name, end)
-    for size in SIZES[:2]:
+    for size in sizes_of(name)[1:]:
         found = ours(model, images(*size))
         assert found.shape == (2, L)
         assert_close(found, theirs(twin, images(*size)))
@@ -116,8 +153,9 @@ def test_logits_are_theirs(name, end):
 def test_a_body_comes_out_of_a_classifier(name):
     folder, twin = checkpoint(name, "ForImageClassification")
     model = huggingface.load_model(folder, head=False)
-    assert isinstance(model, VisionTransformer)
-    assert_close(ours(model, images(16, 31)), theirs(twin.base_model, images(16, 31)))
+    assert isinstance(model, SwinTransformer if CASES[name][0] == "swin" else VisionTransformer)
+    x = images(*sizes_of(name)[1])
+    assert_close(ours(model, x), theirs(twin.base_model, x))
 
 
 @pytest.mark.parametrize("name", cases(CASES))
@@ -125,7 +163,8 @@ def test_names_of_transformers_5_are_read(name):
     """Files have the old names unless one asks for others."""
     (folder, twin), (old, _) = checkpoint(name, in_memory_names=True), checkpoint(name)
     assert set(read_weights(folder / "model.safetensors")) != set(read_weights(old / "model.safetensors"))
-    assert_close(ours(huggingface.load_model(folder), images(16, 31)), theirs(twin, images(16, 31)))
+    x = images(*sizes_of(name)[1])
+    assert_close(ours(huggingface.load_model(folder), x), theirs(twin, x))
 
 
 @pytest.mark.parametrize(("name", "end"), heads())
@@ -138,7 +177,8 @@ def test_a_round_trip_gives_the_same_bits(name, end, tmp_path):
         np.testing.assert_array_equal(after[tensor], before[tensor], err_msg=tensor)
     again, report = type(twin).from_pretrained(tmp_path, output_loading_info=True)
     assert not any(report.values()), report
-    np.testing.assert_array_equal(theirs(again.eval(), images(21, 21)), theirs(twin, images(21, 21)))
+    x = images(*sizes_of(name)[0])
+    np.testing.assert_array_equal(theirs(again.eval(), x), theirs(twin, x))
 
 
 def model_of_sizes(image_size=(9, 12), **options):
@@ -211,6 +251,23 @@ def test_what_an_architecture_cannot_express_is_refused(model_type, options, mat
     assert not list(tmp_path.iterdir())
 
 
+def test_a_swin_of_our_sizes_goes_out(tmp_path):
+    sizes = {"patch_size": (3, 2), "hidden_dim": 12, "num_layers": (1, 2), "num_heads": (2, 3)}
+    sizes |= {"window_size": 3, "num_channels": C, "intermediate_ratio": 1.75, "stochastic_depth": 0.1}
+    model = SwinTransformer.from_sizes(**sizes, attend_to_padding=True)
+    for weight in model.weights:
+        weight.assign(np.random.default_rng(3).normal(size=weight.shape) * 0.3)
+    classifier = EncoderWithHead(model, layers.ImageClassificationHead(L, "mean", num_special_tokens=0))
+    huggingface.save_model(classifier, tmp_path, "swin")
+    twin = transformers.SwinForImageClassification.from_pretrained(tmp_path).eval()
+    with torch.no_grad():
+        expected = twin(torch.tensor(images(32, 21)).permute(0, 3, 1, 2)).logits.numpy()
+    for found in (classifier, huggingface.load_model(tmp_path)):
+        assert_close(ours(found, images(32, 21)), expected)
+    with pytest.raises(ValueError, match="in which pixels attend to padding too"):
+        huggingface.save_model(SwinTransformer.from_sizes(**sizes), tmp_path / "other", "swin")
+
+
 def changed(folder, tmp_path, **fields):
     """A copy of a checkpoint with other fields in its config."""
     write_weights(read_weights(folder / "model.safetensors"), tmp_path / "model.safetensors")
@@ -233,6 +290,21 @@ def changed(folder, tmp_path, **fields):
 )
 def test_files_that_do_not_fit_are_refused(fields, match, tmp_path):
     folder = changed(checkpoint("vit")[0], tmp_path, **fields)
+    with pytest.raises(ValueError, match=match):
+        huggingface.load_model(folder)
+
+
+@pytest.mark.parametrize(
+    ("fields", "match"),
+    [
+        ({"depths": [2]}, "`depths` and `num_heads` of a swin config must have as many numbers"),
+        ({"depths": [2, 0]}, "`depths` of a swin config must be a list of positive integers"),
+        ({"window_size": 5}, "relative_position_bias_table .*must have shape"),
+        ({"num_layers": 3}, "`num_layers` of a swin config must be 2"),
+    ],
+)
+def test_files_that_do_not_fit_a_swin_are_refused(fields, match, tmp_path):
+    folder = changed(checkpoint("swin")[0], tmp_path, **fields)
     with pytest.raises(ValueError, match=match):
         huggingface.load_model(folder)
 

@@ -192,6 +192,8 @@ EXTENDED = {
     "rotary_interleaved_partial",
 }
 SLOW = {
+    "merging",
+    "window_of_published_code",
     "image_classification_head_distilled",
     "patches_padded",
     "rotary_axial",
@@ -342,6 +344,14 @@ CASES = [
     WINDOWS("window"),
     WINDOWS("window_shifted", shift_size=(1, 1), dropout=0.1),
     WINDOWS("window_shifted_down", shift_size=(2, 0), use_bias=False),
+    WINDOWS(
+        "window_of_published_code",
+        make_inputs=photos,
+        padding=None,
+        shift_size=(2, 1),
+        attend_to_padding=True,
+        use_output_bias=False,
+    ),
     case(
         "attention_differential",
         layers.DifferentialAttention,
@@ -533,6 +543,7 @@ CASES = [
         norm=keras.layers.LayerNormalization,
         dropout=0.1,
     ),
+    case("merging", layers.PatchMerging, photos, hidden_dim=7),
     case(
         "patches_padded",
         layers.PatchEmbedding,
@@ -656,6 +667,11 @@ BAD_CONSTRUCTIONS = [
         layers.PatchEmbedding,
         {"patch_size": 3, "hidden_dim": 7},
         "Learned positions need an `image_size`. Received: image_size=None.",
+    ),
+    (
+        layers.PatchMerging,
+        {"hidden_dim": 0},
+        "`hidden_dim` must be a positive integer. Received: hidden_dim=0.",
     ),
     (
         layers.AxialRotaryEmbedding,

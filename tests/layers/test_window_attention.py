@@ -100,6 +100,32 @@ def test_scores_are_those_of_the_windows_and_change_nothing(rng):
     assert (scores[:, 0] > 0).all()
 
 
+@pytest.mark.parametrize("sizes", SIZES)
+def test_pixels_attend_to_padding_if_it_is_wished(sizes, rng):
+    """The padding is then made of pixels that are 0, and an image that one window covers in either axis is not shifted."""
+    image = pixels(rng, *sizes)
+    layer = fresh(image, rng, shift_size=(2, 1), attend_to_padding=True, use_bias=False, use_output_bias=True)
+    is_shifted = all(size > window for size, window in zip(sizes, WINDOW))
+    shift_size = (2, 1) if is_shifted else 0
+    plain = fresh(image, rng, shift_size=shift_size, use_bias=False, use_output_bias=True)
+    plain.set_weights(layer.get_weights())
+    completed = np.pad(image, [(0, 0), *((0, -size % window) for size, window in zip(sizes, WINDOW)), (0, 0)])
+    expected = by_pixels(plain, completed, np.ones(completed.shape[:3], bool))[:, : sizes[0], : sizes[1]]
+    assert_equal(run(layer, {"inputs": image}), [expected], 2e-6)
+    everywhere = np.ones(image.shape[:3], bool)
+    assert_equal(run(layer, {"inputs": image, "padding_mask": everywhere}), [expected], 2e-6)
+
+
+def test_a_padding_mask_is_obeyed_where_pixels_attend_to_padding(rng):
+    image = pixels(rng, 9, 7)
+    layer = fresh(image, rng, shift_size=(2, 1), attend_to_padding=True)
+    padding_mask = rng.random(image.shape[:3]) < 0.7
+    filled = [np.where(padding_mask[..., None], image, np.float32(fill)) for fill in (0, np.nan, 5)]
+    first, *others = [run(layer, {"inputs": x, "padding_mask": padding_mask})[0] for x in filled]
+    for other in others:
+        assert_equal([other[padding_mask]], [first[padding_mask]], 1e-6)
+
+
 @pytest.mark.parametrize("shift_size", [0, (2, 1)])
 def test_pads_below_and_to_the_right_change_nothing(shift_size, rng):
     image = pixels(rng, 9, 7)
@@ -189,12 +215,17 @@ def test_the_bias_stays_float32_under_mixed_precision(rng):
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="Sizes that are unknown before the run are TensorFlow's.")
 @pytest.mark.parametrize(
-    ("jit_compile", "padded"), [(False, True), pytest.param(True, False, marks=pytest.mark.extended)]
+    ("jit_compile", "padded", "attend_to_padding"),
+    [
+        (False, True, False),
+        pytest.param(False, False, True, marks=pytest.mark.extended),
+        pytest.param(True, False, False, marks=pytest.mark.extended),
+    ],
 )
-def test_one_trace_serves_images_of_all_sizes(jit_compile, padded, rng):
+def test_one_trace_serves_images_of_all_sizes(jit_compile, padded, attend_to_padding, rng):
     import tensorflow as tf
 
-    layer = fresh(pixels(rng, 8, 6), rng, shift_size=(2, 1))
+    layer = fresh(pixels(rng, 8, 6), rng, shift_size=(2, 1), attend_to_padding=attend_to_padding)
 
     def output_and_gradient(image, padding_mask=None):
         with tf.GradientTape() as tape:

@@ -1,28 +1,13 @@
 """A server with two models, in this process; each model runs in a process of its own."""
 
 import contextlib
-import os
 import pathlib
 
 import pytest
-from helpers_browser import INSTALL, Browser, find_chromium
 from helpers_serving import MOST_ROWS, Client, running, signatures
 
 import keras_attn
 from keras_attn.export import export_saved_model, write_batching_parameters
-
-
-@pytest.fixture(scope="session")
-def browser():
-    path = find_chromium()
-    if path is None:
-        reason = f"The tests of the page need a browser: {INSTALL}"
-        if os.environ.get("KERAS_ATTN_NEEDS_CHROMIUM") == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    browser = Browser(path)
-    yield browser
-    browser.close()
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""What a built wheel holds of the server."""
+"""What a built wheel holds of the server and of the explorer."""
 
 import pathlib
 import shutil
@@ -35,7 +35,11 @@ def test_a_wheel_holds_the_pages_files_and_names_what_the_server_needs(tmp_path)
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
         names = wheel.namelist()
         metadata = wheel.read(next(name for name in names if name.endswith("METADATA"))).decode()
-    files = [path.name for path in (ROOT / "keras_attn" / "serve").iterdir() if path.is_file()]
-    assert {f"keras_attn/serve/{name}" for name in files} <= set(names)
-    assert {"page.html", "page.js", "page.css", "server.py"} <= set(files)
+    for room, some in (
+        ("serve", {"page.html", "page.js", "page.css", "server.py"}),
+        ("plots", {"explorer.html", "explorer.js", "explorer.css", "explorer.py"}),
+    ):
+        files = [path.name for path in (ROOT / "keras_attn" / room).iterdir() if path.is_file()]
+        assert {f"keras_attn/{room}/{name}" for name in files} <= set(names)
+        assert some <= set(files)
     assert "Requires-Dist: werkzeug" in metadata

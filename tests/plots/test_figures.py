@@ -9,8 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from keras_attn import plots
-from keras_attn.plots import attention_grid, attention_page, plot_attention, plot_learning_curves
+from keras_attn.plots import attention_grid, attention_page, figures, plot_attention, plot_learning_curves
 
 SOURCE = ["▁der", "▁müde", "▁garçon", "!", "</s>"]
 TARGET = ["▁the", "▁tired", "▁boy"]
@@ -172,7 +171,7 @@ assert "matplotlib" not in sys.modules
 plot_attention(np.ones((1, 1)), ["a"], ["b"])
 assert "matplotlib" in sys.modules and "matplotlib.pyplot" not in sys.modules
 """
-    command = [sys.executable, "-c", code, plots.__file__]
+    command = [sys.executable, "-c", code, figures.__file__]
     child = subprocess.run(command, capture_output=True, text=True, check=False)
     assert child.returncode == 0, child.stderr
 
@@ -298,7 +297,7 @@ import numpy as np
 runpy.run_path(sys.argv[1])["attention_page"](np.ones((1, 1)), ["a"], ["b"])
 assert "matplotlib" not in sys.modules
 """
-    command = [sys.executable, "-c", code, plots.__file__]
+    command = [sys.executable, "-c", code, figures.__file__]
     child = subprocess.run(command, capture_output=True, text=True, check=False)
     assert child.returncode == 0, child.stderr
 
@@ -309,7 +308,7 @@ def test_a_grid_has_a_row_a_layer_and_a_column_a_head():
     picture = attention_grid(scores, scale=4)
     assert picture.shape == (2 * (5 * 4 + 4), 3 * (7 * 4 + 4), 3)
     assert picture.dtype == "uint8"
-    dark = np.argwhere((picture == plots._DARK).all(axis=-1))
+    dark = np.argwhere((picture == figures._DARK).all(axis=-1))
     # Layer 1 begins at dot 24, head 2 at dot 64; inside come a gap of 2, then four scores above, and none before it.
     np.testing.assert_array_equal(dark.min(axis=0), [24 + 2 + 16, 64 + 2])
     np.testing.assert_array_equal(dark.max(axis=0), [24 + 2 + 19, 64 + 2 + 3])

@@ -1,0 +1,87 @@
+"""Builds the documentation: `python -m sphinx -W --keep-going -n -c docs . docs/_build`, from the root of the repository.
+
+The source folder is the repository, so that the same links work here and on a page that shows the repository's files.
+Pages that this folder lists as executed become notebooks; the code of all others is run by tests/test_readme.py.
+"""
+
+import os
+import pathlib
+import sys
+
+DOCS = pathlib.Path(__file__).resolve().parent
+ROOT = DOCS.parent
+sys.path[:0] = [str(ROOT), str(DOCS)]
+# For this process, which imports what it documents, and for the kernels, which inherit it.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+
+from keras_attn import __version__  # noqa: E402
+
+project = "keras_attn"
+author = "the authors of keras_attn"
+copyright = author
+release = version = __version__
+
+root_doc = "docs/index"
+include_patterns = ["docs/**", "README.md", "CHANGELOG.md", "examples/**", "saved_models/**"]
+exclude_patterns = [
+    "docs/_build",
+    "docs/results",
+    "keras_attn",
+    "tests",
+    "runs",
+    "build",
+    "dist",
+    "*.egg-info",
+    "**/.*",
+    "**/__pycache__",
+]
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "site_parts.docstrings",
+    "site_parts.api",
+    "site_parts.pages",
+    "site_parts.files",
+    "site_parts.llms",
+]
+
+html_theme = "furo"
+html_title = "keras_attn"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_theme_options = {"navigation_with_keys": True}
+highlight_language = "none"
+maximum_signature_line_length = 88
+nitpick_ignore_regex = [
+    # Of Python's own, for which there is no inventory without a network.
+    ("py:exc", r"subprocess\..*"),
+    # Not public: the class of what `SIGNATURES` of a task names.
+    ("py:class", r"keras_attn\.tasks\.\w+\.\w+Signatures"),
+]
+
+# Notebooks. What a cell needs is kept small, so one that takes minutes hangs.
+nb_execution_mode = "cache"
+nb_execution_raise_on_error = True
+nb_execution_show_tb = True
+nb_execution_timeout = 120
+nb_execution_in_temp = True
+nb_output_stderr = "remove"
+nb_merge_streams = True
+
+myst_enable_extensions = ["dollarmath", "html_image"]
+# The names that GitHub gives to headings.
+myst_heading_anchors = 4
+# A link that is finished already, see site_parts/pages.py.
+myst_url_schemes = {"http": None, "https": None, "mailto": None, "site": {"url": "{{path}}#{{fragment}}"}}
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"
+autosummary_generate = False
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+napoleon_custom_sections = [("Call arguments", "params_style")]

@@ -1,0 +1,1 @@
+"""What the site adds to Sphinx: pages of the repository's Markdown, the reference of the docstrings, llms.txt."""

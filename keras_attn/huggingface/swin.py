@@ -1,0 +1,119 @@
+"""Swin Transformers: images in windows, stage by stage."""
+
+from keras_attn.huggingface.architecture import Architecture
+from keras_attn.huggingface.heads import image_classification
+from keras_attn.huggingface.names import At
+from keras_attn.huggingface.vit import OF_BACKBONES
+from keras_attn.layers import PatchEmbedding, PatchMerging
+from keras_attn.layers.normalization import LayerNormalization
+from keras_attn.models import SwinTransformer
+from keras_attn.models.swin_transformer import swin_block
+
+_BLOCK, _THEIRS = "stage_{s}_block_{i}", "encoder.layers.{s}.blocks.{i}"
+_BIASES = "relative_position_bias"
+NAMES = {
+    "embedding/position_embeddings": At("embeddings.position_embeddings", leading_axis=True),
+    "embedding/norm": "embeddings.norm",
+    f"{_BLOCK}/self_attention/{_BIASES}": At(f"{_THEIRS}.attention.self.{_BIASES}_table"),
+    f"{_BLOCK}/self_attention/attention_output": f"{_THEIRS}.attention.output.dense",
+    f"{_BLOCK}/self_attention/{{part}}": f"{_THEIRS}.attention.self.{{part}}",
+    f"{_BLOCK}/self_attention_residual/norm": f"{_THEIRS}.layernorm_before",
+    f"{_BLOCK}/feed_forward/intermediate": f"{_THEIRS}.intermediate.dense",
+    f"{_BLOCK}/feed_forward/output": f"{_THEIRS}.output.dense",
+    f"{_BLOCK}/feed_forward_residual/norm": f"{_THEIRS}.layernorm_after",
+    "stage_{s}_merging/{part}": "encoder.layers.{s}.downsample.{part}",
+    "norm": "layernorm",
+}
+_PARTS = {"q": "query", "k": "key", "v": "value"}
+# Names in files that were written as transformers 5 has them in memory.
+_RENAMED = {
+    r"\.attention\.([qkv])_proj\.": lambda found: f".attention.self.{_PARTS[found[1]]}.",
+    r"\.attention\.o_proj\.": ".attention.output.dense.",
+    rf"\.attention\.{_BIASES}\.": ".attention.self.",
+    r"\.mlp\.fc1\.": ".intermediate.dense.",
+    r"\.mlp\.fc2\.": ".output.dense.",
+}
+HEADS = {
+    r"classifier\..*": "head: classification",
+    r"decoder\..*": "head: masked images",
+    r"embeddings\.mask_token": "what stood for masked patches in training",
+    r".*\.relative_position_index": "constant",
+}
+
+
+def swin(fields, checkpoint):
+    """`Architecture` of a swin config."""
+    hidden_dim, num_channels = fields.size("embed_dim", 96), fields.size("num_channels", 3)
+    image_size, patch_size = fields.pair("image_size", 224), fields.pair("patch_size", 4)
+    depths, num_heads = fields.counts("depths", (2, 2, 6, 2)), fields.counts("num_heads", (3, 6, 12, 24))
+    if len(depths) != len(num_heads):
+        raise ValueError(
+            "`depths` and `num_heads` of a swin config must have as many numbers. "
+            f"Received: depths={depths}, num_heads={num_heads}."
+        )
+    window_size, ratio = fields.size("window_size", 7), fields.number("mlp_ratio", 4.0)
+    dropout = fields.number("hidden_dropout_prob", 0.0)
+    epsilon, depth_rate = fields.number("layer_norm_eps", 1e-5), fields.number("drop_path_rate", 0.1)
+    position = "learned" if fields.flag("use_absolute_embeddings", False) else None
+    use_bias = fields.flag("qkv_bias", True)
+    of_attention = {
+        "dropout": fields.number("attention_probs_dropout_prob", 0.0),
+        "use_bias": use_bias,
+        "use_output_bias": None if use_bias else True,
+        "attend_to_padding": True,
+    }
+    of_block = {"activation": fields.activation("hidden_act", "gelu"), "dropout": dropout}
+    fields.expect(hidden_size=hidden_dim * 2 ** (len(depths) - 1), num_layers=len(depths))
+    for name in (*OF_BACKBONES, "encoder_stride", "path_norm"):
+        fields.get(name, None)
+
+    def block(stage, i):
+        number, last = sum(depths[:stage]) + i, max(sum(depths) - 1, 1)
+        width = hidden_dim * 2**stage
+        return swin_block(
+            width,
+            num_heads[stage],
+            window_size,
+            int(ratio * width),
+            is_shifted=i % 2 == 1,
+            epsilon=epsilon,
+            of_attention=of_attention,
+            stochastic_depth=depth_rate * number / last,
+            name=f"stage_{stage}_block_{i}",
+            **of_block,
+        )
+
+    def make():
+        embedding = PatchEmbedding(
+            patch_size,
+            hidden_dim,
+            image_size=image_size if position else None,
+            num_channels=num_channels,
+            position=position,
+            use_class_token=False,
+            norm=LayerNormalization(epsilon=1e-5, name="norm"),
+            dropout=dropout,
+            pad=True,
+            name="embedding",
+        )
+        blocks = []
+        for stage, depth in enumerate(depths):
+            blocks += [block(stage, i) for i in range(depth)]
+            if stage < len(depths) - 1:
+                blocks.append(PatchMerging(name=f"stage_{stage}_merging"))
+        return SwinTransformer(embedding, blocks, LayerNormalization(epsilon=epsilon, name="norm"))
+
+    def head():
+        return image_classification(
+            fields.num_labels(), {"output": "classifier"}, pooling="mean", num_special_tokens=0
+        )
+
+    projection = At("embeddings.patch_embeddings.projection", patch=patch_size)
+    return Architecture(
+        make,
+        {**NAMES, "embedding/projection": projection},
+        "swin.",
+        unused=HEADS,
+        heads={"ImageClassification": head},
+        renamed=_RENAMED,
+    )

@@ -1,0 +1,485 @@
+// A page on which attention is explored. Tokens are data: they are only ever written with textContent or drawn.
+
+import { unitsOfTokens, unitsOfWords } from "./words.js";
+import { Maps, lineOf, matrixOf } from "./maps.js";
+import { CanvasPen, coloursOf, element, percent } from "./drawing.js";
+import { KIND_NAMES, Overview } from "./overview.js";
+import { TextView } from "./text_view.js";
+import { LinesView } from "./lines_view.js";
+import { MatrixView } from "./matrix_view.js";
+import { ImageView, pictureOf } from "./image_view.js";
+import { StepsCard, showBeams } from "./decoding.js";
+import { asJson, asPng, asSvg, download } from "./exports.js";
+
+const VIEWS = { text: TextView, lines: LinesView, matrix: MatrixView, image: ImageView };
+const LONG_TEXT = 48;
+const FILM_MILLISECONDS = 900;
+const TYPING = "input:not([type=range]):not([type=checkbox]), select, textarea";
+
+const penOf = (context) => new CanvasPen(context);
+
+/** One pane: a head, in the view that is chosen. */
+class Pane {
+  constructor(box, explorer, isFirst) {
+    this.box = box;
+    this.explorer = explorer;
+    this.title = element("h2");
+    this.kind = element("span", "kind");
+    this.path = element("span", "path");
+    this.body = element("div", "body");
+    this.note = element("p", "hint note");
+    this.said = element("p", "said");
+    this.said.setAttribute("role", "status");
+    const heading = element("div", "pane-heading");
+    heading.append(this.title, this.kind);
+    const { models } = explorer.data;
+    if (models.length > 1) {
+      this.model = element("select");
+      this.model.setAttribute("aria-label", "Model");
+      this.model.append(...models.map((name, number) => new Option(name, number)));
+      this.model.addEventListener("change", () => this.#change({ model: Number(this.model.value) }, isFirst));
+      heading.append(this.model);
+    }
+    heading.append(this.path);
+    box.append(heading, this.said, this.body, this.note);
+    box.setAttribute("aria-label", isFirst ? "Head" : "Head beside it");
+  }
+
+  #change(values, isFirst) {
+    this.explorer.change(isFirst ? values : { second: { ...this.explorer.state.second, ...values } });
+  }
+
+  async show(chosen) {
+    const { explorer } = this;
+    const { data, state } = explorer;
+    const group = data.groups[state.group];
+    const head = chosen.head < 0 ? null : group.seen[chosen.model][chosen.layer].heads[chosen.head];
+    this.title.textContent = `Layer ${chosen.layer + 1} · ${head ? `Head ${chosen.head + 1}` : "mean of heads"}`;
+    this.kind.textContent = head ? KIND_NAMES[head.kind] : "";
+    this.kind.title = head ? Object.entries(head.scores).map(([kind, score]) => `${KIND_NAMES[kind]} ${percent(score)}`).join(", ") : "";
+    this.kind.hidden = !head;
+    this.path.textContent = group.paths[chosen.layer];
+    if (this.model) this.model.value = chosen.model;
+    const form = JSON.stringify(chosen);
+    this.wanted = form;
+    const scores = await explorer.maps.scores({ ...chosen, group: state.group });
+    if (this.wanted !== form) return;
+    const units = explorer.units();
+    this.matrix = matrixOf(scores, group.keys.length, units.q, units.k);
+    this.chosen = chosen;
+    if (this.viewName !== state.view) {
+      this.view?.close();
+      this.body.className = `body ${state.view}`;
+      const actions = { point: (place) => explorer.point(place), pin: (place, stays) => explorer.pin(place, stays) };
+      this.view = new VIEWS[state.view](this.body, actions, penOf, data.image);
+      this.viewName = state.view;
+    }
+    this.view.show(this.matrix, this.look());
+    this.#say();
+  }
+
+  look() {
+    return { ...this.explorer.look(), note: (text) => { if (this.note.textContent !== text) this.note.textContent = text; } };
+  }
+
+  draw() {
+    if (!this.matrix) return;
+    this.view.draw(this.look());
+    this.#say();
+  }
+
+  #say() {
+    const { pointing } = this.explorer.look();
+    const { matrix } = this;
+    const nothing = "Point at a word, on either side. A click holds it.";
+    if (!pointing) return void (this.said.textContent = this.viewName === "image" ? "" : nothing);
+    const [own, others] = pointing.side === "q" ? [matrix.rows, matrix.columns] : [matrix.columns, matrix.rows];
+    const name = (unit) => element("bdi", "token", unit.plain || "␣");
+    if (pointing.other !== undefined) {
+      const score = matrix.at(...(pointing.side === "q" ? [pointing.unit, pointing.other] : [pointing.other, pointing.unit]));
+      this.said.replaceChildren(name(own[pointing.unit]), " looks at ", name(others[pointing.other]), ` ${percent(score)}`);
+      return;
+    }
+    const scores = lineOf(matrix, pointing);
+    const best = Array.from(scores, (score, other) => [score, other]).filter(([score]) => score > 0.0005).sort((a, b) => b[0] - a[0]).slice(0, 5);
+    this.said.replaceChildren(name(own[pointing.unit]), pointing.side === "q" ? " looks at " : " is looked at by ");
+    best.forEach(([score, other], rank) => this.said.append(rank ? ", " : "", name(others[other]), ` ${percent(score)}`));
+    if (!best.length) this.said.append("nothing");
+  }
+
+  async drawing() {
+    const look = this.look();
+    const measure = new CanvasPen(document.createElement("canvas").getContext("2d"));
+    if (this.viewName === "image") return ImageView.drawing(this.matrix, look, await pictureOf(this.explorer.data.image), this.explorer.data.image);
+    return (this.viewName === "lines" ? LinesView : MatrixView).drawing(this.matrix, look, measure);
+  }
+
+  close() {
+    this.view?.close();
+    this.box.replaceChildren();
+  }
+}
+
+export class ExplorerPage {
+  constructor(root, data, textOf, number) {
+    this.root = root;
+    this.data = data;
+    this.number = number;
+    this.maps = new Maps(data, textOf);
+    this.colours = coloursOf(root);
+    this.hovered = null;
+    const $ = (part) => root.querySelector(`[data-part="${part}"]`);
+    this.$ = $;
+    $("title").textContent = data.title;
+    this.state = this.#start();
+    this.#readAddress();
+    this.overview = new Overview({ grid: $("grid"), chips: $("chips") }, data, (values) => this.change(values));
+    this.steps = new StepsCard($("steps"), (step) => this.change({ step, pin: null }));
+    this.first = new Pane($("first"), this, true);
+    this.second = null;
+    this.#build();
+    this.#listen();
+    this.ready = this.show();
+  }
+
+  // The state, and the address that holds it.
+
+  #start() {
+    const { groups, image } = this.data;
+    const group = Math.max(groups.findIndex((one) => one.kind === "cross"), 0);
+    return {
+      ...{ model: this.data.models.length - 1, group, ...this.#telling(group) },
+      view: image ? "image" : groups[group].queries.length + groups[group].keys.length <= 2 * LONG_TEXT ? "lines" : "text",
+      ...{ level: "token", hide: false, threshold: 0, shade: "relative", zoom: 1, pin: null, step: -1 },
+      ...{ sort: "layer", kind: "", search: "", second: null },
+    };
+  }
+
+  /** A head that shows something at first sight: of cross-attention the layer before the last, else the clearest head. */
+  #telling(group) {
+    const { kind, seen } = this.data.groups[group];
+    const layers = seen[0];
+    if (kind === "cross") return { layer: Math.max(layers.length - 2, 0), head: -1 };
+    let best = { layer: 0, head: 0, score: 0 };
+    layers.forEach((layer, l) =>
+      layer.heads.forEach((head, h) => {
+        if (["first", "special", "broad", "mixed"].includes(head.kind)) return;
+        if (head.scores[head.kind] > best.score) best = { layer: l, head: h, score: head.scores[head.kind] };
+      }),
+    );
+    return { layer: best.layer, head: best.head };
+  }
+
+  #prefix() {
+    return this.number ? `e${this.number}.` : "";
+  }
+
+  #readAddress() {
+    const given = new URLSearchParams(location.hash.slice(1));
+    const { state, data } = this;
+    const read = (name) => given.get(this.#prefix() + name);
+    const whole = (name, least, most) => {
+      const value = read(name);
+      return value !== null && /^-?\d+$/.test(value) && Number(value) >= least && Number(value) <= most ? Number(value) : null;
+    };
+    const group = data.groups.findIndex((one) => one.kind === read("kind"));
+    if (group >= 0 && group !== state.group) Object.assign(state, { group }, this.#telling(group));
+    const place = (layer, head) => layer >= 0 && layer < data.groups[state.group].paths.length && head < this.maps.numHeads(state.group, layer);
+    state.model = whole("model", 0, data.models.length - 1) ?? state.model;
+    const layer = whole("layer", 1, 1e6);
+    const head = whole("head", 0, 1e6);
+    if (layer !== null && head !== null && place(layer - 1, head - 1)) Object.assign(state, { layer: layer - 1, head: head - 1 });
+    if (read("view") in VIEWS && (read("view") !== "image" || data.image)) state.view = read("view");
+    if (read("level") === "word") state.level = "word";
+    if (read("shade") === "absolute") state.shade = "absolute";
+    if (read("hide") === "1") state.hide = true;
+    const threshold = Number(read("threshold"));
+    if (threshold > 0 && threshold <= 1) state.threshold = threshold;
+    state.zoom = whole("zoom", 1, 8) ?? 1;
+    if (read("sort") in KIND_NAMES) state.sort = read("sort");
+    if (read("only") in KIND_NAMES) state.kind = read("only");
+    state.search = read("search") ?? "";
+    const pin = /^([qk])(\d+)$/.exec(read("pin") ?? "");
+    if (pin) state.pin = { side: pin[1], token: Number(pin[2]) };
+    if (data.steps) state.step = (whole("step", 1, data.steps.length) ?? 0) - 1;
+    const beside = /^(\d+)\.(\d+)\.(\d+)$/.exec(read("beside") ?? "");
+    if (beside) {
+      const [model, ofLayer, ofHead] = beside.slice(1).map(Number);
+      if (model < data.models.length && place(ofLayer - 1, ofHead - 1)) state.second = { model, layer: ofLayer - 1, head: ofHead - 1 };
+    }
+  }
+
+  #writeAddress() {
+    const { state, data } = this;
+    const given = new URLSearchParams(location.hash.slice(1));
+    const values = {
+      ...{ kind: data.groups.length > 1 ? data.groups[state.group].kind : "", layer: state.layer + 1, head: state.head + 1, view: state.view },
+      model: data.models.length > 1 ? state.model : "",
+      level: state.level === "word" ? "word" : "",
+      shade: state.shade === "absolute" ? "absolute" : "",
+      hide: state.hide ? 1 : "",
+      threshold: state.threshold || "",
+      zoom: state.zoom > 1 ? state.zoom : "",
+      sort: state.sort === "layer" ? "" : state.sort,
+      ...{ only: state.kind, search: state.search },
+      pin: state.pin ? `${state.pin.side}${state.pin.token}` : "",
+      step: state.step >= 0 ? state.step + 1 : "",
+      beside: state.second ? [state.second.model, state.second.layer + 1, state.second.head + 1].join(".") : "",
+    };
+    for (const [name, value] of Object.entries(values)) {
+      if (value === "") given.delete(this.#prefix() + name);
+      else given.set(this.#prefix() + name, value);
+    }
+    try {
+      history.replaceState(null, "", `#${given}`);
+    } catch {
+      // a frame of a notebook has no address of its own
+    }
+  }
+
+  change(values) {
+    const before = this.state.group;
+    Object.assign(this.state, values);
+    if (this.state.group !== before) {
+      Object.assign(this.state, { pin: null, second: null, kind: "", sort: "layer" }, this.#telling(this.state.group));
+    }
+    this.hovered = null;
+    this.#writeAddress();
+    this.ready = this.show();
+  }
+
+  // What the views share.
+
+  /** The units of both sides at the level that is chosen, without special tokens if they are hidden. */
+  units() {
+    const { state, data } = this;
+    const form = `${state.group} ${state.level} ${state.hide}`;
+    if (this.unitsForm !== form) {
+      const group = data.groups[state.group];
+      const split = state.level === "word" ? unitsOfWords : unitsOfTokens;
+      const shown = (tokens, special) => {
+        const units = split(tokens, special);
+        const kept = state.hide ? units.filter((unit) => !unit.isSpecial) : units;
+        return kept.length ? kept : units;
+      };
+      this.unitsForm = form;
+      this.unitsShown = { q: shown(group.queries, group.specialQueries), k: shown(group.keys, group.specialKeys) };
+    }
+    return this.unitsShown;
+  }
+
+  look() {
+    const { state, colours } = this;
+    const { kind, isSelf } = this.data.groups[state.group];
+    const names = kind === "cross" ? { q: "To write", k: "it looks at" } : isSelf ? { q: "This token", k: "looks at" } : { q: "Query", k: "Key" };
+    return { ...{ pointing: this.#pointing(), threshold: state.threshold, isAbsolute: state.shade === "absolute" }, ...{ colours, names, zoom: state.zoom } };
+  }
+
+  /** Where the pointer is; else what is held; else the step of the decoder. */
+  #pointing() {
+    if (this.hovered) return this.hovered;
+    const { pin, step } = this.state;
+    const held = pin ?? (step >= 0 && this.#isOfDecoder() ? { side: "q", token: step } : null);
+    if (!held) return null;
+    const unit = this.units()[held.side].findIndex((one) => one.tokens.includes(held.token));
+    return unit < 0 ? null : { side: held.side, unit };
+  }
+
+  #isOfDecoder() {
+    const { steps, groups } = this.data;
+    return steps && steps.length === groups[this.state.group].queries.length && groups[this.state.group].kind !== "encoder";
+  }
+
+  point(place) {
+    if (JSON.stringify(place) === JSON.stringify(this.hovered)) return;
+    this.hovered = place;
+    this.first.draw();
+    this.second?.draw();
+  }
+
+  pin(place, stays = false) {
+    if (!place) return this.change({ pin: null });
+    const { side } = place;
+    const [token] = this.units()[side][place.unit].tokens;
+    const { pin } = this.state;
+    const isSame = pin && pin.side === side && pin.token === token;
+    this.change({ pin: isSame && !stays ? null : { side, token } });
+  }
+
+  // From the state to the page.
+
+  #build() {
+    const { data, $ } = this;
+    const tabs = data.groups.map((group, number) => {
+      const tab = element("button", "", group.label);
+      tab.type = "button";
+      tab.setAttribute("role", "tab");
+      tab.addEventListener("click", () => this.change({ group: number }));
+      return tab;
+    });
+    $("tabs").replaceChildren(...tabs);
+    $("tabs").hidden = tabs.length < 2;
+    for (const button of $("views").children) button.hidden = button.dataset.view === "image" && !data.image;
+    for (const button of $("levels").children) if (data.image && button.dataset.level === "token") button.textContent = "Patches";
+    $("levels").hidden = Boolean(data.image);
+    $("film").hidden = data.models.length < 2;
+    $("beams").hidden = !data.beams?.length;
+    if (data.beams?.length) {
+      const special = data.groups.flatMap((group) => group.specialQueries.map((number) => group.queries[number]));
+      showBeams($("beam-tree"), data.beams, special);
+    }
+    $("kept").textContent = data.kept === null
+      ? "Every score is here, to within √score ÷ 255: 0.004 for a score of 1, 0.0004 for one of 0.01."
+      : `The ${data.kept} largest scores of each query are here, to within √score ÷ 255. They hold ${percent(data.meanShare)} of the attention on average, ${percent(data.leastShare)} at least; the rest is shown as 0.`;
+  }
+
+  async show() {
+    const { state, data, $ } = this;
+    const group = data.groups[state.group];
+    [...$("tabs").children].forEach((tab, number) => tab.setAttribute("aria-selected", number === state.group));
+    const kinds = Object.keys(KIND_NAMES).filter((kind) => group.seen[0].some((layer) => layer.heads.some((head) => kind in head.scores)));
+    $("sort").replaceChildren(new Option("by layer", "layer"), ...kinds.map((kind) => new Option(`most ${KIND_NAMES[kind]}`, kind)));
+    $("sort").value = state.sort;
+    if ($("search").value !== state.search) $("search").value = state.search;
+    for (const button of $("views").children) button.setAttribute("aria-pressed", button.dataset.view === state.view);
+    for (const button of $("levels").children) button.setAttribute("aria-pressed", button.dataset.level === state.level);
+    for (const button of $("zooms").children) button.disabled = button.dataset.zoom === "in" ? state.zoom >= 8 : state.zoom <= 1;
+    $("zooms").hidden = state.view !== "matrix";
+    $("threshold").value = Math.sqrt(state.threshold);
+    $("threshold-said").textContent = percent(state.threshold);
+    $("threshold").setAttribute("aria-valuetext", percent(state.threshold));
+    $("hide").checked = state.hide;
+    $("hide-box").hidden = !group.specialQueries.length && !group.specialKeys.length;
+    $("absolute").checked = state.shade === "absolute";
+    $("beside").setAttribute("aria-pressed", Boolean(state.second));
+    $("beside").textContent = state.second ? "One head" : "Side by side";
+    $("panes").classList.toggle("two", Boolean(state.second));
+    $("second").hidden = !state.second;
+    $("steps").hidden = !this.#isOfDecoder();
+    if (this.#isOfDecoder()) this.#showSteps();
+    if (state.second && !this.second) this.second = new Pane($("second"), this, false);
+    if (!state.second && this.second) {
+      this.second.close();
+      this.second = null;
+    }
+    const { model, layer, head } = state;
+    await Promise.all([this.overview.show(state, this.colours), this.first.show({ model, layer, head }), this.second?.show(state.second)]);
+  }
+
+  #showSteps() {
+    const { data, state } = this;
+    const decoder = data.groups.find((group) => group.kind === "decoder") ?? data.groups[state.group];
+    const cross = data.groups.find((group) => group.kind === "cross");
+    const readable = (group) => unitsOfTokens(group.queries, group.specialQueries).map((unit) => unit.plain || "␣");
+    const inputs = decoder.kind === "cross" ? null : readable(decoder);
+    const outputs = cross ?? null;
+    const written = outputs ? readable(outputs).map((text, number) => ({ text, token: outputs.queries[number] })) : null;
+    // Without cross-attention, what a step wrote is what the next one reads.
+    const next = !outputs && inputs ? [...inputs.slice(1).map((text, number) => ({ text, token: decoder.queries[number + 1] })), null] : null;
+    this.steps.show(data.steps, state.step, inputs, written ?? (next?.[state.step] ? next : null));
+  }
+
+  // What the page listens to.
+
+  #listen() {
+    const { $, root } = this;
+    $("sort").addEventListener("change", () => this.change({ sort: $("sort").value }));
+    $("search").addEventListener("input", () => this.change({ search: $("search").value }));
+    $("views").addEventListener("click", (event) => event.target.dataset.view && this.change({ view: event.target.dataset.view }));
+    $("levels").addEventListener("click", (event) => event.target.dataset.level && this.change({ level: event.target.dataset.level }));
+    $("zooms").addEventListener("click", (event) => {
+      const factor = { in: 2, out: 0.5 }[event.target.dataset.zoom];
+      if (factor) this.change({ zoom: Math.min(Math.max(this.state.zoom * factor, 1), 8) });
+    });
+    $("threshold").addEventListener("input", () => this.change({ threshold: Number((Number($("threshold").value) ** 2).toFixed(4)) }));
+    $("hide").addEventListener("change", () => this.change({ hide: $("hide").checked }));
+    $("absolute").addEventListener("change", () => this.change({ shade: $("absolute").checked ? "absolute" : "relative" }));
+    $("beside").addEventListener("click", () => this.#toggleBeside());
+    $("film").addEventListener("click", () => this.#film());
+    for (const format of ["png", "svg", "json"]) $(format).addEventListener("click", () => this.save(format));
+    document.addEventListener("keydown", (event) => this.#key(event));
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+      this.colours = coloursOf(root);
+      this.show();
+    });
+    addEventListener("hashchange", () => {
+      Object.assign(this.state, this.#start());
+      this.#readAddress();
+      this.ready = this.show();
+    });
+  }
+
+  #toggleBeside() {
+    const { state, data } = this;
+    if (state.second) return this.change({ second: null });
+    const isFilm = data.models.length > 1;
+    const { layer, head } = state;
+    this.change({ second: { model: isFilm ? (state.model + data.models.length - 1) % data.models.length : state.model, layer, head } });
+  }
+
+  /** Shows the models one after the other, from the first to the last. */
+  async #film() {
+    if (this.playing) return void (this.playing = false);
+    this.playing = true;
+    const button = this.$("film");
+    button.textContent = "Stop";
+    for (let model = 0; model < this.data.models.length && this.playing; model++) {
+      this.change({ model });
+      await this.ready;
+      await new Promise((resolve) => setTimeout(resolve, FILM_MILLISECONDS));
+    }
+    this.playing = false;
+    button.textContent = "Play film";
+  }
+
+  async save(format) {
+    const { state, data, colours } = this;
+    const group = data.groups[state.group];
+    const name = `attention-${group.kind ? `${group.kind}-` : ""}layer-${state.layer + 1}-${state.head < 0 ? "mean" : `head-${state.head + 1}`}`;
+    const { layer, head } = state;
+    const description = { title: data.title, kind: group.kind, layer: layer + 1, head: head < 0 ? "mean" : head + 1, path: group.paths[layer] };
+    await this.ready;
+    if (format === "json") return download(asJson({ ...description, model: data.models[state.model], level: state.level, kept: data.kept }, this.first.matrix), `${name}.json`);
+    const drawing = await this.first.drawing();
+    download(format === "png" ? await asPng(drawing, colours.card) : asSvg(drawing, colours.card), `${name}.${format}`);
+  }
+
+  #key(event) {
+    const { activeElement } = document;
+    const isOurs = this.root.contains(activeElement) || (activeElement === document.body && this.number === 0);
+    if (!isOurs || event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || activeElement.matches(TYPING)) return;
+    const { state, data } = this;
+    const views = [...this.$("views").children].filter((button) => !button.hidden).map((button) => button.dataset.view);
+    const layers = data.groups[state.group].paths.length;
+    const step = (change) => {
+      const count = this.maps.numHeads(state.group, state.layer);
+      const head = state.head + change;
+      if (head >= 0 && head < count) return { head };
+      const layer = (state.layer + Math.sign(change) + layers) % layers;
+      return { layer, head: change > 0 ? 0 : this.maps.numHeads(state.group, layer) - 1 };
+    };
+    const actions = {
+      Escape: () => this.change({ pin: null, step: -1 }),
+      "]": () => this.change(step(1)),
+      "[": () => this.change(step(-1)),
+      m: () => this.change({ head: state.head < 0 ? 0 : -1 }),
+      v: () => this.change({ view: views[(views.indexOf(state.view) + 1) % views.length] }),
+      w: () => data.image || this.change({ level: state.level === "word" ? "token" : "word" }),
+      h: () => this.change({ hide: !state.hide }),
+      b: () => this.#toggleBeside(),
+      k: () => this.change({ group: (state.group + 1) % data.groups.length }),
+      ".": () => this.#isOfDecoder() && this.change({ step: Math.min(state.step + 1, data.steps.length - 1), pin: null }),
+      ",": () => this.#isOfDecoder() && this.change({ step: Math.max(state.step - 1, -1), pin: null }),
+      "/": () => this.$("search").focus(),
+    };
+    if (!actions[event.key]) return;
+    event.preventDefault();
+    actions[event.key]();
+  }
+}
+
+for (const [number, root] of [...document.querySelectorAll("[data-explorer]")].entries()) {
+  const data = JSON.parse(root.querySelector("[data-explorer-data]").textContent);
+  const textOf = (place) => root.querySelector(`[data-heads="${place}"]`).textContent;
+  root.explorer = new ExplorerPage(root, data, textOf, number);
+}

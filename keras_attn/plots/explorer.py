@@ -1,0 +1,450 @@
+import base64
+import functools
+import hashlib
+import html
+import json
+import pathlib
+import re
+from collections.abc import Mapping
+
+import numpy as np
+
+from keras_attn.files import replaced_file
+from keras_attn.plots.explorer_data import MAX_TOKENS, Encoded, packed, thumbnail
+from keras_attn.plots.head_kinds import head_kinds, name_of_kind
+
+_FOLDER = pathlib.Path(__file__).resolve().parent
+# In the order of their imports.
+_SCRIPTS = (
+    *("words.js", "maps.js", "drawing.js", "overview.js"),
+    *("text_view.js", "lines_view.js", "matrix_view.js", "image_view.js"),
+    *("decoding.js", "exports.js", "explorer.js"),
+)
+_KINDS = {"encoder": "Encoder", "decoder": "Decoder", "cross": "Cross-attention"}
+_ROUNDING = 2**-7  # the largest rounding error of 1 in bfloat16
+_LONGEST_SIDE = 448
+# <s>, </s>, [CLS], <|endoftext|>; but no byte token (<0x0A>), which is text.
+_SPECIAL_TOKEN = re.compile(r"<(?!0x[0-9A-Fa-f]{2}>)[^<>\s]+>|\[[A-Z0-9_]+\]|")
+_POLICY = (
+    "default-src 'none'; script-src 'sha256-{script}'; style-src 'sha256-{style}'; img-src data: blob:; "
+    "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
+
+
+def explore(
+    maps,
+    tokens=None,
+    image=None,
+    grid=None,
+    steps=None,
+    beams=None,
+    compare=None,
+    name="model",
+    special_tokens=None,
+    title=None,
+    path=None,
+    max_megabytes=15,
+):
+    """Makes a page on which a person explores attention: all heads as thumbnails, each head as text, lines and matrix.
+
+    The page is one HTML file that needs only a browser: no network, no other file. Tokens are shown as text, whatever they
+    hold. It shows each score to within sqrt(score)/255 (0.004 for a score of 1, 0.0004 for one of 0.01). Maps that are too
+    large for `max_megabytes` are shown by the largest scores of each query; the page says how many, and which share of the
+    attention they are.
+
+    Args:
+        maps: Mapping from a layer's name to its scores, array or tensor (N, T, S) or (1, N, T, S), as
+            `keras_attn.capture_attention` gives them. Or a mapping from "encoder", "decoder" and "cross" to such mappings;
+            otherwise, where `tokens` is a mapping, the kind of a layer is read from its name.
+        tokens: List of strings, the tokens of self-attention; or a pair of lists, the T queries and the S keys; or a mapping
+            from the kinds of `maps` to one of these. "cross" defaults to the tokens of "decoder" and of "encoder". Defaults
+            to the names of patches, if there is an image.
+        image: Array (height, width), (height, width, 1 or 3): uint8, or floats from 0 to 1. The keys of the first kind are
+            its patches.
+        grid: Pair of integers, the rows and columns of patches. Tokens before the patches (class, registers) are not in it.
+        steps: For each query of the decoder, a list of pairs (token, probability): the best next tokens, best first.
+        beams: List of triples (tokens, their log-probabilities, score), the answers of a beam search, best first.
+        compare: Mapping from a name to maps like `maps`: other models, or other epochs, on the same tokens.
+        name: String, the name of `maps` beside those of `compare`.
+        special_tokens: Collection of strings, the tokens that can be hidden. Defaults to those like `</s>`, `[CLS]` and
+            `<pad>`.
+        title: String above the page.
+        path: Where to write the page, as `.html`. Missing folders are created.
+        max_megabytes: Float, the largest size of the maps on the page.
+
+    Returns:
+        `Explorer`, which a notebook shows.
+
+    Raises:
+        ValueError: if shapes do not fit the tokens, a score is not a probability, or there are too many tokens or maps.
+
+    Example:
+
+    ```python
+    scores = np.random.default_rng(0).dirichlet(np.ones(3), size=(2, 3))  # (N, T, S)
+    explorer = explore({"layer 1": scores}, ["the", "tired", "dog"], title="A sentence")
+    assert "A sentence" in explorer.html
+    ```
+
+    References: [Vig, 2019](https://arxiv.org/abs/1906.05714), whose views the lines are;
+    [Jain and Wallace, 2019](https://arxiv.org/abs/1902.10186), on what attention does not explain.
+    """
+    picture = None if image is None else _picture(image, grid)
+    models = {str(name): maps, **{str(other): of_other for other, of_other in (compare or {}).items()}}
+    if len(models) != 1 + len(compare or {}):
+        raise ValueError(f"The names of `compare` must differ from `name`. Received: name={name!r}.")
+    groups = _groups(maps, tokens, picture)
+    models = {model: _layers_of(of_model, groups, model) for model, of_model in models.items()}
+    encoded = Encoded([layer for layers in models.values() for layer in layers], max_megabytes * 1e6)
+    data = {
+        "title": "Attention" if title is None else str(title),
+        "models": list(models),
+        "groups": [_described(group, special_tokens) for group in groups],
+        "kept": encoded.kept,
+        "leastShare": encoded.least_share,
+        "meanShare": encoded.mean_share,
+        "image": picture,
+        "steps": _checked_steps(steps, groups),
+        "beams": _checked_beams(beams),
+    }
+    places = [(g, layer) for g, group in enumerate(groups) for layer in range(len(group["paths"]))]
+    for group in data["groups"]:
+        group["seen"] = []
+    heads = {}
+    for m, layers in enumerate(models.values()):
+        for group in data["groups"]:
+            group["seen"].append([])
+        for (g, layer), scores in zip(places, layers):
+            data["groups"][g]["seen"][m].append(_seen(scores, data["groups"][g]))
+            heads[f"{m}.{g}.{layer}"] = encoded.heads[len(heads)]
+    explorer = Explorer(data, heads)
+    if path is not None:
+        explorer.save(path)
+    return explorer
+
+
+class Explorer:
+    """A page on which attention is explored; `explore` makes it. A notebook shows it in a frame of its own.
+
+    Attributes:
+        html: The page, a string.
+
+    Example:
+
+    ```python
+    explorer = explore({"layer 1": np.full((2, 3, 3), 1 / 3)}, ["the", "tired", "dog"])
+    explorer.save("attention.html")
+    ```
+    """
+
+    def __init__(self, data, heads):
+        self._data = data
+        self._heads = heads
+
+    @functools.cached_property
+    def html(self):
+        files = _files()
+        scripts = [f'<script type="application/json" data-explorer-data>{_as_json(self._data)}</script>']
+        # Base64 holds no markup; a layer's text is read when one of its heads is opened.
+        scripts += [
+            f'<script type="text/plain" data-heads="{place}">{" ".join(heads)}</script>'
+            for place, heads in self._heads.items()
+        ]
+        parts = {
+            "policy": _POLICY.format(script=_sha256(files["script"]), style=_sha256(files["style"])),
+            "title": html.escape(_printable(self._data["title"])),
+            "data": "\n".join(scripts),
+            "style": files["style"],
+            "script": files["script"],
+        }
+        return re.sub(r"\{\{(\w+)\}\}", lambda name: parts[name[1]], files["page"])
+
+    def save(self, path):
+        """Writes the page.
+
+        Args:
+            path: Path that ends in `.html`. Missing folders are created.
+
+        Returns:
+            `pathlib.Path` of the file.
+
+        Raises:
+            ValueError: if it has another ending.
+        """
+        path = pathlib.Path(path)
+        if path.suffix.lower() not in (".html", ".htm"):
+            raise ValueError(f"`path` must end in one of ('.html', '.htm'). Received: path={str(path)!r}.")
+        with replaced_file(path) as aside:
+            aside.write_text(self.html, encoding="utf-8")
+        return path
+
+    def __repr__(self):
+        groups = ", ".join(
+            f"{group['label']}: {len(group['paths'])} layers, {len(group['queries'])} x {len(group['keys'])} tokens"
+            for group in self._data["groups"]
+        )
+        return f"<Explorer of {self._data['title']!r} ({groups}); save(path) writes the page>"
+
+    def _repr_html_(self):
+        # A frame of another origin: the page can neither read the notebook nor be disturbed by its styles.
+        return (
+            f'<iframe srcdoc="{html.escape(self.html)}" title="{html.escape(_printable(self._data["title"]))}" '
+            'sandbox="allow-scripts allow-downloads" width="100%" height="760" frameborder="0"></iframe>'
+        )
+
+
+@functools.cache
+def _files():
+    """The page and its parts. Scripts are joined: their imports are of each other."""
+    read = {
+        name: (_FOLDER / name).read_text("utf-8") for name in ("explorer.html", "explorer.css", *_SCRIPTS)
+    }
+    script = "\n".join(_without_modules(read[name]) for name in _SCRIPTS)
+    return {"page": read["explorer.html"], "style": read["explorer.css"], "script": script}
+
+
+def _without_modules(script):
+    script = re.sub(r"^import .*?;\n", "", script, flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r"^export ", "", script, flags=re.MULTILINE)
+
+
+def _sha256(text):
+    return base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
+
+
+def _as_json(value):
+    """JSON that holds no markup."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _printable(text):
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _groups(maps, tokens, picture):
+    """For each kind of attention: its label, tokens, and the paths of its layers."""
+    if not isinstance(maps, Mapping) or not maps:
+        raise ValueError(
+            "`maps` must be a mapping from a layer's name to its scores (N, T, S), with at least one layer. "
+            f"Received: maps={type(maps).__name__}."
+        )
+    paths = _paths_by_kind(maps, tokens)
+    groups = []
+    for kind, of_kind in paths.items():
+        queries, keys = _tokens_of(kind, tokens, picture, maps, of_kind[0])
+        groups.append(
+            {
+                "kind": kind,
+                "label": _KINDS.get(kind, kind or "Attention"),
+                "queries": [str(token) for token in queries],
+                "keys": [str(token) for token in keys],
+                "paths": of_kind,
+            }
+        )
+    return groups
+
+
+def _is_nested(maps):
+    return isinstance(next(iter(maps.values())), Mapping)
+
+
+def _paths_by_kind(maps, tokens):
+    if _is_nested(maps):
+        return {str(kind): list(map(str, of_kind)) for kind, of_kind in maps.items() if of_kind}
+    if not isinstance(tokens, Mapping):
+        return {"": [str(path) for path in maps]}
+    paths = {kind: [] for kind in ("encoder", "decoder", "cross")}
+    for path in map(str, maps):
+        kind = next((kind for kind in ("cross", "decoder", "encoder") if kind in path.lower()), None)
+        if kind is None:
+            raise ValueError(
+                "Where `tokens` is a mapping, the name of each layer must hold encoder, decoder or cross; or give `maps` as "
+                f'{{"encoder": {{name: scores}}, ...}}. Received: the layer {path!r}.'
+            )
+        paths[kind].append(path)
+    return {kind: of_kind for kind, of_kind in paths.items() if of_kind}
+
+
+def _tokens_of(kind, tokens, picture, maps, path):
+    """The tokens of queries and keys of a kind."""
+    given = tokens
+    if isinstance(tokens, Mapping):
+        given = tokens.get(kind)
+        if given is None and kind == "cross" and {"encoder", "decoder"} <= set(tokens):
+            given = (_pair(tokens["decoder"])[0], _pair(tokens["encoder"])[1])
+    if given is None and picture is not None:
+        _, length, width = np.shape(_scores(maps.get(kind, maps), path))
+        given = _patch_names(length, picture), _patch_names(width, picture)
+    if given is None:
+        raise ValueError(
+            f"`tokens` must hold the tokens of {kind or 'the layers'}: a list of strings, or a pair of lists for queries "
+            f"and keys. Received: tokens={'a mapping from ' + str(list(tokens)) if isinstance(tokens, Mapping) else tokens!r}."
+        )
+    return _pair(given)
+
+
+def _pair(given):
+    if isinstance(given, str):
+        raise ValueError(f"`tokens` must be a list of strings. Received: tokens={given!r}.")
+    given = list(given)
+    if len(given) == 2 and not any(isinstance(part, str) for part in given):
+        return list(given[0]), list(given[1])
+    return given, given
+
+
+def _patch_names(length, picture):
+    num_patches = picture["rows"] * picture["columns"]
+    num_before = length - num_patches
+    if num_before < 0:
+        raise ValueError(
+            f"`grid` has {num_patches} patches, more than the {length} tokens of the scores. "
+            f"Received: grid=({picture['rows']}, {picture['columns']})."
+        )
+    before = ["[CLASS]", *(f"[REGISTER_{number}]" for number in range(1, num_before))][:num_before]
+    rows, columns = range(1, picture["rows"] + 1), range(1, picture["columns"] + 1)
+    return [*before, *(f"row {row}, column {column}" for row in rows for column in columns)]
+
+
+def _scores(maps, path):
+    by_name = {str(name): scores for name, scores in maps.items()}
+    scores = np.asarray(by_name[path])
+    if scores.ndim == 4 and scores.shape[0] == 1:
+        scores = scores[0]
+    if scores.ndim != 3 or scores.size == 0:
+        raise ValueError(
+            f"The scores of a layer must have shape (N, T, S) or (1, N, T, S), none of them 0. Received: {path!r} of shape "
+            f"{scores.shape}. For a batch, take one text: scores[:1]."
+        )
+    return scores
+
+
+def _layers_of(maps, groups, model):
+    """The scores (N, T, S) of a model, layer after layer, in the order of the groups."""
+    layers = []
+    for group in groups:
+        of_kind = maps[group["kind"]] if _is_nested(maps) and group["kind"] in maps else maps
+        if list(map(str, of_kind)) != group["paths"] and not set(group["paths"]) <= set(map(str, of_kind)):
+            raise ValueError(
+                f"The models must have the same layers. {model!r} lacks some of {group['paths']}. It has: {list(of_kind)}."
+            )
+        for path in group["paths"]:
+            layers.append(_checked(_scores(of_kind, path), path, len(group["queries"]), len(group["keys"])))
+    return layers
+
+
+def _checked(scores, path, length, width):
+    if scores.shape[1:] != (length, width):
+        raise ValueError(
+            f"The scores of {path!r} must have a row for each of the {length} query tokens and a column for each of the "
+            f"{width} key tokens. Received: shape={scores.shape}."
+        )
+    if max(length, width) > MAX_TOKENS:
+        raise ValueError(
+            f"`explore` shows up to {MAX_TOKENS:,} tokens. Received: {length:,} queries and {width:,} keys in {path!r}. "
+            f"Give a part of them: scores[..., :{MAX_TOKENS}, :{MAX_TOKENS}] and its tokens."
+        )
+    for head in scores:
+        least, most = float(head.min()), float(head.max())
+        # Written so that NaN, which compares as false, is rejected too.
+        if not (least >= 0 and most <= 1 + _ROUNDING):
+            raise ValueError(
+                "Scores must be probabilities in [0, 1], taken after the softmax and without dropout. "
+                f"Received: {path!r} with values from {least} to {most}."
+            )
+    return scores
+
+
+def _described(group, special_tokens):
+    """What the page knows of a group beside its scores."""
+
+    def special(tokens):
+        if special_tokens is None:
+            return [number for number, token in enumerate(tokens) if _SPECIAL_TOKEN.fullmatch(token)]
+        return [number for number, token in enumerate(tokens) if token in set(special_tokens)]
+
+    is_self = group["queries"] == group["keys"]
+    return group | {
+        "isSelf": is_self,
+        "specialQueries": special(group["queries"]),
+        "specialKeys": special(group["keys"]),
+    }
+
+
+def _seen(scores, group):
+    """What the overview shows of a layer: thumbnails and kinds of its heads."""
+    thumbnails = np.stack([thumbnail(head) for head in scores])
+    heads = []
+    for head in scores:
+        kinds = head_kinds(head[np.newaxis], group["queries"], group["keys"], group["specialKeys"])
+        kinds = {kind: score for kind, [score] in kinds.items()}
+        heads.append({"kind": name_of_kind(kinds), "scores": kinds})
+    return {"thumbnails": packed(thumbnails), "size": list(thumbnails.shape[1:]), "heads": heads}
+
+
+def _picture(image, grid):
+    image = np.asarray(image)
+    if image.ndim == 2:
+        image = image[..., np.newaxis]
+    if image.ndim != 3 or image.shape[-1] not in (1, 3) or image.size == 0:
+        raise ValueError(
+            "`image` must have shape (height, width) or (height, width, 1 or 3). "
+            f"Received: shape={image.shape}."
+        )
+    if grid is None or len(grid) != 2 or min(grid) < 1:
+        raise ValueError(
+            f"`grid` must be the rows and columns of the image's patches. Received: grid={grid}."
+        )
+    if image.dtype != "uint8":
+        if not (image.min() >= 0 and image.max() <= 1):
+            raise ValueError(
+                "`image` must be of uint8, or floats from 0 to 1. "
+                f"Received: {image.dtype} from {image.min()} to {image.max()}."
+            )
+        image = np.rint(image * 255).astype("uint8")
+    step = -(-max(image.shape[:2]) // _LONGEST_SIDE)
+    image = _shrunk(image, step) if step > 1 else image
+    height, width, _ = image.shape
+    pixels = np.broadcast_to(image, (height, width, 3))
+    rows, columns = map(int, grid)
+    return {"width": width, "height": height, "pixels": packed(pixels), "rows": rows, "columns": columns}
+
+
+def _shrunk(image, step):
+    """The means of squares of `step` x `step` pixels; what is left over at the ends is cut off."""
+    height, width = (side // step for side in image.shape[:2])
+    squares = image[: height * step, : width * step].reshape(height, step, width, step, -1)
+    return np.rint(squares.mean(axis=(1, 3))).astype("uint8")
+
+
+def _checked_steps(steps, groups):
+    if steps is None:
+        return None
+    of_decoder = [group for group in groups if group["kind"] in ("decoder", "cross")] or groups
+    length = len(of_decoder[0]["queries"])
+    steps = [[[str(token), float(probability)] for token, probability in step] for step in steps]
+    if len(steps) != length or not all(steps):
+        raise ValueError(
+            f"`steps` must hold at least one pair (token, probability) for each of the {length} queries of the decoder. "
+            f"Received: {len(steps)} steps, with {sorted({len(step) for step in steps})} pairs."
+        )
+    if not all(0 <= probability <= 1 + _ROUNDING for step in steps for _, probability in step):
+        raise ValueError("`steps` must hold probabilities, from 0 to 1.")
+    return steps
+
+
+def _checked_beams(beams):
+    if beams is None:
+        return None
+    checked = []
+    for tokens, log_probs, score in beams:
+        tokens, log_probs = [str(token) for token in tokens], [float(value) for value in log_probs]
+        if len(tokens) != len(log_probs):
+            raise ValueError(
+                "`beams` must hold a log-probability for each token. "
+                f"Received: {len(tokens)} tokens, {len(log_probs)} log-probabilities."
+            )
+        if not np.isfinite([*log_probs, score]).all():
+            raise ValueError("Log-probabilities and scores of `beams` must be finite.")
+        checked.append({"tokens": tokens, "logProbs": log_probs, "score": float(score)})
+    return checked

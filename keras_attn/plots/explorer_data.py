@@ -1,0 +1,111 @@
+"""How the explorer's page holds attention scores: a byte for each, compressed, all of them or the largest of each row."""
+
+import base64
+import zlib
+
+import numpy as np
+
+MAX_TOKENS = 2048
+# What is larger is not tried as a whole.
+_MAX_WHOLE = 1 << 26
+_KEPT_OF_ROW = (64, 48, 32, 24, 16, 12, 8)
+_THUMBNAIL = 32
+_LARGEST = 255
+
+
+def codes_of(scores):
+    """Scores -> bytes, the square root in 255 steps: of a score a, a decoded one is at most sqrt(a)/255 + 1/260,100 off."""
+    scores = np.asarray(scores, "float32")
+    return np.rint(np.sqrt(np.clip(scores, 0, 1)) * _LARGEST).astype("uint8")
+
+
+def packed(array):
+    """The bytes of an array, compressed (zlib), as base64."""
+    return base64.b64encode(zlib.compress(np.ascontiguousarray(array).tobytes(), 6)).decode("ascii")
+
+
+def thumbnail(head):
+    """Scores (T, S) -> codes (t, s), at most `_THUMBNAIL` wide and high, each the largest of those in its place."""
+    codes = codes_of(head)
+    for axis in (0, 1):
+        length = codes.shape[axis]
+        if length > _THUMBNAIL:
+            starts = np.arange(_THUMBNAIL) * length // _THUMBNAIL
+            codes = np.maximum.reduceat(codes, starts, axis=axis)
+    return codes
+
+
+class Encoded:
+    """All heads of an explorer as base64, in at most `max_bytes` characters.
+
+    Args:
+        layers: List of arrays (N, T, S).
+        max_bytes: Integer.
+
+    Attributes:
+        heads: For each layer, a list of N strings.
+        kept: The number of keys that are kept of each row, or None for all.
+        least_share, mean_share: The share of a row's attention that is kept, at worst and on average.
+
+    Raises:
+        ValueError: if even the fewest keys of each row do not fit.
+    """
+
+    def __init__(self, layers, max_bytes):
+        self.kept, self.least_share, self.mean_share = None, 1.0, 1.0
+        if sum(layer.size for layer in layers) <= _MAX_WHOLE:
+            self.heads = [[packed(codes_of(head)) for head in layer] for layer in layers]
+            if self.num_bytes() <= max_bytes:
+                return
+        widest = max(layer.shape[-1] for layer in layers)
+        largest = [[_largest(head, min(_KEPT_OF_ROW[0], widest)) for head in layer] for layer in layers]
+        sums = [layer.sum(axis=-1, dtype="float32") for layer in layers]
+        for kept in _KEPT_OF_ROW:
+            if kept >= widest:
+                continue
+            self.kept = kept
+            self.heads = [[_sparse(*head, kept) for head in layer] for layer in largest]
+            if self.num_bytes() <= max_bytes:
+                self._measure(largest, sums)
+                return
+        raise ValueError(
+            f"The maps do not fit into {max_bytes / 1e6:.0f} MB, not even with {_KEPT_OF_ROW[-1]} keys for each query. "
+            "Give fewer layers or fewer tokens, or a larger `max_megabytes`."
+        )
+
+    def num_bytes(self):
+        return sum(len(head) for layer in self.heads for head in layer)
+
+    def _measure(self, largest, sums):
+        shares = []
+        for layer, of_rows in zip(largest, sums):
+            for (_, scores), total in zip(layer, of_rows):
+                kept = scores[:, : self.kept].sum(axis=-1, dtype="float32")
+                shares.append(np.where(total > 0, kept / np.maximum(total, 1e-9), 1))
+        self.least_share = float(min(share.min() for share in shares))
+        self.mean_share = float(np.mean([share.mean() for share in shares]))
+
+
+def _largest(head, count):
+    """The `count` largest keys of each row of (T, S) and their scores, largest first, (T, count)."""
+    count = min(count, head.shape[-1])
+    keys = np.argpartition(head, -count, axis=-1)[:, -count:]
+    scores = np.take_along_axis(head, keys, axis=-1).astype("float32")
+    order = np.argsort(-scores, axis=-1, kind="stable")
+    keys = np.take_along_axis(keys, order, axis=-1).astype("uint16")
+    return keys, np.take_along_axis(scores, order, axis=-1)
+
+
+def _sparse(keys, scores, kept):
+    """Three planes of bytes (T, kept) in one string: codes, and the low and the high byte of the steps from key to key."""
+    keys, codes = keys[:, :kept], codes_of(scores[:, :kept])
+    order = np.argsort(keys, axis=-1)
+    keys, codes = np.take_along_axis(keys, order, axis=-1), np.take_along_axis(codes, order, axis=-1)
+    # A key without attention is not stepped to.
+    keys = np.maximum.accumulate(np.where(codes > 0, keys, 0), axis=-1)
+    steps = np.diff(keys, axis=-1, prepend=0).astype("uint16")
+    width = scores.shape[-1]
+    if kept > width:  # a narrower layer of the same page
+        codes, steps = (np.pad(plane, [(0, 0), (0, kept - width)]) for plane in (codes, steps))
+    planes = [codes, (steps & 255).astype("uint8"), (steps >> 8).astype("uint8")]
+    return packed(np.stack(planes))

@@ -1,0 +1,172 @@
+// All heads at a glance: thumbnails by layer and head, or sorted by a kind of head.
+
+import { inflated, shareOf } from "./maps.js";
+import { element, percent, stepOf } from "./drawing.js";
+
+export const KIND_NAMES = {
+  previous: "previous token",
+  next: "next token",
+  own: "own token",
+  diagonal: "diagonal",
+  first: "first token",
+  special: "special tokens",
+  induction: "induction",
+  broad: "broad",
+  mixed: "mixed",
+};
+
+export const KIND_MEANINGS = {
+  previous: "looks at the token before",
+  next: "looks at the token after",
+  own: "looks at the token itself",
+  diagonal: "looks at the same place in the other text",
+  first: "looks at the first token",
+  special: "looks at special tokens, such as the end",
+  induction: "looks at what followed the last time this token came",
+  broad: "looks at many tokens alike",
+  mixed: "none of the kinds clearly",
+};
+
+export class Overview {
+  constructor(parts, data, choose) {
+    this.parts = parts; // {grid, chips}
+    this.data = data;
+    this.choose = choose;
+    this.decoded = new Map();
+    this.shown = "";
+    parts.grid.addEventListener("keydown", (event) => this.#move(event));
+  }
+
+  /** Shows a state {model, group, layer, head, sort, kind, search} in these colours. */
+  async show(state, colours) {
+    const form = JSON.stringify([state.model, state.group, state.sort, state.kind, state.search, colours.scale[0]]);
+    if (form !== this.shown) {
+      this.shown = form;
+      const layers = await this.#thumbnails(state.model, state.group);
+      if (form !== this.shown) return;
+      this.#build(state, layers, colours);
+    }
+    for (const button of this.parts.grid.querySelectorAll("button")) {
+      const isChosen = button.dataset.place === `${state.layer}.${state.head}`;
+      button.setAttribute("aria-pressed", isChosen);
+      button.tabIndex = isChosen ? 0 : -1;
+    }
+    if (!this.parts.grid.querySelector('[tabindex="0"]')) this.parts.grid.querySelector("button")?.setAttribute("tabindex", 0);
+  }
+
+  async #thumbnails(model, group) {
+    const place = `${model}.${group}`;
+    if (!this.decoded.has(place)) {
+      const layers = this.data.groups[group].seen[model];
+      this.decoded.set(place, Promise.all(layers.map(async (layer) => ({ ...layer, codes: await inflated(layer.thumbnails) }))));
+    }
+    return this.decoded.get(place);
+  }
+
+  #build(state, layers, colours) {
+    this.#showChips(state, layers);
+    const isSorted = state.sort !== "layer";
+    const heads = layers.flatMap((layer, l) => layer.heads.map((head, h) => ({ ...head, layer: l, head: h })));
+    const matches = (head) => {
+      const text = `layer ${head.layer + 1} head ${head.head + 1} l${head.layer + 1}h${head.head + 1} ${KIND_NAMES[head.kind]} ${this.data.groups[state.group].paths[head.layer]}`;
+      const words = state.search.toLowerCase().split(/\s+/).filter(Boolean);
+      return (!state.kind || head.kind === state.kind) && words.every((word) => text.toLowerCase().includes(word));
+    };
+    const { grid } = this.parts;
+    grid.classList.toggle("sorted", isSorted);
+    if (isSorted) {
+      const found = heads.filter(matches).sort((a, b) => (b.scores[state.sort] ?? 0) - (a.scores[state.sort] ?? 0));
+      grid.replaceChildren(...found.map((head) => this.#button(head, layers, colours, state.sort)));
+      if (!found.length) grid.append(element("p", "hint", "No head is like this."));
+      return;
+    }
+    const most = Math.max(...layers.map((layer) => layer.heads.length));
+    grid.style.setProperty("--columns", most + 1);
+    const rows = layers.map((layer, l) => {
+      const row = element("div", "layer");
+      row.setAttribute("role", "group");
+      row.setAttribute("aria-label", `Layer ${l + 1}`);
+      const label = element("span", "layer-name", String(l + 1));
+      label.title = this.data.groups[state.group].paths[l];
+      const cells = layer.heads.map((head, h) => {
+        const found = { ...head, layer: l, head: h };
+        const button = this.#button(found, layers, colours, null);
+        button.classList.toggle("other", !matches(found));
+        return button;
+      });
+      const mean = this.#button({ layer: l, head: -1, kind: null, scores: {} }, layers, colours, null);
+      row.append(label, ...cells, mean);
+      return row;
+    });
+    const head = element("div", "layer names");
+    head.setAttribute("aria-hidden", "true");
+    head.append(element("span", "layer-name"), ...Array.from({ length: most }, (_, h) => element("span", "", String(h + 1))), element("span", "", "all"));
+    grid.replaceChildren(head, ...rows);
+  }
+
+  #showChips(state, layers) {
+    const counts = {};
+    for (const layer of layers) for (const head of layer.heads) counts[head.kind] = (counts[head.kind] ?? 0) + 1;
+    const kinds = Object.keys(KIND_NAMES).filter((kind) => counts[kind]);
+    this.parts.chips.replaceChildren(
+      ...kinds.map((kind) => {
+        const chip = element("button", "chip", KIND_NAMES[kind]);
+        chip.type = "button";
+        chip.title = KIND_MEANINGS[kind];
+        chip.append(element("span", "count", String(counts[kind])));
+        chip.setAttribute("aria-pressed", state.kind === kind);
+        chip.addEventListener("click", () => this.choose({ kind: state.kind === kind ? "" : kind }));
+        return chip;
+      }),
+    );
+  }
+
+  #button(head, layers, colours, sort) {
+    const button = element("button", "thumbnail");
+    button.type = "button";
+    button.dataset.place = `${head.layer}.${head.head}`;
+    const name = head.head < 0 ? `Layer ${head.layer + 1}, mean of its heads` : `Layer ${head.layer + 1}, head ${head.head + 1}`;
+    const kind = head.kind ? `: ${KIND_NAMES[head.kind]}` : "";
+    button.setAttribute("aria-label", `${name}${kind}`);
+    button.title = `${name}${kind}`;
+    button.append(picture(layers[head.layer], head.head, colours));
+    if (sort) button.append(element("span", "caption", `${head.layer + 1}·${head.head + 1}  ${percent(head.scores[sort] ?? 0)}`));
+    button.addEventListener("click", () => this.choose({ layer: head.layer, head: head.head }));
+    return button;
+  }
+
+  /** The arrow keys go through the thumbnails, which are one stop of the Tab key. */
+  #move(event) {
+    const buttons = [...this.parts.grid.querySelectorAll("button")];
+    const here = buttons.indexOf(document.activeElement);
+    if (here < 0) return;
+    const top = (button) => button.getBoundingClientRect().top;
+    const wide = buttons.filter((button) => Math.abs(top(button) - top(buttons[0])) < 2).length;
+    const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: wide, ArrowUp: -wide }[event.key];
+    const next = buttons[event.key === "Home" ? 0 : event.key === "End" ? buttons.length - 1 : here + step];
+    if (!next) return;
+    event.preventDefault();
+    next.focus();
+    next.click();
+  }
+}
+
+function picture(layer, head, colours) {
+  const [height, width] = layer.size;
+  const canvas = element("canvas");
+  canvas.width = width;
+  canvas.height = height;
+  const context = canvas.getContext("2d");
+  const image = context.createImageData(width, height);
+  const plane = width * height;
+  const count = layer.heads.length;
+  const shares = new Float32Array(plane);
+  for (let place = 0; place < plane; place++) {
+    if (head >= 0) shares[place] = shareOf(layer.codes[head * plane + place]);
+    else for (let other = 0; other < count; other++) shares[place] += shareOf(layer.codes[other * plane + place]) / count;
+  }
+  const largest = shares.reduce((most, share) => Math.max(most, share), 0);
+  shares.forEach((share, place) => image.data.set([...colours.bytes[stepOf(share, largest)], 255], 4 * place));
+  context.putImageData(image, 0, 0);
+  return canvas;
+}

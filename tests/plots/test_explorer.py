@@ -1,0 +1,277 @@
+"""The explorer's page as a file: what its data say, how exactly, what is refused, and that nothing in it is markup."""
+
+import base64
+import hashlib
+import html
+import re
+
+import ml_dtypes
+import numpy as np
+import pytest
+from helpers_explorer import ExplorerParser, softmax_scores
+
+from keras_attn.plots import Explorer, explore
+from keras_attn.plots.explorer_data import Encoded
+
+WORDS = ["▁the", "▁tired", "▁dog", "▁sleep", "s"]
+MARKUP = "</script><script>document.title='run'</script><img src=x onerror=document.title='run'>"
+
+
+def parsed(*arguments, **options):
+    return ExplorerParser(explore(*arguments, **options).html)
+
+
+def bound(scores):
+    """How far a decoded score may be from the true one, as the docstring and the page say."""
+    return np.sqrt(scores.astype("float64")) / 255 + 1 / 260_100 + 1e-9
+
+
+def test_every_score_is_on_the_page_to_within_the_error_that_it_states(rng):
+    layers = {f"layer {number}": softmax_scores(rng, 3, 5, 5) for number in range(2)}
+    layers["layer 1"][0, 0] = [1, 0, 0, 0, 0]
+    page = parsed(layers, WORDS)
+    assert page.data["kept"] is None
+    for number, scores in enumerate(layers.values()):
+        for head in range(3):
+            decoded = (page.codes(f"0.0.{number}", head).reshape(5, 5) / 255.0) ** 2
+            assert np.all(np.abs(decoded - scores[head]) <= bound(scores[head]))
+
+
+def test_the_stated_error_is_no_larger_than_it_must_be():
+    scores = np.linspace(0, 1, 2**16, dtype="float32").reshape(1, 2**8, 2**8)
+    [[packed]] = Encoded([scores], 10**9).heads
+    page = ExplorerParser(f'<script data-heads="0">{packed}</script>')
+    decoded = (page.codes("0", 0).reshape(2**8, 2**8) / 255.0) ** 2
+    relative = np.abs(decoded - scores[0]) / bound(scores[0])
+    assert 0.9 < relative.max() <= 1
+
+
+def decoded_sparse(codes, num_queries, kept, num_keys):
+    codes, low, high = codes.reshape(3, num_queries, kept).astype(int)
+    decoded = np.zeros((num_queries, num_keys))
+    for query in range(num_queries):
+        key = 0
+        for place in range(kept):
+            key += low[query, place] + 256 * high[query, place]
+            if codes[query, place]:
+                decoded[query, key] = (codes[query, place] / 255) ** 2
+    return decoded
+
+
+def test_large_maps_are_shown_by_the_largest_scores_of_each_query_and_their_share_is_stated(rng):
+    num_queries, num_keys = 23, 307
+    tokens = [f"q{n}" for n in range(num_queries)], [f"k{n}" for n in range(num_keys)]
+    scores = softmax_scores(rng, 2, num_queries, num_keys)
+    scores[0, 3] = 0  # a query that may look at nothing
+    scores[0, 4] = np.eye(num_keys)[300]
+    page = parsed({"layer": scores}, tokens, max_megabytes=0.003)
+    kept = page.data["kept"]
+    assert 8 <= kept < 64
+    shares = []
+    for head in range(2):
+        decoded = decoded_sparse(page.codes("0.0.0", head), num_queries, kept, num_keys)
+        for query in range(num_queries):
+            row = scores[head, query]
+            largest = np.sort(row)[-kept]
+            is_kept = row >= largest
+            expected = np.where(is_kept, row, 0)
+            assert np.all(np.abs(decoded[query] - expected) <= bound(expected))
+            shares.append(row[is_kept].astype("float64").sum() / row.sum() if row.sum() else 1)
+    assert page.data["meanShare"] == pytest.approx(np.mean(shares), abs=1e-5)
+    assert page.data["leastShare"] == pytest.approx(np.min(shares), abs=1e-5)
+    assert page.data["leastShare"] < 0.99
+
+
+def test_maps_that_do_not_fit_are_refused_with_what_to_do(rng):
+    scores = softmax_scores(rng, 2, 101, 103)
+    tokens = [str(n) for n in range(101)], [str(n) for n in range(103)]
+    with pytest.raises(
+        ValueError, match=r"do not fit into 0 MB, not even with 8 keys for each query\. Give fewer layers"
+    ):
+        explore({"layer": scores}, tokens, max_megabytes=0.001)
+    with pytest.raises(
+        ValueError, match=r"shows up to 2,048 tokens\. Received: 3 queries and 2,049 keys in 'layer'"
+    ):
+        explore({"layer": np.zeros((1, 3, 2049))}, (["a"] * 3, ["b"] * 2049))
+
+
+def test_tokens_titles_and_names_are_data_and_never_markup():
+    tokens = [MARKUP, "<!--", "</style>", "&lt;", '"\u2028', "\ud800"]
+    scores = np.full((1, 6, 6), 1 / 6)
+    explorer = explore({MARKUP: scores}, tokens, title=MARKUP, name=MARKUP)
+    page = ExplorerParser(explorer.html)
+    plain = ExplorerParser(explore({"a": scores}, list("abcdef"), title="t").html)
+    assert [tag for tag, _ in page.tags] == [tag for tag, _ in plain.tags]
+    assert page.data["groups"][0]["queries"] == tokens
+    assert page.data["title"] == MARKUP
+    assert page.of("title") == [MARKUP]
+    [group] = page.data["groups"]
+    assert group["paths"] == [MARKUP]
+    frame = explorer._repr_html_()
+    [(tag, attributes), *others] = ExplorerParser(frame).tags
+    assert tag == "iframe"
+    assert not others
+    assert attributes["srcdoc"] == explorer.html
+    assert attributes["sandbox"].split() == ["allow-scripts", "allow-downloads"]
+
+
+def test_the_policy_lets_only_the_pages_own_script_and_style_in():
+    page = parsed({"a": np.full((1, 2, 2), 0.5)}, ["a", "b"])
+    [policy] = [given["content"] for tag, given in page.tags if given.get("http-equiv")]
+    rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
+    [script], [style] = page.of("script", type="module"), page.of("style")
+    for rule, text in (("script-src", script), ("style-src", style)):
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert rules[rule] == f"'sha256-{digest}'"
+    assert rules["default-src"] == "'none'"
+    assert "connect-src" not in rules
+    assert rules["require-trusted-types-for"] == "'script'"
+    fetched = [given[name] for _, given in page.tags for name in ("src", "href") if name in given]
+    assert fetched == ["data:,"]
+    assert not re.search(r"url\(|@import|https?://(?!www\.w3\.org/2000/svg)", style + script)
+    # What could make markup of a text.
+    assert not re.search(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function", script
+    )
+
+
+def test_kinds_are_read_from_names_or_given(rng):
+    source, target = ["▁a", "b", "</s>"], ["<s>", "▁x", "y", "z", "w"]
+    maps = {
+        "model/encoder/block/self": softmax_scores(rng, 2, 3, 3),
+        "model/decoder/block/self": softmax_scores(rng, 2, 5, 5),
+        "model/decoder/block/cross": softmax_scores(rng, 2, 5, 3),
+    }
+    by_name = parsed(maps, {"encoder": source, "decoder": target}).data
+    assert [(group["kind"], group["paths"]) for group in by_name["groups"]] == [
+        ("encoder", ["model/encoder/block/self"]),
+        ("decoder", ["model/decoder/block/self"]),
+        ("cross", ["model/decoder/block/cross"]),
+    ]
+    cross = by_name["groups"][2]
+    assert (cross["queries"], cross["keys"], cross["isSelf"]) == (target, source, False)
+    assert (cross["specialQueries"], cross["specialKeys"]) == ([0], [2])
+    nested = {
+        kind: {f"{kind} 1": scores} for kind, scores in zip(("encoder", "decoder", "cross"), maps.values())
+    }
+    written = [*target[1:], "</s>"]
+    given = parsed(
+        nested, {"encoder": source, "decoder": target, "cross": (written, source)}, special_tokens=["y"]
+    ).data
+    assert [group["paths"] for group in given["groups"]] == [["encoder 1"], ["decoder 1"], ["cross 1"]]
+    assert given["groups"][2]["queries"] == written
+    assert given["groups"][2]["specialQueries"] == [1]
+    with pytest.raises(ValueError, match=r"name of each layer must hold encoder, decoder or cross.*'block'"):
+        explore({"block": maps["model/encoder/block/self"]}, {"encoder": source})
+    with pytest.raises(ValueError, match=r"`tokens` must hold the tokens of decoder"):
+        explore(maps, {"encoder": source})
+
+
+@pytest.mark.parametrize("dtype", ["float16", ml_dtypes.bfloat16, "float64"])
+def test_maps_of_any_float_and_with_a_batch_of_one_are_taken(rng, dtype):
+    scores = softmax_scores(rng, 1, 3, 5, 5).astype(dtype)
+    page = parsed({"layer": scores}, WORDS)
+    decoded = (page.codes("0.0.0", 2).reshape(5, 5) / 255.0) ** 2
+    assert np.all(np.abs(decoded - scores[0, 2].astype("float64")) <= bound(scores[0, 2]))
+
+
+def test_an_image_has_patches_and_is_shrunk_by_means():
+    scores = np.full((2, 7, 7), 1 / 7)
+    image = np.zeros((1000, 1500, 3), "uint8")
+    image[::4, :, 1] = 100  # of each square of 4 x 4, one row
+    page = parsed({"layer": scores}, image=image, grid=(2, 3))
+    assert page.data["image"] | {"pixels": ""} == {
+        "width": 375,
+        "height": 250,
+        "pixels": "",
+        "rows": 2,
+        "columns": 3,
+    }
+    [group] = page.data["groups"]
+    assert group["queries"][:2] == ["[CLASS]", "row 1, column 1"]
+    assert group["queries"][-1] == "row 2, column 3"
+    assert group["specialKeys"] == [0]
+    pixels = ExplorerParser(f'<script data-heads="0">{page.data["image"]["pixels"]}</script>').codes("0", 0)
+    pixels = pixels.reshape(250, 375, 3)
+    assert set(np.unique(pixels[..., 1])) == {25}
+    assert not pixels[..., 0].any()
+    for wrong, message in (
+        ({"image": image, "grid": None}, "`grid` must be the rows and columns"),
+        ({"image": np.zeros(5), "grid": (1, 1)}, r"`image` must have shape"),
+        ({"image": np.full((4, 4), 2.0), "grid": (1, 1)}, r"floats from 0 to 1\. Received: float64 from 2"),
+        ({"image": image, "grid": (3, 3)}, r"`grid` has 9 patches, more than the 7 tokens"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            explore({"layer": scores}, **wrong)
+
+
+def test_steps_and_beams_are_checked_and_kept(rng):
+    maps = {"decoder": softmax_scores(rng, 1, 3, 3)}
+    tokens = {"decoder": ["<s>", "a", "b"]}
+    steps = [[("a", 0.75), ("b", 0.25)], [("b", 1)], [("</s>", np.float32(0.5))]]
+    beams = [(["a", "b"], [-0.5, -0.25], -0.375)]
+    data = parsed(maps, tokens, steps=steps, beams=beams).data
+    assert data["steps"][0] == [["a", 0.75], ["b", 0.25]]
+    assert data["steps"][2] == [["</s>", 0.5]]
+    assert data["beams"] == [{"tokens": ["a", "b"], "logProbs": [-0.5, -0.25], "score": -0.375}]
+    with pytest.raises(ValueError, match=r"for each of the 3 queries of the decoder\. Received: 2 steps"):
+        explore(maps, tokens, steps=steps[:2])
+    with pytest.raises(ValueError, match="must hold probabilities"):
+        explore(maps, tokens, steps=[[("a", 1.5)]] * 3)
+    with pytest.raises(ValueError, match=r"a log-probability for each token\. Received: 1 tokens, 2 log"):
+        explore(maps, tokens, beams=[(["a"], [-1, -2], 0)])
+    with pytest.raises(ValueError, match="must be finite"):
+        explore(maps, tokens, beams=[(["a"], [-np.inf], 0)])
+
+
+def test_models_beside_each_other_have_the_same_layers(rng):
+    first, last = ({"layer": softmax_scores(rng, 2, 5, 5)} for _ in range(2))
+    page = parsed(last, WORDS, compare={"epoch 1": first}, name="epoch 9")
+    assert page.data["models"] == ["epoch 9", "epoch 1"]
+    for model, maps in enumerate((last, first)):
+        decoded = (page.codes(f"{model}.0.0", 1).reshape(5, 5) / 255.0) ** 2
+        assert np.all(np.abs(decoded - maps["layer"][1]) <= bound(maps["layer"][1]))
+        assert len(page.data["groups"][0]["seen"][model]) == 1
+    with pytest.raises(
+        ValueError, match=r"same layers. 'other' lacks some of \['layer'\]. It has: \['another'\]"
+    ):
+        explore(last, WORDS, compare={"other": {"another": first["layer"]}})
+    with pytest.raises(ValueError, match="names of `compare` must differ from `name`"):
+        explore(last, WORDS, compare={"model": first})
+
+
+@pytest.mark.parametrize(
+    ("maps", "tokens", "message"),
+    [
+        ({}, WORDS, "`maps` must be a mapping from a layer's name"),
+        ([np.ones((1, 1, 1))], WORDS, r"Received: maps=list"),
+        ({"a": np.ones((2, 1, 5, 5)) / 5}, WORDS, r"For a batch, take one text: scores\[:1\]"),
+        (
+            {"a": np.ones((1, 5, 4)) / 4},
+            WORDS,
+            r"a column for each of the 5 key tokens. Received: shape=\(1, 5, 4\)",
+        ),
+        ({"a": np.full((1, 5, 5), np.nan)}, WORDS, "must be probabilities"),
+        ({"a": np.full((1, 5, 5), 1.5)}, WORDS, "'a' with values from 1.5 to 1.5"),
+        ({"a": np.ones((1, 5, 5)) / 5}, "words", "`tokens` must be a list of strings"),
+        ({"a": np.ones((1, 5, 5)) / 5}, None, r"`tokens` must hold the tokens of the layers"),
+    ],
+)
+def test_what_is_wrong_is_refused_with_what_to_do(maps, tokens, message):
+    with pytest.raises(ValueError, match=message):
+        explore(maps, tokens)
+
+
+def test_the_page_is_saved_whole_and_only_as_html(tmp_path):
+    path = tmp_path / "new" / "page.html"
+    explorer = explore({"layer": np.full((1, 5, 5), 0.2)}, WORDS, title="שלום", path=path)
+    assert isinstance(explorer, Explorer)
+    assert path.read_text(encoding="utf-8") == explorer.html
+    assert (
+        repr(explorer)
+        == "<Explorer of 'שלום' (Attention: 1 layers, 5 x 5 tokens); save(path) writes the page>"
+    )
+    assert html.escape(explorer.html) in explorer._repr_html_()
+    with pytest.raises(ValueError, match="must end in one of"):
+        explorer.save(tmp_path / "other" / "page.png")
+    assert not (tmp_path / "other").exists()
