@@ -127,6 +127,7 @@ def make_parser():
     _add_evaluate(commands)
     _add_translate(commands)
     _add_generate(commands)
+    _add_show(commands)
     _add_export(commands)
     _add_verify(commands)
     _add_serve(commands)
@@ -381,6 +382,31 @@ def _add_generate(commands):
     command.add_argument("--no-repeat-ngram-size", type=int, metavar="N")
     command.add_argument("--stop-token-ids", type=int, nargs="+", metavar="ID", help="end a text as END does")
     command.add_argument("--suppressed-token-ids", type=int, nargs="+", metavar="ID", help="are never chosen")
+
+
+def _add_show(commands):
+    command = commands.add_parser(
+        "show", help="write a page on which to explore what a model attends to in a text"
+    )
+    command.add_argument("task", metavar="FOLDER", help=_TASK)
+    command.add_argument("text", metavar="TEXT", help="what the model reads")
+    command.add_argument(
+        "--output", metavar="FILE", default="attention.html", help="the page (default: %(default)s)"
+    )
+    command.add_argument(
+        "--target", metavar="TEXT", help="of a translator: a translation to explore (default: the best found)"
+    )
+    command.add_argument(
+        "--pair", metavar="TEXT", help="the second text of a pair; the context of a question"
+    )
+    command.add_argument(
+        "--num-beams", type=_positive, metavar="N", help="of a task that writes; 1 is greedy search"
+    )
+    command.add_argument(
+        "--max-length", type=_positive, metavar="N", help="of a task that writes: the most new tokens"
+    )
+    command.add_argument("--title", metavar="TEXT", help="above the page (default: the text)")
+    _add_checkpoint(command)
 
 
 def _add_export(commands):

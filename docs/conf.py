@@ -13,6 +13,7 @@ ROOT = DOCS.parent
 sys.path[:0] = [str(ROOT), str(DOCS)]
 # For this process, which imports what it documents, and for the kernels, which inherit it.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ["MATPLOTLIBRC"] = str(DOCS / "static" / "matplotlibrc")
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 from keras_attn import __version__  # noqa: E402
@@ -73,7 +74,7 @@ nb_execution_in_temp = True
 nb_output_stderr = "remove"
 nb_merge_streams = True
 
-myst_enable_extensions = ["dollarmath", "html_image"]
+myst_enable_extensions = ["html_image"]
 # The names that GitHub gives to headings.
 myst_heading_anchors = 4
 # A link that is finished already, see site_parts/pages.py.

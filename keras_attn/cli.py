@@ -1,6 +1,7 @@
 """The commands of `keras-attn`: what each does with its options (keras_attn_cli.py reads them)."""
 
 import dataclasses
+import inspect
 import os
 import pathlib
 import signal
@@ -302,6 +303,19 @@ def _translate(options):
     runs.translate_lines(translator, options.input, options.output, options.num_beams, options.length_penalty)
 
 
+def _show(options):
+    from keras_attn.tasks import load_task
+
+    task = load_task(options.task, **_of_checkpoint(options))
+    names = ("target", "pair", "num_beams", "max_length", "title")
+    given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    unknown = sorted(set(given) - set(inspect.signature(task.show).parameters))
+    if unknown:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in unknown)
+        raise ValueError(f"A {task.name} is shown without {flags}.")
+    print(task.show(options.text, **given).save(options.output))
+
+
 def _export(options):
     from keras_attn import Translator
     from keras_attn.data.text_files import Lines
@@ -381,6 +395,7 @@ _COMMANDS = {
     "evaluate": _evaluate,
     "generate": _generate,
     "translate": _translate,
+    "show": _show,
     "export": _export,
     "verify": _verify,
     "serve": _serve,

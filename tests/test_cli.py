@@ -56,6 +56,16 @@ def test_translate_writes_a_line_for_a_line(folder, loaded_once, tmp_path):
     assert lines == [text.replace("\n", " ").encode() for text in expected] + [b""]
 
 
+def test_show_writes_a_page(folder, loaded_once, tmp_path, capsys):
+    page = tmp_path / "new" / "page.html"
+    command = ["show", folder, "4 July", "--target", "2016", "--title", "A title"]
+    assert keras_attn_cli.main([*command, "--output", str(page)]) == 0
+    assert capsys.readouterr().out == f"{page}\n"
+    assert page.read_text("utf-8") == loaded_once.show("4 July", "2016", title="A title").html
+    assert keras_attn_cli.main([*command, "--pair", "b", "--output", str(page)]) == 2
+    assert "A translator is shown without --pair." in capsys.readouterr().err
+
+
 @pytest.mark.extended
 def test_translate_reads_standard_input(folder, loaded_once, monkeypatch, capfdbinary):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"ab\ncd\n")))
@@ -349,7 +359,7 @@ def test_what_ends_a_command_is_told_in_one_line(folder, loaded_once, monkeypatc
 def test_verify_takes_the_newest_version_of_a_model(tmp_path, monkeypatch):
     calls = []
     monkeypatch.setattr(
-        "keras_attn.export.verify_saved_model", lambda folder, expected: calls.append(folder) or []
+        "keras_attn.export.verify_saved_model", lambda folder, **_: calls.append(folder) or []
     )
     for version in ("2", "10", "9"):
         (tmp_path / version).mkdir()

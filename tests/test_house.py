@@ -24,7 +24,17 @@ ALLOWED = {
     "export": {"models", "generation", "text", "ops"},
     "huggingface": {"models", "layers", "text", "ops"},
     "opennmt": {"models", "layers", "text", "ops"},
-    "tasks": {"huggingface", "opennmt", "export", "inspection", "models", "generation", "text", "ops"},
+    "tasks": {
+        "huggingface",
+        "opennmt",
+        "export",
+        "inspection",
+        "models",
+        "generation",
+        "text",
+        "plots",
+        "ops",
+    },
     "inspection": {"layers", "ops", "plots"},
     "serve": {"export", "tasks", "plots"},
     "runs": {

@@ -10,6 +10,7 @@ import sys
 import keras
 import pytest
 from helpers_markdown import Block, anchors, code_blocks, commands, links
+from site_parts.pages import is_executed
 
 import keras_attn_cli
 
@@ -29,11 +30,22 @@ COMMANDS = [
     for command in commands(block.code)
 ]
 # What documents need besides the library.
-PEERS = {"docs/other_engines.md": ("ctranslate2", "tf2onnx", "onnxruntime", "ai_edge_litert")}
+PEERS = {
+    "docs/other_engines.md": ("ctranslate2", "tf2onnx", "onnxruntime", "ai_edge_litert"),
+    "docs/move/keras_hub.md": ("keras_hub",),
+}
 # What trains or searches with several models; and what makes several, as other tests do.
 LONG, LONGER_THAN_MOST = (
     {"docs/decoding.md", "docs/training.md"},
-    {*("docs/checkpoints.md", "docs/encoder_tasks.md", "docs/models.md")},
+    {
+        *(
+            "docs/checkpoints.md",
+            "docs/encoder_tasks.md",
+            "docs/models.md",
+            "docs/serve.md",
+            "docs/move/tf_addons.md",
+        )
+    },
 )
 MARKS = {
     **dict.fromkeys({*PEERS, *LONG}, pytest.mark.slow),
@@ -65,7 +77,12 @@ def test_the_python_blocks_run_in_order(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "document",
-    [pytest.param(name, marks=MARKS.get(name, ())) for name in DOCUMENTS if name.startswith("docs/")],
+    [
+        pytest.param(name, marks=MARKS.get(name, ()))
+        for name in DOCUMENTS
+        # The cells of the others run when the site is built, which tests/docs/test_site.py does.
+        if name.startswith("docs/") and not is_executed(name)
+    ],
 )
 def test_the_python_blocks_of_the_documentation_run(document, tmp_path, monkeypatch):
     for package in PEERS.get(document, ()):

@@ -89,6 +89,8 @@ def _signature(app, what, name, value, options, signature, return_annotation):
     # Keras' layers have a `__new__` of `*args, **kwargs`, which hides the arguments of `__init__`.
     if inspect.isclass(value) and inspect.isfunction(value.__init__):
         _self, *parameters = inspect.signature(value.__init__).parameters.values()
+        # The docstring says what each argument is.
+        parameters = [parameter.replace(annotation=parameter.empty) for parameter in parameters]
         return str(inspect.Signature(parameters)), None
     return None
 

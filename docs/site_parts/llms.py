@@ -1,50 +1,40 @@
 """Writes llms.txt (https://llmstxt.org): what the site holds, as a list that a language model can read."""
 
 import pathlib
+import re
 
-from site_parts.pages import CHAPTERS
+from site_parts.pages import chapters
 
 
 def _write(app, error):
     if error or app.builder.format != "html":
         return
-    titles = app.env.titles
-    toctree = app.env.toctree_includes
     lines = [
         f"# {app.config.project}",
         "",
         "> Attention layers for Keras 3 on TensorFlow, and the whole road from text to a served model: layers,",
         "> models made of parts, training, beam search, and SavedModels that take strings and return strings.",
     ]
-    listed = set()
-    for chapter, pages in _chapters(app).items():
-        lines += ["", f"## {chapter}", ""]
+    for chapter, pages in chapters(app.project.docnames).items():
+        lines += ["", f"## {chapter}", ""] if pages else []
         for page in pages:
-            lines.append(f"- [{titles[page].astext()}]({page}.html)")
-            listed.add(page)
-            for below in toctree.get(page, ()):
-                lines.append(f"- [{titles[below].astext()}]({below}.html)")
+            for listed in (page, *app.env.toctree_includes.get(page, ())):
+                title = app.env.titles[listed].astext()
+                summary = _summary(pathlib.Path(app.srcdir) / f"{listed}.md")
+                lines.append(
+                    f"- [{title}]({app.builder.get_target_uri(listed)})" + (f": {summary}" if summary else "")
+                )
     (pathlib.Path(app.outdir) / "llms.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _chapters(app):
-    pages = app.env.toctree_includes[app.config.root_doc]
-    return {"Pages": pages} if not CHAPTERS else _by_chapter(pages)
-
-
-def _by_chapter(pages):
-    chapters = {}
-    for page in pages:
-        chapter = next(
-            (
-                name
-                for name, patterns in CHAPTERS.items()
-                if any(page == p or (p.endswith("*") and page.startswith(p[:-1])) for p in patterns)
-            ),
-            "More",
-        )
-        chapters.setdefault(chapter, []).append(page)
-    return chapters
+def _summary(source):
+    """The first sentence of a page's first paragraph."""
+    if not source.is_file():
+        return ""
+    paragraphs = source.read_text(encoding="utf-8").split("\n\n")
+    words = " ".join(paragraphs[1].split()) if len(paragraphs) > 1 else ""
+    words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", words)
+    return words.split(". ")[0].rstrip(".:") if words[:1].isalnum() or words[:1] == "`" else ""
 
 
 def setup(app):

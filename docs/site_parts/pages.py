@@ -1,15 +1,24 @@
 """Turns the repository's Markdown into pages of the site: notebooks, links to files, the tables of contents."""
 
+import fnmatch
 import os
 import pathlib
 import re
 
 # The chapters of the site. A page that stands in none is put under "More", so that no page is lost.
 CHAPTERS = {
-    "Learn": ["docs/learn/*"],
+    "Learn": [
+        "docs/learn/attention_by_hand",
+        "docs/learn/masks",
+        "docs/learn/positions",
+        "docs/learn/caches",
+        "docs/learn/beam_search",
+        "docs/learn/*",
+    ],
     "Compose": ["docs/compose", "docs/models", "docs/attention"],
     "Train": ["docs/training", "docs/encoder_tasks"],
     "Serve": [
+        "docs/serve",
         "docs/decoding",
         "docs/serving",
         "examples/serving/README",
@@ -27,8 +36,13 @@ CHAPTERS = {
 }
 # Pages whose Python cells the build runs, in order, in a kernel of their own, and whose outputs it shows.
 EXECUTED = ("docs/learn/", "docs/compose")
-_FENCED = re.compile(r"^( *)```.*?^\1```$|`[^`\n]*`", re.DOTALL | re.MULTILINE)
-_LINK = re.compile(r"(!?)\[((?:[^\[\]]|!\[[^\]]*\]\([^)]*\))*)\]\(([^)\s]+)[^)]*\)")
+# A fenced block, a link, or code: what begins first counts, so that a link may hold code, and code a link.
+_FENCE_LINK_OR_CODE = re.compile(
+    r"^(?P<indent> *)```.*?^(?P=indent)```$"
+    r"|(?P<picture>!?)\[(?P<words>(?:[^\[\]]|!\[[^\]]*\]\([^)]*\))*)\]\((?P<target>[^)\s]+)[^)]*\)"
+    r"|`[^`\n]*`",
+    re.DOTALL | re.MULTILINE,
+)
 _FRONT_MATTER = """---
 file_format: mystnb
 kernelspec:
@@ -62,29 +76,27 @@ def with_links_to_files(text, page, root):
         Markdown.
     """
 
-    def replaced(link):
-        picture, words, target = link.groups()
-        path = repository_path(page, target)
-        if picture or path is None or path.endswith(".md") or not (root / path).exists():
-            return link[0]
+    def replaced(found):
+        path = _linked_file(found, page, root)
+        if path is None:
+            return found[0]
         here = os.path.dirname(page)
-        return f"[{words}](site:{os.path.relpath(site_address(path, root), here)})"
+        return f"[{found['words']}](site:{os.path.relpath(site_address(path, root), here)})"
 
-    parts, start = [], 0
-    for code in _FENCED.finditer(text):
-        parts += [_LINK.sub(replaced, text[start : code.start()]), code[0]]
-        start = code.end()
-    return "".join([*parts, _LINK.sub(replaced, text[start:])])
+    return _FENCE_LINK_OR_CODE.sub(replaced, text)
 
 
 def linked_files(text, page, root):
     """The files and folders that a page links to and that are no pages, as paths in the repository."""
-    found = set()
-    for _, _, target in _LINK.findall(_FENCED.sub("", text)):
-        path = repository_path(page, target)
-        if path is not None and not path.endswith(".md") and (root / path).exists():
-            found.add(path)
-    return found
+    paths = {_linked_file(found, page, root) for found in _FENCE_LINK_OR_CODE.finditer(text)}
+    return paths - {None}
+
+
+def _linked_file(found, page, root):
+    if found["target"] is None or found["picture"]:
+        return None
+    path = repository_path(page, found["target"])
+    return None if path is None or path.endswith(".md") or not (root / path).exists() else path
 
 
 def repository_path(page, target):
@@ -107,28 +119,26 @@ def is_picture(path):
     return path.endswith((".png", ".svg", ".gif", ".jpg", ".html"))
 
 
+def chapters(pages):
+    """The chapters of the site: a dict from the title of each to its pages."""
+    left = sorted(page for page in pages if page != "docs/index" and not page.startswith("docs/api/"))
+    found = {}
+    for chapter, patterns in CHAPTERS.items():
+        found[chapter] = chosen = []
+        for pattern in patterns:
+            chosen += ["docs/api/index"] if pattern == "docs/api/index" else fnmatch.filter(left, pattern)
+            left = [page for page in left if page not in chosen]
+    found["More"] = left
+    return found
+
+
 def contents(pages):
     """The tables of contents of the site's first page."""
-    left = {page for page in pages if page != "docs/index" and not page.startswith("docs/api/")}
-    chapters = {}
-    for chapter, patterns in CHAPTERS.items():
-        chosen = []
-        for pattern in patterns:
-            if pattern.startswith("docs/api/"):
-                chosen.append(pattern)
-            elif pattern.endswith("/*"):
-                inside = sorted(page for page in left if page.startswith(pattern[:-1]))
-                chosen += inside
-            elif pattern in left:
-                chosen.append(pattern)
-        left -= set(chosen)
-        chapters[chapter] = chosen
-    chapters["More"] = sorted(left)
     return "".join(
         f"\n```{{toctree}}\n:hidden:\n:caption: {chapter}\n\n"
         + "".join(f"/{page}\n" for page in chosen)
         + "```\n"
-        for chapter, chosen in chapters.items()
+        for chapter, chosen in chapters(pages).items()
         if chosen
     )
 
@@ -147,4 +157,6 @@ def _read(app, page, source):
 
 def setup(app):
     app.connect("source-read", _read)
+    # The first page lists all others, so a new page changes it.
+    app.connect("env-get-outdated", lambda app, *_: [app.config.root_doc])
     return {"parallel_read_safe": True}

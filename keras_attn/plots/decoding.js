@@ -79,7 +79,7 @@ export function showBeams(list, beams, special) {
     const line = element("div", "run");
     const numbers = node.tokens.flatMap((token, number) => (isSpecial.has(token) ? [number] : []));
     unitsOfTokens(node.tokens, numbers).forEach((unit, number) => {
-      const token = element("bdi", "token", unit.plain || "␣");
+      const token = element("bdi", "token", unit.text);
       const probability = Math.exp(node.logProbs[number]);
       token.style.setProperty("--share", probability);
       token.title = `probability ${percent(probability)}`;

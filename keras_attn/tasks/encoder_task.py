@@ -8,6 +8,7 @@ from keras_attn.checks import check_positive
 from keras_attn.models import EncoderWithHead
 from keras_attn.tasks.batches import of_batches
 from keras_attn.tasks.buckets import BATCH_SIZES, Buckets
+from keras_attn.tasks.showing import explore_text
 from keras_attn.tasks.task import Task
 from keras_attn.tasks.task_files import read_task, write_task
 from keras_attn.text import as_utf8
@@ -143,6 +144,41 @@ class EncoderTask(Task):
         served._buckets = buckets = self._buckets_of(batch_sizes, lengths) if xla else None
         chosen = self.signatures(served, () if xla else signatures, buckets)
         return served._export(folder, chosen, examples, unquantized=self)
+
+    def show(self, text, pair=None, title=None, path=None):
+        """A page on which a person explores what the model attends to in a text, layer by layer and head by head.
+
+        Args:
+            text: String.
+            pair: String, the second text of a pair; of a question answerer the context.
+            title: String above the page. Defaults to the text.
+            path: Where to write the page, as `.html`.
+
+        Returns:
+            `keras_attn.plots.Explorer`: a notebook shows it, and `save` writes it.
+
+        Raises:
+            ValueError: if the text has no token, or more than the page can have.
+
+        Example:
+
+        ```python
+        encoder = keras_attn.models.EncoderTransformer.from_sizes(259, 2, hidden_dim=16, num_heads=2, intermediate_dim=32)
+        embedder = keras_attn.TextEmbedder(encoder, keras_attn.text.ByteTokenizer())
+        explorer = embedder.show("What a film!")
+        ```
+        """
+        self._check_backend()
+        texts = [text] if pair is None else [text, pair]
+        if not all(isinstance(one, str | bytes) for one in texts):
+            raise ValueError(
+                f"`text` must be one string, and `pair` too. Received: {[type(one).__name__ for one in texts]}."
+            )
+        framed = self.framed(*(tf.constant(as_utf8(one)) for one in texts))
+        if not framed.token_ids.row_lengths()[0]:
+            raise ValueError("`text` must hold a token. Received an empty text.")
+        title = as_utf8(text)[0].decode() if title is None else title
+        return explore_text(self, self.model_inputs(framed), title, path)
 
     def computed(self, function, inputs, *shape):
         """What a function of the model's inputs gives, compiled with XLA if this task is.

@@ -209,6 +209,15 @@ class QuestionAnswerer(EncoderTask):
     def _framed(self, question, context):
         return self.tokenizer.framing(question, context, self.max_length, "only_second", with_places=True)
 
+    def framed(self, texts, pairs=None):
+        """`Framed` for questions (B,) and their contexts, which are cut to `max_length`."""
+        if pairs is None:
+            raise ValueError(
+                "A question answerer reads a question and its context: give the context as `pair`."
+            )
+        question = self.tokenizer.tokenize(texts)[:, : self._question_room]
+        return self._framed(question, self.tokenizer.tokenize(pairs))
+
     def _of_windows(self, question, context):
         return self._best(self._framed(question, context))
 

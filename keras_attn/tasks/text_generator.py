@@ -10,9 +10,11 @@ from keras_attn.tasks.chat_templates import ChatTemplate
 from keras_attn.tasks.generative_task import GenerativeTask, columns_of
 from keras_attn.tasks.generator_signatures import GeneratorSignatures
 from keras_attn.tasks.search_graphs import found_in_batch
+from keras_attn.tasks.showing import explore_continuation
 from keras_attn.tasks.task import as_given, check_vocabulary
 from keras_attn.tasks.task_files import decoding_of, read_task, write_task
 from keras_attn.tasks.token_ids import NO_TOKEN, continuations, for_model
+from keras_attn.tasks.translations import trimmed
 from keras_attn.text import as_utf8
 
 
@@ -270,6 +272,42 @@ class TextGenerator(GenerativeTask):
                 ]
             )
         return as_given(columns, single)
+
+    def show(self, text, num_beams=None, max_length=None, title=None, path=None):
+        """A page on which a person explores what the model attends to in a prompt and in its continuation.
+
+        It shows the attention layer by layer and head by head, for each step the five best next tokens, and the answers of a
+        beam search as a tree.
+
+        Args:
+            text: String, the prompt.
+            num_beams, max_length: As in the constructor, whose values are the defaults.
+            title: String above the page. Defaults to the prompt.
+            path: Where to write the page, as `.html`.
+
+        Returns:
+            `keras_attn.plots.Explorer`: a notebook shows it, and `save` writes it.
+
+        Raises:
+            ValueError: if the prompt and its continuation have more tokens than the page can have.
+
+        Example:
+
+        ```python
+        generator = keras_attn.TextGenerator.load("runs/play")
+        explorer = generator.show("To be", max_length=8)
+        ```
+        """
+        self._check_backend()
+        if not isinstance(text, str | bytes):
+            raise ValueError(f"`text` must be one string. Received: {type(text).__name__}.")
+        num_beams = self.num_beams if num_beams is None else num_beams
+        search = self.search_options(num_beams, None, max_length, num_beams)
+        [prompt] = self._prompts(text, search["max_length"])
+        found, [answer] = found_in_batch(self, [prompt], DecodingOptions().of_rows([0], 1), search)
+        answers = list(zip(trimmed(self, found[0]), answer.scores))
+        [title] = [title] if title is not None else [as_utf8(text)[0].decode()]
+        return explore_continuation(self, prompt, answers, title, path)
 
     def save(self, folder):
         """Writes the model, the tokenizer and the options to `folder`, replacing an older text generator there.

