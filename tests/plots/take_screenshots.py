@@ -83,8 +83,8 @@ def main():
             classifier, image = digits_classifier()
             path = pathlib.Path(folder) / "image.html"
             classifier.show(image, path=path)
-            # The class token of the last layer.
-            address = "#layer=3&head=0&view=image&pin=q0"
+            # The class token.
+            address = "#layer=2&head=1&view=image&pin=q0"
             shoot(browser, f"file://{path}{address}", DESKTOP, 0, options.folder / "explorer_image.png")
         finally:
             browser.close()
