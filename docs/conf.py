@@ -53,6 +53,7 @@ extensions = [
 
 html_theme = "furo"
 html_title = "keras_attn"
+html_favicon = "static/icon.svg"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_theme_options = {"navigation_with_keys": True}

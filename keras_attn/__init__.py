@@ -1,7 +1,7 @@
 """Attention layers for Keras 3, and tools to train and serve a translator from two text files.
 
 `import keras_attn` imports layers, models and training, which run on any Keras backend. Modules that need
-TensorFlow or an optional package (`load`, `Translator` and the other tasks, `text`, `data`, `export`, `huggingface`, `opennmt`, `tasks`, `runs`, `serve`, `plots`) are
+TensorFlow or an optional package (`load`, `Translator` and the other tasks, `capture_attention`, `check_masks`, `explain_masks`, `inspection`, `text`, `data`, `export`, `huggingface`, `opennmt`, `tasks`, `runs`, `serve`, `plots`) are
 imported on first use.
 """
 

@@ -333,10 +333,10 @@ def _export(options):
         if not isinstance(task, Translator):
             raise ValueError(f"--shortlist is for translators. Received: a {task.name}.")
         task = task.replaced(shortlist=options.shortlist)
-    is_for_others = isinstance(task, TextClassifier) and options.format == "huggingface"
+    is_for_others = isinstance(task, TextClassifier | ImageClassifier) and options.format == "huggingface"
     if not (is_saved_model or is_for_others or isinstance(task, Translator)):
         raise ValueError(
-            f"{task.article} {task.name} is exported as a SavedModel only; a text classifier also with --format huggingface."
+            f"{task.article} {task.name} is exported as a SavedModel only; a classifier also with --format huggingface."
         )
     if not is_saved_model:
         print(task.export_model(options.folder, options.format, options.quantization))

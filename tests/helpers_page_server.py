@@ -39,6 +39,7 @@ def _model(name, kind, signatures):
         "name": name,
         "version": 1,
         "kind": kind,
+        "shows_attention": kind == "translator",
         "signatures": signatures,
         "neutral": {**neutral, "length_penalty": 1.0}
         if signatures.keys() & {"translate", "generate"}

@@ -104,6 +104,7 @@ NAN = "layers/test_nan_in_padding.py::"
 OTHERS = "layers/test_differential_and_talking_heads.py::"
 OPTIONS = "generation/test_options.py::"
 ENGINE = "export/test_ctranslate2.py::"
+SEEING = "inspection/"
 LOSSES, BATCHING = "training/test_losses.py::", "data/test_batching.py::"
 
 CHECKPOINTS = "huggingface/test_architectures_of_checkpoints.py::"
@@ -1337,6 +1338,61 @@ scores = ops.take_along_axis(scores, kept, axis=-1)""",
         "if self._left:",
         "if False:",
         (ENGINE + "test_what_it_cannot_compute_is_refused_before_anything_is_written[with_lora]",),
+    ),
+    # Seeing
+    Mutant(
+        "captured_calls_use_up_random_numbers",
+        "inspection/attention_calls.py",
+        "_restore",
+        "variable.assign(value)",
+        "pass",
+        (
+            SEEING
+            + "test_capture.py::test_a_layer_of_a_users_own_keeps_its_random_numbers_its_means_and_its_masks",
+        ),
+    ),
+    Mutant(
+        "rollout_in_the_wrong_order",
+        "inspection/summaries.py",
+        "rollout",
+        "mixed @ product",
+        "product @ mixed",
+        (SEEING + "test_summaries.py::test_rollout_is_the_sum_over_all_ways_through_the_layers",),
+    ),
+    Mutant(
+        "relevance_of_the_target_ignored",
+        "inspection/summaries.py",
+        "relevance",
+        "between + weights @ across @ of_source",
+        "between + across @ of_source",
+        (SEEING + "test_summaries.py::test_relevance_of_two_layers_and_of_cross_attention_by_hand",),
+    ),
+    Mutant(
+        "next_position_may_be_seen",
+        "inspection/mask_rules.py",
+        "Declarations.forbidden",
+        "np.arange(size) > np.arange(size)[:, None]",
+        "np.arange(size) > np.arange(size)[:, None] + 1",
+        (SEEING + "test_check_masks.py::test_the_next_position_alone_is_a_leak",),
+    ),
+    Mutant(
+        "gradients_not_judged",
+        "inspection/check_masks.py",
+        "_Check._take_gradients",
+        'self._judge(output, name, sizes > _TOLERANCE * max(sizes.max(), 1e-30), "gradient")',
+        "pass",
+        (
+            SEEING
+            + "test_check_masks.py::test_a_mutant_is_found_with_its_layer[a leak of the gradient alone]",
+        ),
+    ),
+    Mutant(
+        "causal_mask_not_explained",
+        "inspection/attention_calls.py",
+        "CallOfKeras.mask",
+        'if self.arguments.get("use_causal_mask"):',
+        "if False:",
+        (SEEING + "test_explain_masks.py::test_grouped_attention_with_the_causal_mask_alone_and_windows",),
     ),
 ]
 

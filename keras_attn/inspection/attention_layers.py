@@ -12,10 +12,20 @@ _OF_KERAS = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
 
 
 def attention_layers(model):
-    """The attention layers of a model: a dict from paths to layers, in the order of the model.
+    """The attention layers of a model that `capture_attention` can see: a dict from paths to layers, in the order of the model.
 
     A path is the names of the layers on the way down, joined by "/". A second layer of the same path ends in "_2".
     A layer in several places is listed once, under its first path.
+
+    Args:
+        model: Built `keras.Model` or layer.
+
+    Example:
+
+    ```python
+    model = keras_attn.models.EncoderTransformer.from_sizes(100, 2, hidden_dim=16, num_heads=2, intermediate_dim=32)
+    paths = list(attention_layers(model))  # ["encoder_block_0/self_attention", "encoder_block_1/self_attention"]
+    ```
     """
     found, _ = _walk(model)
     return found

@@ -1,11 +1,10 @@
-import contextlib
-
 import keras
 import numpy as np
 from keras import ops
 
 from keras_attn.checks import choose
-from keras_attn.inspection.backends import compiled, gradients
+from keras_attn.inspection.backends import gradients
+from keras_attn.inspection.call_modes import MODES
 from keras_attn.inspection.mask_report import Leak, MaskReport, pairs_of
 from keras_attn.inspection.mask_rules import Declarations
 from keras_attn.inspection.perturbed_model import PerturbedModel, is_mask
@@ -14,7 +13,10 @@ from keras_attn.inspection.perturbed_model import PerturbedModel, is_mask
 _NOISE = 3.0
 # A change below this share of the largest output, or gradient, is none. What is masked is exactly 0 in right models.
 _TOLERANCE = 1e-6
+# The most positions in a call with several copies of the rows.
+_MOST_POSITIONS = 2**14
 _ALL_INPUTS = "all inputs"
+_ROWS_MIX = "Rows mix, so that the other leaks may come from other rows."
 
 
 def check_masks(model, inputs, padding=None, causal=None, segments=None, modes=("eager",)):
@@ -62,97 +64,17 @@ def check_masks(model, inputs, padding=None, causal=None, segments=None, modes=(
         raise ValueError(f"`model` must be a built `keras.Model` or layer. Received: {model!r}.")
     modes = (modes,) if isinstance(modes, str) else tuple(modes)
     for mode in modes:
-        choose("modes", mode, _MODES)
+        choose("modes", mode, MODES)
     perturbed = PerturbedModel(model, inputs)
     declared = Declarations(perturbed.inputs, padding, causal, segments, perturbed.implicit_masks)
     check = _Check(perturbed, declared)
     try:
         for mode in modes:
-            with _MODES[mode](perturbed) as compiler:
+            with MODES[mode](perturbed) as compiler:
                 check.run(mode, compiler)
     finally:
         perturbed.restore()
     return check.report()
-
-
-# The modes: contexts that give what compiles a function.
-
-
-@contextlib.contextmanager
-def _eager(perturbed):
-    yield lambda function: function
-
-
-@contextlib.contextmanager
-def _graph(perturbed):
-    yield lambda function: compiled(function, with_xla=False)
-
-
-@contextlib.contextmanager
-def _xla(perturbed):
-    yield lambda function: compiled(function, with_xla=True)
-
-
-@contextlib.contextmanager
-def _training(perturbed):
-    normalizations = [
-        layer for layer in perturbed.layers.values() if isinstance(layer, keras.layers.BatchNormalization)
-    ]
-    trainable = [layer.trainable for layer in normalizations]
-    try:
-        for layer in normalizations:
-            layer.trainable = False
-        with perturbed.training(True):
-            yield lambda function: function
-    finally:
-        for layer, value in zip(normalizations, trainable):
-            layer.trainable = value
-
-
-@contextlib.contextmanager
-def _dropout(perturbed):
-    changed = []
-    for layer in perturbed.model._flatten_layers():
-        for kind, name in (
-            (keras.layers.MultiHeadAttention, "_dropout"),
-            (keras.layers.GroupQueryAttention, "dropout"),
-        ):
-            if isinstance(layer, kind) and not getattr(layer, name):
-                changed.append((layer, name, getattr(layer, name)))
-                setattr(layer, name, 0.1)
-    try:
-        with perturbed.training(False):
-            yield lambda function: function
-    finally:
-        for layer, name, value in changed:
-            setattr(layer, name, value)
-
-
-def _in_half_precision(policy):
-    @contextlib.contextmanager
-    def context(perturbed):
-        layers = perturbed.model._flatten_layers()
-        before = [layer.dtype_policy for layer in layers]
-        try:
-            for layer in layers:
-                layer.dtype_policy = policy
-            yield lambda function: function
-        finally:
-            for layer, own in zip(layers, before):
-                layer.dtype_policy = own
-
-    return context
-
-
-_MODES = {
-    "eager": _eager,
-    "graph": _graph,
-    "xla": _xla,
-    "training": _training,
-    "dropout": _dropout,
-    "mixed_float16": _in_half_precision("mixed_float16"),
-    "mixed_bfloat16": _in_half_precision("mixed_bfloat16"),
-}
 
 
 class _Check:
@@ -168,7 +90,6 @@ class _Check:
         ]
         self.leaks, self.reach, self.nan_spreads, self.notes = {}, {}, [], []
         self.batch_size = declared.batch_size
-        # Names whose positions can be changed, and those whose padded ids can be: the model is told the mask.
         self.positional = list(
             dict.fromkeys(point.name for point in perturbed.points if len(point.shape) > 2)
         )
@@ -183,7 +104,7 @@ class _Check:
                     f"(B, T, ...). The outputs' shapes are {self.outputs}."
                 )
         for name in self.declared.segments:
-            if all(self.declared._segments_of(self._length(output)) is None for output in self.outputs):
+            if all(self.declared.segments_of(self._length(output)) is None for output in self.outputs):
                 raise ValueError(
                     "`segments` needs an output with the positions of an input whose segments are given. "
                     f"Received: segments of {name!r}; the outputs' shapes are {self.outputs}."
@@ -197,6 +118,7 @@ class _Check:
 
     def _check_inputs(self):
         inputs, declared = self.perturbed.inputs, self.declared
+        # The inputs whose ids at pads can be changed, since the model is told the mask.
         self.with_explicit_mask = {
             name
             for name, mask in declared.padding.items()
@@ -241,13 +163,11 @@ class _Check:
         self.mode = mode
         self._forward = compiler(self.perturbed.forward)
         self._gradients = compiler(self._gradients_of)
-        # Several changes are tried in one call, each in its own copy of the rows, unless rows mix.
-        self.copies = (
-            1 if self._has_fixed_batch() else max([*self.declared.lengths.values(), self.batch_size])
-        )
+        self.copies = self._num_copies()
         self._find_base()
         if self._rows_mix():
-            self.notes.append("Rows mix, so that the other leaks may come from other rows.")
+            if _ROWS_MIX not in self.notes:
+                self.notes.append(_ROWS_MIX)
             self.copies = 1
             self._find_base()
         self._change_vectors()
@@ -255,9 +175,13 @@ class _Check:
         self._put_nan_in_padding()
         self._take_gradients()
 
-    def _has_fixed_batch(self):
+    def _num_copies(self):
+        """How many changes are tried in one call, each in its own copy of the rows."""
         inputs = getattr(self.perturbed.model, "inputs", None) or []
-        return any(x.shape and x.shape[0] is not None for x in inputs)
+        if any(x.shape and x.shape[0] is not None for x in inputs):
+            return 1
+        longest = max([*self.declared.lengths.values(), self.batch_size])
+        return max(1, min(longest, _MOST_POSITIONS // (self.batch_size * longest)))
 
     def _find_base(self):
         self.base = self._outputs_of([(None, None)])

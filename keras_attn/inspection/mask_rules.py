@@ -69,7 +69,7 @@ class Declarations:
             later = np.arange(size) > np.arange(size)[:, None]
             forbidden["causal"] = real & later & present[:, None]
         if name in self.segments:
-            of_output = self._segments_of(length)
+            of_output = self.segments_of(length)
             if of_output is not None:
                 forbidden["segments"] = real & (of_output[:, :, None] != self.segments[name][:, None])
         return forbidden
@@ -85,10 +85,11 @@ class Declarations:
             return None
         if kind == "causal":
             return np.arange(length) < source if length == self.lengths[name] else None
-        of_tensor = self._segments_of(length)
+        of_tensor = self.segments_of(length)
         return None if of_tensor is None else of_tensor[row] != self.segments[name][row, source]
 
-    def _segments_of(self, length):
+    def segments_of(self, length):
+        """The segments (B, length) of a tensor's positions, or None."""
         if length is None:
             return None
         return next(

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import inspect
+import itertools
 from typing import NamedTuple
 
 import keras
@@ -156,7 +157,7 @@ class PerturbedModel:
                 inputs[point.name] = ops.add(inputs[point.name], ops.cast(change, inputs[point.name].dtype))
             else:
                 of_calls[point.order] = change
-        number = iter(range(10**9))
+        number = itertools.count()
 
         def changed(layer, original):
             @functools.wraps(original)

@@ -318,7 +318,8 @@ def windows_in_place(scores, height, width, window_size, shift_size=0):
         window_size, shift_size: As of the layer.
 
     Returns:
-        Float32 (B, N, height * width, height * width), pixels row by row; 0 between pixels of different windows.
+        Float32 (B, N, height * width, height * width), pixels row by row; 0 between pixels of different windows. What a layer with
+        `attend_to_padding` gives to padding is left out.
 
     Raises:
         ValueError: if the windows are not those of such an image.

@@ -158,7 +158,7 @@ export class ExplorerPage {
   /** A head that shows something at first sight: of cross-attention the layer before the last, else the clearest head. */
   #telling(group) {
     const { kind, seen } = this.data.groups[group];
-    const layers = seen[0];
+    const layers = seen.at(-1);
     if (kind === "cross") return { layer: Math.max(layers.length - 2, 0), head: -1 };
     let best = { layer: 0, head: 0, score: 0 };
     layers.forEach((layer, l) =>

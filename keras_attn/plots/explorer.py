@@ -64,7 +64,8 @@ def explore(
         grid: Pair of integers, the rows and columns of patches. Tokens before the patches (class, registers) are not in it.
         steps: For each query of the decoder, a list of pairs (token, probability): the best next tokens, best first.
         beams: List of triples (tokens, their log-probabilities, score), the answers of a beam search, best first.
-        compare: Mapping from a name to maps like `maps`: other models, or other epochs, on the same tokens.
+        compare: Mapping from a name to maps like `maps`: other models, or earlier epochs, on the same tokens. The page shows
+            two of them side by side, or all as a film that ends with `maps`.
         name: String, the name of `maps` beside those of `compare`.
         special_tokens: Collection of strings, the tokens that can be hidden. Defaults to those like `</s>`, `[CLS]` and
             `<pad>`.
@@ -90,7 +91,7 @@ def explore(
     [Jain and Wallace, 2019](https://arxiv.org/abs/1902.10186), on what attention does not explain.
     """
     picture = None if image is None else _picture(image, grid)
-    models = {str(name): maps, **{str(other): of_other for other, of_other in (compare or {}).items()}}
+    models = {**{str(other): of_other for other, of_other in (compare or {}).items()}, str(name): maps}
     if len(models) != 1 + len(compare or {}):
         raise ValueError(f"The names of `compare` must differ from `name`. Received: name={name!r}.")
     groups = _groups(maps, tokens, picture)

@@ -1,9 +1,12 @@
-// The image itself: what a patch looks at stays bright.
+// The image itself: what a patch looks at glows.
 
 import { inflated, lineOf } from "./maps.js";
-import { ScrolledCanvas, element, strength } from "./drawing.js";
+import { ScrolledCanvas, element } from "./drawing.js";
 
 const LARGEST = 560;
+const GLOW = "#ffb000";
+const CHOSEN = "#56b4e9";
+const DIM = 0.62;
 const SMALL = 64; // an image of so few pixels is drawn as squares
 
 /** The image as a canvas of its own pixels; a promise. */
@@ -100,14 +103,15 @@ export class ImageView {
     const { matrix, look, scrolled, picture, image } = this;
     if (!matrix || !picture) return;
     const wide = Math.min(scrolled.box.clientWidth, LARGEST);
-    const scale = Math.min(wide / image.width, LARGEST / image.height);
+    const high = Math.min(Math.max(0.62 * innerHeight, 240), LARGEST);
+    const scale = Math.min(wide / image.width, high / image.height);
     this.size = { width: image.width * scale, height: image.height * scale };
     scrolled.prepare(1, this.size.height);
     drawImageWith(this.penOf(scrolled.context), picture, image, matrix, look, this.size);
     const { pointing } = look;
     const names = pointing && (pointing.side === "q" ? matrix.rows : matrix.columns);
     scrolled.canvas.setAttribute("aria-label", pointing ? `The image; ${names[pointing.unit].text} is chosen.` : "The image; no patch is chosen.");
-    look.note(pointing ? "" : "Point at a patch: what it looks at stays bright.");
+    look.note(pointing ? "" : "Point at a patch: what it looks at glows.");
   }
 
   #unit(event) {
@@ -155,12 +159,14 @@ function drawImageWith(pen, picture, image, matrix, look, { width, height }) {
   const largest = look.isAbsolute ? 1 : patches.reduce((most, score) => Math.max(most, score), 0);
   patches.forEach((score, patch) => {
     const [x, y] = corner(patch);
-    const bright = score >= look.threshold ? strength(score, largest) : 0;
-    pen.box(x, y, cellWidth, cellHeight, { fill: "#05070c", alpha: 0.86 * (1 - bright) });
+    // In proportion, since what is under it must be seen: the square root would cover most of an image.
+    const share = largest > 0 && score >= look.threshold ? Math.min(score / largest, 1) : 0;
+    pen.box(x, y, cellWidth, cellHeight, { fill: "#05070c", alpha: DIM });
+    pen.box(x, y, cellWidth, cellHeight, { fill: GLOW, alpha: 0.8 * share });
   });
   const units = pointing.side === "q" ? matrix.rows : matrix.columns;
   const chosen = pointing.unit - (units.length - num);
-  if (chosen >= 0) pen.box(...corner(chosen), cellWidth, cellHeight, { stroke: look.colours.mark, lineWidth: 3 });
+  if (chosen >= 0) pen.box(...corner(chosen), cellWidth, cellHeight, { stroke: CHOSEN, lineWidth: 3 });
 }
 
 

@@ -9,7 +9,7 @@ const SLANT = -Math.PI / 3;
 function matrixLayout(matrix, width, height, zoom, pen) {
   const widest = (units) => Math.max(20, ...units.slice(0, 400).map((unit) => pen.size(unit.text, PIXELS)));
   const labelWidth = Math.min(widest(matrix.rows), 150, width * 0.35) + 10;
-  const labelHeight = Math.min(widest(matrix.columns), 120) * Math.sin(-SLANT) + 18;
+  const labelHeight = Math.min(widest(matrix.columns), 120) * Math.sin(-SLANT) + 22;
   const fitting = (left, top) => Math.min((width - left - 46) / matrix.columns.length, (height - top - 4) / matrix.rows.length);
   let [left, top] = [labelWidth, labelHeight];
   let cell = Math.min(fitting(left, top), 34) * zoom;
@@ -75,7 +75,7 @@ export function drawMatrix(pen, matrix, layout, look, bitmap, { left: x0, top: y
       const [first, last] = [Math.max(Math.floor((x0 - cell) / cell), 0), Math.min(Math.ceil((x0 + width) / cell), columns)];
       for (let column = first; column < last; column++) {
         const unit = matrix.columns[column];
-        pen.label(fitted(pen, unit.text, (top - 18) / Math.sin(-SLANT), PIXELS), left - x0 + (column + 0.5) * cell - 1, top - 6, {
+        pen.label(fitted(pen, unit.text, (top - 14) / Math.sin(-SLANT), PIXELS), left - x0 + (column + 0.5) * cell - 1, top - 6, {
           ...{ angle: SLANT, pixels: Math.min(PIXELS, cell), weight: isOn("k", column) ? 700 : 400 },
           fill: unit.isSpecial ? colours.quiet : colours.ink,
         });

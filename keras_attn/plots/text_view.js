@@ -18,6 +18,7 @@ export class TextView {
         const heading = element("h3");
         block.append(heading, words);
         this.blocks[side] = { words, heading, units: null, steps: [] };
+        words.addEventListener("scroll", () => this.look && this.draw(this.look), { passive: true });
         words.addEventListener("pointerover", (event) => this.#point(side, event.target));
         words.addEventListener("pointerleave", () => actions.point(null));
         words.addEventListener("click", (event) => this.#pin(side, event.target));
@@ -40,6 +41,7 @@ export class TextView {
   }
 
   draw(look) {
+    this.look = look;
     const { matrix } = this;
     const { pointing, colours } = look;
     for (const [side, { words, steps }] of Object.entries(this.blocks)) {
@@ -47,7 +49,8 @@ export class TextView {
       const scores = isShaded ? lineOf(matrix, pointing) : null;
       const largest = look.isAbsolute || !scores ? 1 : scores.reduce((most, score) => Math.max(most, score), 0);
       const cells = words.children;
-      for (let unit = 0; unit < cells.length; unit++) {
+      const [first, last] = seenOf(words);
+      for (let unit = first; unit < last; unit++) {
         const isHidden = scores && scores[unit] < look.threshold;
         const step = scores && !isHidden ? stepOf(scores[unit], largest) : -1;
         const isChosen = pointing?.side === side && pointing.unit === unit;
@@ -120,4 +123,19 @@ export class TextView {
   close() {
     this.box.replaceChildren();
   }
+}
+
+/** The first child that can be seen, or nearly, and the one after the last: a long text is shaded where it is looked at. */
+function seenOf(words) {
+  const firstBelow = (y) => {
+    let [low, high] = [0, words.children.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (words.children[middle].offsetTop < y) low = middle + 1;
+      else high = middle;
+    }
+    return low;
+  };
+  const { scrollTop, clientHeight } = words;
+  return [firstBelow(scrollTop - clientHeight / 2), firstBelow(scrollTop + 1.5 * clientHeight)];
 }

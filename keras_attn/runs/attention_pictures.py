@@ -23,18 +23,7 @@ class AttentionPictures:
 
     def __init__(self, translator, pairs):
         self._translator = translator
-        sources, targets = (
-            [[*ids, tokenizer.end_token_id] for ids in tokenizer.encode(list(texts[:_NUM_CANDIDATES]))]
-            for tokenizer, texts in (
-                (translator.source_tokenizer, pairs.sources),
-                (translator.target_tokenizer, pairs.targets),
-            )
-        )
-        limit = min(_MOST_TOKENS, translator.model.max_sequence_length)
-        short = [
-            ids for ids in zip(sources, targets) if min(map(len, ids)) > 1 and max(map(len, ids)) <= limit
-        ]
-        self._pairs = sorted(short, key=lambda ids: abs(len(ids[0]) - _TOKENS))[:_NUM_SENTENCES]
+        self._pairs = short_pairs(translator, pairs)
 
     def draw(self):
         """A dict from tags, such as `cross_attention_1/mean`, to uint8 arrays (height, width, 3)."""
@@ -45,6 +34,20 @@ class AttentionPictures:
             for name, figure in figures(attention_map, num_heads=_MOST_HEADS if number == 1 else 0).items():
                 pictures[f"cross_attention_{number}/{name}"] = figure_pixels(figure)
         return pictures
+
+
+def short_pairs(translator, pairs):
+    """The ids, END included, of the few pairs whose attention is shown: pairs of lists."""
+    sources, targets = (
+        [[*ids, tokenizer.end_token_id] for ids in tokenizer.encode(list(texts[:_NUM_CANDIDATES]))]
+        for tokenizer, texts in (
+            (translator.source_tokenizer, pairs.sources),
+            (translator.target_tokenizer, pairs.targets),
+        )
+    )
+    limit = min(_MOST_TOKENS, translator.model.max_sequence_length)
+    short = [ids for ids in zip(sources, targets) if min(map(len, ids)) > 1 and max(map(len, ids)) <= limit]
+    return sorted(short, key=lambda ids: abs(len(ids[0]) - _TOKENS))[:_NUM_SENTENCES]
 
 
 def figures(attention_map, num_heads):

@@ -12,6 +12,7 @@ from keras_attn.data import PairForm, TextPairs, translation_batches
 from keras_attn.data.text_files import checksum
 from keras_attn.files import replaced_folder, restored_folder
 from keras_attn.runs.advice import advice_on_a_low_score
+from keras_attn.runs.attention_film import AttentionFilm
 from keras_attn.runs.attention_pictures import AttentionPictures
 from keras_attn.runs.board import perplexity
 from keras_attn.runs.display import sample_line
@@ -226,15 +227,29 @@ class TranslationRun(TrainingRun):
         parts = (self.data.validation.sources, self.quality.translations, self.data.validation.targets)
         return {"translations": samples_table(*(texts[:_NUM_SAMPLES] for texts in parts))}
 
+    @functools.cached_property
+    def film(self):
+        """What the page of attention shows, or None on backends that have no maps of given texts."""
+        if keras.backend.backend() != "tensorflow":
+            return None
+        return AttentionFilm(self.translator, self.data.validation, self.folder)
+
     def pictures(self):
-        if keras.backend.backend() != "tensorflow":  # the only one with attention maps
+        if self.film is None:
             return dict
+        draw = dict
         if importlib.util.find_spec("matplotlib") is None:
             self.say(
                 'TensorBoard gets pictures of attention with matplotlib: pip install "keras_attn[plots]"'
             )
-            return dict
-        return AttentionPictures(self.translator, self.data.validation).draw
+        else:
+            draw = AttentionPictures(self.translator, self.data.validation).draw
+
+        def keep_and_draw():
+            self.film.keep(self.progress.epoch)
+            return draw()
+
+        return keep_and_draw
 
     def sample(self):
         if not self.workers.is_first:
@@ -284,6 +299,8 @@ class TranslationRun(TrainingRun):
                 )
         if advice:
             self.say(f"\n{advice}\n")
+        if self.film is not None and (page := self.film.write(self.translator)):
+            self.say(f"What it attends to, epoch by epoch: {page}")
 
     def command_to_try(self, folder):
         return f'echo "..." | keras-attn translate {folder}'
@@ -294,6 +311,8 @@ class TranslationRun(TrainingRun):
         shutil.rmtree(self.folder / _TOKENS)
         # The translator that was made holds the same tokenizers and the same form of model.
         shutil.rmtree(self.folder / START, ignore_errors=True)
+        if self.film is not None:
+            self.film.remove_frames()
 
     def where(self):
         return f"The translator lies in {self.folder / 'translator'}"

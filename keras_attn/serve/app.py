@@ -11,7 +11,7 @@ import traceback
 import urllib.parse
 import zlib
 
-from keras_attn.serve import rest
+from keras_attn.serve import attention_pages, rest
 from keras_attn.serve.errors import RequestError
 from keras_attn.serve.json_text import TOO_DEEP, encode
 from keras_attn.serve.page_files import HEADERS, page_files
@@ -75,6 +75,11 @@ class App:
             return 403, _JSON, _error(message)
         if re.match("/v1/", path, re.I):
             return self._rest_answer(method, path, body)
+        if method == "GET" and path.startswith("/page/attention?"):
+            # A page of another site may link here, but not make this machine compute.
+            if environ.get("HTTP_SEC_FETCH_SITE", "none") not in ("none", "same-origin"):
+                return 403, _JSON, _error("This page is asked for by the server's own page only.")
+            return self._attention_answer(path)
         return self._page_answer(method, path)
 
     def _rest_answer(self, method, path, body):
@@ -114,6 +119,21 @@ class App:
         call = rest.read_predict(body, signature_of)
         model = find()
         return encode(rest.answer(call, model.ask(call), model.signature(call.signature_name).outputs))
+
+    def _attention_answer(self, path):
+        given = urllib.parse.parse_qs(path.partition("?")[2], keep_blank_values=True)
+        name, text, pair = (given.get(name, [None])[0] for name in ("model", "text", "pair"))
+        try:
+            if name is None or text is None:
+                raise RequestError("The address must name a `model` and a `text`.")
+            model = self._models.find(name)
+            if model.attention is None:
+                raise RequestError(f"{name} is an export alone. Attention is shown of runs and saved tasks.")
+            page = model.attention.page(text, pair)
+        except RequestError as error:
+            return error.http_status, [*_JSON, *attention_pages.HEADERS.items()], _error(error.message)
+        kind = ("Content-Type", "text/html; charset=utf-8")
+        return 200, [kind, *attention_pages.HEADERS.items()], page.encode("utf-8")
 
     def _page_answer(self, method, path):
         path = path.partition("?")[0]

@@ -10,10 +10,9 @@ from keras_attn.tasks import checkpoint_folder, load_task
 from keras_attn.tasks.loading import TASKS
 from keras_attn.tasks.task_files import folder_name_of
 
-Version = collections.namedtuple("Version", ["name", "number", "folder"])
-Version.__doc__ = (
-    """What is served: the model's name, the version's number, the folder with `saved_model.pb`."""
-)
+Version = collections.namedtuple("Version", ["name", "number", "folder", "task"], defaults=[None])
+Version.__doc__ = """What is served: the model's name, the version's number, the folder with `saved_model.pb`, and that of
+the task it is an export of, or None where that is not known."""
 
 _MODEL_FILE = "saved_model.pb"
 # The file that tells what a folder holds, and what reads it. A checkpoint is a task too.
@@ -56,7 +55,7 @@ def find_version(folder):
         return Version(resolved.name, int(newest.name), newest)
     if saved := _saved_task(folder):
         exported = _exported(*saved)
-        return Version(exported.parent.name, int(exported.name), exported)
+        return Version(exported.parent.name, int(exported.name), exported, saved[0])
     raise FileNotFoundError(
         f"There is nothing to serve in {folder}: it holds no exported model ({_MODEL_FILE}), no version of one, no run, "
         "no saved translator, text generator or other task, and no checkpoint."

@@ -13,6 +13,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_attn.export import read_batching_parameters, read_warmup_requests, read_xla_buckets
 from keras_attn.export.saved_model_runner import to_json
+from keras_attn.serve.attention_pages import AttentionPages
 from keras_attn.serve.batching import Batcher, Unbatched
 from keras_attn.serve.errors import NOT_FOUND, RequestError
 from keras_attn.serve.model_process import ModelProcess
@@ -52,7 +53,8 @@ class ServedModel:
     """
 
     def __init__(self, version, xla=False):
-        self.name, self.number, self.folder = version
+        self.name, self.number, self.folder, task = version
+        self.attention = None if task is None else AttentionPages(task)
         self.signatures = read_signature_defs(self.folder)
         try:
             self._warmup = read_warmup_requests(self.folder) or []
@@ -126,6 +128,7 @@ class ServedModel:
             "name": self.name,
             "version": self.number,
             "kind": kind,
+            "shows_attention": self.attention is not None and kind != "other",
             "signatures": signatures,
             "neutral": self._neutral_values(known),
             "meanings": {name: given.meaning for name, given in sorted(known.items())},

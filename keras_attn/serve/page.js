@@ -99,7 +99,7 @@ function clearAnswer() {
   $("answer").replaceChildren();
   $("answer").classList.remove("growing", "old", "nothing");
   $("time").textContent = "";
-  for (const id of ["alignment-card", "best-card", "copy-answer"]) $(id).hidden = true;
+  for (const id of ["alignment-card", "attention-card", "best-card", "copy-answer"]) $(id).hidden = true;
   showNotes($("notes"), []);
 }
 
@@ -133,6 +133,11 @@ function showAnswer(answer, milliseconds) {
   $("best-hint").hidden = Boolean(view);
   showBest($("best"), best, view ? (score) => score : Math.exp);
   showNotes($("notes"), statuses);
+  const { name, shows_attention: showsAttention } = state.model;
+  const asked = new URLSearchParams({ model: name, text: state.text });
+  if (state.options.contexts !== undefined) asked.set("pair", state.options.contexts);
+  $("attention").href = `/page/attention?${asked}`;
+  $("attention-card").hidden = !showsAttention;
   $("alignment-card").hidden = false; // lines are measured
   $("alignment-card").hidden = !alignment.show(answer, !statuses.includes("unfinished"));
 }

@@ -1,3 +1,4 @@
+import json
 import os
 import pathlib
 
@@ -6,12 +7,13 @@ import numpy as np
 import tensorflow as tf
 
 from keras_attn.checks import check_positive, choose
-from keras_attn.files import read_json
-from keras_attn.huggingface import load_model
+from keras_attn.files import read_json, replaced_folder
+from keras_attn.huggingface import load_model, save_model
+from keras_attn.models import SwinTransformer, VisionTransformer
 from keras_attn.tasks.batches import of_batches
 from keras_attn.tasks.image_bytes import decode_batch
 from keras_attn.tasks.image_preprocessing import ImagePreprocessing
-from keras_attn.tasks.image_processors import read_preprocessing
+from keras_attn.tasks.image_processors import PREPROCESSOR_FILE, processor_fields, read_preprocessing
 from keras_attn.tasks.image_signatures import ImageClassifierSignatures, made_images
 from keras_attn.tasks.showing import explore_image
 from keras_attn.tasks.task import Task, as_given
@@ -235,6 +237,35 @@ class ImageClassifier(Task):
             _, examples = _contents(examples)
         return served._export(folder, chosen, examples, unquantized=self)
 
+    def export_model(self, folder, format, quantization=None):
+        """Writes the classifier for another library.
+
+        Args:
+            folder: Path of the folder to write; it replaces an older checkpoint there.
+            format: `"huggingface"`: what transformers' AutoModelForImageClassification and AutoImageProcessor load. The model
+                must have the parts of a ViT, DeiT, DINOv2 or Swin.
+            quantization: None; for translators.
+
+        Returns:
+            `pathlib.Path` of the folder.
+
+        Raises:
+            ValueError: for another format, or a model or preprocessing that transformers has not; the message names a
+                difference.
+        """
+        choose("format", format, {"huggingface": None})
+        if quantization is not None:
+            raise ValueError(f"`quantization` is for translators. Received: quantization={quantization!r}.")
+        kind = "multi_label_classification" if self.multi_label else "single_label_classification"
+        if self.activation == "linear":
+            kind = "regression"
+        names = {str(number): name for number, name in enumerate(self.labels)}
+        fields = processor_fields(self.preprocessing)
+        with replaced_folder(folder, "config.json", "checkpoint") as built:
+            save_model(self.model, built, _model_type(self.model), id2label=names, problem_type=kind)
+            (built / PREPROCESSOR_FILE).write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
+        return pathlib.Path(folder)
+
     def default_answers(self, contents):
         """What `serving_default` of the export answers to a list of image files, bytes or, as for any text, str."""
         contents = [text.encode("utf-8") if isinstance(text, str) else text for text in contents]
@@ -275,6 +306,22 @@ class ImageClassifier(Task):
             return [{name: output[row] for name, output in outputs.items()} for row in range(len(rows))]
 
         return of_batches(of_batch, contents, batch_size, num_workers)
+
+
+def _model_type(model):
+    """What transformers calls such a model."""
+    body = getattr(model, "encoder", model)
+    if isinstance(body, SwinTransformer):
+        return "swin"
+    if not isinstance(body, VisionTransformer):
+        raise ValueError(
+            f"transformers has a VisionTransformer or SwinTransformer with a head. Received: {type(body).__name__}."
+        )
+    if body.embedding.use_distillation_token:
+        return "deit"
+    if body.blocks[0].layer_scale is None:
+        return "vit"
+    return "dinov2_with_registers" if body.embedding.num_register_tokens else "dinov2"
 
 
 def _num_logits(model, shape):

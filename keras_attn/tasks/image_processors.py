@@ -78,6 +78,40 @@ def read_preprocessing(folder, config):
         raise ValueError(f"{path} cannot be used: {error}") from error
 
 
+def processor_fields(preprocessing):
+    """The content of a preprocessor_config.json with which transformers does the same, a dict.
+
+    Raises:
+        ValueError: if no processor of transformers does it.
+    """
+    if not preprocessing.antialias or preprocessing.num_channels == 1:
+        raise ValueError(
+            "The image processors of transformers resize with antialias, and make no grey of colours. Received: "
+            f"antialias={preprocessing.antialias}, num_channels={preprocessing.num_channels}."
+        )
+    height, width = preprocessing.resize_to if isinstance(preprocessing.resize_to, tuple) else (None, None)
+    size = (
+        {"shortest_edge": preprocessing.resize_to} if height is None else {"height": height, "width": width}
+    )
+    is_cropped = preprocessing.resize_to != preprocessing.image_size
+    kind = "Bit" if height is None else "DeiT" if is_cropped else "ViT"
+    crop = dict(zip(("height", "width"), preprocessing.image_size))
+    (number,) = (n for n, name in _INTERPOLATIONS.items() if name == preprocessing.interpolation)
+    return {
+        "image_processor_type": f"{kind}ImageProcessor",
+        "do_convert_rgb": True,
+        "do_resize": True,
+        "size": size,
+        "resample": number,
+        **({"do_center_crop": True, "crop_size": crop} if is_cropped else {}),
+        "do_rescale": True,
+        "rescale_factor": preprocessing.scale,
+        "do_normalize": True,
+        "image_mean": list(preprocessing.mean),
+        "image_std": list(preprocessing.std),
+    }
+
+
 def _preprocessing(given, model_type, num_channels):
     fields = {**_OF_ALL, **_DEFAULTS[_kind(given, model_type)]}
     fields |= {name: value for name, value in given.items() if value is not None}

@@ -13,16 +13,12 @@ from keras_attn.tasks.teacher_forcing import of_pairs, token_log_probs
 _NUM_BEST = 5
 
 
-def explore_translation(translator, source_ids, answers, title, path):
-    """The explorer of a text and its best translation.
+def translation_maps(translator, source_ids, target_ids):
+    """What a translator attends to where it reads ids and writes others, END included.
 
-    Args:
-        translator: `Translator`.
-        source_ids: List of ids, as the model reads them.
-        answers: List of pairs of ids, END included, and a score; the best first. All of them are shown as a tree.
-        title, path: As in `explore`.
+    Returns:
+        Its maps by kind, {kind: {path: scores}}; the tokens by kind, as `explore` takes them; and the logits (1, T, V).
     """
-    (target_ids, _), *others = answers
     inputs = [translator.start_token_id, *target_ids[:-1]]
     with capture_attention(translator.model) as maps:
         logits = translator.model.teacher_forced(tf.constant([source_ids]), tf.constant([inputs]))
@@ -32,6 +28,22 @@ def explore_translation(translator, source_ids, answers, title, path):
         "decoder": target.token_strings(inputs),
         "cross": (target.token_strings(target_ids), source.token_strings(source_ids)),
     }
+    return _by_kind(maps, tokens), tokens, logits
+
+
+def explore_translation(translator, source_ids, answers, title, path=None, **compared):
+    """The explorer of a text and its best translation.
+
+    Args:
+        translator: `Translator`.
+        source_ids: List of ids, as the model reads them.
+        answers: List of pairs of ids, END included, and a score; the best first. All of them are shown as a tree.
+        title, path: As in `explore`.
+        **compared: `compare` and `name`, as in `explore`.
+    """
+    (target_ids, _), *others = answers
+    maps, tokens, logits = translation_maps(translator, source_ids, target_ids)
+    target, source = translator.target_tokenizer, translator.source_tokenizer
     beams = None
     if others:
         log_probs = of_pairs(
@@ -46,13 +58,14 @@ def explore_translation(translator, source_ids, answers, title, path):
             for (ids, score), of_tokens in zip(answers, log_probs)
         ]
     return explore(
-        _by_kind(maps, tokens),
+        maps,
         tokens,
         steps=_best_tokens(target, logits, target_ids),
         beams=beams,
         special_tokens=_special_tokens(source) | _special_tokens(target),
         title=title,
         path=path,
+        **compared,
     )
 
 

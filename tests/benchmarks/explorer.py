@@ -131,14 +131,21 @@ def measure_explorer(layers, tokens, folder, before):
     path = explorer.save(folder / "explorer.html")
     seconds = time.perf_counter() - start
     browser, page, milliseconds = opened(path, f"{EXPLORER}.ready")
+
+    def evaluate(expression):
+        options = {"expression": expression, "awaitPromise": True, "returnByValue": True}
+        return browser.call("Runtime.evaluate", page._session, 5 * LONGEST_WAIT, **options)["result"].get(
+            "value"
+        )
+
     try:
         used = memory(browser) - before
         hovers = {}
         for view in ("text", "lines", "matrix"):
-            page.evaluate(f"{EXPLORER}.change({{view: '{view}'}})")
-            page.evaluate(f"{EXPLORER}.ready")
-            hovers[view] = page.evaluate(HOVER)
-        page.evaluate(
+            evaluate(f"{EXPLORER}.change({{view: '{view}'}})")
+            evaluate(f"{EXPLORER}.ready.then(() => true)")
+            hovers[view] = evaluate(HOVER)
+        evaluate(
             f"(async () => {{ for (let layer = 0; layer < 12; layer++) for (let head = 0; head < 12; head++) {{"
             f"{EXPLORER}.change({{layer, head}}); await {EXPLORER}.ready; }} }})()"
         )

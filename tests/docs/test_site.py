@@ -1,10 +1,13 @@
 """The site: every page is built with warnings as errors, every cell runs, no link is dead, and its search finds things."""
 
+import functools
+import http.server
 import os
 import pathlib
 import re
 import subprocess
 import sys
+import threading
 
 import check_site
 import pytest
@@ -72,26 +75,37 @@ def test_docstrings_are_rendered(site):
     assert "_modules/keras_attn/layers/multi_head_attention.html" in page
 
 
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *arguments):
+        pass
+
+
 @pytest.mark.extended
-def test_the_search_finds_pages_without_a_server(site):
+def test_the_search_finds_pages(site):
     path = find_chromium()
     if path is None:
         if os.environ.get("KERAS_ATTN_NEEDS_CHROMIUM"):
             pytest.fail(f"The search is tested in a browser: {INSTALL}")
         pytest.skip(f"needs a browser: {INSTALL}")
+    handler = functools.partial(QuietHandler, directory=str(site))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{server.server_port}"
     browser = Browser(path)
     try:
-        page = browser.page(f"file://{site}/search.html?q=sinks")
+        page = browser.page(f"{address}/search.html?q=sinks")
         page.wait_for("document.querySelectorAll('#search-results li a').length > 0")
         links = page.evaluate(
             "[...document.querySelectorAll('#search-results li a')].map(a => a.href).join(' ')"
         )
         assert "docs/learn/masks.html" in links
         assert page.errors() == []
-        page.open(f"file://{site}/search.html?q=zyxwvut")
+        page.open(f"{address}/search.html?q=zyxwvut")
         page.wait_for("document.querySelector('#search-results').innerText.includes('did not match')")
     finally:
         browser.close()
+        server.shutdown()
+        server.server_close()
 
 
 @pytest.mark.extended
@@ -103,6 +117,8 @@ def test_a_cell_that_fails_fails_the_build(code, tmp_path):
         "extensions = ['myst_nb', 'site_parts.pages']\nroot_doc = 'docs/index'\n"
         "nb_execution_mode = 'force'\nnb_execution_raise_on_error = True\n"
     )
+    (tmp_path / "docs" / "api").mkdir()
+    (tmp_path / "docs" / "api" / "index.rst").write_text("Reference\n=========\n")
     (tmp_path / "docs" / "index.md").write_text("# First\n\n[two](learn/two.md)\n")
     (tmp_path / "docs" / "learn" / "two.md").write_text(f"# Two\n\n```python\n{code}\n```\n")
     child = build(tmp_path, tmp_path / "docs", tmp_path / "html")

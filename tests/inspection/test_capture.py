@@ -453,3 +453,21 @@ def test_recurrent_decoders_and_shared_blocks_give_a_map_for_every_call():
     assert {scores.shape for scores in maps.calls("attention")} == {(3, 1, 1, 7)}
     assert len(maps) == 5
     assert (maps["attention#2"][batch["encoder_token_ids"][:, None, None] == 0] == 0).all()
+
+
+def test_every_step_of_a_generation_is_a_call_with_the_rows_of_the_whole_text():
+    model = keras_attn.models.DecoderTransformer.from_sizes(VOCABULARY_SIZE, 1, **SIZES)
+    randomize(model)
+    prompt = np.array([[5, 6, 7]])
+    with keras_attn.capture_attention(model, dtype="float32") as steps:
+        generated = np.array(model.generate(prompt, end_token_id=VOCABULARY_SIZE - 1, max_length=4))
+    with keras_attn.capture_attention(model, dtype="float32") as whole:
+        model(np.concatenate([prompt, generated], axis=1))
+    (scores,) = whole.values()
+    (path,) = steps.paths
+    start, *calls = steps.calls(path)  # all but the prompt's last token, then one token each
+    np.testing.assert_allclose(start, scores[:, :, :2, :2], rtol=0, atol=1e-6)
+    assert len(calls) >= 4
+    for position, step in enumerate(calls[:4], 2):
+        slots = step.shape[-1]  # those after the position are empty
+        np.testing.assert_allclose(step[..., 0, :], scores[..., position, :slots], rtol=0, atol=1e-6)

@@ -141,6 +141,13 @@ def test_a_leak_is_told_in_words():
     assert "NaN in the padding of 'source' reaches real positions" in text
 
 
+def test_the_next_position_alone_is_a_leak():
+    model, inputs, declared = one_sequence(lambda x: ops.roll(x, -1, axis=1), True, token_ids(7, 7), False)
+    (leak,) = keras_attn.check_masks(model, inputs, **declared).leaks
+    assert leak.kind == "causal"
+    assert leak.pairs == [(row, position, position + 1) for row in range(2) for position in range(6)]
+
+
 def test_an_output_without_positions_and_float_inputs():
     model, frames, _ = made(RIGHT["Keras: mean of masked frames"])
     report = keras_attn.check_masks(model, frames)

@@ -280,3 +280,27 @@ def test_targets_and_layers_without_a_gradient_are_refused():
         ValueError, match=r"(?s)gradient with respect to the attention scores is known for.*differential"
     ):
         inspection.attention_gradients(model, np.ones((2, 5, 6), "float32"), target=1)
+
+
+def test_swin_blocks_go_back_to_the_whole_image_and_a_vit_shows_its_class_token():
+    images = np.random.default_rng(3).uniform(size=(2, 13, 10, 3)).astype("float32")
+    swin = keras_attn.models.SwinTransformer.from_sizes(
+        patch_size=2, hidden_dim=6, num_layers=(2, 1), num_heads=(2, 3), window_size=3
+    )
+    swin(images)
+    with keras_attn.capture_attention(swin, dtype="float32") as maps:
+        swin(images)
+    layers = list(inspection.attention_layers(swin).values())
+    assert len(maps) == len(layers) == 3
+    assert layers[1].shift_size != (0, 0)
+    for layer, scores, sizes in zip(layers, maps.values(), [(7, 5), (7, 5), (4, 3)], strict=True):
+        whole = inspection.windows_in_place(scores, *sizes, layer.window_size, layer.shift_size)
+        np.testing.assert_allclose(whole.sum(axis=-1), 1, rtol=1e-5)  # nothing is lost in the padding
+    vit = keras_attn.models.VisionTransformer.from_sizes(
+        image_size=(12, 8), patch_size=4, num_layers=2, hidden_dim=8, num_heads=2, intermediate_dim=17
+    )
+    maps, gradients = inspection.attention_gradients(vit, images[:, :12, :8], target=lambda y: y[:, 0, 3])
+    assert [scores.shape for scores in maps.values()] == [(2, 2, 7, 7)] * 2
+    of_class_token = inspection.relevance(maps, gradients)[:, 0, 1:]  # of the 3 x 2 patches
+    assert of_class_token.shape == inspection.rollout(maps)[:, 0, 1:].shape == (2, 6)
+    assert (of_class_token > 0).any(axis=-1).all()

@@ -242,8 +242,8 @@ def test_steps_and_beams_are_checked_and_kept(rng):
 def test_models_beside_each_other_have_the_same_layers(rng):
     first, last = ({"layer": softmax_scores(rng, 2, 5, 5)} for _ in range(2))
     page = parsed(last, WORDS, compare={"epoch 1": first}, name="epoch 9")
-    assert page.data["models"] == ["epoch 9", "epoch 1"]
-    for model, maps in enumerate((last, first)):
+    assert page.data["models"] == ["epoch 1", "epoch 9"]
+    for model, maps in enumerate((first, last)):
         decoded = (page.codes(f"{model}.0.0", 1).reshape(5, 5) / 255.0) ** 2
         assert np.all(np.abs(decoded - maps["layer"][1]) <= bound(maps["layer"][1]))
         assert len(page.data["groups"][0]["seen"][model]) == 1

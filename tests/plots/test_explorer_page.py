@@ -228,6 +228,48 @@ def test_words_join_tokens_by_the_mean_of_queries_and_the_sum_of_keys(open_page,
     assert hidden == pytest.approx(expected[:4, :4], abs=4e-3)
 
 
+def words_of(page):
+    """The words that the page makes of tokens, and what it writes for each token."""
+    page.evaluate(f"{EXPLORER}.change({{level: 'word'}})")
+    settled(page)
+    words = page.evaluate(f"{EXPLORER}.units().q.map(unit => [unit.plain, unit.tokens])")
+    page.evaluate(f"{EXPLORER}.change({{level: 'token'}})")
+    settled(page)
+    return words, page.evaluate(f"{EXPLORER}.units().q.map(unit => unit.text)")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "words", "written"),
+    [
+        # SentencePiece with bytes for what has no piece: é is two of them.
+        (
+            ["▁caf", "<0xC3>", "<0xA9>", "▁2", "016", "-", "▁", "x"],
+            [["caf", [0]], ["é", [1, 2]], ["2016", [3, 4]], ["-", [5]], ["x", [6, 7]]],
+            ["caf", "<0xC3>", "<0xA9>", "2", "·016", "-", "␣", "·x"],
+        ),
+        # Byte-level BPE (GPT-2): "über" is Ã¼ber, a space Ġ.
+        (
+            ["Das", "ĠÃ¼", "ber", "Ġ", "Ċ", "æ", "Ĺ", "¥"],
+            [["Das", [0]], ["über", [1, 2]], ["日", [3, 4, 5, 6, 7]]],
+            ["Das", "ü", "·ber", "␣", "␣", "\ufffd", "\ufffd", "\ufffd"],
+        ),
+        # WordPiece.
+        (
+            ["[CLS]", "un", "##affable", ",", "##s", "[SEP]"],
+            [["[CLS]", [0]], ["unaffable", [1, 2]], [",", [3]], ["s", [4]], ["[SEP]", [5]]],
+            ["[CLS]", "un", "·affable", ",", "·s", "[SEP]"],
+        ),
+        # Whole words, and characters.
+        (["a b", "##", "c"], [["a b", [0]], ["##", [1]], ["c", [2]]], ["a b", "##", "c"]),
+        (list("ab c"), [["ab", [0, 1]], ["c", [2, 3]]], ["a", "·b", "␣", "·c"]),
+        (["▁こん", "にちは"], [["こん", [0]], ["にちは", [1]]], ["こん", "·にちは"]),
+    ],
+)
+def test_tokens_of_every_kind_are_joined_to_words(open_page, tokens, words, written):
+    page = open_page(explore({"a": np.full((1, len(tokens), len(tokens)), 1 / len(tokens))}, tokens))
+    assert words_of(page) == (words, written)
+
+
 def set_value(page, selector, value):
     page.evaluate(
         f"""(() => {{
@@ -329,8 +371,6 @@ def test_the_address_holds_the_whole_state(open_page, rng):
 def test_two_models_stand_side_by_side_and_play_as_a_film(open_page, rng):
     maps, explorer = translation(rng, compare={"epoch 1": translation_maps(rng)}, name="epoch 9")
     page = open_page(explorer, "#kind=cross&layer=1&head=1&view=matrix")
-    page.evaluate(f"{EXPLORER}.change({{model: 0}})")
-    settled(page)
     click(page, part("beside"))
     assert shown(page, f"{part('second')} h2") == ["Layer 1 · Head 1"]
     values = [page.evaluate(f"[...{EXPLORER}.{pane}.matrix.values]") for pane in ("first", "second")]
@@ -341,7 +381,7 @@ def test_two_models_stand_side_by_side_and_play_as_a_film(open_page, rng):
     page.wait_for(f"document.querySelector('{part('film')}').textContent === 'Play film'")
 
 
-def test_an_image_is_bright_where_its_patch_looks(open_page):
+def test_an_image_glows_where_its_patch_looks(open_page):
     scores = np.full((1, 7, 7), 0.01)
     scores[0, 3, 5] = 0.94  # from row 1, column 3 to row 2, column 2
     image = np.full((40, 60, 3), 200, "uint8")
@@ -369,7 +409,7 @@ def test_an_image_is_bright_where_its_patch_looks(open_page):
         }})()"""
     )
     assert np.argmax(bright) == 4
-    assert bright[1][1] == 200
+    assert bright[1][1] > 180
     assert max(bright[0]) < 100
     for view in ("text", "lines", "matrix"):
         click(page, f'[data-view="{view}"]')

@@ -211,9 +211,15 @@ def test_pixels_have_the_width_asked_for(width):
 
 def test_without_matplotlib_a_run_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    said = []
-    draw = TranslationRun.pictures(types.SimpleNamespace(say=said.append))
+    said, kept = [], []
+    run = types.SimpleNamespace(
+        say=said.append,
+        film=types.SimpleNamespace(keep=kept.append),
+        progress=types.SimpleNamespace(epoch=7),
+    )
+    draw = TranslationRun.pictures(run)
     assert draw() == {}
+    assert kept == [7]
     assert len(said) == WITH_IMAGES
     assert all('pip install "keras_attn[plots]"' in line for line in said)
 

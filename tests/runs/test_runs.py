@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers_explorer import ExplorerParser
 
 import keras_attn
 from keras_attn import runs
@@ -79,8 +80,27 @@ def test_a_run_folder_holds_what_its_documentation_says(run):
         "epoch-002.safetensors",
         "epoch-003.safetensors",
     }
+    assert not (folder / "attention").exists()
     texts = ["ae", "bf"]
     assert keras_attn.Translator.load(folder / "translator")(texts) == translator(texts)
+
+
+@pytest.mark.skipif(not WITH_TENSORFLOW, reason="attention of given texts needs TensorFlow")
+def test_a_run_ends_with_a_page_of_attention_from_epoch_to_epoch(run):
+    folder, translator = run
+    page = ExplorerParser((folder / "attention.html").read_text("utf-8"))
+    assert page.data["models"] == ["epoch 1", "epoch 2", "epoch 3", "the run's translator"]
+    kinds = {group["kind"]: group for group in page.data["groups"]}
+    assert set(kinds) == {"encoder", "decoder", "cross"}
+    source, target = kinds["encoder"]["queries"], kinds["cross"]["queries"]
+    assert "".join(source[:-1]).upper() == "".join(target[:-1]) == page.data["title"].upper()
+    # The last frame is the translator's own attention to the reference.
+    shown = translator.show(page.data["title"], page.data["title"].upper())
+    [cross] = [number for number, group in enumerate(page.data["groups"]) if group["kind"] == "cross"]
+    assert [page.codes(f"3.{cross}.0", head).tolist() for head in range(2)] == [
+        ExplorerParser(shown.html).codes(f"0.{cross}.0", head).tolist() for head in range(2)
+    ]
+    assert page.codes(f"0.{cross}.0", 0).tolist() != page.codes(f"3.{cross}.0", 0).tolist()
 
 
 def test_what_tensorboard_shows_is_what_the_documentation_says(run):

@@ -65,7 +65,7 @@ def test_the_folder_may_be_the_one_that_we_are_in(tmp_path, monkeypatch):
 @pytest.mark.parametrize("inner", ["", "translator"])
 def test_a_run_is_exported_aside_under_its_name_until_it_changes(tmp_path, tasks, capsys, inner):
     translator = make_translator(tmp_path / "mine" / "translator")
-    wanted = Version("mine", 1, tmp_path / "mine" / "served" / "mine" / "1")
+    wanted = Version("mine", 1, tmp_path / "mine" / "served" / "mine" / "1", translator)
     assert find_version(tmp_path / "mine" / inner) == wanted
     assert capsys.readouterr().out == f"Exporting {translator} to {wanted.folder.parent} ...\n"
     assert find_version(tmp_path / "mine" / inner) == wanted

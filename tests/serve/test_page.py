@@ -397,6 +397,19 @@ def test_deviations_from_the_request_are_told_in_plain_words(odd_url, open_page)
     ]
 
 
+def test_models_whose_task_is_at_hand_link_to_a_page_of_attention(odd_url, open_page):
+    page = open_page(address(odd_url, model="dates", text="1 & 2?"))
+    page.wait_for(IS_DONE)
+    [link] = visible(page, "#attention")
+    assert link == "Explore the attention"
+    href = urllib.parse.urlsplit(page.evaluate("document.querySelector('#attention').href"))
+    assert href.path == "/page/attention"
+    assert urllib.parse.parse_qs(href.query) == {"model": ["dates"], "text": ["1 & 2?"]}
+    page.open(address(odd_url, model="stories", text="once"))
+    page.wait_for(IS_DONE)
+    assert not visible(page, "#attention")
+
+
 def test_a_text_generator_shows_its_prompt_and_the_continuation(odd_url, open_page):
     page = open_page(address(odd_url, model="stories", text="To be"))
     wait_for_answer(page, "To be and so on")

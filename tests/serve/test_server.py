@@ -366,5 +366,8 @@ def test_a_saved_translator_is_exported_aside_once(tmp_path):
         if port:
             client = Client(port)
             assert len(client.predict({"instances": ["a"]}, model="run")["predictions"]) == 1
+            status, page = client.ask("GET", "/page/attention?model=run&text=4+July")
+            assert status == 200
+            assert b"data-explorer-data" in page
             client.close()
         command.end(signal.SIGTERM)

@@ -10,7 +10,7 @@ from helpers_images import encoded, opened, pixels
 
 import keras_attn
 from keras_attn.tasks import ImagePreprocessing
-from keras_attn.tasks.image_processors import read_preprocessing
+from keras_attn.tasks.image_processors import processor_fields, read_preprocessing
 
 IMAGENET = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
 SIZE = {"height": 28, "width": 28}
@@ -22,6 +22,12 @@ CASES = {
         {},
         "deit",
         {"size": {"height": 32, "width": 33}, "crop_size": SIZE, **IMAGENET},
+    ),
+    "swin": (
+        "Swin",
+        {"patch_size": 2, "embed_dim": 12, "depths": [1, 2], "num_heads": [2, 3], "window_size": 3},
+        "vit",
+        {"size": SIZE, "resample": 3},
     ),
     "dinov2": ("Dinov2", {}, "bit", {"size": {"shortest_edge": 32}, "crop_size": SIZE}),
 }
@@ -42,7 +48,9 @@ def checkpoint(request, tmp_path_factory):
         "patch_size": 7,
         "image_size": 28,
     }
-    config = getattr(transformers, f"{name}Config")(**sizes, **fields)
+    config = getattr(transformers, f"{name}Config")(
+        **({"image_size": 28} if name == "Swin" else sizes), **fields
+    )
     config.id2label, config.label2id = dict(enumerate(LABELS)), {}
     torch.manual_seed(3)
     model = getattr(transformers, f"{name}ForImageClassification")(config).eval()
@@ -108,6 +116,41 @@ def test_a_new_head_is_put_on_a_checkpoint(checkpoint):
     np.testing.assert_array_equal(
         *(keras.ops.convert_to_numpy(encoder(images)) for encoder in (task.model.encoder, body))
     )
+
+
+@pytest.mark.extended
+def test_it_goes_back_to_transformers(checkpoint, tmp_path):
+    folder, *_ = checkpoint
+    task = keras_attn.load(folder)
+    task.export_model(tmp_path / "written", "huggingface")
+    twin = keras_attn.load(tmp_path / "written")
+    assert (twin.preprocessing, twin.labels) == (task.preprocessing, task.labels)
+    image = pixels(61, 89)
+    assert twin(image, top_k=5, return_scores=True) == task(image, top_k=5, return_scores=True)
+    import transformers
+
+    processor = transformers.AutoImageProcessor.from_pretrained(tmp_path / "written")
+    model = transformers.AutoModelForImageClassification.from_pretrained(tmp_path / "written").eval()
+    inputs = processor(images=opened(encoded(image)), return_tensors="pt")
+    scores = model(**inputs).logits[0].softmax(-1).detach().numpy()
+    np.testing.assert_allclose(
+        np.sort(scores)[::-1], task(image, top_k=5, return_scores=True)[1], rtol=0, atol=2e-3
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"antialias": False},
+            "resize with antialias, and make no grey of colours. Received: antialias=False",
+        ),
+        ({"num_channels": 1}, "num_channels=1"),
+    ],
+)
+def test_what_transformers_does_not_do_is_not_written(options, message):
+    with pytest.raises(ValueError, match=message):
+        processor_fields(ImagePreprocessing((7, 5), **options))
 
 
 # What the hub's files hold: the first ones are of 2021, with integers and without a class.

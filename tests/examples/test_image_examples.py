@@ -1,0 +1,35 @@
+"""The examples of images do their whole road with a training of seconds."""
+
+import pathlib
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+from test_examples import run_example
+
+import keras_attn
+
+
+@pytest.mark.extended
+def test_classify_images_does_the_whole_road(tmp_path):
+    printed = run_example(
+        "classify_images.py", tmp_path, "--epochs", "5", "--output", "run", "--saved-models", "served"
+    )
+    # After so little training it is right more often than not; one digit in ten is the answer of one that learnt nothing.
+    assert float(re.search(r"accuracy on 360 new images: (.*)%", printed)[1]) > 30
+    classifier = keras_attn.load(tmp_path / "run")
+    file = tmp_path / "run" / "digit.png"
+    assert Image.open(file).size == (8, 8)
+    label = classifier(file)
+    version = pathlib.Path("served", "digits", "1")
+    assert f"{version}: verified; {pathlib.Path('run', 'digit.png')} is a {label}" in printed
+    assert (tmp_path / version / "saved_model.pb").is_file()
+    picture = np.asarray(Image.open(tmp_path / "run" / "attention.png"))
+    assert len(np.unique(picture.reshape(-1, picture.shape[-1]), axis=0)) > 100
+
+
+@pytest.mark.slow
+def test_classify_images_is_right_on_985_of_1000_digits(tmp_path):
+    printed = run_example("classify_images.py", tmp_path, "--splits", "5")
+    assert float(re.search(r"Mean of 5 splits: (.*)%", printed)[1]) >= 98.5
