@@ -153,10 +153,25 @@ class Fields:
         return tuple(pair)
 
     def counts(self, name, default=_MISSING):
+        """A tuple of numbers of layers, which are together no more than the tensors of the weight files."""
+        values = self._integers(name, default)
+        if sum(values) > self._num_tensors:
+            raise self._wrong(
+                name, list(values), f"at most {self._num_tensors:,} layers, as there are tensors"
+            )
+        return values
+
+    def sizes(self, name, default=_MISSING):
         """A tuple of positive integers, none larger than the weight files allow."""
+        values = self._integers(name, default)
+        if max(values) > self._num_values:
+            raise self._wrong(name, list(values), f"at most {self._num_values:,} each")
+        return values
+
+    def _integers(self, name, default):
         values = self.get(name, default)
         values = tuple(values) if isinstance(values, list | tuple) else ()
-        if not values or not all(type(value) is int and 0 < value <= self._num_values for value in values):
+        if not values or not all(type(value) is int and value > 0 for value in values):
             raise self._wrong(name, self.get(name, default), "a list of positive integers")
         return values
 

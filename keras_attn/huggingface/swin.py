@@ -4,10 +4,10 @@ from keras_attn.huggingface.architecture import Architecture
 from keras_attn.huggingface.heads import image_classification
 from keras_attn.huggingface.names import At
 from keras_attn.huggingface.vit import OF_BACKBONES
-from keras_attn.layers import PatchEmbedding, PatchMerging
+from keras_attn.layers import PatchEmbedding
 from keras_attn.layers.normalization import LayerNormalization
 from keras_attn.models import SwinTransformer
-from keras_attn.models.swin_transformer import swin_block
+from keras_attn.models.swin_transformer import swin_blocks
 
 _BLOCK, _THEIRS = "stage_{s}_block_{i}", "encoder.layers.{s}.blocks.{i}"
 _BIASES = "relative_position_bias"
@@ -45,7 +45,7 @@ def swin(fields, checkpoint):
     """`Architecture` of a swin config."""
     hidden_dim, num_channels = fields.size("embed_dim", 96), fields.size("num_channels", 3)
     image_size, patch_size = fields.pair("image_size", 224), fields.pair("patch_size", 4)
-    depths, num_heads = fields.counts("depths", (2, 2, 6, 2)), fields.counts("num_heads", (3, 6, 12, 24))
+    depths, num_heads = fields.counts("depths", (2, 2, 6, 2)), fields.sizes("num_heads", (3, 6, 12, 24))
     if len(depths) != len(num_heads):
         raise ValueError(
             "`depths` and `num_heads` of a swin config must have as many numbers. "
@@ -67,22 +67,6 @@ def swin(fields, checkpoint):
     for name in (*OF_BACKBONES, "encoder_stride", "path_norm"):
         fields.get(name, None)
 
-    def block(stage, i):
-        number, last = sum(depths[:stage]) + i, max(sum(depths) - 1, 1)
-        width = hidden_dim * 2**stage
-        return swin_block(
-            width,
-            num_heads[stage],
-            window_size,
-            int(ratio * width),
-            is_shifted=i % 2 == 1,
-            epsilon=epsilon,
-            of_attention=of_attention,
-            stochastic_depth=depth_rate * number / last,
-            name=f"stage_{stage}_block_{i}",
-            **of_block,
-        )
-
     def make():
         embedding = PatchEmbedding(
             patch_size,
@@ -96,11 +80,17 @@ def swin(fields, checkpoint):
             pad=True,
             name="embedding",
         )
-        blocks = []
-        for stage, depth in enumerate(depths):
-            blocks += [block(stage, i) for i in range(depth)]
-            if stage < len(depths) - 1:
-                blocks.append(PatchMerging(name=f"stage_{stage}_merging"))
+        blocks = swin_blocks(
+            hidden_dim,
+            depths,
+            num_heads,
+            window_size,
+            ratio,
+            epsilon,
+            of_attention,
+            stochastic_depth=depth_rate,
+            **of_block,
+        )
         return SwinTransformer(embedding, blocks, LayerNormalization(epsilon=epsilon, name="norm"))
 
     def head():

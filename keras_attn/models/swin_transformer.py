@@ -101,30 +101,19 @@ class SwinTransformer(ImageEncoder):
                 "`num_layers` and `num_heads` must have a number for each stage. "
                 f"Received: num_layers={num_layers}, num_heads={num_heads}."
             )
-        of_blocks = {"dropout": dropout, "activation": activation}
-        of_attention = {"dropout": attention_dropout, "attend_to_padding": attend_to_padding}
-        total, blocks = sum(num_layers), []
-        for stage, (depth, heads) in enumerate(zip(num_layers, num_heads)):
-            if blocks:
-                blocks.append(PatchMerging(dtype=dtype, name=f"stage_{stage - 1}_merging"))
-            width = hidden_dim * 2**stage
-            for i in range(check_positive("num_layers", depth)):
-                number = sum(num_layers[:stage]) + i
-                blocks.append(
-                    swin_block(
-                        width,
-                        heads,
-                        window_size,
-                        int(intermediate_ratio * width),
-                        is_shifted=i % 2 == 1,
-                        epsilon=layer_norm_epsilon,
-                        of_attention=of_attention,
-                        stochastic_depth=stochastic_depth * number / max(total - 1, 1),
-                        dtype=dtype,
-                        name=f"stage_{stage}_block_{i}",
-                        **of_blocks,
-                    )
-                )
+        blocks = swin_blocks(
+            hidden_dim,
+            num_layers,
+            num_heads,
+            window_size,
+            intermediate_ratio,
+            layer_norm_epsilon,
+            of_attention={"dropout": attention_dropout, "attend_to_padding": attend_to_padding},
+            stochastic_depth=stochastic_depth,
+            dtype=dtype,
+            dropout=dropout,
+            activation=activation,
+        )
         embedding = PatchEmbedding(
             patch_size,
             hidden_dim,
@@ -165,47 +154,62 @@ class SwinTransformer(ImageEncoder):
         return x if self.norm is None else self.norm(x)
 
 
-def swin_block(
+def swin_blocks(
     hidden_dim,
+    num_layers,
     num_heads,
     window_size,
-    intermediate_dim,
-    is_shifted,
+    intermediate_ratio,
     epsilon,
     of_attention,
+    stochastic_depth=0.0,
     dtype=None,
     **of_block,
 ):
-    """A block of a Swin Transformer.
+    """The blocks of all stages of a Swin Transformer, and the layers that merge patches between them, in one list.
 
     Args:
-        hidden_dim, num_heads, window_size, intermediate_dim: Integers.
-        is_shifted: Boolean, whether windows are shifted by half their size.
+        hidden_dim, num_layers, num_heads, window_size, intermediate_ratio, stochastic_depth, dtype: As in
+            `SwinTransformer.from_sizes`.
         epsilon: Float, of the norms.
         of_attention: Dict, other arguments of `WindowAttention`.
-        dtype, **of_block: Other arguments of `EncoderBlock`.
+        **of_block: Other arguments of `EncoderBlock`.
     """
+    blocks, last = [], max(sum(num_layers) - 1, 1)
+    for stage, (depth, heads) in enumerate(zip(num_layers, num_heads)):
+        if stage:
+            blocks.append(PatchMerging(dtype=dtype, name=f"stage_{stage - 1}_merging"))
+        width, first = hidden_dim * 2**stage, sum(num_layers[:stage])
+        for i in range(check_positive("num_layers", depth)):
+            attention = _window_attention(width, heads, window_size, i % 2 == 1, dtype, of_attention)
+            block = EncoderBlock(
+                int(intermediate_ratio * width),
+                normalize_first=True,
+                self_attention=attention,
+                norm=LayerNormalization(epsilon=epsilon, dtype=dtype, name="norm"),
+                stochastic_depth=stochastic_depth * (first + i) / last,
+                dtype=dtype,
+                name=f"stage_{stage}_block_{i}",
+                **of_block,
+            )
+            blocks.append(block)
+    return blocks
+
+
+def _window_attention(width, num_heads, window_size, is_shifted, dtype, options):
     check_positive("num_heads", num_heads)
     check_positive("window_size", window_size)
-    if hidden_dim % num_heads:
+    if width % num_heads:
         raise ValueError(
             "The width of a stage must be divisible by its heads. "
-            f"Received: width {hidden_dim}, num_heads={num_heads}."
+            f"Received: width {width}, num_heads={num_heads}."
         )
-    attention = WindowAttention(
+    return WindowAttention(
         num_heads,
-        hidden_dim // num_heads,
+        width // num_heads,
         window_size,
         shift_size=window_size // 2 if is_shifted else 0,
         dtype=dtype,
         name="self_attention",
-        **of_attention,
-    )
-    return EncoderBlock(
-        intermediate_dim,
-        normalize_first=True,
-        self_attention=attention,
-        norm=LayerNormalization(epsilon=epsilon, dtype=dtype, name="norm"),
-        dtype=dtype,
-        **of_block,
+        **options,
     )

@@ -257,6 +257,8 @@ def test_files_that_do_not_fit_are_refused(fields, match, tmp_path):
     [
         ({"depths": [2]}, "`depths` and `num_heads` of a swin config must have as many numbers"),
         ({"depths": [2, 0]}, "`depths` of a swin config must be a list of positive integers"),
+        ({"depths": [2, 10**9]}, "`depths` of a swin config must be at most 94 layers"),
+        ({"num_heads": [3, 10**9]}, "`num_heads` of a swin config must be at most .* each"),
         ({"window_size": 5}, "relative_position_bias_table .*must have shape"),
         ({"num_layers": 3}, "`num_layers` of a swin config must be 2"),
     ],
