@@ -114,7 +114,8 @@ class AxialRotaryEmbedding(keras.layers.Layer):
 
     Call arguments:
         inputs: Floats (B, N, T, H), H divisible by 4.
-        positions: Integers (T,) or (B, T) from `keras_attn.ops.grid_positions`, which hold a row and a column.
+        positions: Integers (T,) or (B, T) from `keras_attn.ops.grid_positions`, which hold a row and a column. Attention
+            that is called without `positions` passes 0, 1, 2, ...: the columns of a single row.
 
     Returns:
         Floats (B, N, T, H).

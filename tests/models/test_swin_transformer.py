@@ -159,3 +159,12 @@ def test_windows_hold_no_special_tokens():
         SwinTransformer(embedding, [layers.PatchMerging()])
     with pytest.raises(ValueError, match=r"must have the shape \(B, height, width, D\)"):
         layers.PatchMerging().build((None, None, D))
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_logits_are_float32_under_mixed_precision(policy):
+    expected = run(make_classifier(attend_to_padding=True), images(22, 17))
+    logits = run(make_classifier(attend_to_padding=True, dtype=policy), images(22, 17))
+    assert logits.dtype == "float32"
+    assert_close(logits, expected, 6e-2)
