@@ -33,7 +33,7 @@ CHAPTERS = {
     "Numbers": ["docs/numbers", "docs/results"],
     "Gallery": ["docs/gallery"],
     "Reference": ["docs/api/index"],
-    "Project": ["README", "CHANGELOG"],
+    "Project": ["README", "CONTRIBUTING", "CHANGELOG"],
 }
 # Pages whose Python cells the build runs, in order, in a kernel of their own, and whose outputs it shows.
 EXECUTED = ("docs/learn/", "docs/compose")

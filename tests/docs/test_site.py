@@ -40,7 +40,7 @@ def build(source, configuration, folder, *options):
 def site(tmp_path_factory):
     """The site, built anew."""
     folder = tmp_path_factory.mktemp("site")
-    child = build(ROOT, ROOT / "docs", folder)
+    child = build(ROOT / "docs", ROOT / "docs", folder)
     assert child.returncode == 0, child.stderr
     return folder
 
