@@ -74,7 +74,7 @@ def main():
     folder = parser.parse_args().folder
     pages = read_site(folder)
     if not pages:
-        sys.exit(f"There is no page in {folder}. Build the site: python -m sphinx -c docs . {folder}")
+        sys.exit(f"There is no page in {folder}. Build the site: python -m sphinx docs {folder}")
     broken = broken_links(folder, pages)
     for page, link in broken:
         print(f"{page}: {link}")

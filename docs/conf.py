@@ -1,6 +1,6 @@
-"""Builds the documentation: `python -m sphinx -W --keep-going -n -c docs . docs/_build`, from the root of the repository.
+"""Builds the documentation: `python -m sphinx -W --keep-going -n docs docs/_build`, from the root of the repository.
 
-The source folder is the repository, so that the same links work here and on a page that shows the repository's files.
+The source folder is the repository, see `setup`, so that the same links work here and on a page that shows its files.
 Pages that this folder lists as executed become notebooks; the code of all others is run by tests/test_readme.py.
 """
 
@@ -24,7 +24,14 @@ copyright = author
 release = version = __version__
 
 root_doc = "docs/index"
-include_patterns = ["docs/**", "README.md", "CHANGELOG.md", "examples/**", "saved_models/**"]
+include_patterns = [
+    "docs/**",
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "examples/**",
+    "saved_models/**",
+]
 exclude_patterns = [
     "docs/_build",
     "docs/results",
@@ -60,8 +67,9 @@ html_theme_options = {"navigation_with_keys": True}
 highlight_language = "none"
 maximum_signature_line_length = 88
 nitpick_ignore_regex = [
-    # Of Python's own, for which there is no inventory without a network.
-    ("py:exc", r"subprocess\..*"),
+    # Of others, for which there is no inventory without a network.
+    ("py:exc", r"(subprocess|tf)\..*"),
+    ("py:class", r"keras\..*"),
     # Not public: the class of what `SIGNATURES` of a task names.
     ("py:class", r"keras_attn\.tasks\.\w+\.\w+Signatures"),
 ]
@@ -87,3 +95,8 @@ autosummary_generate = False
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 napoleon_custom_sections = [("Call arguments", "params_style")]
+
+
+def setup(app):
+    # Pages lie outside docs too (README.md, examples/serving), and every link is relative to the page that has it.
+    app.srcdir = type(app.srcdir)(ROOT)

@@ -70,7 +70,8 @@ def read_lines(folder):
     for file in sorted([*folder.glob("*.md"), *folder.glob("*/*.md")]):
         text = re.sub(r"```.*?```", "", file.read_text(encoding="utf-8"), flags=re.DOTALL)
         for paragraph in re.split(r"\n\s*\n|\n(?=[-#|] ?)", text):
-            paragraph = re.sub(r"[`*]|\]\([^)]*\)|!?\[", "", " ".join(paragraph.split()))
+            paragraph = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(paragraph.split()))
+            paragraph = re.sub(r"[`*]", "", paragraph)
             sentences = (
                 [] if paragraph.startswith(("|", "#")) else re.split(r"(?<=[.:?]) (?=[A-Z])", paragraph)
             )

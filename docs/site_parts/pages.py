@@ -15,7 +15,7 @@ CHAPTERS = {
         "docs/learn/beam_search",
         "docs/learn/*",
     ],
-    "Compose": ["docs/compose", "docs/models", "docs/attention"],
+    "Compose": ["docs/compose", "docs/models", "docs/attention", "docs/images"],
     "See": ["docs/seeing"],
     "Train": ["docs/training", "docs/encoder_tasks"],
     "Serve": [
@@ -33,7 +33,7 @@ CHAPTERS = {
     "Numbers": ["docs/numbers", "docs/results"],
     "Gallery": ["docs/gallery"],
     "Reference": ["docs/api/index"],
-    "Project": ["README", "CHANGELOG"],
+    "Project": ["README", "CONTRIBUTING", "CHANGELOG"],
 }
 # Pages whose Python cells the build runs, in order, in a kernel of their own, and whose outputs it shows.
 EXECUTED = ("docs/learn/", "docs/compose")

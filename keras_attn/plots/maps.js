@@ -2,7 +2,7 @@
 
 const sharesOf = (levels) => Float32Array.from({ length: 256 }, (_, code) => (code / levels) ** 2);
 const SHARES = sharesOf(255);
-const CACHED_BYTES = 96e6;
+const CACHED_BYTES = 40e6;
 
 /** The bytes behind base64 of zlib's format. */
 export async function inflated(base64) {

@@ -5,7 +5,7 @@ python tests/benchmarks/explorer.py [--lengths 64 128 256 512 2048] [--libraries
 The maps are of a trained encoder, all-MiniLM-L6-v2, 6 layers of 12 heads: of two texts each, as 12 layers. It reads 512 tokens;
 longer maps are put together of its maps of parts: a query gives its own part 3/4 of its attention, and the rest to the others.
 `--libraries` is a folder with require.js, d3.min.js (5.7.0) and jquery.min.js, which BertViz's pages would fetch from the network;
-without it, only the sizes of its files are measured. Memory is what all processes of a new browser use (Pss), less what they
+without it, only the sizes of its files are measured. Times to open ours are medians of `--rounds` new browsers. Memory is what all processes of a new browser use (Pss), less what they
 use for an empty page.
 """
 
@@ -13,6 +13,7 @@ from helpers_benchmarks import parser, print_table  # isort: skip -- quietens Te
 
 import importlib.resources
 import pathlib
+import statistics
 import sys
 import tempfile
 import time
@@ -125,12 +126,18 @@ def opened(path, is_shown):
         raise
 
 
-def measure_explorer(layers, tokens, folder, before):
+def measure_explorer(layers, tokens, folder, before, rounds):
     start = time.perf_counter()
     explorer = explore(layers, tokens, title="all-MiniLM-L6-v2")
     path = explorer.save(folder / "explorer.html")
     seconds = time.perf_counter() - start
-    browser, page, milliseconds = opened(path, f"{EXPLORER}.ready")
+    times = []
+    for _ in range(rounds):
+        browser, page, milliseconds = opened(path, f"{EXPLORER}.ready")
+        times.append(milliseconds)
+        if len(times) < rounds:
+            browser.close()
+    milliseconds = statistics.median(times)
 
     def evaluate(expression):
         options = {"expression": expression, "awaitPromise": True, "returnByValue": True}
@@ -200,7 +207,7 @@ def measure_bertviz(layers, tokens, folder, before, libraries):
 
 
 def main():
-    options = parser(__doc__, rounds=1)
+    options = parser(__doc__, rounds=3)
     options.add_argument("--lengths", type=int, nargs="+", default=[64, 128, 256, 512, 2048])
     options.add_argument("--longest-of-bertviz", type=int, default=512)
     options.add_argument("--libraries", type=pathlib.Path)
@@ -211,7 +218,7 @@ def main():
         layers, tokens = trained_maps(length)
         with tempfile.TemporaryDirectory() as folder:
             folder = pathlib.Path(folder)
-            rows.append(measure_explorer(layers, tokens, folder, before))
+            rows.append(measure_explorer(layers, tokens, folder, before, options.rounds))
             print(*rows[-1], sep=" | ", flush=True)
             if length <= options.longest_of_bertviz:
                 rows.append(measure_bertviz(layers, tokens, folder, before, options.libraries))

@@ -40,7 +40,7 @@ def build(source, configuration, folder, *options):
 def site(tmp_path_factory):
     """The site, built anew."""
     folder = tmp_path_factory.mktemp("site")
-    child = build(ROOT, ROOT / "docs", folder)
+    child = build(ROOT / "docs", ROOT / "docs", folder)
     assert child.returncode == 0, child.stderr
     return folder
 
@@ -129,7 +129,7 @@ def test_every_page_is_in_one_chapter():
     pages = [page.removesuffix(".md") for page in PAGES] + ["README", "CHANGELOG", "docs/new_page"]
     found = [page for chosen in chapters(pages).values() for page in chosen]
     assert sorted(found) == sorted({*pages, "docs/api/index"} - {"docs/index"})
-    assert chapters(pages)["More"] == ["docs/new_page"]
+    assert "docs/new_page" in chapters(pages)["More"]
 
 
 def test_a_page_becomes_a_notebook():

@@ -32,6 +32,17 @@ def test_sort_numbers_learns_to_sort_by_looking_at_what_it_writes(tmp_path):
     assert shares(printed, f"({looked})")[looked] > 0.8
 
 
+def test_fill_in_learns_agreement_with_the_subject(tmp_path):
+    printed = run_example("fill_in.py", tmp_path, "--epochs", "15", "--output", "here")
+    right = shares(printed, "Verbs that agree with the subject, nouns (.*)")
+    # The noun before the verb would say the opposite in the second.
+    assert right["of one number"] > 0.95
+    assert right["of two numbers"] > 0.95
+    assert "the dog near the cats [MASK]: " in printed
+    page = (tmp_path / "here" / "attention.html").read_text(encoding="utf-8")
+    assert "[MASK]" in page
+
+
 def accuracies_and_attention(printed):
     accuracy = shares(printed, "Accuracy on new rows, (.*)")
     looked = re.findall(r"^  of its attention on the first word: (\S+)%", printed, flags=re.MULTILINE)

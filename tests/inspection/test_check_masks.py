@@ -13,7 +13,6 @@ import keras_attn
 
 # One of each kind, and the cheapest; the others are extended.
 QUICK_RIGHT = {
-    "ours: language model, padded on the left",
     "ours: stacked cross-attention",
     "Keras: mean of masked frames",
     "Keras: Attention",

@@ -244,6 +244,7 @@ def test_relevance_of_two_layers_and_of_cross_attention_by_hand():
         inspection.relevance(maps, stack[1])
 
 
+@pytest.mark.extended
 def test_relevance_of_a_translation_finds_the_source_token_that_decides():
     model = keras_attn.models.Seq2SeqTransformer.from_sizes(
         13, 2, 2, hidden_dim=14, num_heads=2, intermediate_dim=17, max_sequence_length=23
@@ -282,6 +283,7 @@ def test_targets_and_layers_without_a_gradient_are_refused():
         inspection.attention_gradients(model, np.ones((2, 5, 6), "float32"), target=1)
 
 
+@pytest.mark.extended
 def test_swin_blocks_go_back_to_the_whole_image_and_a_vit_shows_its_class_token():
     images = np.random.default_rng(3).uniform(size=(2, 13, 10, 3)).astype("float32")
     swin = keras_attn.models.SwinTransformer.from_sizes(
