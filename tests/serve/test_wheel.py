@@ -1,5 +1,6 @@
 """What a built wheel holds of the server and of the explorer."""
 
+import os
 import pathlib
 import shutil
 import subprocess
@@ -43,3 +44,18 @@ def test_a_wheel_holds_the_pages_files_and_names_what_the_server_needs(tmp_path)
         assert {f"keras_attn/{room}/{name}" for name in files} <= set(names)
         assert some <= set(files)
     assert "Requires-Dist: werkzeug" in metadata
+    # What was built writes a page, far from its source.
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
+        wheel.extractall(tmp_path / "installed")
+    code = """
+import sys
+import numpy as np
+import keras_attn
+assert keras_attn.__file__.startswith(sys.argv[1]), keras_attn.__file__
+keras_attn.plots.explore({"a": np.full((1, 2, 2), 0.5)}, ["b", "c"], path=sys.argv[2])
+"""
+    command = [sys.executable, "-c", code, str(tmp_path / "installed"), str(tmp_path / "page.html")]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "installed")}
+    written = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert written.returncode == 0, written.stderr
+    assert "data-explorer-data" in (tmp_path / "page.html").read_text("utf-8")
