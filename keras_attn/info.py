@@ -21,7 +21,10 @@ _SIZES = (
         "head_dim",
     ),
     *("vocab_size", "max_position_embeddings", "n_positions"),
+    *("image_size", "patch_size", "num_channels", "embed_dim", "depths", "window_size", "mlp_ratio"),
+    "num_register_tokens",
 )
+_PREPROCESSOR_FILE = "preprocessor_config.json"
 _TOKENIZER_FILES = (
     *("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "sentencepiece.bpe.model", "spiece.model"),
     *("sentencepiece.model", "tokenizer.model", "spm.model", "source.spm", "target.spm"),
@@ -92,11 +95,14 @@ def _checkpoint(folder):
         missing.append("weights: model.safetensors, or its shards and their index")
     except ValueError as error:
         missing.append(f"weights that can be read: {error}")
-    kind = _tokenizer(folder)
-    rows.append(("tokenizer", kind or "none"))
-    missing += [] if kind else ["the files of a tokenizer"]
-    if not (folder / "generation_config.json").is_file():
-        rows.append(("generation_config.json", "none: config.json says what it would"))
+    if "num_channels" in config or "image_size" in config:  # a model of images
+        missing += [] if (folder / _PREPROCESSOR_FILE).is_file() else [_PREPROCESSOR_FILE]
+    else:
+        kind = _tokenizer(folder)
+        rows.append(("tokenizer", kind or "none"))
+        missing += [] if kind else ["the files of a tokenizer"]
+        if not (folder / "generation_config.json").is_file():
+            rows.append(("generation_config.json", "none: config.json says what it would"))
     try:
         rows.append(("task", HEADS[head_of(config)].task))
     except ValueError as error:

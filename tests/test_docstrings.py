@@ -28,6 +28,8 @@ RECORDS = {
     "WordAlignment",
     "Answer",
     "AttentionMap",
+    "LayerMasks",
+    "Leak",
     "CorpusScore",
     "Fill",
     "Span",

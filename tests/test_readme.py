@@ -42,6 +42,7 @@ LONG, LONGER_THAN_MOST = (
             "docs/checkpoints.md",
             "docs/encoder_tasks.md",
             "docs/models.md",
+            "docs/seeing.md",
             "docs/serve.md",
             "docs/move/tf_addons.md",
         )

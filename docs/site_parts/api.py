@@ -18,6 +18,7 @@ ROOMS = {
     "huggingface": "Checkpoints",
     "opennmt": "OpenNMT-tf's checkpoints",
     "serve": "The server",
+    "inspection": "Seeing: attention captured, masks checked",
     "plots": "Pictures",
     "ops": "Formulas",
 }

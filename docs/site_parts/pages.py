@@ -16,6 +16,7 @@ CHAPTERS = {
         "docs/learn/*",
     ],
     "Compose": ["docs/compose", "docs/models", "docs/attention"],
+    "See": ["docs/seeing"],
     "Train": ["docs/training", "docs/encoder_tasks"],
     "Serve": [
         "docs/serve",

@@ -48,9 +48,11 @@ def save_model(model, folder, model_type, tokenizer=None, **fields):
     is written: what an architecture cannot express is an error.
 
     Args:
-        model: A model of this library; of "bert" also an `EncoderWithHead`, whose labels get names by the field `id2label`.
+        model: A model of this library; of "bert" and of images also an `EncoderWithHead`, whose labels get names by the field
+            `id2label`.
         folder: Path; it is created if missing.
-        model_type: The architecture: "bert", "gpt2", "llama", "t5", "marian", "pegasus".
+        model_type: The architecture: "bert", "gpt2", "llama", "t5", "marian", "pegasus"; of images "vit", "deit", "dinov2",
+            "dinov2_with_registers", "swin".
         tokenizer: Tokenizer of `keras_attn.text`, which is written too, see `save_tokenizer`, and gives the config the ids of
             START and END; or None.
         **fields: More fields of the config, `eos_token_id=3` for instance.
@@ -67,6 +69,10 @@ def save_model(model, folder, model_type, tokenizer=None, **fields):
     ```
     """
     own_class, prefix, config_of = choose("model_type", model_type, CONFIGS)
+    if tokenizer is not None and model_type not in _KINDS:
+        raise ValueError(
+            f"A {model_type} reads images, and has no tokenizer. Received: {type(tokenizer).__name__}."
+        )
     has_head = isinstance(model, EncoderWithHead)
     task, of_head = config_of_head(model.head) if has_head else (None, {})
     try:

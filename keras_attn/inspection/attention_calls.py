@@ -20,7 +20,7 @@ class AttentionCall:
 
     Attributes:
         layer: The attention layer.
-        inputs: The tensors of the call.
+        arguments: Dict of the method's arguments.
         output: What the method gives to the layer that called it. A watcher may replace it.
     """
 
@@ -44,10 +44,6 @@ class AttentionCall:
     def result(self):
         """What the wrapped method returns."""
         return (self.output, *self._more) if isinstance(self._results, tuple) else self.output
-
-    @property
-    def inputs(self):
-        return [x for x in keras.tree.flatten(dict(self.arguments)) if ops.is_tensor(x)]
 
     @functools.cached_property
     def scores(self):

@@ -71,7 +71,8 @@ def capture_attention(model, layers=None, rows=None, dtype="float16"):
     subclasses, and of every other layer whose `call` takes `return_attention_scores`. The model may be functional,
     subclassed or nested; layers without heads have one.
 
-    Only eager calls are seen, of the thread that opened the `with` block. Blocks may be nested.
+    Only eager calls are seen, of the thread that opened the `with` block. Blocks may be nested. Each layer's scores are computed
+    when it is called, one layer at a time, and what is kept of them is copied to NumPy.
 
     Args:
         model: `keras.Model` or layer, which must be built.

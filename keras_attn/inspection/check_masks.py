@@ -60,14 +60,18 @@ def check_masks(model, inputs, padding=None, causal=None, segments=None, modes=(
     """
     if not isinstance(model, keras.layers.Layer) or not model.built:
         raise ValueError(f"`model` must be a built `keras.Model` or layer. Received: {model!r}.")
+    modes = (modes,) if isinstance(modes, str) else tuple(modes)
     for mode in modes:
         choose("modes", mode, _MODES)
     perturbed = PerturbedModel(model, inputs)
     declared = Declarations(perturbed.inputs, padding, causal, segments, perturbed.implicit_masks)
     check = _Check(perturbed, declared)
-    for mode in modes:
-        with _MODES[mode](perturbed) as compiler:
-            check.run(mode, compiler)
+    try:
+        for mode in modes:
+            with _MODES[mode](perturbed) as compiler:
+                check.run(mode, compiler)
+    finally:
+        perturbed.restore()
     return check.report()
 
 

@@ -84,7 +84,8 @@ class MaskReport:
     notes: list
 
     def __str__(self):
-        lines = [f"{len(self.leaks)} leaks" if self.leaks else "No leak."]
+        count = len(self.leaks)
+        lines = ["No leak." if not count else "1 leak" if count == 1 else f"{count} leaks"]
         lines += [f"- {leak}" for leak in self.leaks]
         lines += [
             f"NaN in the padding of {source!r} reaches real positions of {output!r}."

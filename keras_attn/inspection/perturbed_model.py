@@ -78,8 +78,13 @@ class PerturbedModel:
         self.layers = sublayers_by_path(model)
         self._training = None
         self.points, self.implicit_masks = [], {}
+        # What calls change: random numbers, moving means, and what recurrent layers keep of the last call.
+        kept = [state for layer in model._flatten_layers() for state in getattr(layer, "states", None) or []]
+        variables = {
+            id(v): v for v in [*model.non_trainable_variables, *kept] if isinstance(v, keras.Variable)
+        }
+        self.state = [(v, np.array(ops.convert_to_numpy(v.value))) for v in variables.values()]
         self._find_points()
-        self.state = [(v, np.array(ops.convert_to_numpy(v.value))) for v in model.non_trainable_variables]
 
     # What is found out by one call.
 
@@ -184,7 +189,7 @@ class PerturbedModel:
         return [np.zeros(point.shape, "float32") for point in self.points]
 
     def restore(self):
-        """Random numbers and moving means as they were before the first call."""
+        """Puts back what calls change, as it was before the first."""
         for variable, value in self.state:
             variable.assign(value)
 

@@ -138,12 +138,12 @@ def _resizing_matrix(old, new, antialias):
     centres = ops.expand_dims((ops.cast(ops.arange(new), "float32") + 0.5) * scale - 0.5, -1)
     if antialias:
         reach = ops.maximum(scale, 1.0)
-        weights = _cubic((np.arange(old, dtype="float32") - centres) / reach, -0.5)
+        weights = _cubic((ops.arange(old, dtype="float32") - centres) / reach, -0.5)
         return weights / ops.sum(weights, axis=-1, keepdims=True)
     # Rows beyond an edge, of which the cubic needs two, are the row at the edge.
     places = np.arange(-2, old + 2)
     edges = np.eye(old, dtype="float32")[np.clip(places, 0, old - 1)]
-    return ops.matmul(_cubic(places.astype("float32") - centres, -0.75), edges)
+    return ops.matmul(_cubic(ops.convert_to_tensor(places, "float32") - centres, -0.75), edges)
 
 
 def _cubic(distances, a):

@@ -95,8 +95,8 @@ export class CanvasPen {
     context.restore();
   }
 
-  bitmap(canvas, x, y, width, height) {
-    this.context.imageSmoothingEnabled = width < canvas.width;
+  bitmap(canvas, x, y, width, height, isSmooth = false) {
+    this.context.imageSmoothingEnabled = isSmooth || width < canvas.width;
     this.context.drawImage(canvas, x, y, width, height);
   }
 
@@ -151,9 +151,10 @@ export class SvgPen {
     this.#add("text", attributes).textContent = text;
   }
 
-  bitmap(canvas, x, y, width, height) {
+  bitmap(canvas, x, y, width, height, isSmooth = false) {
     const href = canvas.toDataURL("image/png");
-    this.#add("image", { x, y, width, height, href, preserveAspectRatio: "none", "image-rendering": "pixelated" });
+    const rendering = isSmooth ? "auto" : "pixelated";
+    this.#add("image", { x, y, width, height, href, preserveAspectRatio: "none", "image-rendering": rendering });
   }
 
   clip(x, y, width, height, draw) {

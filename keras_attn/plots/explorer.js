@@ -328,9 +328,10 @@ export class ExplorerPage {
       const special = data.groups.flatMap((group) => group.specialQueries.map((number) => group.queries[number]));
       showBeams($("beam-tree"), data.beams, special);
     }
+    const error = `to within √score ÷ ${data.levels}: ${(1 / data.levels).toFixed(3)} for a score of 1, ${(0.1 / data.levels).toFixed(4)} for one of 0.01`;
     $("kept").textContent = data.kept === null
-      ? "Every score is here, to within √score ÷ 255: 0.004 for a score of 1, 0.0004 for one of 0.01."
-      : `The ${data.kept} largest scores of each query are here, to within √score ÷ 255. They hold ${percent(data.meanShare)} of the attention on average, ${percent(data.leastShare)} at least; the rest is shown as 0.`;
+      ? `Every score is here, ${error}.`
+      : `The ${data.kept} largest scores of each query are here, ${error}. They hold ${percent(data.meanShare)} of the attention on average, ${percent(data.leastShare)} at least; the rest is shown as 0.`;
   }
 
   async show() {
@@ -478,8 +479,18 @@ export class ExplorerPage {
   }
 }
 
-for (const [number, root] of [...document.querySelectorAll("[data-explorer]")].entries()) {
-  const data = JSON.parse(root.querySelector("[data-explorer-data]").textContent);
-  const textOf = (place) => root.querySelector(`[data-heads="${place}"]`).textContent;
-  root.explorer = new ExplorerPage(root, data, textOf, number);
+const PARSING_MILLISECONDS = 15;
+
+/** The text of a layer's heads, which the browser may still be reading; a promise. */
+async function textIn(root, place) {
+  const find = () => root.querySelector(`[data-heads="${place}"]`);
+  while (document.readyState === "loading" && !find()?.nextElementSibling) {
+    await new Promise((resolve) => setTimeout(resolve, PARSING_MILLISECONDS));
+  }
+  return find().textContent;
 }
+
+[...document.querySelectorAll("[data-explorer]")].forEach((root, number) => {
+  const data = JSON.parse(root.querySelector("[data-explorer-data]").textContent);
+  root.explorer = new ExplorerPage(root, data, (place) => textIn(root, place), number);
+});

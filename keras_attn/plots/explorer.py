@@ -49,8 +49,8 @@ def explore(
 
     The page is one HTML file that needs only a browser: no network, no other file. Tokens are shown as text, whatever they
     hold. It shows each score to within sqrt(score)/255 (0.004 for a score of 1, 0.0004 for one of 0.01). Maps that are too
-    large for `max_megabytes` are shown by the largest scores of each query; the page says how many, and which share of the
-    attention they are.
+    large for `max_megabytes` are shown less exactly, to within sqrt(score)/64 at worst, and still larger ones by the largest
+    scores of each query. The page says which, and what share of the attention it holds.
 
     Args:
         maps: Mapping from a layer's name to its scores, array or tensor (N, T, S) or (1, N, T, S), as
@@ -100,6 +100,7 @@ def explore(
         "title": "Attention" if title is None else str(title),
         "models": list(models),
         "groups": [_described(group, special_tokens) for group in groups],
+        "levels": encoded.levels,
         "kept": encoded.kept,
         "leastShare": encoded.least_share,
         "meanShare": encoded.mean_share,
@@ -144,16 +145,16 @@ class Explorer:
     @functools.cached_property
     def html(self):
         files = _files()
-        scripts = [f'<script type="application/json" data-explorer-data>{_as_json(self._data)}</script>']
         # Base64 holds no markup; a layer's text is read when one of its heads is opened.
-        scripts += [
+        heads = [
             f'<script type="text/plain" data-heads="{place}">{" ".join(heads)}</script>'
             for place, heads in self._heads.items()
         ]
         parts = {
             "policy": _POLICY.format(script=_sha256(files["script"]), style=_sha256(files["style"])),
             "title": html.escape(_printable(self._data["title"])),
-            "data": "\n".join(scripts),
+            "data": _as_json(self._data),
+            "heads": "\n".join(heads),
             "style": files["style"],
             "script": files["script"],
         }
@@ -200,6 +201,8 @@ def _files():
         name: (_FOLDER / name).read_text("utf-8") for name in ("explorer.html", "explorer.css", *_SCRIPTS)
     }
     script = "\n".join(_without_modules(read[name]) for name in _SCRIPTS)
+    # As modules are: strict, and with names of their own.
+    script = f'"use strict";\n{{\n{script}}}\n'
     return {"page": read["explorer.html"], "style": read["explorer.css"], "script": script}
 
 

@@ -8,15 +8,16 @@ import numpy as np
 MAX_TOKENS = 2048
 # What is larger is not tried as a whole.
 _MAX_WHOLE = 1 << 26
-_KEPT_OF_ROW = (64, 48, 32, 24, 16, 12, 8)
+# The page shades in 64 steps: fewer would be seen.
+_LEVELS = (255, 170, 128, 96, 80, 64)
+_KEPT_OF_ROW = (256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8)
 _THUMBNAIL = 32
-_LARGEST = 255
 
 
-def codes_of(scores):
-    """Scores -> bytes, the square root in 255 steps: of a score a, a decoded one is at most sqrt(a)/255 + 1/260,100 off."""
+def codes_of(scores, levels=_LEVELS[0]):
+    """Scores -> bytes, the square root in `levels` steps: a score a is decoded to within sqrt(a) / levels + 1 / (2 levels)**2."""
     scores = np.asarray(scores, "float32")
-    return np.rint(np.sqrt(np.clip(scores, 0, 1)) * _LARGEST).astype("uint8")
+    return np.rint(np.sqrt(np.clip(scores, 0, 1)) * levels).astype("uint8")
 
 
 def packed(array):
@@ -38,12 +39,15 @@ def thumbnail(head):
 class Encoded:
     """All heads of an explorer as base64, in at most `max_bytes` characters.
 
+    What does not fit with 255 levels of a score's square root has fewer, down to 64; then only the largest scores of each row.
+
     Args:
         layers: List of arrays (N, T, S).
         max_bytes: Integer.
 
     Attributes:
         heads: For each layer, a list of N strings.
+        levels: Integer, see `codes_of`.
         kept: The number of keys that are kept of each row, or None for all.
         least_share, mean_share: The share of a row's attention that is kept, at worst and on average.
 
@@ -52,26 +56,42 @@ class Encoded:
     """
 
     def __init__(self, layers, max_bytes):
-        self.kept, self.least_share, self.mean_share = None, 1.0, 1.0
-        if sum(layer.size for layer in layers) <= _MAX_WHOLE:
-            self.heads = [[packed(codes_of(head)) for head in layer] for layer in layers]
-            if self.num_bytes() <= max_bytes:
-                return
+        self.levels, self.kept, self.least_share, self.mean_share = _LEVELS[0], None, 1.0, 1.0
+        if sum(layer.size for layer in layers) <= _MAX_WHOLE and self._fits_whole(layers, max_bytes):
+            return
+        self.levels = _LEVELS[0]
         widest = max(layer.shape[-1] for layer in layers)
-        largest = [[_largest(head, min(_KEPT_OF_ROW[0], widest)) for head in layer] for layer in layers]
-        sums = [layer.sum(axis=-1, dtype="float32") for layer in layers]
+        num_rows = sum(layer.shape[0] * layer.shape[1] for layer in layers)
+        # A kept key takes more than a character.
+        most = min(_KEPT_OF_ROW[0], widest, max(int(max_bytes / num_rows), 1))
+        largest = [[_largest(head, most) for head in layer] for layer in layers]
         for kept in _KEPT_OF_ROW:
-            if kept >= widest:
+            if kept >= widest or kept > most:
                 continue
             self.kept = kept
             self.heads = [[_sparse(*head, kept) for head in layer] for layer in largest]
             if self.num_bytes() <= max_bytes:
-                self._measure(largest, sums)
+                self._measure(largest, [layer.sum(axis=-1, dtype="float32") for layer in layers])
                 return
         raise ValueError(
             f"The maps do not fit into {max_bytes / 1e6:.0f} MB, not even with {_KEPT_OF_ROW[-1]} keys for each query. "
             "Give fewer layers or fewer tokens, or a larger `max_megabytes`."
         )
+
+    def _fits_whole(self, layers, max_bytes):
+        """Whether all scores fit, with as many levels as do."""
+        every = [head for layer in layers for head in layer]
+        some = every[:: max(len(every) // 12, 1)]
+        for levels in _LEVELS:
+            share = sum(len(packed(codes_of(head, levels))) for head in some) / len(some) * len(every)
+            # The other heads may be a little different.
+            if share > 1.1 * max_bytes:
+                continue
+            self.levels = levels
+            self.heads = [[packed(codes_of(head, levels)) for head in layer] for layer in layers]
+            if self.num_bytes() <= max_bytes:
+                return True
+        return False
 
     def num_bytes(self):
         return sum(len(head) for layer in self.heads for head in layer)

@@ -20,13 +20,16 @@ def head_kinds(scores, query_tokens, key_tokens, special=()):
     - `induction`: to the token after an earlier occurrence of the same token (Olsson et al., 2022);
     - `broad`: the entropy of a row relative to that of an even one over the keys with attention.
 
+    Under a causal mask the first query has no choice, and counts for no kind.
+
     Args:
         scores: Floats (N, T, S).
         query_tokens, key_tokens: Lists of T and S strings. Equal lists mean self-attention.
         special: Indices of keys that are special tokens.
 
     Returns:
-        Dict from a kind to a list of N floats. Kinds that cannot be are left out: `induction` where no token occurs twice.
+        Dict from a kind to a list of N floats. Kinds that cannot be are left out: `induction` where no token occurs twice,
+        `next` under a causal mask.
 
     References: [Clark et al., 2019](https://arxiv.org/abs/1906.04341), section 3;
     [Olsson et al., 2022](https://arxiv.org/abs/2209.11895).
@@ -34,11 +37,14 @@ def head_kinds(scores, query_tokens, key_tokens, special=()):
     scores = np.asarray(scores, "float32")
     _, length, width = scores.shape
     kinds = {}
-    if list(query_tokens) == list(key_tokens):
+    is_self = list(query_tokens) == list(key_tokens)
+    start = int(is_self and length > 1 and not np.triu(scores, 1).any())
+    if is_self:
         if length > 1:
             kinds["previous"] = _mean(scores[:, np.arange(1, length), np.arange(length - 1)])
-            kinds["next"] = _mean(scores[:, np.arange(length - 1), np.arange(1, length)])
-        kinds["own"] = _mean(scores[:, np.arange(length), np.arange(length)])
+            if not start:
+                kinds["next"] = _mean(scores[:, np.arange(length - 1), np.arange(1, length)])
+        kinds["own"] = _mean(scores[:, np.arange(start, length), np.arange(start, length)])
         if (after := _after_earlier(list(query_tokens), special)).any():
             rows = after.any(axis=1)
             kinds["induction"] = _mean((scores[:, rows] * after[rows]).sum(axis=-1))
@@ -48,9 +54,9 @@ def head_kinds(scores, query_tokens, key_tokens, special=()):
     if length > 1 and width > 1:
         kinds["first"] = _mean(scores[:, 1:, 0])
     if 0 < len(special) < width:
-        kinds["special"] = _mean(scores[:, :, list(special)].sum(axis=-1))
+        kinds["special"] = _mean(scores[:, start:, list(special)].sum(axis=-1))
     if width > 1:
-        kinds["broad"] = _mean(_evenness(scores))
+        kinds["broad"] = _mean(_evenness(scores[:, start:]))
     return {kind: [round(float(score), 4) for score in values] for kind, values in kinds.items()}
 
 

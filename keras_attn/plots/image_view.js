@@ -4,6 +4,7 @@ import { inflated, lineOf } from "./maps.js";
 import { ScrolledCanvas, element, strength } from "./drawing.js";
 
 const LARGEST = 560;
+const SMALL = 64; // an image of so few pixels is drawn as squares
 
 /** The image as a canvas of its own pixels; a promise. */
 export async function pictureOf(image) {
@@ -143,7 +144,7 @@ export class ImageView {
 }
 
 function drawImageWith(pen, picture, image, matrix, look, { width, height }) {
-  pen.bitmap(picture, 0, 0, width, height);
+  pen.bitmap(picture, 0, 0, width, height, image.width > SMALL);
   const { pointing } = look;
   const num = image.rows * image.columns;
   const [cellWidth, cellHeight] = [width / image.columns, height / image.rows];

@@ -1,6 +1,7 @@
 // The scores of heads, decoded when they are looked at.
 
-const SHARES = Float32Array.from({ length: 256 }, (_, code) => (code / 255) ** 2);
+const sharesOf = (levels) => Float32Array.from({ length: 256 }, (_, code) => (code / levels) ** 2);
+const SHARES = sharesOf(255);
 const CACHED_BYTES = 96e6;
 
 /** The bytes behind base64 of zlib's format. */
@@ -12,15 +13,17 @@ export async function inflated(base64) {
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
+/** The score that a code of a thumbnail stands for. */
 export function shareOf(code) {
   return SHARES[code];
 }
 
-/** The maps of an explorer: `data` is what Python wrote, `textOf(place)` the base64 of a layer's heads. */
+/** The maps of an explorer: `data` is what Python wrote, `textOf(place)` a promise of the base64 of a layer's heads. */
 export class Maps {
   constructor(data, textOf) {
     this.data = data;
     this.textOf = textOf;
+    this.shares = sharesOf(data.levels);
     this.cache = new Map();
   }
 
@@ -54,11 +57,13 @@ export class Maps {
 
   async #decoded(model, group, layer, head) {
     const { queries, keys } = this.data.groups[group];
-    const bytes = await inflated(this.textOf(`${model}.${group}.${layer}`).split(" ")[head]);
+    const text = await this.textOf(`${model}.${group}.${layer}`);
+    const bytes = await inflated(text.split(" ")[head]);
+    const { shares } = this;
     const scores = new Float32Array(queries.length * keys.length);
     const { kept } = this.data;
     if (kept === null) {
-      for (let place = 0; place < scores.length; place++) scores[place] = SHARES[bytes[place]];
+      for (let place = 0; place < scores.length; place++) scores[place] = shares[bytes[place]];
       return scores;
     }
     // Three planes: codes, and the low and the high byte of the steps from key to key.
@@ -67,7 +72,7 @@ export class Maps {
       let key = 0;
       for (let place = query * kept; place < (query + 1) * kept; place++) {
         key += bytes[plane + place] + 256 * bytes[2 * plane + place];
-        if (bytes[place]) scores[query * keys.length + key] = SHARES[bytes[place]];
+        if (bytes[place]) scores[query * keys.length + key] = shares[bytes[place]];
       }
     }
     return scores;

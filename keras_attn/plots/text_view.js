@@ -1,7 +1,7 @@
 // The texts themselves: point at a word and see what it looks at, or in the other text, what looks at it.
 
 import { lineOf } from "./maps.js";
-import { element, percent, stepOf } from "./drawing.js";
+import { element, stepOf } from "./drawing.js";
 
 export class TextView {
   constructor(box, actions) {
@@ -57,11 +57,12 @@ export class TextView {
         const cell = cells[unit];
         cell.style.backgroundColor = state >= 0 ? colours.scale[state] : "";
         cell.style.color = state >= 0 ? colours.text[state] : "";
-        cell.classList.toggle("chosen", isChosen);
-        cell.setAttribute("aria-selected", isChosen);
+        if (isChosen !== cell.classList.contains("chosen")) {
+          cell.classList.toggle("chosen", isChosen);
+          cell.setAttribute("aria-selected", isChosen);
+        }
       }
       words.classList.toggle("pointing", Boolean(scores));
-      if (scores) for (let unit = 0; unit < cells.length; unit++) cells[unit].title = percent(scores[unit]);
     }
   }
 
@@ -72,6 +73,7 @@ export class TextView {
       ...units.map((unit, number) => {
         const word = element("span", "word", unit.plain === "" ? "␣" : unit.plain);
         word.setAttribute("role", "option");
+        word.setAttribute("aria-selected", "false");
         word.tabIndex = number ? -1 : 0;
         word.classList.toggle("special", unit.isSpecial);
         word.classList.toggle("glued", number > 0 && (!unit.startsWord || /^[.,;:!?)\]}»”]+$/u.test(unit.plain)));

@@ -15,6 +15,7 @@ from keras_attn.tasks.image_bytes import decode_batch
 from keras_attn.tasks.image_preprocessing import ImagePreprocessing
 from keras_attn.tasks.image_processors import PREPROCESSOR_FILE, processor_fields, read_preprocessing
 from keras_attn.tasks.image_signatures import ImageClassifierSignatures, made_images
+from keras_attn.tasks.showing import explore_image
 from keras_attn.tasks.task import Task, as_given
 from keras_attn.tasks.task_files import read_task, write_task
 
@@ -137,6 +138,41 @@ class ImageClassifier(Task):
         if top_k is None and not self.multi_label:
             columns = [[value for [value] in column] for column in columns]
         return as_given(columns, single)
+
+    def show(self, image, grid=None, title=None, path=None):
+        """A page on which a person explores where the model looks: what each patch attends to, over the image itself.
+
+        Args:
+            image: An image, as in a call.
+            grid: Pair of integers, the rows and columns of the model's patches. Defaults to those of its `PatchEmbedding`.
+            title: String above the page. Defaults to the label and its score.
+            path: Where to write the page, as `.html`.
+
+        Returns:
+            `keras_attn.plots.Explorer`: a notebook shows it, and `save` writes it.
+
+        Raises:
+            ValueError: if the image cannot be read, or no layer of the model attends from every patch to every patch.
+
+        Example:
+
+        ```python
+        from keras_attn.tasks import ImagePreprocessing
+
+        encoder = keras_attn.models.VisionTransformer.from_sizes(
+            image_size=8, patch_size=2, num_layers=2, hidden_dim=16, num_heads=2, intermediate_dim=32
+        )
+        model = keras_attn.models.EncoderWithHead(encoder, keras_attn.layers.ImageClassificationHead(2))
+        classifier = keras_attn.ImageClassifier(model, ImagePreprocessing((8, 8)), ["cat", "dog"])
+        explorer = classifier.show(np.full((31, 23, 3), 200, "uint8"))
+        ```
+        """
+        single, contents = _contents(image)
+        if not single:
+            raise ValueError(f"`image` must be one image. Received: {len(contents)} of them.")
+        [label], [score] = self(image, top_k=1, return_scores=True)
+        title = f"{label} ({score:.0%})" if title is None else title
+        return explore_image(self, self.preprocessing.decoded(contents[0]), grid, title, path)
 
     def save(self, folder):
         """Writes the model, the preprocessing and the options to `folder`, replacing an older image classifier there.

@@ -124,6 +124,46 @@ def explore_text(task, inputs, title, path):
     )
 
 
+def explore_image(classifier, image, grid, title, path):
+    """The explorer of an image and what a classifier's patches look at.
+
+    Args:
+        classifier: `ImageClassifier`.
+        image: float32 (height, width, channels), what its model reads.
+        grid: Rows and columns of patches, or None for those of the model.
+        title, path: As in `explore`.
+    """
+    model, preprocessing = classifier.model, classifier.preprocessing
+    if grid is None:
+        embedding = getattr(getattr(model, "encoder", model), "embedding", None)
+        if not hasattr(embedding, "grid_size"):
+            raise ValueError(
+                "The model does not say its patches: give `grid`, their rows and columns. "
+                f"Received: a {type(model).__name__}."
+            )
+        grid = embedding.grid_size(preprocessing.image_size)
+    num_patches = grid[0] * grid[1]
+    with capture_attention(model) as maps:
+        model(image[tf.newaxis])
+    layers = {
+        key: scores
+        for key, scores in maps.items()
+        if scores.ndim == 4 and scores.shape[-1] == scores.shape[-2] >= num_patches
+    }
+    # Layers of other patches (a Swin's later stages) would be another page.
+    lengths = {scores.shape[-1] for scores in layers.values()}
+    layers = {key: scores for key, scores in layers.items() if scores.shape[-1] == min(lengths)}
+    if not layers:
+        raise ValueError(
+            f"No attention layer of the model looks from each of the {num_patches} patches at each. Windows are put in place "
+            "by `keras_attn.inspection.windows_in_place`, for `keras_attn.plots.explore`. Its layers have "
+            f"{ {key: scores.shape for key, scores in maps.items()} }."
+        )
+    levels = (image.numpy() * preprocessing.std + preprocessing.mean) / preprocessing.scale
+    pixels = np.rint(np.clip(levels, 0, 255)).astype("uint8")
+    return explore(layers, image=pixels, grid=tuple(grid), title=title, path=path)
+
+
 def _by_kind(maps, tokens):
     """The captured maps by the kinds of `tokens`: {kind: {path: scores}}, in the order of a model.
 

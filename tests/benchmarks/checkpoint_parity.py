@@ -5,9 +5,10 @@ of the largest, rows padded on the right and on the left, and that of the hidden
 middle-sized model (8 times the width, 3 times the depth); how many prompts are answered token for token as transformers
 does, greedily and with 4 beams (but for those whose best two answers are as good); whether a checkpoint that is loaded
 and saved has the same bits; and whether the exported SavedModel answers strings, in TensorFlow's C library, as Python does.
+Images are of the size of the config, and of two others that are no whole number of patches or windows.
 
     python tests/benchmarks/checkpoint_parity.py
-    python tests/benchmarks/checkpoint_parity.py --only marian t5 --prompts 11
+    python tests/benchmarks/checkpoint_parity.py --only marian t5 swin --prompts 11
 
 The command fails if a difference is 1e-5 or more, or a cell is not as it should be. "-" is what there is no such thing for.
 """
@@ -28,6 +29,7 @@ sys.path += [str(TESTS), str(TESTS / "huggingface")]
 from helpers_checkpoints import CASES, add_middle_sized, checkpoint, rows, twins  # noqa: E402
 
 import helpers_parity as parity  # isort: skip # noqa: E402
+import helpers_vision as vision  # isort: skip # noqa: E402
 
 HEADER = [
     "checkpoint",
@@ -150,10 +152,60 @@ def row_of_head(name, task):
     return cells
 
 
+def difference_of_images(name, end="Model"):
+    model, (_, twin) = vision.loaded(name, end), vision.checkpoint(name, end)
+    pairs = [(model, twin, vision.images(*size)) for size in vision.sizes_of(name)]
+    found = max(
+        relative_difference(vision.ours(model, x), vision.theirs(twin, x)) for model, twin, x in pairs
+    )
+    return f"{found:.1e}", found < LIMIT
+
+
+def hidden_states_of_images(name):
+    pairs = vision.hidden_states(name)
+    found = max(relative_difference(*pair) for pair in pairs)
+    return f"{found:.1e} of {len(pairs) - 1}", found < LIMIT
+
+
+def round_trip_of_images(name, end="Model"):
+    from keras_attn import huggingface
+    from keras_attn.models import read_weights
+
+    with tempfile.TemporaryDirectory() as folder:
+        huggingface.save_model(vision.loaded(name, end), folder, vision.CASES[name][0])
+        again = read_weights(pathlib.Path(folder) / "model.safetensors")
+    before = read_weights(vision.checkpoint(name, end)[0] / "model.safetensors")
+    shared = [tensor for tensor in again if not tensor.endswith("mask_token")]  # of training alone
+    same = all(np.array_equal(again[tensor], before[tensor]) for tensor in shared)
+    return ("the same bits" if same else "other bits"), same
+
+
+def rows_of_images(name):
+    cells = Cells(name, "none")
+    cells.add(difference_of_images, name)
+    cells.add(hidden_states_of_images, name)
+    cells.add(lambda: difference_of_images(vision.add_middle_sized(name)))
+    cells.texts += [NONE] * 2
+    cells.add(round_trip_of_images, name)
+    cells.texts.append(NONE)
+    yield cells
+    for case, end in vision.HEADS:
+        if case == name:
+            cells = Cells(name, end.removeprefix("For"))
+            cells.add(difference_of_images, name, end)
+            cells.texts += [NONE] * 4
+            cells.add(round_trip_of_images, name, end)
+            cells.texts.append(NONE)
+            yield cells
+
+
 def table(names, num_prompts):
     from keras_attn.huggingface.heads import TASKS
 
     for name in names:
+        if name in vision.CASES:
+            yield from rows_of_images(name)
+            continue
         yield row(name, num_prompts)
         if CASES[name][0] == "encoder":
             yield from (row_of_head(name, task) for task in TASKS)
@@ -163,7 +215,8 @@ def table(names, num_prompts):
 def main():
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--prompts", type=int, default=50, help="how many prompts are answered")
-    options.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), metavar="NAME")
+    names = [*CASES, *vision.CASES]
+    options.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME")
     options = options.parse_args()
     found = []
     for cells in table(options.only, options.prompts):

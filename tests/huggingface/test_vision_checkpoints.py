@@ -1,19 +1,14 @@
 """Vision models: random checkpoints that transformers saved give the outputs of transformers, in both directions."""
 
-import copy
-import functools
 import json
-import pathlib
-import tempfile
 
 import keras
 import numpy as np
 import pytest
-from helpers_checkpoints import randomized
 from helpers_models import assert_close
 from keras import ops
 
-from keras_attn import huggingface, layers
+from keras_attn import huggingface, info, layers
 from keras_attn.models import (
     EncoderWithHead,
     SwinTransformer,
@@ -21,126 +16,64 @@ from keras_attn.models import (
     read_weights,
     write_weights,
 )
+from keras_attn.text import ByteTokenizer
 
-transformers = pytest.importorskip("transformers", reason='pip install "keras_attn[peers]"')
-torch = pytest.importorskip("torch", reason='pip install "keras_attn[peers]"')
+pytest.importorskip("transformers", reason='pip install "keras_attn[peers]"')
+pytest.importorskip("torch", reason='pip install "keras_attn[peers]"')
 
-C, L = 2, 5
-_FOLDERS = []
+import torch
+import transformers
+from helpers_vision import (
+    CASES,
+    HEADS,
+    C,
+    L,
+    checkpoint,
+    hidden_states,
+    images,
+    loaded,
+    ours,
+    sizes_of,
+    theirs,
+)
 
-
-def _vit(**options):
-    return {
-        "hidden_size": 35,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 5,
-        "image_size": 21,
-        "patch_size": 3,
-        "num_channels": C,
-        **options,
-    }
-
-
-def _swin(**options):
-    return {
-        "embed_dim": 12,
-        "depths": [2, 3],
-        "num_heads": [3, 2],
-        "window_size": 4,
-        "mlp_ratio": 2.5,
-        "image_size": 24,
-        "patch_size": 2,
-        "num_channels": C,
-        **options,
-    }
+# Another configuration of an architecture is of the second rank, and so is what another one shows, too.
+VARIANTS = {"vit-no-bias", "dinov2-registers", "dinov2-swiglu", "swin-positions"}
 
 
-# name: (model_type, the beginning of transformers' class names, the fields of the config)
-CASES = {
-    "vit": ("vit", "ViT", _vit(intermediate_size=31, layer_norm_eps=1e-5)),
-    "vit-no-bias": ("vit", "ViT", _vit(intermediate_size=31, qkv_bias=False, hidden_act="gelu_new")),
-    "deit": ("deit", "DeiT", _vit(intermediate_size=31)),
-    "dinov2": ("dinov2", "Dinov2", _vit(layerscale_value=0.3, mlp_ratio=3)),
-    "dinov2-swiglu": ("dinov2", "Dinov2", _vit(use_swiglu_ffn=True, hidden_act="relu")),
-    "dinov2-registers": (
-        "dinov2_with_registers",
-        "Dinov2WithRegisters",
-        _vit(num_register_tokens=3, layerscale_value=1.5),
-    ),
-    "swin": ("swin", "Swin", _swin()),
-    "swin-positions": (
-        "swin",
-        "Swin",
-        _swin(use_absolute_embeddings=True, depths=[1, 2], window_size=3, qkv_bias=False),
-    ),
-}
-# The image of the config, and smaller and larger ones: none is square, and they are no whole number of patches.
-_SIZES = ((21, 21), (16, 31), (25, 14))
-# transformers cannot run a Swin on images smaller than a window in the last stage, nor resize positions for sizes that patches
-# do not divide. Windows divide none of these sizes, and one window covers an axis of the last: nothing is shifted there.
-SIZES = {"swin": ((24, 24), (29, 43), (57, 16)), "swin-positions": ((24, 24), (28, 42), (38, 12))}
+def cases(names=CASES, first_rank=()):
+    """Names of checkpoints, or such names and heads."""
+    found = []
+    for case in names:
+        values = (case,) if isinstance(case, str) else case
+        is_first = case in first_rank if first_rank else values[0] not in VARIANTS
+        found.append(pytest.param(*values, marks=() if is_first else pytest.mark.extended))
+    return found
 
 
-def sizes_of(name):
-    return SIZES.get(name, _SIZES)
-
-
-HEADS = [(name, "ForImageClassification") for name in CASES] + [("deit", "ForImageClassificationWithTeacher")]
-EXTENDED = {"vit-no-bias", "dinov2-registers", "dinov2-swiglu", "swin-positions"}
-
-
-def cases(names):
-    return [pytest.param(name, marks=pytest.mark.extended if name in EXTENDED else ()) for name in names]
-
-
-def heads():
-    return [pytest.param(*head, marks=pytest.mark.extended if head[0] in EXTENDED else ()) for head in HEADS]
-
-
-@functools.cache
-def checkpoint(name, end="Model", in_memory_names=False):
-    """The folder of a random checkpoint, and transformers' model."""
-    _, start, fields = CASES[name]
-    if "For" in end:
-        fields = {**fields, "num_labels": L}
-    twin = getattr(transformers, start + end)(getattr(transformers, f"{start}Config")(**fields))
-    twin = randomized(twin).eval()
-    _FOLDERS.append(tempfile.TemporaryDirectory(prefix="checkpoint-"))
-    folder = pathlib.Path(_FOLDERS[-1].name)
-    twin.save_pretrained(folder, save_original_format=not in_memory_names)
-    return folder, twin
-
-
-@functools.cache
-def loaded(name, end="Model"):
-    return huggingface.load_model(checkpoint(name, end)[0])
-
-
-def images(height, width):
-    return np.random.default_rng(height).normal(size=(2, height, width, C)).astype("float32")
-
-
-def theirs(twin, x):
-    """What transformers' model returns for images of any size."""
-    resizes = {} if "Dinov2" in type(twin).__name__ else {"interpolate_pos_encoding": True}
-    twin = copy.deepcopy(twin)  # one call of a Swin changes the windows of later ones
-    with torch.no_grad():
-        output = twin(torch.tensor(x).permute(0, 3, 1, 2), **resizes)
-    return (output.logits if hasattr(output, "logits") else output.last_hidden_state).numpy()
-
-
-def ours(model, x):
-    return ops.convert_to_numpy(model(ops.convert_to_tensor(x)))
-
-
-@pytest.mark.parametrize("name", cases(CASES))
+@pytest.mark.parametrize("name", cases())
 def test_vectors_are_theirs(name):
     model, (_, twin) = loaded(name), checkpoint(name)
     for size in sizes_of(name):
         assert_close(ours(model, images(*size)), theirs(twin, images(*size)))
 
 
-@pytest.mark.parametrize(("name", "end"), heads())
+@pytest.mark.extended
+@pytest.mark.parametrize("name", ["deit", "swin"])
+def test_what_blocks_and_stages_return_is_theirs(name):
+    pairs = hidden_states(name)
+    assert len(pairs) == 3
+    for found, expected in pairs:
+        assert_close(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "end"),
+    cases(
+        HEADS,
+        first_rank=[("dinov2", "ForImageClassification"), ("deit", "ForImageClassificationWithTeacher")],
+    ),
+)
 def test_logits_are_theirs(name, end):
     model, (_, twin) = loaded(name, end), checkpoint(name, end)
     for size in sizes_of(name)[1:]:
@@ -149,7 +82,7 @@ def test_logits_are_theirs(name, end):
         assert_close(found, theirs(twin, images(*size)))
 
 
-@pytest.mark.parametrize("name", cases(CASES))
+@pytest.mark.parametrize("name", cases(first_rank=["vit"]))
 def test_a_body_comes_out_of_a_classifier(name):
     folder, twin = checkpoint(name, "ForImageClassification")
     model = huggingface.load_model(folder, head=False)
@@ -158,7 +91,7 @@ def test_a_body_comes_out_of_a_classifier(name):
     assert_close(ours(model, x), theirs(twin.base_model, x))
 
 
-@pytest.mark.parametrize("name", cases(CASES))
+@pytest.mark.parametrize("name", cases(first_rank=["deit", "dinov2"]))
 def test_names_of_transformers_5_are_read(name):
     """Files have the old names unless one asks for others."""
     (folder, twin), (old, _) = checkpoint(name, in_memory_names=True), checkpoint(name)
@@ -167,7 +100,12 @@ def test_names_of_transformers_5_are_read(name):
     assert_close(ours(huggingface.load_model(folder), x), theirs(twin, x))
 
 
-@pytest.mark.parametrize(("name", "end"), heads())
+@pytest.mark.parametrize(
+    ("name", "end"),
+    cases(
+        HEADS, first_rank=[("swin", "ForImageClassification"), ("deit", "ForImageClassificationWithTeacher")]
+    ),
+)
 def test_a_round_trip_gives_the_same_bits(name, end, tmp_path):
     folder, twin = checkpoint(name, end)
     huggingface.save_model(loaded(name, end), tmp_path, CASES[name][0])
@@ -195,7 +133,7 @@ def model_of_sizes(image_size=(9, 12), **options):
     [
         ("vit", "ViT", {"activation": "gelu_tanh"}),
         pytest.param("dinov2", "Dinov2", {"layer_scale": 0.1}, marks=pytest.mark.extended),
-        (
+        pytest.param(
             "dinov2_with_registers",
             "Dinov2WithRegisters",
             {
@@ -205,6 +143,7 @@ def model_of_sizes(image_size=(9, 12), **options):
                 "activation": "silu",
                 "intermediate_dim": 64,
             },
+            marks=pytest.mark.extended,
         ),
     ],
 )
@@ -251,6 +190,7 @@ def test_what_an_architecture_cannot_express_is_refused(model_type, options, mat
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.extended
 def test_a_swin_of_our_sizes_goes_out(tmp_path):
     sizes = {"patch_size": (3, 2), "hidden_dim": 12, "num_layers": (1, 2), "num_heads": (2, 3)}
     sizes |= {"window_size": 3, "num_channels": C, "intermediate_ratio": 1.75, "stochastic_depth": 0.1}
@@ -266,6 +206,24 @@ def test_a_swin_of_our_sizes_goes_out(tmp_path):
         assert_close(ours(found, images(32, 21)), expected)
     with pytest.raises(ValueError, match="in which pixels attend to padding too"):
         huggingface.save_model(SwinTransformer.from_sizes(**sizes), tmp_path / "other", "swin")
+
+
+def test_a_model_of_images_has_no_tokenizer(tmp_path):
+    with pytest.raises(ValueError, match="A vit reads images, and has no tokenizer"):
+        huggingface.save_model(model_of_sizes(), tmp_path, "vit", ByteTokenizer())
+
+
+def test_info_says_what_a_folder_of_images_holds(tmp_path):
+    folder = changed(checkpoint("swin")[0], tmp_path)
+    rows = dict(info.describe(folder))
+    assert (rows["depths"], rows["window_size"], rows["missing"]) == (
+        "[2, 3]",
+        "4",
+        "preprocessor_config.json",
+    )
+    assert "tokenizer" not in rows
+    (folder / "preprocessor_config.json").write_text("{}", "utf-8")
+    assert dict(info.describe(folder))["missing"] == "nothing"
 
 
 def changed(folder, tmp_path, **fields):
@@ -309,6 +267,7 @@ def test_files_that_do_not_fit_a_swin_are_refused(fields, match, tmp_path):
         huggingface.load_model(folder)
 
 
+@pytest.mark.extended
 def test_a_new_head_for_other_labels():
     folder, _ = checkpoint("dinov2", "ForImageClassification")
     model = huggingface.load_model(folder, num_new_labels=7)
@@ -317,6 +276,7 @@ def test_a_new_head_for_other_labels():
     np.testing.assert_array_equal(ours(model.encoder, images(21, 21)), ours(body, images(21, 21)))
 
 
+@pytest.mark.extended
 def test_half_precision_is_a_policy():
     folder, twin = checkpoint("vit")
     model = huggingface.load_model(folder, dtype="mixed_bfloat16")

@@ -378,7 +378,7 @@ def by_hand(softmax):
 
 
 def masked_after(logits, mask):
-    return ops.softmax(logits) * ops.cast(mask, "float32")
+    return ops.softmax(logits) * ops.cast(mask, logits.dtype)
 
 
 def too_weak(logits, mask):
@@ -386,7 +386,7 @@ def too_weak(logits, mask):
 
 
 def over_batch(logits, mask):
-    return ops.softmax(ops.where(mask, logits, -1e9), axis=0) * ops.cast(mask, "float32")
+    return ops.softmax(ops.where(mask, logits, -1e4), axis=0) * ops.cast(mask, logits.dtype)
 
 
 class Normed(layers.Layer):

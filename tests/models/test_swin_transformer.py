@@ -72,7 +72,9 @@ def test_what_stands_beyond_the_edge_counts_for_nothing_by_default():
     assert_close(run(make_model(), whole), run(make_model(attend_to_padding=True), whole))
 
 
-@pytest.mark.parametrize("size", [(3, 2), (1, 1), (2, 31)])
+@pytest.mark.parametrize(
+    "size", [(2, 31), *(pytest.param(size, marks=pytest.mark.extended) for size in ((3, 2), (1, 1)))]
+)
 def test_images_may_be_smaller_than_a_window_or_than_a_patch(size):
     for attend_to_padding in (False, True):
         sequence = run(make_model(attend_to_padding=attend_to_padding), images(*size))
@@ -120,7 +122,7 @@ def test_it_trains_with_dropout_and_stochastic_depth():
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="sizes that are unknown in a graph")
-@pytest.mark.parametrize("attend_to_padding", [False, True])
+@pytest.mark.parametrize("attend_to_padding", [pytest.param(False, marks=pytest.mark.extended), True])
 def test_image_sizes_may_be_unknown_before_the_run(attend_to_padding):
     import tensorflow as tf
 

@@ -13,6 +13,8 @@ C, D, L = 2, 12, 5
 SIZES = {"image_size": (9, 10), "patch_size": (3, 5), "num_layers": 2, "num_channels": C}
 SIZES |= {"hidden_dim": D, "num_heads": 3, "intermediate_dim": 17}
 POSITIONS = ("learned", "sinusoidal", "rotary")
+# Where graphs and files are concerned, rotary positions go the longest way.
+MOST = [pytest.param(name, marks=() if name == "rotary" else pytest.mark.extended) for name in POSITIONS]
 
 
 def make_model(**options):
@@ -108,7 +110,7 @@ def make_classifier(**options):
     return EncoderWithHead(model, layers.ImageClassificationHead(L, "first_and_mean", count, name="head"))
 
 
-@pytest.mark.parametrize("position_encoding", POSITIONS)
+@pytest.mark.parametrize("position_encoding", MOST)
 def test_copies_give_the_same_logits(position_encoding, tmp_path):
     model = make_classifier(position_encoding=position_encoding, num_register_tokens=1, layer_scale=0.5)
     model.save(tmp_path / "model.keras")
@@ -122,6 +124,7 @@ def test_copies_give_the_same_logits(position_encoding, tmp_path):
         assert copy.get_config() == model.get_config()
 
 
+@pytest.mark.extended
 def test_it_trains_with_dropout_and_stochastic_depth():
     model = make_classifier(dropout=0.1, attention_dropout=0.1, stochastic_depth=0.2)
     assert [block.stochastic_depth for block in model.encoder.blocks] == [0.0, 0.2]
@@ -132,7 +135,7 @@ def test_it_trains_with_dropout_and_stochastic_depth():
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="sizes that are unknown in a graph")
-@pytest.mark.parametrize("position_encoding", POSITIONS)
+@pytest.mark.parametrize("position_encoding", MOST)
 def test_image_sizes_may_be_unknown_before_the_run(position_encoding):
     import tensorflow as tf
 
@@ -142,7 +145,9 @@ def test_image_sizes_may_be_unknown_before_the_run(position_encoding):
         assert_close(graph(images(*size)).numpy(), run(model, images(*size)))
 
 
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize(
+    "policy", ["mixed_bfloat16", pytest.param("mixed_float16", marks=pytest.mark.extended)]
+)
 def test_logits_are_float32_under_mixed_precision(policy):
     expected = run(make_classifier(), images(13, 11))
     model = make_classifier(dtype=policy)

@@ -46,6 +46,21 @@ def test_the_stated_error_is_no_larger_than_it_must_be():
     assert 0.9 < relative.max() <= 1
 
 
+def test_large_maps_are_shown_less_exactly_before_scores_are_left_out(rng):
+    tokens = [f"q{n}" for n in range(97)], [f"k{n}" for n in range(101)]
+    scores = softmax_scores(rng, 2, 97, 101, sharpness=1.0)
+    whole = explore({"layer": scores}, tokens)
+    room = sum(len(head) for layer in whole._heads.values() for head in layer)
+    page = parsed({"layer": scores}, tokens, max_megabytes=0.9 * room / 1e6)
+    levels = page.data["levels"]
+    assert page.data["kept"] is None
+    assert 64 <= levels < 255
+    for head in range(2):
+        decoded = (page.codes("0.0.0", head).reshape(97, 101) / levels) ** 2
+        allowed = np.sqrt(scores[head].astype("float64")) / levels + 1 / (2 * levels) ** 2 + 1e-9
+        assert np.all(np.abs(decoded - scores[head]) <= allowed)
+
+
 def decoded_sparse(codes, num_queries, kept, num_keys):
     codes, low, high = codes.reshape(3, num_queries, kept).astype(int)
     decoded = np.zeros((num_queries, num_keys))
@@ -119,7 +134,7 @@ def test_the_policy_lets_only_the_pages_own_script_and_style_in():
     page = parsed({"a": np.full((1, 2, 2), 0.5)}, ["a", "b"])
     [policy] = [given["content"] for tag, given in page.tags if given.get("http-equiv")]
     rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
-    [script], [style] = page.of("script", type="module"), page.of("style")
+    [script], [style] = page.of("script", data_explorer_script=True), page.of("style")
     for rule, text in (("script-src", script), ("style-src", style)):
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
         assert rules[rule] == f"'sha256-{digest}'"

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from helpers_explorer import softmax_scores
 
+from keras_attn import inspection
 from keras_attn.plots.head_kinds import head_kinds, name_of_kind
 
 TOKENS = ["<s>", "the", "dog", "saw", "the", "cat", "and", "the", "dog", "<s>", "."]
@@ -36,13 +37,27 @@ def by_hand(scores, tokens, special):
 def test_scores_of_kinds_are_the_sums_by_hand(rng):
     special = [0, 9]
     scores = softmax_scores(rng, 3, 11, 11)
-    scores[1] = np.tril(scores[1])
     kinds = head_kinds(scores, TOKENS, TOKENS, special)
     for head in range(3):
         expected = by_hand(scores[head], TOKENS, special)
         assert set(kinds) == set(expected)
         for kind, score in expected.items():
             assert kinds[kind][head] == pytest.approx(score, abs=1e-4), kind
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_they_are_those_of_inspection(rng, is_causal):
+    scores = softmax_scores(rng, 3, 11, 11)
+    if is_causal:
+        scores = np.tril(scores)
+        scores /= scores.sum(axis=-1, keepdims=True)
+    words = sorted(set(TOKENS))
+    token_ids = np.array([[words.index(token) for token in TOKENS]])
+    expected = inspection.head_kinds(scores[np.newaxis], token_ids)
+    kinds = head_kinds(scores, TOKENS, TOKENS)
+    assert ("next" in kinds) != is_causal
+    for kind, of_heads in kinds.items():
+        assert of_heads == pytest.approx(expected[kind], abs=1e-4), kind
 
 
 @pytest.mark.parametrize(

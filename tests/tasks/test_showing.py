@@ -1,5 +1,6 @@
 """`show` of every task: the page holds the model's own attention, probabilities and answers for the text."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -10,6 +11,7 @@ from helpers_translators import byte_translator, subword_translator
 
 import keras_attn
 from keras_attn.models import EncoderWithHead, Seq2SeqReader
+from keras_attn.tasks import ImagePreprocessing
 from keras_attn.text import ByteTokenizer
 
 TEXT = "4 July"
@@ -201,3 +203,47 @@ def test_a_text_that_an_encoder_and_a_decoder_read_is_shown_in_both():
     read = groups(page)["encoder"]["queries"]
     assert groups(page)["decoder"]["queries"] == [*tokenizer.token_strings([2]), *read[:-1]]
     assert set(groups(page)) == {"encoder", "decoder", "cross"}
+
+
+def vision_classifier():
+    encoder = keras_attn.models.VisionTransformer.from_sizes(
+        image_size=(8, 12),
+        patch_size=4,
+        num_layers=3,
+        num_register_tokens=1,
+        hidden_dim=8,
+        num_heads=2,
+        intermediate_dim=9,
+    )
+    model = keras_attn.models.EncoderWithHead(encoder, keras_attn.layers.ImageClassificationHead(2))
+    preprocessing = ImagePreprocessing((8, 12), mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.5))
+    return keras_attn.ImageClassifier(model, preprocessing, ["cat", "dog"])
+
+
+def test_an_image_is_shown_with_the_attention_of_its_patches():
+    classifier = vision_classifier()
+    image = np.random.default_rng(0).integers(0, 256, (8, 12, 3)).astype("uint8")
+    page = parsed(classifier.show(image))
+    label, score = classifier(image, return_scores=True)
+    assert page.data["title"] == f"{label} ({score:.0%})"
+    picture = page.data["image"]
+    assert (picture["rows"], picture["columns"]) == (2, 3)
+    # What the model reads is undone to the pixels that were given: no resizing here.
+    pixels = ExplorerParser(f'<script data-heads="0">{picture["pixels"]}</script>').codes("0", 0)
+    np.testing.assert_array_equal(pixels.reshape(8, 12, 3), image)
+    [group] = page.data["groups"]
+    assert group["queries"][:3] == ["[CLASS]", "[REGISTER_1]", "row 1, column 1"]
+    assert len(group["queries"]) == 2 + 6
+    with keras_attn.capture_attention(classifier.model) as maps:
+        classifier.model(classifier.preprocessing(image)[np.newaxis])
+    assert layers(page, "") == pytest.approx(np.concatenate(list(maps.values())), abs=ERROR)
+
+
+def test_images_whose_patches_are_unknown_are_refused():
+    model = keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(2)])
+    classifier = keras_attn.ImageClassifier(model, ImagePreprocessing((8, 8), num_channels=1), ["a", "b"])
+    image = np.zeros((8, 8), "uint8")
+    with pytest.raises(ValueError, match="The model does not say its patches: give `grid`"):
+        classifier.show(image)
+    with pytest.raises(ValueError, match=r"`image` must be one image\. Received: 2 of them"):
+        classifier.show([image, image])
