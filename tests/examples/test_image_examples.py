@@ -14,18 +14,20 @@ import keras_attn
 @pytest.mark.extended
 def test_classify_images_does_the_whole_road(tmp_path):
     printed = run_example(
-        "classify_images.py", tmp_path, "--epochs", "5", "--output", "run", "--saved-models", "served"
+        "classify_images.py", tmp_path, "--epochs", "15", "--output", "run", "--saved-models", "served"
     )
-    # After so little training it is right more often than not; one digit in ten is the answer of one that learnt nothing.
-    assert float(re.search(r"accuracy on 360 new images: (.*)%", printed)[1]) > 30
+    # After so little training it is wrong at times; one digit in ten is the answer of one that learnt nothing.
+    assert float(re.search(r"accuracy on 360 new images: (.*)%", printed)[1]) > 50
     classifier = keras_attn.load(tmp_path / "run")
     file = tmp_path / "run" / "digit.png"
-    assert Image.open(file).size == (8, 8)
+    with Image.open(file) as image:
+        assert image.size == (8, 8)
     label = classifier(file)
     version = pathlib.Path("served", "digits", "1")
     assert f"{version}: verified; {pathlib.Path('run', 'digit.png')} is a {label}" in printed
     assert (tmp_path / version / "saved_model.pb").is_file()
-    picture = np.asarray(Image.open(tmp_path / "run" / "attention.png"))
+    with Image.open(tmp_path / "run" / "attention.png") as image:
+        picture = np.asarray(image)
     assert len(np.unique(picture.reshape(-1, picture.shape[-1]), axis=0)) > 100
 
 
