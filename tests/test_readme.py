@@ -35,19 +35,11 @@ PEERS = {
     "docs/move/keras_hub.md": ("keras_hub",),
 }
 # What trains or searches with several models; and what makes several, as other tests do.
-LONG, LONGER_THAN_MOST = (
-    {"docs/decoding.md", "docs/training.md"},
-    {
-        *(
-            "docs/checkpoints.md",
-            "docs/encoder_tasks.md",
-            "docs/models.md",
-            "docs/seeing.md",
-            "docs/serve.md",
-            "docs/move/tf_addons.md",
-        )
-    },
-)
+LONG = {"docs/decoding.md", "docs/training.md"}
+LONGER_THAN_MOST = {
+    *("docs/checkpoints.md", "docs/encoder_tasks.md", "docs/models.md", "docs/move/tf_addons.md"),
+    *("docs/seeing.md", "docs/serve.md"),
+}
 MARKS = {
     **dict.fromkeys({*PEERS, *LONG}, pytest.mark.slow),
     **dict.fromkeys(LONGER_THAN_MOST, pytest.mark.extended),
