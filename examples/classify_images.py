@@ -6,8 +6,8 @@
 The first trains on one split of the 1,797 images of 8 x 8 pixels, prints the accuracy on its fifth, exports the classifier,
 verifies the export on a PNG file, and draws what the model looked at. The second gives the mean of five stratified splits.
 
-Nothing was chosen on the images that are tested: the settings below are those that were best on a part of the training
-images, held out. The model has no convolution: each patch of 2 x 4 pixels is a token.
+Nothing was chosen on the images that are tested: the settings were compared on a part of the training images. The model has no
+convolution: each patch of 2 x 4 pixels is a token.
 
 Reference: Dosovitskiy et al., 2021, "An Image is Worth 16x16 Words" (arXiv:2010.11929), sections 3.1 and 4.5.
 """

@@ -32,6 +32,6 @@ def test_classify_images_does_the_whole_road(tmp_path):
 
 
 @pytest.mark.slow
-def test_classify_images_is_right_on_985_of_1000_digits(tmp_path):
+def test_classify_images_is_right_on_more_than_975_of_1000_digits(tmp_path):
     printed = run_example("classify_images.py", tmp_path, "--splits", "5")
-    assert float(re.search(r"Mean of 5 splits: (.*)%", printed)[1]) >= 98.5
+    assert float(re.search(r"Mean of 5 splits: (.*)%", printed)[1]) >= 97.5
