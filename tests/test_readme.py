@@ -37,8 +37,8 @@ PEERS = {
 # What trains or searches with several models; and what makes several, as other tests do.
 LONG = {"docs/decoding.md", "docs/training.md"}
 LONGER_THAN_MOST = {
-    *("docs/checkpoints.md", "docs/encoder_tasks.md", "docs/models.md", "docs/move/tf_addons.md"),
-    *("docs/seeing.md", "docs/serve.md"),
+    *("docs/checkpoints.md", "docs/encoder_tasks.md", "docs/images.md", "docs/models.md"),
+    *("docs/move/tf_addons.md", "docs/seeing.md", "docs/serve.md"),
 }
 MARKS = {
     **dict.fromkeys({*PEERS, *LONG}, pytest.mark.slow),

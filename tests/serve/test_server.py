@@ -184,6 +184,7 @@ def test_the_page_is_told_what_a_model_takes(tmp_path):
             "name": "model",
             "version": 1,
             "kind": "translator",
+            "shows_attention": False,
             "signatures": {
                 "translate": {
                     "inputs": {
