@@ -6,8 +6,8 @@
 The first trains on one split of the 1,797 images of 8 x 8 pixels, prints the accuracy on its fifth, exports the classifier,
 verifies the export on a PNG file, and draws what the model looked at. The second gives the mean of five stratified splits.
 
-Nothing was chosen on the images that are tested: the settings were compared on a part of the training images. The model has no
-convolution: each patch of 2 x 4 pixels is a token.
+The settings were compared by cross-validation on the first split's training images. The model has no convolution: each patch
+of 2 x 2 pixels is a token.
 
 Reference: Dosovitskiy et al., 2021, "An Image is Worth 16x16 Words" (arXiv:2010.11929), sections 3.1 and 4.5.
 """
@@ -30,8 +30,10 @@ from keras_attn.models import EncoderWithHead, VisionTransformer
 from keras_attn.tasks import ImagePreprocessing
 from keras_attn.training import WarmupCosineSchedule
 
-SIZE, PATCH_SIZE, NUM_LABELS = 8, (2, 4), 10
+SIZE, PATCH_SIZE, NUM_LABELS = 8, 2, 10
 BATCH_SIZE = 64
+# The share of images that are changed. The others stay as sharp as those that are read later.
+AUGMENTED = 0.8
 
 
 def read_digits():
@@ -55,18 +57,23 @@ def make_model():
 
 
 def training_batches(pixels, labels):
-    """Batches in which each image is turned, shifted, scaled and made noisy anew in every epoch."""
+    """Batches in which most images are turned, shifted, scaled and made noisy, anew in every epoch."""
     augment = keras.Sequential(
         [
             keras.layers.RandomRotation(0.03, fill_mode="constant"),
-            keras.layers.RandomTranslation(0.125, 0.125, fill_mode="constant"),
+            keras.layers.RandomTranslation(0.0625, 0.0625, fill_mode="constant"),
             keras.layers.RandomZoom(0.1, 0.1, fill_mode="constant"),
             keras.layers.GaussianNoise(0.05),
         ]
     )
+
+    def augmented(images, targets):
+        chosen = tf.random.uniform([BATCH_SIZE, 1, 1, 1]) < AUGMENTED
+        return tf.where(chosen, augment(images, training=True), images), targets
+
     images = tf.data.Dataset.from_tensor_slices((pixels / np.float32(255), np.eye(NUM_LABELS)[labels]))
     batches = images.shuffle(len(labels)).batch(BATCH_SIZE, drop_remainder=True)
-    return batches.map(lambda x, y: (augment(x, training=True), y), num_parallel_calls=2).prefetch(2)
+    return batches.map(augmented, num_parallel_calls=2).prefetch(2)
 
 
 def train(pixels, labels, epochs, seed):
@@ -104,7 +111,9 @@ def draw(classifier, pixels, labels, path):
         panels[0, column].set_title(f"{label}: {classifier(image)}", fontsize=9)
         panels[0, column].imshow(image[..., 0], cmap="gray_r")
         panels[1, column].imshow(image[..., 0], cmap="gray_r")
-        panels[1, column].imshow(np.kron(seen / seen.max(), np.ones(PATCH_SIZE)), cmap="viridis", alpha=0.7)
+        panels[1, column].imshow(
+            np.kron(seen / seen.max(), np.ones((PATCH_SIZE, PATCH_SIZE))), cmap="viridis", alpha=0.7
+        )
     for panel in panels.ravel():
         panel.axis("off")
     figure.savefig(path, dpi=150, bbox_inches="tight")
@@ -114,7 +123,7 @@ def draw(classifier, pixels, labels, path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--splits", type=int, default=1, choices=range(1, 6), help="how many of five splits")
-    parser.add_argument("--epochs", type=int, default=200)
+    parser.add_argument("--epochs", type=int, default=120)
     parser.add_argument("--output", default="runs/digits", help="folder of the classifier and the picture")
     parser.add_argument("--saved-models", default="saved_models", help="folder of the export")
     arguments = parser.parse_args()
