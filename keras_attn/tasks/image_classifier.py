@@ -15,11 +15,10 @@ from keras_attn.tasks.image_bytes import decode_batch
 from keras_attn.tasks.image_preprocessing import ImagePreprocessing
 from keras_attn.tasks.image_processors import PREPROCESSOR_FILE, processor_fields, read_preprocessing
 from keras_attn.tasks.image_signatures import ImageClassifierSignatures, made_images
+from keras_attn.tasks.label_answers import best_first, checked_activation, label_answers, problem_type
 from keras_attn.tasks.showing import explore_image
-from keras_attn.tasks.task import Task, as_given
+from keras_attn.tasks.task import Task
 from keras_attn.tasks.task_files import read_task, write_task
-
-_ACTIVATIONS = {"softmax": tf.nn.softmax, "sigmoid": tf.sigmoid, "linear": tf.identity}
 
 
 class ImageClassifier(Task):
@@ -70,10 +69,7 @@ class ImageClassifier(Task):
         self.preprocessing = preprocessing
         self.labels = _check_labels(labels, _num_logits(model, preprocessing.shape))
         self.multi_label = multi_label
-        if activation is None:
-            activation = "sigmoid" if multi_label or len(self.labels) == 1 else "softmax"
-        choose("activation", activation, _ACTIVATIONS)
-        self.activation = activation
+        self.activation = checked_activation(activation, multi_label, self.labels)
 
     @classmethod
     def from_checkpoint(cls, folder, labels, preprocessing=None, multi_label=False, **of_loading):
@@ -127,17 +123,10 @@ class ImageClassifier(Task):
         """
         check_positive("top_k", top_k, optional=True)
         single, contents = _contents(images)
-        labels, scores = [], []
-        for number, row in enumerate(self._rows(contents, batch_size, num_workers)):
+        rows = self._rows(contents, batch_size, num_workers)
+        for number, row in enumerate(rows):
             _check_read(row, "The image" if single else f"Image {number}")
-            of_row = row["scores"].tolist()
-            most = top_k or (sum(score >= 0.5 for score in of_row) if self.multi_label else 1)
-            labels.append([label.decode("utf-8") for label in row["labels"][:most]])
-            scores.append(of_row[:most])
-        columns = [labels, scores] if return_scores else [labels]
-        if top_k is None and not self.multi_label:
-            columns = [[value for [value] in column] for column in columns]
-        return as_given(columns, single)
+        return label_answers(rows, self.multi_label, top_k, return_scores, single)
 
     def show(self, image, grid=None, title=None, path=None):
         """A page on which a person explores where the model looks: what each patch attends to, over the image itself.
@@ -256,9 +245,7 @@ class ImageClassifier(Task):
         choose("format", format, {"huggingface": None})
         if quantization is not None:
             raise ValueError(f"`quantization` is for translators. Received: quantization={quantization!r}.")
-        kind = "multi_label_classification" if self.multi_label else "single_label_classification"
-        if self.activation == "linear":
-            kind = "regression"
+        kind = problem_type(self.multi_label, self.activation)
         names = {str(number): name for number, name in enumerate(self.labels)}
         fields = processor_fields(self.preprocessing)
         with replaced_folder(folder, "config.json", "checkpoint") as built:
@@ -287,10 +274,10 @@ class ImageClassifier(Task):
     def answers(self, contents):
         """Image files (B,) -> labels and scores (B, L), best first, and whether an image was read or is too large."""
         images, is_read, is_too_large = decode_batch(contents, self.preprocessing)
-        scores = _ACTIVATIONS[self.activation](tf.cast(self.model(images), tf.float32))
-        scores, order = tf.math.top_k(scores, len(self.labels))
+        logits = tf.cast(self.model(images), tf.float32)
+        labels, scores = best_first(logits, self.labels, self.activation)
         return {
-            "labels": tf.where(is_read[:, None], tf.gather(tf.constant(self.labels), order), ""),
+            "labels": tf.where(is_read[:, None], labels, ""),
             "scores": tf.where(is_read[:, None], scores, 0.0),
             "is_read": is_read,
             "is_too_large": is_too_large,

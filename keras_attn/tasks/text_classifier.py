@@ -14,8 +14,8 @@ from keras_attn.huggingface import (
 from keras_attn.models import EncoderWithHead
 from keras_attn.tasks.encoder_signatures import STATUS, EncoderSignatures
 from keras_attn.tasks.encoder_task import EncoderTask, check_labels
+from keras_attn.tasks.label_answers import best_first, checked_activation, label_answers, problem_type
 from keras_attn.tasks.signature_parts import Signature
-from keras_attn.tasks.task import as_given
 
 _BEST_FIRST = {"labels": "all labels, best first", "scores": "their scores", **STATUS}
 
@@ -33,7 +33,6 @@ CLASSIFIER_SIGNATURES = {
         "the scores of all labels for each pair of texts", ["inputs", "pairs"], _BEST_FIRST
     ),
 }
-_ACTIVATIONS = {"softmax": tf.nn.softmax, "sigmoid": tf.sigmoid, "linear": tf.identity}
 # The signatures that the README shows with a request, and the number of texts in it.
 _SHOWN = {"serving_default": 2, "classify": 1, "classify_pairs": 1}
 
@@ -110,10 +109,7 @@ class TextClassifier(EncoderTask):
         super().__init__(model, tokenizer, max_length, jit_compile)
         self.labels = check_labels(labels, model)
         self.multi_label = multi_label
-        if activation is None:
-            activation = "sigmoid" if multi_label or len(self.labels) == 1 else "softmax"
-        choose("activation", activation, _ACTIVATIONS)
-        self.activation = activation
+        self.activation = checked_activation(activation, multi_label, self.labels)
 
     @classmethod
     def from_checkpoint(cls, folder, labels, multi_label=False, max_length=None, **of_loading):
@@ -167,16 +163,7 @@ class TextClassifier(EncoderTask):
         """
         check_positive("top_k", top_k, optional=True)
         rows = self._rows([texts] if pairs is None else [texts, pairs], batch_size, num_workers)
-        labels, scores = [], []
-        for row in rows:
-            of_row = row["scores"].tolist()
-            most = top_k or (sum(score >= 0.5 for score in of_row) if self.multi_label else 1)
-            labels.append([label.decode("utf-8") for label in row["labels"][:most]])
-            scores.append(of_row[:most])
-        columns = [labels, scores] if return_scores else [labels]
-        if top_k is None and not self.multi_label:
-            columns = [[value for [value] in column] for column in columns]
-        return as_given(columns, isinstance(texts, str | bytes))
+        return label_answers(rows, self.multi_label, top_k, return_scores, isinstance(texts, str | bytes))
 
     def export_model(self, folder, format, quantization=None):
         """Writes the classifier for another library.
@@ -196,9 +183,7 @@ class TextClassifier(EncoderTask):
         choose("format", format, {"huggingface": None})
         if quantization is not None:
             raise ValueError(f"`quantization` is for translators. Received: quantization={quantization!r}.")
-        kind = "multi_label_classification" if self.multi_label else "single_label_classification"
-        if self.activation == "linear":
-            kind = "regression"
+        kind = problem_type(self.multi_label, self.activation)
         names = {str(number): name for number, name in enumerate(self.labels)}
         with replaced_folder(folder, "config.json", "checkpoint") as built:
             save_model(self.model, built, "bert", self.tokenizer, id2label=names, problem_type=kind)
@@ -211,10 +196,9 @@ class TextClassifier(EncoderTask):
         """Strings (B,) -> labels and scores (B, L), best first, and whether a text was cut."""
         framed = self.framed(texts, pairs)
         logits = self.computed(self.model, self.model_inputs(framed), len(self.labels))
-        scores = _ACTIVATIONS[self.activation](logits)
-        scores, order = tf.math.top_k(scores, len(self.labels))
+        labels, scores = best_first(logits, self.labels, self.activation)
         return {
-            "labels": tf.gather(tf.constant(self.labels), order),
+            "labels": labels,
             "scores": scores,
             "is_cut": framed.is_cut,
         }
