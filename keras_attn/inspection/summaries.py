@@ -6,9 +6,7 @@ import numpy as np
 
 from keras_attn.checks import check_positive
 from keras_attn.ops import partition_windows
-
-# Positions at most so far away are local.
-_LOCAL = 2
+from keras_attn.plots.head_kinds import head_kinds as kinds_of_heads
 
 
 def mean_of_heads(scores):
@@ -225,11 +223,14 @@ def _members(name, words, num_tokens):
 def head_kinds(maps, token_ids=None):
     """How much each head is of a known kind: scores in [0, 1], the mean share of attention that the kind's keys get.
 
-    Kinds are `previous` (the token before), `next`, `first` (the first token), `own` (the token itself), `local` (at most
-    two away, on either side), `broad` (the row's normalised entropy), and with `token_ids` `induction`: the token after an earlier
-    one that equals this token. A row that sees one key alone says nothing and is left out, so that a causal
-    mask's first row counts for no kind; so are pads' rows. In cross-attention positions of the two sides do not compare: the kinds are `first` and
-    `broad`.
+    In self-attention kinds are `previous` (the token before), `next`, `first` (the first token), `own` (the token itself),
+    `local` (at most two away, on either side) and, with `token_ids`, `induction`: the token after an earlier one that
+    equals this token. In cross-attention they are `first` and `diagonal` (the query's place in the text, give or take a
+    tenth of its length). `broad` is the row's entropy relative to that of an even row. Maps with as many queries as keys are taken for
+    self-attention.
+
+    A row with one key to choose from says nothing and is left out, such as a causal mask's first; so are pads' rows.
+    Under a causal mask there is no `next`.
 
     Args:
         maps: Array (B, N, T, S) of one layer, or `AttentionMaps` or a dict of them.
@@ -252,31 +253,20 @@ def head_kinds(maps, token_ids=None):
     of_first_head = {kind: scores[0] for kind, scores in kinds[maps.paths[0]].items()}
     ```
 
-    References: [Voita et al., 2019](https://arxiv.org/abs/1905.09418), section 5;
+    References: [Clark et al., 2019](https://arxiv.org/abs/1906.04341), section 3;
+    [Voita et al., 2019](https://arxiv.org/abs/1905.09418), section 5;
     [Olsson et al., 2022](https://arxiv.org/abs/2209.11895), induction.
     """
     if isinstance(maps, collections.abc.Mapping):
         return {key: head_kinds(scores, token_ids) for key, scores in maps.items()}
     scores = _floats(maps)
-    num_queries, num_keys = scores.shape[-2:]
-    sees_several = (scores > 0).sum(axis=-1) > 1
-    of_keys = {"first": np.arange(num_keys)[None] == 0}
-    if num_queries == num_keys:
-        distance = np.arange(num_queries)[:, None] - np.arange(num_keys)
-        of_keys |= {"previous": distance == 1, "next": distance == -1, "own": distance == 0}
-        of_keys["local"] = np.abs(distance) <= _LOCAL
-    # The first token is its own first, and has no previous one.
-    exists = {"first": np.arange(num_queries) > 0} if num_queries == num_keys else {}
-    kinds = {}
-    for kind, keys in of_keys.items():
-        asked = np.broadcast_to(keys.any(axis=-1) & exists.get(kind, True), (num_queries,))
-        kinds[kind] = _mean_share((scores * keys).sum(axis=-1), sees_several & asked)
-    kinds["broad"] = _mean_share(entropy(scores, normalized=True), sees_several)
-    if token_ids is not None and num_queries == num_keys:
-        after = _after_equal_tokens(token_ids, scores.shape)
-        asked = sees_several & after.any(axis=-1)[:, None]
-        kinds["induction"] = _mean_share((scores * after[:, None]).sum(axis=-1), asked)
-    return kinds
+    batch_size, _, num_queries, num_keys = scores.shape
+    if token_ids is not None and np.shape(token_ids) != (batch_size, num_queries):
+        raise ValueError(
+            f"`token_ids` must have the shape {(batch_size, num_queries)} of the queries. "
+            f"Received: shape {np.shape(token_ids)}."
+        )
+    return kinds_of_heads(scores, num_queries == num_keys, token_ids)
 
 
 def repeated_tokens(length, vocabulary_size, batch_size=4, first_token_id=1, seed=0):
@@ -351,28 +341,6 @@ def windows_in_place(scores, height, width, window_size, shift_size=0):
     for window, of_window in enumerate(pixels):
         whole[:, :, of_window[:, None], of_window[None]] = scores[:, window]
     return whole[:, :, 1:, 1:]
-
-
-def _after_equal_tokens(token_ids, shape):
-    """Boolean (B, T, T), True at keys that come right after an earlier token equal to the query's."""
-    token_ids = np.asarray(token_ids)
-    if token_ids.shape != (shape[0], shape[-2]):
-        raise ValueError(
-            f"`token_ids` must have the shape {(shape[0], shape[-2])} of the queries. Received: shape {token_ids.shape}."
-        )
-    places = np.arange(token_ids.shape[1])
-    equal = (token_ids[:, :, None] == token_ids[:, None, :]) & (places[:, None] > places)
-    after = np.zeros_like(equal)
-    after[:, :, 1:] = equal[:, :, :-1]
-    return after
-
-
-def _mean_share(shares, asked):
-    """The mean over batch and queries of (B, N, T), by head, where `asked`."""
-    asked = np.broadcast_to(asked, shares.shape)
-    counts = asked.sum(axis=(0, 2))
-    sums = np.where(asked, shares, 0).sum(axis=(0, 2), dtype="float64")
-    return np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0).astype("float32")
 
 
 def _by_key(maps):

@@ -378,10 +378,15 @@ def _described(group, special_tokens):
 def _seen(scores, group):
     """What the overview shows of a layer: thumbnails and kinds of its heads."""
     thumbnails = np.stack([thumbnail(head) for head in scores])
+    # Equal tokens are the same number.
+    token_ids = np.unique(group["queries"], return_inverse=True)[1][np.newaxis]
+    is_special = np.isin(np.arange(len(group["keys"])), group["specialKeys"])
+    special_keys = is_special[np.newaxis] if 0 < is_special.sum() < is_special.size else None
     heads = []
+    # Head by head, since maps of thousands of tokens are large.
     for head in scores:
-        kinds = head_kinds(head[np.newaxis], group["queries"], group["keys"], group["specialKeys"])
-        kinds = {kind: score for kind, [score] in kinds.items()}
+        kinds = head_kinds(head[np.newaxis, np.newaxis], group["isSelf"], token_ids, special_keys)
+        kinds = {kind: round(float(score), 4) for kind, [score] in kinds.items() if not np.isnan(score)}
         heads.append({"kind": name_of_kind(kinds), "scores": kinds})
     return {"thumbnails": packed(thumbnails), "size": list(thumbnails.shape[1:]), "heads": heads}
 

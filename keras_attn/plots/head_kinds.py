@@ -3,77 +3,104 @@
 import numpy as np
 
 _CLEAR = 0.5
-_BROAD = 0.8
+_MOSTLY = 0.8
+# Positions at most so far away are local.
+_LOCAL = 2
+# Places of two texts that differ by at most so much of their lengths are the same.
 _NEAR = 0.1
 
 
-def head_kinds(scores, query_tokens, key_tokens, special=()):
-    """How much each of some heads is of a kind.
+def head_kinds(scores, is_self, token_ids=None, special_keys=None):
+    """How much each head is of a kind: the mean, over the queries that can, of the attention that goes where the kind says.
 
-    A score is the mean, over the queries that can, of the attention that goes where the kind says:
-
-    - `previous`, `next`: to the token before, or after;
-    - `own`: to the token itself (self-attention only);
-    - `diagonal`: to keys at the query's place in the text, give or take a tenth of its length (cross-attention only);
     - `first`: to the first key;
+    - `previous`, `next`, `own`: to the token before, after, or to the token itself (self-attention);
+    - `local`: to tokens at most two away, on either side (self-attention);
+    - `diagonal`: to keys at the query's place in the text, give or take a tenth of its length (cross-attention);
     - `special`: to the special tokens (START, END, [SEP]);
     - `induction`: to the token after an earlier occurrence of the same token (Olsson et al., 2022);
     - `broad`: the entropy of a row relative to that of an even one over the keys with attention.
 
-    Under a causal mask the first query has no choice, and counts for no kind.
+    Queries without a choice count for no kind: rows of zeros (pads), and the first row under a causal mask.
 
     Args:
-        scores: Floats (N, T, S).
-        query_tokens, key_tokens: Lists of T and S strings. Equal lists mean self-attention.
-        special: Indices of keys that are special tokens.
+        scores: Array (B, N, T, S).
+        is_self: Boolean, whether queries and keys are the same tokens.
+        token_ids: Integers (B, T), for `induction` in self-attention.
+        special_keys: Booleans (B, S), for `special`.
 
     Returns:
-        Dict from a kind to a list of N floats. Kinds that cannot be are left out: `induction` where no token occurs twice,
-        `next` under a causal mask.
+        Dict from kinds to float32 (N,); NaN where no row can tell.
 
     References: [Clark et al., 2019](https://arxiv.org/abs/1906.04341), section 3;
+    [Voita et al., 2019](https://arxiv.org/abs/1905.09418), section 5;
     [Olsson et al., 2022](https://arxiv.org/abs/2209.11895).
     """
-    scores = np.asarray(scores, "float32")
-    _, length, width = scores.shape
+    scores = np.asarray(scores).astype("float32", copy=False)
+    num_queries, num_keys = scores.shape[-2:]
+    chooses = _chooses(scores, is_self)
     kinds = {}
-    is_self = list(query_tokens) == list(key_tokens)
-    start = int(is_self and length > 1 and not np.triu(scores, 1).any())
+
+    def add(kind, keys, asked=True):
+        # Without such a key a query has nothing to say.
+        asked = chooses & np.asarray(keys).any(axis=-1) & asked
+        kinds[kind] = _mean_where((scores * np.expand_dims(keys, -3)).sum(axis=-1), asked)
+
+    is_first = np.broadcast_to(np.arange(num_keys) == 0, (num_queries, num_keys))
+    # A text's first token is its own first.
+    add("first", is_first, np.arange(num_queries) > 0 if is_self else True)
     if is_self:
-        if length > 1:
-            kinds["previous"] = _mean(scores[:, np.arange(1, length), np.arange(length - 1)])
-            if not start:
-                kinds["next"] = _mean(scores[:, np.arange(length - 1), np.arange(1, length)])
-        kinds["own"] = _mean(scores[:, np.arange(start, length), np.arange(start, length)])
-        if (after := _after_earlier(list(query_tokens), special)).any():
-            rows = after.any(axis=1)
-            kinds["induction"] = _mean((scores[:, rows] * after[rows]).sum(axis=-1))
+        distance = np.arange(num_queries)[:, None] - np.arange(num_keys)
+        add("previous", distance == 1)
+        if not _is_causal(scores):
+            add("next", distance == -1)
+        add("own", distance == 0)
+        add("local", np.abs(distance) <= _LOCAL)
     else:
-        near = _places(length)[:, np.newaxis] - _places(width)
-        kinds["diagonal"] = _mean((scores * (np.abs(near) <= max(_NEAR, 1 / width))).sum(axis=-1))
-    if length > 1 and width > 1:
-        kinds["first"] = _mean(scores[:, 1:, 0])
-    if 0 < len(special) < width:
-        kinds["special"] = _mean(scores[:, start:, list(special)].sum(axis=-1))
-    if width > 1:
-        kinds["broad"] = _mean(_evenness(scores[:, start:]))
-    return {kind: [round(float(score), 4) for score in values] for kind, values in kinds.items()}
+        away = np.abs(_places(num_queries)[:, None] - _places(num_keys))
+        add("diagonal", away <= max(_NEAR, 1 / num_keys))
+    if special_keys is not None:
+        add("special", np.broadcast_to(special_keys[:, None], (len(scores), num_queries, num_keys)))
+    if is_self and token_ids is not None:
+        add("induction", _after_equal_tokens(np.asarray(token_ids), special_keys))
+    kinds["broad"] = _mean_where(_evenness(scores), chooses)
+    return kinds
 
 
 def name_of_kind(kinds):
-    """The kind of a head whose scores are `kinds`: the clearest one, or "broad", or "mixed"."""
-    clear = {kind: score for kind, score in kinds.items() if kind != "broad"}
+    """The kind of a head whose scores are `kinds`: the clearest one, or else "local", "broad" or "mixed"."""
+    clear = {kind: score for kind, score in kinds.items() if kind not in ("local", "broad")}
     best = max(clear, key=clear.get, default=None)
     # The first token is often a special one: the narrower name says more.
     if best == "special" and clear.get("first", 0) > 0.9 * clear[best]:
         best = "first"
     if best and clear[best] >= _CLEAR:
         return best
-    return "broad" if kinds.get("broad", 0) >= _BROAD else "mixed"
+    wide = [kind for kind in ("local", "broad") if kinds.get(kind, 0) >= _MOSTLY]
+    return wide[0] if wide else "mixed"
 
 
-def _mean(values):
-    return values.astype("float64").mean(axis=-1)
+def _chooses(scores, is_self):
+    """Booleans (B, T): whether the query attends to anything, and has more than one key to choose from."""
+    attends = (scores > 0).any(axis=(1, 3))
+    if not is_self:
+        return attends & (scores.shape[-1] > 1)
+    # A sharp head may round all scores of a row but one to 0: what a query could see is told by the whole map.
+    is_token = attends | (scores > 0).any(axis=(1, 2))
+    visible = is_token[:, None] & (np.tri(scores.shape[-1], dtype=bool) if _is_causal(scores) else True)
+    return attends & (visible.sum(axis=-1) > 1)
+
+
+def _is_causal(scores):
+    return not np.triu(scores, 1).any()
+
+
+def _mean_where(shares, asked):
+    """The mean of (B, N, T) by head, over the queries that are `asked`: (T,) or (B, T)."""
+    asked = np.broadcast_to(np.expand_dims(asked, -2), shares.shape)
+    counts = asked.sum(axis=(0, 2))
+    sums = np.where(asked, shares, 0).sum(axis=(0, 2), dtype="float64")
+    return np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0).astype("float32")
 
 
 def _places(length):
@@ -81,24 +108,20 @@ def _places(length):
     return (np.arange(length) + 0.5) / length
 
 
-def _after_earlier(tokens, special):
-    """Booleans (T, T): whether the key follows an earlier occurrence of the query's token, and is not later than the query."""
-    length = len(tokens)
-    after = np.zeros((length, length), bool)
-    earlier = {}
-    for query, token in enumerate(tokens):
-        if query in special:
-            continue
-        after[query, earlier.get(token, [])] = True
-        if query + 1 < length:
-            earlier.setdefault(token, []).append(query + 1)
+def _after_equal_tokens(token_ids, special):
+    """Booleans (B, T, T): whether the key follows an earlier occurrence of the query's token; special tokens are not asked."""
+    earlier = np.tri(token_ids.shape[1], k=-1, dtype=bool)
+    equal = (token_ids[:, :, None] == token_ids[:, None]) & earlier
+    if special is not None:
+        equal &= ~special[:, :, None]
+    after = np.zeros_like(equal)
     # The token after the one just before is the query itself, which says nothing.
-    np.fill_diagonal(after, False)
+    after[:, :, 1:] = equal[:, :, :-1] & earlier[:, 1:]
     return after
 
 
 def _evenness(scores):
-    """The entropy of each row, (N, T), relative to that of an even row over the keys that have attention."""
+    """The entropy of each row, (B, N, T), relative to that of an even row over the keys that have attention."""
     counts = (scores > 0).sum(axis=-1)
     entropy = -(scores * np.log(np.where(scores > 0, scores, 1))).sum(axis=-1)
     return np.where(counts > 1, entropy / np.log(np.maximum(counts, 2)), 0)
