@@ -4,8 +4,8 @@ const SVG = "http://www.w3.org/2000/svg";
 const STEPS = 64;
 
 /** The colours of the page, light or dark, as its style has them. */
-export function coloursOf(element) {
-  const style = getComputedStyle(element);
+export function coloursOf(page) {
+  const style = getComputedStyle(page);
   const read = (name) => style.getPropertyValue(name).trim();
   const [low, high] = [rgb(read("--low")), rgb(read("--high"))];
   const scale = Array.from({ length: STEPS + 1 }, (_, step) => low.map((value, part) => value + ((high[part] - value) * step) / STEPS));
@@ -126,10 +126,10 @@ export class SvgPen {
   }
 
   #add(name, attributes) {
-    const element = document.createElementNS(SVG, name);
-    set(element, attributes);
-    this.parent.append(element);
-    return element;
+    const made = document.createElementNS(SVG, name);
+    set(made, attributes);
+    this.parent.append(made);
+    return made;
   }
 
   box(x, y, width, height, { fill = "none", stroke = "none", alpha = 1, lineWidth = 1 }) {
@@ -144,7 +144,7 @@ export class SvgPen {
 
   label(text, x, y, { fill, pixels = 13, align = "left", weight = 400, angle = 0 }) {
     const attributes = {
-      ...{ x, y, fill, "font-size": pixels, "font-weight": weight, "dominant-baseline": "central" },
+      x, y, fill, "font-size": pixels, "font-weight": weight, "dominant-baseline": "central",
       "text-anchor": { left: "start", right: "end", center: "middle" }[align],
     };
     if (angle) attributes.transform = `rotate(${round((angle * 180) / Math.PI)} ${round(x)} ${round(y)})`;
@@ -166,9 +166,9 @@ export class SvgPen {
   }
 }
 
-function set(element, attributes) {
+function set(shape, attributes) {
   for (const [name, value] of Object.entries(attributes)) {
-    element.setAttribute(name, typeof value === "number" ? round(value) : value);
+    shape.setAttribute(name, typeof value === "number" ? round(value) : value);
   }
 }
 

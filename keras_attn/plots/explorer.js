@@ -148,10 +148,10 @@ export class ExplorerPage {
     const { groups, image } = this.data;
     const group = Math.max(groups.findIndex((one) => one.kind === "cross"), 0);
     return {
-      ...{ model: this.data.models.length - 1, group, ...this.#telling(group) },
+      model: this.data.models.length - 1, group, ...this.#telling(group),
       view: image ? "image" : groups[group].queries.length + groups[group].keys.length <= 2 * LONG_TEXT ? "lines" : "text",
-      ...{ level: "token", hide: false, threshold: 0, shade: "relative", zoom: 1, pin: null, step: -1 },
-      ...{ sort: "layer", kind: "", search: "", second: null },
+      level: "token", hide: false, threshold: 0, shade: "relative", zoom: 1, pin: null, step: -1,
+      sort: "layer", kind: "", search: "", second: null,
     };
   }
 
@@ -213,7 +213,7 @@ export class ExplorerPage {
     const { state, data } = this;
     const given = new URLSearchParams(location.hash.slice(1));
     const values = {
-      ...{ kind: data.groups.length > 1 ? data.groups[state.group].kind : "", layer: state.layer + 1, head: state.head + 1, view: state.view },
+      kind: data.groups.length > 1 ? data.groups[state.group].kind : "", layer: state.layer + 1, head: state.head + 1, view: state.view,
       model: data.models.length > 1 ? state.model : "",
       level: state.level === "word" ? "word" : "",
       shade: state.shade === "absolute" ? "absolute" : "",
@@ -221,7 +221,7 @@ export class ExplorerPage {
       threshold: state.threshold || "",
       zoom: state.zoom > 1 ? state.zoom : "",
       sort: state.sort === "layer" ? "" : state.sort,
-      ...{ only: state.kind, search: state.search },
+      only: state.kind, search: state.search,
       pin: state.pin ? `${state.pin.side}${state.pin.token}` : "",
       step: state.step >= 0 ? state.step + 1 : "",
       beside: state.second ? [state.second.model, state.second.layer + 1, state.second.head + 1].join(".") : "",
@@ -272,7 +272,7 @@ export class ExplorerPage {
     const { state, colours } = this;
     const { kind, isSelf } = this.data.groups[state.group];
     const names = kind === "cross" ? { q: "To write", k: "it looks at" } : isSelf ? { q: "This token", k: "looks at" } : { q: "Query", k: "Key" };
-    return { ...{ pointing: this.#pointing(), threshold: state.threshold, isAbsolute: state.shade === "absolute" }, ...{ colours, names, zoom: state.zoom } };
+    return { pointing: this.#pointing(), threshold: state.threshold, isAbsolute: state.shade === "absolute", colours, names, zoom: state.zoom };
   }
 
   /** Where the pointer is; else what is held; else the step of the decoder. */

@@ -66,7 +66,7 @@ export function drawMatrix(pen, matrix, layout, look, bitmap, { left: x0, top: y
       for (let row = first; row < last; row++) {
         const unit = matrix.rows[row];
         pen.label(fitted(pen, unit.text, left - 8, PIXELS), left - 6, top - y0 + (row + 0.5) * cell, {
-          ...{ align: "right", pixels: Math.min(PIXELS, cell), weight: isOn("q", row) ? 700 : 400 },
+          align: "right", pixels: Math.min(PIXELS, cell), weight: isOn("q", row) ? 700 : 400,
           fill: unit.isSpecial ? colours.quiet : colours.ink,
         });
       }
@@ -76,7 +76,7 @@ export function drawMatrix(pen, matrix, layout, look, bitmap, { left: x0, top: y
       for (let column = first; column < last; column++) {
         const unit = matrix.columns[column];
         pen.label(fitted(pen, unit.text, (top - 14) / Math.sin(-SLANT), PIXELS), left - x0 + (column + 0.5) * cell - 1, top - 6, {
-          ...{ angle: SLANT, pixels: Math.min(PIXELS, cell), weight: isOn("k", column) ? 700 : 400 },
+          angle: SLANT, pixels: Math.min(PIXELS, cell), weight: isOn("k", column) ? 700 : 400,
           fill: unit.isSpecial ? colours.quiet : colours.ink,
         });
       }

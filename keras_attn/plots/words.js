@@ -60,7 +60,7 @@ export function unitsOfWords(tokens, special) {
     if (!piece.text) return void space.push(number);
     const last = words.at(-1);
     const startsWord = piece.startsWord || space.length > 0;
-    const isOneCharacter = last?.bytes && piece.bytes && (last.text.endsWith(UNFINISHED) || /^<0x/.test(last.text));
+    const isOneCharacter = last?.bytes && piece.bytes && (last.text.endsWith(UNFINISHED) || last.text.startsWith("<0x"));
     if (isOneCharacter && !startsWord) {
       last.bytes.push(...piece.bytes);
       last.text = decoded(last.bytes);

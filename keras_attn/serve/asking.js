@@ -5,8 +5,8 @@ const LATE_MILLISECONDS = 100;
 const LONGEST_GROWTH = 4096;
 // The signatures that tell most of an answer; a model has one of them, and a plain one.
 const SEARCHES = [
-  ...["translate", "generate", "translate_n_best"],
-  ...["embed", "classify", "spans", "fill", "answer"],
+  "translate", "generate", "translate_n_best",
+  "embed", "classify", "spans", "fill", "answer",
   "serving_default",
 ];
 
@@ -45,7 +45,7 @@ export async function send(path, body, signal) {
     response = await fetch(path, body === undefined ? { signal } : { method: "POST", body, signal });
   } catch (error) {
     if (signal?.aborted) throw error;
-    throw new Error("The server does not answer. Is it still running?");
+    throw new Error("The server does not answer. Is it still running?", { cause: error });
   }
   const text = await response.text();
   let answer;

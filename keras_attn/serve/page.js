@@ -2,7 +2,7 @@
 // Text of users and models is only ever written with textContent and value, never as markup.
 
 import { AlignmentView } from "./alignment.js";
-import { ask, curlLine, first, grow, requestBody, send, signatureOf, statusesOf, textOf } from "./asking.js";
+import { ask, curlLine, grow, requestBody, send, signatureOf, statusesOf, textOf } from "./asking.js";
 import { optionsOf, parsedOption, showOptions } from "./options.js";
 import { showBest, showNotes } from "./answers.js";
 import { showSignatures } from "./signatures.js";
@@ -189,14 +189,14 @@ async function answerText() {
   try {
     const body = requestBody(model, signatureName, text, options);
     showRequest(body);
-    const start = performance.now();
+    const begin = performance.now();
     grow(model, signatureName, text, options, AbortSignal.any([signal, growth.signal]), (beginning) => {
       $("answer").classList.remove("old", "nothing");
       showText(beginning);
     });
     const answer = await ask(model, signatureName, body, signal);
     growth.abort();
-    model.milliseconds = performance.now() - start;
+    model.milliseconds = performance.now() - begin;
     showAnswer(answer, model.milliseconds);
   } catch (error) {
     growth.abort();
