@@ -15,7 +15,7 @@ import numpy as np
 
 from keras_attn.layers import MultiHeadAttention
 from keras_attn.ops import dot_product_attention
-from keras_attn.plots import attention_page, plot_attention
+from keras_attn.plots import explore, plot_attention
 
 SENTENCE = "The animal didn't cross the street because it was too tired."
 WORDS = re.findall(r"[\w']+|\.", SENTENCE)
@@ -150,7 +150,7 @@ def say_what_it_means(scores):
 
 def draw(folder, name, scores, title):
     files = [folder / f"{name}.html"]
-    attention_page(scores, WORDS, WORDS, title=title, path=files[0])
+    explore({"attention": scores[None]}, WORDS, title=title, path=files[0])
     if importlib.util.find_spec("matplotlib"):
         files.append(folder / f"{name}.png")
         plot_attention(scores, WORDS, WORDS, title=title, path=files[1])

@@ -20,7 +20,7 @@ import numpy as np
 import keras_attn
 from keras_attn.layers import MaskedLanguageModelHead
 from keras_attn.models import EncoderTransformer, EncoderWithHead
-from keras_attn.plots import attention_page, plot_attention
+from keras_attn.plots import explore, plot_attention
 from keras_attn.text import PipelineTokenizer
 
 NOUNS = ["dog", "cat", "bird", "child", "friend", "farmer", "teacher", "horse"]
@@ -127,7 +127,8 @@ def show(fill_mask, text, folder):
     heads = np.concatenate(scores)
     best = heads[heads[:, VERB, 1].argmax()]
     print(f"One head looks from the mask at {words[1]!r} with {best[VERB, 1]:.0%} of its attention.")
-    attention_page(best, words, words, title=text, path=folder / "attention.html")
+    maps = {f"layer {number}": of_layer for number, of_layer in enumerate(scores, start=1)}
+    explore(maps, words, title=text, path=folder / "attention.html")
     if importlib.util.find_spec("matplotlib"):
         plot_attention(best, words, words, title=text, path=folder / "attention.png")
     print(f"Its attention lies in {folder}")

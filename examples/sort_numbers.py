@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 from keras_attn.models import Seq2SeqTransformer
-from keras_attn.plots import attention_page, plot_attention
+from keras_attn.plots import explore, plot_attention
 from keras_attn.training import Adam, LabelSmoothedCrossentropy, MaskedAccuracy, WarmupCosineSchedule
 
 START, END, FIRST = 1, 2, 3
@@ -85,7 +85,7 @@ def attention(model, rows, in_order):
 def draw(folder, row, in_order, scores):
     labels = [[str(number - FIRST) for number in numbers] for numbers in (row, in_order)]
     title = "Read (above) and written (left)"
-    attention_page(scores, *labels, title=title, path=folder / "attention.html")
+    explore({"last layer": scores[None]}, labels[::-1], title=title, path=folder / "attention.html")
     if importlib.util.find_spec("matplotlib"):
         plot_attention(scores, *labels, title=title, path=folder / "attention.png")
     print(f"The attention on one row lies in {folder}")

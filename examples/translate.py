@@ -51,24 +51,16 @@ def main():
     for sentence, translation in zip(sentences, translations):
         print(f"  {sentence}  ->  {translation}")
 
-    _, attention_map = translator(sentences[1], return_attention_scores=True)
-    for draw, file in drawings(folder).items():
-        draw(
+    if importlib.util.find_spec("matplotlib"):
+        _, attention_map = translator(sentences[1], return_attention_scores=True)
+        plots.plot_attention(
             attention_map.attention_scores[-1],  # the heads of the last decoder layer
             attention_map.source_tokens,
             attention_map.target_tokens,
             title=f"Cross-attention of the last decoder layer: {sentences[1]}",
-            path=file,
+            path=folder / "attention.png",
         )
-        print(f"Its attention map lies in {file}")
-
-
-def drawings(folder):
-    """A web page, and a picture if matplotlib is installed."""
-    files = {plots.attention_page: folder / "attention.html"}
-    if importlib.util.find_spec("matplotlib"):
-        files[plots.plot_attention] = folder / "attention.png"
-    return files
+        print(f"A picture of its attention lies in {folder / 'attention.png'}")
 
 
 def parse_arguments():

@@ -1,9 +1,8 @@
-"""Plots of attention scores and of learning curves, as figures or HTML pages, and the explorer of attention."""
+"""Plots of attention scores and of learning curves, and the explorer of attention."""
 
 from keras_attn.plots.explorer import Explorer, explore
 from keras_attn.plots.figures import (
     attention_grid,
-    attention_page,
     figure_pixels,
     plot_attention,
     plot_learning_curves,
@@ -12,7 +11,6 @@ from keras_attn.plots.figures import (
 __all__ = [
     "Explorer",
     "attention_grid",
-    "attention_page",
     "explore",
     "figure_pixels",
     "plot_attention",

@@ -1,7 +1,6 @@
-"""Plots of attention scores and of learning curves, as figures or HTML pages."""
+"""Plots of attention scores and of learning curves, as figures."""
 
 import csv
-import html
 import importlib
 import math
 import warnings
@@ -10,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 _FIGURE_FILE_TYPES = (".png", ".svg", ".pdf")
-_PAGE_FILE_TYPES = (".html", ".htm")
 _INCHES_PER_TOKEN = 0.24
 _MIN_PANEL_INCHES = 1.6
 _MAX_COLUMNS = 4
@@ -20,39 +18,6 @@ _DOTS_PER_INCH = 150
 _ROUNDING = 2**-7
 # The end colours of matplotlib's "Blues", for the scores 0 and 1.
 _LIGHT, _DARK = np.array([247, 251, 255]), np.array([8, 48, 107])
-
-_PAGE = """<!DOCTYPE html>
-<html>
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
-<title>{title}</title>
-<style>
-:root {{ color-scheme: light dark; font: 14px/1.2 system-ui, sans-serif; }}
-body {{ margin: 2rem; }}
-h1 {{ font-size: 1.25rem; }}
-main {{ display: flex; flex-wrap: wrap; gap: 2.5rem; }}
-table {{ border-spacing: 2px; height: max-content; }}
-caption {{ caption-side: bottom; padding-top: 0.4rem; opacity: 0.7; }}
-th {{ font-weight: normal; white-space: pre; }}
-thead th {{ vertical-align: bottom; }}
-thead span {{ {source_style} }}
-tbody th {{ padding-right: 0.5rem; text-align: right; }}
-tbody td {{ width: 1.5rem; min-width: 1.5rem; height: 1.5rem; padding: 0; border-radius: 2px; }}
-footer {{ margin-top: 1.5rem; font-size: 0.9em; }}
-footer i {{ display: inline-block; width: 8rem; height: 0.7em; border-radius: 2px;
-  background: linear-gradient(to right, {light}, {dark}); }}
-</style>
-</head>
-<body>
-{heading}<main>
-{tables}
-</main>
-<footer>attention score: 0 <i></i> 1; from each token on the left to the tokens above</footer>
-</body>
-</html>
-"""
-_ON_END = "writing-mode: vertical-rl; text-orientation: sideways; transform: rotate(180deg);"
 
 
 def plot_attention(attention_scores, source_tokens, target_tokens, title=None, path=None):
@@ -106,59 +71,6 @@ def plot_attention(attention_scores, source_tokens, target_tokens, title=None, p
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=_DOTS_PER_INCH)
     return figure
-
-
-def attention_page(attention_scores, source_tokens, target_tokens, title=None, path=None):
-    """Writes the picture of `plot_attention` as a web page.
-
-    The page needs only a browser: no script, no other file, no matplotlib. A darker cell means a higher
-    score, in light and in dark mode. Hovering over a cell shows its tokens and its score.
-
-    Args:
-        attention_scores: Array or tensor of probabilities, of shape `(T, S)` for one map, or `(N, T, S)` for one
-            table per head.
-        source_tokens: The S labels of the keys, above the map.
-        target_tokens: The T labels of the queries, on its left.
-        title: Text above the maps.
-        path: Where to write the page, as `.html`. Missing folders are created.
-
-    Returns:
-        The page, a string.
-
-    Raises:
-        ValueError: If the shape does not match the labels, a score is not a probability, or the file type is
-            unknown.
-
-    Example:
-
-    ```
-    import numpy as np
-    from keras_attn.plots import attention_page
-
-    scores = np.array([[0.9, 0.1, 0.0], [0.2, 0.1, 0.7]])
-    page = attention_page(scores, ["der", "müde", "Hund"], ["the", "dog"])
-    assert "dog → Hund: 0.700" in page
-    ```
-    """
-    scores, source_tokens, target_tokens = _check_maps(attention_scores, source_tokens, target_tokens)
-    path = _check_path(path, _PAGE_FILE_TYPES)
-    captions = [f"head {head}" for head in range(len(scores))] if len(scores) > 1 else [""]
-    title = None if title is None else html.escape(_printable(title))
-    page = _PAGE.format(
-        title=title or "Attention",
-        heading="" if title is None else f"<h1>{title}</h1>\n",
-        source_style=_ON_END if _need_room(source_tokens) else "",
-        light=_colour(0),
-        dark=_colour(1),
-        tables="\n".join(
-            _table(one_map, source_tokens, target_tokens, caption)
-            for one_map, caption in zip(scores, captions)
-        ),
-    )
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(page, encoding="utf-8")
-    return page
 
 
 def attention_grid(attention_scores, scale=8):
@@ -380,26 +292,6 @@ def _label_axes(panel, source_tokens, target_tokens):
 def _need_room(tokens):
     """Whether horizontal labels would touch. If so, they are slanted or vertical."""
     return max(len(token) for token in tokens) > 2
-
-
-def _table(scores, source_tokens, target_tokens, caption):
-    source_tokens, target_tokens = (
-        [html.escape(token) for token in tokens] for tokens in (source_tokens, target_tokens)
-    )
-    above = "".join(f'<th><span dir="auto">{source}</span></th>' for source in source_tokens)
-    rows = [f"<caption>{caption}</caption>", f"<thead><tr><td></td>{above}</tr></thead>", "<tbody>"]
-    for target, row in zip(target_tokens, scores):
-        cells = "".join(
-            f'<td style="background:{_colour(score)}" title="{target} → {source}: {score:.3f}"></td>'
-            for source, score in zip(source_tokens, row)
-        )
-        rows.append(f'<tr><th dir="auto">{target}</th>{cells}</tr>')
-    return "\n".join(["<table>", *rows, "</tbody>", "</table>"])
-
-
-def _colour(score):
-    red, green, blue = np.rint(_LIGHT + (_DARK - _LIGHT) * min(score, 1)).astype(int)
-    return f"#{red:02x}{green:02x}{blue:02x}"
 
 
 def _printable(token):

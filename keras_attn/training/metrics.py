@@ -155,7 +155,9 @@ def corpus_bleu(hypotheses, references, *, tokenize="13a", lowercase=False):
     # Loaded on use: it is slow to import, and training without a corpus score does not need it.
     from sacrebleu.metrics import BLEU
 
-    return _corpus_score(BLEU(tokenize=tokenize, lowercase=lowercase), hypotheses, references)
+    # sacrebleu warns of text that looks tokenised, which with "none" it is meant to be.
+    bleu = BLEU(tokenize=tokenize, lowercase=lowercase, force=tokenize == "none")
+    return _corpus_score(bleu, hypotheses, references)
 
 
 def check_bleu_tokenizer(name):

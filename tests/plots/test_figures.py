@@ -1,6 +1,5 @@
-"""Pictures and pages of attention: what is drawn, what is written on it, and what is refused."""
+"""Pictures of attention: what is drawn, what is written on it, and what is refused."""
 
-import html.parser
 import subprocess
 import sys
 import xml.etree.ElementTree
@@ -9,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from keras_attn.plots import attention_grid, attention_page, figures, plot_attention, plot_learning_curves
+from keras_attn.plots import attention_grid, figures, plot_attention, plot_learning_curves
 
 SOURCE = ["▁der", "▁müde", "▁garçon", "!", "</s>"]
 TARGET = ["▁the", "▁tired", "▁boy"]
@@ -73,29 +72,26 @@ def test_rows_of_zeros_and_rounded_ones_are_scores():
     assert len(maps(plot_attention(scores, SOURCE, TARGET))) == 1
 
 
-@pytest.mark.parametrize("draw", [plot_attention, attention_page])
 @pytest.mark.parametrize("shape", [(5, 3), (3, 4), (2, 5, 3), (5,), (2, 2, 3, 5), (0, 3, 5)])
-def test_scores_that_do_not_match_the_labels_are_refused(shape, draw):
+def test_scores_that_do_not_match_the_labels_are_refused(shape):
     with pytest.raises(
         ValueError, match=r"`attention_scores` must have shape \(T, S\) or \(N, T, S\)"
     ) as error:
-        draw(np.zeros(shape), SOURCE, TARGET)
+        plot_attention(np.zeros(shape), SOURCE, TARGET)
     assert str(error.value).endswith(f"Received: shape={shape}, T=3, S=5.")
 
 
-@pytest.mark.parametrize("draw", [plot_attention, attention_page])
-def test_no_tokens_are_refused(draw):
+def test_no_tokens_are_refused():
     with pytest.raises(ValueError, match=r"Received: shape=\(3, 0\), T=3, S=0"):
-        draw(np.zeros((3, 0)), [], TARGET)
+        plot_attention(np.zeros((3, 0)), [], TARGET)
 
 
-@pytest.mark.parametrize("draw", [plot_attention, attention_page])
 @pytest.mark.parametrize("value", [-0.1, 1.1, np.nan, np.inf])
-def test_what_is_no_probability_is_refused(value, draw):
+def test_what_is_no_probability_is_refused(value):
     scores = make_scores(3, 5)
     scores[1, 2] = value
     with pytest.raises(ValueError, match=r"`attention_scores` must be probabilities in \[0, 1\]"):
-        draw(scores, SOURCE, TARGET)
+        plot_attention(scores, SOURCE, TARGET)
 
 
 def test_png_is_written_to_a_new_folder(tmp_path):
@@ -170,132 +166,6 @@ plot_attention = runpy.run_path(sys.argv[1])["plot_attention"]
 assert "matplotlib" not in sys.modules
 plot_attention(np.ones((1, 1)), ["a"], ["b"])
 assert "matplotlib" in sys.modules and "matplotlib.pyplot" not in sys.modules
-"""
-    command = [sys.executable, "-c", code, figures.__file__]
-    child = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert child.returncode == 0, child.stderr
-
-
-class Page(html.parser.HTMLParser):
-    """What a browser shows of a page: text by tag, the cells of each table, and whatever it would fetch."""
-
-    def __init__(self, page):
-        super().__init__()
-        self.open, self.text, self.tables, self.fetched = [], [], [], []
-        self.feed(page)
-        self.close()
-        assert not self.open
-
-    def handle_starttag(self, tag, attributes):
-        attributes = dict(attributes)
-        self.fetched += [value for name, value in attributes.items() if name in ("src", "href")]
-        if tag == "table":
-            self.tables.append([])
-        if tag == "td" and "title" in attributes:
-            colour = attributes["style"].removeprefix("background:#")
-            self.tables[-1].append((attributes["title"], tuple(bytes.fromhex(colour))))
-        if tag != "meta":
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text.append(("/".join(self.open[2:]), data))
-
-    def texts(self, path):
-        return [text for where, text in self.text if where == path]
-
-
-SOURCE_LABEL, TARGET_LABEL = "main/table/thead/tr/th/span", "main/table/tbody/tr/th"
-
-
-def test_a_page_names_every_cell_and_shades_it():
-    scores = make_scores(3, 5)
-    page = Page(attention_page(scores, SOURCE, TARGET, title="layer <1>"))
-    assert page.texts("title") == ["layer <1>"]
-    assert page.texts("h1") == ["layer <1>"]
-    assert page.texts(SOURCE_LABEL) == SOURCE
-    assert page.texts(TARGET_LABEL) == TARGET
-    (cells,) = page.tables
-    assert [title for title, _ in cells] == [
-        f"{target} → {source}: {scores[i, j]:.3f}"
-        for i, target in enumerate(TARGET)
-        for j, source in enumerate(SOURCE)
-    ]
-    brightness = np.array([sum(colour) for _, colour in cells])
-    falling = brightness[np.argsort(scores.ravel())]
-    assert np.all(np.diff(falling) <= 0)
-    assert falling[0] - falling[-1] > 200
-
-
-def test_a_page_shades_by_the_score_alone():
-    # A scale of its own for each page would make an even map look like a sharp one.
-    ends = [[0, 1, 0, 0, 0], [1.002, 0, 0, 0, 0], [0.5, 0.5, 0, 0, 0]]
-    (cells,) = Page(attention_page(ends, SOURCE, TARGET)).tables
-    colours = [colour for _, colour in cells]
-    assert colours[0] == (247, 251, 255)
-    assert colours[1] == colours[5] == (8, 48, 107)
-    np.testing.assert_allclose(colours[10], np.mean([colours[0], colours[1]], axis=0), atol=0.5)
-
-
-def test_a_page_has_a_table_for_each_head():
-    scores = make_scores(7, 3, 5)
-    page = Page(attention_page(scores, SOURCE, TARGET))
-    assert page.texts("main/table/caption") == [f"head {head}" for head in range(7)]
-    assert page.texts("h1") == []
-    for head, cells in enumerate(page.tables):
-        assert [title.split(": ")[1] for title, _ in cells] == [
-            f"{score:.3f}" for score in scores[head].ravel()
-        ]
-
-
-def test_a_page_escapes_what_its_labels_hold():
-    source = ["<script>", "&amp;", '"', "'", "{0}"]
-    target = ["</table>", "\n", "\ud800"]
-    page = Page(attention_page(make_scores(3, 5), source, target, title="<b>&{title}\ud800"))
-    assert page.texts(SOURCE_LABEL) == source
-    assert page.texts(TARGET_LABEL) == ["</table>", "\\n", "\\ud800"]
-    assert page.texts("h1") == ["<b>&{title}\\ud800"]
-    assert [title.split(": ")[0] for title, _ in page.tables[0][:2]] == [
-        "</table> → <script>",
-        "</table> → &amp;",
-    ]
-
-
-def test_a_page_stands_alone_in_light_and_dark():
-    text = attention_page(make_scores(3, 5), SOURCE, TARGET)
-    page = Page(text)
-    assert page.fetched == []
-    assert "url(" not in text
-    assert "@import" not in text
-    assert not page.texts("script")
-    assert "color-scheme: light dark" in text
-
-
-@pytest.mark.parametrize(("tokens", "on_end"), [(list("é4.é!"), False), (SOURCE, True)])
-def test_words_above_a_page_stand_on_end(tokens, on_end):
-    assert ("writing-mode" in attention_page(make_scores(3, 5), tokens, TARGET)) == on_end
-
-
-def test_the_page_written_is_the_page_returned(tmp_path):
-    path = tmp_path / "new" / "map.html"
-    page = attention_page(make_scores(3, 5), ["שלום", *SOURCE[1:]], TARGET, path=str(path))
-    assert path.read_text(encoding="utf-8") == page
-
-
-def test_a_page_is_no_picture(tmp_path):
-    with pytest.raises(ValueError, match=r"`path` must end in one of \('.html', '.htm'\). Received: path="):
-        attention_page(make_scores(3, 5), SOURCE, TARGET, path=tmp_path / "new" / "map.png")
-    assert not (tmp_path / "new").exists()
-
-
-def test_a_page_needs_no_matplotlib():
-    code = """
-import runpy, sys
-import numpy as np
-runpy.run_path(sys.argv[1])["attention_page"](np.ones((1, 1)), ["a"], ["b"])
-assert "matplotlib" not in sys.modules
 """
     command = [sys.executable, "-c", code, figures.__file__]
     child = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -13,6 +13,7 @@ from keras_attn.training import (
     corpus_chrf,
     exact_match,
 )
+from keras_attn.training.significance import paired_p_value
 
 V = 11
 PAD = 0
@@ -181,6 +182,15 @@ def test_corpus_scores_are_those_of_sacrebleu():
     chrf = corpus_chrf(HYPOTHESES, REFERENCES)
     assert chrf.score == pytest.approx(sacrebleu.corpus_chrf(HYPOTHESES, [REFERENCES]).score)
     assert "nc:6" in chrf.signature
+
+
+def test_bleu_of_tokenised_text_does_not_warn_of_tokenised_text(caplog):
+    sentences = [f"number {number} ends in a period ." for number in range(100)]
+    corpus_bleu(sentences, sentences, tokenize="none")
+    paired_p_value(sentences, ["nothing", *sentences[1:]], sentences, "bleu", tokenize="none")
+    assert not caplog.records
+    corpus_bleu(sentences, sentences)
+    assert "forgot to detokenize" in caplog.text
 
 
 def test_bleu_of_tokenised_lowercased_text():
