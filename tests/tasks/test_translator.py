@@ -301,7 +301,7 @@ def test_a_quantised_model_is_refused_before_anything_is_written(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("mode", ["bfloat16", "int8"])
+@pytest.mark.parametrize("mode", [pytest.param("bfloat16", marks=pytest.mark.extended), "int8"])
 def test_a_quantised_translator_comes_back_as_it_was(mode, tmp_path):
     translator = byte_translator(jit_compile=True)  # which needs no 8-bit products of oneDNN
     translator.quantize(mode).save(tmp_path / "saved")
