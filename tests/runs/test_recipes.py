@@ -20,6 +20,7 @@ DOCUMENT = (FOLDER.parents[1] / "docs" / "results.md").read_text(encoding="utf-8
 RECIPE_OF_RUN = {
     "dates": ("dates", {}),
     "tok": ("multi30k_tokenized", {}),
+    "tok-amx": ("multi30k_tokenized", {}),
     "tok-sinusoidal": ("multi30k_tokenized", {"model": runs.MULTI30K.model, "epochs": 90}),
     "raw": ("multi30k", {}),
     "raw-de-en": ("multi30k", {"source_language": "de", "target_language": "en"}),
