@@ -440,6 +440,11 @@ def _add_export(commands):
         help="of a SavedModel, beside serving_default: translate_n_best, translate, sample, score, encode (default: all)",
     )
     command.add_argument(
+        "--attention",
+        action="store_true",
+        help="of a SavedModel: with a signature for what every head looks at, which `serve` shows",
+    )
+    command.add_argument(
         "--xla",
         action="store_true",
         help="export what XLA compiles, for a server with --xla_cpu_compilation_enabled",

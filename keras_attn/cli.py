@@ -322,9 +322,11 @@ def _export(options):
     from keras_attn.tasks import ImageClassifier, TextClassifier, TextGenerator, load_task
 
     is_saved_model = options.format == "saved_model"
-    if not is_saved_model and (options.xla or options.examples or options.signatures or options.verify):
+    of_saved_model = ("xla", "examples", "signatures", "attention", "verify")
+    if not is_saved_model and any(getattr(options, name) for name in of_saved_model):
         raise ValueError(
-            f"--xla, --examples, --signatures and --verify are for a SavedModel. Received: --format {options.format}."
+            "--xla, --examples, --signatures, --attention and --verify are for a SavedModel. "
+            f"Received: --format {options.format}."
         )
     task = load_task(options.task, **_of_checkpoint(options, ("max_length", "num_beams", "length_penalty")))
     if isinstance(task, TextGenerator | ImageClassifier) and options.xla:
@@ -343,6 +345,8 @@ def _export(options):
         return
     examples = list(filter(str.strip, Lines(options.examples))) if options.examples else None
     chosen = {"xla": True} if options.xla else {}
+    if options.attention:
+        chosen["attention"] = True
     if options.quantization:
         chosen["quantization"] = options.quantization
     version = task.export(options.folder, examples, signatures=options.signatures, **chosen)
@@ -364,7 +368,13 @@ def _verified(version, task):
         xla = read_xla_buckets(version) is not None
         task = task.quantized(quantization["quantization"], xla)
         task.jit_compile = xla
-    of_task = {"texts": task.verified_on(), "expected": task.default_answers} if task else {}
+    of_task = {}
+    if task:
+        of_task = {
+            "texts": task.verified_on(),
+            "expected": task.default_answers,
+            "expected_attention": task.attention_answers,
+        }
     checks = verify_saved_model(version, **of_task)
     for check in checks:
         print(f"{'FAILED' if check.problems else 'ok':7} {check.name}")

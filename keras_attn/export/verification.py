@@ -28,8 +28,11 @@ Check.__doc__ = (
 # Every signature is run on these, alone and together, and on an empty batch.
 TEXTS = ("", "4th of July 2016", "a b c " * 200, "emoji 😀, ümläut", {"b64": "Y2Fm6SD//g=="})
 
+# Of attention scores. A rounding to 8 bits that falls the other way changes them as much.
+_TOLERANCE, _TOLERANCE_OF_QUANTIZED = 1e-4, 2e-2
 
-def verify_saved_model(folder, texts=TEXTS, expected=None):
+
+def verify_saved_model(folder, texts=TEXTS, expected=None, expected_attention=None):
     """Checks a version folder as a server would, and runs its signatures and warm-up requests.
 
     The signatures run through TensorFlow's C library in a process without TensorFlow's Python, with XLA
@@ -46,6 +49,10 @@ def verify_saved_model(folder, texts=TEXTS, expected=None):
             `expected` is not given.
         expected: Function from a list of strings and bytes to the answers that `serving_default` must give when every string
             input is given these, for example the `default_answers` of a task.
+
+        expected_attention: Function from such a list to a request to the signature `attention`, a dict of lists by the names
+            of its inputs, and the answers it must have, a list of dicts of arrays without padding: the `attention_answers`
+            of a task. It is for versions that have this signature.
 
     Returns:
         A list of `Check`s: files, fingerprint, signatures, ops, batching parameters, warm-up, a run of each signature and
@@ -96,6 +103,10 @@ def verify_saved_model(folder, texts=TEXTS, expected=None):
         run_checks.append(
             Check("answers", list(_answer_problems(folder, signatures, texts, expected, buckets is not None)))
         )
+        if expected_attention is not None and "attention" in signatures:
+            tolerance = _TOLERANCE if quantization is None else _TOLERANCE_OF_QUANTIZED
+            problems = _attention_problems(folder, _without_base64(texts), expected_attention, tolerance)
+            run_checks.append(Check("answers of attention", list(problems)))
     return [*checks, *run_checks]
 
 
@@ -333,12 +344,53 @@ _FLOAT, _STRING = 1, 7
 
 
 def _answer_problems(folder, signatures, texts, expected, xla):
-    texts = [text for text in texts if isinstance(text, str | bytes)]
+    texts = _without_base64(texts)
     inputs = _inputs(signatures["serving_default"], [_in_json(text) for text in texts])
     (answer,) = run_saved_model(folder, [{"inputs": inputs}], timeout=300, xla=xla)
     for text, one, other in zip(texts, answer["outputs"]["outputs"], expected(texts)):
         if not _are_same(one, other):
             yield f"{_short(text)} is answered with {_short(one)}, and as {_short(other)} in Python."
+
+
+def _attention_problems(folder, texts, expected, tolerance):
+    inputs, answers = expected(texts)
+    if not answers:
+        return
+    request = {
+        "signature": "attention",
+        "inputs": {key: [*map(_in_json, values)] for key, values in inputs.items()},
+    }
+    (given,) = run_saved_model(folder, [request], timeout=300)
+    for row, answer in enumerate(answers):
+        what = ", ".join(f"{key}={_short(values[row])}" for key, values in inputs.items())
+        for name, wanted in answer.items():
+            if name not in given["outputs"]:
+                yield f"`attention` has no output `{name}`."
+                continue
+            found = np.asarray(given["outputs"][name][row])
+            if (problem := _difference(found, np.asarray(wanted), tolerance)) is not None:
+                yield f"`{name}` of `attention` for {what} {problem}."
+
+
+def _difference(found, wanted, tolerance):
+    """In which an output of a batch differs from one without padding, or None."""
+    if found.ndim != wanted.ndim or any(has < needs for has, needs in zip(found.shape, wanted.shape)):
+        return f"has shape {found.shape}, and {wanted.shape} in Python"
+    inside = tuple(map(slice, wanted.shape))
+    if wanted.dtype.kind == "f":
+        most = float(np.max(np.abs(found[inside] - wanted), initial=0.0))
+        # Written so that NaN, which compares as false, is a difference too.
+        if not most <= tolerance:
+            return f"differs by {most:.2g} from Python's"
+    elif not np.array_equal(found[inside], wanted):
+        return f"is {_short(found[inside].tolist())}, and {_short(wanted.tolist())} in Python"
+    outside = np.ones(found.shape, bool)
+    outside[inside] = False
+    return "holds something past the end of the text" if np.any(found[outside].astype(bool)) else None
+
+
+def _without_base64(texts):
+    return [text for text in texts if isinstance(text, str | bytes)]
 
 
 def _in_json(text):

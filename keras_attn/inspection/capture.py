@@ -16,6 +16,9 @@ class AttentionMaps(collections.abc.Mapping):
     A mapping in the order of the calls. The first call of a layer has the layer's path as its key; further calls have
     `path#2`, `path#3` and so on. `capture_attention` makes it.
 
+    Args:
+        calls: Pairs of a path and scores (B, N, T, S), in the order of the calls.
+
     Example:
 
     ```python
@@ -28,10 +31,12 @@ class AttentionMaps(collections.abc.Mapping):
     ```
     """
 
-    def __init__(self):
+    def __init__(self, calls=()):
         self._calls = {}
         self._keys = {}
         self._path_of = {}
+        for path, scores in calls:
+            self._add(path, scores)
 
     def __getitem__(self, key):
         return self._keys[key]
@@ -150,3 +155,35 @@ def _array(scores, rows, dtype):
         raise ValueError(
             f"`rows` must be rows of the batch, which has {len(scores)}. Received: rows={rows}."
         ) from error
+
+
+@contextlib.contextmanager
+def traced_attention(model, is_seen):
+    """The attention scores of a model while a graph of it is made, as tensors of that graph.
+
+    Args:
+        model: As in `capture_attention`.
+        is_seen: Function of the output of a layer's call to whether its scores may be read: those of a call in the body of
+            a loop cannot be read outside.
+
+    Returns:
+        A context manager that gives a list of pairs (path, scores), in the order of the calls.
+
+    Raises:
+        ValueError: if the model is not built or has no such layers, or a layer was called where no call could be seen.
+    """
+    seen, unseen = [], {}
+
+    def see(path, call):
+        if is_seen(call.output):
+            seen.append((path, call.scores))
+        else:
+            unseen[path] = None
+
+    with watching(Watcher(layers_to_watch(model), see, takes_traced=True)):
+        yield seen
+    if lost := [path for path in unseen if path not in {path for path, _ in seen}]:
+        raise ValueError(
+            f"The scores of {lost} are computed inside a loop, where a graph cannot give them. Call the model eagerly in "
+            "`keras_attn.capture_attention`."
+        )

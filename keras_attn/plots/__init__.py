@@ -7,11 +7,13 @@ from keras_attn.plots.figures import (
     plot_attention,
     plot_learning_curves,
 )
+from keras_attn.plots.served_attention import explore_answer
 
 __all__ = [
     "Explorer",
     "attention_grid",
     "explore",
+    "explore_answer",
     "figure_pixels",
     "plot_attention",
     "plot_learning_curves",

@@ -79,7 +79,7 @@ class App:
             # A page of another site may link here, but not make this machine compute.
             if environ.get("HTTP_SEC_FETCH_SITE", "none") not in ("none", "same-origin"):
                 return 403, _JSON, _error("This page is asked for by the server's own page only.")
-            return self._attention_answer(path)
+            return self._attention_answer(path, environ.get("HTTP_SEC_FETCH_DEST"))
         return self._page_answer(method, path)
 
     def _rest_answer(self, method, path, body):
@@ -120,20 +120,21 @@ class App:
         model = find()
         return encode(rest.answer(call, model.ask(call), model.signature(call.signature_name).outputs))
 
-    def _attention_answer(self, path):
+    def _attention_answer(self, path, destination):
         given = urllib.parse.parse_qs(path.partition("?")[2], keep_blank_values=True)
         name, text, pair = (given.get(name, [None])[0] for name in ("model", "text", "pair"))
         try:
             if name is None or text is None:
                 raise RequestError("The address must name a `model` and a `text`.")
-            model = self._models.find(name)
-            if model.attention is None:
-                raise RequestError(f"{name} is an export alone. Attention is shown of runs and saved tasks.")
-            page = model.attention.page(text, pair)
+            page = self._models.find(name).attention.page(text, pair)
         except RequestError as error:
-            return error.http_status, [*_JSON, *attention_pages.HEADERS.items()], _error(error.message)
+            status, page = error.http_status, attention_pages.refusal(error.message)
+            if destination not in ("document", "iframe"):
+                return status, [*_JSON, *attention_pages.HEADERS.items()], _error(error.message)
+        else:
+            status = 200
         kind = ("Content-Type", "text/html; charset=utf-8")
-        return 200, [kind, *attention_pages.HEADERS.items()], page.encode("utf-8")
+        return status, [kind, *attention_pages.HEADERS.items()], page.encode("utf-8", "replace")
 
     def _page_answer(self, method, path):
         path = path.partition("?")[0]

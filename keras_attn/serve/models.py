@@ -13,7 +13,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_attn.export import read_batching_parameters, read_warmup_requests, read_xla_buckets
 from keras_attn.export.saved_model_runner import to_json
-from keras_attn.serve.attention_pages import AttentionPages
+from keras_attn.serve.attention_pages import SIGNATURE, ExportPages, TaskPages
 from keras_attn.serve.batching import Batcher, Unbatched
 from keras_attn.serve.errors import NOT_FOUND, RequestError
 from keras_attn.serve.model_process import ModelProcess
@@ -54,8 +54,8 @@ class ServedModel:
 
     def __init__(self, version, xla=False):
         self.name, self.number, self.folder, task = version
-        self.attention = None if task is None else AttentionPages(task)
         self.signatures = read_signature_defs(self.folder)
+        self.shows_attention = task is not None or SIGNATURE in self.signatures
         try:
             self._warmup = read_warmup_requests(self.folder) or []
             parameters = read_batching_parameters(self.folder)
@@ -63,6 +63,11 @@ class ServedModel:
         except ValueError as error:  # it names a file of the folder
             raise ValueError(f"{self.folder}: {error}") from error
         self.process = ModelProcess(self.folder, xla, os.cpu_count())
+        self.attention = (
+            ExportPages(self.name, self.signatures.get(SIGNATURE), self.process.run)
+            if task is None
+            else TaskPages(task)
+        )
         self._batcher = Batcher(self.process.run, parameters) if parameters else Unbatched(self.process.run)
         try:
             self._warm_up()
@@ -128,7 +133,7 @@ class ServedModel:
             "name": self.name,
             "version": self.number,
             "kind": kind,
-            "shows_attention": self.attention is not None and kind != "other",
+            "shows_attention": self.shows_attention and kind != "other",
             "signatures": signatures,
             "neutral": self._neutral_values(known),
             "meanings": {name: given.meaning for name, given in sorted(known.items())},

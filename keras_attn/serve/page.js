@@ -2,6 +2,7 @@
 // Text of users and models is only ever written with textContent and value, never as markup.
 
 import { AlignmentView } from "./alignment.js";
+import { AttentionPanel } from "./attention.js";
 import { ask, curlLine, grow, requestBody, send, signatureOf, statusesOf, textOf } from "./asking.js";
 import { optionsOf, parsedOption, showOptions } from "./options.js";
 import { showBest, showNotes } from "./answers.js";
@@ -23,8 +24,12 @@ const WORDS = {
 const PAUSE_MILLISECONDS = 1500; // after it, what is typed next is a new entry of the browser's history
 
 const alignment = new AlignmentView({ box: $("alignment"), lines: $("lines"), source: $("source"), target: $("target") });
+const attention = new AttentionPanel({
+  panel: $("attention-panel"), note: $("attention-note"), frame: $("attention-frame"), link: $("attention"),
+});
+const TABS = ["answer", "attention"];
 let models = [];
-const state = { model: null, text: "", mode: "search", options: {} };
+const state = { model: null, text: "", mode: "search", view: "answer", options: {} };
 let running = null; // the AbortController of the newest request
 let typing = 0; // the timer that waits for the end of typing
 let pausing = 0;
@@ -37,6 +42,7 @@ function readAddress() {
   state.model = models.find((model) => model.name === given.get("model")) ?? models[0];
   state.text = given.get("text") ?? "";
   state.mode = given.get("mode") === "sample" && signatureOf(state.model, "sample") ? "sample" : "search";
+  state.view = given.get("view") === "attention" ? "attention" : "answer";
   state.options = {};
   for (const name of Object.keys(state.model.neutral)) {
     const value = given.has(name) ? parsedOption(state.model, name, given.get(name)) : undefined;
@@ -47,6 +53,7 @@ function readAddress() {
 function writeAddress() {
   const given = new URLSearchParams({ model: state.model.name, text: state.text });
   if (state.mode === "sample") given.set("mode", "sample");
+  if (state.view === "attention") given.set("view", "attention");
   for (const [name, value] of Object.entries(state.options)) given.set(name, value);
   const address = `#${given}`;
   if (address === location.hash) return;
@@ -68,9 +75,11 @@ function showState() {
   $("ask").hidden = isOther;
   $("options-card").hidden = isOther;
   $("raw").hidden = !isOther;
+  $("tabs").hidden = isOther;
   $("request-card").hidden = true;
   showFailure(null);
   clearAnswer();
+  showView();
   if (isOther) {
     showSignatures($("signatures"), $("body"), model);
     $("reply").textContent = "";
@@ -95,11 +104,31 @@ function showControls() {
   $("options-card").hidden = !optionsOf(model, signatureName).length && $("modes").hidden;
 }
 
+function showView() {
+  const shown = $("tabs").hidden ? "answer" : state.view;
+  for (const name of TABS) {
+    const isShown = name === shown;
+    $(`${name}-tab`).setAttribute("aria-selected", isShown);
+    $(`${name}-tab`).tabIndex = isShown ? 0 : -1;
+    $(`${name}-panel`).hidden = !isShown;
+  }
+  attention.load();
+}
+
+function chooseView(name) {
+  isNewEntry = true;
+  state.view = name;
+  writeAddress();
+  showView();
+  $(`${name}-tab`).focus();
+}
+
 function clearAnswer() {
   $("answer").replaceChildren();
   $("answer").classList.remove("growing", "old", "nothing");
   $("time").textContent = "";
-  for (const id of ["alignment-card", "attention-card", "best-card", "copy-answer"]) $(id).hidden = true;
+  for (const id of ["alignment-card", "best-card", "copy-answer"]) $(id).hidden = true;
+  attention.clear();
   showNotes($("notes"), []);
 }
 
@@ -133,13 +162,16 @@ function showAnswer(answer, milliseconds) {
   $("best-hint").hidden = Boolean(view);
   showBest($("best"), best, view ? (score) => score : Math.exp);
   showNotes($("notes"), statuses);
-  const { name, shows_attention: showsAttention } = state.model;
-  const asked = new URLSearchParams({ model: name, text: state.text });
-  if (state.options.contexts !== undefined) asked.set("pair", state.options.contexts);
-  $("attention").href = `/page/attention?${asked}`;
-  $("attention-card").hidden = !showsAttention;
+  attention.want(state.model, state.text, secondText());
   $("alignment-card").hidden = false; // lines are measured
   $("alignment-card").hidden = !alignment.show(answer, !statuses.includes("unfinished"));
+}
+
+/** The second text of a model that reads two, or undefined. */
+function secondText() {
+  const { model, options } = state;
+  const { inputs } = model.signatures[signatureOf(model, "search")];
+  return "contexts" in inputs ? (options.contexts ?? "") : undefined;
 }
 
 function showFailure(error) {
@@ -285,6 +317,13 @@ $("modes").addEventListener("change", (event) => {
   showControls();
   changed();
 });
+for (const name of TABS) {
+  const other = TABS.find((tab) => tab !== name);
+  $(`${name}-tab`).addEventListener("click", () => chooseView(name));
+  $(`${name}-tab`).addEventListener("keydown", ({ key }) => {
+    if (key === "ArrowLeft" || key === "ArrowRight") chooseView(other);
+  });
+}
 $("options").addEventListener("change", () => (isNewEntry = true));
 $("reset").addEventListener("click", () => {
   isNewEntry = true;

@@ -6,9 +6,10 @@ import tensorflow as tf
 
 from keras_attn.checks import check_positive
 from keras_attn.models import EncoderWithHead
+from keras_attn.tasks.attention_signature import ATTENTION_LENGTH
 from keras_attn.tasks.batches import of_batches
 from keras_attn.tasks.buckets import BATCH_SIZES, Buckets
-from keras_attn.tasks.showing import explore_text
+from keras_attn.tasks.showing import attention_answer, explore_text, text_maps
 from keras_attn.tasks.task import Task
 from keras_attn.tasks.task_files import read_task, write_task
 from keras_attn.text import as_utf8
@@ -111,6 +112,7 @@ class EncoderTask(Task):
         lengths=None,
         signatures=None,
         quantization=None,
+        attention=False,
     ):
         """Writes the next version of a SavedModel that takes strings, for TF Serving.
 
@@ -131,18 +133,21 @@ class EncoderTask(Task):
                 counted. The last is this task's `max_length`. Defaults to the powers of two from 16.
             signatures: Without `xla`, the names of the signatures to write beside `serving_default`; by default all.
             quantization: `"bfloat16"` or `"int8"`, as in `Translator.export`.
+            attention: Without `xla`, whether to write a signature `attention` too: the scores of every head for a text,
+                which `keras_attn.plots.explore_answer` makes a page of.
 
         Returns:
             `pathlib.Path` of the new version folder, `folder`/1 or the next integer.
 
         Raises:
             ValueError: if `examples`, `batch_sizes`, `lengths`, `signatures` or `quantization` are invalid, or a model with
-                LoRA is to be quantised, or for int8 without `xla` on a machine that cannot compute it.
+                LoRA is to be quantised, or for int8 without `xla` on a machine that cannot compute it, or the model has no
+                attention that an export can give.
         """
-        self._check_export(xla, signatures)
+        self._check_export(xla, signatures, attention)
         served = copy.copy(self.quantized(quantization, xla))  # the same parts, compiled as the export is
         served._buckets = buckets = self._buckets_of(batch_sizes, lengths) if xla else None
-        chosen = self.signatures(served, () if xla else signatures, buckets)
+        chosen = self.signatures(served, () if xla else signatures, buckets, attention)
         return served._export(folder, chosen, examples, unquantized=self)
 
     def show(self, text, pair=None, title=None, path=None):
@@ -180,6 +185,17 @@ class EncoderTask(Task):
         title = as_utf8(text)[0].decode() if title is None else title
         return explore_text(self, self.model_inputs(framed), title, path)
 
+    def attention_answers(self, texts):
+        asked, answers = [], []
+        for text in texts:
+            of_row = [tf.constant([text])] * len(self.signatures.table["serving_default"].inputs)
+            framed = self.framed(*of_row, max_length=min(ATTENTION_LENGTH, self.max_length))
+            if framed.token_ids.row_lengths()[0]:
+                maps, tokens = text_maps(self, self.model_inputs(framed), dtype="float32")
+                asked.append(text)
+                answers.append(attention_answer(maps, tokens))
+        return dict.fromkeys(self.signatures.table["serving_default"].inputs, asked), answers
+
     def computed(self, function, inputs, *shape):
         """What a function of the model's inputs gives, compiled with XLA if this task is.
 
@@ -195,10 +211,10 @@ class EncoderTask(Task):
             return tf.cast(function(inputs), tf.float32)
         return self._buckets(function, inputs, shape)
 
-    def framed(self, texts, pairs=None):
-        """`Framed` for strings (B,), cut to `max_length`."""
+    def framed(self, texts, pairs=None, max_length=None):
+        """`Framed` for strings (B,), cut to `max_length`, by default this task's."""
         second = None if pairs is None else self.tokenizer.tokenize(pairs)
-        return self.tokenizer.framing(self.tokenizer.tokenize(texts), second, self.max_length)
+        return self.tokenizer.framing(self.tokenizer.tokenize(texts), second, max_length or self.max_length)
 
     def model_inputs(self, framed):
         """The inputs of the model for `Framed` texts: at least one column, which an empty batch needs."""

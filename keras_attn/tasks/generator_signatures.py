@@ -1,7 +1,18 @@
 """The signatures of an exported text generator."""
 
+import functools
+
+import numpy as np
 import tensorflow as tf
 
+from keras_attn.tasks.attention_signature import (
+    ATTENTION_LENGTH,
+    DECODER_OUTPUTS,
+    STEP_OUTPUTS,
+    SeenAttention,
+    attention_limit,
+    steps,
+)
 from keras_attn.tasks.search_signatures import (
     BEAM_OPTIONS,
     N_BEST,
@@ -11,6 +22,7 @@ from keras_attn.tasks.search_signatures import (
     SAMPLING_OPTIONS,
     SearchSignatures,
 )
+from keras_attn.tasks.showing import by_kind
 from keras_attn.tasks.signature_parts import Input, Signature, Status, is_repaired, vocabulary
 from keras_attn.tasks.token_ids import NO_TOKEN, filled
 
@@ -60,6 +72,12 @@ GENERATOR_SIGNATURES = {
         },
     ),
 }
+# That of exports which are asked for it.
+_ATTENTION_SIGNATURE = Signature(
+    "what every head looks at in a prompt and its best continuation",
+    ["inputs"],
+    {"outputs": "the continuation, without the prompt", **DECODER_OUTPUTS, **STEP_OUTPUTS, **_STATUS},
+)
 # The signatures that the README shows with a request, and the number of texts in it.
 _SHOWN = {"serving_default": 2, "generate": 1, "score": 1}
 
@@ -75,6 +93,7 @@ class GeneratorSignatures(SearchSignatures):
     table, input_table = GENERATOR_SIGNATURES, INPUTS
     description = "A language model that takes prompts and returns their continuations, for TF Serving: the tokenizer is inside."
     shown = _SHOWN
+    attention_signature = _ATTENTION_SIGNATURE
 
     def serving_default(self, inputs):
         """The best continuation of each prompt, with the generator's own options and no logits processors."""
@@ -124,6 +143,54 @@ class GeneratorSignatures(SearchSignatures):
             "status": status.text(),
         }
 
+    def attention(self, inputs):
+        """The attention scores of each prompt and its best continuation."""
+        status, (longest, num_new) = Status(), attention_lengths(self.task)
+        prompts, is_cut = self.task.prompts(inputs, num_new)
+        status.note("prompt_repaired", is_repaired(inputs))
+        status.note("prompt_truncated", is_cut | (prompts.row_lengths() > longest - num_new))
+        prompts = filled(prompts[:, num_new - longest :])
+        num_answers = 1 if self.task.num_beams > 1 else None
+        found = self._search(prompts, num_answers, max_length=num_new).token_ids[:, 0]
+        self.note_unfinished(status, found, None)
+        whole = tf.concat([prompts, found], axis=1)
+        whole = tf.RaggedTensor.from_row_lengths(
+            tf.boolean_mask(whole, whole != NO_TOKEN),
+            tf.reduce_sum(tf.cast(whole != NO_TOKEN, tf.int64), axis=1),
+        )
+        # The last token is written, and not read. A lone one is read.
+        token_ids = filled(whole[:, : longest + 1])
+        num_read = tf.maximum(whole.row_lengths() - 1, 1)
+        is_read = tf.sequence_mask(num_read, tf.maximum(tf.shape(token_ids)[1] - 1, 1))
+        token_ids = tf.pad(token_ids, [[0, 0], [0, 1]], constant_values=NO_TOKEN)
+        width = tf.shape(is_read)[1]
+        decoder_ids = tf.where(is_read, token_ids[:, :width], NO_TOKEN)
+        target_ids = token_ids[:, 1 : width + 1]
+        logits, scores = self._seen_attention(tf.maximum(decoder_ids, 0))
+        tokenizer = self.task.tokenizer
+
+        def strings(token_ids):
+            return self._token_strings(tokenizer, token_ids)
+
+        return {
+            "outputs": self.task.continuations(prompts, found[:, tf.newaxis])[:, 0],
+            "decoder_tokens": strings(decoder_ids),
+            **self._seen_attention.outputs(scores, {"decoder": (is_read, is_read)}),
+            **steps(logits, is_read, target_ids, tokenizer.vocabulary_size, strings),
+            "status": status.text(),
+        }
+
+    @functools.cached_property
+    def _seen_attention(self):
+        length = min(5, self.task.model.max_sequence_length)
+        return SeenAttention(
+            self.task.model,
+            self.task.model.teacher_forced,
+            [tf.TensorSpec([None, None], tf.int32)],
+            (np.full((1, length), self.task.tokenizer.end_token_id, "int32"),),
+            lambda maps: by_kind(maps, {"decoder": (length, length)}),
+        )
+
     def limits(self):
         """Lines about the sizes of requests and answers."""
         generator, longest = self.task, self.task.model.max_sequence_length
@@ -138,6 +205,7 @@ class GeneratorSignatures(SearchSignatures):
             f"`serving_default` searches with {generator.num_beams} beam{'s' * (generator.num_beams > 1)} and length penalty "
             f"{generator.length_penalty}.",
             f"Vocabulary: {vocabulary(generator.tokenizer)}.",
+            *([attention_limit(attention_lengths(generator)[0])] if "attention" in self.names else []),
         ]
 
     def limits_of_options(self):
@@ -153,8 +221,8 @@ class GeneratorSignatures(SearchSignatures):
         status.note("prompt_truncated", is_cut)
         return filled(token_ids)
 
-    def _search(self, prompts, num_return_sequences, length_penalty=None, options=None):
-        search = self.task.search_options(num_return_sequences=num_return_sequences)
+    def _search(self, prompts, num_return_sequences, length_penalty=None, options=None, max_length=None):
+        search = self.task.search_options(max_length=max_length, num_return_sequences=num_return_sequences)
         if length_penalty is not None:
             search["length_penalty"] = length_penalty
         return self.task.generate(prompts, {**search, "options": options})
@@ -167,3 +235,9 @@ class GeneratorSignatures(SearchSignatures):
             "scores": tf.maximum(hypotheses.scores, NO_SCORE),
             "status": status.text(),
         }
+
+
+def attention_lengths(generator):
+    """The most tokens of a prompt and its continuation in an answer of `attention`, and the most new ones among them."""
+    longest = min(ATTENTION_LENGTH, generator.model.max_sequence_length)
+    return longest, max(min(generator.max_length, longest // 2), 1)

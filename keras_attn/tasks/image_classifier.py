@@ -9,6 +9,7 @@ import tensorflow as tf
 from keras_attn.checks import check_positive, choose
 from keras_attn.files import read_json, replaced_folder
 from keras_attn.huggingface import load_model, save_model
+from keras_attn.inspection import capture_attention
 from keras_attn.models import SwinTransformer, VisionTransformer
 from keras_attn.tasks.batches import of_batches
 from keras_attn.tasks.image_bytes import decode_batch
@@ -16,7 +17,7 @@ from keras_attn.tasks.image_preprocessing import ImagePreprocessing
 from keras_attn.tasks.image_processors import PREPROCESSOR_FILE, processor_fields, read_preprocessing
 from keras_attn.tasks.image_signatures import ImageClassifierSignatures, made_images
 from keras_attn.tasks.label_answers import best_first, checked_activation, label_answers, problem_type
-from keras_attn.tasks.showing import explore_image
+from keras_attn.tasks.showing import attention_answer, explore_image, grid_of, patch_layers
 from keras_attn.tasks.task import Task
 from keras_attn.tasks.task_files import read_task, write_task
 
@@ -197,7 +198,7 @@ class ImageClassifier(Task):
     def from_saved(cls, config):
         return {"preprocessing": ImagePreprocessing(**config["preprocessing"])}
 
-    def export(self, folder, examples=None, signatures=None, quantization=None):
+    def export(self, folder, examples=None, signatures=None, quantization=None, attention=False):
         """Writes the next version of a SavedModel that takes image files, for TF Serving.
 
         The README next to the graph describes the signatures with all their inputs and outputs. A `status` is "ok", or says
@@ -211,17 +212,19 @@ class ImageClassifier(Task):
             examples: List of typical images, as in a call, for the warm-up and the README.
             signatures: The names of the signatures to write beside `serving_default`; by default all.
             quantization: `"bfloat16"` or `"int8"`, as in `Translator.export`.
+            attention: Boolean, whether to write a signature `attention` too: the scores of every head for an image, which
+                `keras_attn.plots.explore_answer` makes a page of.
 
         Returns:
             `pathlib.Path` of the new version folder, `folder`/1 or the next integer.
 
         Raises:
             ValueError: if `examples`, `signatures` or `quantization` are invalid, or for int8 on a machine that cannot
-                compute it.
+                compute it, or the model has no attention that an export can give.
         """
         self._check_export(False, signatures)
         served = self.quantized(quantization)
-        chosen = ImageClassifierSignatures(served, signatures)
+        chosen = ImageClassifierSignatures(served, signatures, attention)
         if examples is not None:
             _, examples = _contents(examples)
         return served._export(folder, chosen, examples, unquantized=self)
@@ -258,6 +261,19 @@ class ImageClassifier(Task):
         contents = [text.encode("utf-8") if isinstance(text, str) else text for text in contents]
         answers = [self._served(row) for row in self._rows(contents, 64, None)]
         return [label.decode("utf-8") for label in answers]
+
+    def attention_answers(self, contents):
+        asked, answers = [], []
+        grid = grid_of(self)
+        contents = [text.encode("utf-8") if isinstance(text, str) else text for text in contents]
+        for content, row in zip(contents, self._rows(contents, 64, None)):
+            if row["is_read"]:
+                with capture_attention(self.model, dtype="float32") as maps:
+                    self.model(self.preprocessing.decoded(content)[tf.newaxis])
+                layers = patch_layers(maps, grid[0] * grid[1])
+                asked.append(content)
+                answers.append({**attention_answer({"encoder": layers}, {}), "grid": np.array(grid)})
+        return {"inputs": asked}, answers
 
     def verified_on(self):
         """Images, a damaged one, and what is none."""

@@ -1,8 +1,13 @@
 """What is said and served of the exports of image classifiers."""
 
+import functools
+
 import numpy as np
 import tensorflow as tf
 
+from keras_attn.tasks.attention_signature import ENCODER_OUTPUTS, SeenAttention
+from keras_attn.tasks.image_bytes import decode_batch
+from keras_attn.tasks.showing import grid_of, patch_layers
 from keras_attn.tasks.signature_parts import Input, Signature, Status, TaskSignatures
 
 _STATUS = (
@@ -26,6 +31,21 @@ IMAGE_CLASSIFIER_SIGNATURES = {
     ),
 }
 
+# That of exports which are asked for it.
+_ATTENTION_SIGNATURE = Signature(
+    "what every head looks at in each image",
+    ["inputs"],
+    {
+        "grid": "the rows and columns of the patches, which are the last of the tokens",
+        "encoder_attention": "how much each token looks at each: (layer, head, the one, the other); 0 for an image that "
+        "cannot be read",
+        "encoder_layers": ENCODER_OUTPUTS["encoder_layers"],
+        "status": _STATUS,
+    },
+)
+# The most tokens of an image in an answer, which grows with their square.
+_MOST_TOKENS = 400
+
 _INPUTS = {"inputs": Input("JPEG or PNG files, bytes", tf.string)}
 # The signatures that the README shows with a request, and the number of images in it.
 _SHOWN = {"serving_default": 2, "classify_images": 1}
@@ -39,9 +59,10 @@ class ImageClassifierSignatures(TaskSignatures):
     description = "A classifier that takes JPEG and PNG files and returns labels, for TF Serving: decoding and resizing are inside."
     shown = _SHOWN
     takes = "images"
+    attention_signature = _ATTENTION_SIGNATURE
 
-    def __init__(self, task, names=None):
-        super().__init__(task, names)
+    def __init__(self, task, names=None, attention=False):
+        super().__init__(task, names, attention)
         # Traced once: its graph is a function that the signatures call.
         strings = tf.TensorSpec([None], tf.string)
         self._answers = tf.function(lambda contents: task.answers(contents), [strings], autograph=False)
@@ -60,11 +81,47 @@ class ImageClassifierSignatures(TaskSignatures):
     def classify_images(self, inputs):
         """All labels of each image, best first."""
         answers = dict(self._answers(inputs))
-        is_read, is_too_large = answers.pop("is_read"), answers.pop("is_too_large")
-        status = Status()
-        status.note("image_not_decoded", ~is_read & ~is_too_large)
-        status.note("image_too_large", is_too_large)
-        return {**answers, "status": status.text()}
+        status = _status(answers.pop("is_read"), answers.pop("is_too_large"))
+        return {**answers, "status": status}
+
+    def attention(self, inputs):
+        """The attention scores of each image."""
+        images, is_read, is_too_large = decode_batch(inputs, self.task.preprocessing)
+        _, scores = self._seen_attention(images)
+        are_tokens = {"encoder": (is_read[:, tf.newaxis],) * 2}
+        grid = tf.constant([grid_of(self.task)], tf.int32)
+        return {
+            "grid": tf.tile(grid, [tf.shape(inputs)[0], 1]),
+            **self._seen_attention.outputs(scores, are_tokens),
+            "status": _status(is_read, is_too_large),
+        }
+
+    @functools.cached_property
+    def _seen_attention(self):
+        task, grid = self.task, grid_of(self.task)
+        if grid is None:
+            raise ValueError(
+                "An export gives the attention of models that say their patches, as a `VisionTransformer` does. "
+                f"Received: a {type(task.model).__name__}. Export without `attention`, and see it by `show` with `grid`."
+            )
+
+        def look(images):
+            task.model(images)
+            return []
+
+        def choose(maps):
+            layers = patch_layers(maps, grid[0] * grid[1])
+            num_tokens = next(iter(layers.values())).shape[-1]
+            if num_tokens > _MOST_TOKENS:
+                raise ValueError(
+                    f"An export gives the attention of images of at most {_MOST_TOKENS} tokens. Received: {num_tokens}. "
+                    "Export without `attention`, and see it by `show`."
+                )
+            return {"encoder": layers}
+
+        shape = task.preprocessing.shape
+        spec = tf.TensorSpec([None, *shape], tf.float32)
+        return SeenAttention(task.model, look, [spec], (np.zeros((1, *shape), "float32"),), choose)
 
     def examples(self, given=None):
         if given is None:
@@ -88,6 +145,13 @@ class ImageClassifierSignatures(TaskSignatures):
             "Exif orientations are obeyed, alpha is dropped, and files of more than 89 million pixels are not decoded.",
             f"Labels: {', '.join(self.task.labels)}.",
         ]
+
+
+def _status(is_read, is_too_large):
+    status = Status()
+    status.note("image_not_decoded", ~is_read & ~is_too_large)
+    status.note("image_too_large", is_too_large)
+    return status.text()
 
 
 def made_images(preprocessing):

@@ -10,17 +10,22 @@ from keras_attn.plots import explore
 from keras_attn.tasks.batches import padded
 from keras_attn.tasks.teacher_forcing import of_pairs, token_log_probs
 
-_NUM_BEST = 5
+NUM_BEST = 5
 
 
-def translation_maps(translator, source_ids, target_ids):
+def translation_maps(translator, source_ids, target_ids, dtype="float16"):
     """What a translator attends to where it reads ids and writes others, END included.
+
+    Args:
+        translator: `Translator`.
+        source_ids, target_ids: Lists of ids.
+        dtype: Of the maps.
 
     Returns:
         Its maps by kind, {kind: {path: scores}}; the tokens by kind, as `explore` takes them; and the logits (1, T, V).
     """
     inputs = [translator.start_token_id, *target_ids[:-1]]
-    with capture_attention(translator.model) as maps:
+    with capture_attention(translator.model, dtype=dtype) as maps:
         logits = translator.model.teacher_forced(tf.constant([source_ids]), tf.constant([inputs]))
     target, source = translator.target_tokenizer, translator.source_tokenizer
     tokens = {
@@ -28,7 +33,21 @@ def translation_maps(translator, source_ids, target_ids):
         "decoder": target.token_strings(inputs),
         "cross": (target.token_strings(target_ids), source.token_strings(source_ids)),
     }
-    return _by_kind(maps, tokens), tokens, logits
+    return by_kind(maps, _lengths(tokens)), tokens, logits
+
+
+def attention_answer(maps, tokens):
+    """What the signature `attention` answers to one text, without padding: a dict of arrays.
+
+    Args:
+        maps: Maps by kind.
+        tokens: Tokens by kind, as `explore` takes them.
+    """
+    answer = {f"{kind}_tokens": np.array(tokens[kind]) for kind in ("encoder", "decoder") if kind in tokens}
+    for kind, layers in maps.items():
+        answer[f"{kind}_layers"] = np.array(list(layers))
+        answer[f"{kind}_attention"] = np.concatenate(list(layers.values()))
+    return answer
 
 
 def explore_translation(translator, source_ids, answers, title, path=None, **compared):
@@ -69,6 +88,19 @@ def explore_translation(translator, source_ids, answers, title, path=None, **com
     )
 
 
+def continuation_maps(generator, token_ids, dtype="float16"):
+    """What a generator attends to where it reads ids, all but the last.
+
+    Returns:
+        Its maps by kind, {kind: {path: scores}}; the tokens by kind, as `explore` takes them; and the logits (1, T, V).
+    """
+    inputs = token_ids[:-1] or token_ids
+    with capture_attention(generator.model, dtype=dtype) as maps:
+        logits = generator.model.teacher_forced(tf.constant([inputs]))
+    tokens = {"decoder": generator.tokenizer.token_strings(inputs)}
+    return by_kind(maps, _lengths(tokens)), tokens, logits
+
+
 def explore_continuation(generator, prompt, answers, title, path):
     """The explorer of a prompt and its best continuation.
 
@@ -80,11 +112,8 @@ def explore_continuation(generator, prompt, answers, title, path):
     """
     (continued, _), *others = answers
     token_ids = [*prompt, *continued]
-    inputs = token_ids[:-1] or token_ids
-    with capture_attention(generator.model) as maps:
-        logits = generator.model.teacher_forced(tf.constant([inputs]))
+    maps, tokens, logits = continuation_maps(generator, token_ids)
     tokenizer = generator.tokenizer
-    tokens = {"decoder": tokenizer.token_strings(inputs)}
     beams = None
     if others:
         beams = [
@@ -92,7 +121,7 @@ def explore_continuation(generator, prompt, answers, title, path):
             for (ids, score), of_tokens in zip(answers, _continued_log_probs(generator, prompt, answers))
         ]
     return explore(
-        _by_kind(maps, tokens),
+        maps,
         tokens,
         steps=_best_tokens(tokenizer, logits, [*token_ids[1:], None]),
         beams=beams,
@@ -112,6 +141,23 @@ def _continued_log_probs(generator, prompt, answers):
     return [row[first : first + len(ids)].tolist() for row, (ids, _) in zip(log_probs, answers)]
 
 
+def text_maps(task, inputs, dtype="float16"):
+    """What an encoder's model attends to where it reads one text.
+
+    Returns:
+        Its maps by kind, {kind: {path: scores}}, and the tokens by kind, as `explore` takes them.
+    """
+    with capture_attention(task.model, dtype=dtype) as maps:
+        task.model(inputs)
+    token_ids = inputs["token_ids"].numpy()[0].tolist()
+    tokens = {"encoder": task.tokenizer.token_strings(token_ids)}
+    if hasattr(task.encoder, "seq2seq"):
+        start = task.encoder.start_token_id
+        start = token_ids[-1] if start is None else start
+        tokens["decoder"] = task.tokenizer.token_strings([start, *token_ids[:-1]])
+    return by_kind(maps, _lengths(tokens)), tokens
+
+
 def explore_text(task, inputs, title, path):
     """The explorer of a text that an encoder reads, or an encoder and a decoder that reads the same text (BART).
 
@@ -120,16 +166,9 @@ def explore_text(task, inputs, title, path):
         inputs: What its model takes, for one text.
         title, path: As in `explore`.
     """
-    with capture_attention(task.model) as maps:
-        task.model(inputs)
-    token_ids = inputs["token_ids"].numpy()[0].tolist()
-    tokens = {"encoder": task.tokenizer.token_strings(token_ids)}
-    if hasattr(task.encoder, "seq2seq"):
-        start = task.encoder.start_token_id
-        start = token_ids[-1] if start is None else start
-        tokens["decoder"] = task.tokenizer.token_strings([start, *token_ids[:-1]])
+    maps, tokens = text_maps(task, inputs)
     return explore(
-        _by_kind(maps, tokens),
+        maps,
         tokens,
         special_tokens=_special_tokens(task.tokenizer),
         title=title,
@@ -148,16 +187,34 @@ def explore_image(classifier, image, grid, title, path):
     """
     model, preprocessing = classifier.model, classifier.preprocessing
     if grid is None:
-        embedding = getattr(getattr(model, "encoder", model), "embedding", None)
-        if not hasattr(embedding, "grid_size"):
-            raise ValueError(
-                "The model does not say its patches: give `grid`, their rows and columns. "
-                f"Received: a {type(model).__name__}."
-            )
-        grid = embedding.grid_size(preprocessing.image_size)
-    num_patches = grid[0] * grid[1]
+        grid = grid_of(classifier)
+    if grid is None:
+        raise ValueError(
+            "The model does not say its patches: give `grid`, their rows and columns. "
+            f"Received: a {type(model).__name__}."
+        )
     with capture_attention(model) as maps:
         model(image[tf.newaxis])
+    layers = patch_layers(maps, grid[0] * grid[1])
+    levels = (image.numpy() * preprocessing.std + preprocessing.mean) / preprocessing.scale
+    pixels = np.rint(np.clip(levels, 0, 255)).astype("uint8")
+    return explore(layers, image=pixels, grid=tuple(grid), title=title, path=path)
+
+
+def grid_of(classifier):
+    """The rows and columns of the patches of an image classifier's model, or None if it does not say them."""
+    embedding = getattr(getattr(classifier.model, "encoder", classifier.model), "embedding", None)
+    if not hasattr(embedding, "grid_size"):
+        return None
+    return embedding.grid_size(classifier.preprocessing.image_size)
+
+
+def patch_layers(maps, num_patches):
+    """The maps of layers that look from each patch at each: {key: scores}.
+
+    Raises:
+        ValueError: if there are none.
+    """
     layers = {
         key: scores
         for key, scores in maps.items()
@@ -172,26 +229,33 @@ def explore_image(classifier, image, grid, title, path):
             "by `keras_attn.inspection.windows_in_place`, for `keras_attn.plots.explore`. Its layers have "
             f"{ {key: scores.shape for key, scores in maps.items()} }."
         )
-    levels = (image.numpy() * preprocessing.std + preprocessing.mean) / preprocessing.scale
-    pixels = np.rint(np.clip(levels, 0, 255)).astype("uint8")
-    return explore(layers, image=pixels, grid=tuple(grid), title=title, path=path)
+    return layers
 
 
-def _by_kind(maps, tokens):
-    """The captured maps by the kinds of `tokens`: {kind: {path: scores}}, in the order of a model.
-
-    A kind is read from the layer's path; where the path has none, from the number of its tokens.
-
-    Raises:
-        ValueError: if no layer's scores are of the text's tokens.
-    """
+def _lengths(tokens):
+    """The numbers of queries and keys by kind, of tokens as `explore` takes them."""
     lengths = {}
     for kind, of_kind in tokens.items():
         of_kind = of_kind if isinstance(of_kind, tuple) else (of_kind, of_kind)
         lengths[kind] = tuple(map(len, of_kind))
     if "decoder" in tokens and "encoder" in tokens:
         lengths["cross"] = lengths["decoder"][0], lengths["encoder"][0]
-    by_kind = {kind: {} for kind in ("encoder", "decoder", "cross") if kind in lengths}
+    return lengths
+
+
+def by_kind(maps, lengths):
+    """The captured maps by kind: {kind: {path: scores}}, in the order of a model.
+
+    A kind is read from the layer's path; where the path has none, from the number of its tokens.
+
+    Args:
+        maps: `AttentionMaps`.
+        lengths: Dict from kinds to the pair of the numbers of queries and keys.
+
+    Raises:
+        ValueError: if no layer's scores are of the text's tokens.
+    """
+    found = {kind: {} for kind in ("encoder", "decoder", "cross") if kind in lengths}
     for path in maps.paths:
         for key, scores in _whole_calls(path, maps.calls(path), lengths):
             named = re.findall("cross|decoder|encoder", path.lower())
@@ -199,14 +263,14 @@ def _by_kind(maps, tokens):
             fitting = [kind for kind, length in lengths.items() if scores.shape[-2:] == length]
             kind = next((kind for kind in (*named, *fitting) if kind in fitting), None)
             if kind is not None and scores.ndim == 4:
-                by_kind[kind][key] = scores
-    by_kind = {kind: layers for kind, layers in by_kind.items() if layers}
-    if not by_kind:
+                found[kind][key] = scores
+    found = {kind: layers for kind, layers in found.items() if layers}
+    if not found:
         raise ValueError(
             "No attention layer of the model has a score for each pair of the text's tokens. Its layers have "
             f"{ {key: scores.shape for key, scores in maps.items()} }, the text {lengths}."
         )
-    return by_kind
+    return found
 
 
 def _whole_calls(path, calls, lengths):
@@ -221,7 +285,7 @@ def _best_tokens(tokenizer, logits, token_ids):
     """For each step the best next tokens and their probabilities, and the one that came, if it is not among them."""
     probabilities = tf.nn.softmax(tf.cast(logits[0], tf.float32)).numpy()
     probabilities = probabilities[:, : tokenizer.vocabulary_size]
-    best = np.argsort(-probabilities, axis=-1, kind="stable")[:, :_NUM_BEST].tolist()
+    best = np.argsort(-probabilities, axis=-1, kind="stable")[:, :NUM_BEST].tolist()
     steps = []
     for of_step, ids, token_id in zip(probabilities, best, token_ids):
         ids = ids if token_id is None or token_id in ids else [*ids, token_id]

@@ -40,21 +40,27 @@ class TaskSignatures:
     A subclass sets `table`, {name: `Signature`}, whose first is the default; `input_table`, {name: `Input`}; and, for the
     README, `description`, one sentence, `shown`, {name of a signature: number of texts}, and `limits()`. Those that XLA
     compiles have `buckets`, the `Buckets` of their shapes, and `num_tokens(text)`, which the model reads of a text.
-    `takes` is what the README calls what is asked about.
+    `takes` is what the README calls what is asked about. `attention_signature` is the `Signature` of `attention`, which
+    stands in the table of those that have it.
 
     Args:
         task: The task, whose options are the defaults.
         names: Names in `table`, or None for all that the model can answer. `serving_default` is always there.
+        attention: Boolean, whether there is a signature `attention` too; it may also be among the names.
 
     Raises:
         ValueError: for a name that is unknown, or that the model cannot answer.
     """
 
-    table = input_table = description = shown = buckets = None
+    table = input_table = description = shown = buckets = attention_signature = None
     takes = "texts"
 
-    def __init__(self, task, names=None):
+    def __init__(self, task, names=None, attention=False):
         self.task = task
+        if attention and names is not None:
+            names = [*names, "attention"]
+        if attention or "attention" in (names or ()):
+            self.table = {**self.table, "attention": self.attention_signature}
         known = self.known()
         if names is not None and not set(names) <= set(known):
             raise ValueError(f"`signatures` must be names among {known}. Received: signatures={list(names)}.")

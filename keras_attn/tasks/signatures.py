@@ -7,9 +7,22 @@ Serving merges the requests of its clients into one batch. A value out of range 
 
 import collections
 import dataclasses
+import functools
 
+import numpy as np
 import tensorflow as tf
 
+from keras_attn.generation import DecodingOptions
+from keras_attn.tasks.attention_signature import (
+    ATTENTION_LENGTH,
+    CROSS_OUTPUTS,
+    DECODER_OUTPUTS,
+    ENCODER_OUTPUTS,
+    STEP_OUTPUTS,
+    SeenAttention,
+    attention_limit,
+    steps,
+)
 from keras_attn.tasks.buckets import BATCH_SIZES, Buckets, compiled_with_xla, in_buckets
 from keras_attn.tasks.search_signatures import (
     BEAM_OPTIONS,
@@ -21,6 +34,7 @@ from keras_attn.tasks.search_signatures import (
     SAMPLING_OPTIONS,
     SearchSignatures,
 )
+from keras_attn.tasks.showing import by_kind
 from keras_attn.tasks.signature_parts import Input, Signature, Status, is_repaired, vocabulary
 from keras_attn.tasks.source_form import SourceForm
 from keras_attn.tasks.teacher_forcing import token_log_probs, token_log_probs_and_alignment
@@ -29,6 +43,7 @@ from keras_attn.tasks.token_ids import NO_TOKEN, filled, for_model, to_texts
 INPUTS = {
     "inputs": Input("the texts to translate", tf.string),
     "targets": Input("their translations", tf.string),
+    "given_targets": Input('the translations to look at; "" for the best that are found', tf.string, ""),
     "target_prefix": Input('the text that a translation begins with; "" for none', tf.string, ""),
     "source_language": Input('the language of the text; "" for the default', tf.string, ""),
     "target_language": Input('the language of the translation; "" for the default', tf.string, ""),
@@ -88,6 +103,20 @@ SIGNATURES = {
     ),
 }
 
+# That of exports which are asked for it.
+ATTENTION_SIGNATURE = Signature(
+    "what every head looks at while a text is translated",
+    ["inputs", "given_targets"],
+    {
+        "outputs": "the translation",
+        **ENCODER_OUTPUTS,
+        **DECODER_OUTPUTS,
+        **CROSS_OUTPUTS,
+        **STEP_OUTPUTS,
+        **_STATUS,
+    },
+)
+
 # The signatures that the README shows with a request, and the number of texts in it.
 _SHOWN = {"serving_default": 2, "translate": 1, "score": 1}
 
@@ -96,7 +125,7 @@ _Source = collections.namedtuple("_Source", ["token_ids", "has_text", "cache"])
 
 def _with_languages(table):
     """The signatures of a multilingual translator: those with options take the languages too."""
-    more = {"translate": _LANGUAGES, "sample": _LANGUAGES}
+    more = {"translate": _LANGUAGES, "sample": _LANGUAGES, "attention": _LANGUAGES}
     return {
         name: of_name._replace(inputs=[*of_name.inputs, *more.get(name, ())])
         for name, of_name in table.items()
@@ -110,6 +139,7 @@ class Signatures(SearchSignatures):
         translator: `Translator`, whose options are the defaults, and whose `num_beams` is the maximum of a
             request.
         names: Names in `SIGNATURES`, or None for all that the model can answer. `serving_default` is always there.
+        attention: Boolean, whether there is a signature `attention` too.
 
     Raises:
         ValueError: for an unknown name, or `encode` for a model that has no encoder to call.
@@ -120,11 +150,13 @@ class Signatures(SearchSignatures):
         "A translator that takes strings and returns strings, for TF Serving: the tokenizers are inside."
     )
     shown = _SHOWN
+    attention_signature = ATTENTION_SIGNATURE
 
-    def __init__(self, translator, names=None):
+    def __init__(self, translator, names=None, attention=False):
         if translator.languages is not None:
             self.table = _with_languages(SIGNATURES)
-        super().__init__(translator, names)
+            self.attention_signature = _with_languages({"attention": ATTENTION_SIGNATURE})["attention"]
+        super().__init__(translator, names, attention)
         self.translator = translator
         self.source_tokenizer = translator.source_tokenizer
         self.target_tokenizer = translator.target_tokenizer
@@ -139,7 +171,7 @@ class Signatures(SearchSignatures):
         self._log_probs_and_alignment = tf.function(self._forward, token_ids * 2, autograph=False)
 
     def known(self):
-        return [name for name in SIGNATURES if name != "encode" or hasattr(self.task.model, "encode")]
+        return [name for name in self.table if name != "encode" or hasattr(self.task.model, "encode")]
 
     def example_inputs(self, signature_name, texts, ask):
         if signature_name != "score":
@@ -227,11 +259,115 @@ class Signatures(SearchSignatures):
             "status": status.text(),
         }
 
-    def _source(self, texts, status, language_ids=None):
+    def attention(self, inputs, given_targets, *more):
+        """The attention scores of each text and its translation: that which is given, or the best that is found."""
+        status, length = Status(), self._attention_length()
+        _, source_ids, of_target = self._languages(status, more)
+        source = self._source(inputs, status, source_ids, length)
+        start, first = self._start_and_first(inputs, of_target)
+        given, is_cut = self._given_ids(given_targets, first, length)
+        is_given = given_targets != ""
+        status.note("target_repaired", is_given & is_repaired(given_targets))
+        status.note("target_truncated", is_given & is_cut)
+        is_wanted = source.has_text & ~is_given
+        # Nothing is searched for where all are given.
+        found = tf.cond(
+            tf.reduce_any(is_wanted),
+            lambda: self._found_ids(source, of_target, length),
+            lambda: tf.fill([tf.shape(inputs)[0], length], NO_TOKEN),
+        )
+        found = tf.where(is_wanted[:, tf.newaxis], found, NO_TOKEN)
+        self.note_unfinished(status, found, None, among=is_wanted)
+        target_ids = self._trimmed(tf.where(is_given[:, tf.newaxis], given, found))
+        before = tf.concat([start[:, tf.newaxis], target_ids[:, :-1]], axis=1)
+        decoder_ids = tf.where(target_ids == NO_TOKEN, NO_TOKEN, before)
+        logits, scores = self._seen_attention(source.token_ids, tf.maximum(decoder_ids, 0))
+        is_source, is_target = source.token_ids != NO_TOKEN, target_ids != NO_TOKEN
+        are_tokens = {
+            "encoder": (is_source, is_source),
+            "decoder": (is_target, is_target),
+            "cross": (is_target, is_source),
+        }
+        tokenizer = self.target_tokenizer
+
+        def strings(token_ids):
+            return self._token_strings(tokenizer, token_ids)
+
+        return {
+            "outputs": self._texts(target_ids[:, tf.newaxis])[:, 0],
+            "encoder_tokens": self._token_strings(self.source_tokenizer, source.token_ids),
+            "decoder_tokens": strings(decoder_ids),
+            **self._seen_attention.outputs(scores, are_tokens),
+            **steps(logits, is_target, target_ids, tokenizer.vocabulary_size, strings),
+            "status": status.text(),
+        }
+
+    @functools.cached_property
+    def _seen_attention(self):
+        model, longest = self.translator.model, self._attention_length()
+        num_source, num_target = min(5, longest), min(3, longest)
+        lengths = {
+            "encoder": (num_source, num_source),
+            "decoder": (num_target, num_target),
+            "cross": (num_target, num_source),
+        }
+        wanted = {"return_attention_scores": True} if model.returns_attention_scores else {}
+
+        def logits(source_ids, decoder_ids):
+            source_ids, mask = for_model(source_ids)
+            result = model.teacher_forced(source_ids, decoder_ids, mask, **wanted)
+            return result[0] if wanted else result
+
+        def row(tokenizer, length):
+            return np.full((1, length), tokenizer.end_token_id, "int32")
+
+        return SeenAttention(
+            model,
+            logits,
+            [tf.TensorSpec([None, None], tf.int32)] * 2,
+            (row(self.source_tokenizer, num_source), row(self.target_tokenizer, num_target)),
+            lambda maps: by_kind(maps, lengths),
+        )
+
+    def _attention_length(self):
+        return min(ATTENTION_LENGTH, self.translator.model.max_sequence_length)
+
+    def _start_and_first(self, texts, of_target):
+        """The ids before each translation, and with which each begins at no cost, int32 (B,); -1 for none."""
+        translator, shape = self.translator, tf.shape(texts)
+        start = tf.fill(shape, translator.start_token_id)
+        first = of_target.get("first_token_id", translator.options.first_token_id)
+        first = tf.broadcast_to(tf.cast(NO_TOKEN if first is None else first, tf.int32), shape)
+        if translator.languages is not None and translator.languages.target_is_start:
+            return tf.where(first < 0, start, first), tf.fill(shape, NO_TOKEN)
+        return start, first
+
+    def _given_ids(self, texts, first, length):
+        """Ids (B, length) of translations that are given, as a search finds them, and which were cut."""
+        whole = tf.cast(self.target_tokenizer.tokenize(texts), tf.int32)
+        room = length - 1 - tf.cast(first >= 0, tf.int64)
+        kept = tf.ragged.boolean_mask(whole, tf.ragged.range(whole.row_lengths()) < room[:, tf.newaxis])
+        before = tf.ragged.boolean_mask(first[:, tf.newaxis], first[:, tf.newaxis] >= 0)
+        end = tf.fill([tf.shape(texts)[0], 1], tf.constant(self.target_tokenizer.end_token_id, tf.int32))
+        token_ids = tf.concat([before, kept, end], axis=1)
+        return token_ids.to_tensor(NO_TOKEN, shape=[None, length]), whole.row_lengths() > room
+
+    def _found_ids(self, source, of_target, length):
+        """Ids (B, length) of the best translations."""
+        num_answers = 1 if self.translator.num_beams > 1 else None  # greedy search needs no scores
+        options = DecodingOptions(**of_target) if of_target else None
+        longest = min(self.translator.max_length, length)
+        token_ids = self._search(source, num_answers, options=options, max_length=longest).token_ids[:, 0]
+        return tf.pad(token_ids, [[0, 0], [0, length - longest]], constant_values=NO_TOKEN)
+
+    def _source(self, texts, status, language_ids=None, longest=None):
         if language_ids is None:
             languages = self.translator.languages
             language_ids = tf.fill(tf.shape(texts), languages.default("source") if languages else NO_TOKEN)
-        token_ids, is_cut, repaired = self._source_ids(texts, language_ids)
+        if longest is None:
+            token_ids, is_cut, repaired = self._source_ids(texts, language_ids)
+        else:
+            token_ids, is_cut, repaired = self._tokenize_source(texts, language_ids, longest)
         status.note("source_repaired", repaired)
         status.note("source_truncated", is_cut)
         num_tokens = tf.reduce_sum(tf.cast(token_ids != NO_TOKEN, tf.int32), axis=1)
@@ -250,8 +386,8 @@ class Signatures(SearchSignatures):
         status.note("target_language_unknown", is_unknown)
         return inputs, source_ids, {"first_token_id": target_ids}
 
-    def _tokenize_source(self, texts, language_ids):
-        token_ids, is_cut = self.translator.source_token_ids(texts, language_ids)
+    def _tokenize_source(self, texts, language_ids, longest=None):
+        token_ids, is_cut = self.translator.source_token_ids(texts, language_ids, longest)
         return filled(token_ids), is_cut, is_repaired(texts)
 
     def _detokenize(self, token_ids):
@@ -294,8 +430,10 @@ class Signatures(SearchSignatures):
         source = _Source(token_ids, None, lambda: self._encoded(token_ids))
         return self._search(source, num_return_sequences=self.translator.num_beams)
 
-    def _search(self, source, num_return_sequences, length_penalty=None, options=None):
-        search = self.translator.search_options(num_return_sequences=num_return_sequences)
+    def _search(self, source, num_return_sequences, length_penalty=None, options=None, max_length=None):
+        search = self.translator.search_options(
+            max_length=max_length, num_return_sequences=num_return_sequences
+        )
         if length_penalty is not None:
             search["length_penalty"] = length_penalty
         search |= {"options": options, "cache": source.cache()}
@@ -317,15 +455,18 @@ class Signatures(SearchSignatures):
         """For each token of the best translation, the source token with the most attention, if known."""
         if not self.translator.model.returns_attention_scores:
             return {}
-        target_ids = tf.where(source.has_text[:, tf.newaxis], target_ids, NO_TOKEN)
-        longest = tf.reduce_max(tf.reduce_sum(tf.cast(target_ids != NO_TOKEN, tf.int32), axis=1))
-        target_ids = target_ids[:, : tf.maximum(longest, 1)]
+        target_ids = self._trimmed(tf.where(source.has_text[:, tf.newaxis], target_ids, NO_TOKEN))
         _, aligned = self._log_probs_and_alignment(source.token_ids, target_ids)
         return {
             "source_tokens": self._token_strings(self.source_tokenizer, source.token_ids),
             "target_tokens": self._token_strings(self.target_tokenizer, target_ids),
             "alignment": tf.where(target_ids == NO_TOKEN, -1, aligned),
         }
+
+    def _trimmed(self, token_ids):
+        """Ids (B, L), filled, with as many columns as the longest row has tokens, and one at least."""
+        longest = tf.reduce_max(tf.reduce_sum(tf.cast(token_ids != NO_TOKEN, tf.int32), axis=1))
+        return token_ids[:, : tf.maximum(longest, 1)]
 
     def limits(self):
         """Lines about the sizes of requests and answers."""
@@ -343,6 +484,7 @@ class Signatures(SearchSignatures):
                 if translator.shortlist is not None
                 else []
             ),
+            *([attention_limit(self._attention_length())] if "attention" in self.names else []),
         ]
 
     def limits_of_options(self):

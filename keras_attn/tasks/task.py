@@ -100,6 +100,19 @@ class Task:
         """What `serving_default` of the export answers to a list of strings."""
         return self(texts)
 
+    def attention_answers(self, texts):
+        """A request about texts to the signature `attention` of the export, and what it must answer.
+
+        Each text is run alone, eagerly, and watched by `keras_attn.capture_attention`.
+
+        Args:
+            texts: List of strings and bytes. Those without a token are left out.
+
+        Returns:
+            Dict of lists by the names of the inputs, and a list of dicts of arrays without padding by the names of outputs.
+        """
+        raise NotImplementedError
+
     def verified_on(self):
         """What `verify_saved_model` feeds to the export: strings, bytes, or bytes as `{"b64": str}`."""
         return TEXTS
@@ -153,8 +166,12 @@ class Task:
         if keras.backend.backend() != "tensorflow":
             raise RuntimeError(self.needs_tensorflow)
 
-    def _check_export(self, xla, signatures):
+    def _check_export(self, xla, signatures, attention=False):
         self._check_backend()
+        if xla and attention:
+            raise ValueError(
+                "An export for XLA has `serving_default` alone: export `attention` to another folder, without `xla`."
+            )
         if xla and signatures is not None:
             raise ValueError("An export for XLA has `serving_default` alone: give `xla` or `signatures`.")
 

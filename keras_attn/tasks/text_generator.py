@@ -8,9 +8,9 @@ from keras_attn.models import CausalGeneration
 from keras_attn.tasks.batches import of_batches, padded
 from keras_attn.tasks.chat_templates import ChatTemplate
 from keras_attn.tasks.generative_task import GenerativeTask, columns_of
-from keras_attn.tasks.generator_signatures import GeneratorSignatures
+from keras_attn.tasks.generator_signatures import GeneratorSignatures, attention_lengths
 from keras_attn.tasks.search_graphs import found_in_batch
-from keras_attn.tasks.showing import explore_continuation
+from keras_attn.tasks.showing import attention_answer, continuation_maps, explore_continuation
 from keras_attn.tasks.task import as_given, check_vocabulary
 from keras_attn.tasks.task_files import decoding_of, read_task, write_task
 from keras_attn.tasks.token_ids import NO_TOKEN, continuations, for_model
@@ -348,7 +348,7 @@ class TextGenerator(GenerativeTask):
         """
         return read_task(cls, folder)
 
-    def export(self, folder, examples=None, signatures=None, quantization=None):
+    def export(self, folder, examples=None, signatures=None, quantization=None, attention=False):
         """Writes the next version of a SavedModel that takes strings and returns strings, for TF Serving.
 
         `keras_attn.tasks.GENERATOR_SIGNATURES` and the README next to the graph describe the signatures with all
@@ -367,17 +367,33 @@ class TextGenerator(GenerativeTask):
             examples: List of typical prompts, for the warm-up and the README.
             signatures: The names of the signatures to write beside `serving_default`; by default all.
             quantization: `"bfloat16"` or `"int8"`, as in `Translator.export`.
+            attention: Boolean, whether to write a signature `attention` too: the scores of every head for a prompt and its
+                continuation, which `keras_attn.plots.explore_answer` makes a page of.
 
         Returns:
             `pathlib.Path` of the new version folder, `folder`/1 or the next integer.
 
         Raises:
             ValueError: if `examples`, `signatures` or `quantization` are invalid, or a model with LoRA is to be quantised, or
-                for int8 on a machine that cannot compute it.
+                for int8 on a machine that cannot compute it, or the model has no attention that an export can give.
         """
         self._check_backend()
         served = self.quantized(quantization)
-        return served._export(folder, GeneratorSignatures(served, signatures), examples, unquantized=self)
+        chosen = GeneratorSignatures(served, signatures, attention)
+        return served._export(folder, chosen, examples, unquantized=self)
+
+    def attention_answers(self, texts):
+        answers = []
+        longest, num_new = attention_lengths(self)
+        search = self.search_options(max_length=num_new)
+        for text in texts:
+            [prompt] = self.prompts(tf.constant([text]), num_new)[0].to_list()
+            prompt = prompt[num_new - longest :]
+            found, _ = found_in_batch(self, [prompt], DecodingOptions().of_rows([0], 1), search)
+            [continued] = trimmed(self, found[:, 0])
+            maps, tokens, _ = continuation_maps(self, [*prompt, *continued], dtype="float32")
+            answers.append(attention_answer(maps, tokens))
+        return {"inputs": list(texts)}, answers
 
     def prompts(self, texts, max_length, has_start=True):
         """Strings (B,) and the most new tokens of each, int (B,) -> ragged prompts (B, None), and which were cut."""

@@ -7,11 +7,12 @@ from keras import ops
 from keras_attn.generation import DecodingOptions
 from keras_attn.models import Seq2SeqGeneration
 from keras_attn.tasks.alignment import word_alignment
+from keras_attn.tasks.attention_signature import ATTENTION_LENGTH
 from keras_attn.tasks.generative_task import GenerativeTask, columns_of
 from keras_attn.tasks.model_export import export_model
 from keras_attn.tasks.search_graphs import found_in_batch
 from keras_attn.tasks.shortlist import checked_shortlist, sizes_of
-from keras_attn.tasks.showing import explore_translation
+from keras_attn.tasks.showing import attention_answer, explore_translation, translation_maps
 from keras_attn.tasks.signatures import Signatures, XlaSignatures
 from keras_attn.tasks.source_form import SourceForm
 from keras_attn.tasks.task import as_given, check_vocabulary
@@ -382,6 +383,7 @@ class Translator(GenerativeTask):
         lengths=None,
         signatures=None,
         quantization=None,
+        attention=False,
     ):
         """Writes the next version of a SavedModel that takes strings and returns strings, for TF Serving.
 
@@ -415,20 +417,42 @@ class Translator(GenerativeTask):
             signatures: Without `xla`, the names of the signatures to write beside `serving_default`; by default all.
             quantization: `"bfloat16"` or `"int8"`, how matrices are stored and multiplied; by default as in the model. int8
                 without `xla` needs oneDNN's 8-bit products, here and where it is served.
+            attention: Without `xla`, whether to write a signature `attention` too: the scores of every head for a text and
+                its translation, which `keras_attn.plots.explore_answer` makes a page of.
 
         Returns:
             `pathlib.Path` of the new version folder, `folder`/1 or the next integer.
 
         Raises:
             ValueError: if `examples`, `batch_sizes`, `lengths`, `signatures` or `quantization` are invalid, or a model with
-                LoRA is to be quantised, or for int8 without `xla` on a machine that cannot compute it.
+                LoRA is to be quantised, or for int8 without `xla` on a machine that cannot compute it, or the model has no
+                attention that an export can give.
         """
-        self._check_export(xla, signatures)
+        self._check_export(xla, signatures, attention)
         if xla and self.shortlist is not None:
             raise ValueError("A shortlist is for exports without `xla`, which needs lists of one length.")
         served = self.quantized(quantization, xla)
-        chosen = XlaSignatures(served, batch_sizes, lengths) if xla else Signatures(served, signatures)
+        chosen = (
+            XlaSignatures(served, batch_sizes, lengths) if xla else Signatures(served, signatures, attention)
+        )
         return served._export(folder, chosen, examples, unquantized=self)
+
+    def attention_answers(self, texts):
+        asked, answers = [], []
+        longest = min(ATTENTION_LENGTH, self.model.max_sequence_length)
+        search = self.search_options(max_length=min(self.max_length, longest))
+        for text in texts:
+            [source_ids] = self.source_token_ids(tf.constant([text]), longest=longest)[0].to_list()
+            if len(source_ids) <= self.num_added_tokens:
+                continue
+            found, _ = found_in_batch(self, [source_ids], DecodingOptions().of_rows([0], 1), search)
+            [target_ids] = trimmed(self, found[:, 0])
+            maps, tokens, _ = translation_maps(self, source_ids, target_ids, dtype="float32")
+            asked.append(text)
+            written = np.array(self.target_tokenizer.token_strings(target_ids))
+            answers.append({**attention_answer(maps, tokens), "target_tokens": written})
+        names = ["given_targets", *(() if self.languages is None else ("source_language", "target_language"))]
+        return {"inputs": asked, **{name: [""] * len(asked) for name in names}}, answers
 
     def export_model(self, folder, format, quantization=None):
         """Writes the model for another engine: tokens in, tokens out, with the tokenizers next to it.
