@@ -158,6 +158,16 @@ class Page:
             raise RuntimeError(f"{expression}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
 
+    def frame(self, url, seconds=60.0):
+        """The page in a frame of this one, whose address begins with `url`, once it is loaded."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            for target in self._browser.call("Target.getTargets")["targetInfos"]:
+                if target["type"] == "iframe" and target["url"].startswith(url):
+                    return Frame(self._browser, target["targetId"])
+            self._browser.collect(0.05)
+        raise AssertionError(f"There is no frame of {url}.")
+
     def wait_for(self, expression, seconds=15.0):
         """Waits until an expression is true; returns its value."""
         deadline = time.monotonic() + seconds
@@ -227,3 +237,15 @@ class Page:
         thrown = [str(event["exceptionDetails"]) for event in self.events("Runtime.exceptionThrown")]
         logged = [event["entry"] for event in self.events("Log.entryAdded")]
         return thrown + [str(entry) for entry in logged if entry["level"] == "error"]
+
+
+class Frame(Page):
+    """A page in a frame: its scripts and its console, not its size."""
+
+    def __init__(self, browser, target_id):
+        self._browser = browser
+        attached = browser.call("Target.attachToTarget", targetId=target_id, flatten=True)
+        self._session = attached["sessionId"]
+        for domain in ("Runtime", "Log"):  # both tell what was there before
+            self.call(f"{domain}.enable")
+        self.wait_for("document.readyState === 'complete'")

@@ -68,3 +68,19 @@ def image_classifier(preprocessing=None, **options):
     preprocessing = preprocessing or ImagePreprocessing((HEIGHT, WIDTH))
     model = linear_model(num_channels=preprocessing.num_channels)
     return keras_attn.ImageClassifier(model, preprocessing, LABELS, **options)
+
+
+def patch_classifier():
+    """Three blocks over 2 x 3 patches, a class token and a register."""
+    encoder = keras_attn.models.VisionTransformer.from_sizes(
+        image_size=(8, 12),
+        patch_size=4,
+        num_layers=3,
+        num_register_tokens=1,
+        hidden_dim=8,
+        num_heads=2,
+        intermediate_dim=9,
+    )
+    model = keras_attn.models.EncoderWithHead(encoder, keras_attn.layers.ImageClassificationHead(2))
+    preprocessing = ImagePreprocessing((8, 12), mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.5))
+    return keras_attn.ImageClassifier(model, preprocessing, ["cat", "dog"])

@@ -1,10 +1,13 @@
 """A server that answers the page's routes with fixed answers, for what a real model does not do when asked to."""
 
+import html
 import http.server
 import json
 import threading
 import time
+import urllib.parse
 
+from keras_attn.serve import attention_pages
 from keras_attn.serve.page_files import HEADERS, page_files
 from keras_attn.tasks.signatures import INPUTS, SIGNATURES
 
@@ -146,6 +149,11 @@ class PageServer:
             def do_GET(self):
                 if self.path == "/page/models":
                     return self._send(list_of_models)
+                if self.path.startswith("/page/attention?"):
+                    text = urllib.parse.parse_qs(self.path.partition("?")[2])["text"][0]
+                    return self._send(
+                        (200, "text/html", f"<p>{html.escape(text)}</p>".encode()), attention_pages.HEADERS
+                    )
                 file = page_files().get(self.path)
                 self._send((200, *file) if file else _json(404, {"error": f"There is no {self.path}."}))
 
@@ -159,10 +167,10 @@ class PageServer:
                 except ValueError as error:
                     self._send(_json(400, {"error": str(error)}))
 
-            def _send(self, answer):
+            def _send(self, answer, headers=HEADERS):
                 status, content_type, body = answer
                 self.send_response(status)
-                headers = {**HEADERS, "Content-Type": content_type, "Content-Length": str(len(body))}
+                headers = {**headers, "Content-Type": content_type, "Content-Length": str(len(body))}
                 for name, value in headers.items():
                     self.send_header(name, value)
                 self.end_headers()

@@ -94,7 +94,8 @@ class EncoderSignatures(TaskSignatures):
         task = self.task
         length = min(5, task.max_length)
         with tf.init_scope():
-            names = list(task.model_inputs(task.framed(tf.constant([""]))))
+            texts = [tf.constant([""])] * len(self.attention_signature.inputs)
+            names = list(task.model_inputs(task.framed(*texts)))
 
         def read(*inputs):
             task.model(dict(zip(names, inputs)))

@@ -204,19 +204,25 @@ class QuestionAnswerer(EncoderTask):
     @property
     def _question_room(self):
         """The most tokens of a question: half of those that are not special."""
-        return (self.max_length - self.tokenizer.framing.num_special(of_pairs=True)) // 2
+        return self._question_room_of(self.max_length)
 
-    def _framed(self, question, context):
-        return self.tokenizer.framing(question, context, self.max_length, "only_second", with_places=True)
+    def _question_room_of(self, max_length):
+        return (max_length - self.tokenizer.framing.num_special(of_pairs=True)) // 2
 
-    def framed(self, texts, pairs=None):
-        """`Framed` for questions (B,) and their contexts, which are cut to `max_length`."""
+    def _framed(self, question, context, max_length=None):
+        max_length = max_length or self.max_length
+        return self.tokenizer.framing(question, context, max_length, "only_second", with_places=True)
+
+    def framed(self, texts, pairs=None, max_length=None):
+        """`Framed` for questions (B,) and their contexts, which are cut to `max_length`, by default this task's."""
         if pairs is None:
             raise ValueError(
                 "A question answerer reads a question and its context: give the context as `pair`."
             )
-        question = self.tokenizer.tokenize(texts)[:, : self._question_room]
-        return self._framed(question, self.tokenizer.tokenize(pairs))
+        asked = self.tokenizer.tokenize(texts)
+        room = self._question_room_of(max_length or self.max_length)
+        framed = self._framed(asked[:, :room], self.tokenizer.tokenize(pairs), max_length)
+        return framed._replace(is_cut=framed.is_cut | (asked.row_lengths() > room))
 
     def _of_windows(self, question, context):
         return self._best(self._framed(question, context))

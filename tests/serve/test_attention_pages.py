@@ -8,11 +8,12 @@ import urllib.parse
 
 import pytest
 from helpers_encoder_tasks import answerer, classifier
+from helpers_explorer import ExplorerParser
 from helpers_serving import Client
 
 from keras_attn.serve import attention_pages
 from keras_attn.serve.app import App
-from keras_attn.serve.attention_pages import AttentionPages
+from keras_attn.serve.attention_pages import ExportPages, TaskPages
 from keras_attn.serve.errors import NOT_FOUND, RequestError
 
 
@@ -23,6 +24,25 @@ class Models(dict):
         if name not in self:
             raise RequestError(f"Servable not found for request: Latest({name})", NOT_FOUND)
         return self[name]
+
+
+def of_inputs(*names):
+    return types.SimpleNamespace(inputs=dict.fromkeys(names))
+
+
+def run(signature_name, inputs):
+    """What an export answers: the characters of its texts, each of which looks at all as much."""
+    assert signature_name == "attention"
+    assert inputs.get("option", [""]) == [""]
+    [text] = ["".join(texts) for texts in zip(*inputs.values())]
+    width = len(text) + 2
+    scores = [[1 / len(text)] * len(text) + [0.0] * 2 for _ in text] + [[0.0] * width] * 2
+    return {
+        "encoder_tokens": [[*text, "", ""]],
+        "encoder_layers": [["only"]],
+        "encoder_attention": [[[scores]]],
+        "status": ["ok"],
+    }
 
 
 @pytest.fixture
@@ -36,11 +56,16 @@ def ask(monkeypatch):
         return tasks[folder]
 
     monkeypatch.setattr(attention_pages, "load_task", load)
-    models = Models({name: types.SimpleNamespace(attention=AttentionPages(name)) for name in tasks})
-    models["export"] = types.SimpleNamespace(attention=None)
+    models = Models({name: types.SimpleNamespace(attention=TaskPages(name)) for name in tasks})
+    models["export"] = types.SimpleNamespace(attention=ExportPages("export", None, None))
+    models["export with it"] = types.SimpleNamespace(
+        attention=ExportPages("export", of_inputs("inputs", "option"), run)
+    )
+    of_pairs = ExportPages("pairs", of_inputs("inputs", "contexts"), run)
+    models["export of pairs"] = types.SimpleNamespace(attention=of_pairs)
     app = App(models, "127.0.0.1")
 
-    def ask(site="same-origin", method="GET", **given):
+    def ask(site="same-origin", method="GET", destination="empty", **given):
         answer = {}
 
         def start_response(status, headers):
@@ -51,6 +76,7 @@ def ask(monkeypatch):
             "REQUEST_URI": f"/page/attention?{urllib.parse.urlencode(given)}",
             "HTTP_HOST": "127.0.0.1:8501",
             "HTTP_SEC_FETCH_SITE": site,
+            "HTTP_SEC_FETCH_DEST": destination,
             "CONTENT_LENGTH": "0",
             "wsgi.input": io.BytesIO(),
         }
@@ -67,7 +93,7 @@ def test_the_page_is_that_of_the_task_which_is_loaded_once(ask):
         assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
         assert body == ask.tasks["mood"].show(text).html
         assert headers["X-Content-Type-Options"] == "nosniff"
-        assert headers["Content-Security-Policy"] == "frame-ancestors 'none'"
+        assert headers["Content-Security-Policy"] == "frame-ancestors 'self'"
     assert ask.loaded == ["mood"]
     _, _, body = ask(model="questions", text="the dog", pair="the cat")
     assert body == ask.tasks["questions"].show("the dog", "the cat").html
@@ -81,9 +107,25 @@ def test_the_page_is_that_of_the_task_which_is_loaded_once(ask):
         (
             {"model": "export", "text": "a"},
             400,
-            "export is an export alone. Attention is shown of runs and saved tasks.",
+            "export is an export without a signature `attention`. Export it again with one, `keras-attn export TASK FOLDER "
+            "--attention`, or serve the run or the saved task itself.",
         ),
         ({"model": "questions", "text": "a"}, 400, "A question answerer reads a question and its context"),
+        (
+            {"model": "export with it", "text": ""},
+            400,
+            "The answer has no token: it is that of an empty text.",
+        ),
+        (
+            {"model": "export with it", "text": "a", "pair": "b"},
+            400,
+            "export reads one text. Received: a pair.",
+        ),
+        (
+            {"model": "export of pairs", "text": "a"},
+            400,
+            "pairs reads two texts, `inputs` and `contexts`. Received: one text.",
+        ),
         (
             {"model": "mood", "text": "a", "site": "cross-site"},
             403,
@@ -96,6 +138,40 @@ def test_what_cannot_be_shown_is_answered_with_the_reason(ask, given, status, me
     assert found == status
     assert headers["Content-Type"] == "application/json"
     assert message in json.loads(body)["error"]
+
+
+@pytest.mark.parametrize(
+    ("given", "tokens"),
+    [
+        ({"model": "export with it", "text": "<b>&"}, "<b>&"),
+        ({"model": "export of pairs", "text": "ab", "pair": "c"}, "abc"),
+    ],
+)
+def test_the_page_of_an_export_is_that_of_its_own_answer(ask, given, tokens):
+    status, headers, body = ask(**given)
+    assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    page = ExplorerParser(body)
+    assert page.data["title"] == given["text"]
+    [group] = page.data["groups"]
+    assert (group["kind"], group["queries"], group["paths"]) == ("encoder", [*tokens], ["only"])
+    assert page.codes("0.0.0", 0) / 255 == pytest.approx(
+        [len(tokens) ** -0.5] * len(tokens) ** 2, abs=1 / 255
+    )
+
+
+@pytest.mark.parametrize("destination", ["document", "iframe"])
+def test_a_window_or_a_frame_is_told_in_html_why_there_is_no_page(ask, destination):
+    status, headers, body = ask(model="<script>", text="a", destination=destination)
+    assert (status, headers["Content-Type"]) == (404, "text/html; charset=utf-8")
+    assert "Latest(&lt;script&gt;)" in body
+    assert "<script>" not in body
+
+
+def test_a_pair_for_a_task_of_one_text_is_refused(monkeypatch):
+    generator = types.SimpleNamespace(name="text generator", show=lambda text: None)
+    monkeypatch.setattr(attention_pages, "load_task", lambda folder: generator)
+    with pytest.raises(RequestError, match=r"A text generator reads one text\. Received: a pair too"):
+        TaskPages("folder").page("a", "b")
 
 
 def test_an_export_has_no_such_page(client):

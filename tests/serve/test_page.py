@@ -397,17 +397,58 @@ def test_deviations_from_the_request_are_told_in_plain_words(odd_url, open_page)
     ]
 
 
-def test_models_whose_task_is_at_hand_link_to_a_page_of_attention(odd_url, open_page):
+def asked_for_attention(page):
+    """What the pages that were asked for, in their order, are of."""
+    sent = [
+        urllib.parse.urlsplit(event["request"]["url"]) for event in page.events("Network.requestWillBeSent")
+    ]
+    return [urllib.parse.parse_qs(url.query) for url in sent if url.path == "/page/attention"]
+
+
+def test_the_tab_of_attention_shows_the_page_of_the_text_and_only_while_it_is_open(odd_url, open_page):
     page = open_page(address(odd_url, model="dates", text="1 & 2?"))
     page.wait_for(IS_DONE)
+    assert visible(page, "[role=tab]") == ["Answer", "Attention"]
+    assert not visible(page, "#attention-panel")
+    assert not asked_for_attention(page)
+    page.click("#attention-tab")
+    assert not visible(page, "#answer-panel")
+    page.wait_for(
+        "document.querySelector('iframe') && !document.querySelector('#attention-note').textContent"
+    )
+    assert asked_for_attention(page) == [{"model": ["dates"], "text": ["1 & 2?"]}]
+    frame = page.frame(f"{odd_url}/page/attention")
+    assert frame.evaluate("document.body.textContent").strip() == "1 & 2?"
+    # It can reach neither the page around it, nor the server.
+    assert frame.evaluate("self.origin") == "null"
+    assert page.evaluate("document.querySelector('iframe').contentDocument") is None
     [link] = visible(page, "#attention")
-    assert link == "Explore the attention"
+    assert link == "Open it on a page of its own"
     href = urllib.parse.urlsplit(page.evaluate("document.querySelector('#attention').href"))
-    assert href.path == "/page/attention"
     assert urllib.parse.parse_qs(href.query) == {"model": ["dates"], "text": ["1 & 2?"]}
-    page.open(address(odd_url, model="stories", text="once"))
+    assert "view=attention" in page.evaluate("location.hash")
+
+    write(page, "3")
+    page.wait_for("document.querySelector('iframe')?.src.endsWith('3')")
+    page.evaluate("document.querySelector('#attention-tab').focus()")
+    page.key(*LEFT)
+    assert page.evaluate("document.activeElement.id") == "answer-tab"
+    assert visible(page, "#alignment-card, #best-card")
+    before = len(asked_for_attention(page))
+    write(page, "4")
+    page.wait_for(f"{IS_DONE} && document.querySelector('#answer').textContent.endsWith('4')")
+    assert len(asked_for_attention(page)) == before
+
+
+def test_the_tab_of_an_export_without_attention_says_how_to_get_it(odd_url, open_page):
+    page = open_page(address(odd_url, model="stories", text="once", view="attention"))
     page.wait_for(IS_DONE)
+    assert "keras-attn export TASK FOLDER --attention" in visible(page, "#attention-note")[0]
     assert not visible(page, "#attention")
+    assert not asked_for_attention(page)
+    page.open(address(odd_url, model="pixels"))
+    page.wait_for("!document.querySelector('#raw').hidden")
+    assert not visible(page, "[role=tab], #attention-panel")
 
 
 def test_a_text_generator_shows_its_prompt_and_the_continuation(odd_url, open_page):

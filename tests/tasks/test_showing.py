@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 from helpers_encoder_tasks import answerer, classifier, embedder, fill_mask, tagger
 from helpers_explorer import ExplorerParser
+from helpers_images import patch_classifier
 from helpers_text_generators import byte_generator
 from helpers_translators import byte_translator, subword_translator
 
@@ -205,23 +206,8 @@ def test_a_text_that_an_encoder_and_a_decoder_read_is_shown_in_both():
     assert set(groups(page)) == {"encoder", "decoder", "cross"}
 
 
-def vision_classifier():
-    encoder = keras_attn.models.VisionTransformer.from_sizes(
-        image_size=(8, 12),
-        patch_size=4,
-        num_layers=3,
-        num_register_tokens=1,
-        hidden_dim=8,
-        num_heads=2,
-        intermediate_dim=9,
-    )
-    model = keras_attn.models.EncoderWithHead(encoder, keras_attn.layers.ImageClassificationHead(2))
-    preprocessing = ImagePreprocessing((8, 12), mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.5))
-    return keras_attn.ImageClassifier(model, preprocessing, ["cat", "dog"])
-
-
 def test_an_image_is_shown_with_the_attention_of_its_patches():
-    classifier = vision_classifier()
+    classifier = patch_classifier()
     image = np.random.default_rng(0).integers(0, 256, (8, 12, 3)).astype("uint8")
     page = parsed(classifier.show(image))
     label, score = classifier(image, return_scores=True)
