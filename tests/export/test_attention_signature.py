@@ -30,12 +30,11 @@ LONG = "word " * 300
 TOLERANCE = 2e-5
 
 
-def captured(model, inputs, kind=""):
-    """The scores (L, N, T, S) of one text, by the layers whose path has `kind` in it, and what the model returns."""
+def captured(model, inputs):
+    """The scores (N, T, S) of the layers of one text by their paths, and what the model returns."""
     with capture_attention(model, dtype="float32") as maps:
         outputs = model(inputs)
-    layers = {path: scores[0] for path, scores in maps.items() if kind in path}
-    return list(layers), np.array(list(layers.values())), outputs
+    return {path: scores[0] for path, scores in maps.items()}, outputs
 
 
 def assert_padded(found, expected):
@@ -79,14 +78,12 @@ def check_translation(translator, answer, row, text, target_ids):
     source_ids = [*source.encode([text])[0][: longest - 1], source.end_token_id]
     before = [translator.start_token_id, *target_ids[:-1]]
     inputs = {"encoder_token_ids": np.array([source_ids]), "decoder_token_ids": np.array([before])}
-    paths = {"encoder": "encoder_block", "decoder": "self_attention", "cross": "cross_attention"}
-    for kind, part in paths.items():
-        layers, scores, logits = captured(translator.model, inputs, part)
-        of_kind = [
-            number for number, path in enumerate(layers) if path.startswith("encoder") == (kind == "encoder")
-        ]
-        assert answer[f"{kind}_layers"][row] == [layers[number] for number in of_kind]
-        assert_padded(answer[f"{kind}_attention"][row], scores[of_kind])
+    scores, logits = captured(translator.model, inputs)
+    parts = {"encoder": ("encoder", "self"), "decoder": ("decoder", "self"), "cross": ("decoder", "cross")}
+    for kind, parts_of_path in parts.items():
+        of_kind = {path: scores[path] for path in scores if all(part in path for part in parts_of_path)}
+        assert answer[f"{kind}_layers"][row] == list(of_kind)
+        assert_padded(answer[f"{kind}_attention"][row], list(of_kind.values()))
     assert without_end(answer["encoder_tokens"][row]) == source.token_strings(source_ids)
     assert without_end(answer["decoder_tokens"][row]) == target.token_strings(before)
     assert without_end(answer["target_tokens"][row]) == target.token_strings(target_ids)
