@@ -140,12 +140,14 @@ def test_export_passes_its_options_on_and_prints_the_version_folder(folder, tmp_
     assert keras_attn_cli.main(["export", folder, "served", "--xla"]) == 0
     assert keras_attn_cli.main(["export", folder, "served", "--examples", str(tmp_path / "texts")]) == 0
     assert keras_attn_cli.main(["export", folder, "served", "--signatures", "score", "sample"]) == 0
+    assert keras_attn_cli.main(["export", folder, "served", "--attention"]) == 0
     assert calls == [
         ("served", None, {"signatures": None, "xla": True}),
         ("served", ["4 July", "ü"], {"signatures": None}),
         ("served", None, {"signatures": ["score", "sample"]}),
+        ("served", None, {"signatures": None, "attention": True}),
     ]
-    assert capsys.readouterr().out == "served/7\n" * 3
+    assert capsys.readouterr().out == "served/7\n" * 4
 
 
 def test_export_writes_for_another_engine(folder, tmp_path, capsys):
@@ -292,7 +294,15 @@ def test_train_without_output_takes_the_next_free_folder(tmp_path, monkeypatch):
         ),
         (
             ["export", "FOLDER", "out", "--format", "onnx", "--xla"],
-            "--xla, --examples, --signatures and --verify are for a SavedModel",
+            "--xla, --examples, --signatures, --attention and --verify are for a SavedModel",
+        ),
+        (
+            ["export", "FOLDER", "out", "--format", "onnx", "--attention"],
+            "--xla, --examples, --signatures, --attention and --verify are for a SavedModel",
+        ),
+        (
+            ["export", "FOLDER", "out", "--xla", "--attention"],
+            "export `attention` to another folder, without `xla`",
         ),
     ],
 )

@@ -28,8 +28,11 @@ Check.__doc__ = (
 # Every signature is run on these, alone and together, and on an empty batch.
 TEXTS = ("", "4th of July 2016", "a b c " * 200, "emoji 😀, ümläut", {"b64": "Y2Fm6SD//g=="})
 
-# Of attention scores. A rounding to 8 bits that falls the other way changes them as much.
-_TOLERANCE, _TOLERANCE_OF_QUANTIZED = 1e-4, 2e-2
+# How much attention scores may differ.
+_TOLERANCE = 1e-4
+# Of quantised versions: the share of a token's attention that may be elsewhere, in the mean. What Python watches eagerly has
+# the quantised weights, but rounds no activations.
+_MOVED_IF_QUANTIZED = 0.1
 
 
 def verify_saved_model(folder, texts=TEXTS, expected=None, expected_attention=None):
@@ -104,8 +107,8 @@ def verify_saved_model(folder, texts=TEXTS, expected=None, expected_attention=No
             Check("answers", list(_answer_problems(folder, signatures, texts, expected, buckets is not None)))
         )
         if expected_attention is not None and "attention" in signatures:
-            tolerance = _TOLERANCE if quantization is None else _TOLERANCE_OF_QUANTIZED
-            problems = _attention_problems(folder, _without_base64(texts), expected_attention, tolerance)
+            is_quantized = quantization is not None
+            problems = _attention_problems(folder, _without_base64(texts), expected_attention, is_quantized)
             run_checks.append(Check("answers of attention", list(problems)))
     return [*checks, *run_checks]
 
@@ -352,7 +355,7 @@ def _answer_problems(folder, signatures, texts, expected, xla):
             yield f"{_short(text)} is answered with {_short(one)}, and as {_short(other)} in Python."
 
 
-def _attention_problems(folder, texts, expected, tolerance):
+def _attention_problems(folder, texts, expected, is_quantized):
     inputs, answers = expected(texts)
     if not answers:
         return
@@ -368,19 +371,23 @@ def _attention_problems(folder, texts, expected, tolerance):
                 yield f"`attention` has no output `{name}`."
                 continue
             found = np.asarray(given["outputs"][name][row])
-            if (problem := _difference(found, np.asarray(wanted), tolerance)) is not None:
+            if (problem := _difference(found, np.asarray(wanted), is_quantized)) is not None:
                 yield f"`{name}` of `attention` for {what} {problem}."
 
 
-def _difference(found, wanted, tolerance):
+def _difference(found, wanted, is_quantized):
     """In which an output of a batch differs from one without padding, or None."""
     if found.ndim != wanted.ndim or any(has < needs for has, needs in zip(found.shape, wanted.shape)):
         return f"has shape {found.shape}, and {wanted.shape} in Python"
     inside = tuple(map(slice, wanted.shape))
     if wanted.dtype.kind == "f":
-        most = float(np.max(np.abs(found[inside] - wanted), initial=0.0))
+        differences = np.abs(found[inside] - wanted)
+        most = np.max(differences, initial=0.0)
+        limit = _TOLERANCE
+        if is_quantized:
+            most, limit = differences.sum(axis=-1).mean() / 2, _MOVED_IF_QUANTIZED
         # Written so that NaN, which compares as false, is a difference too.
-        if not most <= tolerance:
+        if not most <= limit:
             return f"differs by {most:.2g} from Python's"
     elif not np.array_equal(found[inside], wanted):
         return f"is {_short(found[inside].tolist())}, and {_short(wanted.tolist())} in Python"

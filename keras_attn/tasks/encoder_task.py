@@ -185,7 +185,7 @@ class EncoderTask(Task):
         title = as_utf8(text)[0].decode() if title is None else title
         return explore_text(self, self.model_inputs(framed), title, path)
 
-    def attention_answers(self, texts):
+    def _attention_answers(self, texts):
         asked, answers = [], []
         for text in texts:
             of_row = [tf.constant([text])] * len(self.signatures.table["serving_default"].inputs)

@@ -262,7 +262,7 @@ class ImageClassifier(Task):
         answers = [self._served(row) for row in self._rows(contents, 64, None)]
         return [label.decode("utf-8") for label in answers]
 
-    def attention_answers(self, contents):
+    def _attention_answers(self, contents):
         asked, answers = [], []
         grid = grid_of(self)
         contents = [text.encode("utf-8") if isinstance(text, str) else text for text in contents]

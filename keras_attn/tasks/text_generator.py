@@ -382,7 +382,7 @@ class TextGenerator(GenerativeTask):
         chosen = GeneratorSignatures(served, signatures, attention)
         return served._export(folder, chosen, examples, unquantized=self)
 
-    def attention_answers(self, texts):
+    def _attention_answers(self, texts):
         answers = []
         longest, num_new = attention_lengths(self)
         search = self.search_options(max_length=num_new)

@@ -437,7 +437,7 @@ class Translator(GenerativeTask):
         )
         return served._export(folder, chosen, examples, unquantized=self)
 
-    def attention_answers(self, texts):
+    def _attention_answers(self, texts):
         asked, answers = [], []
         longest = min(ATTENTION_LENGTH, self.model.max_sequence_length)
         search = self.search_options(max_length=min(self.max_length, longest))
