@@ -1,4 +1,4 @@
-"""The page of a run on which attention is explored: of one sentence, as it sharpened from epoch to epoch."""
+"""The page of a run on which attention is explored: of one text, as it sharpened from epoch to epoch."""
 
 import shutil
 
@@ -6,41 +6,59 @@ import numpy as np
 
 from keras_attn.files import replaced_file
 from keras_attn.runs.attention_pictures import short_pairs
-from keras_attn.tasks.showing import explore_translation, translation_maps
+from keras_attn.tasks.showing import (
+    continuation_maps,
+    explore_continuation,
+    explore_translation,
+    translation_maps,
+)
 
 PAGE = "attention.html"
 _FRAMES = "attention"
+_MOST_TOKENS = 30  # of a text that goes on for as long as the data
 
 
 class AttentionFilm:
-    """Keeps what a translator attends to in a validation pair, and writes all of it as a page in the end.
+    """Keeps what a model attends to in a validation text, and writes all of it as a page in the end.
 
-    The decoder is given the reference, so that all epochs have the same tokens. The frames are files, so a run that is
-    killed and goes on has them still.
+    The decoder is given the text, so that all epochs have the same tokens. The frames are files, so a run that is killed and
+    goes on has them still.
+
+    A subclass implements `maps(task)`, what a task attends to in the text, by kind, and `explore(task, **more)`, which makes
+    the page.
 
     Args:
-        translator: `Translator`.
-        pairs: `TextPairs`.
+        task: `Translator` or `TextGenerator`.
+        shown: The ids of the text, or None if there is none.
         folder: `pathlib.Path` of the run.
     """
 
-    def __init__(self, translator, pairs, folder):
-        self._translator = translator
+    def __init__(self, task, shown, folder):
+        self._task = task
         self._folder = folder
-        self._pair = next(iter(short_pairs(translator, pairs)), None)
-        if self._pair is not None:
+        self._shown = shown
+        if shown is not None:
             try:
-                translation_maps(translator, *self._pair)
+                self.maps(task)
             except ValueError:  # a model of parts that are no attention has no page
-                self._pair = None
+                self._shown = None
+
+    def maps(self, task):
+        """{kind: {path: scores}}."""
+        raise NotImplementedError
+
+    def explore(self, task, **more):
+        """Makes the page; `more` are arguments of `keras_attn.plots.explore`."""
+        raise NotImplementedError
 
     def keep(self, epoch):
         """Keeps a frame: the maps of the model as it is now."""
-        if self._pair is None:
+        if self._shown is None:
             return
-        maps, _, _ = translation_maps(self._translator, *self._pair)
         arrays = {
-            f"{kind}:{path}": scores for kind, layers in maps.items() for path, scores in layers.items()
+            f"{kind}:{path}": scores
+            for kind, layers in self.maps(self._task).items()
+            for path, scores in layers.items()
         }
         with (
             replaced_file(self._folder / _FRAMES / f"epoch-{epoch:03d}.npz") as aside,
@@ -48,9 +66,9 @@ class AttentionFilm:
         ):
             np.savez_compressed(file, **arrays)
 
-    def write(self, translator):
-        """Writes the page of the run's translator, with the frames before it; returns its path, or None without a pair."""
-        if self._pair is None:
+    def write(self, task):
+        """Writes the page of the task that the run made, with the frames before it; returns its path, or None without a text."""
+        if self._shown is None:
             return None
         frames = {}
         for path in sorted((self._folder / _FRAMES).glob("epoch-*.npz")):
@@ -60,19 +78,53 @@ class AttentionFilm:
                     kind, layer = name.split(":", 1)
                     maps.setdefault(kind, {})[layer] = arrays[name]
             frames[f"epoch {int(path.stem.removeprefix('epoch-'))}"] = maps
-        source_ids, target_ids = self._pair
-        [title] = translator.source_tokenizer.decode([source_ids])
         path = self._folder / PAGE
-        explore_translation(
-            translator,
-            source_ids,
-            [(target_ids, 0.0)],
-            title,
-            path,
-            compare=frames,
-            name="the run's translator",
-        )
+        self.explore(task, path=path, compare=frames, name=f"the run's {task.name}")
         return path
 
     def remove_frames(self):
         shutil.rmtree(self._folder / _FRAMES, ignore_errors=True)
+
+
+class TranslationFilm(AttentionFilm):
+    """The film of a translator: of a validation pair, whose target is the reference.
+
+    Args:
+        translator: `Translator`.
+        pairs: `TextPairs`.
+        folder: `pathlib.Path` of the run.
+    """
+
+    def __init__(self, translator, pairs, folder):
+        super().__init__(translator, next(iter(short_pairs(translator, pairs)), None), folder)
+
+    def maps(self, task):
+        return translation_maps(task, *self._shown)[0]
+
+    def explore(self, task, **more):
+        source_ids, target_ids = self._shown
+        [title] = task.source_tokenizer.decode([source_ids])
+        explore_translation(task, source_ids, [(target_ids, 0.0)], title, **more)
+
+
+class TextFilm(AttentionFilm):
+    """The film of a text generator: of the beginning of the validation text.
+
+    Args:
+        generator: `TextGenerator`.
+        token_ids: Integers, those of the validation text.
+        folder: `pathlib.Path` of the run.
+    """
+
+    def __init__(self, generator, token_ids, folder):
+        length = min(_MOST_TOKENS, generator.model.max_sequence_length)
+        shown = [generator.start_token_id, *np.asarray(token_ids[:length]).tolist()]
+        super().__init__(generator, shown, folder)
+
+    def maps(self, task):
+        return continuation_maps(task, self._shown)[0]
+
+    def explore(self, task, **more):
+        start, *text = self._shown
+        [title] = task.tokenizer.decode([text])
+        explore_continuation(task, [start], [(text, 0.0)], title, **more)

@@ -1,6 +1,7 @@
 """The training run of a language model."""
 
 import dataclasses
+import functools
 
 import keras
 
@@ -8,6 +9,7 @@ from keras_attn.data import TextWindows
 from keras_attn.data.text_files import checksum
 from keras_attn.files import replaced_folder, restored_folder
 from keras_attn.generation import DecodingOptions
+from keras_attn.runs.attention_film import TextFilm
 from keras_attn.runs.board import perplexity
 from keras_attn.runs.text_evaluation import (
     check_predictable,
@@ -102,6 +104,23 @@ class LanguageModelRun(TrainingRun):
             )
         }
 
+    @functools.cached_property
+    def film(self):
+        """What the page of attention shows, or None on backends that have no maps of given texts."""
+        if keras.backend.backend() != "tensorflow":
+            return None
+        return TextFilm(self.generator, self.token_ids["validation"], self.folder)
+
+    def pictures(self):
+        if self.film is None:
+            return dict
+
+        def keep():
+            self.film.keep(self.progress.epoch)
+            return {}
+
+        return keep
+
     def loss(self, split):
         """The mean cross-entropy, in nats, of all tokens of a split but the first, within their windows."""
         return self.evaluation(split).loss
@@ -139,6 +158,12 @@ class LanguageModelRun(TrainingRun):
         self.say("")
         for text in self.samples():
             self.say(text)
+        if self.film is not None and (page := self.film.write(self.generator)):
+            self.say(f"What it attends to, epoch by epoch: {page}")
+
+    def clean_up(self):
+        if self.film is not None:
+            self.film.remove_frames()
 
     def samples(self):
         """A few texts that the model writes, those of all epochs with the same seeds."""

@@ -12,7 +12,7 @@ from keras_attn.data import PairForm, TextPairs, translation_batches
 from keras_attn.data.text_files import checksum
 from keras_attn.files import replaced_folder, restored_folder
 from keras_attn.runs.advice import advice_on_a_low_score
-from keras_attn.runs.attention_film import AttentionFilm
+from keras_attn.runs.attention_film import TranslationFilm
 from keras_attn.runs.attention_pictures import AttentionPictures
 from keras_attn.runs.board import perplexity
 from keras_attn.runs.display import sample_line
@@ -232,7 +232,7 @@ class TranslationRun(TrainingRun):
         """What the page of attention shows, or None on backends that have no maps of given texts."""
         if keras.backend.backend() != "tensorflow":
             return None
-        return AttentionFilm(self.translator, self.data.validation, self.folder)
+        return TranslationFilm(self.translator, self.data.validation, self.folder)
 
     def pictures(self):
         if self.film is None:

@@ -101,7 +101,7 @@ def continuation_maps(generator, token_ids, dtype="float16"):
     return by_kind(maps, _lengths(tokens)), tokens, logits
 
 
-def explore_continuation(generator, prompt, answers, title, path):
+def explore_continuation(generator, prompt, answers, title, path=None, **compared):
     """The explorer of a prompt and its best continuation.
 
     Args:
@@ -109,6 +109,7 @@ def explore_continuation(generator, prompt, answers, title, path):
         prompt: List of ids.
         answers: List of pairs of the ids that follow, and a score; the best first. All of them are shown as a tree.
         title, path: As in `explore`.
+        **compared: `compare` and `name`, as in `explore`.
     """
     (continued, _), *others = answers
     token_ids = [*prompt, *continued]
@@ -128,6 +129,7 @@ def explore_continuation(generator, prompt, answers, title, path):
         special_tokens=_special_tokens(tokenizer),
         title=title,
         path=path,
+        **compared,
     )
 
 

@@ -9,9 +9,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers_explorer import ExplorerParser
 
 from keras_attn import runs
 from keras_attn.data import PlainText
+from keras_attn.inspection import capture_attention
 from keras_attn.models import assign_weights, read_weights
 from keras_attn.runs.language_model_run import LanguageModelRun
 from keras_attn.runs.text_evaluation import text_token_ids
@@ -96,6 +98,37 @@ def test_tensorboard_shows_training_and_validation_under_the_same_tags(run):
     assert steps["train"].pop("recipe") == [0]
     assert {"loss", "perplexity"} < set(steps["train"])
     assert all(of_tag == by_update for of_tag in steps["train"].values())
+
+
+@pytest.mark.extended
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="attention of given texts needs TensorFlow"
+)
+def test_a_run_ends_with_a_page_of_attention_from_epoch_to_epoch(run):
+    folder, generator = run
+    page = ExplorerParser((folder / "attention.html").read_text("utf-8"))
+    epochs = [f"epoch {number}" for number in range(1, 6)]
+    assert page.data["models"] == [*epochs, "the run's text generator"]
+    # As many tokens as the model reads: the line break before the text, and the text but its last token.
+    [group] = page.data["groups"]
+    assert (group["kind"], group["queries"]) == ("decoder", ["<0x0A>", *"abcde▁"])
+    assert page.data["title"] == "abcde f"
+    for step, came in zip(page.data["steps"], "abcde▁f", strict=True):
+        assert came in dict(map(tuple, step))
+    # The last frame is the attention of the generator that was saved; the others are those of other weights.
+    token_ids = np.array([[3 + ord(character) for character in "\nabcde "]])
+    with capture_attention(generator.model) as maps:
+        generator.model(token_ids)
+    [[scores]] = maps.values()
+    for head in range(2):
+        frames = [page.codes(f"{number}.0.0", head).reshape(7, 7) / 255 for number in range(6)]
+        assert frames[-1] ** 2 == pytest.approx(scores[head], abs=6e-3)
+        assert not np.triu(frames[0], 1).any()
+        assert len({frame.tobytes() for frame in frames[:-1]}) == 5
+    assert not (folder / "attention").exists()
+    assert f"What it attends to, epoch by epoch: {folder / 'attention.html'}" in (
+        folder.parent / "shown.txt"
+    ).read_text("utf-8")
 
 
 @pytest.mark.extended
