@@ -345,7 +345,7 @@ class Translator(GenerativeTask):
             answers = [([*first, *ids, self.target_tokenizer.end_token_id], 0.0)]
             self._check_targets([source_ids], [answers[0][0]])
         [title] = [title] if title is not None else [as_utf8(text)[0].decode()]
-        return explore_translation(self, source_ids, answers, title, path)
+        return explore_translation(self._started_by(target_language), source_ids, answers, title, path)
 
     def save(self, folder):
         """Writes the model, the tokenizers and the options to `folder`, replacing an older translator there.
@@ -570,6 +570,12 @@ class Translator(GenerativeTask):
             return options
         ids = self.languages.rows("target", language, num_texts)
         return dataclasses.replace(options, first_token_id=ids)
+
+    def _started_by(self, language):
+        """This translator, or one with another START, where the token of a language is one."""
+        if language is None or not self.languages.target_is_start:
+            return self
+        return self.replaced(start_token_id=self.languages.ids[language])
 
     def _first_token_ids(self, language, num_texts):
         """For each text, the list of tokens that its translation begins with at no cost: one or none."""

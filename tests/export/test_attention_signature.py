@@ -14,14 +14,16 @@ from helpers_translators import INVALID_UTF8, SENTENCES, byte_translator, servin
 
 import keras_attn
 from keras_attn.export import run_saved_model, verify_saved_model
+from keras_attn.generation import DecodingOptions
 from keras_attn.inspection import capture_attention
 from keras_attn.layers import EncoderBlock
 from keras_attn.models import EncoderWithHead, Seq2SeqReader
 from keras_attn.plots import explore_answer
-from keras_attn.tasks import SIGNATURES, ImagePreprocessing
+from keras_attn.tasks import SIGNATURES, ImagePreprocessing, Languages, SourceForm
 from keras_attn.tasks.attention_signature import ATTENTION_LENGTH, SeenAttention
 from keras_attn.tasks.generator_signatures import GeneratorSignatures
 from keras_attn.tasks.signatures import Signatures
+from keras_attn.tasks.source_form import LANGUAGE
 from keras_attn.tasks.text_classifier import ClassifierSignatures
 from keras_attn.tasks.text_embedder import EmbedderSignatures
 from keras_attn.text import ByteTokenizer
@@ -246,6 +248,44 @@ def test_every_task_gives_the_attention_of_its_model(make, outputs, tmp_path):
     assert {group["kind"] for group in page.data["groups"]} == (
         {""} if "grid" in outputs else {*outputs} & {"encoder", "decoder", "cross"}
     )
+
+
+@pytest.mark.parametrize("is_start", [False, True])
+def test_languages_are_those_of_each_row(is_start):
+    names = {"en": 100, "de": 101}
+    end = ByteTokenizer().end_token_id
+    translator = byte_translator().replaced(
+        languages=Languages(names, "en", "de", is_start),
+        source_form=SourceForm(before=(LANGUAGE,), after=(end,)),
+        **(
+            {"start_token_id": names["de"]}
+            if is_start
+            else {"options": DecodingOptions(first_token_id=names["de"])}
+        ),
+    )
+    rows = [("en", "de", "", ""), ("de", "en", "de", "en"), ("en", "de", "xx", "xx")]
+    languages = [tf.constant(column) for column in zip(*(row[2:] for row in rows))]
+    signatures = Signatures(translator, ["attention"])
+    assert [spec.name for spec in signatures.all()["attention"][1]][2:] == [
+        "source_language",
+        "target_language",
+    ]
+    answer = signatures.attention(tf.constant(["ab"] * 3), tf.constant(["cd", "cd", "é"]), *languages)
+    for row, (source, target, *_) in enumerate(rows):
+        text = [byte + 3 for byte in ("cd" if row < 2 else "é").encode()]
+        start, first = (names[target], []) if is_start else (translator.start_token_id, [names[target]])
+        inputs = {
+            "encoder_token_ids": np.array([[names[source], 3 + ord("a"), 3 + ord("b"), end]]),
+            "decoder_token_ids": np.array([[start, *first, *text]]),
+        }
+        scores, _ = captured(translator.model, inputs)
+        for kind, of_layer in zip(("encoder", "decoder", "cross"), scores.values(), strict=True):
+            assert_padded(answer[f"{kind}_attention"][row], [of_layer])
+        written = [token.decode() for token in answer["target_tokens"][row].numpy()]
+        assert without_end(written) == translator.target_tokenizer.token_strings([*first, *text, end])
+    assert answer["status"].numpy().tolist() == [
+        *(b"ok", b"ok", b"source_language_unknown,target_language_unknown")
+    ]
 
 
 def layer_norm(x, gamma, beta, epsilon=1e-3):

@@ -12,7 +12,7 @@ from helpers_translators import byte_translator, subword_translator
 
 import keras_attn
 from keras_attn.models import EncoderWithHead, Seq2SeqReader
-from keras_attn.tasks import ImagePreprocessing
+from keras_attn.tasks import ImagePreprocessing, Languages
 from keras_attn.text import ByteTokenizer
 
 TEXT = "4 July"
@@ -120,6 +120,29 @@ def test_a_given_translation_is_shown(translator):
 def test_what_cannot_be_shown_is_refused(translator, call, message):
     with pytest.raises(ValueError, match=message):
         call(translator)
+
+
+@pytest.mark.extended
+def test_a_translation_into_another_language_begins_with_it():
+    names = {"en": 100, "de": 101}
+    languages = Languages(names, source="en", target="de", target_is_start=True)
+    translator = byte_translator().replaced(languages=languages, start_token_id=names["de"])
+    token_strings = translator.target_tokenizer.token_strings
+    for given, expected in ((None, "de"), ("de", "de"), ("en", "en")):
+        page = parsed(translator.show(TEXT, num_beams=2, max_length=3, target_language=given))
+        decoder = groups(page)["decoder"]["queries"]
+        assert decoder[0] == token_strings([names[expected]])[0]
+        _, [score] = translator(
+            [TEXT],
+            num_beams=2,
+            max_length=3,
+            target_language=given,
+            num_return_sequences=1,
+            return_scores=True,
+        )
+        best = page.data["beams"][0]
+        assert best["score"] == pytest.approx(score[0])
+        assert sum(best["logProbs"]) / len(best["tokens"]) == pytest.approx(score[0], abs=1e-4)
 
 
 @pytest.mark.extended
