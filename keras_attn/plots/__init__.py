@@ -1,6 +1,7 @@
 """Plots of attention scores and of learning curves, and the explorer of attention."""
 
 from keras_attn.plots.explorer import Explorer, explore
+from keras_attn.plots.explorer_data import MAX_TOKENS
 from keras_attn.plots.figures import (
     attention_grid,
     figure_pixels,
@@ -10,6 +11,7 @@ from keras_attn.plots.figures import (
 from keras_attn.plots.served_attention import explore_answer
 
 __all__ = [
+    "MAX_TOKENS",
     "Explorer",
     "attention_grid",
     "explore",

@@ -63,9 +63,15 @@ class SeenAttention:
         self._model, self._function = model, function
         self._graph = tf.function(self._traced, specs, autograph=False)
         self._paths = None
-        with tf.init_scope():
-            _, scores = self._graph(*map(tf.constant, example))
-        self.layers = self._chosen([one.numpy() for one in scores], choose)
+        try:
+            with tf.init_scope():
+                _, scores = self._graph(*map(tf.constant, example))
+            self.layers = self._chosen([one.numpy() for one in scores], choose)
+        except ValueError as error:
+            raise ValueError(
+                f"An export cannot give this model's attention. {error} Export without `attention`, and look by `show` or "
+                "`keras_attn.capture_attention`."
+            ) from error
 
     def __call__(self, *inputs):
         """What the function returns, and {kind: scores (B, L, N, T, S)}, float32."""
@@ -94,10 +100,7 @@ class SeenAttention:
         for of_kind in kinds.values():
             heads = {key: maps[key].shape[1] for key in of_kind}
             if len(set(heads.values())) > 1:
-                raise ValueError(
-                    "An export gives the attention of layers that have the same number of heads. Received: "
-                    f"{heads}. Export without `attention`, and see them by `show` or `keras_attn.capture_attention`."
-                )
+                raise ValueError(f"Its layers must have the same number of heads. Received: {heads}.")
         self._numbers = {kind: [keys.index(key) for key in of_kind] for kind, of_kind in kinds.items()}
         return kinds
 

@@ -134,7 +134,8 @@ class ImageClassifier(Task):
 
         Args:
             image: An image, as in a call.
-            grid: Pair of integers, the rows and columns of the model's patches. Defaults to those of its `PatchEmbedding`.
+            grid: Pair of integers, the rows and columns of the model's patches. Defaults to those of its `PatchEmbedding`. Of a
+                `SwinTransformer`, those of a stage, whose windows are put in place; by default the first with at most 2,048.
             title: String above the page. Defaults to the label and its score.
             path: Where to write the page, as `.html`.
 

@@ -113,10 +113,7 @@ class ImageClassifierSignatures(TaskSignatures):
             layers = patch_layers(maps, grid[0] * grid[1])
             num_tokens = next(iter(layers.values())).shape[-1]
             if num_tokens > _MOST_TOKENS:
-                raise ValueError(
-                    f"An export gives the attention of images of at most {_MOST_TOKENS} tokens. Received: {num_tokens}. "
-                    "Export without `attention`, and see it by `show`."
-                )
+                raise ValueError(f"An image must have at most {_MOST_TOKENS} tokens. Received: {num_tokens}.")
             return {"encoder": layers}
 
         shape = task.preprocessing.shape

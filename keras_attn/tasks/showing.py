@@ -5,8 +5,10 @@ import re
 import numpy as np
 import tensorflow as tf
 
-from keras_attn.inspection import capture_attention
-from keras_attn.plots import explore
+from keras_attn.inspection import attention_layers, capture_attention, windows_in_place
+from keras_attn.models import SwinTransformer
+from keras_attn.ops import shift_of_several_windows
+from keras_attn.plots import MAX_TOKENS, explore
 from keras_attn.tasks.batches import padded
 from keras_attn.tasks.teacher_forcing import of_pairs, token_log_probs
 
@@ -184,10 +186,14 @@ def explore_image(classifier, image, grid, title, path):
     Args:
         classifier: `ImageClassifier`.
         image: float32 (height, width, channels), what its model reads.
-        grid: Rows and columns of patches, or None for those of the model.
+        grid: Rows and columns of patches, or None for those of the model; of a Swin Transformer those of one stage, by default
+            of the first that fits on a page.
         title, path: As in `explore`.
     """
     model, preprocessing = classifier.model, classifier.preprocessing
+    if isinstance(getattr(model, "encoder", model), SwinTransformer):
+        grid, layers = _stage(_stages(classifier, image), grid)
+        return explore(layers, image=_pixels(preprocessing, image), grid=grid, title=title, path=path)
     if grid is None:
         grid = grid_of(classifier)
     if grid is None:
@@ -198,9 +204,59 @@ def explore_image(classifier, image, grid, title, path):
     with capture_attention(model) as maps:
         model(image[tf.newaxis])
     layers = patch_layers(maps, grid[0] * grid[1])
+    return explore(layers, image=_pixels(preprocessing, image), grid=tuple(grid), title=title, path=path)
+
+
+def _pixels(preprocessing, image):
+    """The pixels, uint8, of what a model reads."""
     levels = (image.numpy() * preprocessing.std + preprocessing.mean) / preprocessing.scale
-    pixels = np.rint(np.clip(levels, 0, 255)).astype("uint8")
-    return explore(layers, image=pixels, grid=tuple(grid), title=title, path=path)
+    return np.rint(np.clip(levels, 0, 255)).astype("uint8")
+
+
+def _stages(classifier, image):
+    """The maps of a Swin Transformer by the grid of their stage, {grid: {path: scores (1, N, P, P)}}: windows put in place.
+
+    Maps of stages with too many patches for a page are None.
+    """
+    model = classifier.model
+    swin = getattr(model, "encoder", model)
+    paths = {id(layer): path for path, layer in attention_layers(model).items()}
+    shape = (1, *grid_of(classifier), swin.embedding.hidden_dim)
+    stages = {}
+    with capture_attention(model) as maps:
+        model(image[tf.newaxis])
+    for block in swin.blocks:
+        grid = tuple(shape[1:3])
+        attention = getattr(block, "self_attention_layer", None)
+        if hasattr(attention, "window_size"):
+            layers = stages.setdefault(grid, {} if grid[0] * grid[1] <= MAX_TOKENS else None)
+            if layers is not None:
+                path = paths[id(attention)]
+                layers[path] = windows_in_place(
+                    maps[path], *grid, attention.window_size, _shift(attention, grid)
+                )
+        shape = tuple(block.compute_output_shape(shape))
+    return stages
+
+
+def _shift(attention, grid):
+    """How far the windows of a layer are shifted in an image of this size."""
+    if not attention.attend_to_padding:
+        return attention.shift_size
+    return shift_of_several_windows(grid, attention.window_size, attention.shift_size)
+
+
+def _stage(stages, grid):
+    """The grid that is asked for, or the first that fits on a page, and its maps."""
+    shown = {of_stage: layers for of_stage, layers in stages.items() if layers}
+    if grid is None and shown:
+        grid = next(iter(shown))
+    if grid is None or tuple(grid) not in shown:
+        raise ValueError(
+            f"`grid` must be the rows and columns of the patches of a stage, at most {MAX_TOKENS:,} of them. The stages have "
+            f"{list(stages)}. Received: grid={grid}."
+        )
+    return tuple(grid), shown[tuple(grid)]
 
 
 def grid_of(classifier):

@@ -358,6 +358,14 @@ def of_unknown_patches():
     return keras_attn.ImageClassifier(model, ImagePreprocessing((8, 8), num_channels=1), ["a", "b"])
 
 
+def of_windows():
+    body = keras_attn.models.SwinTransformer.from_sizes(
+        patch_size=2, hidden_dim=8, num_layers=(1,), num_heads=(2,), window_size=3
+    )
+    model = EncoderWithHead(body, keras_attn.layers.ImageClassificationHead(2))
+    return keras_attn.ImageClassifier(model, ImagePreprocessing((12, 14)), ["a", "b"])
+
+
 def of_many_patches():
     body = keras_attn.models.VisionTransformer.from_sizes(
         image_size=42, patch_size=2, num_layers=1, hidden_dim=8, num_heads=2, intermediate_dim=9
@@ -374,14 +382,20 @@ def of_many_patches():
         pytest.param(
             of_two_widths,
             {},
-            r"the same number of heads.*Export without `attention`, and see them by `show`",
+            r"the same number of heads.*Export without `attention`, and look by `show`",
             marks=pytest.mark.extended,
         ),
         (of_unknown_patches, {}, r"models that say their patches.*Export without `attention`"),
         pytest.param(
+            of_windows,
+            {},
+            r"No attention layer of the model looks from each of the 42 patches at each.*Export without `attention`",
+            marks=pytest.mark.extended,
+        ),
+        pytest.param(
             of_many_patches,
             {},
-            r"images of at most 400 tokens\. Received: 442",
+            r"at most 400 tokens\. Received: 442\. Export without `attention`",
             marks=pytest.mark.extended,
         ),
     ],

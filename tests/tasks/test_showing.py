@@ -256,3 +256,55 @@ def test_images_whose_patches_are_unknown_are_refused():
         classifier.show(image)
     with pytest.raises(ValueError, match=r"`image` must be one image\. Received: 2 of them"):
         classifier.show([image, image])
+
+
+def swin_classifier(attend_to_padding):
+    """Two stages of 5 x 6 and of 3 x 3 patches, in windows of 2 x 2, every other of them shifted."""
+    encoder = keras_attn.models.SwinTransformer.from_sizes(
+        patch_size=2,
+        hidden_dim=8,
+        num_layers=(2, 1),
+        num_heads=(2, 4),
+        window_size=2,
+        attend_to_padding=attend_to_padding,
+    )
+    model = keras_attn.models.EncoderWithHead(encoder, keras_attn.layers.ImageClassificationHead(2))
+    return keras_attn.ImageClassifier(model, ImagePreprocessing((10, 12)), ["cat", "dog"])
+
+
+def in_place(scores, rows, columns, shift):
+    """Windows (W, N, 4, 4) of 2 x 2 patches as (N, P, P): each patch is looked for where it stands in the shifted image."""
+    height, width = rows + rows % 2, columns + columns % 2
+
+    def of_patch(row, column):
+        row, column = (row - shift) % height, (column - shift) % width
+        return (row // 2) * (width // 2) + column // 2, 2 * (row % 2) + column % 2
+
+    patches = [of_patch(row, column) for row in range(rows) for column in range(columns)]
+    whole = np.zeros((scores.shape[1], len(patches), len(patches)))
+    for query, (window, place) in enumerate(patches):
+        for key, (other, other_place) in enumerate(patches):
+            if window == other:
+                whole[:, query, key] = scores[window, :, place, other_place]
+    return whole
+
+
+@pytest.mark.parametrize("attend_to_padding", [False, True])
+def test_the_windows_of_a_swin_are_shown_in_their_places_stage_by_stage(attend_to_padding):
+    classifier = swin_classifier(attend_to_padding)
+    image = np.random.default_rng(0).integers(0, 256, (10, 12, 3)).astype("uint8")
+    with keras_attn.capture_attention(classifier.model) as maps:
+        classifier.model(classifier.preprocessing(image)[np.newaxis])
+    of_blocks = [scores[0] for scores in maps.values()]
+    pages = [parsed(classifier.show(image)), parsed(classifier.show(image, grid=(3, 3)))]
+    for page, (rows, columns), shifts, scores in zip(
+        pages, [(5, 6), (3, 3)], [(0, 1), (0,)], [of_blocks[:2], of_blocks[2:]]
+    ):
+        assert (page.data["image"]["rows"], page.data["image"]["columns"]) == (rows, columns)
+        assert len(page.data["groups"][0]["queries"]) == rows * columns
+        expected = [
+            in_place(of_block, rows, columns, shift) for of_block, shift in zip(scores, shifts, strict=True)
+        ]
+        assert layers(page, "") == pytest.approx(np.array(expected), abs=ERROR)
+    with pytest.raises(ValueError, match=r"The stages have \[\(5, 6\), \(3, 3\)\]\. Received: grid=\(2, 2\)"):
+        classifier.show(image, grid=(2, 2))
