@@ -270,9 +270,9 @@ def test_languages_are_those_of_each_row(is_start):
         "source_language",
         "target_language",
     ]
-    answer = signatures.attention(tf.constant(["ab"] * 3), tf.constant(["cd", "cd", "é"]), *languages)
+    answer = signatures.attention(tf.constant(["ab"] * 3), tf.constant(["cd", "cd", "éé"]), *languages)
     for row, (source, target, *_) in enumerate(rows):
-        text = [byte + 3 for byte in ("cd" if row < 2 else "é").encode()]
+        text = [byte + 3 for byte in ("cd" if row < 2 else "éé").encode()]
         start, first = (names[target], []) if is_start else (translator.start_token_id, [names[target]])
         inputs = {
             "encoder_token_ids": np.array([[names[source], 3 + ord("a"), 3 + ord("b"), end]]),
