@@ -1394,6 +1394,22 @@ scores = ops.take_along_axis(scores, kept, axis=-1)""",
         "if False:",
         (SEEING + "test_explain_masks.py::test_grouped_attention_with_the_causal_mask_alone_and_windows",),
     ),
+    Mutant(
+        "a_query_without_a_choice_has_a_kind",
+        "plots/head_kinds.py",
+        "_chooses",
+        "return attends & (visible.sum(axis=-1) > 1)",
+        "return attends",
+        ("plots/test_head_kinds.py::test_a_causal_mask_leaves_the_first_query_no_choice",),
+    ),
+    Mutant(
+        "attention_served_past_the_end_of_a_text",
+        "tasks/attention_signature.py",
+        "SeenAttention.outputs",
+        "of_kind * is_pair",
+        "of_kind",
+        ("export/test_attention_signature.py::test_languages_are_those_of_each_row",),
+    ),
 ]
 
 
