@@ -4,12 +4,15 @@ python examples/compose_layers.py
 """
 
 import argparse
+import importlib.util
 import pathlib
 
 import keras
 import numpy as np
 
+import keras_attn
 from keras_attn.layers import DecoderBlock, EncoderBlock, SinusoidalPositionEncoding, TokenEmbedding
+from keras_attn.plots import plot_attention
 from keras_attn.training import Adam, LabelSmoothedCrossentropy, MaskedAccuracy, NoamSchedule
 
 PAD, START, END = 0, 1, 2
@@ -120,6 +123,21 @@ def train(model, epochs):
         print(f"  {word} -> {write_backwards(model, word)}")
 
 
+def draw(model, word, file):
+    """Where each letter that is written looks: the cross-attention of the last layer, mean of the heads."""
+    answer = write_backwards(model, word)
+    with keras_attn.capture_attention(model, layers="cross_attention") as maps:
+        model(
+            {
+                "encoder_token_ids": np.array([to_token_ids(word)]),
+                "decoder_token_ids": np.array([[START, *to_token_ids(answer)]]),
+            }
+        )
+    scores = list(maps.values())[-1][0].mean(axis=0)
+    plot_attention(scores, list(word), [*answer, "END"], title="Read (above) and written (left)", path=file)
+    print(f"Where it looks lies in {file}")
+
+
 def save_and_reload(model, folder):
     file = folder / f"{model.name}.keras"
     model.save(file)
@@ -132,7 +150,9 @@ def save_and_reload(model, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--output", default="runs/compose_layers", help="folder of the saved models")
+    parser.add_argument(
+        "--output", default="runs/compose_layers", help="folder of the models and the picture"
+    )
     arguments = parser.parse_args()
     folder = pathlib.Path(arguments.output)
     folder.mkdir(parents=True, exist_ok=True)
@@ -140,6 +160,8 @@ def main():
 
     functional = make_functional_model()
     train(functional, arguments.epochs)
+    if importlib.util.find_spec("matplotlib"):
+        draw(functional, "attention", folder / "attention.png")
 
     inputs, _ = make_data(7, seed=3)
     subclassed = Reverser(name="subclassed")

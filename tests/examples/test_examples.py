@@ -1,5 +1,6 @@
 """Every example runs as a user would run it, with a small setting, and says and writes what it promises."""
 
+import importlib.util
 import os
 import pathlib
 import re
@@ -31,6 +32,14 @@ def run_example(name, folder, *arguments, **environment):
     )
     assert child.returncode == 0, child.stderr
     return child.stdout
+
+
+def load(name):
+    """An example as a module."""
+    specification = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
 
 
 def test_every_example_is_run_in_this_folder():
@@ -125,6 +134,8 @@ def test_compose_layers_trains_saves_and_reloads(tmp_path):
     assert float(accuracy) > 50
     assert re.search(r"^  attention -> \w+$", printed, flags=re.MULTILINE)
     assert "The subclassed model with the weights of the functional one gives the same outputs." in printed
+    if importlib.util.find_spec("matplotlib"):
+        assert (tmp_path / "models" / "attention.png").stat().st_size > 5000
     for name in ("functional.keras", "subclassed.keras"):
         file = pathlib.Path("models", name)
         assert f"Saved to {file}; reloaded, it gives the same outputs." in printed

@@ -1,12 +1,11 @@
 """The layers that stand in the place of attention: the examples learn, and keep what the blocks promise."""
 
-import importlib.util
 import re
 
 import numpy as np
 import pytest
 from keras import ops
-from test_examples import EXAMPLES, run_example
+from test_examples import load, run_example
 
 from keras_attn.layers import EncoderBlock
 
@@ -32,13 +31,6 @@ def test_conformer_needs_convolution_and_attention(tmp_path):
     convolution, conformer = accuracies(run_example("conformer.py", tmp_path))
     assert conformer > 0.95
     assert 0.5 < convolution < 0.8
-
-
-def load(name):
-    specification = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
 
 
 def test_fourier_mixing_is_the_two_dimensional_transform(rng):
