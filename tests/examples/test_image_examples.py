@@ -53,7 +53,8 @@ def test_classify_signals_by_a_conformer(tmp_path):
     printed = run_example(
         "classify_signals.py", tmp_path, "--model", "conformer", "--epochs", "2", "--output", "here"
     )
-    assert float(re.search(r"Seed 0: .* accuracy on 1000 new signals: (.*)%", printed)[1]) > 25
+    # After two epochs; one in ten is right by chance.
+    assert float(re.search(r"Seed 0: .* accuracy on 1000 new signals: (.*)%", printed)[1]) > 15
     assert (tmp_path / "here" / "conformer.png").stat().st_size > 5000
 
 
