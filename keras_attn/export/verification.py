@@ -30,9 +30,9 @@ TEXTS = ("", "4th of July 2016", "a b c " * 200, "emoji 😀, ümläut", {"b64":
 
 # How much attention scores may differ.
 _TOLERANCE = 1e-4
-# Of quantised versions: the share of a token's attention that may be elsewhere, in the mean. What Python watches eagerly has
-# the quantised weights, but rounds no activations.
-_MOVED_IF_QUANTIZED = 0.1
+# Where activations are rounded: the share of a token's attention that may be elsewhere, in the mean. What Python watches of a
+# quantised model has the quantised weights, but rounds no activations; in bfloat16, it adds in another order.
+_MOVED_IF_ROUNDED = 0.1
 
 
 def verify_saved_model(folder, texts=TEXTS, expected=None, expected_attention=None):
@@ -54,8 +54,8 @@ def verify_saved_model(folder, texts=TEXTS, expected=None, expected_attention=No
             input is given these, for example the `default_answers` of a task.
 
         expected_attention: Function from such a list to a request to the signature `attention`, a dict of lists by the names
-            of its inputs, and the answers it must have, a list of dicts of arrays without padding: the `attention_answers`
-            of a task. It is for versions that have this signature.
+            of its inputs, the answers it must have, a list of dicts of arrays without padding, and whether the model rounds its
+            activations: the `attention_answers` of a task. It is for versions that have this signature.
 
     Returns:
         A list of `Check`s: files, fingerprint, signatures, ops, batching parameters, warm-up, a run of each signature and
@@ -356,7 +356,8 @@ def _answer_problems(folder, signatures, texts, expected, xla):
 
 
 def _attention_problems(folder, texts, expected, is_quantized):
-    inputs, answers = expected(texts)
+    inputs, answers, is_rounded = expected(texts)
+    is_rounded = is_rounded or is_quantized
     if not answers:
         return
     request = {
@@ -371,11 +372,11 @@ def _attention_problems(folder, texts, expected, is_quantized):
                 yield f"`attention` has no output `{name}`."
                 continue
             found = np.asarray(given["outputs"][name][row])
-            if (problem := _difference(found, np.asarray(wanted), is_quantized)) is not None:
+            if (problem := _difference(found, np.asarray(wanted), is_rounded)) is not None:
                 yield f"`{name}` of `attention` for {what} {problem}."
 
 
-def _difference(found, wanted, is_quantized):
+def _difference(found, wanted, is_rounded):
     """In which an output of a batch differs from one without padding, or None."""
     if found.ndim != wanted.ndim or any(has < needs for has, needs in zip(found.shape, wanted.shape)):
         return f"has shape {found.shape}, and {wanted.shape} in Python"
@@ -384,8 +385,8 @@ def _difference(found, wanted, is_quantized):
         differences = np.abs(found[inside] - wanted)
         most = np.max(differences, initial=0.0)
         limit = _TOLERANCE
-        if is_quantized:
-            most, limit = differences.sum(axis=-1).mean() / 2, _MOVED_IF_QUANTIZED
+        if is_rounded:
+            most, limit = differences.sum(axis=-1).mean() / 2, _MOVED_IF_ROUNDED
         # Written so that NaN, which compares as false, is a difference too.
         if not most <= limit:
             return f"differs by {most:.2g} from Python's"

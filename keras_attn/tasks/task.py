@@ -109,10 +109,12 @@ class Task:
             texts: List of strings and bytes. Those without a token are left out.
 
         Returns:
-            Dict of lists by the names of the inputs, and a list of dicts of arrays without padding by the names of outputs.
+            Dict of lists by the names of the inputs; a list of dicts of arrays without padding by the names of outputs; and
+            whether the model rounds its activations (to bfloat16), so that another order of additions changes the scores.
         """
         with inference_scope():  # as an export is made
-            return self._attention_answers(texts)
+            inputs, answers = self._attention_answers(texts)
+        return inputs, answers, self.model.compute_dtype != "float32"
 
     def verified_on(self):
         """What `verify_saved_model` feeds to the export: strings, bytes, or bytes as `{"b64": str}`."""

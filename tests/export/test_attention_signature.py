@@ -9,6 +9,7 @@ import tensorflow as tf
 from helpers_encoder_tasks import WORDS, answerer, classifier, embedder, encoder, word_tokenizer
 from helpers_explorer import ExplorerParser
 from helpers_images import patch_classifier
+from helpers_seed import set_seed
 from helpers_text_generators import byte_generator
 from helpers_translators import INVALID_UTF8, SENTENCES, byte_translator, serving, subword_translator
 
@@ -179,10 +180,11 @@ def test_verify_compares_the_attention_with_that_of_the_task(exported):
     assert not any(check.problems for check in checks)
 
     def other_answers(texts):
-        inputs, answers = translator.attention_answers(texts)
+        inputs, answers, is_rounded = translator.attention_answers(texts)
+        assert not is_rounded
         answers[1]["decoder_attention"] = answers[1]["decoder_attention"] + 1e-3
         answers[0]["encoder_tokens"] = answers[0]["encoder_tokens"][:-1]
-        return inputs, [{**answers[0], "more": np.zeros(3)}, answers[1]]
+        return inputs, [{**answers[0], "more": np.zeros(3)}, answers[1]], is_rounded
 
     *_, check = verify_saved_model(version, texts, translator.default_answers, other_answers)
     assert len(check.problems) == 3
@@ -190,6 +192,33 @@ def test_verify_compares_the_attention_with_that_of_the_task(exported):
     assert check.problems[0].endswith("holds something past the end of the text.")
     assert check.problems[1] == "`attention` has no output `more`."
     assert "differs by 0.001 from Python's" in check.problems[2]
+
+
+@pytest.mark.extended
+@pytest.mark.slow  # three processes load the export
+def test_verify_knows_that_bfloat16_rounds(tmp_path):
+    set_seed(3)
+    model = keras_attn.models.Seq2SeqTransformer.from_sizes(
+        259,
+        1,
+        1,
+        hidden_dim=20,
+        num_heads=2,
+        intermediate_dim=23,
+        max_sequence_length=37,
+        dtype="mixed_bfloat16",
+    )
+    for weight in model.trainable_weights:
+        if "query/kernel" in weight.path:
+            weight.assign(16 * weight)  # logits whose rounding a softmax shows
+    tokenizer = ByteTokenizer()
+    translator = keras_attn.Translator(model, tokenizer, tokenizer, num_beams=1, max_length=11)
+    version = translator.export(tmp_path / "model", signatures=[], attention=True)
+    texts = [*SENTENCES[:2], "a" * 30]
+    assert translator.attention_answers(texts)[2]
+    checks = verify_saved_model(version, texts, translator.default_answers, translator.attention_answers)
+    assert checks[-1].name == "answers of attention"
+    assert not any(check.problems for check in checks)
 
 
 def recurrent_translator():
@@ -225,7 +254,7 @@ def test_every_task_gives_the_attention_of_its_model(make, outputs, tmp_path):
     task = make()
     version = task.export(tmp_path / "model", signatures=["attention"])
     texts = [text for text in task.verified_on() if isinstance(text, str | bytes)]
-    inputs, answers = task.attention_answers(texts)
+    inputs, answers, _ = task.attention_answers(texts)
     as_json = {
         name: [
             {"b64": base64.b64encode(text).decode()} if isinstance(text, bytes) else text for text in column
