@@ -28,6 +28,17 @@ RECIPE_OF_RUN = {
         "multi30k_6_1",
         {"distill": {"references": True, "num_beams": 5, "teachers": ["runs/bd-s1-avg"]}},
     ),
+    "tok-student-4-4": (
+        "multi30k_6_1",
+        {
+            "model": {
+                **runs.Recipe.load(FOLDER / "multi30k_6_1.toml").model,
+                "num_encoder_layers": 4,
+                "num_decoder_layers": 4,
+            },
+            "distill": {"references": True, "num_beams": 5, "teachers": ["runs/tok-s1", "runs/tok-s2"]},
+        },
+    ),
     "rnn": ("multi30k_rnn", {}),
     "reverse": ("reverse", {}),
     "shakespeare": ("shakespeare", {}),
