@@ -214,6 +214,12 @@ class Page:
         self.call("Input.dispatchMouseEvent", type="mousePressed", **place)
         self.call("Input.dispatchMouseEvent", type="mouseReleased", **place)
 
+    def choose_file(self, selector, path):
+        """As a person who chooses a file in the dialog of an input."""
+        root = self.call("DOM.getDocument")["root"]["nodeId"]
+        found = self.call("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
+        self.call("DOM.setFileInputFiles", files=[str(path)], nodeId=found)
+
     def screenshot(self, path, whole=False):
         shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         path.write_bytes(base64.b64decode(shot["data"]))

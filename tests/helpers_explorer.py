@@ -44,6 +44,12 @@ class ExplorerParser(html.parser.HTMLParser):
         [text] = self.of("script", data_explorer_data=True)
         return json.loads(text)
 
+    def pixels(self):
+        """The levels of the page's image, (height, width, 3)."""
+        picture = self.data["image"]
+        levels = np.frombuffer(zlib.decompress(base64.b64decode(picture["pixels"])), "uint8")
+        return levels.reshape(picture["height"], picture["width"], 3)
+
     def codes(self, place, head):
         """The bytes of a head."""
         [text] = self.of("script", data_heads=place)

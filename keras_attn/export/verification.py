@@ -381,11 +381,12 @@ def _difference(found, wanted, is_rounded):
     if found.ndim != wanted.ndim or any(has < needs for has, needs in zip(found.shape, wanted.shape)):
         return f"has shape {found.shape}, and {wanted.shape} in Python"
     inside = tuple(map(slice, wanted.shape))
-    if wanted.dtype.kind == "f":
-        differences = np.abs(found[inside] - wanted)
+    if wanted.dtype.kind in "fu":
+        differences = np.abs(found[inside].astype("float32") - wanted)
         most = np.max(differences, initial=0.0)
-        limit = _TOLERANCE
-        if is_rounded:
+        # Pixels are unsigned integers: between two of them, either is right.
+        limit = _TOLERANCE if wanted.dtype.kind == "f" else 1
+        if is_rounded and wanted.dtype.kind == "f":
             most, limit = differences.sum(axis=-1).mean() / 2, _MOVED_IF_ROUNDED
         # Written so that NaN, which compares as false, is a difference too.
         if not most <= limit:

@@ -9,7 +9,7 @@ from keras_attn.plots.explorer import explore
 _KINDS = ("encoder", "decoder", "cross")
 
 
-def explore_answer(answer, image=None, title=None, path=None):
+def explore_answer(answer, title=None, path=None):
     """Makes the page of `explore` from what the signature `attention` of an export answers, wherever it is served.
 
     It needs the answer alone: no model, no tokenizer, no TensorFlow.
@@ -17,7 +17,6 @@ def explore_answer(answer, image=None, title=None, path=None):
     Args:
         answer: Mapping from the names of the outputs to their values for one text: an element of `predictions` of TF
             Serving's REST interface; or arrays without the batch axis, of strings or bytes.
-        image: The image that was asked about, as in `explore`; for an image classifier's answer alone.
         title: String above the page.
         path: Where to write the page, as `.html`.
 
@@ -46,9 +45,7 @@ def explore_answer(answer, image=None, title=None, path=None):
             f"Received: {names}."
         )
     if "grid" in answer:
-        return _of_image(answer, image, title, path)
-    if image is not None:
-        raise ValueError("`image` is for the answers of image classifiers. Received the answer of a text.")
+        return _of_image(answer, title, path)
     tokens = _tokens(answer)
     maps = {}
     for kind in kinds:
@@ -121,10 +118,8 @@ def _steps(answer, length):
     return steps
 
 
-def _of_image(answer, image, title, path):
-    grid = tuple(int(number) for number in answer["grid"])
-    if image is None:
-        raise ValueError("`image` must be the image that was asked about: the answer does not hold it.")
+def _of_image(answer, title, path):
+    grid, image = tuple(int(number) for number in answer["grid"]), np.asarray(answer["image"], "uint8")
     scores = np.asarray(answer["encoder_attention"], "float32")
     if scores.ndim != 4:
         raise ValueError(

@@ -6,6 +6,8 @@ const NOTES = {
   text_truncated: "The text was too long and was cut.",
   text_repaired: "The text held bytes that are no text. They were replaced.",
   unfinished: "The answer reached the most tokens it may have before it came to an end.",
+  image_not_decoded: "This is no JPEG or PNG file, or a damaged one.",
+  image_too_large: "The image is too large.",
   source_truncated: "The text was too long and was cut.",
   source_repaired: "The text held bytes that are no text. They were replaced.",
   prompt_truncated: "The prompt was too long. Its beginning was left out.",

@@ -52,6 +52,7 @@ class App:
         self._models = models
         self._host = host
         self._only_local_names = is_loopback(host)
+        self._images = attention_pages.SentImages()
 
     def __call__(self, environ, start_response):
         try:
@@ -75,10 +76,13 @@ class App:
             return 403, _JSON, _error(message)
         if re.match("/v1/", path, re.I):
             return self._rest_answer(method, path, body)
-        if method == "GET" and path.startswith("/page/attention?"):
-            # A page of another site may link here, but not make this machine compute.
+        is_image = method == "POST" and path == "/page/images"
+        if is_image or (method == "GET" and path.startswith("/page/attention?")):
+            # A page of another site may link here, but not make this machine compute or keep anything.
             if environ.get("HTTP_SEC_FETCH_SITE", "none") not in ("none", "same-origin"):
                 return 403, _JSON, _error("This page is asked for by the server's own page only.")
+            if is_image:
+                return 200, [*_JSON, *HEADERS.items()], encode({"image": self._images.keep(body)})
             return self._attention_answer(path, environ.get("HTTP_SEC_FETCH_DEST"))
         return self._page_answer(method, path)
 
@@ -122,11 +126,12 @@ class App:
 
     def _attention_answer(self, path, destination):
         given = urllib.parse.parse_qs(path.partition("?")[2], keep_blank_values=True)
-        name, text, pair = (given.get(name, [None])[0] for name in ("model", "text", "pair"))
+        name, text, pair, image = (given.get(name, [None])[0] for name in ("model", "text", "pair", "image"))
         try:
-            if name is None or text is None:
-                raise RequestError("The address must name a `model` and a `text`.")
-            page = self._models.find(name).attention.page(text, pair)
+            if name is None or (text is None) == (image is None):
+                raise RequestError("The address must name a `model`, and a `text` or an `image`.")
+            content = text if image is None else self._images.find(image)
+            page = self._models.find(name).attention.page(content, pair)
         except RequestError as error:
             status, page = error.http_status, attention_pages.refusal(error.message)
             if destination not in ("document", "iframe"):

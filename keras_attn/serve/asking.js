@@ -6,21 +6,24 @@ const LONGEST_GROWTH = 4096;
 // The signatures that tell most of an answer; a model has one of them, and a plain one.
 const SEARCHES = [
   "translate", "generate", "translate_n_best",
-  "embed", "classify", "spans", "fill", "answer",
+  "embed", "classify", "classify_images", "spans", "fill", "answer",
   "serving_default",
 ];
 
-/** The signature that answers a text in a mode, or undefined. */
+/** The signature that answers a text, or an image, in a mode; or undefined. */
 export function signatureOf(model, mode) {
   const names = mode === "sample" ? ["sample"] : SEARCHES;
   return names.find((name) => "inputs" in (model.signatures[name]?.inputs ?? {}));
 }
 
-/** The body of a request for one text: every input of the signature, options that were not chosen at their neutral values. */
-export function requestBody(model, signatureName, text, options) {
+/**
+ * The body of a request for one text, or one image as {b64}: every input of the signature, options that were not chosen at their
+ * neutral values.
+ */
+export function requestBody(model, signatureName, content, options) {
   const instance = {};
   for (const name of Object.keys(model.signatures[signatureName].inputs)) {
-    const value = name === "inputs" ? text : (options[name] ?? model.neutral[name]);
+    const value = name === "inputs" ? content : (options[name] ?? model.neutral[name]);
     if (value === undefined || value === null) {
       throw new Error(`The model's signature ${signatureName} needs ${name}, which this page does not know.`);
     }
@@ -36,6 +39,15 @@ export function requestPath(model) {
 /** The command that sends the same bytes from a shell. */
 export function curlLine(model, body) {
   return `curl ${location.origin}${requestPath(model)} -d '${body.replaceAll("'", "'\\''")}'`;
+}
+
+/** The command that sends an image's file from a shell. */
+export function curlLineOfFile(model, signatureName, fileName) {
+  const marker = "FILE";
+  const [before, after] = requestBody(model, signatureName, { b64: marker }, {}).split(marker);
+  const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
+  const parts = `printf %s ${quoted(before)}; base64 < ${quoted(fileName)} | tr -d '\\n'; printf %s ${quoted(after)}`;
+  return `(${parts}) | curl ${location.origin}${requestPath(model)} -d @-`;
 }
 
 /** Sends a body; returns the whole answer, or throws an Error with one readable line. */

@@ -13,12 +13,12 @@ export class AttentionPanel {
     this.isLoading = false;
   }
 
-  /** Wants the page of a text; `pair` is its second text, if it has one. */
-  want(model, text, pair) {
+  /** Wants the page of what was asked: `text`, with `pair` if the model reads two texts, or `image`, its name at the server. */
+  want(model, asked) {
     if (!model.shows_attention) return this.clear(HOW_TO);
-    const asked = new URLSearchParams({ model: model.name, text });
-    if (pair !== undefined) asked.set("pair", pair);
-    this.wanted = `/page/attention?${asked}`;
+    const given = new URLSearchParams({ model: model.name });
+    for (const [name, value] of Object.entries(asked)) if (value !== undefined) given.set(name, value);
+    this.wanted = `/page/attention?${given}`;
     this.link.href = this.wanted;
     this.link.hidden = false;
     this.note.textContent = this.wanted === this.shown ? "" : WAITING;

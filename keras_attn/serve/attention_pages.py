@@ -1,14 +1,18 @@
 """Pages on which the attention of a served model is explored: made by the task that it is an export of, or of its own answers."""
 
+import base64
+import collections
+import hashlib
 import html
 import inspect
 import threading
 
 from keras_attn.plots import explore_answer
-from keras_attn.serve.errors import RequestError
-from keras_attn.tasks import load_task
+from keras_attn.serve.errors import NOT_FOUND, RequestError
+from keras_attn.tasks import ImageClassifier, load_task
 
 SIGNATURE = "attention"
+_KEPT_IMAGES = 8
 # The page brings its own policy for what may run in it. The server's own page shows it in a frame.
 HEADERS = {
     "Content-Security-Policy": "frame-ancestors 'self'",
@@ -35,19 +39,24 @@ class TaskPages:
         # A page takes all processors, so a second one waits.
         self._lock = threading.Lock()
 
-    def page(self, text, pair=None):
-        """The page of a text, a string; `pair` is its second text, of a question its context.
+    def page(self, content, pair=None):
+        """The page of a text, a string, or of an image, the bytes of its file.
+
+        Args:
+            content: String or bytes.
+            pair: String, the second text of a model that reads two, of a question its context; or None.
 
         Raises:
-            RequestError: if the text cannot be shown.
+            RequestError: if this cannot be shown.
         """
         with self._lock:
             if self._task is None:
                 self._task = load_task(self._folder)
+            _check_content(self._task.name, content, isinstance(self._task, ImageClassifier))
             if pair is not None and "pair" not in inspect.signature(self._task.show).parameters:
                 raise RequestError(f"A {self._task.name} reads one text. Received: a pair too.")
             try:
-                return self._task.show(text, **({} if pair is None else {"pair": pair})).html
+                return self._task.show(content, **({} if pair is None else {"pair": pair})).html
             except ValueError as error:
                 raise RequestError(str(error)) from error
 
@@ -64,11 +73,12 @@ class ExportPages:
     def __init__(self, name, signature, ask):
         self._name, self._signature, self._ask = name, signature, ask
 
-    def page(self, text, pair=None):
+    def page(self, content, pair=None):
         """As `TaskPages.page`."""
         if self._signature is None:
             raise RequestError(_HOW_TO.format(self._name))
         names = list(self._signature.inputs)
+        _check_content(self._name, content, "image" in self._signature.outputs)
         # Further inputs are the second text, or options, for which an empty string is the default.
         second = next((name for name in ("contexts", "pairs") if name in names), None)
         if (pair is None) != (second is None):
@@ -76,14 +86,53 @@ class ExportPages:
             raise RequestError(
                 f"{self._name} reads {reads}. Received: {'one text' if pair is None else 'a pair'}."
             )
-        inputs = {name: [""] for name in names} | {"inputs": [text]}
+        is_text = isinstance(content, str)
+        asked = content if is_text else {"b64": base64.b64encode(content).decode("ascii")}
+        inputs = {name: [""] for name in names} | {"inputs": [asked]}
         if second is not None:
             inputs[second] = [pair]
         answer = {name: value[0] for name, value in self._ask(SIGNATURE, inputs).items()}
         try:
-            return explore_answer(answer, title=text).html
+            return explore_answer(answer, title=content if is_text else self._name).html
         except ValueError as error:
             raise RequestError(str(error)) from error
+
+
+class SentImages:
+    """The last images that the page has sent, by a name of their bytes, so that an address can name one."""
+
+    def __init__(self):
+        self._images = collections.OrderedDict()
+        self._lock = threading.Lock()
+
+    def keep(self, content):
+        """The name of an image, bytes, which is kept until so many others have come."""
+        name = hashlib.sha256(content).hexdigest()
+        with self._lock:
+            self._images[name] = content
+            self._images.move_to_end(name)
+            while len(self._images) > _KEPT_IMAGES:
+                self._images.popitem(last=False)
+        return name
+
+    def find(self, name):
+        """The bytes of an image.
+
+        Raises:
+            RequestError: if it is not kept.
+        """
+        with self._lock:
+            if name not in self._images:
+                raise RequestError(
+                    "The server does not have this image any more. Choose it again.", NOT_FOUND
+                )
+            return self._images[name]
+
+
+def _check_content(name, content, reads_images):
+    if isinstance(content, bytes) != reads_images:
+        wanted, received = ("images", "a text") if reads_images else ("texts", "an image")
+        raise RequestError(f"{name} reads {wanted}. Received: {received}.")
 
 
 def refusal(message):

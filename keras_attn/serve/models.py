@@ -28,6 +28,7 @@ _KINDS = {
     "generate": "text_generator",
     "embed": "text_embedder",
     "classify": "text_classifier",
+    "classify_images": "image_classifier",
     "spans": "token_classifier",
     "fill": "mask_filler",
     "answer": "question_answerer",

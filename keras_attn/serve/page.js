@@ -3,7 +3,8 @@
 
 import { AlignmentView } from "./alignment.js";
 import { AttentionPanel } from "./attention.js";
-import { ask, curlLine, grow, requestBody, send, signatureOf, statusesOf, textOf } from "./asking.js";
+import { ask, curlLine, curlLineOfFile, grow, requestBody, send, signatureOf, statusesOf, textOf } from "./asking.js";
+import { ImageBox } from "./image.js";
 import { optionsOf, parsedOption, showOptions } from "./options.js";
 import { showBest, showNotes } from "./answers.js";
 import { showSignatures } from "./signatures.js";
@@ -17,6 +18,7 @@ const WORDS = {
   text_generator: ["Prompt", "Type how it begins", "Continuation"],
   text_embedder: ["Text", "Type a text", "Vector"],
   text_classifier: ["Text", "Type a text to classify", "Label"],
+  image_classifier: ["Image", "", "Label"],
   token_classifier: ["Text", "Type a text to find spans in", "Spans"],
   mask_filler: ["Text", "Type a text with a mask", "Filled"],
   question_answerer: ["Question", "Type a question, and its context beside", "Answer"],
@@ -27,6 +29,9 @@ const alignment = new AlignmentView({ box: $("alignment"), lines: $("lines"), so
 const attention = new AttentionPanel({
   panel: $("attention-panel"), note: $("attention-note"), frame: $("attention-frame"), link: $("attention"),
 });
+const image = new ImageBox(
+  { box: $("image-box"), input: $("image"), shown: $("image-shown"), paste: document }, () => changed(),
+);
 const TABS = ["answer", "attention"];
 let models = [];
 const state = { model: null, text: "", mode: "search", view: "answer", options: {} };
@@ -86,8 +91,15 @@ function showState() {
     return;
   }
   [$("text-label").textContent, $("text").placeholder, $("answer-label").textContent] = WORDS[model.kind];
+  $("text").hidden = readsImages();
+  $("text-label").htmlFor = readsImages() ? "image" : "text";
+  $("image-box").hidden = !readsImages();
   if ($("text").value !== state.text) $("text").value = state.text;
   showControls();
+}
+
+function readsImages() {
+  return state.model.kind === "image_classifier";
 }
 
 function showControls() {
@@ -150,7 +162,7 @@ function showFound({ outputs: found, scores: ofFound }) {
     .filter(({ score }) => score > UNFOUND_SCORE);
 }
 
-function showAnswer(answer, milliseconds) {
+function showAnswer(answer, milliseconds, attended) {
   const statuses = statusesOf(answer);
   const view = viewOf(state.model.kind, state.text, state.options, answer);
   if (view) $("answer").replaceChildren(...view.nodes);
@@ -162,7 +174,7 @@ function showAnswer(answer, milliseconds) {
   $("best-hint").hidden = Boolean(view);
   showBest($("best"), best, view ? (score) => score : Math.exp);
   showNotes($("notes"), statuses);
-  attention.want(state.model, state.text, secondText());
+  attention.want(state.model, attended);
   $("alignment-card").hidden = false; // lines are measured
   $("alignment-card").hidden = !alignment.show(answer, !statuses.includes("unfinished"));
 }
@@ -207,8 +219,10 @@ async function answerText() {
   running?.abort();
   showFailure(null);
   const { model, text, mode } = state;
+  const { file } = image;
+  const content = readsImages() ? image.content : text;
   const signatureName = signatureOf(model, mode);
-  if (!text) {
+  if (!content) {
     $("request-card").hidden = true;
     clearAnswer();
     return showGrowing(false);
@@ -219,17 +233,20 @@ async function answerText() {
   $("answer").classList.add("old");
   showGrowing(true);
   try {
-    const body = requestBody(model, signatureName, text, options);
-    showRequest(body);
+    const body = requestBody(model, signatureName, content, options);
+    showRequest(readsImages() ? curlLineOfFile(model, signatureName, file.name) : curlLine(model, body));
     const begin = performance.now();
-    grow(model, signatureName, text, options, AbortSignal.any([signal, growth.signal]), (beginning) => {
+    grow(model, signatureName, content, options, AbortSignal.any([signal, growth.signal]), (beginning) => {
       $("answer").classList.remove("old", "nothing");
       showText(beginning);
     });
     const answer = await ask(model, signatureName, body, signal);
     growth.abort();
     model.milliseconds = performance.now() - begin;
-    showAnswer(answer, model.milliseconds);
+    const attended = readsImages()
+      ? model.shows_attention && (await send("/page/images", file, signal))
+      : { text, pair: secondText() };
+    showAnswer(answer, model.milliseconds, attended);
   } catch (error) {
     growth.abort();
     if (signal.aborted) return;
@@ -247,7 +264,7 @@ async function answerBody() {
   const { model } = state;
   try {
     const body = JSON.stringify(JSON.parse($("body").value));
-    showRequest(body);
+    showRequest(curlLine(model, body));
     const answer = await send(`/v1/models/${encodeURIComponent(model.name)}:predict`, body, signal);
     $("reply").textContent = JSON.stringify(answer, null, 2);
   } catch (error) {
@@ -257,8 +274,8 @@ async function answerBody() {
   }
 }
 
-function showRequest(body) {
-  $("request").textContent = curlLine(state.model, body);
+function showRequest(command) {
+  $("request").textContent = command;
   $("request-card").hidden = false;
 }
 

@@ -10,11 +10,15 @@ export function viewOf(kind, text, options, answer) {
   return VIEWS[kind]?.(answer, text, options);
 }
 
+const labelled = ({ labels, scores }) => ({
+  nodes: [textOf(labels[0])],
+  bars: labels.map((label, rank) => ({ text: textOf(label), score: scores[rank] })),
+});
+
 const VIEWS = {
-  text_classifier: ({ labels, scores }) => ({
-    nodes: [textOf(labels[0])],
-    bars: labels.map((label, rank) => ({ text: textOf(label), score: scores[rank] })),
-  }),
+  text_classifier: labelled,
+  // An image that cannot be read has empty labels.
+  image_classifier: (answer) => (textOf(answer.labels[0]) ? labelled(answer) : { nodes: [], bars: [] }),
   token_classifier: ({ labels, scores, starts, ends }, text) => {
     const spans = labels.map((label, rank) => ({
       label: textOf(label), score: scores[rank], start: starts[rank], end: ends[rank],

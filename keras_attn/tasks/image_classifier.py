@@ -269,11 +269,13 @@ class ImageClassifier(Task):
         contents = [text.encode("utf-8") if isinstance(text, str) else text for text in contents]
         for content, row in zip(contents, self._rows(contents, 64, None)):
             if row["is_read"]:
+                image = self.preprocessing.decoded(content)
                 with capture_attention(self.model, dtype="float32") as maps:
-                    self.model(self.preprocessing.decoded(content)[tf.newaxis])
+                    self.model(image[tf.newaxis])
                 layers = patch_layers(maps, grid[0] * grid[1])
                 asked.append(content)
-                answers.append({**attention_answer({"encoder": layers}, {}), "grid": np.array(grid)})
+                seen = {"grid": np.array(grid), "image": self.preprocessing.levels(image).numpy()}
+                answers.append({**attention_answer({"encoder": layers}, {}), **seen})
         return {"inputs": asked}, answers
 
     def verified_on(self):

@@ -96,6 +96,11 @@ class ImagePreprocessing:
         pixels = self._cropped(self._resized(pixels))
         return tf.ensure_shape((pixels * self.scale - self.mean) / self.std, self.shape)
 
+    def levels(self, images):
+        """What the model reads (..., height, width, channels) -> uint8, the pixels that a person sees."""
+        levels = (images * self.std + self.mean) / self.scale
+        return tf.cast(tf.clip_by_value(tf.round(levels), 0, 255), tf.uint8)
+
     def decoded(self, contents):
         """The bytes of a JPEG or PNG file, a scalar string -> float32 (height, width, channels).
 

@@ -37,6 +37,7 @@ _ATTENTION_SIGNATURE = Signature(
     ["inputs"],
     {
         "grid": "the rows and columns of the patches, which are the last of the tokens",
+        "image": "the pixels that the model reads, from 0 to 255: (row, column, channel)",
         "encoder_attention": "how much each token looks at each: (layer, head, the one, the other); 0 for an image that "
         "cannot be read",
         "encoder_layers": ENCODER_OUTPUTS["encoder_layers"],
@@ -92,6 +93,7 @@ class ImageClassifierSignatures(TaskSignatures):
         grid = tf.constant([grid_of(self.task)], tf.int32)
         return {
             "grid": tf.tile(grid, [tf.shape(inputs)[0], 1]),
+            "image": tf.cast(self.task.preprocessing.levels(images), tf.int32),
             **self._seen_attention.outputs(scores, are_tokens),
             "status": _status(is_read, is_too_large),
         }

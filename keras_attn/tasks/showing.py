@@ -193,7 +193,7 @@ def explore_image(classifier, image, grid, title, path):
     model, preprocessing = classifier.model, classifier.preprocessing
     if isinstance(getattr(model, "encoder", model), SwinTransformer):
         grid, layers = _stage(_stages(classifier, image), grid)
-        return explore(layers, image=_pixels(preprocessing, image), grid=grid, title=title, path=path)
+        return explore(layers, image=preprocessing.levels(image).numpy(), grid=grid, title=title, path=path)
     if grid is None:
         grid = grid_of(classifier)
     if grid is None:
@@ -204,13 +204,8 @@ def explore_image(classifier, image, grid, title, path):
     with capture_attention(model) as maps:
         model(image[tf.newaxis])
     layers = patch_layers(maps, grid[0] * grid[1])
-    return explore(layers, image=_pixels(preprocessing, image), grid=tuple(grid), title=title, path=path)
-
-
-def _pixels(preprocessing, image):
-    """The pixels, uint8, of what a model reads."""
-    levels = (image.numpy() * preprocessing.std + preprocessing.mean) / preprocessing.scale
-    return np.rint(np.clip(levels, 0, 255)).astype("uint8")
+    image = preprocessing.levels(image).numpy()
+    return explore(layers, image=image, grid=tuple(grid), title=title, path=path)
 
 
 def _stages(classifier, image):

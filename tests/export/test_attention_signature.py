@@ -247,7 +247,7 @@ def reader_of_two_sides():
         (embedder, {"encoder"}),
         pytest.param(answerer, {"encoder"}, marks=pytest.mark.slow),
         pytest.param(reader_of_two_sides, {"encoder", "decoder", "cross"}, marks=pytest.mark.slow),
-        pytest.param(patch_classifier, {"encoder", "grid"}, marks=pytest.mark.slow),
+        pytest.param(patch_classifier, {"encoder", "grid", "image"}, marks=pytest.mark.slow),
     ],
 )
 def test_every_task_gives_the_attention_of_its_model(make, outputs, tmp_path):
@@ -271,9 +271,8 @@ def test_every_task_gives_the_attention_of_its_model(make, outputs, tmp_path):
                 assert without_end(found) == value.tolist()
             else:
                 assert_padded(found, value)
-    image = np.zeros((8, 12, 3)) if "grid" in outputs else None
     first = {name: value[0] for name, value in answer["outputs"].items()}
-    page = ExplorerParser(explore_answer(first, image).html)
+    page = ExplorerParser(explore_answer(first).html)
     assert {group["kind"] for group in page.data["groups"]} == (
         {""} if "grid" in outputs else {*outputs} & {"encoder", "decoder", "cross"}
     )

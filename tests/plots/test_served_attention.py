@@ -111,6 +111,7 @@ def test_an_empty_translation_has_the_attention_of_the_encoder(answer):
 def of_image(rng):
     return {
         "grid": [2, 3],
+        "image": np.full((8, 12, 1), 200).tolist(),
         "encoder_attention": softmax_scores(rng, 2, 3, 7, 7),
         "encoder_layers": ["a", "b"],
         "status": "ok",
@@ -118,8 +119,8 @@ def of_image(rng):
 
 
 def test_the_patches_of_an_image_are_over_it(rng):
-    answer, image = of_image(rng), np.full((8, 12), 200, "uint8")
-    page = ExplorerParser(explore_answer(answer, image=image).html)
+    answer = of_image(rng)
+    page = ExplorerParser(explore_answer(answer).html)
     [group] = page.data["groups"]
     assert group["queries"][:3] == ["[CLASS]", "row 1, column 1", "row 1, column 2"]
     assert (page.data["image"]["rows"], page.data["image"]["columns"]) == (2, 3)
@@ -155,14 +156,9 @@ def test_what_is_no_answer_of_attention_is_refused(answer, change, message):
         explore_answer(change(answer))
 
 
-def test_images_and_texts_are_told_apart(answer, rng):
-    with pytest.raises(ValueError, match="`image` is for the answers of image classifiers"):
-        explore_answer(answer, image=np.zeros((2, 2)))
-    with pytest.raises(ValueError, match="`image` must be the image that was asked about"):
-        explore_answer(of_image(rng))
-    image = np.zeros((8, 12), "uint8")
+def test_images_without_an_answer_are_named(rng):
     unread = of_image(rng) | {"encoder_attention": np.zeros((2, 3, 7, 7))}
     with pytest.raises(ValueError, match="the image could not be read"):
-        explore_answer(unread, image=image)
+        explore_answer(unread)
     with pytest.raises(ValueError, match="Of a batch, give the answer of one row"):
-        explore_answer(of_image(rng) | {"encoder_attention": np.ones((1, 2, 3, 7, 7))}, image=image)
+        explore_answer(of_image(rng) | {"encoder_attention": np.ones((1, 2, 3, 7, 7))})

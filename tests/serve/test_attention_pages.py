@@ -1,5 +1,6 @@
 """Pages of attention that the server makes of tasks, and what it refuses."""
 
+import base64
 import contextlib
 import io
 import json
@@ -27,7 +28,23 @@ class Models(dict):
 
 
 def of_inputs(*names):
-    return types.SimpleNamespace(inputs=dict.fromkeys(names))
+    return types.SimpleNamespace(inputs=dict.fromkeys(names), outputs={})
+
+
+OF_IMAGES = types.SimpleNamespace(inputs={"inputs": None}, outputs={"image": None, "grid": None})
+
+
+def see(signature_name, inputs):
+    """What an export of an image classifier answers: a patch that looks at itself alone, of the first byte's level."""
+    [content] = inputs["inputs"]
+    level = base64.b64decode(content["b64"])[0]
+    return {
+        "grid": [[1, 1]],
+        "image": [[[[level]]]],
+        "encoder_layers": [["only"]],
+        "encoder_attention": [[[[[1.0]]]]],
+        "status": ["ok"],
+    }
 
 
 def run(signature_name, inputs):
@@ -61,24 +78,27 @@ def ask(monkeypatch):
     models["export with it"] = types.SimpleNamespace(
         attention=ExportPages("export", of_inputs("inputs", "option"), run)
     )
+    models["export of images"] = types.SimpleNamespace(attention=ExportPages("pictures", OF_IMAGES, see))
     of_pairs = ExportPages("pairs", of_inputs("inputs", "contexts"), run)
     models["export of pairs"] = types.SimpleNamespace(attention=of_pairs)
     app = App(models, "127.0.0.1")
 
-    def ask(site="same-origin", method="GET", destination="empty", **given):
+    def ask(site="same-origin", method="GET", destination="empty", sent=None, **given):
         answer = {}
 
         def start_response(status, headers):
             answer.update(status=int(status.split()[0]), headers=dict(headers))
 
         environ = {
-            "REQUEST_METHOD": method,
-            "REQUEST_URI": f"/page/attention?{urllib.parse.urlencode(given)}",
+            "REQUEST_METHOD": method if sent is None else "POST",
+            "REQUEST_URI": f"/page/attention?{urllib.parse.urlencode(given)}"
+            if sent is None
+            else "/page/images",
             "HTTP_HOST": "127.0.0.1:8501",
             "HTTP_SEC_FETCH_SITE": site,
             "HTTP_SEC_FETCH_DEST": destination,
-            "CONTENT_LENGTH": "0",
-            "wsgi.input": io.BytesIO(),
+            "CONTENT_LENGTH": str(len(sent or b"")),
+            "wsgi.input": io.BytesIO(sent or b""),
         }
         [body] = app(environ, start_response)
         return answer["status"], answer["headers"], body.decode("utf-8")
@@ -102,7 +122,10 @@ def test_the_page_is_that_of_the_task_which_is_loaded_once(ask):
 @pytest.mark.parametrize(
     ("given", "status", "message"),
     [
-        ({"model": "mood"}, 400, "The address must name a `model` and a `text`."),
+        ({"model": "mood"}, 400, "The address must name a `model`, and a `text` or an `image`."),
+        ({"model": "mood", "text": "a", "image": "b"}, 400, "and a `text` or an `image`."),
+        ({"model": "mood", "image": "b"}, 404, "The server does not have this image any more."),
+        ({"model": "export of images", "text": "a"}, 400, "pictures reads images. Received: a text."),
         ({"model": "nothing", "text": "a"}, 404, "Servable not found for request: Latest(nothing)"),
         (
             {"model": "export", "text": "a"},
@@ -172,6 +195,35 @@ def test_a_pair_for_a_task_of_one_text_is_refused(monkeypatch):
     monkeypatch.setattr(attention_pages, "load_task", lambda folder: generator)
     with pytest.raises(RequestError, match=r"A text generator reads one text\. Received: a pair too"):
         TaskPages("folder").page("a", "b")
+
+
+def test_an_image_that_was_sent_can_be_named_in_an_address(ask):
+    status, headers, body = ask(sent=b"\x07 bytes")
+    assert (status, headers["Content-Type"]) == (200, "application/json")
+    name = json.loads(body)["image"]
+    status, _, body = ask(model="export of images", image=name)
+    page = ExplorerParser(body)
+    assert (status, page.data["title"]) == (200, "pictures")
+    assert (page.data["image"]["rows"], page.data["image"]["columns"]) == (1, 1)
+    assert page.pixels().tolist() == [[[7, 7, 7]]]
+    for model in ("mood", "export with it"):
+        status, _, body = ask(model=model, image=name)
+        assert status == 400
+        assert "reads texts. Received: an image." in json.loads(body)["error"]
+
+
+def test_the_newest_images_are_kept(ask):
+    names = [json.loads(ask(sent=bytes([number]))[2])["image"] for number in range(9)]
+    assert json.loads(ask(sent=bytes([1]))[2])["image"] == names[1]  # sent again, so it is the newest
+    assert ask(model="export of images", image=names[0])[0] == 404
+    assert json.loads(ask(sent=bytes([9]))[2])["image"] not in names
+    assert [ask(model="export of images", image=name)[0] for name in names] == [404, 200, 404] + [200] * 6
+
+
+def test_another_site_can_send_no_image(ask):
+    status, _, body = ask(site="cross-site", sent=b"bytes")
+    assert status == 403
+    assert "asked for by the server's own page only" in json.loads(body)["error"]
 
 
 def test_an_export_has_no_such_page(client):
