@@ -1,5 +1,7 @@
 // The image that a model is asked about: chosen, dropped or pasted, and shown.
 
+import { element } from "./options.js";
+
 const TYPES = ["image/png", "image/jpeg"];
 
 export class ImageBox {
@@ -26,9 +28,7 @@ export class ImageBox {
     const url = await dataUrlOf(file);
     if (this.file !== file) return; // another one was chosen
     this.content = { b64: url.slice(url.indexOf(",") + 1) };
-    this.shown.src = url;
-    this.shown.alt = file.name;
-    this.shown.hidden = false;
+    this.shown.replaceChildren(element("img", { src: url, alt: file.name }));
     this.changed();
   }
 }

@@ -57,7 +57,7 @@ def test_a_file_that_is_chosen_gets_labels_and_a_command(served, open_page, tmp_
     assert visible(page, "#best bdi") == labels
     shown = [float(text) for text in visible(page, "#best .score")]
     assert shown == pytest.approx(scores, abs=6e-4)
-    assert page.evaluate("document.querySelector('#image-shown').naturalWidth") == 17
+    assert page.evaluate("document.querySelector('#image-shown img').naturalWidth") == 17
     command = page.text("#request")
     answer = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, check=True).stdout
     [prediction] = json.loads(answer)["predictions"]
