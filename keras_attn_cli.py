@@ -438,7 +438,7 @@ def _add_export(commands):
     command.add_argument(
         "--examples",
         metavar="FILE",
-        help="typical input texts, one a line, for warm-up and README",
+        help="typical input texts, one a line, for warm-up and README (default: of a run, some of its validation data)",
     )
     command.add_argument(
         "--signatures",

@@ -318,7 +318,7 @@ def _show(options):
 
 
 def _export(options):
-    from keras_attn import Translator
+    from keras_attn import Translator, runs
     from keras_attn.data.text_files import Lines
     from keras_attn.tasks import ImageClassifier, TextClassifier, TextGenerator, load_task
 
@@ -344,7 +344,10 @@ def _export(options):
     if not is_saved_model:
         print(task.export_model(options.folder, options.format, options.quantization))
         return
-    examples = list(filter(str.strip, Lines(options.examples))) if options.examples else None
+    if options.examples:
+        examples = list(filter(str.strip, Lines(options.examples)))
+    else:
+        examples = runs.example_texts(options.task)
     chosen = {"xla": True} if options.xla else {}
     if options.attention:
         chosen["attention"] = True

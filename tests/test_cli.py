@@ -6,6 +6,7 @@ import io
 import json
 import pathlib
 import re
+import shutil
 import sys
 
 import numpy as np
@@ -141,13 +142,18 @@ def test_export_passes_its_options_on_and_prints_the_version_folder(folder, tmp_
     assert keras_attn_cli.main(["export", folder, "served", "--examples", str(tmp_path / "texts")]) == 0
     assert keras_attn_cli.main(["export", folder, "served", "--signatures", "score", "sample"]) == 0
     assert keras_attn_cli.main(["export", folder, "served", "--attention"]) == 0
+    record = {"recipe": {}, "data": {}, "results": {}, "examples": ["of validation", " "]}
+    shutil.copytree(folder, tmp_path / "run" / "translator")
+    (tmp_path / "run" / "run.json").write_text(json.dumps(record), encoding="utf-8")
+    assert keras_attn_cli.main(["export", str(tmp_path / "run"), "served"]) == 0
     assert calls == [
         ("served", None, {"signatures": None, "xla": True}),
         ("served", ["4 July", "ü"], {"signatures": None}),
         ("served", None, {"signatures": ["score", "sample"]}),
         ("served", None, {"signatures": None, "attention": True}),
+        ("served", ["of validation"], {"signatures": None}),
     ]
-    assert capsys.readouterr().out == "served/7\n" * 4
+    assert capsys.readouterr().out == "served/7\n" * 5
 
 
 def test_export_writes_for_another_engine(folder, tmp_path, capsys):

@@ -27,6 +27,7 @@ from keras_attn.runs.fitted_text import fit_text_recipe
 from keras_attn.runs.generate import generate_texts
 from keras_attn.runs.recipe import Recipe
 from keras_attn.runs.resumable_fit import resumable_fit
+from keras_attn.runs.run_record import example_texts
 from keras_attn.runs.serve_check import check_export
 from keras_attn.runs.shortlists import ShortlistReport, evaluate_shortlist, shortlist_of
 from keras_attn.runs.student_recipe import fit_student_recipe, student_recipe
@@ -55,6 +56,7 @@ __all__ = [
     "evaluate",
     "evaluate_shortlist",
     "evaluate_text",
+    "example_texts",
     "fit_recipe",
     "fit_start",
     "fit_student_recipe",

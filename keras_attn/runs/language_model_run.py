@@ -11,6 +11,7 @@ from keras_attn.files import replaced_folder, restored_folder
 from keras_attn.generation import DecodingOptions
 from keras_attn.runs.attention_film import TextFilm
 from keras_attn.runs.board import perplexity
+from keras_attn.runs.run_record import first_texts
 from keras_attn.runs.text_evaluation import (
     check_predictable,
     evaluated,
@@ -27,6 +28,7 @@ from keras_attn.training.summaries import markdown_table
 _NUM_SAMPLES = 3
 _TOKENS_OF_A_SAMPLE = 60
 _TOKENIZER = "tokenizer"
+_PROMPT_WORDS = 4
 _SEEDS = 2**31  # a seed of drawing is an int32, one of a run goes up to 2**32 - 1
 
 
@@ -38,6 +40,11 @@ class LanguageModelRun(TrainingRun):
             split: None if text is None else [f"{text.name}, {len(text.text):,} characters"]
             for split, text in self.data._asdict().items()
         }
+
+    def examples(self):
+        return first_texts(
+            " ".join(line.split()[:_PROMPT_WORDS]) for line in self.data.validation.text.splitlines()
+        )
 
     def checksum(self, text):
         return checksum([text.text])

@@ -1,6 +1,7 @@
 """`run.json`, the record of a run: its recipe, data and results, and whether a folder holds the same run."""
 
 import dataclasses
+import itertools
 import json
 import math
 import pathlib
@@ -9,12 +10,18 @@ from keras_attn.files import read_json, replaced_file
 from keras_attn.runs.time_plan import PLANNED
 
 RECORD = "run.json"
+_NUM_EXAMPLES = 3
 # What a run writes after its record, so that without a record it is somebody else's.
 _AFTER_RECORD = ("translator", "text_generator", "checkpoints", "tensorboard", "history.csv")
 # What may differ when a run goes on: when it ends and how often it is saved.
 _MAY_CHANGE = ("epochs", "patience", "stop_at", "minutes", "save_updates", "save_minutes")
 # What must be the same, with its name in messages.
 _MUST_AGREE = {"recipe": "", "data": "", "checksums": "checksum of the data: "}
+
+
+def first_texts(texts):
+    """The first few of some texts that are not blank, a list."""
+    return list(itertools.islice((text for text in texts if text.strip()), _NUM_EXAMPLES))
 
 
 def read_record(folder):
@@ -48,6 +55,25 @@ def write_record(folder, record):
     """Writes the record to a run folder."""
     with replaced_file(folder / RECORD) as aside:
         aside.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+def example_texts(folder):
+    """Texts of a run's validation data, by which its export is warmed up; None if the folder is not of a run that has some.
+
+    Args:
+        folder: Path of a run, or of the task that it made.
+
+    Raises:
+        ValueError: if the record is damaged.
+
+    Example: `example_texts("runs/mine")`
+    """
+    folder = pathlib.Path(folder)
+    for place in (folder, folder.parent):
+        if record := read_record(place):
+            texts = record.get("examples") or []
+            return [text for text in texts if isinstance(text, str) and text.strip()] or None
+    return None
 
 
 def has_ended(record):

@@ -53,7 +53,7 @@ class TrainingRun:
 
     A subclass implements `describe_data()`, a dict for the record; `prepare()`, which sets `model` and
     `batches`; `validators()`, the callbacks that write `val_METRIC` to `logs`; `samples_text()` and `pictures()`, what
-    TensorBoard shows of a validation; `score(name)`, the metric of the current weights on the validation data, and what it
+    TensorBoard shows of a validation; `examples()`, texts of the validation data for the record; `score(name)`, the metric of the current weights on the validation data, and what it
     was computed from; `p_value(of_average, of_best)`, a paired test of two of the latter; `evaluate()`, the final scores;
     `save_result()` and `load_result()`; `result`, the return value of the run; and `where()`, a text with the path of the
     result.
@@ -497,6 +497,7 @@ class TrainingRun:
             "checksums": self.checksums,
             "versions": {name: _version(name) for name in packages},
             "results": self.results,
+            "examples": self.examples(),
         }
 
     @functools.cached_property

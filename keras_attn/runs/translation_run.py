@@ -17,7 +17,7 @@ from keras_attn.runs.attention_pictures import AttentionPictures
 from keras_attn.runs.board import perplexity
 from keras_attn.runs.display import sample_line
 from keras_attn.runs.evaluation import evaluate, evaluation_of
-from keras_attn.runs.run_record import read_record
+from keras_attn.runs.run_record import first_texts, read_record
 from keras_attn.runs.starting_model import check_tokenizers, load_start, seed_dropout, start_of_run
 from keras_attn.runs.training_run import TrainingRun, compiles_for_shapes
 from keras_attn.tasks import Translator
@@ -58,6 +58,9 @@ class TranslationRun(TrainingRun):
             else [f"{part.name}, {len(part)} pairs" for part in corpora_of(pairs)]
             for split, pairs in self.data._asdict().items()
         }
+
+    def examples(self):
+        return first_texts(self.data.validation.sources)
 
     def checksum(self, pairs):
         return checksum(*(side for part in corpora_of(pairs) for side in (part.sources, part.targets)))

@@ -78,6 +78,10 @@ def test_the_loss_is_that_of_the_whole_validation_text(run):
         "validation": ["few letters, 101 characters"],
         "test": None,
     }
+    texts = runs.example_texts(folder)
+    assert 0 < len(texts) <= 3
+    for text in texts:
+        assert text in " ".join(make_data().validation.text.split())
     expected = cross_entropy(model, make_data().validation.text, 7)
     assert record["results"]["validation"]["loss"] == pytest.approx(expected, rel=1e-5)
     assert expected < 1.5 < np.log(10)  # ten letters, which it has begun to tell apart

@@ -65,6 +65,7 @@ def test_a_run_folder_holds_what_its_documentation_says(run):
     assert record["data"] == {"train": capitals, "validation": capitals, "test": ["three, 3 pairs"]}
     assert record["versions"]["keras"] == keras.__version__
     assert record["results"]["test"]["num_pairs"] == 3
+    assert runs.example_texts(folder) == runs.example_texts(folder / "translator") == ["ae", "af", "ag"]
     assert record["results"]["training_seconds"] > 0
     assert len((folder / "history.csv").read_text().splitlines()) == 1 + 3
     columns = (folder / "history.csv").read_text().splitlines()[0].split(",")
