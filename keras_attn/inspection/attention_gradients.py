@@ -7,6 +7,7 @@ from keras import ops
 from keras_attn.inspection.attention_layers import chosen
 from keras_attn.inspection.backends import gradients
 from keras_attn.inspection.capture import AttentionMaps, layers_to_watch
+from keras_attn.inspection.perturbed_model import call_with
 from keras_attn.inspection.watching import Watcher, watching
 
 
@@ -44,7 +45,7 @@ def attention_gradients(model, inputs, target=None, layers=None):
     training = {"training": False} if "training" in inspect.signature(model.call).parameters else {}
 
     def call():
-        return model(inputs, **training)
+        return call_with(model, inputs, **training)
 
     def keep(path, seen):
         seen.output_change(ops.zeros_like(seen.scores))  # an error now rather than in a gradient

@@ -32,8 +32,8 @@ def check_masks(model, inputs, padding=None, causal=None, segments=None, modes=(
 
     Args:
         model: Built `keras.Model` or layer.
-        inputs: What it is called with: an array (B, T) or (B, T, ...), or a dict or list of them. Two rows or more show whether
-            rows mix.
+        inputs: What it is called with: an array (B, T) or (B, T, ...), or a dict or list of them, which are given to a `call`
+            of several arguments in turn. Two rows or more show whether rows mix.
         padding: Dict from input names to booleans (B, T), True at real positions. Inputs that are not named have the
             padding that Keras layers compute for them (`mask_zero`, `Masking`), if any. What is computed at pads is not judged. The one input
             of a model may be called `"inputs"`.
@@ -195,6 +195,13 @@ class _Check:
         if wrong:
             raise ValueError(
                 f"In the mode {self.mode!r} the outputs {wrong} hold NaN or Inf before any change."
+            )
+        again = self._outputs_of([(None, None)])
+        drawn = [output for output, y in self.base.items() if differs(y[0], again[output][0]).any()]
+        if drawn:
+            raise ValueError(
+                f"In the mode {self.mode!r} two calls with the same inputs give other outputs {drawn}: the model draws random "
+                "numbers that no `keras.random.SeedGenerator` of its layers begins. What comes of a change cannot be told."
             )
 
     def _rows_mix(self):

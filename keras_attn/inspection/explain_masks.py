@@ -4,6 +4,7 @@ import numpy as np
 from keras import ops
 
 from keras_attn.inspection.capture import layers_to_watch
+from keras_attn.inspection.perturbed_model import call_with
 from keras_attn.inspection.watching import Watcher, watching
 
 
@@ -76,7 +77,7 @@ def explain_masks(model, inputs):
         masks[key] = _without_equal_heads(np.array(np.broadcast_to(mask, shape)))
 
     with watching(Watcher(layers_to_watch(model), see), model):
-        model(inputs)
+        call_with(model, inputs)
     return LayerMasks(masks)
 
 

@@ -200,7 +200,7 @@ class PerturbedModel:
     def _call(self, tensors):
         arguments = {} if self._training is None else {"training": self._training}
         full = {name: tensors.get(name) for name in self._named.tensors}
-        return self.model(self._named.structured(full), **arguments)
+        return call_with(self.model, self._named.structured(full), **arguments)
 
     @contextlib.contextmanager
     def training(self, training):
@@ -241,20 +241,45 @@ class PerturbedModel:
         return records
 
 
+def call_with(model, inputs, **arguments):
+    """Calls a model with its inputs; with those of a dict or a list in turn, if its `call` needs several of them.
+
+    Args:
+        model: Layer.
+        inputs: A tensor, or a structure of them.
+        **arguments: Further arguments of the call.
+    """
+    parameters = inspect.signature(model.call).parameters.values()
+    needed = [
+        parameter.name
+        for parameter in parameters
+        if parameter.default is parameter.empty and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    ]
+    if len(needed) > 1 and isinstance(inputs, dict) and set(needed) <= set(inputs):
+        others = {name: x for name, x in inputs.items() if name not in needed}
+        return model(*(inputs[name] for name in needed), **others, **arguments)
+    if len(needed) > 1 and isinstance(inputs, (list, tuple)) and len(inputs) >= len(needed):
+        return model(*inputs, **arguments)
+    return model(inputs, **arguments)
+
+
 @contextlib.contextmanager
 def _replaced(layers, wrap):
-    """Puts `wrap(layer, layer.call)` in the place of `call` of some layers."""
-    before = [(layer, layer.__dict__.get("call")) for layer in layers]
-    for layer, _ in before:
-        layer.__dict__["call"] = wrap(layer, layer.call)  # not `setattr`, which Keras watches
+    """Puts `wrap(layer, layer.call)` in the place of `call` of some layers, or of `quantized_call`, which Keras then calls."""
+    before = []
+    for layer in layers:
+        method = "call" if getattr(layer, "quantization_mode", None) is None else "quantized_call"
+        before.append((layer, method, layer.__dict__.get(method)))
+    for layer, method, _ in before:
+        layer.__dict__[method] = wrap(layer, getattr(layer, method))  # not `setattr`, which Keras watches
     try:
         yield
     finally:
-        for layer, call in before:
+        for layer, method, call in before:
             if call is None:
-                del layer.__dict__["call"]
+                del layer.__dict__[method]
             else:
-                layer.__dict__["call"] = call
+                layer.__dict__[method] = call
 
 
 def _gives_vectors(layer, tensor, output):

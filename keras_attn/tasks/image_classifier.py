@@ -339,7 +339,8 @@ def _num_logits(model, shape):
     if not model.built:
         raise ValueError("`model` has no weights yet. Call it once on images before it becomes a task.")
     try:
-        logits = model(np.zeros((0, *shape), "float32"))
+        # One image: oneDNN's convolutions of none give wrong shapes.
+        logits = model(np.zeros((1, *shape), "float32"))
     except Exception as error:
         raise ValueError(
             f"`model` must take images (B, {', '.join(map(str, shape))}), which `preprocessing` makes: {error}"

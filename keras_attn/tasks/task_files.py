@@ -4,6 +4,7 @@ The file of a task's configuration and the folder in a run are called after the 
 """
 
 import contextlib
+import copy
 import json
 
 import keras
@@ -147,7 +148,8 @@ def model_of(description, mixin):
     """The model that Keras' description says, of any registered class that has the mixin."""
     # In safe mode, Keras creates only objects of its own and of registered classes, and runs no code from the
     # file.
-    model = keras.saving.deserialize_keras_object(description, safe_mode=True)
+    # Of a functional model, it empties what it is given.
+    model = keras.saving.deserialize_keras_object(copy.deepcopy(description), safe_mode=True)
     if not isinstance(model, keras.Model) or not isinstance(model, mixin):
         raise ValueError(f"it holds a {type(model).__name__}")
     return model

@@ -273,6 +273,68 @@ def test_what_cannot_be_judged_is_refused():
         keras_attn.check_masks(broken, inputs)
 
 
+class Noisy(layers.Layer):
+    supports_masking = True
+
+    def call(self, x):
+        return x + keras.random.normal(ops.shape(x))
+
+
+def test_random_numbers_without_a_seed_are_no_leaks():
+    model, inputs, declared = one_sequence(Noisy())
+    with pytest.raises(
+        ValueError, match=r"In the mode 'eager' two calls with the same inputs give other outputs"
+    ):
+        keras_attn.check_masks(model, inputs, **declared)
+    seeded, inputs, declared = one_sequence(layers.GaussianNoise(0.5, seed=3))
+    assert not keras_attn.check_masks(seeded, inputs, modes=("eager", "training"), **declared).leaks
+
+
+@pytest.mark.filterwarnings("ignore:.*destroy the mask information")
+@pytest.mark.parametrize("is_right", [True, False])
+def test_a_quantised_model_is_judged_too(is_right):
+    inputs = np.array([[5, 6, 7, 8, 9], [9, 5, 4, 0, 0]])
+    ids = keras.Input((None,), dtype="int32", name="ids")
+    x = layers.Embedding(23, 16, mask_zero=True)(ids)
+    y = layers.Dense(13)(x)
+    pooled = layers.GlobalAveragePooling1D()(y) if is_right else layers.GlobalMaxPooling1D()(y)
+    model = keras.Model(ids, pooled)
+    for layer in model.layers[1:3]:
+        layer.quantize("int8")
+    report = keras_attn.check_masks(model, inputs)
+    assert {leak.kind for leak in report.leaks} == (set() if is_right else {"padding"})
+    assert report.notes == []
+
+
+class ToldItsMask(keras.Model):
+    """Its `call` takes its inputs one by one, as models of one's own often do."""
+
+    def __init__(self, uses_mask):
+        super().__init__()
+        self.uses_mask = uses_mask
+        self.embedding = layers.Embedding(23, 16)
+        self.attention = layers.MultiHeadAttention(2, 8)
+
+    def call(self, ids, mask, training=False):
+        x = self.embedding(ids)
+        return self.attention(x, x, attention_mask=mask[:, None] if self.uses_mask else None)
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+def test_inputs_are_given_to_a_call_of_several_arguments(as_list):
+    ids = np.array([[5, 6, 7, 8, 9], [9, 5, 4, 11, 3]])
+    mask = np.array([[True] * 5, [True] * 3 + [False] * 2])
+    for uses_mask in (True, False):
+        model = ToldItsMask(uses_mask)
+        model(ids, mask)
+        inputs = [ids, mask] if as_list else {"ids": ids, "mask": mask}
+        name = "inputs_0" if as_list else "ids"
+        report = keras_attn.check_masks(model, inputs, padding={name: mask})
+        assert {leak.kind for leak in report.leaks} == (set() if uses_mask else {"padding"})
+        [used] = keras_attn.explain_masks(model, inputs).values()
+        assert used[1].any(axis=0).tolist() == (mask[1].tolist() if uses_mask else [True] * 5)
+
+
 @pytest.mark.extended
 def test_it_works_where_attention_is_captured():
     model, inputs, declared = made(RIGHT["ours: language model"])

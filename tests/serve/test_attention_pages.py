@@ -10,6 +10,7 @@ import urllib.parse
 import pytest
 from helpers_encoder_tasks import answerer, classifier
 from helpers_explorer import ExplorerParser
+from helpers_images import encoded, patch_classifier, pixels
 from helpers_serving import Client
 
 from keras_attn.serve import attention_pages
@@ -103,7 +104,7 @@ def ask(monkeypatch):
         [body] = app(environ, start_response)
         return answer["status"], answer["headers"], body.decode("utf-8")
 
-    ask.tasks, ask.loaded = tasks, loaded
+    ask.tasks, ask.loaded, ask.models = tasks, loaded, models
     return ask
 
 
@@ -180,6 +181,18 @@ def test_the_page_of_an_export_is_that_of_its_own_answer(ask, given, tokens):
     assert page.codes("0.0.0", 0) / 255 == pytest.approx(
         [len(tokens) ** -0.5] * len(tokens) ** 2, abs=1 / 255
     )
+
+
+def test_a_text_is_no_path_of_an_image_of_the_server(ask, tmp_path, monkeypatch):
+    secret = tmp_path / "secret.png"
+    secret.write_bytes(encoded(pixels(8, 12)))
+    monkeypatch.setattr(attention_pages, "load_task", lambda folder: patch_classifier())
+    ask.models["pets"] = types.SimpleNamespace(attention=TaskPages("pets"))
+    status, _, body = ask(model="pets", text=str(secret))
+    assert status == 400
+    assert json.loads(body)["error"] == "image classifier reads images. Received: a text."
+    name = json.loads(ask(sent=secret.read_bytes())[2])["image"]
+    assert ask(model="pets", image=name)[0] == 200
 
 
 @pytest.mark.parametrize("destination", ["document", "iframe"])

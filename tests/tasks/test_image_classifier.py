@@ -208,7 +208,19 @@ def vision_classifier():
     return keras_attn.ImageClassifier(model, preprocessing, LABELS, multi_label=True)
 
 
-@pytest.mark.parametrize("make", [image_classifier, vision_classifier])
+def convolutional_classifier():
+    """A functional model, as Keras users write it: Keras' applications are such."""
+    image = keras.Input((HEIGHT, WIDTH, 3))
+    x = keras.layers.Conv2D(
+        4, 3, activation="relu", kernel_initializer=keras.initializers.RandomNormal(seed=2)
+    )(image)
+    logits = keras.layers.Dense(3, kernel_initializer=keras.initializers.RandomNormal(seed=3))(
+        keras.layers.Flatten()(x)
+    )
+    return keras_attn.ImageClassifier(keras.Model(image, logits), ImagePreprocessing((HEIGHT, WIDTH)), LABELS)
+
+
+@pytest.mark.parametrize("make", [image_classifier, vision_classifier, convolutional_classifier])
 def test_a_folder_gives_the_task_back(make, tmp_path):
     task = make()
     task.save(tmp_path / "task")
