@@ -213,13 +213,6 @@ def _add_training(command):
         metavar="X",
         help="segment the training texts anew for each epoch, with this share of BPE's merges left out, for example 0.1",
     )
-    command.add_argument(
-        "--r-drop",
-        type=float,
-        metavar="ALPHA",
-        help="read each batch twice and draw both answers together, with this weight, for example 5: a better model of few "
-        "data for twice the time",
-    )
     command.add_argument("--seed", type=int)
 
 

@@ -1,6 +1,5 @@
 """Argument checks. Each raises a ValueError that names the argument and the value received."""
 
-import math
 import numbers
 
 
@@ -51,17 +50,6 @@ def check_rate(name, value):
     """
     if not isinstance(value, numbers.Real) or isinstance(value, bool) or not 0 <= value < 1:
         raise ValueError(f"`{name}` must be a number in [0, 1). Received: {name}={value!r}.")
-    return value
-
-
-def check_not_negative(name, value):
-    """Returns `value` unchanged.
-
-    Raises:
-        ValueError: unless it is a finite number, 0 or more.
-    """
-    if not isinstance(value, numbers.Real) or isinstance(value, bool) or not 0 <= value < math.inf:
-        raise ValueError(f"`{name}` must be a number, 0 or more. Received: {name}={value!r}.")
     return value
 
 

@@ -170,7 +170,6 @@ _OF_TRAINING = (
     "patience",
     "dtype",
     "subword_sampling",
-    "r_drop",
     "seed",
 )
 # The options of `train` that are.

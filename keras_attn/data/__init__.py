@@ -7,7 +7,7 @@ from keras_attn.data.labelled_texts import LabelledBatches, LabelledTexts, read_
 from keras_attn.data.multi30k import multi30k_pairs
 from keras_attn.data.plain_text import PlainText, read_plain_text, shakespeare_text
 from keras_attn.data.reverse import reverse_pairs
-from keras_attn.data.seeded_batches import BatchPosition, SeededBatches, each_row_twice
+from keras_attn.data.seeded_batches import BatchPosition, SeededBatches
 from keras_attn.data.text_pairs import TextPairs, read_text_pairs, read_tsv
 from keras_attn.data.text_windows import TextWindows, consecutive_windows
 from keras_attn.data.token_pairs import PairForm
@@ -25,7 +25,6 @@ __all__ = [
     "batch_by_tokens",
     "consecutive_windows",
     "date_pairs",
-    "each_row_twice",
     "multi30k_pairs",
     "pack_by_tokens",
     "read_labelled_texts",

@@ -134,32 +134,3 @@ class SeededBatches:
         """Weights, float32 (B,), with which a summed loss is the mean over the real tokens of an update."""
         # Keras averages over micro-batches, and adds over replicas and workers.
         return np.full(num_rows, self.num_micro_batches / update.num_tokens, np.float32)
-
-
-def each_row_twice(batches):
-    """Batches that hold each row twice, one copy after the other, with half of its weight each.
-
-    Args:
-        batches: `tf.data.Dataset` of pairs (inputs, labels), or triples with weights (B,), all tensors (B, ...).
-
-    Returns:
-        A dataset of the same with 2 B rows.
-
-    Example:
-
-    ```python
-    import tensorflow as tf
-    from keras_attn.data import each_row_twice
-
-    batches = each_row_twice(tf.data.Dataset.from_tensors(([4, 5], [6, 7], [1.0, 3.0])))
-    inputs, labels, weights = next(iter(batches))  # [4, 4, 5, 5], [6, 6, 7, 7], [0.5, 0.5, 1.5, 1.5]
-    ```
-
-    Reference: [Liang et al., 2021](https://arxiv.org/abs/2106.14448), section 2.2, for `RDropCrossentropy`.
-    """
-
-    def twice(inputs, labels, *weights):
-        halves = [weight / 2 for weight in weights]
-        return tf.nest.map_structure(lambda x: tf.repeat(x, 2, axis=0), (inputs, labels, *halves))
-
-    return batches.map(twice)

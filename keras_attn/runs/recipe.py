@@ -58,9 +58,6 @@ class Recipe:
         learning_rate: Float, the peak, reached after `warmup_steps` updates.
         warmup_steps: Integer.
         label_smoothing: Float.
-        r_drop: Float, the weight of R-Drop (5 in the paper). With more than 0, each batch holds its rows twice, and the
-            difference of their two distributions, which dropout makes, is part of the loss (`RDropCrossentropy`); an update
-            takes twice the time and memory.
         global_clipnorm: Float, the largest norm of the gradient of one update.
         ema_momentum: Float or None; if set, the weights that are scored and kept are an exponential moving
             average.
@@ -122,7 +119,6 @@ class Recipe:
     learning_rate: float = 0.002
     warmup_steps: int = 1000
     label_smoothing: float = 0.1
-    r_drop: float = 0.0
     global_clipnorm: float = 25.0
     ema_momentum: float | None = None
     dtype: str = "auto"

@@ -5,7 +5,7 @@ import numbers
 
 import keras
 
-from keras_attn.checks import check_not_negative, check_positive, check_rate
+from keras_attn.checks import check_positive, check_rate
 
 
 def check_values(recipe):
@@ -24,6 +24,10 @@ def _check_number(name, value, is_allowed=math.isfinite, what="a number"):
 
 def _check_positive_number(name, value):
     _check_number(name, value, lambda x: 0 < x < math.inf, "a positive number")
+
+
+def _check_not_negative(name, value):
+    _check_number(name, value, lambda x: 0 <= x < math.inf, "a number, 0 or more")
 
 
 def _check_seed(name, value):
@@ -83,7 +87,7 @@ _CHECKS = {
     ),
     check_rate: ("label_smoothing", "subword_sampling", "beta_1", "beta_2", "ema_momentum"),
     _check_positive_number: ("learning_rate", "epsilon", "global_clipnorm", "save_minutes", "minutes"),
-    check_not_negative: ("weight_decay", "r_drop"),
+    _check_not_negative: ("weight_decay",),
     _check_number: ("length_penalty", "stop_at"),
     _check_seed: ("seed",),
     _check_boundaries: ("bucket_boundaries",),

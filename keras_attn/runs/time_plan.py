@@ -19,22 +19,23 @@ _MOST_WARMUP_STEPS = 1000
 PLANNED = ("epochs", "steps_per_epoch", "warmup_steps", "schedule")
 
 
-def seconds_per_update(model, dataset, batches_an_update):
+def seconds_per_update(model, batches):
     """Measures the updates of a compiled model on its first batches; the model is as before afterwards."""
     state = training_state(model)
     times = []
+    steps = batches.num_micro_batches
     timer = keras.callbacks.LambdaCallback(
         on_train_batch_end=lambda batch, logs: times.append(time.monotonic())
     )
     model.fit(
-        dataset,
-        steps_per_epoch=(_UNCOUNTED + _COUNTED) * batches_an_update,
+        batches.dataset(),
+        steps_per_epoch=(_UNCOUNTED + _COUNTED) * steps,
         shuffle=False,
         callbacks=[timer],
         verbose=0,
     )
     restore_training_state(model, state)
-    return (times[-1] - times[_UNCOUNTED * batches_an_update - 1]) / _COUNTED
+    return (times[-1] - times[_UNCOUNTED * steps - 1]) / _COUNTED
 
 
 def planned(recipe, seconds, seconds_an_update):

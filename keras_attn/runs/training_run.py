@@ -12,7 +12,6 @@ import time
 import keras
 import tensorflow as tf
 
-from keras_attn.data import each_row_twice
 from keras_attn.files import locked_folder, remove_unfinished
 from keras_attn.models import assign_weights, average_weights, read_weights, save_weights, write_weights
 from keras_attn.runs.board import TrainingCurves, ValidationBoard
@@ -38,7 +37,6 @@ from keras_attn.training import (
     LabelSmoothedCrossentropy,
     LearningRateLogger,
     Perplexity,
-    RDropCrossentropy,
     StopOnInvalidLoss,
     averaged_weights,
     restore_training_state,
@@ -183,7 +181,7 @@ class TrainingRun:
     def plan_time(self):
         """Sets the length of the training after timing a few updates."""
         self.say("Timing the first updates ...")
-        an_update = seconds_per_update(self.model, self.dataset(), self.batches.num_micro_batches)
+        an_update = seconds_per_update(self.model, self.batches)
         left = 60 * self.recipe.minutes - (time.monotonic() - self.created)
         self.recipe = planned(self.recipe, left, an_update)
         self.say(plan_report(self.recipe, an_update))
@@ -198,24 +196,9 @@ class TrainingRun:
             optimizer=make_optimizer(
                 recipe, self.model.hidden_dim, self.steps_per_epoch // steps * recipe.epochs
             ),
-            loss=self.make_loss(),
+            loss=LabelSmoothedCrossentropy(self.recipe.label_smoothing, self.label_padding, reduction="sum"),
             metrics=[self.perplexity],
         )
-
-    def make_loss(self):
-        of_tokens = {
-            "label_smoothing": self.recipe.label_smoothing,
-            "pad_token_id": self.label_padding,
-            "reduction": "sum",
-        }
-        if self.recipe.r_drop:
-            return RDropCrossentropy(self.recipe.r_drop, **of_tokens)
-        return LabelSmoothedCrossentropy(**of_tokens)
-
-    def dataset(self, position=(0, 0)):
-        """The batches from a position on, as the loss needs them."""
-        batches = self.batches.dataset(position)
-        return each_row_twice(batches) if self.recipe.r_drop else batches
 
     def fit(self):
         loss = next(metric for metric in self.model.metrics if metric.name == "loss")
@@ -258,7 +241,7 @@ class TrainingRun:
         try:
             with self.stop_signals:
                 self.model.fit(
-                    self.dataset(self.progress.position),
+                    self.batches.dataset(self.progress.position),
                     steps_per_epoch=self.steps_per_epoch,
                     initial_epoch=self.progress.epoch,
                     epochs=self.recipe.epochs,

@@ -20,7 +20,6 @@ from keras_attn.training.metrics import (
     exact_match,
 )
 from keras_attn.training.optimizers import Adam, AdamW
-from keras_attn.training.r_drop import RDropCrossentropy
 from keras_attn.training.schedules import (
     InverseSquareRootSchedule,
     NoamSchedule,
@@ -48,7 +47,6 @@ __all__ = [
     "NoamSchedule",
     "PerUpdateSchedule",
     "Perplexity",
-    "RDropCrossentropy",
     "StopOnInvalidLoss",
     "TranslationQuality",
     "WarmupCosineSchedule",

@@ -39,7 +39,7 @@ LONG = runs.DATES.replace(
     max_length=5,
 )
 SIZES = {
-    # dropout, R-Drop, accumulation, a moving average, best-epoch averaging and early stopping: all that has a state
+    # dropout, accumulation, a moving average, best-epoch averaging and early stopping: all that has a state
     "small": runs.Recipe(
         model={
             "num_encoder_layers": 1,
@@ -61,7 +61,6 @@ SIZES = {
         learning_rate=0.01,
         warmup_steps=5,
         ema_momentum=0.9,
-        r_drop=2.0,
         dtype="mixed_float16",
         metric="chrf",
         num_averaged=2,
