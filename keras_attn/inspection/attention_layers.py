@@ -1,5 +1,6 @@
 """The attention layers of any Keras model, by their paths."""
 
+import collections.abc
 import inspect
 import re
 
@@ -52,22 +53,23 @@ def chosen(layers, patterns):
     """Those of `layers`, a dict by path, that the argument `layers` of `capture_attention` names.
 
     Raises:
-        ValueError: if one of them names no layer.
+        ValueError: if one of them names no layer, or there is none.
     """
     if patterns is None:
         return dict(layers)
-    if isinstance(patterns, (str, re.Pattern, keras.layers.Layer)):
+    if isinstance(patterns, str) or not isinstance(patterns, collections.abc.Iterable):
         patterns = [patterns]
-    named = set()
-    for pattern in patterns:
-        matching = [path for path, layer in layers.items() if _matches(pattern, path, layer)]
-        if not matching:
-            raise ValueError(
-                "`layers` must name attention layers of the model, by path, by a regular expression that is found in "
-                f"a path, or by the layer itself. Received: {pattern!r}. The attention layers are {list(layers)}."
-            )
-        named.update(matching)
-    return {path: layer for path, layer in layers.items() if path in named}
+    patterns = list(patterns)
+    named = [
+        [path for path, layer in layers.items() if _matches(pattern, path, layer)] for pattern in patterns
+    ]
+    if not named or [] in named:
+        received = patterns[named.index([])] if named else patterns
+        raise ValueError(
+            "`layers` must name attention layers of the model, by path, by a regular expression that is found in "
+            f"a path, or by the layer itself; or be a list of these. Received: {received!r}. The attention layers are {list(layers)}."
+        )
+    return {path: layer for path, layer in layers.items() if any(path in paths for paths in named)}
 
 
 def _matches(pattern, path, layer):
@@ -75,7 +77,10 @@ def _matches(pattern, path, layer):
         return pattern is layer
     if not isinstance(pattern, (str, re.Pattern)):
         return False
-    return pattern == path or re.search(pattern, path) is not None
+    try:
+        return pattern == path or re.search(pattern, path) is not None
+    except re.error:  # no regular expression, but it may be another layer's path
+        return False
 
 
 def _walk(model):

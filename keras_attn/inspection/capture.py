@@ -84,14 +84,14 @@ def capture_attention(model, layers=None, rows=None, dtype="float16"):
         layers: What to capture, to save memory: a path, a regular expression that is found in a path, a layer, or a list
             of them. Defaults to all attention layers.
         rows: Integer, slice or list of integers, the rows of each batch to keep. Defaults to all.
-        dtype: Of the maps. float16 needs half the memory of float32, and rounds a score by at most 2.5e-4.
+        dtype: Of the maps, a float's. float16 needs half the memory of float32, and rounds a score by at most 2.5e-4.
 
     Returns:
         A context manager that gives an `AttentionMaps`: arrays (B, N, T, S) by layer path. Windows of
         `WindowAttention` are (B, W, N, T, S). Several attended axes are flattened into one.
 
     Raises:
-        ValueError: if the model is not built, has no such layers, or `rows` does not fit the batch.
+        ValueError: if the model is not built, has no such layers, `rows` does not fit the batch, or `dtype` is not a float's.
         RuntimeError: if the model runs compiled, or no layer was called in the block.
 
     Example:
@@ -104,7 +104,7 @@ def capture_attention(model, layers=None, rows=None, dtype="float16"):
     cross_attention = list(maps.values())  # of each decoder layer, (1, 4, 3, 4)
     ```
     """
-    dtype = np.dtype(dtype)
+    dtype = _float_dtype(dtype)
     maps = AttentionMaps()
 
     def see(path, call):
@@ -116,6 +116,18 @@ def capture_attention(model, layers=None, rows=None, dtype="float16"):
         raise RuntimeError(
             "No attention layer was called in the `with` block, in the thread that opened it. " + _HOW_TO_CALL
         )
+
+
+def _float_dtype(dtype):
+    """The NumPy dtype; in one of integers every score below 1 would be 0."""
+    try:
+        found = np.dtype(dtype)
+    except TypeError:  # no dtype at all
+        found = None
+    # By its name, since NumPy does not count bfloat16 among its floats. Its dtype of None is float64.
+    if dtype is None or found is None or not found.name.startswith(("float", "bfloat")):
+        raise ValueError(f"`dtype` must be a float dtype, such as 'float32'. Received: dtype={dtype!r}.")
+    return found
 
 
 def layers_to_watch(model):

@@ -319,6 +319,9 @@ def test_layers_and_rows_are_chosen():
             assert np.array_equal(scores, every[path][chosen])
 
 
+seq2seq_once = functools.cache(seq2seq)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -327,13 +330,31 @@ def test_layers_and_rows_are_chosen():
             r"`layers` must name attention layers.*'decoder_block_7'.*encoder_block_0/",
         ),
         ({"layers": [3]}, r"`layers` must name attention layers.*Received: 3"),
+        ({"layers": 3}, r"`layers` must name attention layers.*Received: 3"),
+        ({"layers": []}, r"`layers` must name attention layers.*Received: \[\]"),
+        ({"layers": "("}, r"`layers` must name attention layers.*Received: '\('"),
+        ({"layers": ["cross_attention", "["]}, r"`layers` must name attention layers.*Received: '\['"),
+        ({"dtype": "uint8"}, "`dtype` must be a float dtype.*Received: dtype='uint8'"),
+        ({"dtype": bool}, "`dtype` must be a float dtype.*Received: dtype=<class 'bool'>"),
+        ({"dtype": "half of it"}, "`dtype` must be a float dtype.*Received: dtype='half of it'"),
+        ({"dtype": None}, "`dtype` must be a float dtype.*Received: dtype=None"),
         ({"rows": 3}, r"`rows` must be rows of the batch, which has 3. Received: rows=\[3\]"),
     ],
 )
 def test_what_does_not_exist_is_refused(arguments, message):
-    model, inputs = seq2seq()
+    model, inputs = seq2seq_once()
     with pytest.raises(ValueError, match=message), keras_attn.capture_attention(model, **arguments):
         model(inputs)
+
+
+def test_a_path_that_is_no_regular_expression_is_still_a_path():
+    inputs = keras.Input((5, 7))
+    x = MultiHeadAttention(2, 3, name="after")(inputs, inputs)
+    model = keras.Model(inputs, MultiHeadAttention(2, 3, name="of (all")(x, x))
+    with keras_attn.capture_attention(model, layers="of (all", dtype="bfloat16") as maps:
+        model(np.ones((2, 5, 7), "float32"))
+    assert list(maps) == ["of (all"]
+    np.testing.assert_allclose(maps["of (all"].astype("float32").sum(axis=-1), 1, atol=0.01)
 
 
 def test_what_is_no_model_with_attention_is_refused():
