@@ -1,5 +1,4 @@
 import inspect
-import numbers
 
 import numpy as np
 from keras import ops
@@ -29,7 +28,8 @@ def attention_gradients(model, inputs, target=None, layers=None):
         Two `AttentionMaps`, in float32: the scores and their gradients, arrays (B, N, T, S) by path.
 
     Raises:
-        ValueError: if the model's outputs need a function as target, or a layer's gradient is not known.
+        ValueError: if the model's outputs need a function as target, `target` is not an index of their classes for each row, or a
+            layer's gradient is not known.
 
     Example:
 
@@ -83,6 +83,16 @@ def _chosen_output(outputs, target):
         )
     if target is None:
         return ops.max(outputs, axis=-1)
-    if isinstance(target, numbers.Integral):
-        return outputs[:, target]
-    return ops.take_along_axis(outputs, ops.convert_to_tensor(target, dtype="int32")[:, None], axis=-1)
+    num_rows, num_classes = outputs.shape
+    indices = np.asarray(ops.convert_to_numpy(target))
+    if (
+        indices.dtype.kind not in "iu"
+        or indices.shape not in ((), (num_rows,))
+        or not ((indices >= -num_classes) & (indices < num_classes)).all()
+    ):
+        raise ValueError(
+            "`target` must be the index of a class or an index for each row, since the outputs (B, classes) have the shape "
+            f"{(num_rows, num_classes)}. Received: target={target!r}."
+        )
+    indices = np.broadcast_to(indices, (num_rows,)).astype("int32")
+    return ops.take_along_axis(outputs, ops.convert_to_tensor(indices)[:, None], axis=-1)

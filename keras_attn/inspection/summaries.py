@@ -1,4 +1,4 @@
-"""What many attention maps say together. Maps are NumPy arrays (B, N, T, S), or an `AttentionMaps` of them."""
+"""What many attention maps say together. Scores are one layer's, (B, N, T, S); maps are those of several, an `AttentionMaps`."""
 
 import collections.abc
 
@@ -14,6 +14,9 @@ def mean_of_heads(scores):
 
     Args:
         scores: Array (B, N, T, S).
+
+    Raises:
+        ValueError: if they are the maps of several layers.
 
     Example:
 
@@ -35,6 +38,9 @@ def entropy(scores, normalized=False):
         scores: Array (B, N, T, S).
         normalized: Boolean, whether it is divided by the log of the number of keys with a score above 0, so that it is
             in [0, 1]. A row with one such key is NaN then.
+
+    Raises:
+        ValueError: if they are the maps of several layers.
 
     Example:
 
@@ -65,7 +71,8 @@ def rollout(maps, residual=0.5):
         Float32 (B, T, T): from row to column. The rows sum to 1.
 
     Raises:
-        ValueError: if there is no map, or the maps are not of self-attention over one length.
+        ValueError: if there is no map, or the maps are not of self-attention over one length. `windows_in_place` puts the
+            windows of a Swin Transformer in place; the layers of one of its stages have one length.
 
     Example:
 
@@ -79,7 +86,7 @@ def rollout(maps, residual=0.5):
     Reference: [Abnar and Zuidema, 2020](https://arxiv.org/abs/2005.00928), section 3 (attention rollout).
     """
     product = None
-    for scores in _square_maps(maps):
+    for scores in _square_maps(_by_key(maps, ranks=(3, 4))):
         scores = mean_of_heads(scores) if scores.ndim == 4 else scores
         mixed = residual * np.eye(scores.shape[-1], dtype="float32") + (1 - residual) * scores
         with np.errstate(invalid="ignore"):
@@ -106,7 +113,7 @@ def relevance(maps, gradients, encoder=None, decoder=None, cross=None):
         source position S for the decoder's position T.
 
     Raises:
-        ValueError: if `maps` and `gradients` do not match, or some of the three kinds are not named.
+        ValueError: if `maps` and `gradients` do not match or are of windows, or some of the three kinds are not named.
 
     Example:
 
@@ -124,13 +131,13 @@ def relevance(maps, gradients, encoder=None, decoder=None, cross=None):
             raise ValueError(
                 "`encoder` and `decoder` need `cross`: without cross-attention there is one stack."
             )
-        return _self_relevance(list(of_layers.values()))
+        return _self_relevance(of_layers)
     if encoder is None or decoder is None or len(decoder) != len(cross):
         raise ValueError(
             "`encoder`, `decoder` and `cross` must be given together, with as many decoder layers as cross layers. "
             f"Received: encoder={encoder}, decoder={decoder}, cross={cross}."
         )
-    of_source = _normalized_relevance(_self_relevance([of_layers[key] for key in encoder]))
+    of_source = _normalized_relevance(_self_relevance({key: of_layers[key] for key in encoder}))
     length = of_layers[cross[0]].shape[-2]
     of_target, between = np.eye(length, dtype="float32"), np.zeros_like(of_layers[cross[0]])
     for own, across in zip(decoder, cross):
@@ -149,10 +156,7 @@ def _gradient_weighted(maps, gradients):
             "`maps` and `gradients` must be of the same layers and shapes, as `attention_gradients` returns them. "
             f"Received: maps of {list(maps)}, gradients of {list(gradients)}."
         )
-    return {
-        key: np.maximum(_floats(scores) * _floats(gradients[key]), 0).mean(axis=-3)
-        for key, scores in maps.items()
-    }
+    return {key: np.maximum(scores * gradients[key], 0).mean(axis=-3) for key, scores in maps.items()}
 
 
 def _self_relevance(of_layers):
@@ -186,7 +190,8 @@ def word_scores(scores, query_words=None, key_words=None):
         Float32 (..., T', S').
 
     Raises:
-        ValueError: if a list does not have one item for each token, or leaves out an index.
+        ValueError: if a list does not have one item for each token, or leaves out an index, or the scores are the maps of
+            several layers.
 
     Example:
 
@@ -240,7 +245,8 @@ def head_kinds(maps, token_ids=None):
         Dict from kinds to float32 (N,); of a mapping a dict from keys to such dicts. NaN if no row can tell.
 
     Raises:
-        ValueError: if `token_ids` are not of the shape of the queries.
+        ValueError: if `token_ids` are not of the shape of the queries, or the maps are of windows, which `windows_in_place`
+            puts in place.
 
     Example:
 
@@ -258,8 +264,8 @@ def head_kinds(maps, token_ids=None):
     [Olsson et al., 2022](https://arxiv.org/abs/2209.11895), induction.
     """
     if isinstance(maps, collections.abc.Mapping):
-        return {key: head_kinds(scores, token_ids) for key, scores in maps.items()}
-    scores = _floats(maps)
+        return {key: head_kinds(scores, token_ids) for key, scores in _by_key(maps).items()}
+    scores = _by_key({"maps": maps})["maps"]
     batch_size, _, num_queries, num_keys = scores.shape
     if token_ids is not None and np.shape(token_ids) != (batch_size, num_queries):
         raise ValueError(
@@ -343,20 +349,36 @@ def windows_in_place(scores, height, width, window_size, shift_size=0):
     return whole[:, :, 1:, 1:]
 
 
-def _by_key(maps):
-    return dict(maps) if isinstance(maps, collections.abc.Mapping) else dict(enumerate(maps))
+def _by_key(maps, ranks=(4,)):
+    """Float32 maps by path, or by number those of a list.
 
-
-def _square_maps(maps):
-    maps = [_floats(scores) for scores in _by_key(maps).values()]
-    shapes = [scores.shape for scores in maps]
-    if not maps or len({shape[-2:] for shape in shapes}) > 1 or shapes[0][-1] != shapes[0][-2]:
-        raise ValueError(
-            "The maps must be of self-attention, all over the same positions. Choose the layers, for example with "
-            f"`layers=` of `capture_attention`. Received maps of the shapes {shapes}."
-        )
+    Raises:
+        ValueError: if one has another rank, as windows have.
+    """
+    is_mapping = isinstance(maps, collections.abc.Mapping)
+    maps = {key: _floats(scores) for key, scores in (maps.items() if is_mapping else enumerate(maps))}
+    for key, scores in maps.items():
+        if scores.ndim not in ranks:
+            raise ValueError(
+                "The map of a layer must have the shape (B, N, T, S). `windows_in_place` makes one of windows "
+                f"(B, W, N, M, M). Received: {key!r} of shape {scores.shape}."
+            )
     return maps
 
 
+def _square_maps(maps):
+    shapes = {key: scores.shape for key, scores in maps.items()}
+    if len({size for shape in shapes.values() for size in shape[-2:]}) != 1:
+        raise ValueError(
+            "The maps must be of self-attention, all over the same positions. Choose layers of one length, for example with "
+            f"`layers=` of `capture_attention`. Received maps of the shapes {shapes}."
+        )
+    return list(maps.values())
+
+
 def _floats(scores):
+    if isinstance(scores, collections.abc.Mapping):
+        raise ValueError(
+            f"`scores` must be those of one layer, `maps[path]`. Received: the maps of {list(scores)}."
+        )
     return np.asarray(scores).astype("float32", copy=False)

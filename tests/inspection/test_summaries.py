@@ -1,5 +1,7 @@
 """Summaries of attention maps against loops, sums by hand and heads that are known to be of a kind."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -49,6 +51,42 @@ def test_rollout_of_pads_keeps_them_to_themselves():
 def test_what_is_no_stack_of_self_attention_is_refused(shapes):
     with pytest.raises(ValueError, match="must be of self-attention, all over the same positions"):
         inspection.rollout([np.ones(shape) for shape in shapes])
+
+
+def test_windows_and_layers_of_several_lengths_are_refused_with_what_to_do():
+    layer = "stage_0/self_attention"
+    windows = {layer: random_scores(2, 7, 3, 5, 5)}
+    in_place = r"`windows_in_place` makes one of windows.*Received: '{}' of shape \(2, 7, 3, 5, 5\)"
+    for summary in (
+        inspection.rollout,
+        inspection.head_kinds,
+        lambda maps: inspection.relevance(maps, maps),
+    ):
+        with pytest.raises(ValueError, match=in_place.format(layer)):
+            summary(windows)
+    with pytest.raises(ValueError, match=in_place.format("maps")):
+        inspection.head_kinds(windows[layer])
+    stages = {"stage_0": random_scores(2, 3, 5, 5), "stage_1": random_scores(2, 3, 3, 3)}
+    of_one_length = r"layers of one length.*'stage_0': \(2, (3, )?5, 5\), 'stage_1': \(2, (3, )?3, 3\)"
+    for summary in (inspection.rollout, lambda maps: inspection.relevance(maps, maps)):
+        with pytest.raises(ValueError, match=of_one_length):
+            summary(stages)
+
+
+@pytest.mark.parametrize(
+    "summary",
+    [
+        inspection.entropy,
+        inspection.mean_of_heads,
+        lambda scores: inspection.word_scores(scores, [0, 0, 1, 1, 1]),
+        lambda scores: inspection.windows_in_place(scores, 7, 6, 3),
+    ],
+    ids=["entropy", "mean of heads", "words", "windows"],
+)
+def test_summaries_of_one_layer_refuse_maps_of_several(summary):
+    maps = inspection.AttentionMaps([("first", random_scores(2, 3, 5, 5))])
+    with pytest.raises(ValueError, match=r"`scores` must be those of one layer, `maps\[path\]`.*'first'"):
+        summary(maps)
 
 
 def test_entropy():
@@ -277,6 +315,11 @@ def test_targets_and_layers_without_a_gradient_are_refused():
     )
     with pytest.raises(ValueError, match="`target` must be a function"):
         inspection.attention_gradients(model, token_ids(5, 3), target=1)
+    model, x = hand_made([keras.layers.MultiHeadAttention(2, 3)]), np.ones((2, 5, 6), "float32")
+    for target in (3, -4, [1], [1, 3], [[1, 2]], [0.5, 1.5], True, "1"):
+        message = rf"`target` must be the index of a class .*shape \(2, 3\). Received: target={re.escape(repr(target))}"
+        with pytest.raises(ValueError, match=message):
+            inspection.attention_gradients(model, x, target=target)
     model = hand_made([DifferentialAttention(2, 3)])
     with pytest.raises(
         ValueError, match=r"(?s)gradient with respect to the attention scores is known for.*differential"
