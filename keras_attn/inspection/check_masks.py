@@ -6,7 +6,7 @@ from keras_attn.checks import choose
 from keras_attn.inspection.backends import gradients
 from keras_attn.inspection.call_modes import MODES
 from keras_attn.inspection.mask_report import Leak, MaskReport, pairs_of
-from keras_attn.inspection.mask_rules import Declarations
+from keras_attn.inspection.mask_rules import Declarations, check_inputs
 from keras_attn.inspection.perturbed_model import PerturbedModel, is_mask
 
 # Changes are three standard deviations of the vectors that are changed.
@@ -32,12 +32,12 @@ def check_masks(model, inputs, padding=None, causal=None, segments=None, modes=(
 
     Args:
         model: Built `keras.Model` or layer.
-        inputs: What it is called with: an array (B, T) or (B, T, ...), or a dict or list of them, which are given to a `call`
-            of several arguments in turn. Two rows or more show whether rows mix.
+        inputs: What it is called with: an array (B, T) or (B, T, ...), or a flat dict or list of them, which are given to a
+            `call` of several arguments in turn. Two rows or more show whether rows mix.
         padding: Dict from input names to booleans (B, T), True at real positions. Inputs that are not named have the
             padding that Keras layers compute for them (`mask_zero`, `Masking`), if any. What is computed at pads is not judged. The one input
             of a model may be called `"inputs"`.
-        causal: List of names of inputs: the output at position t sees their positions up to t alone.
+        causal: Name of an input, or a list of them: the output at position t sees their positions up to t alone.
         segments: Dict from input names to integers (B, T): packed sequences, which do not see each other. 0 is padding.
         modes: How the model is called, tuple of: `"eager"`, `"graph"`, `"xla"`; `"training"` (`training=True` with a fixed seed;
             batch normalisation stays as in inference); `"dropout"` (inference, where the attention layers of Keras have
@@ -65,6 +65,7 @@ def check_masks(model, inputs, padding=None, causal=None, segments=None, modes=(
     modes = (modes,) if isinstance(modes, str) else tuple(modes)
     for mode in modes:
         choose("modes", mode, MODES)
+    check_inputs(inputs)
     perturbed = PerturbedModel(model, inputs)
     declared = Declarations(perturbed.inputs, padding, causal, segments, perturbed.implicit_masks)
     check = _Check(perturbed, declared)

@@ -1,6 +1,9 @@
 """What an output must not depend on, by what is declared of the inputs."""
 
+import collections.abc
+
 import numpy as np
+from keras import ops
 
 
 class Declarations:
@@ -17,7 +20,7 @@ class Declarations:
             name: _mask(name, mask, inputs) for name, mask in _named("padding", padding, inputs).items()
         }
         self.padding = {**implicit_masks, **self.padding}
-        self.causal = list(_named("causal", dict.fromkeys(causal or ()), inputs))
+        self.causal = list(_named("causal", _as_keys(causal), inputs))
         self.segments = {
             name: _positional("segments", name, ids, inputs)
             for name, ids in _named("segments", segments, inputs).items()
@@ -97,7 +100,46 @@ class Declarations:
         )
 
 
+def check_inputs(inputs):
+    """Refuses inputs in which there is no position to change.
+
+    Raises:
+        ValueError: if they are no array and no flat dict or list of arrays, or an array is empty.
+    """
+    if isinstance(inputs, dict):
+        named = {repr(name): x for name, x in inputs.items()}
+    elif isinstance(inputs, (list, tuple)):
+        named = {f"inputs[{i}]": x for i, x in enumerate(inputs)}
+    else:
+        named = {"inputs": inputs}
+    for name, x in named.items():
+        if x is None:  # an optional input
+            continue
+        array = np.asarray(ops.convert_to_numpy(x))
+        if array.dtype == object and not all(isinstance(item, (str, bytes)) for item in array.flat):
+            raise ValueError(
+                "`inputs` must be an array, or a flat dict or list of arrays. "
+                f"Received: {name} is of the type {type(x).__name__}."
+            )
+        if not array.size:
+            raise ValueError(
+                f"`inputs` must have rows and positions to change. Received: {name} of shape {array.shape}."
+            )
+
+
+def _as_keys(causal):
+    if isinstance(causal, str):
+        causal = [causal]
+    if not isinstance(causal, (collections.abc.Iterable, type(None))):
+        raise ValueError(f"`causal` must be a list of names of inputs. Received: causal={causal!r}.")
+    return dict.fromkeys(causal or ())
+
+
 def _named(argument, values, inputs):
+    if not isinstance(values, (collections.abc.Mapping, type(None))):
+        raise ValueError(
+            f"`{argument}` must be a dict from names of inputs to arrays. Received: {argument}={values!r}."
+        )
     values = dict(values or {})
     if len(inputs) == 1:  # The one input may be called so, whatever its name.
         values = {next(iter(inputs)) if name == "inputs" else name: value for name, value in values.items()}

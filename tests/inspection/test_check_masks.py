@@ -249,6 +249,10 @@ def test_two_inputs_of_equal_values_and_of_equal_lengths():
             r"must have the shape \(2, 7\).*Received: shape \(2, 3\)",
         ),
         ({"padding": {"token_ids": SOURCE}}, "`padding` must hold booleans"),
+        ({"padding": SOURCE != 0}, "`padding` must be a dict from names of inputs to arrays"),
+        ({"segments": "token_ids"}, "`segments` must be a dict.*Received: segments='token_ids'"),
+        ({"causal": "ids"}, r"`causal` must name inputs.*Received: \['ids'\]"),
+        ({"causal": True}, "`causal` must be a list of names of inputs. Received: causal=True"),
         ({"modes": ("fast",)}, r"`modes` must be one of \['dropout', 'eager', 'graph'"),
     ],
 )
@@ -256,6 +260,32 @@ def test_wrong_arguments_are_refused(arguments, message):
     model, inputs, _ = one_sequence(lambda x: layers.Dense(3)(x), mask_zero=False)
     with pytest.raises(ValueError, match=message):
         keras_attn.check_masks(model, inputs, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (SOURCE[:, :0], r"must have rows and positions to change. Received: inputs of shape \(2, 0\)"),
+        ({"token_ids": SOURCE[:0]}, r"Received: 'token_ids' of shape \(0, 7\)"),
+        ([SOURCE[:, :0]], r"Received: inputs\[0\] of shape \(2, 0\)"),
+        (
+            {"token_ids": {"of": SOURCE}},
+            "a flat dict or list of arrays. Received: 'token_ids' is of the type dict",
+        ),
+    ],
+)
+def test_inputs_without_a_position_or_in_a_nested_structure_are_refused(inputs, message):
+    model, _, _ = one_sequence(lambda x: layers.Dense(3)(x), mask_zero=False)
+    with pytest.raises(ValueError, match=message):
+        keras_attn.check_masks(model, inputs)
+
+
+def test_one_name_of_a_causal_input_is_a_list_of_it():
+    model, inputs, _ = one_sequence(lambda x: layers.Dense(3)(x[:, ::-1]), mask_zero=False)
+    reports = [
+        keras_attn.check_masks(model, inputs, causal=causal) for causal in ("token_ids", ["token_ids"])
+    ]
+    assert [leak.kind for leak in reports[0].leaks] == [leak.kind for leak in reports[1].leaks] == ["causal"]
 
 
 def test_what_cannot_be_judged_is_refused():
