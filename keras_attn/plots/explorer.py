@@ -3,6 +3,7 @@ import functools
 import hashlib
 import html
 import json
+import numbers
 import pathlib
 import re
 from collections.abc import Mapping
@@ -56,7 +57,7 @@ def explore(
         maps: Mapping from a layer's name to its scores, array or tensor (N, T, S) or (1, N, T, S), as
             `keras_attn.capture_attention` gives them. Or a mapping from "encoder", "decoder" and "cross" to such mappings;
             otherwise, where `tokens` is a mapping, the kind of a layer is read from its name.
-        tokens: List of strings, the tokens of self-attention; or a pair of lists, the T queries and the S keys; or a mapping
+        tokens: List of strings (or of UTF-8 bytes), the tokens of self-attention; or a pair of lists, the T queries and the S keys; or a mapping
             from the kinds of `maps` to one of these. "cross" defaults to the tokens of "decoder" and of "encoder". Defaults
             to the names of patches, if there is an image.
         image: Array (height, width), (height, width, 1 or 3): uint8, or floats from 0 to 1. The keys of the first kind are
@@ -77,7 +78,8 @@ def explore(
         `Explorer`, which a notebook shows.
 
     Raises:
-        ValueError: if shapes do not fit the tokens, a score is not a probability, or there are too many tokens or maps.
+        ValueError: if shapes do not fit the tokens, a score is not a probability, there are too many tokens or maps, or
+            `max_megabytes` is no positive number.
 
     Example:
 
@@ -90,6 +92,14 @@ def explore(
     References: [Vig, 2019](https://arxiv.org/abs/1906.05714), whose views the lines are;
     [Jain and Wallace, 2019](https://arxiv.org/abs/1902.10186), on what attention does not explain.
     """
+    if (
+        not isinstance(max_megabytes, numbers.Real)
+        or isinstance(max_megabytes, bool)
+        or not max_megabytes > 0
+    ):
+        raise ValueError(
+            f"`max_megabytes` must be a positive number. Received: max_megabytes={max_megabytes!r}."
+        )
     picture = None if image is None else _picture(image, grid)
     models = {**{str(other): of_other for other, of_other in (compare or {}).items()}, str(name): maps}
     if len(models) != 1 + len(compare or {}):
@@ -241,12 +251,17 @@ def _groups(maps, tokens, picture):
             {
                 "kind": kind,
                 "label": _KINDS.get(kind, kind or "Attention"),
-                "queries": [str(token) for token in queries],
-                "keys": [str(token) for token in keys],
+                "queries": [_text(token) for token in queries],
+                "keys": [_text(token) for token in keys],
                 "paths": of_kind,
             }
         )
     return groups
+
+
+def _text(token):
+    """A token as a string. A piece of byte-level BPE may be a part of a letter, so not all bytes are UTF-8."""
+    return token.decode("utf-8", "replace") if isinstance(token, bytes) else str(token)
 
 
 def _is_nested(maps):
@@ -289,10 +304,10 @@ def _tokens_of(kind, tokens, picture, maps, path):
 
 
 def _pair(given):
-    if isinstance(given, str):
+    if isinstance(given, (str, bytes)):
         raise ValueError(f"`tokens` must be a list of strings. Received: tokens={given!r}.")
     given = list(given)
-    if len(given) == 2 and not any(isinstance(part, str) for part in given):
+    if len(given) == 2 and not any(isinstance(part, (str, bytes)) for part in given):
         return list(given[0]), list(given[1])
     return given, given
 
@@ -365,7 +380,8 @@ def _described(group, special_tokens):
     def special(tokens):
         if special_tokens is None:
             return [number for number, token in enumerate(tokens) if _SPECIAL_TOKEN.fullmatch(token)]
-        return [number for number, token in enumerate(tokens) if token in set(special_tokens)]
+        chosen = set(map(_text, special_tokens))
+        return [number for number, token in enumerate(tokens) if token in chosen]
 
     is_self = group["queries"] == group["keys"]
     return group | {
@@ -431,7 +447,7 @@ def _checked_steps(steps, groups):
         return None
     of_decoder = [group for group in groups if group["kind"] in ("decoder", "cross")] or groups
     length = len(of_decoder[0]["queries"])
-    steps = [[[str(token), float(probability)] for token, probability in step] for step in steps]
+    steps = [[[_text(token), float(probability)] for token, probability in step] for step in steps]
     if len(steps) != length or not all(steps):
         raise ValueError(
             f"`steps` must hold at least one pair (token, probability) for each of the {length} queries of the decoder. "
@@ -447,7 +463,7 @@ def _checked_beams(beams):
         return None
     checked = []
     for tokens, log_probs, score in beams:
-        tokens, log_probs = [str(token) for token in tokens], [float(value) for value in log_probs]
+        tokens, log_probs = [_text(token) for token in tokens], [float(value) for value in log_probs]
         if len(tokens) != len(log_probs):
             raise ValueError(
                 "`beams` must hold a log-probability for each token. "

@@ -269,12 +269,39 @@ def test_models_beside_each_other_have_the_same_layers(rng):
         ({"a": np.full((1, 5, 5), np.nan)}, WORDS, "must be probabilities"),
         ({"a": np.full((1, 5, 5), 1.5)}, WORDS, "'a' with values from 1.5 to 1.5"),
         ({"a": np.ones((1, 5, 5)) / 5}, "words", "`tokens` must be a list of strings"),
+        ({"a": np.ones((1, 5, 5)) / 5}, b"words", "`tokens` must be a list of strings"),
         ({"a": np.ones((1, 5, 5)) / 5}, None, r"`tokens` must hold the tokens of the layers"),
     ],
 )
 def test_what_is_wrong_is_refused_with_what_to_do(maps, tokens, message):
     with pytest.raises(ValueError, match=message):
         explore(maps, tokens)
+
+
+@pytest.mark.parametrize("limit", ["3", None, 0, -1, float("nan"), True])
+def test_a_limit_that_is_no_positive_number_is_refused(limit):
+    with pytest.raises(
+        ValueError, match=rf"`max_megabytes` must be a positive number.*max_megabytes={limit!r}"
+    ):
+        explore({"a": np.ones((1, 5, 5)) / 5}, WORDS, max_megabytes=limit)
+
+
+def test_tokens_of_bytes_are_text():
+    data = explore(
+        {"a": np.ones((1, 2, 3)) / 3},
+        ([b"</s>", "é".encode()], [b"\xc3", b"a", "b"]),
+        special_tokens=[b"a"],
+        steps=[[(b"x", 0.5)]] * 2,
+        beams=[([b"y"], [-1.0], -1.0)],
+    )._data
+    [group] = data["groups"]
+    assert group["queries"] == ["</s>", "é"]
+    assert group["keys"] == ["\N{REPLACEMENT CHARACTER}", "a", "b"]
+    assert group["specialKeys"] == [1]
+    assert data["steps"][0] == [["x", 0.5]]
+    assert data["beams"][0]["tokens"] == ["y"]
+    # Two tokens are no pair of lists.
+    assert explore({"a": np.ones((1, 2, 2)) / 2}, [b"a", b"b"])._data["groups"][0]["keys"] == ["a", "b"]
 
 
 def test_the_page_is_saved_whole_and_only_as_html(tmp_path):
