@@ -312,7 +312,7 @@ def _show(options):
     unknown = sorted(set(given) - set(inspect.signature(task.show).parameters))
     if unknown:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in unknown)
-        raise ValueError(f"A {task.name} is shown without {flags}.")
+        raise ValueError(f"{task.article} {task.name} is shown without {flags}.")
     print(task.show(options.text, **given).save(options.output))
 
 
@@ -333,7 +333,7 @@ def _export(options):
         raise ValueError(f"{task.article} {task.name} is exported as a SavedModel without --xla.")
     if options.shortlist:
         if not isinstance(task, Translator):
-            raise ValueError(f"--shortlist is for translators. Received: a {task.name}.")
+            raise ValueError(f"--shortlist is for translators. Received: {task.article.lower()} {task.name}.")
         task = task.replaced(shortlist=options.shortlist)
     is_for_others = isinstance(task, TextClassifier | ImageClassifier) and options.format == "huggingface"
     if not (is_saved_model or is_for_others or isinstance(task, Translator)):

@@ -16,7 +16,7 @@ from helpers_text_generators import byte_generator
 from helpers_translators import byte_translator
 
 import keras_attn_cli
-from keras_attn import TextGenerator, Translator
+from keras_attn import ImageClassifier, TextGenerator, Translator
 from keras_attn.generation import DecodingOptions
 from keras_attn.models import save_weights
 
@@ -65,6 +65,14 @@ def test_show_writes_a_page(folder, loaded_once, tmp_path, capsys):
     assert page.read_text("utf-8") == loaded_once.show("4 July", "2016", title="A title").html
     assert keras_attn_cli.main([*command, "--pair", "b", "--output", str(page)]) == 2
     assert "A translator is shown without --pair." in capsys.readouterr().err
+
+
+def test_messages_name_a_task_with_its_article(monkeypatch, capsys):
+    monkeypatch.setattr("keras_attn.tasks.load_task", lambda folder: object.__new__(ImageClassifier))
+    assert keras_attn_cli.main(["show", "folder", "image.png", "--pair", "b"]) == 2
+    assert "An image classifier is shown without --pair." in capsys.readouterr().err
+    assert keras_attn_cli.main(["export", "folder", "out", "--shortlist", "pairs.txt"]) == 2
+    assert "Received: an image classifier." in capsys.readouterr().err
 
 
 @pytest.mark.extended
