@@ -163,6 +163,10 @@ def main():
         "--output", default="runs/cifar", help="folder of the log, the classifier and the pictures"
     )
     options = parser.parse_args()
+    if min(options.epochs, options.batch_size, options.num_layers, options.hidden_dim) < 1:
+        parser.error("--epochs, --batch-size, --num-layers and --hidden-dim must be at least 1")
+    if options.learning_rate <= 0:
+        parser.error("--learning-rate must be above 0")
     names, (pixels, labels), (test_pixels, test_labels) = read_cifar(options.folder)
     folder = pathlib.Path(options.output)
     folder.mkdir(parents=True, exist_ok=True)

@@ -127,6 +127,8 @@ def main():
     parser.add_argument("--output", default="runs/digits", help="folder of the classifier and the picture")
     parser.add_argument("--saved-models", default="saved_models", help="folder of the export")
     arguments = parser.parse_args()
+    if arguments.epochs < 1:
+        parser.error("--epochs must be at least 1")
     pixels, labels = read_digits()
     splits = StratifiedKFold(5, shuffle=True, random_state=0).split(pixels, labels)
     found = []

@@ -129,11 +129,14 @@ def main():
     parser.add_argument("--output", default="runs/signals", help="folder of the picture")
     arguments = parser.parse_args()
     make_encoder, epochs = MODELS[arguments.model]
+    epochs = epochs if arguments.epochs is None else arguments.epochs
+    if min(epochs, arguments.seeds) < 1:
+        parser.error("--epochs and --seeds must be at least 1")
     data = make_dataset()
     found = []
     for seed in range(arguments.seeds):
         start = time.monotonic()
-        model = train(make_encoder, data["x"], data["y"], arguments.epochs or epochs, seed)
+        model = train(make_encoder, data["x"], data["y"], epochs, seed)
         found.append(accuracy(model, data["x_test"], data["y_test"]))
         print(
             f"Seed {seed}: trained in {time.monotonic() - start:.0f} s; accuracy on {len(data['y_test'])} new signals: "

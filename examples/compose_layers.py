@@ -154,6 +154,8 @@ def main():
         "--output", default="runs/compose_layers", help="folder of the models and the picture"
     )
     arguments = parser.parse_args()
+    if arguments.epochs < 1:
+        parser.error("--epochs must be at least 1")
     folder = pathlib.Path(arguments.output)
     folder.mkdir(parents=True, exist_ok=True)
     keras.utils.set_random_seed(1)

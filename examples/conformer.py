@@ -136,6 +136,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=8)
     arguments = parser.parse_args()
+    if arguments.epochs < 1:
+        parser.error("--epochs must be at least 1")
     keras.utils.set_random_seed(1)
     for name, block in (
         (

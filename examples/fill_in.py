@@ -78,6 +78,8 @@ def main():
     parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--output", default="runs/fill_in", help="folder of the pictures")
     arguments = parser.parse_args()
+    if arguments.epochs < 1:
+        parser.error("--epochs must be at least 1")
 
     keras.utils.set_random_seed(1)
     encoder = EncoderTransformer.from_sizes(

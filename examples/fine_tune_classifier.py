@@ -85,6 +85,10 @@ def main():
     arguments = parser.parse_args()
     if (arguments.train is None) != (arguments.validation is None):
         parser.error("give --train and --validation, or neither")
+    if min(arguments.epochs, arguments.batch_size) < 1 or arguments.lora_rank < 0:
+        parser.error("--epochs and --batch-size must be at least 1, --lora-rank at least 0")
+    if arguments.learning_rate is not None and arguments.learning_rate <= 0:
+        parser.error("--learning-rate must be above 0")
     output = pathlib.Path(arguments.output)
     keras.utils.set_random_seed(1)
 

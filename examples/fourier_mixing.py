@@ -60,6 +60,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=5)
     arguments = parser.parse_args()
+    if arguments.epochs < 1:
+        parser.error("--epochs must be at least 1")
     keras.utils.set_random_seed(1)
     for name, mixing in (("Fourier mixing", FourierMixing()), ("no mixing", keras.layers.Identity())):
         print(f"Accuracy on new rows with {name}: {train(make_model(mixing), arguments.epochs):.1%}")

@@ -74,6 +74,8 @@ def main():
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--output", default="runs/long_range", help="folder of the picture")
     arguments = parser.parse_args()
+    if arguments.epochs < 1:
+        parser.error("--epochs must be at least 1")
 
     rows, _ = make_rows(64, seed=3)
     scores = {}

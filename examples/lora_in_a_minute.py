@@ -76,6 +76,8 @@ def main():
     parser.add_argument("--adaptation-epochs", type=int, default=60)
     parser.add_argument("--output", default="runs/lora_in_a_minute", help="folder of the picture")
     arguments = parser.parse_args()
+    if min(arguments.epochs, arguments.adaptation_epochs) < 1:
+        parser.error("--epochs and --adaptation-epochs must be at least 1")
 
     pixels, mirrored, labels, of_training, few, of_test = read_and_split()
     classifier, seconds = train(pixels[of_training], labels[of_training], arguments.epochs, seed=0)

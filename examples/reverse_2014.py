@@ -92,6 +92,8 @@ def main():
     parser.add_argument("--updates", type=int, default=1000)
     parser.add_argument("--output", default="runs/reverse_2014", help="folder of the picture")
     arguments = parser.parse_args()
+    if arguments.updates < 1:
+        parser.error("--updates must be at least 1")
     accuracies = {}
     for name, (make_model, learning_rate) in MODELS.items():
         keras.utils.set_random_seed(1)

@@ -34,6 +34,8 @@ def main():
     parser.add_argument("--checkpoint", help="folder of sentence-transformers")
     parser.add_argument("--output", default="runs/search_lines", help="folder of the picture")
     arguments = parser.parse_args()
+    if not all(question.strip() for question in arguments.question):
+        parser.error("a question is empty")
 
     lines = read_lines(arguments.folder)
     if not lines:

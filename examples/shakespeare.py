@@ -59,6 +59,8 @@ def main():
     parser.add_argument("--updates", type=int, default=2000)
     parser.add_argument("--output", help="run folder (default: the next free runs/shakespeare)")
     arguments = parser.parse_args()
+    if arguments.updates < 1:
+        parser.error("--updates must be at least 1")
 
     text = read_plain_text(arguments.text) if arguments.text else read_tragedies()
     training, validation = text.split()

@@ -36,7 +36,7 @@ def with_column(rows, token_id, first):
 def train(model, updates, batch_size=64):
     rows, in_order = make_rows(updates * batch_size, seed=1)
     model.compile(
-        Adam(WarmupCosineSchedule(0.003, warmup_steps=updates // 10, total_steps=updates + 1)),
+        Adam(WarmupCosineSchedule(0.003, warmup_steps=max(1, updates // 10), total_steps=updates + 1)),
         loss=LabelSmoothedCrossentropy(label_smoothing=0.0),
         metrics=[MaskedAccuracy()],
     )
@@ -49,6 +49,8 @@ def main():
     parser.add_argument("--updates", type=int, default=1500)
     parser.add_argument("--output", default="runs/sort_numbers", help="folder of the pictures")
     arguments = parser.parse_args()
+    if arguments.updates < 1:
+        parser.error("--updates must be at least 1")
     folder = pathlib.Path(arguments.output)
 
     keras.utils.set_random_seed(1)

@@ -73,7 +73,10 @@ def parse_arguments():
     parser.add_argument("--num-pairs", type=int, help="train on the first so many pairs only")
     parser.add_argument("--output", help="run folder (default: the next free runs/NAME)")
     parser.add_argument("--saved-models", default="saved_models", help="where the export goes")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if any(number is not None and number < 1 for number in (options.epochs, options.num_pairs)):
+        parser.error("--epochs and --num-pairs must be at least 1")
+    return options
 
 
 if __name__ == "__main__":

@@ -48,6 +48,42 @@ def test_every_example_is_run_in_this_folder():
     assert run_here == {path.name for path in EXAMPLES.glob("*.py")}
 
 
+WITH_NUMBERS = {
+    path.stem: flags
+    for path in sorted(EXAMPLES.glob("*.py"))
+    if (flags := re.findall(r'"(--[\w-]+)", type=(?:int|float)', path.read_text(encoding="utf-8")))
+}
+
+
+@pytest.fixture
+def refusal(monkeypatch, capsys):
+    """Gives what an example says of arguments that it refuses, called in this process."""
+    monkeypatch.syspath_prepend(EXAMPLES)  # lora_in_a_minute.py imports another example
+
+    def call(example, *arguments):
+        monkeypatch.setattr(sys, "argv", [f"{example.__name__}.py", *arguments])
+        with pytest.raises(SystemExit) as exit_of:
+            example.main()
+        assert exit_of.value.code == 2
+        return capsys.readouterr().err.splitlines()[-1]
+
+    return call
+
+
+@pytest.mark.parametrize("name", WITH_NUMBERS)
+def test_examples_refuse_numbers_that_cannot_be(name, refusal):
+    example = load(name)
+    for flag in WITH_NUMBERS[name]:
+        for number in ("0", "-1"):
+            if (flag, number) != ("--lora-rank", "0"):  # trains all weights
+                assert re.search(rf"error: .*{flag}\b", refusal(example, flag, number))
+
+
+def test_search_lines_refuses_an_empty_question(refusal):
+    message = refusal(load("search_lines"), "folder", "a question", " ")
+    assert message == "search_lines.py: error: a question is empty"
+
+
 def numbers(text):
     return np.array([float(number) for number in re.findall(r"-?\d+\.\d*", text)])
 
