@@ -53,15 +53,17 @@ class Pane {
     const { explorer } = this;
     const { data, state } = explorer;
     const group = data.groups[state.group];
-    const head = chosen.head < 0 ? null : group.seen[chosen.model][chosen.layer].heads[chosen.head];
-    this.title.textContent = `Layer ${chosen.layer + 1} · ${head ? `Head ${chosen.head + 1}` : "mean of heads"}`;
+    const layer = group.seen[chosen.model][chosen.layer];
+    const head = layer?.heads[chosen.head];
+    this.title.textContent = `Layer ${chosen.layer + 1} · ${chosen.head < 0 ? "mean of heads" : `Head ${chosen.head + 1}`}`;
     this.kind.textContent = head ? KIND_NAMES[head.kind] : "";
     this.kind.title = head ? Object.entries(head.scores).map(([kind, score]) => `${KIND_NAMES[kind]} ${percent(score)}`).join(", ") : "";
     this.kind.hidden = !head;
-    this.path.textContent = group.paths[chosen.layer];
+    this.path.textContent = layer?.path ?? "";
     if (this.model) this.model.value = chosen.model;
     const form = JSON.stringify(chosen);
     this.wanted = form;
+    if (!layer || (chosen.head >= 0 && !head)) return this.#showNothing(chosen, layer);
     const scores = await explorer.maps.scores({ ...chosen, group: state.group });
     if (this.wanted !== form) return;
     const units = explorer.units();
@@ -76,6 +78,18 @@ class Pane {
     }
     this.view.show(this.matrix, this.look());
     this.#say();
+  }
+
+  /** Where another model has a layer or a head, and this one none. */
+  #showNothing({ model, layer: number, head }, layer) {
+    const { data } = this.explorer;
+    const lacks = layer ? `no head ${head + 1} in this layer: it has ${layer.heads.length}` : `no layer ${number + 1} of this kind`;
+    this.view?.close();
+    this.view = this.viewName = this.matrix = null;
+    this.said.textContent = "";
+    this.note.textContent = "";
+    this.body.className = "body";
+    this.body.replaceChildren(element("p", "hint absent", `${data.models[model]} has ${lacks}.`));
   }
 
   look() {
@@ -147,8 +161,9 @@ export class ExplorerPage {
   #start() {
     const { groups, image } = this.data;
     const group = Math.max(groups.findIndex((one) => one.kind === "cross"), 0);
+    const model = this.data.models.length - 1;
     return {
-      model: this.data.models.length - 1, group, ...this.#telling(group),
+      model, group, ...this.#telling(group, model),
       view: image ? "image" : groups[group].queries.length + groups[group].keys.length <= 2 * LONG_TEXT ? "lines" : "text",
       level: "token", hide: false, threshold: 0, shade: "relative", zoom: 1, pin: null, step: -1,
       sort: "layer", kind: "", search: "", second: null,
@@ -156,13 +171,14 @@ export class ExplorerPage {
   }
 
   /** A head that shows something at first sight: of cross-attention the layer before the last, else the clearest head. */
-  #telling(group) {
+  #telling(group, model) {
     const { kind, seen } = this.data.groups[group];
-    const layers = seen.at(-1);
-    if (kind === "cross") return { layer: Math.max(layers.length - 2, 0), head: -1 };
-    let best = { layer: 0, head: 0, score: 0 };
-    layers.forEach((layer, l) =>
-      layer.heads.forEach((head, h) => {
+    const layers = seen[model];
+    const present = layers.flatMap((layer, l) => (layer ? [l] : []));
+    if (kind === "cross" || !present.length) return { layer: present.at(-2) ?? present[0] ?? 0, head: -1 };
+    let best = { layer: present[0], head: 0, score: 0 };
+    present.forEach((l) =>
+      layers[l].heads.forEach((head, h) => {
         if (["first", "special", "broad", "mixed"].includes(head.kind)) return;
         if (head.scores[head.kind] > best.score) best = { layer: l, head: h, score: head.scores[head.kind] };
       }),
@@ -183,9 +199,11 @@ export class ExplorerPage {
       return value !== null && /^-?\d+$/.test(value) && Number(value) >= least && Number(value) <= most ? Number(value) : null;
     };
     const group = data.groups.findIndex((one) => one.kind === read("kind"));
-    if (group >= 0 && group !== state.group) Object.assign(state, { group }, this.#telling(group));
-    const place = (layer, head) => layer >= 0 && layer < data.groups[state.group].paths.length && head < this.maps.numHeads(state.group, layer);
     state.model = whole("model", 0, data.models.length - 1) ?? state.model;
+    if (group >= 0 && group !== state.group) Object.assign(state, { group }, this.#telling(group, state.model));
+    // Of some model: the page says where another has none.
+    const place = (layer, head) =>
+      layer >= 0 && layer < data.groups[state.group].paths.length && data.models.some((_, model) => head < this.maps.numHeads(model, state.group, layer));
     const layer = whole("layer", 1, 1e6);
     const head = whole("head", 0, 1e6);
     if (layer !== null && head !== null && place(layer - 1, head - 1)) Object.assign(state, { layer: layer - 1, head: head - 1 });
@@ -241,7 +259,7 @@ export class ExplorerPage {
     const before = this.state.group;
     Object.assign(this.state, values);
     if (this.state.group !== before) {
-      Object.assign(this.state, { pin: null, second: null, kind: "", sort: "layer" }, this.#telling(this.state.group));
+      Object.assign(this.state, { pin: null, second: null, kind: "", sort: "layer" }, this.#telling(this.state.group, this.state.model));
     }
     this.hovered = null;
     this.#writeAddress();
@@ -338,7 +356,7 @@ export class ExplorerPage {
     const { state, data, $ } = this;
     const group = data.groups[state.group];
     [...$("tabs").children].forEach((tab, number) => tab.setAttribute("aria-selected", number === state.group));
-    const kinds = Object.keys(KIND_NAMES).filter((kind) => group.seen[0].some((layer) => layer.heads.some((head) => kind in head.scores)));
+    const kinds = Object.keys(KIND_NAMES).filter((kind) => group.seen.flat().some((layer) => layer?.heads.some((head) => kind in head.scores)));
     $("sort").replaceChildren(new Option("by layer", "layer"), ...kinds.map((kind) => new Option(`most ${KIND_NAMES[kind]}`, kind)));
     $("sort").value = state.sort;
     if ($("search").value !== state.search) $("search").value = state.search;
@@ -365,6 +383,7 @@ export class ExplorerPage {
     }
     const { model, layer, head } = state;
     await Promise.all([this.overview.show(state, this.colours), this.first.show({ model, layer, head }), this.second?.show(state.second)]);
+    for (const format of ["png", "svg", "json"]) $(format).disabled = !this.first.matrix;
   }
 
   #showSteps() {
@@ -438,8 +457,9 @@ export class ExplorerPage {
     const group = data.groups[state.group];
     const name = `attention-${group.kind ? `${group.kind}-` : ""}layer-${state.layer + 1}-${state.head < 0 ? "mean" : `head-${state.head + 1}`}`;
     const { layer, head } = state;
-    const description = { title: data.title, kind: group.kind, layer: layer + 1, head: head < 0 ? "mean" : head + 1, path: group.paths[layer] };
+    const description = { title: data.title, kind: group.kind, layer: layer + 1, head: head < 0 ? "mean" : head + 1, path: group.seen[state.model][layer]?.path };
     await this.ready;
+    if (!this.first.matrix) return;
     if (format === "json") return download(asJson({ ...description, model: data.models[state.model], level: state.level, kept: data.kept }, this.first.matrix), `${name}.json`);
     const drawing = await this.first.drawing();
     download(format === "png" ? await asPng(drawing, colours.card) : asSvg(drawing, colours.card), `${name}.${format}`);
@@ -452,12 +472,16 @@ export class ExplorerPage {
     const { state, data } = this;
     const views = [...this.$("views").children].filter((button) => !button.hidden).map((button) => button.dataset.view);
     const layers = data.groups[state.group].paths.length;
+    const count = (layer) => this.maps.numHeads(state.model, state.group, layer);
     const step = (change) => {
-      const count = this.maps.numHeads(state.group, state.layer);
       const head = state.head + change;
-      if (head >= 0 && head < count) return { head };
-      const layer = (state.layer + Math.sign(change) + layers) % layers;
-      return { layer, head: change > 0 ? 0 : this.maps.numHeads(state.group, layer) - 1 };
+      if (head >= 0 && head < count(state.layer)) return { head };
+      let { layer } = state;
+      for (let left = layers; left > 0; left--) {
+        layer = (layer + change + layers) % layers;
+        if (count(layer)) return { layer, head: change > 0 ? 0 : count(layer) - 1 };
+      }
+      return {};
     };
     const actions = {
       Escape: () => this.change({ pin: null, step: -1 }),

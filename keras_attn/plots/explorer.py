@@ -2,6 +2,7 @@ import base64
 import functools
 import hashlib
 import html
+import itertools
 import json
 import numbers
 import pathlib
@@ -66,7 +67,8 @@ def explore(
         steps: For each query of the decoder, a list of pairs (token, probability): the best next tokens, best first.
         beams: List of triples (tokens, their log-probabilities, score), the answers of a beam search, best first.
         compare: Mapping from a name to maps like `maps`: other models, or earlier epochs, on the same tokens. The page shows
-            two of them side by side, or all as a film that ends with `maps`.
+            two of them side by side, or all as a film that ends with `maps`. Layers stand beside each other by name if one
+            model has all names of the others, else by their order in their kind. A model may have fewer layers or heads.
         name: String, the name of `maps` beside those of `compare`.
         special_tokens: Collection of strings, the tokens that can be hidden. Defaults to those like `</s>`, `[CLS]` and
             `<pad>`.
@@ -104,13 +106,22 @@ def explore(
     models = {**{str(other): of_other for other, of_other in (compare or {}).items()}, str(name): maps}
     if len(models) != 1 + len(compare or {}):
         raise ValueError(f"The names of `compare` must differ from `name`. Received: name={name!r}.")
-    groups = _groups(maps, tokens, picture)
-    models = {model: _layers_of(of_model, groups, model) for model, of_model in models.items()}
-    encoded = Encoded([layer for layers in models.values() for layer in layers], max_megabytes * 1e6)
+    kinds = [_by_kind(of_model, tokens) for of_model in models.values()]
+    if len({_is_nested(of_model) for of_model in models.values()}) > 1:
+        raise ValueError("The maps of `compare` must be by kind of attention if `maps` are, and only then.")
+    groups = _groups(kinds, tokens, picture)
+    layers = {
+        (m, g, row): _checked(kinds[m][group["kind"]][path], path, group, model)
+        for m, model in enumerate(models)
+        for g, group in enumerate(groups)
+        for row, path in enumerate(group["rows"][m])
+        if path is not None
+    }
+    encoded = Encoded(list(layers.values()), max_megabytes * 1e6)
     data = {
         "title": "Attention" if title is None else str(title),
         "models": list(models),
-        "groups": [_described(group, special_tokens) for group in groups],
+        "groups": [_described(group, special_tokens, len(models)) for group in groups],
         "levels": encoded.levels,
         "kept": encoded.kept,
         "leastShare": encoded.least_share,
@@ -119,16 +130,11 @@ def explore(
         "steps": _checked_steps(steps, groups),
         "beams": _checked_beams(beams),
     }
-    places = [(g, layer) for g, group in enumerate(groups) for layer in range(len(group["paths"]))]
-    for group in data["groups"]:
-        group["seen"] = []
     heads = {}
-    for m, layers in enumerate(models.values()):
-        for group in data["groups"]:
-            group["seen"].append([])
-        for (g, layer), scores in zip(places, layers):
-            data["groups"][g]["seen"][m].append(_seen(scores, data["groups"][g]))
-            heads[f"{m}.{g}.{layer}"] = encoded.heads[len(heads)]
+    for ((m, g, row), scores), of_layer in zip(layers.items(), encoded.heads):
+        group = data["groups"][g]
+        group["seen"][m][row] = {"path": groups[g]["rows"][m][row], **_seen(scores, group)}
+        heads[f"{m}.{g}.{row}"] = of_layer
     explorer = Explorer(data, heads)
     if path is not None:
         explorer.save(path)
@@ -236,24 +242,26 @@ def _printable(text):
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def _groups(maps, tokens, picture):
-    """For each kind of attention: its label, tokens, and the paths of its layers."""
-    if not isinstance(maps, Mapping) or not maps:
-        raise ValueError(
-            "`maps` must be a mapping from a layer's name to its scores (N, T, S), with at least one layer. "
-            f"Received: maps={type(maps).__name__}."
-        )
-    paths = _paths_by_kind(maps, tokens)
+def _groups(models, tokens, picture):
+    """For each kind of attention: its label, its tokens, and its layers, those that the models share beside each other.
+
+    Args:
+        models: For each model, its maps by kind; the last is that of `maps`, whose order holds.
+        tokens, picture: As in `explore`.
+    """
     groups = []
-    for kind, of_kind in paths.items():
-        queries, keys = _tokens_of(kind, tokens, picture, maps, of_kind[0])
+    for kind in dict.fromkeys(kind for of_model in reversed(models) for kind in of_model):
+        rows = _matched([list(of_model.get(kind, ())) for of_model in models])
+        shown = next(of_model[kind] for of_model in reversed(models) if kind in of_model)
+        queries, keys = _tokens_of(kind, tokens, picture, next(iter(shown.values())).shape)
         groups.append(
             {
                 "kind": kind,
                 "label": _KINDS.get(kind, kind or "Attention"),
                 "queries": [_text(token) for token in queries],
                 "keys": [_text(token) for token in keys],
-                "paths": of_kind,
+                "rows": list(zip(*rows)),
+                "paths": [next(path for path in reversed(row) if path is not None) for row in rows],
             }
         )
     return groups
@@ -264,36 +272,57 @@ def _text(token):
     return token.decode("utf-8", "replace") if isinstance(token, bytes) else str(token)
 
 
+def _matched(models):
+    """The layers of models, lists of names, as rows of those that stand beside each other; None where a model has none."""
+    longest = max(reversed(models), key=len)
+    if all(set(names) <= set(longest) for names in models):
+        return [[path if path in names else None for names in models] for path in longest]
+    # Keras numbers the names of layers, so that those of two models made alike differ.
+    return list(itertools.zip_longest(*models))
+
+
 def _is_nested(maps):
     return isinstance(next(iter(maps.values())), Mapping)
 
 
-def _paths_by_kind(maps, tokens):
-    if _is_nested(maps):
-        return {str(kind): list(map(str, of_kind)) for kind, of_kind in maps.items() if of_kind}
-    if not isinstance(tokens, Mapping):
-        return {"": [str(path) for path in maps]}
-    paths = {kind: [] for kind in ("encoder", "decoder", "cross")}
-    for path in map(str, maps):
-        kind = next((kind for kind in ("cross", "decoder", "encoder") if kind in path.lower()), None)
+def _by_kind(maps, tokens):
+    """A model's scores (N, T, S) by kind of attention and name of the layer."""
+    if not isinstance(maps, Mapping) or not maps:
+        raise ValueError(
+            "`maps` must be a mapping from a layer's name to its scores (N, T, S), with at least one layer. "
+            f"Received: maps={type(maps).__name__}."
+        )
+    if not _is_nested(maps):
+        maps = _from_names(maps) if isinstance(tokens, Mapping) else {"": maps}
+    return {
+        str(kind): {str(path): _scores(scores, path) for path, scores in of_kind.items()}
+        for kind, of_kind in maps.items()
+        if of_kind
+    }
+
+
+def _from_names(maps):
+    kinds = {kind: {} for kind in ("encoder", "decoder", "cross")}
+    for path, scores in maps.items():
+        kind = next((kind for kind in ("cross", "decoder", "encoder") if kind in str(path).lower()), None)
         if kind is None:
             raise ValueError(
                 "Where `tokens` is a mapping, the name of each layer must hold encoder, decoder or cross; or give `maps` as "
                 f'{{"encoder": {{name: scores}}, ...}}. Received: the layer {path!r}.'
             )
-        paths[kind].append(path)
-    return {kind: of_kind for kind, of_kind in paths.items() if of_kind}
+        kinds[kind][path] = scores
+    return kinds
 
 
-def _tokens_of(kind, tokens, picture, maps, path):
-    """The tokens of queries and keys of a kind."""
+def _tokens_of(kind, tokens, picture, shape):
+    """The tokens of queries and keys of a kind, whose scores have this shape."""
     given = tokens
     if isinstance(tokens, Mapping):
         given = tokens.get(kind)
         if given is None and kind == "cross" and {"encoder", "decoder"} <= set(tokens):
             given = (_pair(tokens["decoder"])[0], _pair(tokens["encoder"])[1])
     if given is None and picture is not None:
-        _, length, width = np.shape(_scores(maps.get(kind, maps), path))
+        _, length, width = shape
         given = _patch_names(length, picture), _patch_names(width, picture)
     if given is None:
         raise ValueError(
@@ -325,9 +354,8 @@ def _patch_names(length, picture):
     return [*before, *(f"row {row}, column {column}" for row in rows for column in columns)]
 
 
-def _scores(maps, path):
-    by_name = {str(name): scores for name, scores in maps.items()}
-    scores = np.asarray(by_name[path])
+def _scores(scores, path):
+    scores = np.asarray(scores)
     if scores.ndim == 4 and scores.shape[0] == 1:
         scores = scores[0]
     if scores.ndim != 3 or scores.size == 0:
@@ -338,25 +366,12 @@ def _scores(maps, path):
     return scores
 
 
-def _layers_of(maps, groups, model):
-    """The scores (N, T, S) of a model, layer after layer, in the order of the groups."""
-    layers = []
-    for group in groups:
-        of_kind = maps[group["kind"]] if _is_nested(maps) and group["kind"] in maps else maps
-        if list(map(str, of_kind)) != group["paths"] and not set(group["paths"]) <= set(map(str, of_kind)):
-            raise ValueError(
-                f"The models must have the same layers. {model!r} lacks some of {group['paths']}. It has: {list(of_kind)}."
-            )
-        for path in group["paths"]:
-            layers.append(_checked(_scores(of_kind, path), path, len(group["queries"]), len(group["keys"])))
-    return layers
-
-
-def _checked(scores, path, length, width):
+def _checked(scores, path, group, model):
+    length, width = len(group["queries"]), len(group["keys"])
     if scores.shape[1:] != (length, width):
         raise ValueError(
-            f"The scores of {path!r} must have a row for each of the {length} query tokens and a column for each of the "
-            f"{width} key tokens. Received: shape={scores.shape}."
+            f"The scores of {path!r} of {model!r} must have a row for each of the {length} query tokens and a column for each "
+            f"of the {width} key tokens. Received: shape={scores.shape}."
         )
     if max(length, width) > MAX_TOKENS:
         raise ValueError(
@@ -374,8 +389,8 @@ def _checked(scores, path, length, width):
     return scores
 
 
-def _described(group, special_tokens):
-    """What the page knows of a group beside its scores."""
+def _described(group, special_tokens, num_models):
+    """What the page knows of a group beside its scores; of a layer that a model lacks, `seen` stays None."""
 
     def special(tokens):
         if special_tokens is None:
@@ -384,7 +399,9 @@ def _described(group, special_tokens):
         return [number for number, token in enumerate(tokens) if token in chosen]
 
     is_self = group["queries"] == group["keys"]
-    return group | {
+    return {
+        **{name: group[name] for name in ("kind", "label", "queries", "keys", "paths")},
+        "seen": [[None] * len(group["paths"]) for _ in range(num_models)],
         "isSelf": is_self,
         "specialQueries": special(group["queries"]),
         "specialKeys": special(group["keys"]),
@@ -416,10 +433,7 @@ def _picture(image, grid):
             "`image` must have shape (height, width) or (height, width, 1 or 3). "
             f"Received: shape={image.shape}."
         )
-    if grid is None or len(grid) != 2 or min(grid) < 1:
-        raise ValueError(
-            f"`grid` must be the rows and columns of the image's patches. Received: grid={grid}."
-        )
+    rows, columns = check_grid(grid)
     if image.dtype != "uint8":
         if not (image.min() >= 0 and image.max() <= 1):
             raise ValueError(
@@ -431,15 +445,34 @@ def _picture(image, grid):
     image = _shrunk(image, step) if step > 1 else image
     height, width, _ = image.shape
     pixels = np.broadcast_to(image, (height, width, 3))
-    rows, columns = map(int, grid)
     return {"width": width, "height": height, "pixels": packed(pixels), "rows": rows, "columns": columns}
 
 
+def check_grid(grid):
+    """Returns the rows and columns of patches as a pair of integers.
+
+    Raises:
+        ValueError: if they are none.
+    """
+    is_pair = isinstance(grid, tuple | list | np.ndarray) and len(grid) == 2
+    if not is_pair or not all(isinstance(size, int | np.integer) and size >= 1 for size in grid):
+        raise ValueError(
+            "`grid` must be the rows and columns of the image's patches, a pair of integers. "
+            f"Received: grid={grid!r}."
+        )
+    return tuple(map(int, grid))
+
+
 def _shrunk(image, step):
-    """The means of squares of `step` x `step` pixels; what is left over at the ends is cut off."""
-    height, width = (side // step for side in image.shape[:2])
-    squares = image[: height * step, : width * step].reshape(height, step, width, step, -1)
-    return np.rint(squares.mean(axis=(1, 3))).astype("uint8")
+    """The means of squares of about `step` x `step` pixels, which together are the whole image: patches keep their places."""
+    for axis in (0, 1):
+        length = image.shape[axis]
+        num_parts = -(-length // step)
+        starts = np.arange(num_parts) * length // num_parts
+        sizes = np.diff(starts, append=length)
+        image = np.add.reduceat(image, starts, axis=axis, dtype="float64")
+        image /= sizes.reshape(-1, *[1] * (2 - axis))
+    return np.rint(image).astype("uint8")
 
 
 def _checked_steps(steps, groups):

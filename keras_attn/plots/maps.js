@@ -27,8 +27,9 @@ export class Maps {
     this.cache = new Map();
   }
 
-  numHeads(group, layer) {
-    return this.data.groups[group].seen[0][layer].heads.length;
+  /** How many heads a model has in a layer; none where it has no such layer. */
+  numHeads(model, group, layer) {
+    return this.data.groups[group].seen[model][layer]?.heads.length ?? 0;
   }
 
   /** The scores of a head, or if `head` is -1 the mean of a layer's heads: a promise of T x S floats. */
@@ -79,7 +80,7 @@ export class Maps {
   }
 
   async #mean(model, group, layer) {
-    const count = this.numHeads(group, layer);
+    const count = this.numHeads(model, group, layer);
     let mean = null;
     for (let head = 0; head < count; head++) {
       const scores = await this.#decoded(model, group, layer, head);

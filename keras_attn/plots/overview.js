@@ -60,7 +60,7 @@ export class Overview {
     const place = `${model}.${group}`;
     if (!this.decoded.has(place)) {
       const layers = this.data.groups[group].seen[model];
-      this.decoded.set(place, Promise.all(layers.map(async (layer) => ({ ...layer, codes: await inflated(layer.thumbnails) }))));
+      this.decoded.set(place, Promise.all(layers.map(async (layer) => layer && { ...layer, codes: await inflated(layer.thumbnails) })));
     }
     return this.decoded.get(place);
   }
@@ -68,9 +68,9 @@ export class Overview {
   #build(state, layers, colours) {
     this.#showChips(state, layers);
     const isSorted = state.sort !== "layer";
-    const heads = layers.flatMap((layer, l) => layer.heads.map((head, h) => ({ ...head, layer: l, head: h })));
+    const heads = layers.flatMap((layer, l) => layer?.heads.map((head, h) => ({ ...head, layer: l, head: h })) ?? []);
     const matches = (head) => {
-      const text = `layer ${head.layer + 1} head ${head.head + 1} l${head.layer + 1}h${head.head + 1} ${KIND_NAMES[head.kind]} ${this.data.groups[state.group].paths[head.layer]}`;
+      const text = `layer ${head.layer + 1} head ${head.head + 1} l${head.layer + 1}h${head.head + 1} ${KIND_NAMES[head.kind]} ${layers[head.layer].path}`;
       const words = state.search.toLowerCase().split(/\s+/).filter(Boolean);
       return (!state.kind || head.kind === state.kind) && words.every((word) => text.toLowerCase().includes(word));
     };
@@ -82,7 +82,7 @@ export class Overview {
       if (!found.length) grid.append(element("p", "hint", "No head is like this."));
       return;
     }
-    const most = Math.max(...layers.map((layer) => layer.heads.length));
+    const most = Math.max(1, ...layers.map((layer) => layer?.heads.length ?? 0));
     grid.style.setProperty("--columns", most + 1);
     const rows = layers.map((layer, l) => {
       const row = element("div", "layer");
@@ -90,6 +90,11 @@ export class Overview {
       row.setAttribute("aria-label", `Layer ${l + 1}`);
       const label = element("span", "layer-name", String(l + 1));
       label.title = this.data.groups[state.group].paths[l];
+      if (!layer) {
+        row.append(label, element("span", "hint absent", `not in ${this.data.models[state.model]}`));
+        return row;
+      }
+      label.title = layer.path;
       const cells = layer.heads.map((head, h) => {
         const found = { ...head, layer: l, head: h };
         const button = this.#button(found, layers, colours, null);
@@ -108,7 +113,7 @@ export class Overview {
 
   #showChips(state, layers) {
     const counts = {};
-    for (const layer of layers) for (const head of layer.heads) counts[head.kind] = (counts[head.kind] ?? 0) + 1;
+    for (const layer of layers) for (const head of layer?.heads ?? []) counts[head.kind] = (counts[head.kind] ?? 0) + 1;
     const kinds = Object.keys(KIND_NAMES).filter((kind) => counts[kind]);
     this.parts.chips.replaceChildren(
       ...kinds.map((kind) => {

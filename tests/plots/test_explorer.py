@@ -5,11 +5,13 @@ import hashlib
 import html
 import re
 
+import keras
 import ml_dtypes
 import numpy as np
 import pytest
 from helpers_explorer import ExplorerParser, softmax_scores
 
+import keras_attn
 from keras_attn.plots import Explorer, explore
 from keras_attn.plots.explorer_data import Encoded
 
@@ -214,10 +216,24 @@ def test_an_image_has_patches_and_is_shrunk_by_means():
         ({"image": image, "grid": None}, "`grid` must be the rows and columns"),
         ({"image": np.zeros(5), "grid": (1, 1)}, r"`image` must have shape"),
         ({"image": np.full((4, 4), 2.0), "grid": (1, 1)}, r"floats from 0 to 1\. Received: float64 from 2"),
+        ({"image": image, "grid": "22"}, r"`grid` must be the rows and columns.* Received: grid='22'"),
         ({"image": image, "grid": (3, 3)}, r"`grid` has 9 patches, more than the 7 tokens"),
     ):
         with pytest.raises(ValueError, match=message):
             explore({"layer": scores}, **wrong)
+
+
+def test_a_shrunk_image_is_whole_so_that_patches_keep_their_places():
+    """The border of two patches is at the same share of the page's image as of the given one, to within a pixel."""
+    image = np.zeros((1000, 1303), "uint8")  # three pixels become one; one is left over in either direction
+    image[500:] = 200
+    image[:, 1000:] = 200
+    page = parsed({"layer": np.full((1, 4, 4), 0.25)}, image=image, grid=(2, 2))
+    pixels = page.pixels()[..., 0]
+    assert pixels.shape == (334, 435)
+    assert (pixels[:, 0] > 100).argmax() == pytest.approx(334 / 2, abs=1)
+    assert (pixels[0] > 100).argmax() == pytest.approx(435 * 1000 / 1303, abs=1)
+    assert set(pixels[-3:].ravel()) == set(pixels[:, -3:].ravel()) == {200}
 
 
 def test_steps_and_beams_are_checked_and_kept(rng):
@@ -239,20 +255,86 @@ def test_steps_and_beams_are_checked_and_kept(rng):
         explore(maps, tokens, beams=[(["a"], [-np.inf], 0)])
 
 
-def test_models_beside_each_other_have_the_same_layers(rng):
-    first, last = ({"layer": softmax_scores(rng, 2, 5, 5)} for _ in range(2))
-    page = parsed(last, WORDS, compare={"epoch 1": first}, name="epoch 9")
+def assert_shown(page, places):
+    """Whether each place of the page, `model.group.layer`, holds these scores, and no other place any."""
+    given = {
+        attributes["data-heads"] for _, attributes in page.tags if attributes.get("data-heads") is not None
+    }
+    assert given == set(places)
+    for place, scores in places.items():
+        for head, expected in enumerate(scores):
+            decoded = (page.codes(place, head).reshape(expected.shape) / 255.0) ** 2
+            assert np.all(np.abs(decoded - expected) <= bound(expected))
+
+
+def paths_of(page, group=0):
+    """For each model, the names of its layers in their rows."""
+    return [[layer and layer["path"] for layer in seen] for seen in page.data["groups"][group]["seen"]]
+
+
+def test_models_stand_beside_each_other_by_the_names_of_their_layers(rng):
+    first, last = ({name: softmax_scores(rng, 2, 5, 5) for name in "ab"} for _ in range(2))
+    page = parsed(last, WORDS, compare={"epoch 1": dict(reversed(first.items()))}, name="epoch 9")
     assert page.data["models"] == ["epoch 1", "epoch 9"]
-    for model, maps in enumerate((first, last)):
-        decoded = (page.codes(f"{model}.0.0", 1).reshape(5, 5) / 255.0) ** 2
-        assert np.all(np.abs(decoded - maps["layer"][1]) <= bound(maps["layer"][1]))
-        assert len(page.data["groups"][0]["seen"][model]) == 1
-    with pytest.raises(
-        ValueError, match=r"same layers. 'other' lacks some of \['layer'\]. It has: \['another'\]"
-    ):
-        explore(last, WORDS, compare={"other": {"another": first["layer"]}})
+    assert paths_of(page) == [["a", "b"]] * 2
+    assert_shown(page, {"0.0.0": first["a"], "0.0.1": first["b"], "1.0.0": last["a"], "1.0.1": last["b"]})
     with pytest.raises(ValueError, match="names of `compare` must differ from `name`"):
         explore(last, WORDS, compare={"model": first})
+    with pytest.raises(ValueError, match=r"scores of 'a' of 'long' must have a row for each of the 5 query"):
+        explore(last, WORDS, compare={"long": {"a": softmax_scores(rng, 2, 7, 7)}})
+    with pytest.raises(ValueError, match="must be by kind of attention if `maps` are"):
+        explore({"encoder": last}, {"encoder": WORDS}, compare={"other": {"encoder a": first["a"]}})
+
+
+@pytest.mark.parametrize("is_deeper", [False, True])
+def test_no_layer_of_a_deeper_model_is_lost(rng, is_deeper):
+    few, many = ({name: softmax_scores(rng, 2, 5, 5) for name in names} for names in ("b", "abc"))
+    page = parsed(*((many, WORDS) if is_deeper else (few, WORDS)), compare={"o": few if is_deeper else many})
+    of_few, of_many = (0, 1) if is_deeper else (1, 0)
+    assert page.data["groups"][0]["paths"] == ["a", "b", "c"]
+    assert paths_of(page)[of_few] == [None, "b", None]
+    assert paths_of(page)[of_many] == ["a", "b", "c"]
+    assert_shown(
+        page,
+        {f"{of_few}.0.1": few["b"], **{f"{of_many}.0.{row}": many[name] for row, name in enumerate("abc")}},
+    )
+
+
+def test_models_whose_layers_are_named_otherwise_stand_beside_each_other_by_their_order(rng):
+    """Keras numbers the names of layers; two models may have other numbers of layers and of heads."""
+
+    def attention(num_layers, num_heads):
+        inputs = keras.Input((5, 6))
+        x = inputs
+        for _ in range(num_layers):
+            x = keras.layers.MultiHeadAttention(num_heads, 3)(x, x)
+        return keras.Model(inputs, x)
+
+    models = {"one": attention(2, 2), "two": attention(3, 1)}
+    captured = {}
+    for name, model in models.items():
+        with keras_attn.capture_attention(model) as maps:
+            model(rng.normal(size=(1, 5, 6)))
+        captured[name] = {path: np.asarray(scores) for path, scores in maps.items()}
+    assert not set(captured["one"]) & set(captured["two"])
+    page = parsed(captured["two"], WORDS, compare={"one": captured["one"]}, name="two")
+    assert paths_of(page) == [[*captured["one"], None], [*captured["two"]]]
+    places = {f"0.0.{row}": scores[0] for row, scores in enumerate(captured["one"].values())}
+    assert_shown(
+        page, places | {f"1.0.{row}": scores[0] for row, scores in enumerate(captured["two"].values())}
+    )
+    assert [len(layer["heads"]) for layer in page.data["groups"][0]["seen"][1]] == [1, 1, 1]
+
+
+def test_a_kind_of_attention_that_one_model_has_is_on_the_page(rng):
+    tokens = {"encoder": WORDS, "decoder": ["<s>", "a", "b"]}
+    encoder, decoder = softmax_scores(rng, 1, 5, 5), softmax_scores(rng, 1, 3, 3)
+    page = parsed(
+        {"encoder": {"x": encoder}}, tokens, compare={"o": {"decoder": {"y": decoder}, "encoder": {}}}
+    )
+    assert [group["kind"] for group in page.data["groups"]] == ["encoder", "decoder"]
+    assert [paths_of(page, group) for group in (0, 1)] == [[[None], ["x"]], [["y"], [None]]]
+    assert_shown(page, {"1.0.0": encoder, "0.1.0": decoder})
 
 
 @pytest.mark.parametrize(

@@ -381,6 +381,73 @@ def test_two_models_stand_side_by_side_and_play_as_a_film(open_page, rng):
     page.wait_for(f"document.querySelector('{part('film')}').textContent === 'Play film'")
 
 
+def test_every_layer_of_two_models_is_reached_and_the_page_says_where_one_has_none(open_page, rng):
+    """Three layers of two heads beside one layer of four, with other names."""
+    small = {"x": softmax_scores(rng, 4, 5, 5)}
+    large = {name: softmax_scores(rng, 2, 5, 5) for name in "abc"}
+    page = open_page(
+        explore(small, TARGET, compare={"large": large}, name="small"), "#layer=1&head=1&view=matrix"
+    )
+    assert shown(page, ".layer .absent") == ["not in small"] * 2
+    assert page.evaluate("[...document.querySelectorAll('.thumbnail')].map(e => e.dataset.place)") == [
+        *("0.0", "0.1", "0.2", "0.3", "0.-1")
+    ]
+    click(page, '[data-place="0.3"]')
+    page.key("]", 221)  # the next layer that has heads is the same one
+    settled(page)
+    assert (state(page)["layer"], state(page)["head"]) == (0, 0)
+    click(page, '[data-place="0.3"]')
+    set_value(page, f"{part('first')} select", 0)
+    assert shown(page, f"{part('first')} .absent") == ["large has no head 4 in this layer: it has 2."]
+    assert page.evaluate(f"document.querySelector('{part('json')}').disabled")
+    assert not shown(page, ".layer .absent")
+    for number, (name, scores) in enumerate(large.items()):
+        click(page, f'[data-place="{number}.1"]')
+        assert shown(page, ".path") == [name]
+        values = page.evaluate(f"[...{EXPLORER}.first.matrix.values]")
+        assert values == pytest.approx(scores[1].ravel(), abs=4e-3)
+        click(page, f'[data-place="{number}.-1"]')
+        values = page.evaluate(f"[...{EXPLORER}.first.matrix.values]")
+        assert values == pytest.approx(scores.mean(axis=0).ravel(), abs=4e-3)
+    click(page, '[data-place="2.0"]')
+    click(page, part("beside"))
+    assert shown(page, f"{part('second')} .absent") == ["small has no layer 3 of this kind."]
+    assert shown(page, f"{part('second')} h2") == ["Layer 3 · Head 1"]
+    for view in ("text", "lines", "matrix"):
+        click(page, f'[data-view="{view}"]')
+        page.evaluate(f"{EXPLORER}.point({{side: 'q', unit: 1}})")
+    other = open_page(
+        explore(small, TARGET, compare={"large": large}, name="small"), page.evaluate("location.hash")
+    )
+    assert state(other) == state(page)
+    set_value(page, f"{part('second')} select", 0)
+    assert not shown(page, ".absent")
+    assert page.evaluate(f"[...{EXPLORER}.second.matrix.values]") == pytest.approx(
+        large["c"][0].ravel(), abs=4e-3
+    )
+    # The pane where nothing was can show a head again, and the other way round.
+    set_value(page, f"{part('first')} select", 1)
+    assert shown(page, f"{part('first')} .absent") == ["small has no layer 3 of this kind."]
+    page.click(part("film"))
+    page.wait_for(f"document.querySelector('{part('film')}').textContent === 'Play film'")
+
+
+def test_a_kind_that_one_model_lacks_is_said(open_page, rng):
+    tokens = {"encoder": SOURCE, "decoder": INPUTS}
+    maps = {"encoder": {"x": softmax_scores(rng, 2, 6, 6)}}
+    other = {**maps, "decoder": {"y": softmax_scores(rng, 2, 5, 5)}}
+    page = open_page(explore(maps, tokens, compare={"other": other}, name="this"))
+    click(page, f"{part('tabs')} button:nth-child(2)")
+    assert shown(page, f"{part('first')} .absent") == ["this has no layer 1 of this kind."]
+    assert shown(page, ".layer .absent") == ["not in this"]
+    for key, code in (("]", 221), ("m", 77), ("v", 86)):
+        page.key(key, code)
+        settled(page)
+    set_value(page, f"{part('first')} select", 0)
+    click(page, '[data-place="0.1"]')
+    assert shown(page, ".path") == ["y"]
+
+
 def test_an_image_glows_where_its_patch_looks(open_page):
     scores = np.full((1, 7, 7), 0.01)
     scores[0, 3, 5] = 0.94  # from row 1, column 3 to row 2, column 2
