@@ -389,7 +389,9 @@ def _add_show(commands):
         "show", help="write a page on which to explore what a model attends to in a text"
     )
     command.add_argument("task", metavar="FOLDER", help=_TASK)
-    command.add_argument("text", metavar="TEXT", help="what the model reads")
+    command.add_argument(
+        "text", metavar="TEXT", help="what the model reads; of an image classifier the file of an image"
+    )
     command.add_argument(
         "--output", metavar="FILE", default="attention.html", help="the page (default: %(default)s)"
     )
@@ -404,6 +406,17 @@ def _add_show(commands):
     )
     command.add_argument(
         "--max-length", type=_positive, metavar="N", help="of a task that writes: the most new tokens"
+    )
+    command.add_argument(
+        "--compare",
+        metavar="FOLDER",
+        help="another such task with the same tokens, beside it; options of a checkpoint are for both",
+    )
+    command.add_argument(
+        "--grid",
+        type=_grid,
+        metavar="ROWSxCOLUMNS",
+        help="of an image classifier: the patches of a stage of a Swin Transformer, or of a model that does not say them",
     )
     command.add_argument("--title", metavar="TEXT", help="above the page (default: the text)")
     _add_checkpoint(command)
@@ -562,6 +575,14 @@ def _positive(text):
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be a positive integer, not {text}")
     return number
+
+
+def _grid(text):
+    """The rows and columns of 14x14."""
+    rows, times, columns = text.lower().partition("x")
+    if not times or not (rows.isdecimal() and columns.isdecimal()) or not int(rows) * int(columns):
+        raise argparse.ArgumentTypeError(f"must be rows and columns, for example 14x14, not {text}")
+    return int(rows), int(columns)
 
 
 def _port(text):

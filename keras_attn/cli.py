@@ -304,16 +304,29 @@ def _translate(options):
 
 
 def _show(options):
-    from keras_attn.tasks import load_task
+    from keras_attn.tasks import checkpoint_folder, load_task
+    from keras_attn.tasks.checkpoints import holds_checkpoint
 
     task = load_task(options.task, **_of_checkpoint(options))
-    names = ("target", "pair", "num_beams", "max_length", "title")
+    names = ("target", "pair", "grid", "num_beams", "max_length", "title")
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     unknown = sorted(set(given) - set(inspect.signature(task.show).parameters))
     if unknown:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in unknown)
         raise ValueError(f"{task.article} {task.name} is shown without {flags}.")
+    if options.compare:
+        name, other_name = _names_of(options.task, options.compare)
+        # A run may stand beside the checkpoint that it began with.
+        is_checkpoint = holds_checkpoint(checkpoint_folder(options.compare))
+        other = load_task(options.compare, **(_of_checkpoint(options) if is_checkpoint else {}))
+        given |= {"compare": {other_name: other}, "name": name}
     print(task.show(options.text, **given).save(options.output))
+
+
+def _names_of(*folders):
+    """The names of folders; where they are alike, as that of each run's `translator` is, the folders as they are given."""
+    names = [pathlib.Path(folder).resolve().name for folder in folders]
+    return names if len(set(names)) == len(names) else list(map(str, folders))
 
 
 def _export(options):

@@ -12,9 +12,12 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers_explorer import ExplorerParser
+from helpers_images import encoded, pixels
 from helpers_text_generators import byte_generator
 from helpers_translators import byte_translator
 
+import keras_attn
 import keras_attn_cli
 from keras_attn import ImageClassifier, TextGenerator, Translator
 from keras_attn.generation import DecodingOptions
@@ -65,6 +68,51 @@ def test_show_writes_a_page(folder, loaded_once, tmp_path, capsys):
     assert page.read_text("utf-8") == loaded_once.show("4 July", "2016", title="A title").html
     assert keras_attn_cli.main([*command, "--pair", "b", "--output", str(page)]) == 2
     assert "A translator is shown without --pair." in capsys.readouterr().err
+    assert keras_attn_cli.main([*command, "--grid", "2x3", "--output", str(page)]) == 2
+    assert "A translator is shown without --grid." in capsys.readouterr().err
+
+
+def test_show_compares_two_folders(folder, loaded_once, tmp_path, capsys):
+    other = tmp_path / "newer"
+    loaded_once.save(other)
+    page = tmp_path / "page.html"
+    command = ["show", folder, "4 July", "--target", "2016", "--output", str(page), "--compare"]
+    assert keras_attn_cli.main([*command, str(other)]) == 0
+    expected = loaded_once.show("4 July", "2016", compare={"newer": load_once(str(other))}, name="bytes")
+    assert page.read_text("utf-8") == expected.html
+    assert ExplorerParser(expected.html).data["models"] == ["newer", "bytes"]
+    # Of two runs, the folders of translators are named alike.
+    alike = tmp_path / "run" / "bytes"
+    loaded_once.save(alike)
+    assert keras_attn_cli.main([*command, str(alike)]) == 0
+    assert ExplorerParser(page.read_text("utf-8")).data["models"] == [str(alike), folder]
+    capsys.readouterr()
+    byte_generator().save(tmp_path / "generator")
+    assert keras_attn_cli.main([*command, str(tmp_path / "generator")]) == 2
+    assert "`compare` must be a translator too. Received: text generator" in capsys.readouterr().err
+
+
+def test_show_writes_the_page_of_a_stage_of_an_image_classifier(tmp_path, capsys):
+    encoder = keras_attn.models.SwinTransformer.from_sizes(
+        patch_size=2, hidden_dim=8, num_layers=(1, 1), num_heads=(2, 4), window_size=2
+    )
+    model = keras_attn.models.EncoderWithHead(encoder, keras_attn.layers.ImageClassificationHead(2))
+    preprocessing = keras_attn.tasks.ImagePreprocessing((8, 12))
+    keras_attn.ImageClassifier(model, preprocessing, ["cat", "dog"]).save(tmp_path / "swin")
+    image, page = tmp_path / "image.png", tmp_path / "page.html"
+    image.write_bytes(encoded(pixels(8, 12)))
+    command = ["show", str(tmp_path / "swin"), str(image), "--output", str(page), "--grid"]
+    assert keras_attn_cli.main([*command, "2x3"]) == 0
+    shown = ExplorerParser(page.read_text("utf-8")).data
+    assert (shown["image"]["rows"], shown["image"]["columns"]) == (2, 3)
+    assert len(shown["groups"][0]["paths"]) == 1
+    capsys.readouterr()
+    assert keras_attn_cli.main([*command, "3x3"]) == 2
+    assert "The stages have [(4, 6), (2, 3)]" in capsys.readouterr().err
+    for wrong in ("2", "2x", "0x3", "2x3x1", "axb"):
+        with pytest.raises(SystemExit):
+            keras_attn_cli.main([*command, wrong])
+        assert f"must be rows and columns, for example 14x14, not {wrong}" in capsys.readouterr().err
 
 
 def test_messages_name_a_task_with_its_article(monkeypatch, capsys):

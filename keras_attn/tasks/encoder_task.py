@@ -9,7 +9,14 @@ from keras_attn.models import EncoderWithHead
 from keras_attn.tasks.attention_signature import ATTENTION_LENGTH
 from keras_attn.tasks.batches import of_batches
 from keras_attn.tasks.buckets import BATCH_SIZES, Buckets
-from keras_attn.tasks.showing import attention_answer, explore_text, text_maps
+from keras_attn.tasks.showing import (
+    attention_answer,
+    beside,
+    check_same_tokens,
+    compared_tasks,
+    explore_text,
+    text_maps,
+)
 from keras_attn.tasks.task import Task
 from keras_attn.tasks.task_files import read_task, write_task
 from keras_attn.text import as_utf8
@@ -150,7 +157,7 @@ class EncoderTask(Task):
         chosen = self.signatures(served, () if xla else signatures, buckets, attention)
         return served._export(folder, chosen, examples, unquantized=self)
 
-    def show(self, text, pair=None, title=None, path=None):
+    def show(self, text, pair=None, title=None, path=None, compare=None, name="this"):
         """A page on which a person explores what the model attends to in a text, layer by layer and head by head.
 
         Args:
@@ -158,12 +165,15 @@ class EncoderTask(Task):
             pair: String, the second text of a pair; of a question answerer the context.
             title: String above the page. Defaults to the text.
             path: Where to write the page, as `.html`.
+            compare: Another task of this kind and of the same tokens, or a mapping from names to such, to show beside this
+                one. By default it is "the other".
+            name: String, the name of this task beside those of `compare`.
 
         Returns:
             `keras_attn.plots.Explorer`: a notebook shows it, and `save` writes it.
 
         Raises:
-            ValueError: if the text has no token, or more than the page can have.
+            ValueError: if the text has no token, or more than the page can have, or `compare` has other tokens.
 
         Example:
 
@@ -179,11 +189,17 @@ class EncoderTask(Task):
             raise ValueError(
                 f"`text` must be one string, and `pair` too. Received: {[type(one).__name__ for one in texts]}."
             )
-        framed = self.framed(*(tf.constant(as_utf8(one)) for one in texts))
+        others, compared = compared_tasks(self, compare), {}
+        texts = [tf.constant(as_utf8(one)) for one in texts]
+        framed = self.framed(*texts)
         if not framed.token_ids.row_lengths()[0]:
             raise ValueError("`text` must hold a token. Received an empty text.")
         title = as_utf8(text)[0].decode() if title is None else title
-        return explore_text(self, self.model_inputs(framed), title, path)
+        maps, tokens = text_maps(self, self.model_inputs(framed))
+        for other_name, other in others.items():
+            compared[other_name], of_other = text_maps(other, other.model_inputs(other.framed(*texts)))
+            check_same_tokens(other_name, tokens, of_other)
+        return explore_text(self, maps, tokens, title, path, **beside(compared, name))
 
     def _attention_answers(self, texts):
         asked, answers = [], []

@@ -11,13 +11,23 @@ from keras_attn.files import read_json, replaced_folder
 from keras_attn.huggingface import load_model, save_model
 from keras_attn.inspection import capture_attention
 from keras_attn.models import SwinTransformer, VisionTransformer
+from keras_attn.plots import explore
 from keras_attn.tasks.batches import of_batches
 from keras_attn.tasks.image_bytes import decode_batch
 from keras_attn.tasks.image_preprocessing import ImagePreprocessing
 from keras_attn.tasks.image_processors import PREPROCESSOR_FILE, processor_fields, read_preprocessing
 from keras_attn.tasks.image_signatures import ImageClassifierSignatures, made_images
 from keras_attn.tasks.label_answers import best_first, checked_activation, label_answers, problem_type
-from keras_attn.tasks.showing import attention_answer, explore_image, grid_of, patch_layers
+from keras_attn.tasks.showing import (
+    attention_answer,
+    beside,
+    compared_tasks,
+    grid_of,
+    image_maps,
+    patch_layers,
+    patch_pixels,
+    size_of_patches,
+)
 from keras_attn.tasks.task import Task
 from keras_attn.tasks.task_files import read_task, write_task
 
@@ -129,21 +139,29 @@ class ImageClassifier(Task):
             _check_read(row, "The image" if single else f"Image {number}")
         return label_answers(rows, self.multi_label, top_k, return_scores, single)
 
-    def show(self, image, grid=None, title=None, path=None):
+    def show(self, image, grid=None, title=None, path=None, compare=None, name="this"):
         """A page on which a person explores where the model looks: what each patch attends to, over the image itself.
+
+        It shows the pixels that patches read: a `VisionTransformer` cuts off what is no whole patch, a `SwinTransformer` fills
+        it with zeros, which are the grey of the preprocessing's `mean`.
 
         Args:
             image: An image, as in a call.
-            grid: Pair of integers, the rows and columns of the model's patches. Defaults to those of its `PatchEmbedding`. Of a
-                `SwinTransformer`, those of a stage, whose windows are put in place; by default the first with at most 2,048.
+            grid: Pair of integers, the rows and columns of the patches of a model that does not say them by a `PatchEmbedding`.
+                Before them there may be one token, or fewer than the grid has rows and columns. Of a `SwinTransformer`, those
+                of a stage, whose windows are put in place; by default the first with at most 2,048.
             title: String above the page. Defaults to the label and its score.
             path: Where to write the page, as `.html`.
+            compare: Another image classifier with the same patches of the same pixels, or a mapping from names to such, to
+                show beside this one. By default it is "the other".
+            name: String, the name of this classifier beside those of `compare`.
 
         Returns:
             `keras_attn.plots.Explorer`: a notebook shows it, and `save` writes it.
 
         Raises:
-            ValueError: if the image cannot be read, or no layer of the model attends from every patch to every patch.
+            ValueError: if the image cannot be read, no layer of the model attends from every patch to every patch, `grid` is not
+                that of the model, or `compare` has other patches.
 
         Example:
 
@@ -161,9 +179,17 @@ class ImageClassifier(Task):
         single, contents = _contents(image)
         if not single:
             raise ValueError(f"`image` must be one image. Received: {len(contents)} of them.")
+        others, compared = compared_tasks(self, compare), {}
         [label], [score] = self(image, top_k=1, return_scores=True)
         title = f"{label} ({score:.0%})" if title is None else title
-        return explore_image(self, self.preprocessing.decoded(contents[0]), grid, title, path)
+        seen = image_maps(self, self.preprocessing.decoded(contents[0]), grid)
+        for other_name, other in others.items():
+            of_other = image_maps(other, other.preprocessing.decoded(contents[0]), grid)
+            _check_same_patches(other_name, seen, of_other)
+            compared[other_name] = of_other.layers
+        return explore(
+            seen.layers, image=seen.patches, grid=seen.grid, title=title, path=path, **beside(compared, name)
+        )
 
     def save(self, folder):
         """Writes the model, the preprocessing and the options to `folder`, replacing an older image classifier there.
@@ -265,7 +291,7 @@ class ImageClassifier(Task):
 
     def _attention_answers(self, contents):
         asked, answers = [], []
-        grid = grid_of(self)
+        grid, size = grid_of(self), size_of_patches(self)
         contents = [text.encode("utf-8") if isinstance(text, str) else text for text in contents]
         for content, row in zip(contents, self._rows(contents, 64, None)):
             if row["is_read"]:
@@ -274,7 +300,10 @@ class ImageClassifier(Task):
                     self.model(image[tf.newaxis])
                 layers = patch_layers(maps, grid[0] * grid[1])
                 asked.append(content)
-                seen = {"grid": np.array(grid), "image": self.preprocessing.levels(image).numpy()}
+                seen = {
+                    "grid": np.array(grid),
+                    "image": patch_pixels(self.preprocessing, image, size).numpy(),
+                }
                 answers.append({**attention_answer({"encoder": layers}, {}), **seen})
         return {"inputs": asked}, answers
 
@@ -368,6 +397,24 @@ def _check_read(row, what):
         raise ValueError(f"{what} has too many pixels. Make it smaller first.")
     if not row["is_read"]:
         raise ValueError(f"{what} cannot be read: it is no JPEG or PNG file, or a damaged one.")
+
+
+def _check_same_patches(name, seen, of_other):
+    """Whether another classifier looks from the same patches of the same pixels, within a level of rounding."""
+    rows, columns = of_other.grid
+    num_tokens = [next(iter(one.layers.values())).shape[-1] for one in (seen, of_other)]
+    same_sizes = seen.grid == of_other.grid and seen.patches.shape == of_other.patches.shape
+    same_sizes = same_sizes and seen.levels.shape == of_other.levels.shape and len(set(num_tokens)) == 1
+    if not same_sizes:
+        raise ValueError(
+            f"`compare` must have the same tokens: {seen.grid[0]} x {seen.grid[1]} patches of {seen.patches.shape} pixels, "
+            f"{num_tokens[0]} tokens. {name!r} has {rows} x {columns} patches of {of_other.patches.shape} pixels, "
+            f"{num_tokens[1]} tokens."
+        )
+    if np.abs(seen.levels.astype(int) - of_other.levels).max() > 1:
+        raise ValueError(
+            f"`compare` must read the same pixels of the image. The preprocessing of {name!r} resizes or crops otherwise."
+        )
 
 
 def _contents(images):

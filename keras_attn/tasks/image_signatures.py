@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_attn.tasks.attention_signature import ENCODER_OUTPUTS, SeenAttention
 from keras_attn.tasks.image_bytes import decode_batch
-from keras_attn.tasks.showing import grid_of, patch_layers
+from keras_attn.tasks.showing import grid_of, patch_layers, patch_pixels, size_of_patches
 from keras_attn.tasks.signature_parts import Input, Signature, Status, TaskSignatures
 
 _STATUS = (
@@ -37,7 +37,7 @@ _ATTENTION_SIGNATURE = Signature(
     ["inputs"],
     {
         "grid": "the rows and columns of the patches, which are the last of the tokens",
-        "image": "the pixels that the model reads, from 0 to 255: (row, column, channel)",
+        "image": "the pixels of the patches, as the model reads them, from 0 to 255: (row, column, channel)",
         "encoder_attention": "how much each token looks at each: (layer, head, the one, the other); 0 for an image that "
         "cannot be read",
         "encoder_layers": ENCODER_OUTPUTS["encoder_layers"],
@@ -91,9 +91,10 @@ class ImageClassifierSignatures(TaskSignatures):
         _, scores = self._seen_attention(images)
         are_tokens = {"encoder": (is_read[:, tf.newaxis],) * 2}
         grid = tf.constant([grid_of(self.task)], tf.int32)
+        pixels = patch_pixels(self.task.preprocessing, images, size_of_patches(self.task))
         return {
             "grid": tf.tile(grid, [tf.shape(inputs)[0], 1]),
-            "image": tf.cast(self.task.preprocessing.levels(images), tf.int32),
+            "image": tf.cast(pixels, tf.int32),
             **self._seen_attention.outputs(scores, are_tokens),
             "status": _status(is_read, is_too_large),
         }

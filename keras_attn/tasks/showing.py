@@ -1,18 +1,72 @@
 """What a task's model attends to for a text, as a page of `keras_attn.plots.explore`."""
 
+import dataclasses
 import re
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
 
 from keras_attn.inspection import attention_layers, capture_attention, windows_in_place
+from keras_attn.layers import PatchMerging
 from keras_attn.models import SwinTransformer
 from keras_attn.ops import shift_of_several_windows
 from keras_attn.plots import MAX_TOKENS, explore
+from keras_attn.plots.explorer import check_grid
 from keras_attn.tasks.batches import padded
 from keras_attn.tasks.teacher_forcing import of_pairs, token_log_probs
 
 NUM_BEST = 5
+
+
+def compared_tasks(task, compare):
+    """The tasks to show beside one, by their names, after a check that they are of its kind and know the same tokens.
+
+    Args:
+        task: `Task`.
+        compare: Another such task, or a mapping from names to such tasks, or None.
+
+    Raises:
+        ValueError: if one is of another kind or has another tokenizer.
+    """
+    if compare is None:
+        return {}
+    others = dict(compare) if isinstance(compare, Mapping) else {"the other": compare}
+    for name, other in others.items():
+        if getattr(other, "name", None) != task.name:
+            received = getattr(other, "name", type(other).__name__)
+            raise ValueError(
+                f"`compare` must be {task.article.lower()} {task.name} too. Received: {received} for {name!r}."
+            )
+        for part, tokenizer in task.tokenizers.items():
+            if not _know_the_same_tokens(tokenizer, other.tokenizers[part]):
+                raise ValueError(
+                    "`compare` must have the same tokens, since each is shown in one place. The "
+                    f"{part} of {name!r} is another one."
+                )
+    return others
+
+
+def check_same_tokens(name, expected, received):
+    """Raises a ValueError unless another task reads the same tokens, lists of strings."""
+    if expected != received:
+        raise ValueError(
+            f"`compare` must read the same tokens of the text. {name!r} reads {received!r:.300}, not {expected!r:.300}."
+        )
+
+
+def beside(compared, name):
+    """The arguments of `explore` for the maps of other tasks by their names, if there are any."""
+    return {"compare": compared, "name": name} if compared else {}
+
+
+def _know_the_same_tokens(one, other):
+    if one is other:
+        return True
+    if one.vocabulary_size != other.vocabulary_size:
+        return False
+    every = range(one.vocabulary_size)
+    return one.token_strings(every) == other.token_strings(every)
 
 
 def translation_maps(translator, source_ids, target_ids, dtype="float16"):
@@ -162,61 +216,104 @@ def text_maps(task, inputs, dtype="float16"):
     return by_kind(maps, _lengths(tokens)), tokens
 
 
-def explore_text(task, inputs, title, path):
+def explore_text(task, maps, tokens, title, path, **compared):
     """The explorer of a text that an encoder reads, or an encoder and a decoder that reads the same text (BART).
 
     Args:
         task: `EncoderTask`.
-        inputs: What its model takes, for one text.
+        maps, tokens: What `text_maps` returns.
         title, path: As in `explore`.
+        **compared: `compare` and `name`, as in `explore`.
     """
-    maps, tokens = text_maps(task, inputs)
     return explore(
-        maps,
-        tokens,
-        special_tokens=_special_tokens(task.tokenizer),
-        title=title,
-        path=path,
+        maps, tokens, special_tokens=_special_tokens(task.tokenizer), title=title, path=path, **compared
     )
 
 
-def explore_image(classifier, image, grid, title, path):
-    """The explorer of an image and what a classifier's patches look at.
+@dataclasses.dataclass(frozen=True)
+class ImageMaps:
+    """What the patches of an image look at.
+
+    Attributes:
+        layers: {path: scores (1, N, T, T)}.
+        grid: Rows and columns of patches, the last of the T tokens.
+        levels: uint8 (height, width, channels), the image that the model is given.
+        patches: uint8, the pixels of the patches: `levels` without what no patch reads, and with what fills the last ones.
+    """
+
+    layers: dict
+    grid: tuple
+    levels: np.ndarray
+    patches: np.ndarray
+
+
+def image_maps(classifier, image, grid=None):
+    """What a classifier's patches look at in an image: `ImageMaps`.
 
     Args:
         classifier: `ImageClassifier`.
         image: float32 (height, width, channels), what its model reads.
         grid: Rows and columns of patches, or None for those of the model; of a Swin Transformer those of one stage, by default
             of the first that fits on a page.
-        title, path: As in `explore`.
+
+    Raises:
+        ValueError: if the patches are not known, or `grid` is not that of the model.
     """
     model, preprocessing = classifier.model, classifier.preprocessing
+    grid = None if grid is None else check_grid(grid)
     if isinstance(getattr(model, "encoder", model), SwinTransformer):
-        grid, layers = _stage(_stages(classifier, image), grid)
-        return explore(layers, image=preprocessing.levels(image).numpy(), grid=grid, title=title, path=path)
-    if grid is None:
-        grid = grid_of(classifier)
-    if grid is None:
+        grid, (layers, patch_size) = _stage(_stages(classifier, image), grid)
+        size = _pixels_of(grid, patch_size)
+    else:
+        known = grid_of(classifier)
+        if grid not in (None, known) and known is not None:
+            raise ValueError(
+                f"`grid` must be that of the model, {known}, or left out. Received: grid={grid}."
+            )
+        if grid is None and known is None:
+            raise ValueError(
+                "The model does not say its patches: give `grid`, their rows and columns. "
+                f"Received: a {type(model).__name__}."
+            )
+        size = size_of_patches(classifier)
+        grid = grid or known
+        with capture_attention(model) as maps:
+            model(image[tf.newaxis])
+        layers = patch_layers(maps, grid[0] * grid[1])
+        if known is None:
+            _check_given_grid(grid, next(iter(layers.values())).shape[-1])
+    levels, patches = preprocessing.levels(image), patch_pixels(preprocessing, image, size)
+    return ImageMaps(layers, grid, levels.numpy(), patches.numpy())
+
+
+def _check_given_grid(grid, num_tokens):
+    """What a model does not say itself: a grid that lacks a row or a column of the true one would leave as many tokens."""
+    num_before = num_tokens - grid[0] * grid[1]
+    if num_before > 1 and num_before >= min(grid):
         raise ValueError(
-            "The model does not say its patches: give `grid`, their rows and columns. "
-            f"Received: a {type(model).__name__}."
+            f"`grid` must be the rows and columns of all patches. Received: grid={grid} for a model of {num_tokens} tokens, "
+            f"which would leave {num_before} of them before the patches."
         )
-    with capture_attention(model) as maps:
-        model(image[tf.newaxis])
-    layers = patch_layers(maps, grid[0] * grid[1])
-    image = preprocessing.levels(image).numpy()
-    return explore(layers, image=image, grid=tuple(grid), title=title, path=path)
+
+
+def patch_pixels(preprocessing, images, size):
+    """What a model reads (..., height, width, channels) as uint8, cut or filled with zeros to `size`, as patches read it."""
+    height, width = (min(pair) for pair in zip(size, preprocessing.image_size))
+    images = images[..., :height, :width, :]
+    paddings = [(0, 0)] * (len(images.shape) - 3) + [(0, size[0] - height), (0, size[1] - width), (0, 0)]
+    return preprocessing.levels(tf.pad(images, paddings))
 
 
 def _stages(classifier, image):
-    """The maps of a Swin Transformer by the grid of their stage, {grid: {path: scores (1, N, P, P)}}: windows put in place.
+    """The stages of a Swin Transformer: {grid: ({path: scores (1, N, P, P)}, the size of a patch in pixels)}.
 
-    Maps of stages with too many patches for a page are None.
+    Windows are put in place. The maps of stages with too many patches for a page are None.
     """
     model = classifier.model
     swin = getattr(model, "encoder", model)
     paths = {id(layer): path for path, layer in attention_layers(model).items()}
     shape = (1, *grid_of(classifier), swin.embedding.hidden_dim)
+    patch_size = swin.embedding.patch_size
     stages = {}
     with capture_attention(model) as maps:
         model(image[tf.newaxis])
@@ -224,12 +321,15 @@ def _stages(classifier, image):
         grid = tuple(shape[1:3])
         attention = getattr(block, "self_attention_layer", None)
         if hasattr(attention, "window_size"):
-            layers = stages.setdefault(grid, {} if grid[0] * grid[1] <= MAX_TOKENS else None)
+            fits = grid[0] * grid[1] <= MAX_TOKENS
+            layers, _ = stages.setdefault(grid, ({} if fits else None, patch_size))
             if layers is not None:
                 path = paths[id(attention)]
                 layers[path] = windows_in_place(
                     maps[path], *grid, attention.window_size, _shift(attention, grid)
                 )
+        if isinstance(block, PatchMerging):
+            patch_size = tuple(2 * size for size in patch_size)
         shape = tuple(block.compute_output_shape(shape))
     return stages
 
@@ -242,24 +342,40 @@ def _shift(attention, grid):
 
 
 def _stage(stages, grid):
-    """The grid that is asked for, or the first that fits on a page, and its maps."""
-    shown = {of_stage: layers for of_stage, layers in stages.items() if layers}
+    """The grid that is asked for, or the first that fits on a page, and its stage."""
+    shown = {of_stage: stage for of_stage, stage in stages.items() if stage[0]}
     if grid is None and shown:
         grid = next(iter(shown))
-    if grid is None or tuple(grid) not in shown:
+    if grid not in shown:
         raise ValueError(
             f"`grid` must be the rows and columns of the patches of a stage, at most {MAX_TOKENS:,} of them. The stages have "
             f"{list(stages)}. Received: grid={grid}."
         )
-    return tuple(grid), shown[tuple(grid)]
+    return grid, shown[grid]
 
 
 def grid_of(classifier):
     """The rows and columns of the patches of an image classifier's model, or None if it does not say them."""
-    embedding = getattr(getattr(classifier.model, "encoder", classifier.model), "embedding", None)
+    embedding = _embedding(classifier)
     if not hasattr(embedding, "grid_size"):
         return None
     return embedding.grid_size(classifier.preprocessing.image_size)
+
+
+def size_of_patches(classifier):
+    """The height and width in pixels of all patches together; of a model that does not say them those of its images."""
+    patch_size = getattr(_embedding(classifier), "patch_size", None)
+    if patch_size is None or grid_of(classifier) is None:
+        return classifier.preprocessing.image_size
+    return _pixels_of(grid_of(classifier), patch_size)
+
+
+def _embedding(classifier):
+    return getattr(getattr(classifier.model, "encoder", classifier.model), "embedding", None)
+
+
+def _pixels_of(grid, patch_size):
+    return tuple(number * size for number, size in zip(grid, patch_size))
 
 
 def patch_layers(maps, num_patches):

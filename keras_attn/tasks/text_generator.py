@@ -10,7 +10,14 @@ from keras_attn.tasks.chat_templates import ChatTemplate
 from keras_attn.tasks.generative_task import GenerativeTask, columns_of
 from keras_attn.tasks.generator_signatures import GeneratorSignatures, attention_lengths
 from keras_attn.tasks.search_graphs import found_in_batch
-from keras_attn.tasks.showing import attention_answer, continuation_maps, explore_continuation
+from keras_attn.tasks.showing import (
+    attention_answer,
+    beside,
+    check_same_tokens,
+    compared_tasks,
+    continuation_maps,
+    explore_continuation,
+)
 from keras_attn.tasks.task import as_given, check_vocabulary
 from keras_attn.tasks.task_files import decoding_of, read_task, write_task
 from keras_attn.tasks.token_ids import NO_TOKEN, continuations, for_model
@@ -273,7 +280,7 @@ class TextGenerator(GenerativeTask):
             )
         return as_given(columns, single)
 
-    def show(self, text, num_beams=None, max_length=None, title=None, path=None):
+    def show(self, text, num_beams=None, max_length=None, title=None, path=None, compare=None, name="this"):
         """A page on which a person explores what the model attends to in a prompt and in its continuation.
 
         It shows the attention layer by layer and head by head, for each step the five best next tokens, and the answers of a
@@ -284,12 +291,16 @@ class TextGenerator(GenerativeTask):
             num_beams, max_length: As in the constructor, whose values are the defaults.
             title: String above the page. Defaults to the prompt.
             path: Where to write the page, as `.html`.
+            compare: Another text generator of the same tokens, or a mapping from names to such, to show beside this one. All
+                of them read the prompt and this one's continuation. By default it is "the other".
+            name: String, the name of this generator beside those of `compare`.
 
         Returns:
             `keras_attn.plots.Explorer`: a notebook shows it, and `save` writes it.
 
         Raises:
-            ValueError: if the prompt and its continuation have more tokens than the page can have.
+            ValueError: if the prompt and its continuation have more tokens than the page can have, or `compare` has other
+                tokens.
 
         Example:
 
@@ -301,13 +312,21 @@ class TextGenerator(GenerativeTask):
         self._check_backend()
         if not isinstance(text, str | bytes):
             raise ValueError(f"`text` must be one string. Received: {type(text).__name__}.")
+        others = compared_tasks(self, compare)
         num_beams = self.num_beams if num_beams is None else num_beams
         search = self.search_options(num_beams, None, max_length, num_beams)
         [prompt] = self._prompts(text, search["max_length"])
+        for other_name, other in others.items():
+            [of_other] = other._prompts(text, search["max_length"])
+            check_same_tokens(other_name, *map(self.tokenizer.token_strings, (prompt, of_other)))
         found, [answer] = found_in_batch(self, [prompt], DecodingOptions().of_rows([0], 1), search)
         answers = list(zip(trimmed(self, found[0]), answer.scores))
         [title] = [title] if title is not None else [as_utf8(text)[0].decode()]
-        return explore_continuation(self, prompt, answers, title, path)
+        token_ids = [*prompt, *answers[0][0]]
+        compared = {
+            other_name: continuation_maps(other, token_ids)[0] for other_name, other in others.items()
+        }
+        return explore_continuation(self, prompt, answers, title, path, **beside(compared, name))
 
     def save(self, folder):
         """Writes the model, the tokenizer and the options to `folder`, replacing an older text generator there.

@@ -12,7 +12,14 @@ from keras_attn.tasks.generative_task import GenerativeTask, columns_of
 from keras_attn.tasks.model_export import export_model
 from keras_attn.tasks.search_graphs import found_in_batch
 from keras_attn.tasks.shortlist import checked_shortlist, sizes_of
-from keras_attn.tasks.showing import attention_answer, explore_translation, translation_maps
+from keras_attn.tasks.showing import (
+    attention_answer,
+    beside,
+    check_same_tokens,
+    compared_tasks,
+    explore_translation,
+    translation_maps,
+)
 from keras_attn.tasks.signatures import Signatures, XlaSignatures
 from keras_attn.tasks.source_form import SourceForm
 from keras_attn.tasks.task import as_given, check_vocabulary
@@ -299,6 +306,8 @@ class Translator(GenerativeTask):
         target_language=None,
         title=None,
         path=None,
+        compare=None,
+        name="this",
     ):
         """A page on which a person explores what the model attends to while it translates a text.
 
@@ -312,12 +321,16 @@ class Translator(GenerativeTask):
             source_language, target_language: As in a call.
             title: String above the page. Defaults to the text.
             path: Where to write the page, as `.html`.
+            compare: Another translator of the same tokens, or a mapping from names to such, to show beside this one. All of
+                them read the same source and the same target, this one's translation. By default it is "the other".
+            name: String, the name of this translator beside those of `compare`.
 
         Returns:
             `keras_attn.plots.Explorer`: a notebook shows it, and `save` writes it.
 
         Raises:
-            ValueError: if the text is empty, or it or `target` has more tokens than the model or the page can have.
+            ValueError: if the text is empty, or it or `target` has more tokens than the model or the page can have, or
+                `compare` has other tokens.
 
         Example:
 
@@ -330,9 +343,13 @@ class Translator(GenerativeTask):
         self._check_backend()
         if not isinstance(text, str | bytes):
             raise ValueError(f"`text` must be one string. Received: {type(text).__name__}.")
+        others = compared_tasks(self, compare)
         [source_ids] = self._source_token_ids(as_utf8(text), source_language).to_list()
         if len(source_ids) <= self.num_added_tokens:
             raise ValueError("`text` must hold a token. Received an empty text.")
+        for other_name, other in others.items():
+            [of_other] = other._source_token_ids(as_utf8(text), source_language).to_list()
+            check_same_tokens(other_name, *map(self.source_tokenizer.token_strings, (source_ids, of_other)))
         if target is None:
             num_beams = self.num_beams if num_beams is None else num_beams
             search = self.search_options(num_beams, None, max_length, num_beams)
@@ -345,7 +362,15 @@ class Translator(GenerativeTask):
             answers = [([*first, *ids, self.target_tokenizer.end_token_id], 0.0)]
             self._check_targets([source_ids], [answers[0][0]])
         [title] = [title] if title is not None else [as_utf8(text)[0].decode()]
-        return explore_translation(self._started_by(target_language), source_ids, answers, title, path)
+        started, compared = self._started_by(target_language), {}
+        for other_name, other in others.items():
+            other._with_target_language(DecodingOptions(), target_language, 1)  # its check of the name
+            other._check_targets([source_ids], [answers[0][0]])
+            other = other._started_by(target_language)
+            starts = [[one.start_token_id] for one in (started, other)]
+            check_same_tokens(other_name, *map(self.target_tokenizer.token_strings, starts))
+            compared[other_name], *_ = translation_maps(other, source_ids, answers[0][0])
+        return explore_translation(started, source_ids, answers, title, path, **beside(compared, name))
 
     def save(self, folder):
         """Writes the model, the tokenizers and the options to `folder`, replacing an older translator there.

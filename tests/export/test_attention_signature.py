@@ -227,6 +227,15 @@ def recurrent_translator():
     return keras_attn.Translator(model, tokenizer, tokenizer, num_beams=2, max_length=4)
 
 
+def of_cut_images():
+    """2 x 3 patches, which do not read the last rows and columns."""
+    body = keras_attn.models.VisionTransformer.from_sizes(
+        image_size=(17, 23), patch_size=7, num_layers=1, hidden_dim=8, num_heads=2, intermediate_dim=9
+    )
+    model = EncoderWithHead(body, keras_attn.layers.ImageClassificationHead(2))
+    return keras_attn.ImageClassifier(model, ImagePreprocessing((17, 23), std=0.3), ["a", "b"])
+
+
 def reader_of_two_sides():
     tokenizer = word_tokenizer()
     seq2seq = keras_attn.models.Seq2SeqTransformer.from_sizes(
@@ -248,6 +257,7 @@ def reader_of_two_sides():
         pytest.param(answerer, {"encoder"}, marks=pytest.mark.slow),
         pytest.param(reader_of_two_sides, {"encoder", "decoder", "cross"}, marks=pytest.mark.slow),
         pytest.param(patch_classifier, {"encoder", "grid", "image"}, marks=pytest.mark.slow),
+        pytest.param(of_cut_images, {"encoder", "grid", "image"}, marks=pytest.mark.slow),
     ],
 )
 def test_every_task_gives_the_attention_of_its_model(make, outputs, tmp_path):
