@@ -8,7 +8,6 @@ import numpy as np
 import tensorflow as tf
 
 from keras_attn.inspection import attention_layers, capture_attention, windows_in_place
-from keras_attn.layers import PatchMerging
 from keras_attn.models import SwinTransformer
 from keras_attn.ops import shift_of_several_windows
 from keras_attn.plots import MAX_TOKENS, explore
@@ -328,9 +327,9 @@ def _stages(classifier, image):
                 layers[path] = windows_in_place(
                     maps[path], *grid, attention.window_size, _shift(attention, grid)
                 )
-        if isinstance(block, PatchMerging):
-            patch_size = tuple(2 * size for size in patch_size)
         shape = tuple(block.compute_output_shape(shape))
+        if shape[1:3] != grid:  # it merges 2 x 2 patches
+            patch_size = tuple(2 * size for size in patch_size)
     return stages
 
 
