@@ -21,6 +21,7 @@ RECIPE_OF_RUN = {
     "dates": ("dates", {}),
     "tok": ("multi30k_tokenized", {}),
     "tok-amx": ("multi30k_tokenized", {}),
+    "tok-cosine": ("multi30k_tokenized", {"schedule": "cosine", "num_averaged": 10}),
     "tok-sinusoidal": ("multi30k_tokenized", {"model": runs.MULTI30K.model, "epochs": 90}),
     "raw": ("multi30k", {}),
     "raw-de-en": ("multi30k", {"source_language": "de", "target_language": "en"}),
