@@ -63,16 +63,17 @@ def example_texts(folder):
     Args:
         folder: Path of a run, or of the task that it made.
 
-    Raises:
-        ValueError: if the record is damaged.
-
     Example: `example_texts("runs/mine")`
     """
     folder = pathlib.Path(folder)
     for place in (folder, folder.parent):
-        if record := read_record(place):
-            texts = record.get("examples") or []
-            return [text for text in texts if isinstance(text, str) and text.strip()] or None
+        try:
+            record = read_record(place)
+        except ValueError:  # damaged, or a file of this name that is no record of ours
+            continue
+        texts = record.get("examples") if record else None
+        if isinstance(texts, list) and (texts := first_texts(text for text in texts if isinstance(text, str))):
+            return texts
     return None
 
 

@@ -66,6 +66,7 @@ def test_a_run_folder_holds_what_its_documentation_says(run):
     assert record["versions"]["keras"] == keras.__version__
     assert record["results"]["test"]["num_pairs"] == 3
     assert runs.example_texts(folder) == runs.example_texts(folder / "translator") == ["ae", "af", "ag"]
+    assert runs.example_texts(folder / "translator" / "nothing") is None
     assert record["results"]["training_seconds"] > 0
     assert len((folder / "history.csv").read_text().splitlines()) == 1 + 3
     columns = (folder / "history.csv").read_text().splitlines()[0].split(",")
