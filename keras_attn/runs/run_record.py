@@ -72,7 +72,9 @@ def example_texts(folder):
         except ValueError:  # damaged, or a file of this name that is no record of ours
             continue
         texts = record.get("examples") if record else None
-        if isinstance(texts, list) and (texts := first_texts(text for text in texts if isinstance(text, str))):
+        if isinstance(texts, list) and (
+            texts := first_texts(text for text in texts if isinstance(text, str))
+        ):
             return texts
     return None
 
