@@ -22,6 +22,10 @@ RECIPE_OF_RUN = {
     "tok": ("multi30k_tokenized", {}),
     "tok-amx": ("multi30k_tokenized", {}),
     "tok-cosine": ("multi30k_tokenized", {"schedule": "cosine", "num_averaged": 10}),
+    "tok-fr-cosine": (
+        "multi30k_tokenized",
+        {"schedule": "cosine", "num_averaged": 10, "target_language": "fr"},
+    ),
     "tok-sinusoidal": ("multi30k_tokenized", {"model": runs.MULTI30K.model, "epochs": 90}),
     "raw": ("multi30k", {}),
     "raw-de-en": ("multi30k", {"source_language": "de", "target_language": "en"}),
@@ -38,6 +42,19 @@ RECIPE_OF_RUN = {
                 "num_decoder_layers": 4,
             },
             "distill": {"references": True, "num_beams": 5, "teachers": ["runs/tok-s1", "runs/tok-s2"]},
+        },
+    ),
+    "tok-student-4-4-cosine": (
+        "multi30k_6_1",
+        {
+            "model": {
+                **runs.Recipe.load(FOLDER / "multi30k_6_1.toml").model,
+                "num_encoder_layers": 4,
+                "num_decoder_layers": 4,
+            },
+            "schedule": "cosine",
+            "num_averaged": 5,
+            "distill": {"references": True, "num_beams": 5, "teachers": ["runs/cos-s1", "runs/cos-s2"]},
         },
     ),
     "rnn": ("multi30k_rnn", {}),
