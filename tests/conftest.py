@@ -1,8 +1,12 @@
 """What every test relies on: a seed, and backend and peers named in the report."""
 
+import contextlib
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# triton comes with torch for CUDA, and torch imports it. After TensorFlow (2.21; triton 3.8) that ends the process.
+with contextlib.suppress(ImportError):
+    import triton  # noqa: F401
 
 import helpers_processes
 import helpers_seed

@@ -38,14 +38,18 @@ export function requestPath(model) {
 
 /** The command that sends the same bytes from a shell. */
 export function curlLine(model, body) {
-  return `curl ${location.origin}${requestPath(model)} -d '${body.replaceAll("'", "'\\''")}'`;
+  return `curl ${location.origin}${requestPath(model)} -d ${quoted(body)}`;
+}
+
+/** A word of a shell's command. */
+function quoted(text) {
+  return `'${text.replaceAll("'", "'\\''")}'`;
 }
 
 /** The command that sends an image's file from a shell. */
 export function curlLineOfFile(model, signatureName, fileName) {
   const marker = "FILE";
   const [before, after] = requestBody(model, signatureName, { b64: marker }, {}).split(marker);
-  const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
   const parts = `printf %s ${quoted(before)}; base64 < ${quoted(fileName)} | tr -d '\\n'; printf %s ${quoted(after)}`;
   return `(${parts}) | curl ${location.origin}${requestPath(model)} -d @-`;
 }

@@ -319,6 +319,13 @@ def test_translators_of_other_tokens_are_not_compared(translator):
 
 
 @pytest.mark.extended
+def captured(model, inputs):
+    """The scores (L, N, T, S) of a model's layers."""
+    with keras_attn.capture_attention(model) as maps:
+        model(inputs)
+    return np.concatenate(list(maps.values()))
+
+
 def test_two_generators_are_shown_on_the_same_continuation():
     set_seed(11)
     model = keras_attn.models.DecoderTransformer.from_sizes(
@@ -331,10 +338,7 @@ def test_two_generators_are_shown_on_the_same_continuation():
     names = one.tokenizer.token_strings(range(259))
     ids = np.array([[names.index(token) for token in groups(page)["decoder"]["queries"]]])
     for number, generator in enumerate((two, one)):
-        with keras_attn.capture_attention(generator.model) as maps:
-            generator.model(ids)
-        expected = np.concatenate(list(maps.values()))
-        assert layers(page, "decoder", number) == pytest.approx(expected, abs=ERROR)
+        assert layers(page, "decoder", number) == pytest.approx(captured(generator.model, ids), abs=ERROR)
     with pytest.raises(ValueError, match=r"must have the same tokens.* The tokenizer of 'the other'"):
         one.show("To be", compare=piece_generator())
     other_start = keras_attn.TextGenerator(model, ByteTokenizer(), start_token_id=4)
@@ -347,10 +351,7 @@ def test_two_encoders_are_shown_on_the_same_text():
     page = parsed(one.show("the dog", compare=two))
     inputs = one.model_inputs(one.framed(tf.constant(["the dog"])))
     for number, task in enumerate((two, one)):
-        with keras_attn.capture_attention(task.model) as maps:
-            task.model(inputs)
-        expected = np.concatenate(list(maps.values()))
-        assert layers(page, "encoder", number) == pytest.approx(expected, abs=ERROR)
+        assert layers(page, "encoder", number) == pytest.approx(captured(task.model, inputs), abs=ERROR)
     with pytest.raises(ValueError, match=r"must be a text embedder too. Received: text classifier"):
         one.show("the dog", compare=classifier())
     short = keras_attn.TextEmbedder(one.model, one.tokenizer, max_length=5)
