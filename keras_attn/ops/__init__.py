@@ -14,7 +14,13 @@ from keras_attn.ops.biases import (
     relative_position_bucket,
 )
 from keras_attn.ops.blockwise_attention import memory_efficient_attention, prefers_memory_efficient
-from keras_attn.ops.compilers import compiled_scope, inference_scope, is_inference_scope, runs_op_by_op
+from keras_attn.ops.compilers import (
+    compiled_scope,
+    inference_scope,
+    is_compiled_scope,
+    is_inference_scope,
+    runs_op_by_op,
+)
 from keras_attn.ops.dropout import ScoreDropout
 from keras_attn.ops.fused_attention import fused_attention, fused_attention_obstacle, has_fused_kernel
 from keras_attn.ops.graph_checks import concrete_values
@@ -117,6 +123,7 @@ __all__ = [
     "inference_scope",
     "int8_problem",
     "int8_product",
+    "is_compiled_scope",
     "is_inference_scope",
     "keep",
     "layer_normalization",

@@ -1,32 +1,38 @@
-"""Products of rows and a bfloat16 matrix on TensorFlow, for graphs that are run op by op and never differentiated."""
+"""Products of rows and a bfloat16 matrix on TensorFlow, for graphs that are run and never differentiated."""
 
 import math
 
 import keras
 from keras import ops
 
-from keras_attn.ops.compilers import is_inference_scope, runs_op_by_op
+from keras_attn.ops.compilers import is_compiled_scope, is_inference_scope, runs_op_by_op
 
 # For a matrix of no more entries, the operations around the product take longer than the faster kernel saves.
 _FEW_ENTRIES = 2**16
+# XLA multiplies fewer rows than this faster in float32.
+_FEWEST_ROWS = 16
 
 
 def runs_bfloat16_products(rows, matrix):
     """Whether `bfloat16_product` is for these tensors, in the graph that is traced."""
     is_bfloat16 = keras.backend.standardize_dtype(matrix.dtype) == "bfloat16"
-    is_large = math.prod(matrix.shape) > _FEW_ENTRIES
-    return is_bfloat16 and is_large and is_inference_scope() and runs_op_by_op(rows)
+    if not (is_bfloat16 and is_inference_scope() and keras.backend.backend() == "tensorflow"):
+        return False
+    if is_compiled_scope():
+        return None not in rows.shape and math.prod(rows.shape[:-1]) >= _FEWEST_ROWS
+    return math.prod(matrix.shape) > _FEW_ENTRIES and runs_op_by_op(rows)
 
 
 def bfloat16_product(rows, matrix):
-    """The product of rows and a matrix, rounded to bfloat16, in float32: a bias is then added in float32.
+    """The product of rows and a matrix, in float32: a bias is then added in float32.
 
-    oneDNN has two kernels, which give the same numbers: that of a product and a bias takes half of the time for a single row, and
-    one and a half times as long for several, as if it arranged the matrix anew. So a single row gets a bias of
-    zeros.
+    XLA is asked for sums in float32: it would compute a product in bfloat16 from matrices that it casts to float32. Elsewhere it
+    is oneDNN's product, rounded to bfloat16. oneDNN has two kernels, which give the same numbers: that of a product
+    and a bias takes half of the time for a single row, and one and a half times as long for several, as if it
+    arranged the matrix anew. So a single row gets a bias of zeros.
 
     Args:
-        rows: bfloat16 (R, K), R unknown before the run.
+        rows: bfloat16 (R, K); R unknown before the run, unless the graph is for XLA.
         matrix: bfloat16 (K, N).
 
     Returns:
@@ -42,6 +48,10 @@ def bfloat16_product(rows, matrix):
     sums = tf.function(lambda rows: bfloat16_product(rows, matrix), spec)(tf.ones([4, 2], "bfloat16"))  # all 2
     ```
     """
+    if is_compiled_scope():
+        import tensorflow as tf
+
+        return tf.matmul(rows, matrix, output_type=tf.float32)
     is_single = ops.equal(ops.shape(rows)[0], 1)
     product = ops.cond(is_single, lambda: _of_single_row(rows, matrix), lambda: ops.matmul(rows, matrix))
     return ops.cast(ops.reshape(product, (-1, matrix.shape[1])), "float32")

@@ -16,7 +16,7 @@ from keras_attn.ops.compilers import is_compiled_scope, is_inference_scope
 class Int8Matrix(collections.namedtuple("Int8Matrix", ["values", "scale"])):
     """A matrix (K, N) as integers, with a scale for each column.
 
-    values: int8 (K, N), or (N, K) if transposed.
+    values: int8 (K, N); or (N, K) if transposed; or (N * K,), the rows of the transposed matrix one after another.
     scale: float32 (1, N), or (N, 1) if transposed; the matrix, or its transpose, is `values * scale`.
     """
 
@@ -25,15 +25,24 @@ class Int8Matrix(collections.namedtuple("Int8Matrix", ["values", "scale"])):
     @property
     def is_transposed(self):
         """Whether it is the transposed matrix that is stored."""
-        return tuple(self.scale.shape) == (self.values.shape[0], 1)
+        return len(self.values.shape) == 1 or tuple(self.scale.shape) == (self.values.shape[0], 1)
+
+    def transposed(self):
+        """The same matrix, its transpose stored in a single axis; as it is, if its transpose is stored already.
+
+        With two axes, XLA would keep it in the order that it has, and say that its columns come first.
+        """
+        if self.is_transposed:
+            return self
+        return Int8Matrix(ops.reshape(ops.transpose(self.values), (-1,)), ops.transpose(self.scale))
 
 
 _LARGEST = 127
 # oneDNN takes some 40 microseconds to start a product of integers, in which a product of floats with a matrix of no more
 # entries is done.
 _FEW_ENTRIES = 2**16
-# XLA multiplies fewer rows than this by a loop over single numbers, which takes six times as long.
-_FEWEST_ROWS = 4
+# XLA multiplies fewer rows than this by a loop over single numbers, which takes many times as long.
+_FEWEST_ROWS = 2
 _NO_ONEDNN = (
     "int8 without XLA needs oneDNN's 8-bit products (an x86 processor with AVX512-VNNI, AVX-VNNI or AMX, and "
     "TensorFlow's oneDNN): export without `quantization`, in float32, for such a machine, or with XLA."
@@ -73,14 +82,21 @@ def int8_product(rows, matrix):
 
     Reference: [Dettmers et al., 2022](https://arxiv.org/abs/2208.07339), section 2.1 and "vector-wise quantization".
     """
-    largest = ops.maximum(ops.max(rows, axis=-1, keepdims=True), -ops.min(rows, axis=-1, keepdims=True))
+    largest = _largest_magnitudes(rows)
     integers = ops.cast(ops.round(rows * (_LARGEST / ops.maximum(largest, 1e-30))), "int8")
     multiply = _xla_product if is_compiled_scope() else _onednn_product
     return multiply(integers, matrix) * (largest * (1 / _LARGEST))
 
 
+def _largest_magnitudes(rows):
+    """float32 (R, 1). TensorFlow, op by op, finds the largest and the smallest number faster than a magnitude."""
+    if is_compiled_scope():
+        return ops.max(ops.abs(rows), axis=-1, keepdims=True)
+    return ops.maximum(ops.max(rows, axis=-1, keepdims=True), -ops.min(rows, axis=-1, keepdims=True))
+
+
 def step_form(matrix):
-    """An `Int8Matrix` as a loop multiplies by it: as it is, or as floats (K, N) where their product takes less time.
+    """An `Int8Matrix` as it is multiplied: as it is, or as floats (K, N) where their product takes less time.
 
     That is so for small matrices in graphs that are not for XLA.
 
@@ -102,10 +118,12 @@ def step_form(matrix):
 def _xla_product(integers, matrix):
     import tensorflow as tf
 
-    num_rows = integers.shape[0]
+    num_rows, values = integers.shape[0], matrix.values
+    if len(values.shape) == 1:
+        values = ops.reshape(values, (-1, integers.shape[1]))
     if num_rows is not None and 0 < num_rows < _FEWEST_ROWS:
         integers = ops.pad(integers, [(0, _FEWEST_ROWS - num_rows), (0, 0)])
-    sums = tf.matmul(integers, matrix.values, transpose_b=matrix.is_transposed, output_type=tf.int32)
+    sums = tf.matmul(integers, values, transpose_b=matrix.is_transposed, output_type=tf.int32)
     return ops.cast(sums[:num_rows], "float32") * ops.reshape(matrix.scale, (1, -1))
 
 

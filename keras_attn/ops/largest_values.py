@@ -10,6 +10,8 @@ from keras_attn.ops.shapes import shape_to_keep
 _MANY = 1024
 # The columns of rows whose length is known only in the run.
 _FEW = 64
+# XLA finds the maximum of a column of more than 32 numbers with a kernel, of fewer with a slower loop.
+_FEWEST_ROWS = 40
 
 
 def top_k(x, k):
@@ -86,8 +88,11 @@ def entries_at(x, indices):
 
 
 def _num_columns(size, k):
-    """About sqrt(k * size), so that there are as many columns as candidates; a divisor of `size` if one is near."""
-    wanted = math.isqrt(k * size)
+    """About sqrt(k * size), so that there are as many columns as candidates, unless the columns are then short.
+
+    It is a divisor of `size` if one is near.
+    """
+    wanted = min(math.isqrt(k * size), max(2 * k, size // _FEWEST_ROWS))
     return next((number for number in range(wanted, 3 * wanted) if size % number == 0), wanted)
 
 

@@ -3,7 +3,7 @@
 The weights are random and the same for all (but KerasHub's, whose BART of the same size has its own), the sentences have
 17 tokens, the last END, and every answer has exactly 16: END has no chance. Every peer has two threads, in the better arrangement;
 with `--cores 1`, one thread on one processor. The ratios are to CTranslate2 in float32 and, if it is among the peers, in
-int8; the candidates of a setting take turns, and medians are given.
+int8; the candidates of a setting take turns of a fifth of a second at least, and medians are given.
 """
 
 from helpers_benchmarks import median_seconds, parser, print_table  # isort: skip -- quietens TensorFlow
@@ -31,6 +31,7 @@ from helpers_marian import marian  # isort: skip -- found now
 
 VOCABULARY_SIZE, SOURCE_LENGTH, TARGET_LENGTH = 8000, 17, 16
 START, END = 2, 3
+LEAST_SECONDS = 0.2  # of a turn
 PEERS = ("ctranslate2", "ctranslate2_int8", "transformers", "keras_hub")
 
 
@@ -201,7 +202,7 @@ def main():
                 for num_beams in options.beams:
                     found = candidates(models, folder, source, num_beams, options)
                     check(found)
-                    seconds = median_seconds(found, options.rounds)
+                    seconds = median_seconds(found, options.rounds, least_seconds=LEAST_SECONDS)
                     best = [
                         min((value for name, value in seconds.items() if name.startswith(peer)), default=None)
                         for peer in ("CTranslate2 float32", "CTranslate2 int8")

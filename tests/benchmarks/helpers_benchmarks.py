@@ -2,6 +2,7 @@
 
 import argparse
 import importlib.metadata
+import math
 import os
 import statistics
 import time
@@ -15,7 +16,7 @@ def parser(description, rounds):
     return options
 
 
-def median_seconds(candidates, rounds, clock=time.perf_counter):
+def median_seconds(candidates, rounds, clock=time.perf_counter, least_seconds=0.0):
     """The median time of one call of each candidate.
 
     The candidates take turns, in another order each round, so that what else the machine does falls on all alike.
@@ -25,17 +26,21 @@ def median_seconds(candidates, rounds, clock=time.perf_counter):
         rounds: Integer, the timed calls of each; one call more comes first and is not counted.
         clock: Function that gives seconds: `time.process_time` for candidates of one thread each, whose time then does
             not hold the waiting for others.
+        least_seconds: Float. A candidate whose calls are shorter is called so often a turn that the turn takes this long,
+            like a program that does nothing else: the first calls after another candidate find little in the caches.
 
     Returns:
         Dict from the name to seconds.
     """
-    seconds = {name: [] for name in candidates}
+    seconds, calls = {name: [] for name in candidates}, dict.fromkeys(candidates, 1)
     names = list(candidates)
     for turn in range(rounds + 1):
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
             start = clock()
-            candidates[name]()
-            seconds[name].append(clock() - start)
+            for _ in range(calls[name]):
+                candidates[name]()
+            seconds[name].append((clock() - start) / calls[name])
+            calls[name] = max(1, math.ceil(least_seconds / seconds[name][0]))
     return {name: statistics.median(times[1:]) for name, times in seconds.items()}
 
 

@@ -6,7 +6,8 @@ import pytest
 import tensorflow as tf
 
 from keras_attn.layers import FeedForward
-from keras_attn.ops import bfloat16_product, inference_scope
+from keras_attn.layers.projection import product
+from keras_attn.ops import bfloat16_product, compiled_scope, inference_scope
 
 pytestmark = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="the products are of TensorFlow's graphs"
@@ -58,6 +59,25 @@ def test_biases_are_added_in_float32_and_a_row_is_the_same_in_any_batch():
     # A sum in another order may be rounded to a neighbour.
     np.testing.assert_allclose(together, expected, rtol=2e-2, atol=2e-2 * np.abs(expected).max())
     assert np.mean(np.abs(together - expected) < 1e-6) > 0.9
+
+
+@pytest.mark.parametrize("num_rows", [3, 17])
+def test_xla_sums_in_float32_without_casting_the_matrix(num_rows):
+    rng = np.random.default_rng(6)
+    rows, kernel = (
+        tf.cast(rng.normal(size=size).astype("float32"), "bfloat16") for size in ((num_rows, K), (K, N))
+    )
+
+    def traced(rows):
+        with inference_scope(), compiled_scope():
+            return product(rows, kernel)
+
+    compiled = tf.function(traced, jit_compile=True, autograph=False)
+    found, expected = np.float64(compiled(rows)), np.float64(rows) @ np.float64(kernel)
+    is_many = num_rows >= 16  # fewer rows are multiplied faster in float32
+    np.testing.assert_allclose(found, expected, rtol=1e-5 if is_many else 2.0**-8, atol=1e-5)
+    hlo = compiled.experimental_get_compiler_ir(rows)(stage="optimized_hlo")
+    assert (f"f32[{K},{N}]" in hlo) != is_many
 
 
 def operations_of(function):

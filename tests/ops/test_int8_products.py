@@ -1,10 +1,13 @@
 """Products of integers: against NumPy in float64, with and without XLA."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_attn.layers.step_matrices import loop_form
 from keras_attn.ops import Int8Matrix, compiled_scope, int8_problem, int8_product, step_form
 
 pytestmark = pytest.mark.skipif(
@@ -36,20 +39,19 @@ def _product(rows, matrix, xla):
     return tf.function(product, spec, jit_compile=xla, autograph=False)(tf.constant(rows)).numpy()
 
 
-@pytest.mark.parametrize("xla", [False, True])
-@pytest.mark.parametrize("is_transposed", [False, True])
-def test_product_is_that_of_the_rounded_numbers(numbers, xla, is_transposed):
+@pytest.mark.parametrize(
+    ("form", "xla"),
+    [("given", False), ("given", True), ("turned", False), ("turned", True), ("for a loop", True)],
+)
+def test_product_is_that_of_the_rounded_numbers(numbers, form, xla):
     rows, values, scale = numbers
     largest = np.abs(rows).max(axis=1, keepdims=True)
     rounded = np.round(rows * (np.float32(127) / np.maximum(largest, np.float32(1e-30)))).astype("float64")
     expected = rounded @ values.astype("float64") * scale * largest / 127
-    matrix = (
-        Int8Matrix(tf.constant(values.T), tf.constant(scale.T))
-        if is_transposed
-        else Int8Matrix(values, scale)
-    )
+    matrix = Int8Matrix(values.T, scale.T) if form == "turned" else Int8Matrix(values, scale)
     matrix = Int8Matrix(*map(tf.constant, matrix))
-    assert matrix.is_transposed == is_transposed
+    matrix = matrix.transposed() if form == "for a loop" else matrix
+    assert matrix.is_transposed == (form != "given")
     found = _product(rows, matrix, xla)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6 * np.abs(expected).max())
     assert not found[3].any()  # a row of zeros
@@ -62,6 +64,26 @@ def test_a_row_is_the_same_in_any_batch(numbers, xla):
     together = _product(rows, matrix, xla)
     for row in (0, 2):
         np.testing.assert_array_equal(_product(rows[row : row + 1], matrix, xla)[0], together[row])
+
+
+def test_xla_multiplies_integers_of_8_bits_in_a_loop():
+    """XLA casts a matrix to 32 bits, and multiplies four times as many bytes, if it would have to read it by columns."""
+    values = np.random.default_rng(5).integers(-127, 128, (61, 67), "int8")
+    matrix = Int8Matrix(tf.constant(values), tf.ones((1, 67)))
+
+    def steps(rows):
+        with compiled_scope():
+            made = loop_form(matrix)
+            return tf.while_loop(
+                lambda rows: tf.reduce_sum(rows) < 100.0,
+                lambda rows: int8_product(rows, made)[:, :61],
+                [rows],
+            )
+
+    compiled = tf.function(steps, jit_compile=True, autograph=False)
+    hlo = compiled.experimental_get_compiler_ir(tf.ones([5, 61]))(stage="optimized_hlo")
+    assert re.search(r"s8\[(67,61|4087)\]", hlo)
+    assert not re.search(r"s32\[(67,61|61,67|4087)\]", hlo)
 
 
 def test_small_matrices_are_multiplied_as_floats_but_for_xla():
