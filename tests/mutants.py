@@ -1307,10 +1307,12 @@ scores = ops.take_along_axis(scores, kept, axis=-1)""",
     Mutant(
         "xla_casts_bfloat16_matrices",
         "ops/bfloat16_products.py",
-        "bfloat16_product",
+        "_xla_product",
         "output_type=tf.float32",
         "output_type=tf.bfloat16",
-        ("ops/test_bfloat16_products.py::test_xla_sums_in_float32_without_casting_the_matrix[17]",),
+        (
+            "ops/test_bfloat16_products.py::test_xla_sums_in_float32_and_casts_the_matrix_for_few_rows_only[17]",
+        ),
     ),
     Mutant(
         "step_projects_keys_as_values",

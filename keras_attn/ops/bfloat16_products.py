@@ -9,7 +9,7 @@ from keras_attn.ops.compilers import is_compiled_scope, is_inference_scope, runs
 
 # For a matrix of no more entries, the operations around the product take longer than the faster kernel saves.
 _FEW_ENTRIES = 2**16
-# XLA multiplies fewer rows than this faster in float32.
+# XLA multiplies fewer rows than this faster by a matrix that it casts to float32, once before a loop.
 _FEWEST_ROWS = 16
 
 
@@ -18,15 +18,13 @@ def runs_bfloat16_products(rows, matrix):
     is_bfloat16 = keras.backend.standardize_dtype(matrix.dtype) == "bfloat16"
     if not (is_bfloat16 and is_inference_scope() and keras.backend.backend() == "tensorflow"):
         return False
-    if is_compiled_scope():
-        return None not in rows.shape and math.prod(rows.shape[:-1]) >= _FEWEST_ROWS
-    return math.prod(matrix.shape) > _FEW_ENTRIES and runs_op_by_op(rows)
+    return is_compiled_scope() or (math.prod(matrix.shape) > _FEW_ENTRIES and runs_op_by_op(rows))
 
 
 def bfloat16_product(rows, matrix):
     """The product of rows and a matrix, in float32: a bias is then added in float32.
 
-    XLA is asked for sums in float32: it would compute a product in bfloat16 from matrices that it casts to float32. Elsewhere it
+    XLA is asked for sums in float32: it would compute a product in bfloat16 from matrices that it casts to float32. Op by op it
     is oneDNN's product, rounded to bfloat16. oneDNN has two kernels, which give the same numbers: that of a product
     and a bias takes half of the time for a single row, and one and a half times as long for several, as if it
     arranged the matrix anew. So a single row gets a bias of zeros.
@@ -49,12 +47,19 @@ def bfloat16_product(rows, matrix):
     ```
     """
     if is_compiled_scope():
-        import tensorflow as tf
-
-        return tf.matmul(rows, matrix, output_type=tf.float32)
+        return _xla_product(rows, matrix)
     is_single = ops.equal(ops.shape(rows)[0], 1)
     product = ops.cond(is_single, lambda: _of_single_row(rows, matrix), lambda: ops.matmul(rows, matrix))
     return ops.cast(ops.reshape(product, (-1, matrix.shape[1])), "float32")
+
+
+def _xla_product(rows, matrix):
+    """The same sums for any number of rows, but for the order in which they are added."""
+    import tensorflow as tf
+
+    if rows.shape[0] is None or rows.shape[0] < _FEWEST_ROWS:
+        return ops.matmul(ops.cast(rows, "float32"), ops.cast(matrix, "float32"))
+    return tf.matmul(rows, matrix, output_type=tf.float32)
 
 
 def _of_single_row(row, matrix):

@@ -318,7 +318,6 @@ def test_translators_of_other_tokens_are_not_compared(translator):
         one.show(TEXT, target="x" * 30, compare=deeper_translator())
 
 
-@pytest.mark.extended
 def captured(model, inputs):
     """The scores (L, N, T, S) of a model's layers."""
     with keras_attn.capture_attention(model) as maps:
@@ -326,6 +325,7 @@ def captured(model, inputs):
     return np.concatenate(list(maps.values()))
 
 
+@pytest.mark.extended
 def test_two_generators_are_shown_on_the_same_continuation():
     set_seed(11)
     model = keras_attn.models.DecoderTransformer.from_sizes(
