@@ -3,7 +3,7 @@
 The weights are random and the same for all (but KerasHub's, whose BART of the same size has its own), the sentences have
 17 tokens, the last END, and every answer has exactly 16: END has no chance. Every peer has two threads, in the better arrangement;
 with `--cores 1`, one thread on one processor. The ratios are to CTranslate2 in float32 and, if it is among the peers, in
-int8; the candidates of a setting take turns of a fifth of a second at least, and medians are given.
+int8; the candidates of a setting take turns of `--least-seconds`, and medians are given.
 """
 
 from helpers_benchmarks import median_seconds, parser, print_table  # isort: skip -- quietens TensorFlow
@@ -31,7 +31,6 @@ from helpers_marian import marian  # isort: skip -- found now
 
 VOCABULARY_SIZE, SOURCE_LENGTH, TARGET_LENGTH = 8000, 17, 16
 START, END = 2, 3
-LEAST_SECONDS = 0.2  # of a turn
 PEERS = ("ctranslate2", "ctranslate2_int8", "transformers", "keras_hub")
 
 
@@ -181,6 +180,7 @@ def main():
     options.add_argument("--beams", type=int, nargs="+", default=[1, 4])
     options.add_argument("--peers", nargs="+", choices=PEERS, default=PEERS)
     options.add_argument("--cores", type=int, choices=[1, 2], default=2)
+    options.add_argument("--least-seconds", type=float, default=0.2, help="of a turn; 0 for one call a turn")
     options.add_argument("--quantizations", nargs="*", default=["bfloat16", "int8"])
     options.add_argument("--without", nargs="*", default=[], help="candidates to leave out, by name")
     options = options.parse_args()
@@ -202,7 +202,7 @@ def main():
                 for num_beams in options.beams:
                     found = candidates(models, folder, source, num_beams, options)
                     check(found)
-                    seconds = median_seconds(found, options.rounds, least_seconds=LEAST_SECONDS)
+                    seconds = median_seconds(found, options.rounds, least_seconds=options.least_seconds)
                     best = [
                         min((value for name, value in seconds.items() if name.startswith(peer)), default=None)
                         for peer in ("CTranslate2 float32", "CTranslate2 int8")

@@ -74,7 +74,9 @@ def test_xla_sums_in_float32_and_casts_the_matrix_for_few_rows_only(num_rows):
 
     compiled = tf.function(traced, jit_compile=True, autograph=False)
     found, expected = np.float64(compiled(rows)), np.float64(rows) @ np.float64(kernel)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)  # not rounded, however many rows there are
+    np.testing.assert_allclose(
+        found, expected, rtol=1e-5, atol=1e-5
+    )  # not rounded, however many rows there are
     hlo = compiled.experimental_get_compiler_ir(rows)(stage="optimized_hlo")
     assert (f"f32[{K},{N}]" in hlo) == (num_rows < 16)
 
