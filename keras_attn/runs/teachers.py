@@ -52,7 +52,9 @@ def teachers_checksum(folders):
     for folder in folders:
         folder = folder_of(checkpoint_folder(folder), Translator)
         if not folder.is_dir():
-            raise FileNotFoundError(f"There is no teacher {folder}.")
+            raise FileNotFoundError(
+                f"There is no teacher {folder}. Give the folder of a translator, or of the run that made it."
+            )
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
             digest.update(f"{path.relative_to(folder)} {path.stat().st_size}\n".encode())
             with open(path, "rb") as file:
