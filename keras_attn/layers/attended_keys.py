@@ -4,7 +4,7 @@ import collections
 
 from keras import ops
 
-from keras_attn.ops import ring_positions, write_cache, write_ring
+from keras_attn.ops import keep, ring_positions, write_cache, write_ring
 
 AttendedKeys = collections.namedtuple("AttendedKeys", ["key", "value", "positions", "mask"], defaults=[None])
 AttendedKeys.__doc__ = """Heads (B, K, S, H) and (B, K, S, Hv) that a call attends to.
@@ -32,6 +32,10 @@ def attended_keys(new, cache, call_positions, num_sink_tokens, is_ring):
     new_positions = call_positions.of_new_keys(ops.shape(new[0])[-2])
     if cache is None:
         return AttendedKeys(*new, new_positions), None
+    if call_positions.positions is not None and new_positions is not None:
+        # What padding holds, such as a NaN, would be in the cache for all later calls.
+        is_token = _before_last_axes(new_positions >= 0)
+        new = tuple(keep(x, is_token) for x in new)
     if is_ring:
         return _keys_of_ring(new, cache, new_positions, num_sink_tokens)
     key, value = write_cache(cache[:2], *new, call_positions.index)
@@ -39,6 +43,11 @@ def attended_keys(new, cache, call_positions, num_sink_tokens, is_ring):
     # Slots before the first position are padding.
     mask = None if call_positions.positions is None or positions is None else positions >= 0
     return AttendedKeys(key, value, positions, mask), cache._replace(key=key, value=value)
+
+
+def _before_last_axes(mask):
+    """(T,) or (B, T) -> what broadcasts to heads (B, K, T, H)."""
+    return ops.expand_dims(mask if len(mask.shape) == 1 else ops.expand_dims(mask, 1), -1)
 
 
 def _keys_of_ring(new, ring, new_positions, num_sink_tokens):

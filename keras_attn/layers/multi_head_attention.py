@@ -323,11 +323,9 @@ class MultiHeadAttention(HeadProjections, Slotted, keras.layers.Layer):
         new = self._key_value_heads(*heads[1:], call_positions) if reads_keys else None
         is_ring = self._is_ring(cache, use_causal_mask)
         keys, new_cache = attended_keys(new, cache, call_positions, self.num_sink_tokens, is_ring)
-        # `project_to_cache` sets padded keys to 0. A growing cache may hold padding if the call has pads.
-        grows = cache_update_index is not None
-        may_hold_padding = grows and (
-            masks.key_mask is not None or (uses_positions and positions is not None)
-        )
+        # `project_to_cache` sets padded keys to 0, and so are the keys that are written at negative positions. A growing
+        # cache may hold padding that a mask alone tells.
+        may_hold_padding = cache_update_index is not None and masks.key_mask is not None
         rule = self._mask_rule(
             query,
             query_heads,

@@ -10,7 +10,7 @@ from helpers_layers import BACKEND, assert_equal, compiled, flat_arrays, gradien
 from helpers_marks import slow_but
 from keras import ops
 
-from keras_attn.layers import MultiHeadAttention
+from keras_attn.layers import MultiHeadAttention, RotaryEmbedding
 
 B, T, S, D, N, H, HV = 2, 5, 7, 13, 3, 11, 17
 
@@ -415,6 +415,27 @@ def test_left_padding_is_a_mask_over_slots(rng):
         for lengths in ([1] * 7, [2, 5]):
             actual = stepwise(layer, sequence, lengths, value_mask=mask)
             assert_equal([actual[mask]], [expected[mask]])
+
+
+@pytest.mark.parametrize("arguments", [{}, {"sliding_window": 3}], ids=str)
+@pytest.mark.parametrize("lengths", [[1] * 7, [4, 3], [2, 5]], ids=str)
+def test_nan_at_negative_positions_is_not_kept_in_the_cache(rng, lengths, arguments):
+    (x,) = sequences(rng, 7)
+    layer = fresh(causal(x), rng, rotary_embedding=RotaryEmbedding(rotary_dim=4), **arguments)
+    positions = np.array([np.arange(7) - 3, np.arange(7)])
+    expected = [run(layer, causal(x[:1, 3:]))[0], run(layer, causal(x[1:]))[0]]
+    poisoned = np.where((positions >= 0)[..., None], x, np.float32(np.nan))
+    cache, outputs, index = layer.empty_cache(B, 7), [], 0
+    for length in lengths:
+        chunk, of_chunk = (given[:, index : index + length] for given in (poisoned, positions))
+        output, cache = layer(
+            chunk, chunk, use_causal_mask=True, cache=cache, cache_update_index=index, positions=of_chunk
+        )
+        outputs.append(ops.convert_to_numpy(output))
+        index += length
+    actual = np.concatenate(outputs, axis=1)
+    assert_equal([actual[:1, 3:], actual[1:]], expected)
+    assert all(np.isfinite(x).all() for x in flat_arrays(cache))
 
 
 def test_a_value_mask_that_is_not_over_the_slots_is_refused(rng):

@@ -116,6 +116,23 @@ def test_ids_outside_the_vocabulary_are_clamped_in_a_graph(jit_compile):
     assert_close(found, call(as_words, clamped))
 
 
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_a_step_goes_through_no_whole_cache_to_select_what_is_no_padding(num_beams):
+    model = make_model("pre_norm", position_encoding="rotary", hidden_dim=12, num_heads=3)
+
+    @tf.function(input_signature=[IDS["encoder_token_ids"]], autograph=False)
+    def decode(encoder_token_ids):
+        return model.generate(encoder_token_ids, START, END, num_beams=num_beams, max_length=5)
+
+    functions = decode.get_concrete_function().graph._functions.items()
+    bodies = [body.graph for name, body in functions if "body" in name and hasattr(body, "graph")]
+    selections = [op.outputs[0].shape for body in bodies for op in body.get_operations() if "Select" in op.type]
+    of_heads = [shape for shape in selections if shape.rank == 4]
+    assert of_heads
+    # Of new keys and values, of outputs, or of a mask.
+    assert {shape[2] for shape in of_heads} <= {1, num_beams}
+
+
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     """A model, and what its SavedModels answer in a process that has TensorFlow alone."""
