@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_attn.generation.processors import IMPOSSIBLE, is_possible
 from keras_attn.generation.search import Search
-from keras_attn.ops import entries_at, log_normalizer, top_k
+from keras_attn.ops import entries_at, log_normalizer, top_k, top_k_and_normalizer
 
 Hypotheses = collections.namedtuple("Hypotheses", ["token_ids", "scores"])
 Hypotheses.__doc__ = """The answers of a search, best first.
@@ -154,13 +154,15 @@ class _BeamSearch(Search):
         uses_list = self.uses_list(count)
         logits = self.allowed(logits, uses_list)
         per_beam = count if uses_list else min(count, logits.shape[-1])
-        normalizer = log_normalizer(logits)
         if self.options.changes_log_probs:
-            logits = self.processed(logits - normalizer, beams.sequences, index)
+            logits = self.processed(logits - log_normalizer(logits), beams.sequences, index)
+            best, token_ids = top_k(logits, per_beam)
             normalizer = 0.0
+        elif self.inputs.listed is not None:
+            best, token_ids = top_k(self.without_unwritable(logits), per_beam)
+            normalizer = log_normalizer(logits)
         else:
-            logits = self.without_unwritable(logits)
-        best, token_ids = top_k(logits, per_beam)
+            best, token_ids, normalizer = top_k_and_normalizer(logits, per_beam, self.never())
         totals = ops.expand_dims(beams.log_probs, -1) + best - normalizer
         flat = (-1, self.num_beams * per_beam)
         totals, chosen = top_k(ops.reshape(totals, flat), min(count, flat[1]))

@@ -103,7 +103,7 @@ class Search:
         self.limits, self.writable = (), None
         if inputs.listed is not None:
             self.limits = limits_of(inputs.listed)
-            self.writable = limits_without(inputs.listed, self._never())
+            self.writable = limits_without(inputs.listed, self.never())
 
     @property
     def end_token_ids(self):
@@ -146,7 +146,7 @@ class Search:
         """
         if self.writable is not None:
             return ops.minimum(logits, self.writable)
-        return without_tokens(logits, self._never())
+        return without_tokens(logits, self.never())
 
     def uses_list(self, count=1):
         """Whether tokens are chosen among those of a shortlist, by the k best of which each step begins.
@@ -181,7 +181,8 @@ class Search:
         )
         return without_tokens(processed, self._but_end((self.pad_token_id,)))
 
-    def _never(self):
+    def never(self):
+        """The tokens that no search chooses: a tuple of integers."""
         return self._but_end((self.pad_token_id, *self.inputs.unwritable_token_ids))
 
     def _but_end(self, token_ids):

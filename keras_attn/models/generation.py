@@ -4,6 +4,7 @@ A model inherits one of the two mixins and has the few members that the mixin na
 streams, speculative decoding, served graphs) then calls the model through one step function.
 """
 
+import contextlib
 import dataclasses
 import inspect
 
@@ -20,7 +21,13 @@ from keras_attn.generation import (
     find_answers,
 )
 from keras_attn.layers.step_matrices import step_matrices, use_step_matrices
-from keras_attn.ops import KeyValueCache, concrete_values, padding_mask, successive_positions
+from keras_attn.ops import (
+    KeyValueCache,
+    compiled_scope,
+    concrete_values,
+    padding_mask,
+    successive_positions,
+)
 
 
 class CausalGeneration:
@@ -164,7 +171,8 @@ class CausalGeneration:
             return _CausalStep(self).read_prompt(prompt)
 
         cache, row_context = (read_prompt if compiler is None else compiler(read_prompt))(prompt)
-        step = self.decoding_step()
+        with _scope_of_steps(compiler):
+            step = self.decoding_step()
         num_filled = length - 1
         return SearchInputs(
             step=step,
@@ -356,7 +364,8 @@ class Seq2SeqGeneration:
         if cache is None:
             init_cache = init_cache if compiler is None else compiler(init_cache)
             cache = init_cache(encoder_token_ids, encoder_padding_mask)
-        step = self.decoding_step(penalizes_coverage, None if listed is None else listed.token_ids)
+        with _scope_of_steps(compiler):
+            step = self.decoding_step(penalizes_coverage, None if listed is None else listed.token_ids)
         is_pad = ops.logical_not(encoder_padding_mask)
         return SearchInputs(
             step=step,
@@ -418,6 +427,11 @@ class Seq2SeqGeneration:
         wanted = {"return_attention_scores": True} if return_attention_scores else {}
         logits, _, *scores = self.call_with_cache(decoder_token_ids, cache, 0, **wanted)
         return (logits, *scores) if return_attention_scores else logits
+
+
+def _scope_of_steps(compiler):
+    """Where the matrices of steps are made, which a compiled loop takes in another form than one that runs op by op."""
+    return contextlib.nullcontext() if compiler is None else compiled_scope()
 
 
 def _for_step(caches, positions):

@@ -51,7 +51,7 @@ from keras_attn.ops.kv_cache import (
     write_cache,
     write_ring,
 )
-from keras_attn.ops.largest_values import entries_at, top_k
+from keras_attn.ops.largest_values import entries_at, top_k, top_k_and_normalizer
 from keras_attn.ops.masks import (
     MaskRule,
     as_boolean_mask,
@@ -158,6 +158,7 @@ __all__ = [
     "successive_positions",
     "talking_heads_attention",
     "top_k",
+    "top_k_and_normalizer",
     "unshared",
     "window_mask",
     "window_position_bias",

@@ -13,7 +13,7 @@ import contextvars
 import keras
 from keras import ops
 
-from keras_attn.ops.compilers import runs_op_by_op
+from keras_attn.ops.compilers import is_compiled_scope, runs_op_by_op
 
 # {id: tensor} of the tensors that were overwritten in an `overwriting_scope`; None outside of one.
 _OVERWRITTEN = contextvars.ContextVar("overwritten", default=None)
@@ -76,7 +76,7 @@ def write_cache(cache, key, value, index):
     """
     pair = cache[:2]
     new_pair = [ops.cast(new, stored.dtype) for stored, new in zip(pair, (key, value))]
-    if key.shape[-2] is not None and all(map(runs_op_by_op, pair)):
+    if key.shape[-2] is not None and (is_compiled_scope() or all(map(runs_op_by_op, pair))):
         return _with_pair(cache, _with_rows_written(pair, new_pair, index))
     return _with_pair(cache, [_write(stored, new, index) for stored, new in zip(pair, new_pair)])
 
@@ -134,7 +134,10 @@ def _with_pair(cache, pair):
 
 
 def _with_rows_written(pair, new_pair, index):
-    """Writes only the new slots, as rows of a matrix of all slots. A `where` computes the whole cache."""
+    """Writes only the new slots, as rows of a matrix of all slots.
+
+    A `where` goes through the whole cache, and XLA then computes the new keys again for every slot.
+    """
     written, indices = [], {}
     for stored, new in zip(pair, new_pair):
         num_heads, num_slots, size = stored.shape[1], ops.shape(stored)[-2], stored.shape[3]
@@ -163,7 +166,7 @@ def _written_rows(stored, indices, rows):
     """The matrix of the rows of `stored` with some of them replaced."""
     matrix, overwritten = ops.reshape(stored, (-1, stored.shape[-1])), _OVERWRITTEN.get()
     is_float32 = keras.backend.standardize_dtype(stored.dtype) == "float32"
-    if overwritten is None or id(stored) in overwritten or not is_float32:
+    if overwritten is None or id(stored) in overwritten or not is_float32 or is_compiled_scope():
         return ops.scatter_update(matrix, ops.expand_dims(indices, -1), rows)
     import tensorflow as tf
 

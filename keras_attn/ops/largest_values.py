@@ -1,10 +1,12 @@
 """The largest of many values, and entries of rows by index."""
 
+import functools
 import math
 
 from keras import ops
 
 from keras_attn.ops.shapes import shape_to_keep
+from keras_attn.ops.softmax import log_normalizer
 
 # Rows up to this length are searched directly.
 _MANY = 1024
@@ -12,6 +14,8 @@ _MANY = 1024
 _FEW = 64
 # XLA finds the maximum of a column of more than 32 numbers with a kernel, of fewer with a slower loop.
 _FEWEST_ROWS = 40
+# So many more columns than values would be searched that a pass over all values takes less time.
+_MANY_EXCLUDED = 8
 
 
 def top_k(x, k):
@@ -35,14 +39,50 @@ def top_k(x, k):
     values, indices = top_k(keras.random.normal((2, 3, 8000)), k=4)
     ```
     """
+    return _top_k(x, k, ())[:2]
+
+
+def top_k_and_normalizer(x, k, excluded=()):
+    """`top_k` without some indices, and `log_normalizer` of all values: what a step of beam search needs.
+
+    On CPUs each pass over so many values counts. Here none makes a copy without the excluded values: as many more columns
+    are searched, and the largest of the columns' maxima serves the normaliser.
+
+    Args:
+        x, k: As in `top_k`.
+        excluded: Integers, indices that are not found; their values are -inf if too few are left.
+
+    Returns:
+        Values (..., k), indices int32 (..., k), and the normaliser (..., 1).
+
+    Example:
+
+    ```python
+    logits = keras.random.normal((2, 3, 8000))
+    values, indices, normalizer = top_k_and_normalizer(logits, k=4, excluded=(0, 2))
+    log_probs = values - normalizer
+    ```
+    """
+    excluded = tuple(sorted({index for index in excluded if index >= 0}))
+    if len(excluded) > _MANY_EXCLUDED:
+        values, indices, _ = _top_k(_without(x, ops.arange(x.shape[-1], dtype="int32"), excluded), k, ())
+        return values, indices, log_normalizer(x)
+    values, indices, largest = _top_k(x, k, excluded)
+    return values, indices, log_normalizer(x, largest)
+
+
+def _top_k(x, k, excluded):
+    """The k largest values without those of some indices, their indices, and the largest of all values, or None."""
     size = x.shape[-1]
     if 0 in x.shape:  # PyTorch has no maximum of an empty tensor
         shape = (*x.shape[:-1], k)
-        return ops.zeros(shape, x.dtype), ops.zeros(shape, "int32")
-    if size is not None and size <= max(_MANY, k * k):
-        return _searched(x, k)
+        return ops.zeros(shape, x.dtype), ops.zeros(shape, "int32"), None
+    # A column that holds an excluded index can be among those with the largest maxima, in place of another.
+    count = k + len(excluded)
+    if size is not None and size <= max(_MANY, count * count):
+        return *_searched(_without(x, ops.arange(size, dtype="int32"), excluded), k), None
     lead = shape_to_keep(x)[:-1]
-    num_columns = max(_FEW, k) if size is None else _num_columns(size, k)
+    num_columns = max(_FEW, count) if size is None else _num_columns(size, count)
     known, size = size is not None, ops.shape(x)[-1] if size is None else size
     num_rows = -(-size // num_columns)
     if not known or size < num_rows * num_columns:
@@ -50,20 +90,30 @@ def top_k(x, k):
         x = ops.pad(x, missing, constant_values=-float("inf"))
     x = ops.reshape(x, (-1, num_rows, num_columns))
     # Because of `initial`, an empty batch has a maximum too.
-    _, columns = _searched(ops.max(x, axis=-2, initial=-float("inf")), k)
+    maxima = ops.max(x, axis=-2, initial=-float("inf"))
+    _, columns = _searched(maxima, count)
+    # Not the first value of that search: XLA would then sort all maxima.
+    largest = ops.max(maxima, axis=-1, keepdims=True, initial=-float("inf"))
     row = ops.expand_dims(ops.arange(num_rows, dtype="int32") * num_columns, -1)
-    candidates = entries_at(
-        ops.reshape(x, (-1, num_rows * num_columns)),
-        ops.reshape(row + ops.expand_dims(columns, 1), (-1, num_rows * k)),
-    )
-    values, found = _searched(candidates, k)
-    indices = found // k * num_columns + entries_at(columns, found % k)
+    places = ops.reshape(row + ops.expand_dims(columns, 1), (-1, num_rows * count))
+    candidates = entries_at(ops.reshape(x, (-1, num_rows * num_columns)), places)
+    values, found = _searched(_without(candidates, places, excluded), k)
+    indices = found // count * num_columns + entries_at(columns, found % count)
     lead = (
         tuple(-1 if known is None else known for known in lead)
         if lead.count(None) <= 1
         else ops.shape(x)[:-1]
     )
-    return ops.reshape(values, (*lead, k)), ops.reshape(indices, (*lead, k))
+    shape = (*lead, k)
+    return ops.reshape(values, shape), ops.reshape(indices, shape), ops.reshape(largest, (*lead, 1))
+
+
+def _without(x, indices, excluded):
+    """`x` with -inf where the index of a value is excluded."""
+    if not excluded:
+        return x
+    is_excluded = functools.reduce(ops.logical_or, [indices == index for index in excluded])
+    return ops.minimum(x, ops.cast(ops.where(is_excluded, -float("inf"), float("inf")), x.dtype))
 
 
 def entries_at(x, indices):

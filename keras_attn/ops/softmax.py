@@ -20,7 +20,7 @@ def row_softmax(logits):
     return ops.reshape(ops.softmax(ops.reshape(logits, (-1, shape[-1])), axis=-1), shape)
 
 
-def log_normalizer(logits):
+def log_normalizer(logits, largest=None):
     """log(sum(exp(logits))) over the last axis of (..., V), which is kept: log-probabilities are logits less this.
 
     TensorFlow's softmax kernel (oneDNN) computes exponentials faster than its kernel for exponentials alone. The
@@ -28,6 +28,7 @@ def log_normalizer(logits):
 
     Args:
         logits: Floats (..., V).
+        largest: Floats (..., 1), the largest of them, if it is known.
 
     Returns:
         Floats (..., 1).
@@ -39,8 +40,12 @@ def log_normalizer(logits):
     ```
     """
     if not runs_op_by_op(logits):
-        return ops.logsumexp(logits, axis=-1, keepdims=True)
+        if largest is None:
+            return ops.logsumexp(logits, axis=-1, keepdims=True)
+        largest = ops.where(ops.isfinite(largest), largest, ops.zeros_like(largest))
+        return largest + ops.log(ops.sum(ops.exp(logits - largest), axis=-1, keepdims=True))
     shares = ops.softmax(ops.reshape(logits, (-1, ops.shape(logits)[-1])), axis=-1)
     share = ops.max(shares, axis=-1, keepdims=True, initial=0)
-    largest = ops.max(logits, axis=-1, keepdims=True, initial=-float("inf"))
+    if largest is None:
+        largest = ops.max(logits, axis=-1, keepdims=True, initial=-float("inf"))
     return largest - ops.reshape(ops.log(share), ops.shape(largest))

@@ -85,3 +85,36 @@ def test_a_step_in_bfloat16_casts_no_matrix():
     assert casts
     of_matrices = [op for op in casts if op.inputs[0].shape.rank == 2 and None not in op.inputs[0].shape]
     assert not of_matrices
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="XLA's part of a graph is TensorFlow's")
+def test_the_compiled_part_of_a_graph_gets_matrices_of_integers():
+    import tensorflow as tf
+
+    from keras_attn.ops import compiled_scope, inference_scope
+
+    model = quantized_copy(make_model(), "int8")
+
+    def compiler(function):
+        def traced(*inputs):
+            with compiled_scope():
+                return function(*inputs)
+
+        traced.__name__ = function.__name__
+        return tf.function(traced, jit_compile=True, autograph=False)
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)], autograph=False)
+    def generated(source):
+        with inference_scope():
+            return model.generate(source, 2, 3, max_length=5, compiler=compiler)
+
+    calls = [
+        node
+        for function in generated.get_concrete_function().graph.as_graph_def().library.function
+        for node in function.node_def
+        if "Call" in node.op and "steps" in node.attr["f"].func.name
+    ]
+    assert len(calls) == 1
+    dtypes = [tf.as_dtype(number).name for number in calls[0].attr["Tin"].list.type]
+    # Two of each of the two attention layers and of the feed-forward; the table of the logits is a variable.
+    assert dtypes.count("int8") == 6

@@ -126,7 +126,9 @@ def test_a_step_goes_through_no_whole_cache_to_select_what_is_no_padding(num_bea
 
     functions = decode.get_concrete_function().graph._functions.items()
     bodies = [body.graph for name, body in functions if "body" in name and hasattr(body, "graph")]
-    selections = [op.outputs[0].shape for body in bodies for op in body.get_operations() if "Select" in op.type]
+    selections = [
+        op.outputs[0].shape for body in bodies for op in body.get_operations() if "Select" in op.type
+    ]
     of_heads = [shape for shape in selections if shape.rank == 4]
     assert of_heads
     # Of new keys and values, of outputs, or of a mask.

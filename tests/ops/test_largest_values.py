@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_attn.ops import entries_at, top_k
+from keras_attn.ops import entries_at, top_k, top_k_and_normalizer
 
 
 @pytest.mark.parametrize("k", [1, 2, 7])
@@ -30,6 +30,28 @@ def test_rows_of_a_length_that_is_unknown_before_the_run(k, size):
     expected = np.argsort(-x, axis=-1)[..., :k]
     np.testing.assert_array_equal(indices, expected)
     np.testing.assert_array_equal(values, np.take_along_axis(x, expected, axis=-1))
+
+
+@pytest.mark.parametrize("k", [1, 7])
+@pytest.mark.parametrize("size", [11, 4099, 8000])
+@pytest.mark.parametrize("num_excluded", [0, 3, 4, 9])
+def test_the_largest_values_without_some_and_the_normalizer_of_all(k, size, num_excluded):
+    x = np.random.default_rng(size).permutation(2 * 5 * size).reshape(2, 5, size) / size
+    x = np.where(np.arange(size) % 5 == 1, x + 90, x).astype("float32")  # some columns are all large
+    # The largest of a row, and an index that does not exist.
+    excluded = (-1, *np.argsort(-x[1, 2])[:num_excluded].tolist())
+    values, indices, normalizer = top_k_and_normalizer(ops.convert_to_tensor(x), min(k, size), excluded)
+    allowed = np.setdiff1d(np.arange(size), excluded)
+    expected = allowed[np.argsort(-x[..., allowed], axis=-1)[..., :k]]
+    count = expected.shape[-1]
+    np.testing.assert_array_equal(ops.convert_to_numpy(indices)[..., :count], expected)
+    np.testing.assert_array_equal(
+        ops.convert_to_numpy(values)[..., :count], np.take_along_axis(x, expected, axis=-1)
+    )
+    assert np.isneginf(ops.convert_to_numpy(values)[..., count:]).all()
+    wide = x.astype("float64")
+    expected = np.log(np.sum(np.exp(wide - 95), axis=-1, keepdims=True)) + 95
+    np.testing.assert_allclose(ops.convert_to_numpy(normalizer), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("k", [1, 7])
