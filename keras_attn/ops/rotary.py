@@ -8,6 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_attn.ops.compilers import is_compiled_scope
 from keras_attn.ops.masks import check_mask_shape
 from keras_attn.ops.precision import at_least_float32
 
@@ -100,16 +101,38 @@ def apply_rotary(x, positions, frequencies, attention_factor=1.0, interleaved=Fa
     # The gradient of a split is a concatenation, which is three times as fast as the gradient of a slice.
     rotated, *others = [x] if rotary_dim == x.shape[-1] else ops.split(x, [rotary_dim], axis=-1)
     wide = at_least_float32(rotated)
-    # (a, b) becomes (a cos - b sin, b cos + a sin): a is paired with the sine of the negative angle.
-    signed = ops.cast(ops.stack([-frequencies, frequencies], axis=pair_axis), wide.dtype)
-    angles = _over_heads(ops.cast(positions, wide.dtype)[..., None, None] * signed, positions, x)
-    cos, sin = ops.cos(angles), ops.sin(angles)
-    if attention_factor != 1:
-        cos, sin = cos * attention_factor, sin * attention_factor
-    pairs = ops.reshape(wide, (*ops.shape(wide)[:-1], *signed.shape[-2:]))
-    pairs = pairs * cos + ops.flip(pairs, axis=pair_axis) * sin
-    rotated = ops.cast(ops.reshape(pairs, ops.shape(wide)), x.dtype)
+    if is_compiled_scope():
+        turned = _turned_for_compiler(wide, positions, frequencies, attention_factor, pair_axis)
+    else:
+        # (a, b) becomes (a cos - b sin, b cos + a sin): a is paired with the sine of the negative angle.
+        signed = ops.cast(ops.stack([-frequencies, frequencies], axis=pair_axis), wide.dtype)
+        angles = _over_heads(ops.cast(positions, wide.dtype)[..., None, None] * signed, positions, x)
+        cos, sin = _factors(angles, attention_factor)
+        pairs = ops.reshape(wide, (*ops.shape(wide)[:-1], *signed.shape[-2:]))
+        turned = ops.reshape(pairs * cos + ops.flip(pairs, axis=pair_axis) * sin, ops.shape(wide))
+    rotated = ops.cast(turned, x.dtype)
     return ops.concatenate([rotated, *others], axis=-1) if others else rotated
+
+
+def _turned_for_compiler(x, positions, frequencies, attention_factor, pair_axis):
+    """The same for XLA, which would else compute sines and cosines again for every head and row."""
+    frequencies = ops.cast(frequencies, x.dtype)
+    angles = _over_heads(ops.cast(positions, x.dtype)[..., None] * frequencies, positions, x)
+    cos, sin = _factors(angles, attention_factor)
+    features = np.arange(x.shape[-1])
+    shape = (2, -1) if pair_axis == -2 else (-1, 2)
+    partners = np.flip(features.reshape(shape), pair_axis).ravel().astype("int32")
+    # Features of a pair have one angle.
+    sizes = ops.shape(angles)[:-1]
+    cos, sin = (
+        ops.reshape(ops.stack(of_pair, axis=pair_axis), (*sizes, -1)) for of_pair in ((cos, cos), (-sin, sin))
+    )
+    return x * cos + ops.take(x, partners, axis=-1) * sin
+
+
+def _factors(angles, attention_factor):
+    cos, sin = ops.cos(angles), ops.sin(angles)
+    return (cos, sin) if attention_factor == 1 else (cos * attention_factor, sin * attention_factor)
 
 
 # --- scalings: (frequencies, max_wavelength, length, options) -> (frequencies, attention factor) ---
@@ -255,7 +278,7 @@ def _check_rotation(x, positions, rotary_dim):
 
 
 def _over_heads(angles, positions, x):
-    """`angles` (*positions.shape, ., .) with axes of size 1 for the axes of `x` that positions do not have."""
+    """`angles` (*positions.shape, ...) with axes of size 1 for the axes of `x` that positions do not have."""
     given = len(positions.shape)
     if given == 1:
         return angles

@@ -1,5 +1,6 @@
 """Rotary positions against complex numbers in float64, the papers' formulas, and transformers' frequencies."""
 
+import contextlib
 import math
 import re
 
@@ -9,7 +10,7 @@ import pytest
 from helpers_layers import BACKEND, compiled, float64_enabled
 from keras import ops
 
-from keras_attn.ops import apply_rotary, rotary_frequencies
+from keras_attn.ops import apply_rotary, compiled_scope, rotary_frequencies
 
 B, N, T, H = 2, 3, 5, 14
 SCALINGS = {
@@ -67,10 +68,12 @@ def random(rng, *shape):
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("rotary_dim", [H, 10, 2])
 @pytest.mark.parametrize("attention_factor", [1.0, 1.7])
-def test_equals_complex_multiplication(rng, positions, interleaved, rotary_dim, attention_factor):
+@pytest.mark.parametrize("scope", [contextlib.nullcontext, compiled_scope])
+def test_equals_complex_multiplication(rng, positions, interleaved, rotary_dim, attention_factor, scope):
     x = random(rng, B, N, T, H)
     frequencies, _ = rotary_frequencies(rotary_dim, max_wavelength=100)
-    actual = apply_rotary(ops.convert_to_tensor(x), positions, frequencies, attention_factor, interleaved)
+    with scope():
+        actual = apply_rotary(ops.convert_to_tensor(x), positions, frequencies, attention_factor, interleaved)
     expected = frequencies_by_hand(rotary_dim, max_wavelength=100)
     expected = rotated_by_hand(x, positions, expected, interleaved, attention_factor)
     np.testing.assert_allclose(actual, expected, atol=1e-5)
