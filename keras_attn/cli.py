@@ -113,6 +113,7 @@ def _distill(options):
     goes_on = options.output and (pathlib.Path(options.output) / "run.json").is_file()
     if not (options.teachers or options.recipe or goes_on):
         raise ValueError("Give a teacher, or the --output of a run that is to go on.")
+    runs.teacher_folders(options.teachers)  # an error before data are read, or downloaded
     of_student = ("epochs", *_OF_TRAINING, "data", "validation", "test", "data_dir", *_LANGUAGES)
     given = {name: getattr(options, name) for name in of_student if getattr(options, name) is not None}
     recipe = source = options.recipe or (options.output if goes_on and not options.teachers else None)

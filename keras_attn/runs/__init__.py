@@ -31,6 +31,7 @@ from keras_attn.runs.run_record import example_texts
 from keras_attn.runs.serve_check import check_export
 from keras_attn.runs.shortlists import ShortlistReport, evaluate_shortlist, shortlist_of
 from keras_attn.runs.student_recipe import fit_student_recipe, student_recipe
+from keras_attn.runs.teachers import teacher_folders
 from keras_attn.runs.text_evaluation import TextEvaluation, evaluate_text
 from keras_attn.runs.train_recipe import train
 from keras_attn.runs.translate import translate_lines
@@ -70,6 +71,7 @@ __all__ = [
     "resumable_fit",
     "shortlist_of",
     "student_recipe",
+    "teacher_folders",
     "train",
     "translate_lines",
 ]

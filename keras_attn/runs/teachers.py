@@ -49,18 +49,33 @@ def load_teacher(folders):
 def teachers_checksum(folders):
     """A short checksum of the files of teachers: another one for other weights, tokenizers or options, or another order."""
     digest = hashlib.sha256()
-    for folder in folders:
-        folder = folder_of(checkpoint_folder(folder), Translator)
-        if not folder.is_dir():
-            raise FileNotFoundError(
-                f"There is no teacher {folder}. Give the folder of a translator, or of the run that made it."
-            )
+    for folder in teacher_folders(folders):
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
             digest.update(f"{path.relative_to(folder)} {path.stat().st_size}\n".encode())
             with open(path, "rb") as file:
                 while block := file.read(_BYTES_AT_ONCE):
                     digest.update(block)
     return digest.hexdigest()[:16]
+
+
+def teacher_folders(folders):
+    """The folders that teachers lie in: a list of paths.
+
+    Args:
+        folders: As in `load_teacher`.
+
+    Raises:
+        FileNotFoundError: if one does not exist.
+
+    Example: `runs.teacher_folders(["runs/teacher"])` is `[pathlib.Path("runs/teacher/translator")]`.
+    """
+    found = [folder_of(checkpoint_folder(folder), Translator) for folder in folders]
+    for folder in found:
+        if not folder.is_dir():
+            raise FileNotFoundError(
+                f"There is no teacher {folder}. Give the folder of a translator, or of the run that made it."
+            )
+    return found
 
 
 def _load(folder):

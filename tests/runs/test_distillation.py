@@ -242,12 +242,14 @@ def test_settings_are_fitted_to_translations_and_references_together():
     assert both.reasons["vocabulary"] == "the teachers'"
 
 
-def test_the_command_names_what_is_missing(tmp_path, capsys):
+def test_the_command_names_what_is_missing(tmp_path, capsys, monkeypatch):
+    # Multi30k would be downloaded.
+    monkeypatch.setattr("keras_attn.runs.open_splits", lambda recipe: pytest.fail("data were opened"))
     for arguments, message in (
         (["distill"], "Give a teacher"),
         (["distill", str(tmp_path)], "Give the data with --data"),
         (
-            ["distill", str(tmp_path / "none"), "--data", "dates", "--output", str(tmp_path / "run")],
+            ["distill", str(tmp_path / "none"), "--data", "multi30k", "--output", str(tmp_path / "run")],
             "no teacher",
         ),
     ):
@@ -260,14 +262,16 @@ def test_the_command_takes_what_the_teacher_was_trained_with(tmp_path, monkeypat
     monkeypatch.setattr("keras_attn.runs.train", lambda *arguments: calls.append(arguments))
     teacher, pairs = tmp_path / "teacher", tmp_path / "pairs.tsv"
     pairs.write_text("".join(f"{n}\tN{n}\n" for n in range(20)))
-    teacher.mkdir()
+    for name in ("teacher", "a", "b"):
+        (tmp_path / name).mkdir()
+    a, b = str(tmp_path / "a"), str(tmp_path / "b")
     recipe = RECIPE.replace(data=(str(pairs),), distill={"teachers": ["its own"], "num_beams": 7})
     (teacher / "run.json").write_text(json.dumps({"recipe": dataclasses.asdict(recipe)}))
     output = str(tmp_path / "student")
     command = [
         "distill",
         str(teacher),
-        "b",
+        b,
         "--layers",
         "3+1",
         "--no-references",
@@ -279,9 +283,9 @@ def test_the_command_takes_what_the_teacher_was_trained_with(tmp_path, monkeypat
     assert keras_attn_cli.main(command) == 0
     data, folder, of_student = calls.pop()
     assert (len(data.train), folder) == (18, output)
-    expected = runs.student_recipe([teacher, "b"], recipe.replace(distill={}), layers="3+1", references=False)
+    expected = runs.student_recipe([teacher, b], recipe.replace(distill={}), layers="3+1", references=False)
     assert of_student == expected.replace(
-        epochs=9, distill={"teachers": [str(teacher), "b"], "references": False}
+        epochs=9, distill={"teachers": [str(teacher), b], "references": False}
     )
     # A run that was killed goes on with its output alone.
     pathlib.Path(output).mkdir()
@@ -292,10 +296,10 @@ def test_the_command_takes_what_the_teacher_was_trained_with(tmp_path, monkeypat
     # A teacher that is no run: settings are fitted to the data.
     assert (
         keras_attn_cli.main(
-            ["distill", "a", "--train", str(pairs), "--teacher-num-beams", "3", "--output", "x"]
+            ["distill", a, "--train", str(pairs), "--teacher-num-beams", "3", "--output", "x"]
         )
         == 0
     )
     fitted = calls.pop()[2]
-    assert fitted.distill == {"teachers": ["a"], "num_beams": 3}
+    assert fitted.distill == {"teachers": [a], "num_beams": 3}
     assert fitted.steps_per_epoch == 100
