@@ -46,10 +46,13 @@ def with_dtype(translator, dtype, jit_compile):
     )
 
 
-def of_ctranslate2(folder, tokens, num_beams, max_length, inter_threads):
+def of_ctranslate2(folder, tokens, num_beams, max_length, inter_threads, compute_type):
     """A function without arguments that translates lists of tokens."""
     engine = ctranslate2.Translator(
-        str(folder), inter_threads=inter_threads, intra_threads=2 // inter_threads
+        str(folder),
+        inter_threads=inter_threads,
+        intra_threads=2 // inter_threads,
+        compute_type=compute_type,
     )
     return functools.partial(
         engine.translate_batch,
@@ -70,31 +73,40 @@ def main():
     options = parser(__doc__.splitlines()[0], rounds=1)
     options.add_argument("translator")
     options.add_argument("sources", help="a text file, one sentence a line")
-    options.add_argument("--references", nargs=2, metavar=("SOURCES", "FILE"), help="for BLEU of both dtypes")
+    options.add_argument("--references", nargs=2, metavar=("SOURCES", "FILE"), help="for BLEU of ours")
     options.add_argument("--limit", type=int, help="translate so many sentences of the file")
     options.add_argument("--beams", type=int, nargs="+", default=[1, 4])
     options = options.parse_args()
     given = Translator.load(options.translator)
     texts = pathlib.Path(options.sources).read_text(encoding="utf-8").splitlines()[: options.limit]
-    float32, half = (with_dtype(given, dtype, True) for dtype in ("float32", "mixed_bfloat16"))
-    served = with_dtype(given, "float32", False)
+    ours = {}
+    for engine, xla in (("XLA", True), ("as served", False)):
+        whole = with_dtype(given, "float32", xla)
+        ours[f"ours, {engine}"] = whole
+        for mode in ("bfloat16", "int8"):
+            ours[f"ours, {engine}, {mode}"] = whole.quantized(mode, xla=xla)
     tokens = [
         given.source_tokenizer.token_strings(ids) for ids in given.source_tokenizer.encode(as_utf8(texts))
     ]
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        engine = float32.export_model(pathlib.Path(folder, "engine"), "ctranslate2")
+        engine = with_dtype(given, "float32", False).export_model(
+            pathlib.Path(folder, "engine"), "ctranslate2"
+        )
         for num_beams in options.beams:
-            ours = {"ours, XLA": float32, "ours, XLA, bfloat16": half, "ours, no XLA": served}
             found = {
                 name: functools.partial(translator, texts, num_beams=num_beams, batch_size=BATCH_SIZE)
                 for name, translator in ours.items()
             }
-            for threads in (1, 2):
-                name = f"CTranslate2, {threads} x {2 // threads} threads"
-                found[name] = of_ctranslate2(engine, tokens, num_beams, given.max_length, threads)
+            peers = {kind: [] for kind in ("float32", "int8")}
+            for kind, names in peers.items():
+                for threads in (1, 2):
+                    names.append(f"CTranslate2 {kind}, {threads} x {2 // threads} threads")
+                    found[names[-1]] = of_ctranslate2(
+                        engine, tokens, num_beams, given.max_length, threads, kind
+                    )
             seconds = median_seconds(found, options.rounds)
-            best = min(value for name, value in seconds.items() if name.startswith("CTranslate2"))
+            best = [min(seconds[name] for name in names) for names in peers.values()]
             for name, value in seconds.items():
                 score = ""
                 if options.references and name in ours:
@@ -103,11 +115,12 @@ def main():
                         for path in options.references
                     )
                     score = bleu(ours[name], sources, references, num_beams)
-                rows.append([num_beams, name, f"{len(texts) / value:.0f}", f"{best / value:.2f}", score])
+                ratios = [f"{of_best / value:.2f}" for of_best in best]
+                rows.append([num_beams, name, f"{len(texts) / value:.0f}", *ratios, score])
     print_table(
         f"{len(texts)} sentences of {options.sources}, keras {keras.__version__}, "
         f"ctranslate2 {ctranslate2.__version__}, rounds: {options.rounds}",
-        ["beams", "engine", "sentences/s", "x CTranslate2", "BLEU"],
+        ["beams", "engine", "sentences/s", "x CTranslate2", "x its int8", "BLEU"],
         rows,
     )
 

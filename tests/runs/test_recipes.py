@@ -48,6 +48,13 @@ RECIPE_OF_RUN = {
         "multi30k_4_4",
         {"distill": {"references": True, "num_beams": 5, "teachers": ["runs/cos-s1", "runs/cos-s2"]}},
     ),
+    "tok-student-6-1-cosine": (
+        "multi30k_4_4",
+        {
+            "model": runs.Recipe.load(FOLDER / "multi30k_6_1.toml").model,
+            "distill": {"references": True, "num_beams": 5, "teachers": ["runs/cos-s1", "runs/cos-s2"]},
+        },
+    ),
     "rnn": ("multi30k_rnn", {}),
     "reverse": ("reverse", {}),
     "shakespeare": ("shakespeare", {}),
