@@ -7,6 +7,9 @@ from keras_attn.generation.processors import IMPOSSIBLE, is_possible
 from keras_attn.generation.search import Search
 from keras_attn.ops import entries_at, log_normalizer, top_k, top_k_and_normalizer
 
+# For more tokens that cannot be written, a copy of the logits without them takes less time than so many columns more.
+_MANY_UNWRITABLE = 8
+
 Hypotheses = collections.namedtuple("Hypotheses", ["token_ids", "scores"])
 Hypotheses.__doc__ = """The answers of a search, best first.
 
@@ -158,7 +161,7 @@ class _BeamSearch(Search):
             logits = self.processed(logits - log_normalizer(logits), beams.sequences, index)
             best, token_ids = top_k(logits, per_beam)
             normalizer = 0.0
-        elif self.inputs.listed is not None:
+        elif self.inputs.listed is not None or len(self.never()) > _MANY_UNWRITABLE:
             best, token_ids = top_k(self.without_unwritable(logits), per_beam)
             normalizer = log_normalizer(logits)
         else:

@@ -14,8 +14,6 @@ _MANY = 1024
 _FEW = 64
 # XLA finds the maximum of a column of more than 32 numbers with a kernel, of fewer with a slower loop.
 _FEWEST_ROWS = 40
-# So many more columns than values would be searched that a pass over all values takes less time.
-_MANY_EXCLUDED = 8
 
 
 def top_k(x, k):
@@ -50,7 +48,7 @@ def top_k_and_normalizer(x, k, excluded=()):
 
     Args:
         x, k: As in `top_k`.
-        excluded: Integers, indices that are not found; their values are -inf if too few are left.
+        excluded: A few integers, indices that are not found; their values are -inf if too few are left.
 
     Returns:
         Values (..., k), indices int32 (..., k), and the normaliser (..., 1).
@@ -64,9 +62,6 @@ def top_k_and_normalizer(x, k, excluded=()):
     ```
     """
     excluded = tuple(sorted({index for index in excluded if index >= 0}))
-    if len(excluded) > _MANY_EXCLUDED:
-        values, indices, _ = _top_k(_without(x, ops.arange(x.shape[-1], dtype="int32"), excluded), k, ())
-        return values, indices, log_normalizer(x)
     values, indices, largest = _top_k(x, k, excluded)
     return values, indices, log_normalizer(x, largest)
 

@@ -135,6 +135,27 @@ def test_a_step_goes_through_no_whole_cache_to_select_what_is_no_padding(num_bea
     assert {shape[2] for shape in of_heads} <= {1, num_beams}
 
 
+def test_a_step_has_no_more_operations_for_more_tokens_that_cannot_be_written():
+    model = make_model("pre_norm")
+
+    def num_operations(count):
+        @tf.function(input_signature=[IDS["encoder_token_ids"]], autograph=False)
+        def decode(encoder_token_ids):
+            return model.generate(
+                encoder_token_ids,
+                START,
+                END,
+                num_beams=2,
+                max_length=5,
+                unwritable_token_ids=range(50, 50 + count),
+            )
+
+        functions = decode.get_concrete_function().graph.as_graph_def().library.function
+        return sum(len(function.node_def) for function in functions)
+
+    assert num_operations(20) == num_operations(500)
+
+
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     """A model, and what its SavedModels answer in a process that has TensorFlow alone."""
