@@ -1355,7 +1355,28 @@ scores = ops.take_along_axis(scores, kept, axis=-1)""",
         "output_type=tf.float32",
         "output_type=tf.bfloat16",
         (
-            "ops/test_bfloat16_products.py::test_xla_sums_in_float32_and_casts_the_matrix_for_few_rows_only[17]",
+            "ops/test_bfloat16_products.py::test_xla_sums_in_float32_and_casts_the_matrix_for_few_rows_only[17-True]",
+        ),
+    ),
+    Mutant(
+        "compiled_logits_do_not_know_that_rows_are_few",
+        "layers/embeddings.py",
+        "_are_few",
+        "return ops.logical_and(num_rows >= fewest, num_rows <= 32)",
+        "return False",
+        (
+            "ops/test_bfloat16_products.py::test_xla_takes_the_product_for_few_rows_where_they_are_known_to_it_alone"
+            "[5-1-True]",
+        ),
+    ),
+    Mutant(
+        "stored_tables_are_multiplied_in_float32",
+        "layers/embeddings.py",
+        "TokenEmbedding._products",
+        "if runs_bfloat16_products(rows, weights):",
+        "if False:",
+        (
+            "ops/test_bfloat16_products.py::test_logits_of_a_stored_table_are_rounded_once_and_the_same_in_any_batch[2]",
         ),
     ),
     Mutant(

@@ -8,11 +8,15 @@ from keras_attn.layers.projection import int8_matrix, product
 from keras_attn.layers.slots import Slotted, build_layer, check_layer
 from keras_attn.layers.step_matrices import step_matrix
 from keras_attn.ops import (
+    bfloat16_product,
     concrete_values,
+    if_true,
+    is_compiled_scope,
     is_inference_scope,
     padding_mask,
     product_in_halves,
     product_in_parts,
+    runs_bfloat16_products,
     runs_op_by_op,
     shape_to_keep,
     soft_capped,
@@ -126,28 +130,40 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
             return self._vectors(super().call, inputs)
         # One product of two matrices: for more axes, TensorFlow uses ten ops.
         rows = ops.reshape(self._scaled(inputs), (-1, inputs.shape[-1]))
-        logits = self._products(rows, inputs) if self.tie_weights else self._untied_products(rows, inputs)
+        logits = self._products(rows, inputs) if self.tie_weights else self._untied_products(rows)
         logits = self._biased(logits)
         return ops.reshape(logits, (*shape_to_keep(inputs)[:-1], logits.shape[-1]))
 
     def _products(self, rows, inputs):
         """Logits (R, V) of rows (R, D). XLA would copy Keras' transposed weights for every single row."""
         rows, weights = ops.cast(rows, self.reverse_dtype), step_matrix(self)
-        if inputs.shape[1] == 1 and runs_op_by_op(inputs) and self._is_large():
+        if runs_bfloat16_products(rows, weights):
+            logits = bfloat16_product(rows, weights, is_transposed=True)
+        elif inputs.shape[1] == 1 and runs_op_by_op(inputs) and self._is_large():
             # For GPT-2's table and 8 rows, TensorFlow's product with the transposed table takes 14 times as long.
             logits = ops.transpose(ops.matmul(weights, ops.transpose(rows)))
-        elif 2 <= _num_rows_of_step(inputs) <= 32:
-            logits = product_in_parts(rows, weights)
         else:
-            logits = ops.einsum("ab,cb->ac", rows, weights)
+            logits = if_true(
+                _are_few(rows, 2),
+                lambda: product_in_parts(rows, weights),
+                lambda: ops.einsum("ab,cb->ac", rows, weights),
+            )
         return soft_capped(logits, self.logit_soft_cap)
 
-    def _untied_products(self, rows, inputs):
+    def _untied_products(self, rows):
         """The same with weights (D, V) of their own."""
-        if not (3 <= _num_rows_of_step(inputs) <= 32 and self._is_large()):
-            return super().call(rows, reverse=True)
         rows, weights = (ops.cast(x, self.reverse_dtype) for x in (rows, self.reverse_embeddings))
-        return soft_capped(product_in_halves(rows, weights), self.logit_soft_cap)
+        if runs_bfloat16_products(rows, weights):
+            logits = bfloat16_product(rows, weights)
+        elif self._is_large():
+            logits = if_true(
+                _are_few(rows, 3),
+                lambda: product_in_halves(rows, weights),
+                lambda: ops.matmul(rows, weights),
+            )
+        else:
+            return super().call(rows, reverse=True)
+        return soft_capped(logits, self.logit_soft_cap)
 
     def _is_large(self):
         return self.vocabulary_size * self.hidden_dim >= _LARGE_TABLE
@@ -200,11 +216,6 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
             return step_form(int8_matrix(table, self.embeddings_scale, is_transposed=True))
         table = ops.convert_to_tensor(self.reverse_embeddings)
         return step_form(int8_matrix(table, self.reverse_embeddings_scale))
-
-    def store_in_bfloat16(self):
-        super().store_in_bfloat16()
-        if self._reverse_dtype is None:
-            self.reverse_dtype = "float32"  # logits are not rounded
 
     def quantized_call(self, inputs, reverse=False):
         if not reverse:
@@ -422,10 +433,16 @@ class SequenceEmbedding(Slotted, keras.layers.Layer):
         return {**super().get_config(), "dropout": self.dropout}
 
 
-def _num_rows_of_step(inputs):
-    """The number of rows of floats (B, 1, D) on TensorFlow, where it is known, as for XLA; otherwise 0."""
-    is_step = keras.backend.backend() == "tensorflow" and inputs.shape[1] == 1
-    return (inputs.shape[0] or 0) if is_step else 0
+def _are_few(rows, fewest):
+    """Whether floats (R, D) are from `fewest` to 32 rows, where XLA will know that: a boolean, or a tensor of it."""
+    if keras.backend.backend() != "tensorflow":
+        return False
+    if rows.shape[0] is not None:
+        return fewest <= rows.shape[0] <= 32
+    if not is_compiled_scope():
+        return False
+    num_rows = ops.shape(rows)[0]
+    return ops.logical_and(num_rows >= fewest, num_rows <= 32)
 
 
 def _check_token_ids(token_ids, vocabulary_size):

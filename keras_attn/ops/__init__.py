@@ -16,6 +16,7 @@ from keras_attn.ops.biases import (
 from keras_attn.ops.blockwise_attention import memory_efficient_attention, prefers_memory_efficient
 from keras_attn.ops.compilers import (
     compiled_scope,
+    if_true,
     inference_scope,
     is_compiled_scope,
     is_inference_scope,
@@ -118,6 +119,7 @@ __all__ = [
     "grid_size",
     "has_fused_kernel",
     "hashed_uniform",
+    "if_true",
     "image_patches",
     "implicit_mask",
     "inference_scope",

@@ -5,7 +5,7 @@ import math
 import keras
 from keras import ops
 
-from keras_attn.ops.compilers import is_compiled_scope, is_inference_scope, runs_op_by_op
+from keras_attn.ops.compilers import if_true, is_compiled_scope, is_inference_scope, runs_op_by_op
 
 # For a matrix of no more entries, the operations around the product take longer than the faster kernel saves.
 _FEW_ENTRIES = 2**16
@@ -21,17 +21,19 @@ def runs_bfloat16_products(rows, matrix):
     return is_compiled_scope() or (math.prod(matrix.shape) > _FEW_ENTRIES and runs_op_by_op(rows))
 
 
-def bfloat16_product(rows, matrix):
+def bfloat16_product(rows, matrix, is_transposed=False):
     """The product of rows and a matrix, in float32: a bias is then added in float32.
 
     XLA is asked for sums in float32: it would compute a product in bfloat16 from matrices that it casts to float32. Op by op it
     is oneDNN's product, rounded to bfloat16. oneDNN has two kernels, which give the same numbers: that of a product
     and a bias takes half of the time for a single row, and one and a half times as long for several, as if it
-    arranged the matrix anew. So a single row gets a bias of zeros.
+    arranged the matrix anew. So a single row gets a bias of zeros; but not if the matrix is transposed, where the
+    numbers differ.
 
     Args:
         rows: bfloat16 (R, K); R unknown before the run, unless the graph is for XLA.
-        matrix: bfloat16 (K, N).
+        matrix: bfloat16 (K, N), or (N, K) if `is_transposed`.
+        is_transposed: Boolean.
 
     Returns:
         float32 (R, N).
@@ -47,19 +49,33 @@ def bfloat16_product(rows, matrix):
     ```
     """
     if is_compiled_scope():
-        return _xla_product(rows, matrix)
+        return _xla_product(rows, matrix, is_transposed)
+    if is_transposed:
+        return ops.cast(_transposed_product(rows, matrix), "float32")
     is_single = ops.equal(ops.shape(rows)[0], 1)
     product = ops.cond(is_single, lambda: _of_single_row(rows, matrix), lambda: ops.matmul(rows, matrix))
     return ops.cast(ops.reshape(product, (-1, matrix.shape[1])), "float32")
 
 
-def _xla_product(rows, matrix):
+def _xla_product(rows, matrix, is_transposed):
     """The same sums for any number of rows, but for the order in which they are added."""
     import tensorflow as tf
 
-    if rows.shape[0] is None or rows.shape[0] < _FEWEST_ROWS:
+    def in_bfloat16():
+        return tf.matmul(rows, matrix, transpose_b=is_transposed, output_type=tf.float32)
+
+    def in_float32():
         return ops.matmul(ops.cast(rows, "float32"), ops.cast(matrix, "float32"))
-    return tf.matmul(rows, matrix, output_type=tf.float32)
+
+    if is_transposed:  # few rows take as long by a transposed matrix in float32
+        return in_bfloat16()
+    return if_true(ops.shape(rows)[0] < _FEWEST_ROWS, in_float32, in_bfloat16)
+
+
+def _transposed_product(rows, matrix):
+    import tensorflow as tf
+
+    return tf.matmul(rows, matrix, transpose_b=True)
 
 
 def _of_single_row(row, matrix):

@@ -4,6 +4,7 @@ import contextlib
 import contextvars
 
 import keras
+from keras import ops
 
 _COMPILED = contextvars.ContextVar("compiled", default=False)
 _INFERENCE = contextvars.ContextVar("inference", default=False)
@@ -73,3 +74,22 @@ def runs_op_by_op(x):
     if keras.backend.backend() != "tensorflow" or isinstance(x, keras.KerasTensor) or _COMPILED.get():
         return False
     return bool(x.shape) and x.shape[0] is None
+
+
+def if_true(condition, then, otherwise):
+    """What `then()` returns if the condition is true, else what `otherwise()` returns; both are functions.
+
+    A condition on a size that is not known when the graph is traced is known to XLA, which compiles one branch only.
+
+    Args:
+        condition: Boolean, or a boolean scalar tensor.
+
+    Example:
+
+    ```python
+    doubled = if_true(keras.ops.shape(keras.ops.ones((3,)))[0] < 5, lambda: "few", lambda: "many")  # "few"
+    ```
+    """
+    if isinstance(condition, bool):
+        return then() if condition else otherwise()
+    return ops.cond(condition, then, otherwise)

@@ -10,7 +10,7 @@ import math
 import keras
 from keras import ops
 
-from keras_attn.ops.compilers import is_compiled_scope, is_inference_scope
+from keras_attn.ops.compilers import if_true, is_compiled_scope, is_inference_scope
 
 
 class Int8Matrix(collections.namedtuple("Int8Matrix", ["values", "scale"])):
@@ -118,13 +118,18 @@ def step_form(matrix):
 def _xla_product(integers, matrix):
     import tensorflow as tf
 
-    num_rows, values = integers.shape[0], matrix.values
+    num_rows, values = ops.shape(integers)[0], matrix.values
     if len(values.shape) == 1:
         values = ops.reshape(values, (-1, integers.shape[1]))
-    if num_rows is not None and 0 < num_rows < _FEWEST_ROWS:
-        integers = ops.pad(integers, [(0, _FEWEST_ROWS - num_rows), (0, 0)])
-    sums = tf.matmul(integers, values, transpose_b=matrix.is_transposed, output_type=tf.int32)
-    return ops.cast(sums[:num_rows], "float32") * ops.reshape(matrix.scale, (1, -1))
+
+    def sums(rows):
+        return tf.matmul(rows, values, transpose_b=matrix.is_transposed, output_type=tf.int32)
+
+    def sums_of_more():
+        return sums(ops.pad(integers, [(0, _FEWEST_ROWS - 1), (0, 0)]))[:num_rows]
+
+    found = if_true(num_rows < _FEWEST_ROWS, sums_of_more, lambda: sums(integers))
+    return ops.cast(found, "float32") * ops.reshape(matrix.scale, (1, -1))
 
 
 def _onednn_product(integers, matrix):

@@ -4,8 +4,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras import ops
 
-from keras_attn.layers import FeedForward
+from keras_attn.layers import FeedForward, TokenEmbedding
 from keras_attn.layers.projection import product
 from keras_attn.ops import bfloat16_product, compiled_scope, inference_scope
 
@@ -61,8 +62,9 @@ def test_biases_are_added_in_float32_and_a_row_is_the_same_in_any_batch():
     assert np.mean(np.abs(together - expected) < 1e-6) > 0.9
 
 
+@pytest.mark.parametrize("knows_rows", [True, False])
 @pytest.mark.parametrize("num_rows", [1, 3, 17])
-def test_xla_sums_in_float32_and_casts_the_matrix_for_few_rows_only(num_rows):
+def test_xla_sums_in_float32_and_casts_the_matrix_for_few_rows_only(num_rows, knows_rows):
     rng = np.random.default_rng(6)
     rows, kernel = (
         tf.cast(rng.normal(size=size).astype("float32"), "bfloat16") for size in ((num_rows, K), (K, N))
@@ -70,7 +72,7 @@ def test_xla_sums_in_float32_and_casts_the_matrix_for_few_rows_only(num_rows):
 
     def traced(rows):
         with inference_scope(), compiled_scope():
-            return product(rows, kernel)
+            return product(rows if knows_rows else of_unknown_number(rows), kernel)
 
     compiled = tf.function(traced, jit_compile=True, autograph=False)
     found, expected = np.float64(compiled(rows)), np.float64(rows) @ np.float64(kernel)
@@ -79,6 +81,75 @@ def test_xla_sums_in_float32_and_casts_the_matrix_for_few_rows_only(num_rows):
     )  # not rounded, however many rows there are
     hlo = compiled.experimental_get_compiler_ir(rows)(stage="optimized_hlo")
     assert (f"f32[{K},{N}]" in hlo) == (num_rows < 16)
+    assert "conditional" not in hlo
+
+
+@pytest.mark.parametrize("num_rows", [1, 2, 33])
+def test_logits_of_a_stored_table_are_rounded_once_and_the_same_in_any_batch(num_rows):
+    vocabulary_size, size = 509, 131  # together large enough
+    embedding = TokenEmbedding(vocabulary_size, size, dtype="float32")
+    embedding.build()
+    embedding.store_in_bfloat16()
+    run = in_graph(lambda rows: embedding(rows[:, None], reverse=True)[:, 0], size, "float32")
+    rows = np.random.default_rng(5).normal(size=(33, size)).astype("float32")
+    found, together = run(tf.constant(rows[:num_rows])), run(tf.constant(rows))
+    assert found.dtype == tf.float32
+    np.testing.assert_array_equal(found, together[:num_rows])
+    np.testing.assert_array_equal(found, rounded(found))
+    expected = np.float64(rounded(rows[:num_rows])) @ np.float64(embedding.embeddings).T
+    np.testing.assert_allclose(found, expected, rtol=2.0**-8, atol=1e-5)
+
+
+@pytest.mark.parametrize("knows_rows", [True, False])
+@pytest.mark.parametrize("num_rows", [1, 7, 33])
+def test_xla_multiplies_by_a_stored_table_in_bfloat16_and_does_not_round_the_logits(num_rows, knows_rows):
+    vocabulary_size, size = 509, 131
+    embedding = TokenEmbedding(vocabulary_size, size, dtype="float32")
+    embedding.build()
+    embedding.store_in_bfloat16()
+    rows = np.random.default_rng(7).normal(size=(num_rows, 1, size)).astype("float32")
+
+    def traced(rows):
+        with inference_scope(), compiled_scope():
+            return embedding(rows if knows_rows else of_unknown_number(rows), reverse=True)
+
+    compiled = tf.function(traced, jit_compile=True, autograph=False)
+    expected = np.float64(rounded(rows)) @ np.float64(embedding.embeddings).T
+    np.testing.assert_allclose(compiled(tf.constant(rows)), expected, rtol=1e-5, atol=1e-5)
+    hlo = compiled.experimental_get_compiler_ir(tf.constant(rows))(stage="optimized_hlo")
+    # A single row is multiplied by each number of the table where it is read, in a loop.
+    assert (f"f32[{vocabulary_size},{size}]" in hlo) == (num_rows == 1)
+
+
+@pytest.mark.parametrize("tie_weights", [True, False])
+@pytest.mark.parametrize(("num_rows", "num_hypotheses"), [(1, 1), (5, 1), (2, 3), (37, 1)])
+def test_xla_takes_the_product_for_few_rows_where_they_are_known_to_it_alone(
+    num_rows, num_hypotheses, tie_weights, monkeypatch
+):
+    monkeypatch.setattr("keras_attn.layers.embeddings._LARGE_TABLE", 1)
+    vocabulary_size, size = 14, 22
+    embedding = TokenEmbedding(vocabulary_size, size, tie_weights=tie_weights, dtype="float32")
+    embedding.build()
+    rows = np.random.default_rng(8).normal(size=(num_rows, num_hypotheses, size)).astype("float32")
+
+    def traced(rows):
+        with inference_scope(), compiled_scope():
+            return embedding(of_unknown_number(rows), reverse=True)
+
+    compiled = tf.function(traced, jit_compile=True, autograph=False)
+    weights = embedding.embeddings if tie_weights else ops.transpose(embedding.reverse_embeddings)
+    expected = np.float64(rows) @ np.float64(weights).T
+    np.testing.assert_allclose(compiled(tf.constant(rows)), expected, rtol=1e-5, atol=1e-5)
+    hlo = compiled.experimental_get_compiler_ir(tf.constant(rows))(stage="optimized_hlo")
+    is_few = 3 <= num_rows * num_hypotheses <= 32
+    parts = (2, vocabulary_size // 2, size) if tie_weights else (2, size // 2, vocabulary_size)
+    assert (f"f32[{','.join(map(str, parts))}]" in hlo) == is_few
+    assert "conditional" not in hlo
+
+
+def of_unknown_number(rows):
+    """The same rows, of which tracing does not know how many there are; the compiler does."""
+    return tf.reshape(rows, tf.concat([tf.shape(rows)[:1], rows.shape[1:]], 0))
 
 
 def operations_of(function):

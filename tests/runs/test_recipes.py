@@ -17,6 +17,7 @@ FOLDER = pathlib.Path(__file__).parents[2] / "examples" / "recipes"
 RESULTS = FOLDER.parents[1] / "docs" / "results"
 DOCUMENT = (FOLDER.parents[1] / "docs" / "results.md").read_text(encoding="utf-8")
 # Of a folder `docs/results/NAME-sSEED`: its recipe, and what the command line replaced in it.
+FIRST_STUDENTS = {"schedule": "inverse_square_root", "epochs": 27, "num_averaged": 10}
 RECIPE_OF_RUN = {
     "dates": ("dates", {}),
     "tok": ("multi30k_tokenized", {}),
@@ -31,11 +32,12 @@ RECIPE_OF_RUN = {
     "raw-de-en": ("multi30k", {"source_language": "de", "target_language": "en"}),
     "tok-student-6-1": (
         "multi30k_6_1",
-        {"distill": {"references": True, "num_beams": 5, "teachers": ["runs/bd-s1-avg"]}},
+        {**FIRST_STUDENTS, "distill": {"references": True, "num_beams": 5, "teachers": ["runs/bd-s1-avg"]}},
     ),
     "tok-student-4-4": (
         "multi30k_6_1",
         {
+            **FIRST_STUDENTS,
             "model": {
                 **runs.Recipe.load(FOLDER / "multi30k_6_1.toml").model,
                 "num_encoder_layers": 4,
@@ -53,6 +55,16 @@ RECIPE_OF_RUN = {
         {
             "model": runs.Recipe.load(FOLDER / "multi30k_6_1.toml").model,
             "distill": {"references": True, "num_beams": 5, "teachers": ["runs/cos-s1", "runs/cos-s2"]},
+        },
+    ),
+    "tok-student-6-1-of-students": (
+        "multi30k_6_1",
+        {
+            "distill": {
+                "references": True,
+                "num_beams": 5,
+                "teachers": ["runs/kd44-cos-s1", "runs/kd44-cos-s2", "runs/kd44-cos-s3"],
+            }
         },
     ),
     "rnn": ("multi30k_rnn", {}),
