@@ -439,7 +439,7 @@ def _are_few(rows, fewest):
         return False
     if rows.shape[0] is not None:
         return fewest <= rows.shape[0] <= 32
-    if not is_compiled_scope():
+    if not (is_compiled_scope() and is_inference_scope()):  # graphs for converters too are without branches
         return False
     num_rows = ops.shape(rows)[0]
     return ops.logical_and(num_rows >= fewest, num_rows <= 32)

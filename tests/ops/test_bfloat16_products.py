@@ -72,9 +72,9 @@ def test_xla_sums_in_float32_and_casts_the_matrix_for_few_rows_only(num_rows, kn
 
     def traced(rows):
         with inference_scope(), compiled_scope():
-            return product(rows if knows_rows else of_unknown_number(rows), kernel)
+            return product(rows, kernel)
 
-    compiled = tf.function(traced, jit_compile=True, autograph=False)
+    compiled = with_xla(traced, rows, knows_rows)
     found, expected = np.float64(compiled(rows)), np.float64(rows) @ np.float64(kernel)
     np.testing.assert_allclose(
         found, expected, rtol=1e-5, atol=1e-5
@@ -111,9 +111,9 @@ def test_xla_multiplies_by_a_stored_table_in_bfloat16_and_does_not_round_the_log
 
     def traced(rows):
         with inference_scope(), compiled_scope():
-            return embedding(rows if knows_rows else of_unknown_number(rows), reverse=True)
+            return embedding(rows, reverse=True)
 
-    compiled = tf.function(traced, jit_compile=True, autograph=False)
+    compiled = with_xla(traced, rows, knows_rows)
     expected = np.float64(rounded(rows)) @ np.float64(embedding.embeddings).T
     np.testing.assert_allclose(compiled(tf.constant(rows)), expected, rtol=1e-5, atol=1e-5)
     hlo = compiled.experimental_get_compiler_ir(tf.constant(rows))(stage="optimized_hlo")
@@ -134,9 +134,9 @@ def test_xla_takes_the_product_for_few_rows_where_they_are_known_to_it_alone(
 
     def traced(rows):
         with inference_scope(), compiled_scope():
-            return embedding(of_unknown_number(rows), reverse=True)
+            return embedding(rows, reverse=True)
 
-    compiled = tf.function(traced, jit_compile=True, autograph=False)
+    compiled = with_xla(traced, rows, knows_rows=False)
     weights = embedding.embeddings if tie_weights else ops.transpose(embedding.reverse_embeddings)
     expected = np.float64(rows) @ np.float64(weights).T
     np.testing.assert_allclose(compiled(tf.constant(rows)), expected, rtol=1e-5, atol=1e-5)
@@ -147,9 +147,10 @@ def test_xla_takes_the_product_for_few_rows_where_they_are_known_to_it_alone(
     assert "conditional" not in hlo
 
 
-def of_unknown_number(rows):
-    """The same rows, of which tracing does not know how many there are; the compiler does."""
-    return tf.reshape(rows, tf.concat([tf.shape(rows)[:1], rows.shape[1:]], 0))
+def with_xla(function, rows, knows_rows):
+    """A compiled function of rows; tracing knows how many there are, or only the compiler does."""
+    spec = tf.TensorSpec(rows.shape if knows_rows else [None, *rows.shape[1:]], rows.dtype)
+    return tf.function(function, [spec], jit_compile=True, autograph=False)
 
 
 def operations_of(function):
