@@ -189,6 +189,8 @@ class SavedModel:
     Args:
         api: A `CApi`.
         folder: Path of the folder that holds `saved_model.pb`.
+        threads: Integer, how many requests run at the same time: even on a single core, where TensorFlow would run one
+            after another, so that a long one keeps nobody waiting.
 
     Raises:
         TensorFlowError: If the folder holds no SavedModel that loads.
@@ -201,12 +203,16 @@ class SavedModel:
     ```
     """
 
-    def __init__(self, api, folder):
+    def __init__(self, api, folder, threads=1):
         self._api = api
         functions = api.functions
         self._graph = functions.TF_NewGraph()
         options, meta_graph = functions.TF_NewSessionOptions(), functions.TF_NewBuffer()
         try:
+            if threads > 1:
+                # ConfigProto.inter_op_parallelism_threads, field 5, as Protocol Buffers are written.
+                config = bytes([5 << 3, min(max(threads, os.cpu_count() or 1), 127)])
+                api.checked("TF_SetConfig", options, config, len(config))
             tags = (ctypes.c_char_p * 1)(b"serve")
             source, result = (os.fsencode(folder), tags, 1), (self._graph, meta_graph)
             self._session = api.checked("TF_LoadSessionFromSavedModel", options, None, *source, *result)
@@ -469,6 +475,7 @@ _PROTOTYPES = {
     "TF_DeleteGraph": (None, _POINTER),
     "TF_GraphOperationByName": (_POINTER, _POINTER, _TEXT),
     "TF_NewSessionOptions": (_POINTER,),
+    "TF_SetConfig": (None, _POINTER, _TEXT, _SIZE, _POINTER),
     "TF_DeleteSessionOptions": (None, _POINTER),
     "TF_NewBuffer": (_BUFFER,),
     "TF_DeleteBuffer": (None, _BUFFER),
@@ -530,7 +537,7 @@ def _answer(model, line):
 
 def _serve(options, requests, answers):
     try:
-        model = SavedModel(CApi(options.xla), options.folder)
+        model = SavedModel(CApi(options.xla), options.folder, options.threads)
     except TensorFlowError as error:
         raise SystemExit(f"Cannot load a SavedModel from {options.folder}: {error}") from None
     if options.stay:

@@ -72,6 +72,26 @@ def test_a_slow_request_does_not_keep_another_waiting(server, client):
 
 
 @pytest.mark.extended
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux, to be kept to one core")
+def test_nor_on_a_single_core(folders):
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        process = ModelProcess(find_version(folders[1]).folder, False, 2)
+    finally:
+        os.sched_setaffinity(0, cores)
+    slow = threading.Thread(
+        target=lambda: pytest.raises(RequestError, process.run, "slow", {"inputs": [2000.0]})
+    )
+    slow.start()
+    wait_until(lambda: process._pending)
+    assert process.run("summed", {"inputs": [1.0, 2.0]})["outputs"] == 3.0
+    assert process._pending
+    process.close()
+    slow.join()
+
+
+@pytest.mark.extended
 def test_closing_ends_the_process_and_fails_what_it_was_at(folders):
     process = ModelProcess(find_version(folders[1]).folder, False, 2)
     failed = []
