@@ -51,7 +51,7 @@ def bfloat16_product(rows, matrix, is_transposed=False):
     if is_compiled_scope():
         return _xla_product(rows, matrix, is_transposed)
     if is_transposed:
-        return ops.cast(_transposed_product(rows, matrix), "float32")
+        return ops.cast(ops.einsum("rk,nk->rn", rows, matrix), "float32")
     is_single = ops.equal(ops.shape(rows)[0], 1)
     product = ops.cond(is_single, lambda: _of_single_row(rows, matrix), lambda: ops.matmul(rows, matrix))
     return ops.cast(ops.reshape(product, (-1, matrix.shape[1])), "float32")
@@ -70,12 +70,6 @@ def _xla_product(rows, matrix, is_transposed):
     if is_transposed:  # few rows take as long by a transposed matrix in float32
         return in_bfloat16()
     return if_true(ops.shape(rows)[0] < _FEWEST_ROWS, in_float32, in_bfloat16)
-
-
-def _transposed_product(rows, matrix):
-    import tensorflow as tf
-
-    return tf.matmul(rows, matrix, transpose_b=True)
 
 
 def _of_single_row(row, matrix):

@@ -87,7 +87,7 @@ def if_true(condition, then, otherwise):
     Example:
 
     ```python
-    doubled = if_true(keras.ops.shape(keras.ops.ones((3,)))[0] < 5, lambda: "few", lambda: "many")  # "few"
+    size = if_true(keras.ops.shape(keras.ops.ones((3,)))[0] < 5, lambda: "few", lambda: "many")  # "few"
     ```
     """
     if isinstance(condition, bool):

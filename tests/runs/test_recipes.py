@@ -16,8 +16,9 @@ from keras_attn.runs.optimizer import make_optimizer
 FOLDER = pathlib.Path(__file__).parents[2] / "examples" / "recipes"
 RESULTS = FOLDER.parents[1] / "docs" / "results"
 DOCUMENT = (FOLDER.parents[1] / "docs" / "results.md").read_text(encoding="utf-8")
-# Of a folder `docs/results/NAME-sSEED`: its recipe, and what the command line replaced in it.
+# What the recipes of the first students said.
 FIRST_STUDENTS = {"schedule": "inverse_square_root", "epochs": 27, "num_averaged": 10}
+# Of a folder `docs/results/NAME-sSEED`: its recipe, and what the command line replaced in it.
 RECIPE_OF_RUN = {
     "dates": ("dates", {}),
     "tok": ("multi30k_tokenized", {}),
