@@ -80,9 +80,12 @@ def test_nor_on_a_single_core(folders):
         process = ModelProcess(find_version(folders[1]).folder, False, 2)
     finally:
         os.sched_setaffinity(0, cores)
-    slow = threading.Thread(
-        target=lambda: pytest.raises(RequestError, process.run, "slow", {"inputs": [2000.0]})
-    )
+
+    def ask():
+        with pytest.raises(RequestError):  # closed before it answers
+            process.run("slow", {"inputs": [2000.0]})
+
+    slow = threading.Thread(target=ask)
     slow.start()
     wait_until(lambda: process._pending)
     assert process.run("summed", {"inputs": [1.0, 2.0]})["outputs"] == 3.0
