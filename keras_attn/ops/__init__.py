@@ -38,6 +38,7 @@ from keras_attn.ops.int8_products import (
     Int8Matrix,
     int8_problem,
     int8_product,
+    loop_form,
     runs_int8_products,
     step_form,
     with_int8_check,
@@ -71,6 +72,7 @@ from keras_attn.ops.normalization import layer_normalization
 from keras_attn.ops.pooling import POOLINGS, pooled
 from keras_attn.ops.positions import segment_positions, sinusoidal_encoding, successive_positions
 from keras_attn.ops.precision import at_least_float32
+from keras_attn.ops.processor import processor_flags
 from keras_attn.ops.rotary import apply_rotary, rotary_frequencies
 from keras_attn.ops.shapes import shape_to_keep
 from keras_attn.ops.softmax import log_normalizer
@@ -130,6 +132,7 @@ __all__ = [
     "keep",
     "layer_normalization",
     "log_normalizer",
+    "loop_form",
     "mask_poison",
     "memory_efficient_attention",
     "overwriting_scope",
@@ -138,6 +141,7 @@ __all__ = [
     "poisoned",
     "pooled",
     "prefers_memory_efficient",
+    "processor_flags",
     "product_in_halves",
     "product_in_parts",
     "relative_position_bucket",

@@ -4,9 +4,11 @@ A masked logit gives the weight 0, but 0 * NaN is NaN, in values and in gradient
 query that sees no key, become 0 before anything is multiplied.
 """
 
+import dataclasses
+
 from keras import ops
 
-from keras_attn.ops.compilers import is_inference_scope
+from keras_attn.ops.compilers import is_compiled_scope, is_inference_scope
 from keras_attn.ops.masks import as_mask_rule
 
 
@@ -41,6 +43,9 @@ def guard(query, key, value, mask):
     if not (rule.keys_are_finite or all_are_seen):
         is_seen = seen_keys(mask, query, key)
         key, value = keep(key, is_seen), keep(value, is_seen)
+    if rule.query_mask is not None and is_compiled_scope():
+        # XLA computes exponentials one by one if two masks of vectors meet in them. The outputs are 0 in any case.
+        mask = dataclasses.replace(rule, query_mask=None).block()
     return query, key, value, mask, sees_keys
 
 

@@ -11,13 +11,15 @@ import keras
 from keras import ops
 
 from keras_attn.ops.compilers import if_true, is_compiled_scope, is_inference_scope
+from keras_attn.ops.processor import processor_flags
 
 
-class Int8Matrix(collections.namedtuple("Int8Matrix", ["values", "scale"])):
+class Int8Matrix(collections.namedtuple("Int8Matrix", ["values", "scale", "floats"], defaults=[None])):
     """A matrix (K, N) as integers, with a scale for each column.
 
     values: int8 (K, N); or (N, K) if transposed; or (N * K,), the rows of the transposed matrix one after another.
     scale: float32 (1, N), or (N, 1) if transposed; the matrix, or its transpose, is `values * scale`.
+    floats: the integers as float32 (K, N), by which a loop multiplies few rows; or None.
     """
 
     __slots__ = ()
@@ -34,15 +36,22 @@ class Int8Matrix(collections.namedtuple("Int8Matrix", ["values", "scale"])):
         """
         if self.is_transposed:
             return self
-        return Int8Matrix(ops.reshape(ops.transpose(self.values), (-1,)), ops.transpose(self.scale))
+        values = ops.reshape(ops.transpose(self.values), (-1,))
+        return self._replace(values=values, scale=ops.transpose(self.scale))
 
 
 _LARGEST = 127
+# In a sum with this number, the last bits of the float are those of the nearest integer.
+_ROUNDING = 1.5 * 2**23
 # oneDNN takes some 40 microseconds to start a product of integers, in which a product of floats with a matrix of no more
 # entries is done.
 _FEW_ENTRIES = 2**16
-# XLA multiplies fewer rows than this by a loop over single numbers, which takes many times as long.
+# XLA multiplies a single row by a loop over single numbers, which takes many times as long as two rows. With tiles for
+# integers (AMX), 3 to 7 rows take longer than 8.
 _FEWEST_ROWS = 2
+_ROWS_OF_TILES = 8
+# Floats hold the sum of so many products exactly.
+_MOST_SUMMED = 2**24 // _LARGEST**2
 _NO_ONEDNN = (
     "int8 without XLA needs oneDNN's 8-bit products (an x86 processor with AVX512-VNNI, AVX-VNNI or AMX, and "
     "TensorFlow's oneDNN): export without `quantization`, in float32, for such a machine, or with XLA."
@@ -83,9 +92,18 @@ def int8_product(rows, matrix):
     Reference: [Dettmers et al., 2022](https://arxiv.org/abs/2208.07339), section 2.1 and "vector-wise quantization".
     """
     largest = _largest_magnitudes(rows)
-    integers = ops.cast(ops.round(rows * (_LARGEST / ops.maximum(largest, 1e-30))), "int8")
     multiply = _xla_product if is_compiled_scope() else _onednn_product
+    integers = _rounded(rows * (_LARGEST / ops.maximum(largest, 1e-30)))
     return multiply(integers, matrix) * (largest * (1 / _LARGEST))
+
+
+def _rounded(x):
+    """Floats of [-127, 127] as int8. XLA takes three times as long to round and to cast as to add."""
+    if not is_compiled_scope():
+        return ops.cast(ops.round(x), "int8")
+    import tensorflow as tf
+
+    return ops.cast(tf.bitcast(x + _ROUNDING, tf.int32), "int8")
 
 
 def _largest_magnitudes(rows):
@@ -115,6 +133,33 @@ def step_form(matrix):
     return ops.transpose(floats) if matrix.is_transposed else floats
 
 
+def loop_form(matrix):
+    """An `Int8Matrix` as a loop that XLA compiles multiplies by it, made once before the loop.
+
+    XLA arranges integers anew for each product, which takes less time if they are transposed, but for processors with tiles
+    (AMX). Few rows it multiplies faster by the floats of a small matrix, with the same sums.
+
+    Args:
+        matrix: `Int8Matrix`.
+
+    Example:
+
+    ```python
+    import tensorflow as tf
+
+    matrix = loop_form(Int8Matrix(tf.constant([[127, 0], [0, 127]], "int8"), tf.constant([[1.0, 1.0]]) / 127))
+    ```
+    """
+    is_small = math.prod(matrix.values.shape) <= _FEW_ENTRIES
+    if is_small and not matrix.is_transposed and matrix.values.shape[0] <= _MOST_SUMMED:
+        matrix = matrix._replace(floats=ops.cast(matrix.values, "float32"))
+    return matrix if _has_tiles() else matrix.transposed()
+
+
+def _has_tiles():
+    return "amx_int8" in processor_flags()
+
+
 def _xla_product(integers, matrix):
     import tensorflow as tf
 
@@ -123,13 +168,31 @@ def _xla_product(integers, matrix):
         values = ops.reshape(values, (-1, integers.shape[1]))
 
     def sums(rows):
-        return tf.matmul(rows, values, transpose_b=matrix.is_transposed, output_type=tf.int32)
+        return ops.cast(
+            tf.matmul(rows, values, transpose_b=matrix.is_transposed, output_type=tf.int32), "float32"
+        )
 
-    def sums_of_more():
-        return sums(ops.pad(integers, [(0, _FEWEST_ROWS - 1), (0, 0)]))[:num_rows]
+    def padded(size):
+        return ops.pad(integers, [(0, size - 1), (0, 0)])[:size]
 
-    found = if_true(num_rows < _FEWEST_ROWS, sums_of_more, lambda: sums(integers))
-    return ops.cast(found, "float32") * ops.reshape(matrix.scale, (1, -1))
+    def sums_of_single_row():
+        rows = padded(_FEWEST_ROWS)
+        if not matrix.is_transposed:
+            return sums(rows)[:num_rows]
+        # The large factor comes first: XLA arranges the second.
+        found = tf.matmul(values, rows, transpose_b=True, output_type=tf.int32)[:, :num_rows]
+        return ops.cast(ops.transpose(found), "float32")
+
+    def sums_of_few_rows():
+        if matrix.floats is not None:
+            return ops.matmul(ops.cast(integers, "float32"), matrix.floats)
+        return if_true(num_rows < _FEWEST_ROWS, sums_of_single_row, sums_of_several_rows)
+
+    def sums_of_several_rows():
+        return sums(padded(_ROWS_OF_TILES))[:num_rows] if _has_tiles() else sums(integers)
+
+    found = if_true(num_rows < _ROWS_OF_TILES, sums_of_few_rows, lambda: sums(integers))
+    return found * ops.reshape(matrix.scale, (1, -1))
 
 
 def _onednn_product(integers, matrix):

@@ -7,6 +7,7 @@ import keras
 
 from keras_attn.files import read_json
 from keras_attn.models import PRESETS, DecoderTransformer, RNNSeq2Seq, Seq2SeqTransformer, Sizes
+from keras_attn.ops import processor_flags
 from keras_attn.runs.recipe_checks import check_values
 
 _RECORD = "run.json"
@@ -349,6 +350,4 @@ def _multiplies_bfloat16():
         for device in tf.config.list_physical_devices("GPU"):
             details = tf.config.experimental.get_device_details(device)
             return details.get("compute_capability", (0, 0)) >= (8, 0)
-    cpuinfo = pathlib.Path("/proc/cpuinfo")
-    flags = cpuinfo.read_text(encoding="utf-8").split() if cpuinfo.is_file() else []
-    return "avx512_bf16" in flags or "amx_bf16" in flags
+    return bool({"avx512_bf16", "amx_bf16"} & processor_flags())

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers_translators import in_new_process
 from keras import ops
 
 from keras_attn.layers import FeedForward, TokenEmbedding
@@ -160,3 +161,27 @@ def operations_of(function):
 
 def rounded(x):
     return np.float64(tf.cast(tf.cast(x, "bfloat16"), "float32"))
+
+
+@pytest.mark.parametrize("reduce", ["max", "sum"])
+def test_xla_reduces_a_product(reduce):
+    """It ended the process on processors with AMX, for many rows and nothing between the product and the reduction."""
+    code = f"""
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from keras_attn.ops import bfloat16_product, compiled_scope, inference_scope
+
+rows, matrix = (tf.cast(np.random.default_rng(8).normal(size=size), "bfloat16") for size in ((67, 127), (127, 251)))
+
+def traced(rows):
+    with inference_scope(), compiled_scope():
+        return ops.{reduce}(bfloat16_product(rows, matrix), axis=-1)
+
+found = tf.function(traced, jit_compile=True, autograph=False)(rows)
+expected = (np.float64(rows) @ np.float64(matrix)).{reduce}(axis=-1)
+np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+print("true")
+"""
+    assert in_new_process(code)

@@ -18,7 +18,14 @@ from helpers_layers import (
 )
 from keras import ops
 
-from keras_attn.ops import ScoreDropout, attend, dot_product_attention, inference_scope
+from keras_attn.ops import (
+    MaskRule,
+    ScoreDropout,
+    attend,
+    compiled_scope,
+    dot_product_attention,
+    inference_scope,
+)
 
 B, N, T, S, H, HV = 2, 3, 5, 7, 11, 13
 
@@ -46,6 +53,29 @@ def heads(rng, dtype="float32"):
 
 def attention(query, key, value, *mask, **options):
     return dot_product_attention(*map(ops.convert_to_tensor, (query, key, value)), *mask, **options)
+
+
+@pytest.mark.parametrize("scores_too", [False, True])
+def test_equals_loops_under_padding_in_a_graph_for_a_compiler(rng, scores_too):
+    """The mask of queries is then no part of the logits. Row 1 has a query without keys, and NaN in all padding."""
+    query, key, value = heads(rng)
+    query_mask, key_mask = rng.random((B, T)) < 0.6, rng.random((B, S)) < 0.6
+    query_mask[:, 0], query_mask[:, 1], key_mask[0, 0], key_mask[1] = True, False, True, False
+    expected = attention_in_loops(
+        query, key, value, query_mask[:, None, :, None] & key_mask[:, None, None, :]
+    )
+    for x, mask in ((query, query_mask), (key, key_mask), (value, key_mask)):
+        x[np.broadcast_to(~mask[:, None, :, None], x.shape)] = np.nan
+    rule = MaskRule(query_mask=ops.convert_to_tensor(query_mask), key_mask=ops.convert_to_tensor(key_mask))
+    with compiled_scope():
+        found = attend(
+            *map(ops.convert_to_tensor, (query, key, value)), rule, return_attention_scores=scores_too
+        )
+        assert_equal([np.asarray(x) for x in found if x is not None], expected[: 1 + scores_too])
+
+        arrays = {"query": query, "key": key, "value": value}
+        gradients = function_gradients(lambda floats: attend(*floats.values(), rule)[0], arrays)
+        assert all(np.isfinite(gradient).all() for gradient in gradients.values())
 
 
 MASK_SHAPES = [(T, S), (B, 1, T, S), (1, N, T, S), (B, N, T, S), (B, 1, 1, S), (B, 1, T, 1), (1, S)]

@@ -7,8 +7,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_attn.layers.step_matrices import loop_form
-from keras_attn.ops import Int8Matrix, compiled_scope, int8_problem, int8_product, step_form
+from keras_attn.ops import (
+    Int8Matrix,
+    compiled_scope,
+    int8_problem,
+    int8_product,
+    int8_products,
+    loop_form,
+    step_form,
+)
 
 pytestmark = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="integers are multiplied in TensorFlow's graphs"
@@ -25,7 +32,14 @@ def numbers():
     return rows, values, rng.random((1, N)).astype("float32")
 
 
-def _product(rows, matrix, xla):
+@pytest.fixture(params=["tiles", "no tiles"])
+def tiles(request, monkeypatch):
+    flags = frozenset({"amx_int8"} if request.param == "tiles" else ())
+    monkeypatch.setattr(int8_products, "processor_flags", lambda: flags)
+    return request.param == "tiles"
+
+
+def _product(rows, matrix, xla, in_a_loop=False):
     if not xla and (problem := int8_problem()):
         pytest.skip(problem)
 
@@ -33,9 +47,9 @@ def _product(rows, matrix, xla):
         if not xla:
             return int8_product(rows, matrix)
         with compiled_scope():
-            return int8_product(rows, matrix)
+            return int8_product(rows, loop_form(matrix) if in_a_loop else matrix)
 
-    spec = None if xla else [tf.TensorSpec([None, K], tf.float32)]
+    spec = None if xla else [tf.TensorSpec([None, rows.shape[1]], tf.float32)]
     return tf.function(product, spec, jit_compile=xla, autograph=False)(tf.constant(rows)).numpy()
 
 
@@ -49,7 +63,7 @@ def test_product_is_that_of_the_rounded_numbers(numbers, form, xla):
     rounded = np.round(rows * (np.float32(127) / np.maximum(largest, np.float32(1e-30)))).astype("float64")
     expected = rounded @ values.astype("float64") * scale * largest / 127
     matrix = Int8Matrix(values.T, scale.T) if form == "turned" else Int8Matrix(values, scale)
-    matrix = Int8Matrix(*map(tf.constant, matrix))
+    matrix = Int8Matrix(tf.constant(matrix.values), tf.constant(matrix.scale))
     matrix = matrix.transposed() if form == "for a loop" else matrix
     assert matrix.is_transposed == (form != "given")
     found = _product(rows, matrix, xla)
@@ -66,7 +80,37 @@ def test_a_row_is_the_same_in_any_batch(numbers, xla):
         np.testing.assert_array_equal(_product(rows[row : row + 1], matrix, xla)[0], together[row])
 
 
-def test_xla_multiplies_integers_of_8_bits_in_a_loop():
+@pytest.mark.parametrize("is_table", [False, True])
+@pytest.mark.parametrize(
+    "size", [(K, N), (1057, 11), (61, 1099)]
+)  # small; summed too often for floats; large
+def test_xla_gives_a_row_the_same_sums_for_any_number_of_rows(size, is_table, tiles):
+    rng = np.random.default_rng(7)
+    rows = rng.normal(size=(9, size[0])).astype("float32")
+    values, scale = rng.integers(-127, 128, size, "int8"), rng.random((1, size[1])).astype("float32")
+    values[:, 0], rows[0] = 127, 1.0  # the largest sum there can be
+    matrix = Int8Matrix(values.T, scale.T) if is_table else Int8Matrix(values, scale)
+    matrix = Int8Matrix(tf.constant(matrix.values), tf.constant(matrix.scale))
+    together = _product(rows, matrix, xla=True)
+    np.testing.assert_allclose(together[0, 0], 127 * size[0] * scale[0, 0], rtol=1e-6)
+    for num_rows in (1, 2, 3, 7, 8):
+        for in_a_loop in (False, True):
+            found = _product(rows[:num_rows], matrix, xla=True, in_a_loop=in_a_loop)
+            np.testing.assert_array_equal(found, together[:num_rows])
+
+
+def test_a_loop_multiplies_few_rows_by_a_small_matrix_in_floats(numbers, tiles):
+    _, values, scale = numbers
+    made = loop_form(Int8Matrix(tf.constant(values), tf.constant(scale)))
+    np.testing.assert_array_equal(made.floats, values.astype("float32"))
+    assert made.is_transposed != tiles
+    wide = Int8Matrix(tf.ones([2, 2**15 + 1], tf.int8), tf.ones([1, 2**15 + 1]))
+    deep = Int8Matrix(tf.ones([1041, 2], tf.int8), tf.ones([1, 2]))  # 1041 * 127 ** 2 > 2 ** 24
+    assert loop_form(wide).floats is None
+    assert loop_form(deep).floats is None
+
+
+def test_xla_multiplies_integers_of_8_bits_in_a_loop(tiles):
     """XLA casts a matrix to 32 bits, and multiplies four times as many bytes, if it would have to read it by columns."""
     values = np.random.default_rng(5).integers(-127, 128, (61, 67), "int8")
     matrix = Int8Matrix(tf.constant(values), tf.ones((1, 67)))
@@ -81,8 +125,8 @@ def test_xla_multiplies_integers_of_8_bits_in_a_loop():
             )
 
     compiled = tf.function(steps, jit_compile=True, autograph=False)
-    hlo = compiled.experimental_get_compiler_ir(tf.ones([5, 61]))(stage="optimized_hlo")
-    assert re.search(r"s8\[(67,61|4087)\]", hlo)
+    hlo = compiled.experimental_get_compiler_ir(tf.ones([9, 61]))(stage="optimized_hlo")
+    assert re.search(r"s8\[(61,67|67,61|4087)\]", hlo)
     assert not re.search(r"s32\[(67,61|61,67|4087)\]", hlo)
 
 
