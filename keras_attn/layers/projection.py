@@ -11,6 +11,7 @@ from keras_attn.ops import (
     bfloat16_product,
     gelu,
     int8_product,
+    is_compiled_scope,
     runs_bfloat16_products,
     runs_op_by_op,
     shape_to_keep,
@@ -158,6 +159,9 @@ def product(inputs, kernel, bias=None, num_summed_axes=1, training=None, activat
         x = bfloat16_product(ops.reshape(inputs, (-1, size)), ops.reshape(kernel, (size, -1)))
         if bias is not None:
             x = ops.add(x, ops.cast(ops.reshape(bias, (-1,)), x.dtype))
+        elif is_compiled_scope():
+            # XLA ends the process if nothing is between such a product and its only use, a sum or maximum of its rows.
+            x = ops.minimum(x, float("inf"))
         x = ops.reshape(x, shape)
         return x if activation is None else activation(x)
     is_plain = _are_few(inputs.shape[1:kept]) or (not training and runs_op_by_op(inputs))

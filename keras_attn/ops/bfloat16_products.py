@@ -62,10 +62,7 @@ def _xla_product(rows, matrix, is_transposed):
     import tensorflow as tf
 
     def in_bfloat16():
-        # XLA ends the process if nothing is between such a product and its sum or maximum over an axis.
-        return ops.minimum(
-            tf.matmul(rows, matrix, transpose_b=is_transposed, output_type=tf.float32), float("inf")
-        )
+        return tf.matmul(rows, matrix, transpose_b=is_transposed, output_type=tf.float32)
 
     def in_float32():
         return ops.matmul(ops.cast(rows, "float32"), ops.cast(matrix, "float32"))

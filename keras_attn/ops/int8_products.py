@@ -91,16 +91,16 @@ def int8_product(rows, matrix):
 
     Reference: [Dettmers et al., 2022](https://arxiv.org/abs/2208.07339), section 2.1 and "vector-wise quantization".
     """
+    import tensorflow as tf
+
     largest = _largest_magnitudes(rows)
     multiply = _xla_product if is_compiled_scope() else _onednn_product
-    integers = _rounded(rows * (_LARGEST / ops.maximum(largest, 1e-30)))
+    integers = _rounded(rows * tf.math.divide_no_nan(float(_LARGEST), largest))
     return multiply(integers, matrix) * (largest * (1 / _LARGEST))
 
 
 def _rounded(x):
-    """Floats of [-127, 127] as int8. XLA takes three times as long to round and to cast as to add."""
-    if not is_compiled_scope():
-        return ops.cast(ops.round(x), "int8")
+    """Floats of [-127, 127] as int8. Rounding and a cast of floats take longer; in XLA, three times as long."""
     import tensorflow as tf
 
     return ops.cast(tf.bitcast(x + _ROUNDING, tf.int32), "int8")

@@ -171,13 +171,14 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from keras_attn.ops import bfloat16_product, compiled_scope, inference_scope
+from keras_attn.layers.projection import product
+from keras_attn.ops import compiled_scope, inference_scope
 
 rows, matrix = (tf.cast(np.random.default_rng(8).normal(size=size), "bfloat16") for size in ((67, 127), (127, 251)))
 
 def traced(rows):
     with inference_scope(), compiled_scope():
-        return ops.{reduce}(bfloat16_product(rows, matrix), axis=-1)
+        return ops.{reduce}(product(rows, matrix), axis=-1)
 
 found = tf.function(traced, jit_compile=True, autograph=False)(rows)
 expected = (np.float64(rows) @ np.float64(matrix)).{reduce}(axis=-1)
