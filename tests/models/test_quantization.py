@@ -88,11 +88,13 @@ def test_a_step_in_bfloat16_casts_no_matrix():
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="XLA's part of a graph is TensorFlow's")
-def test_the_compiled_part_of_a_graph_gets_matrices_of_integers():
+@pytest.mark.parametrize(("flags", "number"), [((), 6), (("amx_int8",), 4)])
+def test_the_compiled_part_of_a_graph_gets_matrices_of_integers(flags, number, monkeypatch):
     import tensorflow as tf
 
-    from keras_attn.ops import compiled_scope, inference_scope
+    from keras_attn.ops import compiled_scope, inference_scope, int8_products
 
+    monkeypatch.setattr(int8_products, "processor_flags", lambda: flags)
     model = quantized_copy(make_model(), "int8")
 
     def compiler(function):
@@ -116,5 +118,5 @@ def test_the_compiled_part_of_a_graph_gets_matrices_of_integers():
     ]
     assert len(calls) == 1
     dtypes = [tf.as_dtype(number).name for number in calls[0].attr["Tin"].list.type]
-    # Two of each of the two attention layers and of the feed-forward; the table of the logits is a variable.
-    assert dtypes.count("int8") == 6
+    # Two of each of the two attention layers and, if matrices are turned, of the feed-forward. The others are variables.
+    assert dtypes.count("int8") == number
