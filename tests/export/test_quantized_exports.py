@@ -57,7 +57,7 @@ def test_a_quantised_translator_is_saved_loaded_exported_and_answers_the_same(tr
     assert together["outputs"] == expected
     assert [answer["outputs"][0] for answer in alone] == expected
     # oneDNN sums in another order for other numbers of rows, and the sums are then rounded to bfloat16.
-    tolerance = 1e-5 if mode == "int8" else 5e-3
+    tolerance = 1e-5 if mode == "int8" else 1e-2
     np.testing.assert_allclose(together["scores"], scores, rtol=tolerance)
     np.testing.assert_allclose([answer["scores"][0] for answer in alone], scores, rtol=tolerance)
 
