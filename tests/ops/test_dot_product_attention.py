@@ -74,7 +74,9 @@ def test_equals_loops_under_padding_in_a_graph_for_a_compiler(rng, scores_too):
         assert_equal([np.asarray(x) for x in found if x is not None], expected[: 1 + scores_too])
 
         arrays = {"query": query, "key": key, "value": value}
-        gradients = function_gradients(lambda floats: attend(*floats.values(), rule)[0], arrays)
+        gradients = function_gradients(
+            lambda floats: attend(floats["query"], floats["key"], floats["value"], rule)[0], arrays
+        )
         assert all(np.isfinite(gradient).all() for gradient in gradients.values())
 
 
