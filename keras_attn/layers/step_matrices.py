@@ -9,7 +9,7 @@ import contextvars
 
 import keras
 
-from keras_attn.ops import Int8Matrix, is_compiled_scope, loop_form
+from keras_attn.ops import loop_form
 
 _MADE = contextvars.ContextVar("made", default=None)
 
@@ -29,20 +29,11 @@ def step_matrices(model):
     made = {}
     for layer in model._flatten_layers():
         if hasattr(layer, "makes_step_matrix") and layer.makes_step_matrix():
-            made[id(layer)] = as_multiplied(layer.step_matrix())
+            made[id(layer)] = loop_form(layer.step_matrix())
         if hasattr(layer, "attention_of_steps"):
             for attention, of_keys in layer.attention_of_steps():
                 made[id(attention), of_keys] = attention.step_projections(of_keys)
     return made
-
-
-def as_multiplied(matrix):
-    """A matrix as a loop multiplies by it: an `Int8Matrix` for XLA in the form of `loop_form`.
-
-    Args:
-        matrix: Floats, or an `Int8Matrix`.
-    """
-    return loop_form(matrix) if isinstance(matrix, Int8Matrix) and is_compiled_scope() else matrix
 
 
 @contextlib.contextmanager

@@ -11,8 +11,7 @@ import keras
 from keras import ops
 
 from keras_attn.layers.projection import Projection, product
-from keras_attn.layers.step_matrices import as_multiplied
-from keras_attn.ops import Int8Matrix, step_form
+from keras_attn.ops import Int8Matrix, loop_form, step_form
 
 StepProjections = collections.namedtuple(
     "StepProjections", ["input_kernel", "input_bias", "output_kernel", "output_bias"]
@@ -94,9 +93,7 @@ def _as_matrix(layer, num_summed_axes):
 
 def _in_step_form(matrix):
     kernel = matrix.kernel
-    return (
-        matrix._replace(kernel=as_multiplied(step_form(kernel))) if isinstance(kernel, Int8Matrix) else matrix
-    )
+    return matrix._replace(kernel=loop_form(step_form(kernel))) if isinstance(kernel, Int8Matrix) else matrix
 
 
 def _joined(matrices):

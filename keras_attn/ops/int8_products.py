@@ -134,13 +134,13 @@ def step_form(matrix):
 
 
 def loop_form(matrix):
-    """An `Int8Matrix` as a loop that XLA compiles multiplies by it, made once before the loop.
+    """A matrix as a loop multiplies by it, made once before the loop; for XLA it differs.
 
     XLA arranges integers anew for each product, which takes less time if they are transposed, but for processors with tiles
     (AMX). Few rows it multiplies faster by the floats of a small matrix, with the same sums.
 
     Args:
-        matrix: `Int8Matrix`.
+        matrix: `Int8Matrix`, or floats, which stay as they are; as everything does in graphs that are not for XLA.
 
     Example:
 
@@ -150,6 +150,8 @@ def loop_form(matrix):
     matrix = loop_form(Int8Matrix(tf.constant([[127, 0], [0, 127]], "int8"), tf.constant([[1.0, 1.0]]) / 127))
     ```
     """
+    if not (isinstance(matrix, Int8Matrix) and is_compiled_scope()):
+        return matrix
     is_small = math.prod(matrix.values.shape) <= _FEW_ENTRIES
     if is_small and not matrix.is_transposed and matrix.values.shape[0] <= _MOST_SUMMED:
         matrix = matrix._replace(floats=ops.cast(matrix.values, "float32"))

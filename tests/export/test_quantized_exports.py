@@ -7,7 +7,7 @@ from helpers_translators import SENTENCES, in_new_process, serving
 
 import keras_attn
 from keras_attn.export import run_saved_model
-from keras_attn.ops import int8_problem
+from keras_attn.ops import int8_problem, processor_flags
 
 TEXTS = [*SENTENCES, "a dog", SENTENCES[1]]
 OPS = """
@@ -56,8 +56,9 @@ def test_a_quantised_translator_is_saved_loaded_exported_and_answers_the_same(tr
         together, *alone = ask(*requests)
     assert together["outputs"] == expected
     assert [answer["outputs"][0] for answer in alone] == expected
-    # oneDNN sums in another order for other numbers of rows, and the sums are then rounded to bfloat16.
-    tolerance = 1e-5 if mode == "int8" else 1e-2
+    # oneDNN sums in another order for other numbers of rows, with AMX in larger parts, and rounds the sums to bfloat16.
+    of_bfloat16 = 1e-2 if "amx_bf16" in processor_flags() else 5e-3
+    tolerance = 1e-5 if mode == "int8" else of_bfloat16
     np.testing.assert_allclose(together["scores"], scores, rtol=tolerance)
     np.testing.assert_allclose([answer["scores"][0] for answer in alone], scores, rtol=tolerance)
 

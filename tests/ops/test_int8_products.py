@@ -101,13 +101,17 @@ def test_xla_gives_a_row_the_same_sums_for_any_number_of_rows(size, is_table, ti
 
 def test_a_loop_multiplies_few_rows_by_a_small_matrix_in_floats(numbers, tiles):
     _, values, scale = numbers
-    made = loop_form(Int8Matrix(tf.constant(values), tf.constant(scale)))
+    given = Int8Matrix(tf.constant(values), tf.constant(scale))
+    assert loop_form(given) is given  # in a graph that is not for XLA
+    with compiled_scope():
+        made = loop_form(given)
     np.testing.assert_array_equal(made.floats, values.astype("float32"))
     assert made.is_transposed != tiles
     wide = Int8Matrix(tf.ones([2, 2**15 + 1], tf.int8), tf.ones([1, 2**15 + 1]))
     deep = Int8Matrix(tf.ones([1041, 2], tf.int8), tf.ones([1, 2]))  # 1041 * 127 ** 2 > 2 ** 24
-    assert loop_form(wide).floats is None
-    assert loop_form(deep).floats is None
+    with compiled_scope():
+        assert loop_form(wide).floats is None
+        assert loop_form(deep).floats is None
 
 
 def test_xla_multiplies_integers_of_8_bits_in_a_loop(tiles):
