@@ -14,12 +14,13 @@ from keras_attn.ops.compilers import if_true, is_compiled_scope, is_inference_sc
 from keras_attn.ops.processor import processor_flags
 
 
-class Int8Matrix(collections.namedtuple("Int8Matrix", ["values", "scale", "floats"], defaults=[None])):
+class Int8Matrix(collections.namedtuple("Int8Matrix", ["values", "scale", "turned"], defaults=[None])):
     """A matrix (K, N) as integers, with a scale for each column.
 
     values: int8 (K, N); or (N, K) if transposed; or (N * K,), the rows of the transposed matrix one after another.
     scale: float32 (1, N), or (N, 1) if transposed; the matrix, or its transpose, is `values * scale`.
-    floats: the integers as float32 (K, N), by which a loop multiplies few rows; or None.
+    turned: int8 (N * K,), the rows of the transposed matrix one after another, by which a loop multiplies a single row; or
+        None.
     """
 
     __slots__ = ()
@@ -50,8 +51,6 @@ _FEW_ENTRIES = 2**16
 # integers (AMX), 3 to 7 rows take longer than 8.
 _FEWEST_ROWS = 2
 _ROWS_OF_TILES = 8
-# Floats hold the sum of so many products exactly.
-_MOST_SUMMED = 2**24 // _LARGEST**2
 _NO_ONEDNN = (
     "int8 without XLA needs oneDNN's 8-bit products (an x86 processor with AVX512-VNNI, AVX-VNNI or AMX, and "
     "TensorFlow's oneDNN): export without `quantization`, in float32, for such a machine, or with XLA."
@@ -137,7 +136,7 @@ def loop_form(matrix):
     """A matrix as a loop multiplies by it, made once before the loop; for XLA it differs.
 
     XLA arranges integers anew for each product, which takes less time if they are transposed, but for processors with tiles
-    (AMX). Few rows it multiplies faster by the floats of a small matrix, with the same sums.
+    (AMX). There only a single row takes less time, and it takes many to make up for the turning of a large matrix.
 
     Args:
         matrix: `Int8Matrix`, or floats, which stay as they are; as everything does in graphs that are not for XLA.
@@ -152,10 +151,10 @@ def loop_form(matrix):
     """
     if not (isinstance(matrix, Int8Matrix) and is_compiled_scope()):
         return matrix
+    if not _has_tiles():
+        return matrix.transposed()
     is_small = math.prod(matrix.values.shape) <= _FEW_ENTRIES
-    if is_small and not matrix.is_transposed and matrix.values.shape[0] <= _MOST_SUMMED:
-        matrix = matrix._replace(floats=ops.cast(matrix.values, "float32"))
-    return matrix if _has_tiles() else matrix.transposed()
+    return matrix._replace(turned=matrix.transposed().values) if is_small else matrix
 
 
 def _has_tiles():
@@ -165,9 +164,7 @@ def _has_tiles():
 def _xla_product(integers, matrix):
     import tensorflow as tf
 
-    num_rows, values = ops.shape(integers)[0], matrix.values
-    if len(values.shape) == 1:
-        values = ops.reshape(values, (-1, integers.shape[1]))
+    num_rows, values = ops.shape(integers)[0], _rows_of(matrix.values, integers)
 
     def sums(rows):
         return ops.cast(
@@ -179,22 +176,27 @@ def _xla_product(integers, matrix):
 
     def sums_of_single_row():
         rows = padded(_FEWEST_ROWS)
-        if not matrix.is_transposed:
+        turned = values if matrix.is_transposed else matrix.turned
+        if turned is None:
             return sums(rows)[:num_rows]
         # The large factor comes first: XLA arranges the second.
-        found = tf.matmul(values, rows, transpose_b=True, output_type=tf.int32)[:, :num_rows]
+        turned = _rows_of(turned, integers)
+        found = tf.matmul(turned, rows, transpose_b=True, output_type=tf.int32)[:, :num_rows]
         return ops.cast(ops.transpose(found), "float32")
-
-    def sums_of_few_rows():
-        if matrix.floats is not None:
-            return ops.matmul(ops.cast(integers, "float32"), matrix.floats)
-        return if_true(num_rows < _FEWEST_ROWS, sums_of_single_row, sums_of_several_rows)
 
     def sums_of_several_rows():
         return sums(padded(_ROWS_OF_TILES))[:num_rows] if _has_tiles() else sums(integers)
 
+    def sums_of_few_rows():
+        return if_true(num_rows < _FEWEST_ROWS, sums_of_single_row, sums_of_several_rows)
+
     found = if_true(num_rows < _ROWS_OF_TILES, sums_of_few_rows, lambda: sums(integers))
     return found * ops.reshape(matrix.scale, (1, -1))
+
+
+def _rows_of(values, factor):
+    """The stored values of an `Int8Matrix` with two axes, to be multiplied by the rows of a factor."""
+    return ops.reshape(values, (-1, factor.shape[1])) if len(values.shape) == 1 else values
 
 
 def _onednn_product(integers, matrix):

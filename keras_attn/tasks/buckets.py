@@ -1,5 +1,7 @@
 """Few shapes for compilers that compile each shape: batch sizes and lengths are rounded up."""
 
+import contextlib
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -9,17 +11,33 @@ from keras_attn.tasks.token_ids import NO_TOKEN
 
 # The batch sizes that are compiled if no others are given.
 BATCH_SIZES = (1, 4, 16, 64)
+# The most numbers of a variable that becomes a constant. Each shape that is compiled has a copy of its own.
+_FEW_NUMBERS = 2**14
 
 
-def compiled_with_xla(function):
-    """Compiles a function of tensors with XLA, separately for each input shape."""
+def compiled_with_xla(function, frozen=None):
+    """Compiles a function of tensors with XLA, separately for each input shape.
+
+    Args:
+        function: Function of tensors.
+        frozen: Model of the function whose variables do not change any more, as in an export. Its small ones become
+            constants, because each variable that is given to a call takes time: a model has hundreds.
+    """
 
     def traced(*inputs):
-        with compiled_scope():
+        with compiled_scope(), contextlib.nullcontext() if frozen is None else _small_constants(frozen):
             return function(*inputs)
 
     traced.__name__ = getattr(function, "__name__", "compiled")  # XLA uses this name in its output
     return tf.function(traced, jit_compile=True, autograph=False)
+
+
+def _small_constants(model):
+    """A scope in which the model's small weights are constants of the graph that is being traced."""
+    small = [variable for variable in model.weights if np.prod(variable.shape) <= _FEW_NUMBERS]
+    with tf.init_scope():  # where variables have values
+        values = [variable.value.numpy() for variable in small]
+    return keras.StatelessScope(state_mapping=list(zip(small, map(tf.constant, values))))
 
 
 def compiled_with_jax(model, function):
@@ -55,12 +73,14 @@ class Buckets:
         lengths: Increasing integers, the numbers of tokens; the last is `longest`. Defaults to the powers of two from 16.
         longest: Integer, the most tokens of a text.
         meaning: String, what `longest` is, for the message: "model's max_sequence_length" for example.
+        frozen: As in `compiled_with_xla`.
 
     Raises:
         ValueError: unless both rise and the last length is `longest`.
     """
 
-    def __init__(self, batch_sizes, lengths, longest, meaning):
+    def __init__(self, batch_sizes, lengths, longest, meaning, frozen=None):
+        self.frozen = frozen
         self.batch_sizes = _rising("batch_sizes", batch_sizes)
         self.lengths = powers_of_two(16, longest) if lengths is None else _rising("lengths", lengths)
         if self.lengths[-1] != longest:
@@ -85,7 +105,7 @@ class Buckets:
         inputs = {
             name: tf.reshape(tf.pad(x, margins), [chunks, batch_size, padded]) for name, x in inputs.items()
         }
-        compiled = compiled_with_xla(lambda inputs: tf.cast(function(inputs), tf.float32))
+        compiled = compiled_with_xla(lambda inputs: tf.cast(function(inputs), tf.float32), self.frozen)
         answers = tf.map_fn(compiled, inputs, fn_output_signature=tf.TensorSpec([None, *shape], tf.float32))
         answers = tf.reshape(answers, [-1, *(padded if size is None else size for size in shape)])[:rows]
         return answers[:, :length] if shape[0] is None else answers

@@ -153,7 +153,7 @@ class EncoderTask(Task):
         """
         self._check_export(xla, signatures, attention)
         served = copy.copy(self.quantized(quantization, xla))  # the same parts, compiled as the export is
-        served._buckets = buckets = self._buckets_of(batch_sizes, lengths) if xla else None
+        served._buckets = buckets = self._buckets_of(batch_sizes, lengths, served.model) if xla else None
         chosen = self.signatures(served, () if xla else signatures, buckets, attention)
         return served._export(folder, chosen, examples, unquantized=self)
 
@@ -243,8 +243,8 @@ class EncoderTask(Task):
             inputs["token_type_ids"] = dense(framed.token_type_ids, 0)
         return inputs
 
-    def _buckets_of(self, batch_sizes, lengths):
-        return Buckets(batch_sizes, lengths, self.max_length, f"{self.name}'s max_length")
+    def _buckets_of(self, batch_sizes, lengths, frozen=None):
+        return Buckets(batch_sizes, lengths, self.max_length, f"{self.name}'s max_length", frozen)
 
     def _rows(self, columns, batch_size, num_workers, function=None):
         """{output: value} for each text, or pair of texts.

@@ -534,5 +534,5 @@ class XlaSignatures(Signatures):
             self.source_tokenizer.end_token_id,
         )
         spec = tf.TensorSpec([None, self.translator.max_length], tf.int32)
-        found = tf.map_fn(compiled_with_xla(best), chunks, fn_output_signature=spec)
+        found = tf.map_fn(compiled_with_xla(best, self.translator.model), chunks, fn_output_signature=spec)
         return tf.reshape(found, [-1, self.translator.max_length])[: tf.shape(source.token_ids)[0]]

@@ -8,7 +8,6 @@ int8; the candidates of a setting take turns of `--least-seconds`, and medians a
 
 from helpers_benchmarks import median_seconds, parser, print_table  # isort: skip -- quietens TensorFlow
 
-import contextlib
 import dataclasses
 import os
 import pathlib
@@ -24,7 +23,8 @@ import torch
 
 from keras_attn.export import export_ctranslate2
 from keras_attn.models import Seq2SeqTransformer, quantized_copy
-from keras_attn.ops import compiled_scope, inference_scope
+from keras_attn.ops import inference_scope
+from keras_attn.tasks.buckets import compiled_with_xla
 
 sys.path.append(str(pathlib.Path(__file__).parents[1]))
 from helpers_marian import marian  # isort: skip -- found now
@@ -61,16 +61,16 @@ def make_model(size, dtype="float32"):
 
 
 def ours(model, source, num_beams, jit_compile):
+    """The model's graph as an export has it."""
+
     def traced(ids):
-        with inference_scope(), compiled_scope() if jit_compile else contextlib.nullcontext():
+        with inference_scope():
             return model.generate(ids, START, END, num_beams=num_beams, max_length=TARGET_LENGTH)
 
-    generate = tf.function(
-        traced,
-        input_signature=None if jit_compile else [tf.TensorSpec([None, None], tf.int32)],
-        jit_compile=jit_compile,
-        autograph=False,
-    )
+    if jit_compile:
+        generate = compiled_with_xla(traced, frozen=model)
+    else:
+        generate = tf.function(traced, [tf.TensorSpec([None, None], tf.int32)], autograph=False)
     source = tf.constant(source, tf.int32)
     generate = generate.get_concrete_function(source)  # a server has no Python that looks for the graph
     return lambda: generate(source).numpy()
