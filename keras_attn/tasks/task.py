@@ -7,8 +7,9 @@ import threading
 import keras
 import tensorflow as tf
 
+from keras_attn.checks import choose
 from keras_attn.export import TEXTS, export_saved_model
-from keras_attn.models import quantization_of, quantize, quantized_copy
+from keras_attn.models import QUANTIZATIONS, quantization_of, quantize, quantized_copy
 from keras_attn.ops import inference_scope, int8_problem, with_int8_check
 from keras_attn.tasks.bundle import Bundle
 from keras_attn.tasks.quantization_report import answers_before
@@ -68,22 +69,27 @@ class Task:
         self._forget_graphs()
         return self
 
-    def quantized(self, mode, xla=False):
+    def quantized(self, quantization, xla=False):
         """This task, or if a quantisation is given, one with a quantised copy of the model.
 
         Args:
-            mode: As in `quantize`, or None.
+            quantization: A mode of `keras_attn.models.quantize`, or None.
             xla: Boolean, whether XLA will compile the products.
 
-        Raises: as `quantize`.
+        Raises:
+            ValueError: for another quantisation, int8 on a machine that cannot compute it, or a model as `quantize`
+                refuses.
         """
-        mode = quantization_of(self.model) if mode is None else mode
-        if mode == "int8" and not xla:
+        if quantization is None:
+            quantization = quantization_of(self.model)
+        else:
+            choose("quantization", quantization, QUANTIZATIONS)
+        if quantization == "int8" and not xla:
             check_int8()
-        if mode is None or mode == quantization_of(self.model):
+        if quantization == quantization_of(self.model):
             return self
         task = copy.copy(self)
-        task.model = quantized_copy(self.model, mode)
+        task.model = quantized_copy(self.model, quantization)
         task._forget_graphs()
         return task
 

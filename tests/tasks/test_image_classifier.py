@@ -358,7 +358,7 @@ def task_png(number):
         ({"examples": []}, "`examples` must be images, one or more"),
         ({"examples": [GOOD[0], b"text"]}, "`examples` must be images. Number 1 is no JPEG or PNG"),
         ({"signatures": ["classify"]}, "`signatures` must be names among"),
-        ({"quantization": "int4"}, "`mode` must be one of"),
+        ({"quantization": "int4"}, "`quantization` must be one of"),
     ],
 )
 def test_wrong_arguments_of_an_export_are_refused(options, message, tmp_path):
