@@ -19,8 +19,7 @@ class Int8Matrix(collections.namedtuple("Int8Matrix", ["values", "scale", "turne
 
     values: int8 (K, N); or (N, K) if transposed; or (N * K,), the rows of the transposed matrix one after another.
     scale: float32 (1, N), or (N, 1) if transposed; the matrix, or its transpose, is `values * scale`.
-    turned: int8 (N * K,), the rows of the transposed matrix one after another, by which a loop multiplies a single row; or
-        None.
+    turned: None, or int8 (N * K,), the rows of the transposed matrix, by which a loop multiplies a single row.
     """
 
     __slots__ = ()
