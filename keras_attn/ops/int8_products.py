@@ -150,7 +150,7 @@ def loop_form(matrix):
     """
     if not (isinstance(matrix, Int8Matrix) and is_compiled_scope()):
         return matrix
-    if not _has_tiles():
+    if matrix.is_transposed or not _has_tiles():
         return matrix.transposed()
     is_small = math.prod(matrix.values.shape) <= _FEW_ENTRIES
     return matrix._replace(turned=matrix.transposed().values) if is_small else matrix
