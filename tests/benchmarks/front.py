@@ -1,10 +1,12 @@
-"""What a trained translator costs and gives on one core: BLEU against sentences a second, as a table and a picture.
+"""What a trained translator costs and gives: BLEU against sentences a second, as a table and a picture.
 
 python tests/benchmarks/front.py SOURCES REFERENCES --translators NAME=FOLDER ... [--shortlists NAME=FILE ...] --picture FILE
 
 Every candidate translates the whole file from strings to strings, sorted by length, in batches of 64, on one thread of one
 core: our translator as a graph that runs op by op, as TF Serving runs it, and compiled with XLA, in each quantisation;
-CTranslate2 with the same weights. Candidates take turns; the first pass, in which XLA compiles, is not counted.
+CTranslate2 with the same weights. With `--cores 2`, ours translates two batches at a time, and CTranslate2 has the better of
+two translators with a thread each and one with two threads. Candidates take turns; the first pass, in which XLA compiles, is
+not counted.
 """
 
 from helpers_benchmarks import median_seconds, parser, print_table  # isort: skip -- quietens TensorFlow
@@ -19,20 +21,46 @@ import tempfile
 import ctranslate2
 import sacrebleu
 import tensorflow as tf
-from corpus import BATCH_SIZE, with_dtype
 
 from keras_attn import Translator
+from keras_attn.models import Seq2SeqTransformer
 from keras_attn.text import as_utf8
 
+BATCH_SIZE = 64
 MARKERS = {"as served": "o", "XLA": "s", "CTranslate2": "^"}
+
+
+def with_policy(config, dtype):
+    """A config in which every layer has this dtype policy."""
+    if isinstance(config, (list, tuple)):
+        return [with_policy(part, dtype) for part in config]
+    if not isinstance(config, dict):
+        return config
+    if config.get("class_name") == "DTypePolicy":
+        return {**config, "config": {"name": dtype}}
+    return {name: with_policy(part, dtype) for name, part in config.items()}
+
+
+def with_dtype(translator, dtype, jit_compile):
+    """The translator with its model under another dtype policy."""
+    model = Seq2SeqTransformer.from_config(with_policy(translator.model.get_config(), dtype))
+    model.set_weights(translator.model.get_weights())
+    return Translator(
+        model,
+        translator.source_tokenizer,
+        translator.target_tokenizer,
+        max_length=translator.max_length,
+        jit_compile=jit_compile,
+    )
 
 
 class Engine:
     """CTranslate2 with the weights of a translator, from strings to strings by the tokenizers of that translator."""
 
-    def __init__(self, folder, translator, compute_type, num_beams, use_vmap):
+    def __init__(self, folder, translator, compute_type, num_beams, use_vmap, threads):
+        inter_threads, intra_threads = threads
         self.engine = ctranslate2.Translator(
-            str(folder), inter_threads=1, intra_threads=1, compute_type=compute_type
+            str(folder), inter_threads=inter_threads, intra_threads=intra_threads, compute_type=compute_type
         )
         self.source, self.target = translator.source_tokenizer, translator.target_tokenizer
         # Tables: asking the tokenizers for the strings of each sentence takes as long as translating it.
@@ -53,11 +81,11 @@ class Engine:
         return self.target.decode([[self.ids[token] for token in result.hypotheses[0]] for result in found])
 
 
-def candidates(translator, shortlist, num_beams, folder):
+def candidates(translator, shortlist, num_beams, cores, folder):
     """{(engine, quantisation): function of texts}."""
 
     def ours(given):
-        return functools.partial(given, num_beams=num_beams, batch_size=BATCH_SIZE, num_workers=1)
+        return functools.partial(given, num_beams=num_beams, batch_size=BATCH_SIZE, num_workers=cores)
 
     found = {}
     for engine, xla in (("as served", False), ("XLA", True)):
@@ -70,15 +98,36 @@ def candidates(translator, shortlist, num_beams, folder):
     listing = with_dtype(translator, "float32", False).replaced(shortlist=shortlist)
     listing = listing.replaced(length_penalty=translator.length_penalty)
     exported = listing.export_model(folder, "ctranslate2")
-    for kind in ("float32", "int8"):
-        found["CTranslate2", kind] = Engine(exported, listing, kind, num_beams, use_vmap=False)
-    if shortlist:
+    for use_vmap in (False, True) if shortlist else (False,):
         for kind in ("float32", "int8"):
-            found["CTranslate2", f"{kind}, shortlist"] = Engine(exported, listing, kind, num_beams, True)
+            name = f"{kind}, shortlist" if use_vmap else kind
+            engines = [
+                Engine(exported, listing, kind, num_beams, use_vmap, threads)
+                for threads in sorted({(cores, 1), (1, cores)})
+            ]
+            found |= {("CTranslate2", name, number): engine for number, engine in enumerate(engines)}
     return found
 
 
-def draw(points, path):
+def measured(found, sources, rounds):
+    """{(engine, quantisation): (seconds, answers)}; of the arrangements of an engine's threads, the fastest."""
+    answers = {}
+
+    def timed(key):
+        def translate():
+            answers[key] = found[key](sources)
+            print(".", end="", file=sys.stderr, flush=True)
+
+        return translate
+
+    seconds = median_seconds({key: timed(key) for key in found}, rounds)
+    best = {}
+    for key in sorted(seconds, key=seconds.get):
+        best.setdefault(key[:2], (seconds[key], answers[key]))
+    return {key[:2]: best[key[:2]] for key in found}
+
+
+def draw(points, cores, path):
     """A picture of points: dicts with model, engine, quantization, speed and bleu."""
     import matplotlib
 
@@ -126,7 +175,7 @@ def draw(points, path):
                     fontsize=7,
                 )
     axes.set_xscale("log")
-    axes.set_xlabel("sentences a second on one core, strings to strings")
+    axes.set_xlabel(f"sentences a second, strings to strings, cores: {cores}")
     axes.set_ylabel("BLEU")
     axes.grid(alpha=0.3, which="both")
     axes.legend(fontsize=7)
@@ -140,16 +189,20 @@ def main():
     options.add_argument("--translators", nargs="+", required=True, metavar="NAME=FOLDER")
     options.add_argument("--shortlists", nargs="*", default=[], metavar="NAME=FILE")
     options.add_argument("--num-beams", type=int, default=1)
+    options.add_argument("--cores", type=int, choices=[1, 2], default=1)
     options.add_argument("--bleu-tokenize", default="13a")
-    options.add_argument("--limit", type=int, help="sentences of the file that are timed; BLEU is of all")
+    options.add_argument("--limit", type=int, help="translate so many sentences of the file")
+    options.add_argument(
+        "--engines", nargs="+", default=["as served", "XLA", "CTranslate2"], help="of these engines only"
+    )
     options.add_argument("--picture", metavar="FILE")
     options.add_argument("--points", metavar="FILE", help="JSON, which a further run adds to")
     options = options.parse_args()
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.cores])
+    tf.config.threading.set_intra_op_parallelism_threads(options.cores)
+    tf.config.threading.set_inter_op_parallelism_threads(options.cores)
     sources, references = (
-        pathlib.Path(path).read_text(encoding="utf-8").splitlines()
+        pathlib.Path(path).read_text(encoding="utf-8").splitlines()[: options.limit]
         for path in (options.sources, options.references)
     )
     shortlists = dict(pair.split("=", 1) for pair in options.shortlists)
@@ -162,40 +215,49 @@ def main():
                 Translator.load(folder),
                 shortlists.get(name),
                 options.num_beams,
+                options.cores,
                 pathlib.Path(engine, "engine"),
             )
-            bleus = {
-                key: sacrebleu.corpus_bleu(
-                    translate(sources), [references], tokenize=options.bleu_tokenize, force=True
-                ).score
-                for key, translate in found.items()
+            found = {key: value for key, value in found.items() if key[0] in options.engines}
+            results = measured(found, sources, options.rounds)
+        of_peers = {key: seconds for key, (seconds, _) in results.items() if key[0] == "CTranslate2"}
+        for (engine, quantization), (seconds, answers) in results.items():
+            bleu = sacrebleu.corpus_bleu(answers, [references], tokenize=options.bleu_tokenize, force=True)
+            ratios = {
+                title: round(of_peers["CTranslate2", kind] / seconds, 2) if of_peers else None
+                for title, kind in (("x CTranslate2", "float32"), ("x its int8", "int8"))
             }
-            timed = sources[: options.limit]
-            seconds = median_seconds(
-                {key: functools.partial(translate, timed) for key, translate in found.items()}, options.rounds
-            )
-        for (engine, quantization), value in seconds.items():
             points.append(
                 {
                     "model": name,
                     "engine": engine,
                     "quantization": quantization,
                     "num_beams": options.num_beams,
-                    "speed": round(len(timed) / value, 1),
-                    "bleu": round(bleus[engine, quantization], 2),
+                    "speed": round(len(sources) / seconds, 1),
+                    **ratios,
+                    "bleu": round(bleu.score, 2),
                 }
             )
             print(points[-1], file=sys.stderr, flush=True)
         if options.points:
             pathlib.Path(options.points).write_text(json.dumps(points, indent=1), encoding="utf-8")
     print_table(
-        f"{len(sources)} sentences of {options.sources}, one core, medians of {options.rounds}. "
+        f"{len(sources)} sentences of {options.sources}, cores: {options.cores}, medians of {options.rounds}. "
         f"ctranslate2 {ctranslate2.__version__}",
-        ["model", "engine", "quantization", "beams", "sentences/s", "BLEU"],
+        [
+            "model",
+            "engine",
+            "quantization",
+            "beams",
+            "sentences/s",
+            "x CTranslate2",
+            "x its int8",
+            "BLEU",
+        ],
         [list(point.values()) for point in points],
     )
     if options.picture:
-        draw(points, options.picture)
+        draw(points, options.cores, options.picture)
 
 
 if __name__ == "__main__":
