@@ -75,8 +75,13 @@ def scaled(query, scale):
 
 def products(query, key):
     """Q K^T, in at least float32: (..., N, T, H) and (..., K, S, H) in, (..., N, T, S) out."""
+    return at_least_float32(products_in_dtype(query, key))
+
+
+def products_in_dtype(query, key):
+    """`products` in the dtype of both."""
     product = ops.matmul(_fold_heads(query, key), ops.swapaxes(key, -1, -2))
-    return at_least_float32(_unfold_heads(product, query))
+    return _unfold_heads(product, query)
 
 
 def soft_capped(logits, soft_cap):

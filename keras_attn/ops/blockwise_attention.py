@@ -14,6 +14,7 @@ from keras_attn.ops.attention import (
     biased,
     masked,
     products,
+    products_in_dtype,
     row_products,
     scaled,
     soft_capped,
@@ -23,11 +24,17 @@ from keras_attn.ops.attention import (
 )
 from keras_attn.ops.biases import DenseBias, PairBias
 from keras_attn.ops.guards import guarded_parameters, keep, seen_keys
+from keras_attn.ops.head_by_head import head_by_head, is_tensorflow_on_cpu
 from keras_attn.ops.masks import MaskRule, as_mask_rule, combine_masks
-from keras_attn.ops.precision import at_least_float32
+from keras_attn.ops.precision import at_least_float32, is_at_least_float32
 
 # The number of scores in a block: 128 MB in float32.
 _BLOCK_SCORES = 2**25
+# The same for a key head, where TensorFlow runs one operation after another on a CPU: 8 MB in float32. With 32 MB and more,
+# a product or a softmax takes 1.5 to 2 times as long for each score, because its memory is fetched from the system anew.
+_BLOCK_SCORES_OF_HEAD = 2**21
+# Fewer would leave out little under a causal mask.
+_FEWEST_BLOCKS = 8
 
 
 def memory_efficient_attention(
@@ -51,8 +58,9 @@ def memory_efficient_attention(
 
     Args:
         query, key, value, mask, bias, scale, soft_cap, sink_logits, dropout: As in `dot_product_attention`.
-        num_blocks: Integer, the number of blocks. By default at least 8, and enough that a block holds about
-            2^25 scores.
+        num_blocks: Integer, the number of blocks of queries. By default at least 8, and enough that a block holds about
+            2^25 scores; on a CPU TensorFlow then takes one key head after the other, in blocks of 2^21 scores, if there
+            is no bias, sink, dropout or mask of heads.
 
     Returns:
         The output (..., N, T, Hv), in the dtype of `query`.
@@ -78,7 +86,9 @@ def memory_efficient_attention(
     if not all(_are_known(size) or size is None for size in (query.shape[-2], key.shape[-2])):
         # When JAX infers shapes, sizes are symbols that cannot be compared.
         mask, num_blocks = dataclasses.replace(mask, offset=None), 1
-    num_blocks = num_blocks or _num_blocks(query, key, mask)
+    is_head_by_head = num_blocks is None and _runs_head_by_head(query, key, mask, bias, sink_logits, dropout)
+    num_blocks = num_blocks or _num_blocks(query, key, mask, is_head_by_head)
+    of_heads = functools.partial(head_by_head, key.shape[-3]) if is_head_by_head else _all_heads
     learned = [] if bias is None else [bias.parameters]
     learned += [] if sink_logits is None else [sink_logits]
     # Integers and booleans have no gradient, but on JAX every tensor must be an argument of the function.
@@ -89,12 +99,26 @@ def memory_efficient_attention(
         mask, bias, dropout = with_others(rest[len(learned) :])
         parameters = None if bias is None else rest[0]
         sinks = None if sink_logits is None else rest[len(learned) - 1]
-        blocks = _Blocks(query, key, value, parameters, sinks, mask, bias, soft_cap, dropout, num_blocks)
-        output = blocks.output()
+
+        def blocks(*heads):
+            return _Blocks(
+                *heads, parameters, sinks, mask, bias, soft_cap, dropout, num_blocks, is_head_by_head
+            )
+
+        (output,) = of_heads(lambda *heads: [blocks(*heads).output()], 1, query, key, value)
 
         # PyTorch passes the arguments too, and the upstream gradient by keyword.
         def gradient(*args, upstream=None):
-            gradients = blocks.gradient(output, args[-1] if upstream is None else upstream)
+            upstream = args[-1] if upstream is None else upstream
+            gradients = of_heads(
+                lambda query, key, value, *of_output: blocks(query, key, value).gradient(*of_output),
+                3,
+                query,
+                key,
+                value,
+                output,
+                upstream,
+            )
             return *gradients, *[None] * len(others)
 
         return output, gradient
@@ -135,21 +159,43 @@ def _keys_seen_by_rule(rule, query, key):
     return combine_masks(*is_seen)
 
 
-def _num_blocks(query, key, mask):
-    *lead, num_queries, _ = query.shape
-    num_keys = key.shape[-2]
+def _runs_head_by_head(query, key, mask, bias, sink_logits, dropout):
+    """Whether the heads of one key head after the other can be computed, and that takes less time."""
+    if not (is_tensorflow_on_cpu() and _are_known(*query.shape[-3:-1], *key.shape[-3:-1])):
+        return False
+    num_scores = _num_planes(query) * query.shape[-2] * key.shape[-2]
+    # A mask of all pairs would be computed again for each head.
+    of_pairs = (mask.pairs, mask.query_segment_ids, mask.prefix_mask, mask.sliding_window)
+    obstacles = [x is not None for x in (*of_pairs, bias, sink_logits, dropout)]
+    obstacles += [mask.causal and mask.offset is None, key.shape[-3] == 1]
+    obstacles += [num_scores <= _FEWEST_BLOCKS * _BLOCK_SCORES_OF_HEAD]
+    return not any(obstacles)
+
+
+def _all_heads(function, num_results, *tensors):
+    return function(*tensors)
+
+
+def _num_blocks(query, key, mask, is_head_by_head=False):
+    num_queries, num_keys = query.shape[-2], key.shape[-2]
     if not _are_known(num_queries, num_keys):
         return 32
-    # A batch of unknown size counts as 1.
-    planes = math.prod(size for size in lead if _are_known(size))
-    rows = max(_BLOCK_SCORES // max(planes * num_keys, 1), 64)
+    planes, scores = _num_planes(query), _BLOCK_SCORES
+    if is_head_by_head:
+        planes, scores = planes // key.shape[-3], _BLOCK_SCORES_OF_HEAD
+    rows = max(scores // max(planes * num_keys, 1), 64)
     if mask.causal and mask.offset is not None:
         # On average a block sees half of the keys.
         rows *= 2
     if mask.offset is not None and mask.sliding_window:
         # About half of the computed pairs are then visible, and there are not too many blocks.
         rows = mask.sliding_window
-    return min(max(-(-num_queries // rows), 8), 256)
+    return min(max(-(-num_queries // rows), _FEWEST_BLOCKS), 256)
+
+
+def _num_planes(query):
+    """How many matrices of scores there are. A batch of unknown size counts as 1."""
+    return math.prod(size for size in query.shape[:-2] if _are_known(size))
 
 
 def _take_tensors_out(*values):
@@ -185,6 +231,7 @@ class _Blocks:
     soft_cap: float | None
     dropout: Any
     num_blocks: int
+    is_head_by_head: bool
 
     def output(self):
         outputs = []
@@ -240,16 +287,13 @@ class _Block:
         self.keys = blocks.mask.visible_keys(queries, ops.shape(blocks.key)[-2])
         self._after = functools.partial(_after, done=after)
         self.bias = self._with_late_positions(blocks.bias)
-        mask = self._of_key_slices(self._with_late_positions(blocks.mask).block)
-        if blocks.mask.query_positions is None:
-            mask = self._after(mask)
-        all_see_keys = blocks.mask.every_query_sees_itself(blocks.query.shape[-2], blocks.key.shape[-2])
-        self.sees_keys = None if mask is None or all_see_keys else ops.any(mask, axis=-1, keepdims=True)
+        masked_parts = self._masked_parts()
+        self.sees_keys = self._queries_that_see_keys([mask for _, mask in masked_parts])
         kept = None if blocks.mask.queries_are_finite else self.sees_keys
         self.query = keep(self._after(blocks.query[..., queries, :]), kept)
         self.key, self.value = self._visible(blocks.key), self._visible(blocks.value)
-        self.capped = soft_capped(products(self.query, self.key), blocks.soft_cap)
-        self.scores = softmax(masked(biased(self.capped, self._bias()), mask), blocks.sink_logits)
+        logits, self.capped = self._logits(masked_parts)
+        self.scores = softmax(logits, blocks.sink_logits)
         self.multiplier = self._multiplier()
 
     def output(self):
@@ -265,12 +309,27 @@ class _Block:
 
         `row_terms` (..., N, t, 1) is the dot product of each output and its gradient.
         """
+        has_own_form = self.blocks.is_head_by_head and self.blocks.soft_cap is None
+        if has_own_form and not is_at_least_float32(upstream):
+            return None, self.dropped_scores() * self._scores_gradient_less(row_terms, upstream)
         by_scores = products(upstream, self.value)
         by_scores = by_scores if self.multiplier is None else by_scores * self.multiplier
         by_logits = by_products = self.scores * (by_scores - row_terms)
         if self.blocks.soft_cap is not None:
             by_products = by_logits * (1 - ops.square(self.capped / self.blocks.soft_cap))
         return by_logits, ops.cast(by_products, self.query.dtype)
+
+    def _scores_gradient_less(self, row_terms, upstream):
+        """The gradient of the scores less the row terms, in low precision, in which it is rounded once.
+
+        The terms are columns of the product: what they round to, and what that leaves of them.
+        """
+        rounded = ops.cast(row_terms, upstream.dtype)
+        rest = ops.cast(row_terms - at_least_float32(rounded), upstream.dtype)
+        ones = ops.ones_like(self.value[..., :2])
+        rows = ops.concatenate([upstream, -rounded, -rest], axis=-1)
+        value = ops.concatenate([self.value, ones], axis=-1)
+        return products_in_dtype(rows, value)
 
     def query_gradient(self, by_products):
         return keep(weighted_sum(by_products, self.key), self.sees_keys)
@@ -285,6 +344,48 @@ class _Block:
         share = 1 - ops.sum(self.scores, axis=-1, keepdims=True)
         by_sink = ops.sum(-share * row_terms, axis=(-2, -1))  # (..., N)
         return ops.sum(by_sink, axis=tuple(range(len(by_sink.shape) - 1)))
+
+    def _masked_parts(self):
+        """The slices of the keys with the mask of each, or None for a mask of all of them; the mask can be None.
+
+        Queries that see no key are not masked: their outputs are 0 in any case. Nor are the first keys, which no query
+        of the block is too early for, masked by their position.
+        """
+        rule = dataclasses.replace(self._with_late_positions(self.blocks.mask), query_mask=None)
+        num_open = rule.num_open_keys(self.queries, self.blocks.key.shape[-2])
+        if len(self.keys) > 1 or not num_open or self.bias is not None or self.blocks.soft_cap is not None:
+            mask = self._of_key_slices(rule.block)
+            return [(None, self._after(mask) if rule.query_positions is None else mask)]
+        first, rest = slice(0, num_open), slice(num_open, self.keys[0].stop)
+        parts = [(first, self._after(dataclasses.replace(rule, causal=False).block(self.queries, first)))]
+        return parts if rest.start == rest.stop else [*parts, (rest, rule.block(self.queries, rest))]
+
+    def _queries_that_see_keys(self, masks):
+        """Booleans (..., t, 1), or None if every query sees a key."""
+        num_queries, num_keys = self.blocks.query.shape[-2], self.blocks.key.shape[-2]
+        if self.blocks.mask.every_query_sees_itself(num_queries, num_keys):
+            return None
+        by_key = None
+        if all(mask is not None for mask in masks):
+            by_key = functools.reduce(
+                ops.logical_or, [ops.any(mask, axis=-1, keepdims=True) for mask in masks]
+            )
+        mask = self.blocks.mask.query_mask
+        return combine_masks(
+            by_key, None if mask is None else self._after(mask[..., None, self.queries, None])
+        )
+
+    def _logits(self, masked_parts):
+        """(..., N, t, s), and the products of queries and keys in them where a soft cap or a bias needs them."""
+        [(keys, mask), *others] = masked_parts
+        if keys is None:
+            capped = soft_capped(products(self.query, self.key), self.blocks.soft_cap)
+            return masked(biased(capped, self._bias()), mask), capped
+        parts = [
+            masked(products(self.query, self._slice_after(self.blocks.key, keys)), mask)
+            for keys, mask in masked_parts
+        ]
+        return ops.concatenate(parts, axis=-1) if others else parts[0], None
 
     def _bias_parameters(self):
         parameters = self.blocks.parameters

@@ -176,11 +176,17 @@ class MaskRule:
         sinks = _clip_index(start, 0, self.num_sink_tokens)
         return [slice(0, sinks), slice(start, stop)]
 
+    def num_open_keys(self, queries, num_keys):
+        """How many of the first keys no query of a slice is kept from by its position. 0 if it is not known."""
+        if not self.causal or self.sliding_window or not _are_integers(self.offset, queries.start, num_keys):
+            return 0
+        return _clip_index(self.offset + queries.start, 0, num_keys)
+
     def every_query_sees_itself(self, num_queries, num_keys):
         """Whether it is known that every query may attend to the key at its own position."""
         others = (self.query_mask, self.key_mask, self.slot_mask, self.query_segment_ids, self.pairs)
         sizes = (self.offset, num_queries, num_keys)
-        if any(x is not None for x in others) or not all(isinstance(size, int) for size in sizes):
+        if any(x is not None for x in others) or not _are_integers(*sizes):
             return False
         return 0 <= self.offset <= num_keys - num_queries
 
@@ -228,13 +234,17 @@ def _slice_pairs(x, queries, keys):
     return x if x.shape[-1] == 1 else _slice_last(x, keys)
 
 
+def _are_integers(*values):
+    return all(isinstance(value, int) for value in values)
+
+
 def _is_all(part):
     return part.start is None and part.stop is None
 
 
 def _clip_index(index, low, high):
     """`index` within [low, high]: an integer if all three are, else a tensor."""
-    if all(isinstance(x, int) for x in (index, low, high)):
+    if _are_integers(index, low, high):
         return min(max(index, low), high)
     return ops.minimum(ops.maximum(index, low), high)
 

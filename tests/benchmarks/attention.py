@@ -21,7 +21,8 @@ import numpy as np
 import tensorflow as tf
 
 import keras_attn
-from keras_attn.ops import MaskRule, dot_product_attention, memory_efficient_attention
+from keras_attn.ops import MaskRule, memory_efficient_attention
+from keras_attn.ops.attention_paths import attend
 
 BATCH_SIZE, NUM_HEADS, KEY_DIM = 8, 8, 64
 SHORT = (64, 128, 256, 512)
@@ -116,7 +117,7 @@ def op_table(rounds):
 
 
 def dense(query, key, value, mask):
-    return dot_product_attention(query, key, value, mask=mask, return_scores=False)[0]
+    return attend(query, key, value, mask=mask, memory_efficient=False)[0]
 
 
 def op_step(function, arrays, rule=lambda length: None, dtype="float32"):

@@ -320,6 +320,104 @@ def test_half_precision_is_within_its_bounds(rng, dtype, bound):
     assert_equal([actual], [ops.convert_to_numpy(expected)], bound)
 
 
+@pytest.fixture
+def heads_apart(monkeypatch):
+    """Blocks so small that every head takes several; how often heads were taken apart."""
+    calls, head_by_head = [], blockwise_attention.head_by_head
+
+    def counting(*arguments):
+        calls.append(arguments[0])
+        return head_by_head(*arguments)
+
+    monkeypatch.setattr(blockwise_attention, "head_by_head", counting)
+    monkeypatch.setattr(blockwise_attention, "_BLOCK_SCORES_OF_HEAD", 1)
+    return calls
+
+
+RULES["causal_padded"] = {
+    name: x for rule in ("causal_known", "query_mask", "key_mask") for name, x in RULES[rule].items()
+}
+RULES["causal_after_all_keys"] = {
+    "query_positions": np.arange(T, dtype="int32") + S - 3,
+    "key_positions": np.arange(S, dtype="int32"),
+    "causal": True,
+    "offset": S - 3,
+}
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="other backends take all heads at once")
+@pytest.mark.parametrize(
+    "case",
+    slow_but(
+        [("causal_padded", K, None), ("causal_after_all_keys", N, 2.0)],
+        [
+            ("none", N, None),
+            ("none", K, 2.0),
+            ("slot_mask", K, None),
+            ("causal_known", N, None),
+            ("causal_padded", K, None),
+            ("causal_after_all_keys", N, 2.0),
+            ("causal_after_all_keys", K, None),
+        ],
+    ),
+)
+def test_heads_one_after_the_other(rng, case, heads_apart):
+    rule, num_key_heads, soft_cap = case
+    arrays = arrays_for(rng, num_key_heads=num_key_heads)
+    check_equal(arrays, rule=rule, num_blocks=(None,), soft_cap=soft_cap)
+    assert heads_apart == 3 * [num_key_heads]  # an output, then an output and its gradient
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="other backends take all heads at once")
+@pytest.mark.parametrize("jit_compile", slow_but([False], [False, True]))
+def test_heads_one_after_the_other_in_a_graph_of_any_batch_size(rng, jit_compile, heads_apart):
+    import tensorflow as tf
+
+    arrays = arrays_for(rng)
+
+    def gradients(given):
+        with tf.GradientTape() as tape:
+            tape.watch(given)
+            output = attend(memory_efficient_attention, given, "causal_known") ** 2
+        return tape.gradient(output, given)
+
+    signature = {name: tf.TensorSpec([None, *x.shape[1:]], x.dtype) for name, x in arrays.items()}
+    found = tf.function(gradients, [signature], autograph=False, jit_compile=jit_compile)(tensors(arrays))
+    expected = function_gradients(
+        lambda given: attend(dot_product_attention, given, "causal_known") ** 2, arrays
+    )
+    assert_equal([found[name].numpy() for name in arrays], [expected[name] for name in arrays])
+    assert heads_apart == [N, N]  # the output and the gradient
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"bias": "slopes"}, {"sinks": True}, {"dropout": True}, {"rule": "pairs"}, {"rule": "segments"}],
+    ids=str,
+)
+def test_what_differs_by_head_or_pair_takes_all_heads_at_once(rng, options, heads_apart):
+    options = dict(options)
+    arrays = arrays_for(rng, options.get("bias", "none"), options.pop("sinks", False))
+    attend(memory_efficient_attention, tensors(arrays), **options)
+    assert heads_apart == []
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="other backends take all heads at once")
+@pytest.mark.parametrize(("dtype", "bound"), [("float16", 4e-3), ("bfloat16", 3e-2)])
+def test_gradients_of_single_heads_in_half_precision_are_within_its_bounds(rng, dtype, bound, heads_apart):
+    halved = {name: ops.cast(x, dtype) for name, x in tensors(arrays_for(rng)).items()}
+    rounded = {name: ops.convert_to_numpy(ops.cast(x, "float32")) for name, x in halved.items()}
+
+    def squared(function):
+        return lambda given: ops.cast(attend(function, given, "causal_padded"), "float32") ** 2
+
+    expected = function_gradients(squared(dot_product_attention), rounded)
+    found = function_gradients(squared(memory_efficient_attention), halved)
+    actual = [ops.convert_to_numpy(ops.cast(found[name], "float32")) for name in rounded]
+    assert_equal(actual, [expected[name] for name in rounded], bound)
+    assert heads_apart
+
+
 @pytest.mark.parametrize("shape", [{"batch": 0}, {"queries": 0}, {"batch": 0, "queries": 0}], ids=str)
 def test_nothing_in_nothing_out(rng, shape):
     batch, queries = shape.get("batch", B), shape.get("queries", T)
@@ -554,6 +652,17 @@ def test_keys_that_no_query_of_a_block_sees_are_left_out(rng, name, num_pairs):
 def test_blocks_are_chosen_so_that_their_scores_fit(shape, rule, wanted):
     heads = keras.KerasTensor(shape)
     assert blockwise_attention._num_blocks(heads, heads, MaskRule(**rule)) == wanted
+
+
+def test_blocks_of_single_heads_are_smaller():
+    heads = keras.KerasTensor((3, 8, 16384, 1))
+    assert (
+        blockwise_attention._num_blocks(heads, heads, MaskRule(), is_head_by_head=True) == 256
+    )  # of 64 queries, at least
+    heads = keras.KerasTensor((1, 8, 4096, 1))
+    assert (
+        blockwise_attention._num_blocks(heads, heads, MaskRule(), is_head_by_head=True) == 8
+    )  # of 512 queries
 
 
 def test_no_block_is_empty(rng, num_pairs):
