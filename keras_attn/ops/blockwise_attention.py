@@ -30,8 +30,8 @@ from keras_attn.ops.precision import at_least_float32, is_at_least_float32
 
 # The number of scores in a block: 128 MB in float32.
 _BLOCK_SCORES = 2**25
-# The same for a key head, where TensorFlow runs one operation after another on a CPU: 8 MB in float32. With 32 MB and more,
-# a product or a softmax takes 1.5 to 2 times as long for each score, because its memory is fetched from the system anew.
+# The same for a key head, where TensorFlow runs one operation after another on a CPU: 8 MB in float32. With 64 MB and more,
+# a softmax, or a product that writes scores, was seen to take 1.6 to 1.9 times as long for each score.
 _BLOCK_SCORES_OF_HEAD = 2**21
 # Fewer would leave out little under a causal mask.
 _FEWEST_BLOCKS = 8

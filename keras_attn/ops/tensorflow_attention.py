@@ -43,7 +43,7 @@ def attention_without_scores(
     query, bias = scaled(query, scale), bias_of_all_pairs(bias, sees_keys)
 
     def by_matrix_products():
-        logits = masked(biased(soft_capped(products(query, key), soft_cap), bias), mask)
+        logits = masked(biased(soft_capped(_products(query, key), soft_cap), bias), mask)
         return _softmax_weighted_sum(logits, value, dropout)
 
     def by_elementwise_products():
@@ -70,6 +70,20 @@ def _is_decoding_step(query, key):
     one_query = query.shape[-2] == 1 and query.shape[:-2] == key.shape[:-2]
     is_float32 = keras.backend.standardize_dtype(key.dtype) == "float32"
     return one_query and is_float32 and runs_op_by_op(key)
+
+
+def _products(query, key):
+    """`products(query, key)`, whose gradient of the keys is not a transposed matrix."""
+
+    @ops.custom_gradient
+    def multiply(query, key):
+        def gradient(upstream):
+            upstream = ops.cast(upstream, key.dtype)
+            return weighted_sum(upstream, key), transposed_sum(upstream, query, key)
+
+        return products(query, key), gradient
+
+    return multiply(query, key)
 
 
 def _softmax_weighted_sum(logits, value, dropout):

@@ -9,6 +9,7 @@ import tensorflow as tf
 from helpers_encoder_tasks import WORDS, answerer, classifier, embedder, encoder, word_tokenizer
 from helpers_explorer import ExplorerParser
 from helpers_images import patch_classifier
+from helpers_marks import slow_but
 from helpers_seed import set_seed
 from helpers_text_generators import byte_generator
 from helpers_translators import INVALID_UTF8, SENTENCES, byte_translator, serving, subword_translator
@@ -288,7 +289,7 @@ def test_every_task_gives_the_attention_of_its_model(make, outputs, tmp_path):
     )
 
 
-@pytest.mark.parametrize("is_start", [False, True])
+@pytest.mark.parametrize("is_start", slow_but([False], [False, True]))
 def test_languages_are_those_of_each_row(is_start):
     names = {"en": 100, "de": 101}
     end = ByteTokenizer().end_token_id

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers_marks import slow_but
 from helpers_translators import in_new_process
 from keras import ops
 
@@ -163,7 +164,7 @@ def rounded(x):
     return np.float64(tf.cast(tf.cast(x, "bfloat16"), "float32"))
 
 
-@pytest.mark.parametrize("reduce", ["max", "sum"])
+@pytest.mark.parametrize("reduce", slow_but(["sum"], ["max", "sum"]))
 def test_xla_reduces_a_product(reduce):
     """It ended the process on processors with AMX, for many rows and nothing between the product and the reduction."""
     code = f"""

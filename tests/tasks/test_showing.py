@@ -7,6 +7,7 @@ import tensorflow as tf
 from helpers_encoder_tasks import answerer, classifier, embedder, fill_mask, tagger
 from helpers_explorer import ExplorerParser
 from helpers_images import encoded, patch_classifier
+from helpers_marks import slow_but
 from helpers_seed import set_seed
 from helpers_text_generators import byte_generator, piece_generator
 from helpers_translators import byte_translator, subword_translator
@@ -428,7 +429,7 @@ def in_place(scores, rows, columns, shift):
     return whole
 
 
-@pytest.mark.parametrize("attend_to_padding", [False, True])
+@pytest.mark.parametrize("attend_to_padding", slow_but([True], [False, True]))
 def test_the_windows_of_a_swin_are_shown_in_their_places_stage_by_stage(attend_to_padding):
     classifier = swin_classifier(attend_to_padding)
     image = np.random.default_rng(0).integers(0, 256, (10, 12, 3)).astype("uint8")
