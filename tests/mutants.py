@@ -694,7 +694,7 @@ MUTANTS = [
     ),
     Mutant(
         "heads_of_a_key_head_mixed",
-        "ops/head_by_head.py",
+        "ops/tensorflow_order.py",
         "head_by_head",
         "x = ops.moveaxis(x, 0, -4)",
         "x = ops.moveaxis(x, 0, -3)",

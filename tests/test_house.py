@@ -61,16 +61,16 @@ LEAVES = {"checks", "files"}
 ALLOWED["cli"] = set(ALLOWED) | {"cli"}
 WITH_TENSORFLOW = {"text", "data", "export", "huggingface", "opennmt", "tasks", "runs", "serve", "cli"}
 # Summaries are written by TensorFlow, and only TensorFlow can add an assertion to its graph, draw random bits that no float is
-# made of, update a variable by its fused kernel, multiply integers by oneDNN, choose among its kernels, overwrite a tensor, and loop
-# with so many iterations at once; and each backend takes gradients and compiles in its own way.
+# made of, update a variable by its fused kernel, multiply integers by oneDNN, choose among its kernels, overwrite a tensor, and say
+# what comes after what; and each backend takes gradients and compiles in its own way.
 TENSORFLOW_INSIDE_FUNCTIONS = {
     "inspection/backends.py",
     "layers/dropout.py",
     "ops/bfloat16_products.py",
     "ops/graph_checks.py",
-    "ops/head_by_head.py",
     "ops/int8_products.py",
     "ops/kv_cache.py",
+    "ops/tensorflow_order.py",
     "training/optimizers.py",
     "training/summaries.py",
 }

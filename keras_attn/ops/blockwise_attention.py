@@ -24,9 +24,9 @@ from keras_attn.ops.attention import (
 )
 from keras_attn.ops.biases import DenseBias, PairBias
 from keras_attn.ops.guards import guarded_parameters, keep, seen_keys
-from keras_attn.ops.head_by_head import head_by_head, is_tensorflow_on_cpu
 from keras_attn.ops.masks import MaskRule, as_mask_rule, combine_masks
 from keras_attn.ops.precision import at_least_float32, is_at_least_float32
+from keras_attn.ops.tensorflow_order import computed_after, head_by_head, is_tensorflow_on_cpu
 
 # The number of scores in a block: 128 MB in float32.
 _BLOCK_SCORES = 2**25
@@ -285,7 +285,7 @@ class _Block:
     def __init__(self, blocks, queries, after):
         self.blocks, self.queries = blocks, queries
         self.keys = blocks.mask.visible_keys(queries, ops.shape(blocks.key)[-2])
-        self._after = functools.partial(_after, done=after)
+        self._done, self._after = after, functools.partial(_after, done=after)
         self.bias = self._with_late_positions(blocks.bias)
         masked_parts = self._masked_parts()
         self.sees_keys = self._queries_that_see_keys([mask for _, mask in masked_parts])
@@ -381,10 +381,7 @@ class _Block:
         if keys is None:
             capped = soft_capped(products(self.query, self.key), self.blocks.soft_cap)
             return masked(biased(capped, self._bias()), mask), capped
-        parts = [
-            masked(products(self.query, self._slice_after(self.blocks.key, keys)), mask)
-            for keys, mask in masked_parts
-        ]
+        parts = [masked(products(self.query, self.key[..., keys, :]), mask) for keys, mask in masked_parts]
         return ops.concatenate(parts, axis=-1) if others else parts[0], None
 
     def _bias_parameters(self):
@@ -417,12 +414,12 @@ class _Block:
 
     def _slice_after(self, x, keys):
         """x[..., keys, :], copied only after the blocks before this one."""
-        *lead, length, size = ops.shape(x)
+        length = ops.shape(x)[-2]
         if _same(keys.start, 0) and _same(keys.stop, length):
             return x
-        zero = ops.zeros((), dtype="int32")  # On JAX all starts must have the same dtype.
-        start = self._after(ops.convert_to_tensor(keys.start, dtype="int32"))
-        return ops.slice(x, (*[zero] * len(lead), start, zero), (*lead, keys.stop - keys.start, size))
+        # Compilers take long for slices with a computed start, so it is not made to depend on other tensors.
+        with computed_after(self._done):
+            return x[..., keys, :]
 
     def _of_key_slices(self, block):
         """`block(queries, keys)` for each slice of keys, concatenated, or None."""

@@ -665,6 +665,24 @@ def test_blocks_of_single_heads_are_smaller():
     )  # of 512 queries
 
 
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="reads a TensorFlow graph")
+@pytest.mark.parametrize("rule", ["causal_known", "causal_sinks_known"])
+def test_slices_begin_at_numbers_that_compilers_know(rng, rule):
+    """XLA takes ten times as long to compile blocks of keys whose starts are computed."""
+    import tensorflow as tf
+
+    def gradients(given):
+        with tf.GradientTape() as tape:
+            tape.watch(given)
+            output = attend(memory_efficient_attention, given, rule, num_blocks=3)
+        return tape.gradient(output, given)
+
+    graph = tf.function(gradients, autograph=False).get_concrete_function(tensors(arrays_for(rng))).graph
+    slices = [op for op in graph.get_operations() if op.type in ("Slice", "StridedSlice")]
+    assert len(slices) > 10
+    assert {op.inputs[1].op.type for op in slices} == {"Const"}
+
+
 def test_no_block_is_empty(rng, num_pairs):
     arrays, _ = square(rng, 5)
     memory_efficient_attention(**tensors(arrays), num_blocks=50)

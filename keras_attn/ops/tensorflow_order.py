@@ -1,5 +1,6 @@
-"""A loop over heads, where TensorFlow runs one operation after another on a CPU: the tensors of one head stay in a cache."""
+"""The order in which TensorFlow computes parts of attention: it starts an operation as soon as it can, and holds all results."""
 
+import contextlib
 import os
 
 import keras
@@ -13,6 +14,23 @@ def is_tensorflow_on_cpu():
     import tensorflow as tf
 
     return not tf.config.list_physical_devices("GPU")
+
+
+def computed_after(tensors):
+    """A scope in which operations of a TensorFlow graph start after these tensors are computed. Compilers need none.
+
+    Example:
+
+    ```python
+    with computed_after([keras.ops.zeros(3)]):
+        ones = keras.ops.ones(3)
+    ```
+    """
+    if keras.backend.backend() != "tensorflow":
+        return contextlib.nullcontext()
+    import tensorflow as tf
+
+    return tf.control_dependencies(tensors)
 
 
 def head_by_head(num_key_heads, function, num_results, *tensors):
