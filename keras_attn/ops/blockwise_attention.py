@@ -60,7 +60,7 @@ def memory_efficient_attention(
         query, key, value, mask, bias, scale, soft_cap, sink_logits, dropout: As in `dot_product_attention`.
         num_blocks: Integer, the number of blocks of queries. By default at least 8, and enough that a block holds about
             2^25 scores; on a CPU TensorFlow then takes one key head after the other, in blocks of 2^21 scores, if there
-            is no bias, sink, dropout or mask of heads.
+            is no bias, sink logit, dropout, window, segment or mask of pairs.
 
     Returns:
         The output (..., N, T, Hv), in the dtype of `query`.
@@ -86,7 +86,9 @@ def memory_efficient_attention(
     if not all(_are_known(size) or size is None for size in (query.shape[-2], key.shape[-2])):
         # When JAX infers shapes, sizes are symbols that cannot be compared.
         mask, num_blocks = dataclasses.replace(mask, offset=None), 1
-    is_head_by_head = num_blocks is None and _runs_head_by_head(query, key, mask, bias, sink_logits, dropout)
+    is_head_by_head = num_blocks is None and _runs_head_by_head(
+        query, key, value, mask, bias, sink_logits, dropout
+    )
     num_blocks = num_blocks or _num_blocks(query, key, mask, is_head_by_head)
     of_heads = functools.partial(head_by_head, key.shape[-3]) if is_head_by_head else _all_heads
     learned = [] if bias is None else [bias.parameters]
@@ -159,7 +161,7 @@ def _keys_seen_by_rule(rule, query, key):
     return combine_masks(*is_seen)
 
 
-def _runs_head_by_head(query, key, mask, bias, sink_logits, dropout):
+def _runs_head_by_head(query, key, value, mask, bias, sink_logits, dropout):
     """Whether the heads of one key head after the other can be computed, and that takes less time."""
     if not (is_tensorflow_on_cpu() and _are_known(*query.shape[-3:-1], *key.shape[-3:-1])):
         return False
@@ -168,7 +170,10 @@ def _runs_head_by_head(query, key, mask, bias, sink_logits, dropout):
     of_pairs = (mask.pairs, mask.query_segment_ids, mask.prefix_mask, mask.sliding_window)
     obstacles = [x is not None for x in (*of_pairs, bias, sink_logits, dropout)]
     obstacles += [mask.causal and mask.offset is None, key.shape[-3] == 1]
-    obstacles += [num_scores <= _FEWEST_BLOCKS * _BLOCK_SCORES_OF_HEAD]
+    obstacles += [
+        not query.dtype == key.dtype == value.dtype,
+        num_scores <= _FEWEST_BLOCKS * _BLOCK_SCORES_OF_HEAD,
+    ]
     return not any(obstacles)
 
 
@@ -309,6 +314,7 @@ class _Block:
 
         `row_terms` (..., N, t, 1) is the dot product of each output and its gradient.
         """
+        # Measured on CPUs alone. Heads one after the other have neither bias nor dropout.
         has_own_form = self.blocks.is_head_by_head and self.blocks.soft_cap is None
         if has_own_form and not is_at_least_float32(upstream):
             return None, self.dropped_scores() * self._scores_gradient_less(row_terms, upstream)

@@ -17,7 +17,9 @@ def is_tensorflow_on_cpu():
 
 
 def computed_after(tensors):
-    """A scope in which operations of a TensorFlow graph start after these tensors are computed. Compilers need none.
+    """A scope in which operations of a TensorFlow graph start after these tensors are computed.
+
+    The other backends compute in order, or are compilers, which choose an order that needs little memory.
 
     Example:
 

@@ -402,6 +402,16 @@ def test_what_differs_by_head_or_pair_takes_all_heads_at_once(rng, options, head
     assert heads_apart == []
 
 
+@pytest.mark.skipif(BACKEND == "torch", reason="PyTorch multiplies no matrices of two dtypes")
+def test_keys_of_another_dtype_take_all_heads_at_once(rng, heads_apart):
+    given = tensors(arrays_for(rng))
+    expected = attend(dot_product_attention, given)
+    halved = {name: x if name == "query" else ops.cast(x, "bfloat16") for name, x in given.items()}
+    actual = ops.cast(attend(memory_efficient_attention, halved), "float32")
+    assert_equal([ops.convert_to_numpy(actual)], [ops.convert_to_numpy(expected)], 3e-2)
+    assert heads_apart == []
+
+
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="other backends take all heads at once")
 @pytest.mark.parametrize(("dtype", "bound"), [("float16", 4e-3), ("bfloat16", 3e-2)])
 def test_gradients_of_single_heads_in_half_precision_are_within_its_bounds(rng, dtype, bound, heads_apart):
