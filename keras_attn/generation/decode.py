@@ -8,7 +8,7 @@ from keras_attn.ops import extend_cache, runs_op_by_op
 
 # The cache starts with room for this many steps and doubles when it is full, so that a short answer costs the
 # same under a long limit as under a short one. Shapes stay static, as XLA needs them.
-_FIRST_SEGMENT = 32
+_FIRST_SEGMENT = 16
 
 
 def decode(
@@ -67,7 +67,7 @@ def cache_lengths(max_length):
     Example:
 
     ```python
-    cache_lengths(100)  # [32, 64, 100]
+    cache_lengths(100)  # [16, 32, 64, 100]
     ```
     """
     lengths = [_FIRST_SEGMENT]

@@ -39,9 +39,10 @@ def run(max_length, stop_after):
     [
         (1, 9, 1),
         (7, 3, 7),
-        (32, 99, 32),
-        (33, 99, 33),
-        (70, 32, 32),
+        (16, 99, 16),
+        (17, 99, 17),
+        (70, 16, 16),
+        (70, 17, 32),
         (70, 33, 64),
         (70, 65, 70),
         (200, 99, 128),
@@ -53,7 +54,7 @@ def test_steps_and_sizes(max_length, stop_after, largest):
     assert total == steps * (steps + 1) / 2
     if keras.backend.backend() != "jax":  # whose loop also traces the segments it never enters
         assert max(sizes) == largest * SLOTS_PER_STEP
-    assert set(sizes) <= {min(size, max_length) * SLOTS_PER_STEP for size in (32, 64, 128, 256)}
+    assert set(sizes) <= {min(size, max_length) * SLOTS_PER_STEP for size in (16, 32, 64, 128, 256)}
 
 
 def test_a_state_that_is_finished_from_the_start_runs_no_step():
@@ -63,7 +64,7 @@ def test_a_state_that_is_finished_from_the_start_runs_no_step():
 
 @pytest.mark.parametrize(
     ("max_length", "expected"),
-    [(1, [1]), (31, [31]), (32, [32]), (33, [32, 33]), (64, [32, 64]), (200, [32, 64, 128, 200])],
+    [(1, [1]), (15, [15]), (16, [16]), (17, [16, 17]), (64, [16, 32, 64]), (200, [16, 32, 64, 128, 200])],
 )
 def test_cache_lengths(max_length, expected):
     assert cache_lengths(max_length) == expected

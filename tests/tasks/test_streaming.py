@@ -44,7 +44,7 @@ def test_33_texts_under_a_policy(policy):
         tie_output=False,
         dtype=policy,
     )
-    # Logits that are close to each other, of texts that differ, past the first 32 slots of the cache.
+    # Logits that are close to each other, of texts that differ, past the first 16 slots of the cache, and the next 16.
     rng = np.random.default_rng(3)
     for weight in model.trainable_variables:
         if len(weight.shape) > 1:
