@@ -70,6 +70,7 @@ TENSORFLOW_INSIDE_FUNCTIONS = {
     "ops/graph_checks.py",
     "ops/int8_products.py",
     "ops/kv_cache.py",
+    "ops/tensorflow_attention.py",
     "ops/tensorflow_order.py",
     "training/optimizers.py",
     "training/summaries.py",

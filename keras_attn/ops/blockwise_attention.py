@@ -387,7 +387,10 @@ class _Block:
         if keys is None:
             capped = soft_capped(products(self.query, self.key), self.blocks.soft_cap)
             return masked(biased(capped, self._bias()), mask), capped
-        parts = [masked(products(self.query, self.key[..., keys, :]), mask) for keys, mask in masked_parts]
+        parts = [
+            masked(products(self.query, self._slice_after(self.blocks.key, keys)), mask)
+            for keys, mask in masked_parts
+        ]
         return ops.concatenate(parts, axis=-1) if others else parts[0], None
 
     def _bias_parameters(self):
