@@ -52,7 +52,7 @@ def attention_without_scores(
         scores = ops.cast(dropped(scores, dropout), dtype)
         return ops.sum(ops.swapaxes(scores, -1, -2) * value, axis=-2, keepdims=True)
 
-    if _is_decoding_step(query, key):
+    if _is_decoding_step(query, key, value):
         # At batch size 1, matrix products take half of the time of a step of a small model.
         is_small = ops.size(key) <= _FEW_NUMBERS
         output = ops.cond(
@@ -63,15 +63,15 @@ def attention_without_scores(
     return keep(output, sees_keys)
 
 
-def _is_decoding_step(query, key):
+def _is_decoding_step(query, key, value):
     """Whether each key head has one query, in a float32 graph whose batch size is unknown before the run.
 
     In lower precision TensorFlow's matrix product rounds intermediate sums. If the batch size then decided
     between the two forms, the output of a row would depend on the size of its batch.
     """
     one_query = query.shape[-2] == 1 and query.shape[:-2] == key.shape[:-2]
-    is_float32 = keras.backend.standardize_dtype(key.dtype) == "float32"
-    return one_query and is_float32 and runs_op_by_op(key)
+    are_float32 = all(keras.backend.standardize_dtype(x.dtype) == "float32" for x in (query, key, value))
+    return one_query and are_float32 and runs_op_by_op(key)
 
 
 def _products_of_single_queries(query, key):

@@ -327,6 +327,21 @@ def test_one_query_of_a_batch_of_unknown_size():
         np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="graphs of TensorFlow alone learn sizes late")
+def test_one_query_of_another_dtype_than_the_keys():
+    """A cache may be in float32 where queries are in bfloat16."""
+    import tensorflow as tf
+
+    rng = np.random.default_rng(5)
+    spec = [tf.TensorSpec([None, 3, 1, 7], "bfloat16"), tf.TensorSpec([None, 3, 131, 7], "float32")]
+    step = tf.function(lambda query, key: attend(query, key, key)[0], input_signature=spec, autograph=False)
+    for batch_size in (1, 17):
+        query = tf.cast(rng.normal(size=(batch_size, 3, 1, 7)), "bfloat16")
+        key = tf.cast(rng.normal(size=(batch_size, 3, 131, 7)), "float32")
+        expected, _ = dot_product_attention(tf.cast(query, "float32"), key, key)
+        np.testing.assert_allclose(tf.cast(step(query, key), "float32"), expected, rtol=2e-2, atol=2e-2)
+
+
 @pytest.mark.skipif(
     BACKEND != "tensorflow", reason="only TensorFlow's graphs learn their batch size when they run"
 )
