@@ -253,8 +253,8 @@ MUTANTS = [
         "bfloat16_kernels_by_the_size_of_the_batch",
         "ops/tensorflow_attention.py",
         "_is_decoding_step",
-        'is_float32 = keras.backend.standardize_dtype(key.dtype) == "float32"',
-        "is_float32 = True",
+        'are_float32 = all(keras.backend.standardize_dtype(x.dtype) == "float32" for x in (query, key, value))',
+        "are_float32 = True",
         (
             "ops/test_dot_product_attention.py::test_one_query_of_a_step_has_the_answer_that_it_has_in_any_batch[bfloat16-0.0]",
         ),
