@@ -472,13 +472,17 @@ class TrainingRun:
         return score, compared
 
     def record(self):
-        packages = ("keras", "tensorflow", "tensorflow-text", "sentencepiece", "sacrebleu", "numpy")
+        backend = keras.backend.backend()
+        packages = ("keras", "tensorflow-text", "sentencepiece", "sacrebleu", "numpy")
+        # TensorFlow's package has several names, tensorflow-cpu for example.
+        versions = {name: _version(name) for name in packages} | {"tensorflow": tf.__version__}
         return {
             "recipe": dataclasses.asdict(self.recipe),
             "dtype_policy": self.recipe.dtype_policy,
             "data": self.describe_data(),
             "checksums": self.checksums,
-            "versions": {name: _version(name) for name in packages},
+            "backend": backend,
+            "versions": versions if backend == "tensorflow" else {**versions, backend: _version(backend)},
             "results": self.results,
             "examples": self.examples(),
         }

@@ -40,8 +40,13 @@ def _handle(variable):
     return (variable.value if isinstance(variable, keras.Variable) else variable).handle
 
 
+def _of_backend(optimizer):
+    """The class that Keras makes where `optimizer` is called: on PyTorch one that updates all variables together."""
+    return type(optimizer.__new__(optimizer))
+
+
 @keras.saving.register_keras_serializable(package="keras_attn")
-class Adam(_FusedUpdate, keras.optimizers.Adam):
+class Adam(_FusedUpdate, _of_backend(keras.optimizers.Adam)):
     """`keras.optimizers.Adam` with a faster update on TensorFlow.
 
     Arguments, variables and results are those of Keras' optimizer, but for one case: where a batch reads a row of an
@@ -59,7 +64,7 @@ class Adam(_FusedUpdate, keras.optimizers.Adam):
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
-class AdamW(_FusedUpdate, keras.optimizers.AdamW):
+class AdamW(_FusedUpdate, _of_backend(keras.optimizers.AdamW)):
     """`keras.optimizers.AdamW` with a faster update on TensorFlow, see `Adam`.
 
     Example:

@@ -15,22 +15,25 @@ import sys
 import tempfile
 
 import ctranslate2
-import keras
 import keras_hub
 import numpy as np
 import tensorflow as tf
 import torch
+from helpers_decoding import (
+    END,
+    START,
+    TARGET_LENGTH,
+    VOCABULARY_SIZE,
+    make_model,
+    make_source,
+    of_transformers,
+)
 
 from keras_attn.export import export_ctranslate2
-from keras_attn.models import Seq2SeqTransformer, quantized_copy
+from keras_attn.models import quantized_copy
 from keras_attn.ops import inference_scope
 from keras_attn.tasks.buckets import compiled_with_xla
 
-sys.path.append(str(pathlib.Path(__file__).parents[1]))
-from helpers_marian import marian  # isort: skip -- found now
-
-VOCABULARY_SIZE, SOURCE_LENGTH, TARGET_LENGTH = 8000, 17, 16
-START, END = 2, 3
 PEERS = ("ctranslate2", "ctranslate2_int8", "transformers", "keras_hub")
 
 
@@ -49,15 +52,6 @@ class Vocabulary:
 
     def save(self, folder):
         folder.mkdir()
-
-
-def make_model(size, dtype="float32"):
-    """A model of the preset whose weights are always the same, and to which END never seems likely."""
-    keras.utils.set_random_seed(1)
-    model = Seq2SeqTransformer.from_preset(size, VOCABULARY_SIZE, max_sequence_length=64, dtype=dtype)
-    embeddings = model.target_embedding.token.embeddings
-    embeddings.assign(keras.ops.concatenate([embeddings[:END], 0 * embeddings[:1], embeddings[END + 1 :]]))
-    return model
 
 
 def ours(model, source, num_beams, jit_compile):
@@ -97,25 +91,6 @@ def of_ctranslate2(folder, source, num_beams, inter_threads, threads=2, compute_
         return np.array([[int(token[1:]) for token in result.hypotheses[0]] for result in results])
 
     return translate
-
-
-def of_transformers(model, source, num_beams):
-    twin = marian(model, START, END)
-    twin.generation_config.update(bad_words_ids=None)
-    source = torch.tensor(source)
-
-    def generate():
-        with torch.inference_mode():
-            return twin.generate(
-                source,
-                attention_mask=torch.ones_like(source),
-                num_beams=num_beams,
-                do_sample=False,
-                min_new_tokens=TARGET_LENGTH,
-                max_new_tokens=TARGET_LENGTH,
-            ).numpy()[:, 1:]
-
-    return generate
 
 
 def of_keras_hub(model, source, num_beams):
@@ -198,8 +173,7 @@ def main():
             folder = pathlib.Path(folder, "ctranslate2")
             export_ctranslate2(folder, models[""], Vocabulary(), Vocabulary())
             for batch_size in options.batches:
-                source = np.random.default_rng(1).integers(4, VOCABULARY_SIZE, (batch_size, SOURCE_LENGTH))
-                source[:, -1] = END
+                source = make_source(batch_size)
                 for num_beams in options.beams:
                     found = candidates(models, folder, source, num_beams, options)
                     check(found)

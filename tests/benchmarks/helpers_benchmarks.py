@@ -44,9 +44,11 @@ def median_seconds(candidates, rounds, clock=time.perf_counter, least_seconds=0.
     return {name: statistics.median(times[1:]) for name, times in seconds.items()}
 
 
-def print_table(title, header, rows):
+def print_table(title, header, rows, packages=("keras", "tensorflow")):
     """Prints columns as wide as they need to be, with the versions of what was compared."""
-    versions = {name: importlib.metadata.version(name) for name in ("keras_attn", "keras", "tensorflow")}
+    from keras_attn._version import __version__  # here, for it imports Keras
+
+    versions = {"keras_attn": __version__} | {name: importlib.metadata.version(name) for name in packages}
     print(f"{title}\n{', '.join(f'{name} {version}' for name, version in versions.items())}\n")
     lines = [header, *([str(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines)]

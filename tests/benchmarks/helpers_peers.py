@@ -1,7 +1,6 @@
 """The models that training is timed against: what `Seq2SeqTransformer` computes, made of others' layers."""
 
 import keras
-import keras_hub
 import numpy as np
 import torch
 from keras import ops
@@ -93,46 +92,6 @@ def position_table(length, hidden_dim):
     return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(length, hidden_dim).astype("float32")
 
 
-class KerasHubTransformer(keras.Model):
-    """KerasHub's encoder and decoder layers, with its embeddings, tied."""
-
-    def __init__(self, config, **kwargs):
-        super().__init__(**kwargs)
-        layers = keras_hub.layers
-        width, dropout = config["hidden_dim"], config["dropout"]
-        self.embedding = layers.ReversibleEmbedding(config["vocabulary_size"], width)
-        self.positions = layers.SinePositionEncoding()
-        self.dropout = keras.layers.Dropout(dropout)
-        arguments = {
-            "intermediate_dim": config["intermediate_dim"],
-            "num_heads": config["num_heads"],
-            "dropout": dropout,
-        }
-        self.encoder = [layers.TransformerEncoder(**arguments) for _ in range(config["num_encoder_layers"])]
-        self.decoder = [layers.TransformerDecoder(**arguments) for _ in range(config["num_decoder_layers"])]
-
-    def call(self, inputs, training=None):
-        encoder_mask = ops.not_equal(inputs["encoder_token_ids"], 0)
-        decoder_mask = ops.not_equal(inputs["decoder_token_ids"], 0)
-        x, y = (self.embed(inputs[f"{side}_token_ids"], training=training) for side in ("encoder", "decoder"))
-        for layer in self.encoder:
-            x = layer(x, padding_mask=encoder_mask, training=training)
-        for layer in self.decoder:
-            y = layer(
-                y,
-                x,
-                decoder_padding_mask=decoder_mask,
-                encoder_padding_mask=encoder_mask,
-                training=training,
-            )
-        return self.embedding(y, reverse=True)
-
-    def embed(self, token_ids, training):
-        x = self.embedding(token_ids)
-        x = x * x.shape[-1] ** 0.5
-        return self.dropout(x + self.positions(x), training=training)
-
-
 class TorchTransformer(torch.nn.Module):
     """`torch.nn.Transformer` between one tied embedding."""
 
@@ -160,7 +119,7 @@ class TorchTransformer(torch.nn.Module):
 
     def forward(self, source, target):
         length = target.shape[1]
-        causal = torch.triu(torch.ones(length, length, dtype=torch.bool), diagonal=1)
+        causal = torch.triu(torch.ones(length, length, dtype=torch.bool, device=target.device), diagonal=1)
         x = self.transformer(
             self.embed(source),
             self.embed(target),
@@ -171,3 +130,21 @@ class TorchTransformer(torch.nn.Module):
             tgt_is_causal=True,
         )
         return x @ self.embedding.weight.T
+
+
+def forward_products(config, batch_size, length):
+    """The matrix products of one call of these models: a list of how often, and the sizes of (B, M, K) x (B, K, N).
+
+    Training does two more of as many operations for each, for the gradients of both factors.
+    """
+    width, heads, rows = config["hidden_dim"], config["num_heads"], batch_size * length
+    encoder, decoder = config["num_encoder_layers"], config["num_decoder_layers"]
+    attentions = encoder + 2 * decoder
+    return [
+        (4 * attentions, 1, rows, width, width),
+        (attentions, batch_size * heads, length, width // heads, length),
+        (attentions, batch_size * heads, length, length, width // heads),
+        (encoder + decoder, 1, rows, width, config["intermediate_dim"]),
+        (encoder + decoder, 1, rows, config["intermediate_dim"], width),
+        (1, 1, rows, width, config["vocabulary_size"]),
+    ]

@@ -13,7 +13,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 import torch
-from helpers_peers import KerasHubTransformer, KerasTransformer, TorchTransformer
+from helpers_keras_hub import KerasHubTransformer
+from helpers_peers import KerasTransformer, TorchTransformer
 
 from keras_attn.data import read_text_pairs, translation_batches
 from keras_attn.models import PRESETS, Seq2SeqTransformer

@@ -11,7 +11,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 import torch
-from helpers_peers import KerasHubTransformer, KerasTransformer, TorchTransformer
+from helpers_keras_hub import KerasHubTransformer
+from helpers_peers import KerasTransformer, TorchTransformer, forward_products
 
 import keras_attn
 from keras_attn.models import Seq2SeqTransformer
@@ -142,20 +143,8 @@ def torch_step(config, batch):
 
 def matrix_products(config, batch_size, length, dtype):
     """Function without arguments: the matrix products of as many steps, forward and backward, and nothing else."""
-    width, heads, rows = config["hidden_dim"], config["num_heads"], batch_size * length
-    encoder, decoder = config["num_encoder_layers"], config["num_decoder_layers"]
-    attentions = encoder + 2 * decoder
-    # How often, and of what shapes: (B, M, K) x (B, K, N). Each has two more of as many operations for its gradients.
-    forward = [
-        (4 * attentions, 1, rows, width, width),
-        (attentions, batch_size * heads, length, width // heads, length),
-        (attentions, batch_size * heads, length, length, width // heads),
-        (encoder + decoder, 1, rows, width, config["intermediate_dim"]),
-        (encoder + decoder, 1, rows, config["intermediate_dim"], width),
-        (1, 1, rows, width, VOCABULARY_SIZE),
-    ]
     pairs = []  # of operands, none of which comes twice: TensorFlow would compute one product for both
-    for count, batch, m, k, n in forward:
+    for count, batch, m, k, n in forward_products(config, batch_size, length):
         for rows_left, shared, columns in ((m, k, n), (m, n, k), (k, m, n)):
             shapes = (batch, rows_left, shared), (batch, shared, columns)
             pairs += [[tf.random.normal(shape, dtype=dtype) for shape in shapes] for _ in range(count)]

@@ -24,6 +24,18 @@ RECIPE_OF_RUN = {
     "tok": ("multi30k_tokenized", {}),
     "tok-amx": ("multi30k_tokenized", {}),
     "tok-cosine": ("multi30k_tokenized", {"schedule": "cosine", "num_averaged": 10}),
+    "tok-gpu": (
+        "multi30k_tokenized",
+        {
+            "schedule": "cosine",
+            "num_averaged": 10,
+            "epochs": 100,
+            "max_tokens": 4096,
+            "learning_rate": 0.005,
+            "padding": "packed",
+            "dtype": "mixed_bfloat16",
+        },
+    ),
     "tok-fr-cosine": (
         "multi30k_tokenized",
         {"schedule": "cosine", "num_averaged": 10, "target_language": "fr"},

@@ -64,6 +64,8 @@ def test_a_run_folder_holds_what_its_documentation_says(run):
     capitals = ["capitals, 16 pairs"]
     assert record["data"] == {"train": capitals, "validation": capitals, "test": ["three, 3 pairs"]}
     assert record["versions"]["keras"] == keras.__version__
+    assert record["versions"]["tensorflow"] == tf.__version__
+    assert record["backend"] == keras.backend.backend()
     assert record["results"]["test"]["num_pairs"] == 3
     assert runs.example_texts(folder) == runs.example_texts(folder / "translator") == ["ae", "af", "ag"]
     assert runs.example_texts(folder / "translator" / "nothing") is None

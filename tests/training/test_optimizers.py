@@ -104,3 +104,10 @@ def test_a_compiled_model_comes_back_with_its_optimizer(tmp_path):
     assert again.get_config() == model.optimizer.get_config()
     for a, b in zip(again.variables, model.optimizer.variables, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("optimizer", [Adam, AdamW])
+def test_the_update_of_the_backend_is_kept(optimizer):
+    """PyTorch updates all variables together, by a class that Keras makes in place of its own."""
+    kind = {Adam: keras.optimizers.Adam, AdamW: keras.optimizers.AdamW}[optimizer]
+    assert isinstance(optimizer(**OPTIONS), type(kind(**OPTIONS)))
