@@ -19,7 +19,7 @@ def main(arguments=None):
 
     The code is 2, with one line on stderr, if the input is wrong, and 1 if `verify` finds a problem.
     """
-    options = make_parser().parse_args(arguments)
+    options = _parsed(arguments)
     if options.command == "info":
         return _info(options.folder)
     try:
@@ -111,6 +111,19 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message):
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+
+def _parsed(arguments):
+    """The options of a command line; texts may stand before its options or after them."""
+    parser = make_parser()
+    options, rest = parser.parse_known_args(arguments)
+    texts = {"translate": "texts", "generate": "prompts"}.get(options.command)
+    # argparse of Python 3.11 takes none for texts if an option comes before them.
+    if texts and not getattr(options, texts) and not any(text.startswith("-") for text in rest):
+        setattr(options, texts, rest)
+    elif rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    return options
 
 
 def make_parser():
@@ -340,15 +353,18 @@ def _add_shortlist(commands):
 
 
 def _add_translate(commands):
-    command = commands.add_parser("translate", help="translate a file, or standard input, line by line")
+    command = commands.add_parser(
+        "translate", help="translate texts, a file line by line, or the lines of standard input"
+    )
     command.add_argument(
         "translator",
         metavar="FOLDER",
         help="a translator, for example runs/dates/translator, or a checkpoint, by its folder or its name on the hub",
     )
     command.add_argument(
-        "--input", metavar="FILE", help="UTF-8 text, one sentence a line (default: standard input)"
+        "texts", nargs="*", metavar="TEXT", help="the texts (default: the lines of --input or standard input)"
     )
+    command.add_argument("--input", metavar="FILE", help="UTF-8 text, one sentence a line")
     command.add_argument("--output", metavar="FILE", help="default: standard output")
     _add_decoding(command)
     _add_checkpoint(command)

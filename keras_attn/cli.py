@@ -301,7 +301,14 @@ def _translate(options):
     from keras_attn import Translator, runs
 
     translator = _load(options.translator, Translator, _of_checkpoint(options))
-    runs.translate_lines(translator, options.input, options.output, options.num_beams, options.length_penalty)
+    runs.translate_lines(
+        translator,
+        options.input,
+        options.output,
+        options.num_beams,
+        options.length_penalty,
+        options.texts,
+    )
 
 
 def _show(options):

@@ -134,6 +134,32 @@ def test_translate_reads_standard_input(folder, loaded_once, monkeypatch, capfdb
     )
 
 
+def test_translate_takes_texts_before_its_options_and_after_them(folder, loaded_once, capfdbinary):
+    expected = "".join(
+        f"{text.replace(chr(10), ' ')}\n" for text in loaded_once(["é b", ""], num_beams=1)
+    ).encode()
+    for arguments in (["é b", "", "--num-beams", "1"], ["--num-beams", "1", "é b", ""]):
+        assert keras_attn_cli.main(["translate", folder, *arguments]) == 0
+        assert capfdbinary.readouterr().out == expected
+
+
+def test_translate_takes_texts_or_a_file(folder, tmp_path, capsys):
+    (tmp_path / "in.txt").write_text("ab\n")
+    assert keras_attn_cli.main(["translate", folder, "cd", "--input", str(tmp_path / "in.txt")]) == 2
+    assert "the texts themselves or a file of them, not both. Received: 'cd' and" in capsys.readouterr().err
+
+
+def test_what_is_no_text_and_no_option_is_refused(capsys):
+    for arguments in (
+        ["info", "a", "b"],
+        ["translate", "a", "--beams", "2"],
+        ["generate", "a", "--lenght", "2"],
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            keras_attn_cli.main(arguments)
+        assert "unrecognized arguments" in capsys.readouterr().err
+
+
 def test_translate_leaves_the_output_as_it_was_unless_all_is_translated(
     folder, loaded_once, tmp_path, monkeypatch, capsys
 ):
