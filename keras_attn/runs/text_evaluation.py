@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_attn.data import consecutive_windows
-from keras_attn.tasks.buckets import compiled_with_jax
+from keras_attn.tasks.other_backends import function_of_arrays
 from keras_attn.training import token_negative_log_likelihood
 
 _WINDOWS_PER_BATCH = 128
@@ -128,6 +128,6 @@ def window_losses(model):
     def losses(token_ids, labels):
         return keras.ops.sum(token_negative_log_likelihood(labels, model({"token_ids": token_ids})), axis=-1)
 
-    if keras.backend.backend() == "jax":
-        return compiled_with_jax(model, losses)
+    if keras.backend.backend() != "tensorflow":
+        return function_of_arrays(model, losses)
     return tf.function(losses, input_signature=[tf.TensorSpec([None, None], tf.int32)] * 2)

@@ -40,31 +40,6 @@ def _small_constants(model):
     return keras.StatelessScope(state_mapping=list(zip(small, map(tf.constant, values))))
 
 
-def compiled_with_jax(model, function):
-    """Compiles a function of arrays with JAX, separately for each input shape, on this process' devices.
-
-    The model's weights are inputs, with their values at the time of the call. If they are spread over the
-    devices of several processes, each process has all of them and uses its own copy, so the others need not
-    take part.
-    """
-    import jax
-
-    variables = model.variables
-
-    @jax.jit
-    def compiled(values, *inputs):
-        with keras.StatelessScope(state_mapping=list(zip(variables, values))):
-            return function(*inputs)
-
-    def call(*inputs):
-        values = [variable.value for variable in variables]
-        if not all(value.is_fully_addressable for value in values):
-            values = [np.asarray(value) for value in values]
-        return compiled(values, *keras.tree.map_structure(np.asarray, inputs))
-
-    return call
-
-
 class Buckets:
     """The few shapes for which a function of texts' tokens is compiled with XLA: each batch size with each length.
 

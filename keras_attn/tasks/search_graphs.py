@@ -15,7 +15,8 @@ from keras_attn.generation import (
     extend_caches,
 )
 from keras_attn.tasks.batches import padded
-from keras_attn.tasks.buckets import compiled_with_jax, compiled_with_xla
+from keras_attn.tasks.buckets import compiled_with_xla
+from keras_attn.tasks.other_backends import function_of_arrays
 from keras_attn.tasks.token_ids import NO_TOKEN
 
 Answer = collections.namedtuple("Answer", ["texts", "scores", "attention_map"], defaults=[None])
@@ -115,17 +116,17 @@ def greedy_tokens(task, input_ids, max_length, most):
 def _search_graph(task, search, options):
     """One graph for each search and set of options; option values, lengths and batch sizes are its inputs.
 
-    XLA compiles parts of it for each input shape. On JAX, all of it is compiled.
+    XLA compiles parts of it for each input shape. On JAX, all of it is compiled; on PyTorch, nothing.
     """
-    is_on_jax = keras.backend.backend() == "jax"
-    compiler = compiled_with_xla if task.jit_compile and not is_on_jax else None
+    is_graph = keras.backend.backend() == "tensorflow"
+    compiler = compiled_with_xla if task.jit_compile and is_graph else None
 
     def generate(token_ids, given):
         return task.generate(token_ids, {**search, "options": DecodingOptions(**given)}, compiler)
 
-    if is_on_jax:
+    if not is_graph:
         key = (*search.values(), *options)
-        return task.made_once(key, lambda: compiled_with_jax(task.model, generate))
+        return task.made_once(key, lambda: function_of_arrays(task.model, generate))
     of_options = {name: tf.TensorSpec([None, *x.shape[1:]], x.dtype, name) for name, x in options.items()}
     spec = tf.TensorSpec([None, None], tf.int32)
     return task.graph_of((*search.values(), *of_options.values()), generate, [spec, of_options])

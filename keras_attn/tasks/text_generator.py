@@ -68,8 +68,8 @@ class TextGenerator(GenerativeTask):
     name, mixin = "text generator", CausalGeneration
     saved_options = (*GenerativeTask.saved_options, "start_token_id")
     needs_tensorflow = (
-        "On Keras' JAX backend a text generator continues texts, and is saved; scores, streams and exports need "
-        "KERAS_BACKEND=tensorflow: load the saved text generator there."
+        "On Keras' JAX and PyTorch backends a text generator continues texts, and is saved; scores, streams and exports "
+        "need KERAS_BACKEND=tensorflow: load the saved text generator there."
     )
 
     def __init__(

@@ -68,8 +68,8 @@ class Translator(GenerativeTask):
 
     name, mixin = "translator", Seq2SeqGeneration
     needs_tensorflow = (
-        "On Keras' JAX backend a translator translates, and is saved; scores, alignments, attention maps, streams "
-        "and exports need KERAS_BACKEND=tensorflow: load the saved translator there."
+        "On Keras' JAX and PyTorch backends a translator translates, and is saved; scores, alignments, attention maps, "
+        "streams and exports need KERAS_BACKEND=tensorflow: load the saved translator there."
     )
 
     def __init__(

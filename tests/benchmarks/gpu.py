@@ -28,10 +28,10 @@ from helpers_decoding import (
     of_transformers,
 )
 from helpers_peers import KerasTransformer, TorchTransformer, forward_products
-from keras import ops
 
 import keras_attn
 from keras_attn.models import PRESETS, Seq2SeqTransformer
+from keras_attn.tasks.other_backends import function_of_arrays
 from keras_attn.training import LabelSmoothedCrossentropy
 
 BACKEND = keras.backend.backend()
@@ -158,11 +158,8 @@ def ours(model, source, num_beams):
     def generate(ids):
         return model.generate(ids, START, END, num_beams=num_beams, max_length=TARGET_LENGTH)
 
-    if BACKEND == "jax":
-        from keras_attn.tasks.buckets import compiled_with_jax
-
-        generate = compiled_with_jax(model, generate)
-    return lambda: ops.convert_to_numpy(generate(source))
+    generate = function_of_arrays(model, generate)
+    return lambda: generate(source)
 
 
 def decoding(options):
