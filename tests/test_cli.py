@@ -149,6 +149,18 @@ def test_translate_takes_texts_or_a_file(folder, tmp_path, capsys):
     assert "the texts themselves or a file of them, not both. Received: 'cd' and" in capsys.readouterr().err
 
 
+def test_prompts_may_stand_after_the_options(monkeypatch):
+    seen = []
+    monkeypatch.setattr("keras_attn.cli.run", lambda options: seen.append(options.prompts))
+    for arguments in (
+        ["ab", "c d", "--max-length", "3"],
+        ["--max-length", "3", "ab", "c d"],
+        ["--max-length", "3"],
+    ):
+        keras_attn_cli.main(["generate", "folder", *arguments])
+    assert seen == [["ab", "c d"], ["ab", "c d"], []]
+
+
 def test_what_is_no_text_and_no_option_is_refused(capsys):
     for arguments in (
         ["info", "a", "b"],
