@@ -473,16 +473,17 @@ class TrainingRun:
 
     def record(self):
         backend = keras.backend.backend()
-        packages = ("keras", "tensorflow-text", "sentencepiece", "sacrebleu", "numpy")
-        # TensorFlow's package has several names, tensorflow-cpu for example.
-        versions = {name: _version(name) for name in packages} | {"tensorflow": tf.__version__}
+        packages = ["keras", "tensorflow-text", "sentencepiece", "sacrebleu", "numpy"]
+        if backend != "tensorflow":
+            packages.append(backend)
         return {
             "recipe": dataclasses.asdict(self.recipe),
             "dtype_policy": self.recipe.dtype_policy,
             "data": self.describe_data(),
             "checksums": self.checksums,
             "backend": backend,
-            "versions": versions if backend == "tensorflow" else {**versions, backend: _version(backend)},
+            # TensorFlow's package has several names, tensorflow-cpu for example.
+            "versions": {"tensorflow": tf.__version__, **{name: _version(name) for name in packages}},
             "results": self.results,
             "examples": self.examples(),
         }
