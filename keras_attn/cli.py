@@ -28,7 +28,9 @@ def run(options):
         )  # or Python's last flush would complain
         return OUTPUT_CLOSED
     except (ValueError, OSError, ImportError, FloatingPointError, tf.errors.OpError) as error:
-        print(f"keras-attn: error: {' '.join(str(error).split())}", file=sys.stderr)
+        is_missing = isinstance(error, FileNotFoundError) and error.filename is not None
+        message = f"{error.filename} does not exist. Check the path." if is_missing else str(error)
+        print(f"keras-attn: error: {' '.join(message.split())}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -149,6 +149,11 @@ def test_translate_takes_texts_or_a_file(folder, tmp_path, capsys):
     assert "the texts themselves or a file of them, not both. Received: 'cd' and" in capsys.readouterr().err
 
 
+def test_a_file_that_is_missing_is_named(folder, tmp_path, capsys):
+    assert keras_attn_cli.main(["translate", folder, "--input", str(tmp_path / "no.txt")]) == 2
+    assert capsys.readouterr().err.endswith(f"error: {tmp_path}/no.txt does not exist. Check the path.\n")
+
+
 def test_prompts_may_stand_after_the_options(monkeypatch):
     seen = []
     monkeypatch.setattr("keras_attn.cli.run", lambda options: seen.append(options.prompts))
