@@ -41,7 +41,7 @@ def decode(
         context: A structure of tensors (B, ...) with the data of rows that steps read and do not change, or
             None.
         compiler: Function that compiles a function of tensors, for TensorFlow graphs: it compiles the steps between two
-            changes of the batch size, which is then halved instead of reduced to the number of live rows.
+            changes of the batch size, which then shrinks to a half and an eighth instead of to the number of live rows.
 
     Returns:
         The last state and the number of steps that were run, an int32 scalar.

@@ -5,7 +5,9 @@ from keras import ops
 
 from keras_attn.ops import overwriting_scope, unshared
 
-# A batch that is compiled for each of its sizes keeps its finished rows once it has shrunk to this many.
+# A batch that is compiled for each of its sizes shrinks to these parts of its rows, and not to fewer rows than this. Each
+# size is a compilation, and each change takes as long as a step of a small model; the first half brings most.
+_COMPILED_PARTS = (1, 2, 8, 32, 128, 512, 2048)
 _FEWEST_COMPILED_ROWS = 8
 
 
@@ -48,7 +50,8 @@ def decode_live_rows(advance, is_done, state, cache, context, lengths, extended,
     run = steps if compiler is None else compiler(steps)
 
     def phase(index, all_rows, row_numbers, state, cache, context):
-        size, fewest = _sizes(ops.shape(row_numbers)[0], num_live(state), compiler)
+        num_rows = ops.shape(keras.tree.flatten(all_rows)[0])[0], ops.shape(row_numbers)[0]
+        size, fewest = _sizes(*num_rows, num_live(state), compiler)
         row_numbers, state, cache, context = ops.cond(
             size < ops.shape(row_numbers)[0],
             lambda: _taken((row_numbers, state, cache, context), _live_first(is_done(state))[:size]),
@@ -78,15 +81,22 @@ def decode_live_rows(advance, is_done, state, cache, context, lengths, extended,
     return all_rows, index
 
 
-def _sizes(num_rows, num_live, compiler):
-    """The size of the batch in a phase, and the number of live rows at which the phase ends."""
+def _sizes(num_all, num_rows, num_live, compiler):
+    """The size of the batch in a phase, and the number of live rows at which the phase ends.
+
+    Args:
+        num_all: The rows that the batch began with.
+        num_rows: The rows that it has.
+        num_live: Those that are not done.
+        compiler: As in `decode`.
+    """
     if compiler is None:
         size = ops.where(num_live <= num_rows // 2, num_live, num_rows)
         return size, size // 2
-    sizes = num_rows // ops.convert_to_tensor([2**i for i in range(16)])
-    is_enough = sizes >= ops.maximum(num_live, ops.minimum(_FEWEST_COMPILED_ROWS, num_rows))
-    size = ops.min(ops.where(is_enough, sizes, num_rows))
-    return size, ops.where(size // 2 >= _FEWEST_COMPILED_ROWS, size // 2, 0)
+    sizes = num_all // ops.convert_to_tensor(_COMPILED_PARTS)
+    sizes = ops.where(sizes >= _FEWEST_COMPILED_ROWS, sizes, num_all)
+    size = ops.min(ops.where(sizes >= num_live, sizes, num_rows))
+    return size, ops.max(ops.where(sizes < size, sizes, 0))
 
 
 def _live_first(done):
