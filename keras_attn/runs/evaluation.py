@@ -25,9 +25,11 @@ class Evaluation:
             if self.num_beams == 1
             else f"beam {self.num_beams}, length penalty {self.length_penalty:g}"
         )
+        # sacrebleu's BLEU is 0 where not even a right translation has a run of 4 words.
+        is_short = self.bleu == 0 and self.exact_match > 0
         return (
             f"{self.name}: {self.num_pairs:,} pairs, {decoding}\n"
-            f"  BLEU {self.bleu:.2f}  {self.bleu_signature}\n"
+            f"  BLEU {self.bleu:.2f}  {self.bleu_signature}{' (no text has the 4 words that it needs)' * is_short}\n"
             f"  chrF {self.chrf:.2f}  {self.chrf_signature}\n"
             f"  exact match {self.exact_match:.2f} %"
         )

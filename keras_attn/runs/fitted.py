@@ -23,6 +23,8 @@ _LINES_READ = 20_000
 _BASE_VOCABULARY = 4 + 256
 _VALIDATIONS = 15
 _MOST_WARMUP_STEPS = 1000
+# BLEU is the geometric mean of the shares of runs of 1 to 4 words: 0 where no text has a run of 4.
+_WORDS_FOR_BLEU = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,6 +109,7 @@ def fit_recipe(data, recipe=TEXT_FILES, given=()):
     choices.model(facts, scale)
     choices.batches(facts, scale)
     choices.training(facts, scale)
+    choices.metric(facts)
     note = ""
     if facts.num_pairs < FEW_PAIRS:
         note = f"{facts.num_pairs:,} training pairs are few. A translator learns from thousands."
@@ -121,6 +124,7 @@ class PairFacts:
     tokens_a_pair: float  # of the longer side, an estimate
     longest: int  # characters of a line that hardly any line exceeds
     num_characters: int  # different ones
+    words_a_target: float  # the median; a text without spaces is one word
 
     @classmethod
     def of(cls, pairs):
@@ -134,7 +138,8 @@ class PairFacts:
         lengths = np.array([[len(text) for text in texts] for texts in sides]).max(0)
         tokens = np.array([[_num_tokens(text) for text in texts] for texts in sides]).max(0)
         characters = set(itertools.chain.from_iterable(itertools.chain.from_iterable(sides)))
-        return cls(num_pairs, float(tokens.mean()), int(np.quantile(lengths, 0.999)), len(characters))
+        words = float(np.median([len(text.split()) for text in sides[1]]))
+        return cls(num_pairs, float(tokens.mean()), int(np.quantile(lengths, 0.999)), len(characters), words)
 
 
 class Choices:
@@ -153,6 +158,15 @@ class Choices:
         """Notes a reason; says what of it was given."""
         given = [field for field in fields if field in self.given]
         self.reasons[name] = f"{text}{f' ({chr(44).join(given)} given)' if given else ''}"
+
+    def metric(self, facts):
+        """Takes another metric than BLEU where targets have too few words for it."""
+        is_open = "metric" not in self.given and self.recipe.metric == "bleu"
+        if is_open and facts.words_a_target < _WORDS_FOR_BLEU:
+            self.set(metric="chrf")
+            self.explain(
+                "score", f"chrF: most targets have fewer than {_WORDS_FOR_BLEU} words, too few for BLEU"
+            )
 
     def check_warmup(self, total):
         """Raises ValueError if the warm-up is as long as the training of `total` updates."""

@@ -37,6 +37,7 @@ def fit_start(data, recipe, given=()):
     choices = _StartChoices(recipe, set(given))
     choices.model(start)
     choices.training(facts, start.model.hidden_dim)
+    choices.metric(facts)
     return FittedRecipe(choices.recipe, choices.reasons, _note(unknown), start)
 
 
