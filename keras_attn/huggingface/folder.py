@@ -191,7 +191,7 @@ def _parsed(content, path):
     except ValueError as error:
         raise ValueError(f"{path} is damaged: {error}.") from error
     if not isinstance(value, dict):
-        raise ValueError(f"{path} must hold a JSON object. Received: a {type(value).__name__}.")
+        raise ValueError(f"{path} must hold a JSON object. Received: {type(value).__name__}.")
     return value
 
 

@@ -5,7 +5,7 @@ from keras_attn.models.encoder_transformer import EncoderTransformer
 from keras_attn.models.encoder_with_head import EncoderWithHead
 from keras_attn.models.ensemble import Ensemble
 from keras_attn.models.generation import CausalGeneration, Seq2SeqGeneration
-from keras_attn.models.lora import merge_lora
+from keras_attn.models.lora import has_lora, merge_lora
 from keras_attn.models.plain_form import PlainForm, plain_form
 from keras_attn.models.quantization import (
     QUANTIZATIONS,
@@ -54,6 +54,7 @@ __all__ = [
     "average_weights",
     "check_sizes",
     "float32_copy",
+    "has_lora",
     "load_weights",
     "merge_lora",
     "plain_form",

@@ -32,7 +32,7 @@ def merge_lora(model):
 
     Reference: [Hu et al., 2021](https://arxiv.org/abs/2106.09685), section 4.1, "No Additional Inference Latency".
     """
-    adapted = [layer for layer in model._flatten_layers() if getattr(layer, "lora_enabled", False)]
+    adapted = _adapted(model)
     if not adapted:
         raise ValueError("`merge_lora` needs a model with LoRA. Received: a model without.")
     if any(getattr(layer, "quantization_mode", None) for layer in adapted):
@@ -53,6 +53,25 @@ def merge_lora(model):
     for name, variable in variables.items():
         variable.assign(values[name])
     return twin
+
+
+def has_lora(model):
+    """Whether LoRA adapts any layer of a model.
+
+    Example:
+
+    ```python
+    from keras_attn.models import has_lora
+
+    model = keras_attn.models.Seq2SeqTransformer.from_preset("tiny", vocabulary_size=100)
+    assert not has_lora(model)
+    ```
+    """
+    return isinstance(model, keras.Model) and bool(_adapted(model))
+
+
+def _adapted(model):
+    return [layer for layer in model._flatten_layers() if getattr(layer, "lora_enabled", False)]
 
 
 def _merged(layer):

@@ -137,7 +137,7 @@ def _normalization(norm):
 
 def _check_class(layer, expected):
     if type(layer) is not expected:
-        raise ValueError(f"{layer.name!r} must be a {expected.__name__}. Received: a {type(layer).__name__}.")
+        raise ValueError(f"{layer.name!r} must be a {expected.__name__}. Received: {type(layer).__name__}.")
 
 
 def _check_plain(layer, plain, of_no_interest):

@@ -5,6 +5,7 @@ import warnings
 import keras
 
 from keras_attn.checks import choose
+from keras_attn.models.lora import has_lora
 
 
 def quantize(model, mode):
@@ -36,10 +37,9 @@ def quantize(model, mode):
         raise ValueError(f"Only a keras.Model can be quantised. Received: {type(model).__name__}.")
     if (found := quantization_of(model)) is not None:
         raise ValueError(f"The model is quantised already. Received: mode={mode!r}, a model in {found}.")
-    layers = model._flatten_layers()
-    if any(getattr(layer, "lora_enabled", False) for layer in layers):
+    if has_lora(model):
         raise ValueError(
-            "A model with LoRA is not quantised. Merge it first, with `keras_attn.models.merge_lora(model)`."
+            "A model with LoRA is not quantised. Quantise what `keras_attn.models.merge_lora(model)` returns."
         )
     QUANTIZATIONS[mode](model)
     if quantization_of(model) is None:
@@ -104,9 +104,7 @@ def quantized_copy(model, mode):
     choose("mode", mode, QUANTIZATIONS)
     if quantization_of(model) == mode:
         return model
-    if not isinstance(model, keras.Model) or quantization_of(model) is not None:
-        quantize(model, mode)  # raises
-    if any(getattr(layer, "lora_enabled", False) for layer in model._flatten_layers()):
+    if not isinstance(model, keras.Model) or quantization_of(model) is not None or has_lora(model):
         quantize(model, mode)  # raises
     twin = float32_copy(model)
     quantize(twin, mode)

@@ -295,7 +295,7 @@ def read_yaml(path):
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise ValueError(f"{path} is damaged or no YAML: {' '.join(str(error).split())[:200]}.") from None
     if not isinstance(content, dict):
-        raise ValueError(f"{path} must hold a mapping. Received: a {type(content).__name__}.")
+        raise ValueError(f"{path} must hold a mapping. Received: {type(content).__name__}.")
     return content
 
 

@@ -91,7 +91,7 @@ def _with_policy(translator, policy):
     if model.dtype_policy.name == policy:
         return translator
     if not isinstance(model, keras.Model):
-        raise ValueError(f"Only a keras.Model can be trained. Received: a {type(model).__name__}.")
+        raise ValueError(f"Only a keras.Model can be trained. Received: {type(model).__name__}.")
     twin = type(model).from_config(_in_policy(model.get_config(), model.dtype_policy.name, policy))
     twin.set_weights(model.get_weights())
     return translator.replaced(model=twin)

@@ -105,7 +105,7 @@ class ImageClassifierSignatures(TaskSignatures):
         if grid is None:
             raise ValueError(
                 "An export gives the attention of models that say their patches, as a `VisionTransformer` does. "
-                f"Received: a {type(task.model).__name__}. Export without `attention`, and see it by `show` with `grid`."
+                f"Received: {type(task.model).__name__}. Export without `attention`, and see it by `show` with `grid`."
             )
 
         def look(images):

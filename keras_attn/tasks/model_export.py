@@ -3,6 +3,7 @@ import tempfile
 
 from keras_attn.export import export_ctranslate2, export_litert, export_onnx
 from keras_attn.huggingface import save_translator
+from keras_attn.models import has_lora, quantization_of
 from keras_attn.tasks.token_functions import float32_model, token_functions
 
 FORMATS = ("ctranslate2", "onnx", "litert", "huggingface")
@@ -58,6 +59,8 @@ def _check_plain(translator, format):
         "languages": translator.languages is not None,
         "tokens or a text before every source": bool(form.before or form.text_prefix),
         "default options": bool(translator.options.given()),
+        "int8 weights": quantization_of(translator.model) == "int8",
+        "LoRA that is not merged": has_lora(translator.model),
     }
     if format == "ctranslate2":
         given["a START that is not the tokenizer's"] = translator.start_token_id != start

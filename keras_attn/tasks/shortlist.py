@@ -133,7 +133,7 @@ def checked_shortlist(translator, shortlist):
     if not hasattr(translator.model, "output_projection"):
         raise ValueError(
             "A shortlist needs a model with `output_projection`, as Seq2SeqTransformer has. "
-            f"Received: a {type(translator.model).__name__}."
+            f"Received: {type(translator.model).__name__}."
         )
     if translator.jit_compile or keras.backend.backend() != "tensorflow":
         raise ValueError(

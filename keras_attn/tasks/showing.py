@@ -272,7 +272,7 @@ def image_maps(classifier, image, grid=None):
         if grid is None and known is None:
             raise ValueError(
                 "The model does not say its patches: give `grid`, their rows and columns. "
-                f"Received: a {type(model).__name__}."
+                f"Received: {type(model).__name__}."
             )
         size = size_of_patches(classifier)
         grid = grid or known

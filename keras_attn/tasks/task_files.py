@@ -10,7 +10,15 @@ import json
 import keras
 
 from keras_attn.files import read_json, replaced_folder, restored_folder
-from keras_attn.models import QUANTIZATIONS, check_sizes, load_weights, quantization_of, save_weights
+from keras_attn.models import (
+    QUANTIZATIONS,
+    check_sizes,
+    has_lora,
+    load_weights,
+    merge_lora,
+    quantization_of,
+    save_weights,
+)
 from keras_attn.text import load_tokenizer
 
 _WEIGHTS_FILE = "model.safetensors"
@@ -98,9 +106,9 @@ def decoding_of(task):
 
 
 def write_parts(folder, config_file, config, model):
-    """Writes the configuration and the weights."""
+    """Writes the configuration and the weights; LoRA is merged, as in what Keras saves."""
     (folder / config_file).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    save_weights(model, folder / _WEIGHTS_FILE)
+    save_weights(merge_lora(model) if has_lora(model) else model, folder / _WEIGHTS_FILE)
 
 
 def folder_of(folder, task_class):

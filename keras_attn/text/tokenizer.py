@@ -216,7 +216,7 @@ class Tokenizer(tf.Module):
         """
         raise ValueError(
             '`subword_sampling` leaves out merges of sentencepiece\'s BPE: train with `tokenizer` "bpe", or set '
-            f"`subword_sampling` to 0. Received: a {type(self).__name__}."
+            f"`subword_sampling` to 0. Received: {type(self).__name__}."
         )
 
     def get_config(self):

@@ -21,7 +21,7 @@ from helpers_translators import (
 
 import keras_attn
 from keras_attn.generation import DecodingOptions
-from keras_attn.models import quantization_of
+from keras_attn.models import has_lora, quantization_of
 from keras_attn.tasks.signatures import Signatures
 from keras_attn.text import ByteTokenizer
 
@@ -309,6 +309,33 @@ def test_a_quantised_translator_comes_back_as_it_was(mode, tmp_path):
     assert quantization_of(again) == mode
     inputs = {"encoder_token_ids": np.array([[5, 6, 3]]), "decoder_token_ids": np.array([[2, 5]])}
     np.testing.assert_array_equal(np.asarray(again(inputs)), np.asarray(model(inputs)))
+
+
+def test_lora_is_merged_into_what_is_saved(tmp_path):
+    # Its weights were written beside the kernels, and the folder could not be loaded any more.
+    translator = byte_translator()
+    translator.model.enable_lora(rank=3)
+    for layer in translator.model._flatten_layers():
+        if getattr(layer, "lora_enabled", False):  # what training would do: at first the product is 0
+            layer.lora_kernel_b.assign(np.random.default_rng(7).normal(size=layer.lora_kernel_b.shape))
+    translator.save(tmp_path / "adapted")
+    loaded = keras_attn.Translator.load(tmp_path / "adapted")
+    assert not has_lora(loaded.model)
+    inputs = {name: np.array([[5, 9, 11, 2]]) for name in ("encoder_token_ids", "decoder_token_ids")}
+    expected, before = translator.model(inputs), byte_translator().model(inputs)
+    np.testing.assert_allclose(loaded.model(inputs), expected, rtol=0, atol=1e-5)
+    assert np.abs(expected - before).max() > 1e-2
+
+
+@pytest.mark.parametrize("format", ["ctranslate2", "huggingface", "litert", "onnx"])
+def test_other_engines_get_neither_lora_nor_int8(format, tmp_path):
+    adapted, quantised = byte_translator(), byte_translator()
+    adapted.model.enable_lora(rank=3)
+    quantised.quantize("int8")
+    for translator, message in ((adapted, "LoRA that is not merged"), (quantised, "int8 weights")):
+        with pytest.raises(ValueError, match=rf"Received: {message}\."):
+            translator.export_model(tmp_path / "model", format)
+    assert not files_below(tmp_path)
 
 
 @pytest.fixture(scope="module")
