@@ -342,7 +342,7 @@ def _names_of(*folders):
 def _export(options):
     from keras_attn import Translator, runs
     from keras_attn.data.text_files import Lines
-    from keras_attn.tasks import ImageClassifier, TextClassifier, TextGenerator, load_task
+    from keras_attn.tasks import ImageClassifier, TextClassifier, load_task
 
     is_saved_model = options.format == "saved_model"
     of_saved_model = ("xla", "examples", "signatures", "attention", "verify")
@@ -352,7 +352,7 @@ def _export(options):
             f"Received: --format {options.format}."
         )
     task = load_task(options.task, **_of_checkpoint(options, ("max_length", "num_beams", "length_penalty")))
-    if isinstance(task, TextGenerator | ImageClassifier) and options.xla:
+    if isinstance(task, ImageClassifier) and options.xla:
         raise ValueError(f"{task.article} {task.name} is exported as a SavedModel without --xla.")
     if options.shortlist:
         if not isinstance(task, Translator):

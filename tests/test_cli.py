@@ -579,14 +579,15 @@ def test_train_takes_plain_text_for_a_language_model(tmp_path, monkeypatch, caps
 
 
 @pytest.mark.slow
-def test_a_generator_is_exported_and_verified(generator_folder, generator, tmp_path, capsys):
-    assert keras_attn_cli.main(["export", str(generator_folder), str(tmp_path / "play")]) == 0
+@pytest.mark.parametrize("more", [[], ["--xla"]])
+def test_a_generator_is_exported_and_verified(generator_folder, generator, tmp_path, capsys, more):
+    assert keras_attn_cli.main(["export", str(generator_folder), str(tmp_path / "play"), *more]) == 0
     assert keras_attn_cli.main(["verify", str(tmp_path / "play"), "--task", str(generator_folder)]) == 0
     assert "FAILED" not in capsys.readouterr().out
 
 
 @pytest.mark.extended
 def test_a_generator_is_exported_as_a_saved_model_alone(generator_folder, generator, tmp_path, capsys):
-    for more in (["--xla"], ["--format", "onnx"]):
-        assert keras_attn_cli.main(["export", str(generator_folder), str(tmp_path / "play"), *more]) == 2
-        assert "A text generator is exported as a SavedModel" in capsys.readouterr().err
+    command = ["export", str(generator_folder), str(tmp_path / "play"), "--format", "onnx"]
+    assert keras_attn_cli.main(command) == 2
+    assert "A text generator is exported as a SavedModel" in capsys.readouterr().err

@@ -85,6 +85,22 @@ class Buckets:
         answers = tf.reshape(answers, [-1, *(padded if size is None else size for size in shape)])[:rows]
         return answers[:, :length] if shape[0] is None else answers
 
+    def decoded(self, function, token_ids, end_token_id, max_length):
+        """What a search finds for a batch of any size, compiled for these shapes alone.
+
+        Args:
+            function: Function of int32 (B, T) to int32 (B, L). No row changes the answer of another.
+            token_ids, end_token_id: As in `in_buckets`.
+            max_length: Integer L.
+
+        Returns:
+            int32 (B, L).
+        """
+        chunks = in_buckets(token_ids, self.batch_sizes, self.lengths, end_token_id)
+        spec = tf.TensorSpec([None, max_length], tf.int32)
+        found = tf.map_fn(compiled_with_xla(function, self.frozen), chunks, fn_output_signature=spec)
+        return tf.reshape(found, [-1, max_length])[: tf.shape(token_ids)[0]]
+
 
 def powers_of_two(first, last):
     """`first`, its doubles below `last`, and `last`."""

@@ -5,6 +5,7 @@ import functools
 import numpy as np
 import tensorflow as tf
 
+from keras_attn.generation import Hypotheses
 from keras_attn.tasks.attention_signature import (
     ATTENTION_LENGTH,
     DECODER_OUTPUTS,
@@ -13,6 +14,7 @@ from keras_attn.tasks.attention_signature import (
     attention_limit,
     steps,
 )
+from keras_attn.tasks.buckets import BATCH_SIZES, Buckets
 from keras_attn.tasks.search_signatures import (
     BEAM_OPTIONS,
     N_BEST,
@@ -235,6 +237,39 @@ class GeneratorSignatures(SearchSignatures):
             "scores": tf.maximum(hypotheses.scores, NO_SCORE),
             "status": status.text(),
         }
+
+
+class XlaGeneratorSignatures(GeneratorSignatures):
+    """Only the default signature, with its model part compiled with XLA for few shapes, as in `XlaSignatures`.
+
+    Args:
+        generator: As in `GeneratorSignatures`.
+        batch_sizes: Increasing integers.
+        lengths: Increasing integers, the number of tokens of a prompt, with the one before every text. The last is the
+            model's `max_sequence_length` - 1, which leaves room for a new one. Defaults to the powers of two from 16.
+    """
+
+    def __init__(self, generator, batch_sizes=BATCH_SIZES, lengths=None):
+        super().__init__(generator, ["serving_default"])
+        longest, meaning = generator.model.max_sequence_length - 1, "model's max_sequence_length - 1"
+        self.buckets = Buckets(batch_sizes, lengths, longest, meaning, frozen=generator.model)
+
+    def limits_of_options(self):
+        return []
+
+    def num_tokens(self, text):
+        """How many tokens the model reads of a text."""
+        prompts, _ = self.task.prompts(tf.constant([text]), self.task.max_length)
+        return int(prompts.row_lengths()[0])
+
+    def _search(self, prompts, num_return_sequences):
+        search = self.task.search_options(num_return_sequences=num_return_sequences)
+
+        def best(token_ids):
+            return self.task.generate(token_ids, search).token_ids[:, 0]
+
+        found = self.buckets.decoded(best, prompts, self.task.tokenizer.end_token_id, self.task.max_length)
+        return Hypotheses(found[:, tf.newaxis], None)
 
 
 def attention_lengths(generator):

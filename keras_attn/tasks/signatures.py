@@ -23,7 +23,7 @@ from keras_attn.tasks.attention_signature import (
     attention_limit,
     steps,
 )
-from keras_attn.tasks.buckets import BATCH_SIZES, Buckets, compiled_with_xla, in_buckets
+from keras_attn.tasks.buckets import BATCH_SIZES, Buckets
 from keras_attn.tasks.search_signatures import (
     BEAM_OPTIONS,
     N_BEST,
@@ -512,7 +512,8 @@ class XlaSignatures(Signatures):
     def __init__(self, translator, batch_sizes=BATCH_SIZES, lengths=None):
         super().__init__(translator, ["serving_default"])
         longest = translator.model.max_sequence_length
-        self.buckets = Buckets(batch_sizes, lengths, longest, "model's max_sequence_length")
+        meaning = "model's max_sequence_length"
+        self.buckets = Buckets(batch_sizes, lengths, longest, meaning, frozen=translator.model)
 
     def limits_of_options(self):
         return []
@@ -527,12 +528,6 @@ class XlaSignatures(Signatures):
         def best(token_ids):
             return self.translator.generate(token_ids, search).token_ids[:, 0]
 
-        chunks = in_buckets(
-            source.token_ids,
-            self.buckets.batch_sizes,
-            self.buckets.lengths,
-            self.source_tokenizer.end_token_id,
+        return self.buckets.decoded(
+            best, source.token_ids, self.source_tokenizer.end_token_id, self.translator.max_length
         )
-        spec = tf.TensorSpec([None, self.translator.max_length], tf.int32)
-        found = tf.map_fn(compiled_with_xla(best, self.translator.model), chunks, fn_output_signature=spec)
-        return tf.reshape(found, [-1, self.translator.max_length])[: tf.shape(source.token_ids)[0]]

@@ -6,9 +6,14 @@ import tensorflow as tf
 from keras_attn.generation import DecodingOptions
 from keras_attn.models import CausalGeneration
 from keras_attn.tasks.batches import of_batches, padded
+from keras_attn.tasks.buckets import BATCH_SIZES
 from keras_attn.tasks.chat_templates import ChatTemplate
 from keras_attn.tasks.generative_task import GenerativeTask, columns_of
-from keras_attn.tasks.generator_signatures import GeneratorSignatures, attention_lengths
+from keras_attn.tasks.generator_signatures import (
+    GeneratorSignatures,
+    XlaGeneratorSignatures,
+    attention_lengths,
+)
 from keras_attn.tasks.search_graphs import found_in_batch
 from keras_attn.tasks.showing import (
     attention_answer,
@@ -367,7 +372,17 @@ class TextGenerator(GenerativeTask):
         """
         return read_task(cls, folder)
 
-    def export(self, folder, examples=None, signatures=None, quantization=None, attention=False):
+    def export(
+        self,
+        folder,
+        examples=None,
+        xla=False,
+        batch_sizes=BATCH_SIZES,
+        lengths=None,
+        signatures=None,
+        quantization=None,
+        attention=False,
+    ):
         """Writes the next version of a SavedModel that takes strings and returns strings, for TF Serving.
 
         `keras_attn.tasks.GENERATOR_SIGNATURES` and the README next to the graph describe the signatures with all
@@ -381,24 +396,37 @@ class TextGenerator(GenerativeTask):
 
         The files next to the graph are those of `Translator.export`.
 
+        With `xla=True`, the export is a different model, which needs its own folder. It has only `serving_default`, with its
+        model part compiled with XLA, which the server must enable (`--xla_cpu_compilation_enabled`). Batches are padded
+        inside the graph, so only the shapes of `batch_sizes` and `lengths` occur, and each of them is warmed up.
+
         Args:
             folder: Path of the served model, for example `saved_models/play`. Its name is the model's name.
             examples: List of typical prompts, for the warm-up and the README.
-            signatures: The names of the signatures to write beside `serving_default`; by default all.
+            xla: Boolean, whether to export a model that XLA compiles.
+            batch_sizes: With `xla`, increasing integers; larger batches are split into batches of the last size.
+            lengths: With `xla`, increasing integers, the number of tokens of a prompt, with the one before every text. The
+                last is the model's `max_sequence_length` - 1. Defaults to the powers of two from 16.
+            signatures: Without `xla`, the names of the signatures to write beside `serving_default`; by default all.
             quantization: `"bfloat16"` or `"int8"`, as in `Translator.export`.
-            attention: Boolean, whether to write a signature `attention` too: the scores of every head for a prompt and its
-                continuation, which `keras_attn.plots.explore_answer` makes a page of.
+            attention: Without `xla`, whether to write a signature `attention` too: the scores of every head for a prompt and
+                its continuation, which `keras_attn.plots.explore_answer` makes a page of.
 
         Returns:
             `pathlib.Path` of the new version folder, `folder`/1 or the next integer.
 
         Raises:
-            ValueError: if `examples`, `signatures` or `quantization` are invalid, or a model with LoRA is to be quantised, or
-                for int8 on a machine that cannot compute it, or the model has no attention that an export can give.
+            ValueError: if `examples`, `batch_sizes`, `lengths`, `signatures` or `quantization` are invalid, or a model with
+                LoRA is to be quantised, or for int8 without `xla` on a machine that cannot compute it, or the model has no
+                attention that an export can give.
         """
-        self._check_backend()
-        served = self.quantized(quantization)
-        chosen = GeneratorSignatures(served, signatures, attention)
+        self._check_export(xla, signatures, attention)
+        served = self.quantized(quantization, xla)
+        chosen = (
+            XlaGeneratorSignatures(served, batch_sizes, lengths)
+            if xla
+            else GeneratorSignatures(served, signatures, attention)
+        )
         return served._export(folder, chosen, examples, unquantized=self)
 
     def _attention_answers(self, texts):

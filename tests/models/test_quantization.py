@@ -55,7 +55,7 @@ def test_lora_is_merged_first(mode):
     model = make_model()
     model.enable_lora(2)
     for change in (quantize, quantized_copy):
-        with pytest.raises(ValueError, match="Quantise what `keras_attn.models.merge_lora"):
+        with pytest.raises(ValueError, match=r"Quantise what `keras_attn\.models\.merge_lora"):
             change(model, mode)
 
 
