@@ -195,6 +195,6 @@ def test_a_segmentation_that_is_too_long_gives_way_to_the_usual_one(tokenizer):
 
 def test_other_tokenizers_are_refused():
     unigram = SentencePieceTokenizer.train(["ab"] * 3, 264, "unigram")
-    for tokenizer, received in ((ByteTokenizer(), "a ByteTokenizer"), (unigram, ".* model that is not BPE")):
+    for tokenizer, received in ((ByteTokenizer(), "ByteTokenizer"), (unigram, ".* model that is not BPE")):
         with pytest.raises(ValueError, match=f"`subword_sampling` leaves out merges .* Received: {received}"):
             make_batches(tokenizer, make_pairs(7))
