@@ -60,10 +60,10 @@ class ServedModel:
         try:
             self._warmup = read_warmup_requests(self.folder) or []
             parameters = read_batching_parameters(self.folder)
-            xla = xla or read_xla_buckets(self.folder) is not None
+            self.needs_xla = read_xla_buckets(self.folder) is not None
         except ValueError as error:  # it names a file of the folder
             raise ValueError(f"{self.folder}: {error}") from error
-        self.process = ModelProcess(self.folder, xla, os.cpu_count())
+        self.process = ModelProcess(self.folder, xla or self.needs_xla, os.cpu_count())
         self.attention = (
             ExportPages(self.name, self.signatures.get(SIGNATURE), self.process.run)
             if task is None

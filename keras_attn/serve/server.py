@@ -160,7 +160,8 @@ def _greeting(server, models):
     for model in models:
         folder = model.folder.resolve().parent
         mount = shlex.quote(f"{folder}:/models/{model.name}:ro")
+        flag = " --xla_cpu_compilation_enabled" if model.needs_xla else ""
         lines.append(
-            f"  docker run --rm -p 8501:8501 -v {mount} -e MODEL_NAME={shlex.quote(model.name)} tensorflow/serving"
+            f"  docker run --rm -p 8501:8501 -v {mount} -e MODEL_NAME={shlex.quote(model.name)} tensorflow/serving{flag}"
         )
     return "\n".join(lines)

@@ -245,8 +245,10 @@ def test_a_wrong_port_is_one_line(capsys, port):
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_lines_to_copy_take_any_name():
-    model = types.SimpleNamespace(name="m ä' 1", number=3, folder=pathlib.Path("served", "m ä' 1", "3"))
+@pytest.mark.parametrize("needs_xla", [False, True])
+def test_lines_to_copy_take_any_name(needs_xla):
+    folder = pathlib.Path("served", "m ä' 1", "3")
+    model = types.SimpleNamespace(name="m ä' 1", number=3, folder=folder, needs_xla=needs_xla)
     lines = _greeting(types.SimpleNamespace(url="http://127.0.0.1:8501", host="127.0.0.1"), [model]).split(
         "\n"
     )
@@ -254,6 +256,9 @@ def test_lines_to_copy_take_any_name():
     url = "http://127.0.0.1:8501/v1/models/m%20%C3%A4%27%201:predict"
     assert shlex.split(ask)[2:] == ["curl", "-d", '{"instances": ["..."]}', url]
     assert f"{model.folder.parent.resolve()}:/models/m ä' 1:ro" in shlex.split(docker)
+    # A stock server has XLA off, and a version that is for XLA would not load.
+    last = ["tensorflow/serving", "--xla_cpu_compilation_enabled"] if needs_xla else ["tensorflow/serving"]
+    assert shlex.split(docker)[-len(last) :] == last
 
 
 def test_a_folder_with_nothing_to_serve_is_told(tmp_path, capsys):
