@@ -136,9 +136,11 @@ def read_tsv(file):
     lines = Lines(file)
     for number, line in enumerate(lines, start=1):
         if line.count("\t") != 1:
+            is_plain = number == 1 and "\t" not in line
+            hint = " For a language model, plain text is read with --language-model." if is_plain else ""
             raise ValueError(
                 f"{file}, line {number}: a line must have two columns, source and target, with one tab between. "
-                f"Received: {line.count(chr(9)) + 1} column{'s' if chr(9) in line else ''}."
+                f"Received: {line.count(chr(9)) + 1} column{'s' if chr(9) in line else ''}.{hint}"
             )
     sources, targets = Column(lines, 0), Column(lines, 1)
     _refuse_blank(sources, file, "source column")

@@ -139,7 +139,7 @@ def test_tsv_quotes_are_text(tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("one column", r"line 2: .*Received: 1 column\."),
+        ("one column", r"line 2: .*Received: 1 column\.$"),
         ("a\tb\tc", r"line 2: .*Received: 3 columns\."),
         ("a\t", "line 2: the target column is blank"),
         ("\tb", "line 2: the source column is blank"),
@@ -149,6 +149,13 @@ def test_tsv_quotes_are_text(tmp_path):
 def test_tsv_bad_lines(tmp_path, line, message):
     with pytest.raises(ValueError, match=message):
         read_tsv(write(tmp_path / "x.tsv", f"A dog.\tEin Hund.\n{line}\nc\td\n"))
+
+
+def test_plain_text_is_told_how_it_is_read(tmp_path):
+    with pytest.raises(
+        ValueError, match=r"line 1: .*Received: 1 column\. For a language model, .*--language-model\.$"
+    ):
+        read_tsv(write(tmp_path / "x.txt", "All the world's a stage,\nand all the men\n"))
 
 
 def test_unequal_sides_are_refused():
