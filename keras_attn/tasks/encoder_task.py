@@ -79,7 +79,7 @@ class EncoderTask(Task):
         """Writes the model, the tokenizer and the options to `folder`, replacing an older task of this kind there.
 
         The folder is built under a temporary name and then renamed. It holds JSON, the tokenizer's files and a
-        safetensors file: nothing that could contain code.
+        safetensors file: nothing that could contain code. LoRA is merged in what is written.
 
         Args:
             folder: Path.

@@ -337,8 +337,8 @@ class TextGenerator(GenerativeTask):
         """Writes the model, the tokenizer and the options to `folder`, replacing an older text generator there.
 
         The folder is built under a temporary name and then renamed. It holds JSON, the tokenizer's files and
-        a safetensors file: nothing that could contain code. The class of a custom model must be registered
-        with `keras.saving.register_keras_serializable`, also where it is loaded.
+        a safetensors file: nothing that could contain code. LoRA is merged in what is written. The class of a custom
+        model must be registered with `keras.saving.register_keras_serializable`, also where it is loaded.
 
         Raises:
             ValueError: if `folder` holds anything other than a text generator, or the model is quantised to other than int8 or bfloat16 or is
