@@ -531,9 +531,11 @@ class MultiHeadAttention(HeadProjections, Slotted, keras.layers.Layer):
                 f"value_shape={tuple(value_shape)}, key_shape={tuple(key_shape)}."
             )
         if len(query_shape) < 3 or len(query_shape) != len(value_shape):
+            hint = " A position encoding has the shape (T, D): add it to a sequence, `x + encoding(x)`."
             raise ValueError(
                 "`query` and `value` must both have the shape (B, T, D), or the same number of axes in between. "
                 f"Received: query_shape={tuple(query_shape)}, value_shape={tuple(value_shape)}."
+                + (hint if 2 in (len(query_shape), len(value_shape)) else "")
             )
 
     def compute_output_shape(self, query_shape, value_shape, key_shape=None):

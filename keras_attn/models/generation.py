@@ -291,7 +291,8 @@ class Seq2SeqGeneration:
         """Decodes token ids (B, S) greedily, with beam search, or by sampling; see `keras_attn.generation`.
 
         Args:
-            encoder_token_ids: Integers (B, S), padded.
+            encoder_token_ids: Integers (B, S), padded. A model that reads images or speech has a tensor of three or
+                more axes here, which its `init_cache` takes as it is given.
             start_token_id, end_token_id: Integers. START may be the pad, and one for each row, int32 (B,).
             num_beams: Integer, at most 1024; 1 is greedy search. Ignored by sampling.
             length_penalty: Float, or floats (B,).
@@ -304,7 +305,8 @@ class Seq2SeqGeneration:
             compiler: Function that compiles a function of tensors, for TensorFlow graphs that take batches of
                 any size: the encoder and the steps are compiled, for each size that the batch has as rows
                 finish.
-            encoder_padding_mask: Boolean (B, S), True at source tokens. By default every `pad_token_id` is a pad.
+            encoder_padding_mask: Boolean (B, S), True at source tokens. By default every `pad_token_id` is a pad, and
+                nothing in a tensor of more than two axes, for which `init_cache` gets None.
             unwritable_token_ids: Integers, tokens that are never chosen because they stand for no text.
             cache: What `init_cache(encoder_token_ids, 0, encoder_padding_mask)` returned, if the sources were
                 encoded before.
@@ -355,8 +357,14 @@ class Seq2SeqGeneration:
         Options with a coverage penalty need `penalizes_coverage`.
         """
         max_length = checked_max_length(max_length, self.max_sequence_length)
-        encoder_token_ids = ops.convert_to_tensor(encoder_token_ids, dtype="int32")
-        encoder_padding_mask = _mask_of(encoder_token_ids, encoder_padding_mask, self.pad_token_id)
+        encoder_token_ids, encoder_padding_mask = _source(
+            encoder_token_ids, encoder_padding_mask, self.pad_token_id
+        )
+        if penalizes_coverage and encoder_padding_mask is None:
+            raise ValueError(
+                "`coverage_penalty` needs `encoder_padding_mask`, boolean (B, S), for a source of more than two axes. "
+                f"Received: encoder_token_ids of shape {tuple(encoder_token_ids.shape)}."
+            )
 
         def init_cache(encoder_token_ids, encoder_padding_mask):
             return self.init_cache(encoder_token_ids, 0, encoder_padding_mask)
@@ -366,7 +374,7 @@ class Seq2SeqGeneration:
             cache = init_cache(encoder_token_ids, encoder_padding_mask)
         with _scope_of_steps(compiler):
             step = self.decoding_step(penalizes_coverage, None if listed is None else listed.token_ids)
-        is_pad = ops.logical_not(encoder_padding_mask)
+        is_pad = ops.logical_not(encoder_padding_mask) if penalizes_coverage else None
         return SearchInputs(
             step=step,
             read=step.read,
@@ -407,9 +415,8 @@ class Seq2SeqGeneration:
         """Logits of the token after each of `decoder_token_ids`, none of which is treated as a pad.
 
         Args:
-            encoder_token_ids: Integers (B, S), padded.
+            encoder_token_ids, encoder_padding_mask: As in `generate`.
             decoder_token_ids: Integers (B, T), beginning with START.
-            encoder_padding_mask: Boolean (B, S). By default every `pad_token_id` is a pad.
             return_attention_scores: Boolean.
             cache: As in `generate`.
 
@@ -417,10 +424,10 @@ class Seq2SeqGeneration:
             Logits, float32 (B, T, V); with `return_attention_scores`, a tuple of them and the cross-attention scores of
             each layer, a list of (B, N, T, S).
         """
-        encoder_token_ids, decoder_token_ids = (
-            ops.convert_to_tensor(ids, dtype="int32") for ids in (encoder_token_ids, decoder_token_ids)
+        encoder_token_ids, encoder_padding_mask = _source(
+            encoder_token_ids, encoder_padding_mask, self.pad_token_id
         )
-        encoder_padding_mask = _mask_of(encoder_token_ids, encoder_padding_mask, self.pad_token_id)
+        decoder_token_ids = ops.convert_to_tensor(decoder_token_ids, dtype="int32")
         if cache is None:
             cache = self.init_cache(encoder_token_ids, 0, encoder_padding_mask)
         cache = _with_first(cache, extend_caches(cache[0], ops.shape(decoder_token_ids)[1]))
@@ -562,12 +569,22 @@ def _with_first(cache, first):
     return cache._replace(**{cache._fields[0]: first})
 
 
+def _source(token_ids, mask, pad_token_id):
+    """What an encoder reads, and its mask: token ids, or features of more than two axes, which have no pad."""
+    token_ids = ops.convert_to_tensor(token_ids)
+    if len(token_ids.shape) > 2 and mask is None:
+        return token_ids, None
+    if len(token_ids.shape) <= 2:
+        token_ids = ops.cast(token_ids, "int32")
+    return token_ids, _mask_of(token_ids, mask, pad_token_id)
+
+
 def _mask_of(token_ids, mask, pad_token_id):
     """`mask` as a boolean tensor, or if it is None, True at every token except the pad."""
     if mask is None:
         return padding_mask(token_ids, pad_token_id)
     mask = ops.convert_to_tensor(mask)
-    dtype, shape, expected = keras.backend.standardize_dtype(mask.dtype), mask.shape, token_ids.shape
+    dtype, shape, expected = keras.backend.standardize_dtype(mask.dtype), mask.shape, token_ids.shape[:2]
     known = len(shape) == len(expected) and [pair for pair in zip(shape, expected) if None not in pair]
     if dtype != "bool" or known is False or any(one != other for one, other in known):
         raise ValueError(

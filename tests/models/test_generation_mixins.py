@@ -279,6 +279,81 @@ def test_a_composed_translator_generates_what_its_forward_pass_says(of_tokens, n
             assert float(found_score) == pytest.approx(score, rel=1e-4)
 
 
+class ComposedCaptioner(ComposedTranslator):
+    """Reads images: the source is a tensor of floats, whose patches attend to each other."""
+
+    def build(self, input_shape=None):
+        self.patches = keras.layers.Conv2D(12, (5, 3), strides=(5, 3))
+        self.patches.build((None, None, None, 2))
+        super().build(input_shape)
+
+    def encode(self, images, mask=None):
+        patches = keras.ops.reshape(self.patches(images), (images.shape[0], -1, 12))
+        return self.encoder_block(patches, padding_mask=mask)
+
+    def call(self, inputs):
+        x = self.embedding(inputs["captions"])
+        return self.embedding(
+            self.decoder_block(x + self.positions(x), self.encode(inputs["images"])), reverse=True
+        )
+
+
+def test_a_composed_model_reads_images_and_writes_captions():
+    model = ComposedCaptioner(V)
+    randomize(model.trainable_weights)
+    images = np.random.default_rng(5).normal(size=(2, 10, 9, 2)).astype("float32")
+    found = model.generate(images, START, END, num_beams=3, num_return_sequences=3, max_length=7)
+
+    def log_probs(row, prefix):
+        captions = np.array([[START, *prefix, *[START] * (7 - len(prefix))]], "int32")
+        inputs = {"images": images[row : row + 1], "captions": captions}
+        inputs = {name: keras.ops.convert_to_tensor(of_row) for name, of_row in inputs.items()}
+        return log_probabilities(forward(model)(inputs)[0, len(prefix)])
+
+    for row in range(2):
+        expected = beam_search_by_hand(functools.partial(log_probs, row), 7, 3)
+        for (score, tokens), ids, found_score in zip(expected, found.token_ids[row], found.scores[row]):
+            assert answer(ids)[: len(tokens)] == tokens
+            assert float(found_score) == pytest.approx(score, rel=1e-4)
+    captions = np.array([[START, 5, 6]] * 2)
+    forced, passed = (
+        keras.ops.convert_to_numpy(logits)
+        for logits in (
+            model.teacher_forced(images, captions),
+            model({"images": images, "captions": captions}),
+        )
+    )
+    np.testing.assert_allclose(forced, passed, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="`coverage_penalty` needs `encoder_padding_mask`"):
+        model.generate(images, START, END, options=DecodingOptions(coverage_penalty=0.5))
+
+
+def test_features_of_sequences_have_the_mask_that_is_given(of_tokens):
+    """Speech is a tensor (B, S, features); embeddings of tokens stand for it, which must be read as the tokens are."""
+    source = np.array([[5, 6, 7, 3, 0], [8, 9, 10, 11, 3]], "int32")
+
+    class OfFeatures(Seq2SeqGeneration):
+        max_sequence_length, pad_token_id = of_tokens.max_sequence_length, PAD
+        call_with_cache = of_tokens.call_with_cache
+
+        def init_cache(self, features, length, encoder_padding_mask=None):
+            sequence = of_tokens.encoder_block(
+                features + of_tokens.positions(features), padding_mask=encoder_padding_mask
+            )
+            cross = of_tokens.decoder_block.project_to_cache(sequence, encoder_padding_mask)
+            own = of_tokens.decoder_block.empty_cache(features.shape[0], length)
+            return Seq2SeqCache((own,), (cross,), encoder_padding_mask)
+
+    model, features = OfFeatures(), keras.ops.convert_to_numpy(of_tokens.embedding(source))
+    arguments = {"num_beams": 2, "num_return_sequences": 2, "max_length": 7}
+    found = model.generate(features, START, END, encoder_padding_mask=source != PAD, **arguments)
+    expected = of_tokens.generate(source, START, END, **arguments)
+    np.testing.assert_array_equal(found.token_ids, expected.token_ids)
+    np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5)
+    with pytest.raises(ValueError, match=r"with the shape of its tokens, \(2, 5\)"):
+        model.generate(features, START, END, encoder_padding_mask=(source != PAD)[:, 1:])
+
+
 @pytest.mark.extended
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="strings are TensorFlow's")
 def test_a_composed_translator_takes_strings_is_saved_and_served(tmp_path):
