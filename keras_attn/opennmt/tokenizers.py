@@ -7,7 +7,6 @@ from keras_attn.text import PipelineTokenizer
 from keras_attn.text.decoders import SPELLED_OUT
 
 BLANK, START, END = SPECIAL = ("<blank>", "<s>", "</s>")
-START_ID, END_ID = 1, 2
 _UNKNOWN = "<unk>"
 # No word has one, so a word is a piece as a whole or unknown.
 _NO_PREFIX = " "

@@ -1,4 +1,4 @@
-"""GPT-2's spelling of bytes as visible characters, in the graph and in Python.
+"""GPT-2's spelling of bytes as visible characters.
 
 Reference:
     - Radford et al., 2019, "Language Models are Unsupervised Multitask Learners", section 2.2, and
@@ -34,11 +34,6 @@ def spelled(texts):
     characters = tf.gather(code_points, tf.cast(values, tf.int32))
     ragged = tf.RaggedTensor.from_row_lengths(characters, lengths, validate=False)
     return tf.strings.unicode_encode(ragged, "UTF-8")
-
-
-def spelled_text(text):
-    """The same for a Python string."""
-    return "".join(BYTE_CHARACTERS[byte] for byte in text.encode("utf-8"))
 
 
 def bytes_of(piece):
