@@ -2,8 +2,8 @@
 
 python tests/benchmarks/front.py SOURCES REFERENCES --translators NAME=FOLDER ... [--shortlists NAME=FILE ...] --picture FILE
 
-Every candidate translates the whole file from strings to strings, sorted by length, in batches of 64, on one thread of one
-core: our translator as a graph that runs op by op, as TF Serving runs it, and compiled with XLA, in each quantisation;
+Every candidate translates the whole file from strings to strings, sorted by length, in batches of 64 or of the best of
+`--batch-sizes`, on one thread of one core: our translator as a graph that runs op by op, as TF Serving runs it, and compiled with XLA, in each quantisation;
 CTranslate2 with the same weights. With `--cores 2`, ours translates two batches at a time, and CTranslate2 has the better of
 two translators with a thread each and one with two threads. Candidates take turns; the first pass, in which XLA compiles, is
 not counted.
@@ -12,6 +12,7 @@ not counted.
 from helpers_benchmarks import median_seconds, parser, print_table  # isort: skip -- quietens TensorFlow
 
 import functools
+import itertools
 import json
 import os
 import pathlib
@@ -26,7 +27,6 @@ from keras_attn import Translator
 from keras_attn.models import Seq2SeqTransformer
 from keras_attn.text import as_utf8
 
-BATCH_SIZE = 64
 MARKERS = {"as served": "o", "XLA": "s", "CTranslate2": "^"}
 
 
@@ -57,7 +57,7 @@ def with_dtype(translator, dtype, jit_compile):
 class Engine:
     """CTranslate2 with the weights of a translator, from strings to strings by the tokenizers of that translator."""
 
-    def __init__(self, folder, translator, compute_type, num_beams, use_vmap, threads):
+    def __init__(self, folder, translator, compute_type, num_beams, batch_size, use_vmap, threads):
         inter_threads, intra_threads = threads
         self.engine = ctranslate2.Translator(
             str(folder), inter_threads=inter_threads, intra_threads=intra_threads, compute_type=compute_type
@@ -71,7 +71,7 @@ class Engine:
             "beam_size": num_beams,
             "length_penalty": translator.length_penalty,
             "max_decoding_length": translator.max_length,
-            "max_batch_size": BATCH_SIZE,
+            "max_batch_size": batch_size,
             "use_vmap": use_vmap,
         }
 
@@ -81,36 +81,37 @@ class Engine:
         return self.target.decode([[self.ids[token] for token in result.hypotheses[0]] for result in found])
 
 
-def candidates(translator, shortlist, num_beams, cores, folder):
-    """{(engine, quantisation): function of texts}."""
-
-    def ours(given):
-        return functools.partial(given, num_beams=num_beams, batch_size=BATCH_SIZE, num_workers=cores)
-
+def candidates(translator, shortlist, num_beams, batch_sizes, cores, folder):
+    """{(engine, quantisation, batch size, threads of a translator): function of texts}."""
     found = {}
+
+    def add(engine, quantization, given):
+        for batch_size in batch_sizes:
+            found[engine, quantization, batch_size, 1] = functools.partial(
+                given, num_beams=num_beams, batch_size=batch_size, num_workers=cores
+            )
+
     for engine, xla in (("as served", False), ("XLA", True)):
         whole = with_dtype(translator, "float32", xla).replaced(length_penalty=translator.length_penalty)
-        found[engine, "float32"] = ours(whole)
+        add(engine, "float32", whole)
         for mode in ("bfloat16", "int8"):
-            found[engine, mode] = ours(whole.quantized(mode, xla=xla))
+            add(engine, mode, whole.quantized(mode, xla=xla))
         if shortlist and not xla:
-            found[engine, "float32, shortlist"] = ours(whole.replaced(shortlist=shortlist))
+            add(engine, "float32, shortlist", whole.replaced(shortlist=shortlist))
     listing = with_dtype(translator, "float32", False).replaced(shortlist=shortlist)
     listing = listing.replaced(length_penalty=translator.length_penalty)
     exported = listing.export_model(folder, "ctranslate2")
     for use_vmap in (False, True) if shortlist else (False,):
         for kind in ("float32", "int8"):
             name = f"{kind}, shortlist" if use_vmap else kind
-            engines = [
-                Engine(exported, listing, kind, num_beams, use_vmap, threads)
-                for threads in sorted({(cores, 1), (1, cores)})
-            ]
-            found |= {("CTranslate2", name, number): engine for number, engine in enumerate(engines)}
+            for threads, batch_size in itertools.product(sorted({(cores, 1), (1, cores)}), batch_sizes):
+                engine = Engine(exported, listing, kind, num_beams, batch_size, use_vmap, threads)
+                found["CTranslate2", name, batch_size, threads[1]] = engine
     return found
 
 
 def measured(found, sources, rounds):
-    """{(engine, quantisation): (seconds, answers)}; of the arrangements of an engine's threads, the fastest."""
+    """{(engine, quantisation): (seconds, answers, batch size)}: those of the fastest of its candidates."""
     answers = {}
 
     def timed(key):
@@ -123,7 +124,7 @@ def measured(found, sources, rounds):
     seconds = median_seconds({key: timed(key) for key in found}, rounds)
     best = {}
     for key in sorted(seconds, key=seconds.get):
-        best.setdefault(key[:2], (seconds[key], answers[key]))
+        best.setdefault(key[:2], (seconds[key], answers[key], key[2]))
     return {key[:2]: best[key[:2]] for key in found}
 
 
@@ -189,6 +190,7 @@ def main():
     options.add_argument("--translators", nargs="+", required=True, metavar="NAME=FOLDER")
     options.add_argument("--shortlists", nargs="*", default=[], metavar="NAME=FILE")
     options.add_argument("--num-beams", type=int, default=1)
+    options.add_argument("--batch-sizes", type=int, nargs="+", default=[64])
     options.add_argument("--cores", type=int, choices=[1, 2], default=1)
     options.add_argument("--bleu-tokenize", default="13a")
     options.add_argument("--limit", type=int, help="translate so many sentences of the file")
@@ -215,13 +217,14 @@ def main():
                 Translator.load(folder),
                 shortlists.get(name),
                 options.num_beams,
+                options.batch_sizes,
                 options.cores,
                 pathlib.Path(engine, "engine"),
             )
             found = {key: value for key, value in found.items() if key[0] in options.engines}
             results = measured(found, sources, options.rounds)
-        of_peers = {key: seconds for key, (seconds, _) in results.items() if key[0] == "CTranslate2"}
-        for (engine, quantization), (seconds, answers) in results.items():
+        of_peers = {key: found[0] for key, found in results.items() if key[0] == "CTranslate2"}
+        for (engine, quantization), (seconds, answers, batch_size) in results.items():
             bleu = sacrebleu.corpus_bleu(answers, [references], tokenize=options.bleu_tokenize, force=True)
             ratios = {
                 title: round(of_peers["CTranslate2", kind] / seconds, 2) if of_peers else None
@@ -233,6 +236,7 @@ def main():
                     "engine": engine,
                     "quantization": quantization,
                     "num_beams": options.num_beams,
+                    "batch_size": batch_size,
                     "speed": round(len(sources) / seconds, 1),
                     **ratios,
                     "bleu": round(bleu.score, 2),
@@ -249,6 +253,7 @@ def main():
             "engine",
             "quantization",
             "beams",
+            "batch",
             "sentences/s",
             "x CTranslate2",
             "x its int8",
