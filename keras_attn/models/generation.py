@@ -360,6 +360,11 @@ class Seq2SeqGeneration:
         encoder_token_ids, encoder_padding_mask = _source(
             encoder_token_ids, encoder_padding_mask, self.pad_token_id
         )
+        if penalizes_coverage and not self.returns_attention_scores:
+            raise ValueError(
+                "`coverage_penalty` needs the scores of cross-attention. Received: a model whose `call_with_cache` has no "
+                "argument `return_attention_scores`."
+            )
         if penalizes_coverage and encoder_padding_mask is None:
             raise ValueError(
                 "`coverage_penalty` needs `encoder_padding_mask`, boolean (B, S), for a source of more than two axes. "

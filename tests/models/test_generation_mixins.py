@@ -151,6 +151,12 @@ def test_a_padding_mask_says_what_a_prompt_is(windowed):
             windowed.generate(prompts, END, padding_mask=mask)
 
 
+def test_coverage_of_features_needs_a_mask():
+    features = np.zeros((1, 5, 7), "float32")
+    with pytest.raises(ValueError, match=r"needs `encoder_padding_mask`.* of shape \(1, 5, 7\)"):
+        make_model().generate(features, START, END, options=DecodingOptions(coverage_penalty=0.5))
+
+
 @pytest.mark.extended
 def test_start_may_be_the_pad_when_a_mask_says_what_the_source_is():
     """Of two models one has the vocabulary of the other with 0, its pad, and START exchanged."""
@@ -324,7 +330,7 @@ def test_a_composed_model_reads_images_and_writes_captions():
         )
     )
     np.testing.assert_allclose(forced, passed, rtol=1e-4, atol=1e-5)
-    with pytest.raises(ValueError, match="`coverage_penalty` needs `encoder_padding_mask`"):
+    with pytest.raises(ValueError, match="`coverage_penalty` needs the scores of cross-attention"):
         model.generate(images, START, END, options=DecodingOptions(coverage_penalty=0.5))
 
 
