@@ -119,11 +119,9 @@ def write_language_model(name, folder):
 
 
 class LanguageModelPeers:
-    """transformers with both kinds of caches, and CTranslate2 in float32."""
+    """transformers with both kinds of caches, and CTranslate2 in float32, and if wanted in int8."""
 
-    names = ("transformers", "CTranslate2")
-
-    def __init__(self, checkpoint, folder, new_tokens):
+    def __init__(self, checkpoint, folder, new_tokens, int8):
         self.versions = _versions(transformers, torch, ctranslate2)
         self.new_tokens = new_tokens
         self.model = transformers.AutoModelForCausalLM.from_pretrained(
@@ -132,13 +130,16 @@ class LanguageModelPeers:
         converted = ctranslate2.converters.TransformersConverter(str(checkpoint)).convert(
             str(folder / "ctranslate2"), quantization="float32"
         )
-        self.generator = ctranslate2.Generator(
-            converted, compute_type="float32", inter_threads=1, intra_threads=1
-        )
+        self.generators = {
+            name: ctranslate2.Generator(converted, compute_type=kind, inter_threads=1, intra_threads=1)
+            for name, kind in [("CTranslate2", "float32"), ("CTranslate2 int8", "int8")][: 1 + int8]
+        }
+        self.names = ("transformers", *self.generators)
 
     def candidates(self, prompts):
         found = {f"transformers, {cache} cache": self._of_transformers(prompts, cache) for cache in CACHES}
-        return {**found, "CTranslate2": self._of_ctranslate2(prompts)}
+        engines = self.generators.items()
+        return {**found, **{name: self._of_ctranslate2(engine, prompts) for name, engine in engines}}
 
     def _of_transformers(self, prompts, cache):
         token_ids = torch.tensor(prompts)
@@ -158,11 +159,11 @@ class LanguageModelPeers:
 
         return generate
 
-    def _of_ctranslate2(self, prompts):
+    def _of_ctranslate2(self, generator, prompts):
         tokens = [[f"t{number}" for number in row] for row in prompts.tolist()]
 
         def generate():
-            results = self.generator.generate_batch(
+            results = generator.generate_batch(
                 tokens, max_length=self.new_tokens, sampling_topk=1, include_prompt_in_result=False
             )
             return np.array([result.sequences_ids[0] for result in results])
