@@ -3,10 +3,10 @@
 python tests/benchmarks/front.py SOURCES REFERENCES --translators NAME=FOLDER ... [--shortlists NAME=FILE ...] --picture FILE
 
 Every candidate translates the whole file from strings to strings, sorted by length, in batches of 64 or of the best of
-`--batch-sizes`, on one thread of one core: our translator as a graph that runs op by op, as TF Serving runs it, and compiled with XLA, in each quantisation;
-CTranslate2 with the same weights. With `--cores 2`, ours translates two batches at a time, and CTranslate2 has the better of
-two translators with a thread each and one with two threads. Candidates take turns; the first pass, in which XLA compiles, is
-not counted.
+`--batch-sizes`, on one thread of one core: our translator as a graph that runs op by op, as TF Serving runs it, and
+compiled with XLA, in each quantisation; CTranslate2 with the same weights. With `--cores 2`, ours translates two batches at a
+time, and CTranslate2 has the better of two translators with a thread each and one with two threads. Candidates take turns;
+the first pass, in which XLA compiles, is not counted.
 """
 
 from helpers_benchmarks import median_seconds, parser, print_table  # isort: skip -- quietens TensorFlow

@@ -104,6 +104,23 @@ def log_probabilities(logits):
     return log_probs
 
 
+def log_probabilities_after(model, prefix, **inputs):
+    """What follows a prefix of a row by a forward pass over the row's inputs, each (1, ...)."""
+    inputs = {name: keras.ops.convert_to_tensor(of_row) for name, of_row in inputs.items()}
+    return log_probabilities(forward(model)(inputs)[0, len(prefix)])
+
+
+def padded(prefix, size=7):
+    return np.array([[START, *prefix, *[START] * (size - len(prefix))]], "int32")
+
+
+def assert_found(found, row, expected):
+    """The `Hypotheses` of a row are the pairs of scores and tokens that the search by hand found."""
+    for (score, tokens), ids, found_score in zip(expected, found.token_ids[row], found.scores[row]):
+        assert answer(ids)[: len(tokens)] == tokens
+        assert float(found_score) == pytest.approx(score, rel=1e-4)
+
+
 def forward_of(model, prompt, size=20):
     """What follows a prompt and a prefix by a forward pass over both, and pads up to `size` behind them."""
 
@@ -122,10 +139,7 @@ def test_a_prompt_longer_than_the_window_is_read_and_continued_as_a_forward_pass
     prompts[1, 8:] = PAD
     found = windowed.generate(prompts, END, num_beams=num_beams, num_return_sequences=num_beams, max_length=9)
     for row, prompt in enumerate((prompts[0], prompts[1, :8])):
-        expected = beam_search_by_hand(forward_of(windowed.model, prompt), 9, num_beams)
-        for (score, tokens), ids, found_score in zip(expected, found.token_ids[row], found.scores[row]):
-            assert answer(ids)[: len(tokens)] == tokens
-            assert float(found_score) == pytest.approx(score, rel=1e-4)
+        assert_found(found, row, beam_search_by_hand(forward_of(windowed.model, prompt), 9, num_beams))
 
 
 def test_a_ring_reads_a_prompt_longer_than_its_window_at_once(windowed):
@@ -273,16 +287,13 @@ def test_a_composed_translator_generates_what_its_forward_pass_says(of_tokens, n
     found = of_tokens.generate(source, START, END, num_beams, num_return_sequences=num_beams, max_length=7)
 
     def log_probs(row, prefix):
-        target = np.array([[START, *prefix, *[START] * (7 - len(prefix))]], "int32")
-        inputs = {"encoder_token_ids": source[row : row + 1], "decoder_token_ids": target}
-        inputs = {name: keras.ops.convert_to_tensor(ids) for name, ids in inputs.items()}
-        return log_probabilities(forward(of_tokens)(inputs)[0, len(prefix)])
+        of_row = source[row : row + 1]
+        return log_probabilities_after(
+            of_tokens, prefix, encoder_token_ids=of_row, decoder_token_ids=padded(prefix)
+        )
 
     for row in range(2):
-        expected = beam_search_by_hand(functools.partial(log_probs, row), 7, num_beams)
-        for (score, tokens), ids, found_score in zip(expected, found.token_ids[row], found.scores[row]):
-            assert answer(ids)[: len(tokens)] == tokens
-            assert float(found_score) == pytest.approx(score, rel=1e-4)
+        assert_found(found, row, beam_search_by_hand(functools.partial(log_probs, row), 7, num_beams))
 
 
 class ComposedCaptioner(ComposedTranslator):
@@ -311,16 +322,10 @@ def test_a_composed_model_reads_images_and_writes_captions():
     found = model.generate(images, START, END, num_beams=3, num_return_sequences=3, max_length=7)
 
     def log_probs(row, prefix):
-        captions = np.array([[START, *prefix, *[START] * (7 - len(prefix))]], "int32")
-        inputs = {"images": images[row : row + 1], "captions": captions}
-        inputs = {name: keras.ops.convert_to_tensor(of_row) for name, of_row in inputs.items()}
-        return log_probabilities(forward(model)(inputs)[0, len(prefix)])
+        return log_probabilities_after(model, prefix, images=images[row : row + 1], captions=padded(prefix))
 
     for row in range(2):
-        expected = beam_search_by_hand(functools.partial(log_probs, row), 7, 3)
-        for (score, tokens), ids, found_score in zip(expected, found.token_ids[row], found.scores[row]):
-            assert answer(ids)[: len(tokens)] == tokens
-            assert float(found_score) == pytest.approx(score, rel=1e-4)
+        assert_found(found, row, beam_search_by_hand(functools.partial(log_probs, row), 7, 3))
     captions = np.array([[START, 5, 6]] * 2)
     forced, passed = (
         keras.ops.convert_to_numpy(logits)
