@@ -1,12 +1,14 @@
 """What a person sees of a run: one bar for the epoch at hand on a terminal, and lines that fit 80 columns."""
 
 import contextlib
+import time
 
 import keras
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 _COLUMNS = 80
+_SECONDS_PER_CHANGE = 0.1  # Reading the loss waits for the device.
 
 
 class EpochBar(keras.callbacks.Callback):
@@ -22,6 +24,7 @@ class EpochBar(keras.callbacks.Callback):
         self._progress = progress
         self._epochs = epochs
         self._bar = self._task = None
+        self._next_change = 0.0  # of the monotonic clock
 
     def on_epoch_begin(self, epoch, logs=None):
         console = Console(width=_COLUMNS)
@@ -44,8 +47,9 @@ class EpochBar(keras.callbacks.Callback):
         self._bar.start()
 
     def on_train_batch_end(self, batch, logs=None):
-        if self._bar is None:
+        if self._bar is None or time.monotonic() < self._next_change:
             return
+        self._next_change = time.monotonic() + _SECONDS_PER_CHANGE
         values = f"loss {logs['loss']:.3f}"
         if "tokens_per_second" in logs:
             values += f", {logs['tokens_per_second']:,} tokens/s"
@@ -53,7 +57,7 @@ class EpochBar(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         if self._bar is not None:
-            self._bar.update(self._task, values="validating")
+            self._bar.update(self._task, completed=self._progress.steps_per_epoch, values="validating")
 
     def close(self):
         """Removes the bar. What is printed next begins on a line of its own."""

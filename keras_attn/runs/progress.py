@@ -124,6 +124,27 @@ class Progress(keras.callbacks.Callback):
 _STATE = ("epoch", "batch", "updates", "position", "num_real", "num_positions")
 
 
+class RunCallbacks(keras.callbacks.CallbackList):
+    """The callbacks of a run's `fit`, which get the `logs` of a batch as tensors.
+
+    Keras' own list turns them to numbers first, and so waits for each update: a GPU then has nothing to do while Python
+    prepares the next one. Here it waits only if a callback reads a value.
+
+    Args:
+        callbacks: List of `keras.callbacks.Callback`.
+        model: The `keras.Model`.
+        epochs: Integer, the argument of `fit`.
+    """
+
+    def __init__(self, callbacks, model, epochs):
+        super().__init__(callbacks, add_history=True, model=model, verbose=0, epochs=epochs)
+
+    def on_train_batch_end(self, batch, logs=None):
+        logs = dict(logs or {})
+        for callback in self.callbacks:
+            callback.on_train_batch_end(batch, logs=logs)
+
+
 class HistoryFile(keras.callbacks.Callback):
     """Writes the `logs` of each epoch to a CSV file, atomically: no run ever leaves an incomplete line.
 

@@ -9,7 +9,7 @@ from keras_attn.files import locked_folder
 from keras_attn.models import assign_weights, read_weights, save_weights
 from keras_attn.runs.checkpoints import Checkpoints
 from keras_attn.runs.display import EpochBar
-from keras_attn.runs.progress import HistoryFile, Progress
+from keras_attn.runs.progress import HistoryFile, Progress, RunCallbacks
 from keras_attn.runs.snapshots import state_snapshots
 from keras_attn.training import (
     KeepBest,
@@ -75,6 +75,7 @@ def resumable_fit(
         take_snapshot = state_snapshots(model)
 
         def save():
+            stop_on_invalid_loss.check()
             state = {**progress.state(), "best": best.best, "best_epoch": best.best_epoch}
             states.save(progress.updates, take_snapshot(), {**state, "history": history.rows})
 
@@ -85,6 +86,8 @@ def resumable_fit(
             best.best, best.best_epoch, history.rows = state["best"], state["best_epoch"], state["history"]
             if verbose:
                 print(f"Resumed after update {progress.updates:,}, in epoch {progress.epoch + 1}.")
+
+        stop_on_invalid_loss = StopOnInvalidLoss(states.newest, progress.batch)
 
         def validated(epoch, logs):
             bar.close()
@@ -101,6 +104,16 @@ def resumable_fit(
                     flush=True,
                 )
 
+        callbacks = [
+            stop_on_invalid_loss,
+            progress,
+            *([bar] if verbose else []),
+            keras.callbacks.LambdaCallback(on_epoch_end=validated),
+            LearningRateLogger(),
+            best,
+            history,
+            keras.callbacks.LambdaCallback(on_epoch_end=after_epoch),
+        ]
         began = time.monotonic()
         if progress.epoch < epochs:
             try:
@@ -111,16 +124,7 @@ def resumable_fit(
                     epochs=epochs,
                     shuffle=False,
                     verbose=0,
-                    callbacks=[
-                        StopOnInvalidLoss(states.newest, progress.batch),
-                        progress,
-                        *([bar] if verbose else []),
-                        keras.callbacks.LambdaCallback(on_epoch_end=validated),
-                        LearningRateLogger(),
-                        best,
-                        history,
-                        keras.callbacks.LambdaCallback(on_epoch_end=after_epoch),
-                    ],
+                    callbacks=RunCallbacks(callbacks, model, epochs),
                 )
             finally:
                 bar.close()

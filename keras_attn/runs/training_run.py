@@ -19,7 +19,7 @@ from keras_attn.runs.checkpoints import Checkpoints
 from keras_attn.runs.display import EpochBar, duration
 from keras_attn.runs.kept_weights import Kept, kept_weights
 from keras_attn.runs.optimizer import make_optimizer
-from keras_attn.runs.progress import HistoryFile, Progress
+from keras_attn.runs.progress import HistoryFile, Progress, RunCallbacks
 from keras_attn.runs.run_record import (
     check_no_files_of_others,
     differences,
@@ -235,6 +235,7 @@ class TrainingRun:
         if self.resume():
             self.finish_fit()
             return
+        self.stop_on_invalid_loss = StopOnInvalidLoss(self.states.newest, self.progress.batch)
         self.seconds_at_epoch = self.seconds()
         validators = [*self.validators(), self.validation_board()] if self.workers.is_first else []
         writers = [self.curves, *validators] if self.workers.is_first else []
@@ -246,7 +247,7 @@ class TrainingRun:
                     initial_epoch=self.progress.epoch,
                     epochs=self.recipe.epochs,
                     shuffle=False,  # the batches are shuffled already
-                    callbacks=self.callbacks(validators),
+                    callbacks=RunCallbacks(self.callbacks(validators), self.model, self.recipe.epochs),
                     verbose=0,  # the run's own bar and lines
                 )
         except BaseException as error:
@@ -281,7 +282,7 @@ class TrainingRun:
             return keras.callbacks.LambdaCallback(on_epoch_end=function)
 
         return [
-            StopOnInvalidLoss(last_checkpoint=self.states.newest, initial_batch=self.progress.batch),
+            self.stop_on_invalid_loss,
             self.progress,
             *([self.curves] if self.workers.is_first else []),
             *([self.bar] if self.verbose else []),
@@ -326,6 +327,7 @@ class TrainingRun:
         return self.seconds_before + time.monotonic() - self.started
 
     def save_state(self, has_ended=False):
+        self.stop_on_invalid_loss.check()
         progress = {
             **self.progress.state(),
             "curves": self.curves.state(),

@@ -276,6 +276,9 @@ class StopOnInvalidLoss(keras.callbacks.Callback):
     `keras.callbacks.TerminateOnNaN` ends `fit` as if it had succeeded, and the script then saves the broken
     weights.
 
+    A loss that is still a tensor, which a `keras.callbacks.CallbackList` of your own may hand on, is read after the next
+    batch: the device computes that one meanwhile. `check()` reads it at once, for example before a checkpoint is written.
+
     Args:
         last_checkpoint: Optional function without arguments that returns the path of the last good
             checkpoint, or None; the error names it.
@@ -298,6 +301,7 @@ class StopOnInvalidLoss(keras.callbacks.Callback):
         self.initial_batch = initial_batch
         self._epoch = 0
         self._batches_before = 0
+        self._unread = None  # a batch and its loss
 
     def on_train_begin(self, logs=None):
         self._batches_before = self.initial_batch
@@ -306,10 +310,21 @@ class StopOnInvalidLoss(keras.callbacks.Callback):
         self._epoch = epoch
 
     def on_epoch_end(self, epoch, logs=None):
+        self.check()
         self._batches_before = 0
 
     def on_train_batch_end(self, batch, logs=None):
+        self.check()
         loss = (logs or {}).get("loss", 0.0)
+        self._unread = batch, loss
+        if not keras.ops.is_tensor(loss):
+            self.check()
+
+    def check(self):
+        """Raises the error if the loss of the last batch, which may not have been read yet, is invalid."""
+        if self._unread is None:
+            return
+        (batch, loss), self._unread = self._unread, None
         if math.isfinite(loss):
             return
         checkpoint = self.last_checkpoint() if self.last_checkpoint else None

@@ -8,6 +8,7 @@ from keras_attn.data import LabelledBatches, LabelledTexts, read_labelled_texts
 from keras_attn.layers import ClassificationHead
 from keras_attn.models import EncoderTransformer, EncoderWithHead
 from keras_attn.runs import resumable_fit
+from keras_attn.runs.checkpoints import Checkpoints
 from keras_attn.runs.progress import Progress
 from keras_attn.text import ByteTokenizer
 
@@ -67,6 +68,34 @@ def test_a_killed_fit_ends_with_the_same_bits_and_the_best_epoch(tmp_path, monke
     _, again = make(tmp_path / "whole", 3, [])
     for ours, theirs in zip(weights[:5], again[:5], strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+def test_callbacks_get_the_loss_of_a_batch_unread_and_the_numbers_of_an_epoch(tmp_path, monkeypatch):
+    on_train_batch_end, are_tensors = Progress.on_train_batch_end, []
+
+    def recorded(progress, batch, logs=None):
+        are_tensors.append(keras.ops.is_tensor(logs["loss"]))
+        on_train_batch_end(progress, batch, logs)
+
+    monkeypatch.setattr(Progress, "on_train_batch_end", recorded)
+    rows, _ = make(tmp_path, 2, [0.3, 0.5])
+    assert are_tensors == [True] * 8
+    assert all(isinstance(loss, float) for loss in losses(rows))
+
+
+def test_no_state_is_saved_after_an_update_whose_loss_is_invalid(tmp_path, monkeypatch):
+    on_train_batch_end = Progress.on_train_batch_end
+
+    def breaks_the_weights(progress, batch, logs=None):
+        if batch == 1:  # The third loss is invalid, and a state is due after it.
+            weight = progress.model.trainable_variables[0]
+            weight.assign(weight * np.nan)
+        on_train_batch_end(progress, batch, logs)
+
+    monkeypatch.setattr(Progress, "on_train_batch_end", breaks_the_weights)
+    with pytest.raises(FloatingPointError, match=r"epoch 1, batch 3\. No checkpoint"):
+        make(tmp_path, 2, [0.3, 0.5])
+    assert Checkpoints(tmp_path).newest() is None
 
 
 def test_every_text_is_in_one_batch_as_its_framing_has_it():

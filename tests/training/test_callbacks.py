@@ -370,5 +370,21 @@ def test_error_names_the_last_good_checkpoint():
         fit([BreakWeights(0, 1, math.nan), stop])
 
 
+def test_a_loss_that_is_a_tensor_is_read_a_batch_later_or_when_asked():
+    finite, invalid = (keras.ops.convert_to_tensor(loss) for loss in (1.5, math.nan))
+    stop = StopOnInvalidLoss(initial_batch=7)
+    stop.on_train_begin()
+    stop.on_epoch_begin(0)
+    stop.on_train_batch_end(0, {"loss": finite})
+    stop.on_train_batch_end(1, {"loss": invalid})  # which the device may not have computed yet
+    with pytest.raises(FloatingPointError, match=r"nan in epoch 1, batch 9\."):
+        stop.on_train_batch_end(2, {"loss": invalid})
+    for late in (stop.check, lambda: stop.on_epoch_end(0)):
+        stop.on_train_batch_end(3, {"loss": invalid})
+        with pytest.raises(FloatingPointError, match=r"batch 11\."):
+            late()
+        late()  # A loss is read once.
+
+
 def test_finite_loss_is_left_alone():
     assert len(fit([StopOnInvalidLoss()]).history["loss"]) == 3
