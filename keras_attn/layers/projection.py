@@ -152,6 +152,10 @@ def product(inputs, kernel, bias=None, num_summed_axes=1, training=None, activat
     """
     if isinstance(kernel, Int8Matrix):
         return _int8_product(inputs, kernel, bias)
+    if keras.backend.backend() == "torch":  # where each operation costs as much as a small product
+        x = ops.tensordot(inputs, kernel, axes=num_summed_axes)
+        x = x if bias is None else ops.add(x, bias)
+        return x if activation is None else activation(x)
     size = math.prod(kernel.shape[:num_summed_axes])
     kept = len(inputs.shape) - num_summed_axes
     shape = (*shape_to_keep(inputs)[:kept], *kernel.shape[num_summed_axes:])

@@ -120,7 +120,7 @@ class Residual(keras.layers.Layer):
         if self._channel_scale is not None:
             update = ops.multiply(update, self._channel_scale)
         update = self._dropout_layer(update, training=training)
-        return self._stochastic_depth_layer(update, training=training)
+        return self._stochastic_depth_layer(update, training=training) if self.stochastic_depth else update
 
     @classmethod
     def from_config(cls, config):

@@ -6,6 +6,7 @@ share one position bias, ALBERT has one block). A layer or model made from a con
 
 import contextlib
 import contextvars
+import functools
 import inspect
 
 import keras
@@ -125,12 +126,28 @@ def copied(layer, name):
 
 def is_attention(layer):
     """Whether `call` begins with `query` and `value`; any other layer mixes one sequence."""
-    return list(inspect.signature(layer.call).parameters)[:2] == ["query", "value"]
+    return _arguments(layer.call)[:2] == ["query", "value"]
 
 
 def has_argument(layer, name):
     """Whether `call` names the argument. `**kwargs` does not count: the layer may ignore the argument."""
-    return name in inspect.signature(layer.call).parameters
+    return name in _arguments(layer.call)
+
+
+def _arguments(method):
+    """The names of the arguments of a method, or of a function in its place."""
+    return (
+        _parameters(method.__func__)[1:]
+        if inspect.ismethod(method)
+        else list(inspect.signature(method).parameters)
+    )
+
+
+@functools.lru_cache(
+    maxsize=256
+)  # A backend without graphs asks in every call. The functions are those of classes.
+def _parameters(function):
+    return list(inspect.signature(function).parameters)
 
 
 def build_layer(layer, *shapes, dtype):
