@@ -106,6 +106,7 @@ OPTIONS = "generation/test_options.py::"
 ENGINE = "export/test_ctranslate2.py::"
 SEEING = "inspection/"
 LOSSES, BATCHING = "training/test_losses.py::", "data/test_batching.py::"
+LOGITS = "training/test_crossentropy_gradient.py::"
 
 CHECKPOINTS = "huggingface/test_architectures_of_checkpoints.py::"
 PATCHES, IMAGES = "layers/test_patch_embedding.py::", "huggingface/test_vision_checkpoints.py::"
@@ -1017,6 +1018,30 @@ scores = ops.take_along_axis(scores, kept, axis=-1)""",
         "values = values + label_smoothing *",
         "values = values + label_smoothing * logits.shape[-1] / (logits.shape[-1] - 1) *",
         (LOSSES + "test_value_and_gradient_equal_the_definition[0.1]",),
+    ),
+    Mutant(
+        "a_label_that_rounds_away",
+        "training/crossentropy_gradient.py",
+        "CrossentropyGradient.by_factors",
+        "tf.cast(of_labels - at_label, dtype)",
+        "tf.cast(of_labels, dtype) - tf.cast(at_label, dtype)",
+        (LOGITS + "test_in_bfloat16_a_label_of_probability_near_1_keeps_its_gradient",),
+    ),
+    Mutant(
+        "nan_of_padding_in_the_gradient_of_the_table",
+        "training/crossentropy_gradient.py",
+        "CrossentropyGradient._finite_probabilities",
+        "return tf.cond(is_finite, lambda: self.probabilities, mended)",
+        "return self.probabilities",
+        (LOGITS + "test_weights_and_padding_with_nan",),
+    ),
+    Mutant(
+        "a_gradient_of_other_rows_of_logits",
+        "ops/logits_product.py",
+        "logits_product.multiplied.gradient",
+        "known is not None and known.probabilities.shape[-1] == table.shape[0]",
+        "known is not None",
+        (LOGITS + "test_only_a_gradient_that_is_known_is_taken_so",),
     ),
     Mutant(
         "logarithm_of_a_probability_that_underflows",

@@ -61,8 +61,8 @@ LEAVES = {"checks", "files"}
 ALLOWED["cli"] = set(ALLOWED) | {"cli"}
 WITH_TENSORFLOW = {"text", "data", "export", "huggingface", "opennmt", "tasks", "runs", "serve", "cli"}
 # Summaries are written by TensorFlow, and only TensorFlow can add an assertion to its graph, draw random bits that no float is
-# made of, update a variable by its fused kernel, multiply integers by oneDNN, choose among its kernels, overwrite a tensor, and say
-# what comes after what; and each backend takes gradients and compiles in its own way.
+# made of, update a variable by its fused kernel, multiply integers by oneDNN, choose among its kernels, overwrite a tensor, say
+# what comes after what, and tell which operation gave a tensor; and each backend takes gradients and compiles in its own way.
 TENSORFLOW_INSIDE_FUNCTIONS = {
     "inspection/backends.py",
     "layers/dropout.py",
@@ -70,8 +70,10 @@ TENSORFLOW_INSIDE_FUNCTIONS = {
     "ops/graph_checks.py",
     "ops/int8_products.py",
     "ops/kv_cache.py",
+    "ops/logits_product.py",
     "ops/tensorflow_attention.py",
     "ops/tensorflow_order.py",
+    "training/crossentropy_gradient.py",
     "training/optimizers.py",
     "training/summaries.py",
 }

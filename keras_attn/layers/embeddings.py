@@ -1,3 +1,5 @@
+import functools
+
 import keras
 from keras import ops
 
@@ -13,6 +15,7 @@ from keras_attn.ops import (
     if_true,
     is_compiled_scope,
     is_inference_scope,
+    logits_product,
     padding_mask,
     product_in_halves,
     product_in_parts,
@@ -146,7 +149,7 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
             logits = if_true(
                 _are_few(rows, 2),
                 lambda: product_in_parts(rows, weights),
-                lambda: ops.einsum("ab,cb->ac", rows, weights),
+                lambda: logits_product(functools.partial(ops.einsum, "ab,cb->ac"), rows, weights),
             )
         return soft_capped(logits, self.logit_soft_cap)
 

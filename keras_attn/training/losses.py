@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_attn.checks import check_rate
+from keras_attn.training.crossentropy_gradient import CrossentropyGradient, mean_logits
 
 # Smaller probabilities (losses above 69 nats) may be inexact or 0.
 _SMALLEST_EXACT = 1e-30
@@ -174,12 +175,12 @@ def _smoothed_crossentropy(labels, logits, label_smoothing):
         of_label = _pick(logits, labels)
         values = _negative_log(probabilities, logits, labels, of_label)
         if label_smoothing:
-            values = values + label_smoothing * (of_label - ops.mean(logits, axis=-1))
+            values = values + label_smoothing * (of_label - mean_logits(logits))
 
         # PyTorch also passes the forward arguments, and the incoming gradient by keyword.
         def gradient(*args, upstream=None):
             upstream = args[-1] if upstream is None else upstream
-            return _crossentropy_gradient(probabilities, labels, label_smoothing, upstream)
+            return CrossentropyGradient(probabilities, labels, label_smoothing, values, upstream).by_logits()
 
         return values, gradient
 
@@ -199,19 +200,6 @@ def _negative_log(probabilities, logits, labels, of_label):
 
     return ops.cond(
         ops.all(of_label_probability > _SMALLEST_EXACT), lambda: -ops.log(of_label_probability), from_peak
-    )
-
-
-def _crossentropy_gradient(probabilities, labels, label_smoothing, upstream):
-    # (probabilities - target) * upstream. Division by the reciprocal turns NaN * 0 into 0 in a single pass.
-    divisor = ops.divide_no_nan(1.0, upstream)
-    excess = probabilities
-    if label_smoothing:
-        excess = probabilities - label_smoothing / probabilities.shape[-1]
-    at_labels = ops.divide_no_nan(_pick(excess, labels) - (1 - label_smoothing), divisor)
-    rows = ops.arange(ops.shape(labels)[0], dtype="int32")
-    return ops.scatter_update(
-        ops.divide_no_nan(excess, divisor[:, None]), ops.stack([rows, labels], axis=-1), at_labels
     )
 
 

@@ -1,0 +1,228 @@
+"""The gradient of a cross-entropy through the product that gave its logits, against NumPy in float64."""
+
+import keras
+import numpy as np
+import pytest
+from helpers_marks import slow_but
+from keras import ops
+
+from keras_attn.ops import inference_scope, logits_product
+from keras_attn.training import LabelSmoothedCrossentropy
+from keras_attn.training.crossentropy_gradient import CrossentropyGradient, mean_logits
+
+B, T, V, D, PAD = 3, 5, 13, 7, 0
+
+is_tensorflow = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="only TensorFlow's graphs take it through the product"
+)
+
+
+@pytest.fixture
+def factors(rng):
+    """Vectors (B, T, D), a table (V, D), and labels (B, T) with padding."""
+    labels = rng.integers(1, V, (B, T))
+    labels[1, 2:] = PAD
+    return rng.normal(size=(B, T, D)).astype("float32"), rng.normal(size=(V, D)).astype("float32"), labels
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    """How often a gradient went through a product by its factors."""
+    calls, by_factors = [], CrossentropyGradient.by_factors
+
+    def counted(gradient, rows, table):
+        calls.append(gradient)
+        return by_factors(gradient, rows, table)
+
+    monkeypatch.setattr(CrossentropyGradient, "by_factors", counted)
+    return calls
+
+
+def of_logits_by_hand(logits, labels, label_smoothing, scale=1.0):
+    """Loss and its gradient by logits (..., V)."""
+    log_probabilities = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    size = logits.shape[-1]
+    target = (1 - label_smoothing) * np.eye(size)[labels] + label_smoothing / size
+    weights = (labels != PAD) * scale / (labels != PAD).sum()
+    loss = -np.sum((target * log_probabilities).sum(-1) * weights)
+    return loss, (np.exp(log_probabilities) - target) * weights[..., None]
+
+
+def by_hand(x, table, labels, label_smoothing, scale=1.0):
+    """Loss, and its gradients by vectors, table and logits."""
+    x, table = x.astype("float64"), table.astype("float64")
+    loss, by_logits = of_logits_by_hand(x @ table.T, labels, label_smoothing, scale)
+    return loss, by_logits @ table, np.einsum("btv,btd->vd", by_logits, x), by_logits
+
+
+def product(rows, table):
+    return ops.einsum("ab,cb->ac", rows, table)
+
+
+def logits_of(x, table, dtype="float32"):
+    shape = ops.shape(x)
+    x, table = ops.cast(x, dtype), ops.cast(table, dtype)
+    logits = logits_product(product, ops.reshape(x, (-1, x.shape[-1])), table)
+    return ops.cast(ops.reshape(logits, (*shape[:-1], V)), "float32")
+
+
+def graph(function, jit_compile=False, size=D):
+    """`function` of vectors, table and labels as a graph of batches of any size: what it returns, and gradients by all."""
+    import tensorflow as tf
+
+    def step(x, table, labels):
+        with tf.GradientTape() as tape:
+            tape.watch([x, table])
+            value, *watched = function(x, table, labels)
+        return value, *tape.gradient(value, [x, table, *watched])
+
+    signature = [
+        tf.TensorSpec([None, None, size]),
+        tf.TensorSpec([V, size]),
+        tf.TensorSpec([None, None], tf.int64),
+    ]
+    return tf.function(step, signature, jit_compile=jit_compile)
+
+
+def assert_equal(actual, expected, **tolerance):
+    tolerance = tolerance or {"rtol": 1e-5, "atol": 1e-7}
+    for ours, theirs in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(np.asarray(ours, "float64"), theirs, **tolerance)
+
+
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.3])
+def test_its_entries_are_those_of_the_definition(rng, label_smoothing):
+    logits = rng.normal(size=(5, V))
+    probabilities = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    labels, upstream = np.array([3, 0, V - 1, 3, 6]), np.array([0.5, -2.0, 0.0, 1.0, 0.25])
+    gradient = CrossentropyGradient(
+        ops.convert_to_tensor(probabilities, "float32"),
+        ops.convert_to_tensor(labels, "int32"),
+        label_smoothing,
+        ops.ones(5),
+        ops.convert_to_tensor(upstream, "float32"),
+    )
+    target = (1 - label_smoothing) * np.eye(V)[labels] + label_smoothing / V
+    expected = upstream[:, None] * (probabilities - target)
+    np.testing.assert_allclose(ops.convert_to_numpy(gradient.by_logits()), expected, rtol=1e-5, atol=1e-7)
+
+
+@is_tensorflow
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("jit_compile", slow_but([False], [False, True]))
+def test_gradients_through_the_product_are_those_of_the_definition(
+    factors, taken, label_smoothing, jit_compile
+):
+    loss = LabelSmoothedCrossentropy(label_smoothing)
+    actual = graph(lambda x, table, y: [loss(y, logits_of(x, table))], jit_compile)(*factors)
+    assert len(taken) == 1
+    assert_equal(actual, by_hand(*factors, label_smoothing)[:3])
+
+
+@is_tensorflow
+def test_in_bfloat16_a_label_of_probability_near_1_keeps_its_gradient(factors, taken):
+    labels, table = factors[2], 9 * np.eye(V, dtype="float32")
+    x = np.eye(V, dtype="float32")[labels]  # probability 0.9985, in bfloat16 1
+
+    def function(x, table, labels):
+        return [LabelSmoothedCrossentropy()(labels, logits_of(x, table, "bfloat16"))]
+
+    _, by_x, by_table = graph(function, size=V)(x, table, labels)
+    assert len(taken) == 1
+    for actual, exact in zip((by_x, by_table), by_hand(x, table, labels, 0.0)[1:3]):
+        assert np.linalg.norm(actual - exact) < 0.01 * np.linalg.norm(exact)
+
+
+@is_tensorflow
+def test_weights_and_padding_with_nan(factors, taken):
+    x, table, labels = factors
+    x = np.where((labels == PAD)[..., None], np.nan, x)
+    loss = LabelSmoothedCrossentropy(0.1)
+    weighted = graph(lambda x, table, y: [3.0 * loss(y, logits_of(x, table))])(x, table, labels)
+    assert len(taken) == 1
+    assert_equal(weighted, by_hand(np.nan_to_num(x), table, labels, 0.1, scale=3.0)[:3])
+    x[0, 0] = np.nan  # a real token
+    value, by_x, by_table = graph(lambda x, table, y: [loss(y, logits_of(x, table))])(x, table, labels)
+    assert np.isnan(value)
+    assert np.isnan(by_x[0, 0]).all()
+    assert np.isnan(by_table).any()
+
+
+@is_tensorflow
+def test_only_a_gradient_that_is_known_is_taken_so(factors, taken):
+    first, second = LabelSmoothedCrossentropy(0.1), LabelSmoothedCrossentropy(0.4)
+
+    def two(x, table, labels):
+        logits = logits_of(x, table)
+        return [first(labels, logits) + second(labels, logits)]
+
+    def scaled(x, table, labels):
+        return [first(labels, 2.0 * logits_of(x, table))]
+
+    def cut(x, table, labels):
+        return [first(labels[:, 1:], logits_of(x, table)[:, :-1])]
+
+    def chosen(x, table, labels):  # rows, whose gradient comes as rows and their numbers
+        rows = [3, 0, 14, 4, 11, 2, 12, 1, 13, 5, 10, 6, 9, 7, 8]
+        logits = ops.take(logits_product(product, ops.reshape(x, (-1, D)), table), rows, axis=0)
+        return [first(ops.take(ops.reshape(labels, (-1, 1)), rows, axis=0), ops.reshape(logits, (-1, 1, V)))]
+
+    def otherwise_cut(x, table, labels):  # V rows of B * T logits
+        logits = ops.reshape(logits_of(x, table), (1, V, B * T))
+        return [first(ops.reshape(labels, (1, -1))[:, :V], logits)]
+
+    x, table, labels = factors
+    both = [a + b for a, b in zip(by_hand(*factors, 0.1)[:3], by_hand(*factors, 0.4)[:3])]
+    assert_equal(graph(two)(*factors), both)
+    value, by_x, by_table = by_hand(2 * x, table, labels, 0.1)[:3]
+    assert_equal(graph(scaled)(*factors), [value, 2 * by_x, by_table])
+    value, by_x, by_table = by_hand(x[:, :-1], table, labels[:, 1:], 0.1)[:3]
+    assert_equal(graph(cut)(*factors), [value, np.pad(by_x, [(0, 0), (0, 1), (0, 0)]), by_table])
+    assert_equal(graph(chosen)(*factors), by_hand(*factors, 0.1)[:3])
+    logits = (x.astype("float64") @ table.T).reshape(V, B * T)
+    value, by_logits = of_logits_by_hand(logits, labels.reshape(-1)[:V], 0.1)
+    by_logits = by_logits.reshape(B, T, V)
+    expected = [value, by_logits @ table, np.einsum("btv,btd->vd", by_logits, x)]
+    assert_equal(graph(otherwise_cut)(*factors), expected)
+    assert not taken
+
+
+@is_tensorflow
+def test_the_gradient_by_logits_is_there_too(factors, taken):
+    loss = LabelSmoothedCrossentropy(0.1)
+
+    def function(x, table, labels):
+        logits = logits_of(x, table)
+        return [loss(labels, logits), logits]
+
+    assert_equal(graph(function)(*factors), by_hand(*factors, 0.1))
+    assert len(taken) == 1
+
+
+def test_means_of_logits_are_those_of_their_entries(factors):
+    x, table, _ = factors
+    rows, expected = x.reshape(-1, D), (x.reshape(-1, D) @ table.T).mean(-1)
+
+    def means(rows, table):
+        return mean_logits(ops.reshape(logits_product(product, rows, table), (-1, V)))
+
+    np.testing.assert_allclose(ops.convert_to_numpy(means(rows, table)), expected, rtol=1e-5, atol=1e-6)
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        compiled = tf.function(means)
+        np.testing.assert_allclose(compiled(rows, table), expected, rtol=1e-5, atol=1e-6)
+        found = {
+            operation.type for operation in compiled.get_concrete_function(rows, table).graph.get_operations()
+        }
+        assert "Sum" in found  # of rows of D entries, not V
+
+
+@is_tensorflow
+def test_graphs_for_inference_hold_the_product_alone(factors):
+    import tensorflow as tf
+
+    x, table, _ = factors
+    with inference_scope():
+        traced = tf.function(lambda: logits_product(product, x[0], table)).get_concrete_function()
+    assert "IdentityN" not in {operation.type for operation in traced.graph.get_operations()}
