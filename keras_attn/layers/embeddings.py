@@ -1,5 +1,3 @@
-import functools
-
 import keras
 from keras import ops
 
@@ -149,7 +147,7 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
             logits = if_true(
                 _are_few(rows, 2),
                 lambda: product_in_parts(rows, weights),
-                lambda: logits_product(functools.partial(ops.einsum, "ab,cb->ac"), rows, weights),
+                lambda: logits_product(rows, weights),
             )
         return soft_capped(logits, self.logit_soft_cap)
 

@@ -136,16 +136,13 @@ def has_argument(layer, name):
 
 def _arguments(method):
     """The names of the arguments of a method, or of a function in its place."""
-    return (
-        _parameters(method.__func__)[1:]
-        if inspect.ismethod(method)
-        else list(inspect.signature(method).parameters)
-    )
+    if inspect.ismethod(method):
+        return _parameters(method.__func__)[1:]
+    return list(inspect.signature(method).parameters)
 
 
-@functools.lru_cache(
-    maxsize=256
-)  # A backend without graphs asks in every call. The functions are those of classes.
+# A backend without graphs asks in every call. The functions are those of classes, so that no layer is kept.
+@functools.lru_cache(maxsize=256)
 def _parameters(function):
     return list(inspect.signature(function).parameters)
 

@@ -6,14 +6,13 @@ from keras import ops
 from keras_attn.ops.compilers import is_inference_scope
 
 
-def logits_product(product, rows, table):
-    """Logits `product(rows, table)`; the gradient of a cross-entropy of them is not computed entry by entry.
+def logits_product(rows, table):
+    """Rows times a table, transposed; the gradient of a cross-entropy of these logits is not computed entry by entry.
 
     That is so in TensorFlow's graphs, where each operation is a pass over memory, if nothing but casts and changes of shape
     is between the product and the cross-entropy. Any other gradient is that of the product.
 
     Args:
-        product: Function of the two others.
         rows: Floats (R, D).
         table: Floats (V, D).
 
@@ -24,17 +23,17 @@ def logits_product(product, rows, table):
 
     ```python
     rows, table = keras.random.normal((2, 3)), keras.random.normal((5, 3))
-    logits = logits_product(lambda x, y: keras.ops.matmul(x, keras.ops.transpose(y)), rows, table)  # (2, 5)
+    logits = logits_product(rows, table)  # (2, 5)
     ```
 
     Reference: [Wijmans et al., 2024](https://arxiv.org/abs/2411.09009), who do not keep the logits either.
     """
     if keras.backend.backend() != "tensorflow" or isinstance(rows, keras.KerasTensor) or is_inference_scope():
-        return product(rows, table)
+        return _product(rows, table)
     import tensorflow as tf
 
     if tf.executing_eagerly():
-        return product(rows, table)
+        return _product(rows, table)
 
     @tf.custom_gradient
     def multiplied(rows, table):
@@ -45,11 +44,16 @@ def logits_product(product, rows, table):
                 return known.by_factors(rows, table)
             return tf.matmul(upstream, table), tf.matmul(upstream, rows, transpose_a=True)
 
-        return product(rows, table), gradient
+        return _product(rows, table), gradient
 
+    # Copied because TensorFlow allows tensors here, but no variables.
     logits = multiplied(ops.copy(rows), ops.copy(table))
     logits.op._keras_attn_factors = rows, table
     return logits
+
+
+def _product(rows, table):
+    return ops.einsum("ab,cb->ac", rows, table)
 
 
 def _known_gradient(upstream):

@@ -51,9 +51,7 @@ class CrossentropyGradient:
         excess = self.probabilities
         if self.label_smoothing:
             excess = excess - self.label_smoothing / excess.shape[-1]
-        at_labels = ops.take_along_axis(excess, self.labels[:, None], axis=-1)[:, 0] - (
-            1 - self.label_smoothing
-        )
+        at_labels = pick(excess, self.labels) - (1 - self.label_smoothing)
         gradient = ops.scatter_update(
             ops.divide_no_nan(excess, divisor[:, None]),
             self._positions(),
@@ -73,10 +71,8 @@ class CrossentropyGradient:
         at_label = 1 - self.label_smoothing
         excess = tf.cast(self._finite_probabilities(), dtype)
         if dtype != wide:  # Near a label's probability of 1 the difference would be lost in rounding.
-            of_labels = tf.gather(self.probabilities, self.labels, batch_dims=1)
-            excess = tf.tensor_scatter_nd_update(
-                excess, self._positions(), tf.cast(of_labels - at_label, dtype)
-            )
+            differences = pick(self.probabilities, self.labels) - at_label
+            excess = tf.tensor_scatter_nd_update(excess, self._positions(), tf.cast(differences, dtype))
         by_rows = tf.cast(tf.matmul(excess, table), wide)
         # oneDNN is slow to read the larger matrix transposed.
         by_table = tf.cast(tf.transpose(tf.matmul(tf.cast(rows, dtype), excess, transpose_a=True)), wide)
@@ -106,8 +102,20 @@ class CrossentropyGradient:
         return ops.stack([rows, self.labels], axis=-1)
 
 
+def pick(values, labels):
+    """The entry of each row of values (R, V) at its label, (R,).
+
+    Example:
+
+    ```python
+    picked = pick(keras.ops.array([[1.0, 2.0], [3.0, 4.0]]), keras.ops.array([1, 0]))  # [2.0, 3.0]
+    ```
+    """
+    return ops.squeeze(ops.take_along_axis(values, labels[:, None], axis=-1), axis=-1)
+
+
 def mean_logits(logits):
-    """The mean of each row of logits (R, V), without a pass over those that a `ops.logits_product` gave.
+    """The mean of each row of logits (R, V), without a pass over those that `ops.logits_product` gave.
 
     Example:
 

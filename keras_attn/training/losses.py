@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from keras_attn.checks import check_rate
-from keras_attn.training.crossentropy_gradient import CrossentropyGradient, mean_logits
+from keras_attn.training.crossentropy_gradient import CrossentropyGradient, mean_logits, pick
 
 # Smaller probabilities (losses above 69 nats) may be inexact or 0.
 _SMALLEST_EXACT = 1e-30
@@ -172,7 +172,7 @@ def _smoothed_crossentropy(labels, logits, label_smoothing):
     @ops.custom_gradient
     def crossentropy(logits):
         probabilities = ops.softmax(logits, axis=-1)  # (rows, V)
-        of_label = _pick(logits, labels)
+        of_label = pick(logits, labels)
         values = _negative_log(probabilities, logits, labels, of_label)
         if label_smoothing:
             values = values + label_smoothing * (of_label - mean_logits(logits))
@@ -189,7 +189,7 @@ def _smoothed_crossentropy(labels, logits, label_smoothing):
 
 def _negative_log(probabilities, logits, labels, of_label):
     """-log of the probability of each label, exact even if the probability is too small for a float."""
-    of_label_probability = _pick(probabilities, labels)
+    of_label_probability = pick(probabilities, labels)
 
     def from_peak():
         # This takes two more passes. `initial` gives an empty batch a maximum. Differences from the peak stay
@@ -201,10 +201,6 @@ def _negative_log(probabilities, logits, labels, of_label):
     return ops.cond(
         ops.all(of_label_probability > _SMALLEST_EXACT), lambda: -ops.log(of_label_probability), from_peak
     )
-
-
-def _pick(values, labels):
-    return ops.squeeze(ops.take_along_axis(values, labels[:, None], axis=-1), axis=-1)
 
 
 def _token_sample_weight(sample_weight, labels):

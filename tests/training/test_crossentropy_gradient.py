@@ -55,14 +55,10 @@ def by_hand(x, table, labels, label_smoothing, scale=1.0):
     return loss, by_logits @ table, np.einsum("btv,btd->vd", by_logits, x), by_logits
 
 
-def product(rows, table):
-    return ops.einsum("ab,cb->ac", rows, table)
-
-
 def logits_of(x, table, dtype="float32"):
     shape = ops.shape(x)
     x, table = ops.cast(x, dtype), ops.cast(table, dtype)
-    logits = logits_product(product, ops.reshape(x, (-1, x.shape[-1])), table)
+    logits = logits_product(ops.reshape(x, (-1, x.shape[-1])), table)
     return ops.cast(ops.reshape(logits, (*shape[:-1], V)), "float32")
 
 
@@ -164,7 +160,7 @@ def test_only_a_gradient_that_is_known_is_taken_so(factors, taken):
 
     def chosen(x, table, labels):  # rows, whose gradient comes as rows and their numbers
         rows = [3, 0, 14, 4, 11, 2, 12, 1, 13, 5, 10, 6, 9, 7, 8]
-        logits = ops.take(logits_product(product, ops.reshape(x, (-1, D)), table), rows, axis=0)
+        logits = ops.take(logits_product(ops.reshape(x, (-1, D)), table), rows, axis=0)
         return [first(ops.take(ops.reshape(labels, (-1, 1)), rows, axis=0), ops.reshape(logits, (-1, 1, V)))]
 
     def otherwise_cut(x, table, labels):  # V rows of B * T logits
@@ -204,7 +200,7 @@ def test_means_of_logits_are_those_of_their_entries(factors):
     rows, expected = x.reshape(-1, D), (x.reshape(-1, D) @ table.T).mean(-1)
 
     def means(rows, table):
-        return mean_logits(ops.reshape(logits_product(product, rows, table), (-1, V)))
+        return mean_logits(ops.reshape(logits_product(rows, table), (-1, V)))
 
     np.testing.assert_allclose(ops.convert_to_numpy(means(rows, table)), expected, rtol=1e-5, atol=1e-6)
     if keras.backend.backend() == "tensorflow":
@@ -224,5 +220,5 @@ def test_graphs_for_inference_hold_the_product_alone(factors):
 
     x, table, _ = factors
     with inference_scope():
-        traced = tf.function(lambda: logits_product(product, x[0], table)).get_concrete_function()
+        traced = tf.function(lambda: logits_product(x[0], table)).get_concrete_function()
     assert "IdentityN" not in {operation.type for operation in traced.graph.get_operations()}
