@@ -112,6 +112,16 @@ class QuantizableSubclass:
     def quantize(self, mode=None, type_check=True, config=None):
         super().quantize(mode=mode, type_check=False, config=config)
 
+    def __delattr__(self, name):
+        # As Keras' method, which also collects garbage after each variable: many seconds for a model that is quantised.
+        # No circle of references holds a variable, so its memory is free at once.
+        value = getattr(self, name)
+        if isinstance(value, keras.Variable):
+            self._untrack_variable(value)
+            super(keras.layers.Layer, self).__delattr__(name)
+        else:
+            super().__delattr__(name)
+
     def has_int8_product(self):
         """Whether a call now is a product of integers."""
         return (

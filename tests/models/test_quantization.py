@@ -1,5 +1,8 @@
 """Models whose weights are stored in fewer bits: what is stored, what is refused, and what is written and read."""
 
+import gc
+import weakref
+
 import keras
 import numpy as np
 import pytest
@@ -48,6 +51,25 @@ def test_bfloat16_halves_the_matrices_and_leaves_the_norms():
     dtypes = {weight.path: keras.backend.standardize_dtype(weight.dtype) for weight in model.weights}
     assert {dtype for path, dtype in dtypes.items() if path.endswith("kernel")} == {"bfloat16"}
     assert {dtype for path, dtype in dtypes.items() if "norm" in path} == {"float32"}
+
+
+@pytest.mark.parametrize("mode", ["bfloat16", "int8"])
+def test_what_is_replaced_is_free_at_once_and_collects_no_garbage(mode, monkeypatch):
+    """Keras collects garbage after each matrix: 14 of 15 seconds for a model of 2.6 million parameters."""
+    model = make_model()
+    before = {variable.path: variable.shape for variable in model.variables}
+    replaced = [weakref.ref(variable) for variable in model.variables if variable.path.endswith("kernel")]
+    collections = []
+    monkeypatch.setattr(gc, "collect", lambda *_: collections.append(1))
+    quantize(model, mode)
+    assert not collections
+    assert replaced
+    assert all(reference() is None for reference in replaced)
+    assert before.items() <= {variable.path: variable.shape for variable in model.variables}.items()
+    layer = keras.layers.Dense(3)
+    layer.build([None, 2])
+    del layer._kernel
+    assert collections  # by Keras' own
 
 
 @pytest.mark.parametrize("mode", ["bfloat16", "int8"])
