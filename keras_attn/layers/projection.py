@@ -125,7 +125,8 @@ class Dense(QuantizableSubclass, keras.layers.Dense):
 def int8_matrix(values, divisors, is_transposed=False):
     """The `Int8Matrix` of Keras' int8 values and of what they are to be divided by, one for each column."""
     shape = (-1, 1) if is_transposed else (1, -1)
-    return Int8Matrix(values, ops.reciprocal(ops.reshape(ops.cast(divisors, "float32"), shape)))
+    # TensorFlow's `reciprocal` rounds in another way than a division, which XLA makes of it.
+    return Int8Matrix(values, 1.0 / ops.reshape(ops.cast(divisors, "float32"), shape))
 
 
 def product(inputs, kernel, bias=None, num_summed_axes=1, training=None, activation=None):

@@ -92,9 +92,10 @@ def int8_product(rows, matrix):
     import tensorflow as tf
 
     largest = _largest_magnitudes(rows)
-    multiply = _xla_product if is_compiled_scope() else _onednn_product
     integers = _rounded(rows * tf.math.divide_no_nan(float(_LARGEST), largest))
-    return multiply(integers, matrix) * (largest * (1 / _LARGEST))
+    if not is_compiled_scope():
+        return _onednn_product(integers, matrix) * (largest * (1 / _LARGEST))
+    return _xla_product(integers, largest, matrix)
 
 
 def _rounded(x):
@@ -160,37 +161,40 @@ def _has_tiles():
     return "amx_int8" in processor_flags()
 
 
-def _xla_product(integers, matrix):
+def _xla_product(integers, largest, matrix):
     import tensorflow as tf
 
     num_rows, values = ops.shape(integers)[0], _rows_of(matrix.values, integers)
+    # What may be constant is multiplied first: TensorFlow would else do so in an export, and round in another way.
+    column = ops.reshape(matrix.scale, (1, -1)) * (1 / _LARGEST)
 
-    def sums(rows):
-        return ops.cast(
-            tf.matmul(rows, values, transpose_b=matrix.is_transposed, output_type=tf.int32), "float32"
-        )
+    def product(rows, largest):
+        sums = tf.matmul(rows, values, transpose_b=matrix.is_transposed, output_type=tf.int32)
+        return ops.cast(sums, "float32") * (largest * column)
 
-    def padded(size):
-        return ops.pad(integers, [(0, size - 1), (0, 0)])[:size]
+    def padded(x, size):
+        return ops.pad(x, [(0, size - 1), (0, 0)])[:size]
 
-    def sums_of_single_row():
-        rows = padded(_FEWEST_ROWS)
+    def product_of_padded(size):
+        return product(padded(integers, size), padded(largest, size))[:num_rows]
+
+    def product_of_single_row():
         turned = values if matrix.is_transposed else matrix.turned
         if turned is None:
-            return sums(rows)[:num_rows]
+            return product_of_padded(_FEWEST_ROWS)
         # The large factor comes first: XLA arranges the second.
-        turned = _rows_of(turned, integers)
-        found = tf.matmul(turned, rows, transpose_b=True, output_type=tf.int32)[:, :num_rows]
-        return ops.cast(ops.transpose(found), "float32")
+        turned, rows = _rows_of(turned, integers), padded(integers, _FEWEST_ROWS)
+        sums = ops.transpose(tf.matmul(turned, rows, transpose_b=True, output_type=tf.int32))
+        # XLA multiplies a single row in another order.
+        return (ops.cast(sums, "float32") * (padded(largest, _FEWEST_ROWS) * column))[:num_rows]
 
-    def sums_of_several_rows():
-        return sums(padded(_ROWS_OF_TILES))[:num_rows] if _has_tiles() else sums(integers)
+    def product_of_several_rows():
+        return product_of_padded(_ROWS_OF_TILES) if _has_tiles() else product(integers, largest)
 
-    def sums_of_few_rows():
-        return if_true(num_rows < _FEWEST_ROWS, sums_of_single_row, sums_of_several_rows)
+    def product_of_few_rows():
+        return if_true(num_rows < _FEWEST_ROWS, product_of_single_row, product_of_several_rows)
 
-    found = if_true(num_rows < _ROWS_OF_TILES, sums_of_few_rows, lambda: sums(integers))
-    return found * ops.reshape(matrix.scale, (1, -1))
+    return if_true(num_rows < _ROWS_OF_TILES, product_of_few_rows, lambda: product(integers, largest))
 
 
 def _rows_of(values, factor):

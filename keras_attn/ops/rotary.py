@@ -125,9 +125,10 @@ def _turned_for_compiler(x, positions, frequencies, attention_factor, pair_axis)
     # Features of a pair have one angle.
     sizes = ops.shape(angles)[:-1]
     cos, sin = (
-        ops.reshape(ops.stack(of_pair, axis=pair_axis), (*sizes, -1)) for of_pair in ((cos, cos), (-sin, sin))
+        ops.reshape(ops.stack(of_pair, axis=pair_axis), (*sizes, -1)) for of_pair in ((cos, cos), (sin, -sin))
     )
-    return x * cos + ops.take(x, partners, axis=-1) * sin
+    # A difference: TensorFlow exchanges the terms of a sum, and XLA rounds the product in the first of them only.
+    return x * cos - ops.take(x, partners, axis=-1) * sin
 
 
 def _factors(angles, attention_factor):

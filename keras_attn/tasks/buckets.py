@@ -33,8 +33,18 @@ def compiled_with_xla(function, frozen=None):
 
 
 def _small_constants(model):
-    """A scope in which the model's small weights are constants of the graph that is being traced."""
-    small = [variable for variable in model.weights if np.prod(variable.shape) <= _FEW_NUMBERS]
+    """A scope in which the model's small weights are constants of the graph that is being traced.
+
+    TensorFlow changes the order of products to multiply constants first, which rounds in another way than in Python, and
+    in int8 an answer can depend on it. Our formulas multiply them first themselves; Keras' RMSNormalization does not.
+    """
+    layers = model._flatten_layers()
+    kept = {id(layer.scale) for layer in layers if isinstance(layer, keras.layers.RMSNormalization)}
+    small = [
+        variable
+        for variable in model.weights
+        if np.prod(variable.shape) <= _FEW_NUMBERS and id(variable) not in kept
+    ]
     with tf.init_scope():  # where variables have values
         values = [variable.value.numpy() for variable in small]
     return keras.StatelessScope(state_mapping=list(zip(small, map(tf.constant, values))))
