@@ -2,6 +2,7 @@
 
 from keras import ops
 
+from keras_attn.ops.compilers import is_compiled_scope
 from keras_attn.ops.precision import at_least_float32
 
 
@@ -46,8 +47,10 @@ def layer_normalization(inputs, gamma, beta, epsilon):
             by_x = inverse_deviation * (by_normalized - by_mean - normalized * by_deviation)
             return by_x, ops.sum(upstream * normalized, axis=rows), ops.sum(upstream, axis=rows)
 
-        # In an export gamma is a constant, which TensorFlow multiplies first; here it is so in Python too.
-        return centred * (inverse_deviation * gamma) + beta, gradient
+        if is_compiled_scope():
+            # In an export gamma is a constant, which TensorFlow multiplies first; here it is so in Python too.
+            return centred * (inverse_deviation * gamma) + beta, gradient
+        return normalized * gamma + beta, gradient
 
     # Weights are copied because TensorFlow allows tensors here, but no variables.
     weights = (ops.copy(ops.cast(weight, x.dtype)) for weight in (gamma, beta))
