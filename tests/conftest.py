@@ -17,6 +17,8 @@ from helpers_browser import INSTALL, Browser, find_chromium
 
 # The files that take longest come first, so that the last file of one process keeps the other waiting for little.
 LONGEST_FILES = (
+    "test_site.py",
+    "test_gallery.py",
     "test_quantized_exports.py",
     "test_growing.py",
     "test_layer_contract.py",

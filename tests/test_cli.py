@@ -72,6 +72,7 @@ def test_show_writes_a_page(folder, loaded_once, tmp_path, capsys):
     assert "A translator is shown without --grid." in capsys.readouterr().err
 
 
+@pytest.mark.extended
 def test_show_compares_two_folders(folder, loaded_once, tmp_path, capsys):
     other = tmp_path / "newer"
     loaded_once.save(other)
@@ -92,6 +93,7 @@ def test_show_compares_two_folders(folder, loaded_once, tmp_path, capsys):
     assert "`compare` must be a translator too. Received: text generator" in capsys.readouterr().err
 
 
+@pytest.mark.extended
 def test_show_writes_the_page_of_a_stage_of_an_image_classifier(tmp_path, capsys):
     encoder = keras_attn.models.SwinTransformer.from_sizes(
         patch_size=2, hidden_dim=8, num_layers=(1, 1), num_heads=(2, 4), window_size=2
@@ -134,6 +136,7 @@ def test_translate_reads_standard_input(folder, loaded_once, monkeypatch, capfdb
     )
 
 
+@pytest.mark.extended
 def test_translate_takes_texts_before_its_options_and_after_them(folder, loaded_once, capfdbinary):
     expected = "".join(
         f"{text.replace(chr(10), ' ')}\n" for text in loaded_once(["é b", ""], num_beams=1)

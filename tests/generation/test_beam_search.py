@@ -163,6 +163,7 @@ def test_batch_mates_change_nothing():
     np.testing.assert_array_equal(permuted_scores, scores[order])
 
 
+@pytest.mark.extended
 def test_a_larger_max_length_changes_nothing_once_all_have_finished():
     tables = scripts.random_tables(5, B, V, end_logit=3.0)
     by_hand = [

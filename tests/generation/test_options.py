@@ -159,6 +159,7 @@ def test_every_compiler_gives_the_same(compiler):
     assert_same(found(tables, given, compiler=compiler), by_hand(tables, given))
 
 
+@pytest.mark.extended
 def test_one_value_for_all_rows_is_one_for_each():
     tables = random_tables(6, B, V)
     one = {"min_length": np.int32(4), "stop_token_ids": np.array([5], "int32")}

@@ -23,7 +23,7 @@ def cases(names):
     return [pytest.param(name, marks=extended if name in SECOND_RANK else ()) for name in names]
 
 
-@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("side", [pytest.param("right", marks=pytest.mark.extended), "left"])
 @pytest.mark.parametrize("name", cases(CASES))
 def test_vectors_or_logits_are_theirs(name, side):
     assert_close(*outputs(name, side))
@@ -64,6 +64,7 @@ def test_answers_are_theirs(name, num_beams):
         assert ours == theirs
 
 
+@pytest.mark.extended
 def test_a_row_of_qwen3_ends_though_its_pad_is_its_end():
     """Else the test above would not show that END can be written."""
     model, _ = twins("qwen3")

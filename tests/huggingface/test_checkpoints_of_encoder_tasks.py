@@ -176,6 +176,7 @@ def test_question_answering(kind, tmp_path):
     assert answer.text == context[answer.start : answer.end]
 
 
+@pytest.mark.extended
 def test_an_encoder_alone_gives_vectors(tmp_path):
     import torch
 

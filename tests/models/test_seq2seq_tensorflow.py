@@ -5,7 +5,7 @@ import pathlib
 import keras
 import numpy as np
 import pytest
-from helpers_marks import slow_but
+from helpers_marks import extended_but, slow_but
 from helpers_models import (
     END,
     PAD,
@@ -116,7 +116,7 @@ def test_ids_outside_the_vocabulary_are_clamped_in_a_graph(jit_compile):
     assert_close(found, call(as_words, clamped))
 
 
-@pytest.mark.parametrize("num_beams", [1, 3])
+@pytest.mark.parametrize("num_beams", extended_but([3], [1, 3]))
 def test_a_step_goes_through_no_whole_cache_to_select_what_is_no_padding(num_beams):
     model = make_model("pre_norm", position_encoding="rotary", hidden_dim=12, num_heads=3)
 
@@ -135,6 +135,7 @@ def test_a_step_goes_through_no_whole_cache_to_select_what_is_no_padding(num_bea
     assert {shape[2] for shape in of_heads} <= {1, num_beams}
 
 
+@pytest.mark.extended
 def test_a_step_has_no_more_operations_for_more_tokens_that_cannot_be_written():
     model = make_model("pre_norm")
 

@@ -95,6 +95,7 @@ def test_a_head_reads_the_mean():
     assert_close(run(model, images(22, 17)), expected + ops.convert_to_numpy(dense.bias))
 
 
+@pytest.mark.extended
 def test_copies_give_the_same_logits(tmp_path):
     model = make_classifier(attend_to_padding=True, stochastic_depth=0.2)
     first, second, _, last = model.encoder.blocks

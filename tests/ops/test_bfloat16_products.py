@@ -164,6 +164,7 @@ def rounded(x):
     return np.float64(tf.cast(tf.cast(x, "bfloat16"), "float32"))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("reduce", slow_but(["sum"], ["max", "sum"]))
 def test_xla_reduces_a_product(reduce):
     """It ended the process on processors with AMX, for many rows and nothing between the product and the reduction."""

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers_marks import slow_but
+from helpers_marks import extended_but, slow_but
 
 from keras_attn.ops import (
     Int8Matrix,
@@ -82,7 +82,9 @@ def test_a_row_is_the_same_in_any_batch(numbers, xla):
 
 
 @pytest.mark.parametrize("is_table", slow_but([False], [False, True]))
-@pytest.mark.parametrize("size", [(K, N), (1057, 11), (61, 1099)])  # small, deep, large
+@pytest.mark.parametrize(
+    "size", extended_but([(1057, 11)], [(K, N), (1057, 11), (61, 1099)])
+)  # small, deep, large
 def test_xla_gives_a_row_the_same_sums_for_any_number_of_rows(size, is_table, tiles):
     rng = np.random.default_rng(7)
     rows = rng.normal(size=(9, size[0])).astype("float32")

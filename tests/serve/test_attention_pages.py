@@ -239,6 +239,7 @@ def test_another_site_can_send_no_image(ask):
     assert "asked for by the server's own page only" in json.loads(body)["error"]
 
 
+@pytest.mark.extended
 def test_an_export_has_no_such_page(client):
     with contextlib.closing(client):
         assert isinstance(client, Client)

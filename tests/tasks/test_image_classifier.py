@@ -20,6 +20,7 @@ from helpers_images import (
     png_header,
 )
 from helpers_markdown import code_blocks
+from helpers_marks import extended_but
 from helpers_serving import running
 from PIL import Image
 
@@ -220,7 +221,9 @@ def convolutional_classifier():
     return keras_attn.ImageClassifier(keras.Model(image, logits), ImagePreprocessing((HEIGHT, WIDTH)), LABELS)
 
 
-@pytest.mark.parametrize("make", [image_classifier, vision_classifier, convolutional_classifier])
+@pytest.mark.parametrize(
+    "make", extended_but([vision_classifier], [image_classifier, vision_classifier, convolutional_classifier])
+)
 def test_a_folder_gives_the_task_back(make, tmp_path):
     task = make()
     task.save(tmp_path / "task")
@@ -375,6 +378,7 @@ def ask(port, body):
         return json.load(reply)
 
 
+@pytest.mark.extended
 def test_the_local_server_takes_images_in_base64(served):
     task, folder = served
     image, other = ({"b64": base64.b64encode(content).decode()} for content in GOOD[:2])

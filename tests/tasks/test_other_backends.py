@@ -10,6 +10,9 @@ from keras_attn.models import DecoderTransformer, Seq2SeqTransformer
 from keras_attn.runs.text_evaluation import window_losses
 from keras_attn.text import ByteTokenizer
 
+# With TensorFlow other tests show the same.
+pytestmark = pytest.mark.extended if keras.backend.backend() == "tensorflow" else ()
+
 TEXTS = ["4 July", "", "é", "a longer text than the others"]
 SIZES = {"hidden_dim": 14, "num_heads": 2, "intermediate_dim": 19, "max_sequence_length": 41}
 

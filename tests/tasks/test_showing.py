@@ -368,6 +368,7 @@ def vision_classifier(image_size, patch_size, num_layers=1, **options):
     return keras_attn.ImageClassifier(model, ImagePreprocessing(image_size, **options), ["cat", "dog"])
 
 
+@pytest.mark.extended
 def test_two_image_classifiers_are_shown_on_the_same_patches():
     one, two = vision_classifier((8, 12), 4), vision_classifier((8, 12), 4, num_layers=3, mean=0.3, std=0.7)
     image = np.random.default_rng(0).integers(0, 256, (8, 12, 3)).astype("uint8")
@@ -465,7 +466,7 @@ def test_a_grid_that_is_not_the_models_is_refused():
             classifier.show(image, grid=grid)
 
 
-@pytest.mark.parametrize("num_before", [0, 1, 2])
+@pytest.mark.parametrize("num_before", slow_but([2], [0, 1, 2]))
 def test_a_grid_of_a_model_that_does_not_say_it_has_few_tokens_before_it(num_before):
     """3 x 5 patches of 2 x 2 pixels after other tokens, in a model of Keras' layers."""
     inputs = keras.Input((6, 10, 3))
@@ -498,8 +499,8 @@ def padded_classifier(**options):
 @pytest.mark.parametrize(
     ("make", "size", "grid"),
     [
-        (lambda: vision_classifier((31, 31), 16), (16, 16), (1, 1)),
-        (lambda: vision_classifier((37, 31), 7), (35, 28), (5, 4)),
+        pytest.param(lambda: vision_classifier((31, 31), 16), (16, 16), (1, 1), marks=pytest.mark.extended),
+        pytest.param(lambda: vision_classifier((37, 31), 7), (35, 28), (5, 4), marks=pytest.mark.extended),
         (padded_classifier, (24, 16), (12, 8)),
     ],
 )
@@ -526,6 +527,7 @@ def test_each_patch_is_drawn_over_the_pixels_that_it_reads(make, size, grid):
         np.testing.assert_array_equal(is_read, under[:height, :width])
 
 
+@pytest.mark.extended
 def test_what_fills_the_last_patches_is_shown_as_the_zeros_that_are_read():
     classifier = padded_classifier(mean=(0.2, 0.4, 0.6), std=0.5)
     image = np.full((23, 15, 3), 255, "uint8")
