@@ -190,7 +190,7 @@ MUTANTS = [
         "Place.to_variable",
         "np.split(array, num_parts, axis=-1)[part]",
         "np.split(array, num_parts, axis=-1)[-1 - part]",
-        (f"{CHECKPOINTS}test_vectors_or_logits_are_theirs[gpt2-right]",),
+        (f"{CHECKPOINTS}test_vectors_or_logits_are_theirs[gpt2-left]",),
     ),
     Mutant(
         "first_position_forgotten_on_import",
@@ -198,7 +198,7 @@ MUTANTS = [
         "Place.to_variable",
         "array[self.at.first_row : len(array) - self.at.last_rows]",
         "array[: len(array) - self.at.last_rows - self.at.first_row]",
-        (f"{CHECKPOINTS}test_vectors_or_logits_are_theirs[roberta-right]",),
+        (f"{CHECKPOINTS}test_vectors_or_logits_are_theirs[roberta-left]",),
     ),
     Mutant(
         "a_size_that_no_file_holds",
