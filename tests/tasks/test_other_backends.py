@@ -11,7 +11,7 @@ from keras_attn.runs.text_evaluation import window_losses
 from keras_attn.text import ByteTokenizer
 
 # With TensorFlow other tests show the same.
-pytestmark = pytest.mark.extended if keras.backend.backend() == "tensorflow" else ()
+pytestmark = [pytest.mark.extended] if keras.backend.backend() == "tensorflow" else []
 
 TEXTS = ["4 July", "", "é", "a longer text than the others"]
 SIZES = {"hidden_dim": 14, "num_heads": 2, "intermediate_dim": 19, "max_sequence_length": 41}
