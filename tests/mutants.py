@@ -718,6 +718,14 @@ MUTANTS = [
         (BLOCKS + "test_gradients_of_single_heads_in_half_precision_are_within_its_bounds",),
     ),
     Mutant(
+        "softmax_of_low_precision_trusted_everywhere",
+        "ops/tensorflow_softmax.py",
+        "is_softmax_rounded_once",
+        "return not is_for_others and _rounds_once(dtype)",
+        "return True",
+        (BLOCKS + "test_xla_computes_the_softmax_of_half_precision_in_float32",),
+    ),
+    Mutant(
         "heads_of_a_key_head_mixed",
         "ops/tensorflow_order.py",
         "head_by_head",

@@ -73,6 +73,7 @@ TENSORFLOW_INSIDE_FUNCTIONS = {
     "ops/logits_product.py",
     "ops/tensorflow_attention.py",
     "ops/tensorflow_order.py",
+    "ops/tensorflow_softmax.py",
     "training/crossentropy_gradient.py",
     "training/optimizers.py",
     "training/summaries.py",

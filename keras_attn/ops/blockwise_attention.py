@@ -27,12 +27,14 @@ from keras_attn.ops.guards import guarded_parameters, keep, seen_keys
 from keras_attn.ops.masks import MaskRule, as_mask_rule, combine_masks
 from keras_attn.ops.precision import at_least_float32, is_at_least_float32
 from keras_attn.ops.tensorflow_order import computed_after, head_by_head, is_tensorflow_on_cpu
+from keras_attn.ops.tensorflow_softmax import is_softmax_rounded_once
 
 # The number of scores in a block: 128 MB in float32.
 _BLOCK_SCORES = 2**25
-# The same for a key head, where TensorFlow runs one operation after another on a CPU: 8 MB in float32. With 64 MB and more,
-# a softmax, or a product that writes scores, was seen to take 1.6 to 1.9 times as long for each score.
-_BLOCK_SCORES_OF_HEAD = 2**21
+# The same for a key head, where TensorFlow runs one operation after another on a CPU: 16 MB in float32. With 64 MB and more,
+# a softmax, or a product that writes scores, was seen to take 1.6 to 1.9 times as long for each score; with 8 MB, a whole
+# step up to 1.1 times as long.
+_BLOCK_SCORES_OF_HEAD = 2**22
 # Fewer would leave out little under a causal mask.
 _FEWEST_BLOCKS = 8
 
@@ -59,7 +61,7 @@ def memory_efficient_attention(
     Args:
         query, key, value, mask, bias, scale, soft_cap, sink_logits, dropout: As in `dot_product_attention`.
         num_blocks: Integer, the number of blocks of queries. By default at least 8, and enough that a block holds about
-            2^25 scores; on a CPU TensorFlow then takes one key head after the other, in blocks of 2^21 scores, if there
+            2^25 scores; on a CPU TensorFlow then takes one key head after the other, in blocks of 2^22 scores, if there
             is no bias, sink logit, dropout, window, segment or mask of pairs.
 
     Returns:
@@ -172,7 +174,8 @@ def _runs_head_by_head(query, key, value, mask, bias, sink_logits, dropout):
     obstacles += [mask.causal and mask.offset is None, key.shape[-3] == 1]
     obstacles += [
         not query.dtype == key.dtype == value.dtype,
-        num_scores <= _FEWEST_BLOCKS * _BLOCK_SCORES_OF_HEAD,
+        # It is faster with blocks half as large, too.
+        num_scores <= _FEWEST_BLOCKS * _BLOCK_SCORES_OF_HEAD // 2,
     ]
     return not any(obstacles)
 
@@ -237,6 +240,17 @@ class _Blocks:
     dropout: Any
     num_blocks: int
     is_head_by_head: bool
+
+    @property
+    def has_own_form(self):
+        """Whether low precision has a form of its own. It was measured on CPUs alone, and takes neither bias nor dropout."""
+        return self.is_head_by_head and self.soft_cap is None
+
+    @functools.cached_property
+    def products(self):
+        """The function for the products of queries and keys: in at least float32, unless the softmax is so by itself."""
+        is_exact = self.has_own_form and is_softmax_rounded_once(self.query.dtype)
+        return products_in_dtype if is_exact else products
 
     def output(self):
         outputs = []
@@ -314,9 +328,7 @@ class _Block:
 
         `row_terms` (..., N, t, 1) is the dot product of each output and its gradient.
         """
-        # Measured on CPUs alone. Heads one after the other have neither bias nor dropout.
-        has_own_form = self.blocks.is_head_by_head and self.blocks.soft_cap is None
-        if has_own_form and not is_at_least_float32(upstream):
+        if self.blocks.has_own_form and not is_at_least_float32(upstream):
             return None, self.dropped_scores() * self._scores_gradient_less(row_terms, upstream)
         by_scores = products(upstream, self.value)
         by_scores = by_scores if self.multiplier is None else by_scores * self.multiplier
@@ -385,10 +397,10 @@ class _Block:
         """(..., N, t, s), and the products of queries and keys in them where a soft cap or a bias needs them."""
         [(keys, mask), *others] = masked_parts
         if keys is None:
-            capped = soft_capped(products(self.query, self.key), self.blocks.soft_cap)
+            capped = soft_capped(self.blocks.products(self.query, self.key), self.blocks.soft_cap)
             return masked(biased(capped, self._bias()), mask), capped
         parts = [
-            masked(products(self.query, self._slice_after(self.blocks.key, keys)), mask)
+            masked(self.blocks.products(self.query, self._slice_after(self.blocks.key, keys)), mask)
             for keys, mask in masked_parts
         ]
         return ops.concatenate(parts, axis=-1) if others else parts[0], None

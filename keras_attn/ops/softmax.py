@@ -3,6 +3,7 @@
 from keras import ops
 
 from keras_attn.ops.compilers import runs_op_by_op
+from keras_attn.ops.precision import is_at_least_float32
 
 
 def row_softmax(logits):
@@ -10,7 +11,7 @@ def row_softmax(logits):
     if logits.shape[-1] == 1:
         # Keras warns about a softmax over a single key, but a sequence of one token is an ordinary input.
         return ops.exp(logits - logits)
-    if logits.shape[-2] == 1:
+    if logits.shape[-2] == 1 and is_at_least_float32(logits):
         # A decoding step has one query. Starting TensorFlow's softmax kernel takes longer than all of these ops.
         return ops.exp(ops.log_softmax(logits, axis=-1))
     if len(logits.shape) <= 5:
