@@ -61,7 +61,7 @@ def memory_efficient_attention(
     Args:
         query, key, value, mask, bias, scale, soft_cap, sink_logits, dropout: As in `dot_product_attention`.
         num_blocks: Integer, the number of blocks of queries. By default at least 8, and enough that a block holds about
-            2^25 scores; on a CPU TensorFlow then takes one key head after the other, in blocks of 2^22 scores, if there
+            2^25 scores; on a CPU TensorFlow then takes one key head after the other, in blocks of 2^22 scores in float32, if there
             is no bias, sink logit, dropout, window, segment or mask of pairs.
 
     Returns:
@@ -191,6 +191,8 @@ def _num_blocks(query, key, mask, is_head_by_head=False):
     planes, scores = _num_planes(query), _BLOCK_SCORES
     if is_head_by_head:
         planes, scores = planes // key.shape[-3], _BLOCK_SCORES_OF_HEAD
+        # Of the same size in bytes.
+        scores *= 1 if is_at_least_float32(query) else 2
     rows = max(scores // max(planes * num_keys, 1), 64)
     if mask.causal and mask.offset is not None:
         # On average a block sees half of the keys.

@@ -709,6 +709,8 @@ def test_blocks_of_single_heads_are_smaller():
     assert (
         blockwise_attention._num_blocks(heads, heads, MaskRule(), is_head_by_head=True) == 8
     )  # of 512 queries
+    halved = keras.KerasTensor((7, 8, 16384, 1), "bfloat16")
+    assert blockwise_attention._num_blocks(halved, halved, MaskRule(), is_head_by_head=True) == 225  # of 73
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="reads a TensorFlow graph")
