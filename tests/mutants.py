@@ -718,10 +718,10 @@ MUTANTS = [
         (BLOCKS + "test_gradients_of_single_heads_in_half_precision_are_within_its_bounds",),
     ),
     Mutant(
-        "softmax_of_low_precision_trusted_everywhere",
+        "softmax_of_bfloat16_trusted_everywhere",
         "ops/tensorflow_softmax.py",
         "is_softmax_rounded_once",
-        "return not is_for_others and _rounds_once(dtype)",
+        "return not is_for_others and _rounds_once()",
         "return True",
         (BLOCKS + "test_xla_computes_the_softmax_of_half_precision_in_float32",),
     ),

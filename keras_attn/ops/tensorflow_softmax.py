@@ -1,4 +1,4 @@
-"""Where TensorFlow's softmax of a low precision is as good as one in float32, so that nothing need be converted for it."""
+"""Where TensorFlow's softmax of bfloat16 is as good as one in float32, so that nothing need be converted for it."""
 
 import functools
 
@@ -9,17 +9,17 @@ from keras_attn.ops.tensorflow_order import is_tensorflow_on_cpu
 
 
 def is_softmax_rounded_once(dtype):
-    """Whether the softmax of a low precision is that in float32, rounded, in the graph that is traced.
+    """Whether the softmax of bfloat16 is that in float32, rounded, in the graph that is traced.
 
     oneDNN's kernel computes in float32. TensorFlow's own, which a machine without oneDNN takes, and XLA's round each
     exponential: shares are then wrong by up to 8 %. So this machine is asked, and for graphs that another machine may run,
-    or a compiler, it is False.
+    or a compiler, it is False. So it is for float16, in which a masked logit would be infinite.
 
     Args:
         dtype: The name of a float dtype.
 
     Returns:
-        Boolean, False for float32 and more, and for other backends and devices.
+        Boolean, False for other dtypes, backends and devices.
 
     Example:
 
@@ -27,11 +27,10 @@ def is_softmax_rounded_once(dtype):
     is_softmax_rounded_once("float32")  # False
     ```
     """
-    dtype = keras.backend.standardize_dtype(dtype)
-    if dtype not in ("bfloat16", "float16") or not is_tensorflow_on_cpu():
+    if keras.backend.standardize_dtype(dtype) != "bfloat16" or not is_tensorflow_on_cpu():
         return False
     is_for_others = is_inference_scope() or is_compiled_scope() or _is_xla_function()
-    return not is_for_others and _rounds_once(dtype)
+    return not is_for_others and _rounds_once()
 
 
 def _is_xla_function():
@@ -43,11 +42,11 @@ def _is_xla_function():
 
 
 @functools.cache
-def _rounds_once(dtype):
+def _rounds_once():
     import tensorflow as tf
 
     with tf.init_scope():
-        # So many that a sum in low precision would lose most of them.
-        logits = tf.cast(tf.linspace([-8.0], [0.0], 1031, axis=-1), dtype)
+        # So many that a sum in bfloat16 would lose most of them.
+        logits = tf.cast(tf.linspace([-8.0], [0.0], 1031, axis=-1), "bfloat16")
         wide = tf.nn.softmax(tf.cast(logits, "float32"))
-        return bool(tf.reduce_all(tf.nn.softmax(logits) == tf.cast(wide, dtype)))
+        return bool(tf.reduce_all(tf.nn.softmax(logits) == tf.cast(wide, "bfloat16")))

@@ -1,4 +1,4 @@
-"""Where a softmax of low precision is computed in float32, against NumPy in float64."""
+"""Where a softmax of bfloat16 is computed in float32, against NumPy in float64."""
 
 import keras
 import numpy as np
@@ -10,17 +10,15 @@ from keras_attn.ops.softmax import row_softmax
 from keras_attn.ops.tensorflow_softmax import is_softmax_rounded_once
 
 
-@pytest.mark.parametrize(("dtype", "unit"), [("bfloat16", 2**-8), ("float16", 2**-11)])
-def test_a_softmax_is_rounded_once_where_it_is_said_so(rng, dtype, unit):
-    if not is_softmax_rounded_once(dtype):
+def test_a_softmax_is_rounded_once_where_it_is_said_so(rng):
+    if not is_softmax_rounded_once("bfloat16"):
         pytest.skip("not on this backend and processor")
-    logits = keras.ops.cast(3 * rng.normal(size=(5, 301)), dtype)
+    logits = keras.ops.cast(3 * rng.normal(size=(5, 301)), "bfloat16")
     found = keras.ops.convert_to_numpy(keras.ops.cast(row_softmax(logits), "float64"))
     wide = keras.ops.convert_to_numpy(keras.ops.cast(logits, "float64"))
     exponentials = np.exp(wide - wide.max(axis=-1, keepdims=True))
     expected = exponentials / exponentials.sum(axis=-1, keepdims=True)
-    is_normal = expected > 1e-3  # float16 has fewer digits below
-    np.testing.assert_allclose(found[is_normal], expected[is_normal], rtol=unit)
+    np.testing.assert_allclose(found, expected, rtol=2**-8)
 
 
 def test_a_softmax_is_not_rounded_once_where_another_machine_or_compiler_runs_it():
@@ -29,6 +27,7 @@ def test_a_softmax_is_not_rounded_once_where_another_machine_or_compiler_runs_it
     with compiled_scope():
         assert not is_softmax_rounded_once("bfloat16")
     assert not is_softmax_rounded_once("float32")
+    assert not is_softmax_rounded_once("float16")  # -1e30 would be infinite
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
@@ -45,4 +44,4 @@ def test_a_softmax_of_rounded_exponentials_is_found_out(monkeypatch):
         return exponentials / tf.reduce_sum(exponentials, axis=-1, keepdims=True)
 
     monkeypatch.setattr(tf.nn, "softmax", rounded)
-    assert not tensorflow_softmax._rounds_once.__wrapped__("bfloat16")
+    assert not tensorflow_softmax._rounds_once.__wrapped__()
