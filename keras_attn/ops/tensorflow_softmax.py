@@ -16,7 +16,7 @@ def is_softmax_rounded_once(dtype):
     or a compiler, it is False. So it is for float16, in which a masked logit would be infinite.
 
     Args:
-        dtype: The name of a float dtype.
+        dtype: A float dtype, or its name.
 
     Returns:
         Boolean, False for other dtypes, backends and devices.

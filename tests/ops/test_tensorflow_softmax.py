@@ -12,7 +12,7 @@ from keras_attn.ops.tensorflow_softmax import is_softmax_rounded_once
 
 def test_a_softmax_is_rounded_once_where_it_is_said_so(rng):
     if not is_softmax_rounded_once("bfloat16"):
-        pytest.skip("not on this backend and processor")
+        pytest.skip("needs TensorFlow with oneDNN, on a processor with AVX-512 and without a GPU")
     logits = keras.ops.cast(3 * rng.normal(size=(5, 301)), "bfloat16")
     found = keras.ops.convert_to_numpy(keras.ops.cast(row_softmax(logits), "float64"))
     wide = keras.ops.convert_to_numpy(keras.ops.cast(logits, "float64"))
