@@ -710,6 +710,14 @@ MUTANTS = [
         (BLOCKS + "test_every_mask[causal_known]",),
     ),
     Mutant(
+        "one_key_behind_a_query_left_open_in_place",
+        "ops/tensorflow_masks.py",
+        "with_later_keys_masked",
+        "k=(first + 1, num_keys - 1)",
+        "k=(first + 2, num_keys)",
+        (BLOCKS + "test_heads_one_after_the_other",),
+    ),
+    Mutant(
         "row_terms_added_in_half_precision",
         "ops/blockwise_attention.py",
         "_Block._scores_gradient_less",
@@ -721,7 +729,7 @@ MUTANTS = [
         "softmax_of_bfloat16_trusted_everywhere",
         "ops/tensorflow_softmax.py",
         "is_softmax_rounded_once",
-        "return not is_for_others and _rounds_once()",
+        "return not (is_inference_scope() or is_compiled_graph()) and _rounds_once()",
         "return True",
         (BLOCKS + "test_xla_computes_the_softmax_of_half_precision_in_float32",),
     ),

@@ -62,16 +62,18 @@ ALLOWED["cli"] = set(ALLOWED) | {"cli"}
 WITH_TENSORFLOW = {"text", "data", "export", "huggingface", "opennmt", "tasks", "runs", "serve", "cli"}
 # Summaries are written by TensorFlow, and only TensorFlow can add an assertion to its graph, draw random bits that no float is
 # made of, update a variable by its fused kernel, multiply integers by oneDNN, choose among its kernels, overwrite a tensor, say
-# what comes after what, and tell which operation gave a tensor; and each backend takes gradients and compiles in its own way.
+# what comes after what, and tell which operation gave a tensor and whether a graph is for XLA; and each backend takes gradients and compiles in its own way.
 TENSORFLOW_INSIDE_FUNCTIONS = {
     "inspection/backends.py",
     "layers/dropout.py",
     "ops/bfloat16_products.py",
+    "ops/compilers.py",
     "ops/graph_checks.py",
     "ops/int8_products.py",
     "ops/kv_cache.py",
     "ops/logits_product.py",
     "ops/tensorflow_attention.py",
+    "ops/tensorflow_masks.py",
     "ops/tensorflow_order.py",
     "ops/tensorflow_softmax.py",
     "training/crossentropy_gradient.py",

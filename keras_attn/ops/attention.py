@@ -14,7 +14,7 @@ from keras_attn.ops.softmax import row_softmax
 
 # Added to masked logits. In float32 the softmax weight of such a key is exactly 0 as soon as another key may be attended
 # to. It is finite, so that a row without keys does not compute Inf - Inf.
-_MASKED = -1e30
+MASKED = -1e30
 
 
 def dot_product_attention(
@@ -101,7 +101,7 @@ def masked(logits, mask):
     # With as many axes as the logits have, TensorFlow fuses this sum with the matrix product before it.
     missing = len(logits.shape) - len(mask.shape)
     mask = mask[(None,) * missing] if missing > 0 else mask
-    zero, low = ops.zeros((), logits.dtype), ops.convert_to_tensor(_MASKED, logits.dtype)
+    zero, low = ops.zeros((), logits.dtype), ops.convert_to_tensor(MASKED, logits.dtype)
     return logits + ops.where(mask, zero, low)
 
 

@@ -23,9 +23,11 @@ from keras_attn.ops.attention import (
     weighted_sum,
 )
 from keras_attn.ops.biases import DenseBias, PairBias
+from keras_attn.ops.compilers import is_compiled_graph
 from keras_attn.ops.guards import guarded_parameters, keep, seen_keys
 from keras_attn.ops.masks import MaskRule, as_mask_rule, combine_masks
 from keras_attn.ops.precision import at_least_float32, is_at_least_float32
+from keras_attn.ops.tensorflow_masks import with_later_keys_masked
 from keras_attn.ops.tensorflow_order import computed_after, head_by_head, is_tensorflow_on_cpu
 from keras_attn.ops.tensorflow_softmax import is_softmax_rounded_once
 
@@ -401,11 +403,20 @@ class _Block:
         if keys is None:
             capped = soft_capped(self.blocks.products(self.query, self.key), self.blocks.soft_cap)
             return masked(biased(capped, self._bias()), mask), capped
+        if others and self.blocks.is_head_by_head and not is_compiled_graph():
+            return self._logits_masked_in_place(keys), None
         parts = [
             masked(self.blocks.products(self.query, self._slice_after(self.blocks.key, keys)), mask)
             for keys, mask in masked_parts
         ]
         return ops.concatenate(parts, axis=-1) if others else parts[0], None
+
+    def _logits_masked_in_place(self, open_keys):
+        rule = dataclasses.replace(self.blocks.mask, causal=False, query_mask=None)
+        mask = self._after(rule.block(self.queries, self.keys[0]))
+        return with_later_keys_masked(
+            masked(self.blocks.products(self.query, self.key), mask), open_keys.stop
+        )
 
     def _bias_parameters(self):
         parameters = self.blocks.parameters

@@ -59,6 +59,16 @@ def is_compiled_scope():
     return _COMPILED.get()
 
 
+def is_compiled_graph():
+    """Whether the traced graph is for a compiler: inside `compiled_scope`, or TensorFlow's `jit_compile=True`."""
+    if _COMPILED.get() or keras.backend.backend() != "tensorflow":
+        return _COMPILED.get()
+    import tensorflow as tf
+    from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
+
+    return GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+
+
 def runs_op_by_op(x):
     """Whether `x` is in a TensorFlow graph that takes batches of any size and runs one op after the other, uncompiled.
 

@@ -4,7 +4,7 @@ import functools
 
 import keras
 
-from keras_attn.ops.compilers import is_compiled_scope, is_inference_scope
+from keras_attn.ops.compilers import is_compiled_graph, is_inference_scope
 from keras_attn.ops.tensorflow_order import is_tensorflow_on_cpu
 
 
@@ -29,16 +29,7 @@ def is_softmax_rounded_once(dtype):
     """
     if keras.backend.standardize_dtype(dtype) != "bfloat16" or not is_tensorflow_on_cpu():
         return False
-    is_for_others = is_inference_scope() or is_compiled_scope() or _is_xla_function()
-    return not is_for_others and _rounds_once()
-
-
-def _is_xla_function():
-    """Whether the code is traced for a function with `jit_compile=True`."""
-    import tensorflow as tf
-    from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
-
-    return GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+    return not (is_inference_scope() or is_compiled_graph()) and _rounds_once()
 
 
 @functools.cache

@@ -1,0 +1,48 @@
+"""A causal mask written into logits, against NumPy's triangles."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_attn.ops import MaskRule, memory_efficient_attention
+
+pytestmark = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="writes by an operation of TensorFlow's"
+)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("num_queries", "num_keys", "first"),
+    [(3, 7, 4), (5, 5, 0), (5, 11, 2), (5, 7, 5), (5, 7, 6), (2, 3, 3), (1, 13, 7)],
+)
+def test_keys_after_a_query_are_masked_and_no_other_changes(rng, num_queries, num_keys, first, dtype):
+    import tensorflow as tf
+
+    from keras_attn.ops.tensorflow_masks import with_later_keys_masked
+
+    logits = tf.cast(rng.normal(size=(2, 3, num_queries, num_keys)), dtype)
+    is_later = ~np.tri(num_queries, num_keys, first, dtype=bool)
+    expected = np.where(is_later, np.float32(tf.cast(-1e30, dtype)), np.float32(logits))
+    found = tf.function(lambda x: (with_later_keys_masked(x * 1, first), x), autograph=False)(logits)
+    np.testing.assert_array_equal(np.float32(found[0]), expected)
+    np.testing.assert_array_equal(np.float32(found[1]), np.float32(logits))
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_a_compiler_gets_another_mask(monkeypatch, jit_compile):
+    """XLA would compile one operation for each diagonal."""
+    import tensorflow as tf
+
+    import keras_attn.ops.blockwise_attention as blockwise_attention
+
+    monkeypatch.setattr(blockwise_attention, "_BLOCK_SCORES_OF_HEAD", 1)
+    positions = tf.range(17)
+    rule = MaskRule(query_positions=positions, key_positions=positions, causal=True, offset=0)
+    attend = tf.function(
+        lambda x: memory_efficient_attention(x, x, x, rule), autograph=False, jit_compile=jit_compile
+    )
+    graph = attend.get_concrete_function(tf.TensorSpec((2, 3, 17, 5))).graph.as_graph_def()
+    nodes = {node.op for function in graph.library.function for node in function.node_def}
+    assert "BatchMatMulV2" in nodes
+    assert ("MatrixSetDiagV3" in nodes) is not jit_compile
