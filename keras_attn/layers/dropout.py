@@ -2,16 +2,15 @@
 
 import keras
 
-_NUM_BITS = 16
-
 
 @keras.saving.register_keras_serializable(package="keras_attn")
 class Dropout(keras.layers.Dropout):
-    """`keras.layers.Dropout` that draws half of the random bits on TensorFlow.
+    """`keras.layers.Dropout` that draws a quarter of the random bits on TensorFlow.
 
     On a CPU most of the time of dropout goes into random numbers. Keras draws 32 bits for each input and makes a float
-    of them; here 16 bits decide. So the rate is rounded to a multiple of 2^-16, and the inputs that are kept are
-    scaled by the rounded rate. Other backends, and a `noise_shape`, use Keras' own dropout.
+    of them; here a byte decides, which is dropped below a threshold of its column of the last axis. In each call the threshold
+    is 256 times the rate, rounded up or down at random, so that an input is dropped with the rate as its probability
+    (to 2^-16). Other backends, a `noise_shape` and a rate above 255/256 use Keras' own dropout.
 
     Example:
 
@@ -24,20 +23,25 @@ class Dropout(keras.layers.Dropout):
     """
 
     def call(self, inputs, training=False):
-        draws_bits = keras.backend.backend() == "tensorflow" and self.noise_shape is None
-        if not (training and self.rate and draws_bits):
+        draws_bytes = (
+            keras.backend.backend() == "tensorflow" and self.noise_shape is None and self.rate <= 255 / 256
+        )
+        if not (training and self.rate and draws_bytes):
             return super().call(inputs, training=training)
         import tensorflow as tf
 
-        num_dropped = min(round(self.rate * 2**_NUM_BITS), 2**_NUM_BITS - 1)  # of 2^16
-        is_kept = _random_bits(tf.shape(inputs), self.seed_generator.next()) >= num_dropped
-        return tf.where(is_kept, inputs * (1 / (1 - num_dropped / 2**_NUM_BITS)), 0)
+        num_dropped = round(self.rate * 2**16)  # of 2^16
+        drawn, of_columns = _random_bytes(tf.shape(inputs), self.seed_generator.next())
+        thresholds = tf.cast((num_dropped + tf.cast(of_columns, "int32")) // 2**8, "uint8")
+        return tf.where(drawn >= thresholds, inputs * (1 / (1 - num_dropped / 2**16)), 0)
 
 
-def _random_bits(shape, seed):
-    """Uniform uint16 of the shape."""
+def _random_bytes(shape, seed):
+    """Uniform uint8 of the shape, and others of its last axis."""
     import tensorflow as tf
 
     size = tf.reduce_prod(shape)
-    words = tf.random.stateless_uniform([(size + 1) // 2], seed, minval=None, maxval=None, dtype=tf.uint32)
-    return tf.reshape(tf.reshape(tf.bitcast(words, tf.uint16), [-1])[:size], shape)
+    num_words = (size + shape[-1] + 3) // 4
+    words = tf.random.stateless_uniform([num_words], seed, minval=None, maxval=None, dtype=tf.uint32)
+    drawn = tf.reshape(tf.bitcast(words, tf.uint8), [-1])
+    return tf.reshape(drawn[:size], shape), drawn[size : size + shape[-1]]

@@ -3,7 +3,8 @@
 import keras
 from keras import ops
 
-from keras_attn.ops.compilers import is_inference_scope
+from keras_attn.ops.compilers import is_compiled_graph, is_inference_scope
+from keras_attn.ops.tensorflow_order import is_tensorflow_on_cpu
 
 
 def logits_product(rows, table):
@@ -41,7 +42,7 @@ def logits_product(rows, table):
             upstream = tf.convert_to_tensor(upstream)  # of some rows alone it is none
             known = _known_gradient(upstream)
             if known is not None and known.probabilities.shape[-1] == table.shape[0]:
-                return known.by_factors(rows, table)
+                return known.by_factors(rows, table, _replaced)
             return tf.matmul(upstream, table), tf.matmul(upstream, rows, transpose_a=True)
 
         return _product(rows, table), gradient
@@ -54,6 +55,18 @@ def logits_product(rows, table):
 
 def _product(rows, table):
     return ops.einsum("ab,cb->ac", rows, table)
+
+
+def _replaced(x, positions, old, new):
+    """The tensor `x` with new entries at positions (R, 2), where it has the old ones."""
+    import tensorflow as tf
+
+    if is_compiled_graph() or not is_tensorflow_on_cpu():
+        return tf.tensor_scatter_nd_update(x, positions, new)
+    # That would copy all of it. This adds in place: first so that 0 is left, for one sum would be rounded.
+    add = tf.raw_ops.ScatterNdNonAliasingAdd
+    emptied = add(input=x, indices=positions, updates=-old)
+    return add(input=emptied, indices=positions, updates=new)
 
 
 def _known_gradient(upstream):

@@ -61,18 +61,23 @@ class CrossentropyGradient:
             gradient.op._keras_attn_crossentropy_gradient = self
         return gradient
 
-    def by_factors(self, rows, table):
-        """The gradients by rows (R, D) and a table (V, D) whose product the logits are, in their dtype."""
+    def by_factors(self, rows, table, replaced):
+        """The gradients by rows (R, D) and a table (V, D) whose product the logits are, in their dtype.
+
+        `replaced` is a function of a tensor, positions, the entries there and the new ones: it returns the tensor with these.
+        """
         import tensorflow as tf
 
         dtype, wide = table.dtype, self.probabilities.dtype
         factors = self.upstream[:, None]
         rows = tf.math.multiply_no_nan(tf.cast(rows, wide), factors)
         at_label = 1 - self.label_smoothing
-        excess = tf.cast(self._finite_probabilities(), dtype)
+        probabilities = self._finite_probabilities()
+        excess = tf.cast(probabilities, dtype)
         if dtype != wide:  # Near a label's probability of 1 the difference would be lost in rounding.
-            differences = pick(self.probabilities, self.labels) - at_label
-            excess = tf.tensor_scatter_nd_update(excess, self._positions(), tf.cast(differences, dtype))
+            at_labels = pick(probabilities, self.labels)
+            entries = tf.cast(at_labels, dtype), tf.cast(at_labels - at_label, dtype)
+            excess = replaced(excess, self._positions(), *entries)
         by_rows = tf.cast(tf.matmul(excess, table), wide)
         # oneDNN is slow to read the larger matrix transposed.
         by_table = tf.cast(tf.transpose(tf.matmul(tf.cast(rows, dtype), excess, transpose_a=True)), wide)

@@ -9,19 +9,21 @@ from keras import ops
 from keras_attn.layers import EncoderBlock
 from keras_attn.layers.dropout import Dropout
 
-SHAPE = (3, 5, 7)  # an odd number of inputs: random bits are drawn in pairs
+SHAPE = (3, 5, 7)  # an odd number of inputs: random bytes are drawn in fours
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.5, 0.93])
+@pytest.mark.parametrize("rate", [25.5 / 256, 0.5, 0.93, 0.999])
 def test_a_share_is_dropped_and_the_mean_stays(rate):
-    x = np.ones((101, 997), "float32")
+    x = np.ones((1009, 997), "float32")
     y = ops.convert_to_numpy(Dropout(rate, seed=1)(x, training=True))
     kept = y[y != 0]
     np.testing.assert_allclose(kept, 1 / (1 - rate), rtol=2e-4)  # the rate is a multiple of 2^-16
     assert (y == 0).mean() == pytest.approx(rate, abs=4 * np.sqrt(rate * (1 - rate) / x.size))
-    # Neighbours share a random number of 32 bits, but nothing of it.
+    # Neighbours share a random number of 32 bits, but nothing of it; and those of a column a threshold.
     flat = (y.ravel()[:-1] == 0).reshape(-1, 2)
     assert (flat[:, 0] & flat[:, 1]).mean() == pytest.approx(rate**2, abs=4 / np.sqrt(len(flat)))
+    of_columns = (y == 0).mean(axis=0)
+    np.testing.assert_allclose(of_columns, rate, atol=1 / 256 + 5 * np.sqrt(rate * (1 - rate) / len(y)))
 
 
 def test_each_call_drops_others_and_a_seed_the_same():
