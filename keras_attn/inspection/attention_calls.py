@@ -85,7 +85,8 @@ class CallOfOurs(AttentionCall):
 
     @functools.cached_property
     def mask(self):
-        return as_mask_rule(self.arguments.get("mask")).block()
+        query, key = self.arguments["query"], self.arguments["key"]
+        return as_mask_rule(self.arguments.get("mask"), query, key).block()
 
     def output_change(self, score_change):
         if hasattr(self.layer, "lambda_vectors"):

@@ -35,7 +35,7 @@ def dot_product_attention(
         key: Float tensor (..., K, S, H), where K divides N: N / K successive query heads share one key head
             (Ainslie et al. 2023).
         value: Float tensor (..., K, S, Hv).
-        mask: `MaskRule`, or boolean tensor that broadcasts to (..., N, T, S), True where attention is allowed.
+        mask: `MaskRule`, or a tensor of booleans, or 0 and 1, that broadcasts to (..., N, T, S): True where attention is allowed.
         bias: What is added to the logits: a bias of `keras_attn.ops` or a float tensor that broadcasts to
             (..., N, T, S).
         scale: Float that multiplies the products of queries and keys, by default H ** -0.5.
@@ -46,6 +46,9 @@ def dot_product_attention(
 
     Returns:
         The output (..., N, T, Hv) and the attention scores (..., N, T, S) before dropout, in the dtype of `query`.
+
+    Raises:
+        ValueError: if a `mask` that is a tensor has another shape, or other values.
 
     Example:
 

@@ -54,7 +54,7 @@ def attend(
             "`return_attention_scores` needs all T x S scores, which `memory_efficient=True` forbids. "
             "Leave `memory_efficient` at None: calls that ask for scores then do without it."
         )
-    mask = as_mask_rule(mask)
+    mask = as_mask_rule(mask, query, key)
     options["mask"] = mask
     if flash_attention or (flash_attention is None and has_fused_kernel()):
         obstacle = fused_attention_obstacle(query, key, value, sink_logits=sink_logits, **options)

@@ -81,7 +81,7 @@ def memory_efficient_attention(
     References: [Rabe and Staats, 2021](https://arxiv.org/abs/2112.05682); the gradient is that of
     [Dao et al., 2022](https://arxiv.org/abs/2205.14135), appendix B.2.
     """
-    mask = as_mask_rule(mask)
+    mask = as_mask_rule(mask, query, key)
     if bias is not None and not isinstance(bias, PairBias):
         bias = DenseBias(ops.convert_to_tensor(bias))
     if not mask.keys_are_finite:

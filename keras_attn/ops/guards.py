@@ -29,7 +29,7 @@ def guard(query, key, value, mask):
         that see a key. The last two are None if nothing is masked; `sees_keys` is also None if every query
         sees a key.
     """
-    rule = as_mask_rule(mask)
+    rule = as_mask_rule(mask, query, key)
     mask = rule.block()
     if mask is None:
         return query, key, value, None, None

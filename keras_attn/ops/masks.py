@@ -217,9 +217,24 @@ class MaskRule:
         return _slice_last(self.query_positions, queries), _slice_last(self.key_positions, keys)
 
 
-def as_mask_rule(mask):
-    """A `MaskRule`, a boolean tensor that broadcasts to (..., N, T, S), or None, as a `MaskRule`."""
-    return mask if isinstance(mask, MaskRule) else MaskRule(pairs=mask)
+def as_mask_rule(mask, query, key):
+    """The `mask` of queries (..., N, T, H) and keys (..., K, S, H) as a `MaskRule`.
+
+    Args:
+        mask: `MaskRule`, or a tensor of booleans, or 0 and 1, that broadcasts to (..., N, T, S), or None.
+
+    Raises:
+        ValueError: if a tensor does not broadcast to that shape, or holds other values, see `as_boolean_mask`.
+    """
+    if mask is None or isinstance(mask, MaskRule):
+        return mask or MaskRule()
+    mask = as_boolean_mask(mask, "mask")
+    # When JAX infers shapes, sizes may be symbols that cannot be compared.
+    shape = [size if isinstance(size, int) else None for size in (*query.shape[:-1], key.shape[-2])]
+    check_mask_shape(mask, shape, "mask")
+    while len(mask.shape) < 2:
+        mask = ops.expand_dims(mask, 0)
+    return MaskRule(pairs=mask)
 
 
 def _slice_last(x, part):

@@ -6,7 +6,16 @@ import pytest
 from helpers_layers import BACKEND, compiled
 from keras import ops
 
-from keras_attn.ops import as_boolean_mask, compiled_scope, mask_poison, poisoned, with_exact_sizes
+from keras_attn.ops import (
+    as_boolean_mask,
+    attend,
+    compiled_scope,
+    dot_product_attention,
+    mask_poison,
+    memory_efficient_attention,
+    poisoned,
+    with_exact_sizes,
+)
 
 VALUES = [[0.0, -1e9], [1.0, 0.5], [0, 2], [0.0, -np.inf], [1.0, np.nan]]
 DTYPES = ["bool", "int8", "uint8", "int32", "float16", "bfloat16", "float32"]
@@ -134,3 +143,34 @@ def test_a_graph_that_is_for_another_engine_has_no_assertions():
 
     graph = tf.function(function).get_concrete_function(tf.TensorSpec([None, None])).graph
     assert not [op for op in graph.get_operations() if op.type == "Assert"]
+
+
+@pytest.mark.parametrize("function", [dot_product_attention, memory_efficient_attention, attend])
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        (np.ones((5, 1, 7, 11), bool), r"`mask` must broadcast to shape \(1, 3, 7, 11\).*\(5, 1, 7, 11\)"),
+        (np.ones((11, 7), bool), r"must broadcast to .* Received: mask of shape \(11, 7\)"),
+        (np.ones((1, 1, 1, 7, 11), bool), "must broadcast to"),
+        (np.full((7, 11), -1e9, "float32"), r"`mask` must be boolean.* \[-1000000000.0\]"),
+    ],
+    ids=["batch", "turned", "axes", "values"],
+)
+def test_an_op_says_which_mask_it_wants(function, mask, message):
+    query, key = ops.ones((1, 3, 7, 5)), ops.ones((1, 3, 11, 5))
+    with pytest.raises(ValueError, match=message):
+        function(query, key, key, mask=ops.convert_to_tensor(mask))
+
+
+@pytest.mark.parametrize("function", [dot_product_attention, memory_efficient_attention])
+def test_an_op_takes_zeros_and_ones_of_any_shape_that_broadcasts(rng, function):
+    query, key = rng.normal(size=(2, 3, 7, 5)), rng.normal(size=(2, 3, 11, 5))
+    query, key = (ops.convert_to_tensor(x.astype("float32")) for x in (query, key))
+    for shape in ((), (11,), (7, 1), (3, 1, 11), (2, 1, 7, 11)):
+        mask = np.array(rng.integers(0, 2, shape), "float32")
+        expected = dot_product_attention(query, key, key, mask=ops.convert_to_tensor(mask == 1))[0]
+        output = function(query, key, key, mask=ops.convert_to_tensor(mask))
+        output = output[0] if isinstance(output, tuple) else output
+        np.testing.assert_allclose(
+            ops.convert_to_numpy(output), ops.convert_to_numpy(expected), rtol=1e-5, atol=1e-6
+        )
