@@ -718,6 +718,14 @@ MUTANTS = [
         (BLOCKS + "test_heads_one_after_the_other",),
     ),
     Mutant(
+        "keys_masked_in_a_product_by_too_little",
+        "ops/attention.py",
+        "with_masked_keys",
+        "ops.convert_to_tensor(MASKED, key.dtype)",
+        "ops.convert_to_tensor(-1.0, key.dtype)",
+        (BLOCKS + "test_heads_one_after_the_other",),
+    ),
+    Mutant(
         "row_terms_added_in_half_precision",
         "ops/blockwise_attention.py",
         "_Block._scores_gradient_less",

@@ -6,6 +6,7 @@ tensorflow_attention.py, and by the backend's own kernel in fused_attention.py. 
 chooses between them.
 """
 
+import keras
 from keras import ops
 
 from keras_attn.ops.guards import bias_of_all_pairs, guard, keep
@@ -106,6 +107,21 @@ def masked(logits, mask):
     mask = mask[(None,) * missing] if missing > 0 else mask
     zero, low = ops.zeros((), logits.dtype), ops.convert_to_tensor(MASKED, logits.dtype)
     return logits + ops.where(mask, zero, low)
+
+
+def is_finite_where_masked(x):
+    """Whether the dtype of `x` has a number for what is added to masked logits."""
+    return keras.backend.standardize_dtype(x.dtype) != "float16"
+
+
+def with_masked_keys(query, key, mask):
+    """(..., N, T, H + 1) and (..., K, S, H + 1), whose products are the masked ones; the mask (..., 1, 1, S) is one of keys."""
+    zero, low = ops.zeros((), key.dtype), ops.convert_to_tensor(MASKED, key.dtype)
+    column = ops.swapaxes(ops.where(mask, zero, low), -1, -2)
+    column = ops.broadcast_to(column, (*ops.shape(key)[:-1], 1))
+    return ops.concatenate([query, ops.ones_like(query[..., :1])], axis=-1), ops.concatenate(
+        [key, column], axis=-1
+    )
 
 
 def softmax(logits, sink_logits=None):

@@ -12,6 +12,7 @@ from keras import ops
 
 from keras_attn.ops.attention import (
     biased,
+    is_finite_where_masked,
     masked,
     products,
     products_in_dtype,
@@ -21,6 +22,7 @@ from keras_attn.ops.attention import (
     softmax,
     transposed_sum,
     weighted_sum,
+    with_masked_keys,
 )
 from keras_attn.ops.biases import DenseBias, PairBias
 from keras_attn.ops.compilers import is_compiled_graph
@@ -399,24 +401,29 @@ class _Block:
 
     def _logits(self, masked_parts):
         """(..., N, t, s), and the products of queries and keys in them where a soft cap or a bias needs them."""
+        if self.blocks.has_own_form and not is_compiled_graph():
+            return self._logits_in_one_pass(masked_parts), None
         [(keys, mask), *others] = masked_parts
         if keys is None:
             capped = soft_capped(self.blocks.products(self.query, self.key), self.blocks.soft_cap)
             return masked(biased(capped, self._bias()), mask), capped
-        if others and self.blocks.is_head_by_head and not is_compiled_graph():
-            return self._logits_masked_in_place(keys), None
         parts = [
             masked(self.blocks.products(self.query, self._slice_after(self.blocks.key, keys)), mask)
             for keys, mask in masked_parts
         ]
         return ops.concatenate(parts, axis=-1) if others else parts[0], None
 
-    def _logits_masked_in_place(self, open_keys):
-        rule = dataclasses.replace(self.blocks.mask, causal=False, query_mask=None)
-        mask = self._after(rule.block(self.queries, self.keys[0]))
-        return with_later_keys_masked(
-            masked(self.blocks.products(self.query, self.key), mask), open_keys.stop
-        )
+    def _logits_in_one_pass(self, masked_parts):
+        """The logits where each operation goes through all of them: a product masks keys, and later keys are overwritten."""
+        [(open_keys, mask), *others] = masked_parts
+        if others:
+            rule = dataclasses.replace(self.blocks.mask, causal=False, query_mask=None)
+            mask = self._after(rule.block(self.queries, self.keys[0]))
+        query, key = self.query, self.key
+        if mask is not None and mask.shape[-2] == 1 and is_finite_where_masked(key):
+            query, key, mask = *with_masked_keys(query, key, mask), None
+        logits = masked(self.blocks.products(query, key), mask)
+        return with_later_keys_masked(logits, open_keys.stop) if others else logits
 
     def _bias_parameters(self):
         parameters = self.blocks.parameters

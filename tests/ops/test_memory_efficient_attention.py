@@ -350,7 +350,7 @@ RULES["causal_after_all_keys"] = {
 @pytest.mark.parametrize(
     "case",
     slow_but(
-        [("causal_padded", K, None), ("causal_after_all_keys", N, 2.0)],
+        [("causal_padded", K, None), ("causal_after_all_keys", N, 2.0), ("slot_mask", K, None)],
         [
             ("none", N, None),
             ("none", K, 2.0),
