@@ -8,9 +8,9 @@ class Dropout(keras.layers.Dropout):
     """`keras.layers.Dropout` that draws a quarter of the random bits on TensorFlow.
 
     On a CPU most of the time of dropout goes into random numbers. Keras draws 32 bits for each input and makes a float
-    of them; here a byte decides, which is dropped below a threshold of its column of the last axis. In each call the threshold
-    is 256 times the rate, rounded up or down at random, so that an input is dropped with the rate as its probability
-    (to 2^-16). Other backends, a `noise_shape` and a rate above 255/256 use Keras' own dropout.
+    of them; here an input is dropped where its byte is below a threshold, which all inputs with the same place in the last axis
+    share. The threshold is 256 times the rate, rounded up or down at random in each call, so that each input is dropped with
+    the rate as its probability (to 2^-16). Other backends, a `noise_shape` and a rate above 255/256 use Keras' own dropout.
 
     Example:
 

@@ -11,7 +11,7 @@ def with_later_keys_masked(logits, first):
     A graph that is not compiled writes into the logits themselves, if nothing else reads them. XLA takes long to compile it.
 
     Args:
-        logits: Float tensor (..., t, s) of TensorFlow, at least as wide as float32 or bfloat16, t and s known.
+        logits: Float tensor (..., t, s) of TensorFlow, not float16; t and s are known.
         first: Integer, the last key that the first query sees.
 
     Returns:
