@@ -32,4 +32,7 @@ def with_later_keys_masked(logits, first):
     # One diagonal has no axis of diagonals.
     axes = (num_diagonals,) if num_diagonals > 1 else ()
     low = ops.full((*ops.shape(logits)[:-2], *axes, min(num_queries, num_diagonals)), MASKED, logits.dtype)
+    if None in logits.shape:
+        # TensorFlow then infers from a known rank of several diagonals that the logits have one axis more.
+        low = tf.compat.v1.placeholder_with_default(low, None)
     return tf.linalg.set_diag(logits, low, k=(first + 1, num_keys - 1))
