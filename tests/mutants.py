@@ -304,7 +304,7 @@ MUTANTS = [
     Mutant(
         "mask_polarity_flipped",
         "ops/attention.py",
-        "masked",
+        "_added_by",
         "ops.where(mask, zero, low)",
         "ops.where(mask, low, zero)",
         (OPS + "test_two_masked_keys_by_hand",),
@@ -721,8 +721,8 @@ MUTANTS = [
         "keys_masked_in_a_product_by_too_little",
         "ops/attention.py",
         "with_masked_keys",
-        "ops.convert_to_tensor(MASKED, key.dtype)",
-        "ops.convert_to_tensor(-1.0, key.dtype)",
+        "_added_by(mask, key.dtype)",
+        "_added_by(mask, key.dtype) * 1e-30",
         (BLOCKS + "test_heads_one_after_the_other",),
     ),
     Mutant(

@@ -105,8 +105,7 @@ def masked(logits, mask):
     # With as many axes as the logits have, TensorFlow fuses this sum with the matrix product before it.
     missing = len(logits.shape) - len(mask.shape)
     mask = mask[(None,) * missing] if missing > 0 else mask
-    zero, low = ops.zeros((), logits.dtype), ops.convert_to_tensor(MASKED, logits.dtype)
-    return logits + ops.where(mask, zero, low)
+    return logits + _added_by(mask, logits.dtype)
 
 
 def is_finite_where_masked(x):
@@ -116,12 +115,10 @@ def is_finite_where_masked(x):
 
 def with_masked_keys(query, key, mask):
     """(..., N, T, H + 1) and (..., K, S, H + 1), whose products are the masked ones; the mask (..., 1, 1, S) is one of keys."""
-    zero, low = ops.zeros((), key.dtype), ops.convert_to_tensor(MASKED, key.dtype)
-    column = ops.swapaxes(ops.where(mask, zero, low), -1, -2)
+    column = ops.swapaxes(_added_by(mask, key.dtype), -1, -2)
     column = ops.broadcast_to(column, (*ops.shape(key)[:-1], 1))
-    return ops.concatenate([query, ops.ones_like(query[..., :1])], axis=-1), ops.concatenate(
-        [key, column], axis=-1
-    )
+    query = ops.concatenate([query, ops.ones_like(query[..., :1])], axis=-1)
+    return query, ops.concatenate([key, column], axis=-1)
 
 
 def softmax(logits, sink_logits=None):
@@ -151,6 +148,12 @@ def transposed_sum(scores, x, key):
 def row_products(x, y):
     """The dot product of each row of (..., X) with the same row of another tensor: (..., 1), in at least float32."""
     return ops.sum(at_least_float32(x) * at_least_float32(y), axis=-1, keepdims=True)
+
+
+def _added_by(mask, dtype):
+    """What a mask adds to the logits."""
+    zero, low = ops.zeros((), dtype), ops.convert_to_tensor(MASKED, dtype)
+    return ops.where(mask, zero, low)
 
 
 def _fold_heads(x, key):

@@ -7,6 +7,7 @@ import pytest
 import keras_attn.ops.blockwise_attention as blockwise_attention
 from keras_attn.layers import MultiHeadAttention
 from keras_attn.ops import MaskRule, memory_efficient_attention
+from keras_attn.ops.tensorflow_masks import with_later_keys_masked
 
 pytestmark = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="writes by an operation of TensorFlow's"
@@ -22,8 +23,6 @@ def test_keys_after_a_query_are_masked_and_no_other_changes(
     rng, num_queries, num_keys, first, dtype, batch_size
 ):
     import tensorflow as tf
-
-    from keras_attn.ops.tensorflow_masks import with_later_keys_masked
 
     logits = tf.cast(rng.normal(size=(2, 3, num_queries, num_keys)), dtype)
     is_later = ~np.tri(num_queries, num_keys, first, dtype=bool)
