@@ -7,9 +7,6 @@ from keras_attn.generation.processors import IMPOSSIBLE, is_possible
 from keras_attn.generation.search import Search
 from keras_attn.ops import entries_at, log_normalizer, top_k, top_k_and_normalizer
 
-# For more tokens that cannot be written, a copy of the logits without them takes less time than so many columns more.
-_MANY_UNWRITABLE = 8
-
 Hypotheses = collections.namedtuple("Hypotheses", ["token_ids", "scores"])
 Hypotheses.__doc__ = """The answers of a search, best first.
 
@@ -161,11 +158,13 @@ class _BeamSearch(Search):
             logits = self.processed(logits - log_normalizer(logits), beams.sequences, index)
             best, token_ids = top_k(logits, per_beam)
             normalizer = 0.0
-        elif self.inputs.listed is not None or len(self.never()) > _MANY_UNWRITABLE:
-            best, token_ids = top_k(self.without_unwritable(logits), per_beam)
-            normalizer = log_normalizer(logits)
         else:
-            best, token_ids, normalizer = top_k_and_normalizer(logits, per_beam, self.never())
+            searched, excluded = self.searched(logits)
+            if searched is logits:
+                best, token_ids, normalizer = top_k_and_normalizer(logits, per_beam, excluded)
+            else:
+                best, token_ids = top_k(searched, per_beam)
+                normalizer = log_normalizer(logits)
         totals = ops.expand_dims(beams.log_probs, -1) + best - normalizer
         flat = (-1, self.num_beams * per_beam)
         totals, chosen = top_k(ops.reshape(totals, flat), min(count, flat[1]))

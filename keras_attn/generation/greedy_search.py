@@ -40,13 +40,13 @@ class GreedySearch(IndependentAnswers):
 
     def choose(self, logits, state, index):
         uses_list = self.uses_list()
-        logits = self.allowed(logits, uses_list)
+        logits, excluded = self.allowed(logits, uses_list), ()
         if self.options.changes_log_probs:
             log_probs = logits - log_normalizer(logits)
             logits = self.processed(log_probs, state.sequences, index)
         else:
-            logits = self.without_unwritable(logits)
-        best, token_ids = top_k(logits, k=1)
+            logits, excluded = self.searched(logits)
+        best, token_ids = top_k(logits, k=1, excluded=excluded)
         best, token_ids = ops.squeeze(best, -1), self.token_ids_at(ops.squeeze(token_ids, -1), uses_list)
         if not self.options.changes_log_probs:
             return token_ids, ()

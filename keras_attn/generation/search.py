@@ -18,6 +18,9 @@ from keras_attn.generation.shortlist import (
     limits_without,
 )
 
+# For more tokens that cannot be written, a copy of the logits without them takes less time than an operation for each.
+_MANY_UNWRITABLE = 8
+
 
 @dataclasses.dataclass(frozen=True)
 class SearchInputs:
@@ -139,14 +142,15 @@ class Search:
             compiler=self.inputs.compiler,
         )
 
-    def without_unwritable(self, logits):
-        """Logits (B, K, V) with the pad and unwritable tokens made impossible, if no option changes them.
+    def searched(self, logits):
+        """The logits (B, K, V) to find the best tokens in, and the tokens to exclude there, if no option changes them.
 
-        A pad in the middle of an answer would look like its end.
+        Together they keep out the pad and unwritable tokens. A pad in the middle of an answer would look like its end.
         """
+        never = self.never()
         if self.writable is not None:
-            return ops.minimum(logits, self.writable)
-        return without_tokens(logits, self.never())
+            return ops.minimum(logits, self.writable), ()
+        return (logits, never) if len(never) <= _MANY_UNWRITABLE else (without_tokens(logits, never), ())
 
     def uses_list(self, count=1):
         """Whether tokens are chosen among those of a shortlist, by the k best of which each step begins.

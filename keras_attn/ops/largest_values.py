@@ -16,7 +16,7 @@ _FEW = 64
 _FEWEST_ROWS = 40
 
 
-def top_k(x, k):
+def top_k(x, k, excluded=()):
     """The k largest values of the last axis and their indices, largest first.
 
     `keras.ops.top_k` and `keras.ops.argmax` search all values, which takes longer on CPUs than the matrix product that
@@ -27,6 +27,7 @@ def top_k(x, k):
     Args:
         x: Floats (R, T, V) or (..., V) with V known before the run.
         k: Integer, at most V.
+        excluded: A few integers, indices that are not found. If fewer than k are left, the last values are -inf.
 
     Returns:
         Values (..., k), in the dtype of `x`, and indices int32 (..., k).
@@ -37,18 +38,16 @@ def top_k(x, k):
     values, indices = top_k(keras.random.normal((2, 3, 8000)), k=4)
     ```
     """
-    return _top_k(x, k, ())[:2]
+    return _top_k(x, k, excluded)[:2]
 
 
 def top_k_and_normalizer(x, k, excluded=()):
-    """`top_k` without some indices, and `log_normalizer` of all values: what a step of beam search needs.
+    """`top_k`, and `log_normalizer` of all values, those of `excluded` too: what a step of beam search needs.
 
-    On CPUs each pass over so many values counts. Here none makes a copy without the excluded values: as many more columns
-    are searched, and the largest of the columns' maxima serves the normaliser.
+    On CPUs each pass over so many values counts. The largest of the columns' maxima serves the normaliser.
 
     Args:
-        x, k: As in `top_k`.
-        excluded: A few integers, indices that are not found; their values are -inf if too few are left.
+        x, k, excluded: As in `top_k`.
 
     Returns:
         Values (..., k), indices int32 (..., k), and the normaliser (..., 1).
@@ -61,7 +60,6 @@ def top_k_and_normalizer(x, k, excluded=()):
     log_probs = values - normalizer
     ```
     """
-    excluded = tuple(sorted({index for index in excluded if index >= 0}))
     values, indices, largest = _top_k(x, k, excluded)
     return values, indices, log_normalizer(x, largest)
 
@@ -69,15 +67,14 @@ def top_k_and_normalizer(x, k, excluded=()):
 def _top_k(x, k, excluded):
     """The k largest values without those of some indices, their indices, and the largest of all values, or None."""
     size = x.shape[-1]
+    excluded = sorted({index for index in excluded if index >= 0 and (size is None or index < size)})
     if 0 in x.shape:  # PyTorch has no maximum of an empty tensor
         shape = (*x.shape[:-1], k)
         return ops.zeros(shape, x.dtype), ops.zeros(shape, "int32"), None
-    # A column that holds an excluded index can be among those with the largest maxima, in place of another.
-    count = k + len(excluded)
-    if size is not None and size <= max(_MANY, count * count):
+    if size is not None and size <= max(_MANY, k * k):
         return *_searched(_without(x, ops.arange(size, dtype="int32"), excluded), k), None
     lead = shape_to_keep(x)[:-1]
-    num_columns = max(_FEW, count) if size is None else _num_columns(size, count)
+    num_columns = max(_FEW, k) if size is None else _num_columns(size, k)
     known, size = size is not None, ops.shape(x)[-1] if size is None else size
     num_rows = -(-size // num_columns)
     if not known or size < num_rows * num_columns:
@@ -86,14 +83,14 @@ def _top_k(x, k, excluded):
     x = ops.reshape(x, (-1, num_rows, num_columns))
     # Because of `initial`, an empty batch has a maximum too.
     maxima = ops.max(x, axis=-2, initial=-float("inf"))
-    _, columns = _searched(maxima, count)
+    _, columns = _searched(_maxima_without(maxima, x, excluded), k)
     # Not the first value of that search: XLA would then sort all maxima.
     largest = ops.max(maxima, axis=-1, keepdims=True, initial=-float("inf"))
     row = ops.expand_dims(ops.arange(num_rows, dtype="int32") * num_columns, -1)
-    places = ops.reshape(row + ops.expand_dims(columns, 1), (-1, num_rows * count))
+    places = ops.reshape(row + ops.expand_dims(columns, 1), (-1, num_rows * k))
     candidates = entries_at(ops.reshape(x, (-1, num_rows * num_columns)), places)
     values, found = _searched(_without(candidates, places, excluded), k)
-    indices = found // count * num_columns + entries_at(columns, found % count)
+    indices = found // k * num_columns + entries_at(columns, found % k)
     lead = (
         tuple(-1 if known is None else known for known in lead)
         if lead.count(None) <= 1
@@ -101,6 +98,22 @@ def _top_k(x, k, excluded):
     )
     shape = (*lead, k)
     return ops.reshape(values, shape), ops.reshape(indices, shape), ops.reshape(largest, (*lead, 1))
+
+
+def _maxima_without(maxima, x, excluded):
+    """The maxima (R, c) of the columns of `x` (R, n, c) without the values at some indices of the flat rows.
+
+    Only the columns between the first and the last that hold such an index are read again: no copy of all values is made.
+    """
+    if not excluded:
+        return maxima
+    num_rows, num_columns = ops.shape(x)[1], x.shape[2]
+    columns = [index % num_columns for index in excluded]
+    first, last = min(columns), max(columns) + 1
+    row = ops.expand_dims(ops.arange(num_rows, dtype="int32") * num_columns, -1)
+    read_again = _without(x[:, :, first:last], row + ops.arange(first, last, dtype="int32"), excluded)
+    others = ops.max(read_again, axis=-2, initial=-float("inf"))
+    return ops.concatenate([maxima[:, :first], others, maxima[:, last:]], axis=-1)
 
 
 def _without(x, indices, excluded):

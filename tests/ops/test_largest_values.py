@@ -25,11 +25,19 @@ def test_rows_of_a_length_that_is_unknown_before_the_run(k, size):
     import tensorflow as tf
 
     x = np.random.default_rng(size).permutation(3 * 5 * size).reshape(3, 5, size).astype("float32")
-    graph = tf.function(lambda x: top_k(x, k), [tf.TensorSpec([None, 5, None])], autograph=False)
-    values, indices = graph(x)
-    expected = np.argsort(-x, axis=-1)[..., :k]
-    np.testing.assert_array_equal(indices, expected)
-    np.testing.assert_array_equal(values, np.take_along_axis(x, expected, axis=-1))
+    for excluded in ((), (0, 65, 66, size)):
+        graph = tf.function(
+            lambda x, of_call=excluded: top_k(x, k, of_call),
+            [tf.TensorSpec([None, 5, None])],
+            autograph=False,
+        )
+        values, indices = graph(x)
+        allowed = np.setdiff1d(np.arange(size), excluded)
+        expected = allowed[np.argsort(-x[..., allowed], axis=-1)[..., :k]]
+        count = expected.shape[-1]  # 64 of 67, if 3 are excluded
+        np.testing.assert_array_equal(indices[..., :count], expected)
+        np.testing.assert_array_equal(values[..., :count], np.take_along_axis(x, expected, axis=-1))
+        assert np.isneginf(values[..., count:]).all()
 
 
 @pytest.mark.parametrize("k", [1, 7])
@@ -52,6 +60,20 @@ def test_the_largest_values_without_some_and_the_normalizer_of_all(k, size, num_
     wide = x.astype("float64")
     expected = np.log(np.sum(np.exp(wide - 95), axis=-1, keepdims=True)) + 95
     np.testing.assert_allclose(ops.convert_to_numpy(normalizer), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("k", [1, 7])
+def test_the_largest_values_without_indices_that_hold_the_largest(k):
+    size = 4000
+    x = np.random.default_rng(3).normal(size=(2, size)).astype("float32")
+    best = x.argmax(axis=-1)
+    excluded = [*range(5), *best.tolist(), -1, size + 3]
+    x[:, :5] = 50.0
+    values, indices = (ops.convert_to_numpy(y) for y in top_k(ops.convert_to_tensor(x), k, excluded))
+    allowed = np.setdiff1d(np.arange(size), excluded)
+    expected = allowed[np.argsort(-x[:, allowed], axis=-1)[:, :k]]
+    np.testing.assert_array_equal(indices, expected)
+    np.testing.assert_array_equal(values, np.take_along_axis(x, expected, axis=-1))
 
 
 @pytest.mark.parametrize("k", [1, 7])
