@@ -159,7 +159,7 @@ class _BeamSearch(Search):
             best, token_ids = top_k(logits, per_beam)
             normalizer = 0.0
         else:
-            searched, excluded = self.searched(logits)
+            searched, excluded = self.searched(logits, uses_list)
             if searched is logits:
                 best, token_ids, normalizer = top_k_and_normalizer(logits, per_beam, excluded)
             else:

@@ -45,7 +45,7 @@ class GreedySearch(IndependentAnswers):
             log_probs = logits - log_normalizer(logits)
             logits = self.processed(log_probs, state.sequences, index)
         else:
-            logits, excluded = self.searched(logits)
+            logits, excluded = self.searched(logits, uses_list)
         best, token_ids = top_k(logits, k=1, excluded=excluded)
         best, token_ids = ops.squeeze(best, -1), self.token_ids_at(ops.squeeze(token_ids, -1), uses_list)
         if not self.options.changes_log_probs:

@@ -142,13 +142,13 @@ class Search:
             compiler=self.inputs.compiler,
         )
 
-    def searched(self, logits):
-        """The logits (B, K, V) to find the best tokens in, and the tokens to exclude there, if no option changes them.
+    def searched(self, logits, uses_list):
+        """The `allowed` logits to find the best tokens in, and the tokens to exclude there, if no option changes them.
 
         Together they keep out the pad and unwritable tokens. A pad in the middle of an answer would look like its end.
         """
         never = self.never()
-        if self.writable is not None:
+        if uses_list:
             return ops.minimum(logits, self.writable), ()
         return (logits, never) if len(never) <= _MANY_UNWRITABLE else (without_tokens(logits, never), ())
 

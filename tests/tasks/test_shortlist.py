@@ -136,6 +136,13 @@ def test_more_candidates_than_a_vocabulary_has(model, tokenizer):
         for shortlist in (Shortlist(range(SIZE), {}), None)
     )
     assert found == expected
+    # A list that is shorter than the vocabulary, against the search with an option, which knows all tokens.
+    translator = make_translator(model, tokenizer, some_tokens(tokenizer), num_beams=150, max_length=3)
+    found, expected = (
+        translator(TEXTS[:2], num_return_sequences=7, options=options)
+        for options in (None, DecodingOptions(repetition_penalty=1.0))
+    )
+    assert found == expected
 
 
 @pytest.mark.extended
