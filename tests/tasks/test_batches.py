@@ -73,3 +73,11 @@ def test_padded(to_buckets):
     np.testing.assert_array_equal(ids[:3, :5], [[5, 6, 7, -1, -1], [8, -1, -1, -1, -1], [9, 10, 11, 12, 13]])
     np.testing.assert_array_equal(ids[:, 5:], -1)
     np.testing.assert_array_equal(ids[3:], ids[2:3] if to_buckets else np.zeros((0, 5)))
+
+
+@pytest.mark.parametrize(
+    ("length", "bucket"), [(1, 1), (3, 4), (6, 8), (9, 12), (13, 16), (17, 24), (25, 32), (33, 48), (49, 64)]
+)
+def test_lengths_of_buckets(length, bucket):
+    assert padded([[7] * length], to_buckets=True).shape == (1, bucket)
+    assert padded([[7] * bucket], to_buckets=True).shape == (1, bucket)
