@@ -198,7 +198,9 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
         """Logits (B, T, U) of vectors (B, T, D), by what `output_projection` returned."""
         kernel, bias = projection
         rows = ops.reshape(ops.cast(self._scaled(inputs), self.reverse_dtype), (-1, inputs.shape[-1]))
-        logits = soft_capped(ops.matmul(rows, kernel), self.logit_soft_cap)
+        is_for_xla = is_compiled_scope() and runs_bfloat16_products(rows, kernel)
+        logits = (bfloat16_product if is_for_xla else ops.matmul)(rows, kernel)
+        logits = soft_capped(logits, self.logit_soft_cap)
         if bias is not None:
             logits = logits + ops.cast(bias, logits.dtype)
         return ops.reshape(logits, (*ops.shape(inputs)[:-1], -1))

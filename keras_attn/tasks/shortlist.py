@@ -11,6 +11,7 @@ from keras_attn.checks import check_positive
 from keras_attn.files import replaced_file
 from keras_attn.generation import FEWEST_LISTED, ListedTokens
 from keras_attn.tasks.alignment import words_of_tokens
+from keras_attn.tasks.buckets import bucket_of
 
 _SEPARATORS = ("\t", " ", "\n")
 
@@ -91,13 +92,14 @@ class Shortlist:
                 f"The tokens that may come anywhere must have END, {end_token_id}. Received: {self.anywhere[:20]}."
             )
 
-    def listed(self, source_ids, source_size, target_size, more=None):
+    def listed(self, source_ids, source_size, target_size, more=None, to_buckets=False):
         """`ListedTokens` for a batch, in a graph.
 
         Args:
             source_ids: int32 (B, S), negative where there is no token.
             source_size, target_size: Integers, the sizes of the vocabularies.
             more: int32 (B, P), further tokens of each row, negative for none; or None.
+            to_buckets: Boolean, whether other tokens fill the list up to one of few lengths, each of which XLA compiles.
         """
         lists = [self.of_source.get(source, []) for source in range(source_size)]
         lengths = np.array(list(map(len, lists)), np.int32)
@@ -119,6 +121,11 @@ class Shortlist:
         shape = [tf.shape(source_ids)[0], target_size]
         is_own = (tf.scatter_nd(places, tf.ones_like(places[:, 0]), shape) > 0) | tf.constant(anywhere)
         is_listed = tf.reduce_any(is_own, axis=0) | (tf.range(target_size) < FEWEST_LISTED)
+        if to_buckets:
+            is_other = tf.logical_not(is_listed)
+            count = target_size - tf.reduce_sum(tf.cast(is_other, tf.int32))
+            room = bucket_of(count, _list_lengths(target_size)) - count
+            is_listed |= is_other & (tf.cumsum(tf.cast(is_other, tf.int32)) <= room)
         token_ids = tf.cast(tf.where(is_listed)[:, 0], tf.int32)
         return ListedTokens(token_ids, tf.gather(is_own, token_ids, axis=1), target_size)
 
@@ -135,15 +142,22 @@ def checked_shortlist(translator, shortlist):
             "A shortlist needs a model with `output_projection`, as Seq2SeqTransformer has. "
             f"Received: {type(translator.model).__name__}."
         )
-    if translator.jit_compile or keras.backend.backend() != "tensorflow":
+    if keras.backend.backend() != "tensorflow":
         raise ValueError(
-            "A shortlist has another length for each batch, for which XLA would compile anew: use it on TensorFlow with "
-            f"`jit_compile=False`. Received: jit_compile={translator.jit_compile}, backend {keras.backend.backend()}."
+            "A shortlist needs the TensorFlow backend, whose graphs find the tokens of a batch. "
+            f"Received: backend {keras.backend.backend()}."
         )
     if not isinstance(shortlist, Shortlist):
         shortlist = Shortlist.load(shortlist, *tokenizers)
     shortlist.check(*sizes_of(translator.model), translator.target_tokenizer.end_token_id)
     return shortlist
+
+
+def _list_lengths(size):
+    """The few lengths of lists for XLA: powers of two and one and a half times them, and the whole vocabulary."""
+    powers = [2**exponent for exponent in range(size.bit_length())]
+    lengths = sorted({*powers, *(power * 3 // 2 for power in powers)})
+    return [length for length in lengths if FEWEST_LISTED <= length < size] + [size]
 
 
 def sizes_of(model):

@@ -512,7 +512,9 @@ class Translator(GenerativeTask):
         start, options = self._start_token_ids(options)
         if self.shortlist is not None:
             prefix = options["options"].prefix_token_ids
-            options["listed"] = self.shortlist.listed(token_ids, *sizes_of(self.model), prefix)
+            options["listed"] = self.shortlist.listed(
+                token_ids, *sizes_of(self.model), prefix, to_buckets=compiler is not None
+            )
         token_ids, mask = for_model(token_ids)
         return self.model.generate(
             token_ids,

@@ -93,11 +93,14 @@ def candidates(translator, shortlist, num_beams, batch_sizes, cores, folder):
 
     for engine, xla in (("as served", False), ("XLA", True)):
         whole = with_dtype(translator, "float32", xla).replaced(length_penalty=translator.length_penalty)
-        add(engine, "float32", whole)
-        for mode in ("bfloat16", "int8"):
-            add(engine, mode, whole.quantized(mode, xla=xla))
-        if shortlist and not xla:
-            add(engine, "float32, shortlist", whole.replaced(shortlist=shortlist))
+        of_modes = {
+            "float32": whole,
+            **{mode: whole.quantized(mode, xla=xla) for mode in ("bfloat16", "int8")},
+        }
+        for mode, of_mode in of_modes.items():
+            add(engine, mode, of_mode)
+            if shortlist and mode != "int8":  # whose products have all columns
+                add(engine, f"{mode}, shortlist", of_mode.replaced(shortlist=shortlist))
     listing = with_dtype(translator, "float32", False).replaced(shortlist=shortlist)
     listing = listing.replaced(length_penalty=translator.length_penalty)
     exported = listing.export_model(folder, "ctranslate2")
@@ -194,6 +197,7 @@ def main():
     options.add_argument("--cores", type=int, choices=[1, 2], default=1)
     options.add_argument("--bleu-tokenize", default="13a")
     options.add_argument("--limit", type=int, help="translate so many sentences of the file")
+    options.add_argument("--quantizations", nargs="+", help="ours in these only, with or without a shortlist")
     options.add_argument(
         "--engines", nargs="+", default=["as served", "XLA", "CTranslate2"], help="of these engines only"
     )
@@ -221,7 +225,16 @@ def main():
                 options.cores,
                 pathlib.Path(engine, "engine"),
             )
-            found = {key: value for key, value in found.items() if key[0] in options.engines}
+            found = {
+                key: value
+                for key, value in found.items()
+                if key[0] in options.engines
+                and (
+                    key[0] == "CTranslate2"
+                    or options.quantizations is None
+                    or key[1].split(",")[0] in options.quantizations
+                )
+            }
             results = measured(found, sources, options.rounds)
         of_peers = {key: found[0] for key, found in results.items() if key[0] == "CTranslate2"}
         for (engine, quantization), (seconds, answers, batch_size) in results.items():

@@ -101,6 +101,36 @@ def test_each_row_has_the_tokens_of_its_own_list(model, tokenizer):
         assert greedy == [translator(text, num_beams=1, options=options) for text in TEXTS]
 
 
+@pytest.mark.parametrize(("num_anywhere", "length"), [(7, 384), (600, 768), (1300, 1536), (1537, 1543)])
+def test_lists_for_xla_have_few_lengths(num_anywhere, length):
+    """1,543 tokens are the vocabulary: no list is longer."""
+    shortlist = Shortlist(range(3, 3 + num_anywhere), {5: [1500, 1540], 7: [2]})
+    source_ids = tf.constant([[5, -1, -1], [11, 7, 7]])
+    plain, filled = (
+        shortlist.listed(source_ids, 13, 1543, to_buckets=to_buckets) for to_buckets in (False, True)
+    )
+    ids, of_rows = filled.token_ids.numpy(), filled.is_listed.numpy()
+    assert len(ids) == length
+    assert (np.diff(ids) > 0).all()
+    assert set(plain.token_ids.numpy()) <= set(ids)
+    # What a row may write is the same; all that was added is no row's.
+    for row in range(2):
+        assert set(ids[of_rows[row]]) == set(plain.token_ids.numpy()[plain.is_listed.numpy()[row]])
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_xla_finds_the_same(model, tokenizer, num_beams):
+    shortlist = some_tokens(tokenizer)
+    options = {"num_beams": num_beams, "return_scores": True, "batch_size": 8}
+    expected, found = (
+        make_translator(model, tokenizer, shortlist, jit_compile=jit_compile)(TEXTS, **options)
+        for jit_compile in (False, True)
+    )
+    assert found[0] == expected[0]
+    np.testing.assert_allclose(found[1], expected[1], rtol=1e-5)
+
+
 def own_list(shortlist, source_ids):
     return sorted(
         {*shortlist.anywhere, *(i for source in source_ids for i in shortlist.of_source.get(source, []))}
@@ -247,8 +277,6 @@ def test_what_cannot_have_a_list_is_refused(model, tokenizer, tmp_path):
         ValueError, match=r"target tokens of a shortlist must be in \[0, 331\). Received: 400"
     ):
         make_translator(model, tokenizer, Shortlist([3], {5: [400]}))
-    with pytest.raises(ValueError, match=r"Received: jit_compile=True"):
-        make_translator(model, tokenizer, Shortlist([3], {}), jit_compile=True)
     translator = make_translator(model, tokenizer, Shortlist([3], {}))
     with pytest.raises(ValueError, match="does not stream"):
         list(translator.stream("hund"))
