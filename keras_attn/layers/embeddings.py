@@ -8,9 +8,11 @@ from keras_attn.layers.projection import int8_matrix, product
 from keras_attn.layers.slots import Slotted, build_layer, check_layer
 from keras_attn.layers.step_matrices import step_matrix
 from keras_attn.ops import (
+    Int8Matrix,
     bfloat16_product,
     concrete_values,
     if_true,
+    int8_product,
     is_compiled_scope,
     is_inference_scope,
     logits_product,
@@ -176,30 +178,46 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
             token_ids: int32 (U,).
 
         Returns:
-            A kernel (D, U) and a bias (U,), or None for no bias: what `logits_by` takes.
+            A kernel (D, U), floats or an `Int8Matrix`, and a bias (U,), or None for no bias: what `logits_by` takes.
 
         Raises:
-            ValueError: if the weights are quantised, or LoRA is not merged.
+            ValueError: if the weights are quantised, except in int8 in a graph that is only run, or LoRA is not merged.
         """
+        bias = ops.take(self.output_bias, token_ids) if self.use_output_bias else None
+        if self.has_int8_product():
+            return self._int8_columns(token_ids), bias
         if self.quantization_mode is not None or self.lora_enabled:
             raise ValueError(
-                "The logits of some tokens are computed from float weights without LoRA: merge it, or use the model "
-                f"before it was quantised. Received: quantization_mode={self.quantization_mode}, "
-                f"lora_enabled={self.lora_enabled}."
+                "The logits of some tokens are computed from float weights, or in int8 in the graphs of a `Translator`, and "
+                "without LoRA: merge it, or use the model before it was quantised. Received: "
+                f"quantization_mode={self.quantization_mode}, lora_enabled={self.lora_enabled}."
             )
         if self.tie_weights:
             kernel = ops.transpose(ops.take(self.embeddings, token_ids, axis=0))
         else:
             kernel = ops.take(self.reverse_embeddings, token_ids, axis=1)
-        bias = ops.take(self.output_bias, token_ids) if self.use_output_bias else None
         return ops.cast(kernel, self.reverse_dtype), bias
+
+    def _int8_columns(self, token_ids):
+        """The part of `step_matrix` that gives the logits of some tokens."""
+        matrix = self.step_matrix()
+        if not isinstance(matrix, Int8Matrix):
+            return ops.take(matrix, token_ids, axis=1)
+        axis = 0 if self.tie_weights else 1
+        return Int8Matrix(*(ops.take(part, token_ids, axis=axis) for part in (matrix.values, matrix.scale)))
 
     def logits_by(self, projection, inputs):
         """Logits (B, T, U) of vectors (B, T, D), by what `output_projection` returned."""
         kernel, bias = projection
-        rows = ops.reshape(ops.cast(self._scaled(inputs), self.reverse_dtype), (-1, inputs.shape[-1]))
-        is_for_xla = is_compiled_scope() and runs_bfloat16_products(rows, kernel)
-        logits = (bfloat16_product if is_for_xla else ops.matmul)(rows, kernel)
+        is_int8 = isinstance(kernel, Int8Matrix)
+        rows = ops.cast(self._scaled(inputs), "float32" if is_int8 else self.reverse_dtype)
+        rows = ops.reshape(rows, (-1, inputs.shape[-1]))
+        if is_int8:
+            logits = int8_product(rows, kernel, is_constant=False)
+        elif is_compiled_scope() and runs_bfloat16_products(rows, kernel):
+            logits = bfloat16_product(rows, kernel)
+        else:
+            logits = ops.matmul(rows, kernel)
         logits = soft_capped(logits, self.logit_soft_cap)
         if bias is not None:
             logits = logits + ops.cast(bias, logits.dtype)

@@ -65,15 +65,16 @@ def runs_int8_products():
     return tf.inside_function()
 
 
-def int8_product(rows, matrix):
+def int8_product(rows, matrix, is_constant=True):
     """The product of rows and an `Int8Matrix`, in a TensorFlow graph.
 
     In a graph for XLA it is a product of integers that XLA compiles; elsewhere it is an operation of oneDNN, which
-    arranges the matrix in memory once, when it is first run. Both give the same sums of integers.
+    arranges a constant matrix in memory once, when it is first run. Both give the same sums of integers.
 
     Args:
         rows: float32 (R, K).
-        matrix: `Int8Matrix` (K, N), the same whenever the graph is run.
+        matrix: `Int8Matrix` (K, N).
+        is_constant: Boolean, whether the matrix is the same whenever the graph is run.
 
     Returns:
         float32 (R, N).
@@ -94,7 +95,7 @@ def int8_product(rows, matrix):
     largest = _largest_magnitudes(rows)
     integers = _rounded(rows * tf.math.divide_no_nan(float(_LARGEST), largest))
     if not is_compiled_scope():
-        return _onednn_product(integers, matrix) * (largest * (1 / _LARGEST))
+        return _onednn_product(integers, matrix, is_constant) * (largest * (1 / _LARGEST))
     return _xla_product(integers, largest, matrix)
 
 
@@ -202,7 +203,7 @@ def _rows_of(values, factor):
     return ops.reshape(values, (-1, factor.shape[1])) if len(values.shape) == 1 else values
 
 
-def _onednn_product(integers, matrix):
+def _onednn_product(integers, matrix, is_constant=True):
     """`_QuantizedMatMul`, which has no function in Python: tensorflow/core/ops/mkl_nn_ops.cc."""
     import tensorflow as tf
 
@@ -226,8 +227,8 @@ def _onednn_product(integers, matrix):
         "Thost_outputs": {"list": {}},
         "transpose_a": {"b": False},
         "transpose_b": {"b": matrix.is_transposed},
-        "is_weight_const": {"b": True},
-        "is_bias_const": {"b": True},
+        "is_weight_const": {"b": is_constant},
+        "is_bias_const": {"b": is_constant},
         "fused_ops": {"list": {"s": [b"BiasAdd", b"Dequantize"]}},
         "input_quant_mode": {"s": b"SCALED"},
         "output_quant_mode": {"s": b"SCALED"},

@@ -99,7 +99,7 @@ def candidates(translator, shortlist, num_beams, batch_sizes, cores, folder):
         }
         for mode, of_mode in of_modes.items():
             add(engine, mode, of_mode)
-            if shortlist and mode != "int8":  # whose products have all columns
+            if shortlist:
                 add(engine, f"{mode}, shortlist", of_mode.replaced(shortlist=shortlist))
     listing = with_dtype(translator, "float32", False).replaced(shortlist=shortlist)
     listing = listing.replaced(length_penalty=translator.length_penalty)

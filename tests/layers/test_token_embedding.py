@@ -1,10 +1,13 @@
 """Logits of a large table, which a graph of decoding steps multiplies in another order."""
 
+import contextlib
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from keras_attn.layers import TokenEmbedding
+from keras_attn.ops import compiled_scope, inference_scope, int8_problem
 
 V, D = 8209, 1031  # more numbers than make a table large
 
@@ -37,3 +40,27 @@ def test_logits_of_compiled_steps_are_the_products_with_the_table(rng, tie_weigh
         inputs = rng.normal(size=(rows, 1, dim)).astype("float32")
         expected = 30.0 * np.tanh(inputs.astype("float64") @ table.T / 30.0)
         np.testing.assert_allclose(graph(inputs), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("tie_weights", [True, False])
+@pytest.mark.parametrize("xla", [False, True])
+@pytest.mark.parametrize("dim", [13, 211])  # 211 * 331 entries are multiplied as integers without XLA too
+def test_int8_logits_of_some_tokens_are_those_among_all(rng, tie_weights, xla, dim):
+    if not xla and (problem := int8_problem()):
+        pytest.skip(problem)
+    embedding = TokenEmbedding(331, dim, tie_weights=tie_weights, use_output_bias=True)
+    embedding.build()
+    embedding.output_bias.assign(rng.normal(size=331))
+    embedding.quantize("int8")
+
+    def logits(inputs, token_ids):
+        with inference_scope(), compiled_scope() if xla else contextlib.nullcontext():
+            of_some = embedding.logits_by(embedding.output_projection(token_ids), inputs)
+            return of_some, embedding(inputs, reverse=True)
+
+    specs = [tf.TensorSpec([None, 2, dim]), tf.TensorSpec([None], tf.int32)]
+    graph = tf.function(logits, specs, jit_compile=xla, autograph=False)
+    inputs = rng.normal(size=(3, 2, dim)).astype("float32")
+    for token_ids in ([5, 7, 330], [0, 1, 11, 200, 329]):
+        of_some, of_all = graph(inputs, np.array(token_ids, "int32"))
+        np.testing.assert_allclose(of_some, of_all.numpy()[..., token_ids], rtol=1e-6)

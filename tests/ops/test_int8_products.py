@@ -145,3 +145,26 @@ def test_a_small_transposed_matrix_is_turned(numbers):
     _, values, scale = numbers
     matrix = Int8Matrix(tf.constant(values.T), tf.constant(scale.T))
     np.testing.assert_allclose(step_form(matrix), values * scale, rtol=1e-6)
+
+
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_a_matrix_that_is_another_in_each_run(numbers, is_transposed):
+    """oneDNN keeps a constant matrix as it arranged it when the graph was first run."""
+    if problem := int8_problem():
+        pytest.skip(problem)
+    rows = numbers[0]
+    size = (None, K) if is_transposed else (K, None)
+    scale_size = (None, 1) if is_transposed else (1, None)
+    specs = [tf.TensorSpec([None, K]), tf.TensorSpec(size, tf.int8), tf.TensorSpec(scale_size)]
+    product = tf.function(
+        lambda rows, values, scale: int8_product(rows, Int8Matrix(values, scale), is_constant=False),
+        specs,
+        autograph=False,
+    )
+    rng = np.random.default_rng(5)
+    for width in (N, N, 2 * N + 1):
+        values = rng.integers(-127, 128, (K, width)).astype("int8")
+        scale = rng.random((1, width)).astype("float32")
+        given = (values.T, scale.T) if is_transposed else (values, scale)
+        expected = _product(rows, Int8Matrix(tf.constant(values), tf.constant(scale)), xla=False)
+        np.testing.assert_array_equal(product(rows, *given), expected)
