@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_attn.checks import check_positive
+from keras_attn.tasks.buckets import few_lengths
 from keras_attn.tasks.token_ids import NO_TOKEN
 
 
@@ -45,27 +46,17 @@ def of_batches(function, sequences, batch_size, num_workers=None):
 def padded(sequences, to_buckets=False):
     """Lists of ids -> int32 tensor (B, S) filled with `NO_TOKEN`.
 
-    `to_buckets` rounds B up to a power of two, and S to one or to one and a half times one: compilers compile each shape.
+    `to_buckets` rounds B up to a power of two, and S to one of `few_lengths`: compilers compile each shape.
     """
     rows, length = len(sequences), max(map(len, sequences))
     if to_buckets:
-        rows, length = _power_of_two(rows), _bucket_length(length)
+        rows, length = 1 << (rows - 1).bit_length(), few_lengths(length)[-1]
     token_ids = np.full((rows, length), NO_TOKEN, "int32")
     for row in range(rows):
         # Rows that only fill the bucket repeat the last one: a row of pads would be decoded to `max_length`.
         sequence = sequences[min(row, len(sequences) - 1)]
         token_ids[row, : len(sequence)] = sequence
     return tf.constant(token_ids)
-
-
-def _power_of_two(size):
-    return 1 << (size - 1).bit_length()
-
-
-def _bucket_length(length):
-    power = _power_of_two(length)
-    between = power // 4 * 3
-    return between if length <= between and between >= 12 else power
 
 
 def _num_workers():

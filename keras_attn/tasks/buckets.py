@@ -1,5 +1,6 @@
 """Few shapes for compilers that compile each shape: batch sizes and lengths are rounded up."""
 
+import bisect
 import contextlib
 
 import keras
@@ -119,6 +120,13 @@ def powers_of_two(first, last):
         sizes.append(first)
         first *= 2
     return [*sizes, last]
+
+
+def few_lengths(longest):
+    """Powers of two and, from 12 on, one and a half times them: rising, up to the first that is at least `longest`."""
+    powers = [2**exponent for exponent in range(longest.bit_length() + 1)]
+    lengths = sorted({*powers, *(power * 3 // 2 for power in powers if power >= 8)})
+    return lengths[: bisect.bisect_left(lengths, longest) + 1]
 
 
 def bucket_of(size, sizes):

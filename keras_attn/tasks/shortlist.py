@@ -11,7 +11,7 @@ from keras_attn.checks import check_positive
 from keras_attn.files import replaced_file
 from keras_attn.generation import FEWEST_LISTED, ListedTokens
 from keras_attn.tasks.alignment import words_of_tokens
-from keras_attn.tasks.buckets import bucket_of
+from keras_attn.tasks.buckets import bucket_of, few_lengths
 
 _SEPARATORS = ("\t", " ", "\n")
 
@@ -154,10 +154,8 @@ def checked_shortlist(translator, shortlist):
 
 
 def _list_lengths(size):
-    """The few lengths of lists for XLA: powers of two and one and a half times them, and the whole vocabulary."""
-    powers = [2**exponent for exponent in range(size.bit_length())]
-    lengths = sorted({*powers, *(power * 3 // 2 for power in powers)})
-    return [length for length in lengths if FEWEST_LISTED <= length < size] + [size]
+    """The few lengths of lists for XLA, the last of which is the whole vocabulary."""
+    return [length for length in few_lengths(size) if FEWEST_LISTED <= length < size] + [size]
 
 
 def sizes_of(model):

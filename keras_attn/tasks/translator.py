@@ -455,7 +455,9 @@ class Translator(GenerativeTask):
         """
         self._check_export(xla, signatures, attention)
         if xla and self.shortlist is not None:
-            raise ValueError("A shortlist is for exports without `xla`, which needs lists of one length.")
+            raise ValueError(
+                "A shortlist is for exports without `xla`, which needs lists of one length: leave out one of the two."
+            )
         served = self.quantized(quantization, xla)
         chosen = (
             XlaSignatures(served, batch_sizes, lengths) if xla else Signatures(served, signatures, attention)
