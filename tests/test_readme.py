@@ -28,6 +28,7 @@ COMMANDS = [
     if block.language == "bash"
     for command in commands(block.code)
 ]
+RECIPES = sorted((ROOT / "examples" / "recipes").glob("*.toml"))
 # What documents need besides the library.
 PEERS = {
     "docs/other_engines.md": ("ctranslate2", "tf2onnx", "onnxruntime", "ai_edge_litert"),
@@ -107,6 +108,17 @@ def run_python(blocks, name):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_command_exists(command):
     check_command(command)
+
+
+@pytest.mark.parametrize("path", [pytest.param(path, id=path.stem) for path in RECIPES])
+def test_the_commands_in_the_comment_of_a_recipe_exist(path):
+    comments = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
+    ours = [line[line.index("keras-attn ") :] for line in comments if "keras-attn " in line]
+    assert ours
+    for command in commands("\n".join(ours)):
+        check_command(command)
+    named = set(re.findall(r"--[a-z-]+", "\n".join(comments)))
+    assert named <= set(re.findall(r"--[a-z-]+", "\n".join(ours))), "an option outside a command"
 
 
 def check_command(command):
