@@ -1,4 +1,5 @@
-import math
+import functools
+import operator
 
 import keras
 from keras import ops
@@ -7,6 +8,8 @@ from keras_attn.models.generation import Seq2SeqGeneration
 from keras_attn.models.seq2seq_transformer import Seq2SeqCache, Seq2SeqTransformer
 from keras_attn.models.transformer import Transformer, layers_of
 from keras_attn.ops import padding_mask
+
+_SMALLEST = 2.0**-126  # the smallest float32 that is not flushed to zero
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
@@ -25,8 +28,8 @@ class Ensemble(Seq2SeqGeneration, Transformer):
         training: Boolean.
 
     Returns:
-        The logarithm of the mean of the members' probabilities, float32 (B, T, V). They are logits too: their softmax is
-        that mean.
+        The logarithm of the mean of the members' probabilities, float32 (B, T, V), at least -87.4. They are logits too:
+        their softmax is that mean.
 
     Raises:
         ValueError: if `members` is empty, holds anything else, or the vocabularies or pads of two members differ.
@@ -41,7 +44,7 @@ class Ensemble(Seq2SeqGeneration, Transformer):
     ```
 
     Reference: fairseq's `EnsembleModel` ([Ott et al., 2019](https://arxiv.org/abs/1904.01038)), whose
-    `forward_decoder` takes the same mean: logsumexp of the members' log-probabilities, less the logarithm of their number.
+    `forward_decoder` takes the same mean.
     """
 
     _SLOTS, _OPTIONS = ("members",), ()
@@ -155,9 +158,13 @@ class Ensemble(Seq2SeqGeneration, Transformer):
 
 
 def _log_mean(logits):
-    """The logarithm of the mean of the probabilities in a list of logits (B, T, V)."""
-    log_probs = [ops.log_softmax(ops.cast(of_member, "float32"), axis=-1) for of_member in logits]
-    return ops.logsumexp(ops.stack(log_probs), axis=0) - math.log(len(log_probs))
+    """The logarithm of the mean of the probabilities in a list of logits (B, T, V).
+
+    Of probabilities, not of their logarithms: a step of decoding would take five more passes over the logits for that, and
+    only a mean under float32's smallest number is another then. It counts as that number, so its logarithm is finite.
+    """
+    probabilities = [ops.softmax(ops.cast(of_member, "float32"), axis=-1) for of_member in logits]
+    return ops.log(ops.maximum(functools.reduce(operator.add, probabilities) / len(probabilities), _SMALLEST))
 
 
 def _check_members(members):

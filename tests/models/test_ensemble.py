@@ -77,6 +77,20 @@ def test_searches_find_what_a_search_by_hand_finds_with_the_mean_of_full_forward
     np.testing.assert_allclose(found.scores[0, 0], score, atol=2e-5)
 
 
+def test_a_token_of_no_probability_has_a_finite_logarithm():
+    members = [make_model(seed=seed) for seed in (3, 4)]
+    for member in members:
+        table = member.target_embedding.token.embeddings
+        table.assign(table * 300)
+    inputs = make_batch()
+    expected = mean_of(members, inputs)
+    found = keras.ops.convert_to_numpy(Ensemble(members)(inputs))
+    possible = expected > 1e-37
+    assert 0.02 < possible.mean() < 0.98
+    np.testing.assert_allclose(found[possible], np.log(expected[possible]), atol=5e-4)
+    np.testing.assert_allclose(found[expected < 1e-39], np.log(2.0**-126), atol=1e-5)
+
+
 def test_copies_answer_as_one_model_does():
     model = shared_model()
     copies = Ensemble([model, keras.models.clone_model(model)])
