@@ -137,6 +137,7 @@ def make_parser():
     _add_train(commands)
     _add_distill(commands)
     _add_average(commands)
+    _add_ensemble(commands)
     _add_evaluate(commands)
     _add_translate(commands)
     _add_generate(commands)
@@ -296,6 +297,19 @@ def _add_average(commands):
         required=True,
         metavar="FOLDER",
         help="the saved translator whose tokenizers and options are used",
+    )
+    command.add_argument("--output", required=True, metavar="FOLDER", help="where it is written")
+
+
+def _add_ensemble(commands):
+    command = commands.add_parser(
+        "ensemble", help="write several translators as one, which takes the mean of their probabilities"
+    )
+    command.add_argument(
+        "translators",
+        nargs="+",
+        metavar="FOLDER",
+        help="translators with the same tokenizers, or the runs that made them; the first gives the options",
     )
     command.add_argument("--output", required=True, metavar="FOLDER", help="where it is written")
 

@@ -198,6 +198,13 @@ def _average(options):
     print(options.output)
 
 
+def _ensemble(options):
+    from keras_attn import runs
+
+    runs.ensemble_translators(options.translators, options.output)
+    print(options.output)
+
+
 def _evaluate(options):
     from keras_attn import Translator, runs
     from keras_attn.data import read_plain_text
@@ -428,6 +435,7 @@ _COMMANDS = {
     "train": _train,
     "distill": _distill,
     "average": _average,
+    "ensemble": _ensemble,
     "evaluate": _evaluate,
     "generate": _generate,
     "translate": _translate,

@@ -317,6 +317,20 @@ def test_average_writes_a_translator_with_the_mean(translator, folder, tmp_path,
         np.testing.assert_array_equal(np.array(weight), (0.5 * value).astype(value.dtype))
 
 
+def test_ensemble_writes_several_translators_as_one(translator, folder, tmp_path, capsys):
+    twin = translator.replaced(num_beams=translator.num_beams + 1, max_length=translator.max_length - 1)
+    twin.save(tmp_path / "twin")
+    output = str(tmp_path / "both")
+    assert keras_attn_cli.main(["ensemble", folder, str(tmp_path / "twin"), "--output", output]) == 0
+    assert capsys.readouterr().out.strip() == output
+    both = Translator.load(output)
+    assert (both.num_beams, both.max_length) == (translator.num_beams, twin.max_length)
+    assert len(both.model.members) == 2
+    for member in both.model.members:
+        for weight, value in zip(member.weights, translator.model.weights, strict=True):
+            np.testing.assert_array_equal(np.array(weight), np.array(value))
+
+
 def test_train_goes_on_with_the_unfinished_run_of_the_same_command(tmp_path, monkeypatch):
     calls = []
     monkeypatch.setattr("keras_attn.runs.train", lambda *arguments, start=None: calls.append(arguments))
@@ -368,6 +382,8 @@ def test_train_without_output_takes_the_next_free_folder(tmp_path, monkeypatch):
         (["train", "--recipe", "none.toml"], "There is no recipe none.toml"),
         (["train", "--recipe", "wrong.toml"], "wrong.toml sets learning_rat, which no recipe has"),
         (["average", "none.safetensors", "--translator", "FOLDER", "--output", "out"], "none.safetensors"),
+        (["ensemble", "FOLDER", "--output", "out"], "two translators or more. Received: 1."),
+        (["ensemble", "FOLDER", "missing", "--output", "out"], "missing"),
         (
             ["train", "--data", "three.txt", "two.txt"],
             "Received: 3 lines in three.txt and 2 lines in two.txt",

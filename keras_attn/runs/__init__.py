@@ -20,6 +20,7 @@ from keras_attn.runs.data import (
     open_pairs,
     open_splits,
 )
+from keras_attn.runs.ensembles import ensemble_translators
 from keras_attn.runs.evaluation import Evaluation, evaluate
 from keras_attn.runs.fitted import FittedRecipe, fit_recipe
 from keras_attn.runs.fitted_start import fit_start
@@ -54,6 +55,7 @@ __all__ = [
     "check_export",
     "data_name",
     "default_recipe",
+    "ensemble_translators",
     "evaluate",
     "evaluate_shortlist",
     "evaluate_text",

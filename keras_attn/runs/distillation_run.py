@@ -4,8 +4,9 @@ import functools
 
 from keras_attn.data import TextPairs
 from keras_attn.files import replaced_folder, restored_folder
+from keras_attn.runs.ensembles import load_ensemble
 from keras_attn.runs.teacher_translations import TeacherTranslations
-from keras_attn.runs.teachers import load_teacher, teachers_checksum
+from keras_attn.runs.teachers import teachers_checksum
 from keras_attn.runs.translation_run import TranslationRun, corpora_of
 from keras_attn.text import load_tokenizer
 
@@ -47,7 +48,7 @@ class DistillationRun(TranslationRun):
         settings, translations = self.recipe.distill, self.translations()
         if translations.is_complete and self.has_tokenizers():
             return
-        teacher = load_teacher(settings["teachers"])
+        teacher = load_ensemble(settings["teachers"])
         self.save_tokenizers(teacher)
         self.write_record()  # now that nothing is wrong with the teachers: a kill from here on is gone on with
         if translations.is_complete:

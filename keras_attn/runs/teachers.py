@@ -1,49 +1,12 @@
-"""The teachers of a distillation: one translator, or several as an ensemble, with what their student takes from them."""
+"""The teachers of a distillation: where they lie, and whether they are still the same."""
 
 import hashlib
-import pathlib
-import tempfile
 
 from keras_attn.huggingface import checkpoint_folder
-from keras_attn.models import Ensemble
-from keras_attn.tasks import Translator, load_task
+from keras_attn.tasks import Translator
 from keras_attn.tasks.task_files import folder_of
 
 _BYTES_AT_ONCE = 1 << 24
-
-
-def load_teacher(folders):
-    """The `Translator` that teaches: that of a folder, or several as an `Ensemble`, with the options of the first.
-
-    Args:
-        folders: Paths of translators, of the runs that made them, or of checkpoints.
-
-    Raises:
-        FileNotFoundError, ValueError: if a folder holds no translator, or several translators do not have the same
-            tokenizers and conventions; the message names the folder.
-    """
-    teachers = [_load(folder) for folder in folders]
-    first = teachers[0]
-    if len(teachers) == 1:
-        return first
-    expected = _conventions(first)
-    for folder, teacher in zip(folders[1:], teachers[1:]):
-        if found := [name for name, value in _conventions(teacher).items() if value != expected[name]]:
-            raise ValueError(
-                f"Several teachers must read and write the same tokens. {folder} has other {', '.join(found)} than "
-                f"{folders[0]}."
-            )
-    return Translator(
-        Ensemble([teacher.model for teacher in teachers]),
-        first.source_tokenizer,
-        first.target_tokenizer,
-        num_beams=first.num_beams,
-        length_penalty=first.length_penalty,
-        max_length=min(teacher.max_length for teacher in teachers),
-        options=first.options,
-        start_token_id=first.start_token_id,
-        source_form=first.source_form,
-    )
 
 
 def teachers_checksum(folders):
@@ -62,7 +25,7 @@ def teacher_folders(folders):
     """The folders that teachers lie in: a list of paths.
 
     Args:
-        folders: As in `load_teacher`.
+        folders: As in `load_ensemble`.
 
     Raises:
         FileNotFoundError: if one does not exist.
@@ -76,29 +39,3 @@ def teacher_folders(folders):
                 f"There is no teacher {folder}. Give the folder of a translator, or of the run that made it."
             )
     return found
-
-
-def _load(folder):
-    teacher = load_task(folder)
-    if not isinstance(teacher, Translator):
-        raise ValueError(f"A teacher must be a translator. {folder} holds a {teacher.name}.")
-    if teacher.languages is not None:
-        raise ValueError(f"A multilingual translator is no teacher here. Received: {folder}.")
-    return teacher
-
-
-def _conventions(teacher):
-    return {
-        "source tokenizer": _files(teacher.source_tokenizer),
-        "target tokenizer": _files(teacher.target_tokenizer),
-        "START": teacher.start_token_id,
-        "tokens around sources": teacher.source_form,
-    }
-
-
-def _files(tokenizer):
-    """What a tokenizer saves: equal for equal tokenizers."""
-    with tempfile.TemporaryDirectory() as folder:
-        saved = pathlib.Path(folder) / "tokenizer"
-        tokenizer.save(saved)
-        return {path.name: path.read_bytes() for path in sorted(saved.rglob("*")) if path.is_file()}

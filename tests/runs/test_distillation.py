@@ -17,8 +17,8 @@ from keras_attn.data import TextPairs
 from keras_attn.models import read_weights
 from keras_attn.runs import teacher_translations
 from keras_attn.runs.distillation_run import DistillationRun
+from keras_attn.runs.ensembles import load_ensemble
 from keras_attn.runs.teacher_translations import TeacherTranslations
-from keras_attn.runs.teachers import load_teacher
 from keras_attn.runs.workers import Workers
 from keras_attn.text import ByteTokenizer, WordPieceTokenizer
 
@@ -120,14 +120,14 @@ def test_translations_of_something_else_are_not_taken(small_pieces, tmp_path):
 def test_several_teachers_are_an_ensemble_and_must_agree_on_tokens(tmp_path):
     for layers in (1, 2):
         make_teacher(tmp_path / str(layers), layers, layers)
-    both = load_teacher([tmp_path / "1", tmp_path / "2"])
+    both = load_ensemble([tmp_path / "1", tmp_path / "2"])
     assert [len(member.decoder_blocks) for member in both.model.members] == [1, 2]
     assert (both.num_beams, both.max_length) == (2, 5)
     make_teacher(tmp_path / "words", 3, tokenizer=WordPieceTokenizer.train(["abc ABC"] * 3, 37))
     with pytest.raises(
         ValueError, match=r"words has other source tokenizer, target tokenizer, START, tokens"
     ):
-        load_teacher([tmp_path / "1", tmp_path / "words"])
+        load_ensemble([tmp_path / "1", tmp_path / "words"])
 
 
 @pytest.mark.parametrize("references", [True, False])
@@ -138,7 +138,7 @@ def test_what_a_student_trains_on(tmp_path, references):
     data = runs.DataSplits([one, TextPairs(["x", "y"], ["X", "Y"], "more")], one, None)
     recipe = RECIPE.replace(distill=distill, data_weights=(1.0, 2.0))
     run = DistillationRun(recipe, data, tmp_path / "run", 0, Workers())
-    run.save_tokenizers(load_teacher(distill["teachers"]))
+    run.save_tokenizers(load_ensemble(distill["teachers"]))
     source, target = run.make_tokenizers()
     assert isinstance(source, ByteTokenizer)
     assert source is target
