@@ -37,13 +37,22 @@ def operations_of(version):
     return {node.op for function in functions for node in function.node_def}
 
 
-@pytest.mark.parametrize("mode", ["int8", pytest.param("bfloat16", marks=pytest.mark.extended)])
-def test_a_quantised_translator_is_saved_loaded_exported_and_answers_the_same(translator, mode, tmp_path):
+@pytest.mark.parametrize(
+    ("mode", "signatures"),
+    [
+        ("int8", ["translate_n_best"]),
+        *(pytest.param(mode, None, marks=pytest.mark.extended) for mode in ("int8", "bfloat16")),
+    ],
+)
+def test_a_quantised_translator_is_saved_loaded_exported_and_answers_the_same(
+    translator, mode, signatures, tmp_path
+):
     if mode == "int8" and (problem := int8_problem()):
         pytest.skip(problem)
     quantized = translator.quantized(mode)
     quantized.save(tmp_path / "saved")
-    version = keras_attn.Translator.load(tmp_path / "saved").export(tmp_path / "it", SENTENCES[:2])
+    loaded = keras_attn.Translator.load(tmp_path / "saved")
+    version = loaded.export(tmp_path / "it", SENTENCES[:2], signatures=signatures)
     assert ("_QuantizedMatMul" in operations_of(version)) == (mode == "int8")
     expected, scores = quantized(TEXTS, num_return_sequences=3, return_scores=True)
     scores = np.array(scores)
