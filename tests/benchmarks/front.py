@@ -173,8 +173,9 @@ def draw(points, cores, path):
                 label=f"{model}, {engine}",
             )
             for p in of_model:
+                beams = f", {p['num_beams']} beams" if p["num_beams"] > 1 else ""
                 axes.annotate(
-                    p["quantization"],
+                    p["quantization"] + beams,
                     (p["speed"], p["bleu"]),
                     xytext=(4, 3),
                     textcoords="offset points",
