@@ -22,6 +22,7 @@ import keras_attn_cli
 from keras_attn import ImageClassifier, TextGenerator, Translator
 from keras_attn.generation import DecodingOptions
 from keras_attn.models import save_weights
+from keras_attn.tasks import Shortlist
 
 
 @pytest.fixture(scope="module")
@@ -317,14 +318,17 @@ def test_average_writes_a_translator_with_the_mean(translator, folder, tmp_path,
         np.testing.assert_array_equal(np.array(weight), (0.5 * value).astype(value.dtype))
 
 
-def test_ensemble_writes_several_translators_as_one(translator, folder, tmp_path, capsys):
-    twin = translator.replaced(num_beams=translator.num_beams + 1, max_length=translator.max_length - 1)
+def test_ensemble_writes_several_translators_as_one(translator, tmp_path, capsys):
+    shortlist = Shortlist(range(translator.target_tokenizer.vocabulary_size), {})
+    twin = translator.replaced(num_beams=translator.num_beams + 1, shortlist=shortlist)
     twin.save(tmp_path / "twin")
+    translator.replaced(max_length=translator.max_length - 1).save(tmp_path / "shorter")
     output = str(tmp_path / "both")
-    assert keras_attn_cli.main(["ensemble", folder, str(tmp_path / "twin"), "--output", output]) == 0
+    command = ["ensemble", str(tmp_path / "twin"), str(tmp_path / "shorter"), "--output", output]
+    assert keras_attn_cli.main(command) == 0
     assert capsys.readouterr().out.strip() == output
     both = Translator.load(output)
-    assert (both.num_beams, both.max_length) == (translator.num_beams, twin.max_length)
+    assert (both.num_beams, both.max_length) == (twin.num_beams, translator.max_length - 1)
     assert len(both.model.members) == 2
     for member in both.model.members:
         for weight, value in zip(member.weights, translator.model.weights, strict=True):

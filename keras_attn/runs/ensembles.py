@@ -10,7 +10,8 @@ from keras_attn.tasks import Translator, load_task
 def ensemble_translators(translators, folder):
     """Writes several translators as one, whose tokens are chosen by the mean of their probabilities.
 
-    It decodes as the first of them does, and is evaluated, exported, served and distilled like any other.
+    It decodes as the first of them does, without its shortlist, and is evaluated, exported, served and distilled like any
+    other.
 
     Args:
         translators: Paths of two or more saved `Translator`s, of the runs that made them, or of checkpoints.
@@ -34,6 +35,8 @@ def ensemble_translators(translators, folder):
 def load_ensemble(folders):
     """The `Translator` of a folder, or of several as an `Ensemble` with the options of the first.
 
+    A shortlist is left out: members would weigh differently by the tokens of the other rows of a batch.
+
     Args:
         folders: Paths of translators, of the runs that made them, or of checkpoints.
 
@@ -52,8 +55,11 @@ def load_ensemble(folders):
                 f"Translators that answer together must read and write the same tokens. {folder} has other "
                 f"{', '.join(found)} than {folders[0]}."
             )
-    members = Ensemble([translator.model for translator in translators])
-    return first.replaced(model=members, max_length=min(translator.max_length for translator in translators))
+    return first.replaced(
+        model=Ensemble([translator.model for translator in translators]),
+        max_length=min(translator.max_length for translator in translators),
+        shortlist=None,
+    )
 
 
 def _load(folder):
