@@ -160,7 +160,7 @@ class Ensemble(Seq2SeqGeneration, Transformer):
 def _log_mean(logits):
     """The logarithm of the mean of the probabilities in a list of logits (B, T, V).
 
-    Of probabilities, not of their logarithms: a step of decoding would take five more passes over the logits for that, and
+    Of probabilities, not of their logarithms: a step of decoding would go through the logits several times more for that, and
     only a mean under float32's smallest number is another then. It counts as that number, so its logarithm is finite.
     """
     probabilities = [ops.softmax(ops.cast(of_member, "float32"), axis=-1) for of_member in logits]
