@@ -395,8 +395,11 @@ def _verify(options):
 
 def _verified(version, task):
     """Prints the checks of a version folder; returns the exit code."""
-    from keras_attn.export import read_quantization, read_xla_buckets, verify_saved_model
+    from keras_attn.export import read_quantization, read_shortlist, read_xla_buckets, verify_saved_model
+    from keras_attn.tasks import Shortlist, Translator
 
+    if isinstance(task, Translator) and (shortlist := read_shortlist(version)):
+        task = task.replaced(shortlist=Shortlist(**shortlist))
     if task and (quantization := read_quantization(version)):
         xla = read_xla_buckets(version) is not None
         task = task.quantized(quantization["quantization"], xla)

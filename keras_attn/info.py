@@ -188,6 +188,10 @@ def _saved_task(folder, name, task):
     return [*rows, ("missing", "nothing" if weights.is_file() else "weights: model.safetensors")]
 
 
+def _quantization(file):
+    return str(read_json(file).get("quantization")) if file.is_file() else "no"
+
+
 def _export(version):
     size = sum(path.stat().st_size for path in version.rglob("*") if path.is_file())
     extra = {path.name for path in (version / "assets.extra").glob("*")}
@@ -197,6 +201,8 @@ def _export(version):
         ("version", version.resolve().name),
         ("bytes", f"{size:,}"),
         ("compiled with XLA", "yes" if "xla_buckets.json" in extra else "no"),
+        ("quantization", _quantization(version / "assets.extra" / "quantization.json")),
+        ("shortlist", "yes" if "shortlist.json" in extra else "no"),
         ("warm-up requests", "yes" if "tf_serving_warmup_requests" in extra else "no"),
         ("missing", "nothing" if has_weights else "weights: variables/variables.data-*"),
     ]

@@ -8,10 +8,12 @@ from keras_attn.export.saved_model_process import run_saved_model, runner_comman
 from keras_attn.export.serving_files import (
     read_batching_parameters,
     read_quantization,
+    read_shortlist,
     read_warmup_requests,
     read_xla_buckets,
     write_batching_parameters,
     write_quantization,
+    write_shortlist,
     write_warmup_requests,
     write_xla_buckets,
 )
@@ -26,6 +28,7 @@ __all__ = [
     "export_saved_model",
     "read_batching_parameters",
     "read_quantization",
+    "read_shortlist",
     "read_warmup_requests",
     "read_xla_buckets",
     "run_saved_model",
@@ -34,6 +37,7 @@ __all__ = [
     "verify_saved_model",
     "write_batching_parameters",
     "write_quantization",
+    "write_shortlist",
     "write_warmup_requests",
     "write_xla_buckets",
 ]

@@ -23,6 +23,7 @@ WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
 BATCHING_FILE = "batching_params.pbtxt"
 XLA_FILE = "assets.extra/xla_buckets.json"
 QUANTIZATION_FILE = "assets.extra/quantization.json"
+SHORTLIST_FILE = "assets.extra/shortlist.json"
 
 # The server's own limit, https://www.tensorflow.org/tfx/serving/saved_model_warmup.
 MOST_WARMUP_REQUESTS = 1000
@@ -346,6 +347,62 @@ def read_quantization(folder):
     if not isinstance(report, dict) or not isinstance(report.get("quantization"), str):
         raise ValueError(f"{QUANTIZATION_FILE} must hold `quantization`. Received: {path.read_bytes()[:99]}.")
     return report
+
+
+def write_shortlist(folder, anywhere, of_source):
+    """Writes beside a version the shortlist that is in its graph, by which another translator is compared with it.
+
+    Args:
+        folder: Path of the version folder.
+        anywhere: List of integers, the target tokens that may come anywhere.
+        of_source: Dict from a source token's id to a list of target tokens.
+
+    Returns:
+        `pathlib.Path` of the file.
+
+    Example:
+
+    ```python
+    write_shortlist("saved_models/dates/1", [3, 4, 5], {7: [8, 9]})
+    ```
+    """
+    path = pathlib.Path(folder, SHORTLIST_FILE)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"anywhere": anywhere, "of_source": of_source}) + "\n", "utf-8")
+    return path
+
+
+def read_shortlist(folder):
+    """What `write_shortlist` wrote; None for a version without a shortlist.
+
+    Args:
+        folder: Path of the version folder.
+
+    Returns:
+        A dict with `anywhere` and `of_source`, whose keys are strings of digits; or None.
+
+    Raises:
+        ValueError: if the file is damaged.
+
+    Example:
+
+    ```python
+    assert read_shortlist("saved_models/dates/1") is None
+    ```
+    """
+    path = pathlib.Path(folder, SHORTLIST_FILE)
+    if not path.is_file():
+        return None
+    try:
+        shortlist = read_json(path)
+        rows = [("0", shortlist["anywhere"]), *shortlist["of_source"].items()]
+        if all(source.isdecimal() and all(type(i) is int for i in targets) for source, targets in rows):
+            return shortlist
+    except (ValueError, KeyError, TypeError, AttributeError):
+        pass
+    raise ValueError(
+        f"{SHORTLIST_FILE} must hold lists of tokens, `anywhere` and `of_source`. Received: {path.read_bytes()[:99]}."
+    )
 
 
 @functools.cache

@@ -16,6 +16,7 @@ from keras_attn.export.serving_files import (
     MOST_WARMUP_REQUESTS,
     read_batching_parameters,
     read_quantization,
+    read_shortlist,
     read_warmup_requests,
     read_xla_buckets,
 )
@@ -83,6 +84,7 @@ def verify_saved_model(folder, texts=TEXTS, expected=None, expected_attention=No
     }
     try:
         buckets, quantization = read_xla_buckets(folder), read_quantization(folder)
+        shortlist = read_shortlist(folder)
     except ValueError as error:
         return [Check("files", [str(error)])]
     warmup, requests = _warmup(folder, signatures, buckets)
@@ -97,6 +99,7 @@ def verify_saved_model(folder, texts=TEXTS, expected=None, expected_attention=No
             else []
         ),
         *([] if quantization is None else [_quantization(quantization)]),
+        *([] if shortlist is None else [_shortlist(shortlist)]),
         _batching(folder),
         warmup,
     ]
@@ -213,6 +216,11 @@ def _quantization(report):
         changes = np.abs(np.subtract(report["scores_after"], report["scores_before"]))
         notes.append(f"scores change by {np.max(changes):.3f} at most, {np.mean(changes):.3f} in the mean")
     return Check(name, [], notes)
+
+
+def _shortlist(shortlist):
+    anywhere, of_source = len(shortlist["anywhere"]), len(shortlist["of_source"])
+    return Check(f"shortlist: {anywhere:,} tokens anywhere, and lists for {of_source:,} source tokens", [])
 
 
 def _batching(folder):

@@ -6,6 +6,7 @@ import tensorflow as tf
 from keras_attn.export import (
     write_batching_parameters,
     write_quantization,
+    write_shortlist,
     write_warmup_requests,
     write_xla_buckets,
 )
@@ -49,6 +50,9 @@ class Bundle:
             why_any_size = "the graph itself fills batches up to the sizes that were compiled"
         if self.quantization is not None:
             write_quantization(folder, {**self.quantization, **answers_after(self)})
+        shortlist = getattr(self.signatures.task, "shortlist", None)
+        if shortlist is not None:
+            write_shortlist(folder, shortlist.anywhere, shortlist.of_source)
         write_batching_parameters(folder, self.max_batch_size, why_any_size=why_any_size)
         (folder / "README.md").write_text(self._readme(folder), encoding="utf-8")
 

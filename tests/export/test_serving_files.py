@@ -6,9 +6,11 @@ import tensorflow as tf
 
 from keras_attn.export import (
     read_batching_parameters,
+    read_shortlist,
     read_warmup_requests,
     read_xla_buckets,
     write_batching_parameters,
+    write_shortlist,
     write_warmup_requests,
     write_xla_buckets,
 )
@@ -150,3 +152,26 @@ def test_buckets_are_read_as_they_were_written(tmp_path):
         path.write_text(text)
         with pytest.raises(ValueError, match="must hold lists `batch_sizes` and `lengths`"):
             read_xla_buckets(tmp_path)
+
+
+def test_a_shortlist_is_read_as_it_was_written(tmp_path):
+    write_shortlist(tmp_path, [2, 5], {7: [3], 11: []})
+    assert read_shortlist(tmp_path) == {"anywhere": [2, 5], "of_source": {"7": [3], "11": []}}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[2, 5]",
+        '{"anywhere": [2]}',
+        '{"anywhere": 2, "of_source": {}}',
+        '{"anywhere": ["2"], "of_source": {}}',
+        '{"anywhere": [2], "of_source": {"seven": [3]}}',
+        '{"anywhere": [2], "of_source": [[3]]}',
+        '{"anywhere": [2',
+    ],
+)
+def test_a_damaged_shortlist_is_named(tmp_path, content):
+    write_shortlist(tmp_path, [2], {}).write_text(content, "utf-8")
+    with pytest.raises(ValueError, match=r"assets.extra/shortlist.json must hold lists of tokens"):
+        read_shortlist(tmp_path)

@@ -11,6 +11,7 @@ from helpers_text_generators import byte_generator
 
 import keras_attn_cli
 from keras_attn import info
+from keras_attn.export import write_quantization, write_shortlist
 from keras_attn.huggingface import checkpoint_folder
 
 
@@ -58,6 +59,11 @@ def test_info_of_a_saved_task_and_of_an_export(tmp_path, capsys):
     (version / "variables" / "variables.data-00000-of-00001").write_bytes(b"123")
     rows = described(tmp_path / "served")
     assert (rows["version"], rows["bytes"], rows["missing"]) == ("3", "8", "nothing")
+    assert (rows["quantization"], rows["shortlist"]) == ("no", "no")
+    write_quantization(version, {"quantization": "bfloat16"})
+    write_shortlist(version, [2], {})
+    rows = described(tmp_path / "served")
+    assert (rows["quantization"], rows["shortlist"]) == ("bfloat16", "yes")
     assert keras_attn_cli.main(["info", str(tmp_path)]) == 2
     assert capsys.readouterr().err.startswith(f"keras-attn: error: There is nothing known in {tmp_path}: ")
 

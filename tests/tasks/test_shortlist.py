@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import keras_attn_cli
 from keras_attn import Translator
 from keras_attn.generation import DecodingOptions
 from keras_attn.models import RNNSeq2Seq, Seq2SeqTransformer
@@ -216,6 +217,26 @@ def test_the_export_and_a_saved_translator_have_the_list(model, tokenizer, tmp_p
     assert "tokens alone that its shortlist has" in (version / "README.md").read_text()
     served = tf.saved_model.load(str(version)).signatures["serving_default"]
     assert [text.decode() for text in served(inputs=tf.constant(TEXTS))["outputs"].numpy()] == expected
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("mode", [None, "int8"])
+def test_verify_compares_with_the_list_of_the_export(model, tokenizer, tmp_path, capsys, mode):
+    if mode and (problem := int8_problem()):
+        pytest.skip(problem)
+    translator = make_translator(model, tokenizer)
+    translator.save(tmp_path / "without")
+    listing = translator.replaced(shortlist=some_tokens(tokenizer))
+    version = listing.export(tmp_path / "served", TEXTS[:2], signatures=[], quantization=mode)
+    arguments = ["verify", str(version), "--task", str(tmp_path / "without")]
+    assert keras_attn_cli.main(arguments) == 0
+    num_sources = SIZE - 4
+    assert f"ok      shortlist: 1 tokens anywhere, and lists for {num_sources} source tokens\n" in (
+        capsys.readouterr().out
+    )
+    (version / "assets.extra" / "shortlist.json").unlink()
+    assert keras_attn_cli.main(arguments) == 1
+    assert "FAILED  answers" in capsys.readouterr().out
 
 
 @pytest.mark.extended
