@@ -259,10 +259,7 @@ def write_xla_buckets(folder, batch_sizes, lengths):
     write_xla_buckets("saved_models/dates_xla/1", batch_sizes=[1, 8, 64], lengths=[16, 32])
     ```
     """
-    path = pathlib.Path(folder, XLA_FILE)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"batch_sizes": list(batch_sizes), "lengths": list(lengths)}) + "\n", "utf-8")
-    return path
+    return _write(folder, XLA_FILE, {"batch_sizes": list(batch_sizes), "lengths": list(lengths)})
 
 
 def read_xla_buckets(folder):
@@ -284,19 +281,12 @@ def read_xla_buckets(folder):
     assert read_xla_buckets("saved_models/dates/1") is None
     ```
     """
-    path = pathlib.Path(folder, XLA_FILE)
-    if not path.is_file():
-        return None
-    try:
-        buckets = read_json(path)
-        is_right = isinstance(buckets, dict) and set(buckets) == {"batch_sizes", "lengths"}
-        if is_right and all(isinstance(sizes, list) and sizes for sizes in buckets.values()):
-            return buckets
-    except ValueError:
-        pass
-    raise ValueError(
-        f"{XLA_FILE} must hold lists `batch_sizes` and `lengths`. Received: {path.read_bytes()[:99]}."
-    )
+    return _read(folder, XLA_FILE, "lists `batch_sizes` and `lengths`", _are_buckets)
+
+
+def _are_buckets(content):
+    is_named = isinstance(content, dict) and set(content) == {"batch_sizes", "lengths"}
+    return is_named and all(isinstance(sizes, list) and sizes for sizes in content.values())
 
 
 def write_quantization(folder, report):
@@ -316,10 +306,7 @@ def write_quantization(folder, report):
     write_quantization("saved_models/dates/1", {"quantization": "int8"})
     ```
     """
-    path = pathlib.Path(folder, QUANTIZATION_FILE)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(report) + "\n", "utf-8")
-    return path
+    return _write(folder, QUANTIZATION_FILE, report)
 
 
 def read_quantization(folder):
@@ -340,17 +327,17 @@ def read_quantization(folder):
     assert read_quantization("saved_models/dates/1") is None
     ```
     """
-    path = pathlib.Path(folder, QUANTIZATION_FILE)
-    if not path.is_file():
-        return None
-    report = read_json(path)
-    if not isinstance(report, dict) or not isinstance(report.get("quantization"), str):
-        raise ValueError(f"{QUANTIZATION_FILE} must hold `quantization`. Received: {path.read_bytes()[:99]}.")
-    return report
+    return _read(folder, QUANTIZATION_FILE, "`quantization`", _is_quantization)
+
+
+def _is_quantization(content):
+    return isinstance(content, dict) and isinstance(content.get("quantization"), str)
 
 
 def write_shortlist(folder, anywhere, of_source):
     """Writes beside a version the shortlist that is in its graph, by which another translator is compared with it.
+
+    It has ids: a token's string may hold the space that parts tokens in the file of `Shortlist.save`.
 
     Args:
         folder: Path of the version folder.
@@ -366,10 +353,7 @@ def write_shortlist(folder, anywhere, of_source):
     write_shortlist("saved_models/dates/1", [3, 4, 5], {7: [8, 9]})
     ```
     """
-    path = pathlib.Path(folder, SHORTLIST_FILE)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"anywhere": anywhere, "of_source": of_source}) + "\n", "utf-8")
-    return path
+    return _write(folder, SHORTLIST_FILE, {"anywhere": anywhere, "of_source": of_source})
 
 
 def read_shortlist(folder):
@@ -390,19 +374,39 @@ def read_shortlist(folder):
     assert read_shortlist("saved_models/dates/1") is None
     ```
     """
-    path = pathlib.Path(folder, SHORTLIST_FILE)
+    return _read(folder, SHORTLIST_FILE, "lists of tokens, `anywhere` and `of_source`", _is_shortlist)
+
+
+def _is_shortlist(content):
+    if not (isinstance(content, dict) and set(content) == {"anywhere", "of_source"}):
+        return False
+    anywhere, of_source = content["anywhere"], content["of_source"]
+    if not (isinstance(of_source, dict) and all(source.isdecimal() for source in of_source)):
+        return False
+    lists = [anywhere, *of_source.values()]
+    return all(isinstance(ids, list) and all(type(i) is int for i in ids) for ids in lists)
+
+
+def _write(folder, name, content):
+    """Writes JSON to a file of a version folder, and returns its path."""
+    path = pathlib.Path(folder, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content) + "\n", "utf-8")
+    return path
+
+
+def _read(folder, name, what, is_right):
+    """What is in such a file, or None without the file; ValueError, which says `what` it must hold, if it is not right."""
+    path = pathlib.Path(folder, name)
     if not path.is_file():
         return None
     try:
-        shortlist = read_json(path)
-        rows = [("0", shortlist["anywhere"]), *shortlist["of_source"].items()]
-        if all(source.isdecimal() and all(type(i) is int for i in targets) for source, targets in rows):
-            return shortlist
-    except (ValueError, KeyError, TypeError, AttributeError):
+        content = read_json(path)
+        if is_right(content):
+            return content
+    except ValueError:
         pass
-    raise ValueError(
-        f"{SHORTLIST_FILE} must hold lists of tokens, `anywhere` and `of_source`. Received: {path.read_bytes()[:99]}."
-    )
+    raise ValueError(f"{name} must hold {what}. Received: {path.read_bytes()[:99]}.")
 
 
 @functools.cache

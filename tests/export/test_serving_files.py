@@ -6,10 +6,12 @@ import tensorflow as tf
 
 from keras_attn.export import (
     read_batching_parameters,
+    read_quantization,
     read_shortlist,
     read_warmup_requests,
     read_xla_buckets,
     write_batching_parameters,
+    write_quantization,
     write_shortlist,
     write_warmup_requests,
     write_xla_buckets,
@@ -154,6 +156,16 @@ def test_buckets_are_read_as_they_were_written(tmp_path):
             read_xla_buckets(tmp_path)
 
 
+def test_a_quantization_is_read_as_it_was_written(tmp_path):
+    assert read_quantization(tmp_path) is None
+    path = write_quantization(tmp_path, {"quantization": "int8", "before": ["ä"]})
+    assert read_quantization(tmp_path) == {"quantization": "int8", "before": ["ä"]}
+    for content in ('["int8"]', '{"quantization": 8}', '{"quantization": "in'):
+        path.write_text(content, "utf-8")
+        with pytest.raises(ValueError, match=r"assets.extra/quantization.json must hold `quantization`"):
+            read_quantization(tmp_path)
+
+
 def test_a_shortlist_is_read_as_it_was_written(tmp_path):
     write_shortlist(tmp_path, [2, 5], {7: [3], 11: []})
     assert read_shortlist(tmp_path) == {"anywhere": [2, 5], "of_source": {"7": [3], "11": []}}
@@ -168,6 +180,7 @@ def test_a_shortlist_is_read_as_it_was_written(tmp_path):
         '{"anywhere": ["2"], "of_source": {}}',
         '{"anywhere": [2], "of_source": {"seven": [3]}}',
         '{"anywhere": [2], "of_source": [[3]]}',
+        '{"anywhere": [2], "of_source": {}, "more": []}',
         '{"anywhere": [2',
     ],
 )
