@@ -323,7 +323,7 @@ def test_half_precision_is_within_its_bounds(rng, dtype, bound):
 
 @pytest.fixture
 def heads_apart(monkeypatch):
-    """Blocks so small that every head takes several; how often heads were taken apart."""
+    """Blocks so small that every head takes several, of several queries; how often heads were taken apart."""
     calls, head_by_head = [], blockwise_attention.head_by_head
 
     def counting(*arguments):
@@ -332,6 +332,7 @@ def heads_apart(monkeypatch):
 
     monkeypatch.setattr(blockwise_attention, "head_by_head", counting)
     monkeypatch.setattr(blockwise_attention, "_BLOCK_SCORES_OF_HEAD", 1)
+    monkeypatch.setattr(blockwise_attention, "_FEWEST_BLOCKS", 3)
     return calls
 
 
