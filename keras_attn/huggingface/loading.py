@@ -1,7 +1,6 @@
 """A model of this library from a checkpoint's folder: all of its weights, or an error."""
 
 import collections
-import concurrent.futures
 import contextlib
 import math
 import re
@@ -16,6 +15,7 @@ from keras_attn.huggingface.folder import Folder
 from keras_attn.huggingface.heads import task_of, with_head
 from keras_attn.huggingface.memory import assign_in_parts, unwritten_variables
 from keras_attn.huggingface.names import places
+from keras_attn.models.copies import without_values
 from keras_attn.models.weight_names import named_weights
 
 ReportRow = collections.namedtuple("ReportRow", ["tensor", "variable", "shape", "note"])
@@ -239,14 +239,11 @@ def without_variables(make):
     """The `Twin` of the model that a function makes, without memory for its variables."""
 
     def twin():
-        with keras.StatelessScope(initialize_variables=False):
-            model = make()
-            shapes = {name: tuple(variable.shape) for name, variable in named_weights(model).items()}
-            return Twin(shapes, model.get_config())
+        model = make()
+        shapes = {name: tuple(variable.shape) for name, variable in named_weights(model).items()}
+        return Twin(shapes, model.get_config())
 
-    # Keras keeps the variables that a scope did not initialise per thread: they are dropped with this thread.
-    with concurrent.futures.ThreadPoolExecutor(1) as thread:
-        return thread.submit(twin).result()
+    return without_values(twin)
 
 
 @contextlib.contextmanager

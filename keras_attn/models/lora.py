@@ -3,7 +3,8 @@
 import keras
 import numpy as np
 
-from keras_attn.models.weight_names import named_weights
+from keras_attn.models.copies import finalize_layers, is_of_lora, twin_of
+from keras_attn.models.weight_names import match_names, named_weights
 
 
 def merge_lora(model):
@@ -19,7 +20,7 @@ def merge_lora(model):
         A new model of the same class, without an optimizer, whose weights are all trainable.
 
     Raises:
-        ValueError: if the model has no LoRA, or is quantised.
+        ValueError: if the model has no LoRA, is quantised, or its configuration does not give its weights.
 
     Example:
 
@@ -41,17 +42,13 @@ def merge_lora(model):
     values = {
         name: merged.get(id(variable), variable)
         for name, variable in named_weights(model).items()
-        if not variable.name.startswith("lora_")
+        if not is_of_lora(variable)
     }
-    twin = type(model).from_config(model.get_config())
-    variables = named_weights(twin)
-    if variables.keys() != values.keys():
-        unknown = sorted(variables.keys() ^ values.keys())
-        raise ValueError(
-            f"The model's config does not give its weights. Different: {', '.join(unknown[:5])}."
-        )
-    for name, variable in variables.items():
-        variable.assign(values[name])
+    twin = twin_of(model)
+    names = match_names(twin, values)  # layers that Keras names have other numbers
+    for name, variable in named_weights(twin).items():
+        variable.assign(values[names[name]])
+    finalize_layers(twin)
     return twin
 
 

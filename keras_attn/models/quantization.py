@@ -5,6 +5,7 @@ import warnings
 import keras
 
 from keras_attn.checks import choose
+from keras_attn.models.copies import copy_in_policies
 from keras_attn.models.lora import has_lora
 
 
@@ -90,7 +91,7 @@ def quantized_copy(model, mode):
     """A copy of a model, in float32 but for what `quantize` stores in fewer bits; the model stays as it is.
 
     Raises:
-        ValueError: as `quantize`.
+        ValueError: as `quantize` and `float32_copy`.
 
     Example:
 
@@ -114,6 +115,9 @@ def quantized_copy(model, mode):
 def float32_copy(model):
     """A copy of a model that computes in float32.
 
+    Raises:
+        ValueError: if its configuration does not give its weights.
+
     Example:
 
     ```python
@@ -123,15 +127,4 @@ def float32_copy(model):
     assert float32_copy(model).compute_dtype == "float32"
     ```
     """
-    twin = type(model).from_config(_in_float32(model.get_config()))
-    twin.set_weights(model.get_weights())
-    return twin
-
-
-def _in_float32(config):
-    """A config with the dtype float32, also in all nested configs."""
-    if isinstance(config, list):
-        return [_in_float32(part) for part in config]
-    if not isinstance(config, dict):
-        return config
-    return {key: "float32" if key == "dtype" else _in_float32(part) for key, part in config.items()}
+    return copy_in_policies(model, lambda name: "float32")

@@ -5,14 +5,13 @@ shape or dtype raises an error that names the weight, before anything is assigne
 arrays.
 """
 
-import concurrent.futures
 import pathlib
 
-import keras
 import ml_dtypes
 import numpy as np
 
 from keras_attn.files import replaced_file
+from keras_attn.models.copies import finalize_layers, without_values
 from keras_attn.models.weight_names import match_names, named_weights
 
 _FLOATS = {
@@ -195,6 +194,7 @@ def assign_weights(model, arrays, source="the weights"):
         _check_values(name, arrays[name], variable.dtype, source)
     for name, variable in variables.items():
         variable.assign(_cast(arrays[name], variable.dtype))
+    finalize_layers(model)
 
 
 def check_sizes(make_model, config, path, rename=str):
@@ -233,14 +233,7 @@ def check_sizes(make_model, config, path, rename=str):
                 f"arrays. Received: {name}={value}."
             )
 
-    def check():
-        with keras.StatelessScope(initialize_variables=False):
-            model = make_model()
-        _matched(model, shapes, path)
-
-    # Keras keeps the variables that a scope did not initialise per thread: they are dropped with this thread.
-    with concurrent.futures.ThreadPoolExecutor(1) as thread:
-        thread.submit(check).result()
+    without_values(lambda: _matched(make_model(), shapes, path))
 
 
 def _sizes(config):

@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_attn.data import TextPairs
 from keras_attn.files import restored_folder
+from keras_attn.models.copies import copy_in_policies
 from keras_attn.tasks import Translator, checkpoint_folder, load_task
 from keras_attn.tasks.checkpoints import holds_checkpoint
 
@@ -92,23 +93,8 @@ def _with_policy(translator, policy):
         return translator
     if not isinstance(model, keras.Model):
         raise ValueError(f"Only a keras.Model can be trained. Received: {type(model).__name__}.")
-    twin = type(model).from_config(_in_policy(model.get_config(), model.dtype_policy.name, policy))
-    twin.set_weights(model.get_weights())
-    return translator.replaced(model=twin)
-
-
-def _in_policy(config, old, new):
-    """A config with a dtype policy in place of another one, also in all nested configs."""
-    if isinstance(config, list):
-        return [_in_policy(part, old, new) for part in config]
-    if not isinstance(config, dict):
-        return config
-    if config.get("class_name") == "DTypePolicy" and config.get("config") == {"name": old}:
-        return {**config, "config": {"name": new}}
-    return {
-        key: new if key == "dtype" and part == old else _in_policy(part, old, new)
-        for key, part in config.items()
-    }
+    old = model.dtype_policy.name
+    return translator.replaced(model=copy_in_policies(model, lambda name: policy if name == old else name))
 
 
 def _with_languages(translator, source, target):

@@ -19,6 +19,7 @@ from keras_attn.models import (
     quantization_of,
     save_weights,
 )
+from keras_attn.models.copies import check_rebuilt, without_values
 from keras_attn.text import load_tokenizer
 
 _WEIGHTS_FILE = "model.safetensors"
@@ -77,22 +78,44 @@ def model_description(task):
     """Keras' description of a task's model, without its compile config, which belongs to training.
 
     Raises:
-        ValueError: if the model is no `keras.Model`, or is quantised in a way that is not `Task.quantize`'s.
+        ValueError: if the model is no `keras.Model`, is quantised in a way that is not `Task.quantize`'s, or would come
+            back without its weights.
     """
     model, kind = task.model, task.name
     if not isinstance(model, keras.Model):
         raise ValueError(
             f"{task.article} {kind} with a model that is no keras.Model cannot be saved. Received: {type(model).__name__}."
         )
-    if quantization_of(model) not in (None, *QUANTIZATIONS):
-        raise ValueError(
-            f"{task.article} {kind} in {quantization_of(model)} cannot be saved. Save it before, and call "
-            f"`{folder_name_of(task)}.model.quantize(...)` again after `{type(task).__name__}.load`."
-        )
     description = keras.saving.serialize_keras_object(model)
-    return {
-        name: part for name, part in description.items() if name not in ("compile_config", "build_config")
-    }
+    description.pop("compile_config", None)
+    quantization = quantization_of(model)
+    if type(model).__module__.partition(".")[0] in ("keras", "keras_attn"):
+        description.pop("build_config", None)  # these make their weights when they are made
+        comes_back = quantization in (None, *QUANTIZATIONS)
+    else:
+        comes_back = quantization == without_values(lambda: _quantization_after(description, model))
+    if not comes_back:
+        raise ValueError(
+            f"{task.article} {kind} with a {type(model).__name__} in {quantization} cannot be saved. Save it before, and "
+            f"quantise it again after `{type(task).__name__}.load`."
+        )
+    return description
+
+
+def _quantization_after(description, model):
+    """The quantisation of a model that is made from the description: that of layers which a user's class makes is lost.
+
+    Raises:
+        ValueError: if the description does not give the model or its weights.
+    """
+    try:
+        twin = model_of(description, type(model))
+    except TypeError as error:  # of a class that is not registered
+        why = str(error).partition(" Full object config")[0]
+        raise ValueError(f"A model of the class {type(model).__name__} cannot be saved: {why}") from None
+    if quantization_of(model) is None:
+        check_rebuilt(twin, model)
+    return quantization_of(twin)
 
 
 def options_of(task):

@@ -1,0 +1,105 @@
+"""Copies of models that users wrote: other policies, integers that stay integers, weights that layers compute with."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_attn.layers import EncoderBlock, TokenEmbedding
+from keras_attn.models import float32_copy, merge_lora, quantized_copy
+
+VOCABULARY, WIDTH, CLASSES = 23, 12, 5
+TOKEN_IDS = np.array([[5, 6, 7, 0, 0], [3, 4, 9, 8, 22]], "int32")
+
+
+def functional(dtype=None):
+    """Its mask and its features are casts of the ids, which are operations with a dtype and without a policy."""
+    token_ids = keras.Input([None], dtype="int32")
+    x = TokenEmbedding(VOCABULARY, WIDTH, dtype=dtype)(token_ids)
+    x = EncoderBlock(17, num_heads=2, dtype=dtype)(x, padding_mask=keras.ops.cast(token_ids, "bool"))
+    half = keras.ops.cast(keras.ops.cast(token_ids, "float32") / 2, "int32")
+    x = x + TokenEmbedding(VOCABULARY, WIDTH, dtype=dtype)(half)
+    return keras.Model(token_ids, keras.layers.Dense(CLASSES, dtype=dtype)(x))
+
+
+class MadeByItsFirstCall(keras.Model):
+    """The layers are built when they are called, as in most models that people write."""
+
+    def __init__(self, width=WIDTH, **kwargs):
+        super().__init__(**kwargs)
+        self.width = width
+        self.embedding = TokenEmbedding(VOCABULARY, width)
+        self.block = EncoderBlock(17, num_heads=3)
+        self.head = keras.layers.Dense(CLASSES)
+
+    def call(self, inputs):
+        return self.head(self.block(self.embedding(inputs["token_ids"]), padding_mask=inputs["is_token"]))
+
+    def get_config(self):
+        return {**super().get_config(), "width": self.width}
+
+
+def called_once(model):
+    model({"token_ids": TOKEN_IDS, "is_token": TOKEN_IDS > 0})
+    return model
+
+
+def logits(model, inputs=TOKEN_IDS):
+    return keras.ops.convert_to_numpy(keras.ops.cast(model(inputs), "float32"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_casts_of_a_functional_model_stay_what_they_are(dtype):
+    model = functional(dtype)
+    copy = float32_copy(model)
+    assert copy.layers[-1].compute_dtype == "float32"
+    for own, copied in zip(model.weights, copy.weights, strict=True):
+        np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, (own, copied)))
+    expected = logits(model)
+    if dtype == "float32":
+        np.testing.assert_array_equal(logits(copy), expected)
+    else:
+        np.testing.assert_allclose(logits(copy), expected, atol=5e-2 * abs(expected).max())
+
+
+@pytest.mark.parametrize("mode", ["int8", "bfloat16"])
+def test_a_model_that_its_first_call_makes_is_copied(mode):
+    model = called_once(MadeByItsFirstCall())
+    inputs = {"token_ids": TOKEN_IDS, "is_token": TOKEN_IDS > 0}
+    expected = logits(model, inputs)
+    np.testing.assert_array_equal(logits(float32_copy(model), inputs), expected)
+    copied = logits(quantized_copy(model, mode), inputs)
+    assert (copied != expected).any()
+    np.testing.assert_allclose(copied, expected, atol=5e-2 * abs(expected).max())
+
+
+def test_lora_of_such_a_model_is_merged(rng):
+    model = called_once(MadeByItsFirstCall())
+    model.head.enable_lora(2)
+    model.head.lora_kernel_b.assign(rng.normal(size=(2, CLASSES)))
+    inputs = {"token_ids": TOKEN_IDS, "is_token": TOKEN_IDS > 0}
+    expected = logits(model, inputs)
+    np.testing.assert_allclose(logits(merge_lora(model), inputs), expected, atol=1e-5 * abs(expected).max())
+
+
+def test_what_normalization_was_adapted_to_is_copied(rng):
+    numbers = rng.normal(7, 3, (31, 3)).astype("float32")
+    normalization = keras.layers.Normalization()
+    normalization.adapt(numbers)
+    model = keras.Sequential([keras.Input([3]), normalization, keras.layers.Dense(4)])
+    expected = logits(model, numbers)
+    np.testing.assert_array_equal(logits(float32_copy(model), numbers), expected)
+    np.testing.assert_allclose(
+        logits(quantized_copy(model, "int8"), numbers), expected, atol=3e-2 * abs(expected).max()
+    )
+
+
+class WithoutItsWidth(MadeByItsFirstCall):
+    def get_config(self):
+        return {name: value for name, value in super().get_config().items() if name != "width"}
+
+
+def test_a_config_that_does_not_give_the_weights_is_refused():
+    model = called_once(WithoutItsWidth(width=9))
+    for copy in (float32_copy, lambda model: quantized_copy(model, "int8")):
+        with pytest.raises(ValueError, match=r"WithoutItsWidth does not give its weights.*`get_config`"):
+            copy(model)
