@@ -90,7 +90,7 @@ def quiet_imports(for_training=False):
             import tensorflow as tf
 
             has_gpu = bool(tf.config.list_physical_devices("GPU"))  # looking for one writes lines too
-            if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "1" and not has_gpu:
+            if os.environ.get("TF_ENABLE_ONEDNN_OPTS") != "0" and not has_gpu:
                 # oneDNN says once that it leaves integers to TensorFlow, which is so without AVX-512.
                 tf.transpose(tf.zeros([2, 3], tf.int64))
             yield

@@ -401,9 +401,7 @@ def _verified(version, task):
     if isinstance(task, Translator) and (shortlist := read_shortlist(version)):
         task = task.replaced(shortlist=Shortlist(**shortlist))
     if task and (quantization := read_quantization(version)):
-        xla = read_xla_buckets(version) is not None
-        task = task.quantized(quantization["quantization"], xla)
-        task.jit_compile = xla
+        task = task.as_exported(quantization["quantization"], read_xla_buckets(version))
     of_task = {}
     if task:
         of_task = {

@@ -110,6 +110,8 @@ def replaced_folder(folder, marker, kind):
 def folder_aside(folder):
     """Yields a new, empty folder next to `folder` for the block to rename; removes what still has its name.
 
+    A parent folder that was missing is removed again if the block leaves nothing there.
+
     Args:
         folder: Path; its parent folder is created if missing.
 
@@ -117,7 +119,7 @@ def folder_aside(folder):
         `pathlib.Path`.
     """
     folder = pathlib.Path(folder)
-    aside = _name_beside(folder)
+    aside, is_new = _name_beside(folder), not folder.parent.exists()
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         aside.mkdir()
@@ -129,6 +131,9 @@ def folder_aside(folder):
         yield aside
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+        if is_new:
+            with contextlib.suppress(OSError):  # it holds what the block has made
+                folder.parent.rmdir()
 
 
 def restored_folder(folder):

@@ -29,8 +29,19 @@ _TOKENIZER_FILES = (
     *("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "sentencepiece.bpe.model", "spiece.model"),
     *("sentencepiece.model", "tokenizer.model", "spm.model", "source.spm", "target.spm"),
 )
-_SAVED = {"translator.json": "Translator", "text_generator.json": "TextGenerator"}
+_SAVED = {
+    "translator.json": "Translator",
+    "text_generator.json": "TextGenerator",
+    "text_classifier.json": "TextClassifier",
+    "token_classifier.json": "TokenClassifier",
+    "question_answerer.json": "QuestionAnswerer",
+    "text_embedder.json": "TextEmbedder",
+    "mask_filler.json": "FillMask",
+    "image_classifier.json": "ImageClassifier",
+}
+_RUN_FILE = "run.json"
 _MODEL_FILE = "saved_model.pb"
+_OF_RECIPE = ("model", "size", "epochs", "minutes", "seed", "distill")
 _OF_SEARCH = ("beam_width", "length_penalty", "maximum_decoding_length", "minimum_decoding_length")
 
 
@@ -70,6 +81,8 @@ def describe(folder):
     )
     if versions:
         return [row for version in versions for row in _export(version)]
+    if (folder / _RUN_FILE).is_file():
+        return _unfinished_run(folder)
     raise FileNotFoundError(
         f"There is nothing known in {folder}: it holds no config.json of a checkpoint, no saved task, no run and no export."
     )
@@ -186,6 +199,16 @@ def _saved_task(folder, name, task):
         if (place / "tokenizer.json").is_file():
             rows.append((place.name, str(read_json(place / "tokenizer.json").get("class_name"))))
     return [*rows, ("missing", "nothing" if weights.is_file() else "weights: model.safetensors")]
+
+
+def _unfinished_run(folder):
+    """Of a run that has not yet made a task: it is being prepared, or in its first epoch."""
+    content = read_json(folder / _RUN_FILE)
+    recipe = content.get("recipe") if isinstance(content, dict) else None
+    rows = [("kind", "run")]
+    if isinstance(recipe, dict):
+        rows += [(name, str(recipe[name])[:200]) for name in _OF_RECIPE if recipe.get(name)]
+    return [*rows, ("missing", "what it makes: its first epoch has not ended")]
 
 
 def _quantization(file):

@@ -414,7 +414,10 @@ def test_train_without_output_takes_the_next_free_folder(tmp_path, monkeypatch):
         (["export", ".", "out"], "Give the folder of a run, of a saved task, or of a checkpoint"),
         (["export", "FOLDER", "out", "--examples", "none.txt"], "none.txt"),
         (["export", "FOLDER", "two.txt"], "two.txt cannot hold a new folder: File exists. Choose another"),
-        (["export", "FOLDER", "out", "--examples", "blank.txt"], "`examples` must be texts, one or more"),
+        (
+            ["export", "FOLDER", "out", "--examples", "blank.txt"],
+            "`examples` must be a list of texts, one or more",
+        ),
         (["export", "FOLDER", "out", "--examples", "latin.txt"], "latin.txt, line 2: the text must be UTF-8"),
         (
             ["export", "FOLDER", "out", "--format", "onnx", "--quantization", "int8"],

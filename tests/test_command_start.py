@@ -42,14 +42,16 @@ def test_a_command_writes_its_own_lines_only(tmp_path):
 
 
 @pytest.mark.slow
-def test_onednn_is_quiet_about_what_the_processor_lacks():
+@pytest.mark.parametrize("setting", ["1", None])
+def test_onednn_is_quiet_about_what_the_processor_lacks(setting):
     code = """
 import keras_attn_cli
 with keras_attn_cli.quiet_imports():
     import tensorflow as tf
 tf.transpose(tf.zeros([3, 5], tf.int64))
 """
-    assert run(code=code, environment={"TF_ENABLE_ONEDNN_OPTS": "1"}).stderr == ""
+    environment = {} if setting is None else {"TF_ENABLE_ONEDNN_OPTS": setting}
+    assert run(code=code, environment=environment).stderr == ""
 
 
 @pytest.mark.extended

@@ -5,6 +5,7 @@ import keras
 from keras import ops
 
 from keras_attn.models.generation import Seq2SeqGeneration
+from keras_attn.models.quantization import quantization_of
 from keras_attn.models.seq2seq_transformer import Seq2SeqCache, Seq2SeqTransformer
 from keras_attn.models.transformer import Transformer, layers_of
 from keras_attn.ops import padding_mask
@@ -32,7 +33,8 @@ class Ensemble(Seq2SeqGeneration, Transformer):
         their softmax is that mean.
 
     Raises:
-        ValueError: if `members` is empty, holds anything else, or the vocabularies or pads of two members differ.
+        ValueError: if `members` is empty, holds anything else, or the vocabularies, pads or quantisations of two members
+            differ.
 
     Example:
 
@@ -171,6 +173,12 @@ def _check_members(members):
     if not members or not all(isinstance(member, Seq2SeqTransformer) for member in members):
         kinds = ", ".join(type(member).__name__ for member in members) or "none"
         raise ValueError(f"`members` must be Seq2SeqTransformers, one or more. Received: {kinds}.")
+    modes = [quantization_of(member) for member in members]
+    if len(set(modes)) > 1:
+        raise ValueError(
+            "The members of an ensemble must be quantised alike, or not at all: quantise the ensemble. "
+            f"Received: {modes}."
+        )
     for name in ("vocabulary_size", "target_vocabulary_size", "pad_token_id"):
         values = [getattr(member, name) for member in members]
         if len(set(values)) > 1:

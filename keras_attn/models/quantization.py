@@ -22,7 +22,8 @@ def quantize(model, mode):
         mode: String.
 
     Raises:
-        ValueError: for another mode, such a model, or one without a layer that has this mode.
+        ValueError: for another mode, such a model, one without a layer that has this mode, or int8 of a model that computes
+            in float16.
 
     Example:
 
@@ -41,6 +42,11 @@ def quantize(model, mode):
     if has_lora(model):
         raise ValueError(
             "A model with LoRA is not quantised. Quantise what `keras_attn.models.merge_lora(model)` returns."
+        )
+    if mode == "int8" and model.compute_dtype == "float16":
+        raise ValueError(
+            "A model that computes in float16 is not quantised to int8. Quantise what "
+            "`keras_attn.models.float32_copy(model)` returns, as `quantized_copy` and exports do."
         )
     QUANTIZATIONS[mode](model)
     if quantization_of(model) is None:

@@ -2,8 +2,11 @@
 
 import functools
 
+import keras
+
 from keras_attn.data import TextPairs
 from keras_attn.files import replaced_folder, restored_folder
+from keras_attn.models.copies import without_values
 from keras_attn.runs.ensembles import load_ensemble
 from keras_attn.runs.teacher_translations import TeacherTranslations
 from keras_attn.runs.teachers import teachers_checksum
@@ -41,6 +44,8 @@ class DistillationRun(TranslationRun):
         if self.workers.is_first:
             self.translate()
         self.workers.wait()
+        # Loading the teachers draws random numbers, and a run that goes on may need no teacher.
+        keras.utils.set_random_seed(self.recipe.seed)
         super().prepare()
 
     def translate(self):
@@ -50,7 +55,8 @@ class DistillationRun(TranslationRun):
             return
         teacher = load_ensemble(settings["teachers"])
         self.save_tokenizers(teacher)
-        self.write_record()  # now that nothing is wrong with the teachers: a kill from here on is gone on with
+        self.check_student()
+        self.write_record()  # now that nothing is wrong: a kill from here on is gone on with
         if translations.is_complete:
             return
         names = " and ".join(settings["teachers"])
@@ -59,6 +65,14 @@ class DistillationRun(TranslationRun):
         count = len(translations.sources)
         self.say(f"{names}: translating {count:,} sources, {'greedy' if beams == 1 else f'{beams} beams'}.")
         translations.complete(lambda texts: teacher(texts, **search))
+
+    def check_student(self):
+        """Raises what making the student and its batches would raise for the recipe, before hours of translating."""
+        tokenizers = self.make_tokenizers()
+        without_values(lambda: self.make_model(*tokenizers))
+        if self.recipe.subword_sampling:
+            for tokenizer in tokenizers:
+                tokenizer.bpe_dropout()
 
     def translations(self):
         sources = [text for pairs in corpora_of(self.data.train) for text in pairs.sources]

@@ -3,7 +3,7 @@
 import pathlib
 import tempfile
 
-from keras_attn.models import Ensemble
+from keras_attn.models import Ensemble, Seq2SeqTransformer
 from keras_attn.tasks import Translator, load_task
 
 
@@ -42,12 +42,19 @@ def load_ensemble(folders):
 
     Raises:
         FileNotFoundError, ValueError: if a folder holds no translator, or several translators do not have the same
-            tokenizers and conventions; the message names the folder.
+            tokenizers and conventions, or one of them is not of a single `Seq2SeqTransformer`; the message names the
+            folder.
     """
     translators = [_load(folder) for folder in folders]
     first = translators[0]
     if len(translators) == 1:
         return first
+    for folder, translator in zip(folders, translators):
+        if not isinstance(translator.model, Seq2SeqTransformer):
+            raise ValueError(
+                f"Several translators that answer together must each be of one Seq2SeqTransformer. {folder} holds a "
+                f"{type(translator.model).__name__}."
+            )
     expected = _conventions(first)
     for folder, translator in zip(folders[1:], translators[1:]):
         if found := [name for name, value in _conventions(translator).items() if value != expected[name]]:

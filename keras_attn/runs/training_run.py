@@ -357,7 +357,12 @@ class TrainingRun:
             f"Resumed after update {self.progress.updates:,}, in epoch {self.progress.epoch + 1}, "
             f"batch {self.progress.batch:,}."
         )
-        return state["has_ended"] and self.is_over(self.scores()[-1])
+        why = self.why_over(self.scores()[-1]) if state["has_ended"] else ""
+        if why and self.progress.epoch < self.recipe.epochs:
+            self.say(
+                f"Training ended after epoch {self.progress.epoch}: {why}. To train longer, change that too."
+            )
+        return bool(why)
 
     def scores(self):
         """The metric of validation after each epoch so far."""
@@ -387,7 +392,7 @@ class TrainingRun:
         recipe, epoch = self.recipe, self.progress.epoch
         self.seconds_of_epoch = self.seconds() - self.seconds_at_epoch
         self.seconds_at_epoch = self.seconds()
-        has_ended = self.is_over(score)
+        has_ended = bool(self.why_over(score))
         self.model.stop_training = has_ended
         self.save_state(has_ended)
         left = self.seconds_of_the_end()
@@ -413,16 +418,20 @@ class TrainingRun:
         # Validation of an epoch is greedy; the last evaluations search with beams.
         return num_evaluations * self.validation_seconds * (1 + self.recipe.num_beams / 2)
 
-    def is_over(self, score):
-        """Whether the run ends after the epoch that gave `score`."""
-        recipe, epoch = self.recipe, self.progress.epoch
-        since_best = epoch - 1 - (self.keep_best.best_epoch or 0)
-        return (
-            epoch >= recipe.epochs
-            or (recipe.minutes is not None and self.next_epoch_is_too_long())
-            or (recipe.stop_at is not None and recipe.reaches(score, recipe.stop_at))
-            or (recipe.patience is not None and since_best >= recipe.patience)
-        )
+    def why_over(self, score):
+        """Why the run ends after the epoch that gave `score`; "" if it goes on."""
+        recipe, epoch, best = self.recipe, self.progress.epoch, self.keep_best.best_epoch
+        # Without a best epoch, the weights that the run began with are the best.
+        since_best = epoch if best is None else epoch - 1 - best
+        if epoch >= recipe.epochs:
+            return f"`epochs` is {recipe.epochs}"
+        if recipe.minutes is not None and self.next_epoch_is_too_long():
+            return f"`minutes` is {recipe.minutes:g}, too few for one more"
+        if recipe.stop_at is not None and recipe.reaches(score, recipe.stop_at):
+            return f"`stop_at` is {recipe.stop_at:g}, and {recipe.metric} was {score:.4g}"
+        if recipe.patience is not None and since_best >= recipe.patience:
+            return f"`patience` is {recipe.patience}, and so many epochs gave no better {recipe.metric}"
+        return ""
 
     def next_epoch_is_too_long(self):
         """Whether there is no time for one more epoch and for the evaluation of the run."""

@@ -1,7 +1,9 @@
 """Few shapes for compilers that compile each shape: batch sizes and lengths are rounded up."""
 
 import bisect
+import collections.abc
 import contextlib
+import numbers
 
 import keras
 import numpy as np
@@ -159,7 +161,8 @@ def in_buckets(token_ids, batch_sizes, lengths, end_token_id):
 
 
 def _rising(name, sizes):
-    sizes = list(sizes)
-    if not sizes or min(sizes) < 1 or sizes != sorted(set(sizes)):
-        raise ValueError(f"`{name}` must be rising positive integers. Received: {name}={sizes}.")
-    return sizes
+    given = list(sizes) if isinstance(sizes, collections.abc.Iterable) else []
+    are_integers = all(isinstance(size, numbers.Integral) and not isinstance(size, bool) for size in given)
+    if not given or not are_integers or given[0] < 1 or given != sorted(set(given)):
+        raise ValueError(f"`{name}` must be rising positive integers. Received: {name}={sizes!r}.")
+    return list(map(int, given))

@@ -103,6 +103,11 @@ class EncoderTask(Task):
         """
         return read_task(cls, folder)
 
+    def as_exported(self, quantization, buckets):
+        task = super().as_exported(quantization, buckets)
+        task._buckets = buckets and self._buckets_of(**buckets, frozen=task.model)
+        return task
+
     def more_to_save(self):
         return {"jit_compile": True} if self.jit_compile else {}
 
@@ -151,7 +156,7 @@ class EncoderTask(Task):
                 LoRA is to be quantised, or for int8 without `xla` on a machine that cannot compute it, or the model has no
                 attention that an export can give.
         """
-        self._check_export(xla, signatures, attention)
+        self._check_export(xla, signatures, attention, batch_sizes, lengths)
         served = copy.copy(self.quantized(quantization, xla))  # the same parts, compiled as the export is
         served._buckets = buckets = self._buckets_of(batch_sizes, lengths, served.model) if xla else None
         chosen = self.signatures(served, () if xla else signatures, buckets, attention)

@@ -8,7 +8,7 @@ from keras_attn.tasks.batches import of_batches
 from keras_attn.tasks.encoder_signatures import STATUS, EncoderSignatures
 from keras_attn.tasks.encoder_task import EncoderTask, dense
 from keras_attn.tasks.signature_parts import Input, Signature
-from keras_attn.tasks.spans import num_characters, repaired, span_texts
+from keras_attn.tasks.spans import num_characters, repaired, span_texts, whole_characters
 from keras_attn.text import as_utf8
 
 Answer = collections.namedtuple("Answer", ["text", "score", "start", "end"])
@@ -193,6 +193,7 @@ class QuestionAnswerer(EncoderTask):
             tf.where(has_answer, tf.gather(values, tf.where(has_answer, starts.row_starts() + place, 0)), 0)
             for values, place in zip(offsets, (first, last))
         )
+        start, end = whole_characters(contexts, rows, start, end)
         return {
             "outputs": span_texts(contexts, rows, start, end),
             "scores": scores,
@@ -266,5 +267,14 @@ class QuestionAnswerer(EncoderTask):
 def _answer(window, score, first, last, contexts):
     context = contexts[window["row"]]
     start, end = window["starts"][first], window["ends"][last]
-    characters = (len(context[:place].decode("utf-8", "replace")) for place in (start, end))
-    return Answer(context[start:end].decode("utf-8", "replace"), score, *characters)
+    while start < end and _is_inside_a_character(context, start):
+        start -= 1
+    while _is_inside_a_character(context, end):
+        end += 1
+    characters = (len(context[:place].decode("utf-8")) for place in (start, end))
+    return Answer(context[start:end].decode("utf-8"), score, *characters)
+
+
+def _is_inside_a_character(text, place):
+    """Whether a byte of UTF-8 goes on with the character before it."""
+    return place < len(text) and text[place] & 0xC0 == 0x80

@@ -87,9 +87,11 @@ class TaskSignatures:
         Raises:
             ValueError: if there is none, or one is not a text or is blank.
         """
-        examples = list(EXAMPLES if given is None else given)
+        examples = [] if isinstance(given, str) else list(EXAMPLES if given is None else given)
         if not examples or not all(isinstance(text, str) and text.strip() for text in examples):
-            raise ValueError(f"`examples` must be texts, one or more. Received: examples={examples}.")
+            raise ValueError(
+                f"`examples` must be a list of texts, one or more. Received: examples={given!r}."
+            )
         return examples
 
     def example_inputs(self, signature_name, texts, ask):

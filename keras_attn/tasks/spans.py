@@ -54,6 +54,18 @@ def joined(spans, tags, begins):
     )
 
 
+def whole_characters(texts, rows, starts, ends):
+    """`starts` and `ends` moved apart to the next characters: tokens of bytes may be parts of one."""
+    of_span = tf.gather(texts, rows)
+
+    def size_of(count):
+        return tf.strings.length(tf.strings.substr(of_span, tf.zeros_like(count), count, unit="UTF8_CHAR"))
+
+    is_empty = ends <= starts
+    before = num_characters(texts, rows, tf.where(is_empty, starts, starts + 1)) - tf.where(is_empty, 0, 1)
+    return size_of(before), size_of(num_characters(texts, rows, ends))
+
+
 def num_characters(texts, rows, places):
     """How many characters of their texts are before these bytes."""
     before = tf.strings.substr(tf.gather(texts, rows), tf.zeros_like(places), places)

@@ -11,6 +11,7 @@ from keras_attn.checks import choose
 from keras_attn.export import TEXTS, export_saved_model
 from keras_attn.models import QUANTIZATIONS, quantization_of, quantize, quantized_copy
 from keras_attn.ops import inference_scope, int8_problem, with_int8_check
+from keras_attn.tasks.buckets import BATCH_SIZES
 from keras_attn.tasks.bundle import Bundle
 from keras_attn.tasks.quantization_report import answers_before
 from keras_attn.text import PipelineTokenizer
@@ -90,6 +91,21 @@ class Task:
             return self
         task = copy.copy(self)
         task.model = quantized_copy(self.model, quantization)
+        task._forget_graphs()
+        return task
+
+    def as_exported(self, quantization, buckets):
+        """This task, quantised and compiled in Python as an export is, whose answers can then be compared.
+
+        Args:
+            quantization: As in `quantized`.
+            buckets: What `read_xla_buckets` says of the export: a dict of its `batch_sizes` and `lengths`, or None.
+
+        Raises:
+            ValueError: as `quantized`, or for buckets that are not of this task.
+        """
+        task = copy.copy(self.quantized(quantization, buckets is not None))
+        task.jit_compile = buckets is not None
         task._forget_graphs()
         return task
 
@@ -175,8 +191,12 @@ class Task:
         if keras.backend.backend() != "tensorflow":
             raise RuntimeError(self.needs_tensorflow)
 
-    def _check_export(self, xla, signatures, attention=False):
+    def _check_export(self, xla, signatures, attention=False, batch_sizes=BATCH_SIZES, lengths=None):
         self._check_backend()
+        if not xla and (batch_sizes != BATCH_SIZES or lengths is not None):
+            raise ValueError(
+                "`batch_sizes` and `lengths` are those of an export for XLA: give `xla=True`, or leave them out."
+            )
         if xla and attention:
             raise ValueError(
                 "An export for XLA has `serving_default` alone: export `attention` to another folder, without `xla`."

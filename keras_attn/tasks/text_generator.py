@@ -420,7 +420,7 @@ class TextGenerator(GenerativeTask):
                 LoRA is to be quantised, or for int8 without `xla` on a machine that cannot compute it, or the model has no
                 attention that an export can give.
         """
-        self._check_export(xla, signatures, attention)
+        self._check_export(xla, signatures, attention, batch_sizes, lengths)
         served = self.quantized(quantization, xla)
         chosen = (
             XlaGeneratorSignatures(served, batch_sizes, lengths)

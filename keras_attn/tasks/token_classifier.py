@@ -7,7 +7,16 @@ from keras_attn.models import EncoderWithHead
 from keras_attn.tasks.encoder_signatures import STATUS, EncoderSignatures
 from keras_attn.tasks.encoder_task import EncoderTask, check_labels, dense
 from keras_attn.tasks.signature_parts import Signature
-from keras_attn.tasks.spans import Spans, flat_tokens, joined, marked, num_characters, repaired, span_texts
+from keras_attn.tasks.spans import (
+    Spans,
+    flat_tokens,
+    joined,
+    marked,
+    num_characters,
+    repaired,
+    span_texts,
+    whole_characters,
+)
 
 Span = collections.namedtuple("Span", ["label", "score", "start", "end", "text"])
 Span.__doc__ = """A part of a text with a label.
@@ -135,6 +144,7 @@ class TokenClassifier(EncoderTask):
         is_text = dense(framed.sources, -1) >= 0
         probabilities = tf.nn.softmax(tf.boolean_mask(logits, is_text))
         rows, starts, ends = flat_tokens(framed, 0, starts, ends)
+        starts, ends = whole_characters(texts, rows, starts, ends)
         spans = self._spans(rows, probabilities, starts, ends)
         inside = texts, spans.rows
         columns = {

@@ -8,6 +8,7 @@ from keras_attn.generation import DecodingOptions
 from keras_attn.models import Seq2SeqGeneration
 from keras_attn.tasks.alignment import word_alignment
 from keras_attn.tasks.attention_signature import ATTENTION_LENGTH
+from keras_attn.tasks.buckets import BATCH_SIZES
 from keras_attn.tasks.generative_task import GenerativeTask, columns_of
 from keras_attn.tasks.model_export import export_model
 from keras_attn.tasks.search_graphs import found_in_batch
@@ -404,7 +405,7 @@ class Translator(GenerativeTask):
         folder,
         examples=None,
         xla=False,
-        batch_sizes=(1, 4, 16, 64),
+        batch_sizes=BATCH_SIZES,
         lengths=None,
         signatures=None,
         quantization=None,
@@ -453,7 +454,7 @@ class Translator(GenerativeTask):
                 LoRA is to be quantised, or for int8 without `xla` on a machine that cannot compute it, or the model has no
                 attention that an export can give.
         """
-        self._check_export(xla, signatures, attention)
+        self._check_export(xla, signatures, attention, batch_sizes, lengths)
         if xla and self.shortlist is not None:
             raise ValueError(
                 "A shortlist is for exports without `xla`, which needs lists of one length: leave out one of the two."

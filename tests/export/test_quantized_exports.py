@@ -7,6 +7,7 @@ from helpers_translators import SENTENCES, serving
 from tensorflow.core.protobuf import saved_model_pb2
 
 import keras_attn
+import keras_attn_cli
 from keras_attn.export import run_saved_model
 from keras_attn.ops import int8_problem, processor_flags
 
@@ -69,6 +70,22 @@ def test_a_quantised_translator_is_saved_loaded_exported_and_answers_the_same(
     tolerance = 1e-5 if mode == "int8" else of_bfloat16
     np.testing.assert_allclose(together["scores"], scores, rtol=tolerance)
     np.testing.assert_allclose([answer["scores"][0] for answer in alone], scores, rtol=tolerance)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("mode", ["int8", "bfloat16"])
+def test_vectors_of_an_export_for_xla_are_verified(mode, tmp_path, capsys):
+    set_seed(3)
+    encoder = keras_attn.models.EncoderTransformer.from_sizes(
+        259, 1, hidden_dim=14, num_heads=1, intermediate_dim=9, max_sequence_length=21
+    )
+    embedder = keras_attn.TextEmbedder(encoder, keras_attn.text.ByteTokenizer())
+    embedder.save(tmp_path / "task")
+    version = embedder.export(
+        tmp_path / "it", SENTENCES, xla=True, quantization=mode, batch_sizes=(3,), lengths=(7, 21)
+    )
+    assert keras_attn_cli.main(["verify", str(version), "--task", str(tmp_path / "task")]) == 0
+    assert "ok      answers" in capsys.readouterr().out
 
 
 @pytest.mark.extended

@@ -146,6 +146,9 @@ def test_versions_count_up_and_a_failed_export_leaves_no_trace(tmp_path):
     with pytest.raises(RuntimeError, match="cannot be traced"):
         export_saved_model(folder, {"serving_default": (fails, [string_vector("inputs")])})
     assert sorted(path.name for path in folder.iterdir()) == ["1", "2", "7", "8"]
+    with pytest.raises(RuntimeError, match="cannot be traced"):
+        export_saved_model(tmp_path / "new", {"serving_default": (fails, [string_vector("inputs")])})
+    assert not (tmp_path / "new").exists()
     (answer,) = run_saved_model(folder / "8", [request_of("ab", "")])
     assert answer["outputs"] == {"outputs": ["abab", ""]}
 

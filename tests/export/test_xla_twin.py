@@ -113,6 +113,11 @@ def test_a_twin_of_subwords(tmp_path):
     [
         ({"batch_sizes": []}, r"`batch_sizes` must be rising positive integers\. Received: batch_sizes=\[\]"),
         ({"batch_sizes": [3, 2]}, "`batch_sizes` must be rising"),
+        ({"batch_sizes": 3}, r"`batch_sizes` must be rising positive integers\. Received: batch_sizes=3"),
+        ({"batch_sizes": (2.5,)}, "`batch_sizes` must be rising"),
+        ({"batch_sizes": (2,), "xla": False}, "are those of an export for XLA: give `xla=True`"),
+        ({"lengths": [5, 37], "xla": False}, "are those of an export for XLA: give `xla=True`"),
+        ({"examples": "abc"}, "`examples` must be a list of texts.*Received: examples='abc'"),
         ({"lengths": [0, 37]}, "`lengths` must be rising"),
         (
             {"lengths": [11, 36]},
@@ -122,7 +127,8 @@ def test_a_twin_of_subwords(tmp_path):
 )
 def test_buckets_that_cannot_be(translator, tmp_path, options, message):
     with pytest.raises(ValueError, match=message):
-        translator.export(tmp_path / "it", xla=True, **options)
+        translator.export(tmp_path / "it", **{"xla": True, **options})
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_powers_of_two_end_with_the_last():

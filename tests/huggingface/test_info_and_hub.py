@@ -1,5 +1,6 @@
 """What `keras-attn info` says of a folder, and checkpoints by their names on the hub."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -10,9 +11,10 @@ from helpers_checkpoint_tasks import checkpoint, new_folder
 from helpers_text_generators import byte_generator
 
 import keras_attn_cli
-from keras_attn import info
+from keras_attn import info, runs
 from keras_attn.export import write_quantization, write_shortlist
 from keras_attn.huggingface import checkpoint_folder
+from keras_attn.tasks.loading import TASKS
 
 
 def described(folder):
@@ -66,6 +68,20 @@ def test_info_of_a_saved_task_and_of_an_export(tmp_path, capsys):
     assert (rows["quantization"], rows["shortlist"]) == ("bfloat16", "yes")
     assert keras_attn_cli.main(["info", str(tmp_path)]) == 2
     assert capsys.readouterr().err.startswith(f"keras-attn: error: There is nothing known in {tmp_path}: ")
+
+
+def test_info_knows_every_kind_of_task():
+    assert {file: task.__name__ for file, task in TASKS.items()} == info._SAVED
+
+
+def test_info_of_a_run_that_has_made_nothing_yet(tmp_path):
+    recipe = runs.DATES.replace(epochs=7, distill={"teachers": ["runs/teacher"]})
+    record = {"recipe": dataclasses.asdict(recipe), "data": {}, "results": {}}
+    (tmp_path / "run.json").write_text(json.dumps(record))
+    rows = described(tmp_path)
+    assert (rows["kind"], rows["epochs"]) == ("run", "7")
+    assert "runs/teacher" in rows["distill"]
+    assert "its first epoch has not ended" in rows["missing"]
 
 
 def test_info_imports_neither_tensorflow_nor_keras():

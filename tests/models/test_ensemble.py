@@ -8,7 +8,7 @@ from helpers_marks import slow_but
 from helpers_models import END, START, TARGET_V, make_batch, make_model, shared_model
 
 from keras_attn.generation import DecodingOptions
-from keras_attn.models import Ensemble, load_weights, save_weights
+from keras_attn.models import Ensemble, load_weights, quantized_copy, save_weights
 
 # Another depth, width and norm order than the other member's.
 OTHER = {"seed": 11, "num_decoder_layers": 1, "hidden_dim": 10, "num_heads": 5}
@@ -132,6 +132,8 @@ def test_what_does_not_go_together_is_refused():
             Ensemble(members)
     with pytest.raises(ValueError, match="must be a list of layers"):
         Ensemble(small.hidden_dim)
+    with pytest.raises(ValueError, match=r"quantised alike.*\['int8', None\]"):
+        Ensemble([quantized_copy(small, "int8"), small])
 
 
 def test_the_weights_of_all_members_are_saved(ensemble, tmp_path):

@@ -89,6 +89,18 @@ def test_what_is_quantised_is_not_quantised_again():
         quantize(model, "int7")
 
 
+def test_int8_of_a_model_in_float16_is_that_of_a_copy():
+    model = Seq2SeqTransformer.from_sizes(
+        13, 1, 1, hidden_dim=6, num_heads=2, intermediate_dim=7, dtype="mixed_float16"
+    )
+    with pytest.raises(
+        ValueError, match=r"Quantise what `keras_attn\.models\.float32_copy\(model\)` returns"
+    ):
+        quantize(model, "int8")
+    assert quantization_of(model) is None
+    assert quantization_of(quantized_copy(model, "int8")) == "int8"
+
+
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="the graph of a step is TensorFlow's")
 def test_a_step_in_bfloat16_casts_no_matrix():
     import tensorflow as tf

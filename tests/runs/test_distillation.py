@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 import sys
 
+import keras
 import numpy as np
 import pytest
 from helpers_seed import set_seed
@@ -175,6 +176,41 @@ def test_a_student_trains_on_translations_and_references_with_the_tokenizers_of_
         runs.train(data, folder, recipe.replace(epochs=2), verbose=0)
 
 
+def test_a_student_begins_the_same_whether_or_not_its_teacher_was_loaded_in_this_process(tmp_path):
+    """A kill after the last translation, before the first state: the run goes on without a teacher."""
+    make_teacher(tmp_path / "teacher", 6)
+    recipe = RECIPE.replace(distill={"teachers": [str(tmp_path / "teacher")]})
+
+    def new_run(folder):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        keras.utils.set_random_seed(recipe.seed)  # as a run begins
+        return DistillationRun(recipe, make_data(), tmp_path / folder, 0, Workers())
+
+    whole = new_run("whole")
+    whole.prepare()
+    new_run("killed").translate()
+    gone_on_with = new_run("killed")
+    gone_on_with.prepare()
+    weights, expected = (run.model.get_weights() for run in (gone_on_with, whole))
+    assert all(np.array_equal(found, other) for found, other in zip(weights, expected, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"model": {**RECIPE.model, "num_heads": 3}}, "`hidden_dim` must be divisible by `num_heads`"),
+        ({"subword_sampling": 0.1}, "`subword_sampling` leaves out merges"),
+    ],
+)
+def test_a_wrong_recipe_is_refused_before_anything_is_translated(tmp_path, changes, why):
+    make_teacher(tmp_path / "teacher", 6)
+    recipe = RECIPE.replace(distill={"teachers": [str(tmp_path / "teacher")]}, **changes)
+    with pytest.raises(ValueError, match=why):
+        runs.train(make_data(), tmp_path / "run", recipe, verbose=0)
+    # The right recipe may follow in the same folder.
+    assert {path.name for path in (tmp_path / "run").iterdir()} <= {"lock", "log.txt", "source_tokenizer"}
+
+
 @pytest.mark.extended
 def test_killed_in_either_part_the_student_is_the_same(tmp_path):
     make_teacher(tmp_path / "teacher", 6)
@@ -201,6 +237,14 @@ def test_killed_in_either_part_the_student_is_the_same(tmp_path):
     arrays, others = (read_weights(folder / "translator" / "model.safetensors") for folder in (whole, killed))
     assert all(np.array_equal(arrays[name], others[name]) for name in arrays)
     assert (killed / "log.txt").read_text().count("Resumed after update") == 2
+
+
+def test_a_part_that_is_an_ensemble_itself_is_refused_by_its_folder(tmp_path):
+    for number in (1, 2):
+        make_teacher(tmp_path / str(number), number)
+    runs.ensemble_translators([tmp_path / "1", tmp_path / "2"], tmp_path / "both")
+    with pytest.raises(ValueError, match=r"each be of one Seq2SeqTransformer\. .*both holds a Ensemble"):
+        load_ensemble([tmp_path / "1", tmp_path / "both"])
 
 
 def test_recipes_of_students(tmp_path):

@@ -8,13 +8,17 @@ import random
 import signal
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_attn import runs
+from keras_attn.data import TextPairs
 from keras_attn.files import locked_folder
 from keras_attn.models import read_weights
+from keras_attn.runs.training_run import TrainingRun
 
 CHILD = pathlib.Path(__file__).with_name("train_until_killed.py")
 IN_SAVE = ("half_written", "written", "renamed")
@@ -172,6 +176,58 @@ def test_a_run_that_has_ended_can_be_given_more_epochs(train, whole, tmp_path):
     assert train(folder, "short")[0] == 1
     assert train(folder, "long")[0] == 0
     assert_same_run(whole, folder)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "best_epoch", "changes", "why"),
+    [
+        (2, 0, {}, ""),
+        (2, 0, {"patience": 1}, "`patience` is 1, and so many epochs gave no better bleu"),
+        (2, 1, {"patience": 1}, ""),
+        (1, None, {"patience": 1}, "`patience` is 1"),  # the weights that it began with are the best
+        (2, None, {"patience": 3}, ""),
+        (2, 1, {"stop_at": 30.0}, "`stop_at` is 30, and bleu was 31"),
+        (2, 1, {"stop_at": 32.0}, ""),
+        (4, 3, {}, "`epochs` is 4"),
+    ],
+)
+def test_why_a_run_ends(epoch, best_epoch, changes, why):
+    run = types.SimpleNamespace(
+        recipe=runs.MULTI30K.replace(epochs=4, metric="bleu", patience=None, stop_at=None).replace(**changes),
+        progress=types.SimpleNamespace(epoch=epoch),
+        keep_best=types.SimpleNamespace(best_epoch=best_epoch),
+    )
+    found = TrainingRun.why_over(run, 31.0)
+    assert found.startswith(why)
+    assert bool(found) == bool(why)
+
+
+@pytest.mark.extended
+def test_a_run_that_ended_early_says_what_else_to_change(tmp_path, capsys):
+    texts = [f"{a}{b}" for a in "abcd" for b in "efgh"]
+    pairs = TextPairs(texts, [text.upper() for text in texts], "capitals")
+    model = {"num_encoder_layers": 1, "num_decoder_layers": 1, "hidden_dim": 8, "num_heads": 2}
+    recipe = runs.Recipe(
+        model={**model, "intermediate_dim": 11, "max_sequence_length": 16},
+        tokenizer="bytes",
+        max_tokens=128,
+        epochs=3,
+        learning_rate=1e-7,
+        warmup_steps=1,
+        metric="exact_match",
+        num_beams=1,
+        max_length=4,
+        patience=1,
+    )
+
+    def lines_of(recipe):
+        runs.train(runs.DataSplits(pairs, pairs, None), tmp_path, recipe, verbose=1)
+        return capsys.readouterr().out.splitlines()
+
+    assert any(line.startswith("Epoch 2/3") for line in lines_of(recipe))
+    ended = "Training ended after epoch 2: `patience` is 1, and so many epochs gave no better exact_match. "
+    assert ended + "To train longer, change that too." in lines_of(recipe.replace(epochs=5))
+    assert any(line.startswith("Epoch 3/7") for line in lines_of(recipe.replace(epochs=7, patience=2)))
 
 
 @pytest.mark.extended
