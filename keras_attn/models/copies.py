@@ -77,9 +77,12 @@ def _shapes(model):
 
 
 def finalize_layers(model):
-    """Lets layers compute anew what they keep of weights that were assigned: Keras' `Normalization` does."""
+    """Lets layers compute anew what they keep of weights that were assigned: Keras' `Normalization` does.
+
+    Others with this method, `Discretization` for instance, have no weights: all that they keep is in their configuration.
+    """
     for layer in model._flatten_layers():
-        if hasattr(layer, "finalize_state"):
+        if layer.weights and hasattr(layer, "finalize_state"):
             layer.finalize_state()
 
 

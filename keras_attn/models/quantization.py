@@ -23,7 +23,7 @@ def quantize(model, mode):
 
     Raises:
         ValueError: for another mode, such a model, one without a layer that has this mode, or int8 of a model that computes
-            in float16.
+            in float16 or has a `TimeDistributed`.
 
     Example:
 
@@ -47,6 +47,13 @@ def quantize(model, mode):
         raise ValueError(
             "A model that computes in float16 is not quantised to int8. Quantise what "
             "`keras_attn.models.float32_copy(model)` returns, as `quantized_copy` and exports do."
+        )
+    if mode == "int8" and any(
+        isinstance(layer, keras.layers.TimeDistributed) for layer in model._flatten_layers()
+    ):
+        raise ValueError(
+            "Keras multiplies wrongly in int8 inside TimeDistributed. Its layer alone does the same: Dense takes any number "
+            "of axes."
         )
     QUANTIZATIONS[mode](model)
     if quantization_of(model) is None:

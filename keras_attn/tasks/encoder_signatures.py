@@ -98,7 +98,7 @@ class EncoderSignatures(TaskSignatures):
             names = list(task.model_inputs(task.framed(*texts)))
 
         def read(*inputs):
-            task.model(dict(zip(names, inputs)))
+            task.model(dict(zip(names, inputs)), training=False)
             return []
 
         of_name = {"padding_mask": np.ones((1, length), bool)}

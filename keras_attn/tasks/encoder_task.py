@@ -232,6 +232,10 @@ class EncoderTask(Task):
             return tf.cast(function(inputs), tf.float32)
         return self._buckets(function, inputs, shape)
 
+    def logits(self, inputs):
+        """What the model gives for its inputs where it does not learn."""
+        return self.model(inputs, training=False)
+
     def framed(self, texts, pairs=None, max_length=None):
         """`Framed` for strings (B,), cut to `max_length`, by default this task's."""
         second = None if pairs is None else self.tokenizer.tokenize(pairs)

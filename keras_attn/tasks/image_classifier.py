@@ -297,7 +297,7 @@ class ImageClassifier(Task):
             if row["is_read"]:
                 image = self.preprocessing.decoded(content)
                 with capture_attention(self.model, dtype="float32") as maps:
-                    self.model(image[tf.newaxis])
+                    self.model(image[tf.newaxis], training=False)
                 layers = patch_layers(maps, grid[0] * grid[1])
                 asked.append(content)
                 seen = {
@@ -322,7 +322,8 @@ class ImageClassifier(Task):
     def answers(self, contents):
         """Image files (B,) -> labels and scores (B, L), best first, and whether an image was read or is too large."""
         images, is_read, is_too_large = decode_batch(contents, self.preprocessing)
-        logits = tf.cast(self.model(images), tf.float32)
+        # Layers that change images for training do so by default.
+        logits = tf.cast(self.model(images, training=False), tf.float32)
         labels, scores = best_first(logits, self.labels, self.activation)
         return {
             "labels": tf.where(is_read[:, None], labels, ""),

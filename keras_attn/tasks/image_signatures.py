@@ -109,7 +109,7 @@ class ImageClassifierSignatures(TaskSignatures):
             )
 
         def look(images):
-            task.model(images)
+            task.model(images, training=False)
             return []
 
         def choose(maps):

@@ -230,7 +230,7 @@ class QuestionAnswerer(EncoderTask):
 
     def _best(self, framed):
         """The score of the best answer in each row, 0 if there is none, and its first and last token in the context."""
-        logits = self.computed(self.model, self.model_inputs(framed), None, 2)
+        logits = self.computed(self.logits, self.model_inputs(framed), None, 2)
         is_context = dense(framed.sources, -1) == 1
         has_context = tf.reduce_any(is_context, axis=1)
         logits = tf.where(is_context[:, :, tf.newaxis], logits, _NEVER)

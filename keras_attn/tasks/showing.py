@@ -205,7 +205,7 @@ def text_maps(task, inputs, dtype="float16"):
         Its maps by kind, {kind: {path: scores}}, and the tokens by kind, as `explore` takes them.
     """
     with capture_attention(task.model, dtype=dtype) as maps:
-        task.model(inputs)
+        task.model(inputs, training=False)
     token_ids = inputs["token_ids"].numpy()[0].tolist()
     tokens = {"encoder": task.tokenizer.token_strings(token_ids)}
     if hasattr(task.encoder, "seq2seq"):

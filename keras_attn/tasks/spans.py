@@ -79,10 +79,12 @@ def span_texts(texts, rows, starts, ends):
 
 def marked(texts, spans):
     """The texts with each span written [span](label)."""
-    is_same_row = tf.concat([[False], spans.rows[1:] == spans.rows[:-1]], axis=0)[: tf.size(spans.rows)]
-    ends_before = tf.concat([[0], spans.ends], axis=0)[: tf.size(spans.rows)]
-    before = tf.where(is_same_row, ends_before, 0)
-    starts = tf.maximum(spans.starts, before)  # two tokens may be parts of one character
+    is_new = spans.ends > _ends_before(
+        spans
+    )  # two tokens may be parts of one character: the first is written
+    spans = Spans(*(tf.boolean_mask(values, is_new) for values in spans))
+    before = _ends_before(spans)
+    starts = tf.maximum(spans.starts, before)
     pieces = tf.strings.join(
         [
             span_texts(texts, spans.rows, before, starts),
@@ -98,3 +100,10 @@ def marked(texts, spans):
     last = tf.math.unsorted_segment_max(spans.ends, spans.rows, num_rows)
     rest = tf.strings.substr(texts, tf.maximum(last, 0), tf.strings.length(texts))
     return tf.strings.reduce_join(tf.concat([pieces, rest[:, tf.newaxis]], axis=1), axis=1)
+
+
+def _ends_before(spans):
+    """Where the span before each ends in the same text, 0 for the first."""
+    is_same_row = tf.concat([[False], spans.rows[1:] == spans.rows[:-1]], axis=0)[: tf.size(spans.rows)]
+    ends_before = tf.concat([[0], spans.ends], axis=0)[: tf.size(spans.rows)]
+    return tf.where(is_same_row, ends_before, 0)

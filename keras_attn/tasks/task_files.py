@@ -193,7 +193,8 @@ def read_model(folder, config_file, config, make, rename=str):
         try:
             return make()
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{folder / config_file} describes no model: {error}") from error
+            why = str(error).partition(" Full object config")[0]
+            raise ValueError(f"{folder / config_file} describes no model: {why}") from error
 
     weights = folder / _WEIGHTS_FILE
     check_sizes(make_model, config["model"], weights, rename)

@@ -195,7 +195,7 @@ class TextClassifier(EncoderTask):
     def answers(self, texts, pairs=None):
         """Strings (B,) -> labels and scores (B, L), best first, and whether a text was cut."""
         framed = self.framed(texts, pairs)
-        logits = self.computed(self.model, self.model_inputs(framed), len(self.labels))
+        logits = self.computed(self.logits, self.model_inputs(framed), len(self.labels))
         labels, scores = best_first(logits, self.labels, self.activation)
         return {
             "labels": labels,

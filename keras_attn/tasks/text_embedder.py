@@ -154,7 +154,7 @@ class TextEmbedder(EncoderTask):
 
     def _vectors(self, inputs):
         if self.pooling is None:
-            vectors = self.model(inputs)
+            vectors = self.model(inputs, training=False)
         else:
             sequence, padding_mask = self.model.sequence_and_mask(inputs)
             vectors = pooled(tf.cast(sequence, tf.float32), padding_mask, self.pooling)

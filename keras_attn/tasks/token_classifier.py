@@ -140,7 +140,7 @@ class TokenClassifier(EncoderTask):
         texts = repaired(texts)
         token_ids, starts, ends = self.tokenizer.tokenize_with_offsets(texts)
         framed = self.tokenizer.framing(token_ids, None, self.max_length, with_places=True)
-        logits = self.computed(self.model, self.model_inputs(framed), None, len(self.labels))
+        logits = self.computed(self.logits, self.model_inputs(framed), None, len(self.labels))
         is_text = dense(framed.sources, -1) >= 0
         probabilities = tf.nn.softmax(tf.boolean_mask(logits, is_text))
         rows, starts, ends = flat_tokens(framed, 0, starts, ends)

@@ -93,6 +93,21 @@ def test_what_normalization_was_adapted_to_is_copied(rng):
     )
 
 
+def test_what_discretization_was_adapted_to_is_copied(rng):
+    numbers = rng.normal(size=(31, 3)).astype("float32")
+    discretization = keras.layers.Discretization(num_bins=7)
+    discretization.adapt(numbers)
+    inputs = keras.Input([3])
+    model = keras.Model(inputs, keras.layers.Dense(4)(keras.layers.Embedding(7, 5)(discretization(inputs))))
+    np.testing.assert_array_equal(logits(float32_copy(model), numbers), logits(model, numbers))
+
+
+def test_int8_in_a_wrapper_in_which_keras_multiplies_wrongly_is_refused():
+    model = keras.Sequential([keras.Input([7, 5]), keras.layers.TimeDistributed(keras.layers.Dense(3))])
+    with pytest.raises(ValueError, match="wrongly in int8 inside TimeDistributed"):
+        quantized_copy(model, "int8")
+
+
 class WithoutItsWidth(MadeByItsFirstCall):
     def get_config(self):
         return {name: value for name, value in super().get_config().items() if name != "width"}

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import keras_attn
+from keras_attn.export import verify_saved_model
 from keras_attn.layers import EncoderBlock
 from keras_attn.models import Seq2SeqTransformer, quantization_of
 from keras_attn.tasks import ImagePreprocessing
@@ -78,6 +79,28 @@ def test_a_quantised_one_answers_and_is_not_saved(mode, tmp_path):
     with pytest.raises(ValueError, match=f"RegisteredColumns in {mode} cannot be saved. Save it before"):
         quantized.save(tmp_path / "it")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_layers_that_change_images_for_training_do_not_in_answers(tmp_path):
+    model = keras.Sequential(
+        [
+            keras.Input((*SIZE, 3)),
+            keras.layers.RandomFlip(),
+            keras.layers.RandomRotation(0.4),
+            keras.layers.Flatten(),
+            keras.layers.Dense(len(LABELS)),
+        ]
+    )
+    task = keras_attn.ImageClassifier(model, ImagePreprocessing(SIZE), LABELS)
+    expected = keras.ops.softmax(model(IMAGES / 255.0, training=False))
+    labels, scores = answers(task)
+    for row, of_row in enumerate(labels):
+        in_order = [expected[row, LABELS.index(label)] for label in of_row]
+        np.testing.assert_allclose(scores[row], in_order, rtol=1e-5)
+    assert answers(task) == (labels, scores)
+    version = task.export(tmp_path / "it", signatures=["classify_images"])
+    checks = verify_saved_model(version, task.verified_on(), task.default_answers)
+    assert not any(check.problems for check in checks)
 
 
 @pytest.mark.parametrize(
