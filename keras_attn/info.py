@@ -41,7 +41,7 @@ _SAVED = {
 }
 _RUN_FILE = "run.json"
 _MODEL_FILE = "saved_model.pb"
-_OF_RECIPE = ("model", "size", "epochs", "minutes", "seed", "distill")
+_OF_RECIPE = ("model", "epochs", "minutes", "seed", "distill")
 _OF_SEARCH = ("beam_width", "length_penalty", "maximum_decoding_length", "minimum_decoding_length")
 
 

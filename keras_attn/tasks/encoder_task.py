@@ -1,7 +1,5 @@
 """What the tasks of encoders share: texts to the inputs of a model, calls in batches, saving and exporting."""
 
-import copy
-
 import tensorflow as tf
 
 from keras_attn.checks import check_positive
@@ -157,9 +155,10 @@ class EncoderTask(Task):
                 attention that an export can give.
         """
         self._check_export(xla, signatures, attention, batch_sizes, lengths)
-        served = copy.copy(self.quantized(quantization, xla))  # the same parts, compiled as the export is
-        served._buckets = buckets = self._buckets_of(batch_sizes, lengths, served.model) if xla else None
-        chosen = self.signatures(served, () if xla else signatures, buckets, attention)
+        served = self.as_exported(
+            quantization, {"batch_sizes": batch_sizes, "lengths": lengths} if xla else None
+        )
+        chosen = self.signatures(served, () if xla else signatures, served._buckets, attention)
         return served._export(folder, chosen, examples, unquantized=self)
 
     def show(self, text, pair=None, title=None, path=None, compare=None, name="this"):

@@ -370,7 +370,7 @@ def _num_logits(model, shape):
         raise ValueError("`model` has no weights yet. Call it once on images before it becomes a task.")
     try:
         # One image: oneDNN's convolutions of none give wrong shapes.
-        logits = model(np.zeros((1, *shape), "float32"))
+        logits = model(np.zeros((1, *shape), "float32"), training=False)
     except Exception as error:
         raise ValueError(
             f"`model` must take images (B, {', '.join(map(str, shape))}), which `preprocessing` makes: {error}"
