@@ -421,7 +421,9 @@ class SequenceEmbedding(Slotted, keras.layers.Layer):
             return self._logits(inputs)
         x = ops.cast(self.token(inputs), self.compute_dtype)
         if self.position is not None:
-            x = x + self.position(x, positions=positions)
+            # Layers of this library add one encoding to all rows, without a copy of it for each row.
+            encoding = getattr(self.position, "encoding", self.position)
+            x = x + encoding(x, positions=positions)
         if self.token_type is not None:
             ids = ops.zeros_like(inputs) if token_type_ids is None else token_type_ids
             x = x + self.token_type(ids)

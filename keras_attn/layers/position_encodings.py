@@ -9,7 +9,8 @@ from keras_attn.ops import concrete_values, sinusoidal_encoding, successive_posi
 class SinusoidalPositionEncoding(keras.layers.Layer):
     """The Transformer's fixed sines and cosines, which are added to a sequence.
 
-    Angles are computed in float32 under every dtype policy.
+    Angles are computed in float32 under every dtype policy. The mask that Keras carries on the inputs is carried on, so
+    that `keras.layers.Add` keeps it; `x + encoding(x)` computes the same sum, but Keras drops the mask at `+`.
 
     Args:
         max_wavelength: Float, the longest wavelength in units of 2 pi positions.
@@ -24,13 +25,13 @@ class SinusoidalPositionEncoding(keras.layers.Layer):
         positions: Integers (T,) or (B, T) that replace 0, 1, 2, ...
 
     Returns:
-        Floats (T, D), or (B, T, D) for positions (B, T), in the compute dtype; add them to `inputs`.
+        Floats (B, T, D), the same for all rows unless positions are (B, T), in the compute dtype; add them to `inputs`.
 
     Example:
 
     ```python
     x = keras.random.normal((2, 5, 16))
-    x = x + keras_attn.layers.SinusoidalPositionEncoding()(x)
+    x = keras.layers.Add()([x, keras_attn.layers.SinusoidalPositionEncoding()(x)])
     ```
 
     Reference: [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.5.
@@ -49,12 +50,20 @@ class SinusoidalPositionEncoding(keras.layers.Layer):
         pass
 
     def call(self, inputs, start_index=0, positions=None):
+        return _for_every_row(self.encoding(inputs, start_index, positions), inputs)
+
+    def encoding(self, inputs, start_index=0, positions=None):
+        """What a call returns, without the batch axis if it is the same for all rows: floats (T, D) or (B, T, D).
+
+        Args:
+            inputs, start_index, positions: As in a call.
+        """
         positions = _positions(inputs, start_index, positions) + self.first_position
         encoding = sinusoidal_encoding(positions, inputs.shape[-1], self.max_wavelength, self.interleaved)
         return ops.cast(encoding, self.compute_dtype)
 
-    def compute_mask(self, inputs, mask=None):
-        return None
+    def compute_output_shape(self, input_shape):
+        return tuple(input_shape)
 
     def get_config(self):
         return {
@@ -69,6 +78,9 @@ class SinusoidalPositionEncoding(keras.layers.Layer):
 class PositionEmbedding(keras.layers.Layer):
     """A learned vector for each position, which is added to a sequence.
 
+    The mask that Keras carries on the inputs is carried on, so that `keras.layers.Add` keeps it; `x + embedding(x)`
+    computes the same sum, but Keras drops the mask at `+`.
+
     Args:
         max_sequence_length: Integer, the number of positions.
         initializer: Initializer of the vectors.
@@ -79,7 +91,7 @@ class PositionEmbedding(keras.layers.Layer):
         positions: Integers (T,) or (B, T) that replace 0, 1, 2, ...
 
     Returns:
-        Floats (T, D), or (B, T, D) for positions (B, T); add them to `inputs`.
+        Floats (B, T, D), the same for all rows unless positions are (B, T); add them to `inputs`.
 
     Raises:
         ValueError: if the sequence is longer than `max_sequence_length`, or a position is out of range (in
@@ -89,7 +101,7 @@ class PositionEmbedding(keras.layers.Layer):
 
     ```python
     x = keras.random.normal((2, 5, 16))
-    x = x + keras_attn.layers.PositionEmbedding(max_sequence_length=64)(x)
+    x = keras.layers.Add()([x, keras_attn.layers.PositionEmbedding(max_sequence_length=64)(x)])
     ```
 
     Reference: [Gehring et al., 2017](https://arxiv.org/abs/1705.03122), section 3.1.
@@ -104,10 +116,21 @@ class PositionEmbedding(keras.layers.Layer):
 
     def build(self, input_shape):
         self.position_embeddings = self.add_weight(
-            name="embeddings", shape=(self.max_sequence_length, input_shape[-1]), initializer=self.initializer
+            name="embeddings",
+            shape=(self.max_sequence_length, input_shape[-1]),
+            initializer=self.initializer,
+            autocast=False,  # `encoding` casts the vectors that it takes, not the table
         )
 
     def call(self, inputs, start_index=0, positions=None):
+        return _for_every_row(self.encoding(inputs, start_index, positions), inputs)
+
+    def encoding(self, inputs, start_index=0, positions=None):
+        """What a call returns, without the batch axis if it is the same for all rows: floats (T, D) or (B, T, D).
+
+        Args:
+            inputs, start_index, positions: As in a call.
+        """
         length = inputs.shape[-2]
         if positions is None and isinstance(length, int) and length > self.max_sequence_length:
             raise ValueError(
@@ -126,15 +149,13 @@ class PositionEmbedding(keras.layers.Layer):
                 f"Received: {int(values.min())} to {int(values.max())}."
             )
         positions = ops.clip(positions, 0, self.max_sequence_length - 1)
-        return ops.take(ops.convert_to_tensor(self.position_embeddings), positions, axis=0)
+        vectors = ops.take(ops.convert_to_tensor(self.position_embeddings), positions, axis=0)
+        return ops.cast(vectors, self.compute_dtype)
 
-    def compute_output_spec(self, inputs, start_index=0, positions=None):
-        # Not traced: for an unknown length, Keras on PyTorch uses one that may be past the last position.
-        sequence_shape = inputs.shape[-2:-1] if positions is None else positions.shape
-        return keras.KerasTensor((*sequence_shape, inputs.shape[-1]), dtype=self.compute_dtype)
-
-    def compute_mask(self, inputs, mask=None):
-        return None
+    def compute_output_shape(self, input_shape):
+        # It is declared, so that Keras does not trace the call. For an unknown length, Keras on PyTorch would trace with one
+        # that may be past the last position.
+        return tuple(input_shape)
 
     def get_config(self):
         return {
@@ -142,6 +163,11 @@ class PositionEmbedding(keras.layers.Layer):
             "max_sequence_length": self.max_sequence_length,
             "initializer": keras.initializers.serialize(self.initializer),
         }
+
+
+def _for_every_row(encoding, inputs):
+    """The encoding (T, D) or (B, T, D) of `inputs` (B, T, D) with their shape."""
+    return ops.broadcast_to(encoding, ops.shape(inputs))
 
 
 def _positions(inputs, start_index, positions):

@@ -50,7 +50,7 @@ def test_position_5000_is_within_a_thousandth_under_every_policy(policy):
     x = ops.zeros((2, 3, 12), dtype=layer.compute_dtype)
     actual = layer(x, positions=np.array([4999, 5000, 5001]))
     assert keras.backend.standardize_dtype(actual.dtype) == layer.compute_dtype
-    expected = [encoding_by_hand(p, 12) for p in (4999, 5000, 5001)]
+    expected = [[encoding_by_hand(p, 12) for p in (4999, 5000, 5001)]] * 2
     # bfloat16 keeps 8 bits: half a unit in the last place of a number just below 1 is 2 ** -9.
     tolerance = 2**-9 if "bfloat16" in policy else 1e-3
     np.testing.assert_allclose(np.asarray(ops.cast(actual, "float32")), expected, atol=tolerance)
