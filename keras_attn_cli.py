@@ -33,11 +33,11 @@ def main(arguments=None):
 def _info(folder):
     """Prints what a folder holds, and returns the exit code; neither TensorFlow nor Keras is imported."""
     with _light_packages():
-        from keras_attn import info
+        from keras_attn import info, terminal
     try:
-        print(info.report(info.describe(folder)))
+        terminal.say(info.report(info.describe(folder)))
     except (ValueError, OSError) as error:
-        print(f"keras-attn: error: {' '.join(str(error).split())}", file=sys.stderr)
+        terminal.say_error(error)
         return 2
     return 0
 

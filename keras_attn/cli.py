@@ -9,6 +9,8 @@ import sys
 
 import tensorflow as tf
 
+from keras_attn.terminal import printable_line, say, say_error
+
 FOUND_SOMETHING = 1
 BAD_INPUT = 2
 INTERRUPTED = 128 + signal.SIGINT
@@ -30,7 +32,7 @@ def run(options):
     except (ValueError, OSError, ImportError, FloatingPointError, tf.errors.OpError) as error:
         is_missing = isinstance(error, FileNotFoundError) and error.filename is not None
         message = f"{error.filename} does not exist. Check the path." if is_missing else str(error)
-        print(f"keras-attn: error: {' '.join(message.split())}", file=sys.stderr)
+        say_error(message)
         return BAD_INPUT
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -73,7 +75,7 @@ def _train(options):
         fit = runs.fit_start if recipe.start_from else fit
         fitted = fit(data, recipe, [*given, *(["model"] if options.size else [])])
         recipe, start = fitted.recipe, fitted.start
-        print(fitted.report())
+        say(fitted.report())
     folder = options.output or runs.free_folder(f"runs/{runs.data_name(recipe.data)}", recipe)
     runs.train(data, folder, recipe, start=start)
 
@@ -152,7 +154,7 @@ def _recipe_for_student(options, given):
     fitted = runs.fit_student_recipe(
         runs.open_splits(recipe), recipe, given, references=options.references is not False
     )
-    print(fitted.report())
+    say(fitted.report())
     return fitted.recipe
 
 
@@ -195,14 +197,14 @@ def _average(options):
     from keras_attn import runs
 
     runs.average_translator(options.checkpoints, options.translator, options.output)
-    print(options.output)
+    say(options.output)
 
 
 def _ensemble(options):
     from keras_attn import runs
 
     runs.ensemble_translators(options.translators, options.output)
-    print(options.output)
+    say(options.output)
 
 
 def _evaluate(options):
@@ -216,7 +218,7 @@ def _evaluate(options):
     if isinstance(task, TextGenerator):
         if options.num_beams is not None or options.length_penalty is not None or options.shortlist:
             raise ValueError("--num-beams, --length-penalty and --shortlist are for translators.")
-        print(runs.evaluate_text(task, read_plain_text(*options.data)).report())
+        say(runs.evaluate_text(task, read_plain_text(*options.data)).report())
         return
     pairs = runs.open_pairs(
         options.data,
@@ -226,9 +228,9 @@ def _evaluate(options):
     )
     search = options.num_beams, options.length_penalty, options.bleu_tokenize
     if options.shortlist:
-        print(runs.evaluate_shortlist(task, pairs, options.shortlist, *search).report())
+        say(runs.evaluate_shortlist(task, pairs, options.shortlist, *search).report())
         return
-    print(runs.evaluate(task, pairs, *search).report())
+    say(runs.evaluate(task, pairs, *search).report())
 
 
 def _shortlist(options):
@@ -245,7 +247,7 @@ def _shortlist(options):
         translator, pairs, options.alignments, options.num_anywhere, options.num_of_source
     )
     shortlist.save(options.output, translator.source_tokenizer, translator.target_tokenizer)
-    print(options.output)
+    say(options.output)
 
 
 def _generate(options):
@@ -337,7 +339,7 @@ def _show(options):
         is_checkpoint = holds_checkpoint(checkpoint_folder(options.compare))
         other = load_task(options.compare, **(_of_checkpoint(options) if is_checkpoint else {}))
         given |= {"compare": {other_name: other}, "name": name}
-    print(task.show(options.text, **given).save(options.output))
+    say(task.show(options.text, **given).save(options.output))
 
 
 def _names_of(*folders):
@@ -371,7 +373,7 @@ def _export(options):
             f"{task.article} {task.name} is exported as a SavedModel only; a classifier also with --format huggingface."
         )
     if not is_saved_model:
-        print(task.export_model(options.folder, options.format, options.quantization))
+        say(task.export_model(options.folder, options.format, options.quantization))
         return
     if options.examples:
         examples = list(filter(str.strip, Lines(options.examples)))
@@ -383,7 +385,7 @@ def _export(options):
     if options.quantization:
         chosen["quantization"] = options.quantization
     version = task.export(options.folder, examples, signatures=options.signatures, **chosen)
-    print(version)
+    say(version)
     return _verified(version, task) if options.verify else 0
 
 
@@ -411,9 +413,9 @@ def _verified(version, task):
         }
     checks = verify_saved_model(version, **of_task)
     for check in checks:
-        print(f"{'FAILED' if check.problems else 'ok':7} {check.name}")
+        say(f"{'FAILED' if check.problems else 'ok':7} {printable_line(check.name)}")
         for line in (*check.problems, *check.notes):
-            print(f"        {line}")
+            say(f"        {printable_line(line)}")
     return FOUND_SOMETHING if any(check.problems for check in checks) else 0
 
 

@@ -8,6 +8,7 @@ from keras_attn.files import read_json
 from keras_attn.huggingface.folder import Folder, read_header
 from keras_attn.opennmt.settings import Settings, holds_checkpoint
 from keras_attn.tasks.heads import HEADS, OPENNMT, head_of
+from keras_attn.terminal import printable_line
 
 _SIZES = (
     *("hidden_size", "d_model", "n_embd", "dim", "intermediate_size", "d_ff", "encoder_ffn_dim", "n_inner"),
@@ -89,7 +90,8 @@ def describe(folder):
 
 
 def report(rows):
-    """The rows of `describe` as text."""
+    """The rows of `describe` as text, each in one line."""
+    rows = [(printable_line(name), printable_line(value)) for name, value in rows]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:{width}}  {value}" for name, value in rows)
 

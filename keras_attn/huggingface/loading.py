@@ -17,6 +17,7 @@ from keras_attn.huggingface.memory import assign_in_parts, unwritten_variables
 from keras_attn.huggingface.names import places
 from keras_attn.models.copies import without_values
 from keras_attn.models.weight_names import named_weights
+from keras_attn.terminal import say
 
 ReportRow = collections.namedtuple("ReportRow", ["tensor", "variable", "shape", "note"])
 ReportRow.__doc__ = """What became of one tensor of a checkpoint.
@@ -68,7 +69,7 @@ def load_model(folder, dtype=None, report=False, ignored_fields=(), head=True, n
     """
     checkpoint = _Checkpoint(folder, ignored_fields, head, num_new_labels)
     if report:
-        print(*map(_line, checkpoint.report), sep="\n")
+        say("\n".join(map(_line, checkpoint.report)))
     with _dtype_policy(dtype):
         with unwritten_variables():
             model = checkpoint.body.make()

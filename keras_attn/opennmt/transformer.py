@@ -16,6 +16,7 @@ from keras_attn.models import Seq2SeqTransformer
 from keras_attn.models.weight_names import named_weights
 from keras_attn.opennmt.checkpoint import Checkpoint, ReportRow
 from keras_attn.opennmt.settings import Settings
+from keras_attn.terminal import say
 
 _SOURCE = "model/examples_inputter/features_inputter/embedding"
 _TARGET = "model/examples_inputter/labels_inputter/embedding"
@@ -64,7 +65,7 @@ def load_model(folder, num_heads=None, model_type=None, checkpoint=None, dtype=N
     plan = _Plan(Settings.read(folder, model_type), checkpoint, num_heads)
     if report:
         for row in plan.report:
-            print(f"{row.tensor} -> {row.variable or '(not used)'} {row.shape} {row.note}".rstrip())
+            say(f"{row.tensor} -> {row.variable or '(not used)'} {row.shape} {row.note}".rstrip())
     return plan.filled(dtype)
 
 

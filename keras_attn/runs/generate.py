@@ -3,6 +3,7 @@
 import sys
 
 from keras_attn.generation import DecodingOptions
+from keras_attn.terminal import write_answer
 
 
 def generate_texts(generator, prompts=(), num_return_sequences=None, options=None, **search):
@@ -22,12 +23,12 @@ def generate_texts(generator, prompts=(), num_return_sequences=None, options=Non
     prompts = list(prompts) or (line.rstrip(b"\r\n").decode("utf-8", "replace") for line in sys.stdin.buffer)
     for number, prompt in enumerate(prompts):
         if number:
-            print()
+            write_answer("")
         if is_greedy and num_return_sequences is None:
-            print(prompt, end="", flush=True)
+            write_answer(prompt, end="")
             for piece in generator.stream(prompt, search.get("max_length")):
-                print(piece, end="", flush=True)
-            print(flush=True)
+                write_answer(piece, end="")
+            write_answer("")
             continue
         answers = generator(prompt, num_return_sequences=num_return_sequences or 1, options=options, **search)
-        print("\n\n".join(prompt + answer for answer in answers), flush=True)
+        write_answer("\n\n".join(prompt + answer for answer in answers))

@@ -11,6 +11,7 @@ from keras_attn.runs.checkpoints import Checkpoints
 from keras_attn.runs.display import EpochBar
 from keras_attn.runs.progress import HistoryFile, Progress, RunCallbacks
 from keras_attn.runs.snapshots import state_snapshots
+from keras_attn.terminal import say
 from keras_attn.training import (
     KeepBest,
     LearningRateLogger,
@@ -85,7 +86,7 @@ def resumable_fit(
             progress.resume(state)
             best.best, best.best_epoch, history.rows = state["best"], state["best_epoch"], state["history"]
             if verbose:
-                print(f"Resumed after update {progress.updates:,}, in epoch {progress.epoch + 1}.")
+                say(f"Resumed after update {progress.updates:,}, in epoch {progress.epoch + 1}.")
 
         stop_on_invalid_loss = StopOnInvalidLoss(states.newest, progress.batch)
 
@@ -98,10 +99,9 @@ def resumable_fit(
             save()
             if verbose:
                 row = history.rows[-1]
-                print(
+                say(
                     f"Epoch {epoch + 1}/{epochs}: loss {row['loss']:.4f}, validation {row['val_score']:.4f}, best "
-                    f"{best.best:.4f}; {time.monotonic() - began:.0f} s",
-                    flush=True,
+                    f"{best.best:.4f}; {time.monotonic() - began:.0f} s"
                 )
 
         callbacks = [

@@ -16,6 +16,7 @@ from keras_attn.runs.recipe import Recipe
 from keras_attn.runs.run_record import RECORD
 from keras_attn.runs.translation_run import TranslationRun
 from keras_attn.runs.workers import Workers, all_devices
+from keras_attn.terminal import say
 
 
 def train(data, folder, recipe=None, verbose=1, start=None, **given):
@@ -63,7 +64,7 @@ def train(data, folder, recipe=None, verbose=1, start=None, **given):
     with all_devices():
         workers = Workers()
         if verbose and report and workers.is_first:
-            print(report)
+            say(report)
         if recipe.is_language_model:
             return LanguageModelRun(recipe, data, folder, verbose, workers).go()
         start = start or (fitted and fitted.start)

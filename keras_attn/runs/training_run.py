@@ -32,6 +32,7 @@ from keras_attn.runs.run_record import (
 from keras_attn.runs.snapshots import state_snapshots
 from keras_attn.runs.stop_signals import StopSignals, StopTraining
 from keras_attn.runs.time_plan import SHARE_OF_EVALUATION, plan_report, planned, seconds_per_update
+from keras_attn.terminal import printable, say
 from keras_attn.training import (
     KeepBest,
     LabelSmoothedCrossentropy,
@@ -511,8 +512,9 @@ class TrainingRun:
         write_record(self.folder, self.record())
 
     def say(self, text):
+        text = printable(text)  # it may name files and texts of others
         if self.verbose:
-            print(text, flush=True)
+            say(text)
         self.log(text)
 
     def log(self, text):

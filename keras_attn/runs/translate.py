@@ -5,6 +5,7 @@ import pathlib
 import sys
 
 from keras_attn.files import replaced_file
+from keras_attn.terminal import printable
 
 _LINES_AT_ONCE = 1024
 
@@ -43,7 +44,9 @@ def translate_lines(
         while lines := list(itertools.islice(source, at_once)):
             batch = [line.removesuffix(b"\n").removesuffix(b"\r") for line in lines]
             for translation in translator(batch, num_beams=num_beams, length_penalty=length_penalty):
-                target.write(translation.replace("\n", " ").encode("utf-8") + b"\n")
+                line = translation.replace("\n", " ")
+                line = printable(line) if target.isatty() else line
+                target.write(line.encode("utf-8") + b"\n")
             target.flush()
 
 

@@ -7,7 +7,6 @@ http_server.cc (statuses).
 import http
 import ipaddress
 import re
-import traceback
 import urllib.parse
 import zlib
 
@@ -15,6 +14,7 @@ from keras_attn.serve import attention_pages, rest
 from keras_attn.serve.errors import RequestError
 from keras_attn.serve.json_text import TOO_DEEP, encode
 from keras_attn.serve.page_files import HEADERS, page_files
+from keras_attn.terminal import say_fault
 
 # The server reads any size. This one is for one machine, and says what it does not take.
 MOST_BODY_BYTES = 64 * 1024 * 1024
@@ -58,7 +58,7 @@ class App:
         try:
             status, headers, body = self._answer(environ)
         except Exception:  # a fault of this server's own, which must not end the connection without an answer
-            traceback.print_exc()
+            say_fault()
             status, headers, body = 500, _JSON, _error("An internal error; the server's terminal shows it.")
         phrase = "Client Closed Request" if status == 499 else http.HTTPStatus(status).phrase
         start_response(f"{status} {phrase}", [*headers, ("Content-Length", str(len(body)))])
@@ -74,17 +74,21 @@ class App:
         if self._only_local_names and not self._is_own_name(environ.get("HTTP_HOST", "")):
             message = f"This server answers requests to this machine only. Received: Host: {environ.get('HTTP_HOST')}"
             return 403, _JSON, _error(message)
+        if method in ("GET", "HEAD") and (file := page_files().get(path.partition("?")[0])):
+            kind, content = file  # also for a page of another site, which may link here
+            return 200, [("Content-Type", kind), *HEADERS.items()], content
+        if foreign := _foreign_header(environ):
+            message = "This server computes for its own page and for programs, not for pages of other sites."
+            return 403, _JSON, _error(f"{message} Received: {foreign}")
         if re.match("/v1/", path, re.I):
             return self._rest_answer(method, path, body)
-        is_image = method == "POST" and path == "/page/images"
-        if is_image or (method == "GET" and path.startswith("/page/attention?")):
-            # A page of another site may link here, but not make this machine compute or keep anything.
-            if environ.get("HTTP_SEC_FETCH_SITE", "none") not in ("none", "same-origin"):
-                return 403, _JSON, _error("This page is asked for by the server's own page only.")
-            if is_image:
-                return 200, [*_JSON, *HEADERS.items()], encode({"image": self._images.keep(body)})
+        if method == "POST" and path == "/page/images":
+            return 200, [*_JSON, *HEADERS.items()], encode({"image": self._images.keep(body)})
+        if method == "GET" and path.startswith("/page/attention?"):
             return self._attention_answer(path, environ.get("HTTP_SEC_FETCH_DEST"))
-        return self._page_answer(method, path)
+        if method in ("GET", "HEAD") and path.partition("?")[0] == "/page/models":
+            return 200, [*_JSON, *HEADERS.items()], encode([model.description for model in self._models])
+        return 404, [("Content-Type", "text/html")], _NOT_FOUND
 
     def _rest_answer(self, method, path, body):
         try:
@@ -141,16 +145,6 @@ class App:
         kind = ("Content-Type", "text/html; charset=utf-8")
         return status, [kind, *attention_pages.HEADERS.items()], page.encode("utf-8", "replace")
 
-    def _page_answer(self, method, path):
-        path = path.partition("?")[0]
-        if method in ("GET", "HEAD"):
-            if path == "/page/models":
-                return 200, [*_JSON, *HEADERS.items()], encode([model.description for model in self._models])
-            if file := page_files().get(path):
-                kind, content = file
-                return 200, [("Content-Type", kind), *HEADERS.items()], content
-        return 404, [("Content-Type", "text/html")], _NOT_FOUND
-
     def _is_own_name(self, host):
         name = urllib.parse.urlsplit(f"//{host}").hostname if _is_plain(host) else None
         return name in ("localhost", self._host) or (name is not None and is_loopback(name))
@@ -166,6 +160,19 @@ def is_loopback(host):
 
 def _is_plain(host):
     return re.fullmatch(r"[\w.-]+(:\d+)?|\[[0-9a-fA-F:.]+\](:\d+)?", host, re.A)
+
+
+def _foreign_header(environ):
+    """The header by which a browser says that a page of another origin asks, or None.
+
+    Every browser sends `Origin` with a POST, and `Sec-Fetch-Site` with all requests to this machine. Programs send neither.
+    """
+    site = environ.get("HTTP_SEC_FETCH_SITE")
+    if site not in (None, "none", "same-origin"):
+        return f"Sec-Fetch-Site: {site}"
+    origin = environ.get("HTTP_ORIGIN")
+    own = [f"{scheme}://{environ.get('HTTP_HOST', '')}".lower() for scheme in ("http", "https")]
+    return None if origin is None or origin.lower() in own else f"Origin: {origin}"
 
 
 class _BodyError(Exception):
@@ -189,7 +196,15 @@ def _body(environ):
 
 def _sent_body(stream, environ):
     length = environ.get("CONTENT_LENGTH") or "0"
-    if environ.get("wsgi.input_terminated"):
+    coding = environ.get("HTTP_TRANSFER_ENCODING")
+    if coding is not None:
+        # What is read otherwise than a proxy has read it could hide a second request.
+        is_in_chunks = coding.lower() == "chunked" and environ.get("wsgi.input_terminated")
+        if not is_in_chunks or "CONTENT_LENGTH" in environ:
+            raise _BodyError(
+                400,
+                f"A body is sent in chunks or with one Content-Length. Received: Transfer-Encoding: {coding}",
+            )
         return _read_all(stream)
     if not length.isdecimal():
         raise _BodyError(400, f"Content-Length must be a number. Received: {length}")

@@ -8,9 +8,9 @@ import collections
 import os
 import threading
 import time
-import traceback
 
 from keras_attn.serve.errors import FAILED_PRECONDITION, INTERNAL, UNAVAILABLE, RequestError
+from keras_attn.terminal import say_fault
 
 # session_bundle_config.proto and the scheduler's QueueOptions
 DEFAULTS = {
@@ -164,7 +164,7 @@ class Batcher:
             outputs = self._run_tasks(batch.key[0], batch.tasks)
         except Exception as error:  # a thread that ended here would leave clients waiting
             if not isinstance(error, RequestError):
-                traceback.print_exc()
+                say_fault()
                 error = RequestError("An internal error; the server's terminal shows it.", INTERNAL)
             if len(batch.tasks) == 1 or error.http_status == 503:
                 for task in batch.tasks:

@@ -9,6 +9,7 @@ import shutil
 from keras_attn.tasks import checkpoint_folder, load_task
 from keras_attn.tasks.loading import TASKS
 from keras_attn.tasks.task_files import folder_name_of
+from keras_attn.terminal import say
 
 Version = collections.namedtuple("Version", ["name", "number", "folder", "task"], defaults=[None])
 Version.__doc__ = """What is served: the model's name, the version's number, the folder with `saved_model.pb`, and that of
@@ -89,7 +90,7 @@ def _exported(folder, marker, name):
         if newest and (newest / _MODEL_FILE).stat().st_mtime >= (folder / marker).stat().st_mtime:
             return newest
     place = next(place for place in _places(folder) if _is_writable(place))
-    print(f"Exporting {folder} to {place / name} ...", flush=True)
+    say(f"Exporting {folder} to {place / name} ...")
     exported = _MARKERS[marker](folder).export(place / name)
     for older in (place / name).iterdir():
         if older.name.isdecimal() and int(older.name) < int(exported.name):

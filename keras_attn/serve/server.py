@@ -14,6 +14,7 @@ from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
 from keras_attn.serve.app import App, is_loopback
 from keras_attn.serve.folders import find_versions
 from keras_attn.serve.models import loaded_models
+from keras_attn.terminal import say
 
 DEFAULT_PORT = 8501  # TF Serving's REST port
 
@@ -34,6 +35,15 @@ class Handler(WSGIRequestHandler):
         (body,) = self.server.app(self.make_environ(), self._send_head)
         self.wfile.write(body)
         self.wfile.flush()
+
+    def make_environ(self):
+        """As werkzeug's, which takes the last of several `Content-Length`: these are all in it if they differ."""
+        environ = super().make_environ()
+        if lengths := dict.fromkeys(self.headers.get_all("Content-Length", [])):
+            environ["CONTENT_LENGTH"] = ", ".join(lengths)
+        if self.headers.defects:  # lines that are no header, and with them all that follow, are left out
+            environ["CONTENT_LENGTH"] = "unknown: the headers cannot be read"
+        return environ
 
     def handle_expect_100(self):
         """A client that asks first sends its body when it reads this."""
@@ -123,7 +133,7 @@ def serve(folders, host="127.0.0.1", port=DEFAULT_PORT, xla=False):
     try:
         with stopped_by_sigterm(), loaded_models(find_versions(folders), xla) as models:
             server.app = App(models, host)
-            print(_greeting(server, models), flush=True)
+            say(_greeting(server, models))
             server.serve_forever()
     finally:
         server.server_close()

@@ -5,6 +5,7 @@ import operator
 
 import keras
 
+from keras_attn.terminal import say
 from keras_attn.training.metrics import (
     check_bleu_tokenizer,
     check_text_pairs,
@@ -138,7 +139,8 @@ class TranslationQuality(keras.callbacks.Callback):
     def _print_samples(self):
         # Printed one event late: at the end of the epoch the progress bar has not finished its line.
         for source, translation, reference in self._unprinted or ():
-            print(f"  source:      {source}\n  reference:   {reference}\n  translation: {translation}\n")
+            sample = f"  source:      {source}\n  reference:   {reference}\n  translation: {translation}\n"
+            say(sample)
         self._unprinted = None
 
 

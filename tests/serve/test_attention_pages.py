@@ -153,7 +153,7 @@ def test_the_page_is_that_of_the_task_which_is_loaded_once(ask):
         (
             {"model": "mood", "text": "a", "site": "cross-site"},
             403,
-            "asked for by the server's own page only",
+            "computes for its own page and for programs",
         ),
     ],
 )
@@ -236,7 +236,7 @@ def test_the_newest_images_are_kept(ask):
 def test_another_site_can_send_no_image(ask):
     status, _, body = ask(site="cross-site", sent=b"bytes")
     assert status == 403
-    assert "asked for by the server's own page only" in json.loads(body)["error"]
+    assert "computes for its own page and for programs" in json.loads(body)["error"]
 
 
 @pytest.mark.extended

@@ -121,6 +121,86 @@ def test_only_names_of_this_machine_are_answered(client, host, status):
         assert status == 200 or b"answers requests to this machine only" in content
 
 
+COMPUTING = {
+    "predict": ("POST", "/v1/models/plain:predict", b'{"instances": ["a"]}', 200),
+    "predict of a version": ("POST", "/v1/models/plain/versions/1:predict", b'{"instances": ["a"]}', 200),
+    "classify": ("POST", "/v1/models/plain:classify", b'{"examples": [{}]}', 400),
+    "regress": ("POST", "/v1/models/plain:regress", b'{"examples": [{}]}', 400),
+    "status": ("GET", "/v1/models/plain", b"", 200),
+    "metadata": ("GET", "/v1/models/plain/metadata", b"", 200),
+    "images": ("POST", "/page/images", b"an image", 200),
+    "attention": ("GET", "/page/attention?model=plain&text=a", b"", 400),
+    "models": ("GET", "/page/models", b"", 200),
+    "nothing": ("POST", "/nothing", b"x", 404),
+}
+# `{}` is the server's own address.
+OWN = [
+    {},
+    {"Sec-Fetch-Site": "none"},
+    {"Sec-Fetch-Site": "same-origin"},
+    {"Origin": "http://{}"},
+    {"Origin": "HTTP://{}", "Sec-Fetch-Site": "same-origin"},
+]
+FOREIGN = [
+    {"Sec-Fetch-Site": "cross-site"},
+    {"Sec-Fetch-Site": "same-site"},
+    {"Sec-Fetch-Site": "a new word"},
+    {"Origin": "http://example.com"},
+    {"Origin": "null"},
+    {"Origin": ""},
+    {"Origin": "http://localhost:1"},
+    {"Origin": "http://{}.example.com"},
+    {"Origin": "http://example.com#{}"},
+    {"Origin": "http://{}", "Sec-Fetch-Site": "cross-site"},
+    {"Origin": "http://example.com", "Sec-Fetch-Site": "same-origin"},
+]
+
+
+@pytest.mark.parametrize("route", COMPUTING)
+def test_pages_of_other_sites_make_the_server_compute_and_keep_nothing(client, route):
+    method, path, body, status = COMPUTING[route]
+    own = f"127.0.0.1:{client.connection.port}"
+    for headers in OWN:
+        given = {name: value.replace("{}", own) for name, value in headers.items()}
+        assert client.ask(method, path, body, given)[0] == status, headers
+    for headers in FOREIGN:
+        given = {name: value.replace("{}", own) for name, value in headers.items()}
+        found, content = client.ask(method, path, body, given)
+        assert found == 403, headers
+        assert b"for its own page and for programs" in content
+    for headers in [*OWN, *FOREIGN]:  # a link to the page, and what it loads
+        given = {name: value.replace("{}", own) for name, value in headers.items()}
+        assert client.ask("GET", "/", headers=given)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        ["Content-Length: 20", "Content-Length: 2"],
+        ["Content-Length: 2", "Content-Length: 20"],
+        ["Content-Length: 20, 2"],
+        ["Content-Length: 20", "Transfer-Encoding: chunked"],
+        ["Transfer-Encoding: chunked", "Transfer-Encoding: chunked"],
+        ["Transfer-Encoding: gzip, chunked"],
+        ["Transfer-Encoding: identity", "Content-Length: 20"],
+        ["Transfer-Encoding: xchunked"],
+        ["Content-Length : 20"],
+        ["nothing", "Content-Length: 20"],
+    ],
+    ids=", ".join,
+)
+def test_a_body_whose_end_is_not_sure_ends_the_connection(server, headers):
+    """A proxy before the server may read it otherwise, so what follows it may be hidden in it."""
+    answer = raw(server[0], post(b'{"instances": ["a"]}', *headers) + post(b"{}", "Content-Length: 2"))
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1") == 1
+
+
+def test_a_length_that_is_said_twice_alike_is_one(server):
+    answer = raw(server[0], post(b'{"instances": ["a"]}', "Content-Length: 20", "Content-Length: 20"))
+    assert answer.endswith(b'{"predictions": ["<a>"]}')
+
+
 def test_no_page_of_another_site_is_given_leave(client):
     client.ask("OPTIONS", "/v1/models/plain:predict", headers={"Origin": "http://example.com"})
     assert not [name for name in client.headers if name.lower().startswith("access-control")]
