@@ -62,3 +62,14 @@ def choose(name, value, choices):
     if value not in list(choices):  # a list, of which a value without a hash can be asked
         raise ValueError(f"`{name}` must be one of {sorted(choices)}. Received: {name}={value!r}.")
     return choices[value]
+
+
+def concrete_values(tensor):
+    """The tensor's values as a NumPy array in eager mode, None while a graph is traced."""
+    import keras  # a command that only parses its arguments needs no Keras
+    import numpy as np
+
+    try:
+        return np.asarray(keras.ops.convert_to_numpy(tensor))
+    except Exception:  # each backend raises its own exception for a traced value
+        return None

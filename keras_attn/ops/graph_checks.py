@@ -5,18 +5,9 @@ PyTorch's compiler cannot raise, so there a layer's outputs become NaN (`mask_po
 """
 
 import keras
-import numpy as np
-from keras import ops
 
+from keras_attn.checks import concrete_values
 from keras_attn.ops.compilers import is_compiled_scope
-
-
-def concrete_values(tensor):
-    """The tensor's values as a NumPy array in eager mode, None while a graph is traced."""
-    try:
-        return np.asarray(ops.convert_to_numpy(tensor))
-    except Exception:  # each backend raises its own exception for a traced value
-        return None
 
 
 def can_raise_in_graph(tensor):

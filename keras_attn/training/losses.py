@@ -6,12 +6,19 @@ import numbers
 import keras
 from keras import ops
 
-from keras_attn.checks import check_rate
+from keras_attn.checks import check_rate, concrete_values
 from keras_attn.training.crossentropy_gradient import CrossentropyGradient, mean_logits, pick
 
 # Smaller probabilities (losses above 69 nats) may be inexact or 0.
 _SMALLEST_EXACT = 1e-30
+_SMALLEST = 2.0**-126  # the smallest float32 that is not flushed to zero
 _REDUCTIONS = ("mean_with_sample_weight", "sum")
+# Rows that are looked at to tell probabilities from logits, how far from 1 the sum of a softmax in bfloat16 may
+# be, and how many numbers in [0, 1] with such sums are no chance.
+_ROWS_TO_CHECK = 16
+_SUM_TOLERANCE = 4e-3
+_FEWEST_TO_CHECK = 8
+_ACTIVATIONS = ("Softmax", "Sigmoid")
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
@@ -25,6 +32,10 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
     padding a batch has, and NaN logits at padded positions affect neither. If there is no real token, the
     loss and its gradient are 0. An implicit Keras mask on the logits is also applied.
 
+    The logits are what comes before a softmax. The output of a `Dense(V, activation="softmax")`, and any other rows of
+    probabilities, are refused unless `from_logits=False` is given: a softmax of a softmax would train on wrong numbers
+    without a word. Keras' losses take the logits from before the softmax, but only on some backends.
+
     The value is at least float32 whatever the dtype of the logits. By default it is the mean over one batch,
     so batches with different numbers of tokens have equal weight, for example with gradient accumulation (see
     `reduction`).
@@ -36,19 +47,23 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
             `keras_attn.data.TranslationBatches`, this is the mean over a whole update, for any number of
             batches and devices.
         name: String, the name of the loss.
+        from_logits: Boolean, False if the model ends with a softmax. Logits are more exact: a probability under
+            float32's smallest number counts as that number, and has no gradient.
 
     Call arguments:
         y_true: Labels, integers of shape `(B, T)`.
-        y_pred: Logits, floats of shape `(B, T, V)`.
+        y_pred: Logits, or probabilities with `from_logits=False`, floats of shape `(B, T, V)`.
         sample_weight: Optional weights of shape `(B,)` or `(B, T)`, multiplied into the tokens' weights;
             the result is then the weighted mean, or sum.
 
     Returns:
         Scalar float32 tensor (float64 under `keras.config.set_floatx("float64")`). A label outside the
-        vocabulary that is not `pad_token_id` makes it NaN.
+        vocabulary that is not `pad_token_id` makes it NaN. So do probabilities in place of logits, and negative
+        numbers in place of probabilities, in a compiled graph, where no error can be raised.
 
     Raises:
-        ValueError: If an argument is out of range, or the shapes do not fit.
+        ValueError: If an argument is out of range, the shapes do not fit, or `y_pred` holds probabilities in place
+            of logits.
 
     Example:
 
@@ -69,20 +84,24 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
         pad_token_id=0,
         reduction="mean_with_sample_weight",
         name="label_smoothed_crossentropy",
+        *,
+        from_logits=True,
     ):
         if reduction not in _REDUCTIONS:
             raise ValueError(f"`reduction` must be one of {_REDUCTIONS}. Received: reduction={reduction!r}.")
         super().__init__(name=name, reduction=reduction, dtype=at_least_float32())
         self.label_smoothing = float(check_rate("label_smoothing", label_smoothing))
         self.pad_token_id = checked_token_id(pad_token_id)
+        self.from_logits = bool(from_logits)
 
     def __call__(self, y_true, y_pred, sample_weight=None):
         # Padding has to be part of the weights before Keras reduces: it divides by the sum of the weights.
         labels, weights = labels_and_weights(y_true, y_pred, sample_weight, self.pad_token_id)
-        return super().__call__(labels, y_pred, sample_weight=weights)
+        # Before Keras casts: a cast tensor no longer tells which operation made it.
+        return super().__call__(labels, logits_of(y_pred, self.from_logits), sample_weight=weights)
 
-    def call(self, y_true, y_pred):
-        return token_negative_log_likelihood(y_true, y_pred, self.pad_token_id, self.label_smoothing)
+    def call(self, y_true, logits):
+        return token_negative_log_likelihood(y_true, logits, self.pad_token_id, self.label_smoothing)
 
     def get_config(self):
         return {
@@ -90,6 +109,7 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
             "pad_token_id": self.pad_token_id,
             "reduction": self.reduction,
             "name": self.name,
+            "from_logits": self.from_logits,
         }
 
 
@@ -136,11 +156,12 @@ def token_negative_log_likelihood(labels, logits, pad_token_id=0, label_smoothin
         label_smoothing: Float in `[0, 1)`, the probability mass spread over the vocabulary.
 
     Returns:
-        Floats of shape `(B, T)` in at least float32; NaN where a label is outside the vocabulary. The
-        gradient with respect to the logits is 0 wherever the incoming gradient is 0, even for NaN logits.
+        Floats of shape `(B, T)` in at least float32; NaN where a label is outside the vocabulary, and everywhere
+        if `logits` are probabilities, where no error can be raised. The gradient with respect to the logits is 0
+        wherever the incoming gradient is 0, even for NaN logits.
 
     Raises:
-        ValueError: If the shapes do not fit.
+        ValueError: If the shapes do not fit, or `logits` are the output of a softmax.
 
     Example:
 
@@ -152,7 +173,7 @@ def token_negative_log_likelihood(labels, logits, pad_token_id=0, label_smoothin
     Reference: [Szegedy et al., 2016](https://arxiv.org/abs/1512.00567), section 7.
     """
     labels = ops.cast(labels, "int32")
-    logits = ops.convert_to_tensor(logits)
+    logits = ops.convert_to_tensor(logits_of(logits))
     _check_shapes(labels, logits)
     logits = ops.cast(logits, at_least_float32(logits.dtype))
     vocabulary_size = logits.shape[-1]
@@ -161,8 +182,62 @@ def token_negative_log_likelihood(labels, logits, pad_token_id=0, label_smoothin
     values = _smoothed_crossentropy(flat_labels, flat_logits, label_smoothing)
     values = ops.reshape(values, ops.shape(labels))  # (B, T)
     in_vocabulary = ops.logical_and(ops.greater_equal(labels, 0), ops.less(labels, vocabulary_size))
-    values = ops.where(in_vocabulary, values, math.nan)
+    are_valid = ops.logical_and(in_vocabulary, ops.logical_not(_are_probabilities(flat_logits)))
+    values = ops.where(are_valid, values, math.nan)
     return ops.where(ops.equal(labels, pad_token_id), 0.0, values)
+
+
+def logits_of(y_pred, from_logits=True):
+    """The logits in what a model gave: itself, or the logarithms of its probabilities.
+
+    Args:
+        y_pred: Floats of shape `(B, T, V)`.
+        from_logits: Boolean, whether they are logits.
+
+    Returns:
+        Floats of shape `(B, T, V)`. Logarithms are at least float32, and NaN for negative numbers.
+
+    Raises:
+        ValueError: If logits are the output of a softmax or sigmoid, where the tensor tells.
+    """
+    if not from_logits:
+        return _logarithms(ops.convert_to_tensor(y_pred))
+    # Keras marks these outputs, so that its own losses can do without the activation.
+    if hasattr(y_pred, "_keras_logits") or getattr(getattr(y_pred, "op", None), "type", None) in _ACTIVATIONS:
+        raise ValueError(_not_logits("the output of a softmax or sigmoid"))
+    return y_pred
+
+
+def _are_probabilities(logits):
+    """Whether logits (rows, V) are all in [0, 1] and sum to 1 in each row, a boolean scalar; eagerly, never True.
+
+    Raises:
+        ValueError: If they are, eagerly.
+    """
+    rows = ops.stop_gradient(logits[:_ROWS_TO_CHECK])
+    is_in_range = ops.logical_and(ops.greater_equal(rows, 0), ops.less_equal(rows, 1))
+    is_one = ops.less(ops.abs(ops.sum(rows, axis=-1) - 1), _SUM_TOLERANCE)
+    are_enough = ops.shape(rows)[0] * rows.shape[1] >= _FEWEST_TO_CHECK
+    are_probabilities = ops.logical_and(ops.logical_and(ops.all(is_in_range), ops.all(is_one)), are_enough)
+    if concrete_values(are_probabilities):
+        raise ValueError(_not_logits("rows of numbers between 0 and 1 whose sums are 1"))
+    return are_probabilities
+
+
+def _not_logits(received):
+    return (
+        "`y_pred` must be logits, as before a softmax. Leave out the activation of the model's last layer, which is more "
+        f"exact, or give `from_logits=False`. Received: y_pred={received}."
+    )
+
+
+def _logarithms(probabilities):
+    probabilities = ops.cast(probabilities, at_least_float32(probabilities.dtype))
+    # One logarithm of numbers that have one: NaN probabilities of padding would make its gradient NaN.
+    is_positive = ops.greater_equal(probabilities, _SMALLEST)
+    logarithms = ops.log(ops.where(is_positive, probabilities, 1.0))
+    is_zero = ops.less(ops.abs(probabilities), _SMALLEST)
+    return ops.where(is_positive, logarithms, ops.where(is_zero, math.log(_SMALLEST), math.nan))
 
 
 def _smoothed_crossentropy(labels, logits, label_smoothing):

@@ -9,6 +9,7 @@ from keras_attn.training.losses import (
     at_least_float32,
     checked_token_id,
     labels_and_weights,
+    logits_of,
     token_negative_log_likelihood,
 )
 
@@ -20,7 +21,7 @@ class _TokenMean(keras.metrics.Mean):
         super().__init__(name=name, dtype=at_least_float32())
         self.pad_token_id = checked_token_id(pad_token_id)
 
-    def token_values(self, labels, logits):
+    def token_values(self, labels, y_pred):
         raise NotImplementedError
 
     def update_state(self, y_true, y_pred, sample_weight=None):
@@ -48,7 +49,7 @@ class MaskedAccuracy(_TokenMean):
 
     Call arguments:
         y_true: Labels, integers of shape `(B, T)`.
-        y_pred: Logits, floats of shape `(B, T, V)`.
+        y_pred: Logits or probabilities, floats of shape `(B, T, V)`.
         sample_weight: Optional weights of shape `(B,)` or `(B, T)`.
 
     Returns:
@@ -72,8 +73,8 @@ class MaskedAccuracy(_TokenMean):
     def __init__(self, pad_token_id=0, name="accuracy"):
         super().__init__(pad_token_id, name)
 
-    def token_values(self, labels, logits):
-        return ops.equal(ops.cast(ops.argmax(logits, axis=-1), labels.dtype), labels)
+    def token_values(self, labels, y_pred):
+        return ops.equal(ops.cast(ops.argmax(y_pred, axis=-1), labels.dtype), labels)
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
@@ -84,13 +85,19 @@ class Perplexity(_TokenMean):
     the exponential, not batch by batch. Together with `LabelSmoothedCrossentropy` it costs no second softmax:
     both build the same graph nodes. An implicit Keras mask on the logits is also applied.
 
-    Args and call arguments: as in `MaskedAccuracy`.
+    Args:
+        pad_token_id: Integer, the label that marks padding.
+        name: String, the name of the metric.
+        from_logits: Boolean, False if the model ends with a softmax, as in `LabelSmoothedCrossentropy`.
+
+    Call arguments: as in `LabelSmoothedCrossentropy`.
 
     Returns:
         Scalar float32 tensor, at least 1; NaN once a label was outside the vocabulary.
 
     Raises:
-        ValueError: If `pad_token_id` is not an integer, or the shapes do not fit.
+        ValueError: If `pad_token_id` is not an integer, the shapes do not fit, or `y_pred` holds probabilities in
+            place of logits.
 
     Example:
 
@@ -105,11 +112,15 @@ class Perplexity(_TokenMean):
     # Read by Keras where a callback has mode="auto".
     _direction = "down"
 
-    def __init__(self, pad_token_id=0, name="perplexity"):
+    def __init__(self, pad_token_id=0, name="perplexity", *, from_logits=True):
         super().__init__(pad_token_id, name)
+        self.from_logits = bool(from_logits)
 
-    def token_values(self, labels, logits):
-        return token_negative_log_likelihood(labels, logits, self.pad_token_id)
+    def token_values(self, labels, y_pred):
+        return token_negative_log_likelihood(labels, logits_of(y_pred, self.from_logits), self.pad_token_id)
+
+    def get_config(self):
+        return {**super().get_config(), "from_logits": self.from_logits}
 
     def result(self):
         return ops.exp(super().result())

@@ -1,3 +1,5 @@
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from keras import ops
 
 from keras_attn.training import (
     LabelSmoothedCrossentropy,
+    Perplexity,
     token_negative_log_likelihood,
 )
 
@@ -292,6 +295,7 @@ def test_compiled_model_reloads_with_its_loss(tmp_path):
         "pad_token_id": 4,
         "reduction": "mean_with_sample_weight",
         "name": "smoothed",
+        "from_logits": True,
     }
     expected = model.evaluate(labels, labels, verbose=0)
     assert reloaded.evaluate(labels, labels, verbose=0) == pytest.approx(expected, rel=1e-6)
@@ -372,3 +376,97 @@ def test_the_sum_takes_the_weights_as_they_are(rng):
     np.testing.assert_allclose(loss(labels, logits, weights), weights @ values.sum(axis=1), rtol=1e-6)
     with pytest.raises(ValueError, match=r"`reduction` must be one of .*Received: reduction='mean'"):
         LabelSmoothedCrossentropy(reduction="mean")
+
+
+def ends_in(*layers):
+    return keras.Sequential([keras.Input((T,), dtype="int32"), keras.layers.Embedding(V, 7), *layers])
+
+
+class SoftmaxOfItsOwn(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.parts = ends_in(keras.layers.Dense(V))
+
+    def call(self, inputs):
+        return ops.softmax(self.parts(inputs))
+
+
+SOFTMAX_MODELS = {
+    "activation of Dense": lambda: ends_in(keras.layers.Dense(V, activation="softmax")),
+    "layer": lambda: ends_in(keras.layers.Dense(V), keras.layers.Softmax()),
+    "float32 after bfloat16": lambda: ends_in(
+        keras.layers.Dense(V, dtype="mixed_bfloat16"), keras.layers.Activation("softmax", dtype="float32")
+    ),
+    "bfloat16": lambda: ends_in(keras.layers.Dense(V, activation="softmax", dtype="bfloat16")),
+    "nested": lambda: keras.Sequential([ends_in(keras.layers.Dense(V, activation="softmax"))]),
+    "of each token": lambda: ends_in(
+        keras.layers.TimeDistributed(keras.layers.Dense(V, activation="softmax"))
+    ),
+    "ops.softmax": SoftmaxOfItsOwn,
+}
+LOSS_OR_METRIC = [LabelSmoothedCrossentropy, Perplexity]
+
+
+@pytest.mark.parametrize("make", LOSS_OR_METRIC)
+@pytest.mark.parametrize("name", SOFTMAX_MODELS)
+def test_probabilities_are_never_taken_for_logits(name, make):
+    labels, _ = make_batch(21)
+    probabilities = SOFTMAX_MODELS[name]()(labels)
+    with pytest.raises(ValueError, match=r"`y_pred` must be logits.*or give `from_logits=False`"):
+        make()(labels, probabilities)
+    with pytest.raises(ValueError, match="y_pred=rows of numbers between 0 and 1 whose sums are 1"):
+        make()(labels, ops.convert_to_numpy(ops.cast(probabilities, "float32")))
+
+
+@pytest.mark.parametrize("name", slow_but(["activation of Dense", "of each token"], SOFTMAX_MODELS))
+def test_no_model_that_ends_in_a_softmax_is_trained_on_wrong_numbers(name):
+    labels, _ = make_batch(21)
+    # In a graph no error can be raised, if the last operation does not tell what it is.
+    backend = keras.backend.backend()
+    is_silent = backend == "jax" or (backend == "tensorflow" and name == "of each token")
+    for arguments in (
+        {"loss": LabelSmoothedCrossentropy()},
+        {"loss": "sparse_categorical_crossentropy", "metrics": [Perplexity()]},
+    ):
+        model = SOFTMAX_MODELS[name]()
+        model.compile("sgd", **arguments)
+        with contextlib.nullcontext() if is_silent else pytest.raises(ValueError, match="must be logits"):
+            history = model.fit(labels, labels, verbose=0).history
+            assert np.isnan(history.get("perplexity", history["loss"])[0])
+
+
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+def test_from_logits_false_takes_probabilities(label_smoothing):
+    labels, logits = make_batch(22)
+    loss = LabelSmoothedCrossentropy(label_smoothing, from_logits=False)
+    poisoned = np.where((labels == PAD)[..., None], np.nan, logits).astype("float32")
+    value, gradient = value_and_gradient(lambda z: loss(labels, ops.softmax(z)), poisoned)
+    assert value == pytest.approx(loss_by_hand(labels, logits, label_smoothing), rel=1e-5)
+    real = labels != PAD
+    expected = gradient_by_hand(labels, logits, label_smoothing)
+    np.testing.assert_allclose(gradient[real], expected[real], atol=1e-6)
+    perplexity = float(Perplexity(from_logits=False)(labels, ops.softmax(logits)))
+    assert perplexity == pytest.approx(np.exp(loss_by_hand(labels, logits, 0.0)), rel=1e-5)
+
+
+def test_from_logits_false_is_finite_at_zero_and_refuses_logits():
+    loss = LabelSmoothedCrossentropy(0.1, from_logits=False)
+    assert loss.get_config()["from_logits"] is False
+    zeros = np.zeros((1, 2, 3), "float16")
+    zeros[..., 0] = 1
+    # A probability of 0 counts as 2 ** -126.
+    assert float(LabelSmoothedCrossentropy(from_logits=False)([[1, 2]], zeros)) == pytest.approx(
+        126 * np.log(2), rel=1e-6
+    )
+    assert np.isfinite(float(loss([[1, 2]], zeros)))
+    labels, logits = make_batch(23)
+    assert np.isnan(float(loss(labels, logits)))
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-3, 1.0])
+def test_logits_are_never_taken_for_probabilities(scale):
+    rng = np.random.default_rng(24)
+    for size in (2, 3, 17):
+        for _ in range(7):
+            logits = (scale * rng.uniform(size=(3, 7, size))).astype("float32")
+            assert np.isfinite(float(LabelSmoothedCrossentropy()(rng.integers(1, size, (3, 7)), logits)))
