@@ -833,9 +833,20 @@ MUTANTS = [
         "keys_not_rotated",
         "layers/multi_head_attention.py",
         "MultiHeadAttention._key_value_heads",
-        "return self._rotated(key_heads, call_positions.of_new_keys(ops.shape(key_heads)[-2])), value_heads",
+        "return self._rotated(key_heads, positions, call_positions), value_heads",
         "return key_heads, value_heads",
         ("layers/test_attention_combinations.py::test_dense_equals_blocks_equals_oracle[60]",),
+    ),
+    Mutant(
+        "dynamic_ntk_counts_pads_and_other_segments",
+        "layers/multi_head_attention.py",
+        "MultiHeadAttention._count_tokens",
+        "call_positions.measure(ops.shape(query)[-2], key_mask, masks.key_segment_ids)",
+        "pass",
+        (
+            "layers/test_rotary_embedding.py::"
+            "test_attention_counts_the_real_tokens_where_their_number_or_order_matters[segment_ids-length]",
+        ),
     ),
     Mutant(
         "rotated_the_wrong_way",

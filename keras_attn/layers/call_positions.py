@@ -1,6 +1,6 @@
 from keras import ops
 
-from keras_attn.ops import successive_positions
+from keras_attn.ops import largest_in_segment, successive_positions, token_positions
 
 
 class CallPositions:
@@ -11,6 +11,9 @@ class CallPositions:
         key_positions: Integers (S,) or (B, S), or None.
         cache_update_index: Integer scalar, the first slot that the call writes in a growing cache, or None.
         used: Boolean, whether anything depends on positions. If not, all positions are None.
+
+    Attributes:
+        sequence_length: Integers (B, <axes>, T) or (B, <axes>, 1), see `measure`, or None.
     """
 
     def __init__(self, positions, key_positions, cache_update_index, used):
@@ -18,6 +21,36 @@ class CallPositions:
         self.key_positions = key_positions
         self.index = cache_update_index
         self.used = used
+        self.sequence_length = None
+
+    def count_tokens(self, key_mask, segment_ids):
+        """Takes the rule of `token_positions` for the positions of self-attention, if none were given.
+
+        Most of attention depends on distances alone, which pads before and after the tokens do not change. The others,
+        sinks and `"dynamic_ntk"`, need to know which token is the first.
+
+        Args:
+            key_mask: Boolean (B, T), True at keys that may be attended, or None.
+            segment_ids: Integers (B, T), or None.
+        """
+        is_token = _are_tokens(key_mask, segment_ids)
+        if self.positions is None and self.key_positions is None and is_token is not None:
+            self.positions = token_positions(is_token, segment_ids)
+
+    def measure(self, length, key_mask, segment_ids):
+        """Sets `sequence_length` to the length of the sequence that each token is in: its largest position + 1.
+
+        It stays None, which means that of all positions, if there are no pads and no segments.
+
+        Args:
+            length: Integer, or integer scalar T.
+            key_mask: Boolean (B, <axes>, T), True at keys that may be attended, or None.
+            segment_ids: Integers (B, T), or None.
+        """
+        is_token = _are_tokens(key_mask, segment_ids)
+        if is_token is not None:
+            counts = ops.where(is_token, self.of_queries(length) + 1, 0)
+            self.sequence_length = largest_in_segment(counts, segment_ids)
 
     @property
     def offset(self):
@@ -54,6 +87,13 @@ class CallPositions:
         if self.positions is None:
             return slots
         return slots + ops.cast(self.positions, "int32")[..., :1] - ops.cast(self.index, "int32")
+
+
+def _are_tokens(key_mask, segment_ids):
+    if segment_ids is None:
+        return key_mask
+    in_segment = ops.not_equal(segment_ids, 0)
+    return in_segment if key_mask is None else ops.logical_and(in_segment, key_mask)
 
 
 def _checked(positions, name, length):

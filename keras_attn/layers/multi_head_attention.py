@@ -71,8 +71,8 @@ class MultiHeadAttention(HeadProjections, Slotted, keras.layers.Layer):
             ([Gemma Team, 2024](https://arxiv.org/abs/2408.00118), section 2).
         use_sink_logits: Boolean, whether each head has a learned logit that takes its share of the softmax and has
             no value ([Agarwal et al., 2025](https://arxiv.org/abs/2508.10925), section 2.2).
-        num_sink_tokens: Integer, how many of the first positions are seen in spite of `sliding_window`
-            ([Xiao et al., 2024](https://arxiv.org/abs/2309.17453)).
+        num_sink_tokens: Integer, how many of the first positions, those of real tokens, are seen in spite of
+            `sliding_window` ([Xiao et al., 2024](https://arxiv.org/abs/2309.17453)).
         memory_efficient: Boolean, whether to attend block by block, without any tensor of T x S numbers,
             forward or backward. By default, long sequences do, unless the scores are returned.
         scale: Float that multiplies the products of queries and keys. Defaults to `key_dim ** -0.5`; 1.0 in T5
@@ -104,7 +104,8 @@ class MultiHeadAttention(HeadProjections, Slotted, keras.layers.Layer):
         cache_update_index: Integer scalar.
         positions: Integers (T,) or (B, T), the positions of the queries. Defaults to 0, 1, 2, ..., or with a
             cache to positions from `cache_update_index` on. With a cache they must be successive, and
-            negative ones are padding.
+            negative ones are padding. Self-attention with `num_sink_tokens`, or with a rotation that depends on the
+            length, finds them by the key masks and `segment_ids`: see `keras_attn.ops.token_positions`.
         key_positions: Integers (S,) or (B, S). Defaults to `positions`; with a growing cache they continue
             `positions`.
         segment_ids: Integers (B, T): each of the sequences packed into a row attends only to itself. 0 is
@@ -314,6 +315,7 @@ class MultiHeadAttention(HeadProjections, Slotted, keras.layers.Layer):
         )
         padding_is_finite = False
         if cache is None:
+            self._count_tokens(call_positions, masks, query, value)
             query, key, value, padding_is_finite = self._without_padding(
                 query, key, value, masks, call_positions, use_causal_mask
             )
@@ -430,23 +432,39 @@ class MultiHeadAttention(HeadProjections, Slotted, keras.layers.Layer):
                 kept[id(x), id(mask)] = keep(x, ops.expand_dims(mask, -1))
         return kept[id(query), id(queries)], kept[id(key), id(keys)], kept[id(value), id(keys)], True
 
+    def _count_tokens(self, call_positions, masks, query, value):
+        """Looks at the padding where it matters which token of a row is the first, or how many there are."""
+        is_self_attention = tuple(query.shape[1:-1]) == tuple(value.shape[1:-1])
+        depends_on_length = self._depends_on_length()
+        if not is_self_attention or not (self.num_sink_tokens or depends_on_length):
+            return
+        key_mask = None if masks.key_mask is None else self._layout.padding(masks.key_mask)
+        if len(query.shape) == 3:
+            call_positions.count_tokens(key_mask, masks.key_segment_ids)
+        if depends_on_length:
+            call_positions.measure(ops.shape(query)[-2], key_mask, masks.key_segment_ids)
+
     def _query_heads(self, heads, call_positions):
         if self.query_key_norm:
             heads = self._query_norm(heads)
-        heads = self._rotated(heads, call_positions.of_queries(ops.shape(heads)[-2]))
+        heads = self._rotated(heads, call_positions.of_queries(ops.shape(heads)[-2]), call_positions)
         scale = self.key_dim**-0.5 if self.scale is None else self.scale
         return heads if scale == 1 else heads * ops.convert_to_tensor(scale, heads.dtype)
 
     def _key_value_heads(self, key_heads, value_heads, call_positions):
         if self.query_key_norm:
             key_heads = self._key_norm(key_heads)
-        return self._rotated(key_heads, call_positions.of_new_keys(ops.shape(key_heads)[-2])), value_heads
+        positions = call_positions.of_new_keys(ops.shape(key_heads)[-2])
+        return self._rotated(key_heads, positions, call_positions), value_heads
 
-    def _rotated(self, heads, positions):
+    def _rotated(self, heads, positions, call_positions):
         if self.rotary_embedding is None:
             return heads
+        length = {}
+        if call_positions.sequence_length is not None:
+            length["length"] = call_positions.sequence_length
         # Not `__call__`, which would cast to the dtype policy of the slot instead of that of this layer.
-        return self.rotary_embedding.call(heads, positions=positions)
+        return self.rotary_embedding.call(heads, positions=positions, **length)
 
     def _is_ring(self, cache, use_causal_mask):
         if cache is None or not (self.sliding_window and use_causal_mask):

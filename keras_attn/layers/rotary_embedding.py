@@ -29,6 +29,9 @@ class RotaryEmbedding(keras.layers.Layer):
         start_index: Integer, the position of the first time step.
         positions: Integers (T,) or (B, T) that replace 0, 1, 2, ...; with left padding, the first real token
             has position 0.
+        length: Integers (B, T) or (B, 1), the length of the sequence that each token is in, which `"dynamic_ntk"` alone
+            depends on. Defaults to the largest position + 1. `MultiHeadAttention` passes the number of a row's, or
+            segment's, real tokens.
 
     Returns:
         Floats (B, N, T, H) in the compute dtype.
@@ -74,20 +77,23 @@ class RotaryEmbedding(keras.layers.Layer):
 
     @property
     def depends_on_length(self):
-        """True if the frequencies depend on the largest position of each row (`"dynamic_ntk"`).
+        """True if the frequencies depend on the length of each sequence (`"dynamic_ntk"`).
 
         Queries and keys must then be rotated together, over the same positions. Keys in a cache were rotated
         with other frequencies, when the sequence was shorter.
         """
         return self.scaling is not None and self.scaling["type"] == "dynamic_ntk"
 
-    def call(self, inputs, start_index=0, positions=None):
+    def call(self, inputs, start_index=0, positions=None, length=None):
         if positions is None:
             positions = successive_positions(ops.shape(inputs)[-2], start_index)
-        length = None
-        if self.depends_on_length:
+        if not self.depends_on_length:
+            length = None
+        elif length is None:
             # For each row: the length of other rows in the batch must not matter.
             length = ops.max(positions, axis=-1, keepdims=True, initial=0) + 1
+        else:
+            positions = positions + ops.zeros_like(length)  # an angle of its own for each row
         frequencies, attention_factor = rotary_frequencies(
             self.rotary_dim or inputs.shape[-1], self.max_wavelength, self.scaling, length
         )

@@ -24,7 +24,7 @@ from keras_attn.ops.compilers import (
 )
 from keras_attn.ops.dropout import ScoreDropout
 from keras_attn.ops.fused_attention import fused_attention, fused_attention_obstacle, has_fused_kernel
-from keras_attn.ops.graph_checks import concrete_values
+from keras_attn.ops.graph_checks import clamping_scope, concrete_values, indices_within
 from keras_attn.ops.guards import keep
 from keras_attn.ops.hashing import hashed_uniform
 from keras_attn.ops.images import (
@@ -71,7 +71,13 @@ from keras_attn.ops.masks import (
 )
 from keras_attn.ops.normalization import layer_normalization
 from keras_attn.ops.pooling import POOLINGS, pooled
-from keras_attn.ops.positions import segment_positions, sinusoidal_encoding, successive_positions
+from keras_attn.ops.positions import (
+    largest_in_segment,
+    segment_positions,
+    sinusoidal_encoding,
+    successive_positions,
+    token_positions,
+)
 from keras_attn.ops.precision import at_least_float32
 from keras_attn.ops.processor import processor_flags
 from keras_attn.ops.rotary import apply_rotary, rotary_frequencies
@@ -107,6 +113,7 @@ __all__ = [
     "bfloat16_product",
     "causal_mask",
     "check_mask_shape",
+    "clamping_scope",
     "combine_masks",
     "compiled_scope",
     "complete_windows",
@@ -125,12 +132,14 @@ __all__ = [
     "if_true",
     "image_patches",
     "implicit_mask",
+    "indices_within",
     "inference_scope",
     "int8_problem",
     "int8_product",
     "is_compiled_scope",
     "is_inference_scope",
     "keep",
+    "largest_in_segment",
     "layer_normalization",
     "log_normalizer",
     "logits_product",
@@ -165,6 +174,7 @@ __all__ = [
     "step_form",
     "successive_positions",
     "talking_heads_attention",
+    "token_positions",
     "top_k",
     "top_k_and_normalizer",
     "unshared",

@@ -54,6 +54,35 @@ def successive_positions(length, start_index=0):
     return ops.arange(length, dtype="int32") + ops.cast(start_index, "int32")
 
 
+def token_positions(padding_mask, segment_ids=None):
+    """The positions of the tokens of padded rows: how many real tokens come before each one in its row.
+
+    This is the rule for positions wherever none are given: pads count for nothing, before a row's tokens, after them or
+    between them, so that a row's first real token has position 0. A pad has the position of the real token before it, or 0.
+    Packed sequences each count from 0.
+
+    Args:
+        padding_mask: Boolean (B, T), True at real tokens.
+        segment_ids: Integers (B, T), or None. Each of the sequences packed into a row has an id of its own.
+
+    Returns:
+        Int32 tensor (B, T), less than T.
+
+    Example:
+
+    ```python
+    padding_mask = keras.ops.convert_to_tensor([[False, False, True, True, True, False]])
+    token_positions(padding_mask)  # [[0, 0, 0, 1, 2, 2]]
+    ```
+    """
+    is_token = ops.cast(padding_mask, "int32")
+    up_to = ops.cumsum(is_token, axis=1)
+    if segment_ids is not None:
+        before = up_to - is_token
+        up_to = up_to - _at_start_of_run(before, segment_ids)
+    return ops.maximum(up_to - 1, 0)
+
+
 def segment_positions(segment_ids):
     """Positions that start again at 0 wherever the segment id changes.
 
@@ -69,13 +98,53 @@ def segment_positions(segment_ids):
     segment_positions(keras.ops.convert_to_tensor([[1, 1, 1, 2, 2, 0]]))  # [[0, 1, 2, 0, 1, 0]]
     ```
     """
+    index = successive_positions(ops.shape(segment_ids)[1])
+    return index - _at_start_of_run(index, segment_ids)
+
+
+def largest_in_segment(values, segment_ids):
+    """At each token the largest of non-negative values in its segment, or in its row without segments.
+
+    Args:
+        values: Integers (B, T), or (..., T) without segments.
+        segment_ids: Integers (B, T), or None.
+
+    Returns:
+        Int32 tensor (B, T), or (..., 1) without segments.
+
+    Example:
+
+    ```python
+    segment_ids = keras.ops.convert_to_tensor([[1, 1, 1, 2, 2, 0]])
+    largest_in_segment(segment_positions(segment_ids), segment_ids)  # [[2, 2, 2, 1, 1, 0]]
+    ```
+    """
+    values = ops.cast(values, "int32")
+    if segment_ids is None:
+        return ops.max(values, axis=-1, keepdims=True, initial=0)
+    run, _ = _runs(segment_ids)
+    return _largest_in_run(values, run)
+
+
+def _at_start_of_run(values, segment_ids):
+    """At each token the value, which never falls within a row, of the first token with its segment id."""
+    run, starts = _runs(segment_ids)
+    return _largest_in_run(starts * values, run)
+
+
+def _runs(segment_ids):
+    """The number of the run of equal ids that each token is in, and 1 where a run starts, else 0: integers (B, T)."""
     batch_size, length = ops.shape(segment_ids)
     first = ops.ones_like(segment_ids[:, :1], dtype="int32")
     starts = ops.cast(segment_ids[:, 1:] != segment_ids[:, :-1], "int32")
     starts = ops.concatenate([first, starts], axis=1)
-    index = successive_positions(length)
     run = ops.cumsum(starts, axis=1) - 1 + length * ops.arange(batch_size, dtype="int32")[:, None]
+    return run, starts
+
+
+def _largest_in_run(values, run):
+    batch_size, length = ops.shape(run)
     run = ops.reshape(run, (-1,))
-    # One segment more than needed: on PyTorch, Keras takes 0 to mean that the number is unknown.
-    start_of_run = ops.segment_max(ops.reshape(starts * index, (-1,)), run, batch_size * length + 1)
-    return index - ops.reshape(ops.take(start_of_run, run), ops.shape(segment_ids))
+    # One run more than needed: on PyTorch, Keras takes 0 to mean that the number is unknown.
+    largest = ops.segment_max(ops.reshape(values, (-1,)), run, batch_size * length + 1)
+    return ops.reshape(ops.take(largest, run), (batch_size, length))

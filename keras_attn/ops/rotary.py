@@ -28,12 +28,12 @@ def rotary_frequencies(rotary_dim, max_wavelength=10000, scaling=None, length=No
               in turns within the original length, `attention_factor` (0.1 ln(factor) + 1), and `truncate` (True),
               whether the bounds between fast and slow pairs are rounded to whole numbers of pairs.
             - `"llama3"`: `factor`, `low_freq_factor`, `high_freq_factor`, `original_max_sequence_length`.
-        length: The largest position + 1, used by `"dynamic_ntk"` only: an integer, or integers (..., 1) if each row has
-            its own. None is a length that needs no scaling.
+        length: The length of the sequence, used by `"dynamic_ntk"` only: an integer, or integers (..., 1) if each row has
+            its own, (..., T) if each token has. None is a length that needs no scaling.
 
     Returns:
-        The frequencies, float32 (d / 2,), or (..., 1, d / 2) for a `length` (..., 1); they are a NumPy array unless they
-        depend on `length`. And a float, the attention factor, by which query and key are multiplied.
+        The frequencies, float32 (d / 2,), or (*length.shape, d / 2) if they depend on a `length` with axes; they are a
+        NumPy array unless they depend on `length`. And a float, the attention factor, by which query and key are multiplied.
 
     Raises:
         ValueError: if an argument is out of range, or `scaling` has an unknown type, or unknown or missing keys.

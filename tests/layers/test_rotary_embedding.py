@@ -9,7 +9,7 @@ import pytest
 from helpers_layers import BACKEND, compiled
 from keras import ops
 
-from keras_attn.layers import RotaryEmbedding
+from keras_attn.layers import MultiHeadAttention, RotaryEmbedding
 from keras_attn.ops import implicit_mask
 
 B, N, T, H = 2, 3, 7, 22
@@ -172,3 +172,49 @@ def test_one_layer_serves_queries_and_keys_of_other_sizes(x, rng):
     np.testing.assert_allclose(layer(key), RotaryEmbedding(rotary_dim=14)(key), atol=1e-6)
     with pytest.raises(ValueError, match=r"7 frequencies for pairs of features, x of shape \(2, 3, 7, 12\)"):
         layer(x[..., :12])
+
+
+def rows_of_tokens(rng, lengths):
+    return [rng.normal(size=(1, length, 10)).astype("float32") for length in lengths]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"scaling": DYNAMIC}, {"scaling": DYNAMIC, "window": True}, {"window": True}],
+    ids=["length", "length_and_first", "first"],
+)
+@pytest.mark.parametrize("tells", ["value_mask", "segment_ids"])
+def test_attention_counts_the_real_tokens_where_their_number_or_order_matters(rng, arguments, tells):
+    """The length of "dynamic_ntk", and the first tokens that a window leaves visible, are those of the row's own tokens."""
+    layer = MultiHeadAttention(
+        2,
+        6,
+        rotary_embedding=RotaryEmbedding(scaling=arguments.get("scaling")),
+        **({"sliding_window": 2, "num_sink_tokens": 1} if "window" in arguments else {}),
+    )
+    lengths, first = (11, 2, 7), (1, 9, 3)
+    rows = rows_of_tokens(rng, lengths)
+    expected = [ops.convert_to_numpy(layer(row, row, use_causal_mask=True))[0] for row in rows]
+    if tells == "value_mask":  # each row behind its pads
+        x, ids = np.full((3, 13, 10), 9.0, "float32"), np.zeros((3, 13), "int32")
+        for number, (start, row) in enumerate(zip(first, rows)):
+            x[number, start : start + row.shape[1]] = row[0]
+            ids[number, start : start + row.shape[1]] = 1
+        given, ids = ids > 0, ids * np.array([[1], [2], [3]])
+    else:  # all in one row, after one another
+        x = np.concatenate([*rows, np.full((1, 3, 10), 9.0, "float32")], axis=1)
+        given = ids = np.repeat([[1, 2, 3, 0]], [*lengths, 3], axis=1).astype("int32")
+    for call in (layer, compiled_attention(layer, tells)):
+        outputs = ops.convert_to_numpy(call(x, x, use_causal_mask=True, **{tells: given}))
+        for number, of_row in enumerate(expected):
+            np.testing.assert_allclose(outputs[ids == number + 1], of_row, atol=2e-6)
+
+
+def compiled_attention(layer, tells):
+    function = compiled(
+        lambda given: layer(given["x"], given["x"], use_causal_mask=True, **{tells: given[tells]})
+    )
+    return lambda x, _, use_causal_mask, **tokens: function(
+        {"x": ops.convert_to_tensor(x)}
+        | {name: ops.convert_to_tensor(value) for name, value in tokens.items()}
+    )
