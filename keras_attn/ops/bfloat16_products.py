@@ -5,12 +5,23 @@ import math
 import keras
 from keras import ops
 
-from keras_attn.ops.compilers import if_true, is_compiled_scope, is_inference_scope, runs_op_by_op
+from keras_attn.ops.compilers import (
+    graph_around_control_flow,
+    if_true,
+    is_compiled_scope,
+    is_inference_scope,
+    runs_op_by_op,
+)
 
 # For a matrix of no more entries, the operations around the product take longer than the faster kernel saves.
 _FEW_ENTRIES = 2**16
 # XLA multiplies fewer rows than this faster by a matrix that it casts to float32, once before a loop.
 _FEWEST_ROWS = 16
+# The name of a graph's collection with the choice of its product.
+_KERNEL = "keras_attn_bfloat16_kernel"
+# The product that finds out how sums are rounded: so many times each of its terms, and rows.
+_TERMS_OF_PROBE = 16
+_ROWS_OF_PROBE = 3
 
 
 def runs_bfloat16_products(rows, matrix):
@@ -24,11 +35,15 @@ def runs_bfloat16_products(rows, matrix):
 def bfloat16_product(rows, matrix, is_transposed=False):
     """The product of rows and a matrix, in float32: a bias is then added in float32.
 
-    XLA is asked for sums in float32: it would compute a product in bfloat16 from matrices that it casts to float32. Op by op it
-    is oneDNN's product, rounded to bfloat16. oneDNN has two kernels, which give the same numbers: that of a product
-    and a bias takes half of the time for a single row, and one and a half times as long for several, as if it
-    arranged the matrix anew. So a single row gets a bias of zeros; but not if the matrix is transposed, where the
-    numbers differ.
+    XLA is asked for sums in float32: it would compute a product in bfloat16 from matrices that it casts to float32. Op by op
+    it is oneDNN's product, rounded to bfloat16 once. Where TensorFlow does not use oneDNN (an x86 processor without AVX-512,
+    another processor, oneDNN switched off), its own kernels round parts of a sum to bfloat16, other parts for another number
+    of rows, and are slower than its product in float32. So the graph finds out, when it is run, what this process does, and
+    multiplies in float32 there.
+
+    oneDNN has two kernels, which give the same numbers: that of a product and a bias takes half of the time for a single
+    row, and one and a half times as long for several, as if it arranged the matrix anew. So a single row gets a bias of
+    zeros; but not if the matrix is transposed, where the numbers differ.
 
     Args:
         rows: bfloat16 (R, K); R unknown before the run, unless the graph is for XLA.
@@ -50,11 +65,57 @@ def bfloat16_product(rows, matrix, is_transposed=False):
     """
     if is_compiled_scope():
         return _xla_product(rows, matrix, is_transposed)
+    import tensorflow as tf
+
+    def of_several_rows():
+        product = ops.einsum("rk,nk->rn", rows, matrix) if is_transposed else ops.matmul(rows, matrix)
+        return ops.cast(product, "float32")
+
+    def of_single_row():
+        return ops.cast(_product_and_bias(rows, matrix), "float32")
+
+    def in_float32():
+        return tf.matmul(ops.cast(rows, "float32"), ops.cast(matrix, "float32"), transpose_b=is_transposed)
+
     if is_transposed:
-        return ops.cast(ops.einsum("rk,nk->rn", rows, matrix), "float32")
-    is_single = ops.equal(ops.shape(rows)[0], 1)
-    product = ops.cond(is_single, lambda: _of_single_row(rows, matrix), lambda: ops.matmul(rows, matrix))
-    return ops.cast(ops.reshape(product, (-1, matrix.shape[1])), "float32")
+        return tf.switch_case(_kernel(), [of_several_rows, in_float32])
+    num_columns = matrix.shape[1]
+    is_single = ops.cast(ops.equal(ops.shape(rows)[0], 1), "int32")
+    kernels = [of_several_rows, in_float32, of_single_row, in_float32]
+    product = tf.switch_case(_kernel() + 2 * is_single, kernels)
+    return ops.reshape(product, (-1, num_columns))
+
+
+def _kernel():
+    """Which product this process computes as it should: int32 scalar, 0 for that in bfloat16, 1 for that in float32.
+
+    It is found once in each run of a graph, before its loops: one more product, of a few numbers.
+    """
+    import tensorflow as tf
+
+    graph = graph_around_control_flow()
+    found = graph.get_collection_ref(_KERNEL)
+    if not found:
+        with graph.as_default(), tf.name_scope(_KERNEL):
+            found.append(tf.cast(tf.logical_not(_rounds_once()), tf.int32))
+    return found[0]
+
+
+def _rounds_once():
+    """Whether sums that are exact in float32, 256 + 1 - 256, are so in this process: a boolean tensor."""
+    import tensorflow as tf
+
+    # Not constants, which TensorFlow multiplies when it loads the graph, by other kernels.
+    zero = tf.cast(tf.minimum(tf.timestamp(), 0.0), tf.bfloat16)
+    terms = tf.constant([256.0, 1.0, -256.0], tf.bfloat16) + zero
+    matrix = tf.reshape(tf.repeat(terms, _TERMS_OF_PROBE), [1, -1]) * tf.ones(
+        [_ROWS_OF_PROBE, 1], tf.bfloat16
+    )
+    rows = tf.ones_like(matrix)
+    by_columns = tf.einsum("rk,nk->rn", rows, matrix)
+    by_rows = tf.matmul(rows, tf.transpose(matrix))
+    expected = tf.cast(_TERMS_OF_PROBE, tf.bfloat16)
+    return tf.reduce_all(tf.equal(tf.stack([by_columns, by_rows]), expected))
 
 
 def _xla_product(rows, matrix, is_transposed):
@@ -72,8 +133,8 @@ def _xla_product(rows, matrix, is_transposed):
     return if_true(ops.shape(rows)[0] < _FEWEST_ROWS, in_float32, in_bfloat16)
 
 
-def _of_single_row(row, matrix):
-    """`_FusedMatMul`, which has no function in Python: tensorflow/core/ops/math_ops.cc."""
+def _product_and_bias(rows, matrix):
+    """`_FusedMatMul` with a bias of zeros, which has no function in Python: tensorflow/core/ops/math_ops.cc."""
     import tensorflow as tf
 
     value, kinds = tf.compat.v1.AttrValue, tf.compat.v1.AttrValue.ListValue
@@ -86,7 +147,7 @@ def _of_single_row(row, matrix):
         "transpose_b": value(b=False),
     }
     inputs = [
-        tf.convert_to_tensor(row),
+        tf.convert_to_tensor(rows),
         tf.convert_to_tensor(matrix),
         tf.zeros([matrix.shape[1]], tf.bfloat16),
     ]

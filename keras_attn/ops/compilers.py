@@ -69,6 +69,25 @@ def is_compiled_graph():
     return GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
 
 
+def graph_around_control_flow():
+    """TensorFlow's graph that is traced, or if that is the body of a loop or a branch, the one around them all.
+
+    What is made there is made once, and loops and branches take it in.
+    """
+    import tensorflow as tf
+    from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
+
+    parts = (
+        control_flow.CondBranchFuncGraph,
+        control_flow.WhileBodyFuncGraph,
+        control_flow.WhileCondFuncGraph,
+    )
+    graph = tf.compat.v1.get_default_graph()
+    while isinstance(graph, parts):
+        graph = graph.outer_graph
+    return graph
+
+
 def runs_op_by_op(x):
     """Whether `x` is in a TensorFlow graph that takes batches of any size and runs one op after the other, uncompiled.
 

@@ -1,4 +1,8 @@
-"""Products in bfloat16 in graphs that are only run: against NumPy in float64, for one row and for several."""
+"""Products in bfloat16 in graphs that are only run: against NumPy in float64, for one row and for several.
+
+They are in bfloat16 where the processor and TensorFlow's oneDNN round a sum once, else in float32. What is promised of a row
+in two batches is that of bfloat16: a sum in another order may be rounded to the neighbour.
+"""
 
 import keras
 import numpy as np
@@ -17,6 +21,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 K, N = 23, 7
+# Two neighbours in bfloat16 differ by no more than this share of them.
+NEIGHBOURS = 2.0**-7
 
 
 def in_graph(function, size, dtype="bfloat16"):
@@ -28,7 +34,7 @@ def in_graph(function, size, dtype="bfloat16"):
 
 
 @pytest.mark.parametrize("num_rows", [0, 1, 2, 5])
-def test_it_is_the_product_rounded_once(num_rows):
+def test_it_is_the_product_rounded_once_at_most(num_rows):
     rng = np.random.default_rng(3)
     rows, matrix = (
         tf.cast(rng.normal(size=size).astype("float32"), "bfloat16") for size in ((num_rows, K), (K, N))
@@ -36,7 +42,6 @@ def test_it_is_the_product_rounded_once(num_rows):
     found = in_graph(lambda rows: bfloat16_product(rows, matrix), K)(rows)
     assert (found.dtype, found.shape) == (tf.float32, (num_rows, N))
     expected = np.float64(rows) @ np.float64(matrix)
-    np.testing.assert_array_equal(found, tf.cast(tf.cast(found, "bfloat16"), "float32"))  # it was rounded
     assert np.all(np.abs(found - expected) <= 2.0**-8 * np.abs(expected) + 1e-6)
 
 
@@ -48,10 +53,11 @@ def test_biases_are_added_in_float32_and_a_row_is_the_same_in_any_batch():
         part.store_in_bfloat16()
     run = in_graph(layer, size, "float32")
     rows = np.random.default_rng(4).normal(size=(5, size)).astype("float32")
-    assert "_FusedMatMul" in operations_of(run)
+    assert multiplies_in_bfloat16(run)
     together = run(tf.constant(rows)).numpy()
     for row in range(5):
-        np.testing.assert_array_equal(run(tf.constant(rows[row : row + 1]))[0], together[row])
+        alone = run(tf.constant(rows[row : row + 1]))[0]
+        np.testing.assert_allclose(alone, together[row], atol=NEIGHBOURS * np.abs(together).max())
     kernels, biases = zip(
         *[(part.kernel, part.bias) for part in (layer.intermediate_dense, layer.output_dense)]
     )
@@ -59,9 +65,7 @@ def test_biases_are_added_in_float32_and_a_row_is_the_same_in_any_batch():
     expected = rounded(np.float64(rounded(np.maximum(hidden, 0))) @ np.float64(kernels[1])) + np.float64(
         biases[1]
     )
-    # A sum in another order may be rounded to a neighbour.
-    np.testing.assert_allclose(together, expected, rtol=2e-2, atol=2e-2 * np.abs(expected).max())
-    assert np.mean(np.abs(together - expected) < 1e-6) > 0.9
+    np.testing.assert_allclose(together, expected, atol=NEIGHBOURS * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("knows_rows", [True, False])
@@ -87,7 +91,7 @@ def test_xla_sums_in_float32_and_casts_the_matrix_for_few_rows_only(num_rows, kn
 
 
 @pytest.mark.parametrize("num_rows", [1, 2, 33])
-def test_logits_of_a_stored_table_are_rounded_once_and_the_same_in_any_batch(num_rows):
+def test_logits_of_a_stored_table_are_rounded_once_at_most_and_the_same_in_any_batch(num_rows):
     vocabulary_size, size = 509, 131  # together large enough
     embedding = TokenEmbedding(vocabulary_size, size, dtype="float32")
     embedding.build()
@@ -96,8 +100,8 @@ def test_logits_of_a_stored_table_are_rounded_once_and_the_same_in_any_batch(num
     rows = np.random.default_rng(5).normal(size=(33, size)).astype("float32")
     found, together = run(tf.constant(rows[:num_rows])), run(tf.constant(rows))
     assert found.dtype == tf.float32
-    np.testing.assert_array_equal(found, together[:num_rows])
-    np.testing.assert_array_equal(found, rounded(found))
+    assert multiplies_in_bfloat16(run)
+    np.testing.assert_allclose(found, together[:num_rows], rtol=NEIGHBOURS, atol=1e-5)
     expected = np.float64(rounded(rows[:num_rows])) @ np.float64(embedding.embeddings).T
     np.testing.assert_allclose(found, expected, rtol=2.0**-8, atol=1e-5)
 
@@ -155,9 +159,12 @@ def with_xla(function, rows, knows_rows):
     return tf.function(function, [spec], jit_compile=True, autograph=False)
 
 
-def operations_of(function):
+def multiplies_in_bfloat16(function):
+    """Whether a graph has such a product in one of its branches, where it does not find out which to take."""
     library = function.get_concrete_function().graph.as_graph_def().library
-    return {node.op for part in library.function for node in part.node_def}
+    nodes = [node for part in library.function for node in part.node_def]
+    products = [node for node in nodes if node.op in ("Einsum", "MatMul", "_FusedMatMul")]
+    return any(node.attr["T"].type == tf.bfloat16.as_datatype_enum for node in products)
 
 
 def rounded(x):

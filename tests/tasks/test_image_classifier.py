@@ -79,7 +79,10 @@ def test_an_image_is_bytes_or_a_path_or_an_array(tmp_path):
     assert label in LABELS
     alpha = np.concatenate([IMAGES[0], IMAGES[0][..., :1]], axis=-1)
     same = [GOOD[0], path, str(path), IMAGES[0], alpha, tf.constant(IMAGES[0])]
-    assert classifier(same, return_scores=True) == ([label] * 6, [score] * 6)
+    labels, scores = classifier(same, return_scores=True)
+    assert labels == [label] * 6
+    # A processor may sum in another order for another number of rows.
+    np.testing.assert_allclose(scores, [score] * 6, rtol=1e-5)
     for image in same:
         assert classifier(image, return_scores=True) == (label, score)
     assert classifier(np.stack([IMAGES[0]] * 2)) == [label] * 2
@@ -297,8 +300,8 @@ def test_a_bad_row_of_an_export_has_a_status_and_leaves_its_batch_mates_alone(se
     statuses = ["image_not_decoded"] * len(BAD) + ["image_too_large"] * len(LARGE)
     assert together["status"] == ["ok", *statuses, "ok", "ok"]
     for row, alone in ((0, first), (-1, last), (1, bad)):
-        for name in ("labels", "scores"):
-            assert together[name][row] == alone[name][0]
+        assert together["labels"][row] == alone["labels"][0]
+        np.testing.assert_allclose(together["scores"][row], alone["scores"][0], atol=1e-5)
     labels, scores = task(GOOD, top_k=3, return_scores=True)
     assert [together["labels"][row] for row in (0, -2, -1)] == labels
     np.testing.assert_allclose([together["scores"][row] for row in (0, -2, -1)], scores, rtol=1e-5)
