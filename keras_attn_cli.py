@@ -525,7 +525,7 @@ def _add_serve(commands):
         nargs="+",
         metavar="FOLDER",
         help="exported models, for example saved_models/dates; or runs, translators and checkpoints, which are exported "
-        "aside",
+        "to the user's cache first. A SavedModel is a program: give those that you trust",
     )
     command.add_argument(
         "--port", type=_port, default=8501, help="0 for any that is free (default: %(default)s)"

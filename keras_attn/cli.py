@@ -428,7 +428,7 @@ def _serve(options):
 def _version_folder(folder):
     """The folder, or the newest version in the folder of a model."""
     folder = pathlib.Path(folder)
-    versions = [path for path in folder.glob("*/saved_model.pb") if path.parent.name.isdigit()]
+    versions = [path for path in folder.glob("*/saved_model.pb") if path.parent.name.isdecimal()]
     if not versions or (folder / "saved_model.pb").is_file():
         return folder
     return max((path.parent for path in versions), key=lambda path: int(path.name))

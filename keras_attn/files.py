@@ -26,6 +26,7 @@ except ImportError:  # Windows
 _UNFINISHED = ".unfinished-"
 _OLDER = ".older-"
 _LOCK = "lock"
+_MOST_FILES = 10_000
 _numbers = itertools.count()
 
 # linux/fcntl.h and linux/fs.h
@@ -209,6 +210,60 @@ def read_json(path):
         return json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged or no JSON: {error}.") from error
+
+
+def folder_digest(folder):
+    """A checksum of the names and the content of all files in a folder: whatever is kept of it is found by this.
+
+    It is not found by the folder's path, nor by dates, which stay the same where the content changes. A gigabyte takes about a second.
+    Links are followed. Files and folders whose names begin with a dot are left out: nothing here reads them.
+
+    Args:
+        folder: Path.
+
+    Returns:
+        A string of 64 hexadecimal digits.
+
+    Raises:
+        OSError: if a file cannot be read.
+        ValueError: if there are more than 10,000 files and folders.
+
+    Example:
+
+    ```python
+    folder = pathlib.Path(tempfile.mkdtemp())
+    (folder / "model.json").write_text("{}")
+    digest = folder_digest(folder)
+    (folder / "model.json").write_text("[]")
+    assert folder_digest(folder) != digest
+    ```
+    """
+    digest = hashlib.sha256()
+    for path in _all_files(pathlib.Path(folder), (), itertools.count(1)):
+        with open(path, "rb") as file:
+            checksum = hashlib.file_digest(file, "sha256").digest()
+        name = os.fsencode(path.relative_to(folder).as_posix())
+        digest.update(len(name).to_bytes(8, "little") + name + checksum)
+    return digest.hexdigest()
+
+
+def _all_files(folder, outer_folders, numbers):
+    """The files in a folder and the folders in it, in the order of their names; `outer_folders` are those around it."""
+    real = os.path.realpath(folder)
+    if real in outer_folders:  # a link to a folder around it
+        return
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith("."):
+            continue
+        if next(numbers) > _MOST_FILES:
+            raise ValueError(
+                f"There are more than {_MOST_FILES:,} files and folders, {path} for instance. Give a folder that holds a model "
+                "and nothing else."
+            )
+        if path.is_dir():
+            yield from _all_files(path, (*outer_folders, real), numbers)
+        elif path.is_file():
+            yield path
 
 
 def remove_unfinished(folder):

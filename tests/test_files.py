@@ -10,7 +10,14 @@ import sys
 import pytest
 
 from keras_attn import files
-from keras_attn.files import read_json, remove_unfinished, replaced_file, replaced_folder, restored_folder
+from keras_attn.files import (
+    folder_digest,
+    read_json,
+    remove_unfinished,
+    replaced_file,
+    replaced_folder,
+    restored_folder,
+)
 
 # A process that dies at the COUNT-th change of names, before or after it. It loads the leaf alone, without Keras.
 KILLED = """
@@ -195,6 +202,45 @@ def test_json_that_cannot_be_read_names_the_file(tmp_path):
             read_json(path)
     with pytest.raises(FileNotFoundError):
         read_json(tmp_path / "none.json")
+
+
+def test_a_digest_is_that_of_names_and_content(tmp_path):
+    def of(**files):
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        for name, content in files.items():
+            path = folder / name.replace("__", "/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
+        return folder_digest(folder)
+
+    first = of(a="1", b__c="23")
+    assert of(a="1", b__c="23") == first
+    others = [
+        of(a="1", b__c="2", d="3"),
+        of(a="12", b__c="3"),
+        of(ab="1", c="23"),
+        of(b="1", a__c="23"),
+        of(a="1"),
+    ]
+    assert len({first, *others}) == 6
+    folder = tmp_path / "0"
+    (folder / ".hidden").write_text("x")
+    (folder / "b" / "around").symlink_to(folder)
+    (folder / "dangling").symlink_to(tmp_path / "none")
+    os.mkfifo(folder / "pipe")
+    assert folder_digest(folder) == first
+    (folder / "linked").symlink_to(tmp_path / "1" / "b")
+    linked = folder_digest(folder)
+    (tmp_path / "1" / "b" / "c").write_text("changed")
+    assert len({first, linked, folder_digest(folder)}) == 3
+
+
+def test_a_folder_of_very_many_files_has_no_digest(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_MOST_FILES", 3)
+    for number in range(4):
+        (tmp_path / f"{number}").touch()
+    with pytest.raises(ValueError, match="more than 3 files and folders"):
+        folder_digest(tmp_path)
 
 
 def test_the_leaf_imports_nothing_of_ours():

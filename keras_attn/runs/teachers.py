@@ -2,23 +2,16 @@
 
 import hashlib
 
+from keras_attn.files import folder_digest
 from keras_attn.huggingface import checkpoint_folder
 from keras_attn.tasks import Translator
 from keras_attn.tasks.task_files import folder_of
 
-_BYTES_AT_ONCE = 1 << 24
-
 
 def teachers_checksum(folders):
     """A short checksum of the files of teachers: another one for other weights, tokenizers or options, or another order."""
-    digest = hashlib.sha256()
-    for folder in teacher_folders(folders):
-        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-            digest.update(f"{path.relative_to(folder)} {path.stat().st_size}\n".encode())
-            with open(path, "rb") as file:
-                while block := file.read(_BYTES_AT_ONCE):
-                    digest.update(block)
-    return digest.hexdigest()[:16]
+    digests = [folder_digest(folder) for folder in teacher_folders(folders)]
+    return hashlib.sha256(" ".join(digests).encode()).hexdigest()[:16]
 
 
 def teacher_folders(folders):

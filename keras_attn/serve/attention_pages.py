@@ -8,8 +8,9 @@ import inspect
 import threading
 
 from keras_attn.plots import explore_answer
-from keras_attn.serve.errors import NOT_FOUND, RequestError
+from keras_attn.serve.errors import FAILED_PRECONDITION, NOT_FOUND, RequestError
 from keras_attn.tasks import ImageClassifier, load_task
+from keras_attn.tasks.kept_exports import content_of
 
 SIGNATURE = "attention"
 _KEPT_IMAGES = 8
@@ -31,10 +32,12 @@ class TaskPages:
 
     Args:
         folder: Path of the saved task.
+        content: String, the checksum of what it held when it was exported, see `keras_attn.tasks.kept_exports.content_of`.
     """
 
-    def __init__(self, folder):
+    def __init__(self, folder, content):
         self._folder = folder
+        self._content = content
         self._task = None
         # A page takes all processors, so a second one waits.
         self._lock = threading.Lock()
@@ -47,11 +50,17 @@ class TaskPages:
             pair: String, the second text of a model that reads two, of a question its context; or None.
 
         Raises:
-            RequestError: if this cannot be shown.
+            RequestError: if this cannot be shown, or the folder does not hold any more what is served.
         """
         with self._lock:
             if self._task is None:
-                self._task = load_task(self._folder)
+                task = load_task(self._folder)
+                if content_of(self._folder) != self._content:
+                    raise RequestError(
+                        "The folder of the model was changed since the server started. Start it again.",
+                        FAILED_PRECONDITION,
+                    )
+                self._task = task
             _check_content(self._task.name, content, isinstance(self._task, ImageClassifier))
             if pair is not None and "pair" not in inspect.signature(self._task.show).parameters:
                 raise RequestError(f"A {self._task.name} reads one text. Received: a pair too.")

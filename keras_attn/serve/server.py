@@ -112,8 +112,9 @@ def serve(folders, host="127.0.0.1", port=DEFAULT_PORT, xla=False):
     The address is taken first, so that a wrong one is told before models are loaded.
 
     Args:
-        folders: List of paths: folders of exported models (the newest version is served), version folders, run folders
-            or folders of saved translators, which are exported aside.
+        folders: List of paths: folders of exported models (the newest version is served), version folders, run folders,
+            folders of saved tasks or of checkpoints, which are exported to the user's cache. A SavedModel is a program: give only
+            those that you trust. In the other folders none is run.
         host: String, the address to listen on; the default answers this machine alone.
         port: Integer; 0 for any that is free.
         xla: Boolean, whether graphs may be compiled with XLA, as by a server with `--xla_cpu_compilation_enabled`. A

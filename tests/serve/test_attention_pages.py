@@ -17,6 +17,7 @@ from keras_attn.serve import attention_pages
 from keras_attn.serve.app import App
 from keras_attn.serve.attention_pages import ExportPages, TaskPages
 from keras_attn.serve.errors import NOT_FOUND, RequestError
+from keras_attn.tasks.kept_exports import content_of
 
 
 class Models(dict):
@@ -74,7 +75,8 @@ def ask(monkeypatch):
         return tasks[folder]
 
     monkeypatch.setattr(attention_pages, "load_task", load)
-    models = Models({name: types.SimpleNamespace(attention=TaskPages(name)) for name in tasks})
+    monkeypatch.setattr(attention_pages, "content_of", lambda folder: f"of {folder}")
+    models = Models({name: types.SimpleNamespace(attention=TaskPages(name, f"of {name}")) for name in tasks})
     models["export"] = types.SimpleNamespace(attention=ExportPages("export", None, None))
     models["export with it"] = types.SimpleNamespace(
         attention=ExportPages("export", of_inputs("inputs", "option"), run)
@@ -187,7 +189,7 @@ def test_a_text_is_no_path_of_an_image_of_the_server(ask, tmp_path, monkeypatch)
     secret = tmp_path / "secret.png"
     secret.write_bytes(encoded(pixels(8, 12)))
     monkeypatch.setattr(attention_pages, "load_task", lambda folder: patch_classifier())
-    ask.models["pets"] = types.SimpleNamespace(attention=TaskPages("pets"))
+    ask.models["pets"] = types.SimpleNamespace(attention=TaskPages("pets", "of pets"))
     status, _, body = ask(model="pets", text=str(secret))
     assert status == 400
     assert json.loads(body)["error"] == "image classifier reads images. Received: a text."
@@ -206,8 +208,20 @@ def test_a_window_or_a_frame_is_told_in_html_why_there_is_no_page(ask, destinati
 def test_a_pair_for_a_task_of_one_text_is_refused(monkeypatch):
     generator = types.SimpleNamespace(name="text generator", show=lambda text: None)
     monkeypatch.setattr(attention_pages, "load_task", lambda folder: generator)
+    monkeypatch.setattr(attention_pages, "content_of", lambda folder: "of folder")
     with pytest.raises(RequestError, match=r"A text generator reads one text\. Received: a pair too"):
-        TaskPages("folder").page("a", "b")
+        TaskPages("folder", "of folder").page("a", "b")
+
+
+def test_a_folder_that_was_changed_since_the_start_gives_no_page_of_another_model(monkeypatch, tmp_path):
+    mood = classifier()
+    monkeypatch.setattr(attention_pages, "load_task", lambda folder: mood)
+    (tmp_path / "file").write_text("a")
+    content = content_of(tmp_path)
+    assert TaskPages(tmp_path, content).page("the dog") == mood.show("the dog").html
+    (tmp_path / "file").write_text("b")
+    with pytest.raises(RequestError, match="was changed since the server started"):
+        TaskPages(tmp_path, content).page("the dog")
 
 
 def test_an_image_that_was_sent_can_be_named_in_an_address(ask):

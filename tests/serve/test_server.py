@@ -443,7 +443,8 @@ def test_no_process_is_left(folders, number, code):
 
 
 @pytest.mark.slow
-def test_a_saved_translator_is_exported_aside_once(tmp_path):
+def test_a_saved_translator_is_exported_to_the_cache_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERAS_ATTN_CACHE", str(tmp_path / "cache"))
     byte_translator(max_length=3).save(tmp_path / "run" / "translator")
     for has_export in (False, True):
         command = Command(tmp_path / "run")
@@ -455,5 +456,6 @@ def test_a_saved_translator_is_exported_aside_once(tmp_path):
             status, page = client.ask("GET", "/page/attention?model=run&text=4+July")
             assert status == 200
             assert b"data-explorer-data" in page
+            assert [path.name for path in (tmp_path / "run").iterdir()] == ["translator"]
             client.close()
         command.end(signal.SIGTERM)
