@@ -1,6 +1,5 @@
 """The commands of `keras-attn`: what each does with its options (keras_attn_cli.py reads them)."""
 
-import dataclasses
 import inspect
 import os
 import pathlib
@@ -46,128 +45,46 @@ def _train(options):
 
     if options.files and options.data:
         raise ValueError("Give the files once: either as arguments or with --data.")
-    if options.minutes is not None and (options.epochs or options.warmup_steps):
-        raise ValueError(
-            "--minutes plans the epochs and the warm-up. Leave --epochs and --warmup-steps out, or --minutes."
-        )
-    options.data = options.data or options.files or None
-    is_run = options.output and (pathlib.Path(options.output) / "run.json").is_file()
-    goes_on = is_run and (not options.data or _trains_on(options.output, options.data))
-    source = options.recipe or (options.output if goes_on else None)
-    if not (source or options.data):
-        raise ValueError(
-            "Give two text files to train on, or text files with --language-model, or --data NAME, or --recipe FILE, or the --output of a run that is to go on."
-        )
-    recipe = runs.Recipe.load(source) if source else runs.default_recipe(options.data, options.language_model)
-    if options.start_from or options.text_prefix or options.purpose:
-        recipe = _with_start(options, recipe, source)
-    if options.language_model and not recipe.is_language_model:
-        raise ValueError("--language-model is for plain text. Received data or a recipe of text pairs.")
-    if options.size:
-        recipe = recipe.with_size(options.size)
-    given = {name: getattr(options, name) for name in _RECIPE_OPTIONS if getattr(options, name) is not None}
-    recipe = recipe.replace(**given)
-    if options.epochs:  # of a run that was planned for some minutes, too
-        recipe = dataclasses.replace(recipe, minutes=None)
-    data, start = runs.open_splits(recipe), None
-    if not source and (recipe.start_from or runs.is_for_any_files(recipe)):
-        fit = runs.fit_text_recipe if recipe.is_language_model else runs.fit_recipe
-        fit = runs.fit_start if recipe.start_from else fit
-        fitted = fit(data, recipe, [*given, *(["model"] if options.size else [])])
-        recipe, start = fitted.recipe, fitted.start
-        say(fitted.report())
-    folder = options.output or runs.free_folder(f"runs/{runs.data_name(recipe.data)}", recipe)
-    runs.train(data, folder, recipe, start=start)
-
-
-def _with_start(options, recipe, source):
-    """The recipe of a run that begins with the translator in the folder of --from."""
-    from keras_attn import runs
-
-    if not options.start_from:
-        raise ValueError(
-            "--text-prefix and --purpose say more about the checkpoint of --from, which is not given."
-        )
-    names = ("size", "tokenizer", "vocabulary_size", "language_model", "documents")
-    if given := [f"--{name.replace('_', '-')}" for name in names if getattr(options, name)]:
-        raise ValueError(
-            f"With --from, the model and the tokenizers are those of the folder. Leave {', '.join(given)} out."
-        )
-    if recipe.is_language_model:
-        raise ValueError("--from is for translators. Received data of a language model.")
-    if source and recipe.start_from:  # of the run that goes on
-        if options.start_from != recipe.start_from:
-            raise ValueError(
-                f"{source} began with {recipe.start_from}. Received: --from {options.start_from}. Leave it out to go on, "
-                "or choose another --output."
-            )
-        return recipe
-    if source and not options.recipe:
-        raise ValueError(f"{source} holds a run that began with fresh weights. Choose another --output.")
-    # The languages of built-in data are not names in a model.
-    languages = ("source_language", "target_language") if runs.is_for_any_files(recipe) else ()
-    chosen = {name: getattr(options, name) for name in ("text_prefix", "purpose", *languages)}
-    chosen = {name: value for name, value in chosen.items() if value is not None}
-    return dataclasses.replace(recipe, model={}, start_from=options.start_from, start_options=chosen)
+    runs.train(
+        options.data or options.files or None,
+        options.output,
+        options.recipe,
+        size=options.size,
+        language_model=options.language_model,
+        **_given(options, _OF_TRAIN),
+    )
 
 
 def _distill(options):
     from keras_attn import runs
 
-    goes_on = options.output and (pathlib.Path(options.output) / "run.json").is_file()
-    if not (options.teachers or options.recipe or goes_on):
-        raise ValueError("Give a teacher, or the --output of a run that is to go on.")
-    runs.teacher_folders(options.teachers)  # an error before data are read, or downloaded
-    of_student = ("epochs", *_OF_TRAINING, "data", "validation", "test", "data_dir", *_LANGUAGES)
-    given = {name: getattr(options, name) for name in of_student if getattr(options, name) is not None}
-    recipe = source = options.recipe or (options.output if goes_on and not options.teachers else None)
-    is_run = options.teachers and (pathlib.Path(options.teachers[0]) / "run.json").is_file()
-    if source:
-        recipe = runs.Recipe.load(source)
-    elif not is_run:
-        recipe = _recipe_for_student(options, given)
-    recipe = runs.student_recipe(
+    runs.distill(
         options.teachers,
-        recipe,
-        options.size,
-        options.layers,
-        options.references,
-        options.teacher_num_beams,
-        options.teacher_length_penalty,
-    ).replace(**given)
-    data = runs.open_splits(recipe)
-    folder = options.output or runs.free_folder(f"runs/{runs.data_name(recipe.data)}-student", recipe)
-    runs.train(data, folder, recipe)
-
-
-def _recipe_for_student(options, given):
-    """The recipe for data and a teacher that is no run: fitted to the data, or that of built-in data."""
-    from keras_attn import runs
-
-    if not options.data:
-        raise ValueError(
-            f"Give the data with --data: there is no run in {options.teachers[0]}, whose data would be known."
-        )
-    recipe = runs.default_recipe(options.data).replace(**given)
-    if not runs.is_for_any_files(recipe):
-        return recipe
-    fitted = runs.fit_student_recipe(
-        runs.open_splits(recipe), recipe, given, references=options.references is not False
+        options.output,
+        options.data,
+        options.recipe,
+        size=options.size,
+        layers=options.layers,
+        references=options.references,
+        num_beams=options.teacher_num_beams,
+        length_penalty=options.teacher_length_penalty,
+        **_given(options, _OF_DISTILL),
     )
-    say(fitted.report())
-    return fitted.recipe
 
 
-def _trains_on(folder, data):
-    """Whether the run in a folder is one on these files, so that its own settings hold rather than fitted ones."""
-    from keras_attn import runs
-
-    return runs.Recipe.load(folder).data == tuple(data)
+def _given(options, names):
+    """The options that are given, by their names."""
+    return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
 
 
 _LANGUAGES = ("source_language", "target_language")
-# Options of `train` and `distill` that are fields of a recipe.
-_OF_TRAINING = (
+# Options of `distill` that are fields of a recipe.
+_OF_DISTILL = (
+    "validation",
+    "test",
+    "data_dir",
+    *_LANGUAGES,
+    "epochs",
     "max_tokens",
     "gradient_accumulation_steps",
     "learning_rate",
@@ -177,19 +94,16 @@ _OF_TRAINING = (
     "subword_sampling",
     "seed",
 )
-# The options of `train` that are.
-_RECIPE_OPTIONS = (
-    "data",
-    "validation",
-    "test",
-    "data_dir",
-    *_LANGUAGES,
-    "epochs",
+# Those of `train`, and what they say of the checkpoint of --from.
+_OF_TRAIN = (
+    *_OF_DISTILL,
     "tokenizer",
     "documents",
     "vocabulary_size",
     "minutes",
-    *_OF_TRAINING,
+    "start_from",
+    "text_prefix",
+    "purpose",
 )
 
 
@@ -255,7 +169,7 @@ def _generate(options):
     from keras_attn.generation import DecodingOptions
     from keras_attn.tasks import TextGenerator
 
-    given = {name: getattr(options, name) for name in _OF_DECODING if getattr(options, name) is not None}
+    given = _given(options, _OF_DECODING)
     runs.generate_texts(
         _load(options.generator, TextGenerator),
         options.prompts,
@@ -289,8 +203,7 @@ _OF_CHECKPOINTS = ("source_language", "target_language", "text_prefix", "purpose
 
 
 def _of_checkpoint(options, more=()):
-    names = (*_OF_CHECKPOINTS, *more)
-    return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    return _given(options, (*_OF_CHECKPOINTS, *more))
 
 
 def _load(folder, task_class, options=None):
@@ -328,7 +241,7 @@ def _show(options):
 
     task = load_task(options.task, **_of_checkpoint(options))
     names = ("target", "pair", "grid", "num_beams", "max_length", "title")
-    given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    given = _given(options, names)
     unknown = sorted(set(given) - set(inspect.signature(task.show).parameters))
     if unknown:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in unknown)

@@ -1,4 +1,25 @@
-"""Recipes of runs that end in a moment."""
+"""Recipes of runs that end in a moment, and runs that end before they begin."""
+
+import collections
+
+Begun = collections.namedtuple("Begun", ["data", "folder", "recipe"])
+
+
+def record_runs(monkeypatch):
+    """A list to which a `Begun` is added in place of each run that would be trained."""
+    begun = []
+
+    class Run:
+        def __init__(self, recipe, data, folder, *others, **start):
+            begun.append(Begun(data, str(folder), recipe))
+
+        def go(self):
+            return None
+
+    for name in ("TranslationRun", "LanguageModelRun", "DistillationRun"):
+        monkeypatch.setattr(f"keras_attn.runs.train_recipe.{name}", Run)
+    return begun
+
 
 # Of a run that begins with a translator.
 SHORT = {

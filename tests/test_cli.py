@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 from helpers_explorer import ExplorerParser
 from helpers_images import encoded, pixels
+from helpers_recipes import record_runs
 from helpers_text_generators import byte_generator
 from helpers_translators import byte_translator
 
@@ -271,8 +272,7 @@ def test_export_writes_for_another_engine(folder, tmp_path, capsys):
 
 
 def test_train_passes_its_options_on(tmp_path, monkeypatch):
-    calls = []
-    monkeypatch.setattr("keras_attn.runs.train", lambda *arguments, start=None: calls.append(arguments))
+    calls = record_runs(monkeypatch)
     (tmp_path / "pairs.tsv").write_text("a\tb\n" * 20)
     arguments = ["train", "--data", str(tmp_path / "pairs.tsv"), "--output", str(tmp_path / "run")]
     options = ["--size", "base", "--epochs", "3", "--tokenizer", "bytes", "--dtype", "float32", "--seed", "7"]
@@ -285,8 +285,7 @@ def test_train_passes_its_options_on(tmp_path, monkeypatch):
 
 
 def test_train_takes_a_recipe_that_options_change(tmp_path, monkeypatch):
-    calls = []
-    monkeypatch.setattr("keras_attn.runs.train", lambda *arguments, start=None: calls.append(arguments))
+    calls = record_runs(monkeypatch)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pairs.tsv").write_text("a\tb\n" * 20)
     (tmp_path / "mine.toml").write_text(
@@ -336,8 +335,7 @@ def test_ensemble_writes_several_translators_as_one(translator, tmp_path, capsys
 
 
 def test_train_goes_on_with_the_unfinished_run_of_the_same_command(tmp_path, monkeypatch):
-    calls = []
-    monkeypatch.setattr("keras_attn.runs.train", lambda *arguments, start=None: calls.append(arguments))
+    calls = record_runs(monkeypatch)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.en").write_text("a\n" * 20)
     command = ["train", "a.en", "a.en"]
@@ -364,15 +362,12 @@ def test_train_goes_on_with_the_unfinished_run_of_the_same_command(tmp_path, mon
 
 
 def test_train_without_output_takes_the_next_free_folder(tmp_path, monkeypatch):
-    calls = []
-    monkeypatch.setattr(
-        "keras_attn.runs.train", lambda *arguments, start=None: calls.append(str(arguments[1]))
-    )
+    calls = record_runs(monkeypatch)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pairs.tsv.gz").write_bytes(__import__("gzip").compress(b"a\tb\n" * 20))
     (tmp_path / "runs" / "pairs").mkdir(parents=True)
     assert keras_attn_cli.main(["train", "--data", "pairs.tsv.gz"]) == 0
-    assert calls == ["runs/pairs-2"]
+    assert [folder for _, folder, _ in calls] == ["runs/pairs-2"]
 
 
 @pytest.mark.parametrize(
@@ -398,9 +393,12 @@ def test_train_without_output_takes_the_next_free_folder(tmp_path, monkeypatch):
         (["train", "three.txt", "three.txt", "--seed", "-1"], "`seed` must be an integer from 0"),
         (
             ["train", "three.txt", "three.txt", "--minutes", "2", "--epochs", "3"],
-            "--minutes plans the epochs",
+            "`minutes` plans `epochs`, `steps_per_epoch`, `warmup_steps`, `schedule`. Leave `epochs` out, or `minutes`.",
         ),
-        (["train", "three.txt", "three.txt", "--minutes", "2", "--warmup-steps", "3"], "and the warm-up"),
+        (
+            ["train", "three.txt", "three.txt", "--minutes", "2", "--warmup-steps", "3"],
+            "Leave `warmup_steps` out, or `minutes`. Received: minutes=2, warmup_steps=3.",
+        ),
         (["train", "--output", "damaged"], "run.json"),
         (["evaluate", "FOLDER", "--data", "pair.tsv", "--bleu-tokenize", "nope"], "must be one of 13a"),
         (["train", "--data", "dates", "--size", "huge"], "`size` must be one of tiny, base, big"),
@@ -587,8 +585,7 @@ def test_evaluate_tells_what_a_byte_costs(generator_folder, generator, tmp_path,
 
 
 def test_train_takes_plain_text_for_a_language_model(tmp_path, monkeypatch, capsys):
-    calls = []
-    monkeypatch.setattr("keras_attn.runs.train", lambda *arguments, start=None: calls.append(arguments))
+    calls = record_runs(monkeypatch)
     monkeypatch.chdir(tmp_path)
     for name in ("one.txt", "two.txt"):
         (tmp_path / name).write_text(f"{name}\n" * 500)

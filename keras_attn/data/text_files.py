@@ -32,10 +32,20 @@ def checksum(*columns):
     return digest.hexdigest()[:16]
 
 
+def line_of(texts, row):
+    """The line, from 1, that holds `texts[row]` in the file that the texts were read from.
+
+    Args:
+        texts: List or other sequence of strings. Of a list, which knows no file, lines are counted as in a file of it alone.
+        row: Integer.
+    """
+    return texts.line(row) if isinstance(texts, _Texts) else int(row) + 1
+
+
 class _Texts(collections.abc.Sequence):
     """A sequence of strings that are created on access; a slice is a list of strings.
 
-    A subclass implements `__len__` and `_at(number)`.
+    A subclass implements `__len__`, `_at(number)` and `line(number)`, the 1-based line of its file.
     """
 
     def __getitem__(self, index):
@@ -80,6 +90,10 @@ class Lines(_Texts):
         start, stop = self._starts[number : number + 2].tolist()
         return self._data[start:stop].decode("utf-8").removesuffix("\n").removesuffix("\r")
 
+    def line(self, number):
+        """The 1-based line of the file."""
+        return int(number) + 1
+
 
 class Column(_Texts):
     """One of the tab-separated columns of lines."""
@@ -94,6 +108,10 @@ class Column(_Texts):
     def _at(self, number):
         return self._lines[number].split("\t")[self._number]
 
+    def line(self, number):
+        """The 1-based line of the file."""
+        return line_of(self._lines, number)
+
 
 class Rows(_Texts):
     """Some of the texts of another sequence, by their indices."""
@@ -107,6 +125,10 @@ class Rows(_Texts):
 
     def _at(self, number):
         return self._texts[int(self._numbers[number])]
+
+    def line(self, number):
+        """The 1-based line of the file that these texts are some of."""
+        return line_of(self._texts, self._numbers[number])
 
 
 def read_text(file):

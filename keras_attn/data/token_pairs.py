@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
+from keras_attn.data.text_files import line_of
 from keras_attn.files import read_json, remove_unfinished, replaced_folder
 
 _TEXTS_PER_TOKENIZER_CALL = 4096
@@ -29,7 +30,7 @@ TokenPairs.__doc__ = """The token ids of the encoder's inputs and of the targets
 sources: `RaggedIds`, each row a source and END, or what a `PairForm` makes of it.
 targets: `RaggedIds`, each row START, or what a `PairForm` has in its place, a target and END.
 counts: tuple of integers, the pairs of each corpus.
-over_long: tuple of tuples of integers, the 1-based lines of the pairs of each corpus that were left out.
+over_long: tuple of tuples of integers, the 1-based lines, in the user's files, of the pairs of each corpus that were left out.
 """
 
 
@@ -89,15 +90,15 @@ def tokenize_pairs(
         over_long.append([])
         for first in range(0, len(pairs), _TEXTS_PER_TOKENIZER_CALL):
             rows = slice(first, first + _TEXTS_PER_TOKENIZER_CALL)
-            sources = _token_ids(pairs.sources[rows], source_ids, source_tokenizer, "source", first, smallest)
+            sources = _token_ids(pairs.sources, rows, source_ids, source_tokenizer, "source", smallest)
             targets = _token_ids(
-                pairs.targets[rows], target_tokenizer.tokenize, target_tokenizer, "target", first, smallest
+                pairs.targets, rows, target_tokenizer.tokenize, target_tokenizer, "target", smallest
             )
             lengths = np.maximum(
                 lengths_of(sources) + len(after_source), lengths_of(targets) + len(start)
             )  # the decoder reads no END, and predicts no START
             fits = lengths <= max_sequence_length
-            over_long[-1] += (first + np.flatnonzero(~fits) + 1).tolist()
+            over_long[-1] += [line_of(pairs.sources, first + row) for row in np.flatnonzero(~fits)]
             counts[-1] += int(fits.sum())
             parts.append(
                 _with_special_ids(sources, fits, [], after_source),
@@ -200,12 +201,13 @@ def lengths_of(ragged):
     return np.diff(ragged.row_splits)
 
 
-def _token_ids(texts, tokenize, tokenizer, side, start, smallest):
-    token_ids = tokenize(tf.constant(texts, tf.string))
+def _token_ids(texts, rows, tokenize, tokenizer, side, smallest):
+    token_ids = tokenize(tf.constant(texts[rows], tf.string))
     ragged = RaggedIds(token_ids.values.numpy(), token_ids.row_splits.numpy())
     wrong = np.flatnonzero((ragged.values < smallest) | (ragged.values >= tokenizer.vocabulary_size))
     if wrong.size:
-        line = start + np.searchsorted(ragged.row_splits, wrong[0], side="right")
+        row = np.searchsorted(ragged.row_splits, wrong[0], side="right") - 1
+        line = line_of(texts, rows.start + row)
         reason = ", 0 being the padding," if smallest else ""
         raise ValueError(
             f"The {side} tokenizer's ids must be from {smallest}{reason} to `vocabulary_size` - 1. "

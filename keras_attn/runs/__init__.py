@@ -11,7 +11,6 @@ from keras_attn.runs.built_in_recipes import (
     TEXT_FILES,
 )
 from keras_attn.runs.data import (
-    DataSplits,
     data_name,
     default_recipe,
     free_folder,
@@ -26,6 +25,7 @@ from keras_attn.runs.fitted import FittedRecipe, fit_recipe
 from keras_attn.runs.fitted_start import fit_start
 from keras_attn.runs.fitted_text import fit_text_recipe
 from keras_attn.runs.generate import generate_texts
+from keras_attn.runs.held_out import DataSplits
 from keras_attn.runs.recipe import Recipe
 from keras_attn.runs.resumable_fit import resumable_fit
 from keras_attn.runs.run_record import example_texts
@@ -34,7 +34,7 @@ from keras_attn.runs.shortlists import ShortlistReport, evaluate_shortlist, shor
 from keras_attn.runs.student_recipe import fit_student_recipe, student_recipe
 from keras_attn.runs.teachers import teacher_folders
 from keras_attn.runs.text_evaluation import TextEvaluation, evaluate_text
-from keras_attn.runs.train_recipe import train
+from keras_attn.runs.train_recipe import distill, train
 from keras_attn.runs.translate import translate_lines
 
 __all__ = [
@@ -55,6 +55,7 @@ __all__ = [
     "check_export",
     "data_name",
     "default_recipe",
+    "distill",
     "ensemble_translators",
     "evaluate",
     "evaluate_shortlist",

@@ -1,15 +1,9 @@
 """The pairs and the recipe of a run, from the data that a user names."""
 
-import collections
 import os
 import pathlib
-import random
-
-import numpy as np
 
 from keras_attn.data import (
-    PlainText,
-    TextPairs,
     date_pairs,
     multi30k_pairs,
     read_plain_text,
@@ -18,7 +12,6 @@ from keras_attn.data import (
     reverse_pairs,
     shakespeare_text,
 )
-from keras_attn.data.text_files import Rows
 from keras_attn.runs.built_in_recipes import (
     DATES,
     MULTI30K,
@@ -28,14 +21,9 @@ from keras_attn.runs.built_in_recipes import (
     SHAKESPEARE,
     TEXT_FILES,
 )
+from keras_attn.runs.held_out import DataSplits, held_out
 from keras_attn.runs.run_record import holds_unfinished
 
-DataSplits = collections.namedtuple("DataSplits", ["train", "validation", "test"])
-DataSplits.__doc__ = (
-    """Three `TextPairs`: for training, for validation, and for the final scores only (or None)."""
-)
-
-_HELD_OUT = 1000
 # Built-in data by name: functions of the split, the folder of the data and two languages.
 _BUILT_IN = {
     "dates": lambda split, folder, languages: date_pairs(split),
@@ -61,14 +49,14 @@ def default_recipe(data, language_model=False):
         "multi30k": MULTI30K,
         "multi30k-tokenized": MULTI30K_TOKENIZED,
     }
-    corpora = tuple(map(tuple, _corpora(data)))
+    corpora = tuple(map(tuple, corpora_in(data)))
     others = PLAIN_TEXT if language_model else TEXT_FILES
     return recipes.get(corpora[0][0], others).replace(data=corpora[0] if len(corpora) == 1 else corpora)
 
 
 def is_for_any_files(recipe):
     """Whether a recipe names files, whose settings are to be fitted, and no built-in data."""
-    corpora = _corpora(recipe.data)
+    corpora = corpora_in(recipe.data)
     built_in = {"shakespeare"} if recipe.is_language_model else _BUILT_IN
     return bool(corpora) and corpora[0][0] not in built_in
 
@@ -79,7 +67,7 @@ def open_splits(recipe):
     Raises:
         ValueError, FileNotFoundError: saying which file is wrong, and where.
     """
-    corpora = _corpora(recipe.data)
+    corpora = corpora_in(recipe.data)
     if not corpora:
         raise ValueError("The recipe names no data. Set `data`, or give --data.")
     if recipe.is_language_model:
@@ -93,7 +81,7 @@ def open_splits(recipe):
             )
         validation, test = (open_pairs(corpora[0], split, **options) for split in ("validation", "test"))
     elif recipe.validation is None:
-        train[0], validation, test = held_out(train[0])
+        train[0], validation, test = held_out(train[0], others=train[1:])
     if recipe.validation:
         validation = _read(recipe.validation)
     if recipe.test or corpora[0][0] not in _BUILT_IN:
@@ -121,7 +109,7 @@ def open_data(data, validation=None, test=None, folder=None, languages=("en", "d
         data: List of strings: `["dates"]`, `["reverse"]`, `["multi30k"]`, `["multi30k-tokenized"]`, one TSV
             file, or a source and a target file (plain or .gz); or a list of several of these lists.
         validation, test: Lists of one or two files, as in `data`, only if `data` are files. Without
-            validation files, every tenth pair, at most 1,000, is held out.
+            validation files, a tenth of the pairs, at most 1,000, is held out, whole sources.
         folder: Folder of Multi30k; without it, the data are downloaded.
         languages: The source and the target language of Multi30k.
 
@@ -149,10 +137,10 @@ def open_pairs(data, split="test", folder=None, languages=("en", "de")):
 
 def data_name(data):
     """A name for the run folder: `dates`, `multi30k`, or the first file's name without endings."""
-    return pathlib.Path(_corpora(data)[0][0]).name.partition(".")[0] or "run"
+    return pathlib.Path(corpora_in(data)[0][0]).name.partition(".")[0] or "run"
 
 
-def _corpora(data):
+def corpora_in(data):
     """`Recipe.data` as a list of corpora, each a list of strings."""
     if not data:
         return []
@@ -182,26 +170,3 @@ def _read(files):
         "Data must be `dates`, `reverse`, `multi30k`, one TSV file, or a source and a target file. "
         f"Received {len(files)}: {' '.join(map(str, files))}"
     )
-
-
-def held_out(data, at_line_breaks=False):
-    """`DataSplits` of `TextPairs` or a `PlainText`: a tenth is for validation, of pairs at most 1,000, and none for tests.
-
-    Args:
-        data: `TextPairs` or `PlainText`.
-        at_line_breaks: As in `PlainText.split`.
-    """
-    if isinstance(data, PlainText):
-        return DataSplits(*data.split(at_line_breaks), None)
-    count = min(_HELD_OUT, len(data) // 10)
-    if count == 0:
-        raise ValueError(
-            f"{data.name} has {len(data)} pairs, too few to hold some out. Give files for validation."
-        )
-    rows = np.array(sorted(random.Random(0).sample(range(len(data)), count)))
-    parts = np.delete(np.arange(len(data)), rows), rows
-    training, validation = (
-        TextPairs(Rows(data.sources, part), Rows(data.targets, part), f"{data.name}, {name}")
-        for part, name in zip(parts, ("the rest", f"{count} held out"))
-    )
-    return DataSplits(training, validation, None)

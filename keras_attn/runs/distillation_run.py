@@ -5,6 +5,7 @@ import functools
 import keras
 
 from keras_attn.data import TextPairs
+from keras_attn.data.text_files import Rows
 from keras_attn.files import replaced_folder, restored_folder
 from keras_attn.models.copies import without_values
 from keras_attn.runs.ensembles import load_ensemble
@@ -33,6 +34,9 @@ class DistillationRun(TranslationRun):
             for split, pairs in self.data._asdict().items()
         }
         return {**of_data, "teachers": teachers_checksum(self.recipe.distill.get("teachers", ()))}
+
+    def data_names(self):
+        return {**super().data_names(), "teachers": "the folders of the teachers"}
 
     def prepare(self):
         settings = self.recipe.distill
@@ -111,10 +115,9 @@ class DistillationRun(TranslationRun):
                 )
             if len(rows) < len(pairs):
                 self.say(f"{len(pairs) - len(rows):,} blank translations of {pairs.name} are left out.")
-            sources = [pairs.sources[row] for row in rows]
-            taught.append(
-                TextPairs(sources, [of_corpus[row] for row in rows], f"{pairs.name}, by the teachers")
-            )
+            # `Rows` know the lines of the user's file.
+            sides = Rows(pairs.sources, rows), [of_corpus[row] for row in rows]
+            taught.append(TextPairs(*sides, f"{pairs.name}, by the teachers"))
         weights = self.recipe.data_weights
         if not self.recipe.distill.get("references", True):
             return taught if len(taught) > 1 else taught[0], weights

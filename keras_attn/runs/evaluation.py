@@ -3,6 +3,9 @@ import dataclasses
 from keras_attn.training import corpus_bleu, corpus_chrf, exact_match
 from keras_attn.training.metrics import check_bleu_tokenizer
 
+# A share of the references; a text of people has few such lines.
+_MOST_TOKENISED = 0.1
+
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
@@ -17,9 +20,10 @@ class Evaluation:
     chrf: float
     chrf_signature: str
     exact_match: float
+    note: str = ""
 
     def report(self):
-        """A report of four lines."""
+        """A report of four lines, and one more if there is a note."""
         decoding = (
             "greedy"
             if self.num_beams == 1
@@ -32,6 +36,7 @@ class Evaluation:
             f"  BLEU {self.bleu:.2f}  {self.bleu_signature}{' (no text has the 4 words that it needs)' * is_short}\n"
             f"  chrF {self.chrf:.2f}  {self.chrf_signature}\n"
             f"  exact match {self.exact_match:.2f} %"
+            f"{self.note and f'{chr(10)}  Note: {self.note}'}"
         )
 
 
@@ -78,4 +83,16 @@ def evaluation_of(translations, pairs, num_beams, length_penalty, bleu_tokenize=
         chrf=chrf.score,
         chrf_signature=chrf.signature,
         exact_match=exact_match(translations, pairs.targets),
+        note="" if bleu_tokenize == "none" else _note_on_tokenised(pairs.targets),
+    )
+
+
+def _note_on_tokenised(references):
+    """What to say of references that look tokenised, whose tokens 13a would tokenise again; else an empty text."""
+    count = sum(text.rstrip().endswith(" .") for text in references)
+    if count <= _MOST_TOKENISED * len(references):
+        return ""
+    return (
+        f"{count:,} of {len(references):,} references end with a full stop that stands apart, as in tokenised text. "
+        'For its BLEU: --bleu-tokenize none, or `bleu_tokenize = "none"` in a recipe.'
     )

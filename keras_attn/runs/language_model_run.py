@@ -49,6 +49,10 @@ class LanguageModelRun(TrainingRun):
     def checksum(self, text):
         return checksum([text.text])
 
+    def names(self, split, text):
+        files = {"train": self.recipe.data, "validation": self.recipe.validation, "test": self.recipe.test}
+        return ", ".join(files[split] or self.recipe.data) or text.name
+
     def prepare(self):
         recipe, tokenizer = self.recipe, self.make_tokenizer()
         self.model = recipe.make_model(vocabulary_size=tokenizer.vocabulary_size, dtype=recipe.dtype_policy)

@@ -9,6 +9,7 @@ from keras_attn.files import read_json
 from keras_attn.models import PRESETS, DecoderTransformer, RNNSeq2Seq, Seq2SeqTransformer, Sizes
 from keras_attn.ops import processor_flags
 from keras_attn.runs.recipe_checks import check_values
+from keras_attn.runs.time_plan import PLANNED
 
 _RECORD = "run.json"
 
@@ -187,7 +188,10 @@ class Recipe:
                 f"model kind={self.model.get('kind', 'transformer')!r}."
             )
         if self.documents and not self.is_language_model:
-            raise ValueError("`documents` is for a language model. Received: documents=True.")
+            raise ValueError(
+                "`documents` is for a language model: leave it out, or train one on plain text with --language-model. "
+                "Received: documents=True."
+            )
 
     @classmethod
     def load(cls, path):
@@ -207,11 +211,20 @@ class Recipe:
             is_record = path.suffix == ".json"
             fields = read_json(path)["recipe"] if is_record else tomllib.loads(path.read_text("utf-8"))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise ValueError(f"{path} is no recipe: {error!r}") from error
+            raise ValueError(
+                f"{path} is no recipe: {error!r}. A recipe is a TOML file, as in examples/recipes, a run's folder, or its {_RECORD}."
+            ) from error
         known = {field.name for field in dataclasses.fields(cls)}
         if unknown := sorted(set(fields) - known):
             raise ValueError(
                 f"{path} sets {', '.join(unknown)}, which no recipe has. It may set: {', '.join(sorted(known))}."
+            )
+        # A record holds what was planned, a file only what somebody has written.
+        planned = [name for name in PLANNED if name in fields]
+        if not is_record and fields.get("minutes") is not None and planned:
+            raise ValueError(
+                f"{path} sets `minutes`, which plans {', '.join(f'`{name}`' for name in PLANNED)}. Leave "
+                f"{' and '.join(f'`{name}`' for name in planned)} out, or `minutes`."
             )
         if "model" not in fields and fields.get("start_from") is None:
             raise ValueError(f"{path} must have a table [model], for example with `size`, or `start_from`.")

@@ -15,8 +15,8 @@ _NUM_EXAMPLES = 3
 _AFTER_RECORD = ("translator", "text_generator", "checkpoints", "tensorboard", "history.csv")
 # What may differ when a run goes on: when it ends and how often it is saved.
 _MAY_CHANGE = ("epochs", "patience", "stop_at", "minutes", "save_updates", "save_minutes")
-# What must be the same, with its name in messages.
-_MUST_AGREE = {"recipe": "", "data": "", "checksums": "checksum of the data: "}
+# Names of data, which may change too: checksums tell whether their content is the same.
+_NAMES_OF_DATA = ("data", "validation", "test", "data_dir")
 
 
 def first_texts(texts):
@@ -38,7 +38,9 @@ def read_record(folder):
         [record.get(name) for name in ("recipe", "data", "results")] if isinstance(record, dict) else [None]
     )
     if not all(isinstance(part, dict) for part in parts):
-        raise ValueError(f"{file} is damaged: it holds no recipe, data and results.")
+        raise ValueError(
+            f"{file} is damaged: it holds no recipe, data and results. Choose another folder, or restore the file."
+        )
     return record
 
 
@@ -84,22 +86,52 @@ def has_ended(record):
     return bool(record["results"].get("ended"))
 
 
-def differences(record, other):
-    """What makes two records those of different runs: a list of texts.
+def differences(before, recipe, may_change=(*_MAY_CHANGE, *_NAMES_OF_DATA)):
+    """The settings by which two recipes are those of different runs: a list of texts.
+
+    Args:
+        before: Dict, the recipe in the record of a folder.
+        recipe: The `Recipe` of the run that is to go on there.
+        may_change: Names of fields that do not count.
+    """
+    after = json.loads(json.dumps(dataclasses.asdict(recipe)))
+    found = []
+    for name in after:
+        # A record of an earlier version lacks what that version did not know.
+        if name in may_change or name not in before or before[name] == after[name]:
+            continue
+        theirs, ours = before[name], after[name]
+        if isinstance(theirs, dict) and isinstance(ours, dict):
+            keys = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
+            found += [f"{name}.{key}={theirs.get(key)!r} there, {ours.get(key)!r} here" for key in keys]
+        else:
+            found.append(f"{name}={theirs!r} there, {ours!r} here")
+    return found
+
+
+def changed_data(record, checksums, names):
+    """The names of data that are not those of a record any more, a list without doubles.
 
     Args:
         record: The record in a folder.
-        other: The record of the run that is to go on there.
+        checksums: Dict from a part of the data to checksums, a list or a string, or None.
+        names: Dict from the part to what the checksums are of, a list or a string.
     """
-    other = json.loads(json.dumps(other))
-    return [
-        f"{prefix}{name} ({theirs[name]!r} there, {ours[name]!r} here)"
-        for part, prefix in _MUST_AGREE.items()
-        for theirs, ours in [(record.get(part, {}), other.get(part, {}))]
-        for name in ours
+    there = record.get("checksums", {})
+    found = []
+    for part, ours in json.loads(json.dumps(checksums)).items():
         # A record of an earlier version lacks what that version did not know.
-        if name in theirs and theirs[name] != ours[name] and name not in _MAY_CHANGE
-    ]
+        if part not in there or there[part] == ours:
+            continue
+        theirs, known = (
+            value if isinstance(value, list) else [value] for value in (there[part], names[part])
+        )
+        ours = ours if isinstance(ours, list) else [ours]
+        if len(theirs) != len(ours):
+            found += known
+        else:
+            found += [name for name, one, other in zip(known, theirs, ours) if one != other]
+    return list(dict.fromkeys(found))
 
 
 def holds_unfinished(folder, recipe):
@@ -107,8 +139,7 @@ def holds_unfinished(folder, recipe):
     record = read_record(pathlib.Path(folder))
     if record is None or has_ended(record):
         return False
-    recipe = with_plan_of(record, recipe)
-    return not differences({"recipe": record["recipe"]}, {"recipe": dataclasses.asdict(recipe)})
+    return not differences(record["recipe"], with_plan_of(record, recipe), _MAY_CHANGE)
 
 
 def with_plan_of(record, recipe):

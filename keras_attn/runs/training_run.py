@@ -16,11 +16,14 @@ from keras_attn.files import locked_folder, remove_unfinished
 from keras_attn.models import assign_weights, average_weights, read_weights, save_weights, write_weights
 from keras_attn.runs.board import TrainingCurves, ValidationBoard
 from keras_attn.runs.checkpoints import Checkpoints
+from keras_attn.runs.data import free_folder
 from keras_attn.runs.display import EpochBar, duration
+from keras_attn.runs.held_out import shared_notes
 from keras_attn.runs.kept_weights import Kept, kept_weights
 from keras_attn.runs.optimizer import make_optimizer
 from keras_attn.runs.progress import HistoryFile, Progress, RunCallbacks
 from keras_attn.runs.run_record import (
+    changed_data,
     check_no_files_of_others,
     differences,
     has_ended,
@@ -51,7 +54,7 @@ class TrainingRun:
     """A training run: a recipe, data and a folder.
 
     A subclass implements `describe_data()`, a dict for the record; `prepare()`, which sets `model` and
-    `batches`; `validators()`, the callbacks that write `val_METRIC` to `logs`; `samples_text()` and `pictures()`, what
+    `batches`; `checksum(part)` and `names(split, part)`, the checksums of a part of the data, one or a list, and what each is of; `validators()`, the callbacks that write `val_METRIC` to `logs`; `samples_text()` and `pictures()`, what
     TensorBoard shows of a validation; `examples()`, texts of the validation data for the record; `score(name)`, the metric of the current weights on the validation data, and what it
     was computed from; `p_value(of_average, of_best)`, a paired test of two of the latter; `evaluate()`, the final scores;
     `save_result()` and `load_result()`; `result`, the return value of the run; and `where()`, a text with the path of the
@@ -103,7 +106,12 @@ class TrainingRun:
         self.workers.wait()  # until all processes have checked
         keras.utils.set_random_seed(self.recipe.seed)
         names = " and ".join(self.describe_data()["train"])
+        held_out = " and ".join(self.describe_data()["validation"])
         self.say(f"{'Going on with' if resumed else 'Training on'} {names}, in {self.folder}.")
+        self.say(f"Validating on {held_out}.")
+        if self.workers.is_first and not resumed:
+            for note in shared_notes(self.data):
+                self.say(note)
         self.prepare()
         self.say(f"{self.model.count_params():,} parameters, {self.model.dtype_policy.name}.")
         self.say(self.batches.report())
@@ -166,10 +174,12 @@ class TrainingRun:
             check_no_files_of_others(self.folder)
             return False
         self.recipe = with_plan_of(record, self.recipe)
-        if changed := differences(record, self.record()):
+        if changed := changed_data(record, self.checksums, self.data_names()):
+            raise ValueError(self.other_data_message(changed))
+        if changed := differences(record["recipe"], self.recipe):
             raise ValueError(
-                f"{self.folder} holds another run: {', '.join(changed)}. Choose another folder, or train with the "
-                "same recipe and data to go on with it."
+                f"{self.folder} holds a run with other settings: {'; '.join(changed)}. Leave them out to go on with it, or "
+                "choose another folder."
             )
         if has_ended(record) and not is_extended(record, self.recipe):
             raise ValueError(
@@ -178,6 +188,24 @@ class TrainingRun:
                 "folder."
             )
         return True
+
+    def data_names(self):
+        """What each checksum is of, by the part of the data: the files, or what the data are called."""
+        return {
+            split: f"the {split} data" if part is None else self.names(split, part)
+            for split, part in self.data._asdict().items()
+        }
+
+    def other_data_message(self, changed):
+        """What to do with a folder whose run had other data than those in a list of names."""
+        text = f"{self.folder} holds a run on other data than {' and '.join(changed)} hold now. "
+        if not (self.folder / "translator").is_dir():
+            return f"{text}Choose another folder."
+        other = shlex.quote(str(free_folder(self.folder)))
+        return (
+            f"{text}To train its translator on the new data: --from {shlex.quote(str(self.folder))} --output {other} "
+            "(start_from= and another folder in Python). To begin anew: another folder."
+        )
 
     def plan_time(self):
         """Sets the length of the training after timing a few updates."""

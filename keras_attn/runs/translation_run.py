@@ -15,6 +15,7 @@ from keras_attn.runs.advice import advice_on_a_low_score
 from keras_attn.runs.attention_film import TranslationFilm
 from keras_attn.runs.attention_pictures import AttentionPictures
 from keras_attn.runs.board import perplexity
+from keras_attn.runs.data import corpora_in
 from keras_attn.runs.display import sample_line
 from keras_attn.runs.evaluation import evaluate, evaluation_of
 from keras_attn.runs.run_record import first_texts, read_record
@@ -63,7 +64,18 @@ class TranslationRun(TrainingRun):
         return first_texts(self.data.validation.sources)
 
     def checksum(self, pairs):
-        return checksum(*(side for part in corpora_of(pairs) for side in (part.sources, part.targets)))
+        return [checksum(side) for part in corpora_of(pairs) for side in (part.sources, part.targets)]
+
+    def names(self, split, pairs):
+        files = {"train": self.recipe.data, "validation": self.recipe.validation, "test": self.recipe.test}
+        corpora = corpora_in(files[split] or self.recipe.data)
+        names = []
+        for number, part in enumerate(corpora_of(pairs)):
+            if number < len(corpora):
+                names += [corpora[number][0], corpora[number][-1]]
+            else:  # given in Python
+                names += [f"the sources of {part.name}", f"the targets of {part.name}"]
+        return names
 
     def prepare(self):
         started = self.recipe.start_from is not None

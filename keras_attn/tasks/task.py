@@ -9,7 +9,15 @@ import tensorflow as tf
 
 from keras_attn.checks import choose
 from keras_attn.export import TEXTS, export_saved_model
-from keras_attn.models import QUANTIZATIONS, quantization_of, quantize, quantized_copy
+from keras_attn.models import (
+    QUANTIZATIONS,
+    CausalGeneration,
+    EncoderWithHead,
+    Seq2SeqGeneration,
+    quantization_of,
+    quantize,
+    quantized_copy,
+)
 from keras_attn.ops import inference_scope, int8_problem, with_int8_check
 from keras_attn.tasks.buckets import BATCH_SIZES
 from keras_attn.tasks.bundle import Bundle
@@ -37,9 +45,7 @@ class Task:
 
     def __init__(self, model, tokenizers):
         if not isinstance(model, self.mixin):
-            kinds = self.mixin if isinstance(self.mixin, tuple) else (self.mixin,)
-            names = " or ".join(f"keras_attn.models.{kind.__name__}" for kind in kinds)
-            raise ValueError(f"`model` must have the mixin {names}. Received: {type(model).__name__}.")
+            raise ValueError(_wrong_model_message(self.mixin, model))
         self.model = model
         self.tokenizers = tokenizers
         self._forget_graphs()
@@ -221,6 +227,22 @@ def as_given(columns, single):
     if single:
         columns = [column[0] for column in columns]
     return columns[0] if len(columns) == 1 else tuple(columns)
+
+
+def _wrong_model_message(mixin, model):
+    kinds = mixin if isinstance(mixin, tuple) else (mixin,)
+    names = " or ".join(
+        "keras.Model" if kind is keras.Model else f"keras_attn.models.{kind.__name__}" for kind in kinds
+    )
+    way_out = ""
+    if mixin in (CausalGeneration, Seq2SeqGeneration):
+        way_out = (
+            " A model that is composed by hand, a functional one for instance, decodes by an adapter of about ten lines, a "
+            f'class with this mixin: help(keras_attn.models.{mixin.__name__}), and "Your own model" in docs/decoding.md.'
+        )
+    elif EncoderWithHead in kinds:
+        way_out = " An encoder of token ids becomes one with a head: keras_attn.models.EncoderWithHead(encoder, head)."
+    return f"`model` must be a {names}. Received: {type(model).__name__}.{way_out}"
 
 
 def check_vocabulary(name, tokenizer, vocabulary_size):

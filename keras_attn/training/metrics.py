@@ -166,8 +166,8 @@ def corpus_bleu(hypotheses, references, *, tokenize="13a", lowercase=False):
     # Loaded on use: it is slow to import, and training without a corpus score does not need it.
     from sacrebleu.metrics import BLEU
 
-    # sacrebleu warns of text that looks tokenised, which with "none" it is meant to be.
-    bleu = BLEU(tokenize=tokenize, lowercase=lowercase, force=tokenize == "none")
+    # Without `force`, sacrebleu logs lines about text that looks tokenised, which name arguments of its own.
+    bleu = BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
     return _corpus_score(bleu, hypotheses, references)
 
 

@@ -51,7 +51,7 @@ def paired_p_value(baseline, hypotheses, references, metric="bleu", tokenize="13
     from sacrebleu.significance import PairedTest
 
     check_bleu_tokenizer(tokenize)
-    kinds = {"bleu": lambda **of: BLEU(tokenize=tokenize, force=tokenize == "none", **of), "chrf": CHRF}
+    kinds = {"bleu": lambda **of: BLEU(tokenize=tokenize, force=True, **of), "chrf": CHRF}
     if metric not in kinds:
         raise ValueError(f'`metric` must be "bleu", "chrf" or "exact_match". Received: metric={metric!r}.')
     systems = [("baseline", list(baseline)), ("system", list(hypotheses))]

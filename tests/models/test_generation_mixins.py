@@ -391,7 +391,7 @@ def test_a_composed_translator_takes_strings_is_saved_and_served(tmp_path):
     function, specs = signatures.all()["translate"]
     traced = tf.function(function, autograph=False).get_concrete_function(*specs)
     assert "alignment" not in traced.structured_outputs  # the adapter returns no attention scores
-    with pytest.raises(ValueError, match="`model` must have the mixin"):
+    with pytest.raises(ValueError, match=r"`model` must be a keras_attn\.models\.Seq2SeqGeneration"):
         keras_attn.Translator(keras.Model(), tokenizer, tokenizer)
 
 

@@ -9,6 +9,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+from helpers_recipes import record_runs
 from helpers_seed import set_seed
 
 import keras_attn
@@ -172,7 +173,7 @@ def test_a_student_trains_on_translations_and_references_with_the_tokenizers_of_
     assert record["recipe"]["distill"] == {"teachers": [str(tmp_path / "teacher")], "num_beams": 3}
     assert runs.Recipe.load(folder) == recipe
     make_teacher(tmp_path / "teacher", 5, tokenizer=tokenizer)  # another one in the same place
-    with pytest.raises(ValueError, match=r"holds another run: checksum of the data: teachers"):
+    with pytest.raises(ValueError, match=r"holds a run on other data than the folders of the teachers hold"):
         runs.train(data, folder, recipe.replace(epochs=2), verbose=0)
 
 
@@ -288,7 +289,9 @@ def test_settings_are_fitted_to_translations_and_references_together():
 
 def test_the_command_names_what_is_missing(tmp_path, capsys, monkeypatch):
     # Multi30k would be downloaded.
-    monkeypatch.setattr("keras_attn.runs.open_splits", lambda recipe: pytest.fail("data were opened"))
+    monkeypatch.setattr(
+        "keras_attn.runs.settling.open_splits", lambda recipe: pytest.fail("data were opened")
+    )
     for arguments, message in (
         (["distill"], "Give a teacher"),
         (["distill", str(tmp_path)], "Give the data with --data"),
@@ -302,8 +305,7 @@ def test_the_command_names_what_is_missing(tmp_path, capsys, monkeypatch):
 
 
 def test_the_command_takes_what_the_teacher_was_trained_with(tmp_path, monkeypatch):
-    calls = []
-    monkeypatch.setattr("keras_attn.runs.train", lambda *arguments: calls.append(arguments))
+    calls = record_runs(monkeypatch)
     teacher, pairs = tmp_path / "teacher", tmp_path / "pairs.tsv"
     pairs.write_text("".join(f"{n}\tN{n}\n" for n in range(20)))
     for name in ("teacher", "a", "b"):

@@ -6,11 +6,13 @@ import json
 import random
 
 import pytest
+from helpers_recipes import record_runs
 
 from keras_attn import runs
 from keras_attn.data import PlainText, TextPairs
 from keras_attn.runs.advice import advice_on_a_low_score
 from keras_attn.runs.display import duration, sample_line
+from keras_attn.runs.evaluation import evaluation_of
 from keras_attn.runs.time_plan import plan_report, planned
 
 SYLLABLES = ["ka", "ru", "mo", "le", "ti", "ja", "no", "pe"]
@@ -91,6 +93,17 @@ def test_a_report_says_why_bleu_is_0():
     report = runs.Evaluation("x", bleu=0.0, **scores, **signatures).report()
     assert "BLEU 0.00  s (no text has the 4 words that it needs)" in report
     assert "needs" not in LOW.report()
+
+
+def test_a_report_tells_of_references_that_look_tokenised():
+    tokenised, usual = (TextPairs(["a"] * 9, [f"a b c d{end}"] * 9, "x") for end in (" .", "."))
+
+    def report(pairs, tokenize):
+        return evaluation_of(pairs.targets, pairs, 1, 1.0, tokenize).report()
+
+    assert "Note: 9 of 9 references end with a full stop that stands apart" in report(tokenised, "13a")
+    assert "--bleu-tokenize none" in report(tokenised, "13a")
+    assert "Note" not in report(tokenised, "none") + report(usual, "13a")
 
 
 def test_a_warm_up_as_long_as_the_training_is_refused():
@@ -176,18 +189,7 @@ def test_a_plan_fills_the_time_but_for_the_evaluation(seconds, epochs, updates):
 @pytest.fixture
 def begun(monkeypatch):
     """The recipe and the data of each run that `runs.train` would have trained."""
-    runs_begun = []
-
-    class Run:
-        def __init__(self, recipe, data, *others):
-            runs_begun.append((recipe, data))
-
-        def go(self):
-            return None
-
-    for name in ("TranslationRun", "LanguageModelRun"):
-        monkeypatch.setattr(f"keras_attn.runs.train_recipe.{name}", Run)
-    return runs_begun
+    return record_runs(monkeypatch)
 
 
 def test_in_python_data_are_enough_and_their_settings_are_those_of_the_command(begun, tmp_path, capsys):
@@ -199,7 +201,7 @@ def test_in_python_data_are_enough_and_their_settings_are_those_of_the_command(b
     runs.train(files, tmp_path / "new")
     printed = capsys.readouterr().out
     runs.train(runs.DataSplits(pairs, pairs_of(7), None), tmp_path / "new", verbose=0, epochs=3)
-    (of_pairs, splits), (of_files, read), (given, _) = begun
+    (splits, _, of_pairs), (read, _, of_files), (_, _, given) = begun
     assert (len(splits.train), len(splits.validation), splits.test) == (1350, 150, None)
     assert list(read.validation.sources) == list(splits.validation.sources)
     expected = runs.fit_recipe(splits)
@@ -213,7 +215,7 @@ def test_in_python_a_text_makes_a_language_model_and_names_have_their_recipes(be
     text = PlainText("one two three\n" * 400, "numbers")
     runs.train(text, tmp_path / "new", verbose=0, documents=True)
     runs.train("reverse", tmp_path / "new", verbose=0, seed=5)
-    (of_text, splits), (named, _) = begun
+    (splits, _, of_text), (_, _, named) = begun
     assert of_text == runs.fit_text_recipe(splits, runs.PLAIN_TEXT.replace(documents=True)).recipe
     assert splits.train.text.endswith("\n")
     assert named == runs.REVERSE.replace(seed=5)
@@ -223,7 +225,7 @@ def test_in_python_a_run_goes_on_with_its_own_recipe(begun, tmp_path):
     recipe = runs.TEXT_FILES.replace(epochs=4, vocabulary_size=300)
     (tmp_path / "run.json").write_text(json.dumps({"recipe": dataclasses.asdict(recipe)}))
     runs.train(pairs_of(40), tmp_path, epochs=6, verbose=0)
-    assert begun[0][0] == recipe.replace(epochs=6)
+    assert begun[0].recipe == recipe.replace(epochs=6)
 
 
 def test_in_python_too_few_pairs_and_unknown_fields_are_refused(tmp_path):

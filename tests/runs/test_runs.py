@@ -1,10 +1,12 @@
 """From a recipe and data to a run folder, a translator and its export."""
 
 import dataclasses
+import gzip
 import json
 import os
 import shlex
 import signal
+import unicodedata
 
 import keras
 import numpy as np
@@ -14,11 +16,13 @@ from helpers_explorer import ExplorerParser
 
 import keras_attn
 from keras_attn import runs
-from keras_attn.data import TextPairs
+from keras_attn.data import PlainText, TextPairs, translation_batches
 from keras_attn.models import read_weights
+from keras_attn.runs.held_out import held_out, shared_notes
 from keras_attn.runs.run_record import with_plan_of
 from keras_attn.runs.translation_run import TranslationRun
 from keras_attn.runs.workers import Workers
+from keras_attn.text import ByteTokenizer
 from keras_attn.text.bpe_dropout import BpeDropout
 
 TINY = {
@@ -183,10 +187,49 @@ def test_other_data_of_the_same_size_are_another_run(run, tmp_path):
     data = make_data()
     targets = [text.replace("AE", "AF") for text in data.train.targets]
     changed = data._replace(train=TextPairs(data.train.sources, targets, data.train.name))
-    with pytest.raises(
-        ValueError, match=r"holds another run: checksum of the data: train \('\w{16}' there, '\w{16}' here"
-    ):
+    with pytest.raises(ValueError, match=r"run on other data than the targets of capitals hold now") as error:
         runs.train(changed, folder, RECIPE, verbose=0)
+    assert len(str(error.value)) < 3 * len(str(folder)) + 200
+    assert f"--from {folder} --output {folder}-2" in str(error.value)
+
+
+def test_more_lines_in_the_files_of_a_run_are_named_and_so_is_the_way_out(tmp_path):
+    files = [tmp_path / "a.x", tmp_path / "a.y"]
+    recipe = RECIPE.replace(data=tuple(map(str, files)))
+
+    def write(count, second="B"):
+        files[0].write_text("".join(f"{n}a\n" for n in range(count)))
+        files[1].write_text("".join(f"{n}{second}\n" for n in range(count)))
+
+    def message():
+        run = TranslationRun(recipe, runs.open_splits(recipe), tmp_path / "run", 0, Workers())
+        with pytest.raises(ValueError, match="on other data") as error:
+            run.check_folder()
+        return str(error.value)
+
+    write(50)
+    run = TranslationRun(recipe, runs.open_splits(recipe), tmp_path / "run", 0, Workers())
+    (tmp_path / "run").mkdir()
+    run.write_record()
+    write(60)
+    assert f"other data than {files[0]} and {files[1]} hold now. Choose another folder" in message()
+    (tmp_path / "run" / "translator").mkdir()
+    assert f"--from {tmp_path / 'run'} --output {tmp_path / 'run-2'} " in message()
+    write(50, "C")
+    assert f"other data than {files[1]} hold now" in message()
+    # The same lines in files of another name, or without held-out data that were there, are told by content too.
+    write(50)
+    moved = [file.rename(file.with_suffix(f"{file.suffix}z")) for file in files]
+    recipe = recipe.replace(data=tuple(map(str, moved)))
+    assert TranslationRun(recipe, runs.open_splits(recipe), tmp_path / "run", 0, Workers()).check_folder()
+    recipe = recipe.replace(test=recipe.data)
+    assert f"other data than {moved[0]} and {moved[1]} hold" in message()
+    recipe = dataclasses.replace(recipe, test=None, seed=4, model={**recipe.model, "num_heads": 4})
+    run = TranslationRun(recipe, runs.open_splits(recipe), tmp_path / "run", 0, Workers())
+    with pytest.raises(
+        ValueError, match=r"other settings: model\.num_heads=2 there, 4 here; seed=0 there, 4 here\."
+    ):
+        run.check_folder()
 
 
 @pytest.mark.extended
@@ -288,6 +331,77 @@ def test_files_become_splits(tmp_path):
     assert all(s.split()[1] == t.split()[1] for s, t in zip(data.train.sources, data.train.targets))
     _, again = runs.open_data([str(tmp_path / "s.txt"), str(tmp_path / "t.txt")])
     assert again.validation.sources == data.validation.sources
+
+
+@pytest.mark.parametrize(
+    ("sources", "shared"),
+    [
+        ([f"{n}" for n in range(600)], 0),
+        ([f"{n // 3}" for n in range(600)], 0),
+        ([f"{n % 5}" for n in range(600)], 0),
+        # Alike for the tokenizers: white space, and forms of one character.
+        ([f"{'café' if n % 2 else 'cafe' + chr(0x301)} {' ' * (n % 3)}{n // 6}" for n in range(600)], 0),
+        (["the same"] * 600, 60),
+    ],
+)
+def test_no_source_is_both_trained_on_and_held_out(sources, shared):
+    pairs = TextPairs(sources, [f"target {n}" for n in range(600)], "pairs")
+    splits = held_out(pairs)
+
+    def alike(texts):
+        return {" ".join(unicodedata.normalize("NFC", text).split()) for text in texts}
+
+    common = alike(splits.train.sources) & alike(splits.validation.sources)
+    assert len(splits.train) + len(splits.validation) == 600
+    assert 50 < len(splits.validation) <= 120
+    assert bool(common) == bool(shared)
+    notes = shared_notes(splits)
+    assert bool(notes) == bool(shared)
+    assert not shared or notes[0].startswith(
+        "Note: 60 of 60 sources of the validation data are trained on too"
+    )
+
+
+def test_a_source_of_another_corpus_is_not_held_out():
+    pairs = TextPairs([f"{n}" for n in range(600)], ["t"] * 600, "one")
+    other = TextPairs([f"{n}" for n in range(580)], ["t"] * 580, "other")
+    splits = held_out(pairs, others=[other])
+    assert set(splits.validation.sources) == {str(n) for n in range(580, 600)}
+    assert shared_notes(runs.DataSplits([splits.train, other], splits.validation, None)) == []
+
+
+def test_validation_and_test_data_that_are_trained_on_are_told():
+    pairs = TextPairs([f"{n}" for n in range(90)], ["t"] * 90, "one")
+    few = TextPairs(["3", "x"], ["t", "t"], "few")
+    notes = shared_notes(runs.DataSplits(pairs, few, pairs))
+    assert [note.split(",")[0] for note in notes] == [
+        "Note: 1 of 2 sources of the validation data are trained on too",
+        "Note: 90 of 90 sources of the test data are trained on too",
+    ]
+    line = "a line of more than forty characters, number"
+    new = PlainText("\n".join(f"{line} {n}" for n in range(90)), "text")
+    old = PlainText("\n".join(f"{line} {n}" for n in range(5)) + "\nshort\nshort", "text")
+    assert shared_notes(runs.DataSplits(*new.split(at_line_breaks=True), None)) == []
+    [note] = shared_notes(runs.DataSplits(new, old, None))
+    assert note.startswith("Note: 5 of 5 long lines of the validation data")
+
+
+def test_a_pair_that_is_too_long_is_named_with_its_line_in_the_users_file(tmp_path):
+    # Every tenth pair is held out, and the others move up.
+    lines = [b"%d\r\n" % line for line in range(1, 401)]
+    for line in (71, 230, 398):
+        lines[line - 1] = b"%d\r\n" % (10**20 + line)
+    (tmp_path / "a.x.gz").write_bytes(gzip.compress(b"\xef\xbb\xbf" + b"".join(lines)))
+    (tmp_path / "a.y").write_bytes(b"b\n" * 400)
+    (tmp_path / "pairs.tsv").write_bytes(b"".join(line.strip() + b"\tb\n" for line in lines))
+    for data in ([tmp_path / "a.x.gz", tmp_path / "a.y"], [tmp_path / "pairs.tsv"]):
+        splits = runs.open_data(data)[1]
+        of_user = [splits.train.sources.line(row) for row in range(len(splits.train))]
+        assert sorted({*range(1, 401)} - {*of_user}) == [
+            splits.validation.sources.line(row) for row in range(len(splits.validation))
+        ]
+        batches = translation_batches(splits.train, ByteTokenizer(), ByteTokenizer(), 64, 16)
+        assert [*batches.over_long.values()] == [tuple(sorted({71, 230, 398} & {*of_user}))]
 
 
 def test_data_that_cannot_be_used_say_why(tmp_path):

@@ -130,14 +130,14 @@ def test_what_does_not_fit_is_said_before_training(saved, tmp_path, capsys):
         file.write_text("\n".join(texts) + "\n", encoding="utf-8")
     command = ["train", *map(str, files), "--output", str(tmp_path / "run"), "--from"]
     for options, message in {
-        (str(saved), "--size", "tiny"): "those of the folder. Leave --size out",
+        (str(saved), "--size", "tiny"): "those of the folder. Leave `size` out",
         (
             str(saved),
             "--tokenizer",
             "bpe",
             "--vocabulary-size",
             "300",
-        ): "Leave --tokenizer, --vocabulary-size out",
+        ): "Leave `tokenizer`, `vocabulary_size` out",
         (str(tmp_path / "no"),): "There is no folder",
         (str(saved), "--source-language", "en"): "for multilingual models",
         (str(saved), "--text-prefix", "to German: "): "text_prefix is for checkpoints",

@@ -320,7 +320,14 @@ def test_a_table_of_one_token_type_is_read_for_both_texts():
         (lambda: fill_mask(top_k=99), "`top_k` must be at most"),
         (lambda: answerer(stride=20), r"`stride` must be in \[0, 9\]"),
         (lambda: keras_attn.QuestionAnswerer(tagger().model, word_tokenizer()), "two logits"),
-        (lambda: keras_attn.TextClassifier(encoder(), word_tokenizer(), ["a"]), "must have the mixin"),
+        (
+            lambda: keras_attn.TextClassifier(encoder(), word_tokenizer(), ["a"]),
+            r"must be a keras_attn\.models\.EncoderWithHead\. Received: EncoderTransformer\. .*WithHead\(encoder, head\)",
+        ),
+        (
+            lambda: keras_attn.ImageClassifier(encoder, None, ["a"]),
+            r"must be a keras\.Model\. Received: function\.$",
+        ),
         (lambda: keras_attn.TextEmbedder(encoder(), ByteTokenizer()), "no more ids than the model"),
     ],
 )

@@ -160,7 +160,7 @@ def test_wrong_options_are_refused(options, message):
 
 def test_wrong_models_and_arguments_are_refused():
     generator = byte_generator()
-    with pytest.raises(ValueError, match=r"must have the mixin keras_attn\.models\.CausalGeneration"):
+    with pytest.raises(ValueError, match=r"must be a keras_attn\.models\.CausalGeneration.*Your own model"):
         keras_attn.TextGenerator(byte_translator().model, ByteTokenizer())
     with pytest.raises(ValueError, match="The tokenizer must have the model's vocabulary"):
         keras_attn.TextGenerator(piece_generator().model, ByteTokenizer())
