@@ -535,7 +535,10 @@ def check_half_precision(make_layer, inputs, tolerances):
 
 
 def check_padding(layer, inputs, padding):
-    """What stands at padded positions, NaN included, matters to no real position, forward or backward."""
+    """What stands at padded positions, NaN included, matters to no real position, forward or backward, and to no weight.
+
+    Weights get the same gradients as if zeros stood there.
+    """
     if not padding:
         return
     masks = {
@@ -551,7 +554,7 @@ def check_padding(layer, inputs, padding):
     def weigh(y):
         return ops.where(real, y, 0.0) * ops.convert_to_tensor(coefficients, y.dtype)
 
-    expected_gradients, _ = gradients(layer, inputs, weigh)
+    expected_gradients, expected_of_weights = gradients(layer, inputs, weigh)
     for fill in (-7.25, np.nan, np.inf, -np.inf):
         filled = {
             name: np.where(mask[..., None], inputs[name], np.float32(fill)) for name, mask in masks.items()
@@ -559,7 +562,9 @@ def check_padding(layer, inputs, padding):
         filled = {**inputs, **filled}
         output = run(layer, filled)[0]
         np.testing.assert_array_equal(np.where(real, output, 0), np.where(real, expected, 0))
-        filled_gradients, _ = gradients(layer, filled, weigh)
+        filled_gradients, of_weights = gradients(layer, filled, weigh)
+        if None not in padding.values():  # the layer knows what is padding
+            assert_equal(of_weights, expected_of_weights, 1e-5)
         for name, mask in masks.items():
             np.testing.assert_allclose(
                 filled_gradients[name][mask], expected_gradients[name][mask], rtol=1e-5, atol=1e-6

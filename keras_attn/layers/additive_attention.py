@@ -3,7 +3,8 @@ from keras import ops
 
 from keras_attn.checks import check_positive, check_rate
 from keras_attn.layers.arguments import copy_initializer, of_sublayer
-from keras_attn.layers.call_masks import CallMasks
+from keras_attn.layers.call_masks import CallMasks, joined_padding
+from keras_attn.layers.clean_padding import real_token_mask, without_padding
 from keras_attn.layers.head_layout import HeadLayout
 from keras_attn.layers.lora_and_quantization import Adaptable
 from keras_attn.ops import (
@@ -62,7 +63,7 @@ class BahdanauAttention(Adaptable, keras.layers.Layer):
     attention = keras_attn.layers.BahdanauAttention(units=16)
     encoder_sequence = keras.random.normal((2, 7, 24))
     encoder_padding_mask = keras.ops.convert_to_tensor([[True] * 7, [True] * 3 + [False] * 4])
-    projected_key = attention.project_keys(encoder_sequence)  # once for all steps of the decoder
+    projected_key = attention.project_keys(encoder_sequence, encoder_padding_mask)  # once for all steps of the decoder
     decoder_state = keras.random.normal((2, 1, 32))
     context, scores = attention(
         decoder_state,
@@ -139,9 +140,14 @@ class BahdanauAttention(Adaptable, keras.layers.Layer):
     ):
         key = value if key is None else key
         masks = CallMasks(query, value, key, query_mask, value_mask, key_mask, attention_mask)
+        real_queries, real_keys = masks.real_tokens(query.shape, value.shape)
+        if projected_key is None:
+            projected_key = self.key_dense(without_padding(key, real_keys))
+        else:
+            projected_key = self._checked(projected_key, value)
         output, scores = additive_attention(
-            self.query_dense(query),
-            self.key_dense(key) if projected_key is None else self._checked(projected_key, value),
+            self.query_dense(without_padding(query, real_queries)),
+            projected_key,
             value,
             ops.convert_to_tensor(self.logit_kernel),
             mask=_joint_mask(query, value, masks, use_causal_mask),
@@ -150,7 +156,7 @@ class BahdanauAttention(Adaptable, keras.layers.Layer):
         output, scores = poisoned(output, masks.poison), poisoned(scores, masks.poison)
         return (output, scores) if return_attention_scores else output
 
-    def project_keys(self, key):
+    def project_keys(self, key, key_mask=None):
         """U `key` (B, S, units), to be passed as `projected_key` to every later call with the same keys.
 
         Use it in the `call` of a layer or model that loops over steps; a functional model would need a
@@ -158,8 +164,11 @@ class BahdanauAttention(Adaptable, keras.layers.Layer):
 
         Args:
             key: Float tensor (B, S, Dk), the `key` (or `value`) of those calls.
+            key_mask: Boolean (B, S), as in those calls, which need it too. Nothing is read at masked keys.
         """
-        return self.key_dense(key)
+        return self.key_dense(
+            without_padding(key, real_token_mask(joined_padding(key_mask, key, "key_mask")))
+        )
 
     def _checked(self, projected_key, value):
         shape = (*value.shape[:-1], self.units)

@@ -2,12 +2,14 @@
 
 from keras import ops
 
+from keras_attn.layers.clean_padding import real_token_mask
 from keras_attn.ops import (
     MaskRule,
     as_boolean_mask,
     check_mask_shape,
     combine_masks,
     implicit_mask,
+    mask_fits,
     mask_poison,
     with_exact_sizes,
 )
@@ -149,6 +151,23 @@ class CallMasks:
             None if mask is None else ops.any(mask, axis=-1, keepdims=True) for mask, _ in masks
         )
         return combine_masks(self.query_mask, some_key), combine_masks(self.key_mask, some_query)
+
+    def real_tokens(self, query_shape, value_shape):
+        """Queries and keys that are not padding, whatever hides one from the other.
+
+        Args:
+            query_shape, value_shape: The shapes (B, <axes>, D).
+
+        Returns:
+            Boolean (B, <axes>) of queries, and of keys. Each is None if there is no padding, or if a mask does not fit, for
+            which `as_rule` raises.
+        """
+        of_queries = (query_shape, self.query_mask, self.segment_ids)
+        of_keys = (value_shape, self.key_mask, self.key_segment_ids)
+        return tuple(
+            real_token_mask(*(x if x is not None and mask_fits(x, shape[:-1], 1) else None for x in masks))
+            for shape, *masks in (of_queries, of_keys)
+        )
 
     def _pairs(self, layout, scores_shape):
         if self.attention_mask is None:

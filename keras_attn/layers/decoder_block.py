@@ -3,6 +3,7 @@ from keras import ops
 
 from keras_attn.layers.block import Block, results_of
 from keras_attn.layers.call_masks import joined_padding
+from keras_attn.layers.clean_padding import clean_padding, real_token_mask, without_padding
 from keras_attn.layers.recomputation import recompute_in_gradient
 from keras_attn.layers.slots import call_layer, check_layer, has_argument
 from keras_attn.ops import successive_positions
@@ -119,6 +120,12 @@ class DecoderBlock(Block):
             query_mask = decoder_padding_mask = joined_padding(
                 decoder_padding_mask, decoder_sequence, "decoder_padding_mask"
             )
+            is_token = real_token_mask(query_mask, decoder_segment_ids)
+            decoder_sequence = without_padding(decoder_sequence, is_token)
+        encoder_padding_mask = joined_padding(encoder_padding_mask, encoder_sequence, "encoder_padding_mask")
+        if encoder_sequence is not None:
+            is_encoder_token = real_token_mask(encoder_padding_mask, encoder_segment_ids)
+            encoder_sequence = without_padding(encoder_sequence, is_encoder_token)
         self_attention_arguments = {
             "query_mask": query_mask,
             "value_mask": decoder_padding_mask,
@@ -132,7 +139,7 @@ class DecoderBlock(Block):
         }
         cross_attention_arguments = {
             "query_mask": query_mask,
-            "value_mask": joined_padding(encoder_padding_mask, encoder_sequence, "encoder_padding_mask"),
+            "value_mask": encoder_padding_mask,
             "attention_mask": encoder_attention_mask,
             "segment_ids": decoder_segment_ids,
             "key_segment_ids": encoder_segment_ids,
@@ -176,10 +183,11 @@ class DecoderBlock(Block):
 
         sequences = [x for x in (decoder_sequence, encoder_sequence) if x is not None]
         cached = self_attention_cache is not None or cross_attention_cache is not None
-        if self.remat and not cached:
-            x, more = recompute_in_gradient(self, forward, training, *sequences)
-        else:
-            x, more = forward(*sequences)
+        with clean_padding():
+            if self.remat and not cached:
+                x, more = recompute_in_gradient(self, forward, training, *sequences)
+            else:
+                x, more = forward(*sequences)
         if self_attention_cache is not None:  # The new cache comes last.
             more.append(more.pop(1 if return_attention_scores else 0))
         return (x, *more) if more else x

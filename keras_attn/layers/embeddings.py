@@ -2,6 +2,7 @@ import keras
 from keras import ops
 
 from keras_attn.checks import check_positive, check_rate
+from keras_attn.layers.clean_padding import without_padding
 from keras_attn.layers.dropout import Dropout
 from keras_attn.layers.lora_and_quantization import QuantizableSubclass
 from keras_attn.layers.projection import int8_matrix, product
@@ -12,6 +13,7 @@ from keras_attn.ops import (
     bfloat16_product,
     concrete_values,
     if_true,
+    implicit_mask,
     int8_product,
     is_compiled_scope,
     is_inference_scope,
@@ -253,6 +255,8 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
         return self._biased(logits)
 
     def _scaled(self, inputs):
+        """The vectors (B, T, D) that are projected back onto the vocabulary."""
+        inputs = without_padding(inputs, implicit_mask(inputs))
         if self.output_scale is None:
             return inputs
         return inputs * ops.convert_to_tensor(self.output_scale, inputs.dtype)

@@ -2,6 +2,7 @@ import keras
 
 from keras_attn.layers.block import Block, results_of
 from keras_attn.layers.call_masks import joined_padding
+from keras_attn.layers.clean_padding import clean_padding, real_token_mask, without_padding
 from keras_attn.layers.recomputation import recompute_in_gradient
 from keras_attn.layers.slots import call_layer, is_attention
 
@@ -90,6 +91,7 @@ class EncoderBlock(Block):
         segment_ids=None,
     ):
         padding_mask = joined_padding(padding_mask, inputs, "padding_mask")
+        inputs = without_padding(inputs, real_token_mask(padding_mask, segment_ids))
         arguments = {
             "attention_mask": attention_mask,
             "positions": positions,
@@ -116,7 +118,8 @@ class EncoderBlock(Block):
                 x = self._feed_forward_residual(x, sublayer=self.feed_forward_layer, training=training)
             return (x, *scores) if scores else x
 
-        return recompute_in_gradient(self, forward, training, inputs) if self.remat else forward(inputs)
+        with clean_padding():
+            return recompute_in_gradient(self, forward, training, inputs) if self.remat else forward(inputs)
 
     def compute_output_shape(self, input_shape):
         return input_shape

@@ -3,8 +3,10 @@ from keras import ops
 
 from keras_attn.checks import check_positive
 from keras_attn.layers.arguments import get_activation, of_sublayer, serialize_activation
+from keras_attn.layers.clean_padding import without_padding
 from keras_attn.layers.lora_and_quantization import Adaptable
 from keras_attn.layers.projection import Dense
+from keras_attn.ops import implicit_mask
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
@@ -69,6 +71,7 @@ class FeedForward(Adaptable, keras.layers.Layer):
         )
 
     def call(self, inputs):
+        inputs = without_padding(inputs, implicit_mask(inputs))
         x = self.intermediate_dense(inputs)
         if self.gated:
             x = x * self.gate_dense(inputs)

@@ -8,6 +8,7 @@ from keras_attn.checks import check_positive, check_rate, choose
 from keras_attn.layers.attended_keys import attended_keys
 from keras_attn.layers.call_masks import CallMasks
 from keras_attn.layers.call_positions import CallPositions
+from keras_attn.layers.clean_padding import is_padding_clean
 from keras_attn.layers.head_layout import HeadLayout
 from keras_attn.layers.head_projections import HeadProjections
 from keras_attn.layers.normalization import NORMALIZATIONS
@@ -325,7 +326,7 @@ class MultiHeadAttention(HeadProjections, Slotted, keras.layers.Layer):
         new = self._key_value_heads(*heads[1:], call_positions) if reads_keys else None
         is_ring = self._is_ring(cache, use_causal_mask)
         keys, new_cache = attended_keys(new, cache, call_positions, self.num_sink_tokens, is_ring)
-        # `project_to_cache` sets padded keys to 0, and so are the keys that are written at negative positions. A growing
+        # `project_to_cache` reads nothing at padded keys, and 0 are the keys that are written at negative positions. A growing
         # cache may hold padding that a mask alone tells.
         may_hold_padding = cache_update_index is not None and masks.key_mask is not None
         rule = self._mask_rule(
@@ -363,21 +364,23 @@ class MultiHeadAttention(HeadProjections, Slotted, keras.layers.Layer):
 
         Args:
             value, key, key_positions: As in the call.
-            value_mask, key_mask: As in the call. Pass them to the later calls too. Masked keys become 0.
+            value_mask, key_mask: As in the call. Pass them to the later calls too. What stands at masked keys, be it NaN,
+                reaches neither the cache nor a weight.
 
         Returns:
             A pair of tensors (B, K, S, H) and (B, K, S, Hv).
         """
         key = value if key is None else key
         call_positions = CallPositions(None, key_positions, None, used=self.rotary_embedding is not None)
-        heads = self._key_value_heads(*self._heads(None, key, value), call_positions)
         masks = CallMasks(None, value, key, value_mask=value_mask, key_mask=key_mask)
-        if masks.key_mask is None:
-            return heads
-        check_mask_shape(masks.key_mask, value.shape[:-1], "value_mask", exact_axes=1)
-        mask = with_exact_sizes(masks.key_mask, ops.shape(value)[1:2], "value_mask")
-        mask = ops.expand_dims(ops.expand_dims(mask, 1), -1)
-        return tuple(poisoned(keep(x, mask), masks.poison) for x in heads)
+        if masks.key_mask is not None:
+            check_mask_shape(masks.key_mask, value.shape[:-1], "value_mask", exact_axes=1)
+            mask = with_exact_sizes(masks.key_mask, ops.shape(value)[1:2], "value_mask")
+            is_one, mask = key is value, ops.expand_dims(mask, -1)
+            value = keep(value, mask)
+            key = value if is_one else keep(key, mask)
+        heads = self._key_value_heads(*self._heads(None, key, value), call_positions)
+        return tuple(poisoned(x, masks.poison) for x in heads)
 
     def empty_cache(self, batch_size, length):
         """A cache for self-attention over up to `length` positions: zeros (B, K, C, H) and (B, K, C, Hv).
@@ -412,9 +415,9 @@ class MultiHeadAttention(HeadProjections, Slotted, keras.layers.Layer):
     # Queries, keys and values.
 
     def _without_padding(self, query, key, value, masks, call_positions, use_causal_mask):
-        """The inputs with padding set to 0 before any projection, and whether that was done.
+        """The inputs with padding set to 0 before any projection, and whether whatever takes no part is 0.
 
-        It is done if the padding masks alone say which queries and keys take part.
+        It is if the padding masks alone say which queries and keys take part.
         """
         queries = keys = None
         if len(query.shape) == 3:
@@ -424,13 +427,16 @@ class MultiHeadAttention(HeadProjections, Slotted, keras.layers.Layer):
                 in_order=bool(use_causal_mask or self.sliding_window),
                 aligned=call_positions.key_positions is None,
             )
-        if queries is None or keys is None:
-            return query, key, value, False
+        are_known = queries is not None and keys is not None
+        if not are_known:
+            if is_padding_clean():
+                return query, key, value, False
+            queries, keys = masks.real_tokens(query.shape, value.shape)
         kept = {}
         for x, mask in ((query, queries), (key, keys), (value, keys)):
             if (id(x), id(mask)) not in kept:
-                kept[id(x), id(mask)] = keep(x, ops.expand_dims(mask, -1))
-        return kept[id(query), id(queries)], kept[id(key), id(keys)], kept[id(value), id(keys)], True
+                kept[id(x), id(mask)] = x if mask is None else keep(x, ops.expand_dims(mask, -1))
+        return kept[id(query), id(queries)], kept[id(key), id(keys)], kept[id(value), id(keys)], are_known
 
     def _count_tokens(self, call_positions, masks, query, value):
         """Looks at the padding where it matters which token of a row is the first, or how many there are."""

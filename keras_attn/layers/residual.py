@@ -4,9 +4,11 @@ import keras
 from keras import ops
 
 from keras_attn.checks import check_rate
+from keras_attn.layers.clean_padding import without_padding
 from keras_attn.layers.dropout import Dropout
 from keras_attn.layers.normalization import LayerNormalization
 from keras_attn.layers.slots import check_layer, copied, description, with_layers
+from keras_attn.ops import implicit_mask
 
 # The constructor arguments of `Residual` that the blocks also have, and pass on. Each residual connection of
 # a block has its own `norm`.
@@ -99,6 +101,7 @@ class Residual(keras.layers.Layer):
         )
 
     def call(self, inputs, sublayer, training=None):
+        inputs = without_padding(inputs, implicit_mask(inputs))
         result = sublayer(self.before(inputs))
         update, *rest = result if isinstance(result, tuple) else (result,)
         output = self.after(inputs, update, training)

@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_attn.checks import check_positive, check_rate, choose
 from keras_attn.layers import BahdanauAttention, TokenEmbedding
+from keras_attn.layers.clean_padding import real_token_mask, without_padding
 from keras_attn.models.generation import Seq2SeqGeneration
 from keras_attn.models.transformer import unpacked_inputs
 from keras_attn.ops import empty_cache, padding_mask, write_cache
@@ -327,6 +328,7 @@ class RNNSeq2Seq(Seq2SeqGeneration, keras.Model):
         return ops.expand_dims(scores, 1)
 
     def _encoded(self, encoder_sequence, encoder_padding_mask):
+        encoder_sequence = without_padding(encoder_sequence, real_token_mask(encoder_padding_mask))
         weights = ops.expand_dims(ops.cast(encoder_padding_mask, encoder_sequence.dtype), -1)
         mean = ops.sum(encoder_sequence * weights, axis=1) / ops.maximum(ops.sum(weights, axis=1), 1)
         return Encoded(

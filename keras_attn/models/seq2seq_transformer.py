@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_attn.checks import check_positive, choose
+from keras_attn.layers.clean_padding import clean_padding, real_token_mask, without_padding
 from keras_attn.models.generation import Seq2SeqGeneration
 from keras_attn.models.sizes import Sizes
 from keras_attn.models.transformer import (
@@ -305,20 +306,25 @@ class Seq2SeqTransformer(Seq2SeqGeneration, Transformer):
     def _decoded(self, target, encoder_sequence, source, training, return_attention_scores=False):
         """The vectors after the last block, and the scores."""
         x = self.target_embedding(target.token_ids, positions=target.positions, training=training)
+        x = without_padding(x, real_token_mask(target.padding_mask, target.segment_ids))
+        encoder_sequence = without_padding(
+            encoder_sequence, real_token_mask(source.padding_mask, source.segment_ids)
+        )
         scores = []
-        for block in self.decoder_blocks:
-            x = block(
-                x,
-                encoder_sequence,
-                encoder_padding_mask=source.padding_mask,
-                return_attention_scores=return_attention_scores,
-                encoder_positions=source.positions,
-                encoder_segment_ids=source.segment_ids,
-                **of_decoder_block(target, training),
-            )
-            if return_attention_scores:
-                x, _, cross_attention_scores = x
-                scores.append(cross_attention_scores)
+        with clean_padding():
+            for block in self.decoder_blocks:
+                x = block(
+                    x,
+                    encoder_sequence,
+                    encoder_padding_mask=source.padding_mask,
+                    return_attention_scores=return_attention_scores,
+                    encoder_positions=source.positions,
+                    encoder_segment_ids=source.segment_ids,
+                    **of_decoder_block(target, training),
+                )
+                if return_attention_scores:
+                    x, _, cross_attention_scores = x
+                    scores.append(cross_attention_scores)
         return x, scores
 
     def init_cache(self, encoder_token_ids, length, encoder_padding_mask=None):

@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_attn.checks import check_positive
+from keras_attn.layers.clean_padding import clean_padding, real_token_mask, without_padding
 from keras_attn.layers.lora_and_quantization import Adaptable
 from keras_attn.layers.slots import check_layer, describe_shared_layers, description, with_layers
 from keras_attn.ops import padding_mask, segment_positions
@@ -69,14 +70,16 @@ class Transformer(Adaptable, keras.Model):
 
     def _encoded(self, x, blocks, norm, tokens, training):
         """A sequence (B, T, D) after encoder blocks and their norm."""
-        for block in blocks:
-            x = block(
-                x,
-                padding_mask=tokens.padding_mask,
-                training=training,
-                positions=tokens.positions,
-                segment_ids=tokens.segment_ids,
-            )
+        x = without_padding(x, real_token_mask(tokens.padding_mask, tokens.segment_ids))
+        with clean_padding():
+            for block in blocks:
+                x = block(
+                    x,
+                    padding_mask=tokens.padding_mask,
+                    training=training,
+                    positions=tokens.positions,
+                    segment_ids=tokens.segment_ids,
+                )
         return x if norm is None else norm(x)
 
     def _logits(self, x, embedding, norm, projection=None):

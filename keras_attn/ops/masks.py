@@ -379,18 +379,21 @@ def check_mask_shape(mask, shape, name, exact_axes=0, received=None):
     Sizes unknown before the run (None) pass, see `with_exact_sizes`. The last `exact_axes` axes must match and may not be
     broadcast. `received` is the shape that the user gave, if axes were added to `mask` since.
     """
-    mask_shape = tuple(mask.shape)
-    padded = (1,) * (len(shape) - len(mask_shape)) + mask_shape
-    sizes = list(zip(padded, shape))
-    fits = len(padded) == len(shape) and all(
-        size is None or wanted is None or size == wanted or (size == 1 and axis < len(shape) - exact_axes)
-        for axis, (size, wanted) in enumerate(sizes)
-    )
-    if not fits:
+    if not mask_fits(mask, shape, exact_axes):
         raise ValueError(
             f"`{name}` must {'have' if exact_axes else 'broadcast to'} shape {tuple(shape)}. "
-            f"Received: {name} of shape {mask_shape if received is None else tuple(received)}."
+            f"Received: {name} of shape {tuple(mask.shape if received is None else received)}."
         )
+
+
+def mask_fits(mask, shape, exact_axes=0):
+    """Whether `check_mask_shape` lets a mask pass."""
+    mask_shape = tuple(mask.shape)
+    padded = (1,) * (len(shape) - len(mask_shape)) + mask_shape
+    return len(padded) == len(shape) and all(
+        size is None or wanted is None or size == wanted or (size == 1 and axis < len(shape) - exact_axes)
+        for axis, (size, wanted) in enumerate(zip(padded, shape))
+    )
 
 
 def with_exact_sizes(mask, sizes, name):

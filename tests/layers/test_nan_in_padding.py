@@ -7,8 +7,11 @@ import keras
 import numpy as np
 import pytest
 from helpers_layers import assert_equal, gradients, run
+from keras import ops
 
+from keras_attn import layers
 from keras_attn.layers import DifferentialAttention, MultiHeadAttention, TalkingHeadsAttention
+from keras_attn.models import RNNSeq2Seq, Seq2SeqTransformer
 
 B, T, S, D = 5, 7, 11, 13
 ORDERS = {
@@ -156,3 +159,174 @@ def test_of_one_padding_where_positions_hide_keys_too(rng, order, window):
         weights_too=weights_too,
         sliding_window=window,
     )
+
+
+# --- Every layer with weights: they get the update that they get if zeros stand at pads ---
+
+E = 12
+TOKENS, SOURCE = np.arange(T) < [[5], [7], [2], [4], [1]], np.arange(S) < [[11], [3], [6], [1], [8]]
+PAIRS = np.tril(np.ones((B, T, S), bool), 2)
+PIXELS = TOKENS[:, None] & (np.arange(3) < [[3], [1], [2], [3], [2]])[:, :, None]
+
+
+class Marked(keras.layers.Layer):
+    """Puts a mask on a sequence, as `keras.layers.Embedding(mask_zero=True)` does."""
+
+    def __init__(self, mask):
+        super().__init__()
+        self.mask = mask
+
+    def call(self, inputs):
+        return inputs * 1.0
+
+    def compute_mask(self, inputs, previous_mask=None):
+        return ops.convert_to_tensor(self.mask)
+
+
+class Calls(keras.layers.Layer):
+    """A function of a layer and of the sequences `x` and `source`."""
+
+    def __init__(self, part, function):
+        super().__init__()
+        self.part, self.function = part, function
+        self.supports_masking = True
+
+    def build(self, *shapes):
+        """The part builds itself."""
+
+    def call(self, x, source):
+        return self.function(self.part, x, source)
+
+
+def adapted(block):
+    block.build((None, None, E))
+    block.enable_lora(2)
+    return block
+
+
+def cached_attention(layer, x, source):
+    cache = layer.project_to_cache(source, value_mask=SOURCE)
+    return layer(ops.where(TOKENS[..., None], x, 0.0), source, value_mask=SOURCE, cache=cache)[0]
+
+
+def projected_attention(layer, x, source):
+    projected = layer.project_keys(source, SOURCE)
+    return layer(x, source, query_mask=TOKENS, value_mask=SOURCE, projected_key=projected)
+
+
+def of_decoder(model, x, source):
+    token_ids = np.where(TOKENS, 3, 0)
+    more = {} if isinstance(model, RNNSeq2Seq) else {"decoder_padding_mask": TOKENS}
+    return model.decode(token_ids, source, SOURCE, **more)
+
+
+def encoder_block(**arguments):
+    return layers.EncoderBlock(7, 3, **arguments)
+
+
+def decoder_block(**arguments):
+    return layers.DecoderBlock(7, 3, **arguments)
+
+
+def attention(**arguments):
+    return MultiHeadAttention(3, 5, **arguments)
+
+
+def by_mask(block, x, source):
+    return block(x, padding_mask=TOKENS)
+
+
+def by_keras_mask(layer, x, source):
+    return layer(Marked(TOKENS)(x))
+
+
+def of_both(block, x, source):
+    return block(x, source, decoder_padding_mask=TOKENS, encoder_padding_mask=SOURCE)
+
+
+def of_pairs(layer, x, source):
+    return layer(x, source, query_mask=TOKENS, value_mask=SOURCE, attention_mask=PAIRS)
+
+
+def of_keys_in_order(layer, x, source):
+    return layer(x, source, query_mask=TOKENS, value_mask=SOURCE, use_causal_mask=True)
+
+
+def of_numbers(layer, x, source):
+    return layer(x, source, query_mask=TOKENS.astype("int32"), value_mask=SOURCE.astype("float32"))
+
+
+def of_segments(layer, x, source):
+    return layer(x, source, segment_ids=1 * TOKENS, key_segment_ids=1 * SOURCE)
+
+
+def of_rows_and_columns(layer, x, source):
+    x = ops.where(PIXELS[..., None], ops.expand_dims(x, 1), float("nan"))
+    return ops.where(PIXELS[..., None], layer(x, x, query_mask=PIXELS, value_mask=PIXELS), 0.0)
+
+
+CALLS = {
+    "encoder_block": (encoder_block(), by_mask),
+    "pre_norm": (encoder_block(normalize_first=True), by_mask),
+    "parallel": (encoder_block(normalize_first=True, parallel=True), by_mask),
+    "remat": (encoder_block(remat=True, dropout=0.1), by_mask),
+    "integer_mask": (encoder_block(), lambda block, x, source: block(x, padding_mask=1 * TOKENS)),
+    "implicit_mask": (encoder_block(), by_keras_mask),
+    "segments": (encoder_block(), lambda block, x, source: block(x, segment_ids=2 * TOKENS)),
+    "keras_attention": (encoder_block(self_attention=keras.layers.MultiHeadAttention(3, 5)), by_mask),
+    "adapted": (lambda: adapted(encoder_block()), by_mask),
+    "decoder_block": (decoder_block(), of_both),
+    "decoder_remat": (decoder_block(remat=True), of_both),
+    "decoder_alone": (decoder_block(), lambda block, x, source: block(x, decoder_padding_mask=TOKENS)),
+    "attention_of_pairs": (attention(use_gate=True), of_pairs),
+    "attention_in_order": (attention(), of_keys_in_order),
+    "attention_of_segments": (attention(), of_segments),
+    "attention_of_axes": (attention(attention_axes=2), of_rows_and_columns),
+    "attention_of_integers": (attention(), of_numbers),
+    "attention_with_cache": (attention(), cached_attention),
+    "bahdanau": (layers.BahdanauAttention(5), of_numbers),
+    "bahdanau_of_pairs": (layers.BahdanauAttention(5), of_pairs),
+    "bahdanau_of_projected": (layers.BahdanauAttention(5), projected_attention),
+    "feed_forward": (layers.FeedForward(7), by_keras_mask),
+    "residual": (
+        layers.Residual(),
+        lambda layer, x, source: layer(Marked(TOKENS)(x), sublayer=lambda x: x * 2),
+    ),
+    "logits": (
+        layers.TokenEmbedding(17, E),
+        lambda layer, x, source: layer(Marked(TOKENS)(x), reverse=True),
+    ),
+    "token_head": (layers.TokenClassificationHead(3, intermediate_dim=5), by_mask),
+    "transformer": (
+        lambda: Seq2SeqTransformer.from_preset("tiny", 7, hidden_dim=E, num_heads=3, dropout=0.0),
+        of_decoder,
+    ),
+    "rnn": (lambda: RNNSeq2Seq(7, hidden_dim=E // 2, dropout=0.0), of_decoder),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_weights_get_the_update_of_zeros_at_pads(name, rng):
+    make, function = CALLS[name]
+    part = make if isinstance(make, keras.layers.Layer) else make()
+    layer = Calls(part, function)
+    x, source = (rng.normal(size=(B, n, E)).astype("float32") for n in (T, S))
+    results = []
+    for fill in (0.0, np.nan):
+        inputs = {
+            "x": np.where(TOKENS[..., None], x, np.float32(fill)),
+            "source": np.where(SOURCE[..., None], source, np.float32(fill)),
+        }
+        run(layer, inputs)
+        results.append(gradients(layer, inputs, lambda y: ops.where(_real(y), y, 0.0) ** 2)[1])
+    # The decoder alone of a model is called, so that some of its weights take no part.
+    of_zeros, of_nan = ([x for x in result if x is not None] for result in results)
+    assert of_zeros and all(np.isfinite(x).all() for x in of_zeros)
+    assert_equal(of_nan, of_zeros, 1e-6)
+
+
+def _real(y):
+    """Real tokens among those of outputs (B, T, ...); all where outputs are of other axes."""
+    if y.shape[1] != T:
+        return np.ones((B, 1, 1, 1), bool)[(...,) + (0,) * (4 - len(y.shape))]
+    return TOKENS[:, :, None]

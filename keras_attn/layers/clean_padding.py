@@ -1,0 +1,49 @@
+"""What stands at padding, be it NaN, reaches no weight: a sequence enters a layer with zeros there.
+
+The gradient of a weight is a sum over all positions of an input times a gradient, and NaN * 0 is NaN, so that it is not
+enough to hide padding from real tokens. A model does this for all of its blocks, and a block for all of its
+layers: inside `clean_padding` it is not done again.
+"""
+
+import contextlib
+import contextvars
+
+from keras import ops
+
+from keras_attn.ops import combine_masks, keep
+
+_IS_CLEAN = contextvars.ContextVar("padding_is_clean", default=False)
+
+
+@contextlib.contextmanager
+def clean_padding():
+    """Layers that are called inside get sequences that are without padding already."""
+    token = _IS_CLEAN.set(True)
+    try:
+        yield
+    finally:
+        _IS_CLEAN.reset(token)
+
+
+def is_padding_clean():
+    """Whether the code runs inside `clean_padding`."""
+    return _IS_CLEAN.get()
+
+
+def real_token_mask(padding_mask, segment_ids=None):
+    """True at tokens that are padding by neither, booleans (B, <axes>), or None. Values are not checked here."""
+    is_token = None if padding_mask is None else ops.cast(padding_mask, "bool")
+    in_segment = None if segment_ids is None else ops.not_equal(segment_ids, 0)
+    return combine_masks(is_token, in_segment)
+
+
+def without_padding(x, is_token):
+    """A sequence with zeros at its padding, in value and in gradient.
+
+    Args:
+        x: Floats (B, <axes>, D).
+        is_token: Booleans (B, <axes>), True at real tokens, or None for no padding.
+    """
+    if is_token is None or _IS_CLEAN.get():
+        return x
+    return keep(x, ops.expand_dims(is_token, -1))
