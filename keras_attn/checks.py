@@ -27,6 +27,24 @@ def check_count(name, value):
     return int(value)
 
 
+def check_rank(name, shape, axes, hint=""):
+    """Checks how many axes a tensor has.
+
+    Args:
+        name: String, the argument's name.
+        shape: The shape of the tensor.
+        axes: String, the axes that it must have: "(B, T, D)".
+        hint: String, which ends the message.
+
+    Raises:
+        ValueError: unless the shape has as many axes as `axes` names.
+    """
+    if len(shape) != axes.count(",") + 1:
+        raise ValueError(
+            f"`{name}` must have the shape {axes}. Received: {name} of shape {tuple(shape)}.{hint}"
+        )
+
+
 def check_pair(name, value, lowest=1):
     """A pair of integers, from one or from two.
 

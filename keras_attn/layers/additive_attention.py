@@ -3,7 +3,7 @@ from keras import ops
 
 from keras_attn.checks import check_positive, check_rate
 from keras_attn.layers.arguments import copy_initializer, of_sublayer
-from keras_attn.layers.call_masks import CallMasks, joined_padding
+from keras_attn.layers.call_masks import PAIRS_HINT, CallMasks, joined_padding
 from keras_attn.layers.clean_padding import real_token_mask, without_padding
 from keras_attn.layers.head_layout import HeadLayout
 from keras_attn.layers.lora_and_quantization import Adaptable
@@ -44,7 +44,8 @@ class BahdanauAttention(Adaptable, keras.layers.Layer):
         query_mask: Boolean (B, T), True at real queries; the others attend to nothing.
         value_mask, key_mask: Boolean (B, S), True at keys that may be attended.
         attention_mask: Boolean, or 0 and 1 of any dtype: (T, S) or (B, T, S), True where a query may attend to a key.
-            All masks given, Keras' implicit ones included, are joined with "and".
+            All masks given, Keras' implicit ones included, are joined with "and". Of two axes it is (T, S), also where it
+            could be (B, S): a padding mask is the `value_mask`.
         return_attention_scores: Boolean.
         training: Boolean, whether dropout is applied.
         use_causal_mask: Boolean, whether a query sees only keys at its own position and before.
@@ -107,11 +108,7 @@ class BahdanauAttention(Adaptable, keras.layers.Layer):
 
     def build(self, query_shape, value_shape, key_shape=None):
         key_shape = value_shape if key_shape is None else key_shape
-        if not len(query_shape) == len(value_shape) == len(key_shape) == 3:
-            raise ValueError(
-                "`query`, `value` and `key` must have the shapes (B, T, Dq), (B, S, Dv) and (B, S, Dk). Received: "
-                f"query_shape={tuple(query_shape)}, value_shape={tuple(value_shape)}, key_shape={tuple(key_shape)}."
-            )
+        _check_ranks(query_shape, value_shape, key_shape)
         if value_shape[1] != key_shape[1]:
             raise ValueError(
                 "The shapes of `key` and `value` must be equal but for the last axis. Received: "
@@ -139,6 +136,7 @@ class BahdanauAttention(Adaptable, keras.layers.Layer):
         projected_key=None,
     ):
         key = value if key is None else key
+        _check_ranks(query.shape, value.shape, key.shape)
         masks = CallMasks(query, value, key, query_mask, value_mask, key_mask, attention_mask)
         real_queries, real_keys = masks.real_tokens(query.shape, value.shape)
         if projected_key is None:
@@ -212,12 +210,21 @@ class BahdanauAttention(Adaptable, keras.layers.Layer):
         }
 
 
+def _check_ranks(query_shape, value_shape, key_shape):
+    if not len(query_shape) == len(value_shape) == len(key_shape) == 3:
+        raise ValueError(
+            "`query`, `value` and `key` must have the shapes (B, T, Dq), (B, S, Dv) and (B, S, Dk). Received: "
+            f"query_shape={tuple(query_shape)}, value_shape={tuple(value_shape)}, key_shape={tuple(key_shape)}."
+        )
+
+
 def _joint_mask(query, value, masks, use_causal_mask):
     """All masks joined into one that broadcasts to (B, T, S), or None."""
     num_queries, num_keys = ops.shape(query)[1], ops.shape(value)[1]
     batch_size, *lengths = query.shape[0], query.shape[1], value.shape[1]
     if masks.attention_mask is not None:
-        check_mask_shape(masks.attention_mask, (batch_size, *lengths), "attention_mask")
+        hint = PAIRS_HINT if len(masks.attention_mask.shape) == 2 else ""
+        check_mask_shape(masks.attention_mask, (batch_size, *lengths), "attention_mask", hint=hint)
     mask = masks.as_rule(
         HeadLayout(3),
         query,

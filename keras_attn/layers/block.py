@@ -2,12 +2,12 @@
 
 import keras
 
-from keras_attn.checks import check_positive, check_rate
+from keras_attn.checks import check_positive, check_rank, check_rate
 from keras_attn.layers.arguments import get_activation, of_sublayer, serialize_activation
 from keras_attn.layers.feed_forward import FeedForward
 from keras_attn.layers.multi_head_attention import MultiHeadAttention
 from keras_attn.layers.residual import RESIDUAL_ARGUMENTS, Residual, check_residual, default_norm
-from keras_attn.layers.slots import Slotted, build_layer, check_layer, copied, is_attention
+from keras_attn.layers.slots import Slotted, build_layer, check_layer, copied, has_argument, is_attention
 
 
 class Block(Slotted, keras.layers.Layer):
@@ -38,6 +38,9 @@ class Block(Slotted, keras.layers.Layer):
         self_attention_norm=None,
         **kwargs,
     ):
+        for name in kwargs:
+            if self._advice(name) or has_argument(self, name):
+                raise ValueError(self._unknown(name, "the constructor"))
         super().__init__(**kwargs)
         self.intermediate_dim = check_positive("intermediate_dim", intermediate_dim, optional=True)
         self.num_heads = check_positive("num_heads", num_heads, optional=True)
@@ -62,6 +65,22 @@ class Block(Slotted, keras.layers.Layer):
         self._self_attention_norm = lambda: self_attention_norm
         self.supports_masking = True
         self._check_arguments()
+
+    def __call__(self, *args, **kwargs):
+        for name in kwargs:
+            if self._advice(name) and not has_argument(self, name):
+                raise TypeError(self._unknown(name, "a call"))
+        return super().__call__(*args, **kwargs)
+
+    def _advice(self, name):
+        """What to do in place of passing an argument of this name, which other layers have, or None."""
+        return None
+
+    def _unknown(self, name, where):
+        advice = f"Pass it to a call: `block(x, {name}=...)`."
+        if not has_argument(self, name):
+            advice = self._advice(name)
+        return f"`{name}` is not an argument of {where} of `{type(self).__name__}`. {advice}"
 
     @property
     def norm(self):
@@ -93,6 +112,19 @@ class Block(Slotted, keras.layers.Layer):
     def _check_num_heads(self, slot):
         if self.num_heads is None:
             raise ValueError(f"`num_heads` or `{slot}` must be given. Received: num_heads=None.")
+
+    def _check_axes(self, slot, name, shape):
+        """Refuses a sequence of other axes than (B, T, D), except for a given layer that says what it does with them."""
+        given = getattr(self, slot)
+        if given is None or (isinstance(given, MultiHeadAttention) and given.attention_axes is None):
+            hint = ""
+            if len(shape) > 3:
+                hint = (
+                    " Attention would be over all axes between at once. For one of them, pass a layer such as "
+                    f"`MultiHeadAttention(num_heads, key_dim, attention_axes=2)` as `{slot}`; for a block on each "
+                    "(T, D) alone, take `keras.layers.TimeDistributed(block)`."
+                )
+            check_rank(name, shape, "(B, T, D)", hint)
 
     def _attention_layer(self, slot, query_shape, value_shape):
         """The attention layer of a slot: the one that was given, or one that is built here."""

@@ -9,6 +9,7 @@ from keras_attn.ops import (
     check_mask_shape,
     combine_masks,
     implicit_mask,
+    is_constant,
     mask_fits,
     mask_poison,
     with_exact_sizes,
@@ -34,6 +35,39 @@ def joined_padding(padding_mask, sequence, name=None):
     if implicit is None:
         return padding_mask
     return ops.where(implicit, padding_mask, ops.zeros((), dtype=padding_mask.dtype))
+
+
+def check_pairs(mask, sequence, name, padding_name, axes="(B, T, T)"):
+    """Refuses a mask of pairs in a block that has no axis of the batch.
+
+    With as many rows as queries it could be a padding mask as well as a mask of all rows, and would be taken for the
+    latter.
+
+    Args:
+        mask: The mask, or None.
+        sequence: Floats (B, T, D), the queries.
+        name, padding_name: Strings, the names of its argument and of the one that takes a padding mask.
+        axes: String, the shape that it must have.
+
+    Raises:
+        ValueError: for a mask of fewer than 3 axes.
+    """
+    if mask is None:
+        return
+    shape = tuple(ops.convert_to_tensor(mask).shape)
+    if len(shape) < 3:
+        raise ValueError(
+            f"`{name}` must have the shape {axes}. Received: {name} of shape {shape}, sequence of shape "
+            f"{tuple(sequence.shape)}. Pass a padding mask as `{padding_name}`, or as `mask[:, None, :]`; a mask that "
+            "holds for every row, as `mask[None]`."
+        )
+
+
+# What to do with a mask of two axes that is not (T, S).
+PAIRS_HINT = (
+    " Pass a padding mask (B, S) as `value_mask`, or as `mask[:, None, :]`; a mask (T, S) that holds for every row, as "
+    "`mask[None]`."
+)
 
 
 class CallMasks:
@@ -78,6 +112,7 @@ class CallMasks:
         of_value = as_boolean_mask(joined_padding(value_mask, value), "value_mask")
         of_key = as_boolean_mask(joined_padding(key_mask, None if key is value else key), "key_mask")
         self.key_mask = combine_masks(of_value, None if of_key is of_value else of_key)
+        self._given_pairs = attention_mask
         self.attention_mask = as_boolean_mask(attention_mask, "attention_mask")
         self.prefix_mask = as_boolean_mask(prefix_mask, "prefix_mask")
         self.segment_ids = self.key_segment_ids = None
@@ -172,6 +207,24 @@ class CallMasks:
     def _pairs(self, layout, scores_shape):
         if self.attention_mask is None:
             return None
+        received = self.attention_mask.shape
         pairs = layout.pairs(self.attention_mask, len(scores_shape))
-        check_mask_shape(pairs, scores_shape, "attention_mask", received=self.attention_mask.shape)
+        is_matrix = len(received) == 2 and len(layout.attended) == 1
+        if is_matrix:
+            self._check_is_not_padding(received, scores_shape[-2])
+        hint = PAIRS_HINT if is_matrix else ""
+        check_mask_shape(pairs, scores_shape, "attention_mask", received=received, hint=hint)
         return pairs
+
+    def _check_is_not_padding(self, shape, num_queries):
+        """Refuses a mask (B, S) in place of (T, S), as far as a graph shows it: one of B and T is known there, and not the other.
+
+        With as many rows as queries it would be taken for (T, S), and mix the rows of the batch.
+        """
+        first = shape[0]
+        is_batch = (first is None) != (num_queries is None) and first != 1
+        if is_batch and not is_constant(self._given_pairs):
+            raise ValueError(
+                f"`attention_mask` must have the shape (T, S), (B, T, S) or (B, N, T, S), where T is {num_queries}. "
+                f"Received: attention_mask of shape {tuple(shape)}, which seems to be (B, S).{PAIRS_HINT}"
+            )

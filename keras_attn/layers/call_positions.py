@@ -1,5 +1,6 @@
 from keras import ops
 
+from keras_attn.layers.clean_padding import real_token_mask
 from keras_attn.ops import largest_in_segment, successive_positions, token_positions
 
 
@@ -33,7 +34,7 @@ class CallPositions:
             key_mask: Boolean (B, T), True at keys that may be attended, or None.
             segment_ids: Integers (B, T), or None.
         """
-        is_token = _are_tokens(key_mask, segment_ids)
+        is_token = real_token_mask(key_mask, segment_ids)
         if self.positions is None and self.key_positions is None and is_token is not None:
             self.positions = token_positions(is_token, segment_ids)
 
@@ -47,7 +48,7 @@ class CallPositions:
             key_mask: Boolean (B, <axes>, T), True at keys that may be attended, or None.
             segment_ids: Integers (B, T), or None.
         """
-        is_token = _are_tokens(key_mask, segment_ids)
+        is_token = real_token_mask(key_mask, segment_ids)
         if is_token is not None:
             counts = ops.where(is_token, self.of_queries(length) + 1, 0)
             self.sequence_length = largest_in_segment(counts, segment_ids)
@@ -87,13 +88,6 @@ class CallPositions:
         if self.positions is None:
             return slots
         return slots + ops.cast(self.positions, "int32")[..., :1] - ops.cast(self.index, "int32")
-
-
-def _are_tokens(key_mask, segment_ids):
-    if segment_ids is None:
-        return key_mask
-    in_segment = ops.not_equal(segment_ids, 0)
-    return in_segment if key_mask is None else ops.logical_and(in_segment, key_mask)
 
 
 def _checked(positions, name, length):

@@ -2,7 +2,7 @@ import keras
 from keras import ops
 
 from keras_attn.layers.block import Block, results_of
-from keras_attn.layers.call_masks import joined_padding
+from keras_attn.layers.call_masks import check_pairs, joined_padding
 from keras_attn.layers.clean_padding import clean_padding, real_token_mask, without_padding
 from keras_attn.layers.recomputation import recompute_in_gradient
 from keras_attn.layers.slots import call_layer, check_layer, has_argument
@@ -81,6 +81,7 @@ class DecoderBlock(Block):
             )
 
     def build(self, decoder_sequence_shape, encoder_sequence_shape=None):
+        self._check_axes("self_attention", "decoder_sequence", decoder_sequence_shape)
         self._check_cross_attention(encoder_sequence_shape)
         self.self_attention_layer = self._attention_layer(
             "self_attention", decoder_sequence_shape, decoder_sequence_shape
@@ -88,6 +89,7 @@ class DecoderBlock(Block):
         self._self_attention_residual = self._residual("self_attention", decoder_sequence_shape)
         self.cross_attention_layer = None
         if encoder_sequence_shape is not None:
+            self._check_axes("cross_attention", "encoder_sequence", encoder_sequence_shape)
             self.cross_attention_layer = self._attention_layer(
                 "cross_attention", decoder_sequence_shape, encoder_sequence_shape
             )
@@ -115,6 +117,16 @@ class DecoderBlock(Block):
     ):
         self._check_encoder(encoder_sequence, cross_attention_cache)
         self._check_segments(decoder_segment_ids, encoder_segment_ids)
+        check_pairs(
+            decoder_attention_mask, decoder_sequence, "decoder_attention_mask", "decoder_padding_mask"
+        )
+        check_pairs(
+            encoder_attention_mask,
+            decoder_sequence,
+            "encoder_attention_mask",
+            "encoder_padding_mask",
+            axes="(B, T, S)",
+        )
         query_mask = None
         if self_attention_cache is None:
             query_mask = decoder_padding_mask = joined_padding(
@@ -197,6 +209,11 @@ class DecoderBlock(Block):
             *super()._parts(),
             *([] if self.cross_attention_layer is None else [self.cross_attention_layer]),
         ]
+
+    def _advice(self, name):
+        if name not in ("padding_mask", "attention_mask", "positions", "segment_ids"):
+            return None
+        return f"Pass `decoder_{name}` for the block's own sequence, `encoder_{name}` for that of the encoder, to a call."
 
     def compute_output_shape(self, decoder_sequence_shape, encoder_sequence_shape=None):
         return decoder_sequence_shape

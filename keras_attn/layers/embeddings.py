@@ -400,7 +400,8 @@ class SequenceEmbedding(Slotted, keras.layers.Layer):
     @property
     def vocabulary_size(self):
         """Integer V, of the token embedding."""
-        return self.token.vocabulary_size
+        is_of_keras = not hasattr(self.token, "vocabulary_size")
+        return self.token.input_dim if is_of_keras else self.token.vocabulary_size
 
     @property
     def max_sequence_length(self):
@@ -424,6 +425,10 @@ class SequenceEmbedding(Slotted, keras.layers.Layer):
         if reverse:
             return self._logits(inputs)
         x = ops.cast(self.token(inputs), self.compute_dtype)
+        if len(x.shape) != 3:
+            raise ValueError(
+                f"`inputs` must be token ids of shape (B, T). Received: inputs of shape {tuple(inputs.shape)}."
+            )
         if self.position is not None:
             # Layers of this library add one encoding to all rows, without a copy of it for each row.
             encoding = getattr(self.position, "encoding", self.position)

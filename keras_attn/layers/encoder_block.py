@@ -1,7 +1,7 @@
 import keras
 
 from keras_attn.layers.block import Block, results_of
-from keras_attn.layers.call_masks import joined_padding
+from keras_attn.layers.call_masks import check_pairs, joined_padding
 from keras_attn.layers.clean_padding import clean_padding, real_token_mask, without_padding
 from keras_attn.layers.recomputation import recompute_in_gradient
 from keras_attn.layers.slots import call_layer, is_attention
@@ -76,6 +76,7 @@ class EncoderBlock(Block):
     """
 
     def build(self, input_shape):
+        self._check_axes("self_attention", "inputs", input_shape)
         self.self_attention_layer = self._attention_layer("self_attention", input_shape, input_shape)
         self._self_attention_residual = self._residual("self_attention", input_shape)
         self._build_feed_forward(input_shape)
@@ -90,6 +91,7 @@ class EncoderBlock(Block):
         positions=None,
         segment_ids=None,
     ):
+        check_pairs(attention_mask, inputs, "attention_mask", "padding_mask")
         padding_mask = joined_padding(padding_mask, inputs, "padding_mask")
         inputs = without_padding(inputs, real_token_mask(padding_mask, segment_ids))
         arguments = {
@@ -120,6 +122,11 @@ class EncoderBlock(Block):
 
         with clean_padding():
             return recompute_in_gradient(self, forward, training, inputs) if self.remat else forward(inputs)
+
+    def _advice(self, name):
+        if name != "use_causal_mask":
+            return None
+        return "Take a `DecoderBlock`, which is causal and needs no encoder, or pass an `attention_mask` to a call."
 
     def compute_output_shape(self, input_shape):
         return input_shape

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_attn.checks import check_count, check_positive, check_rate, choose
+from keras_attn.checks import check_count, check_positive, check_rank, check_rate, choose
 from keras_attn.layers.arguments import get_activation, serialize_activation
 from keras_attn.layers.call_masks import joined_padding
 from keras_attn.layers.dropout import Dropout
@@ -14,7 +14,12 @@ from keras_attn.ops import POOLINGS, as_boolean_mask, at_least_float32, keep, ma
 
 
 def real_tokens(sequence, padding_mask):
-    """The padding mask (B, T) of a head's call as booleans, that of Keras included; all True if there is none."""
+    """The padding mask (B, T) of a head's call as booleans, that of Keras included; all True if there is none.
+
+    Raises:
+        ValueError: unless the sequence has the shape (B, T, D).
+    """
+    check_rank("inputs", sequence.shape, "(B, T, D)")
     mask = as_boolean_mask(joined_padding(padding_mask, sequence, "padding_mask"), "padding_mask")
     return ops.ones(ops.shape(sequence)[:2], dtype="bool") if mask is None else mask
 

@@ -90,7 +90,9 @@ class MultiHeadAttention(HeadProjections, Slotted, keras.layers.Layer):
         value_mask, key_mask: Boolean (B, S), True at keys that may be attended; with a growing cache, over its
             slots.
         attention_mask: Boolean, or 0 and 1 of any dtype: (T, S), (B, T, S) or (B, N, T, S), True where a query may
-            attend to a key. All masks given, Keras' implicit ones included, are joined with "and".
+            attend to a key. All masks given, Keras' implicit ones included, are joined with "and". Of two axes it is
+            (T, S), as in Keras, also where it could be (B, S): a padding mask is the `value_mask`. It is
+            refused where a graph shows that it is of the batch.
         return_attention_scores: Boolean.
         training: Boolean, whether dropout is applied.
         use_causal_mask: Boolean, whether a query sees only keys at its own position and before.

@@ -29,7 +29,8 @@ class DecoderTransformer(CausalGeneration, OneStackTransformer):
     weights exist as soon as the model does.
 
     Args:
-        embedding: Layer from token ids to vectors, and with `reverse=True` to logits: a `SequenceEmbedding`.
+        embedding: Layer from token ids to vectors, and with `reverse=True` to logits: a `SequenceEmbedding`, or a bare
+            `TokenEmbedding`.
         blocks: List of `DecoderBlock`s, which are built without cross-attention.
         norm: Norm layer after the last block, or None.
         max_sequence_length: Integer, the longest sequence of generation. Defaults to the number of positions of the

@@ -17,7 +17,8 @@ class EncoderTransformer(OneStackTransformer):
     soon as the model does.
 
     Args:
-        embedding: Layer from token ids to vectors: a `SequenceEmbedding`.
+        embedding: Layer from token ids to vectors: a `SequenceEmbedding`, or a bare
+            `TokenEmbedding`.
         blocks: List of `EncoderBlock`s. It may hold one block several times (ALBERT), and blocks may share
             layers.
         norm: Norm layer after the last block, or None.

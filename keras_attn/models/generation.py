@@ -12,6 +12,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_attn.checks import check_rank
 from keras_attn.generation import (
     Prompt,
     SearchInputs,
@@ -602,6 +603,7 @@ def _mask_of(token_ids, mask, pad_token_id):
 def _prompt(token_ids, mask, pad_token_id, may_have_any_length=False):
     """The `Prompt`, with the tokens of each row moved to the right end, in order."""
     token_ids = ops.convert_to_tensor(token_ids, dtype="int32")
+    check_rank("prompt_token_ids", token_ids.shape, "(B, T)")
     if token_ids.shape[1] is None and not may_have_any_length:
         raise ValueError(
             "The length of the prompt must be known when a graph is traced: how many tokens may follow depends on it. "

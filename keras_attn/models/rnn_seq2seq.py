@@ -3,7 +3,7 @@ import collections
 import keras
 from keras import ops
 
-from keras_attn.checks import check_positive, check_rate, choose
+from keras_attn.checks import check_positive, check_rank, check_rate, choose
 from keras_attn.layers import BahdanauAttention, TokenEmbedding
 from keras_attn.layers.clean_padding import real_token_mask, without_padding
 from keras_attn.models.generation import Seq2SeqGeneration
@@ -192,6 +192,7 @@ class RNNSeq2Seq(Seq2SeqGeneration, keras.Model):
         """
         mask = self._mask(encoder_token_ids, encoder_padding_mask)
         x = self.source_embedding(encoder_token_ids)
+        check_rank("encoder_token_ids", x.shape[:-1], "(B, S)")
         for layer in self.encoder_layers:
             x = layer(self._dropout(x, training=training), mask=mask, training=training)
         return x
@@ -258,6 +259,7 @@ class RNNSeq2Seq(Seq2SeqGeneration, keras.Model):
 
     def _decode(self, decoder_token_ids, encoded, training=None, return_attention_scores=False):
         x = self._dropout(self.target_embedding(decoder_token_ids), training=training)  # (B, T, D)
+        check_rank("decoder_token_ids", x.shape[:-1], "(B, T)")
 
         def step(state, x):
             state = self._next_state(ops.expand_dims(x, 1), ops.expand_dims(state, 1), encoded)[:, 0]

@@ -12,6 +12,7 @@ from keras_attn.models.transformer import (
     checked_max_sequence_length,
     layers_of,
     of_decoder_block,
+    sequence_embedding,
     unpacked_inputs,
 )
 from keras_attn.ops import successive_positions
@@ -63,7 +64,7 @@ class Seq2SeqTransformer(Seq2SeqGeneration, Transformer):
     compile, fit, evaluate, predict, save and load.
 
     Args:
-        source_embedding: Layer from token ids to vectors: a `SequenceEmbedding`.
+        source_embedding: Layer from token ids to vectors: a `SequenceEmbedding`, or a bare `TokenEmbedding`.
         target_embedding: The same for the target, and with `reverse=True` from vectors to logits. It may be the source
             embedding, or share its `token`.
         encoder_blocks: List of `EncoderBlock`s.
@@ -137,6 +138,9 @@ class Seq2SeqTransformer(Seq2SeqGeneration, Transformer):
         **kwargs,
     ):
         super().__init__(**kwargs)
+        is_shared = source_embedding is target_embedding
+        source_embedding = sequence_embedding(source_embedding)
+        target_embedding = source_embedding if is_shared else sequence_embedding(target_embedding)
         self._take_parts(
             source_embedding=source_embedding,
             target_embedding=target_embedding,

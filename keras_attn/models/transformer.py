@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_attn.checks import check_positive
 from keras_attn.layers.clean_padding import clean_padding, real_token_mask, without_padding
+from keras_attn.layers.embeddings import SequenceEmbedding
 from keras_attn.layers.lora_and_quantization import Adaptable
 from keras_attn.layers.slots import check_layer, describe_shared_layers, description, with_layers
 from keras_attn.ops import padding_mask, segment_positions
@@ -121,6 +122,7 @@ class OneStackTransformer(Transformer):
 
     def __init__(self, embedding, blocks, norm=None, max_sequence_length=None, pad_token_id=0, **kwargs):
         super().__init__(**kwargs)
+        embedding = sequence_embedding(embedding)
         self._take_parts(embedding=embedding, blocks=layers_of("blocks", blocks), norm=norm)
         self.max_sequence_length = checked_max_sequence_length(max_sequence_length, embedding)
         self.pad_token_id = pad_token_id
@@ -163,6 +165,12 @@ class TransformerAround(Transformer):
     def pad_token_id(self):
         """Integer, the id of pads."""
         return self._inside.pad_token_id
+
+
+def sequence_embedding(layer):
+    """The embedding that a model calls: a `SequenceEmbedding` of a bare token embedding, or the given layer itself."""
+    is_bare = isinstance(layer, keras.layers.Embedding)
+    return SequenceEmbedding(layer, dtype=layer.dtype_policy) if is_bare else layer
 
 
 def layers_of(name, value):

@@ -24,7 +24,7 @@ from keras_attn.ops.compilers import (
 )
 from keras_attn.ops.dropout import ScoreDropout
 from keras_attn.ops.fused_attention import fused_attention, fused_attention_obstacle, has_fused_kernel
-from keras_attn.ops.graph_checks import clamping_scope, concrete_values, indices_within
+from keras_attn.ops.graph_checks import clamping_scope, concrete_values, indices_within, is_constant
 from keras_attn.ops.guards import keep
 from keras_attn.ops.hashing import hashed_uniform
 from keras_attn.ops.images import (
@@ -138,6 +138,7 @@ __all__ = [
     "int8_problem",
     "int8_product",
     "is_compiled_scope",
+    "is_constant",
     "is_inference_scope",
     "keep",
     "largest_in_segment",

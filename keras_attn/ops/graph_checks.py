@@ -16,6 +16,17 @@ from keras_attn.ops.compilers import is_compiled_scope, is_inference_scope
 _CLAMPING = contextvars.ContextVar("clamping", default=False)
 
 
+def is_constant(tensor):
+    """Whether it is known, also while a graph is traced, that the tensor has the same values in every run."""
+    if concrete_values(tensor) is not None:
+        return True
+    if keras.backend.backend() != "tensorflow" or isinstance(tensor, keras.KerasTensor):
+        return False
+    import tensorflow as tf
+
+    return tf.get_static_value(tensor) is not None
+
+
 def can_raise_in_graph(tensor):
     """Whether `tensor` is in a TensorFlow graph that is not known to be for a compiler.
 

@@ -373,16 +373,16 @@ def _equals(mask, boolean):
     return ops.equal(mask, ops.cast(boolean, mask.dtype))
 
 
-def check_mask_shape(mask, shape, name, exact_axes=0, received=None):
+def check_mask_shape(mask, shape, name, exact_axes=0, received=None, hint=""):
     """Raises ValueError, naming both shapes, when `mask` cannot broadcast to `shape`.
 
     Sizes unknown before the run (None) pass, see `with_exact_sizes`. The last `exact_axes` axes must match and may not be
-    broadcast. `received` is the shape that the user gave, if axes were added to `mask` since.
+    broadcast. `received` is the shape that the user gave, if axes were added to `mask` since. `hint` ends the message.
     """
     if not mask_fits(mask, shape, exact_axes):
         raise ValueError(
             f"`{name}` must {'have' if exact_axes else 'broadcast to'} shape {tuple(shape)}. "
-            f"Received: {name} of shape {tuple(mask.shape if received is None else received)}."
+            f"Received: {name} of shape {tuple(mask.shape if received is None else received)}.{hint}"
         )
 
 

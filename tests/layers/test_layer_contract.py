@@ -582,6 +582,7 @@ def ids(*values):
 
 X = np.ones((2, 5, D), "float32")
 Y = np.ones((2, 7, D), "float32")
+IMAGES = np.ones((2, 3, 5, D), "float32")
 BAD_CONSTRUCTIONS = [
     (
         layers.MultiHeadAttention,
@@ -925,6 +926,11 @@ def windows():
     return layers.WindowAttention(num_heads=2, key_dim=5, window_size=3)
 
 
+def called(layer, *inputs):
+    layer(*inputs)
+    return layer
+
+
 def true(*shape):
     return np.ones(shape, bool)
 
@@ -1070,6 +1076,82 @@ BAD_CALLS = {
         {"decoder_sequence": X, "encoder_sequence": Y, "encoder_padding_mask": true(2, 5)},
         "`encoder_padding_mask` must have shape (2, 7). Received: encoder_padding_mask of shape (2, 5).",
     ),
+    "padding_as_pairs": (
+        lambda: layers.EncoderBlock(5, 3),
+        {"inputs": X, "attention_mask": true(2, 5)},
+        "`attention_mask` must have the shape (B, T, T). Received: attention_mask of shape (2, 5), sequence of shape "
+        "(2, 5, 12). Pass a padding mask as `padding_mask`, or as `mask[:, None, :]`",
+    ),
+    "pairs_of_all_rows": (
+        lambda: layers.DecoderBlock(5, 3),
+        {"decoder_sequence": X, "decoder_attention_mask": true(5, 5)},
+        "`decoder_attention_mask` must have the shape (B, T, T). Received: decoder_attention_mask of shape (5, 5)",
+    ),
+    "padding_as_pairs_of_two_sequences": (
+        lambda: layers.DecoderBlock(5, 3),
+        {"decoder_sequence": X, "encoder_sequence": Y, "encoder_attention_mask": true(2, 7)},
+        "`encoder_attention_mask` must have the shape (B, T, S). Received: encoder_attention_mask of shape (2, 7)",
+    ),
+    "padding_as_pairs_of_attention": (
+        attention,
+        {"query": X, "value": Y, "attention_mask": true(2, 7)},
+        "Received: attention_mask of shape (2, 7). Pass a padding mask (B, S) as `value_mask`",
+    ),
+    "padding_as_pairs_of_bahdanau_attention": (
+        lambda: layers.BahdanauAttention(3),
+        {"query": X, "value": Y, "attention_mask": true(2, 7)},
+        "Received: attention_mask of shape (2, 7). Pass a padding mask (B, S) as `value_mask`",
+    ),
+    "encoder_of_images": (
+        lambda: layers.EncoderBlock(5, 3),
+        {"inputs": IMAGES},
+        "`inputs` must have the shape (B, T, D). Received: inputs of shape (2, 3, 5, 12). Attention would be over all",
+    ),
+    "encoder_of_images_with_attention": (
+        lambda: layers.EncoderBlock(5, self_attention=attention()),
+        {"inputs": IMAGES},
+        "pass a layer such as `MultiHeadAttention(num_heads, key_dim, attention_axes=2)` as `self_attention`",
+    ),
+    "encoder_of_vectors": (
+        lambda: layers.EncoderBlock(5, 3),
+        {"inputs": X[:, 0]},
+        "`inputs` must have the shape (B, T, D). Received: inputs of shape (2, 12).",
+    ),
+    "decoder_of_images": (
+        lambda: layers.DecoderBlock(5, 3),
+        {"decoder_sequence": IMAGES},
+        "`decoder_sequence` must have the shape (B, T, D). Received: decoder_sequence of shape (2, 3, 5, 12).",
+    ),
+    "decoder_over_images": (
+        lambda: layers.DecoderBlock(5, 3),
+        {"decoder_sequence": X, "encoder_sequence": IMAGES},
+        "`encoder_sequence` must have the shape (B, T, D). Received: encoder_sequence of shape (2, 3, 5, 12).",
+    ),
+    "bahdanau_images": (
+        lambda: called(layers.BahdanauAttention(3), X, X),
+        {"query": IMAGES, "value": IMAGES},
+        "must have the shapes (B, T, Dq), (B, S, Dv) and (B, S, Dk). Received: query_shape=(2, 3, 5, 12)",
+    ),
+    "pooled_images": (
+        lambda: layers.Pooling("mean"),
+        {"inputs": IMAGES},
+        "`inputs` must have the shape (B, T, D). Received: inputs of shape (2, 3, 5, 12).",
+    ),
+    "pooled_vectors": (
+        lambda: layers.ClassificationHead(3),
+        {"inputs": X[:, 0]},
+        "`inputs` must have the shape (B, T, D). Received: inputs of shape (2, 12).",
+    ),
+    "labels_of_images": (
+        lambda: layers.TokenClassificationHead(3),
+        {"inputs": IMAGES},
+        "`inputs` must have the shape (B, T, D). Received: inputs of shape (2, 3, 5, 12).",
+    ),
+    "ids_of_one_row": (
+        lambda: layers.SequenceEmbedding(layers.TokenEmbedding(17, D)),
+        {"inputs": np.arange(5)},
+        "`inputs` must be token ids of shape (B, T). Received: inputs of shape (5,).",
+    ),
     "id_too_large": (
         lambda: layers.TokenEmbedding(17, D),
         {"inputs": ids(3, 17)},
@@ -1138,6 +1220,44 @@ def test_bad_call_arguments_are_refused(name):
     make_layer, arguments, message = BAD_CALLS[name]
     with pytest.raises(ValueError, match=re.escape(message)):
         make_layer()(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("make_block", "name", "advice"),
+    [
+        (layers.EncoderBlock, "use_causal_mask", "Take a `DecoderBlock`, which is causal"),
+        (layers.DecoderBlock, "padding_mask", "Pass `decoder_padding_mask` for the block's own sequence"),
+        (layers.DecoderBlock, "attention_mask", "`encoder_attention_mask` for that of the encoder"),
+        (layers.DecoderBlock, "segment_ids", "Pass `decoder_segment_ids`"),
+    ],
+)
+def test_an_argument_of_another_block_names_the_way(make_block, name, advice):
+    with pytest.raises(
+        TypeError, match=f"`{name}` is not an argument of a call of `{make_block.__name__}`. {advice}"
+    ):
+        make_block(5, 3)(X, **{name: True})
+    with pytest.raises(ValueError, match=f"`{name}` is not an argument of the constructor .*{advice}"):
+        make_block(5, 3, **{name: True})
+
+
+def test_an_argument_of_a_call_is_none_of_the_constructor():
+    with pytest.raises(ValueError, match=r"Pass it to a call: `block\(x, use_causal_mask=...\)`"):
+        layers.DecoderBlock(5, 3, use_causal_mask=False)
+
+
+def test_a_block_of_images_attends_as_its_layer_says(rng):
+    """With `attention_axes` each row of an image is a sequence, and `TimeDistributed` makes one of it."""
+    images = rng.normal(size=IMAGES.shape).astype("float32")
+    of_axis = layers.EncoderBlock(5, self_attention=layers.MultiHeadAttention(3, 4, attention_axes=2))
+    of_rows = layers.EncoderBlock(5, self_attention=layers.MultiHeadAttention(3, 4))
+    mask = np.arange(5) < rng.integers(1, 6, (2, 3, 1))
+    output = flat_arrays(of_axis(images, padding_mask=mask))[0]
+    of_rows.build((None, None, D))
+    of_rows.set_weights(of_axis.get_weights())
+    rows = flat_arrays(of_rows(images.reshape(6, 5, D), padding_mask=mask.reshape(6, 5)))[0]
+    assert_equal([output[mask]], [rows.reshape(output.shape)[mask]])
+    distributed = flat_arrays(keras.layers.TimeDistributed(of_rows)(images))[0]
+    assert_equal([distributed], flat_arrays(of_axis(images)))
 
 
 def test_a_decoder_block_is_called_as_it_was_built():

@@ -201,3 +201,37 @@ def test_a_mask_of_one_entry_does_not_stand_for_a_sequence_of_unknown_length(kin
         layer(query, value, **{name: mask[:, :1]})
     with pytest.raises(tf.errors.InvalidArgumentError, match="must have the sizes" if not jit else "must be"):
         function(query, value, mask[:, :1])
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+@pytest.mark.parametrize("shapes", [((None, T), (None, T)), ((B, None), (B, None))], ids=["batch", "length"])
+def test_a_padding_mask_in_place_of_pairs_is_refused_where_its_shape_shows_it(kind, shapes):
+    """With as many rows as queries it would be a mask of all rows, which mixes the rows of the batch."""
+    of_tokens, of_mask = shapes
+    x = keras.Input(batch_shape=(*of_tokens, D))
+    mask = keras.Input(batch_shape=of_mask, dtype="bool")
+    with pytest.raises(
+        ValueError, match=r"`attention_mask` must[^.]*\. Received[^.]*\. Pass a padding mask \(B, S\) as"
+    ):
+        LAYERS[kind]()(x, x, attention_mask=mask)
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_a_mask_of_all_rows_is_taken(kind):
+    """As Keras' layer takes it: with a known length or not, given as an array or as a symbol."""
+    layer, triangle = LAYERS[kind](), np.tri(T, dtype=bool)
+    query = sequences()[0]
+    expected = flat_arrays(layer(query, query, attention_mask=triangle[None]))
+    for length, mask in ((T, triangle), (T, keras.Input(batch_shape=(T, T), dtype="bool"))):
+        x = keras.Input((length, D))
+        is_array = isinstance(mask, np.ndarray)
+        model = keras.Model(x if is_array else [x, mask], layer(x, x, attention_mask=mask))
+        actual = flat_arrays(model(query if is_array else [query, triangle]))
+        np.testing.assert_allclose(actual[0], expected[0], rtol=1e-5, atol=1e-6)
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        function = tf.function(
+            lambda x: layer(x, x, attention_mask=triangle), input_signature=[tf.TensorSpec([None, None, D])]
+        )
+        np.testing.assert_allclose(function(query), expected[0], rtol=1e-5, atol=1e-6)

@@ -1,13 +1,15 @@
 """EncoderTransformer against the blocks called one by one, and the vectors of sentences against their mean."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
 from helpers_models import PAD, assert_close
 from keras import ops
 
-from keras_attn.layers import SequenceEmbedding, TokenEmbedding
-from keras_attn.models import EncoderTransformer
+from keras_attn.layers import DecoderBlock, EncoderBlock, SequenceEmbedding, TokenEmbedding
+from keras_attn.models import DecoderTransformer, EncoderTransformer, RNNSeq2Seq, Seq2SeqTransformer
 
 V = 13
 IDS = np.array([[5, 6, 7, 8, 9], [4, 11, 12, PAD, PAD], [PAD] * 5])
@@ -43,7 +45,51 @@ def test_it_is_its_blocks():
     x = x + model.embedding.position(x)
     for block in model.blocks:
         x = block(x, padding_mask=ids != PAD)
-    assert_close(run(model, IDS)[:2], ops.convert_to_numpy(model.norm(x))[:2])
+    is_token = IDS != PAD
+    assert_close(run(model, IDS)[is_token], ops.convert_to_numpy(model.norm(x))[is_token])
+
+
+@pytest.mark.parametrize("make_token", [TokenEmbedding, keras.layers.Embedding])
+def test_a_bare_token_embedding_is_taken(make_token, tmp_path):
+    """As the `SequenceEmbedding` of it, in its dtype, and as one where it is of both sides."""
+    token = make_token(V, 20, dtype="mixed_bfloat16")
+    model = EncoderTransformer(token, [EncoderBlock(7, 2)])
+    assert model.embedding.token is token
+    assert model.embedding.compute_dtype == "bfloat16"
+    assert model.vocabulary_size == V
+    wrapped = EncoderTransformer(model.embedding, model.blocks)
+    np.testing.assert_array_equal(run(model, IDS), run(wrapped, IDS))
+    model.save(tmp_path / "model.keras")
+    np.testing.assert_array_equal(
+        run(keras.saving.load_model(tmp_path / "model.keras"), IDS), run(model, IDS)
+    )
+
+
+def test_a_bare_token_embedding_gives_logits_too():
+    token = TokenEmbedding(V, 20)
+    model = DecoderTransformer(token, [DecoderBlock(7, 2)])
+    assert run(model, IDS).shape == (3, 5, V)
+    seq2seq = Seq2SeqTransformer(token, token, [EncoderBlock(7, 2)], [DecoderBlock(7, 2)])
+    assert seq2seq.source_embedding is seq2seq.target_embedding
+    answers = seq2seq.generate(IDS, start_token_id=2, end_token_id=3, max_length=4)
+    assert answers.shape[0] == 3
+
+
+@pytest.mark.parametrize("token_ids", [IDS[0], IDS[None]], ids=["one_row", "three_axes"])
+def test_token_ids_have_two_axes(token_ids):
+    message = re.escape(f"of shape (B, T). Received: inputs of shape {token_ids.shape}")
+    for model in (make_model(), make_model().sentence_vectors):
+        with pytest.raises(ValueError, match=message):
+            model(token_ids)
+    decoder = DecoderTransformer.from_sizes(V, 1, hidden_dim=20, num_heads=2, intermediate_dim=7)
+    message = re.escape(
+        f"`prompt_token_ids` must have the shape (B, T). Received: prompt_token_ids of shape {token_ids.shape}"
+    )
+    with pytest.raises(ValueError, match=message):
+        decoder.generate(token_ids, end_token_id=3, max_length=7)
+    rnn = RNNSeq2Seq(V, hidden_dim=20)
+    with pytest.raises(ValueError, match=re.escape("`encoder_token_ids` must have the shape (B, S)")):
+        rnn.generate(token_ids, start_token_id=2, end_token_id=3, max_length=4)
 
 
 def test_the_vector_of_a_sentence_is_the_mean_of_its_tokens():
