@@ -29,7 +29,8 @@ class DecoderBlock(Block):
     Call arguments:
         decoder_sequence: Floats (B, T, D).
         encoder_sequence: Floats (B, S, D). May be None on calls with a `cross_attention_cache`.
-        decoder_padding_mask: Boolean (B, T), True at real tokens; with a `self_attention_cache` of C slots, (B, C).
+        decoder_padding_mask: Boolean (B, T), True at real tokens; with a `self_attention_cache` of C slots, (B, C). What
+            stands at the others, be it NaN, reaches no real token and no weight, as in `EncoderBlock`.
         decoder_attention_mask: Boolean (B, T, T), or (B, T, C) with a cache.
         encoder_padding_mask: Boolean (B, S).
         encoder_attention_mask: Boolean (B, T, S).
@@ -52,7 +53,7 @@ class DecoderBlock(Block):
 
     Raises:
         ValueError: for an argument out of range, for arguments that contradict each other, for a mask of the wrong
-            shape, for a call argument that a given layer does not have, and for a call with an encoder
+            shape, for sequences of other axes, for a call argument that a given layer does not have, and for a call with an encoder
             sequence of a block built without one, or the reverse.
 
     Example:

@@ -42,7 +42,8 @@ class EncoderBlock(Block):
 
     Call arguments:
         inputs: Floats (B, T, D).
-        padding_mask: Boolean (B, T), True at real tokens.
+        padding_mask: Boolean (B, T), True at real tokens. What stands at the others, be it NaN, reaches no real token and no
+            weight: they enter as zeros, and what comes out there means nothing.
         attention_mask: Boolean (B, T, T), True where a query may attend to a key.
         training: Boolean.
         return_attention_scores: Boolean.
@@ -55,7 +56,8 @@ class EncoderBlock(Block):
 
     Raises:
         ValueError: for an argument out of range, for arguments that contradict each other, for a mask of the wrong
-            shape and for a call argument that a given layer does not have.
+            shape, for inputs of other axes (unless a given `self_attention` takes them, such as a `WindowAttention`, or a
+            `MultiHeadAttention` with `attention_axes`), and for a call argument that a given layer does not have.
 
     Example:
 

@@ -548,6 +548,7 @@ DIFFERENCES = {
     "Masks with fractions": "test_fractions_in_a_mask_are_refused",
     "A `value_mask` of one column": "test_a_mask_of_one_column_is_refused",
     "An `attention_mask` over keys alone": "test_an_attention_mask_may_be_over_keys_alone",
+    "A padding mask (B, S) given as `attention_mask`": "test_a_padding_mask_in_place_of_pairs_is_refused",
     "`value_mask` where an axis other than the last is attended over": "test_a_value_mask_follows_the_axes",
     "`use_causal_mask` and `sliding_window` over an inner axis": "test_order_is_that_of_the_attended_axis",
     "Causal attention of the newest queries": ELSEWHERE
@@ -679,6 +680,16 @@ def test_a_mask_of_one_column_is_refused(rng):
     inputs["value_mask"] = np.array([[True], [False]])
     assert not run(theirs, inputs, **SCORES)[1][1].any()
     assert "`value_mask` must have shape (2, 7)" in refusal(lambda: run(ours, inputs))
+
+
+def test_a_padding_mask_in_place_of_pairs_is_refused(rng):
+    x, padding_mask = keras.Input((5, D)), keras.Input((7,), dtype="bool")
+    value = keras.Input((7, D))
+    with pytest.raises(ValueError, match="Pass a padding mask"):
+        MultiHeadAttention(2, 3)(x, value, attention_mask=padding_mask)
+    if BACKEND == "tensorflow":  # the others find that two sizes differ
+        output = keras.layers.MultiHeadAttention(2, 3)(x, value, attention_mask=padding_mask)
+        assert output.shape == (None, 5, D)
 
 
 def test_an_attention_mask_may_be_over_keys_alone(rng):
