@@ -9,6 +9,8 @@ from keras_attn.ops import runs_int8_products
 
 _CONFIGS_WITH_QUANTIZERS = (keras.quantizers.Int8QuantizationConfig, keras.quantizers.Int4QuantizationConfig)
 
+_ANYWHERE = "(.*/)?"  # what may stand before a path in a map of policies
+
 
 class Adaptable:
     """For layers whose kernels are in sub-layers: `enable_lora`, and a config that records what is quantised.
@@ -37,6 +39,19 @@ class Adaptable:
             return policy
         return policy[f"{self.path or self.name}/{name}"]
 
+    def _policies_of(self, name):
+        """The policy, or the map, of a sub-layer that makes its own sub-layers before it knows its path."""
+        policy = self.dtype_policy
+        if not isinstance(policy, keras.dtype_policies.DTypePolicyMap):
+            return policy
+        start = f"{_ANYWHERE}{re.escape(f'{self.name}/{name}/')}"
+        below = {
+            f"{_ANYWHERE}{re.escape(name)}/{path.removeprefix(start)}": other
+            for path, other in policy.items()
+            if path.startswith(start)
+        }
+        return keras.dtype_policies.DTypePolicyMap(policy.default_policy.name, below)
+
     def get_config(self):
         config = super().get_config()
         quantized = dict(_quantized_policies(self, self.name)) if self.built else {}
@@ -46,7 +61,7 @@ class Adaptable:
         if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
             others = {path: other for path, other in policy.items() if other.quantization_mode is None}
             policy = policy.default_policy
-        policies = others | {f"(.*/)?{re.escape(path)}": policy for path, policy in quantized.items()}
+        policies = others | {f"{_ANYWHERE}{re.escape(path)}": policy for path, policy in quantized.items()}
         policy = keras.dtype_policies.DTypePolicyMap(policy.name, policies)
         return {**config, "dtype": keras.dtype_policies.serialize(policy)}
 

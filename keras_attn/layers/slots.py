@@ -4,6 +4,7 @@ A slot is a constructor argument that takes a configured layer. One layer may be
 share one position bias, ALBERT has one block). A layer or model made from a config shares it in the same way.
 """
 
+import concurrent.futures
 import contextlib
 import contextvars
 import functools
@@ -13,6 +14,8 @@ import keras
 
 from keras_attn.layers.lora_and_quantization import Adaptable
 
+# What a description has beside Keras' entries.
+_OF_DESCRIPTIONS = ("shared_layer", "made_under")
 # In `get_config` of a model: the number of each layer that was described, by its id.
 _DESCRIBED = contextvars.ContextVar("described", default=None)
 # In `from_config`: the layers that were made, by their number, or by the id of the layer that was copied.
@@ -32,12 +35,78 @@ def _scope(variable):
         variable.reset(token)
 
 
+@contextlib.contextmanager
+def global_policy(name):
+    """Layers that are made without a `dtype` in this block get this policy; None changes nothing.
+
+    A class may make layers in its constructor without passing them a policy. Keras then gives them the global policy of
+    the moment, which need not be that of the moment when the class was first made.
+    """
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(before if name is None else name)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+def plain_policy(policy):
+    """The name of a policy, of the default one in a map, without what quantises it."""
+    if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
+        policy = policy.default_policy
+    return policy.name.rpartition("_from_")[2]
+
+
+def policies_of(layer):
+    """The plain policies of a layer and of all layers in it, a list."""
+    return [plain_policy(part.dtype_policy) for part in layer._flatten_layers()]
+
+
+def policy_of_making(layer):
+    """The global policy under which a layer's config gives a layer with the same policies, if one does: a name."""
+    own, wanted = plain_policy(layer.dtype_policy), policies_of(layer)
+    if set(wanted) == {own}:
+        return own
+
+    def gives_them(name):
+        with global_policy(name):
+            policies = policies_of(type(layer).from_config(layer.get_config()))
+        return policies == wanted[: len(policies)]
+
+    names = dict.fromkeys([own, keras.config.dtype_policy().name, *wanted])
+    # Another thread remembers no layers that are being described or made here.
+    return next((name for name in names if without_values(functools.partial(gives_them, name))), own)
+
+
+def without_values(function):
+    """What a function gives that makes models; their variables have shapes and no values, and so take no memory."""
+
+    def run():
+        with keras.StatelessScope(initialize_variables=False):
+            return function()
+
+    # Keras keeps the variables that a scope did not initialise per thread: they are dropped with this thread.
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        return thread.submit(run).result()
+
+
+def policy_in(config):
+    """The global policy under which a layer with this config is made: its own, or None if it has none."""
+    policy = config.get("dtype")
+    return None if policy is None else plain_policy(keras.dtype_policies.get(policy))
+
+
 def describe_shared_layers():
     """Context of a model's `get_config`: the config records which layers are shared, without help from Keras.
 
     Keras itself remembers shared layers only while it writes a `.keras` file.
     """
     return _scope(_DESCRIBED)
+
+
+def is_described():
+    """Whether the config that is asked for is a part of that of a model around."""
+    return _DESCRIBED.get() is not None
 
 
 def make_shared_layers():
@@ -57,7 +126,21 @@ def description(layer):
     config = keras.saving.serialize_keras_object(layer)
     config.pop("build_config", None)  # The model builds its parts,
     config.pop("compile_config", None)  # and compiles none.
-    return {**config, "shared_layer": number}
+    return {**with_policy(config, layer), "shared_layer": number}
+
+
+def with_policy(config, layer):
+    """Keras' description of a layer, and under which global policy it is to be made, if not under its own."""
+    policy = policy_of_making(layer)
+    return config if policy == policy_in(config["config"]) else {**config, "made_under": policy}
+
+
+def made_again(description):
+    """The layer of a description, with the policies that it had."""
+    keras_entries = {name: part for name, part in description.items() if name not in _OF_DESCRIPTIONS}
+    with global_policy(description.get("made_under") or policy_in(description["config"])):
+        # In safe mode, Keras creates only objects of its own and of registered classes, and runs no code from a file.
+        return keras.saving.deserialize_keras_object(keras_entries, safe_mode=True)
 
 
 def made_from(value):
@@ -74,11 +157,10 @@ def made_from(value):
         if key is not None and key in made:
             return made[key]
         if is_layer:
-            layer = type(value).from_config(value.get_config())
+            with global_policy(policy_of_making(value)):
+                layer = type(value).from_config(value.get_config())
         elif "class_name" in value:
-            layer = keras.saving.deserialize_keras_object(
-                {name: part for name, part in value.items() if name != "shared_layer"}
-            )
+            layer = made_again(value)
         else:
             raise ValueError(f"The config of a layer in a slot is incomplete. Received: {value}.")
         if key is not None:

@@ -1,8 +1,20 @@
 """Models made again from the configuration of another, also those that users wrote."""
 
-import concurrent.futures
+import copy
+import itertools
 
 import keras
+
+from keras_attn.layers.slots import (
+    global_policy,
+    made_again,
+    plain_policy,
+    policies_of,
+    policy_of_making,
+    with_policy,
+    without_values,
+)
+from keras_attn.models.weight_names import match_names, named_weights
 
 # The names of dtypes and policies in configurations; integers and booleans are no policies.
 _FLOATS = {"float16", "bfloat16", "float32", "float64", "mixed_float16", "mixed_bfloat16"}
@@ -28,33 +40,55 @@ def twin_of(model, policy_of=None):
     assert twin_of(model).count_params() == model.count_params()
     ```
     """
-    config = model.get_config()
-    twin = type(model).from_config(config if policy_of is None else _with_policies(config, policy_of))
-    if len(twin.weights) != len(_shapes(model)):
-        twin.build_from_config(model.get_build_config() or {})
-        twin.built = True  # as Keras says of a model that it loads
+    if policy_of is None:
+        policy_of = str
+    config = _with_policies(model.get_config(), policy_of)
+    with global_policy(policy_of(policy_of_making(model))):
+        twin = type(model).from_config(config)
+        if len(twin.weights) != len(_shapes(model)):
+            twin.build_from_config(model.get_build_config() or {})
+            twin.built = True  # as Keras says of a model that it loads
     check_rebuilt(twin, model)
+    for layer, of_model in zip(twin._flatten_layers(), policies_of(model)):
+        policy = policy_of(of_model)
+        if plain_policy(layer.dtype_policy) != policy:
+            _set_policy(layer, policy)
     return twin
 
 
 def copy_in_policies(model, policy_of):
     """As `twin_of`, with the weights of the model."""
     twin = twin_of(model, policy_of)
-    twin.set_weights(model.get_weights())
-    finalize_layers(twin)
+    assign_by_names(twin, named_weights(model))
     return twin
 
 
-def without_values(function):
-    """What a function gives that makes models; their variables have shapes and no values, and so take no memory."""
+def assign_by_names(twin, values):
+    """Assigns the values of a model's weights, {name in the model: value}, to those of its twin.
 
-    def run():
-        with keras.StatelessScope(initialize_variables=False):
-            return function()
+    The order of two lists says little: layers are found by their names, and those that Keras names by their rank.
+    """
+    names = match_names(twin, values)
+    if names is None:
+        raise ValueError(
+            f"The configuration of {type(twin).__name__} does not give the names of its weights."
+        )
+    for name, variable in named_weights(twin).items():
+        variable.assign(values[names[name]])
+    finalize_layers(twin)
 
-    # Keras keeps the variables that a scope did not initialise per thread: they are dropped with this thread.
-    with concurrent.futures.ThreadPoolExecutor(1) as thread:
-        return thread.submit(run).result()
+
+def described(model):
+    """Keras' description of a model without its compile config, from which `model_from` makes it again."""
+    description = keras.saving.serialize_keras_object(model)
+    description.pop("compile_config", None)
+    return with_policy(description, model)
+
+
+def model_from(description):
+    """The model that `described` gave, of any registered class, with new weights: the same under any global policy."""
+    # Of a functional model, Keras empties what it is given.
+    return made_again(copy.deepcopy(description))
 
 
 def check_rebuilt(twin, model):
@@ -67,13 +101,63 @@ def check_rebuilt(twin, model):
         )
 
 
+def check_comes_back(model, make):
+    """Raises ValueError unless a model comes back from its configuration: weights, dtype policies and quantisation.
+
+    Args:
+        model: A `keras.Model`, built.
+        make: Function without arguments that makes the other model; it is made without values.
+    """
+    without_values(lambda: _check_same_layers(make(), model))
+
+
+def _check_same_layers(twin, model):
+    kind = type(model).__name__
+    for layer, other in itertools.zip_longest(model._flatten_layers(), twin._flatten_layers()):
+        if layer is None or other is None:
+            break
+        if stored_in(layer) != stored_in(other):
+            raise ValueError(
+                f"{kind} in {stored_in(layer)} cannot be saved. Save it before, and quantise it again after it is "
+                f"loaded: the configuration does not say that layer {layer.path!r} is stored so, because the class that "
+                "makes this layer does not."
+            )
+        policy, other_policy = (plain_policy(part.dtype_policy) for part in (layer, other))
+        if policy != other_policy:
+            raise ValueError(
+                f"{kind} cannot be saved: its layers have other dtype policies than its configuration gives them. "
+                "Pass `dtype=self.dtype_policy` to the layers that the class makes, and return those of "
+                f"`super().get_config()` too. Received: layer {layer.path!r} in {policy}, where it would come back in "
+                f"{other_policy}."
+            )
+    check_rebuilt(twin, model)
+
+
+def stored_in(layer):
+    """What quantises a layer itself, as a name, or None."""
+    in_bfloat16 = hasattr(layer, "store_in_bfloat16") and layer.variable_dtype == "bfloat16"
+    return getattr(layer, "quantization_mode", None) or ("bfloat16" if in_bfloat16 else None)
+
+
+def _set_policy(layer, policy):
+    """Lets a layer that a class made with another policy compute in this one, if its weights may stay as they are."""
+    old, new = layer.dtype_policy, keras.DTypePolicy(policy)
+    if old.quantization_mode is not None or old.variable_dtype != new.variable_dtype:
+        raise ValueError(
+            "A class made a layer with a dtype policy of its own, which cannot be changed. Pass "
+            f"`dtype=self.dtype_policy` to the layers that the class makes. Received: layer {layer.path!r} in {old.name}, "
+            f"where {policy} is wanted."
+        )
+    layer.dtype_policy = new
+
+
 def is_of_lora(weight):
     """Whether a weight is one of LoRA's matrices, which no configuration has."""
     return weight.name.startswith("lora_")
 
 
 def _shapes(model):
-    return [tuple(weight.shape) for weight in model.weights if not is_of_lora(weight)]
+    return sorted(tuple(weight.shape) for weight in model.weights if not is_of_lora(weight))
 
 
 def finalize_layers(model):
@@ -96,7 +180,7 @@ def _with_policies(config, policy_of):
         return {**config, "config": {"name": policy_of(config["config"]["name"])}}
     return {
         key: policy_of(part)
-        if key == "dtype" and isinstance(part, str) and part in _FLOATS
+        if key in ("dtype", "made_under") and isinstance(part, str) and part in _FLOATS
         else _with_policies(part, policy_of)
         for key, part in config.items()
     }

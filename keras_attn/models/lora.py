@@ -3,8 +3,8 @@
 import keras
 import numpy as np
 
-from keras_attn.models.copies import finalize_layers, is_of_lora, twin_of
-from keras_attn.models.weight_names import match_names, named_weights
+from keras_attn.models.copies import assign_by_names, is_of_lora, twin_of
+from keras_attn.models.weight_names import named_weights
 
 
 def merge_lora(model):
@@ -45,10 +45,7 @@ def merge_lora(model):
         if not is_of_lora(variable)
     }
     twin = twin_of(model)
-    names = match_names(twin, values)  # layers that Keras names have other numbers
-    for name, variable in named_weights(twin).items():
-        variable.assign(values[names[name]])
-    finalize_layers(twin)
+    assign_by_names(twin, values)
     return twin
 
 

@@ -1,11 +1,12 @@
 """Models whose weights are stored, and multiplied, in fewer bits."""
 
+import copy
 import warnings
 
 import keras
 
 from keras_attn.checks import choose
-from keras_attn.models.copies import copy_in_policies
+from keras_attn.models.copies import check_comes_back, copy_in_policies
 from keras_attn.models.lora import has_lora
 
 
@@ -98,6 +99,17 @@ def quantization_of(model):
         hasattr(layer, "store_in_bfloat16") and layer.variable_dtype == "bfloat16" for layer in layers
     )
     return found or ("bfloat16" if in_bfloat16 and model.variable_dtype != "bfloat16" else None)
+
+
+def config_that_comes_back(model, config):
+    """`config`, what `get_config` of a model returns.
+
+    Raises:
+        ValueError: if the model is quantised, and a model of this config would not be: a class of the user made the layers.
+    """
+    if quantization_of(model) is not None:
+        check_comes_back(model, lambda: type(model).from_config(copy.deepcopy(config)))
+    return config
 
 
 def quantized_copy(model, mode):

@@ -6,7 +6,10 @@ from keras import ops
 from keras_attn.checks import check_positive, check_rank, check_rate, choose
 from keras_attn.layers import BahdanauAttention, TokenEmbedding
 from keras_attn.layers.clean_padding import real_token_mask, without_padding
+from keras_attn.layers.lora_and_quantization import Adaptable
+from keras_attn.layers.slots import plain_policy
 from keras_attn.models.generation import Seq2SeqGeneration
+from keras_attn.models.quantization import config_that_comes_back
 from keras_attn.models.transformer import unpacked_inputs
 from keras_attn.ops import empty_cache, padding_mask, write_cache
 
@@ -38,7 +41,7 @@ _CELLS = {
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
-class RNNSeq2Seq(Seq2SeqGeneration, keras.Model):
+class RNNSeq2Seq(Seq2SeqGeneration, Adaptable, keras.Model):
     """The translation model before the Transformer: bidirectional encoder, recurrent decoder with attention.
 
     Bahdanau et al.'s additive attention over a bidirectional encoder, with Luong et al.'s input feeding: the
@@ -88,6 +91,7 @@ class RNNSeq2Seq(Seq2SeqGeneration, keras.Model):
     cross_attention_shape = (1, 1)
     alignment_layer = 0
     returns_attention_scores = True
+    _LORA_TARGETS = BahdanauAttention._LORA_TARGETS
 
     def __init__(
         self,
@@ -125,7 +129,7 @@ class RNNSeq2Seq(Seq2SeqGeneration, keras.Model):
         self.max_sequence_length = max_sequence_length
         self.pad_token_id = pad_token_id
         make_layer, make_cell, states_per_cell = choose("cell", cell, _CELLS)
-        policy = self.dtype_policy
+        policy = plain_policy(self.dtype_policy)
         self.target_embedding = self._make_embedding(
             "target_embedding", target_vocabulary_size or vocabulary_size, tie_output
         )
@@ -146,10 +150,15 @@ class RNNSeq2Seq(Seq2SeqGeneration, keras.Model):
         # The state of a step, concatenated in one tensor: each cell's states, and the output that is fed.
         self._state_sizes = [hidden_dim] * (states_per_cell * num_decoder_layers + 1)
         self.first_state_dense = keras.layers.Dense(
-            sum(self._state_sizes), activation="tanh", dtype=policy, name="first_state"
+            sum(self._state_sizes),
+            activation="tanh",
+            dtype=self._policy_of("first_state"),
+            name="first_state",
         )
-        self.attention = BahdanauAttention(hidden_dim, dtype=policy, name="attention")
-        self.output_dense = keras.layers.Dense(hidden_dim, activation="tanh", dtype=policy, name="output")
+        self.attention = BahdanauAttention(hidden_dim, dtype=self._policies_of("attention"), name="attention")
+        self.output_dense = keras.layers.Dense(
+            hidden_dim, activation="tanh", dtype=self._policy_of("output"), name="output"
+        )
         self._dropout = keras.layers.Dropout(
             dropout, noise_shape=(None, 1, None) if dropout else None, dtype=policy
         )
@@ -157,8 +166,13 @@ class RNNSeq2Seq(Seq2SeqGeneration, keras.Model):
 
     def _make_embedding(self, name, size, tie_weights):
         return TokenEmbedding(
-            size, self.hidden_dim, tie_weights=tie_weights, dtype=self.dtype_policy, name=name
+            size, self.hidden_dim, tie_weights=tie_weights, dtype=self._policy_of(name), name=name
         )
+
+    def _parts(self):
+        # The recurrent layers have no kernels that Keras quantises.
+        parts = [self.source_embedding, self.target_embedding, self.first_state_dense, self.attention]
+        return list({id(layer): layer for layer in [*parts, self.output_dense]}.values())
 
     def build(self, input_shape=None):
         if self.built:
@@ -356,7 +370,7 @@ class RNNSeq2Seq(Seq2SeqGeneration, keras.Model):
         return source_ids, target_ids, self._mask(source_ids, mask)
 
     def get_config(self):
-        return {
+        config = {
             **super().get_config(),
             "vocabulary_size": self.vocabulary_size,
             "num_encoder_layers": self.num_encoder_layers,
@@ -369,6 +383,7 @@ class RNNSeq2Seq(Seq2SeqGeneration, keras.Model):
             "max_sequence_length": self.max_sequence_length,
             "pad_token_id": self.pad_token_id,
         }
+        return config_that_comes_back(self, config)
 
 
 class _RNNStep:

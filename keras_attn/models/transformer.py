@@ -10,7 +10,16 @@ from keras_attn.checks import check_positive
 from keras_attn.layers.clean_padding import clean_padding, real_token_mask, without_padding
 from keras_attn.layers.embeddings import SequenceEmbedding
 from keras_attn.layers.lora_and_quantization import Adaptable
-from keras_attn.layers.slots import check_layer, describe_shared_layers, description, with_layers
+from keras_attn.layers.slots import (
+    check_layer,
+    describe_shared_layers,
+    description,
+    global_policy,
+    is_described,
+    policy_in,
+    with_layers,
+)
+from keras_attn.models.quantization import config_that_comes_back
 from keras_attn.ops import padding_mask, segment_positions
 
 DEFAULT_MAX_SEQUENCE_LENGTH = 512
@@ -103,16 +112,15 @@ class Transformer(Adaptable, keras.Model):
     @classmethod
     def from_config(cls, config):
         """The model that a config describes, with new parts. Layers that parts share are shared again."""
-        return cls(**with_layers(config, cls._SLOTS))
+        with global_policy(policy_in(config)):
+            return cls(**with_layers(config, cls._SLOTS))
 
     def get_config(self):
         with describe_shared_layers():
             parts = {slot: _described(getattr(self, slot)) for slot in self._SLOTS}
-        return {
-            **super().get_config(),
-            **parts,
-            **{name: getattr(self, name) for name in self._OPTIONS},
-        }
+        options = {name: getattr(self, name) for name in self._OPTIONS}
+        config = {**super().get_config(), **parts, **options}
+        return config if is_described() else config_that_comes_back(self, config)
 
 
 class OneStackTransformer(Transformer):

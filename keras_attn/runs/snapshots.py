@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_attn.training import training_state
-from keras_attn.training.state import state_variables
+from keras_attn.training.state import constants_of_state, state_variables
 
 
 def state_snapshots(model):
@@ -31,7 +31,7 @@ def _copied(model):
 
 
 def _read_by_tensorflow(model):
-    variables = state_variables(model)
+    variables, constants = state_variables(model), constants_of_state(model)
     # In a graph, because so many calls from Python take longer than all the rest.
     read = tf.function(
         lambda: [variable.value.read_value() for variable in variables.values()], autograph=False
@@ -39,6 +39,9 @@ def _read_by_tensorflow(model):
 
     def take():
         values = read()
-        return lambda: {name: np.array(value) for name, value in zip(variables, values)}
+        return lambda: {
+            **{name: np.array(value) for name, value in zip(variables, values, strict=True)},
+            **constants,
+        }
 
     return take

@@ -4,7 +4,6 @@ The file of a task's configuration and the folder in a run are called after the 
 """
 
 import contextlib
-import copy
 import json
 
 import keras
@@ -19,7 +18,7 @@ from keras_attn.models import (
     quantization_of,
     save_weights,
 )
-from keras_attn.models.copies import check_rebuilt, without_values
+from keras_attn.models.copies import check_comes_back, described, model_from
 from keras_attn.text import load_tokenizer
 
 _WEIGHTS_FILE = "model.safetensors"
@@ -79,43 +78,28 @@ def model_description(task):
 
     Raises:
         ValueError: if the model is no `keras.Model`, is quantised in a way that is not `Task.quantize`'s, or would come
-            back without its weights.
+            back without its weights, policies or quantisation.
     """
     model, kind = task.model, task.name
     if not isinstance(model, keras.Model):
         raise ValueError(
             f"{task.article} {kind} with a model that is no keras.Model cannot be saved. Received: {type(model).__name__}."
         )
-    description = keras.saving.serialize_keras_object(model)
-    description.pop("compile_config", None)
     quantization = quantization_of(model)
-    if type(model).__module__.partition(".")[0] in ("keras", "keras_attn"):
-        description.pop("build_config", None)  # these make their weights when they are made
-        comes_back = quantization in (None, *QUANTIZATIONS)
-    else:
-        comes_back = quantization == without_values(lambda: _quantization_after(description, model))
-    if not comes_back:
+    if quantization not in (None, *QUANTIZATIONS):
         raise ValueError(
             f"{task.article} {kind} with a {type(model).__name__} in {quantization} cannot be saved. Save it before, and "
             f"quantise it again after `{type(task).__name__}.load`."
         )
-    return description
-
-
-def _quantization_after(description, model):
-    """The quantisation of a model that is made from the description: that of layers which a user's class makes is lost.
-
-    Raises:
-        ValueError: if the description does not give the model or its weights.
-    """
+    description = described(model)
+    if type(model).__module__.partition(".")[0] in ("keras", "keras_attn"):
+        description.pop("build_config", None)  # these make their weights when they are made
     try:
-        twin = model_of(description, type(model))
+        check_comes_back(model, lambda: model_of(description, type(model)))
     except TypeError as error:  # of a class that is not registered
         why = str(error).partition(" Full object config")[0]
         raise ValueError(f"A model of the class {type(model).__name__} cannot be saved: {why}") from None
-    if quantization_of(model) is None:
-        check_rebuilt(twin, model)
-    return quantization_of(twin)
+    return description
 
 
 def options_of(task):
@@ -177,10 +161,7 @@ def check_options(task_class, options, more=None):
 
 def model_of(description, mixin):
     """The model that Keras' description says, of any registered class that has the mixin."""
-    # In safe mode, Keras creates only objects of its own and of registered classes, and runs no code from the
-    # file.
-    # Of a functional model, it empties what it is given.
-    model = keras.saving.deserialize_keras_object(copy.deepcopy(description), safe_mode=True)
+    model = model_from(description)
     if not isinstance(model, keras.Model) or not isinstance(model, mixin):
         raise ValueError(f"it holds a {type(model).__name__}")
     return model

@@ -30,10 +30,9 @@ def training_state(model):
     restore_training_state(model, state)
     ```
     """
-    return {
-        name: np.array(keras.ops.convert_to_numpy(variable))
-        for name, variable in state_variables(model).items()
-    }
+    variables = state_variables(model)
+    values = {name: np.array(keras.ops.convert_to_numpy(variable)) for name, variable in variables.items()}
+    return {**values, **constants_of_state(model)}
 
 
 def restore_training_state(model, arrays):
@@ -44,9 +43,17 @@ def restore_training_state(model, arrays):
         arrays: Dict of NumPy arrays.
 
     Raises:
-        ValueError: if names or shapes are not exactly those of the model; then nothing is assigned.
+        ValueError: if names or shapes are not exactly those of the model, or its optimizer trains other weights; then
+            nothing is assigned.
     """
-    variables = state_variables(model)
+    variables, constants = state_variables(model), constants_of_state(model)
+    arrays = dict(arrays)
+    for name, value in constants.items():
+        if not np.array_equal(arrays.pop(name, None), value):
+            raise ValueError(
+                "The state is that of an optimizer of other weights: freeze and thaw the same layers before the model is "
+                "compiled and restored."
+            )
     missing, foreign = sorted(set(variables) - set(arrays)), sorted(set(arrays) - set(variables))
     if missing or foreign:
         raise ValueError(
@@ -83,19 +90,43 @@ def averaged_weights(model):
         model.evaluate(np.ones((5, 3)), np.ones((5, 2)), verbose=0)
     ```
     """
-    # mixed_float16 wraps the optimizer that keeps the averages.
-    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
-    # Keras has no public access to the averages.
-    averages = optimizer._model_variables_moving_average if optimizer.use_ema and optimizer.built else []
-    weights = model.trainable_variables[: len(averages)]
-    kept = [np.array(keras.ops.convert_to_numpy(weight)) for weight in weights]
-    for weight, average in zip(weights, averages):
+    averages = _averages(model.optimizer)
+    kept = [np.array(keras.ops.convert_to_numpy(weight)) for weight, _ in averages]
+    for weight, average in averages:
         weight.assign(average)
     try:
         yield
     finally:
-        for weight, value in zip(weights, kept):
+        for (weight, _), value in zip(averages, kept, strict=True):
             weight.assign(value)
+
+
+def _averages(optimizer):
+    """The pairs of a weight and its moving average that an optimizer keeps.
+
+    The model's own list of trainable weights has others in other places once a part of it was frozen or thawed.
+    """
+    # Keras has no public access to the averages, nor to the weights that an optimizer was built for.
+    return [
+        pair
+        for part in _single_optimizers(optimizer)
+        if part.use_ema and part.built
+        for pair in zip(part._trainable_variables, part._model_variables_moving_average, strict=True)
+        if pair[1] is not None
+    ]
+
+
+def _single_optimizers(optimizer):
+    """The optimizers inside those that wrap others: mixed_float16's, and several optimizers for parts of a model."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    return getattr(inner, "optimizers", [inner])
+
+
+def _trained_weights(model):
+    """Which of the model's variables its optimizer was built for, integers in the optimizer's order."""
+    positions = {id(variable): position for position, variable in enumerate(model.variables)}
+    trained = [weight for part in _single_optimizers(model.optimizer) for weight in part._trainable_variables]
+    return np.array([positions.get(id(weight), -1) for weight in trained], "int32")
 
 
 def state_variables(model):
@@ -110,3 +141,8 @@ def state_variables(model):
         for group, variables in groups.items()
         for number, variable in enumerate(variables)
     }
+
+
+def constants_of_state(model):
+    """What `training_state` has beside the values of variables, a dict of arrays: nothing that training changes."""
+    return {"optimizer/trained": _trained_weights(model)}

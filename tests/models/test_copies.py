@@ -4,8 +4,17 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attn.layers import EncoderBlock, TokenEmbedding
-from keras_attn.models import float32_copy, merge_lora, quantized_copy
+from keras_attn.layers import EncoderBlock, SequenceEmbedding, TokenEmbedding
+from keras_attn.layers.slots import global_policy
+from keras_attn.models import (
+    EncoderTransformer,
+    RNNSeq2Seq,
+    float32_copy,
+    load_weights,
+    merge_lora,
+    quantized_copy,
+    save_weights,
+)
 
 VOCABULARY, WIDTH, CLASSES = 23, 12, 5
 TOKEN_IDS = np.array([[5, 6, 7, 0, 0], [3, 4, 9, 8, 22]], "int32")
@@ -118,3 +127,107 @@ def test_a_config_that_does_not_give_the_weights_is_refused():
     for copy in (float32_copy, lambda model: quantized_copy(model, "int8")):
         with pytest.raises(ValueError, match=r"WithoutItsWidth does not give its weights.*`get_config`"):
             copy(model)
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class FeedForwardOfAUser(keras.layers.Layer):
+    """As in tutorials: layers without a dtype, some made in the constructor, some in `build`."""
+
+    def __init__(self, units=7, **kwargs):
+        super().__init__(**kwargs)
+        self.units = units
+        self.inner = keras.layers.Dense(units, activation="relu")
+
+    def build(self, input_shape):
+        self.inner.build(input_shape)
+        self.outer = keras.layers.Dense(input_shape[-1])
+        self.outer.build((*input_shape[:-1], self.units))
+        self.built = True
+
+    def call(self, inputs):
+        return self.outer(self.inner(inputs))
+
+    def get_config(self):
+        return {**super().get_config(), "units": self.units}
+
+
+def with_a_layer_of_a_user(**options):
+    block = EncoderBlock(num_heads=3, feed_forward=FeedForwardOfAUser(**options))
+    return EncoderTransformer(SequenceEmbedding(TokenEmbedding(VOCABULARY, WIDTH)), [block])
+
+
+def policies(model):
+    return [layer.dtype_policy.name for layer in model._flatten_layers()]
+
+
+def came_back(model, folder):
+    """The model from a `.keras` file, and from its config and a file of weights."""
+    model.save(folder / "model.keras")
+    save_weights(model, folder / "model.safetensors")
+    twin = type(model).from_config(model.get_config())
+    load_weights(twin, folder / "model.safetensors")
+    return [keras.saving.load_model(folder / "model.keras"), twin]
+
+
+def recurrent():
+    keras.utils.set_random_seed(4)
+    return RNNSeq2Seq(VOCABULARY, hidden_dim=WIDTH, target_vocabulary_size=29)
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", pytest.param("float16", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("make", [lambda: called_once(MadeByItsFirstCall()), with_a_layer_of_a_user])
+def test_copies_are_the_same_under_any_global_policy(make, policy):
+    model = make()
+    inputs = {"token_ids": TOKEN_IDS, "is_token": TOKEN_IDS > 0}
+    inputs = inputs if isinstance(model, MadeByItsFirstCall) else TOKEN_IDS
+    expected, of_int8 = logits(model, inputs), logits(quantized_copy(model, "int8"), inputs)
+    with global_policy(policy):
+        copy, in_int8 = float32_copy(model), quantized_copy(model, "int8")
+    assert set(policies(copy)) == {"float32"}
+    np.testing.assert_array_equal(logits(copy, inputs), expected)
+    np.testing.assert_array_equal(logits(in_int8, inputs), of_int8)
+
+
+@pytest.mark.parametrize(("made", "dtype"), [("mixed_bfloat16", None), ("float32", "mixed_bfloat16")])
+def test_a_layer_of_a_user_comes_back_with_its_policies_under_another_global_one(made, dtype, tmp_path):
+    """Given a dtype of its own, this layer's layers have the global policy all the same: so they come back."""
+    with global_policy(made):
+        model = with_a_layer_of_a_user(dtype=dtype)
+    expected = logits(model)
+    for policy in ("float32", "mixed_bfloat16"):
+        with global_policy(policy):
+            for loaded in came_back(model, tmp_path):
+                assert policies(loaded) == policies(model)
+                np.testing.assert_array_equal(logits(loaded), expected)
+
+
+@pytest.mark.parametrize("mode", ["int8", "bfloat16"])
+def test_a_quantised_recurrent_model_comes_back(mode, tmp_path):
+    model = quantized_copy(recurrent(), mode)
+    inputs = {"encoder_token_ids": TOKEN_IDS, "decoder_token_ids": TOKEN_IDS[:, :3]}
+    for loaded in came_back(model, tmp_path):
+        np.testing.assert_array_equal(logits(loaded, inputs), logits(model, inputs))
+
+
+def test_lora_of_a_recurrent_model_is_merged(rng):
+    model = recurrent()
+    model.enable_lora(2)
+    for weight in model.trainable_weights:
+        weight.assign(rng.normal(size=weight.shape))
+    inputs = {"encoder_token_ids": TOKEN_IDS, "decoder_token_ids": TOKEN_IDS[:, :3]}
+    expected = logits(model, inputs)
+    assert (expected != logits(recurrent(), inputs)).any()
+    np.testing.assert_allclose(logits(merge_lora(model), inputs), expected, atol=1e-5 * abs(expected).max())
+
+
+def test_what_would_come_back_without_its_quantisation_is_refused_when_it_is_saved(tmp_path):
+    """bfloat16 leaves the layers of other classes as they are."""
+    model = with_a_layer_of_a_user()
+    for loaded in came_back(quantized_copy(model, "bfloat16"), tmp_path):
+        np.testing.assert_array_equal(logits(loaded), logits(quantized_copy(model, "bfloat16")))
+    quantized = quantized_copy(model, "int8")
+    for save in (lambda: quantized.save(tmp_path / "it.keras"), quantized.get_config):
+        with pytest.raises(
+            ValueError, match=r"in int8 cannot be saved\. Save it before.*'.*/feed_forward_of_a_user.*'"
+        ):
+            save()

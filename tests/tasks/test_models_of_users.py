@@ -7,6 +7,7 @@ import pytest
 import keras_attn
 from keras_attn.export import verify_saved_model
 from keras_attn.layers import EncoderBlock
+from keras_attn.layers.slots import global_policy
 from keras_attn.models import Seq2SeqTransformer, quantization_of
 from keras_attn.tasks import ImagePreprocessing
 from keras_attn.text import ByteTokenizer
@@ -66,6 +67,15 @@ def test_a_folder_gives_the_task_back(tmp_path):
     task = classifier(RegisteredColumns)
     task.save(tmp_path)
     assert answers(keras_attn.load(tmp_path)) == answers(task)
+
+
+@pytest.mark.parametrize(("made", "read"), [("float32", "mixed_bfloat16"), ("mixed_bfloat16", "float32")])
+def test_a_folder_gives_the_task_back_under_another_global_policy(made, read, tmp_path):
+    with global_policy(made):
+        task = classifier(RegisteredColumns)
+        task.save(tmp_path)
+    with global_policy(read):
+        assert answers(keras_attn.load(tmp_path)) == answers(task)
 
 
 @pytest.mark.parametrize("mode", ["int8", "bfloat16"])

@@ -116,3 +116,39 @@ def test_a_schedule_per_update_has_one_rate_for_all_batches_of_an_update():
     assert float(loaded(17)) == float(accumulated(17))
     with pytest.raises(ValueError, match="`gradient_accumulation_steps` must be a positive integer"):
         PerUpdateSchedule(NoamSchedule(8), 0)
+
+
+def two_alike(frozen=None):
+    """Two layers whose weights have equal shapes; one of them may be frozen before the model is compiled."""
+    keras.utils.set_random_seed(5)
+    model = keras.Sequential(
+        [keras.Input((3,)), keras.layers.Dense(3, name="d0"), keras.layers.Dense(3, name="d1")]
+    )
+    if frozen is not None:
+        model.get_layer(frozen).trainable = False
+    model.compile(keras.optimizers.Adam(0.1, use_ema=True, ema_momentum=0.5), "mse")
+    return model
+
+
+@pytest.mark.parametrize("frozen", ["d0", "d1"])
+def test_each_weight_has_its_own_average_after_a_layer_was_frozen(frozen):
+    model = two_alike()
+    x = np.random.default_rng(6).normal(size=(7, 3))
+    averages = None
+    for _ in range(3):
+        model.train_on_batch(x, x[:, ::-1])
+        now = values(model)
+        averages = now if averages is None else [0.5 * a + 0.5 * b for a, b in zip(averages, now)]
+    model.get_layer(frozen).trainable = False
+    with averaged_weights(model):
+        for one, other in zip(values(model), averages, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-6)
+    for one, other in zip(values(model), now, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_the_state_of_an_optimizer_of_other_weights_is_refused():
+    state = training_state(two_alike("d0"))
+    restore_training_state(two_alike("d0"), state)
+    with pytest.raises(ValueError, match="optimizer of other weights: freeze and thaw the same layers"):
+        restore_training_state(two_alike("d1"), state)
