@@ -24,8 +24,13 @@ _FLOATS = {
 _KNOWN = {"F16", "BF16", "F32", "F64", "BOOL", "I8", "U8", "I16", "U16", "I32", "U32", "I64", "U64"}
 
 
-def save_weights(model, path):
+def save_weights(model, path, metadata=None):
     """Writes all the model's weights to `path`, under the names from `named_weights`; the write is atomic.
+
+    Args:
+        model: A `keras.Model`, built.
+        path: Path of the file.
+        metadata: Dict of strings, stored with the weights (see `read_metadata`).
 
     Raises:
         ValueError: if the model is not built.
@@ -33,7 +38,8 @@ def save_weights(model, path):
     """
     if not model.built:
         raise ValueError(f"{model.name} has no weights yet. Call it once, or build it, before it is saved.")
-    write_weights({name: np.asarray(variable) for name, variable in named_weights(model).items()}, path)
+    arrays = {name: np.asarray(variable) for name, variable in named_weights(model).items()}
+    write_weights(arrays, path, metadata)
 
 
 def write_weights(arrays, path, metadata=None):

@@ -84,14 +84,14 @@ def _load(folder):
 
 def _conventions(translator):
     return {
-        "source tokenizer": _files(translator.source_tokenizer),
-        "target tokenizer": _files(translator.target_tokenizer),
+        "source tokenizer": tokenizer_files(translator.source_tokenizer),
+        "target tokenizer": tokenizer_files(translator.target_tokenizer),
         "START": translator.start_token_id,
         "tokens around sources": translator.source_form,
     }
 
 
-def _files(tokenizer):
+def tokenizer_files(tokenizer):
     """What a tokenizer saves: equal for equal tokenizers."""
     with tempfile.TemporaryDirectory() as folder:
         saved = pathlib.Path(folder) / "tokenizer"

@@ -72,6 +72,7 @@ class TrainingRun:
         self.checkpoints = folder / "checkpoints"
         self.states = Checkpoints(self.checkpoints, log=self.log)
         self.results = {}
+        self.weights_metadata = {}  # what is written with the weights of an epoch
         self.score_before = None  # training
         self.created = time.monotonic()
         self.validation_seconds = self.seconds_of_epoch = 0.0
@@ -293,7 +294,7 @@ class TrainingRun:
     def after_stop(self):
         """Training was stopped after an update whose state is saved."""
         if self.keep_best.best_epoch is None and self.score_before is None and self.workers.is_first:
-            save_weights(self.model, self.checkpoints / "best.safetensors")
+            save_weights(self.model, self.checkpoints / "best.safetensors", self.weights_metadata)
         self.say(f"\nStopped after update {self.progress.updates:,}. The same command goes on from there.")
         if self.stop_signals.received == signal.SIGINT:
             self.say("Evaluating the best weights so far; Ctrl-C again skips that.")
@@ -399,14 +400,14 @@ class TrainingRun:
 
     def save_best(self, epoch):
         if self.workers.is_first:
-            save_weights(self.model, self.checkpoints / "best.safetensors")
+            save_weights(self.model, self.checkpoints / "best.safetensors", self.weights_metadata)
             self.save_result()
 
     def keep_for_average(self, epoch, score):
         """Saves the weights of this epoch if it is to be averaged, and deletes those no longer needed."""
         if self.recipe.num_averaged < 2 or not self.workers.is_first:
             return
-        save_weights(self.model, self.epoch_file(epoch + 1))
+        save_weights(self.model, self.epoch_file(epoch + 1), self.weights_metadata)
         scores = {row["epoch"]: row[self.monitor] for row in self.history.rows}
         scores[epoch + 1] = score
         sign = -1 if self.recipe.lower_is_better else 1
@@ -499,7 +500,7 @@ class TrainingRun:
         else:
             kept = kept_weights(name, self.p_value(of_average, of_best))
         if kept.weights == name:
-            write_weights(average, self.checkpoints / "average.safetensors")
+            write_weights(average, self.checkpoints / "average.safetensors", self.weights_metadata)
         else:
             assign_weights(self.model, read_weights(best_file))
         self.results["kept"] = dataclasses.asdict(kept)

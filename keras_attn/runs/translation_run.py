@@ -14,6 +14,7 @@ from keras_attn.files import replaced_folder, restored_folder
 from keras_attn.runs.advice import advice_on_a_low_score
 from keras_attn.runs.attention_film import TranslationFilm
 from keras_attn.runs.attention_pictures import AttentionPictures
+from keras_attn.runs.averaging import weights_origin
 from keras_attn.runs.board import perplexity
 from keras_attn.runs.data import corpora_in
 from keras_attn.runs.display import sample_line
@@ -103,6 +104,8 @@ class TranslationRun(TrainingRun):
             max_length=recipe.max_length,
             **of_start,
         )
+        if self.workers.is_first:  # which writes the files
+            self.weights_metadata = weights_origin(self.translator)
         if started:
             self.score_before_training()
 

@@ -17,7 +17,8 @@ from helpers_explorer import ExplorerParser
 import keras_attn
 from keras_attn import runs
 from keras_attn.data import PlainText, TextPairs, translation_batches
-from keras_attn.models import read_weights
+from keras_attn.models import read_metadata, read_weights
+from keras_attn.runs.averaging import weights_origin
 from keras_attn.runs.held_out import held_out, shared_notes
 from keras_attn.runs.run_record import with_plan_of
 from keras_attn.runs.translation_run import TranslationRun
@@ -88,6 +89,9 @@ def test_a_run_folder_holds_what_its_documentation_says(run):
         "epoch-002.safetensors",
         "epoch-003.safetensors",
     }
+    origins = [read_metadata(path) for path in (folder / "checkpoints").glob("[abe]*.safetensors")]
+    assert all(origin == origins[0] for origin in origins)
+    assert set(origins[0]) == set(weights_origin(translator))
     assert not (folder / "attention").exists()
     texts = ["ae", "bf"]
     assert keras_attn.Translator.load(folder / "translator")(texts) == translator(texts)
