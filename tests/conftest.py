@@ -23,6 +23,7 @@ LONGEST_FILES = (
     "test_growing.py",
     "test_layer_contract.py",
     "test_resume.py",
+    "test_meetings.py",
     "test_examples.py",
     "test_readme.py",
     "test_seq2seq_tensorflow.py",

@@ -112,8 +112,94 @@ CHECKPOINTS = "huggingface/test_architectures_of_checkpoints.py::"
 PATCHES, IMAGES = "layers/test_patch_embedding.py::", "huggingface/test_vision_checkpoints.py::"
 WINDOWS, SWIN = "layers/test_window_attention.py::", "models/test_swin_transformer.py::"
 DAMAGED = "huggingface/test_damaged_checkpoints.py::"
+MEETING, TASK_MEETING = (
+    "meetings/test_meetings.py::test_meeting",
+    "meetings/test_task_meetings.py::test_meeting",
+)
+MEASURE_MEETING = "meetings/test_meetings.py::test_meeting_of_a_measure"
 
 MUTANTS = [
+    # What was wrong where parts met Keras' habits, or each other.
+    Mutant(
+        "one_encoding_without_a_batch_axis",
+        "layers/position_encodings.py",
+        "_for_every_row",
+        "return ops.broadcast_to(encoding, ops.shape(inputs))",
+        "return encoding",
+        (f"{MEETING}[after_add_positions-layers.EncoderBlock]",),
+    ),
+    Mutant(
+        "probabilities_taken_for_logits",
+        "training/losses.py",
+        "token_negative_log_likelihood",
+        "ops.logical_and(in_vocabulary, ops.logical_not(_are_probabilities(flat_logits)))",
+        "in_vocabulary",
+        (f"{MEASURE_MEETING}[ends_in_dropout_after_softmax-LabelSmoothedCrossentropy]",),
+    ),
+    Mutant(
+        "pads_counted_in_dynamic_ntk",
+        "layers/multi_head_attention.py",
+        "MultiHeadAttention._count_tokens",
+        "if depends_on_length:",
+        "if False:",
+        (f"{MEETING}[more_pads_on_the_right-models.EncoderTransformer-dynamic]",),
+    ),
+    Mutant(
+        "kept_exports_found_without_their_content",
+        "tasks/kept_exports.py",
+        "_key",
+        '"content": content,',
+        '"content": None,',
+        (f"{TASK_MEETING}[served_from_its_folder-ImageClassifier]",),
+    ),
+    Mutant(
+        "padding_mask_taken_for_a_mask_of_pairs",
+        "layers/encoder_block.py",
+        "EncoderBlock.call",
+        'check_pairs(attention_mask, inputs, "attention_mask", "padding_mask")',
+        "pass",
+        (f"{MEETING}[a_padding_mask_given_as_attention_mask-layers.EncoderBlock]",),
+    ),
+    Mutant(
+        "nan_at_pads_reaches_weights",
+        "layers/clean_padding.py",
+        "without_padding",
+        "if is_token is None or _IS_CLEAN.get():",
+        "if True:",
+        (f"{MEETING}[nan_at_pads-layers.EncoderBlock]", f"{MEETING}[nan_at_pads-layers.BahdanauAttention]"),
+    ),
+    Mutant(
+        "blocks_attend_over_two_axes",
+        "layers/block.py",
+        "Block._check_axes",
+        'check_rank(name, shape, "(B, T, D)", hint)',
+        "pass",
+        (f"{MEETING}[two_axes_of_time-layers.EncoderBlock]",),
+    ),
+    Mutant(
+        "quantised_layers_loaded_as_others",
+        "models/rnn_seq2seq.py",
+        "RNNSeq2Seq._make_embedding",
+        "dtype=self._policy_of(name)",
+        "dtype=plain_policy(self.dtype_policy)",
+        (f"{MEETING}[bfloat16_copies_saved-models.RNNSeq2Seq-source]",),
+    ),
+    Mutant(
+        "users_layers_take_the_global_policy",
+        "layers/slots.py",
+        "made_again",
+        'with global_policy(description.get("made_under") or policy_in(description["config"])):',
+        "with global_policy(None):",
+        (f"{MEETING}[loaded_under_a_global_policy-models.EncoderTransformer-users]",),
+    ),
+    Mutant(
+        "averages_by_the_place_in_a_list",
+        "training/state.py",
+        "averaged_weights",
+        "averages = _averages(model.optimizer)",
+        "averages = list(zip(model.trainable_variables, (mean for _, mean in _averages(model.optimizer))))",
+        (f"{MEETING}[average_after_freezing_with_adam-models.EncoderTransformer]",),
+    ),
     Mutant(
         "registers_have_positions",
         "layers/patch_embedding.py",

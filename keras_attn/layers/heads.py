@@ -451,10 +451,12 @@ class MaskedLanguageModelHead(_Head):
     def __init__(self, token_embedding, intermediate_dim=None, activation="gelu", norm=None, **kwargs):
         if check_layer("token_embedding", token_embedding) is None:
             raise ValueError("`token_embedding` must be a layer. Received: token_embedding=None.")
+        if norm is None:
+            norm = LayerNormalization(epsilon=1e-12, dtype=kwargs.get("dtype"), name="norm")
         super().__init__(
             intermediate_dim=token_embedding.hidden_dim if intermediate_dim is None else intermediate_dim,
             activation=activation,
-            norm=LayerNormalization(epsilon=1e-12, name="norm") if norm is None else norm,
+            norm=norm,
             **kwargs,
         )
         self.token_embedding = token_embedding
