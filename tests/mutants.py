@@ -645,7 +645,7 @@ MUTANTS = [
         "nan_of_pads_leaks_into_projections",
         "layers/multi_head_attention.py",
         "MultiHeadAttention._without_padding",
-        "kept[id(x), id(mask)] = x if mask is None else keep(x, ops.expand_dims(mask, -1))",
+        "kept[id(x), id(mask)] = x if is_kept else keep(x, ops.expand_dims(mask, -1))",
         "kept[id(x), id(mask)] = x",
         (NAN + "test_of_a_sequence_that_attends_to_itself[same-nan]",),
     ),

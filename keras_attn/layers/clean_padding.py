@@ -12,22 +12,39 @@ from keras import ops
 
 from keras_attn.ops import combine_masks, keep
 
-_IS_CLEAN = contextvars.ContextVar("padding_is_clean", default=False)
+# The sequences that are known to hold zeros at padding, inside `clean_padding`; None outside.
+_CLEAN = contextvars.ContextVar("clean_padding", default=None)
 
 
 @contextlib.contextmanager
-def clean_padding():
-    """Layers that are called inside get sequences that are without padding already."""
-    token = _IS_CLEAN.set(True)
+def clean_padding(*sequences):
+    """Layers that are called inside get sequences without padding.
+
+    Args:
+        *sequences: Pairs of a sequence and its mask, as in `without_padding`.
+
+    Yields:
+        List of the sequences without padding.
+    """
+    kept = [without_padding(x, is_token) for x, is_token in sequences]
+    known = []
+    if not is_padding_clean():
+        known = [x for x, (_, is_token) in zip(kept, sequences) if is_token is not None]
+    token = _CLEAN.set(known)
     try:
-        yield
+        yield kept
     finally:
-        _IS_CLEAN.reset(token)
+        _CLEAN.reset(token)
 
 
 def is_padding_clean():
     """Whether the code runs inside `clean_padding`."""
-    return _IS_CLEAN.get()
+    return _CLEAN.get() is not None
+
+
+def is_known_clean(x):
+    """Whether `x` is one of the sequences that the `clean_padding` around this code has set to 0 at padding."""
+    return any(x is other for other in _CLEAN.get() or ())
 
 
 def real_token_mask(padding_mask, segment_ids=None):
@@ -44,6 +61,6 @@ def without_padding(x, is_token):
         x: Floats (B, <axes>, D).
         is_token: Booleans (B, <axes>), True at real tokens, or None for no padding.
     """
-    if is_token is None or _IS_CLEAN.get():
+    if is_token is None or is_padding_clean():
         return x
     return keep(x, ops.expand_dims(is_token, -1))

@@ -3,7 +3,7 @@ from keras import ops
 
 from keras_attn.layers.block import Block, results_of
 from keras_attn.layers.call_masks import check_pairs, joined_padding
-from keras_attn.layers.clean_padding import clean_padding, real_token_mask, without_padding
+from keras_attn.layers.clean_padding import clean_padding, real_token_mask
 from keras_attn.layers.recomputation import recompute_in_gradient
 from keras_attn.layers.slots import call_layer, check_layer, has_argument
 from keras_attn.ops import successive_positions
@@ -128,17 +128,16 @@ class DecoderBlock(Block):
             "encoder_padding_mask",
             axes="(B, T, S)",
         )
-        query_mask = None
+        query_mask = is_token = None
         if self_attention_cache is None:
             query_mask = decoder_padding_mask = joined_padding(
                 decoder_padding_mask, decoder_sequence, "decoder_padding_mask"
             )
             is_token = real_token_mask(query_mask, decoder_segment_ids)
-            decoder_sequence = without_padding(decoder_sequence, is_token)
+        sequences = [(decoder_sequence, is_token)]
         encoder_padding_mask = joined_padding(encoder_padding_mask, encoder_sequence, "encoder_padding_mask")
         if encoder_sequence is not None:
-            is_encoder_token = real_token_mask(encoder_padding_mask, encoder_segment_ids)
-            encoder_sequence = without_padding(encoder_sequence, is_encoder_token)
+            sequences.append((encoder_sequence, real_token_mask(encoder_padding_mask, encoder_segment_ids)))
         self_attention_arguments = {
             "query_mask": query_mask,
             "value_mask": decoder_padding_mask,
@@ -194,9 +193,8 @@ class DecoderBlock(Block):
                 more += scores if cross_attention_cache is None else scores[:-1]
             return self._feed_forward_residual(x, sublayer=self.feed_forward_layer, training=training), more
 
-        sequences = [x for x in (decoder_sequence, encoder_sequence) if x is not None]
         cached = self_attention_cache is not None or cross_attention_cache is not None
-        with clean_padding():
+        with clean_padding(*sequences) as sequences:
             if self.remat and not cached:
                 x, more = recompute_in_gradient(self, forward, training, *sequences)
             else:

@@ -8,7 +8,7 @@ from keras_attn.checks import check_positive, check_rate, choose
 from keras_attn.layers.attended_keys import attended_keys
 from keras_attn.layers.call_masks import CallMasks
 from keras_attn.layers.call_positions import CallPositions
-from keras_attn.layers.clean_padding import is_padding_clean
+from keras_attn.layers.clean_padding import is_known_clean, is_padding_clean
 from keras_attn.layers.head_layout import HeadLayout
 from keras_attn.layers.head_projections import HeadProjections
 from keras_attn.layers.normalization import NORMALIZATIONS
@@ -437,7 +437,8 @@ class MultiHeadAttention(HeadProjections, Slotted, keras.layers.Layer):
         kept = {}
         for x, mask in ((query, queries), (key, keys), (value, keys)):
             if (id(x), id(mask)) not in kept:
-                kept[id(x), id(mask)] = x if mask is None else keep(x, ops.expand_dims(mask, -1))
+                is_kept = mask is None or is_known_clean(x)
+                kept[id(x), id(mask)] = x if is_kept else keep(x, ops.expand_dims(mask, -1))
         return kept[id(query), id(queries)], kept[id(key), id(keys)], kept[id(value), id(keys)], are_known
 
     def _count_tokens(self, call_positions, masks, query, value):

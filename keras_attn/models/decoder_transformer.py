@@ -2,7 +2,7 @@ import keras
 from keras import ops
 
 from keras_attn.checks import check_positive
-from keras_attn.layers.clean_padding import clean_padding, real_token_mask, without_padding
+from keras_attn.layers.clean_padding import clean_padding, real_token_mask
 from keras_attn.models.generation import CausalGeneration
 from keras_attn.models.sizes import Sizes
 from keras_attn.models.transformer import OneStackTransformer, of_decoder_block, unpacked_inputs
@@ -124,8 +124,7 @@ class DecoderTransformer(CausalGeneration, OneStackTransformer):
         inputs = inputs if isinstance(inputs, dict) else {"token_ids": inputs}
         tokens = self._tokens(*unpacked_inputs(inputs, ("token_ids",), _OPTIONAL_INPUTS))
         x = self.embedding(tokens.token_ids, positions=tokens.positions, training=training)
-        x = without_padding(x, real_token_mask(tokens.padding_mask, tokens.segment_ids))
-        with clean_padding():
+        with clean_padding((x, real_token_mask(tokens.padding_mask, tokens.segment_ids))) as (x,):
             for block in self.blocks:
                 x = block(x, **of_decoder_block(tokens, training))
         return (x if self.norm is None else self.norm(x)), tokens.padding_mask

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_attn.checks import check_positive, choose
-from keras_attn.layers.clean_padding import clean_padding, real_token_mask, without_padding
+from keras_attn.layers.clean_padding import clean_padding, real_token_mask
 from keras_attn.models.generation import Seq2SeqGeneration
 from keras_attn.models.sizes import Sizes
 from keras_attn.models.transformer import (
@@ -310,12 +310,11 @@ class Seq2SeqTransformer(Seq2SeqGeneration, Transformer):
     def _decoded(self, target, encoder_sequence, source, training, return_attention_scores=False):
         """The vectors after the last block, and the scores."""
         x = self.target_embedding(target.token_ids, positions=target.positions, training=training)
-        x = without_padding(x, real_token_mask(target.padding_mask, target.segment_ids))
-        encoder_sequence = without_padding(
-            encoder_sequence, real_token_mask(source.padding_mask, source.segment_ids)
-        )
+        sides = ((x, target), (encoder_sequence, source))
         scores = []
-        with clean_padding():
+        with clean_padding(
+            *((sequence, real_token_mask(side.padding_mask, side.segment_ids)) for sequence, side in sides)
+        ) as (x, encoder_sequence):
             for block in self.decoder_blocks:
                 x = block(
                     x,

@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from keras_attn.checks import check_positive
-from keras_attn.layers.clean_padding import clean_padding, real_token_mask, without_padding
+from keras_attn.layers.clean_padding import clean_padding, real_token_mask
 from keras_attn.layers.embeddings import SequenceEmbedding
 from keras_attn.layers.lora_and_quantization import Adaptable
 from keras_attn.layers.slots import (
@@ -80,8 +80,7 @@ class Transformer(Adaptable, keras.Model):
 
     def _encoded(self, x, blocks, norm, tokens, training):
         """A sequence (B, T, D) after encoder blocks and their norm."""
-        x = without_padding(x, real_token_mask(tokens.padding_mask, tokens.segment_ids))
-        with clean_padding():
+        with clean_padding((x, real_token_mask(tokens.padding_mask, tokens.segment_ids))) as (x,):
             for block in blocks:
                 x = block(
                     x,
