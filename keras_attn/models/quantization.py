@@ -18,6 +18,9 @@ def quantize(model, mode):
     - `"int8"`: as Keras' `model.quantize("int8")`. A matrix has a scale for each column, and what it is multiplied by one
       for each row.
 
+    A model is saved quantised only if its configuration says which layers are. If a class of yours in one of its slots makes
+    layers, it does not: saving then raises. Save the model before, and quantise it again after it is loaded; exports take it.
+
     Args:
         model: A model of this library that is neither quantised nor has LoRA.
         mode: String.

@@ -17,7 +17,16 @@ def checked_activation(activation, multi_label, labels):
 
 
 def best_first(logits, labels, activation):
-    """Logits (B, L) -> all labels and their scores, both (B, L), best first."""
+    """Logits (B, L) -> all labels and their scores, both (B, L), best first.
+
+    Raises:
+        ValueError: if the model applies an activation itself: the softmax of a softmax would be scores of nothing.
+    """
+    if activation != "linear" and hasattr(logits, "_keras_logits"):  # Keras marks the outputs of both
+        raise ValueError(
+            'The model ends in a softmax or sigmoid of its own. Leave it out, or give the task `activation="linear"`. '
+            f"Received: activation={activation!r}."
+        )
     scores, order = tf.math.top_k(_ACTIVATIONS[activation](logits), len(labels))
     return tf.gather(tf.constant(labels), order), scores
 

@@ -113,6 +113,17 @@ def test_layers_that_change_images_for_training_do_not_in_answers(tmp_path):
     assert not any(check.problems for check in checks)
 
 
+def test_no_softmax_of_a_softmax_is_answered():
+    model = keras.Sequential(
+        [keras.Input((*SIZE, 3)), keras.layers.Flatten(), keras.layers.Dense(3, activation="softmax")]
+    )
+    with pytest.raises(ValueError, match=r'ends in a softmax.*`activation="linear"`'):
+        answers(keras_attn.ImageClassifier(model, ImagePreprocessing(SIZE), LABELS))
+    task = keras_attn.ImageClassifier(model, ImagePreprocessing(SIZE), LABELS, activation="linear")
+    _, scores = answers(task)
+    np.testing.assert_allclose(np.sort(scores), np.sort(model(IMAGES / 255.0)), rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("model_class", "why"),
     [
