@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_attn.generation.processors import IMPOSSIBLE, is_possible
-from keras_attn.generation.search import Search
+from keras_attn.generation.search import Search, column
 from keras_attn.ops import entries_at, log_normalizer, top_k, top_k_and_normalizer
 
 Hypotheses = collections.namedtuple("Hypotheses", ["token_ids", "scores"])
@@ -36,7 +36,7 @@ def beam_search(inputs, num_beams=1, length_penalty=1.0, options=None):
     Args:
         inputs: `SearchInputs`; its hypotheses are the beams.
         num_beams: Integer K, at most `MAX_HYPOTHESES`.
-        length_penalty: Float, or floats (B,); 0 compares plain log-probabilities, 1 their mean per token.
+        length_penalty: Float, a scalar tensor, or floats (B,); 0 compares plain log-probabilities, 1 their mean per token.
         options: `DecodingOptions`; those of sampling are ignored.
 
     Returns:
@@ -214,7 +214,7 @@ class _BeamSearch(Search):
         if self.options.exact_stopping is not None:
             # The log-probability can only fall, the length can only grow, and all source tokens can still be
             # covered.
-            length = self.max_length
+            length = self.limit
             if self.options.max_length is not None:
                 length = ops.minimum(length, ops.expand_dims(self.options.max_length, -1))
             covered = keras.tree.map_structure(ops.ones_like, coverage)
@@ -248,12 +248,12 @@ class _BeamSearch(Search):
     def _score(self, log_probs, length, coverage):
         """The score of hypotheses (B, n) of a `length`, a scalar or (B, 1)."""
         length = ops.cast(length, "float32")
-        score = log_probs / length ** _column(self.length_penalty)
+        score = log_probs / length ** column(self.length_penalty)
         if self.options.wu_length_penalty is not None:
-            score = score / ((5 + length) / 6) ** _column(self.options.wu_length_penalty)
+            score = score / ((5 + length) / 6) ** column(self.options.wu_length_penalty)
         if self.options.coverage_penalty is not None:
             covered = ops.log(ops.clip(coverage, 1e-30, 1.0))
-            score = score + _column(self.options.coverage_penalty) * ops.sum(covered, axis=-1)
+            score = score + column(self.options.coverage_penalty) * ops.sum(covered, axis=-1)
         # The score of a possible hypothesis, however low, is above that of an impossible one.
         return ops.where(is_possible(log_probs), ops.maximum(score, IMPOSSIBLE / 4), IMPOSSIBLE)
 
@@ -268,11 +268,6 @@ class _BeamSearch(Search):
     def _put(self, sequences, index, values):
         """`sequences` (B, n, L) with `values` (B, n) or (n,) in column `index`."""
         return ops.where(ops.arange(self.max_length) == index, ops.expand_dims(values, -1), sequences)
-
-
-def _column(value):
-    """A number unchanged, a tensor (B,) as (B, 1)."""
-    return value if isinstance(value, (int, float)) else ops.expand_dims(value, -1)
 
 
 def _gather(x, beams):

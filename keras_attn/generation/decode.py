@@ -21,6 +21,7 @@ def decode(
     first_slot=0,
     context=None,
     compiler=None,
+    limit=None,
 ):
     """Runs `advance` until every row is done, or `max_length` steps.
 
@@ -42,6 +43,7 @@ def decode(
             None.
         compiler: Function that compiles a function of tensors, for TensorFlow graphs: it compiles the steps between two
             changes of the batch size, which then shrinks to a half and an eighth instead of to the number of live rows.
+        limit: As in `SearchInputs`. The cache must have the room that `room_for` says.
 
     Returns:
         The last state and the number of steps that were run, an int32 scalar.
@@ -52,12 +54,13 @@ def decode(
 
     lengths = cache_lengths(max_length)
     if context is not None and runs_op_by_op(keras.tree.flatten(state)[0]):
-        return decode_live_rows(advance, is_done, state, cache, context, lengths, extended, compiler)
+        return decode_live_rows(advance, is_done, state, cache, context, lengths, extended, compiler, limit)
     index = ops.zeros((), dtype="int32")
     for number, length in enumerate(lengths):
         if number:
-            cache = extended(cache, length)
-        index, state, cache = _steps(advance, is_done, index, length, state, cache, context)
+            cache = extended(cache, room_for(length, limit, state, compiler))
+        last = length if limit is None else ops.minimum(length, limit)
+        index, state, cache = _steps(advance, is_done, index, last, state, cache, context)
     return state, index
 
 
@@ -74,6 +77,20 @@ def cache_lengths(max_length):
     while lengths[-1] < max_length:
         lengths.append(2 * lengths[-1])
     return [*lengths[:-1], max_length]
+
+
+def room_for(length, limit, state, compiler):
+    """The number of steps that a cache has room for, of one of `cache_lengths`: no more than a limit allows.
+
+    A compiler compiles each size, so it has few of them.
+
+    Args:
+        length: Integer.
+        limit, state, compiler: As in `decode`.
+    """
+    if limit is None or compiler is not None or not runs_op_by_op(keras.tree.flatten(state)[0]):
+        return length
+    return ops.minimum(length, limit)
 
 
 def extend_caches(caches, length):

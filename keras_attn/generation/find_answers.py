@@ -68,7 +68,7 @@ def find_answers(inputs, num_beams=1, num_return_sequences=None, length_penalty=
         inputs: `SearchInputs`.
         num_beams: Integer; ignored by sampling.
         num_return_sequences: Integer n, or None.
-        length_penalty: Float, or floats (B,).
+        length_penalty: Float, a scalar tensor, or floats (B,).
         options: `DecodingOptions`, or None.
 
     Returns:

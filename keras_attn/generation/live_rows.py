@@ -11,7 +11,7 @@ _COMPILED_PARTS = (1, 2, 8, 32, 128, 512, 2048)
 _FEWEST_COMPILED_ROWS = 8
 
 
-def decode_live_rows(advance, is_done, state, cache, context, lengths, extended, compiler=None):
+def decode_live_rows(advance, is_done, state, cache, context, lengths, extended, compiler=None, limit=None):
     """Runs `advance` until every row is done; finished rows leave the batch, and the cache grows.
 
     The loop runs in phases. A phase first drops the finished rows if that makes the batch much smaller, and gives the
@@ -19,7 +19,7 @@ def decode_live_rows(advance, is_done, state, cache, context, lengths, extended,
     cache is full again. One graph serves all sizes of the batch and of the cache.
 
     Args:
-        advance, is_done, state, cache, context, compiler: As in `decode`.
+        advance, is_done, state, cache, context, compiler, limit: As in `decode`.
         lengths: Rising integers, the numbers of steps that the cache has room for as it grows.
         extended: Function (cache, number of steps) -> the cache with room for that many steps.
 
@@ -42,11 +42,13 @@ def decode_live_rows(advance, is_done, state, cache, context, lengths, extended,
             )
 
     def with_room(cache, index):
-        """The cache with room for the step `index`, and the number of steps that it then has room for."""
+        """The cache with room for the step `index`, and the number of steps before it needs more."""
         room = ops.convert_to_tensor(lengths, "int32")
         room = ops.min(ops.where(room > index, room, lengths[-1]))
-        return extended(cache, room), room
+        steps = room if limit is None else ops.minimum(room, limit)
+        return extended(cache, room if compiler is not None else steps), steps
 
+    last = lengths[-1] if limit is None else limit
     run = steps if compiler is None else compiler(steps)
 
     def phase(index, all_rows, row_numbers, state, cache, context):
@@ -73,7 +75,7 @@ def decode_live_rows(advance, is_done, state, cache, context, lengths, extended,
     # The removed rows keep their state in `all_rows`.
     index, all_rows, *_ = ops.while_loop(
         lambda index, all_rows, row_numbers, state, cache, context: ops.logical_and(
-            index < lengths[-1], num_live(state) > 0
+            index < last, num_live(state) > 0
         ),
         phase,
         (index, all_rows, row_numbers, state, cache, context),

@@ -3,6 +3,7 @@ from keras import ops
 from keras_attn.generation.beam_search import Hypotheses
 from keras_attn.generation.independent_answers import IndependentAnswers
 from keras_attn.generation.processors import IMPOSSIBLE, is_possible
+from keras_attn.generation.search import column
 from keras_attn.ops import hashed_uniform, log_normalizer
 
 
@@ -35,12 +36,9 @@ def sample(inputs, num_samples=1, length_penalty=1.0, options=None):
     sequences, log_probs = _Samples(inputs, num_samples, options).sequences_and_carried()
     pad_token_id = inputs.pad_token_id
     lengths = ops.sum(ops.cast(sequences != pad_token_id, "float32"), axis=-1)
-    penalty = (
-        length_penalty if isinstance(length_penalty, (int, float)) else ops.expand_dims(length_penalty, -1)
-    )
     # There is no answer where the options forbid every token.
     possible = is_possible(log_probs)
-    scores = log_probs / ops.maximum(lengths, 1.0) ** penalty
+    scores = log_probs / ops.maximum(lengths, 1.0) ** column(length_penalty)
     return Hypotheses(
         ops.where(ops.expand_dims(possible, -1), sequences, pad_token_id),
         ops.where(possible, scores, -float("inf")),

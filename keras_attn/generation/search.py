@@ -6,7 +6,7 @@ from typing import Any
 from keras import ops
 
 from keras_attn.checks import check_positive
-from keras_attn.generation.decode import cache_lengths, decode
+from keras_attn.generation.decode import cache_lengths, decode, room_for
 from keras_attn.generation.options import MAX_HYPOTHESES, DecodingOptions
 from keras_attn.generation.processors import without_tokens
 from keras_attn.generation.prompt import AnswerStart, Prompt
@@ -38,7 +38,7 @@ class SearchInputs:
             prompt of P tokens, P - 1 filled slots come before these; the masks and slots of `step` count from
             the first empty one.
         batch_size: Integer B, or integer scalar tensor.
-        max_length: Integer, the most tokens of an answer, END included.
+        max_length: Integer, the most tokens of an answer, END included. Tensors have this size.
         start_token_id: Integer, or integers (B,), the token before an answer; None with a `prompt`.
         end_token_id: Integer.
         pad_token_id: Integer. The pad is never chosen; it fills the columns after an answer. -1, which is no token,
@@ -57,6 +57,8 @@ class SearchInputs:
             as a fourth argument. Only `speculative_decode` needs it.
         listed: `ListedTokens`, of which `step` then returns the logits (B, K, U); or None for all tokens. Probabilities
             are those among the tokens that a row may have.
+        limit: int32 scalar, from 1 to `max_length`: the most tokens of an answer as data of a graph, which is then the same for
+            all limits; or None for `max_length`.
     """
 
     step: Callable
@@ -73,6 +75,7 @@ class SearchInputs:
     compiler: Callable | None = None
     read: Callable | None = None
     listed: ListedTokens | None = None
+    limit: Any = None
 
 
 class Search:
@@ -85,7 +88,7 @@ class Search:
         inputs: `SearchInputs`.
         num_hypotheses: Integer n, the hypotheses of each row.
         options: `DecodingOptions`, or None.
-        length_penalty: Float, or floats (B,).
+        length_penalty: Float, a scalar tensor, or floats (B,).
 
     Raises:
         ValueError: if n or `max_length` is not positive, or n is greater than `MAX_HYPOTHESES`.
@@ -96,12 +99,15 @@ class Search:
     def __init__(self, inputs, num_hypotheses=1, options=None, length_penalty=1.0):
         self.num_hypotheses = check_num_hypotheses(self.count_name, num_hypotheses)
         self.max_length = check_positive("max_length", inputs.max_length)
+        self.limit = self.max_length if inputs.limit is None else inputs.limit
         self.inputs = inputs
         self.shape = (inputs.batch_size, self.num_hypotheses)
         self.pad_token_id = inputs.pad_token_id
         self.options = (DecodingOptions() if options is None else options).for_rows(inputs.batch_size)
         self.answer_start = AnswerStart(inputs.prompt, inputs.start_token_id, self.shape)
         self.length_penalty = length_penalty
+        if not isinstance(length_penalty, (int, float)):
+            self.length_penalty = ops.convert_to_tensor(length_penalty)
         # What a shortlist allows, made once for all steps: of each row, and of tokens that may be written.
         self.limits, self.writable = (), None
         if inputs.listed is not None:
@@ -114,9 +120,12 @@ class Search:
 
     def begin(self):
         """State, cache and context before the first step; the cache has room for the first of `cache_lengths`."""
-        cache = self.inputs.make_cache(cache_lengths(self.max_length)[0] * self.num_hypotheses)
+        state = self.start_state()
+        first = cache_lengths(self.max_length)[0]
+        first = room_for(first, self.inputs.limit, state, self.inputs.compiler)
+        cache = self.inputs.make_cache(first * self.num_hypotheses)
         knows_rows = self.inputs.row_context is not None
-        return self.start_state(), cache, (self._of_rows(), self.inputs.row_context) if knows_rows else None
+        return state, cache, (self._of_rows(), self.inputs.row_context) if knows_rows else None
 
     def advance(self, index, state, cache, context):
         """State and cache after step `index`."""
@@ -140,6 +149,7 @@ class Search:
             first_slot=self.answer_start.first_slot,
             context=context,
             compiler=self.inputs.compiler,
+            limit=self.inputs.limit,
         )
 
     def searched(self, logits, uses_list):
@@ -181,7 +191,7 @@ class Search:
             index,
             self.end_token_ids,
             self.inputs.unwritable_token_ids,
-            self.max_length,
+            self.limit,
         )
         return without_tokens(processed, self._but_end((self.pad_token_id,)))
 
@@ -195,11 +205,10 @@ class Search:
 
     def _of_rows(self):
         """All tensors of this object that have a value for each row."""
-        has_penalties = not isinstance(self.length_penalty, (int, float))
         return {
             "options": self.options.given(),
             "prompt": () if self.answer_start.prompt is None else self.answer_start.prompt,
-            "length_penalty": ops.convert_to_tensor(self.length_penalty) if has_penalties else (),
+            "length_penalty": self.length_penalty if is_of_rows(self.length_penalty) else (),
             "limits": self.limits,
         }
 
@@ -210,9 +219,19 @@ class Search:
         search.options = dataclasses.replace(self.options, **of_rows["options"])
         if self.answer_start.prompt is not None:
             search.answer_start = self.answer_start.for_prompt(of_rows["prompt"])
-        if not isinstance(self.length_penalty, (int, float)):
+        if is_of_rows(self.length_penalty):
             search.length_penalty = of_rows["length_penalty"]
         return search
+
+
+def is_of_rows(value):
+    """Whether a number or a tensor has a value for each row."""
+    return not isinstance(value, (int, float)) and len(value.shape) > 0
+
+
+def column(value):
+    """A number and a scalar unchanged, a tensor (B,) as (B, 1)."""
+    return ops.expand_dims(value, -1) if is_of_rows(value) else value
 
 
 def check_num_hypotheses(name, value):

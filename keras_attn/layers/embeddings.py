@@ -12,6 +12,7 @@ from keras_attn.ops import (
     Int8Matrix,
     bfloat16_product,
     concrete_values,
+    custom_gradient,
     if_true,
     implicit_mask,
     int8_product,
@@ -276,7 +277,7 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
         direction.
         """
 
-        @ops.custom_gradient
+        @custom_gradient
         def rounded(inputs):
             logits = project(inputs, reverse=True)
 

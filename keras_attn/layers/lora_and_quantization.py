@@ -70,7 +70,8 @@ class Adaptable:
 
         Like `enable_lora` of KerasHub's backbones, except that those keep the biases of the adapted layers
         trainable; the paper and this method train only the new matrices. Outputs do not change until these
-        are trained. Compile a model after the call, or again.
+        are trained. Compile a model after the call, or again: a model of this library forgets what it had compiled for
+        `predict`, but a model around the layer cannot.
 
         A saved `.keras` or `.weights.h5` file has the products merged into the kernels. It is loaded without
         LoRA, and all weights are trainable again; `keras_attn.models.save_weights` keeps the matrices
@@ -115,6 +116,7 @@ class Adaptable:
             leaf.trainable = leaf in targets
         for weight in self.weights:
             weight.trainable = weight.name.startswith("lora_")
+        forget_compiled(self)
 
 
 class QuantizableSubclass:
@@ -169,6 +171,13 @@ class QuantizableSubclass:
                 made.assign(value)
                 setattr(self, name, made)
         self._tracker.lock()
+
+
+def forget_compiled(model):
+    """Lets a model compile `fit`, `evaluate` and `predict` anew: what it compiled before has other variables."""
+    for name in ("train_function", "test_function", "predict_function"):
+        if hasattr(model, name):
+            setattr(model, name, None)
 
 
 def _leaves(layer):

@@ -96,6 +96,7 @@ class CausalGeneration:
         max_total_length=None,
         compiler=None,
         pad_token_id=None,
+        limit=None,
     ):
         """Continues prompts greedily, with beam search, or by sampling; see `keras_attn.generation`.
 
@@ -103,7 +104,7 @@ class CausalGeneration:
             prompt_token_ids: Integers (B, P), START included if the model was trained with one; pads on either side.
             end_token_id: Integer.
             num_beams: Integer, at most 1024; 1 is greedy search. Ignored by sampling.
-            length_penalty: Float, or floats (B,).
+            length_penalty: Float, a scalar tensor, or floats (B,).
             max_length: Integer, the most new tokens, END included. Defaults to what `max_sequence_length` leaves.
             num_return_sequences: Integer n, at most `num_beams` unless answers are sampled. None returns only
                 the token ids of the best, or first, answer.
@@ -118,6 +119,8 @@ class CausalGeneration:
             compiler: As in `Seq2SeqGeneration.generate`.
             pad_token_id: Integer, what fills the columns after an answer; by default the model's pad. -1, which is no
                 token, tells where an answer ends even if the pad is END. The model's pad may then be chosen.
+            limit: int32 scalar, from 1 to `max_length`: where all answers end, as data of a graph that is the same for all
+                limits.
 
         Returns:
             Integers (B, max_length) without the prompt, END included, then pads; with `num_return_sequences`,
@@ -140,6 +143,7 @@ class CausalGeneration:
             max_total_length,
             compiler,
             pad_token_id,
+            limit,
         )
         if max_total_length is not None:
             options = _within(max_total_length, options, inputs)
@@ -155,6 +159,7 @@ class CausalGeneration:
         max_total_length=None,
         compiler=None,
         pad_token_id=None,
+        limit=None,
     ):
         """`SearchInputs` for the continuations of prompts; arguments as in `generate`.
 
@@ -188,6 +193,7 @@ class CausalGeneration:
             prompt=prompt,
             row_context=row_context,
             compiler=compiler,
+            limit=limit,
         )
 
     def decoding_step(self):
@@ -288,6 +294,7 @@ class Seq2SeqGeneration:
         cache=None,
         pad_token_id=None,
         listed=None,
+        limit=None,
     ):
         """Decodes token ids (B, S) greedily, with beam search, or by sampling; see `keras_attn.generation`.
 
@@ -296,7 +303,7 @@ class Seq2SeqGeneration:
                 more axes here, which its `init_cache` takes as it is given.
             start_token_id, end_token_id: Integers. START may be the pad, and one for each row, int32 (B,).
             num_beams: Integer, at most 1024; 1 is greedy search. Ignored by sampling.
-            length_penalty: Float, or floats (B,).
+            length_penalty: Float, a scalar tensor, or floats (B,).
             max_length: Integer, the most tokens of an answer, END included. Defaults to `max_sequence_length`.
             num_return_sequences: Integer n, at most `num_beams` unless answers are sampled. None returns only
                 the token ids of the best, or first, answer.
@@ -315,6 +322,7 @@ class Seq2SeqGeneration:
             listed: `keras_attn.generation.ListedTokens`, the tokens that the answers of these rows may have; or None for
                 all. Scores are then of probabilities among them. The model needs a method `output_projection`, as
                 `Seq2SeqTransformer` has.
+            limit: As in `CausalGeneration.generate`.
 
         Returns:
             Integers (B, max_length), END included, then pads; with `num_return_sequences`, `Hypotheses` with token
@@ -336,6 +344,7 @@ class Seq2SeqGeneration:
             cache,
             pad_token_id,
             listed,
+            limit,
         )
         return find_answers(inputs, num_beams, num_return_sequences, length_penalty, options)
 
@@ -352,6 +361,7 @@ class Seq2SeqGeneration:
         cache=None,
         pad_token_id=None,
         listed=None,
+        limit=None,
     ):
         """`SearchInputs` for the answers to sources; arguments as in `generate`.
 
@@ -395,6 +405,7 @@ class Seq2SeqGeneration:
             coverage=ops.cast(is_pad, "float32") if penalizes_coverage else None,
             compiler=compiler,
             listed=listed,
+            limit=limit,
         )
 
     def decoding_step(self, return_attention_scores=False, output_token_ids=None):

@@ -6,6 +6,7 @@ import warnings
 import keras
 
 from keras_attn.checks import choose
+from keras_attn.layers.lora_and_quantization import forget_compiled
 from keras_attn.models.copies import check_comes_back, copy_in_policies
 from keras_attn.models.lora import has_lora
 
@@ -76,6 +77,7 @@ def _to_bfloat16(model):
     for layer in model._flatten_layers():
         if hasattr(layer, "store_in_bfloat16"):
             layer.store_in_bfloat16()
+    forget_compiled(model)
 
 
 QUANTIZATIONS = {"bfloat16": _to_bfloat16, "int8": _to_int8}

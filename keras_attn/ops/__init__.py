@@ -16,6 +16,7 @@ from keras_attn.ops.biases import (
 from keras_attn.ops.blockwise_attention import memory_efficient_attention, prefers_memory_efficient
 from keras_attn.ops.compilers import (
     compiled_scope,
+    custom_gradient,
     if_true,
     inference_scope,
     is_compiled_scope,
@@ -119,6 +120,7 @@ __all__ = [
     "compiled_scope",
     "complete_windows",
     "concrete_values",
+    "custom_gradient",
     "dot_product_attention",
     "empty_cache",
     "entries_at",

@@ -25,7 +25,7 @@ from keras_attn.ops.attention import (
     with_masked_keys,
 )
 from keras_attn.ops.biases import DenseBias, PairBias
-from keras_attn.ops.compilers import is_compiled_graph
+from keras_attn.ops.compilers import custom_gradient, is_compiled_graph
 from keras_attn.ops.guards import guarded_parameters, keep, seen_keys
 from keras_attn.ops.masks import MaskRule, as_mask_rule, combine_masks
 from keras_attn.ops.precision import at_least_float32, is_at_least_float32
@@ -102,7 +102,7 @@ def memory_efficient_attention(
     # Integers and booleans have no gradient, but on JAX every tensor must be an argument of the function.
     others, with_others = _take_tensors_out(mask, bias, dropout)
 
-    @ops.custom_gradient
+    @custom_gradient
     def attend(query, key, value, *rest):
         mask, bias, dropout = with_others(rest[len(learned) :])
         parameters = None if bias is None else rest[0]

@@ -54,6 +54,33 @@ def is_inference_scope():
     return _INFERENCE.get()
 
 
+def custom_gradient(function):
+    """`keras.ops.custom_gradient`; where nobody takes a gradient (`inference_scope`), what the function gives alone.
+
+    TensorFlow keeps each custom gradient that is traced, and with it the whole graph, for as long as the process lives.
+
+    Args:
+        function: Function of tensors that returns its outputs and the function that is their gradient.
+
+    Example:
+
+    ```python
+    @custom_gradient
+    def clipped(x):
+        return keras.ops.clip(x, -1, 1), lambda upstream: upstream
+
+
+    clipped(keras.ops.ones((2, 3)))
+    ```
+    """
+    with_gradient = ops.custom_gradient(function)
+
+    def call(*inputs):
+        return function(*inputs)[0] if is_inference_scope() else with_gradient(*inputs)
+
+    return call
+
+
 def is_compiled_scope():
     """Whether the code runs inside `compiled_scope`."""
     return _COMPILED.get()

@@ -2,7 +2,7 @@
 
 from keras import ops
 
-from keras_attn.ops.compilers import is_compiled_scope
+from keras_attn.ops.compilers import custom_gradient, is_compiled_scope
 from keras_attn.ops.precision import at_least_float32
 
 
@@ -31,7 +31,7 @@ def layer_normalization(inputs, gamma, beta, epsilon):
     inputs = ops.convert_to_tensor(inputs)
     x = at_least_float32(inputs)
 
-    @ops.custom_gradient
+    @custom_gradient
     def normalize(x, gamma, beta):
         centred = x - ops.mean(x, axis=-1, keepdims=True)
         inverse_deviation = ops.rsqrt(ops.mean(ops.square(centred), axis=-1, keepdims=True) + epsilon)

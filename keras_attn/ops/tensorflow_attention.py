@@ -19,7 +19,7 @@ from keras_attn.ops.attention import (
     transposed_sum,
     weighted_sum,
 )
-from keras_attn.ops.compilers import runs_op_by_op
+from keras_attn.ops.compilers import custom_gradient, runs_op_by_op
 from keras_attn.ops.guards import bias_of_all_pairs, guard, keep
 from keras_attn.ops.precision import at_least_float32
 
@@ -87,7 +87,7 @@ def _products_of_single_queries(query, key):
 def _products(query, key):
     """`products(query, key)`, whose gradient of the keys is not a transposed matrix."""
 
-    @ops.custom_gradient
+    @custom_gradient
     def multiply(query, key):
         def gradient(upstream):
             upstream = ops.cast(upstream, key.dtype)
@@ -105,7 +105,7 @@ def _softmax_weighted_sum(logits, value, dropout):
     the product of the output and its gradient (Dao et al. 2022, appendix B.2).
     """
 
-    @ops.custom_gradient
+    @custom_gradient
     def attend(logits, value):
         scores = softmax(logits)
         multiplier = None if dropout is None else dropout.multiplier_of_all(scores)

@@ -17,18 +17,18 @@ from keras_attn.tasks.task import Task, as_given
 class GenerativeTask(Task):
     """A model that writes texts, and its tokenizers.
 
-    A subclass implements `found(...)`, a search in the model, `texts_of(...)`, the text of token ids, and
-    `stream_inputs(...)`, the inputs of a stream's search.
+    A subclass implements `found(...)`, a search in the model, `texts_of(...)`, the text of token ids,
+    `stream_inputs(...)`, the inputs of a stream's search, and `longest`, the most tokens that the model can write.
 
     Args:
         model: A model with the `mixin`.
         tokenizers: Dict from the name of an attribute to a tokenizer.
         output_tokenizer: The tokenizer of what is written.
-        num_beams, length_penalty, max_length, jit_compile, options: As in the subclass.
-        longest: Integer, the largest and the default `max_length`.
+        num_beams, length_penalty, max_length, jit_compile, options: As in the subclass. `max_length` is `longest` by default.
     """
 
     saved_options = ("num_beams", "length_penalty", "max_length", "jit_compile")
+    data_names = ("num_beams", "length_penalty", "max_length")
 
     def __init__(
         self,
@@ -39,17 +39,21 @@ class GenerativeTask(Task):
         length_penalty,
         max_length,
         jit_compile,
-        longest,
         options=None,
     ):
         super().__init__(model, tokenizers)
         self.output_tokenizer = output_tokenizer
         self.num_beams = check_num_hypotheses("num_beams", num_beams)
         self.length_penalty = length_penalty
-        self.max_length = check_positive("max_length", max_length, optional=True) or longest
+        self.max_length = check_positive("max_length", max_length, optional=True) or self.longest
         self.jit_compile = jit_compile
         self.options = _checked_defaults(options)
         self.unwritable_token_ids = self._unwritable_token_ids()
+
+    @property
+    def longest(self):
+        """Integer, the most tokens that the model can write, END included."""
+        return self.model.max_sequence_length
 
     def search_options(self, num_beams=None, length_penalty=None, max_length=None, num_return_sequences=1):
         """The arguments of a search; the defaults are this task's."""
@@ -113,7 +117,7 @@ class GenerativeTask(Task):
             raise ValueError(f"`text` must be a string. Received: {type(text).__name__}.")
         if not isinstance(max_length, numbers.Integral) or not 1 <= max_length <= longest:
             raise ValueError(f"`max_length` must be in [1, {longest}]. Received: max_length={max_length}.")
-        return stream_text(self, lambda: token_ids(int(max_length)), int(max_length))
+        return stream_text(self, lambda: token_ids(int(max_length)))
 
 
 def columns_of(answers, num_return_sequences, return_scores, single, more=()):

@@ -12,10 +12,12 @@ from keras_attn.generation import (
     Prompt,
     SearchInputs,
     cache_lengths,
+    checked_max_length,
+    checked_options,
     extend_caches,
 )
 from keras_attn.tasks.batches import padded
-from keras_attn.tasks.buckets import compiled_with_xla
+from keras_attn.tasks.buckets import compiled_with_xla, powers_of_two
 from keras_attn.tasks.other_backends import function_of_arrays
 from keras_attn.tasks.token_ids import NO_TOKEN
 
@@ -37,9 +39,10 @@ def found_in_batch(task, input_ids, options, search):
     inputs = padded(input_ids, to_buckets=task.jit_compile or keras.backend.backend() == "jax")
     more = inputs.shape[0] - len(input_ids)  # rows that only fill the bucket
     options = {name: np.pad(x, [(0, more), *[(0, 0)] * (x.ndim - 1)], "edge") for name, x in options.items()}
-    token_ids, scores = _search_graph(task, search, options)(inputs, options)
-    token_ids = np.asarray(token_ids)[: len(input_ids)]
-    scores = np.zeros(token_ids.shape[:2]) if scores is None else np.asarray(scores)[: len(input_ids)]
+    token_ids, scores = _search(task, inputs, options, search)
+    token_ids = np.asarray(token_ids)[: len(input_ids), : search["num_return_sequences"] or 1]
+    shape = token_ids.shape[:2]
+    scores = np.zeros(shape) if scores is None else np.asarray(scores)[: shape[0], : shape[1]]
     used = np.any(token_ids != NO_TOKEN, axis=(0, 1))
     token_ids = token_ids[:, :, : np.max(np.flatnonzero(used), initial=0) + 1]
     answers = []
@@ -51,7 +54,7 @@ def found_in_batch(task, input_ids, options, search):
     return token_ids, answers
 
 
-def greedy_tokens(task, input_ids, max_length, most):
+def greedy_tokens(task, input_ids, max_length):
     """The tokens of a greedy answer one by one, up to END, which is left out.
 
     One graph reads the input. A second makes one step of the greedy search of `num_beams=1`, with caches that
@@ -60,33 +63,35 @@ def greedy_tokens(task, input_ids, max_length, most):
     Args:
         task: A task.
         input_ids: List of ids.
-        max_length: Integer, the most tokens of an answer.
-        most: Integer, the most tokens of this one.
+        max_length: Integer, the most tokens of the answer.
     """
     compiler = compiled_with_xla if task.jit_compile else None
+    size = _size_for(task, max_length)
 
-    def start(input_ids):
-        inputs = task.stream_inputs(input_ids, max_length, compiler)
+    def start(input_ids, limit):
+        inputs = task.stream_inputs(input_ids, size, limit, compiler)
         return GreedySearch(inputs, options=task.options).begin()
 
-    def step(index, state, cache, context):
+    def step(index, limit, state, cache, context):
         prompt = context[0]["prompt"]
         inputs = SearchInputs(
             task.model.decoding_step(),
             make_cache=None,
             batch_size=tf.shape(state.done)[0],
-            max_length=max_length,
+            max_length=size,
             start_token_id=task.start_token_id,
             end_token_id=task.output_tokenizer.end_token_id,
             pad_token_id=NO_TOKEN,
             unwritable_token_ids=task.unwritable_token_ids,
             prompt=prompt if isinstance(prompt, Prompt) else None,
+            limit=limit,
         )
         return GreedySearch(inputs, options=task.options).advance(index, state, cache, context)
 
     inputs = padded([input_ids], to_buckets=task.jit_compile)
-    start = task.graph_of(("stream_start", max_length), start, [tf.TensorSpec([None, None], tf.int32)])
-    state, cache, context = start(inputs)
+    limit, number = tf.constant(max_length), tf.TensorSpec([], tf.int32)
+    start = task.graph_of(("stream_start", size), start, [tf.TensorSpec([None, None], tf.int32), number])
+    state, cache, context = start(inputs, limit)
     # The batch size is dynamic, as in the graph of a search: for a fixed size, other kernels may be used.
     state_spec, cache_spec, context_spec = tf.nest.map_structure(
         lambda x: tf.TensorSpec(x.shape, x.dtype), start.structured_outputs
@@ -95,38 +100,77 @@ def greedy_tokens(task, input_ids, max_length, most):
     cache_spec = tf.nest.map_structure(
         lambda spec: tf.TensorSpec([*spec.shape[:2], None, *spec.shape[3:]], spec.dtype), cache_spec
     )
-    specs = [tf.TensorSpec([], tf.int32), state_spec, cache_spec, context_spec]
-    advance = task.graph_of(("stream_step", max_length), step if compiler is None else compiler(step), specs)
-    lengths = cache_lengths(max_length)
-    of_prompt = cache[0][0].shape[-2] - lengths[0]
+    specs = [number, number, state_spec, cache_spec, context_spec]
+    advance = task.graph_of(("stream_step", size), step if compiler is None else compiler(step), specs)
+    rooms = [length if compiler else min(length, max_length) for length in cache_lengths(size)]
+    of_prompt = cache[0][0].shape[-2] - rooms[0]
     index = 0
-    for number, length in enumerate(lengths):
-        if number:
-            cache = extend_caches(cache, of_prompt + length)
-        while index < min(length, most):
-            state, cache = advance(tf.constant(index), state, cache, context)
+    for room in rooms:
+        if index:
+            cache = extend_caches(cache, of_prompt + room)
+        while index < min(room, max_length):
+            state, cache = advance(tf.constant(index), limit, state, cache, context)
             if bool(state.done):
                 if (found := state.token_ids.numpy().item()) != task.output_tokenizer.end_token_id:
                     yield found
                 return
             yield state.token_ids.numpy().item()
             index += 1
+        if index == max_length:
+            return
 
 
-def _search_graph(task, search, options):
-    """One graph for each search and set of options; option values, lengths and batch sizes are its inputs.
+def _search(task, inputs, options, search):
+    """The token ids (B, n, L) of the answers to rows of ids (B, S), and their scores (B, n) or None.
+
+    One graph serves many searches. Data are options, limits and penalties; of beams all are returned, from which a caller takes
+    the first. A graph is what has a size of its own: the number of beams or samples, which options there are and how many ids
+    they have, rounded up, and the most tokens, rounded up.
 
     XLA compiles parts of it for each input shape. On JAX, all of it is compiled; on PyTorch, nothing.
     """
     is_graph = keras.backend.backend() == "tensorflow"
     compiler = compiled_with_xla if task.jit_compile and is_graph else None
+    max_length = checked_max_length(search["max_length"], task.longest)
+    num_beams, num_answers = search["num_beams"], search["num_return_sequences"]
+    if checked_options(DecodingOptions(**options), num_beams, num_answers).is_sampling:
+        num_beams = 1
+    elif num_beams > 1:
+        num_answers = num_beams
+    sizes = {
+        "num_beams": num_beams,
+        "num_return_sequences": num_answers,
+        "max_length": _size_for(task, max_length),
+    }
+    options = {name: _few_widths(x) for name, x in options.items()}
+    limits = {
+        "limit": np.int32(max_length),
+        "length_penalty": np.float32(search["length_penalty"]),
+    }
 
-    def generate(token_ids, given):
-        return task.generate(token_ids, {**search, "options": DecodingOptions(**given)}, compiler)
+    def generate(token_ids, given, limits):
+        return task.generate(token_ids, {**sizes, **limits, "options": DecodingOptions(**given)}, compiler)
 
     if not is_graph:
-        key = (*search.values(), *options)
-        return task.made_once(key, lambda: function_of_arrays(task.model, generate))
-    of_options = {name: tf.TensorSpec([None, *x.shape[1:]], x.dtype, name) for name, x in options.items()}
-    spec = tf.TensorSpec([None, None], tf.int32)
-    return task.graph_of((*search.values(), *of_options.values()), generate, [spec, of_options])
+        key = (*sizes.values(), *((name, x.shape[1:]) for name, x in options.items()))
+        return task.kept(key, lambda: function_of_arrays(task.model, generate))(inputs, options, limits)
+    specs = [
+        tf.TensorSpec([None, None], tf.int32),
+        {name: tf.TensorSpec([None, *x.shape[1:]], x.dtype, name) for name, x in options.items()},
+        {name: tf.TensorSpec([], x.dtype, name) for name, x in limits.items()},
+    ]
+    return task.graph_of((*sizes.values(), *specs[1].values()), generate, specs)(inputs, options, limits)
+
+
+def _size_for(task, max_length):
+    """The first of few sizes that is no less than a number of tokens."""
+    return next(size for size in powers_of_two(16, task.longest) if size >= max_length)
+
+
+def _few_widths(values):
+    """Ids (B, P), filled with `NO_TOKEN`, for a P that is a power of two; other options unchanged."""
+    if values.ndim < 2:
+        return values
+    width = max(values.shape[1], 1)
+    more = (1 << (width - 1).bit_length()) - values.shape[1]
+    return np.pad(values, [(0, 0), (0, more)], constant_values=NO_TOKEN)

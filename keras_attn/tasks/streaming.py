@@ -3,13 +3,12 @@ import numpy as np
 from keras_attn.tasks.search_graphs import greedy_tokens
 
 
-def stream_text(task, make_token_ids, max_length):
+def stream_text(task, make_token_ids):
     """Yields the pieces of a greedy answer, each as soon as it is final; see `Translator.stream`.
 
     Args:
         task: A task.
         make_token_ids: Function without arguments that returns the ids of the input and the most tokens of the answer.
-        max_length: Integer, the most tokens of any answer.
     """
     input_ids, most = make_token_ids()
     if not most:
@@ -17,7 +16,7 @@ def stream_text(task, make_token_ids, max_length):
 
     def decoded():
         token_ids = []
-        for token_id in greedy_tokens(task, input_ids, max_length, most):
+        for token_id in greedy_tokens(task, input_ids, most):
             token_ids.append(token_id)
             yield _text(task, input_ids, token_ids)
 

@@ -1,8 +1,9 @@
 """What all tasks share: graphs that are made once, exports, and the form in which calls answer."""
 
 import copy
+import functools
+import inspect
 import pathlib
-import threading
 
 import keras
 import tensorflow as tf
@@ -21,6 +22,7 @@ from keras_attn.models import (
 from keras_attn.ops import inference_scope, int8_problem, with_int8_check
 from keras_attn.tasks.buckets import BATCH_SIZES
 from keras_attn.tasks.bundle import Bundle
+from keras_attn.tasks.kept_graphs import KeptGraphs
 from keras_attn.tasks.quantization_report import answers_before
 from keras_attn.text import PipelineTokenizer
 
@@ -31,7 +33,11 @@ class Task:
     A subclass sets `name`, what messages call it, with its `article`, after which its files are named too; `mixin`, the class that its model
     must have; `needs_tensorflow`, what it says on other backends; and `saved_options`, the names of the arguments of its
     constructor, beside the parts, which are attributes and are saved, of which `saved_lists` are lists of strings.
-    `tokenizer_names` are the arguments that are tokenizers, each saved in a folder of its name.
+    `tokenizer_names` are the arguments that are tokenizers, each saved in a folder of its name; `data_names` the attributes that
+    graphs are given as inputs.
+
+    A task answers as it is now: its model may be trained, quantised, adapted and exchanged, and so may every argument of its
+    constructor, which is an attribute, and is checked when it is set as it is there. A copy has graphs of its own.
 
     Args:
         model: A model with the `mixin`.
@@ -42,13 +48,51 @@ class Task:
     article = "A"
     saved_options = saved_lists = ()
     tokenizer_names = ("tokenizer",)
+    data_names = ()
 
     def __init__(self, model, tokenizers):
         if not isinstance(model, self.mixin):
             raise ValueError(_wrong_model_message(self.mixin, model))
         self.model = model
         self.tokenizers = tokenizers
-        self._forget_graphs()
+        self._graphs = KeptGraphs(self, self._names_outside_graphs())
+
+    def __setattr__(self, name, value):
+        kind = self._constructed_by()
+        if name in vars(self) and kind is not None and name in _arguments_of(kind):
+            vars(self).update(self.replaced(**{name: value}).__getstate__())
+        else:
+            super().__setattr__(name, value)
+
+    def __getstate__(self):
+        return {name: value for name, value in vars(self).items() if name != "_graphs"}
+
+    def __setstate__(self, state):
+        vars(self).update(state)
+        self._graphs = KeptGraphs(self, self._names_outside_graphs())
+
+    def replaced(self, **changes):
+        """A task with other values of its constructor's arguments; the other parts are shared, and the graphs are not.
+
+        Args:
+            **changes: The arguments that are others, by their names.
+
+        Raises:
+            ValueError: as the constructor.
+
+        Example:
+
+        ```python
+        translator = keras_attn.Translator.load("runs/dates/translator")
+        quick = translator.replaced(num_beams=1, jit_compile=True)
+        ```
+        """
+        kind = self._constructed_by()
+        if kind is None:
+            raise ValueError(
+                f"The arguments of {type(self).__name__} must be its attributes, to be replaced."
+            )
+        return kind(**{name: getattr(self, name) for name in _arguments_of(kind)} | changes)
 
     def quantize(self, mode):
         """Quantises the model in place, see `keras_attn.models.quantize`: calls then run the graphs of a quantised export.
@@ -73,7 +117,7 @@ class Task:
         if mode == "int8" and not getattr(self, "jit_compile", False):
             check_int8()
         quantize(self.model, mode)
-        self._forget_graphs()
+        self._graphs.clear()  # they hold the variables as they were
         return self
 
     def quantized(self, quantization, xla=False):
@@ -97,7 +141,6 @@ class Task:
             return self
         task = copy.copy(self)
         task.model = quantized_copy(self.model, quantization)
-        task._forget_graphs()
         return task
 
     def as_exported(self, quantization, buckets):
@@ -112,7 +155,6 @@ class Task:
         """
         task = copy.copy(self.quantized(quantization, buckets is not None))
         task.jit_compile = buckets is not None
-        task._forget_graphs()
         return task
 
     def more_to_save(self):
@@ -148,28 +190,27 @@ class Task:
         """What `verify_saved_model` feeds to the export: strings, bytes, or bytes as `{"b64": str}`."""
         return TEXTS
 
-    def graph_of(self, key, function, input_signature):
-        """The graph of a key, traced when it is first needed."""
-        if key not in self._functions and key != "texts":
-            self._check_backend()
+    def graph_of(self, key, function, input_signature, of_task=True):
+        """The graph of a key, traced when it is first needed, and again when the task has changed.
+
+        Args:
+            key: What the graph depends on beside the task.
+            function: Function of tensors, in which TensorFlow runs.
+            input_signature: The specs of its inputs.
+            of_task: Boolean, whether it depends on the task at all, and so on its model: of a graph of strings alone False.
+        """
 
         def made():
+            if of_task:
+                self._check_backend()
             with inference_scope():
                 return tf.function(function, input_signature, autograph=False).get_concrete_function()
 
-        return self.made_once(key, made)
+        return self._graphs.get(key, made, of_task)
 
-    def made_once(self, key, make):
-        """The result of `make` for a key: `make` is called once, and by one thread at a time.
-
-        Threads that trace at the same time pass the GIL back and forth at every op, and take many times as
-        long.
-        """
-        if key not in self._functions:
-            with self._functions_lock:
-                if key not in self._functions:
-                    self._functions[key] = make()
-        return self._functions[key]
+    def kept(self, key, make):
+        """What `make` returns for a key, made when it is first needed, and again when the task has changed."""
+        return self._graphs.get(key, make)
 
     def _export(self, folder, signatures, examples, unquantized=None):
         """Writes a version with these signatures; `unquantized` is the task that this is a quantised copy of."""
@@ -189,9 +230,16 @@ class Task:
                 add_files=bundle.write,
             )
 
-    def _forget_graphs(self):
-        self._functions = {}
-        self._functions_lock = threading.Lock()
+    def _names_outside_graphs(self):
+        return ("_graphs", *self.data_names)
+
+    def _constructed_by(self):
+        """The class, or the first of its bases whose constructor's arguments are attributes: a user's class may take others."""
+        for kind in type(self).__mro__:
+            is_whole = getattr(kind, "mixin", None) is not None
+            if is_whole and all(name in vars(self) for name in _arguments_of(kind)):
+                return kind
+        return None
 
     def _check_backend(self):
         if keras.backend.backend() != "tensorflow":
@@ -209,6 +257,11 @@ class Task:
             )
         if xla and signatures is not None:
             raise ValueError("An export for XLA has `serving_default` alone: give `xla` or `signatures`.")
+
+
+@functools.cache
+def _arguments_of(kind):
+    return tuple(inspect.signature(kind.__init__).parameters)[1:]
 
 
 def check_int8():

@@ -89,7 +89,6 @@ class TextGenerator(GenerativeTask):
         options=None,
         chat_template=None,
     ):
-        total = getattr(model, "max_sequence_length", None)
         super().__init__(
             model,
             {"tokenizer": tokenizer},
@@ -98,11 +97,11 @@ class TextGenerator(GenerativeTask):
             length_penalty,
             max_length,
             jit_compile,
-            total and total - 1,
             options,
         )
         if hasattr(model, "vocabulary_size"):
             check_vocabulary("tokenizer", tokenizer, model.vocabulary_size)
+        total = model.max_sequence_length
         if total < 2 or self.max_length >= total:
             raise ValueError(
                 "`max_length` must be less than `max_sequence_length` of the model, which counts the token before a text. "
@@ -116,6 +115,11 @@ class TextGenerator(GenerativeTask):
         self.tokenizer = tokenizer
         self.chat_template = chat_template
         self.start_token_id = int(start_token_id)
+
+    @property
+    def longest(self):
+        """Integer, the most tokens that the model can write after the one before a text, END included."""
+        return self.model.max_sequence_length - 1
 
     def __call__(
         self,
@@ -469,10 +473,10 @@ class TextGenerator(GenerativeTask):
         """The result of the model's `generate` for prompts (B, P); the options are those of `search_options`."""
         return self.model.generate(**self._search_arguments(token_ids), compiler=compiler, **options)
 
-    def stream_inputs(self, token_ids, max_length, compiler):
+    def stream_inputs(self, token_ids, max_length, limit, compiler):
         """`SearchInputs` for the continuation of prompts (B, P)."""
         arguments = self._search_arguments(token_ids)
-        return self.model.search_inputs(**arguments, max_length=max_length, compiler=compiler)
+        return self.model.search_inputs(**arguments, max_length=max_length, limit=limit, compiler=compiler)
 
     def _search_arguments(self, token_ids):
         """What every search for a continuation of prompts (B, P) is given."""
@@ -502,9 +506,10 @@ class TextGenerator(GenerativeTask):
     def texts_of(self, prompt_ids, token_ids):
         """Lists of ids of prompts, and ids (B, n, L) after them -> strings (B, n), without the prompts."""
         graph = self.graph_of(
-            "texts",
+            ("texts", self.tokenizer, self.start_token_id),
             self.continuations,
             [tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None, None, None], tf.int32)],
+            of_task=False,
         )
         return graph(padded(prompt_ids), tf.constant(token_ids))
 

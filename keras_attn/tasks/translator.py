@@ -97,7 +97,6 @@ class Translator(GenerativeTask):
             length_penalty,
             max_length,
             jit_compile,
-            getattr(model, "max_sequence_length", None),
             options,
         )
         check_vocabulary("source tokenizer", source_tokenizer, model.vocabulary_size)
@@ -530,7 +529,7 @@ class Translator(GenerativeTask):
             **options,
         )
 
-    def stream_inputs(self, token_ids, max_length, compiler):
+    def stream_inputs(self, token_ids, max_length, limit, compiler):
         """`SearchInputs` for the translation of ids (B, S)."""
         if self.shortlist is not None:
             raise ValueError("A translator with a shortlist does not stream: load it without.")
@@ -541,6 +540,7 @@ class Translator(GenerativeTask):
             end_token_id=self.target_tokenizer.end_token_id,
             unwritable_token_ids=self.unwritable_token_ids,
             max_length=max_length,
+            limit=limit,
             compiler=compiler,
             encoder_padding_mask=mask,
             pad_token_id=NO_TOKEN,
@@ -548,20 +548,14 @@ class Translator(GenerativeTask):
 
     def texts_of(self, source_ids, token_ids):
         """Ids (B, n, L) -> strings (B, n), in a graph: eager mode would need dozens of calls from Python."""
+        tokenizer = self.target_tokenizer
         graph = self.graph_of(
-            "texts",
-            lambda token_ids: to_texts(self.target_tokenizer, token_ids),
+            ("texts", tokenizer),
+            lambda token_ids: to_texts(tokenizer, token_ids),
             [tf.TensorSpec([None, None, None], tf.int32)],
+            of_task=False,
         )
         return graph(tf.constant(token_ids))
-
-    def replaced(self, **changes):
-        """A translator with other values of its constructor's arguments, `shortlist` for instance."""
-        names = (
-            *("model", "source_tokenizer", "target_tokenizer", "num_beams", "length_penalty", "max_length"),
-            *("jit_compile", "options", "start_token_id", "source_form", "languages", "shortlist"),
-        )
-        return Translator(**{name: getattr(self, name) for name in names} | changes)
 
     def conventions(self):
         """The arguments of the constructor that say what stands around texts and what a search does beside them: a dict."""
@@ -634,7 +628,6 @@ class Translator(GenerativeTask):
         if isinstance(target_prefix, str | bytes):
             prefixes = prefixes * num_texts
         width = max(map(len, prefixes), default=0)
-        width = width and 1 << (width - 1).bit_length()  # each width has its own graph: use few widths
         prefixes = [[*ids, *[-1] * (width - len(ids))] for ids in prefixes]
         return dataclasses.replace(options, prefix_token_ids=prefixes) if width else options
 

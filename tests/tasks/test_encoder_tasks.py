@@ -53,7 +53,7 @@ def test_graphs_give_the_same_answers(make, monkeypatch):
             assert answer == other
         else:
             assert_close(answer, other, 1e-6)
-    assert task._functions
+    assert len(task._graphs)
 
 
 def one(task, text, pair=None):
