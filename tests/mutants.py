@@ -1090,7 +1090,7 @@ MUTANTS = [
         "length_penalty_ignored",
         "generation/beam_search.py",
         "_BeamSearch._score",
-        "score = log_probs / length ** _column(self.length_penalty)",
+        "score = log_probs / length ** column(self.length_penalty)",
         "score = log_probs",
         (SEARCH + "test_length_penalty_decides_between_short_and_long",),
     ),

@@ -113,8 +113,8 @@ def translation_batches(
         shuffle: Whether the pairs come in a new random order each epoch.
         seed: Integer. The same seed gives the same sequence of batches, on every machine.
         token_folder: Path of a folder for the token ids, so that the data may be larger than memory. The ids
-            are written once; ids that are already there are used as they are. Only about 100 bytes per pair
-            are then held in memory. None: the ids are held in memory.
+            are written once: those of the same texts and tokenizers are used again, those of others are
+            replaced. Only about 100 bytes per pair are then held in memory. None: the ids are held in memory.
         form: `PairForm`, what stands around the tokens of a pair, for a model that was not trained here; or None.
         subword_sampling: Float in [0, 1), the share of merges that BPE leaves out at random (BPE-dropout, 0.1 in the paper).
             With more than 0, each epoch has other segmentations of its texts, drawn from the seed and the number of the

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from keras_attn.data.text_files import line_of
-from keras_attn.files import read_json, remove_unfinished, replaced_folder
+from keras_attn.data.text_files import checksum, line_of
+from keras_attn.files import folder_digest, read_json, remove_unfinished, replaced_folder
 
 _TEXTS_PER_TOKENIZER_CALL = 4096
 _SIDES = ("source", "target")
@@ -58,6 +58,8 @@ class PairForm:
 
 
 _DESCRIPTION = "tokens.json"
+_MADE_OF = "made_of.txt"
+_TEXTS_THAT_STAND_FOR_ALL = 64
 _DTYPE = np.dtype("<i4")
 
 
@@ -138,19 +140,37 @@ def sampled_pairs(tokens, samplers, dropout, seed, max_sequence_length, folder=N
 def tokenized_once(
     corpora, source_tokenizer, target_tokenizer, max_sequence_length, folder=None, form=PairForm()
 ):
-    """The result of `tokenize_pairs`, read from the folder if it was written there before.
+    """The result of `tokenize_pairs`, read from the folder if it was written there before, of the same texts and tokenizers.
 
-    Whenever the process ends, the folder is complete or missing.
+    Ids of others that are there are replaced. Whenever the process ends, the folder is complete or missing.
     """
     arguments = corpora, source_tokenizer, target_tokenizer, max_sequence_length
     if folder is None:
         return tokenize_pairs(*arguments, form=form)
     folder = pathlib.Path(folder)
-    if not (folder / _DESCRIPTION).is_file():
+    made_of = _checksum_of(*arguments, form)
+    if not (folder / _MADE_OF).is_file() or (folder / _MADE_OF).read_text("utf-8") != made_of:
         remove_unfinished(folder.parent)
         with replaced_folder(folder, _DESCRIPTION, "token ids") as built:
             tokenize_pairs(*arguments, built, form)
+            (built / _MADE_OF).write_text(made_of, encoding="utf-8")
     return open_token_pairs(folder)
+
+
+def _checksum_of(corpora, source_tokenizer, target_tokenizer, max_sequence_length, form):
+    """A checksum of all that the token ids of pairs depend on."""
+    parts = [checksum(pairs.sources, pairs.targets) for pairs in corpora]
+    with tempfile.TemporaryDirectory() as aside:
+        for side, tokenizer in zip(_SIDES, (source_tokenizer, target_tokenizer)):
+            tokenizer.save(pathlib.Path(aside) / side)
+        parts.append(folder_digest(aside))
+    parts.append(json.dumps([max_sequence_length, form.target_start, form.label_padding]))
+    # A function, or a user's class, has no content: what it makes of the first texts stands for it.
+    functions = form.source_token_ids or source_tokenizer.tokenize, target_tokenizer.tokenize
+    for side, function in zip(("sources", "targets"), functions):
+        texts = [text for pairs in corpora for text in getattr(pairs, side)[:_TEXTS_THAT_STAND_FOR_ALL]]
+        parts.append(json.dumps(function(tf.constant(texts, tf.string, [len(texts)])).to_list()))
+    return checksum(parts)
 
 
 def open_token_pairs(folder):

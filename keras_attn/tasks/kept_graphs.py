@@ -1,6 +1,44 @@
-"""The graphs that a task keeps, and a page of all that the package keeps.
+"""The graphs that a task keeps; and a page of everything that this package keeps.
 
-(The page is written below.)
+What an answer depends on is in the key of whatever is kept. So each line says what is kept, its key, and what can change
+beneath it. Whoever keeps something new writes its line here.
+
+In a process, until what they belong to goes:
+
+- The graphs of a task (`KeptGraphs`, here; on JAX its compiled functions). Key: what a call has of its own size, the number of
+  beams or samples, the options given and how many ids they have, rounded up, the most tokens, rounded up. Beneath: the
+  attributes of the task and all that its model is made of (`models.structure.Structure`); when these change, all graphs go.
+  The values of variables are read when a graph runs; penalties, limits, temperatures and seeds are its inputs. The last 16 are
+  kept. The graphs of strings alone, `("texts", tokenizer, ...)`, have what they depend on in the key.
+- Programs of XLA, in a graph with `jit_compile`, and of `jax.jit`: by the shapes of inputs, which are rounded up to few
+  (`tasks.buckets`). They belong to their graph.
+- What Keras compiles for `fit`, `evaluate` and `predict`, in a model: Keras forgets it in `compile` and `quantize`,
+  `layers.lora_and_quantization.forget_compiled` where a model of this library gets LoRA or is stored in bfloat16.
+- Graphs of the signatures of an export (`tf.function`s and `cached_property`s of `TaskSignatures`, `SeenAttention`, `Bundle`):
+  of one task, while it is exported. With XLA its small weights are constants: an export is of the weights as they are then.
+  A task from `as_exported`, with which `verify` compares, has them too: it is for that alone.
+- Gradients of `tf.custom_gradient`: TensorFlow keeps all of them, with their graphs, until the process ends. So graphs of
+  `inference_scope` have none (`ops.custom_gradient`).
+- The page of `plots.Explorer` (`html`): of its arrays, which are its own.
+- A served version (`serve.models`: its description, its process): by its folder's number, which is never written again. The task
+  of its attention pages (`serve.attention_pages`): by the checksum of what its folder held.
+- A run's checksums, callbacks and films (`cached_property`s in `runs`), `window_losses` and `state_snapshots`: of one run,
+  whose model and data are its own; training changes values alone.
+- Plans of batches (`data.batching`, `data.seeded_batches`): of their lengths, which are frozen.
+
+In a process, for good, of what cannot change in it (`functools.cache`): the processor's instructions, whether there is a fused
+kernel and whether a softmax is rounded once (`ops`), classes of messages (`export`), the explorer's files (`plots`), the dates of
+the splits (`data.dates`), the names of Keras' own attributes (`models.structure`), the arguments of a class (`tasks.task`);
+and of the last 256 functions their arguments (`layers.slots`). The resource of a sentencepiece model is named by its content.
+
+In one call, by the `id` of a layer or a tensor that the call holds: matrices of steps (`layers.step_matrices`), guarded inputs
+(`layers.multi_head_attention`), tensors that are overwritten (`ops.kv_cache`), layers that are described or made again
+(`layers.slots`), methods that are watched (`inspection.watching`, which holds their layers).
+
+On disk: exports for serving here (`tasks.kept_exports`), by a checksum of the content of the folder, of the code and of the
+versions; translations of teachers (`runs.teacher_translations`), by checksums of the teachers, the settings and the texts; token
+ids of training data (`data.token_pairs`), by a checksum of the texts, the tokenizers and what stands around them; states of a run
+(`runs.checkpoints`), by the run's recipe and the checksums of its data; downloads (`data.downloads`), by their SHA-256.
 """
 
 import collections

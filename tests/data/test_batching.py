@@ -10,6 +10,7 @@ import tensorflow as tf
 from helpers_marks import slow_but
 
 from keras_attn.data import BatchPosition, TextPairs, translation_batches
+from keras_attn.data.token_pairs import PairForm
 from keras_attn.text import ByteTokenizer
 
 START, END, FIRST_BYTE = 1, 2, 3
@@ -404,6 +405,30 @@ def test_ids_on_disk_are_made_once(tmp_path, monkeypatch):
     (tmp_path / "tokens" / "source_ids.bin").write_bytes(b"\1\0\0\0")
     with pytest.raises(ValueError, match=r"tokens is damaged: it holds 1 source ids of \d+"):
         make_batches(pairs, token_folder=tmp_path / "tokens")
+
+
+class ReversedBytes(ByteTokenizer):
+    def _texts_to_ids(self, texts):
+        token_ids = super()._texts_to_ids(texts)
+        return token_ids.with_values(2 * FIRST_BYTE + 255 - token_ids.values)
+
+
+@pytest.mark.parametrize("change", ["texts", "tokenizer", "length", "start", "form"])
+def test_ids_of_other_texts_or_tokenizers_are_not_used(tmp_path, change):
+    pairs, tokenizer, given = random_pairs(31), ByteTokenizer(), {}
+    changed = {
+        "texts": (random_pairs(31, seed=1), tokenizer, {}),
+        "tokenizer": (pairs, ReversedBytes(), {}),
+        "length": (pairs, tokenizer, {"max_sequence_length": 11}),
+        "start": (pairs, tokenizer, {"form": PairForm(target_start=(1, 7))}),
+        "form": (pairs, tokenizer, {"form": PairForm(lambda texts: tokenizer.tokenize(texts)[:, ::-1])}),
+    }[change]
+    folder = {"token_folder": tmp_path / "tokens"}
+    for texts, of_pairs, options in ((pairs, tokenizer, given), changed, (pairs, tokenizer, given)):
+        options = {"max_tokens": 256, "max_sequence_length": 37, **options}
+        kept = as_arrays(translation_batches(texts, of_pairs, of_pairs, **options, **folder))
+        made = as_arrays(translation_batches(texts, of_pairs, of_pairs, **options))
+        assert rows_without_pads(kept) == rows_without_pads(made)
 
 
 def test_ids_that_a_killed_process_left_unfinished_are_made_anew(tmp_path):

@@ -181,7 +181,7 @@ def test_an_argument_is_checked_when_it_is_set():
         ("labels", ["one"], "`labels` must be 2 different strings"),
         ("max_length", 24, "`max_length` must have room"),
         ("activation", "soft", "activation"),
-        ("model", encoder(), "`model` must have the mixin"),
+        ("model", encoder(), "`model` must be a keras_attn.models.EncoderWithHead"),
     ]:
         with pytest.raises(ValueError, match=message):
             setattr(task, name, value)
