@@ -72,6 +72,7 @@ class TextWindows(SeededBatches):
         if not self.plan(0):
             raise ValueError(
                 f"A text must have more than {self._batch_size} windows of {window_length} tokens (one update). "
+                "Give more text, a smaller `batch_size` (`max_tokens` of a recipe), or shorter windows. "
                 f"Received: {len(self._token_ids):,} tokens."
             )
 

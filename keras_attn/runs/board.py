@@ -27,18 +27,16 @@ class TrainingCurves(keras.callbacks.Callback):
         folder: `pathlib.Path` for event files.
         progress: The `Progress` of the run; it must come earlier among the callbacks, and call `after_update`.
         loss, perplexity: The metrics of the model, means over an epoch.
-        updates_per_epoch: Integer.
         recipe: `Recipe`, written as text at the begin of the run.
     """
 
-    def __init__(self, folder, progress, loss, perplexity, updates_per_epoch, recipe):
+    def __init__(self, folder, progress, loss, perplexity, recipe):
         super().__init__()
         self._folder = folder
         self._progress = progress
         self._variables = [
             metric_sum for metric in (loss, perplexity) for metric_sum in (metric.total, metric.count)
         ]
-        self._updates_per_epoch = updates_per_epoch
         self._recipe = recipe
         self._sums = None  # of this epoch, at the last point
         self._summaries = None
@@ -67,9 +65,10 @@ class TrainingCurves(keras.callbacks.Callback):
     def after_update(self):
         """Writes the means since the last point if a point is due."""
         progress = self._progress
-        number = progress.batch // progress.batches.num_micro_batches
-        points = math.ceil(self._updates_per_epoch / _UPDATES_PER_POINT)
-        if number * points // self._updates_per_epoch == (number - 1) * points // self._updates_per_epoch:
+        micro_batches = progress.batches.num_micro_batches
+        number, updates = progress.batch // micro_batches, progress.steps_per_epoch // micro_batches
+        points = math.ceil(updates / _UPDATES_PER_POINT)
+        if number * points // updates == (number - 1) * points // updates:
             return
         sums = self._read_sums()
         loss, losses, cross_entropy, tokens, real, positions = (

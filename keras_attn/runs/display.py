@@ -16,13 +16,13 @@ class EpochBar(keras.callbacks.Callback):
 
     Args:
         progress: The `Progress` of the run, which counts the batches; it must come earlier among the callbacks.
-        epochs: Integer, the epochs of the run.
+        epochs: Integer, the epochs of the run, an attribute that may change.
     """
 
     def __init__(self, progress, epochs):
         super().__init__()
         self._progress = progress
-        self._epochs = epochs
+        self.epochs = epochs
         self._bar = self._task = None
         self._next_change = 0.0  # of the monotonic clock
 
@@ -39,7 +39,7 @@ class EpochBar(keras.callbacks.Callback):
         )
         self._bar = Progress(*columns, console=console, transient=True)
         self._task = self._bar.add_task(
-            f"epoch {epoch + 1}/{self._epochs}",
+            f"epoch {epoch + 1}/{self.epochs}",
             total=self._progress.steps_per_epoch,
             completed=self._progress.batch,
             values="",
@@ -53,7 +53,9 @@ class EpochBar(keras.callbacks.Callback):
         values = f"loss {logs['loss']:.3f}"
         if "tokens_per_second" in logs:
             values += f", {logs['tokens_per_second']:,} tokens/s"
-        self._bar.update(self._task, completed=self._progress.batch, values=values)
+        # The epoch may have become shorter.
+        total = self._progress.steps_per_epoch
+        self._bar.update(self._task, completed=self._progress.batch, total=total, values=values)
 
     def on_epoch_end(self, epoch, logs=None):
         if self._bar is not None:

@@ -60,7 +60,8 @@ def load_ensemble(folders):
         if found := [name for name, value in _conventions(translator).items() if value != expected[name]]:
             raise ValueError(
                 f"Translators that answer together must read and write the same tokens. {folder} has other "
-                f"{', '.join(found)} than {folders[0]}."
+                f"{', '.join(found)} than {folders[0]}. Give runs that share their tokenizers: one begun --from the other, or its "
+                "student."
             )
     return first.replaced(
         model=Ensemble([translator.model for translator in translators]),

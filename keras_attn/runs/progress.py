@@ -19,7 +19,8 @@ class Progress(keras.callbacks.Callback):
 
     Args:
         batches: `TranslationBatches`.
-        steps_per_epoch: Integer, the argument of `fit`.
+        steps_per_epoch: Integer, the batches of an epoch, an attribute that may change between updates. `fit`'s own may be
+            larger.
         metrics: List of `keras.metrics.Metric`, whose sums a resumed epoch continues with.
         save: Function without arguments, called after an update when the state is due.
         after_update: Function without arguments, called after each update, before the state is saved.
@@ -87,7 +88,7 @@ class Progress(keras.callbacks.Callback):
             self.position = self.batches.after(self.position)
         if logs is not None:
             logs.update(self._throughput())
-        if self.batch == self.steps_per_epoch:
+        if self.batch >= self.steps_per_epoch:
             self.model.stop_training = True  # ends this epoch only; `on_epoch_end` resets it
         if self.batch % steps:
             return

@@ -160,8 +160,15 @@ def with_plan_of(record, recipe):
 def is_extended(record, recipe):
     """Whether a recipe lets the run of a record train longer than the record's own recipe does."""
     before = record["recipe"]
-    more_epochs = any(
-        (getattr(recipe, name) or 0) > (before.get(name) or math.inf) for name in ("epochs", "minutes")
-    )
+    more_epochs = recipe.epochs > before["epochs"]
+    if before.get("minutes") and recipe.minutes is None:  # which may have been too few for the epochs
+        more_epochs = recipe.epochs > epochs_done(record)
+    more_epochs |= (recipe.minutes or 0) > (before.get("minutes") or math.inf)
     other_end = any(getattr(recipe, name) != before.get(name) for name in ("patience", "stop_at"))
     return more_epochs or other_end
+
+
+def epochs_done(record):
+    """The epochs after which the run of a record ended: those of its recipe, or fewer if its minutes were too few."""
+    epochs = record["recipe"]["epochs"]
+    return record["results"].get("epochs", epochs) if record["recipe"].get("minutes") else epochs

@@ -35,7 +35,10 @@ def shortlist_of(translator, pairs, alignments=None, num_anywhere=100, num_of_so
     """
     links = _own_links(translator, pairs) if alignments is None else read_links(alignments)
     if alignments is not None and len(links) != len(pairs):
-        raise ValueError(f"{alignments} has {len(links):,} lines for {len(pairs):,} pairs of {pairs.name}.")
+        raise ValueError(
+            f"{alignments} must have a line for each pair: align the same files again. Received: {len(links):,} lines for "
+            f"{len(pairs):,} pairs of {pairs.name}."
+        )
     return make_shortlist(translator, links, pairs.sources, pairs.targets, num_anywhere, num_of_source)
 
 

@@ -119,7 +119,9 @@ def text_token_ids(tokenizer, text, documents):
 def check_predictable(token_ids, name):
     """Raises ValueError if there is nothing to predict."""
     if len(token_ids) < 2:
-        raise ValueError(f"{name} must have two bytes or more, one of them to be predicted.")
+        raise ValueError(
+            f"{name} must have two bytes or more, one of them to be predicted. Give a longer text. Received: {len(token_ids)}."
+        )
 
 
 def window_losses(model):

@@ -1,5 +1,10 @@
-"""A run that is to end within some minutes: its speed is measured, and its length and warm-up follow."""
+"""A run that is to end within some minutes: its speed is measured, and its length and warm-up follow.
 
+The machine may become slower or faster afterwards, so the speed is measured again and again, and the rest of the training planned
+anew. The schedule then goes on faster, from where it is, and is complete at the new end.
+"""
+
+import dataclasses
 import math
 import time
 
@@ -15,6 +20,10 @@ SHARE_OF_EVALUATION = 0.25
 # After so many parts of the training it is validated: twice a minute, within limits.
 _FEWEST_VALIDATIONS, _MOST_VALIDATIONS = 5, 15
 _MOST_WARMUP_STEPS = 1000
+# The rest is planned anew where there is time for less than this share of it, or for more than this, and it was cut before.
+_LESS, _MORE = 0.9, 1.25
+# Of the time that is left, what validation and the last evaluation may take where they are known to be slow.
+_MOST_OF_EVALUATION = 0.5
 # Fields of a recipe that are planned.
 PLANNED = ("epochs", "steps_per_epoch", "warmup_steps", "schedule")
 
@@ -76,5 +85,55 @@ def plan_report(recipe, seconds_an_update):
     )
     updates = recipe.epochs * recipe.steps_per_epoch // recipe.gradient_accumulation_steps
     if updates < FEW_UPDATES:
-        text += f"\nNote: {updates:,} updates are few, and little will be learned. Give more minutes."
+        text += f"\nNote: {updates:,} updates are few for most data. If the score is low at the end, give more minutes."
     return text
+
+
+@dataclasses.dataclass(frozen=True)
+class Rest:
+    """What is left of a training: so many updates, divided evenly among epochs, the one at hand included.
+
+    Args:
+        updates, epochs: Integers.
+    """
+
+    updates: int
+    epochs: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Costs:
+    """Seconds, as measured: of an update, of a validation, which is None before the first, and of the end of the run."""
+
+    update: float
+    validation: float | None
+    end: float
+
+
+def planned_rest(rest, most, seconds, costs, *, strict=False):
+    """The `Rest` for which there is time, or None if it may stay as it is.
+
+    Args:
+        rest: `Rest`, the plan so far.
+        most: Integer, the updates that are left of the first plan. There are never more.
+        seconds: Float, what is left, evaluation included.
+        costs: `Costs`.
+        strict: Boolean, whether the rest is cut for any lack of time, not for a large one only.
+    """
+    epochs = rest.epochs
+    if costs.validation is None:
+        evaluation = SHARE_OF_EVALUATION * seconds
+    else:
+        while epochs > 1 and epochs * costs.validation + costs.end > _MOST_OF_EVALUATION * seconds:
+            epochs -= 1
+        evaluation = epochs * costs.validation + costs.end
+    updates = max(1, min(most, int((seconds - evaluation) / costs.update)))
+    epochs = min(epochs, updates)
+    is_cut = rest.updates < most
+    if (
+        epochs == rest.epochs
+        and updates >= (1 if strict else _LESS) * rest.updates
+        and not (is_cut and updates > _MORE * rest.updates)
+    ):
+        return None
+    return Rest(updates // epochs * epochs, epochs)

@@ -26,6 +26,7 @@ from keras_attn.runs.run_record import (
     changed_data,
     check_no_files_of_others,
     differences,
+    epochs_done,
     has_ended,
     is_extended,
     read_record,
@@ -34,7 +35,15 @@ from keras_attn.runs.run_record import (
 )
 from keras_attn.runs.snapshots import state_snapshots
 from keras_attn.runs.stop_signals import StopSignals, StopTraining
-from keras_attn.runs.time_plan import SHARE_OF_EVALUATION, plan_report, planned, seconds_per_update
+from keras_attn.runs.time_plan import (
+    SHARE_OF_EVALUATION,
+    Costs,
+    Rest,
+    plan_report,
+    planned,
+    planned_rest,
+    seconds_per_update,
+)
 from keras_attn.terminal import printable, say
 from keras_attn.training import (
     KeepBest,
@@ -48,6 +57,8 @@ from keras_attn.training import (
 
 # Of one tag; TensorBoard keeps ten.
 MOST_PICTURES = 20
+# The speed of a run for some minutes is measured over this share of them, and over so many seconds.
+_SHARE_OF_A_MEASUREMENT, _SECONDS_OF_A_MEASUREMENT = 0.02, 1.0
 
 
 class TrainingRun:
@@ -75,7 +86,11 @@ class TrainingRun:
         self.weights_metadata = {}  # what is written with the weights of an epoch
         self.score_before = None  # training
         self.created = time.monotonic()
-        self.validation_seconds = self.seconds_of_epoch = 0.0
+        self.validation_seconds = 0.0
+        self.has_validated = False
+        self.new_plan = None  # of the rest, where the machine became slower: a dict, see `plan_rest`
+        self.measured_from = None  # (time, updates)
+        self.seconds_an_update = None  # at the last measurement
         self.stop_signals = StopSignals(enabled=workers.count == 1)
 
     def go(self):
@@ -184,9 +199,8 @@ class TrainingRun:
             )
         if has_ended(record) and not is_extended(record, self.recipe):
             raise ValueError(
-                f"{self.folder} holds a run that has ended. To train it longer, give it more than "
-                f"{record['recipe']['epochs']} epochs, or more minutes than it took; for another run, choose another "
-                "folder."
+                f"{self.folder} holds a run that has ended. To train it longer, give it more than {epochs_done(record)} epochs, "
+                "or more minutes than it took; for another run, choose another folder."
             )
         return True
 
@@ -239,7 +253,7 @@ class TrainingRun:
             self.save_state,
             self.recipe.save_updates,
             self.recipe.save_minutes,
-            after_update=lambda: self.curves.after_update() if self.workers.is_first else None,
+            after_update=self.after_update,
             should_stop=lambda: self.stop_signals.received is not None,
         )
         self.curves = TrainingCurves(
@@ -247,7 +261,6 @@ class TrainingRun:
             self.progress,
             loss,
             self.perplexity,
-            self.steps_per_epoch // self.recipe.gradient_accumulation_steps,
             self.recipe,
         )
         self.keep_best = KeepBest(
@@ -266,14 +279,15 @@ class TrainingRun:
             self.finish_fit()
             return
         self.stop_on_invalid_loss = StopOnInvalidLoss(self.states.newest, self.progress.batch)
-        self.seconds_at_epoch = self.seconds()
         validators = [*self.validators(), self.validation_board()] if self.workers.is_first else []
         writers = [self.curves, *validators] if self.workers.is_first else []
         try:
             with self.stop_signals:
                 self.model.fit(
                     self.batches.dataset(self.progress.position),
-                    steps_per_epoch=self.steps_per_epoch,
+                    # `Progress` ends the epochs, which may be longer than planned where their number is smaller.
+                    steps_per_epoch=self.steps_per_epoch
+                    * (1 if self.recipe.minutes is None else self.recipe.epochs),
                     initial_epoch=self.progress.epoch,
                     epochs=self.recipe.epochs,
                     shuffle=False,  # the batches are shuffled already
@@ -312,6 +326,7 @@ class TrainingRun:
             return keras.callbacks.LambdaCallback(on_epoch_end=function)
 
         return [
+            keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: self.begin_epoch(epoch)),
             self.stop_on_invalid_loss,
             self.progress,
             *([self.curves] if self.workers.is_first else []),
@@ -341,16 +356,130 @@ class TrainingRun:
         """A function that returns a dict from tags to pictures."""
         return dict
 
+    @property
+    def num_epochs(self):
+        """The epochs of the run, as planned last."""
+        return self.recipe.epochs if self.new_plan is None else self.new_plan["epochs"]
+
+    def steps_of_epoch(self, epoch):
+        """The batches of an epoch, as planned last."""
+        plan = self.new_plan
+        if plan is None or epoch < plan["epoch"]:
+            return self.steps_per_epoch
+        return self.micro_batches * (plan["updates"] + plan["done"] * (epoch == plan["epoch"]))
+
+    @property
+    def micro_batches(self):
+        """The batches of an update."""
+        return self.recipe.gradient_accumulation_steps
+
+    def begin_epoch(self, epoch):
+        """Sets the length of the epoch, and begins to measure."""
+        self.progress.steps_per_epoch = self.steps_of_epoch(epoch)
+        self.measured_from = None
+        self.epoch_from = time.monotonic(), self.progress.updates
+
+    def after_update(self):
+        """Writes a point of the curves, and measures."""
+        if self.workers.is_first:
+            self.curves.after_update()
+        # Several processes have several clocks: they plan between epochs, when the first tells the others.
+        if self.recipe.minutes is not None and self.workers.count == 1:
+            self.measure()
+
+    def measure(self):
+        """Times the updates, and plans the rest anew when a measurement is complete."""
+        now, updates = time.monotonic(), self.progress.updates
+        if self.measured_from is None:
+            self.measured_from = now, updates
+            return
+        seconds = now - self.measured_from[0]
+        if seconds < max(_SECONDS_OF_A_MEASUREMENT, 60 * self.recipe.minutes * _SHARE_OF_A_MEASUREMENT):
+            return
+        self.seconds_an_update = seconds / (updates - self.measured_from[1])
+        self.measured_from = now, updates
+        if self.progress.batch < self.progress.steps_per_epoch:
+            self.plan_rest()
+
+    def plan_rest(self, *, strict=False):
+        """Plans what is left of a run for some minutes anew if the machine is slower, or fast again; `strict` as in `planned_rest`."""
+        if self.workers.count > 1:
+            self.seconds_an_update = self.workers.tell(self.seconds_an_update or 0.0) or None
+        if self.seconds_an_update is None:
+            return
+        progress = self.progress
+        done = progress.batch // self.micro_batches
+        rest = sum(self.steps_of_epoch(epoch) for epoch in range(progress.epoch, self.num_epochs))
+        rest = Rest(rest // self.micro_batches - done, self.num_epochs - progress.epoch)
+        position, total = self.position(), self.total_updates()
+        validation = self.validation_seconds if self.has_validated else None
+        costs = Costs(self.seconds_an_update, validation, self.seconds_of_the_end())
+        if progress.epoch == 1 and validation is not None:  # most of the first is the tracing of graphs
+            most = SHARE_OF_EVALUATION * 60 * self.recipe.minutes
+            share = most / max(most, validation * rest.epochs + costs.end)
+            costs = Costs(costs.update, share * validation, share * costs.end)
+        left = self.workers.tell(60 * self.recipe.minutes - self.seconds_used())
+        new = planned_rest(rest, max(1, math.ceil(total - position)), left, costs, strict=strict)
+        if new is None:
+            return
+        self.set_pace(position, (total - position) / new.updates)
+        self.new_plan = {
+            "epochs": progress.epoch + new.epochs,
+            "epoch": progress.epoch,
+            "done": done,
+            "updates": new.updates // new.epochs,
+            "of": [self.recipe.epochs, self.recipe.minutes],
+        }
+        progress.steps_per_epoch = self.steps_of_epoch(progress.epoch)
+        self.bar.epochs = self.num_epochs
+        if progress.batch:  # else it is saved at the end of the epoch
+            self.save_state()
+        self.say(
+            f"An update takes {1000 * costs.update:.0f} ms now, and {left:.0f} s are left: {new.updates:,} more in {new.epochs} "
+            f"epoch{'s' if new.epochs > 1 else ''}, not {rest.updates:,}, with the schedule to its end."
+        )
+
+    def total_updates(self):
+        """The updates of the schedule, those of the first plan."""
+        return self.steps_per_epoch // self.micro_batches * self.recipe.epochs
+
+    def position(self):
+        """Where the schedule is, in updates of the first plan."""
+        update, position, speed = (float(x) for x in keras.ops.convert_to_numpy(self.pace()))
+        return position + (self.progress.updates - update) * speed
+
+    def pace(self):
+        """The variable by which the schedule goes on, see `PacedSchedule`."""
+        model = self.model
+        if hasattr(model, "jax_state_sync"):
+            model.jax_state_sync()
+        # mixed_float16 wraps the optimizer that has it.
+        return getattr(model.optimizer, "inner_optimizer", model.optimizer).pace
+
+    def set_pace(self, position, speed):
+        """From this update on, the schedule goes on from a position with a speed."""
+        self.pace().assign([self.progress.updates, position, speed])
+
+    def seconds_used(self):
+        """The seconds of the run so far, what came before the training in this process included."""
+        return self.started - self.created + self.seconds()
+
     def begin_validation(self):
         self.validation_began = time.monotonic()
+        began, updates = self.epoch_from
+        # The epoch may have been too short to measure.
+        if self.seconds_an_update is None and self.progress.updates > updates:
+            self.seconds_an_update = (self.validation_began - began) / (self.progress.updates - updates)
 
     def share(self, logs):
         """Sends the metric from the first process, which has validated, to the others."""
-        self.validation_seconds = time.monotonic() - self.validation_began
+        self.validation_seconds = self.workers.tell(time.monotonic() - self.validation_began)
+        self.has_validated = True
         logs[self.monitor] = self.workers.tell(logs.get(self.monitor, 0.0))
 
     def finish_fit(self):
         self.results["training_seconds"] = round(self.seconds(), 1)
+        self.results["epochs"] = self.progress.epoch
 
     def seconds(self):
         """The seconds of training so far, those before the run was resumed included."""
@@ -365,6 +494,8 @@ class TrainingRun:
             "best_epoch": self.keep_best.best_epoch,
             "history": self.history.rows,
             "seconds": self.seconds(),
+            "plan": self.new_plan,
+            "validation_seconds": self.validation_seconds if self.has_validated else None,
             "has_ended": has_ended,
         }
         if self.workers.is_first:
@@ -383,16 +514,33 @@ class TrainingRun:
         self.keep_best.best, self.keep_best.best_epoch = state["best"], state["best_epoch"]
         self.history.rows = state["history"]
         self.seconds_before = state["seconds"]
+        self.resume_plan(state)
         self.say(
             f"Resumed after update {self.progress.updates:,}, in epoch {self.progress.epoch + 1}, "
             f"batch {self.progress.batch:,}."
         )
         why = self.why_over(self.scores()[-1]) if state["has_ended"] else ""
-        if why and self.progress.epoch < self.recipe.epochs:
+        if why and self.progress.epoch < self.num_epochs:
             self.say(
                 f"Training ended after epoch {self.progress.epoch}: {why}. To train longer, change that too."
             )
         return bool(why)
+
+    def resume_plan(self, state):
+        """Goes on with the plan of a state, or, where the run was given another length since, with the recipe's."""
+        plan = state.get("plan")
+        if (seconds := state.get("validation_seconds")) is not None:
+            self.validation_seconds, self.has_validated = seconds, True
+        if plan is not None and plan["of"] == [self.recipe.epochs, self.recipe.minutes]:
+            self.new_plan = plan
+        else:
+            updates = self.steps_per_epoch // self.micro_batches
+            done = min(self.progress.batch // self.micro_batches, updates - 1)
+            position = self.progress.epoch * updates + done
+            if plan is not None or position != self.progress.updates:
+                self.set_pace(position, 1.0)
+        self.progress.steps_per_epoch = self.steps_of_epoch(self.progress.epoch)
+        self.bar.epochs = self.num_epochs
 
     def scores(self):
         """The metric of validation after each epoch so far."""
@@ -420,21 +568,24 @@ class TrainingRun:
         if self.workers.is_first:
             self.history.write()
         recipe, epoch = self.recipe, self.progress.epoch
-        self.seconds_of_epoch = self.seconds() - self.seconds_at_epoch
-        self.seconds_at_epoch = self.seconds()
-        has_ended = bool(self.why_over(score))
+        if recipe.minutes is not None and epoch < self.num_epochs:
+            self.plan_rest(strict=True)
+        why = self.why_over(score)
+        has_ended = bool(why)
         self.model.stop_training = has_ended
         self.save_state(has_ended)
         left = self.seconds_of_the_end()
         if not has_ended:
-            left += self.seconds() / epoch * (recipe.epochs - epoch)
+            left += self.seconds() / epoch * (self.num_epochs - epoch)
         self.bar.close()
         self.say(
-            f"Epoch {epoch}/{recipe.epochs}: {recipe.metric} {score:.4g}, best {self.keep_best.best:.4g}; "
+            f"Epoch {epoch}/{self.num_epochs}: {recipe.metric} {score:.4g}, best {self.keep_best.best:.4g}; "
             f"{duration(self.seconds())}, at most {duration(left)} left"
         )
         if sample := self.sample():
             self.say(sample)
+        if has_ended and epoch < self.num_epochs:
+            self.say(f"Training ends after epoch {epoch}: {why}.")
         if self.stop_signals.received is not None and not has_ended:
             raise StopTraining
 
@@ -453,8 +604,8 @@ class TrainingRun:
         recipe, epoch, best = self.recipe, self.progress.epoch, self.keep_best.best_epoch
         # Without a best epoch, the weights that the run began with are the best.
         since_best = epoch if best is None else epoch - 1 - best
-        if epoch >= recipe.epochs:
-            return f"`epochs` is {recipe.epochs}"
+        if epoch >= self.num_epochs:
+            return f"`epochs` is {self.num_epochs}"
         if recipe.minutes is not None and self.next_epoch_is_too_long():
             return f"`minutes` is {recipe.minutes:g}, too few for one more"
         if recipe.stop_at is not None and recipe.reaches(score, recipe.stop_at):
@@ -466,11 +617,12 @@ class TrainingRun:
     def next_epoch_is_too_long(self):
         """Whether there is no time for one more epoch and for the evaluation of the run."""
         seconds = 60 * self.recipe.minutes
-        end = self.seconds_of_the_end()
+        end = self.seconds_of_the_end() + self.validation_seconds
         if self.progress.epoch == 1:  # most of the first validation is the tracing of graphs
             end = min(end, SHARE_OF_EVALUATION * seconds)
-        used = self.started - self.created + self.seconds()
-        return used + self.seconds_of_epoch + end > seconds
+        # `plan_rest` has made the next epoch so short that there is time for it, if there is time for an update.
+        an_update = self.workers.tell(self.seconds_an_update or 0.0)
+        return self.workers.tell(self.seconds_used()) + an_update + end > seconds
 
     def epoch_file(self, number):
         return self.checkpoints / f"epoch-{number:03d}.safetensors"

@@ -194,6 +194,7 @@ def test_a_run_that_has_ended_can_be_given_more_epochs(train, whole, tmp_path):
 def test_why_a_run_ends(epoch, best_epoch, changes, why):
     run = types.SimpleNamespace(
         recipe=runs.MULTI30K.replace(epochs=4, metric="bleu", patience=None, stop_at=None).replace(**changes),
+        num_epochs=4,
         progress=types.SimpleNamespace(epoch=epoch),
         keep_best=types.SimpleNamespace(best_epoch=best_epoch),
     )
