@@ -7,7 +7,7 @@ from keras_attn.tasks.checkpoints import holds_checkpoint, load_checkpoint
 from keras_attn.tasks.fill_mask import FillMask
 from keras_attn.tasks.image_classifier import ImageClassifier
 from keras_attn.tasks.question_answerer import QuestionAnswerer
-from keras_attn.tasks.task_files import config_file_of, holds_task
+from keras_attn.tasks.task_files import config_file_of, holds_task, reading
 from keras_attn.tasks.text_classifier import TextClassifier
 from keras_attn.tasks.text_embedder import TextEmbedder
 from keras_attn.tasks.text_generator import TextGenerator
@@ -54,7 +54,10 @@ def load_task(folder, **options):
     """
     folder = checkpoint_folder(folder)
     if holds_checkpoint(folder):
-        return load_checkpoint(folder, **options)
+        if options:  # an error may be theirs
+            return load_checkpoint(folder, **options)
+        with reading(folder):
+            return load_checkpoint(folder)
     if options:
         raise ValueError(f"Options are for checkpoints, and {folder} is none. Received: {sorted(options)}.")
     for task_class in TASKS.values():

@@ -19,10 +19,16 @@ from keras_attn.models import (
     save_weights,
 )
 from keras_attn.models.copies import check_comes_back, described, model_from
+from keras_attn.tasks.saved_descriptions import check_description, check_outputs, without_compile_configs
 from keras_attn.text import load_tokenizer
 
 _WEIGHTS_FILE = "model.safetensors"
 _FORMAT = 1
+# What Python, NumPy and Keras raise for descriptions that no model was saved as.
+_OF_WRONG_DESCRIPTIONS = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, NotImplementedError),
+    *(RecursionError, TypeError, ValueError),
+)
 _FORMAT_WITH_MORE = 2  # which has what `Task.more_to_save` gave, too
 
 
@@ -66,19 +72,20 @@ def read_task(task_class, folder):
             raise ValueError(f"it has format {config['format']!r}, this version reads formats 1 and 2")
         check_options(task_class, config["options"])
         more = task_class.from_saved(config)
-    model = read_model(
-        folder, config_file_of(task_class), config, lambda: model_of(config["model"], task_class.mixin)
-    )
-    tokenizers = {name: load_tokenizer(folder / name) for name in task_class.tokenizer_names}
-    return task_class(model, **tokenizers, **config["options"], **more)
+    with reading(folder):
+        model = read_model(
+            folder, config_file_of(task_class), config, lambda: model_of(config["model"], task_class.mixin)
+        )
+        tokenizers = {name: load_tokenizer(folder / name) for name in task_class.tokenizer_names}
+        return task_class(model, **tokenizers, **config["options"], **more)
 
 
 def model_description(task):
-    """Keras' description of a task's model, without its compile config, which belongs to training.
+    """Keras' description of a task's model, without compile configs, which belong to training.
 
     Raises:
         ValueError: if the model is no `keras.Model`, is quantised in a way that is not `Task.quantize`'s, or would come
-            back without its weights, policies or quantisation.
+            back without its weights, policies or quantisation, or is refused by `check_description`.
     """
     model, kind = task.model, task.name
     if not isinstance(model, keras.Model):
@@ -91,7 +98,13 @@ def model_description(task):
             f"{task.article} {kind} with a {type(model).__name__} in {quantization} cannot be saved. Save it before, and "
             f"quantise it again after `{type(task).__name__}.load`."
         )
-    description = described(model)
+    description = without_compile_configs(described(model))
+    try:
+        check_description(description)
+    except ValueError as error:
+        raise ValueError(
+            f"{task.article} {kind} with this model cannot be saved: of its description, {error}."
+        ) from error
     if type(model).__module__.partition(".")[0] in ("keras", "keras_attn"):
         description.pop("build_config", None)  # these make their weights when they are made
     try:
@@ -124,6 +137,17 @@ def folder_of(folder, task_class):
     inner = restored_folder(folder / folder_name_of(task_class))
     is_run = (inner / config_file).is_file() and not (folder / config_file).is_file()
     return inner if is_run else folder
+
+
+@contextlib.contextmanager
+def reading(folder):
+    """What a damaged or hostile folder makes the block raise is a ValueError that names the folder."""
+    try:
+        yield
+    except (FileNotFoundError, ValueError):
+        raise
+    except _OF_WRONG_DESCRIPTIONS as error:
+        raise ValueError(f"{folder} is damaged, and cannot be read: {error!r}.") from error
 
 
 @contextlib.contextmanager
@@ -161,9 +185,10 @@ def check_options(task_class, options, more=None):
 
 def model_of(description, mixin):
     """The model that Keras' description says, of any registered class that has the mixin."""
-    model = model_from(description)
+    model = model_from(without_compile_configs(description))
     if not isinstance(model, keras.Model) or not isinstance(model, mixin):
         raise ValueError(f"it holds a {type(model).__name__}")
+    check_outputs(model)
     return model
 
 
@@ -173,11 +198,15 @@ def read_model(folder, config_file, config, make, rename=str):
     def make_model():
         try:
             return make()
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            why = str(error).partition(" Full object config")[0]
+        except _OF_WRONG_DESCRIPTIONS as error:
+            why = (str(error) or type(error).__name__).partition(" Full object config")[0]
             raise ValueError(f"{folder / config_file} describes no model: {why}") from error
 
     weights = folder / _WEIGHTS_FILE
+    try:
+        check_description(config["model"])
+    except ValueError as error:
+        raise ValueError(f"{folder / config_file} describes no model: {error}.") from error
     check_sizes(make_model, config["model"], weights, rename)
     model = make_model()
     load_weights(model, weights, rename)

@@ -24,6 +24,7 @@ from keras_attn.tasks.showing import (
 from keras_attn.tasks.signatures import Signatures, XlaSignatures
 from keras_attn.tasks.source_form import SourceForm
 from keras_attn.tasks.task import as_given, check_vocabulary
+from keras_attn.tasks.task_files import reading
 from keras_attn.tasks.teacher_forcing import alignment, of_pairs, token_log_probs
 from keras_attn.tasks.token_ids import NO_TOKEN, for_model, to_texts
 from keras_attn.tasks.translations import translate_batch, trimmed
@@ -396,8 +397,9 @@ class Translator(GenerativeTask):
             FileNotFoundError: if a file is missing.
             ValueError: if one is damaged, or the weights do not fit the configuration.
         """
-        *parts, options = read_translator(cls, folder)
-        return cls(*parts, **options)
+        with reading(folder):
+            *parts, options = read_translator(cls, folder)
+            return cls(*parts, **options)
 
     def export(
         self,
