@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_attn.files import replaced_folder
+from keras_attn.ops import clamping_scope
 
 # onnxruntime has supported it since 2023; these graphs need no newer operators.
 _OPSET = 18
@@ -56,9 +57,10 @@ def _convert(name, function, specs):
     except ImportError as error:
         raise ImportError('This export needs onnx and tf2onnx: pip install "keras_attn[onnx]".') from error
     traced = tf.function(function, input_signature=specs, autograph=False)
-    model, _ = tf2onnx.convert.from_function(
-        traced, input_signature=specs, opset=_OPSET, custom_op_handlers={"Erfc": (_one_minus_erf, [])}
-    )
+    with clamping_scope():
+        model, _ = tf2onnx.convert.from_function(
+            traced, input_signature=specs, opset=_OPSET, custom_op_handlers={"Erfc": (_one_minus_erf, [])}
+        )
     try:
         # tf2onnx leaves operations that it cannot convert in the graph, and logs a message.
         onnx.checker.check_model(model)

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from keras_attn.export.fingerprint import write_fingerprint
 from keras_attn.files import folder_aside, remove_abandoned
+from keras_attn.ops import clamping_scope
 
 
 def export_saved_model(folder, signatures, models=(), resources=(), add_files=None):
@@ -49,13 +50,14 @@ def export_saved_model(folder, signatures, models=(), resources=(), add_files=No
         module = tf.Module()
         module.variables_of_models = [variable.value for model in models for variable in model.variables]
         module.resources = list(resources)
-        functions = {
-            # Each function is traced once; the same trace is called and saved.
-            name: tf.function(
-                function, input_signature=specs, autograph=False, jit_compile=False
-            ).get_concrete_function()
-            for name, (function, specs) in signatures.items()
-        }
+        with clamping_scope():  # One bad row must not fail the others of a batch.
+            functions = {
+                # Each function is traced once; the same trace is called and saved.
+                name: tf.function(
+                    function, input_signature=specs, autograph=False, jit_compile=False
+                ).get_concrete_function()
+                for name, (function, specs) in signatures.items()
+            }
         # Nobody trains an export: it needs no gradients of our own formulas, which would be traced here.
         options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
         tf.saved_model.save(module, str(built), signatures=functions, options=options)

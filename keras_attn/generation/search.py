@@ -17,6 +17,7 @@ from keras_attn.generation.shortlist import (
     limits_of,
     limits_without,
 )
+from keras_attn.ops import clamping_scope
 
 # For more tokens that cannot be written, a copy of the logits without them takes less time than an operation for each.
 _MANY_UNWRITABLE = 8
@@ -129,12 +130,15 @@ class Search:
 
     def advance(self, index, state, cache, context):
         """State and cache after step `index`."""
-        if context is None:
-            return self.next_state(index, state, cache, self.inputs.step)
-        of_rows, row_context = context
-        return self._for_rows(of_rows).next_state(
-            index, state, cache, lambda *of_step: self.inputs.step(*of_step, row_context)
-        )
+        with (
+            clamping_scope()
+        ):  # The ids of a step are the search's own: the graph of a loop has no checks of them.
+            if context is None:
+                return self.next_state(index, state, cache, self.inputs.step)
+            of_rows, row_context = context
+            return self._for_rows(of_rows).next_state(
+                index, state, cache, lambda *of_step: self.inputs.step(*of_step, row_context)
+            )
 
     def run(self):
         """The last state and the number of steps."""

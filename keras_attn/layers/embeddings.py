@@ -2,19 +2,20 @@ import keras
 from keras import ops
 
 from keras_attn.checks import check_positive, check_rate
+from keras_attn.layers.call_masks import joined_padding
 from keras_attn.layers.clean_padding import without_padding
 from keras_attn.layers.dropout import Dropout
 from keras_attn.layers.lora_and_quantization import QuantizableSubclass
 from keras_attn.layers.projection import int8_matrix, product
-from keras_attn.layers.slots import Slotted, build_layer, check_layer
+from keras_attn.layers.slots import Slotted, build_layer, check_layer, position_arguments
 from keras_attn.layers.step_matrices import step_matrix
 from keras_attn.ops import (
     Int8Matrix,
     bfloat16_product,
-    concrete_values,
     custom_gradient,
     if_true,
     implicit_mask,
+    indices_within,
     int8_product,
     is_compiled_scope,
     is_inference_scope,
@@ -39,8 +40,8 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
 
     `keras.layers.ReversibleEmbedding` with the Transformer's scaling and initialization: weights are drawn
     with a standard deviation of D ** -0.5, so that the scaled vectors have unit variance and the tied output
-    starts with small logits. Ids outside the vocabulary raise in eager mode; inside a compiled graph they are
-    clamped to the nearest id.
+    starts with small logits. Ids outside the vocabulary raise, in TensorFlow graphs too; where a compiler cannot raise (XLA,
+    JAX), and in graphs that are served, they are clamped to the nearest id.
 
     Args:
         vocabulary_size: Integer V.
@@ -61,7 +62,7 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
         Floats (B, T, D); with `reverse=True`, logits (B, T, V).
 
     Raises:
-        ValueError: for ids outside [0, V), when called eagerly.
+        ValueError: for ids outside [0, V); an `InvalidArgumentError` when a TensorFlow graph runs.
 
     Example:
 
@@ -266,8 +267,7 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
         return logits + ops.cast(self.output_bias, logits.dtype) if self.use_output_bias else logits
 
     def _vectors(self, embed, token_ids):
-        _check_token_ids(token_ids, self.vocabulary_size)
-        vectors = embed(ops.clip(ops.cast(token_ids, "int32"), 0, self.vocabulary_size - 1))
+        vectors = embed(indices_within(token_ids, self.vocabulary_size, "Token ids"))
         return vectors * ops.convert_to_tensor(self.hidden_dim**0.5, vectors.dtype) if self.scale else vectors
 
     def _straight_through(self, project, inputs):
@@ -341,8 +341,9 @@ class SequenceEmbedding(Slotted, keras.layers.Layer):
     Args:
         token: Layer from token ids (B, T) to floats (B, T, D): a `TokenEmbedding`.
         position: Layer called as `position(x, positions=positions)`, whose output is added: a
-            `SinusoidalPositionEncoding` or `PositionEmbedding`. None if the attention layers use positions,
-            as with rotary embeddings and relative biases.
+            `SinusoidalPositionEncoding` or `PositionEmbedding`. If its `call` has an argument `padding_mask`, it gets that
+            in place of the positions that follow from it. None if the attention layers use positions, as with rotary
+            embeddings and relative biases.
         token_type: Layer from token type ids (B, T) to floats (B, T, D), which are added (BERT's segments): a
             `keras.layers.Embedding`.
         norm: Norm layer from (B, T, D) to (B, T, D) (BERT).
@@ -351,10 +352,12 @@ class SequenceEmbedding(Slotted, keras.layers.Layer):
 
     Call arguments:
         inputs: Integers (B, T), token ids; with `reverse=True`, floats (B, T, D).
-        positions: Integers (T,) or (B, T). By default 0, 1, 2, ...
+        positions: Integers (T,) or (B, T). By default they are those of `keras_attn.ops.token_positions`: 0, 1, 2, ...
+            from a row's first real token on.
         token_type_ids: Integers (B, T). By default 0.
         reverse: Boolean, whether to project back onto the vocabulary with the weights of `token`.
         training: Boolean.
+        padding_mask: Boolean (B, T), True at real tokens. By default, and besides, that of `mask_zero` of `token`.
 
     Returns:
         Floats (B, T, D); with `reverse=True`, logits (B, T, V).
@@ -422,21 +425,26 @@ class SequenceEmbedding(Slotted, keras.layers.Layer):
         if self.projection is not None:
             build_layer(self.projection, tuple(sequence_shape), dtype=self.compute_dtype)
 
-    def call(self, inputs, positions=None, token_type_ids=None, reverse=False, training=None):
+    def call(
+        self, inputs, positions=None, token_type_ids=None, reverse=False, training=None, padding_mask=None
+    ):
         if reverse:
             return self._logits(inputs)
-        x = ops.cast(self.token(inputs), self.compute_dtype)
+        vectors = self.token(_ids_of(self.token, inputs, "Token ids"))
+        x = ops.cast(vectors, self.compute_dtype)
         if len(x.shape) != 3:
             raise ValueError(
                 f"`inputs` must be token ids of shape (B, T). Received: inputs of shape {tuple(inputs.shape)}."
             )
         if self.position is not None:
+            padding_mask = joined_padding(padding_mask, vectors, "padding_mask")
+            arguments = position_arguments(self.position, positions, padding_mask)
             # Layers of this library add one encoding to all rows, without a copy of it for each row.
             encoding = getattr(self.position, "encoding", self.position)
-            x = x + encoding(x, positions=positions)
+            x = x + encoding(x, **arguments)
         if self.token_type is not None:
             ids = ops.zeros_like(inputs) if token_type_ids is None else token_type_ids
-            x = x + self.token_type(ids)
+            x = x + self.token_type(_ids_of(self.token_type, ids, "Token type ids"))
         elif token_type_ids is not None:
             raise ValueError("`token_type_ids` need a `token_type` layer. Received: token_type=None.")
         x = x if self.norm is None else self.norm(x)
@@ -466,6 +474,12 @@ class SequenceEmbedding(Slotted, keras.layers.Layer):
         return {**super().get_config(), "dropout": self.dropout}
 
 
+def _ids_of(layer, ids, name):
+    """The ids that a layer embeds, checked. A `TokenEmbedding` checks them itself."""
+    size = None if isinstance(layer, TokenEmbedding) else getattr(layer, "input_dim", None)
+    return ids if size is None else indices_within(ids, size, name)
+
+
 def _are_few(rows, fewest):
     """Whether floats (R, D) are from `fewest` to 32 rows, where XLA will know that: a boolean, or a tensor of it."""
     if keras.backend.backend() != "tensorflow":
@@ -476,13 +490,3 @@ def _are_few(rows, fewest):
         return False
     num_rows = ops.shape(rows)[0]
     return ops.logical_and(num_rows >= fewest, num_rows <= 32)
-
-
-def _check_token_ids(token_ids, vocabulary_size):
-    values = concrete_values(token_ids)
-    if values is not None and values.size and (values.min() < 0 or values.max() >= vocabulary_size):
-        wrong = values[(values < 0) | (values >= vocabulary_size)]
-        raise ValueError(
-            f"Token ids must lie in [0, {vocabulary_size}). Received: {int(wrong[0])}"
-            + (f" and {wrong.size - 1} more." if wrong.size > 1 else ".")
-        )

@@ -2,7 +2,8 @@ import keras
 from keras import ops
 
 from keras_attn.checks import check_positive
-from keras_attn.ops import concrete_values, sinusoidal_encoding, successive_positions
+from keras_attn.layers.call_masks import joined_padding
+from keras_attn.ops import indices_within, sinusoidal_encoding, successive_positions, token_positions
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
@@ -22,10 +23,13 @@ class SinusoidalPositionEncoding(keras.layers.Layer):
     Call arguments:
         inputs: Floats (B, T, D).
         start_index: Integer, the position of the first time step.
-        positions: Integers (T,) or (B, T) that replace 0, 1, 2, ...
+        positions: Integers (T,) or (B, T). By default they are those of `keras_attn.ops.token_positions`, after
+            `start_index`: 0, 1, 2, ... from a row's first real token on.
+        padding_mask: Boolean (B, T), True at real tokens. A mask that Keras carries on `inputs` is honoured too.
 
     Returns:
-        Floats (B, T, D), the same for all rows unless positions are (B, T), in the compute dtype; add them to `inputs`.
+        Floats (B, T, D), the same for all rows that have no mask and no positions of their own, in the compute dtype; add them
+        to `inputs`.
 
     Example:
 
@@ -49,18 +53,21 @@ class SinusoidalPositionEncoding(keras.layers.Layer):
     def build(self, input_shape):
         pass
 
-    def call(self, inputs, start_index=0, positions=None):
-        return _for_every_row(self.encoding(inputs, start_index, positions), inputs)
+    def call(self, inputs, start_index=0, positions=None, padding_mask=None):
+        return _for_every_row(self.encoding(inputs, start_index, positions, padding_mask), inputs)
 
-    def encoding(self, inputs, start_index=0, positions=None):
+    def encoding(self, inputs, start_index=0, positions=None, padding_mask=None):
         """What a call returns, without the batch axis if it is the same for all rows: floats (T, D) or (B, T, D).
 
         Args:
-            inputs, start_index, positions: As in a call.
+            inputs, start_index, positions, padding_mask: As in a call.
         """
-        positions = _positions(inputs, start_index, positions) + self.first_position
+        counted = _counted_positions(inputs, padding_mask) if positions is None else None
+        if positions is None:
+            positions = successive_positions(ops.shape(inputs)[-2], start_index)
+        positions = positions + self.first_position
         encoding = sinusoidal_encoding(positions, inputs.shape[-1], self.max_wavelength, self.interleaved)
-        return ops.cast(encoding, self.compute_dtype)
+        return _at(counted, ops.cast(encoding, self.compute_dtype))
 
     def compute_output_shape(self, input_shape):
         return tuple(input_shape)
@@ -88,14 +95,17 @@ class PositionEmbedding(keras.layers.Layer):
     Call arguments:
         inputs: Floats (B, T, D).
         start_index: Integer, the position of the first time step.
-        positions: Integers (T,) or (B, T) that replace 0, 1, 2, ...
+        positions: Integers (T,) or (B, T). By default they are those of `keras_attn.ops.token_positions`, after
+            `start_index`: 0, 1, 2, ... from a row's first real token on.
+        padding_mask: Boolean (B, T), True at real tokens. A mask that Keras carries on `inputs` is honoured too.
 
     Returns:
-        Floats (B, T, D), the same for all rows unless positions are (B, T); add them to `inputs`.
+        Floats (B, T, D), the same for all rows that have no mask and no positions of their own; add them to `inputs`.
 
     Raises:
-        ValueError: if the sequence is longer than `max_sequence_length`, or a position is out of range (in
-            eager mode; inside a compiled graph positions are clamped to the last one).
+        ValueError: if the sequence is longer than `max_sequence_length`, or a position is out of range. A
+            TensorFlow graph raises an `InvalidArgumentError` when it runs; where a compiler cannot raise (XLA, JAX), and in
+            graphs that are served, the nearest position is taken.
 
     Example:
 
@@ -122,35 +132,36 @@ class PositionEmbedding(keras.layers.Layer):
             autocast=False,  # `encoding` casts the vectors that it takes, not the table
         )
 
-    def call(self, inputs, start_index=0, positions=None):
-        return _for_every_row(self.encoding(inputs, start_index, positions), inputs)
+    def call(self, inputs, start_index=0, positions=None, padding_mask=None):
+        return _for_every_row(self.encoding(inputs, start_index, positions, padding_mask), inputs)
 
-    def encoding(self, inputs, start_index=0, positions=None):
+    def encoding(self, inputs, start_index=0, positions=None, padding_mask=None):
         """What a call returns, without the batch axis if it is the same for all rows: floats (T, D) or (B, T, D).
 
         Args:
-            inputs, start_index, positions: As in a call.
+            inputs, start_index, positions, padding_mask: As in a call.
         """
-        length = inputs.shape[-2]
-        if positions is None and isinstance(length, int) and length > self.max_sequence_length:
+        counted = _counted_positions(inputs, padding_mask) if positions is None else None
+        if positions is None:
+            positions = self._checked_positions(inputs, start_index)
+        else:
+            positions = indices_within(positions, self.max_sequence_length, "Positions")
+        vectors = ops.take(ops.convert_to_tensor(self.position_embeddings), positions, axis=0)
+        return _at(counted, ops.cast(vectors, self.compute_dtype))
+
+    def _checked_positions(self, inputs, start_index):
+        length, size = inputs.shape[-2], self.max_sequence_length
+        if isinstance(length, int) and length > size:
             raise ValueError(
                 f"The sequence is longer than `max_sequence_length`. Received: length {length}, "
-                f"max_sequence_length={self.max_sequence_length}. Truncate it or build the layer for more positions."
+                f"max_sequence_length={size}. Truncate it or build the layer for more positions."
             )
-        positions = _positions(inputs, start_index, positions)
-        values = concrete_values(positions)
-        if (
-            values is not None
-            and values.size
-            and (values.min() < 0 or values.max() >= self.max_sequence_length)
-        ):
-            raise ValueError(
-                f"Positions must lie in [0, {self.max_sequence_length}). "
-                f"Received: {int(values.min())} to {int(values.max())}."
-            )
-        positions = ops.clip(positions, 0, self.max_sequence_length - 1)
-        vectors = ops.take(ops.convert_to_tensor(self.position_embeddings), positions, axis=0)
-        return ops.cast(vectors, self.compute_dtype)
+        positions = successive_positions(ops.shape(inputs)[-2], start_index)
+        if isinstance(length, int) and isinstance(start_index, int) and 0 <= start_index <= size - length:
+            return positions
+        return indices_within(
+            positions, size, "A sequence must be no longer than `max_sequence_length`: its positions"
+        )
 
     def compute_output_shape(self, input_shape):
         # It is declared, so that Keras does not trace the call. For an unknown length, Keras on PyTorch would trace with one
@@ -170,7 +181,15 @@ def _for_every_row(encoding, inputs):
     return ops.broadcast_to(encoding, ops.shape(inputs))
 
 
-def _positions(inputs, start_index, positions):
-    if positions is not None:
-        return positions
-    return successive_positions(ops.shape(inputs)[-2], start_index)
+def _counted_positions(inputs, padding_mask):
+    """The positions of the tokens of rows with a padding mask, see `token_positions`; None without a mask."""
+    padding_mask = joined_padding(padding_mask, inputs, "padding_mask")
+    return None if padding_mask is None else token_positions(padding_mask)
+
+
+def _at(counted, encoding):
+    """The encoding of each token, if it has a position of its own: rows of the encoding (T, D) of a row without pads.
+
+    Sines of all rows' own positions would take many times as long as this.
+    """
+    return encoding if counted is None else ops.take(encoding, counted, axis=0)

@@ -13,6 +13,7 @@ import inspect
 import keras
 
 from keras_attn.layers.lora_and_quantization import Adaptable
+from keras_attn.ops import token_positions
 
 # What a description has beside Keras' entries.
 _OF_DESCRIPTIONS = ("shared_layer", "made_under")
@@ -261,3 +262,21 @@ def call_layer(layer, inputs, training, query_mask=None, **arguments):
         name: value for name, value in optional.items() if value is not None and has_argument(layer, name)
     }
     return layer(*inputs, **given)
+
+
+def position_arguments(layer, positions, padding_mask):
+    """The call arguments that tell a layer which adds positions what it needs to know of them.
+
+    Args:
+        layer: A layer whose `call` has the argument `positions`, and may have `padding_mask`.
+        positions: Integers, or None for those that follow from the padding mask, see `keras_attn.ops.token_positions`.
+        padding_mask: Boolean (B, T), or None.
+
+    Returns:
+        Dict with one of the two arguments.
+    """
+    if positions is not None or padding_mask is None:
+        return {"positions": positions}
+    if has_argument(layer, "padding_mask"):
+        return {"padding_mask": padding_mask}
+    return {"positions": token_positions(padding_mask)}

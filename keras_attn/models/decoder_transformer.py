@@ -123,7 +123,7 @@ class DecoderTransformer(CausalGeneration, OneStackTransformer):
         """
         inputs = inputs if isinstance(inputs, dict) else {"token_ids": inputs}
         tokens = self._tokens(*unpacked_inputs(inputs, ("token_ids",), _OPTIONAL_INPUTS))
-        x = self.embedding(tokens.token_ids, positions=tokens.positions, training=training)
+        x = self._embedded(self.embedding, tokens, training)
         with clean_padding((x, real_token_mask(tokens.padding_mask, tokens.segment_ids))) as (x,):
             for block in self.blocks:
                 x = block(x, **of_decoder_block(tokens, training))

@@ -92,7 +92,7 @@ class EncoderTransformer(OneStackTransformer):
         token_ids, mask, token_type_ids, *rest = unpacked_inputs(inputs, ("token_ids",), _OPTIONAL_INPUTS)
         tokens = self._tokens(token_ids, mask, *rest)
         types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
-        x = self.embedding(tokens.token_ids, positions=tokens.positions, training=training, **types)
+        x = self._embedded(self.embedding, tokens, training, **types)
         return self._encoded(x, self.blocks, self.norm, tokens, training), tokens.padding_mask
 
     def sentence_vectors(self, inputs):

@@ -26,6 +26,7 @@ from keras_attn.ops import (
     KeyValueCache,
     compiled_scope,
     concrete_values,
+    indices_within,
     padding_mask,
     successive_positions,
 )
@@ -166,6 +167,7 @@ class CausalGeneration:
         With `max_total_length`, it is the caller's part to end each row: see `DecodingOptions.max_length`.
         """
         prompt = _prompt(prompt_token_ids, padding_mask, self.pad_token_id, max_total_length is not None)
+        _check_start(prompt.token_ids[:, -1], getattr(self, "vocabulary_size", None))
         length = ops.shape(prompt.token_ids)[1]
         if max_total_length is None:
             max_length = _max_new_tokens(length, max_length, self.max_sequence_length)
@@ -368,6 +370,8 @@ class Seq2SeqGeneration:
         Options with a coverage penalty need `penalizes_coverage`.
         """
         max_length = checked_max_length(max_length, self.max_sequence_length)
+        shared_size = getattr(self, "vocabulary_size", None)
+        _check_start(start_token_id, getattr(self, "target_vocabulary_size", None) or shared_size)
         encoder_token_ids, encoder_padding_mask = _source(
             encoder_token_ids, encoder_padding_mask, self.pad_token_id
         )
@@ -453,6 +457,12 @@ class Seq2SeqGeneration:
         return (logits, *scores) if return_attention_scores else logits
 
 
+def _check_start(token_ids, vocabulary_size):
+    """Checks the token before the first of an answer, since steps do not check what they read."""
+    if vocabulary_size is not None:
+        indices_within(token_ids, vocabulary_size, "Token ids")
+
+
 def _scope_of_steps(compiler):
     """Where the matrices of steps are made, which a compiled loop takes in another form than one that runs op by op."""
     return contextlib.nullcontext() if compiler is None else compiled_scope()
@@ -508,7 +518,10 @@ class _CausalStep:
         )
 
     def read_prompt(self, prompt):
-        """The cache of all tokens of a prompt but the last, and the row context."""
+        """The cache of all tokens of a prompt but the last, and the row context.
+
+        Without the pads between them, the tokens have the positions of `token_positions`; pads have negative ones.
+        """
         num_read = ops.shape(prompt.token_ids)[1] - 1
         positions = successive_positions(num_read + 1) - ops.expand_dims(prompt.start, -1)
         is_token, before = positions[:, :-1] >= 0, positions[:, :-1]

@@ -299,7 +299,7 @@ class Seq2SeqTransformer(Seq2SeqGeneration, Transformer):
         return x if self.decoder_norm is None else self.decoder_norm(x)
 
     def _encode(self, source, training):
-        x = self.source_embedding(source.token_ids, positions=source.positions, training=training)
+        x = self._embedded(self.source_embedding, source, training)
         return self._encoded(x, self.encoder_blocks, self.encoder_norm, source, training)
 
     def _decode(self, target, encoder_sequence, source, training, return_attention_scores=False):
@@ -309,7 +309,7 @@ class Seq2SeqTransformer(Seq2SeqGeneration, Transformer):
 
     def _decoded(self, target, encoder_sequence, source, training, return_attention_scores=False):
         """The vectors after the last block, and the scores."""
-        x = self.target_embedding(target.token_ids, positions=target.positions, training=training)
+        x = self._embedded(self.target_embedding, target, training)
         sides = ((x, target), (encoder_sequence, source))
         scores = []
         with clean_padding(

@@ -17,10 +17,11 @@ from keras_attn.layers.slots import (
     global_policy,
     is_described,
     policy_in,
+    position_arguments,
     with_layers,
 )
 from keras_attn.models.quantization import config_that_comes_back
-from keras_attn.ops import padding_mask, segment_positions
+from keras_attn.ops import padding_mask, token_positions
 
 DEFAULT_MAX_SEQUENCE_LENGTH = 512
 
@@ -29,7 +30,8 @@ Tokens.__doc__ = """The tokens of one side of a call, and all that is known abou
 
 token_ids: integers (B, T).
 padding_mask: booleans (B, T), True at real tokens.
-positions: integers (T,) or (B, T), or None for 0, 1, 2, ...
+positions: integers (T,) or (B, T), or None for those that follow from the padding mask, see
+    `keras_attn.ops.token_positions`. Blocks are not told them then: their attention depends on distances, or counts tokens itself.
 segment_ids: integers (B, T), or None where each row is one sequence.
 """
 
@@ -75,8 +77,13 @@ class Transformer(Adaptable, keras.Model):
         if given_padding_mask is None:
             given_padding_mask = padding_mask(token_ids, self.pad_token_id)
         if positions is None and segment_ids is not None:
-            positions = segment_positions(ops.cast(segment_ids, "int32"))
+            positions = token_positions(given_padding_mask, ops.cast(segment_ids, "int32"))
         return Tokens(token_ids, given_padding_mask, positions, segment_ids)
+
+    def _embedded(self, embedding, tokens, training, **arguments):
+        """The vectors (B, T, D) that the first block reads."""
+        told = position_arguments(embedding, tokens.positions, tokens.padding_mask)
+        return embedding(tokens.token_ids, training=training, **told, **arguments)
 
     def _encoded(self, x, blocks, norm, tokens, training):
         """A sequence (B, T, D) after encoder blocks and their norm."""

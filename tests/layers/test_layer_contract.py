@@ -1205,12 +1205,12 @@ BAD_CALLS = {
     "position_too_large": (
         lambda: layers.PositionEmbedding(7),
         {"inputs": X, "start_index": 3},
-        "Positions must lie in [0, 7). Received: 3 to 7.",
+        "A sequence must be no longer than `max_sequence_length`: its positions must lie in [0, 7). Received: 7.",
     ),
     "position_below_0": (
         lambda: layers.PositionEmbedding(7),
         {"inputs": X, "positions": np.arange(5) - 1},
-        "Positions must lie in [0, 7). Received: -1 to 3.",
+        "Positions must lie in [0, 7). Received: -1.",
     ),
 }
 

@@ -107,6 +107,53 @@ def test_later_tokens_and_pads_change_nothing(variant):
         assert_close(longer[row, :length], logits[row, :length])
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_call_reads_left_padded_rows_as_generate_does(variant):
+    """Positions count the real tokens, wherever the pads stand: a score is that of a forward pass over the padded rows."""
+    model, ids = make_model(variant), prompts()
+    rows = [[PAD, *ids[0]], [*[PAD] * 4, START, 9]]
+    if variant != "rotary_untied":  # distances count the pads between tokens
+        rows += [[START, PAD, 5, 6, PAD, 7], [PAD, *ids[2][:3], PAD, PAD]]
+    rows = np.array(rows, "int32")
+    alone = [run(model, np.array([tokens_of(row)], "int32"))[0] for row in rows]
+    for row_logits, row, expected in zip(run(model, rows), rows, alone):
+        assert_close(row_logits[row != PAD], expected)
+    found, scores = generate(model, rows, num_return_sequences=1, length_penalty=0.0, max_length=MAX_LENGTH)
+    logits = run(model, np.concatenate([rows, found[:, 0]], axis=1)).astype("float64")
+    log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    for row, answered, score, of_row in zip(rows, found[:, 0], scores[:, 0], log_probs):
+        before = np.flatnonzero(row != PAD)[-1]
+        places = [before, *range(len(row), len(row) + len(answered) - 1)]
+        length = int((answered != PAD).sum())
+        assert_close(sum(of_row[place, token] for place, token in zip(places[:length], answered)), score)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only TensorFlow's graphs can raise")
+def test_a_prompt_outside_the_vocabulary_or_past_the_positions_stops_a_graph():
+    import tensorflow as tf
+
+    model, ids = make_model(), prompts()
+    spec = tf.TensorSpec([None, None], "int32")
+    forward = tf.function(model, input_signature=[spec], autograph=False)
+    answers = tf.function(
+        lambda ids: model.generate(ids, END, max_length=2),
+        input_signature=[tf.TensorSpec([None, P], "int32")],
+    )
+    assert_close(forward(ids).numpy(), run(model, ids))
+    np.testing.assert_array_equal(answers(ids), generate(model, ids, max_length=2))
+    ids[1, 2] = 4
+    for place in (1, 4):  # a token that is read before the loop, and the one that its first step reads
+        wrong = ids.copy()
+        wrong[0, place] = V
+        with pytest.raises(tf.errors.InvalidArgumentError, match=rf"Token ids must lie in \[0, {V}\)"):
+            answers(wrong)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"no longer than `max_sequence_length`"):
+        forward(np.full((2, 24), 5, "int32"))
+    given = tf.function(lambda positions: model({"token_ids": ids, "positions": positions}), autograph=False)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"Positions must lie in .* \[-1\] \[to\] \[3\]"):
+        given(tf.constant(np.arange(P) - 1))
+
+
 @pytest.mark.parametrize("variant", slow_but(("learned", "rotary_untied"), VARIANTS))
 def test_steps_and_chunks_equal_one_pass(variant):
     model = make_model(variant)

@@ -42,7 +42,7 @@ def test_it_is_its_blocks():
     model = make_model(normalize_first=True)
     ids = ops.convert_to_tensor(IDS, "int32")
     x = model.embedding.token(ids)
-    x = x + model.embedding.position(x)
+    x = x + model.embedding.position(x, padding_mask=ids != PAD)
     for block in model.blocks:
         x = block(x, padding_mask=ids != PAD)
     is_token = IDS != PAD

@@ -1,5 +1,6 @@
 """Sequences packed into one row answer as they do in rows of their own, in both stacks and between them."""
 
+import keras
 import numpy as np
 import pytest
 from helpers_layers import BACKEND, assert_equal
@@ -11,8 +12,12 @@ from keras_attn.layers import (
     DecoderBlock,
     EncoderBlock,
     MultiHeadAttention,
+    PositionEmbedding,
     RelativePositionBias,
     RotaryEmbedding,
+    SequenceEmbedding,
+    SinusoidalPositionEncoding,
+    TokenEmbedding,
 )
 
 # Source and target lengths of the sequences in each row.
@@ -82,6 +87,61 @@ def test_positions_alone_serve_padding_on_the_left(rng):
         "decoder_positions": np.broadcast_to(np.maximum(np.arange(7) - 3, 0), (2, 7)).astype("int32"),
     }
     assert_equal([ops.convert_to_numpy(model(inputs))[:, 3:]], [expected], 1e-5)
+
+
+@pytest.mark.parametrize("variant", ["post_norm", "untied_gated_rms_learned"])
+def test_pads_anywhere_change_no_logits_of_a_model_with_absolute_positions(rng, variant):
+    """Of the source and of the target: before, between and after the tokens, found by their id or told by a mask."""
+    model = shared_model(variant)
+    source, target = rng.integers(4, 11, (2, 5)).astype("int32"), rng.integers(4, 11, (2, 4)).astype("int32")
+    expected = ops.convert_to_numpy(model({"encoder_token_ids": source, "decoder_token_ids": target}))
+    for of_source, of_target in (([0, 0, 0], [4, 4]), ([0, 0, 2, 5], [0, 0]), ([1, 3], [0, 2, 2, 4])):
+        inputs = {
+            "encoder_token_ids": np.insert(source, of_source, PAD, axis=1),
+            "decoder_token_ids": np.insert(target, of_target, PAD, axis=1),
+        }
+        is_real = inputs["decoder_token_ids"][0] != PAD
+        assert_equal([ops.convert_to_numpy(model(inputs))[:, is_real]], [expected], 1e-5)
+        other = {name: np.where(ids == PAD, 6, ids) for name, ids in inputs.items()}
+        masks = {name.replace("token_ids", "padding_mask"): ids != PAD for name, ids in inputs.items()}
+        assert_equal([ops.convert_to_numpy(model(other | masks))[:, is_real]], [expected], 1e-5)
+
+
+@pytest.mark.parametrize(
+    "position", [SinusoidalPositionEncoding(), PositionEmbedding(19)], ids=["sines", "table"]
+)
+def test_the_first_real_token_has_position_0_in_layers_used_alone(rng, position):
+    """By a mask that Keras carries, by an argument, and in a functional model of unknown length."""
+    ids = rng.integers(1, 11, (2, 5)).astype("int32")
+    padded_ids, is_real = np.insert(ids, [0, 0, 2, 5], 0, axis=1), [2, 3, 5, 6, 7]
+    token = TokenEmbedding(11, D, mask_zero=True)
+    embedding = SequenceEmbedding(token, position=position)
+    expected = ops.convert_to_numpy(embedding(ids))
+    tokens = keras.Input((None,), dtype="int32")
+    added = keras.layers.Add()([token(tokens), position(token(tokens))])
+    outputs = [keras.Model(tokens, x).predict_on_batch(padded_ids) for x in (embedding(tokens), added)]
+    unmasked = SequenceEmbedding(TokenEmbedding(11, D), position=position)
+    unmasked.build((None, None))
+    unmasked.token.set_weights(token.get_weights())
+    outputs.append(unmasked(padded_ids, padding_mask=padded_ids > 0))
+    x = ops.convert_to_tensor(np.array(unmasked.token(padded_ids)))
+    outputs.append(x + position(x, padding_mask=padded_ids > 0))
+    for output in outputs:
+        assert_equal([ops.convert_to_numpy(output)[:, is_real]], [expected], 1e-6)
+    given = position(x, padding_mask=padded_ids > 0, positions=np.arange(9))
+    assert_equal([ops.convert_to_numpy(given)], [ops.convert_to_numpy(position(x))], 0)
+
+
+def test_a_position_layer_of_ones_own_gets_the_positions():
+    class Scaled(keras.layers.Layer):
+        def call(self, x, positions=None):
+            return ops.cast(positions, "float32")[..., None] * ops.ones_like(x)
+
+    embedding = SequenceEmbedding(TokenEmbedding(11, D, embeddings_initializer="zeros"), position=Scaled())
+    sequence = embedding(
+        np.array([[0, 0, 3, 4, 0]]), padding_mask=np.array([[False, False, True, True, False]])
+    )
+    np.testing.assert_array_equal(ops.convert_to_numpy(sequence)[0, :, 0], [0, 0, 0, 1, 1])
 
 
 def attention():

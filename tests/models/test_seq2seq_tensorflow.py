@@ -1,5 +1,6 @@
 """Seq2SeqTransformer under TensorFlow's compilers and as a SavedModel: the same numbers as eagerly."""
 
+import contextlib
 import pathlib
 
 import keras
@@ -20,6 +21,9 @@ from helpers_models import (
     run_in_new_process,
     shared_model,
 )
+
+from keras_attn.ops import clamping_scope, inference_scope
+from keras_attn.training import LabelSmoothedCrossentropy
 
 if keras.backend.backend() != "tensorflow":
     pytest.skip("tf.function and SavedModel belong to the TensorFlow backend", allow_module_level=True)
@@ -100,8 +104,50 @@ def test_xla_takes_a_cache_that_grows_twice():
     np.testing.assert_array_equal(decode(ids), generate(model, ids, max_length=70))
 
 
-@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_ids_outside_the_vocabulary_are_clamped_in_a_graph(jit_compile):
+WRONG_IDS = {
+    "too_large": ("encoder_token_ids", V + 90, rf"Token ids must lie in \[0, {V}\)"),
+    "negative": ("encoder_token_ids", -7, r"Token ids must lie in .* \[-7\] \[to\]"),
+    "of_int64_that_int32_cannot_hold": ("decoder_token_ids", 2**32 + 5, r"\[to\] \[4294967301\]"),
+    "of_the_other_vocabulary": ("decoder_token_ids", TARGET_V, rf"Token ids must lie in \[0, {TARGET_V}\)"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_IDS)
+def test_ids_outside_the_vocabulary_stop_a_graph_as_they_stop_an_eager_call(case):
+    """Batches of unknown length too, as a data set gives them to `fit`."""
+    name, token_id, message = WRONG_IDS[case]
+    model = make_model("two_vocabularies", num_decoder_layers=1)
+    batch = {key: ids.astype("int64") for key, ids in make_batch(pads=False).items()}
+    spec = {key: tf.TensorSpec([None, None], "int64") for key in batch}
+    graph = tf.function(model, input_signature=[spec], autograph=False)
+    assert_close(graph(batch).numpy(), call(model, batch))
+    assert graph({key: ids[:0] for key, ids in batch.items()}).shape[0] == 0
+    batch[name][1, 2] = token_id
+    with pytest.raises(ValueError, match=r"Token ids must lie in"):
+        model(batch)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        graph(batch)
+
+
+@pytest.mark.parametrize(
+    "stopped", ["fit", *(pytest.param(x, marks=pytest.mark.extended) for x in ("predict", "evaluate"))]
+)
+def test_a_data_set_with_a_wrong_id_stops(stopped):
+    model = make_model("two_vocabularies", num_decoder_layers=1)
+    batch = make_batch(pads=False)
+    labels = np.ones_like(batch["decoder_token_ids"])
+    batch["encoder_token_ids"][1, 2] = V
+    model.compile("sgd", LabelSmoothedCrossentropy(), jit_compile=False)
+    data = tf.data.Dataset.from_tensor_slices((batch, labels)).padded_batch(2)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Token ids must lie in"):
+        getattr(model, stopped)(data, verbose=0, **({"shuffle": False} if stopped == "fit" else {}))
+
+
+@pytest.mark.parametrize(
+    "scope", [clamping_scope, inference_scope, pytest.param(None, marks=pytest.mark.slow)]
+)
+def test_where_nothing_may_be_raised_ids_are_clamped(scope):
+    """In a served graph one bad row must not fail the others; XLA cannot raise."""
     model = make_model("two_vocabularies", num_decoder_layers=1)
     batch = make_batch(pads=False)
     batch["encoder_token_ids"][0, 1], batch["encoder_token_ids"][1, 2] = V + 90, -7
@@ -110,10 +156,27 @@ def test_ids_outside_the_vocabulary_are_clamped_in_a_graph(jit_compile):
         "encoder_token_ids": np.clip(batch["encoder_token_ids"], 0, V - 1),
         "decoder_token_ids": np.clip(batch["decoder_token_ids"], 0, TARGET_V - 1),
     }
-    found = tf.function(model, jit_compile=jit_compile, autograph=False)(batch).numpy()
+    with contextlib.nullcontext() if scope is None else scope():
+        found = tf.function(model, jit_compile=scope is None, autograph=False)(batch).numpy()
     # A clamped negative id is token 0, but no padding.
     as_words = make_model("two_vocabularies", num_decoder_layers=1, pad_token_id=-1)
     assert_close(found, call(as_words, clamped))
+
+
+def test_the_loop_of_a_search_has_no_check():
+    model = make_model("pre_norm")
+
+    @tf.function(input_signature=[IDS["encoder_token_ids"]], autograph=False)
+    def decode(encoder_token_ids):
+        return model.generate(encoder_token_ids, START, END, num_beams=2, max_length=5)
+
+    graph = decode.get_concrete_function().graph
+    bodies = [f.graph for name, f in graph._functions.items() if hasattr(f, "graph")]
+    assert bodies
+    assert "Assert" in {op.type for op in graph.get_operations()}  # of the source
+    assert not any(
+        "token_embedding" in op.name for body in bodies for op in body.get_operations() if op.type == "Assert"
+    )
 
 
 @pytest.mark.parametrize("num_beams", extended_but([3], [1, 3]))
