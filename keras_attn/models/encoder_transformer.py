@@ -28,8 +28,8 @@ class EncoderTransformer(OneStackTransformer):
     Call arguments:
         inputs: Integers (B, T), or a dict of them: `token_ids`; `padding_mask`, boolean (B, T), True at real tokens,
             without which the pads are the tokens with the id `pad_token_id`; `token_type_ids`; for rows of several packed
-            sequences `segment_ids`, which number them, 0 at padding. `positions` (T,) or (B, T) replace 0, 1, 2, ...,
-            which start again with every segment.
+            sequences `segment_ids`, which number them, 0 at padding. `positions` (T,) or (B, T) replace those of
+            `keras_attn.ops.token_positions`, which count the real tokens of a row, or segment.
         training: Boolean.
 
     Returns:
@@ -37,7 +37,7 @@ class EncoderTransformer(OneStackTransformer):
 
     Raises:
         ValueError: for parts that are not layers, for arguments out of range, and for token ids outside the
-            vocabulary (eagerly; in a compiled graph they are clamped).
+            vocabulary (a TensorFlow graph raises when it runs; see `TokenEmbedding`).
 
     Example:
 

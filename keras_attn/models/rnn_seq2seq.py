@@ -71,8 +71,8 @@ class RNNSeq2Seq(Seq2SeqGeneration, Adaptable, keras.Model):
         Logits, float32 (B, T, V).
 
     Raises:
-        ValueError: for arguments out of range, inputs other than these, and, eagerly, token ids outside the
-            vocabulary.
+        ValueError: for arguments out of range, inputs other than these, and token ids outside the vocabulary
+            (a TensorFlow graph raises when it runs; see `TokenEmbedding`).
 
     Example:
 

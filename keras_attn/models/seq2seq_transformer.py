@@ -81,8 +81,8 @@ class Seq2SeqTransformer(Seq2SeqGeneration, Transformer):
             Rows may hold several packed sequences: `encoder_segment_ids` (B, S) and
             `decoder_segment_ids` (B, T) then number them, with the same number on both sides for sequences
             that belong together, 0 at padding. `encoder_positions` (B, S) and `decoder_positions` (B, T)
-            replace 0, 1, 2, ..., which start again with every segment; with padding on the left, a row's
-            first token has position 0.
+            replace those of `keras_attn.ops.token_positions`, which count the real tokens of a row, or
+            segment.
         training: Boolean.
 
     Returns:
@@ -90,8 +90,8 @@ class Seq2SeqTransformer(Seq2SeqGeneration, Transformer):
 
     Raises:
         ValueError: for parts that are not layers, for a preset or option that does not exist, for arguments
-            out of range, and for token ids outside the vocabulary (eagerly; in a compiled graph they are
-            clamped).
+            out of range, and for token ids outside the vocabulary (a TensorFlow graph raises when it
+            runs; see `TokenEmbedding`).
 
     Example:
 

@@ -1,7 +1,7 @@
 """Checks of the values of tensors, in eager mode and in graphs.
 
 In eager mode a wrong value raises at once. A TensorFlow graph raises when it runs. XLA, JAX's `jit` and
-PyTorch's compiler cannot raise, so there a layer's outputs become NaN (`mask_poison` in masks.py).
+PyTorch's compiler cannot raise, so there a layer's outputs become NaN (`mask_poison` in masks.py), or an index is clamped.
 """
 
 import contextlib
