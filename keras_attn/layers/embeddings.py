@@ -443,8 +443,11 @@ class SequenceEmbedding(Slotted, keras.layers.Layer):
             encoding = getattr(self.position, "encoding", self.position)
             x = x + encoding(x, **arguments)
         if self.token_type is not None:
-            ids = ops.zeros_like(inputs) if token_type_ids is None else token_type_ids
-            x = x + self.token_type(_ids_of(self.token_type, ids, "Token type ids"))
+            if token_type_ids is None:
+                ids = ops.zeros_like(inputs)
+            else:
+                ids = _ids_of(self.token_type, token_type_ids, "Token type ids")
+            x = x + self.token_type(ids)
         elif token_type_ids is not None:
             raise ValueError("`token_type_ids` need a `token_type` layer. Received: token_type=None.")
         x = x if self.norm is None else self.norm(x)

@@ -1162,6 +1162,13 @@ BAD_CALLS = {
         {"inputs": ids(-1, 0, -2)},
         "Token ids must lie in [0, 17). Received: -1 and 1 more.",
     ),
+    "token_types_too_large": (
+        lambda: layers.SequenceEmbedding(
+            layers.TokenEmbedding(17, D), token_type=keras.layers.Embedding(2, D)
+        ),
+        {"inputs": ids(1, 5, 3), "token_type_ids": ids(0, 2, 1)},
+        "Token type ids must lie in [0, 2). Received: 2.",
+    ),
     "too_long": (
         lambda: layers.PositionEmbedding(3),
         {"inputs": X},
