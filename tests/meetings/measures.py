@@ -97,7 +97,7 @@ SOFTMAX_HEADS = {
     "softmax_layer": lambda x: keras.layers.Softmax()(dense()(x)),
     "activation_layer": lambda x: keras.layers.Activation("softmax")(dense()(x)),
     "softmax_operation": lambda x: ops.softmax(dense()(x)),
-    "dropout_after_softmax": lambda x: keras.layers.Dropout(0.0)(dense(activation="softmax")(x)),
+    "rescaling_after_softmax": lambda x: keras.layers.Rescaling(1.0)(dense(activation="softmax")(x)),
 }
 
 

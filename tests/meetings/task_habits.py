@@ -232,7 +232,7 @@ def graphs():
 def other_values_of_an_option(thing, folder):
     """Penalties and limits are data: other values of them make no other graphs, and answer as a new task does."""
     task = thing.around(thing.model(seed=3))
-    task(["a b"], length_penalty=0.3, max_length=4)
+    task(["a b"], return_scores=True, length_penalty=0.3, max_length=4)
     before = graphs()
     values = [{"length_penalty": 0.3 * n, "max_length": 2 + n} for n in (2, 3)]
     answers = [task(["a b"], return_scores=True, **options) for options in values]
