@@ -405,7 +405,7 @@ MUTANTS = [
     Mutant(
         "start_is_taken_for_a_pad",
         "models/transformer.py",
-        "Transformer._tokens",
+        "real_tokens",
         "if given_padding_mask is None:",
         "if True:",
         ("models/test_architectures.py::test_seq2seq_logits[marian]",),

@@ -3,7 +3,7 @@ from keras import ops
 
 from keras_attn.checks import check_positive, check_rate
 from keras_attn.layers.arguments import copy_initializer, of_sublayer
-from keras_attn.layers.call_masks import PAIRS_HINT, CallMasks, joined_padding
+from keras_attn.layers.call_masks import ATTENTION_MASK_ARGUMENTS, PAIRS_HINT, CallMasks, joined_padding
 from keras_attn.layers.clean_padding import real_token_mask, without_padding
 from keras_attn.layers.head_layout import HeadLayout
 from keras_attn.layers.lora_and_quantization import Adaptable
@@ -79,6 +79,8 @@ class BahdanauAttention(Adaptable, keras.layers.Layer):
     """
 
     _LORA_TARGETS = ("query", "key")  # values are not projected
+    _MASK_ARGUMENTS = ATTENTION_MASK_ARGUMENTS
+    _IS_TRACED = True  # `compute_output_shape` does not describe the scores
 
     def __init__(
         self,
@@ -193,10 +195,6 @@ class BahdanauAttention(Adaptable, keras.layers.Layer):
 
     def compute_output_shape(self, query_shape, value_shape, key_shape=None):
         return (*query_shape[:-1], value_shape[-1])
-
-    def compute_output_spec(self, *args, **kwargs):
-        # The call is traced, because `compute_output_shape` does not describe the scores.
-        return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     def get_config(self):
         return {

@@ -15,6 +15,7 @@ class Block(Slotted, keras.layers.Layer):
 
     # The constructor arguments that take a layer.
     _SLOTS = ("self_attention", "feed_forward", "norm", "self_attention_norm")
+    _IS_TRACED = True  # `compute_output_shape` does not describe scores and caches
 
     def __init__(
         self,
@@ -181,10 +182,6 @@ class Block(Slotted, keras.layers.Layer):
 
     def _parts(self):
         return [self.self_attention_layer, self.feed_forward_layer]
-
-    def compute_output_spec(self, *args, **kwargs):
-        # The call is traced, because `compute_output_shape` does not describe scores and caches.
-        return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     def get_config(self):
         return {

@@ -15,6 +15,14 @@ from keras_attn.ops import (
     with_exact_sizes,
 )
 
+# The masks of an attention layer's inputs, see `BaseLayer`. A mask of pairs, or of segments, is for queries and keys; one of
+# the keys is the mask of a whole call, because what padded queries get is not used.
+ATTENTION_MASK_ARGUMENTS = (
+    ("query", "query_mask", "value_mask", "key_mask", "attention_mask", "segment_ids"),
+    ("value", "value_mask", "key_mask", "attention_mask", "segment_ids"),
+    ("key", "key_mask", "value_mask", "attention_mask", "segment_ids"),
+)
+
 
 def joined_padding(padding_mask, sequence, name=None):
     """The padding mask of a sequence: the argument (B, T), and the mask that Keras carries on the sequence, or None.
@@ -32,9 +40,27 @@ def joined_padding(padding_mask, sequence, name=None):
     padding_mask = ops.convert_to_tensor(padding_mask)
     if name is not None:
         check_mask_shape(padding_mask, sequence.shape[:-1], name, exact_axes=1)
-    if implicit is None:
-        return padding_mask
-    return ops.where(implicit, padding_mask, ops.zeros((), dtype=padding_mask.dtype))
+    return joined(implicit, padding_mask)
+
+
+def joined(mask, padding_mask):
+    """The padding mask (B, T), 0 and 1 of any dtype, where the boolean `mask` (B, T) is True, and 0 elsewhere; or the one given.
+
+    Args:
+        mask, padding_mask: Tensors, or None.
+
+    Raises:
+        ValueError: if they differ in the number of axes.
+    """
+    if mask is None or padding_mask is None:
+        return padding_mask if mask is None else mask
+    padding_mask = ops.convert_to_tensor(padding_mask)
+    if len(mask.shape) != len(padding_mask.shape):
+        raise ValueError(
+            "A mask that Keras carries must have as many axes as the padding mask. "
+            f"Received: shapes {tuple(mask.shape)} and {tuple(padding_mask.shape)}."
+        )
+    return ops.where(mask, padding_mask, ops.zeros((), dtype=padding_mask.dtype))
 
 
 def check_pairs(mask, sequence, name, padding_name, axes="(B, T, T)"):

@@ -46,6 +46,7 @@ class DecoderBlock(Block):
             sequences of its tokens.
         encoder_positions: Integers (B, S) or (S,).
         encoder_segment_ids: Integers (B, S).
+        mask: The padding mask of `decoder_sequence` as Keras hands it on; both hold.
 
     Returns:
         Floats (B, T, D); then, if `return_attention_scores`, the scores of self-attention (B, N, T, T) and, with an
@@ -71,6 +72,10 @@ class DecoderBlock(Block):
     """
 
     _SLOTS = (*Block._SLOTS, "cross_attention")
+    _MASK_ARGUMENTS = (
+        ("decoder_sequence", "decoder_padding_mask", "decoder_attention_mask", "decoder_segment_ids"),
+        ("encoder_sequence", "encoder_padding_mask", "encoder_attention_mask", "encoder_segment_ids"),
+    )
 
     def __init__(self, intermediate_dim=None, num_heads=None, *, cross_attention=None, **kwargs):
         super().__init__(intermediate_dim, num_heads, **kwargs)

@@ -2,9 +2,11 @@
 
 import keras
 
+from keras_attn.layers.base_layer import BaseLayer
+
 
 @keras.saving.register_keras_serializable(package="keras_attn")
-class Dropout(keras.layers.Dropout):
+class Dropout(BaseLayer, keras.layers.Dropout):
     """`keras.layers.Dropout` that draws a quarter of the random bits on TensorFlow.
 
     On a CPU most of the time of dropout goes into random numbers. Keras draws 32 bits for each input and makes a float

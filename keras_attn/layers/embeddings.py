@@ -2,12 +2,12 @@ import keras
 from keras import ops
 
 from keras_attn.checks import check_positive, check_rate
-from keras_attn.layers.call_masks import joined_padding
+from keras_attn.layers.call_masks import joined, joined_padding
 from keras_attn.layers.clean_padding import without_padding
 from keras_attn.layers.dropout import Dropout
 from keras_attn.layers.lora_and_quantization import QuantizableSubclass
 from keras_attn.layers.projection import int8_matrix, product
-from keras_attn.layers.slots import Slotted, build_layer, check_layer, position_arguments
+from keras_attn.layers.slots import Slotted, build_layer, check_layer, check_norm, position_arguments
 from keras_attn.layers.step_matrices import step_matrix
 from keras_attn.ops import (
     Int8Matrix,
@@ -104,6 +104,9 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
         self.scale = scale
         self.use_output_bias = use_output_bias
         self.output_scale = output_scale
+        self.supports_masking = (
+            True  # with `reverse=True`, and for ids that carry a mask, without `mask_zero` too
+        )
 
     def build(self, input_shape=None):
         super().build(input_shape)
@@ -314,8 +317,9 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
         return keras.KerasTensor(spec.shape, dtype=self.reverse_dtype) if reverse else spec
 
     def compute_mask(self, inputs, mask=None):
-        is_ids = "int" in keras.backend.standardize_dtype(inputs.dtype)
-        return padding_mask(inputs) if self.mask_zero and is_ids else mask
+        if not self.mask_zero or _are_vectors(inputs, self.hidden_dim):
+            return mask
+        return joined(mask, padding_mask(inputs))
 
     def get_config(self):
         config = super().get_config()
@@ -386,6 +390,7 @@ class SequenceEmbedding(Slotted, keras.layers.Layer):
     """
 
     _SLOTS = ("token", "position", "token_type", "norm", "projection")
+    _IS_TRACED = True  # the output is different with `reverse=True`
 
     def __init__(
         self, token, position=None, token_type=None, norm=None, dropout=0.0, projection=None, **kwargs
@@ -396,9 +401,10 @@ class SequenceEmbedding(Slotted, keras.layers.Layer):
         self.token = check_layer("token", token)
         self.position = check_layer("position", position)
         self.token_type = check_layer("token_type", token_type)
-        self.norm = check_layer("norm", norm)
+        self.norm = check_norm("norm", norm)
         self.dropout = check_rate("dropout", dropout)
         self.projection = check_layer("projection", projection)
+        self.supports_masking = True
         self._dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
 
     @property
@@ -441,13 +447,13 @@ class SequenceEmbedding(Slotted, keras.layers.Layer):
             arguments = position_arguments(self.position, positions, padding_mask)
             # Layers of this library add one encoding to all rows, without a copy of it for each row.
             encoding = getattr(self.position, "encoding", self.position)
-            x = x + encoding(x, **arguments)
+            x = x + ops.cast(encoding(x, **arguments), x.dtype)
         if self.token_type is not None:
             if token_type_ids is None:
                 ids = ops.zeros_like(inputs)
             else:
                 ids = _ids_of(self.token_type, token_type_ids, "Token type ids")
-            x = x + self.token_type(ids)
+            x = x + ops.cast(self.token_type(ids), x.dtype)
         elif token_type_ids is not None:
             raise ValueError("`token_type_ids` need a `token_type` layer. Received: token_type=None.")
         x = x if self.norm is None else self.norm(x)
@@ -461,13 +467,15 @@ class SequenceEmbedding(Slotted, keras.layers.Layer):
             )
         return self.token(x, reverse=True)
 
+    def compute_mask(self, inputs, mask=None):
+        width = self.token.compute_output_shape((None, None))[-1]
+        if _are_vectors(inputs, width):
+            return mask
+        return joined(mask, self.token.compute_mask(inputs, None))
+
     def compute_output_shape(self, input_shape):
         shape = tuple(self.token.compute_output_shape(input_shape))
         return shape if self.projection is None else self.projection.compute_output_shape(shape)
-
-    def compute_output_spec(self, *args, **kwargs):
-        # The call is traced, because the output is different with `reverse=True`.
-        return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     def _parts(self):
         layers = (self.token, self.token_type, self.projection)
@@ -481,6 +489,15 @@ def _ids_of(layer, ids, name):
     """The ids that a layer embeds, checked. A `TokenEmbedding` checks them itself."""
     size = None if isinstance(layer, TokenEmbedding) else getattr(layer, "input_dim", None)
     return ids if size is None else indices_within(ids, size, name)
+
+
+def _are_vectors(inputs, width):
+    """Whether these are the inputs of a call with `reverse=True`, of which `compute_mask` is not told: not token ids.
+
+    Token ids may be floats, because `keras.Input` makes floats where no dtype is given.
+    """
+    is_integer = "int" in keras.backend.standardize_dtype(inputs.dtype)
+    return not is_integer and inputs.shape[-1] == width
 
 
 def _are_few(rows, fewest):

@@ -44,6 +44,7 @@ class EncoderBlock(Block):
         inputs: Floats (B, T, D).
         padding_mask: Boolean (B, T), True at real tokens. What stands at the others, be it NaN, reaches no real token and no
             weight: they enter as zeros, and what comes out there means nothing.
+        mask: The padding mask as Keras hands it on, within `TimeDistributed` for instance; both hold.
         attention_mask: Boolean (B, T, T), True where a query may attend to a key.
         training: Boolean.
         return_attention_scores: Boolean.
@@ -76,6 +77,8 @@ class EncoderBlock(Block):
     [Chen et al., 2016](https://arxiv.org/abs/1604.06174), recomputation; those of `Residual` and
     `FeedForward`.
     """
+
+    _MASK_ARGUMENTS = (("inputs", "padding_mask", "attention_mask", "segment_ids"),)
 
     def build(self, input_shape):
         self._check_axes("self_attention", "inputs", input_shape)

@@ -5,11 +5,12 @@ from keras import ops
 
 from keras_attn.checks import check_count, check_positive, check_rank, check_rate, choose
 from keras_attn.layers.arguments import get_activation, serialize_activation
+from keras_attn.layers.base_layer import BaseLayer
 from keras_attn.layers.call_masks import joined_padding
 from keras_attn.layers.dropout import Dropout
 from keras_attn.layers.normalization import LayerNormalization
 from keras_attn.layers.projection import Dense
-from keras_attn.layers.slots import Slotted, build_layer, check_layer
+from keras_attn.layers.slots import Slotted, build_layer, check_layer, check_norm
 from keras_attn.ops import POOLINGS, as_boolean_mask, at_least_float32, keep, mask_poison, poisoned, pooled
 
 
@@ -25,7 +26,7 @@ def real_tokens(sequence, padding_mask):
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
-class Pooling(keras.layers.Layer):
+class Pooling(BaseLayer, keras.layers.Layer):
     """One vector for each sequence, made of the vectors of its real tokens.
 
     Unlike Keras' `GlobalAveragePooling1D`, it takes the mask as an argument, a row without real tokens gives 0 and
@@ -37,6 +38,7 @@ class Pooling(keras.layers.Layer):
     Call arguments:
         inputs: Floats (B, T, D).
         padding_mask: Boolean (B, T), True at real tokens.
+        mask: The padding mask as Keras hands it on, within `TimeDistributed` for instance; both hold.
 
     Returns:
         Floats (B, D).
@@ -52,6 +54,8 @@ class Pooling(keras.layers.Layer):
 
     Reference: [Reimers and Gurevych, 2019](https://arxiv.org/abs/1908.10084), section 3.
     """
+
+    _MASK_ARGUMENTS = (("inputs", "padding_mask"),)
 
     def __init__(self, mode, **kwargs):
         super().__init__(**kwargs)
@@ -77,6 +81,8 @@ class _Head(Slotted, keras.layers.Layer):
 
     _LORA_TARGETS = ("intermediate",)
     _SLOTS = ("norm",)
+    _MASK_ARGUMENTS = (("inputs", "padding_mask"),)
+    _IS_TRACED = True  # logits are at least float32 whatever the dtype policy
 
     def __init__(
         self,
@@ -91,10 +97,11 @@ class _Head(Slotted, keras.layers.Layer):
         super().__init__(**kwargs)
         self.intermediate_dim = check_positive("intermediate_dim", intermediate_dim, optional=True)
         self.activation = get_activation(activation)
-        self.norm = check_layer("norm", norm)
+        self.norm = check_norm("norm", norm)
         self.dropout = check_rate("dropout", dropout)
         self.use_bias = use_bias
         self.use_intermediate_bias = use_intermediate_bias
+        self.supports_masking = True
         self._dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
 
     def build(self, input_shape):
@@ -119,13 +126,6 @@ class _Head(Slotted, keras.layers.Layer):
         x = x if self.norm is None else self.norm(x)
         return self._dropout_layer(x, training=training)
 
-    def compute_mask(self, inputs, previous_mask=None):
-        return None
-
-    def compute_output_spec(self, *args, **kwargs):
-        # The call is traced: logits are at least float32 whatever the dtype policy.
-        return keras.Operation.compute_output_spec(self, *args, **kwargs)
-
     def _parts(self):
         return [] if self.intermediate_dense is None else [self.intermediate_dense]
 
@@ -142,6 +142,9 @@ class _Head(Slotted, keras.layers.Layer):
 
 class _Pooled:
     """Mixin of heads that read one vector of each sequence."""
+
+    def compute_mask(self, inputs, previous_mask=None):
+        return None
 
     def __init__(self, pooling, **kwargs):
         super().__init__(**kwargs)
@@ -199,6 +202,7 @@ class ClassificationHead(_Pooled, _LabelHead):
     Call arguments:
         inputs: Floats (B, T, D), the sequence of an encoder.
         padding_mask: Boolean (B, T), True at real tokens.
+        mask: The padding mask as Keras hands it on, within `TimeDistributed` for instance; both hold.
         training: Boolean.
 
     Returns:
@@ -245,6 +249,7 @@ class ImageClassificationHead(_LabelHead):
     Call arguments:
         inputs: Floats (B, T, D), the sequence of a vision model.
         padding_mask: Boolean (B, T), True at real tokens.
+        mask: The padding mask as Keras hands it on, within `TimeDistributed` for instance; both hold.
         training: Boolean.
 
     Returns:
@@ -304,6 +309,9 @@ class ImageClassificationHead(_LabelHead):
         distilled = self._transformed(pooled(inputs[:, 1:], mask[:, 1:], "first"), training)
         return (logits + at_least_float32(self.distillation_dense(distilled))) / 2
 
+    def compute_mask(self, inputs, previous_mask=None):
+        return None
+
     def compute_output_shape(self, input_shape):
         return (input_shape[0], self.num_labels)
 
@@ -335,6 +343,7 @@ class VectorHead(_Pooled, _Head):
     Call arguments:
         inputs: Floats (B, T, D), the sequence of an encoder.
         padding_mask: Boolean (B, T), True at real tokens.
+        mask: The padding mask as Keras hands it on, within `TimeDistributed` for instance; both hold.
         training: Boolean.
 
     Returns:
@@ -380,6 +389,7 @@ class TokenClassificationHead(_LabelHead):
     Call arguments:
         inputs: Floats (B, T, D), the sequence of an encoder.
         padding_mask: Boolean (B, T), True at real tokens.
+        mask: The padding mask as Keras hands it on, within `TimeDistributed` for instance; both hold.
         training: Boolean.
 
     Returns:
@@ -424,6 +434,7 @@ class MaskedLanguageModelHead(_Head):
     Call arguments:
         inputs: Floats (B, T, D), the sequence of an encoder.
         padding_mask: Boolean (B, T), True at real tokens.
+        mask: The padding mask as Keras hands it on, within `TimeDistributed` for instance; both hold.
         training: Boolean.
 
     Returns:

@@ -5,6 +5,7 @@ import re
 import keras
 
 from keras_attn.checks import check_positive
+from keras_attn.layers.base_layer import BaseLayer
 from keras_attn.ops import runs_int8_products
 
 _CONFIGS_WITH_QUANTIZERS = (keras.quantizers.Int8QuantizationConfig, keras.quantizers.Int4QuantizationConfig)
@@ -12,7 +13,7 @@ _CONFIGS_WITH_QUANTIZERS = (keras.quantizers.Int8QuantizationConfig, keras.quant
 _ANYWHERE = "(.*/)?"  # what may stand before a path in a map of policies
 
 
-class Adaptable:
+class Adaptable(BaseLayer):
     """For layers whose kernels are in sub-layers: `enable_lora`, and a config that records what is quantised.
 
     `model.quantize` finds the sub-layers by itself. Keras' `MultiHeadAttention` does not save which are
@@ -119,7 +120,7 @@ class Adaptable:
         forget_compiled(self)
 
 
-class QuantizableSubclass:
+class QuantizableSubclass(BaseLayer):
     """For a subclass of a Keras layer: quantised like that layer. Keras quantises no subclasses.
 
     Where a graph is only run (`keras_attn.ops.inference_scope`), an int8 layer multiplies integers with the fastest

@@ -6,7 +6,7 @@ from keras import ops
 
 from keras_attn.checks import check_positive, check_rate, choose
 from keras_attn.layers.attended_keys import attended_keys
-from keras_attn.layers.call_masks import CallMasks
+from keras_attn.layers.call_masks import ATTENTION_MASK_ARGUMENTS, CallMasks
 from keras_attn.layers.call_positions import CallPositions
 from keras_attn.layers.clean_padding import is_known_clean, is_padding_clean
 from keras_attn.layers.head_layout import HeadLayout
@@ -140,6 +140,8 @@ class MultiHeadAttention(HeadProjections, Slotted, keras.layers.Layer):
     """
 
     _SLOTS = ("rotary_embedding", "position_bias")
+    _MASK_ARGUMENTS = ATTENTION_MASK_ARGUMENTS
+    _IS_TRACED = True  # `compute_output_shape` does not describe the scores and the cache
 
     def __init__(
         self,
@@ -558,20 +560,14 @@ class MultiHeadAttention(HeadProjections, Slotted, keras.layers.Layer):
                 f"value_shape={tuple(value_shape)}, key_shape={tuple(key_shape)}."
             )
         if len(query_shape) < 3 or len(query_shape) != len(value_shape):
-            hint = " A position encoding has the shape (T, D): add it to a sequence, `x + encoding(x)`."
             raise ValueError(
                 "`query` and `value` must both have the shape (B, T, D), or the same number of axes in between. "
                 f"Received: query_shape={tuple(query_shape)}, value_shape={tuple(value_shape)}."
-                + (hint if 2 in (len(query_shape), len(value_shape)) else "")
             )
 
     def compute_output_shape(self, query_shape, value_shape, key_shape=None):
         self._check_input_shapes(query_shape, value_shape, value_shape if key_shape is None else key_shape)
         return (*query_shape[:-1], *(self._output_shape or query_shape[-1:]))
-
-    def compute_output_spec(self, *args, **kwargs):
-        # The call is traced, because `compute_output_shape` does not describe the scores and the cache.
-        return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     def get_config(self):
         return {

@@ -1,11 +1,12 @@
 import keras
 from keras import ops
 
+from keras_attn.layers.base_layer import BaseLayer
 from keras_attn.ops import layer_normalization
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
-class LayerNormalization(keras.layers.LayerNormalization):
+class LayerNormalization(BaseLayer, keras.layers.LayerNormalization):
     """Keras' layer with the gradient of `keras_attn.ops.layer_normalization`, which takes two thirds of the time.
 
     Args:

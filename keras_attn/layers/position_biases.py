@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_attn.checks import check_positive
+from keras_attn.layers.base_layer import BaseLayer
 from keras_attn.ops import (
     SlopeBias,
     TableBias,
@@ -14,7 +15,7 @@ from keras_attn.ops import (
 )
 
 
-class _PositionBias(keras.layers.Layer):
+class _PositionBias(BaseLayer, keras.layers.Layer):
     """Base of the position biases. Each attention layer that shares one builds it; a call returns it dense.
 
     A subclass defines the bias in `pair_bias`, and names the size of the heads that its weights depend on.

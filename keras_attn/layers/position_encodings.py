@@ -2,12 +2,13 @@ import keras
 from keras import ops
 
 from keras_attn.checks import check_positive
+from keras_attn.layers.base_layer import BaseLayer
 from keras_attn.layers.call_masks import joined_padding
 from keras_attn.ops import indices_within, sinusoidal_encoding, successive_positions, token_positions
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
-class SinusoidalPositionEncoding(keras.layers.Layer):
+class SinusoidalPositionEncoding(BaseLayer, keras.layers.Layer):
     """The Transformer's fixed sines and cosines, which are added to a sequence.
 
     Angles are computed in float32 under every dtype policy. The mask that Keras carries on the inputs is carried on, so
@@ -82,7 +83,7 @@ class SinusoidalPositionEncoding(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
-class PositionEmbedding(keras.layers.Layer):
+class PositionEmbedding(BaseLayer, keras.layers.Layer):
     """A learned vector for each position, which is added to a sequence.
 
     The mask that Keras carries on the inputs is carried on, so that `keras.layers.Add` keeps it; `x + embedding(x)`

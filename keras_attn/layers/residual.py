@@ -1,13 +1,16 @@
 """The residual connection around a sub-layer: norms, scaling and dropout are implemented only here."""
 
+import functools
+
 import keras
 from keras import ops
 
 from keras_attn.checks import check_rate
+from keras_attn.layers.base_layer import BaseLayer, dense_spec
 from keras_attn.layers.clean_padding import without_padding
 from keras_attn.layers.dropout import Dropout
 from keras_attn.layers.normalization import LayerNormalization
-from keras_attn.layers.slots import check_layer, copied, description, with_layers
+from keras_attn.layers.slots import check_norm, copied, description, with_layers
 from keras_attn.ops import implicit_mask
 
 # The constructor arguments of `Residual` that the blocks also have, and pass on. Each residual connection of
@@ -16,7 +19,7 @@ RESIDUAL_ARGUMENTS = ("dropout", "normalize_first", "sandwich_norm", "layer_scal
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
-class Residual(keras.layers.Layer):
+class Residual(BaseLayer, keras.layers.Layer):
     """The residual connection around a sub-layer of a Transformer, with norms, scaling and dropout.
 
     Post-norm (the paper's): `Norm(x + Dropout(sublayer(x)))`. Pre-norm (`normalize_first=True`):
@@ -77,8 +80,7 @@ class Residual(keras.layers.Layer):
         self.layer_scale = layer_scale
         self.stochastic_depth = stochastic_depth
         check_residual(self)
-        self.norm = check_layer("norm", norm) or default_norm("norm", self.dtype_policy)
-        self.norm.supports_masking = True  # RMSNormalization would warn that it drops an implicit mask.
+        self.norm = check_norm("norm", norm) or default_norm("norm", self.dtype_policy)
         self.output_norm = copied(self.norm, "output_norm") if sandwich_norm else None
         self._dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
         self.supports_masking = True
@@ -107,6 +109,11 @@ class Residual(keras.layers.Layer):
         output = self.after(inputs, update, training)
         return (output, *rest) if rest else output
 
+    def compute_output_spec(self, inputs, sublayer, training=None):
+        # Traced as a function of the inputs alone: JAX would take `sublayer` for a tensor.
+        call = _OneInput(functools.partial(self.call, sublayer=sublayer, training=training))
+        return call.compute_output_spec(dense_spec(inputs))
+
     def before(self, inputs):
         """The inputs of the sub-layer, (B, T, D)."""
         return self.norm(inputs) if self.normalize_first else inputs
@@ -133,6 +140,14 @@ class Residual(keras.layers.Layer):
     def get_config(self):
         config = {name: getattr(self, name) for name in RESIDUAL_ARGUMENTS}
         return {**super().get_config(), **config, "norm": description(self.norm)}
+
+
+class _OneInput(keras.Operation):
+    """A function of a tensor as an operation of Keras, which describes its outputs."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.call = function
 
 
 def default_norm(name, dtype):

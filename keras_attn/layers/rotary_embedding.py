@@ -1,11 +1,12 @@
 import keras
 from keras import ops
 
+from keras_attn.layers.base_layer import BaseLayer
 from keras_attn.ops import apply_rotary, rotary_frequencies, rows_and_columns, successive_positions
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
-class RotaryEmbedding(keras.layers.Layer):
+class RotaryEmbedding(BaseLayer, keras.layers.Layer):
     """Turns the features of queries and keys by their positions, so that attention depends on distances.
 
     Differs from `keras_hub.layers.RotaryEmbedding`: the head axis comes before the time axis, (B, N, T, H)
@@ -110,7 +111,7 @@ class RotaryEmbedding(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
-class AxialRotaryEmbedding(keras.layers.Layer):
+class AxialRotaryEmbedding(BaseLayer, keras.layers.Layer):
     """Rotary positions in two dimensions: half of a head's features turn by the row of a patch, half by its column.
 
     It goes into the slot `rotary_embedding` of attention layers, like `RotaryEmbedding`. Neither Keras nor KerasHub has it.

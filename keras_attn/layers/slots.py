@@ -202,6 +202,13 @@ def check_layer(name, value):
     return value
 
 
+def check_norm(name, value):
+    """As `check_layer`, for a norm, which keeps the mask of its inputs whatever Keras says: of `RMSNormalization`, that it does not."""
+    if check_layer(name, value) is not None:
+        value.supports_masking = True
+    return value
+
+
 def copied(layer, name):
     """A layer of the same configuration under another name: a slot may describe several layers of a block."""
     return type(layer).from_config({**layer.get_config(), "name": name})

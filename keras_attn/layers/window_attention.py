@@ -62,6 +62,7 @@ class WindowAttention(Adaptable, keras.layers.Layer):
         training: Boolean, whether dropout is applied.
         padding_mask: Boolean, or 0 and 1 of any dtype, (B, height, width), True at real pixels; the others attend to
             nothing, and no pixel attends to them. An implicit Keras mask is joined with "and".
+        mask: The padding mask as Keras hands it on, within `TimeDistributed` for instance; both hold.
 
     Returns:
         The output, float (B, height, width, D); then, if `return_attention_scores`, the attention scores
@@ -81,6 +82,8 @@ class WindowAttention(Adaptable, keras.layers.Layer):
 
     Reference: [Liu et al., 2021](https://arxiv.org/abs/2103.14030), section 3.2.
     """
+
+    _MASK_ARGUMENTS = (("inputs", "padding_mask"),)
 
     def __init__(
         self,
@@ -203,7 +206,9 @@ class WindowAttention(Adaptable, keras.layers.Layer):
     def compute_output_shape(self, input_shape):
         return tuple(input_shape)
 
-    def compute_output_spec(self, inputs, return_attention_scores=False, training=None, padding_mask=None):
+    def compute_output_spec(
+        self, inputs, return_attention_scores=False, training=None, padding_mask=None, mask=None
+    ):
         output = keras.KerasTensor(inputs.shape, dtype=self.compute_dtype)
         if not return_attention_scores:
             return output

@@ -60,6 +60,12 @@ class EncoderWithHead(TransformerAround):
             build_layer(self.head, (None, None, self.hidden_dim), dtype=self.compute_dtype)
             self.built = True
 
+    def compute_mask(self, inputs, previous_mask=None):
+        if not self.head.supports_masking:
+            return None
+        sequence = keras.KerasTensor((None, None, self.hidden_dim), dtype=self.compute_dtype)
+        return self.head.compute_mask(sequence, self.encoder.compute_mask(inputs, None))
+
     def call(self, inputs, training=None):
         sequence, padding_mask = self.encoder.sequence_and_mask(inputs, training=training)
         return call_layer(self.head, [sequence], training, padding_mask=padding_mask)

@@ -100,6 +100,9 @@ class Ensemble(Seq2SeqGeneration, Transformer):
     def call(self, inputs, training=None):
         return _log_mean([member(inputs, training=training) for member in self.members])
 
+    def compute_mask(self, inputs, previous_mask=None):
+        return self._output_mask(inputs, "decoder_")
+
     def init_cache(self, encoder_token_ids, length, encoder_padding_mask=None):
         """Runs the encoders on ids (B, S): a `Seq2SeqCache` with the layers of all members, one member after the other."""
         if encoder_padding_mask is None:

@@ -10,8 +10,8 @@ from keras_attn.layers.lora_and_quantization import Adaptable
 from keras_attn.layers.slots import plain_policy
 from keras_attn.models.generation import Seq2SeqGeneration
 from keras_attn.models.quantization import config_that_comes_back
-from keras_attn.models.transformer import unpacked_inputs
-from keras_attn.ops import empty_cache, padding_mask, write_cache
+from keras_attn.models.transformer import real_tokens, unpacked_inputs
+from keras_attn.ops import empty_cache, write_cache
 
 RNNCache = collections.namedtuple("RNNCache", ["states", "encoded"])
 RNNCache.__doc__ = """All that decoding needs from the encoder and the earlier tokens, as a value.
@@ -196,6 +196,10 @@ class RNNSeq2Seq(Seq2SeqGeneration, Adaptable, keras.Model):
         encoder_sequence = self.encode(encoder_token_ids, encoder_padding_mask, training)
         return self.decode(decoder_token_ids, encoder_sequence, encoder_padding_mask, training=training)
 
+    def compute_mask(self, inputs, previous_mask=None):
+        # Of the outputs. The decoder itself needs no mask of its pads, which come after all real tokens.
+        return self._mask(inputs["decoder_token_ids"], inputs.get("decoder_padding_mask"))
+
     def encode(self, encoder_token_ids, encoder_padding_mask=None, training=None):
         """Token ids (B, S), padded on the right -> the states of both directions, float (B, S, 2D).
 
@@ -362,7 +366,7 @@ class RNNSeq2Seq(Seq2SeqGeneration, Adaptable, keras.Model):
         return ops.cast(self.target_embedding(x, reverse=True), "float32")
 
     def _mask(self, token_ids, given):
-        return padding_mask(token_ids, self.pad_token_id) if given is None else given
+        return ops.cast(real_tokens(token_ids, given, self.pad_token_id), "bool")
 
     def _unpacked(self, inputs):
         """Token ids of both sides, and the mask of the source. Rows are not packed."""

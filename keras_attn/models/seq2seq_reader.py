@@ -65,13 +65,17 @@ class Seq2SeqReader(TransformerAround):
         """
         inputs = inputs if isinstance(inputs, dict) else {"token_ids": inputs}
         token_ids, padding_mask = unpacked_inputs(inputs, ("token_ids",), ("padding_mask",))
-        tokens = self._tokens(ops.convert_to_tensor(token_ids), padding_mask)
-        token_ids, padding_mask = tokens.token_ids, ops.cast(tokens.padding_mask, "bool")
+        token_ids = ops.convert_to_tensor(token_ids)
+        padding_mask = ops.cast(self._tokens(token_ids, padding_mask).padding_mask, "bool")
         encoder_sequence = self.seq2seq.encode(token_ids, padding_mask, training=training)
         sequence = self.seq2seq.decoder_sequence(
             self._shifted(token_ids, padding_mask), encoder_sequence, padding_mask, padding_mask, training
         )
         return sequence, self._seen(token_ids, padding_mask)
+
+    def compute_mask(self, inputs, previous_mask=None):
+        token_ids = inputs["token_ids"] if isinstance(inputs, dict) else inputs
+        return self._seen(token_ids, self._output_mask(inputs))
 
     def _shifted(self, token_ids, padding_mask):
         """The decoder's ids (B, T): START, and the text without its last column."""

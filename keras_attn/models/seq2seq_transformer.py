@@ -245,6 +245,9 @@ class Seq2SeqTransformer(Seq2SeqGeneration, Transformer):
         logits, _ = self._decode(target, self._encode(source, training), source, training)
         return logits
 
+    def compute_mask(self, inputs, previous_mask=None):
+        return self._output_mask(inputs, "decoder_")
+
     def encode(self, encoder_token_ids, encoder_padding_mask=None, training=None):
         """Token ids (B, S) -> the encoder's output, float (B, S, D).
 

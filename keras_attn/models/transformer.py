@@ -7,11 +7,13 @@ import keras
 from keras import ops
 
 from keras_attn.checks import check_positive
+from keras_attn.layers.call_masks import joined_padding
 from keras_attn.layers.clean_padding import clean_padding, real_token_mask
 from keras_attn.layers.embeddings import SequenceEmbedding
 from keras_attn.layers.lora_and_quantization import Adaptable
 from keras_attn.layers.slots import (
     check_layer,
+    check_norm,
     describe_shared_layers,
     description,
     global_policy,
@@ -48,6 +50,8 @@ class Transformer(Adaptable, keras.Model):
     def _take_parts(self, **parts):
         """Sets each part, a layer, a list of layers or None, as the attribute of its name."""
         for name, part in parts.items():
+            if name.endswith("norm"):
+                check_norm(name, part)
             if not isinstance(part, (list, tuple)):
                 check_layer(name, part)
             elif not part or not all(isinstance(layer, keras.layers.Layer) for layer in part):
@@ -74,8 +78,7 @@ class Transformer(Adaptable, keras.Model):
 
     def _tokens(self, token_ids, given_padding_mask=None, positions=None, segment_ids=None):
         """`Tokens`: without a mask the pads are found by their id; positions start again with every segment."""
-        if given_padding_mask is None:
-            given_padding_mask = padding_mask(token_ids, self.pad_token_id)
+        given_padding_mask = real_tokens(token_ids, given_padding_mask, self.pad_token_id)
         if positions is None and segment_ids is not None:
             positions = token_positions(given_padding_mask, ops.cast(segment_ids, "int32"))
         return Tokens(token_ids, given_padding_mask, positions, segment_ids)
@@ -84,6 +87,12 @@ class Transformer(Adaptable, keras.Model):
         """The vectors (B, T, D) that the first block reads."""
         told = position_arguments(embedding, tokens.positions, tokens.padding_mask)
         return embedding(tokens.token_ids, training=training, **told, **arguments)
+
+    def _output_mask(self, inputs, side=""):
+        """The mask, boolean (B, T), that Keras carries on outputs for tokens: the padding mask that the model itself uses."""
+        inputs = inputs if isinstance(inputs, dict) else {"token_ids": inputs}
+        tokens = self._tokens(inputs[f"{side}token_ids"], inputs.get(f"{side}padding_mask"))
+        return ops.cast(tokens.padding_mask, "bool")
 
     def _encoded(self, x, blocks, norm, tokens, training):
         """A sequence (B, T, D) after encoder blocks and their norm."""
@@ -152,6 +161,9 @@ class OneStackTransformer(Transformer):
             self._build_stack(self.embedding, self.blocks, self.norm)
             self.built = True
 
+    def compute_mask(self, inputs, previous_mask=None):
+        return self._output_mask(inputs)
+
 
 class TransformerAround(Transformer):
     """The base of a model around another one, its first slot, whose sizes and pads are its own."""
@@ -215,6 +227,19 @@ def checked_max_sequence_length(max_sequence_length, *embeddings):
             f"Received: max_sequence_length={max_sequence_length}, {limit} positions."
         )
     return max_sequence_length
+
+
+def real_tokens(token_ids, given_padding_mask, pad_token_id):
+    """The padding mask (B, T) of token ids: what is given, or the pads by their id, and the mask that Keras carries on the ids.
+
+    Args:
+        token_ids: Integers (B, T), or None if there is a mask.
+        given_padding_mask: Boolean (B, T), or None.
+        pad_token_id: Integer.
+    """
+    if given_padding_mask is None:
+        given_padding_mask = padding_mask(token_ids, pad_token_id)
+    return joined_padding(given_padding_mask, token_ids)
 
 
 def unpacked_inputs(inputs, required, optional):

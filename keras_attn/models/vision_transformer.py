@@ -42,6 +42,9 @@ class ImageEncoder(Transformer):
         """Integer, the number of tokens before the patches."""
         return self.embedding.num_special_tokens
 
+    def compute_mask(self, inputs, previous_mask=None):
+        return None  # all tokens are real
+
     def call(self, inputs, training=None):
         return self.sequence_and_mask(inputs, training)[0]
 

@@ -979,7 +979,7 @@ BAD_CALLS = {
     "rank_2": (
         attention,
         {"query": X[0], "value": Y},
-        "Received: query_shape=(5, 12), value_shape=(2, 7, 12). A position encoding has the shape (T, D): add it to a sequence",
+        "Received: query_shape=(5, 12), value_shape=(2, 7, 12).",
     ),
     "rank_3_and_4": (
         attention,
