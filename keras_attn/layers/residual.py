@@ -1,7 +1,5 @@
 """The residual connection around a sub-layer: norms, scaling and dropout are implemented only here."""
 
-import functools
-
 import keras
 from keras import ops
 
@@ -109,9 +107,9 @@ class Residual(BaseLayer, keras.layers.Layer):
         output = self.after(inputs, update, training)
         return (output, *rest) if rest else output
 
-    def compute_output_spec(self, inputs, sublayer, training=None):
-        # Traced as a function of the inputs alone: JAX would take `sublayer` for a tensor.
-        call = _OneInput(functools.partial(self.call, sublayer=sublayer, training=training))
+    def compute_output_spec(self, inputs, *args, **kwargs):
+        # Traced as a function of the inputs alone: JAX would take the sub-layer for a tensor.
+        call = _OneInput(lambda x: self.call(x, *args, **kwargs))
         return call.compute_output_spec(dense_spec(inputs))
 
     def before(self, inputs):
