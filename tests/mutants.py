@@ -121,6 +121,30 @@ MEASURE_MEETING = "meetings/test_meetings.py::test_meeting_of_a_measure"
 MUTANTS = [
     # What was wrong where parts met Keras' habits, or each other.
     Mutant(
+        "products_with_numbers_are_sparse",
+        "layers/base_layer.py",
+        "dense_spec",
+        "return keras.KerasTensor(x.shape, dtype=x.dtype) if is_sparse else x",
+        "return x",
+        (f"{MEETING}[given_a_mask_after_times_a_number-layers.MultiHeadAttention]",),
+    ),
+    Mutant(
+        "no_word_of_lost_masks",
+        "layers/base_layer.py",
+        "BaseLayer._warn_of_lost_masks",
+        "operation = operation_that_lost_the_mask(arguments.get(name), stop_at=_WARNED)",
+        "operation = None",
+        (f"{MEETING}[after_half_of_it-layers.BahdanauAttention]",),
+    ),
+    Mutant(
+        "masks_lost_in_time_distributed",
+        "layers/base_layer.py",
+        "_with_mask_argument.call_with_mask",
+        "bound.arguments[padding_mask] = joined(mask, bound.arguments.get(padding_mask))",
+        "pass",
+        (f"{MEETING}[time_distributed-layers.EncoderBlock]",),
+    ),
+    Mutant(
         "ids_clamped_in_graphs",
         "layers/embeddings.py",
         "TokenEmbedding._vectors",

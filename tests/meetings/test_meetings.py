@@ -18,14 +18,6 @@ from keras_attn import layers, models, training
 
 # Seconds of meetings that each habit has by default, about, and how many walks of how many steps.
 SHARE, WALKS, MORE_WALKS, STEPS = 0.25, 2, 60, 4
-# Habits that find what is being mended now.
-UNMENDED = {
-    "after_": "faults 1, 2, 4",
-    "given_a_mask": "fault 4",
-    "its_output_carries_the_mask": "fault 1",
-    "ids_of_other_types": "fault 1",
-    "time_distributed": "fault 1",
-}
 
 
 def sampled(habit, things):
@@ -44,9 +36,6 @@ def meetings(of, all_things):
         default = sampled(habit, things)
         for thing in things:
             marks = [] if thing.name in default else [pytest.mark.extended]
-            reasons = [fault for start, fault in UNMENDED.items() if habit.name.startswith(start)]
-            if reasons:
-                marks = [pytest.mark.extended, pytest.mark.xfail(reason=reasons[0])]
             found.append(pytest.param(habit, thing, marks=marks, id=f"{habit.name}-{thing.name}"))
     return found
 
