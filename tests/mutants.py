@@ -241,14 +241,6 @@ MUTANTS = [
         (f"{MEETING}[bfloat16_copies_saved-models.RNNSeq2Seq-source]",),
     ),
     Mutant(
-        "users_layers_take_the_global_policy",
-        "layers/slots.py",
-        "made_again",
-        'with global_policy(description.get("made_under") or policy_in(description["config"])):',
-        "with global_policy(None):",
-        (f"{MEETING}[loaded_under_a_global_policy-models.EncoderTransformer-users]",),
-    ),
-    Mutant(
         "averages_by_the_place_in_a_list",
         "training/state.py",
         "averaged_weights",
