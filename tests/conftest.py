@@ -8,6 +8,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 with contextlib.suppress(ImportError):
     import triton  # noqa: F401
 
+import helpers_marks
 import helpers_processes
 import helpers_seed
 import keras
@@ -47,6 +48,7 @@ def pytest_runtestloop(session):
 
 
 def pytest_collection_modifyitems(items):
+    helpers_marks.choose_samples(items)
     ranks = {name: rank for rank, name in enumerate(LONGEST_FILES)}
     items.sort(key=lambda item: ranks.get(item.path.name, len(ranks)))
 

@@ -1,5 +1,7 @@
 """Which of a test's examples are in the default run."""
 
+import itertools
+
 import pytest
 
 
@@ -15,3 +17,18 @@ def extended_but(default, values):
 
 def _marked_but(mark, default, values):
     return [pytest.param(value, marks=() if value in default else mark) for value in values]
+
+
+def choose_samples(items):
+    """Of a test marked `sampled(number)`, the default run takes so many of its cases, spread evenly; the others are extended."""
+    for _, cases in itertools.groupby(items, key=lambda item: (item.path, item.originalname)):
+        cases = [case for case in cases if case.get_closest_marker("slow") is None]
+        cases = [case for case in cases if case.get_closest_marker("extended") is None]
+        mark = cases[0].get_closest_marker("sampled") if cases else None
+        if mark is None:
+            continue
+        (number,) = mark.args
+        chosen = {len(cases) * place // number for place in range(number)}
+        for place, case in enumerate(cases):
+            if place not in chosen:
+                case.add_marker(pytest.mark.extended)

@@ -47,6 +47,7 @@ def folder(translator, tmp_path_factory):
     return str(tmp_path_factory.getbasetemp() / "translators0" / "bytes")
 
 
+@pytest.mark.extended
 def test_translate_writes_a_line_for_a_line(folder, loaded_once, tmp_path):
     (tmp_path / "in.txt").write_bytes(
         "4 July\r\n\nété\u2028x\n\xff last without end".encode("utf-8", "surrogateescape")

@@ -118,6 +118,7 @@ def test_one_pair_by_hand():
     assert encoder.tolist() == [[75, 108, 2, 0, 0]] + [[0] * 5] * 8  # 47 // 5 rows
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_an_epoch_holds_every_pair_once(form, shuffle):
@@ -170,6 +171,7 @@ def test_each_pair_goes_to_the_smallest_bucket_that_holds_both_sides():
             assert not longest or encoder.shape[1] == min(b for b in BOUNDARIES if b >= longest)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("form", slow_but(("longest", "micro_batches"), FORMS))
 def test_the_batches_from_any_place_on_are_the_rest(form):
     pairs = random_pairs(19)
@@ -199,6 +201,7 @@ def test_the_order_is_a_function_of_the_seed():
     assert all(first[i] != epoch for i in range(3) for epoch in first[i + 1 :] + other)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", ["longest", "buckets", "packed"])
 def test_micro_batches_and_workers_share_the_rows_of_an_update(form):
     pairs = random_pairs(97)

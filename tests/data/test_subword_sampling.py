@@ -145,6 +145,7 @@ def segmentations(pieces, order, dropout, across_words):
     return ends
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "form", [{}, {"bucket_boundaries": (11, 23, 37)}, {"packed_length": 79}, {"weights": [1, 2]}], ids=str
 )

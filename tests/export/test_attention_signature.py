@@ -414,6 +414,7 @@ def of_many_patches():
     return keras_attn.ImageClassifier(model, ImagePreprocessing((42, 42)), ["a", "b"])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("make", "options", "message"),
     [

@@ -158,6 +158,7 @@ def test_an_input_without_a_name_is_refused(tmp_path):
         export_saved_model(tmp_path, {"serving_default": (tf.identity, [tf.TensorSpec([None])])})
 
 
+@pytest.mark.extended
 def test_a_number_taken_meanwhile_is_not_overwritten(tmp_path, monkeypatch):
     real_rename, taken = os.rename, []
 

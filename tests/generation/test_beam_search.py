@@ -36,6 +36,7 @@ def assert_equal_by_hand(tables, max_length, num_beams, length_penalty, **option
 
 
 # END is as likely as any token, likely, and unlikely: answers that end early, at once, and hardly ever.
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("num_beams", "length_penalty"),
     [(1, 1.0), (3, 1.0), (5, 2.0), pytest.param(11, 0.0, marks=pytest.mark.slow)],
@@ -50,6 +51,7 @@ def test_random_tables_token_for_token(num_beams, length_penalty):
     check()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("max_length", slow_but([1, 16, 17], [1, 16, 17, 32, 33, 65]))
 def test_the_cache_grows_without_a_trace(max_length):
     # The cache holds 16 steps at first, then 32 and 64: lengths on both sides of each border.
@@ -57,6 +59,7 @@ def test_the_cache_grows_without_a_trace(max_length):
     assert_equal_by_hand(tables, max_length, num_beams=3, length_penalty=1.0)
 
 
+@pytest.mark.extended
 def test_a_beam_of_several_segments_that_ends_in_the_fourth():
     # END is certain after 66 tokens of 1, and impossible before.
     script = {(1,) * length: {1: 0.75, 4: 0.25} for length in range(66)}
@@ -187,6 +190,7 @@ def test_end_at_the_first_step(num_beams):
     np.testing.assert_allclose(scores[:, 0], np.log([1.0, 0.9, 0.7]), atol=1e-6)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("num_beams", slow_but([3], [1, 3]))
 def test_never_end(num_beams):
     tables = scripts.random_tables(7, B, V, end_logit=-100.0)

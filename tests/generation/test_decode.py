@@ -34,6 +34,7 @@ def run(max_length, stop_after):
     return int(steps), float(total), sizes
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("max_length", "stop_after", "largest"),
     [

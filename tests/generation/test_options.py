@@ -119,6 +119,7 @@ ALONE = (
 )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", slow_but(ALONE, VALUES))
 def test_each_option_alone_equals_the_search_by_hand(name):
     for seed in range(3):

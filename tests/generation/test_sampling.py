@@ -104,6 +104,7 @@ def sampled_by_hand(table, draw, options):
     return tokens
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("names", [["seed"], [*VALUES], [*VALUES, *MASKS]], ids=["plain", "sharp", "all"])
 def test_equals_inverse_transform_sampling_by_hand(names):
     for number in range(5):
@@ -133,6 +134,7 @@ def test_other_seeds_and_other_samples_draw_otherwise():
     assert len({answer(tokens) for row in token_ids[1:] for tokens in row}) > 8
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "given",
     [

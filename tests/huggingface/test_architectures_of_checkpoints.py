@@ -23,6 +23,7 @@ def cases(names):
     return [pytest.param(name, marks=extended if name in SECOND_RANK else ()) for name in names]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("side", [pytest.param("right", marks=pytest.mark.extended), "left"])
 @pytest.mark.parametrize("name", cases(CASES))
 def test_vectors_or_logits_are_theirs(name, side):
@@ -49,6 +50,7 @@ def rank(case):
     return () if case in FIRST_RANK else pytest.mark.extended if case in EXTENDED else pytest.mark.slow
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("name", "num_beams"),
     [

@@ -93,6 +93,7 @@ def test_a_tensor_stored_with_and_without_a_prefix(folder):
     refused(folder, "are one weight, stored twice")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("value", "dtype"), [(np.nan, "float32"), (np.inf, "float32"), (1e30, "float16")])
 def test_values_that_are_no_numbers(folder, value, dtype):
     def change(arrays):

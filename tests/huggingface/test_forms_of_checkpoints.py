@@ -97,6 +97,7 @@ FORMS = {
 FIRST_RANK = {*FORMS} - {"all that Marian ties", "Marian's sines", "a tied output", "GPT-2's masks"}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", slow_but(FIRST_RANK, FORMS))
 def test_forms_on_disk_are_understood(form, tmp_path):
     name, change = FORMS[form]

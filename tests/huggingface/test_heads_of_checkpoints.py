@@ -80,6 +80,7 @@ def assert_same_logits(model, twin, task):
     assert_close(found, expected)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "task"), CASES)
 def test_logits_are_theirs(name, task, tmp_path):
     twin = saved(name, task, tmp_path)
@@ -173,6 +174,7 @@ def test_a_t5_of_token_classification_is_refused(tmp_path):
         huggingface.load_model(tmp_path)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("task", ["MaskedLM", "SequenceClassification", "TokenClassification"])
 def test_a_model_with_a_head_goes_out_bit_for_bit(task, tmp_path):
     twin = saved("bert", task, tmp_path / "a")

@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch", reason='pip install "keras_attn[peers]"')
 SIZES = {"hidden_dim": 20, "num_heads": 5, "intermediate_dim": 31, "max_sequence_length": 37}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "name",
     [
@@ -89,6 +90,7 @@ def test_a_translation_model_goes_out(model_type, options, tmp_path):
         assert_close(ops.convert_to_numpy(ours(inputs))[target_mask], expected[target_mask])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("model_type", "make", "match"),
     [

@@ -50,6 +50,7 @@ def with_their_normal_form(tokenizer, theirs, texts):
     return same
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_ids_are_those_of_the_saved_files(kind, tmp_path):
     tokenizer = KINDS[kind]()

@@ -199,6 +199,7 @@ def test_an_older_export_is_replaced_whole_and_nothing_else_is(tokenizers, tmp_p
         translator(tokenizers, False).export_model(tmp_path / "mine", "huggingface")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("options", "match"),
     [

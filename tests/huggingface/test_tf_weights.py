@@ -82,6 +82,7 @@ def folder(tmp_path):
     return tf_folder(tmp_path, checkpoint("bert-with-head")[1])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "name",
     [
@@ -158,6 +159,7 @@ def replace(folder, path, make):
         make(file, path, old)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("make", "match"),
     [

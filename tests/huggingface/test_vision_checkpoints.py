@@ -51,6 +51,7 @@ def cases(names=CASES, first_rank=()):
     return found
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", cases())
 def test_vectors_are_theirs(name):
     model, (_, twin) = loaded(name), checkpoint(name)
@@ -167,6 +168,7 @@ def test_a_model_of_our_sizes_goes_out(model_type, class_name, options, tmp_path
         assert_close(ours(found, x), expected)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("model_type", "options", "match"),
     [

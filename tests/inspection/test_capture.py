@@ -120,6 +120,7 @@ def returned(monkeypatch):
 EXTENDED = {"KerasHub's BERT", "a subclassed model", "EncoderTransformer"}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.extended if name in EXTENDED else ()) for name in MODELS]
 )
@@ -192,6 +193,7 @@ LAYERS = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("training", [False, True])
 def test_one_layer_gives_the_scores_that_it_returns_to_the_bit(name, training):
@@ -298,6 +300,7 @@ def test_half_precision(policy, make):
     assert np.array_equal(maps[layer.name], ops.cast(truth, "float32"))
 
 
+@pytest.mark.extended
 def test_layers_and_rows_are_chosen():
     model, inputs = seq2seq()
     with keras_attn.capture_attention(model, dtype="float32") as every:

@@ -32,6 +32,7 @@ def ranked(names, quick):
     return [pytest.param(name, marks=() if name in quick else pytest.mark.extended) for name in names]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ranked(RIGHT, QUICK_RIGHT))
 def test_a_right_model_has_no_leak(name):
     model, inputs, declared = made(RIGHT[name])
@@ -46,6 +47,7 @@ def test_a_right_model_has_no_leak(name):
     assert not any("call" in vars(layer) for layer in model._flatten_layers())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ranked(MUTANTS, QUICK_MUTANTS))
 def test_a_mutant_is_found_with_its_layer(name):
     make, kinds, layer, *modes = MUTANTS[name]

@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+import pytest
 from helpers_keras_models import token_ids, translator
 from helpers_masked_models import (
     LEFT,
@@ -22,6 +23,7 @@ SOURCE_MASK, TARGET_MASK = SOURCE != 0, TARGET != 0
 CAUSAL = np.tri(5, dtype=bool)
 
 
+@pytest.mark.extended
 def test_keras_stacked_cross_attention_uses_a_mask_once():
     model, inputs, _ = stacked_cross_attention(keras_attention)
     masks = keras_attn.explain_masks(model, inputs)

@@ -197,6 +197,7 @@ def hand_made(attention):
     return keras.Model(inputs, keras.layers.Dense(3)(keras.layers.GlobalAveragePooling1D()(x)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "make",
     [

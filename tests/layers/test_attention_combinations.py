@@ -274,6 +274,7 @@ def seeded_run(layer, combination, **options):
     return run(layer, combination.call, **combination.options, **options)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("combination", combinations(every=30))
 def test_dense_equals_blocks_equals_oracle(combination, monkeypatch):
     layer = combination.layer(memory_efficient=False)
@@ -307,6 +308,7 @@ def is_mask(name):
     return name.endswith("_mask")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("combination", combinations(every=40))
 def test_gradients_of_dense_and_blocks_are_equal(combination, monkeypatch):
     layer = combination.layer(memory_efficient=False)
@@ -323,6 +325,7 @@ def test_gradients_of_dense_and_blocks_are_equal(combination, monkeypatch):
         assert_equal(actual_by_weight, by_weight)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("memory_efficient", [False, True], ids=["dense", "blocks"])
 @pytest.mark.parametrize("combination", combinations(every=40))
 def test_gradients_are_the_slopes_of_the_oracle(combination, memory_efficient, monkeypatch):
@@ -414,6 +417,7 @@ def as_decoded(combination):
     return call, mask, rng
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("combination", combinations(every=28, of=list(filter(is_decoder, COMBINATIONS))))
 @pytest.mark.parametrize("memory_efficient", [False, True], ids=["dense", "blocks"])
 def test_chunks_through_a_cache_equal_the_full_pass(combination, memory_efficient):

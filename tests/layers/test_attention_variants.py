@@ -168,6 +168,7 @@ def test_positions_are_used(rng, scheme):
     assert_equal([followed], [run(layer, itself(x))[0][:, order]])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("memory_efficient", "scheme"),
     [
@@ -266,6 +267,7 @@ def chunks(rng, total, largest):
     return lengths
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("scheme", "num_sink_tokens"), [(scheme, (i % 2) * 2) for i, scheme in enumerate(SCHEMES)]
 )
@@ -374,6 +376,7 @@ def is_second(path, variant):
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("path", "variant"),
     # Every path with everything, and every variant on the two that share least.

@@ -75,6 +75,7 @@ def allowed_by(masks):
     return allowed & np.tri(T, S, dtype=bool) if "use_causal_mask" in masks else allowed
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("use_bias", [True, False])
 @pytest.mark.parametrize("make_masks", [ordinary, padded, pairwise, shared_pairs_and_causal, everything])
 def test_it_is_the_formula_of_the_paper(make_masks, use_bias, rng):

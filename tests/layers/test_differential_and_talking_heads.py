@@ -93,6 +93,7 @@ def test_differential_scores_are_the_difference_and_change_nothing(rng):
     np.testing.assert_allclose(ops.convert_to_numpy(ops.sum(scores, -1)), 1 - factor, atol=1e-5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("layer_class", [DifferentialAttention, TalkingHeadsAttention])
 @pytest.mark.parametrize("sliding_window", [None, 3])
 def test_step_by_step_equals_the_whole(rng, layer_class, sliding_window):

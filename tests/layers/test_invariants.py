@@ -279,6 +279,7 @@ def test_in_no_variant_a_later_token_changes_an_earlier_output(drawn, chosen):
     assert not any(gradient[:, t + 1 :].any() for gradient in by_input.values())
 
 
+@pytest.mark.extended
 @repeatable
 @given(sizes, options, st.integers(0, 5), st.integers(0, 5))
 def test_in_no_variant_padding_changes_anything(drawn, chosen, left, right):

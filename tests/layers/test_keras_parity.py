@@ -197,6 +197,7 @@ def built(layer):
     return layer
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("make", "arguments"), EVERY_CONFIGURATION, ids=name_of)
 def test_weights_go_both_ways(rng, make, arguments):
     ours, theirs = built(make(MultiHeadAttention, **arguments)), built(make(KERAS[make], **arguments))
@@ -241,6 +242,7 @@ def model_of(layer, rng):
     return model
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("arguments", [{}, {"use_gate": True, "value_dim": HV}, {"dropout": 0.3}], ids=str)
 @pytest.mark.parametrize("from_keras", [True, False], ids=["from_keras", "to_keras"])
 def test_a_weight_file_of_one_loads_into_the_other(rng, tmp_path, arguments, from_keras):
@@ -352,6 +354,7 @@ MASKS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("make", "arguments"),
     [pytest.param(make, arguments, marks=marks_of(arguments)) for make, arguments in EVERY_CONFIGURATION],
@@ -368,6 +371,7 @@ def test_equals_keras_under_every_mask(rng, make, arguments):
     assert_same_gradients(ours, theirs, {**inputs, **masks})
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("make", "mask"),
     [
@@ -448,6 +452,7 @@ def image_masks(rng, axes, of_query, of_key):
         yield {"attention_mask": mask}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "arguments",
     [{}, {"use_gate": True, "value_dim": HV, "output_shape": (2, 3), "use_bias": False}],
@@ -480,6 +485,7 @@ POLICIES = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("make", "arguments", "policy"),
     [
@@ -509,6 +515,7 @@ def test_the_scores_are_those_of_keras(rng):
         assert_close([actual], [expected], 1e-6)
 
 
+@pytest.mark.extended
 def test_a_training_step_is_that_of_keras(rng):
     """Weights after three steps of `fit`, with every kind of regularizer and constraint."""
     arguments = {

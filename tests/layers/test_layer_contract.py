@@ -566,6 +566,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("make_layer", "make_inputs", "padding", "skip_connection", "in_graphs"), CASES)
 def test_layer(make_layer, make_inputs, padding, skip_connection, in_graphs, tmp_path, child):
     check_layer(make_layer, make_inputs, tmp_path, child, padding, skip_connection, in_graphs)
@@ -1278,6 +1279,7 @@ def test_a_decoder_block_is_called_as_it_was_built():
         block(X)
 
 
+@pytest.mark.extended
 def test_a_refused_call_leaves_the_layer_usable():
     layer = attention()
     expected = flat_arrays(layer(X, Y))

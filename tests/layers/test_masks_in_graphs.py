@@ -65,6 +65,7 @@ def additive(shape, dtype="float32"):
     return np.where(mask, 0, -1e9).astype(dtype)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", slow_but(ONE_OF_A_KIND, CASES))
 def test_an_additive_mask_raises(case):
     make, name, shape = CASES[case]
@@ -79,6 +80,7 @@ def test_an_additive_mask_raises(case):
         call({name: ops.convert_to_tensor(additive(shape))})
 
 
+@pytest.mark.sampled(2)
 @not_torch
 @pytest.mark.parametrize("case", slow_but(ONE_OF_A_KIND, CASES))
 def test_a_compiled_layer_answers_nan(case):

@@ -397,6 +397,7 @@ def stepwise(layer, x, lengths, **given):
     return np.concatenate(outputs, axis=1)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("lengths", [[1] * 7, [7], [2, 5], [3, 1, 2, 1], [5, 1, 1]], ids=str)
 @pytest.mark.parametrize("arguments", [{}, {"sliding_window": 3, "value_dim": HV, "use_gate": True}], ids=str)
 def test_chunks_through_the_cache_equal_the_full_pass(rng, lengths, arguments):
@@ -417,6 +418,7 @@ def test_left_padding_is_a_mask_over_slots(rng):
             assert_equal([actual[mask]], [expected[mask]])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("arguments", [{}, {"sliding_window": 3}], ids=str)
 @pytest.mark.parametrize("lengths", [[1] * 7, [4, 3], [2, 5]], ids=str)
 def test_nan_at_negative_positions_is_not_kept_in_the_cache(rng, lengths, arguments):

@@ -118,18 +118,21 @@ def check(rng, cls, of_itself, padding_name, order, fill, weights_too=True, **ar
     assert_equal(*results, 1e-5)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("fill", [np.nan, -np.inf, 7.0], ids=str)
 @pytest.mark.parametrize("padding_name", PADDINGS)
 def test_of_a_sequence_that_attends_to_itself(rng, padding_name, fill):
     check(rng, MultiHeadAttention, True, padding_name, {}, fill, use_gate=True)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("fill", [np.nan, -np.inf, 7.0], ids=str)
 @pytest.mark.parametrize("padding_name", PADDINGS[1:])
 def test_of_one_sequence_that_attends_to_another(rng, padding_name, fill):
     check(rng, MultiHeadAttention, False, padding_name, {}, fill, use_gate=True)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("cls", "arguments"),
     [
@@ -144,6 +147,7 @@ def test_of_variants(rng, cls, arguments):
     check(rng, cls, True, "same", ORDERS["causal"], np.nan, **arguments)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("window", [None, 2])
 @pytest.mark.parametrize("order", ORDERS)
 def test_of_one_padding_where_positions_hide_keys_too(rng, order, window):

@@ -53,6 +53,7 @@ def _over_positions(x):
     return ops.softmax(x, axis=1)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize(
     "activation", ["relu", "gelu", "silu", "tanh", gelu_tanh, "softmax", _over_positions]

@@ -178,6 +178,7 @@ def rows_of_tokens(rng, lengths):
     return [rng.normal(size=(1, length, 10)).astype("float32") for length in lengths]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "arguments",
     [{"scaling": DYNAMIC}, {"scaling": DYNAMIC, "window": True}, {"window": True}],

@@ -131,6 +131,7 @@ def some_slow(stacks):
     return [pytest.param(s, id=name(s), marks=marks.get(s, pytest.mark.slow)) for s in stacks]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "stack",
     # Each style meets both kinds and both masks.

@@ -45,6 +45,7 @@ def steps(layer, x, sizes, projections):
     return np.concatenate(outputs, axis=1)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", VARIANTS)
 @pytest.mark.parametrize("sizes", [(1,) * S, (3, 4)])
 def test_steps_with_projections_equal_the_whole_sequence(name, sizes):

@@ -28,6 +28,7 @@ def test_logits_are_the_products_with_the_table(rng, length):
         np.testing.assert_allclose(logits, expected, atol=1e-5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("tie_weights", [True, False])
 @pytest.mark.parametrize(("size", "dim"), [(8211, 1034), (V, D)])  # numbers of parts and halves, and none
 def test_logits_of_compiled_steps_are_the_products_with_the_table(rng, tie_weights, size, dim):
@@ -42,6 +43,7 @@ def test_logits_of_compiled_steps_are_the_products_with_the_table(rng, tie_weigh
         np.testing.assert_allclose(graph(inputs), expected, atol=1e-5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("tie_weights", [True, False])
 @pytest.mark.parametrize("xla", [False, True])
 @pytest.mark.parametrize("dim", [13, 211])  # 211 * 331 entries are multiplied as integers without XLA too

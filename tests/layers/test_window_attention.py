@@ -73,6 +73,7 @@ SHIFTS = [0, (2, 1), (0, 2), (3, 0)]
 
 
 # Each size with two of the shifts, one of them with pads.
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("sizes", "shift_size", "padded"),
     [(sizes, SHIFTS[(i + j) % 4], bool(j)) for i, sizes in enumerate(SIZES) for j in (0, 1)],
@@ -100,6 +101,7 @@ def test_scores_are_those_of_the_windows_and_change_nothing(rng):
     assert (scores[:, 0] > 0).all()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("sizes", SIZES)
 def test_pixels_attend_to_padding_if_it_is_wished(sizes, rng):
     """The padding is then made of pixels that are 0, and an image that one window covers in either axis is not shifted."""

@@ -92,6 +92,7 @@ def log_probabilities(model, prompt, prefix):
     return found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_later_tokens_and_pads_change_nothing(variant):
     model, ids = make_model(variant), prompts()
@@ -191,6 +192,7 @@ def n_best(variant, compiler=None):
     return search(make_model(variant), compiler or quickest(), **options)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("variant", slow_but(("learned",), VARIANTS))
 def test_generate_is_the_search_written_out(variant):
     model, ids = make_model(variant), prompts()

@@ -28,6 +28,7 @@ def run(function, *arguments):
     return ops.convert_to_numpy(function(*(ops.convert_to_tensor(x, "int32") for x in arguments)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("position_encoding", ["sinusoidal", "learned", "rotary"])
 @pytest.mark.parametrize("normalize_first", [False, True])
 def test_pads_change_nothing_and_places_matter(position_encoding, normalize_first):

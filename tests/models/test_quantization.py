@@ -123,6 +123,7 @@ def test_a_step_in_bfloat16_casts_no_matrix():
     assert not of_matrices
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="XLA's part of a graph is TensorFlow's")
 @pytest.mark.parametrize(("flags", "number"), [((), 6), (("amx_int8",), 10)])
 def test_the_compiled_part_of_a_graph_gets_matrices_of_integers(flags, number, monkeypatch):

@@ -41,6 +41,7 @@ def run(model, x):
     return ops.convert_to_numpy(model(ops.convert_to_tensor(x)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("position_encoding", POSITIONS)
 def test_it_is_its_blocks(position_encoding):
     model = make_model(position_encoding=position_encoding, num_register_tokens=2, layer_scale=0.3)
@@ -54,6 +55,7 @@ def test_it_is_its_blocks(position_encoding):
     assert run(model, images(13, 11)).shape == (3, 3 + 4 * 2, D)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("position_encoding", POSITIONS)
 def test_where_a_patch_is_matters(position_encoding):
     model = make_model(position_encoding=position_encoding)
@@ -81,6 +83,7 @@ def numpy_logits(head, dense, vectors):
     return vectors @ kernel + bias
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("pooling", ["first", "mean", "first_and_mean"])
 def test_heads_read_the_class_token_and_the_patches(pooling):
     model = make_model(num_register_tokens=2)

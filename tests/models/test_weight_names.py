@@ -130,6 +130,7 @@ class WithHidden(keras.Model):
 MAKERS = [composed, subclassed, sequential, nested, recurrent, built_before, WithHidden]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)
 def test_every_weight_is_written_once_and_comes_back_to_its_place(tmp_path, make):
     model, path = number(make()), tmp_path / "model.safetensors"

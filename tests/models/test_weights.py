@@ -41,6 +41,7 @@ def test_a_file_brings_every_weight_bit_for_bit(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("fault", ["missing", "renamed", "reshaped"])
 def test_a_file_that_does_not_fit_is_refused_whole(tmp_path, fault):
     model = make_model(1)

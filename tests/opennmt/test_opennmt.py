@@ -36,6 +36,7 @@ def largest_difference(model, weights, rng):
     return np.abs(received - expected).max() / np.abs(expected).max()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", slow_but(["pre-norm", "one embedding, tied, post-norm"], FORMS))
 def test_logits_are_those_of_the_formulas_in_float64(tmp_path, name, rng):
     weights = write_folder(tmp_path / "run", FORMS[name])

@@ -106,6 +106,7 @@ def test_logits_of_a_stored_table_are_rounded_once_at_most_and_the_same_in_any_b
     np.testing.assert_allclose(found, expected, rtol=2.0**-8, atol=1e-5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("knows_rows", [True, False])
 @pytest.mark.parametrize("num_rows", [1, 7, 33])
 def test_xla_multiplies_by_a_stored_table_in_bfloat16_and_does_not_round_the_logits(num_rows, knows_rows):
@@ -127,6 +128,7 @@ def test_xla_multiplies_by_a_stored_table_in_bfloat16_and_does_not_round_the_log
     assert (f"f32[{vocabulary_size},{size}]" in hlo) == (num_rows == 1)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("tie_weights", [True, False])
 @pytest.mark.parametrize(("num_rows", "num_hypotheses"), [(1, 1), (5, 1), (2, 3), (37, 1)])
 def test_xla_takes_the_product_for_few_rows_where_they_are_known_to_it_alone(

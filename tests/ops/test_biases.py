@@ -187,6 +187,7 @@ def test_adding_c_to_all_positions_changes_nothing(name, c):
     np.testing.assert_array_equal(full(shifted.dense()), full(bias.dense()))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", slow_but(list(CASES)[::2], CASES))
 def test_whole_and_blocks_in_a_graph_that_knows_no_lengths(name):
     """In TensorFlow all sizes but those of heads and tables, and the ends of the blocks, are known at run time only."""

@@ -18,6 +18,7 @@ def test_the_largest_values_and_their_indices(k, size):
     assert keras.backend.standardize_dtype(indices.dtype) == "int32"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="graphs of TensorFlow have unknown sizes")
 @pytest.mark.parametrize("k", [1, 7, 67])
 @pytest.mark.parametrize("size", [67, 128, 1021])

@@ -199,11 +199,13 @@ def test_any_number_of_blocks(rng, rule):
     check_equal(arrays_for(rng), rule=rule, num_blocks=(1, 2, 50))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("rule", on_jax(RULES, ["causal_scattered", "causal_sinks_known"]))
 def test_every_mask(rng, rule):
     check_equal(arrays_for(rng), rule=rule, num_blocks=(3,))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("bias", on_jax(BIASES, ["slopes_scattered", "table_of_queries"]))
 def test_every_bias(rng, bias):
     check_equal(arrays_for(rng, bias), rule="causal_known", bias=bias, num_blocks=(3,))
@@ -238,6 +240,7 @@ TOGETHER_BY_DEFAULT = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("rule", "bias"),
     [
@@ -347,6 +350,7 @@ RULES["causal_after_all_keys"] = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="other backends take all heads at once")
 @pytest.mark.parametrize(
     "case",
@@ -432,6 +436,7 @@ def test_gradients_of_single_heads_in_half_precision_are_within_its_bounds(rng, 
     assert heads_apart
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="other backends take all heads at once")
 @pytest.mark.parametrize("rule", ["none", "causal_padded"])
 def test_a_softmax_in_half_precision_changes_no_bit(rng, rule, heads_apart, monkeypatch):
@@ -489,6 +494,7 @@ def test_nothing_in_nothing_out(rng, shape):
 # --- rows without keys, and NaN where nobody looks ---
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("rule", on_jax(["query_mask", "pairs", "segments", "together"], ["together"]))
 @pytest.mark.parametrize("sinks", [False, True])
 def test_queries_without_keys_are_0_in_output_and_gradient(rng, rule, sinks):
@@ -505,6 +511,7 @@ def test_queries_without_keys_are_0_in_output_and_gradient(rng, rule, sinks):
         assert not found["query"][~answered].any()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("rule", "poison"),
     [

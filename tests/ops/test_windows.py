@@ -39,6 +39,7 @@ def test_every_pixel_is_in_one_window_and_comes_back(sizes, shift_size):
     np.testing.assert_array_equal(again, image)
 
 
+@pytest.mark.sampled(25)
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("shift_size", SHIFTS)
 @pytest.mark.parametrize("padded", [False, True])

@@ -177,6 +177,7 @@ def test_a_student_trains_on_translations_and_references_with_the_tokenizers_of_
         runs.train(data, folder, recipe.replace(epochs=2), verbose=0)
 
 
+@pytest.mark.extended
 def test_a_student_begins_the_same_whether_or_not_its_teacher_was_loaded_in_this_process(tmp_path):
     """A kill after the last translation, before the first state: the run goes on without a teacher."""
     make_teacher(tmp_path / "teacher", 6)

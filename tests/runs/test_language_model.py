@@ -222,6 +222,7 @@ def test_a_text_without_anything_to_predict_is_refused(tmp_path):
         runs.train(data, tmp_path / "run", RECIPE, verbose=0)
 
 
+@pytest.mark.extended
 def test_a_run_says_how_well_it_writes(run):
     folder, _ = run
     shown = (folder.parent / "shown.txt").read_text()

@@ -70,6 +70,7 @@ def test_a_killed_fit_ends_with_the_same_bits_and_the_best_epoch(tmp_path, monke
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.extended
 def test_callbacks_get_the_loss_of_a_batch_unread_and_the_numbers_of_an_epoch(tmp_path, monkeypatch):
     on_train_batch_end, are_tensors = Progress.on_train_batch_end, []
 

@@ -60,6 +60,7 @@ class KilledError(Exception):
     pass
 
 
+@pytest.mark.extended
 def test_a_run_begins_with_the_weights_and_learns(saved, tmp_path):
     recipe = runs.Recipe(start_from=str(saved), **SHORT)
     run = TranslationRun(recipe, make_splits(), tmp_path, 0, Workers())

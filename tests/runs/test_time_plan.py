@@ -87,6 +87,7 @@ def slow_after(number, seconds=5.0):
     return lambda updates: 1.0 if updates < number else seconds
 
 
+@pytest.mark.extended
 def test_a_machine_that_becomes_slower_ends_in_time_with_its_schedule_complete(tmp_path, monkeypatch):
     clock = Clock(monkeypatch, slow_after(3))
     runs.train(make_data(), tmp_path, RECIPE, verbose=0)

@@ -159,6 +159,7 @@ def spans_of(task, text):
     ]
 
 
+@pytest.mark.extended
 def test_spans_have_characters():
     task = tagger()
     answers = task(TEXTS)

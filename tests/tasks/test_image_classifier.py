@@ -310,6 +310,7 @@ def test_a_bad_row_of_an_export_has_a_status_and_leaves_its_batch_mates_alone(se
     assert none == {"labels": [], "scores": [], "status": []}
 
 
+@pytest.mark.extended
 def test_an_export_is_verified_on_images(served):
     task, folder = served
     checks = verify_saved_model(folder, task.verified_on(), task.default_answers)
@@ -358,6 +359,7 @@ def task_png(number):
     return tf.io.encode_png(IMAGES[number], compression=1).numpy()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("options", "message"),
     [

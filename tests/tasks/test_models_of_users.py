@@ -78,6 +78,7 @@ def test_a_folder_gives_the_task_back_under_another_global_policy(made, read, tm
         assert answers(keras_attn.load(tmp_path)) == answers(task)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("mode", ["int8", "bfloat16"])
 def test_a_quantised_one_answers_and_is_not_saved(mode, tmp_path):
     task = classifier(RegisteredColumns)
@@ -91,6 +92,7 @@ def test_a_quantised_one_answers_and_is_not_saved(mode, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.extended
 def test_layers_that_change_images_for_training_do_not_in_answers(tmp_path):
     model = keras.Sequential(
         [
@@ -140,6 +142,7 @@ def test_what_would_not_come_back_is_not_written(model_class, why, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("mode", ["int8", "bfloat16"])
 def test_a_quantised_class_of_ours_with_another_name_is_saved(mode, tmp_path):
     model = OwnTransformer.from_sizes(

@@ -196,6 +196,7 @@ def test_a_continuation_is_shown_with_its_prompt():
         generator.show(["a"])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("make", [embedder, classifier, tagger, fill_mask])
 def test_an_encoder_is_shown_with_its_special_tokens(make):
     task = make()
@@ -430,6 +431,7 @@ def in_place(scores, rows, columns, shift):
     return whole
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("attend_to_padding", slow_but([True], [False, True]))
 def test_the_windows_of_a_swin_are_shown_in_their_places_stage_by_stage(attend_to_padding):
     classifier = swin_classifier(attend_to_padding)
@@ -542,6 +544,7 @@ def test_what_fills_the_last_patches_is_shown_as_the_zeros_that_are_read():
     assert (pixels[:10] == 255).all()
 
 
+@pytest.mark.extended
 def test_an_export_shows_the_pixels_that_its_patches_read():
     classifier = vision_classifier((37, 31), 7)
     image = np.random.default_rng(0).integers(0, 256, (37, 31, 3)).astype("uint8")

@@ -43,6 +43,7 @@ def over_bytes(task, num_logits, *arguments, **options):
     return task(model, ByteTokenizer(), *arguments, **options)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("aggregation", ["simple", "none"])
 def test_spans_of_bytes_are_whole_characters(aggregation):
     tagger = over_bytes(keras_attn.TokenClassifier, 3, ["O", "B-PER", "I-PER"], aggregation=aggregation)

@@ -50,6 +50,7 @@ def test_scores_of_the_n_best_are_the_models(generator):
         np.testing.assert_allclose(of_found, alone.scores[0], rtol=1e-4)
 
 
+@pytest.mark.extended
 def test_a_stream_is_the_greedy_continuation(generator):
     cut = PROMPTS[4]
     for text in ["", cut, "é😀", ODD_TEXTS[3], INVALID_UTF8, "lone \ud800 surrogate"]:

@@ -157,6 +157,7 @@ def test_attention_maps_belong_to_the_best_translation(bytes_translator):
     assert maps[1].attention_scores.shape[-1] == 2
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("text", [*ODD_TEXTS, INVALID_UTF8, "lone \ud800 surrogate"])
 @pytest.mark.parametrize("kind", ["bytes_translator", "translator"])
 def test_odd_text_is_answered_and_the_next_call_works(kind, text, request):
