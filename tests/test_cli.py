@@ -63,6 +63,7 @@ def test_translate_writes_a_line_for_a_line(folder, loaded_once, tmp_path):
     assert lines == [text.replace("\n", " ").encode() for text in expected] + [b""]
 
 
+@pytest.mark.extended
 def test_show_writes_a_page(folder, loaded_once, tmp_path, capsys):
     page = tmp_path / "new" / "page.html"
     command = ["show", folder, "4 July", "--target", "2016", "--title", "A title"]
@@ -203,6 +204,7 @@ def test_translate_leaves_the_output_as_it_was_unless_all_is_translated(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt"]
 
 
+@pytest.mark.extended
 def test_translate_writes_to_a_device(folder, loaded_once, tmp_path):
     (tmp_path / "in.txt").write_text("ab\n")
     arguments = ["translate", folder, "--input", str(tmp_path / "in.txt"), "--output", "/dev/null"]
@@ -371,6 +373,7 @@ def test_train_without_output_takes_the_next_free_folder(tmp_path, monkeypatch):
     assert [folder for _, folder, _ in calls] == ["runs/pairs-2"]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -68,6 +68,7 @@ OLD = {"content": "old" * 999, "marker": "old"}
 NEW = {"content": "new" * 1000, "marker": "new"}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("can_exchange", [True, False])
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("stood", [True, False])

@@ -132,6 +132,7 @@ def test_an_epoch_holds_every_pair_once(form, shuffle):
     assert batches.over_long == {}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("form", FORMS)
 def test_shapes_budget_pads_and_counts(form):
     batches = make_batches(random_pairs(151), **FORMS[form])
@@ -156,6 +157,7 @@ def test_batches_padded_to_their_longest_have_no_needless_column():
         assert (encoder[:, 0] != 0).all()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("form", ["buckets", "micro_batches", "packed"])
 def test_there_is_one_shape_for_each_bucket(form):
     arrays = as_arrays(make_batches(random_pairs(151), **FORMS[form]))
@@ -171,7 +173,7 @@ def test_each_pair_goes_to_the_smallest_bucket_that_holds_both_sides():
             assert not longest or encoder.shape[1] == min(b for b in BOUNDARIES if b >= longest)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.extended
 @pytest.mark.parametrize("form", slow_but(("longest", "micro_batches"), FORMS))
 def test_the_batches_from_any_place_on_are_the_rest(form):
     pairs = random_pairs(19)
@@ -192,6 +194,7 @@ def test_the_batches_from_any_place_on_are_the_rest(form):
     assert position.epoch == 2
 
 
+@pytest.mark.extended
 def test_the_order_is_a_function_of_the_seed():
     pairs = random_pairs(71)
     first, again, other = (
@@ -230,6 +233,7 @@ def _in_twos(batches):
     return list(zip(elements[::2], elements[1::2]))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("weight", slow_but([1.3], [0.5, 1.3, 2]))
 def test_weights_say_how_often_the_pairs_of_a_corpus_come(weight):
     often, once = random_pairs(53), random_pairs(11, seed=1)
@@ -359,6 +363,7 @@ def tiny_model():
     return keras.Model({"encoder_token_ids": encoder, "decoder_token_ids": decoder, **masks}, logits)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("position", slow_but([(1, 2)], [(0, 0), (1, 2)]))
 def test_keras_fit_sees_every_pair_each_epoch_in_a_new_order(position):
     pairs = random_pairs(37)
@@ -416,6 +421,7 @@ class ReversedBytes(ByteTokenizer):
         return token_ids.with_values(2 * FIRST_BYTE + 255 - token_ids.values)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("change", ["texts", "tokenizer", "length", "start", "form"])
 def test_ids_of_other_texts_or_tokenizers_are_not_used(tmp_path, change):
     pairs, tokenizer, given = random_pairs(31), ByteTokenizer(), {}

@@ -6,6 +6,7 @@ import pytest
 from keras_attn.data import reverse_pairs
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("split", "size", "longest"), [("train", 40_000, 25), ("validation", 1_000, 30), ("test", 1_000, 30)]
 )

@@ -162,6 +162,7 @@ def test_epochs_have_all_pairs_in_other_segmentations(tokenizer, form):
         np.testing.assert_array_equal(np.where(labels == END, 0, labels)[:, :-1], inputs[:, 1:])
 
 
+@pytest.mark.extended
 def test_an_epoch_is_the_same_wherever_one_begins(tokenizer, tmp_path):
     (tmp_path / "tokens").mkdir()
     pairs = make_pairs(53)

@@ -15,6 +15,7 @@ from keras_attn.data.text_files import Column, Lines, Rows, read_text
 ALPHABET = st.sampled_from("ab é€🐕\t\r\u2028\x85")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("block", [1, 2, 7, 64])
 @given(texts=st.lists(st.text(ALPHABET, max_size=11), min_size=1, max_size=13), ends=st.booleans())
 @settings(max_examples=40, deadline=None)

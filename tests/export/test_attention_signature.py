@@ -332,6 +332,7 @@ def layer_norm(x, gamma, beta, epsilon=1e-3):
     return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + epsilon) * gamma + beta
 
 
+@pytest.mark.extended
 def test_the_attention_of_a_block_is_that_of_numpy():
     task = classifier()
     weights = {

@@ -25,6 +25,7 @@ SIZES = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("mode", "options"),
     [

@@ -38,6 +38,7 @@ def operations_of(version):
     return {node.op for function in functions for node in function.node_def}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("mode", "signatures"),
     [

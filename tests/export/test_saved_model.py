@@ -98,6 +98,7 @@ def test_python_tensorflow_reloads_it_in_a_new_process(exported):
     assert in_new_process(TENSORFLOW_ALONE, folder, json.dumps(SENTENCES)) == translator(SENTENCES)
 
 
+@pytest.mark.extended
 def test_signatures_are_batch_major_and_named(exported):
     _, folder = exported
     loaded = tf.saved_model.load(str(folder))
@@ -131,6 +132,7 @@ def test_every_variable_is_stored_once(exported):
     assert stored < 1.1 * translator.model.count_params()
 
 
+@pytest.mark.extended
 def test_versions_count_up_and_a_failed_export_leaves_no_trace(tmp_path):
     def double(inputs):
         return {"outputs": tf.strings.join([inputs, inputs])}
@@ -153,6 +155,7 @@ def test_versions_count_up_and_a_failed_export_leaves_no_trace(tmp_path):
     assert answer["outputs"] == {"outputs": ["abab", ""]}
 
 
+@pytest.mark.extended
 def test_an_input_without_a_name_is_refused(tmp_path):
     with pytest.raises(ValueError, match="Every input of signature 'serving_default' needs a name"):
         export_saved_model(tmp_path, {"serving_default": (tf.identity, [tf.TensorSpec([None])])})

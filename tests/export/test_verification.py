@@ -102,6 +102,7 @@ def test_a_py_function(tmp_path, capsys):
     assert "FAILED  run of serving_default" in printed
 
 
+@pytest.mark.extended
 def test_an_op_that_no_server_links(tmp_path):
     def change(meta_graph):
         for function in meta_graph.graph_def.library.function:

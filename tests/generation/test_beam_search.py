@@ -69,6 +69,7 @@ def test_a_beam_of_several_segments_that_ends_in_the_fourth():
     assert scores[0, 0] == pytest.approx(66 * np.log(0.75), rel=1e-5)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("length_penalty", [0.0, 0.5, 2.0])
 def test_with_beams_enough_it_is_brute_force(length_penalty):
     vocabulary_size, max_length = 4, 4
@@ -202,6 +203,7 @@ def test_never_end(num_beams):
             assert score == pytest.approx(scripts.rescored(table, ids, 1.0), rel=1e-5)
 
 
+@pytest.mark.extended
 def test_more_beams_than_tokens_and_fewer_hypotheses_than_beams():
     # Four tokens, one step: four hypotheses there are, and seven places.
     tables = scripts.random_tables(2, 2, 4)
@@ -221,6 +223,7 @@ def test_impossible_tokens_are_never_returned():
     assert np.isfinite(scores).all()
 
 
+@pytest.mark.extended
 def test_empty_batch():
     token_ids, scores = search_tables(scripts.random_tables(0, 0, V), 37, num_beams=3)
     assert token_ids.shape == (0, 3, 37)

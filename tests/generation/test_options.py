@@ -127,6 +127,7 @@ def test_each_option_alone_equals_the_search_by_hand(name):
         assert_same(found(tables, given), by_hand(tables, given))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("num_beams", slow_but([K], [1, K]))
 def test_all_options_together_equal_the_search_by_hand(num_beams):
     for seed in range(9):
@@ -168,6 +169,7 @@ def test_one_value_for_all_rows_is_one_for_each():
     assert_same(found(tables, one), found(tables, each))
 
 
+@pytest.mark.extended
 def test_a_row_of_fewer_beams_equals_a_search_with_as_many():
     tables = random_tables(7, B, V)
     for num_beams in (1, 2, 3):

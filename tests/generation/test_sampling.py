@@ -119,6 +119,7 @@ def test_equals_inverse_transform_sampling_by_hand(names):
             np.testing.assert_allclose(scores[row, draw], rescored(tables[row], expected, 1.0), rtol=2e-5)
 
 
+@pytest.mark.extended
 def test_a_seed_draws_the_same_whatever_the_batch():
     tables, given = random_tables(1, B, V), VALUES
     together = drawn(tables, given)

@@ -139,6 +139,7 @@ def assert_n_best(table, token_ids, scores, length_penalty, own, ends, num_beams
             assert score == pytest.approx(rescored(table, tokens, length_penalty), rel=1e-5, abs=1e-5)
 
 
+@pytest.mark.extended
 @holds(12, 120, cases())
 def test_any_options_of_any_row_are_the_search_by_hand_and_hold_what_they_say(case):
     tables, max_length, num_beams, length_penalty, options = case

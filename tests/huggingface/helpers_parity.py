@@ -87,11 +87,16 @@ def _kept_states(stack, blocks, module):
     return ours, theirs
 
 
+def columns_of(ids):
+    """The positions of most of transformers' models, which count pads on the left too: ours count tokens."""
+    return np.arange(ids.shape[1], dtype="int32")
+
+
 def encoder_inputs(name, encoder, ids, mask):
     """The inputs of an encoder, for us and for transformers."""
     ours, theirs = {"token_ids": ids, "padding_mask": mask}, {"input_ids": ids, "attention_mask": mask}
-    if CASES[name][1] in COUNTS_TOKENS:
-        ours["positions"] = positions_of(mask)
+    if CASES[name][1] not in COUNTS_TOKENS:
+        ours["positions"] = columns_of(ids)
     token_type = encoder.embedding.token_type
     if token_type is not None and token_type.input_dim > 1:
         types = (np.arange(ids.shape[1]) > 5).astype("int32") * np.ones_like(ids)
@@ -153,8 +158,8 @@ def _logits_of_a_target(name, model, twin, source, source_mask):
         "decoder_token_ids": target,
         "decoder_padding_mask": target_mask,
     }
-    if CASES[name][1] == "M2M100":  # its sources count tokens, not columns
-        inputs["encoder_positions"] = positions_of(source_mask)
+    if CASES[name][1] != "M2M100":
+        inputs["encoder_positions"] = columns_of(source)
     return ops.convert_to_numpy(model(inputs))[target_mask], expected[target_mask]
 
 

@@ -274,6 +274,7 @@ def test_scores_without_a_token_before_a_text_are_those_of_transformers():
     assert task.score("") == 0
 
 
+@pytest.mark.extended
 def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="There is no task for this checkpoint"):
         load_task(edited("gpt2", "config.json", architectures=["GPT2ForMultipleChoice"]))

@@ -146,6 +146,7 @@ def outputs_of(model, inputs):
     return [ops.convert_to_numpy(x) for x in keras.tree.flatten(model(inputs))]
 
 
+@pytest.mark.extended
 def test_paths_are_the_names_on_the_way_down_and_calls_are_kept_apart():
     model, inputs = subclassed()
     with keras_attn.capture_attention(model) as maps:
@@ -371,6 +372,7 @@ def test_what_is_no_model_with_attention_is_refused():
             pass
 
 
+@pytest.mark.extended
 def test_compiled_calls_raise_and_say_what_to_do():
     model, inputs = classifier(), token_ids(7, 4)
     model.compile()

@@ -32,7 +32,7 @@ def ranked(names, quick):
     return [pytest.param(name, marks=() if name in quick else pytest.mark.extended) for name in names]
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.extended
 @pytest.mark.parametrize("name", ranked(RIGHT, QUICK_RIGHT))
 def test_a_right_model_has_no_leak(name):
     model, inputs, declared = made(RIGHT[name])

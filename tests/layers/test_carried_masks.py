@@ -175,6 +175,7 @@ def rms_norm():
     return keras.layers.RMSNormalization()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -321,6 +322,7 @@ def test_a_layer_warns_of_a_mask_that_keras_dropped(way, reader):
     assert len([warning for warning in caught if warning.category is UserWarning]) == 1
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("way", KEPT)
 def test_a_layer_does_not_warn_where_no_mask_was_lost(way):
     x = KEPT[way](embedded(token_input()))

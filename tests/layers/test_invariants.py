@@ -316,6 +316,7 @@ def test_in_every_variant_a_batch_is_its_rows_in_any_order(drawn, chosen):
     assert_equal([np.concatenate(rows)], [expected])
 
 
+@pytest.mark.extended
 @repeatable
 @given(sizes, options, st.data())
 def test_in_every_variant_chunks_through_a_cache_equal_the_full_pass(drawn, chosen, data):

@@ -566,7 +566,7 @@ CASES = [
 ]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("make_layer", "make_inputs", "padding", "skip_connection", "in_graphs"), CASES)
 def test_layer(make_layer, make_inputs, padding, skip_connection, in_graphs, tmp_path, child):
     check_layer(make_layer, make_inputs, tmp_path, child, padding, skip_connection, in_graphs)
@@ -1223,6 +1223,7 @@ BAD_CALLS = {
 }
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("name", BAD_CALLS)
 def test_bad_call_arguments_are_refused(name):
     make_layer, arguments, message = BAD_CALLS[name]
@@ -1268,6 +1269,7 @@ def test_a_block_of_images_attends_as_its_layer_says(rng):
     assert_equal([distributed], flat_arrays(of_axis(images)))
 
 
+@pytest.mark.extended
 def test_a_decoder_block_is_called_as_it_was_built():
     block = layers.DecoderBlock(5, 3)
     block(X)

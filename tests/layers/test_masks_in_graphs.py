@@ -135,6 +135,7 @@ def is_refused(call):
 JIT_COMPILE = {"tensorflow": ["auto", True, False], "jax": ["auto", True], "torch": [False]}[BACKEND]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("jit_compile", slow_but(JIT_COMPILE[-1:], JIT_COMPILE))
 def test_predict_and_fit_refuse_it(jit_compile):
     model = model_with_a_mask_input()

@@ -116,6 +116,7 @@ def test_equals_keras_across_two_sequences(rng, mask_shape):
         assert_equal(run(ours, inputs, return_attention_scores=scores), expected)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("axes", [None, 1, 2, (1, 2), (2, 1), -2])
 def test_equals_keras_over_any_axes_of_images(rng, axes):
     query, value = (rng.normal(size=(B, 3, 5, D)).astype("float32") for _ in range(2))

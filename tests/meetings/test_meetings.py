@@ -17,7 +17,7 @@ from walks import Walk
 from keras_attn import layers, models, training
 
 # Seconds of meetings that each habit has by default, about, and how many walks of how many steps.
-SHARE, WALKS, MORE_WALKS, STEPS = 0.25, 2, 60, 4
+SHARE, WALKS, MORE_WALKS, STEPS = 0.15, 1, 61, 4
 
 
 def sampled(habit, things):

@@ -201,6 +201,7 @@ def test_seq2seq_generates(name, num_beams):
     assert_answers_are_theirs(generate, twin, num_beams, end, pad, 1, **inputs)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", slow_but(["t5"], SEQ2SEQ))
 def test_seq2seq_comes_back(name, tmp_path):
     model, _ = twins(name)

@@ -201,6 +201,7 @@ def test_a_layer_of_a_user_comes_back_with_its_policies_under_another_global_one
                 np.testing.assert_array_equal(logits(loaded), expected)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("mode", ["int8", "bfloat16"])
 def test_a_quantised_recurrent_model_comes_back(mode, tmp_path):
     model = quantized_copy(recurrent(), mode)
@@ -220,6 +221,7 @@ def test_lora_of_a_recurrent_model_is_merged(rng):
     np.testing.assert_allclose(logits(merge_lora(model), inputs), expected, atol=1e-5 * abs(expected).max())
 
 
+@pytest.mark.extended
 def test_what_would_come_back_without_its_quantisation_is_refused_when_it_is_saved(tmp_path):
     """bfloat16 leaves the layers of other classes as they are."""
     model = with_a_layer_of_a_user()

@@ -108,6 +108,7 @@ def test_later_tokens_and_pads_change_nothing(variant):
         assert_close(longer[row, :length], logits[row, :length])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_call_reads_left_padded_rows_as_generate_does(variant):
     """Positions count the real tokens, wherever the pads stand: a score is that of a forward pass over the padded rows."""
@@ -129,6 +130,7 @@ def test_a_call_reads_left_padded_rows_as_generate_does(variant):
         assert_close(sum(of_row[place, token] for place, token in zip(places[:length], answered)), score)
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only TensorFlow's graphs can raise")
 def test_a_prompt_outside_the_vocabulary_or_past_the_positions_stops_a_graph():
     import tensorflow as tf
@@ -214,6 +216,7 @@ def test_one_beam_is_the_best_token_of_each_pass():
         assert answer(row_ids[row_ids != PAD]) == expected
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("variant", "compiler"),
     [

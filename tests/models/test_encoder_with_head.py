@@ -52,7 +52,7 @@ def test_the_head_reads_the_sequence_and_the_mask(kind):
     assert_close(run(model)[1] if kind == "classification" else run(model)[1, :3], short[0])
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", HEADS)
 def test_copies_are_whole_and_share_what_is_shared(kind, tmp_path):
     model = make_model(kind)

@@ -31,6 +31,7 @@ def mean_of(members, inputs):
     return np.mean([softmax(member(inputs)) for member in members], axis=0)
 
 
+@pytest.mark.extended
 def test_a_call_is_the_mean_of_the_probabilities_and_so_is_a_step(ensemble):
     inputs = make_batch()
     source, target = inputs["encoder_token_ids"], inputs["decoder_token_ids"] % TARGET_V
@@ -78,6 +79,7 @@ def test_searches_find_what_a_search_by_hand_finds_with_the_mean_of_full_forward
     np.testing.assert_allclose(found.scores[0, 0], score, atol=2e-5)
 
 
+@pytest.mark.extended
 def test_a_token_of_no_probability_has_a_finite_logarithm():
     members = [make_model(seed=seed) for seed in (3, 4)]
     for member in members:
@@ -92,6 +94,7 @@ def test_a_token_of_no_probability_has_a_finite_logarithm():
     np.testing.assert_allclose(found[expected < 1e-39], np.log(2.0**-126), atol=1e-5)
 
 
+@pytest.mark.extended
 def test_copies_answer_as_one_model_does():
     model = shared_model()
     copies = Ensemble([model, keras.models.clone_model(model)])

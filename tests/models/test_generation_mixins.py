@@ -154,6 +154,7 @@ def test_a_ring_reads_a_prompt_longer_than_its_window_at_once(windowed):
         np.testing.assert_allclose(logits[:, 0], expected[:, index], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.extended
 def test_a_padding_mask_says_what_a_prompt_is(windowed):
     prompts = np.array([[4, 5, 6, 7, 8], [9, 10, 0, 0, 0]])
     expected = windowed.generate(prompts, END, max_length=4)
@@ -281,6 +282,7 @@ def of_tokens():
     return composed(V)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("num_beams", slow_but([3], [1, 3]))
 def test_a_composed_translator_generates_what_its_forward_pass_says(of_tokens, num_beams):
     source = np.array([[5, 6, 7, 3, 0], [8, 9, 10, 11, 3]], "int32")
@@ -315,6 +317,7 @@ class ComposedCaptioner(ComposedTranslator):
         )
 
 
+@pytest.mark.extended
 def test_a_composed_model_reads_images_and_writes_captions():
     model = ComposedCaptioner(V)
     randomize(model.trainable_weights)

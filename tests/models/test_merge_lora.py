@@ -18,6 +18,7 @@ def make_model():
     return EncoderWithHead(encoder, ClassificationHead(3, intermediate_dim=7))
 
 
+@pytest.mark.extended
 def test_the_merged_model_is_an_ordinary_one_with_the_same_outputs(rng):
     model = make_model()
     before = {id(weight): ops.convert_to_numpy(weight) for weight in model.weights}

@@ -89,6 +89,7 @@ def test_positions_alone_serve_padding_on_the_left(rng):
     assert_equal([ops.convert_to_numpy(model(inputs))[:, 3:]], [expected], 1e-5)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("variant", ["post_norm", "untied_gated_rms_learned"])
 def test_pads_anywhere_change_no_logits_of_a_model_with_absolute_positions(rng, variant):
     """Of the source and of the target: before, between and after the tokens, found by their id or told by a mask."""

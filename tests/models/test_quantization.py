@@ -27,6 +27,7 @@ def make_model(dtype="float32"):
 INPUTS = {"encoder_token_ids": np.array([[5, 6, 7, 3, 0]]), "decoder_token_ids": np.array([[2, 5, 9]])}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("mode", "share"), [pytest.param("bfloat16", 0.01, marks=pytest.mark.slow), ("int8", 0.05)]
 )
@@ -101,6 +102,7 @@ def test_int8_of_a_model_in_float16_is_that_of_a_copy():
     assert quantization_of(quantized_copy(model, "int8")) == "int8"
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="the graph of a step is TensorFlow's")
 def test_a_step_in_bfloat16_casts_no_matrix():
     import tensorflow as tf

@@ -135,6 +135,7 @@ def test_a_source_of_pads_is_finite_and_leaves_its_neighbours(rng):
     np.testing.assert_allclose(found[:2], expected[:2], atol=1e-5)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("num_beams", "name"),
     [
@@ -227,6 +228,7 @@ def test_training_changes_every_weight_and_drops_out(rng):
     assert (logits_of(model, source, target) == logits_of(model, source, target)).all()
 
 
+@pytest.mark.extended
 def test_it_is_saved_and_described(rng, tmp_path):
     model = shared_model("two_layers_of_lstm")
     source, target = make_ids(rng)

@@ -112,6 +112,7 @@ WRONG_IDS = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", WRONG_IDS)
 def test_ids_outside_the_vocabulary_stop_a_graph_as_they_stop_an_eager_call(case):
     """Batches of unknown length too, as a data set gives them to `fit`."""
@@ -143,6 +144,7 @@ def test_a_data_set_with_a_wrong_id_stops(stopped):
         getattr(model, stopped)(data, verbose=0, **({"shuffle": False} if stopped == "fit" else {}))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "scope", [clamping_scope, inference_scope, pytest.param(None, marks=pytest.mark.slow)]
 )
@@ -179,6 +181,7 @@ def test_the_loop_of_a_search_has_no_check():
     )
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("num_beams", extended_but([3], [1, 3]))
 def test_a_step_goes_through_no_whole_cache_to_select_what_is_no_padding(num_beams):
     model = make_model("pre_norm", position_encoding="rotary", hidden_dim=12, num_heads=3)

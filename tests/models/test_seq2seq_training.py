@@ -74,6 +74,7 @@ def test_a_copy_task_is_learned(trained):
     assert np.mean((answers == labels).all(axis=1)) > 0.9
 
 
+@pytest.mark.extended
 def test_training_ignores_padding():
     # One step on a batch, and on the same batch with more pads: the same loss, and the same new weights.
     inputs, labels = copy_task(31, seed=4)

@@ -325,6 +325,7 @@ def test_wrong_options(options, message):
         Seq2SeqTransformer.from_sizes(**{**SIZES, **options})
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("policy", slow_but(["mixed_bfloat16"], ["mixed_bfloat16", "mixed_float16"]))
 def test_mixed_precision_is_close_and_answers_in_float32(policy):
     batch = make_batch()

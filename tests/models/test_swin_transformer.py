@@ -64,6 +64,7 @@ def test_merging_joins_four_neighbours_the_one_below_first():
             assert_close(y[:, row, column], joined @ kernel)
 
 
+@pytest.mark.extended
 def test_what_stands_beyond_the_edge_counts_for_nothing_by_default():
     """Zeros that complete an image's patches are patches; those that complete windows are seen only if it is wished."""
     x = images(24, 18)  # 8 x 9 patches: windows of 5 x 5 are completed
@@ -122,6 +123,7 @@ def test_it_trains_with_dropout_and_stochastic_depth():
     assert losses[-1] < losses[0] / 2
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="sizes that are unknown in a graph")
 @pytest.mark.parametrize("attend_to_padding", [pytest.param(False, marks=pytest.mark.extended), True])
 def test_image_sizes_may_be_unknown_before_the_run(attend_to_padding):

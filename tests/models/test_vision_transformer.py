@@ -120,6 +120,7 @@ def make_classifier(**options):
     return EncoderWithHead(model, layers.ImageClassificationHead(L, "first_and_mean", count, name="head"))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("position_encoding", MOST)
 def test_copies_give_the_same_logits(position_encoding, tmp_path):
     model = make_classifier(position_encoding=position_encoding, num_register_tokens=1, layer_scale=0.5)

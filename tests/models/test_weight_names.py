@@ -146,6 +146,7 @@ def test_every_weight_is_written_once_and_comes_back_to_its_place(tmp_path, make
 
 
 # Without the one of the example, which takes long to make: it is a functional model as the nested one is.
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("make", MAKERS[1:], ids=lambda make: make.__name__)
 def test_fresh_models_of_one_class_exchange_weights(tmp_path, make):
     # The layers of the second have other names than those of the first.

@@ -112,6 +112,7 @@ def test_a_catalog_name_tells_the_heads_where_its_width_fits(tmp_path, rng):
     assert largest_difference(opennmt.load_model(tmp_path / "run", num_heads=2), weights, rng) < 1e-5
 
 
+@pytest.mark.extended
 def test_a_sentencepiece_model_of_the_tokenization_is_used(tmp_path):
     proto = io.BytesIO()
     lines = ["a dog runs in the house", "the dog is in a big house now", "dogs run and houses stand"] * 3

@@ -68,6 +68,7 @@ def test_biases_are_added_in_float32_and_a_row_is_the_same_in_any_batch():
     np.testing.assert_allclose(together, expected, atol=NEIGHBOURS * np.abs(expected).max())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("knows_rows", [True, False])
 @pytest.mark.parametrize("num_rows", [1, 3, 17])
 def test_xla_sums_in_float32_and_casts_the_matrix_for_few_rows_only(num_rows, knows_rows):

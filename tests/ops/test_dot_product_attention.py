@@ -248,6 +248,7 @@ def test_asking_for_scores_changes_neither_output_nor_gradient(rng, name):
     assert_equal([gradients[1][x] for x in arrays], [gradients[0][x] for x in arrays], tolerance)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="only TensorFlow has a gradient of its own there")
 @pytest.mark.parametrize(
     ("name", "compiler"),

@@ -81,7 +81,7 @@ def test_a_row_is_the_same_in_any_batch(numbers, xla):
         np.testing.assert_array_equal(_product(rows[row : row + 1], matrix, xla)[0], together[row])
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.extended
 @pytest.mark.parametrize("is_table", slow_but([False], [False, True]))
 @pytest.mark.parametrize(
     "size", extended_but([(1057, 11)], [(K, N), (1057, 11), (61, 1099)])

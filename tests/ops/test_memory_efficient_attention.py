@@ -350,7 +350,7 @@ RULES["causal_after_all_keys"] = {
 }
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.extended
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="other backends take all heads at once")
 @pytest.mark.parametrize(
     "case",
@@ -418,6 +418,7 @@ def test_keys_of_another_dtype_take_all_heads_at_once(rng, heads_apart):
     assert heads_apart == []
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="other backends take all heads at once")
 @pytest.mark.parametrize(
     ("dtype", "bound"), [pytest.param("float16", 4e-3, marks=pytest.mark.extended), ("bfloat16", 3e-2)]
@@ -456,6 +457,7 @@ def test_a_softmax_in_half_precision_changes_no_bit(rng, rule, heads_apart, monk
     assert len(heads_apart) == 4
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="of TensorFlow's compiler")
 def test_xla_computes_the_softmax_of_half_precision_in_float32(rng, heads_apart):
     """Queries and keys of small integers, whose products are exact; the output is the scores of the first keys."""

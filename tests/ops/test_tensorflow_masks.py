@@ -53,6 +53,7 @@ def test_a_compiler_gets_another_mask(monkeypatch, jit_compile):
     assert ("MatrixSetDiagV3" in nodes) is not jit_compile
 
 
+@pytest.mark.extended
 def test_a_model_of_batches_of_any_size(rng, monkeypatch):
     """Its blocks have several queries, so that several diagonals of keys come after them."""
     monkeypatch.setattr(blockwise_attention, "_BLOCK_SCORES_OF_HEAD", 1)

@@ -39,6 +39,7 @@ def write(folder, trained, factor=1.0):
     return folder / "epoch.safetensors", folder / "translator"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("what", OTHERS)
 def test_weights_without_a_common_meaning_are_refused(what, tmp_path):
     own, folder = write(tmp_path / "own", translator())

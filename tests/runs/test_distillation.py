@@ -241,6 +241,7 @@ def test_killed_in_either_part_the_student_is_the_same(tmp_path):
     assert (killed / "log.txt").read_text().count("Resumed after update") == 2
 
 
+@pytest.mark.extended
 def test_a_part_that_is_an_ensemble_itself_is_refused_by_its_folder(tmp_path):
     for number in (1, 2):
         make_teacher(tmp_path / str(number), number)

@@ -222,6 +222,7 @@ def test_no_data_is_an_error():
         runs.open_splits(runs.TEXT_FILES)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("schedule", "peak", "after"),
     [

@@ -186,6 +186,7 @@ def test_what_there_is_time_for(rest, most, seconds, costs, strict, expected):
     assert planned_rest(rest, most, seconds, costs, strict=strict) == expected
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["cosine", "linear", "inverse_square_root", "noam", "constant"])
 @pytest.mark.parametrize("steps", [1, 3])
 def test_a_schedule_goes_on_faster_from_where_it_is(name, steps):

@@ -110,6 +110,7 @@ def ask(monkeypatch):
     return ask
 
 
+@pytest.mark.extended
 def test_the_page_is_that_of_the_task_which_is_loaded_once(ask):
     for text in ("the dog", "<script>alert(1)</script>"):
         status, headers, body = ask(model="mood", text=text)
@@ -185,6 +186,7 @@ def test_the_page_of_an_export_is_that_of_its_own_answer(ask, given, tokens):
     )
 
 
+@pytest.mark.extended
 def test_a_text_is_no_path_of_an_image_of_the_server(ask, tmp_path, monkeypatch):
     secret = tmp_path / "secret.png"
     secret.write_bytes(encoded(pixels(8, 12)))

@@ -169,6 +169,7 @@ def test_a_small_folder_builds_nothing_large_and_runs_nothing(load_with, make, m
     assert time.monotonic() - began < SECONDS
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "make",
     [
@@ -268,6 +269,7 @@ def load_changed(rng, tasks, folder):
         return
 
 
+@pytest.mark.extended
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("seed", "number"), [(1, 30), pytest.param(2, 500, marks=pytest.mark.extended)], ids=["few", "many"]

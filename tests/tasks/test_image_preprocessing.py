@@ -140,6 +140,7 @@ def test_levels_are_scaled_and_normalised():
     np.testing.assert_allclose(grey[..., 0], GREY * 2.0)
 
 
+@pytest.mark.extended
 def test_training_data_takes_the_same_way(tmp_path):
     (tmp_path / "image.png").write_bytes(FILES["RGB"])
     preprocessing = ImagePreprocessing((7, 5), mean=0.5, std=0.5)

@@ -92,6 +92,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_changed_task_answers_as_a_new_one(change):
     task = keras_attn.TextEmbedder(encoder(), ByteTokenizer())
@@ -112,6 +113,7 @@ def test_copies_and_the_first_go_their_own_ways():
     np.testing.assert_array_equal(task(TEXTS), before)
 
 
+@pytest.mark.extended
 def test_two_tasks_of_one_model_both_see_that_it_changes():
     tasks = [keras_attn.TextEmbedder(encoder(), ByteTokenizer())]
     tasks.append(keras_attn.TextEmbedder(tasks[0].model, ByteTokenizer(), pooling="max"))
@@ -122,6 +124,7 @@ def test_two_tasks_of_one_model_both_see_that_it_changes():
         assert np.abs(task(TEXTS) - old).max() > 1e-3
 
 
+@pytest.mark.extended
 def test_what_changes_no_answer_leaves_the_graphs():
     """Training, saving and looking, which set attributes of layers and models."""
     model = EncoderWithHead(encoder(), layers.ClassificationHead(2))
@@ -157,6 +160,7 @@ def test_a_variable_of_one_number_is_known_by_its_identity():
     assert not structure.is_unchanged()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["labels", "adapt"])
 def test_an_image_classifier_answers_anew(name):
     set_seed(3)
@@ -190,6 +194,7 @@ def test_an_argument_is_checked_when_it_is_set():
     assert task.anything == "else"
 
 
+@pytest.mark.extended
 def test_options_that_are_set_later_are_options():
     translator = byte_translator(num_beams=1)
     before = translator(SENTENCES[0])
@@ -200,6 +205,7 @@ def test_options_that_are_set_later_are_options():
     assert translator(SENTENCES[0]) == before[:1]
 
 
+@pytest.mark.extended
 def test_limits_and_penalties_are_data():
     """One graph for all of them; the answers are those of the model's own eager search."""
     translator, ids = byte_translator(), [[*SENTENCES[0].encode()][:23]]
@@ -226,6 +232,7 @@ def test_limits_and_penalties_are_data():
     assert len(translator._graphs) == 2
 
 
+@pytest.mark.extended
 def test_streams_of_all_limits_are_two_graphs():
     generator = byte_generator(num_beams=1)
     for max_length in (3, 9, 16):
@@ -279,6 +286,7 @@ def test_a_graph_that_is_there_does_not_wait_for_one_that_is_made():
     slow.join()
 
 
+@pytest.mark.extended
 def test_what_a_task_forgets_is_free():
     """Graphs that are put out, and the model that was there before."""
     task = keras_attn.TextEmbedder(encoder(), ByteTokenizer())
@@ -293,6 +301,7 @@ def test_what_a_task_forgets_is_free():
     assert [one() for one in gone] == [None, None]
 
 
+@pytest.mark.extended
 def test_predict_after_lora_is_not_what_was_compiled_before():
     model = encoder()
     ids = np.full((3, 5), 7)

@@ -69,6 +69,7 @@ def test_a_folder_gives_the_task_back(tmp_path):
     assert answers(keras_attn.load(tmp_path)) == answers(task)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("made", "read"), [("float32", "mixed_bfloat16"), ("mixed_bfloat16", "float32")])
 def test_a_folder_gives_the_task_back_under_another_global_policy(made, read, tmp_path):
     with global_policy(made):
@@ -78,7 +79,7 @@ def test_a_folder_gives_the_task_back_under_another_global_policy(made, read, tm
         assert answers(keras_attn.load(tmp_path)) == answers(task)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.extended
 @pytest.mark.parametrize("mode", ["int8", "bfloat16"])
 def test_a_quantised_one_answers_and_is_not_saved(mode, tmp_path):
     task = classifier(RegisteredColumns)
@@ -142,7 +143,7 @@ def test_what_would_not_come_back_is_not_written(model_class, why, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.extended
 @pytest.mark.parametrize("mode", ["int8", "bfloat16"])
 def test_a_quantised_class_of_ours_with_another_name_is_saved(mode, tmp_path):
     model = OwnTransformer.from_sizes(

@@ -235,6 +235,7 @@ def test_a_text_that_an_encoder_and_a_decoder_read_is_shown_in_both():
     assert set(groups(page)) == {"encoder", "decoder", "cross"}
 
 
+@pytest.mark.extended
 def test_an_image_is_shown_with_the_attention_of_its_patches():
     classifier = patch_classifier()
     image = np.random.default_rng(0).integers(0, 256, (8, 12, 3)).astype("uint8")
@@ -278,6 +279,7 @@ def expected_maps(translator, source_ids, target_ids):
     }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("target", ["2016", pytest.param(None, marks=pytest.mark.extended)])
 def test_two_translators_are_shown_on_the_same_source_and_target(target):
     one, two = byte_translator(), deeper_translator()
@@ -455,6 +457,7 @@ def test_the_windows_of_a_swin_are_shown_in_their_places_stage_by_stage(attend_t
         classifier.show(image, grid="2x2")
 
 
+@pytest.mark.extended
 def test_a_grid_that_is_not_the_models_is_refused():
     image = np.zeros((16, 16, 3), "uint8")
     classifier = vision_classifier((16, 16), 4)
@@ -468,6 +471,7 @@ def test_a_grid_that_is_not_the_models_is_refused():
             classifier.show(image, grid=grid)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("num_before", slow_but([2], [0, 1, 2]))
 def test_a_grid_of_a_model_that_does_not_say_it_has_few_tokens_before_it(num_before):
     """3 x 5 patches of 2 x 2 pixels after other tokens, in a model of Keras' layers."""
@@ -498,6 +502,7 @@ def padded_classifier(**options):
     return keras_attn.ImageClassifier(model, ImagePreprocessing((23, 15), **options), ["cat", "dog"])
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("make", "size", "grid"),
     [

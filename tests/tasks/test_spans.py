@@ -43,7 +43,7 @@ def over_bytes(task, num_logits, *arguments, **options):
     return task(model, ByteTokenizer(), *arguments, **options)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.extended
 @pytest.mark.parametrize("aggregation", ["simple", "none"])
 def test_spans_of_bytes_are_whole_characters(aggregation):
     tagger = over_bytes(keras_attn.TokenClassifier, 3, ["O", "B-PER", "I-PER"], aggregation=aggregation)
@@ -58,6 +58,7 @@ def test_spans_of_bytes_are_whole_characters(aggregation):
     assert [re.sub(r"\[([^]]+)\]\([A-Z-]+\)", r"\1", text) for text in marked] == TEXTS
 
 
+@pytest.mark.extended
 def test_an_answer_of_one_byte_is_a_whole_character(tmp_path):
     answerer = over_bytes(keras_attn.QuestionAnswerer, 2, max_answer_length=1)
     contexts = ["ë😀ł", "日本", "ab"]

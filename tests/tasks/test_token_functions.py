@@ -12,6 +12,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("tie_output", [True, False])
 def test_a_greedy_search_for_converters_is_one_loop_without_branches(tie_output, monkeypatch):
     monkeypatch.setattr("keras_attn.layers.embeddings._LARGE_TABLE", 1)

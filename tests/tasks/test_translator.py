@@ -109,6 +109,7 @@ def test_jit_compiled_answers_are_the_same(bytes_translator):
     assert (texts, scores) == (expected_texts, pytest.approx(expected_scores, abs=1e-4))
 
 
+@pytest.mark.extended
 def test_score_equals_a_forward_pass_by_hand(translator):
     sources, targets = SENTENCES[:3], ["ein Hund", "", "Schnee ."]
     by_hand = [log_prob_by_hand(translator, *pair) for pair in zip(sources, targets)]
@@ -157,7 +158,7 @@ def test_attention_maps_belong_to_the_best_translation(bytes_translator):
     assert maps[1].attention_scores.shape[-1] == 2
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("text", [*ODD_TEXTS, INVALID_UTF8, "lone \ud800 surrogate"])
 @pytest.mark.parametrize("kind", ["bytes_translator", "translator"])
 def test_odd_text_is_answered_and_the_next_call_works(kind, text, request):

@@ -136,6 +136,7 @@ def differences(theirs, texts, folds_case):
     ]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=rank(kind)) for kind in KINDS])
 def test_ids_and_decoded_texts_are_those_of_tokenizers(kind):
     texts = [*hard_texts(), *fuzzed_texts(1500), *SENTENCES[:100]]

@@ -196,6 +196,7 @@ def test_ids_equal_those_of_sentencepiece(tokenizer):
     assert token_ids.to_list() == [oracle_ids(tokenizer, text) for text in texts]
 
 
+@pytest.mark.extended
 @given(texts=st.lists(st.text(), min_size=5, max_size=17))
 @settings(max_examples=5, deadline=None)
 @example(texts=["\0", "\ufeff", "👩‍👩‍👧"])
@@ -243,6 +244,7 @@ def test_without_byte_fallback_only_what_is_not_covered_is_unknown():
 # Detokenizing
 
 
+@pytest.mark.sampled(1)
 def test_detokenize_equals_the_oracle_on_any_ids(tokenizer):
     ids = st.integers(0, tokenizer.vocabulary_size - 1) | st.sampled_from([0, 1, 2, 3])
 
@@ -278,6 +280,7 @@ def test_padding_and_what_follows_end_change_nothing(tokenizer):
     assert tokenizer.decode(ended) == texts
 
 
+@pytest.mark.sampled(1)
 def test_an_id_outside_the_vocabulary_is_an_error_eagerly_and_skipped_in_a_graph(tokenizer):
     size = tokenizer.vocabulary_size
     good = tokenizer.encode(["die Straße"])[0]
@@ -291,6 +294,7 @@ def test_an_id_outside_the_vocabulary_is_an_error_eagerly_and_skipped_in_a_graph
         assert in_graph(rows).numpy().tolist() == ["die Straße".encode()] * 2
 
 
+@pytest.mark.sampled(1)
 def test_graph_equals_eager(tokenizer):
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
     def round_trip(texts):
@@ -351,6 +355,7 @@ def test_detokenize_refuses_what_is_no_batch_of_ids(token_ids, message):
 # Odd text
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("text", ODD_TEXTS.values(), ids=ODD_TEXTS)
 def test_odd_text_is_answered_and_neighbours_are_unchanged(tokenizer, text):
     expected = normalized(text) if isinstance(tokenizer, SentencePieceTokenizer) else text
@@ -711,6 +716,7 @@ def test_wordpieces_of_odd_text_are_those_of_transformers(lowercase, strip_accen
     assert tokenizer.unknown_token_id not in {i for ids in tokenizer.encode(GERMAN) for i in ids}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("lowercase", "strip_accents"), FOLDS_OF_WHICH_TWO_ARE_EXTENDED[2:]
 )  # the one without the other

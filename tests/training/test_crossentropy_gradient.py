@@ -103,6 +103,7 @@ def test_its_entries_are_those_of_the_definition(rng, label_smoothing):
     np.testing.assert_allclose(ops.convert_to_numpy(gradient.by_logits()), expected, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.sampled(1)
 @is_tensorflow
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("jit_compile", slow_but([False], [False, True]))
@@ -158,6 +159,7 @@ def test_weights_and_padding_with_nan(factors, taken):
     assert np.isnan(by_table).any()
 
 
+@pytest.mark.extended
 @is_tensorflow
 def test_only_a_gradient_that_is_known_is_taken_so(factors, taken):
     first, second = LabelSmoothedCrossentropy(0.1), LabelSmoothedCrossentropy(0.4)

@@ -256,6 +256,7 @@ def small_model(dtype=None):
     )
 
 
+@pytest.mark.extended
 def test_fit_and_evaluate_report_the_token_mean():
     keras.utils.set_random_seed(1)
     labels, _ = make_batch(14)
@@ -314,6 +315,7 @@ def test_mixed_float16_training_stays_finite():
     assert all(np.all(np.isfinite(weight)) for weight in model.get_weights())
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.function is TensorFlow's.")
 @pytest.mark.parametrize("jit_compile", slow_but([True], [False, True]))
 def test_compiled_with_unknown_sizes_equals_eager(jit_compile):
@@ -407,6 +409,7 @@ SOFTMAX_MODELS = {
 LOSS_OR_METRIC = [LabelSmoothedCrossentropy, Perplexity]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("make", LOSS_OR_METRIC)
 @pytest.mark.parametrize("name", SOFTMAX_MODELS)
 def test_probabilities_are_never_taken_for_logits(name, make):
@@ -463,6 +466,7 @@ def test_from_logits_false_is_finite_at_zero_and_refuses_logits():
     assert np.isnan(float(loss(labels, logits)))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("scale", [0.0, 1e-3, 1.0])
 def test_logits_are_never_taken_for_probabilities(scale):
     rng = np.random.default_rng(24)

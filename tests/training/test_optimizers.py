@@ -77,6 +77,7 @@ def train(optimizer, jit_compile=False, one_hot=False):
     return model
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.extended)])
 def test_a_row_of_an_embedding_that_occurs_twice_has_the_sum_of_its_gradients(jit_compile):
     """Keras on TensorFlow squares them one by one."""
@@ -88,6 +89,7 @@ def test_a_row_of_an_embedding_that_occurs_twice_has_the_sum_of_its_gradients(ji
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.extended
 def test_a_state_of_keras_optimizer_is_continued(tmp_path):
     """Runs that Keras' optimizer began go on with ours: the variables are the same."""
     theirs, ours = train(keras.optimizers.Adam(0.1)), train(Adam(0.1))

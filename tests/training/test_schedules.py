@@ -169,6 +169,7 @@ def test_updates_in_fit_have_the_rates_of_the_formula(case):
     np.testing.assert_allclose(rates, [expected(update) for update in range(1, 14)], rtol=1e-3)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", CASES)
 def test_saved_compiled_model_goes_on_at_the_right_update(case, tmp_path):
     schedule, expected = CASES[case]

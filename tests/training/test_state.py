@@ -34,6 +34,7 @@ def values(model):
     return [ops.convert_to_numpy(weight) for weight in model.weights]
 
 
+@pytest.mark.extended
 def test_training_goes_on_from_a_state_to_the_same_bits():
     whole = make_model()
     fit(whole, 2)
@@ -77,6 +78,7 @@ def test_a_state_that_does_not_fit_changes_nothing():
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.extended
 def test_the_moving_average_is_in_use_within_the_block_alone():
     model = make_model()
     fit(model, 2)  # `fit` leaves the averages in the weights at its end
