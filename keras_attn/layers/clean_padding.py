@@ -37,6 +37,24 @@ def clean_padding(*sequences):
         _CLEAN.reset(token)
 
 
+def with_clean_padding(function, *masks):
+    """A function of sequences that runs inside `clean_padding`.
+
+    Whether there is anything to do is settled here, not when it runs: recomputation runs it a second time, elsewhere.
+
+    Args:
+        function: Function of sequences.
+        *masks: The mask of each sequence, as in `without_padding`.
+    """
+    masks = [None if is_padding_clean() else is_token for is_token in masks]
+
+    def run(*sequences):
+        with clean_padding(*zip(sequences, masks)) as kept:
+            return function(*kept)
+
+    return run
+
+
 def is_padding_clean():
     """Whether the code runs inside `clean_padding`."""
     return _CLEAN.get() is not None

@@ -3,7 +3,7 @@ from keras import ops
 
 from keras_attn.layers.block import Block, results_of
 from keras_attn.layers.call_masks import check_pairs, joined_padding
-from keras_attn.layers.clean_padding import clean_padding, real_token_mask
+from keras_attn.layers.clean_padding import real_token_mask, with_clean_padding
 from keras_attn.layers.recomputation import recompute_in_gradient
 from keras_attn.layers.slots import call_layer, check_layer, has_argument
 from keras_attn.ops import successive_positions
@@ -139,10 +139,11 @@ class DecoderBlock(Block):
                 decoder_padding_mask, decoder_sequence, "decoder_padding_mask"
             )
             is_token = real_token_mask(query_mask, decoder_segment_ids)
-        sequences = [(decoder_sequence, is_token)]
+        sequences, masks = [decoder_sequence], [is_token]
         encoder_padding_mask = joined_padding(encoder_padding_mask, encoder_sequence, "encoder_padding_mask")
         if encoder_sequence is not None:
-            sequences.append((encoder_sequence, real_token_mask(encoder_padding_mask, encoder_segment_ids)))
+            sequences.append(encoder_sequence)
+            masks.append(real_token_mask(encoder_padding_mask, encoder_segment_ids))
         self_attention_arguments = {
             "query_mask": query_mask,
             "value_mask": decoder_padding_mask,
@@ -199,11 +200,11 @@ class DecoderBlock(Block):
             return self._feed_forward_residual(x, sublayer=self.feed_forward_layer, training=training), more
 
         cached = self_attention_cache is not None or cross_attention_cache is not None
-        with clean_padding(*sequences) as sequences:
-            if self.remat and not cached:
-                x, more = recompute_in_gradient(self, forward, training, *sequences)
-            else:
-                x, more = forward(*sequences)
+        forward = with_clean_padding(forward, *masks)
+        if self.remat and not cached:
+            x, more = recompute_in_gradient(self, forward, training, *sequences)
+        else:
+            x, more = forward(*sequences)
         if self_attention_cache is not None:  # The new cache comes last.
             more.append(more.pop(1 if return_attention_scores else 0))
         return (x, *more) if more else x

@@ -2,7 +2,7 @@ import keras
 
 from keras_attn.layers.block import Block, results_of
 from keras_attn.layers.call_masks import check_pairs, joined_padding
-from keras_attn.layers.clean_padding import clean_padding, real_token_mask
+from keras_attn.layers.clean_padding import real_token_mask, with_clean_padding
 from keras_attn.layers.recomputation import recompute_in_gradient
 from keras_attn.layers.slots import call_layer, is_attention
 
@@ -124,8 +124,8 @@ class EncoderBlock(Block):
                 x = self._feed_forward_residual(x, sublayer=self.feed_forward_layer, training=training)
             return (x, *scores) if scores else x
 
-        with clean_padding((inputs, real_token_mask(padding_mask, segment_ids))) as (x,):
-            return recompute_in_gradient(self, forward, training, x) if self.remat else forward(x)
+        forward = with_clean_padding(forward, real_token_mask(padding_mask, segment_ids))
+        return recompute_in_gradient(self, forward, training, inputs) if self.remat else forward(inputs)
 
     def _advice(self, name):
         if name != "use_causal_mask":
