@@ -182,7 +182,9 @@ MUTANTS = [
         "_for_every_row",
         "return ops.broadcast_to(encoding, ops.shape(inputs))",
         "return encoding",
-        (f"{MEETING}[after_add_positions-layers.EncoderBlock]",),
+        (
+            "layers/test_carried_masks.py::test_positions_have_the_shape_of_the_sequence_and_its_mask[sinusoidal-3]",
+        ),
     ),
     Mutant(
         "probabilities_taken_for_logits",

@@ -282,6 +282,7 @@ def served_from_its_folder(thing, folder):
 
     with mock.patch.dict(os.environ, {"XDG_CACHE_HOME": str(folder / "cache")}):
         task = thing.around(thing.model(seed=3))
+        versions = []
         for change in (None, with_other_weights):
             if change is not None:
                 change(task, thing)
@@ -291,5 +292,7 @@ def served_from_its_folder(thing, folder):
                 os.utime(path, (1, 1))
             loaded = keras_attn.load(folder / "it")
             version = find_version(folder / "it").folder
+            assert version not in versions
+            versions.append(version)
             checks = verify_saved_model(version, loaded.verified_on(), loaded.default_answers)
             assert not any(check.problems for check in checks)
