@@ -30,68 +30,98 @@ _PADS = {
     "marian": 58100,
 }
 
-# Fields that do not change what the layers compute: about files, training, search, heads and the outputs asked for.
-_HARMLESS = {
-    *("architectures", "model_type", "_name_or_path", "name_or_path", "transformers_version", "auto_map"),
-    *("dtype", "torch_dtype", "use_cache", "return_dict", "output_hidden_states", "output_attentions"),
-    *("use_return_dict", "torchscript", "use_bfloat16", "attn_implementation", "_attn_implementation"),
-    *("_attn_implementation_autoset", "cache_implementation", "pretraining_tp", "gradient_checkpointing"),
-    *("initializer_range", "initializer_factor", "init_std", "initializer_cutoff_factor"),
-    *("output_past", "model_max_length", "n_ctx", "language", "vocab_projection", "tokenizer_class"),
-    *(
-        "activation_dropout",
-        "encoder_layerdrop",
-        "decoder_layerdrop",
-        "classifier_dropout",
-        "classif_dropout",
-    ),
-    *("classifier_dropout_prob", "qa_dropout", "seq_classif_dropout", "summary_type", "summary_use_proj"),
-    *("summary_activation", "summary_last_dropout", "summary_proj_to_labels", "summary_first_dropout"),
-    *("id2label", "label2id", "num_labels", "problem_type", "finetuning_task", "task_specific_params"),
-    *("_num_labels", "classif_dropout", "classifier_activation", "classifier_bias", "classifier_pooling"),
-    *(
-        "bos_token_id",
-        "eos_token_id",
-        "sep_token_id",
-        "cls_token_id",
-        "mask_token_id",
-        "decoder_start_token_id",
-    ),
-    *(
-        "forced_bos_token_id",
-        "forced_eos_token_id",
-        "prefix",
-        "is_encoder_decoder",
-        "chunk_size_feed_forward",
-    ),
-    *(
-        "max_length",
-        "min_length",
-        "num_beams",
-        "num_beam_groups",
-        "do_sample",
-        "early_stopping",
-        "temperature",
-    ),
-    *("top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size"),
-    *(
-        "encoder_no_repeat_ngram_size",
-        "bad_words_ids",
-        "num_return_sequences",
-        "output_scores",
-        "diversity_penalty",
-    ),
-    *(
-        "return_dict_in_generate",
-        "remove_invalid_values",
-        "exponential_decay_length_penalty",
-        "suppress_tokens",
-    ),
-    *("begin_suppress_tokens", "force_bos_token_to_be_generated", "save_step", "extra_pos_embeddings"),
-    *("reorder_and_upcast_attn", "num_hidden_layers", "encoder_layers", "add_bias_logits", "output_layer"),
-    *("tf_legacy_loss", "directionality", "pooler_fc_size", "pooler_num_attention_heads"),
-    *("pooler_num_fc_layers", "pooler_size_per_head", "pooler_type", "down_scale_factor", "gap_size"),
-    *("net_structure_type", "num_memory_blocks", "layers_to_use"),
+# Fields of transformers' config classes that no architecture reads here, since they do not change what its layers compute in
+# inference: about files, training, search, heads and the outputs asked for. Heads and tasks read some of them elsewhere.
+_WITHOUT_EFFECT = {
+    "_attn_implementation",
+    "_name_or_path",
+    "_num_labels",
+    "activation_dropout",
+    "architectures",
+    "attn_implementation",
+    "bos_token_id",
+    "chunk_size_feed_forward",
+    "classifier_activation",
+    "classifier_bias",
+    "classifier_dropout",
+    "classifier_dropout_prob",
+    "classifier_pooling",
+    "cls_token_id",
+    "decoder_layerdrop",
+    "decoder_start_token_id",
+    "dtype",
+    "encoder_layerdrop",
+    "eos_token_id",
+    "finetuning_task",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "gradient_checkpointing",
+    "hidden_dropout",
+    "id2label",
+    "init_std",
+    "initializer_cutoff_factor",
+    "initializer_factor",
+    "initializer_range",
+    "is_encoder_decoder",
+    "label2id",
+    "mask_token_id",
+    "model_type",
+    "num_labels",
+    "output_attentions",
+    "output_hidden_states",
+    "output_past",
+    "prefix",
+    "pretraining_tp",
+    "problem_type",
+    "qa_dropout",
+    "reorder_and_upcast_attn",
+    "return_dict",
+    "sep_token_id",
+    "seq_classif_dropout",
+    "summary_activation",
+    "summary_first_dropout",
+    "summary_last_dropout",
+    "summary_proj_to_labels",
+    "summary_type",
+    "summary_use_proj",
+    "task_specific_params",
+    "tokenizer_class",
+    "torch_dtype",
+    "torchscript",
+    "transformers_version",
+    "use_bfloat16",
+    "use_cache",
+    "use_return_dict",
+}
+# Fields that change any model of transformers, and that nothing here does.
+_NOT_OBEYED = {
+    "compression_config": "weights that are compressed",
+    "per_layer_config": "layers with sizes of their own",
+    "quantization_config": "weights that are quantised",
+}
+# Other names of fields, as transformers' config classes take them; where both are given, these count.
+_BART_ALIASES = {
+    "hidden_size": "d_model",
+    "num_attention_heads": "encoder_attention_heads",
+    "num_hidden_layers": "encoder_layers",
+}
+_T5_ALIASES = {
+    "hidden_size": "d_model",
+    "num_attention_heads": "num_heads",
+    "num_hidden_layers": "num_layers",
+    "head_dim": "d_kv",
+}
+ALIASES = {
+    **dict.fromkeys(("bart", "mbart", "pegasus", "m2m_100", "marian"), _BART_ALIASES),
+    **dict.fromkeys(("t5", "mt5"), _T5_ALIASES),
+    "distilbert": {"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
+    "gpt2": {
+        "hidden_size": "n_embd",
+        "max_position_embeddings": "n_positions",
+        "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+    },
+    "swin": {"num_attention_heads": "num_heads", "num_hidden_layers": "num_layers"},
 }
 
 
@@ -104,6 +134,7 @@ class Fields:
         config: Dict, a config.json.
         num_values: Integer, how many numbers the weight files hold.
         num_tensors: Integer, how many tensors.
+        ignored_fields: Names of fields that are taken as missing: the caller knows them to be of no effect.
 
     Example:
 
@@ -114,8 +145,9 @@ class Fields:
     ```
     """
 
-    def __init__(self, config, num_values, num_tensors):
-        self._config = config
+    def __init__(self, config, num_values, num_tensors, ignored_fields=()):
+        known = {name: value for name, value in config.items() if name not in ignored_fields}
+        self._config = _with_own_names(known)
         self._num_values, self._num_tensors = num_values, num_tensors
         self._read = set()
 
@@ -207,7 +239,9 @@ class Fields:
         for name, value in expected.items():
             received = self.get(name, None)
             if received not in (None, value):
-                raise self._wrong(name, received, f"{value!r}: no other value is implemented")
+                raise ValueError(
+                    f"{self._wrong(name, received, f'{value!r}: nothing else is known here')} {way_out(name)}"
+                )
 
     def activation(self, name, default=_MISSING):
         """The name of an activation in this library."""
@@ -251,24 +285,49 @@ class Fields:
             raise self._wrong("pad_token_id", value, "an integer or null")
         return value
 
-    def check_all_read(self, ignored=()):
-        """Refuses fields that nobody understood.
-
-        Args:
-            ignored: Names of fields that the caller knows to be of no effect.
+    def check_all_read(self):
+        """Refuses fields that change every model of transformers, and that no architecture here obeys.
 
         Raises:
-            ValueError: if there is a field which was not read, is not known to be harmless, and is not null.
+            ValueError: if there is such a field, and it is not null.
         """
-        given = {name for name, value in self._config.items() if value is not None}
-        unknown = sorted(given - self._read - _HARMLESS - set(ignored))
-        if unknown:
-            raise ValueError(
-                "config.json has fields that are not understood and may change the model: "
-                f"{', '.join(f'{name}={self._config[name]!r}'[:80] for name in unknown)}. If they do not, name them in "
-                "`ignored_fields`."
-            )
+        for name in sorted(_NOT_OBEYED.keys() & self._given - self._read):
+            raise ValueError(not_obeyed("config.json", name, self._config[name], _NOT_OBEYED[name]))
+
+    @property
+    def unknown_names(self):
+        """List of the names of fields that transformers' class does not have either, so that they change nothing."""
+        return sorted(self._given - self._read - _WITHOUT_EFFECT - set(_NOT_OBEYED))
+
+    @property
+    def _given(self):
+        return {name for name, value in self._config.items() if value is not None}
 
     def _wrong(self, name, value, wanted):
         model_type = self._config.get("model_type")
         return ValueError(f"`{name}` of a {model_type} config must be {wanted}. Received: {name}={value!r}.")
+
+
+def not_obeyed(file, name, value, meaning):
+    """The message of an error: a field of a file that changes answers is not obeyed here.
+
+    Args:
+        file: Name of the file.
+        name, value: Of the field.
+        meaning: What the field asks for.
+    """
+    return f"{file} asks for {meaning}, which nothing here does: {name}={value!r:.80}. {way_out(name)}"
+
+
+def way_out(name):
+    """The sentence that says how to go on without a field of a checkpoint's files."""
+    return f'To go on without it, give `ignored_fields=("{name}",)`, or `--ignored-fields {name}` to the command.'
+
+
+def _with_own_names(config):
+    """The config with its fields under the names that the architecture reads."""
+    aliases = ALIASES.get(config.get("model_type"), {})
+    renamed = {
+        aliases[name]: value for name, value in config.items() if name in aliases and value is not None
+    }
+    return {**{name: value for name, value in config.items() if name not in aliases}, **renamed}

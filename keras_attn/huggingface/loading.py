@@ -112,10 +112,12 @@ class _Checkpoint:
         if isinstance(model_type, str) and model_type in NOT_READ:
             raise ValueError(f"A {model_type} checkpoint cannot be read: {NOT_READ[model_type]}.")
         understand = choose("model_type", model_type, ARCHITECTURES)
-        fields = Fields(config, self.folder.num_values, len(self.folder.tensors))
+        self.fields = fields = Fields(
+            config, self.folder.num_values, len(self.folder.tensors), ignored_fields
+        )
         self.task = task_of(config) if head else None
         self.architecture = understand(fields, self)
-        fields.check_all_read(ignored_fields)
+        fields.check_all_read()
         make_head = self.architecture.heads.get(self.task)
         if make_head is not None:
             self.architecture = with_head(self.architecture, make_head())

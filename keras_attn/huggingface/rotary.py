@@ -23,14 +23,6 @@ _OPTIONS = {
         "truncate": "truncate",
     },
 }
-# What configs have beside the options of another kind, and transformers does not read then.
-_OF_YARN = ("truncate", "mscale", "mscale_all_dim")
-_WITHOUT_EFFECT = {
-    "default": ("factor", "original_max_position_embeddings", *_OF_YARN),
-    "linear": ("original_max_position_embeddings", *_OF_YARN),
-    "llama3": _OF_YARN,
-    "yarn": (),
-}
 _BASE = 10000.0
 
 
@@ -74,22 +66,18 @@ def rotary_embedding(parameters, max_sequence_length):
         raise ValueError(
             f"`rope_type` must be one of {sorted(_OPTIONS)}. Received: rope_type={kind!r} in {parameters}."
         )
-    if options.get("partial_rotary_factor") == 1:
-        del options["partial_rotary_factor"]
-    names = _OPTIONS[kind]
-    if kind == "yarn":
-        _read_scales(options)
-    for name in _WITHOUT_EFFECT[kind]:
-        options.pop(name, None)
-    unknown = sorted(set(options) - set(names))
-    if unknown:
+    if options.get("partial_rotary_factor", 1) != 1:
         raise ValueError(
-            f"Rotary positions of type {kind!r} have options that are not implemented: {unknown}. "
+            "Rotary positions must be of all channels of a head: `partial_rotary_factor` must be 1. "
             f"Received: {parameters}."
         )
+    if kind == "yarn":
+        _read_scales(options)
+    names = _OPTIONS[kind]
     scaling = None
     if kind != "default":
-        scaling = {"type": kind, **{names[name]: value for name, value in options.items()}}
+        # Options of other kinds, and of other programs, are without effect in transformers too.
+        scaling = {"type": kind, **{ours: options[name] for name, ours in names.items() if name in options}}
         if "original_max_position_embeddings" in names:
             scaling.setdefault("original_max_sequence_length", max_sequence_length)
     return lambda: RotaryEmbedding(base, scaling=scaling, name="rotary_embedding")

@@ -185,7 +185,10 @@ class _Dense:
         self.use_bias = fields.flag("bias", True)
         name = str(fields.get("activation_function", "torch.nn.modules.activation.Tanh")).rpartition(".")[2]
         self.activation = choose("activation_function", name, _ACTIVATIONS)
-        fields.check_all_read()
+        if fields.unknown_names:  # sentence-transformers refuses them too
+            raise ValueError(
+                f"{path} has fields that a dense layer of sentence-transformers does not have: {fields.unknown_names}."
+            )
         shapes = {
             "linear.weight": (outputs, inputs),
             **({"linear.bias": (outputs,)} if self.use_bias else {}),

@@ -1,7 +1,12 @@
 """Configs as well-known checkpoints of the hub have them, old forms included: every field is understood."""
 
+import inspect
+import pathlib
+import re
+
 import pytest
 
+from keras_attn.huggingface import fields as fields_module
 from keras_attn.huggingface.architectures import ARCHITECTURES
 from keras_attn.huggingface.fields import Fields
 
@@ -604,11 +609,6 @@ def test_every_field_is_understood(name):
         ),
         (
             "meta-llama/Llama-3.1-8B",
-            {"quantization_config": {"bits": 4}},
-            "not understood .* quantization_config",
-        ),
-        (
-            "meta-llama/Llama-3.1-8B",
             {"rope_scaling": {"type": "dynamic", "factor": 2.0}},
             "`rope_type` must be",
         ),
@@ -620,5 +620,43 @@ def test_what_changes_the_maths_is_refused(name, changed, match):
 
 
 def test_a_quantised_checkpoint_is_refused():
-    with pytest.raises(ValueError, match="not understood and may change the model: quantization_config="):
+    with pytest.raises(ValueError, match=r"weights that are quantised, .* quantization_config="):
         understood("meta-llama/Llama-3.1-8B", quantization_config={"bits": 4})
+
+
+def _names_that_modelling_code_reads(config_class):
+    """The fields that the files beside a config class of transformers read from a config."""
+    folder = pathlib.Path(inspect.getfile(config_class)).parent
+    code = "\n".join(path.read_text("utf-8") for path in folder.glob("modeling_*.py"))
+    return set(re.findall(r"\bconfig\.([a-z_]\w*)", code))
+
+
+@pytest.mark.parametrize("model_type", ARCHITECTURES)
+def test_every_field_of_transformers_class_is_read_or_known_to_change_nothing(model_type):
+    """All other fields change nothing in transformers either, so that they may be let through."""
+    transformers = pytest.importorskip("transformers", reason='pip install "keras_attn[peers]"')
+    config_class = transformers.CONFIG_MAPPING[model_type]
+    assert fields_module.ALIASES.get(model_type, {}) == config_class.attribute_map
+    config = {**config_class().to_dict(), "model_type": model_type}
+    for name in _names_that_modelling_code_reads(config_class):
+        if not hasattr(config_class, name) or name in config_class.__dataclass_fields__:  # else a method
+            config.setdefault(name, None)
+    fields = Fields(config, 2**62, 2**31)
+    architecture = ARCHITECTURES[model_type](fields, NoFiles())
+    for make_head in architecture.heads.values():
+        make_head()
+    of_others = {
+        "text_config",
+        "vision_config",
+        "image_token_id",
+        "mm_tokens_per_image",
+    }  # Gemma 3 with images
+    left = set(fields._config) - fields._read - fields_module._WITHOUT_EFFECT - of_others
+    assert not left
+
+
+def test_fields_of_other_programs_change_nothing():
+    fields = Fields({**CONFIGS["Qwen/Qwen2.5-0.5B"], "unsloth_version": "1.2", "a_note": None}, 2**62, 2**31)
+    ARCHITECTURES["qwen2"](fields, NoFiles())
+    fields.check_all_read()
+    assert fields.unknown_names == ["unsloth_version"]

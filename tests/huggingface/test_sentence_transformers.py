@@ -145,7 +145,7 @@ def test_the_mode_of_pooling(config, pooling, folder):
             {**DENSE, "activation_function": "os.system"},
             "`activation_function` must be",
         ),
-        ("2_Dense/config.json", {**DENSE, "scale": 2.0}, "not understood.*scale"),
+        ("2_Dense/config.json", {**DENSE, "scale": 2.0}, "does not have: .*scale"),
         ("sentence_bert_config.json", {"max_seq_length": -1}, "`max_seq_length` must be"),
         ("sentence_bert_config.json", {"do_lower_case": True}, "do_lower_case"),
         ("sentence_bert_config.json", {"a_new_step": True}, "not understood: a_new_step"),
