@@ -21,7 +21,7 @@ def main(arguments=None):
     """
     options = _parsed(arguments)
     if options.command == "info":
-        return _info(options.folder)
+        return _info(options.folder, options.ignored_fields)
     try:
         with quiet_imports(for_training=options.command in ("train", "distill")):
             from keras_attn import cli
@@ -30,12 +30,18 @@ def main(arguments=None):
     return cli.run(options)
 
 
-def _info(folder):
-    """Prints what a folder holds, and returns the exit code; neither TensorFlow nor Keras is imported."""
+def _info(folder, ignored_fields):
+    """Prints what a folder holds, and returns the exit code. Of checkpoints alone, whose model is made, TensorFlow is imported."""
     with _light_packages():
         from keras_attn import info, terminal
+
+    def check(folder):
+        with quiet_imports():
+            from keras_attn.tasks.checkpoints import check_checkpoint
+        return check_checkpoint(folder, ignored_fields=ignored_fields or ())
+
     try:
-        terminal.say(info.report(info.describe(folder)))
+        terminal.say(info.report(info.describe(folder, check)))
     except (ValueError, OSError) as error:
         terminal.say_error(error)
         return 2
@@ -204,6 +210,7 @@ def _add_train(commands):
         help="train for so long that all is done within N minutes of this machine",
     )
     _add_training(command)
+    _add_ignored_fields(command)
 
 
 def _add_training(command):
@@ -333,6 +340,7 @@ def _add_evaluate(commands):
         "--shortlist", metavar="FILE", help="tell what this shortlist changes, instead of all scores"
     )
     _add_decoding(command)
+    _add_ignored_fields(command)
 
 
 def _add_shortlist(commands):
@@ -364,6 +372,7 @@ def _add_shortlist(commands):
         metavar="N",
         help="the most target tokens of a source token (default: 50)",
     )
+    _add_ignored_fields(command)
 
 
 def _add_translate(commands):
@@ -412,6 +421,7 @@ def _add_generate(commands):
     command.add_argument("--no-repeat-ngram-size", type=int, metavar="N")
     command.add_argument("--stop-token-ids", type=int, nargs="+", metavar="ID", help="end a text as END does")
     command.add_argument("--suppressed-token-ids", type=int, nargs="+", metavar="ID", help="are never chosen")
+    _add_ignored_fields(command)
 
 
 def _add_show(commands):
@@ -514,6 +524,7 @@ def _add_verify(commands):
         metavar="FOLDER",
         help="the saved translator, text generator or other task that the export must agree with",
     )
+    _add_ignored_fields(command)
 
 
 def _add_serve(commands):
@@ -538,6 +549,7 @@ def _add_serve(commands):
     command.add_argument(
         "--xla", action="store_true", help="let graphs be compiled with XLA, which a stock server does not"
     )
+    _add_ignored_fields(command)
 
 
 def _add_data(command, required, *names):
@@ -568,7 +580,22 @@ def _add_decoding(command, of_what=""):
     )
 
 
+def _add_ignored_fields(command):
+    command.add_argument(
+        "--ignored-fields",
+        type=_names,
+        metavar="NAME,NAME",
+        help="of a checkpoint: fields of its files that are refused, and that you know to change nothing",
+    )
+
+
+def _names(text):
+    """The names in a list with commas between them."""
+    return list(filter(None, map(str.strip, text.split(","))))
+
+
 def _add_checkpoint(command):
+    _add_ignored_fields(command)
     command.add_argument(
         "--source-language", metavar="NAME", help="of a multilingual checkpoint, eng_Latn for example"
     )
@@ -595,8 +622,11 @@ def _add_checkpoint(command):
 
 
 def _add_info(commands):
-    command = commands.add_parser("info", help="what a folder holds, from its JSON files and headers only")
+    command = commands.add_parser(
+        "info", help="what a folder holds, and whether it can be used; no weights are read"
+    )
     command.add_argument("folder", metavar="FOLDER", help="a checkpoint, a saved task, a run or an export")
+    _add_ignored_fields(command)
 
 
 def _positive(text):

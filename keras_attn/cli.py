@@ -74,7 +74,8 @@ def _distill(options):
 
 def _given(options, names):
     """The options that are given, by their names."""
-    return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    given = {name: getattr(options, name, None) for name in names}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 _LANGUAGES = ("source_language", "target_language")
@@ -104,6 +105,7 @@ _OF_TRAIN = (
     "start_from",
     "text_prefix",
     "purpose",
+    "ignored_fields",
 )
 
 
@@ -126,7 +128,7 @@ def _evaluate(options):
     from keras_attn.data import read_plain_text
     from keras_attn.tasks import TextGenerator, load_task
 
-    task = load_task(options.task)
+    task = load_task(options.task, **_given(options, ("ignored_fields",)))
     if not isinstance(task, Translator | TextGenerator):
         raise ValueError(f"`evaluate` is for translators and text generators. Received: a {task.name}.")
     if isinstance(task, TextGenerator):
@@ -150,7 +152,7 @@ def _evaluate(options):
 def _shortlist(options):
     from keras_attn import Translator, runs
 
-    translator = _load(options.translator, Translator)
+    translator = _load(options.translator, Translator, _given(options, ("ignored_fields",)))
     pairs = runs.open_pairs(
         options.data,
         "train",
@@ -171,7 +173,7 @@ def _generate(options):
 
     given = _given(options, _OF_DECODING)
     runs.generate_texts(
-        _load(options.generator, TextGenerator),
+        _load(options.generator, TextGenerator, _given(options, ("ignored_fields",))),
         options.prompts,
         options.num_return_sequences,
         DecodingOptions(**given),
@@ -199,7 +201,15 @@ _OF_DECODING = (
 
 
 # The options of commands that say what a checkpoint's files leave open.
-_OF_CHECKPOINTS = ("source_language", "target_language", "text_prefix", "purpose", "num_heads", "checkpoint")
+_OF_CHECKPOINTS = (
+    "source_language",
+    "target_language",
+    "text_prefix",
+    "purpose",
+    "num_heads",
+    "checkpoint",
+    "ignored_fields",
+)
 
 
 def _of_checkpoint(options, more=()):
@@ -305,7 +315,10 @@ def _export(options):
 def _verify(options):
     from keras_attn.tasks import load_task
 
-    return _verified(_version_folder(options.version), load_task(options.task) if options.task else None)
+    task = None
+    if options.task:
+        task = load_task(options.task, **_given(options, ("ignored_fields",)))
+    return _verified(_version_folder(options.version), task)
 
 
 def _verified(version, task):
@@ -335,7 +348,7 @@ def _verified(version, task):
 def _serve(options):
     from keras_attn import serve
 
-    serve.serve(options.folders, options.host, options.port, options.xla)
+    serve.serve(options.folders, options.host, options.port, options.xla, options.ignored_fields or ())
 
 
 def _version_folder(folder):

@@ -46,11 +46,14 @@ _OF_RECIPE = ("model", "epochs", "minutes", "seed", "distill")
 _OF_SEARCH = ("beam_width", "length_penalty", "maximum_decoding_length", "minimum_decoding_length")
 
 
-def describe(folder):
+def describe(folder, check=None):
     """What a folder holds: a checkpoint, a saved task, a run, or exports.
 
     Args:
         folder: Path.
+        check: Function (folder) -> (task, fields without effect), which makes of a checkpoint all that its task needs but the
+            weights, see `keras_attn.tasks.checkpoints.check_checkpoint`; or None, and only the head in config.json says which
+            task it is.
 
     Returns:
         A list of pairs of strings: what, and its value.
@@ -69,7 +72,7 @@ def describe(folder):
     if not folder.is_dir():
         raise FileNotFoundError(f"There is no folder {folder}.")
     if (folder / "config.json").is_file():
-        return _checkpoint(folder)
+        return _checkpoint(folder, check)
     if holds_checkpoint(folder):
         return _opennmt(folder)
     for name, task in _SAVED.items():
@@ -96,7 +99,7 @@ def report(rows):
     return "\n".join(f"{name:{width}}  {value}" for name, value in rows)
 
 
-def _checkpoint(folder):
+def _checkpoint(folder, check):
     config = read_json(folder / "config.json")
     names = config.get("architectures") or ["none named"]
     rows = [("kind", "checkpoint"), ("model_type", str(config.get("model_type")))]
@@ -118,11 +121,23 @@ def _checkpoint(folder):
         missing += [] if kind else ["the files of a tokenizer"]
         if not (folder / "generation_config.json").is_file():
             rows.append(("generation_config.json", "none: config.json says what it would"))
-    try:
-        rows.append(("task", HEADS[head_of(config)].task))
-    except ValueError as error:
-        rows.append(("task", f"none: {error}"))
+    rows += _task_of_checkpoint(folder, config, None if missing else check)
     return [*rows, ("missing", "; ".join(missing) or "nothing")]
+
+
+def _task_of_checkpoint(folder, config, check):
+    """The rows of a checkpoint's task: what `export` would say."""
+    try:
+        task = HEADS[head_of(config)].task
+        without_effect = {}
+        if check is not None:
+            task, without_effect = check(folder)
+    except (ValueError, OSError) as error:
+        return [("task", f"none: {error}")]
+    rows = [("task", task)]
+    for file, names in without_effect.items():
+        rows.append(("without effect", f"{file}: {', '.join(names)}"))
+    return rows
 
 
 def _opennmt(folder):

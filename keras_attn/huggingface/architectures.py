@@ -28,9 +28,3 @@ ARCHITECTURES = {
     **dict.fromkeys(("dinov2", "dinov2_with_registers"), dinov2),
     "swin": swin,
 }
-
-# What is known and not read, and why.
-NOT_READ = {
-    "gpt_oss": "its feed-forward networks are mixtures of experts, and there is no layer for them here, nor for MXFP4 weights; "
-    "its sinks, windows and rotary positions there are",
-}

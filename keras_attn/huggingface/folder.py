@@ -24,6 +24,7 @@ _BYTES = {"BOOL": 1, "I8": 1, "U8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "I16": 2, "U1
 _BYTES |= {"I64": 8, "U64": 8, **{name: dtype.itemsize for name, dtype in _DTYPES.items()}}
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+_ADAPTER = "adapter_config.json"
 _PART_VALUES = 2**20
 _MOST_JSON_BYTES = 100_000_000  # as the safetensors package allows for a header
 
@@ -42,8 +43,8 @@ class Folder:
 
     Raises:
         FileNotFoundError: if the folder, its config or a weight file is missing.
-        ValueError: if a file is damaged, a name in the index leaves the folder, a tensor is in two files, or the
-            weights are pickled only.
+        ValueError: if a file is damaged, a name in the index leaves the folder, a tensor is in two files, the
+            weights are pickled only, or there is an adapter beside them.
 
     Example:
 
@@ -58,6 +59,7 @@ class Folder:
         if not self.path.is_dir():
             raise FileNotFoundError(f"There is no folder {self.path}.")
         self.config = read_json(self.path / "config.json")
+        self._refuse_adapter()
         self.tensors = {}
         for file in self._files():
             read = tf_weights.read_tensors if file.name == tf_weights.FILE else read_header
@@ -106,6 +108,16 @@ class Folder:
         num_rows = max(1, _PART_VALUES // max(1, math.prod(shapes[0][1:])))
         parts = (slice(i, i + num_rows) for i in range(0, shapes[0][0], num_rows))
         return all(np.array_equal(self.read(name, part), self.read(other, part)) for part in parts)
+
+    def _refuse_adapter(self):
+        """An adapter beside a model changes its answers, wherever transformers finds peft."""
+        if not (self.path / _ADAPTER).is_file():
+            return
+        base = read_json(self.path / _ADAPTER).get("base_model_name_or_path")
+        raise ValueError(
+            f"{self.path} holds an adapter ({_ADAPTER}) of the model {base!r:.100}, which is not read. Merge them with peft, "
+            "`model.merge_and_unload().save_pretrained(FOLDER)`, and give that folder; or remove the adapter's files."
+        )
 
     def _files(self):
         if (self.path / _WEIGHTS).is_file():

@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import contextvars
 import math
 import re
 
@@ -9,11 +10,12 @@ import keras
 
 from keras_attn.checks import check_positive, choose
 from keras_attn.huggingface.architecture import own_name
-from keras_attn.huggingface.architectures import ARCHITECTURES, NOT_READ
-from keras_attn.huggingface.fields import Fields
+from keras_attn.huggingface.architectures import ARCHITECTURES
+from keras_attn.huggingface.fields import Fields, note_without_effect
 from keras_attn.huggingface.folder import Folder
 from keras_attn.huggingface.heads import task_of, with_head
 from keras_attn.huggingface.memory import assign_in_parts, unwritten_variables
+from keras_attn.huggingface.model_types import check_model_type
 from keras_attn.huggingface.names import places
 from keras_attn.models.copies import without_values
 from keras_attn.models.weight_names import named_weights
@@ -29,6 +31,7 @@ note: "", "transposed", "same as NAME", or why it is of no use.
 """
 
 
+_reads_weights = contextvars.ContextVar("reads_weights", default=True)
 Twin = collections.namedtuple("Twin", ["shapes", "config"])
 Twin.__doc__ = """A model that was made to be measured: {name: shape} of its variables, and its config."""
 
@@ -75,8 +78,27 @@ def load_model(folder, dtype=None, report=False, ignored_fields=(), head=True, n
             model = checkpoint.body.make()
         if num_new_labels is not None:
             model = checkpoint.new_head.on(model)
-    checkpoint.fill(model)
+    if _reads_weights.get():
+        checkpoint.fill(model)
     return model
+
+
+@contextlib.contextmanager
+def weights_unread():
+    """Models that are loaded in the block are made and checked, but the values of their weights are not read.
+
+    Example:
+
+    ```python
+    with weights_unread():
+        task = load_task("opus-mt-en-de")  # or the error that it would raise
+    ```
+    """
+    token = _reads_weights.set(False)
+    try:
+        yield
+    finally:
+        _reads_weights.reset(token)
 
 
 def read_report(folder, ignored_fields=(), head=True):
@@ -108,16 +130,15 @@ class _Checkpoint:
             check_positive("num_new_labels", num_new_labels)
             names = {str(i): f"LABEL_{i}" for i in range(num_new_labels)}
             config, head = {**config, "id2label": names, "num_labels": num_new_labels}, False
-        model_type = config.get("model_type")
-        if isinstance(model_type, str) and model_type in NOT_READ:
-            raise ValueError(f"A {model_type} checkpoint cannot be read: {NOT_READ[model_type]}.")
-        understand = choose("model_type", model_type, ARCHITECTURES)
+        check_model_type(config)
+        understand = choose("model_type", config["model_type"], ARCHITECTURES)
         self.fields = fields = Fields(
             config, self.folder.num_values, len(self.folder.tensors), ignored_fields
         )
         self.task = task_of(config) if head else None
         self.architecture = understand(fields, self)
         fields.check_all_read()
+        note_without_effect("config.json", fields.unknown_names)
         make_head = self.architecture.heads.get(self.task)
         if make_head is not None:
             self.architecture = with_head(self.architecture, make_head())

@@ -87,7 +87,7 @@ class Recipe:
         start_from: Path of a translator, of the run that made it, or of a checkpoint's folder: training begins with its
             weights, and its tokenizers are used; `tokenizer` and `vocabulary_size` mean nothing then.
         start_options: Dict of what its files leave open: `source_language` and `target_language` of a multilingual model,
-            `text_prefix` or `purpose` of a checkpoint.
+            `text_prefix`, `purpose` or `ignored_fields` of a checkpoint.
 
     Raises:
         ValueError: for a field with an invalid value.
@@ -292,7 +292,7 @@ class Recipe:
 _MODELS = {"transformer": Seq2SeqTransformer, "rnn": RNNSeq2Seq, "decoder": DecoderTransformer}
 # Arguments of models that the run sets.
 _OF_THE_RUN = {"vocabulary_size", "target_vocabulary_size", "pad_token_id", "dtype", "name"}
-_START_OPTIONS = ("source_language", "target_language", "text_prefix", "purpose")
+_START_OPTIONS = ("source_language", "target_language", "text_prefix", "purpose", "ignored_fields")
 _CHOICES = {
     "tokenizer": ("bpe", "unigram", "wordpiece", "bytes"),
     "padding": (None, "longest", "buckets", "packed"),
@@ -318,9 +318,12 @@ def _check_start(recipe):
             f"Received: model={recipe.model}."
         )
     unknown = sorted(set(recipe.start_options) - set(_START_OPTIONS))
-    if unknown or not all(isinstance(value, str) for value in recipe.start_options.values()):
+    kinds = {"ignored_fields": list}
+    if unknown or not all(
+        isinstance(value, kinds.get(name, str)) for name, value in recipe.start_options.items()
+    ):
         raise ValueError(
-            f"`start_options` may set {', '.join(_START_OPTIONS)}, each a string. "
+            f"`start_options` may set {', '.join(_START_OPTIONS)}, each a string, the last a list of strings. "
             f"Received: start_options={recipe.start_options}."
         )
 

@@ -22,7 +22,7 @@ from keras_attn.runs.teachers import teacher_folders
 from keras_attn.runs.time_plan import PLANNED
 
 # Words about the checkpoint that a run begins with, which become `start_options`; so do languages, of a user's own data.
-_OF_THE_START = ("text_prefix", "purpose")
+_OF_THE_START = ("text_prefix", "purpose", "ignored_fields")
 _LANGUAGES = ("source_language", "target_language")
 # What the folder of `start_from` says.
 _NOT_WITH_START = ("model", "tokenizer", "vocabulary_size", "documents")
@@ -69,7 +69,7 @@ def settle_training(data, folder, recipe, given, *, size=None, language_model=Fa
         beginning = _with_start(beginning, given, own_data, is_new=is_new, folder=is_of_folder and folder)
     elif words := [name for name in _OF_THE_START if name in given]:
         raise ValueError(
-            f"{' and '.join(f'`{name}`' for name in words)} (--text-prefix, --purpose) say more about the checkpoint of --from "
+            f"{' and '.join(f'`{name}`' for name in words)} (--text-prefix, --purpose, --ignored-fields) say more about the checkpoint of --from "
             "(`start_from`), which is not given."
         )
     fields = {name: value for name, value in given.items() if name not in (*_OF_THE_START, *_START_FIELDS)}

@@ -33,11 +33,13 @@ class TaskPages:
     Args:
         folder: Path of the saved task.
         content: String, the checksum of what it held when it was exported, see `keras_attn.tasks.kept_exports.content_of`.
+        options: Dict of the options that the task is loaded with; or None.
     """
 
-    def __init__(self, folder, content):
+    def __init__(self, folder, content, options=None):
         self._folder = folder
         self._content = content
+        self._options = options or {}
         self._task = None
         # A page takes all processors, so a second one waits.
         self._lock = threading.Lock()
@@ -54,7 +56,7 @@ class TaskPages:
         """
         with self._lock:
             if self._task is None:
-                task = load_task(self._folder)
+                task = load_task(self._folder, **self._options)
                 if content_of(self._folder) != self._content:
                     raise RequestError(
                         "The folder of the model was changed since the server started. Start it again.",

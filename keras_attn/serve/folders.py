@@ -10,10 +10,11 @@ from keras_attn.tasks.task_files import folder_name_of
 from keras_attn.terminal import say
 
 Version = collections.namedtuple(
-    "Version", ["name", "number", "folder", "task", "content"], defaults=[None, None]
+    "Version", ["name", "number", "folder", "task", "content", "options"], defaults=[None, None, None]
 )
 Version.__doc__ = """What is served: the model's name, the version's number, the folder with `saved_model.pb`, that of
-the task it is an export of, and the checksum of the task's content; or None where that is not known."""
+the task it is an export of, the checksum of the task's content, and the options it was loaded with; or None where that is not
+known."""
 
 _MODEL_FILE = "saved_model.pb"
 # The file that tells what a folder holds, and what reads it. A checkpoint is a task too.
@@ -22,7 +23,7 @@ _MARKERS |= dict.fromkeys(("config.json", "checkpoint"), load_task)  # of the hu
 _TASK_FOLDERS = tuple(map(folder_name_of, TASKS.values()))
 
 
-def find_versions(folders):
+def find_versions(folders, ignored_fields=()):
     """The `Version` of each folder; runs and saved tasks are exported to the user's cache.
 
     A SavedModel is a program. It is run only if the folder that is named is one, or a folder of versions of one, and holds
@@ -31,6 +32,7 @@ def find_versions(folders):
     Args:
         folders: Paths of model folders (the newest version is taken), version folders, run folders, or folders of saved
             translators, text generators and other tasks, or of checkpoints; or names of checkpoints on the hub.
+        ignored_fields: Of the checkpoints among them, as in `keras_attn.huggingface.load_model`.
 
     Returns:
         A list of `Version`s.
@@ -39,7 +41,7 @@ def find_versions(folders):
         ValueError: if two have the same name.
         FileNotFoundError: if a folder is none of these.
     """
-    versions = [find_version(folder) for folder in folders]
+    versions = [find_version(folder, ignored_fields) for folder in folders]
     for name, count in collections.Counter(version.name for version in versions).items():
         if count > 1:
             same = [str(folder) for folder, version in zip(folders, versions) if version.name == name]
@@ -47,7 +49,7 @@ def find_versions(folders):
     return versions
 
 
-def find_version(folder):
+def find_version(folder, ignored_fields=()):
     """The `Version` of one folder, see `find_versions`."""
     folder = checkpoint_folder(folder)
     resolved = folder.resolve()
@@ -59,8 +61,10 @@ def find_version(folder):
                 f"{folder} holds a SavedModel beside {marker}. It is not run: a model is served that is exported now from {task_folder}. "
                 "To serve the SavedModel, give a folder that holds nothing else."
             )
-        version, content = kept_export(task_folder, name, _MARKERS[marker])
-        return Version(name, int(version.name), version, task_folder, content)
+        load = _MARKERS[marker]
+        options = {"ignored_fields": list(ignored_fields)} if ignored_fields and load is load_task else {}
+        version, content = kept_export(task_folder, name, load, options)
+        return Version(name, int(version.name), version, task_folder, content, options)
     if is_version:
         if resolved.name.isdecimal():
             return Version(resolved.parent.name, int(resolved.name), folder)

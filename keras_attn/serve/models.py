@@ -54,7 +54,7 @@ class ServedModel:
     """
 
     def __init__(self, version, xla=False):
-        self.name, self.number, self.folder, task, content = version
+        self.name, self.number, self.folder, task, content, options = version
         self.signatures = read_signature_defs(self.folder)
         self.shows_attention = task is not None or SIGNATURE in self.signatures
         try:
@@ -67,7 +67,7 @@ class ServedModel:
         self.attention = (
             ExportPages(self.name, self.signatures.get(SIGNATURE), self.process.run)
             if task is None
-            else TaskPages(task, content)
+            else TaskPages(task, content, options)
         )
         self._batcher = Batcher(self.process.run, parameters) if parameters else Unbatched(self.process.run)
         try:

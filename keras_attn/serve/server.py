@@ -106,7 +106,7 @@ class Server(ThreadedWSGIServer):
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
 
-def serve(folders, host="127.0.0.1", port=DEFAULT_PORT, xla=False):
+def serve(folders, host="127.0.0.1", port=DEFAULT_PORT, xla=False, ignored_fields=()):
     """Serves models over TF Serving's REST API, with a page to try them, until Ctrl-C or SIGTERM.
 
     The address is taken first, so that a wrong one is told before models are loaded.
@@ -119,6 +119,7 @@ def serve(folders, host="127.0.0.1", port=DEFAULT_PORT, xla=False):
         port: Integer; 0 for any that is free.
         xla: Boolean, whether graphs may be compiled with XLA, as by a server with `--xla_cpu_compilation_enabled`. A
             version that was exported for XLA is always run with it.
+        ignored_fields: Of checkpoints, as in `keras_attn.huggingface.load_model`.
 
     Raises:
         OSError: if the address is taken, a folder holds nothing to serve, or a model does not load.
@@ -132,7 +133,7 @@ def serve(folders, host="127.0.0.1", port=DEFAULT_PORT, xla=False):
     """
     server = Server(None, host, port)
     try:
-        with stopped_by_sigterm(), loaded_models(find_versions(folders), xla) as models:
+        with stopped_by_sigterm(), loaded_models(find_versions(folders, ignored_fields), xla) as models:
             server.app = App(models, host)
             say(_greeting(server, models))
             server.serve_forever()

@@ -3,9 +3,13 @@
 import importlib
 import pathlib
 
+import tensorflow as tf
+
 from keras_attn import opennmt
 from keras_attn.files import read_json
 from keras_attn.huggingface import is_sentence_transformer
+from keras_attn.huggingface.fields import fields_without_effect
+from keras_attn.huggingface.loading import weights_unread
 from keras_attn.tasks.heads import EMBEDDER, HEADS, OPENNMT, head_of
 
 CONFIG_FILE = "config.json"
@@ -45,6 +49,26 @@ def load_checkpoint(folder, **options):
         if "unexpected keyword argument" not in str(error):
             raise
         raise ValueError(f"A {head.task} of a checkpoint has no such option: {error}.") from error
+
+
+def check_checkpoint(folder, **options):
+    """Does all that `load_checkpoint` does, but reads no weights, and takes no memory for them.
+
+    Args:
+        folder, **options: As in `load_checkpoint`.
+
+    Returns:
+        A pair: the name of the task's class, and a dict of the fields without effect by the names of their files: those of
+        other programs, which transformers does not read either.
+
+    Raises:
+        FileNotFoundError, ValueError: as `load_checkpoint`, for all but the values of weights.
+
+    Example: `check_checkpoint("opus-mt-en-de")  # ("Translator", {})`.
+    """
+    with weights_unread(), fields_without_effect() as names, tf.device("CPU"):
+        task = load_checkpoint(folder, **options)
+    return type(task).__name__, names
 
 
 def _head(folder):

@@ -2,6 +2,8 @@
 
 import collections
 
+from keras_attn.huggingface.model_types import DECODERS, ENCODERS, SEQ2SEQ, check_model_type
+
 Head = collections.namedtuple("Head", ["task", "module", "function"])
 Head.__doc__ = """What becomes of a checkpoint with a head.
 
@@ -34,14 +36,9 @@ HEADS = {
 }
 # The head of bodies, or of configs that name no architecture: of most that write, the output projection is the embedding.
 _OF_MODEL_TYPES = {
-    **dict.fromkeys(("gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text"), "ForCausalLM"),
-    **dict.fromkeys(
-        ("t5", "mt5", "bart", "mbart", "pegasus", "m2m_100", "marian"), "ForConditionalGeneration"
-    ),
-    **dict.fromkeys(
-        ("bert", "roberta", "xlm-roberta", "distilbert", "electra", "albert", "mpnet", "modernbert"),
-        "an encoder alone",
-    ),
+    **dict.fromkeys(DECODERS, "ForCausalLM"),
+    **dict.fromkeys(SEQ2SEQ, "ForConditionalGeneration"),
+    **dict.fromkeys(ENCODERS, "an encoder alone"),
 }
 
 
@@ -52,7 +49,7 @@ def head_of(config):
         config: Dict, config.json.
 
     Raises:
-        ValueError: if there is no task for it.
+        ValueError: if its architecture is not read, or there is no task for it.
 
     Example:
 
@@ -60,6 +57,7 @@ def head_of(config):
     head_of({"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2"})  # "LMHeadModel"
     ```
     """
+    check_model_type(config)
     names = config.get("architectures") or [""]
     name = str(names[0]) if isinstance(names, list) else str(names)
     ends = [end for end in HEADS if name.endswith(end)]
@@ -69,6 +67,6 @@ def head_of(config):
     if of_type and (not name or name.endswith("Model")):
         return of_type
     raise ValueError(
-        f"There is no task for this checkpoint. Known are architectures that end with {', '.join(sorted(HEADS))}. "
-        f"Received: architectures={names!r}, model_type={config.get('model_type')!r}."
+        f"There is no task for a {config['model_type']} checkpoint with this head: architectures={names!r:.100}. There is one for "
+        f"classes that end with {', '.join(sorted(end for end in HEADS if end != 'an encoder alone'))}."
     )

@@ -41,7 +41,7 @@ _INSTRUCTIONS = {"avx2", "avx512f", "avx512_bf16", "avx512_vnni", "avx_vnni", "a
 _in_use = []
 
 
-def kept_export(folder, name, load):
+def kept_export(folder, name, load, options=None):
     """The version folder of an export of a saved task: one that was made of the same content, or a new one.
 
     It is not removed while a process uses it. Beyond 16 exports or 16 GiB, those that were unused for longest are removed.
@@ -50,6 +50,7 @@ def kept_export(folder, name, load):
         folder: Path of the saved task or checkpoint.
         name: String, the model's name.
         load: Function that reads the task in a folder.
+        options: Dict of other arguments of `load`, all of them JSON values.
 
     Returns:
         A pair: the path of the version folder, and the `content_of` the folder.
@@ -64,7 +65,8 @@ def kept_export(folder, name, load):
     ```
     """
     content = content_of(folder)
-    key = _key(content, name)
+    options = options or {}
+    key = _key(content, name, options)
     cache, problem = _cache_folder()
     if cache is not None and (version := _found(cache / key, name)):
         return version, content
@@ -75,7 +77,7 @@ def kept_export(folder, name, load):
     say(f"Exporting {folder} to {place / name} ...")
     remove_abandoned(cache)
     with folder_aside(place) as built:
-        load(folder).export(built / name)
+        load(folder, **options).export(built / name)
         if content_of(folder) != content:
             raise ValueError(f"{folder} was changed while it was exported. Try again.")
         (built / _LOCK).touch()
@@ -107,11 +109,12 @@ def content_of(folder):
     return folder_digest(folder.resolve().parent if is_part else folder)
 
 
-def _key(content, name):
+def _key(content, name, options):
     """What an export depends on, as the name of a folder."""
     parts = {
         "content": content,
         "name": name,
+        "options": options,
         "code": _code_digest(),
         "versions": {package: _version(package) for package in _PACKAGES},
         "keras": [

@@ -174,6 +174,13 @@ def test_entries_of_a_header_that_lie(folder, entry, match):
     refused(folder, match)
 
 
+def test_an_adapter_beside_the_model(folder):
+    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "mine/base"}))
+    refused(
+        folder, r"holds an adapter \(adapter_config.json\) of the model 'mine/base', which is not read. Merge"
+    )
+
+
 def test_a_name_twice_in_a_header(folder):
     entry = '{"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}'
     header = f'{{"a": {entry}, "a": {entry}}}'.encode()
@@ -202,10 +209,16 @@ def test_a_name_twice_in_a_header(folder):
             "To go on without it, .*--ignored-fields quantization_config",
         ),
         ({"per_layer_config": {"0": {}}}, "asks for layers with sizes of their own"),
-        ({"model_type": "gpt_neox"}, r"`model_type` must be one of \['albert', 'bart', 'bert'"),
-        ({"model_type": None}, "`model_type` must be one of"),
-        ({"model_type": ["bert"]}, "`model_type` must be one of"),
-        ({"model_type": "gpt_oss"}, "A gpt_oss checkpoint cannot be read: .* mixtures of experts"),
+        (
+            {"model_type": "phi3", "architectures": ["Phi3ForCausalLM"]},
+            r"'phi3' \(Phi3ForCausalLM\) cannot be read: .* Those that can: gpt2, llama, .*gemma3_text\.$",
+        ),
+        ({"model_type": None}, "config.json names no `model_type`"),
+        (
+            {"model_type": ["bert"]},
+            "cannot be read: there is no such architecture here. Those that can: bert",
+        ),
+        ({"model_type": "gpt_oss"}, "'gpt_oss' .* cannot be read: .* mixtures of experts"),
     ],
 )
 def test_configs_that_lie_or_ask_for_what_is_not_implemented(folder, fields, match):

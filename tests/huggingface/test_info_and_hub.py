@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import re
+import shutil
 import subprocess
 import sys
 
@@ -43,7 +45,7 @@ def test_info_says_what_is_missing():
     assert rows["missing"] == (
         "weights: model.safetensors, or its shards and their index; the files of a tokenizer"
     )
-    assert rows["task"].startswith("none: There is no task for this checkpoint.")
+    assert rows["task"].startswith("none: There is no task for a bert checkpoint with this head: ")
     (folder / "model.safetensors").write_bytes(b"nothing")
     assert "weights that can be read: " in described(folder)["missing"]
 
@@ -84,8 +86,45 @@ def test_info_of_a_run_that_has_made_nothing_yet(tmp_path):
     assert "its first epoch has not ended" in rows["missing"]
 
 
-def test_info_imports_neither_tensorflow_nor_keras():
-    folder = checkpoint("gpt2")[0]
+def changed_copy(name, to, **fields):
+    """A copy of a checkpoint with other fields in its config."""
+    folder = shutil.copytree(checkpoint(name)[0], to)
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    (folder / "config.json").write_text(json.dumps({**config, **fields}), "utf-8")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "match"),
+    [
+        ("gpt2", {"model_type": "phi3"}, "none: A checkpoint of `model_type` 'phi3' "),
+        ("gpt2", {"add_cross_attention": True}, "none: `add_cross_attention` of a gpt2 config must be False"),
+        ("gpt2", {"n_embd": 60}, "none: .* must have shape"),
+        ("gpt2", {"quantization_config": {"bits": 4}}, "none: .*--ignored-fields quantization_config"),
+        ("gpt2", {"architectures": ["GPT2ForNothing"]}, "none: There is no task "),
+    ],
+)
+def test_info_says_what_export_says(name, fields, match, tmp_path, capsys):
+    folder = changed_copy(name, tmp_path / "changed", **fields)
+    assert keras_attn_cli.main(["info", str(folder)]) == 0
+    rows = dict(line.split("  ", 1) for line in capsys.readouterr().out.splitlines())
+    answer = rows["task"].strip()
+    assert re.match(match, answer)
+    assert keras_attn_cli.main(["export", str(folder), str(tmp_path / "export")]) == 2
+    assert answer.removeprefix("none: ") in capsys.readouterr().err
+
+
+def test_info_lists_fields_without_effect_and_goes_on_without_refused_ones(tmp_path, capsys):
+    fields = {"author": "me", "n_ctx": 5, "is_nothing": None, "quantization_config": {"bits": 4}}
+    folder = changed_copy("gpt2", tmp_path / "changed", **fields)
+    assert keras_attn_cli.main(["info", str(folder), "--ignored-fields", "quantization_config"]) == 0
+    text = capsys.readouterr().out
+    assert re.search("task +TextGenerator\nwithout effect +config.json: author, n_ctx\n", text)
+
+
+def test_info_imports_neither_tensorflow_nor_keras(tmp_path):
+    """Where no model has to be made: of a checkpoint that is not read, for instance."""
+    folder = changed_copy("gpt2", tmp_path / "changed", model_type="phi3")
     code = f"""
 import sys, keras_attn_cli
 assert keras_attn_cli.main(["info", {str(folder)!r}]) == 0

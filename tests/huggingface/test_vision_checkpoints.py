@@ -245,7 +245,6 @@ def changed(folder, tmp_path, **fields):
         ({"patch_size": 2**30}, "at least one patch"),
         ({"num_channels": 3}, "projection.weight .*must have shape"),
         ({"model_type": "deit"}, "Missing: embeddings.distillation_token"),
-        ({"use_conv": True}, "fields that are not understood.*use_conv=True"),
     ],
 )
 def test_files_that_do_not_fit_are_refused(fields, match, tmp_path):
