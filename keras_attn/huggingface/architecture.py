@@ -8,6 +8,7 @@ from collections.abc import Callable
 _CONSTANTS = {
     r"(.*\.)?position_ids": "constant",
     r".*rotary_emb\.inv_freq": "constant",
+    r"lm_head\.weight|final_logits_bias": "head: language model",
 }
 
 
@@ -43,6 +44,28 @@ class Architecture:
     def all_unused(self):
         """`unused`, and what is of no use in every architecture."""
         return {**_CONSTANTS, **self.unused}
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """How a checkpoint gives logits of tokens.
+
+    Args:
+        is_tied: Boolean, whether the output projection is the token embedding.
+        gives_logits: Boolean, False for a body, which has none.
+    """
+
+    is_tied: bool
+    gives_logits: bool = True
+
+    @property
+    def options(self):
+        """The arguments of the `TokenEmbedding`."""
+        return {"tie_weights": self.is_tied or not self.gives_logits, "gives_logits": self.gives_logits}
+
+    def same(self, *group):
+        """The tensors that are one if it is tied: as in `Architecture`."""
+        return (group,) if self.is_tied and self.gives_logits else ()
 
 
 def own_name(name, prefix, renamed):

@@ -81,14 +81,13 @@ def bart(fields, checkpoint):
         static_position_embeddings=form.positions == "sinusoidal",
         is_decoder=False,
     )
-    output = "shared.weight" if shared else "decoder.embed_tokens.weight"
-    tied = checkpoint.is_tied(fields, "lm_head.weight", output, default=True)
+    table = "shared.weight" if shared else "decoder.embed_tokens.weight"
+    output = checkpoint.output(fields, "lm_head.weight", table)
     heads = {}
     if fields.get("model_type") in _WITH_HEADS:
         heads = reading_heads(fields, 2, 2, wraps=fields.get("model_type") == "mbart")
-        tied = tied or checkpoint.task in heads  # then there are no logits of tokens
     fields.get("tie_encoder_decoder", None)
-    has_bias = form.output_bias and bool(checkpoint.called("final_logits_bias"))
+    has_bias = form.output_bias and output.gives_logits and bool(checkpoint.called("final_logits_bias"))
 
     def position():
         if form.positions == "learned":
@@ -128,9 +127,9 @@ def bart(fields, checkpoint):
         return TokenEmbedding(size, width, scale=scale, name="token", **options)
 
     def make():
-        output = {"tie_weights": tied, "use_output_bias": has_bias}
-        source = token(vocabulary_size, **output) if shared else token(vocabulary_size)
-        target = source if shared else token(target_vocabulary_size, **output)
+        options = {"use_output_bias": has_bias, **output.options}
+        source = token(vocabulary_size, **options) if shared else token(vocabulary_size)
+        target = source if shared else token(target_vocabulary_size, **options)
         norms = [
             LayerNormalization(epsilon=1e-5, name=f"{side}_norm") if form.last_norm else None
             for side in _SUBLAYERS
@@ -146,7 +145,7 @@ def bart(fields, checkpoint):
 
     has_source = bool(checkpoint.called(_TABLES[0]))
     unused = {r"shared\.weight": "each side has a table of its own"} if has_source and not shared else {}
-    same = _same(shared, tied, has_source)
+    same = _same(shared, output.is_tied, has_source)
     return Architecture(make, _names(form, shared), "model.", same=same, unused=_UNUSED | unused, heads=heads)
 
 

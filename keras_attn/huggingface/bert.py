@@ -53,6 +53,7 @@ HEADS = {
     r"discriminator_.*": "head: ELECTRA's pre-training",
     r"classifier\..*": "head: classification",
     r"qa_outputs\..*": "head: question answering",
+    r"sequence_summary\..*": "head: ELECTRA's multiple choice",
 }
 
 

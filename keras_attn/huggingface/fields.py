@@ -5,6 +5,7 @@ import contextvars
 import numbers
 
 from keras_attn.huggingface.heads import labels
+from keras_attn.huggingface.model_types import MODEL_TYPES
 
 _MISSING = object()
 _without_effect = contextvars.ContextVar("without_effect", default=None)
@@ -22,15 +23,6 @@ _ACTIVATIONS = {
     "tanh": "tanh",
     "sigmoid": "sigmoid",
     "linear": "linear",
-}
-
-# The pad of models whose config does not say it: transformers' defaults. All others have none.
-_PADS = {
-    **dict.fromkeys(("bert", "electra", "distilbert", "albert", "gemma2", "gemma3_text"), 0),
-    **dict.fromkeys(("t5", "mt5", "pegasus"), 0),
-    **dict.fromkeys(("roberta", "xlm-roberta", "mpnet", "bart", "mbart", "m2m_100"), 1),
-    "modernbert": 50283,
-    "marian": 58100,
 }
 
 # Fields of transformers' config classes that no architecture reads here, since they do not change what its layers compute in
@@ -281,7 +273,8 @@ class Fields:
 
         A config that does not have the field, which is not a null, means the default of its `model_type`.
         """
-        value = self.get("pad_token_id", _PADS.get(self._config.get("model_type")))
+        known = MODEL_TYPES.get(self._config.get("model_type"))
+        value = self.get("pad_token_id", None if known is None else known.pad_token_id)
         if value is None:
             return -1
         if not isinstance(value, int):

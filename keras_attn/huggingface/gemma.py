@@ -46,7 +46,7 @@ def gemma(fields, checkpoint):
     fields.expect(use_bidirectional_attention=False, **({"attn_logit_softcapping": None} if is_third else {}))
     max_sequence_length = fields.get("max_position_embeddings", 8192)
     pad_token_id = fields.pad_token_id()
-    tied = checkpoint.is_tied(fields, "lm_head.weight", "embed_tokens.weight", default=True)
+    output = checkpoint.output(fields, *SAME)
     window = fields.size("sliding_window", 4096, most=2**31)
     period = fields.get("sliding_window_pattern", fields.get("_sliding_window_pattern", 6 if is_third else 2))
     fields.get("_sliding_window_pattern", None)
@@ -75,13 +75,13 @@ def gemma(fields, checkpoint):
 
     def make():
         token = TokenEmbedding(
-            vocabulary_size, hidden_dim, tie_weights=tied, logit_soft_cap=logit_cap, name="token"
+            vocabulary_size, hidden_dim, logit_soft_cap=logit_cap, name="token", **output.options
         )
         blocks = list(map(block, range(num_layers)))
         return rms_norm_decoder(token, blocks, epsilon, max_sequence_length, pad_token_id)
 
     return Architecture(
-        make, NAMES, "model.", same=SAME if tied else (), unused=HEADS, heads=last_token_head(fields)
+        make, NAMES, "model.", same=output.same(*SAME), unused=HEADS, heads=last_token_head(fields)
     )
 
 

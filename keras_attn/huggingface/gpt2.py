@@ -29,10 +29,12 @@ NAMES = {
     "block_{i}/feed_forward_residual/norm": "h.{i}.ln_2",
     "norm": "ln_f",
 }
+_SAME = ("lm_head.weight", "wte.weight")
 _UNUSED = {
     r"h\.\d+\.attn\.(masked_)?bias": "constant",
     r"score\..*": "head: classification",
     r"(classifier|qa_outputs)\..*": "head: classification of tokens or question answering",
+    r"multiple_choice_head\..*": "head: multiple choice",
 }
 
 
@@ -52,7 +54,7 @@ def gpt2(fields, checkpoint):
         fields.flag("scale_attn_by_inverse_layer_idx", False),
     )
     pad_token_id = fields.pad_token_id()
-    tied = checkpoint.is_tied(fields, "lm_head.weight", "wte.weight", default=True)
+    output = checkpoint.output(fields, *_SAME)
     fields.expect(add_cross_attention=False, pruned_heads={})
     key_dim = head_dim(width, num_heads)
 
@@ -79,7 +81,7 @@ def gpt2(fields, checkpoint):
 
     def make():
         embedding = SequenceEmbedding(
-            TokenEmbedding(vocabulary_size, width, scale=False, tie_weights=tied, name="token"),
+            TokenEmbedding(vocabulary_size, width, scale=False, name="token", **output.options),
             position=PositionEmbedding(num_positions, name="position"),
             dropout=embedding_dropout,
             name="embedding",
@@ -89,5 +91,5 @@ def gpt2(fields, checkpoint):
             embedding, list(map(block, range(num_layers))), norm, pad_token_id=pad_token_id
         )
 
-    same = (("wte.weight", "lm_head.weight"),) if tied else ()
+    same = output.same(*_SAME)
     return Architecture(make, NAMES, "transformer.", same=same, unused=_UNUSED, heads=last_token_head(fields))

@@ -13,19 +13,8 @@ from keras_attn.layers import (
 )
 from keras_attn.models import EncoderWithHead, Seq2SeqReader
 
-TASKS = ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering")
-IMAGE_TASKS = ("ImageClassification", "ImageClassificationWithTeacher")
-
 Labels = collections.namedtuple("Labels", ["names", "is_multi_label"])
 Labels.__doc__ = """What a classifier's config says of its labels: their names by id, and whether a text may have several."""
-
-
-def task_of(config):
-    """What the head of a config's class is for, one of `TASKS` or `IMAGE_TASKS`, or None for a body and for other heads."""
-    classes = config.get("architectures")
-    name = classes[0] if isinstance(classes, list) and classes else None
-    task = name.rpartition("For")[2] if isinstance(name, str) else None
-    return task if task in TASKS + IMAGE_TASKS else None
 
 
 def labels(config):

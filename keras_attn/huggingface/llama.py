@@ -40,7 +40,7 @@ _DEFAULTS = {
     "qwen2": _Defaults(32, None, 32768, 4096),
     "qwen3": _Defaults(32, 128, 32768, 4096),
 }
-SAME = (("embed_tokens.weight", "lm_head.weight"),)
+SAME = ("lm_head.weight", "embed_tokens.weight")
 HEADS = {
     r"score\..*": "head: classification",
     r"(classifier|qa_outputs)\..*": "head: classification of tokens or question answering",
@@ -68,9 +68,7 @@ def llama(fields, checkpoint):
     pad_token_id = fields.pad_token_id()
     if model_type == "qwen2":
         fields.expect(use_mrope=False)
-    tied = checkpoint.is_tied(fields, "lm_head.weight", "embed_tokens.weight", default=False)
-    if checkpoint.task in last_token_head(fields):  # such a model has no logits of tokens
-        tied = True
+    output = checkpoint.output(fields, *SAME)
 
     def block(i):
         sizes = num_heads, num_key_value_heads, key_dim, intermediate_dim
@@ -89,12 +87,17 @@ def llama(fields, checkpoint):
         )
 
     def make():
-        token = TokenEmbedding(vocabulary_size, hidden_dim, scale=False, tie_weights=tied, name="token")
+        token = TokenEmbedding(vocabulary_size, hidden_dim, scale=False, name="token", **output.options)
         blocks = list(map(block, range(num_layers)))
         return rms_norm_decoder(token, blocks, epsilon, max_sequence_length, pad_token_id)
 
-    same = SAME if tied else ()
-    return Architecture(make, NAMES, "model.", same=same, unused=HEADS, heads=last_token_head(fields))
+    same, heads = output.same(*SAME), last_token_head(fields)
+    return Architecture(make, NAMES, prefix_of(checkpoint), same=same, unused=HEADS, heads=heads)
+
+
+def prefix_of(checkpoint):
+    """The prefix of the body's names, which transformers' classes of question answering have from older files."""
+    return "transformer." if checkpoint.called("transformer.embed_tokens.weight") else "model."
 
 
 def rms_norm_decoder(token, blocks, epsilon, max_sequence_length, pad_token_id):

@@ -8,14 +8,13 @@ import re
 
 import keras
 
-from keras_attn.checks import check_positive, choose
-from keras_attn.huggingface.architecture import own_name
-from keras_attn.huggingface.architectures import ARCHITECTURES
+from keras_attn.checks import check_positive
+from keras_attn.huggingface.architecture import Output, own_name
 from keras_attn.huggingface.fields import Fields, note_without_effect
 from keras_attn.huggingface.folder import Folder
-from keras_attn.huggingface.heads import task_of, with_head
+from keras_attn.huggingface.heads import with_head
 from keras_attn.huggingface.memory import assign_in_parts, unwritten_variables
-from keras_attn.huggingface.model_types import check_model_type
+from keras_attn.huggingface.model_types import is_body, model_type_of, task_of
 from keras_attn.huggingface.names import places
 from keras_attn.models.copies import without_values
 from keras_attn.models.weight_names import named_weights
@@ -130,13 +129,16 @@ class _Checkpoint:
             check_positive("num_new_labels", num_new_labels)
             names = {str(i): f"LABEL_{i}" for i in range(num_new_labels)}
             config, head = {**config, "id2label": names, "num_labels": num_new_labels}, False
-        check_model_type(config)
-        understand = choose("model_type", config["model_type"], ARCHITECTURES)
+        model_type = model_type_of(config)
         self.fields = fields = Fields(
             config, self.folder.num_values, len(self.folder.tensors), ignored_fields
         )
-        self.task = task_of(config) if head else None
-        self.architecture = understand(fields, self)
+        self.task = task_of(config, head)
+        # A head on a model that writes texts reads its vectors; "MaskedLM" has an output projection of its own.
+        self._reads_vectors = self.task is not None or num_new_labels is not None
+        self._is_body = not head or is_body(config)
+        self._is_tied = model_type.is_tied
+        self.architecture = model_type.understand(fields, self)
         fields.check_all_read()
         note_without_effect("config.json", fields.unknown_names)
         make_head = self.architecture.heads.get(self.task)
@@ -145,16 +147,29 @@ class _Checkpoint:
         self.body = self.architecture  # what the files have to hold whole
         if num_new_labels is not None:
             heads = self.architecture.heads
-            task = "ImageClassification" if "ImageClassification" in heads else "SequenceClassification"
-            self.new_head = choose("head", task, heads)()
+            task = "ImageClassification" if model_type.kind == "images" else "SequenceClassification"
+            if task not in heads:
+                raise ValueError(
+                    f"A new head is one that transformers has, and it has no {model_type.class_name}For{task}."
+                )
+            self.new_head = heads[task]()
             self.architecture = with_head(self.architecture, self.new_head)
         shapes = without_variables(self.architecture.make).shapes
         self._plan(places(shapes, self.architecture.names), is_head_new=num_new_labels is not None)
 
-    def is_tied(self, fields, output, token, default):
-        """Whether the output projection is the token embedding: as the field `tie_word_embeddings` says, unless the
-        files hold two different ones."""
-        return fields.flag("tie_word_embeddings", default) and not self.differ(output, token)
+    def output(self, fields, output, token):
+        """The `Output` of a model that writes texts. Its projection is the token embedding if the field
+        `tie_word_embeddings` says so, unless the files hold two different ones. A body that does not say so has none if
+        there is none in its files, and neither has a model under a head.
+
+        Args:
+            fields: `Fields`.
+            output, token: Names of the tensors.
+        """
+        is_tied = fields.flag("tie_word_embeddings", self._is_tied)
+        if self._reads_vectors or (not is_tied and self._is_body and not self.called(output)):
+            return Output(False, gives_logits=False)
+        return Output(is_tied and not self.differ(output, token))
 
     def differ(self, name, other):
         """Whether the files hold both tensors, and with different values."""

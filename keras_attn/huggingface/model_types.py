@@ -1,10 +1,97 @@
-"""The model types that are read, by what they are for. Nothing is imported, so that `keras-attn info` answers at once."""
+"""The types of models that are read, by the `model_type` of a config, and the classes of each. Nothing is imported to look.
 
-ENCODERS = ("bert", "roberta", "xlm-roberta", "distilbert", "electra", "albert", "mpnet", "modernbert")
-DECODERS = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text")
-SEQ2SEQ = ("t5", "mt5", "bart", "mbart", "pegasus", "m2m_100", "marian")
-OF_IMAGES = ("vit", "deit", "dinov2", "dinov2_with_registers", "swin")
-MODEL_TYPES = (*ENCODERS, *DECODERS, *SEQ2SEQ, *OF_IMAGES)
+A new architecture is a file with its function, and one line here.
+"""
+
+import dataclasses
+import importlib
+
+TASKS = ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering")
+IMAGE_TASKS = ("ImageClassification", "ImageClassificationWithTeacher")
+
+# The ends of the names of classes that write texts, with an output projection.
+_WRITERS = {
+    "decoder": ("ForCausalLM", "LMHeadModel", "DoubleHeadsModel"),
+    "seq2seq": ("ForConditionalGeneration", "WithLMHeadModel", "MTModel"),
+}
+# Of classes that are one side of a full Transformer.
+_SIDES = {"ForTokenClassification": "an encoder", "EncoderModel": "an encoder", "ForCausalLM": "a decoder"}
+# Of classes that end with "Model" and are no bodies.
+_NO_BODIES = ("LMHeadModel", "DoubleHeadsModel", "MTModel", "EncoderModel")
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelType:
+    """What is known of a `model_type` before a weight is read.
+
+    Args:
+        function: "module:function" of this room, the function from a config's fields to an `Architecture`.
+        kind: What the model is: "encoder", "decoder", "seq2seq" or "images".
+        class_name: How the names of its classes in transformers begin, "Bert" for instance.
+        pad_token_id: Integer, the pad where the config does not have the field; None for none.
+        heads: Tuple out of `TASKS` and `IMAGE_TASKS`, the heads that are read.
+        writer: The name of the class that writes texts, if it is not the usual one.
+        is_tied: Boolean, whether the output projection of what writes texts is the token embedding, where the config does
+            not have `tie_word_embeddings`.
+    """
+
+    function: str
+    kind: str
+    class_name: str
+    pad_token_id: int | None = None
+    heads: tuple = ()
+    writer: str | None = None
+    is_tied: bool = True
+
+    def understand(self, fields, checkpoint):
+        """The `Architecture` of a config's fields, see `loading.py` for the checkpoint."""
+        module, _, function = self.function.partition(":")
+        return getattr(importlib.import_module(f"keras_attn.huggingface.{module}"), function)(
+            fields, checkpoint
+        )
+
+    @property
+    def classes(self):
+        """The names of the classes that are read, the body's first."""
+        names = [f"{self.class_name}Model"]
+        if self.kind in _WRITERS:
+            names.append(self.writer or self.class_name + _WRITERS[self.kind][0])
+        return names + [f"{self.class_name}For{task}" for task in self.heads]
+
+
+_READERS = ("SequenceClassification", "QuestionAnswering")
+_OF_TEXTS = ("SequenceClassification",)
+_OF_IMAGES = ("ImageClassification",)
+
+MODEL_TYPES = {
+    "bert": ModelType("bert:bert", "encoder", "Bert", 0, TASKS),
+    "roberta": ModelType("bert:bert", "encoder", "Roberta", 1, TASKS),
+    "xlm-roberta": ModelType("bert:bert", "encoder", "XLMRoberta", 1, TASKS),
+    "electra": ModelType("bert:bert", "encoder", "Electra", 0, TASKS),
+    "distilbert": ModelType("distilbert:distilbert", "encoder", "DistilBert", 0, TASKS),
+    "albert": ModelType("albert:albert", "encoder", "Albert", 0, TASKS),
+    "mpnet": ModelType("mpnet:mpnet", "encoder", "MPNet", 1, TASKS),
+    "modernbert": ModelType("modernbert:modernbert", "encoder", "ModernBert", 50283, TASKS),
+    "gpt2": ModelType("gpt2:gpt2", "decoder", "GPT2", None, _OF_TEXTS, "GPT2LMHeadModel"),
+    "llama": ModelType("llama:llama", "decoder", "Llama", None, _OF_TEXTS, is_tied=False),
+    "mistral": ModelType("llama:llama", "decoder", "Mistral", None, _OF_TEXTS, is_tied=False),
+    "qwen2": ModelType("llama:llama", "decoder", "Qwen2", None, _OF_TEXTS, is_tied=False),
+    "qwen3": ModelType("llama:llama", "decoder", "Qwen3", None, _OF_TEXTS, is_tied=False),
+    "gemma2": ModelType("gemma:gemma", "decoder", "Gemma2", 0, _OF_TEXTS),
+    "gemma3_text": ModelType("gemma:gemma", "decoder", "Gemma3Text", 0, _OF_TEXTS, "Gemma3ForCausalLM"),
+    "t5": ModelType("t5:t5", "seq2seq", "T5", 0, _READERS),
+    "mt5": ModelType("t5:t5", "seq2seq", "MT5", 0, _READERS),
+    "bart": ModelType("bart:bart", "seq2seq", "Bart", 1, _READERS),
+    "mbart": ModelType("bart:bart", "seq2seq", "MBart", 1, _READERS),
+    "pegasus": ModelType("bart:bart", "seq2seq", "Pegasus", 0),
+    "m2m_100": ModelType("bart:bart", "seq2seq", "M2M100", 1),
+    "marian": ModelType("bart:bart", "seq2seq", "Marian", 58100, (), "MarianMTModel"),
+    "vit": ModelType("vit:vit", "images", "ViT", None, _OF_IMAGES),
+    "deit": ModelType("vit:vit", "images", "DeiT", None, IMAGE_TASKS),
+    "dinov2": ModelType("vit:dinov2", "images", "Dinov2", None, _OF_IMAGES),
+    "dinov2_with_registers": ModelType("vit:dinov2", "images", "Dinov2WithRegisters", None, _OF_IMAGES),
+    "swin": ModelType("swin:swin", "images", "Swin", None, _OF_IMAGES),
+}
 
 # What is known and not read, and why.
 _NOT_READ = {
@@ -12,21 +99,21 @@ _NOT_READ = {
     "its sinks, windows and rotary positions there are",
     "mixtral": "its feed-forward networks are mixtures of experts, and there is no layer for them here",
 }
-# By the end of a class's name: the model types with such classes.
+# By the end of a class's name: the kind of the model types with such classes.
 _NEAREST = {
-    "ForCausalLM": DECODERS,
-    "LMHeadModel": DECODERS,
-    "ForConditionalGeneration": SEQ2SEQ,
-    "ForMaskedLM": ENCODERS,
-    "ForTokenClassification": ENCODERS,
-    "ForQuestionAnswering": ENCODERS,
-    "ForSequenceClassification": ENCODERS,
-    "ForImageClassification": OF_IMAGES,
+    "ForCausalLM": "decoder",
+    "LMHeadModel": "decoder",
+    "ForConditionalGeneration": "seq2seq",
+    "ForMaskedLM": "encoder",
+    "ForTokenClassification": "encoder",
+    "ForQuestionAnswering": "encoder",
+    "ForSequenceClassification": "encoder",
+    "ForImageClassification": "images",
 }
 
 
-def check_model_type(config):
-    """Refuses a checkpoint of an architecture that is not read, and names it.
+def model_type_of(config):
+    """The `ModelType` of a config; a checkpoint of an architecture that is not read is refused, and named.
 
     Args:
         config: Dict, config.json.
@@ -37,24 +124,86 @@ def check_model_type(config):
     Example:
 
     ```python
-    check_model_type({"model_type": "bert", "architectures": ["BertModel"]})
+    model_type_of({"model_type": "gpt2"}).kind  # "decoder"
     ```
     """
     model_type = config.get("model_type")
     if isinstance(model_type, str) and model_type in MODEL_TYPES:
-        return
+        return MODEL_TYPES[model_type]
     if model_type is None:
         fields = ", ".join(sorted(map(str, config))[:5]) or "nothing"
         raise ValueError(
             f"config.json names no `model_type`, so it is no config of a model of transformers. It has: {fields}."
         )
-    classes = config.get("architectures")
-    name = str(classes[0]) if isinstance(classes, list) and classes else ""
+    name = class_of(config) or ""
     system = f"{model_type!r:.50}" + (f" ({name:.80})" if name else "")
     reason = "there is no such architecture here"
     if isinstance(model_type, str):
         reason = _NOT_READ.get(model_type, reason)
-    nearest = next((types for end, types in _NEAREST.items() if name.endswith(end)), MODEL_TYPES)
+    kind = next((kind for end, kind in _NEAREST.items() if name.endswith(end)), None)
+    nearest = [name for name, known in MODEL_TYPES.items() if kind in (None, known.kind)]
     raise ValueError(
         f"A checkpoint of `model_type` {system} cannot be read: {reason}. Those that can: {', '.join(nearest)}."
     )
+
+
+def class_of(config):
+    """The class that a config names first in `architectures`, or None."""
+    classes = config.get("architectures")
+    name = classes[0] if isinstance(classes, list) and classes else None
+    return name if isinstance(name, str) else None
+
+
+def is_body(config):
+    """Whether the class that a config names is a model alone, without a head or an output projection."""
+    name = class_of(config) or ""
+    return name.endswith("Model") and not name.endswith(_NO_BODIES)
+
+
+def gives_vectors(config):
+    """Whether a config alone says that there is no output projection: a body, and not one whose embedding would be it."""
+    tied = config.get("tie_word_embeddings")
+    return is_body(config) and not (model_type_of(config).is_tied if tied is None else tied)
+
+
+def task_of(config, head=True):
+    """What the head of a config's class is for.
+
+    Args:
+        config: Dict, config.json.
+        head: Boolean, False where the head is not wanted, and the class may be any that has the model.
+
+    Returns:
+        One of `TASKS` or `IMAGE_TASKS`, or None for a body and for what writes texts.
+
+    Raises:
+        ValueError: in one line, if it is a class that is not read.
+
+    Example:
+
+    ```python
+    task_of({"model_type": "bert", "architectures": ["BertForMaskedLM"]})  # "MaskedLM"
+    ```
+    """
+    model_type, name = model_type_of(config), class_of(config)
+    if name is None:
+        return None
+    task = name.rpartition("For")[2]
+    known = model_type.heads + (("PreTraining",) if model_type.kind == "encoder" else ())
+    if (
+        task not in known
+        and not is_body(config)
+        and not name.endswith(_WRITERS.get(model_type.kind, ("\n",)))
+    ):
+        nearest = f"Nearest are {', '.join(model_type.classes)}"
+        side = next((side for end, side in _SIDES.items() if name.endswith(end)), None)
+        if model_type.kind == "seq2seq" and side is not None:
+            raise ValueError(
+                f"{name} is not read: it is {side} alone, and there must be both sides of {config['model_type']} here. {nearest}."
+            )
+        if head:
+            raise ValueError(
+                f"{name} is not read: there is no such head of {config['model_type']} here. {nearest}; "
+                "`load_model(folder, head=False)` gives the model without its head."
+            )
+    return task if head and task in model_type.heads else None

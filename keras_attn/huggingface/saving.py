@@ -9,19 +9,18 @@ import numpy as np
 
 from keras_attn.checks import choose
 from keras_attn.files import replaced_file
-from keras_attn.huggingface.architectures import ARCHITECTURES
+from keras_attn.huggingface.architecture import Output
 from keras_attn.huggingface.configs import CONFIGS
 from keras_attn.huggingface.fields import Fields
 from keras_attn.huggingface.heads import config_of_head, with_head
 from keras_attn.huggingface.loading import without_variables
+from keras_attn.huggingface.model_types import MODEL_TYPES
 from keras_attn.huggingface.names import places
 from keras_attn.huggingface.tokenizer_saving import tokenizer_files, write_files
-from keras_attn.models import EncoderWithHead, write_weights
+from keras_attn.models import EncoderWithHead, gives_logits, write_weights
 from keras_attn.models.weight_names import named_weights
 from keras_attn.text import Tokenizer
 
-_KINDS = {"bert": "encoder", **dict.fromkeys(("gpt2", "llama"), "decoder")}
-_KINDS |= dict.fromkeys(("t5", "marian", "pegasus"), "seq2seq")
 # What does not change the outputs of a model.
 _OF_NO_EFFECT = {
     *(
@@ -69,7 +68,8 @@ def save_model(model, folder, model_type, tokenizer=None, **fields):
     ```
     """
     own_class, prefix, config_of = choose("model_type", model_type, CONFIGS)
-    if tokenizer is not None and model_type not in _KINDS:
+    kind = MODEL_TYPES[model_type].kind
+    if tokenizer is not None and kind == "images":
         raise ValueError(
             f"A {model_type} reads images, and has no tokenizer. Received: {type(tokenizer).__name__}."
         )
@@ -80,7 +80,7 @@ def save_model(model, folder, model_type, tokenizer=None, **fields):
     except (AttributeError, IndexError, TypeError) as error:
         raise ValueError(f"This model has not the parts of a {model_type}: {error}.") from error
     config |= {"architectures": [own_class], **_special_ids(tokenizer), **fields}
-    architecture = ARCHITECTURES[model_type](Fields(config, 2**62, 2**31), _NoFiles(model))
+    architecture = MODEL_TYPES[model_type].understand(Fields(config, 2**62, 2**31), _NoFiles(model))
     if has_head:
         architecture = with_head(architecture, choose("head", task, architecture.heads)())
         own_class, prefix = re.sub(r"(LMHead)?Model$|For\w+$", f"For{task}", own_class), architecture.prefix
@@ -112,7 +112,7 @@ def save_model(model, folder, model_type, tokenizer=None, **fields):
             if prefix + name in tensors
         }
     length = getattr(model, "max_sequence_length", None)
-    files = {} if tokenizer is None else tokenizer_files(tokenizer, _KINDS[model_type], length)
+    files = {} if tokenizer is None else tokenizer_files(tokenizer, kind, length)
     folder = pathlib.Path(folder)
     write_weights(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     with replaced_file(folder / "config.json") as aside:
@@ -128,15 +128,19 @@ def _special_ids(tokenizer):
 
 
 class _NoFiles:
-    """In place of a checkpoint: the config alone says whether the output is tied, the model whether logits have a bias."""
+    """In place of a checkpoint: the config alone says whether the output is tied, the model whether there are logits, and
+    whether they have a bias."""
 
     task = None
 
     def __init__(self, model):
         self._has_bias = any(weight.name == "output_bias" for weight in model.weights)
+        body = model.encoder if isinstance(model, EncoderWithHead) else model
+        self._gives_logits = gives_logits(body)
 
-    def is_tied(self, fields, output, token, default):
-        return fields.flag("tie_word_embeddings", default)
+    def output(self, fields, output, token):
+        is_tied = fields.flag("tie_word_embeddings", MODEL_TYPES[fields.get("model_type")].is_tied)
+        return Output(self._gives_logits and is_tied, self._gives_logits)
 
     def differ(self, name, other):
         return False

@@ -37,6 +37,7 @@ HEADS = {
     r"classifier\..*": "head: classification",
     r"decoder\..*": "head: masked images",
     r"embeddings\.mask_token": "what stood for masked patches in training",
+    r"hidden_states_norms\..*": "head: norms of the stages, for detectors",
     r".*\.relative_position_index": "constant",
 }
 

@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_attn.huggingface.architecture import Architecture
+from keras_attn.huggingface.architecture import Architecture, Output
 from keras_attn.huggingface.heads import reading_heads
 from keras_attn.huggingface.names import At
 from keras_attn.layers import (
@@ -41,9 +41,10 @@ def t5(fields, checkpoint):
     activation, gated = _feed_forward(fields)
     scaled = fields.flag("scale_decoder_outputs", fields.get("tie_word_embeddings", True) is not False)
     scaled = scaled and fields.get("model_type") == "t5"
-    tied = checkpoint.is_tied(fields, "lm_head.weight", "shared.weight", default=True)
-    # In files of the first version the field may say that it is not, and there is no other matrix.
-    tied = tied or not checkpoint.called("lm_head.weight")
+    output = checkpoint.output(fields, "lm_head.weight", "shared.weight")
+    if output.gives_logits and not checkpoint.called("lm_head.weight"):
+        # In files of the first version the field may say that it is not tied, and there is no other matrix.
+        output = Output(is_tied=True)
     pad_token_id = fields.pad_token_id()
     length = fields.get("n_positions", None)
     fields.expect(is_decoder=False)
@@ -89,9 +90,9 @@ def t5(fields, checkpoint):
             vocabulary_size,
             width,
             scale=False,
-            tie_weights=tied,
             output_scale=width**-0.5 if scaled else None,
             name="token",
+            **output.options,
         )
         embedding = SequenceEmbedding(token, dropout=dropout, name="embedding")
         biases = {side: bias(side) for side in _SUBLAYERS}
@@ -106,18 +107,15 @@ def t5(fields, checkpoint):
             pad_token_id=pad_token_id,
         )
 
-    same = ["shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"]
-    same += ["lm_head.weight"] if tied else []
+    same = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
     # Older files of the decoder have a table that the model never had.
     unused = {r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight": "never used"}
     unused |= {r"(classification_head|qa_outputs)\..*": "head: classification or question answering"}
-    if checkpoint.task == "TokenClassification":
-        raise ValueError("A T5 of token classification is an encoder alone, which is not read.")
     return Architecture(
         make,
         _names(gated, num_buckets % 2),
         "transformer." if checkpoint.called("transformer.shared.weight") else "",
-        same=(tuple(same),),
+        same=output.same(*same, "lm_head.weight") or (same,),
         unused=unused,
         heads=reading_heads(fields, 1, max(pad_token_id, 0)),
     )

@@ -53,6 +53,8 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
         use_output_bias: Boolean, whether logits have a bias, which starts at 0 (BERT, Marian, BART).
         output_scale: Float that multiplies the inputs of `reverse=True`. Defaults to 1; D ** -0.5 in T5
             ([Raffel et al., 2020](https://arxiv.org/abs/1910.10683)).
+        gives_logits: Boolean, False for a model without an output projection: then there is no `reverse=True`, and a
+            `DecoderTransformer` or `Seq2SeqTransformer` with this embedding returns its vectors.
 
     Call arguments:
         inputs: Integers (B, T); with `reverse=True`, floats (B, T, D).
@@ -62,7 +64,8 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
         Floats (B, T, D); with `reverse=True`, logits (B, T, V).
 
     Raises:
-        ValueError: for ids outside [0, V); an `InvalidArgumentError` when a TensorFlow graph runs.
+        ValueError: for ids outside [0, V); an `InvalidArgumentError` when a TensorFlow graph runs. For `reverse=True` with
+            `gives_logits=False`.
 
     Example:
 
@@ -86,10 +89,16 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
         mask_zero=False,
         use_output_bias=False,
         output_scale=None,
+        gives_logits=True,
         **kwargs,
     ):
         vocabulary_size = check_positive("vocabulary_size", vocabulary_size)
         hidden_dim = check_positive("hidden_dim", hidden_dim)
+        if not gives_logits and (use_output_bias or not tie_weights):
+            raise ValueError(
+                "`gives_logits=False` leaves no use for weights of the logits: `tie_weights` must be True, and "
+                f"`use_output_bias` False. Received: tie_weights={tie_weights}, use_output_bias={use_output_bias}."
+            )
         super().__init__(
             vocabulary_size,
             hidden_dim,
@@ -104,6 +113,7 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
         self.scale = scale
         self.use_output_bias = use_output_bias
         self.output_scale = output_scale
+        self.gives_logits = gives_logits
         self.supports_masking = (
             True  # with `reverse=True`, and for ids that carry a mask, without `mask_zero` too
         )
@@ -138,6 +148,7 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
     def call(self, inputs, reverse=False):
         if not reverse:
             return self._vectors(super().call, inputs)
+        self._check_gives_logits()
         # One product of two matrices: for more axes, TensorFlow uses ten ops.
         rows = ops.reshape(self._scaled(inputs), (-1, inputs.shape[-1]))
         logits = self._products(rows, inputs) if self.tie_weights else self._untied_products(rows)
@@ -188,8 +199,10 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
             A kernel (D, U), floats or an `Int8Matrix`, and a bias (U,), or None for no bias: what `logits_by` takes.
 
         Raises:
-            ValueError: if the weights are quantised, except in int8 in a graph that is only run, or LoRA is not merged.
+            ValueError: if the weights are quantised, except in int8 in a graph that is only run, LoRA is not merged, or there
+                are no logits.
         """
+        self._check_gives_logits()
         bias = ops.take(self.output_bias, token_ids) if self.use_output_bias else None
         if self.has_int8_product():
             return self._int8_columns(token_ids), bias
@@ -248,6 +261,7 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
     def quantized_call(self, inputs, reverse=False):
         if not reverse:
             return self._vectors(super().quantized_call, inputs)
+        self._check_gives_logits()
         inputs = self._scaled(inputs)
         if self.has_int8_product():
             logits = soft_capped(product(inputs, step_matrix(self)), self.logit_soft_cap)
@@ -258,6 +272,13 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
         if self.tie_weights and self.lora_enabled:  # Keras adds the LoRA part only to the vectors
             logits = logits + ops.cast(self._lora_logits(inputs), logits.dtype)
         return self._biased(logits)
+
+    def _check_gives_logits(self):
+        if not self.gives_logits:
+            raise ValueError(
+                "This model has no output projection: it gives vectors, and no logits of tokens. "
+                "Received: a call for logits of a TokenEmbedding with gives_logits=False."
+            )
 
     def _scaled(self, inputs):
         """The vectors (B, T, D) that are projected back onto the vocabulary."""
@@ -333,6 +354,7 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
             "scale": self.scale,
             "use_output_bias": self.use_output_bias,
             "output_scale": self.output_scale,
+            "gives_logits": self.gives_logits,
         }
 
 

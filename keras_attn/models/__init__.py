@@ -19,6 +19,7 @@ from keras_attn.models.seq2seq_reader import Seq2SeqReader
 from keras_attn.models.seq2seq_transformer import PRESETS, Seq2SeqCache, Seq2SeqTransformer
 from keras_attn.models.sizes import Sizes
 from keras_attn.models.swin_transformer import SwinTransformer
+from keras_attn.models.transformer import gives_logits
 from keras_attn.models.vision_transformer import VisionTransformer
 from keras_attn.models.weights import (
     assign_weights,
@@ -54,6 +55,7 @@ __all__ = [
     "average_weights",
     "check_sizes",
     "float32_copy",
+    "gives_logits",
     "has_lora",
     "load_weights",
     "merge_lora",

@@ -45,7 +45,8 @@ class DecoderTransformer(CausalGeneration, OneStackTransformer):
         training: Boolean.
 
     Returns:
-        Logits, float32 (B, T, V), of the token after each token.
+        Logits, float32 (B, T, V), of the token after each token; vectors (B, T, D) if the token embedding has
+        `gives_logits=False`.
 
     Raises:
         ValueError: for parts that are not layers, for arguments out of range, and for token ids outside the
@@ -113,7 +114,7 @@ class DecoderTransformer(CausalGeneration, OneStackTransformer):
 
     def call(self, inputs, training=None):
         sequence, _ = self.sequence_and_mask(inputs, training)
-        return self._logits(sequence, self.embedding, None)
+        return self._logits_or_vectors(sequence, self.embedding, None)
 
     def sequence_and_mask(self, inputs, training=None):
         """What a head reads: the vectors, floats (B, T, D), and which tokens are real, boolean (B, T).

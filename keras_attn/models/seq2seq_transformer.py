@@ -308,7 +308,7 @@ class Seq2SeqTransformer(Seq2SeqGeneration, Transformer):
     def _decode(self, target, encoder_sequence, source, training, return_attention_scores=False):
         """Logits, and each layer's cross-attention scores if asked for. Ids of `source` are not used."""
         x, scores = self._decoded(target, encoder_sequence, source, training, return_attention_scores)
-        return self._logits(x, self.target_embedding, self.decoder_norm), scores
+        return self._logits_or_vectors(x, self.target_embedding, self.decoder_norm), scores
 
     def _decoded(self, target, encoder_sequence, source, training, return_attention_scores=False):
         """The vectors after the last block, and the scores."""

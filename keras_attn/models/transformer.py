@@ -107,6 +107,12 @@ class Transformer(Adaptable, keras.Model):
                 )
         return x if norm is None else norm(x)
 
+    def _logits_or_vectors(self, x, embedding, norm):
+        """Logits of all tokens, or the normed vectors if the embedding has no output projection."""
+        if gives_logits(embedding):
+            return self._logits(x, embedding, norm)
+        return x if norm is None else norm(x)
+
     def _logits(self, x, embedding, norm, projection=None):
         """Logits of all tokens, or of those of an `output_projection` of the token embedding."""
         x = x if norm is None else norm(x)
@@ -191,6 +197,20 @@ class TransformerAround(Transformer):
     def pad_token_id(self):
         """Integer, the id of pads."""
         return self._inside.pad_token_id
+
+
+def gives_logits(model):
+    """Whether a model, or an embedding, gives logits of tokens: a body has no output projection, and gives vectors.
+
+    Example:
+
+    ```python
+    model = keras_attn.models.DecoderTransformer.from_sizes(100, 2, hidden_dim=16, num_heads=2, intermediate_dim=32)
+    keras_attn.models.gives_logits(model)  # True
+    ```
+    """
+    embedding = getattr(model, "target_embedding", getattr(model, "embedding", model))
+    return getattr(getattr(embedding, "token", embedding), "gives_logits", True)
 
 
 def sequence_embedding(layer):

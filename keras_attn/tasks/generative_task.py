@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_attn.checks import check_positive
 from keras_attn.generation import DecodingOptions, Hypotheses, check_num_hypotheses
+from keras_attn.models import gives_logits
 from keras_attn.tasks.batches import of_batches
 from keras_attn.tasks.streaming import stream_text
 from keras_attn.tasks.task import Task, as_given
@@ -42,6 +43,11 @@ class GenerativeTask(Task):
         options=None,
     ):
         super().__init__(model, tokenizers)
+        if not gives_logits(model):
+            raise ValueError(
+                f"`model` must give logits of tokens, with which {self.article.lower()} {self.name} writes. Received: a "
+                "body without an output projection."
+            )
         self.output_tokenizer = output_tokenizer
         self.num_beams = check_num_hypotheses("num_beams", num_beams)
         self.length_penalty = length_penalty

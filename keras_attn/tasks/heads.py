@@ -2,7 +2,7 @@
 
 import collections
 
-from keras_attn.huggingface.model_types import DECODERS, ENCODERS, SEQ2SEQ, check_model_type
+from keras_attn.huggingface.model_types import gives_vectors, model_type_of, task_of
 
 Head = collections.namedtuple("Head", ["task", "module", "function"])
 Head.__doc__ = """What becomes of a checkpoint with a head.
@@ -35,10 +35,10 @@ HEADS = {
     "an encoder alone": EMBEDDER,
 }
 # The head of bodies, or of configs that name no architecture: of most that write, the output projection is the embedding.
-_OF_MODEL_TYPES = {
-    **dict.fromkeys(DECODERS, "ForCausalLM"),
-    **dict.fromkeys(SEQ2SEQ, "ForConditionalGeneration"),
-    **dict.fromkeys(ENCODERS, "an encoder alone"),
+_OF_KINDS = {
+    "encoder": "an encoder alone",
+    "decoder": "ForCausalLM",
+    "seq2seq": "ForConditionalGeneration",
 }
 
 
@@ -49,7 +49,7 @@ def head_of(config):
         config: Dict, config.json.
 
     Raises:
-        ValueError: if its architecture is not read, or there is no task for it.
+        ValueError: if its `model_type` or its class is not read, or there is no task for it.
 
     Example:
 
@@ -57,15 +57,22 @@ def head_of(config):
     head_of({"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2"})  # "LMHeadModel"
     ```
     """
-    check_model_type(config)
+    task_of(config)  # refuses what is not read
     names = config.get("architectures") or [""]
     name = str(names[0]) if isinstance(names, list) else str(names)
     ends = [end for end in HEADS if name.endswith(end)]
-    of_type = _OF_MODEL_TYPES.get(config.get("model_type"))
+    of_kind = _OF_KINDS.get(model_type_of(config).kind)
+    if gives_vectors(config) and of_kind == "ForCausalLM":
+        of_kind = "an encoder alone"
+    elif gives_vectors(config) and of_kind == "ForConditionalGeneration":
+        raise ValueError(
+            f"There is no task for {name}: it has no output projection, and writes nothing. "
+            "`keras_attn.huggingface.load_model` gives its vectors."
+        )
     if ends:
         return max(ends, key=len)
-    if of_type and (not name or name.endswith("Model")):
-        return of_type
+    if of_kind and (not name or name.endswith("Model")):
+        return of_kind
     raise ValueError(
         f"There is no task for a {config['model_type']} checkpoint with this head: architectures={names!r:.100}. There is one for "
         f"classes that end with {', '.join(sorted(end for end in HEADS if end != 'an encoder alone'))}."

@@ -200,7 +200,7 @@ def rows_of_images(name):
 
 
 def table(names, num_prompts):
-    from keras_attn.huggingface.heads import TASKS
+    from keras_attn.huggingface.model_types import TASKS
 
     for name in names:
         if name in vision.CASES:

@@ -7,8 +7,9 @@ import re
 import pytest
 
 from keras_attn.huggingface import fields as fields_module
-from keras_attn.huggingface.architectures import ARCHITECTURES
+from keras_attn.huggingface.architecture import Output
 from keras_attn.huggingface.fields import Fields
+from keras_attn.huggingface.model_types import MODEL_TYPES
 
 _T5 = {
     "decoder_start_token_id": 0,
@@ -563,8 +564,8 @@ CONFIGS = {
 class NoFiles:
     task = None
 
-    def is_tied(self, fields, output, token, default):
-        return fields.flag("tie_word_embeddings", default)
+    def output(self, fields, output, token):
+        return Output(fields.flag("tie_word_embeddings", True))
 
     def differ(self, name, other):
         return False
@@ -575,7 +576,7 @@ class NoFiles:
 
 def understood(name, **changed):
     fields = Fields({**CONFIGS[name], **changed}, 2**62, 2**31)
-    architecture = ARCHITECTURES[CONFIGS[name]["model_type"]](fields, NoFiles())
+    architecture = MODEL_TYPES[CONFIGS[name]["model_type"]].understand(fields, NoFiles())
     fields.check_all_read()
     return architecture
 
@@ -631,7 +632,7 @@ def _names_that_modelling_code_reads(config_class):
     return set(re.findall(r"\bconfig\.([a-z_]\w*)", code))
 
 
-@pytest.mark.parametrize("model_type", ARCHITECTURES)
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
 def test_every_field_of_transformers_class_is_read_or_known_to_change_nothing(model_type):
     """All other fields change nothing in transformers either, so that they may be let through."""
     transformers = pytest.importorskip("transformers", reason='pip install "keras_attn[peers]"')
@@ -642,7 +643,7 @@ def test_every_field_of_transformers_class_is_read_or_known_to_change_nothing(mo
         if not hasattr(config_class, name) or name in config_class.__dataclass_fields__:  # else a method
             config.setdefault(name, None)
     fields = Fields(config, 2**62, 2**31)
-    architecture = ARCHITECTURES[model_type](fields, NoFiles())
+    architecture = MODEL_TYPES[model_type].understand(fields, NoFiles())
     for make_head in architecture.heads.values():
         make_head()
     of_others = {
@@ -657,6 +658,6 @@ def test_every_field_of_transformers_class_is_read_or_known_to_change_nothing(mo
 
 def test_fields_of_other_programs_change_nothing():
     fields = Fields({**CONFIGS["Qwen/Qwen2.5-0.5B"], "unsloth_version": "1.2", "a_note": None}, 2**62, 2**31)
-    ARCHITECTURES["qwen2"](fields, NoFiles())
+    MODEL_TYPES["qwen2"].understand(fields, NoFiles())
     fields.check_all_read()
     assert fields.unknown_names == ["unsloth_version"]

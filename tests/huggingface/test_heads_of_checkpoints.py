@@ -11,7 +11,8 @@ from helpers_models import assert_close
 from keras import ops
 
 from keras_attn import huggingface
-from keras_attn.huggingface.heads import TASKS, labels
+from keras_attn.huggingface.heads import labels
+from keras_attn.huggingface.model_types import TASKS
 from keras_attn.models import EncoderTransformer, EncoderWithHead, read_weights, write_weights
 
 pytest.importorskip("transformers", reason='needs transformers: pip install "keras_attn[peers]"')
@@ -166,12 +167,6 @@ def test_full_transformers_read_a_text_twice(name, task, tmp_path, rng):
     np.testing.assert_array_equal(
         again({"token_ids": ids, "padding_mask": mask}), model({"token_ids": ids, "padding_mask": mask})
     )
-
-
-def test_a_t5_of_token_classification_is_refused(tmp_path):
-    saved("t5", "TokenClassification", tmp_path)
-    with pytest.raises(ValueError, match="A T5 of token classification is an encoder alone"):
-        huggingface.load_model(tmp_path)
 
 
 @pytest.mark.sampled(2)

@@ -45,7 +45,7 @@ def test_info_says_what_is_missing():
     assert rows["missing"] == (
         "weights: model.safetensors, or its shards and their index; the files of a tokenizer"
     )
-    assert rows["task"].startswith("none: There is no task for a bert checkpoint with this head: ")
+    assert rows["task"].startswith("none: BertForNothing is not read: there is no such head of bert here.")
     (folder / "model.safetensors").write_bytes(b"nothing")
     assert "weights that can be read: " in described(folder)["missing"]
 
@@ -101,7 +101,7 @@ def changed_copy(name, to, **fields):
         ("gpt2", {"add_cross_attention": True}, "none: `add_cross_attention` of a gpt2 config must be False"),
         ("gpt2", {"n_embd": 60}, "none: .* must have shape"),
         ("gpt2", {"quantization_config": {"bits": 4}}, "none: .*--ignored-fields quantization_config"),
-        ("gpt2", {"architectures": ["GPT2ForNothing"]}, "none: There is no task "),
+        ("gpt2", {"architectures": ["GPT2ForNothing"]}, "none: GPT2ForNothing is not read: "),
     ],
 )
 def test_info_says_what_export_says(name, fields, match, tmp_path, capsys):
