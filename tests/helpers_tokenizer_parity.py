@@ -420,11 +420,20 @@ KINDS = {
 }
 
 
-def of_files(files, encode, decode):
-    """A `Pair` for the files of a folder, which have no tokenizer.json."""
-    with tempfile.TemporaryDirectory() as folder:
+def of_files(files):
+    """A `Pair` for the files of a folder, which have no tokenizer.json, and transformers' tokenizer of it."""
+    import transformers
+
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a normalizer of punctuation, which translation does not use
         write_files(folder, files)
-        return Pair(read_tokenizer(folder), encode, decode)
+        theirs = transformers.AutoTokenizer.from_pretrained(folder)
+        return Pair(
+            read_tokenizer(folder),
+            lambda texts: theirs(texts)["input_ids"],
+            lambda rows: theirs.batch_decode(rows, skip_special_tokens=True),
+            getattr(theirs, "backend_tokenizer", None),
+        )
 
 
 def write_files(folder, files):
@@ -435,52 +444,29 @@ def write_files(folder, files):
 
 def t5_files(texts):
     content = sentencepiece_model(texts, pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
-    processor = sentencepiece.SentencePieceProcessor(model_proto=content)
-    return of_files(
-        {"spiece.model": content, "config.json": {"model_type": "t5"}},
-        lambda texts: [[*ids, 1] for ids in processor.encode(texts)],
-        lambda rows: processor.decode([[i for i in ids if 2 < i < len(processor)] for ids in rows]),
-    )
+    return of_files({"spiece.model": content, "config.json": {"model_type": "t5"}})
 
 
 def llama_files(texts):
     content = _byte_fallback_model(tuple(texts))
-    processor = sentencepiece.SentencePieceProcessor(model_proto=content)
-    return of_files(
-        {"tokenizer.model": content, "config.json": {"model_type": "llama"}},
-        lambda texts: [[1, *ids] for ids in processor.encode(texts)],
-        lambda rows: processor.decode([[i for i in ids if i > 2] for ids in rows]),
-    )
+    config = {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True}
+    files = {"tokenizer.model": content, "config.json": {"model_type": "llama"}}
+    return of_files({**files, "tokenizer_config.json": config})
 
 
 def xlm_roberta_files(texts):
-    content = sentencepiece_model(texts)
-    processor = sentencepiece.SentencePieceProcessor(model_proto=content)
-    return of_files(
-        {"sentencepiece.bpe.model": content, "config.json": {"model_type": "xlm-roberta"}},
-        lambda texts: [[0, *(i + 1 if i else 3 for i in ids), 2] for ids in processor.encode(texts)],
-        lambda rows: processor.decode([[i - 1 for i in ids if 3 < i <= len(processor)] for ids in rows]),
-    )
+    files = {"sentencepiece.bpe.model": sentencepiece_model(texts)}
+    return of_files({**files, "config.json": {"model_type": "xlm-roberta"}})
 
 
 def marian_files(texts):
-    """source.spm, target.spm and vocab.json, against transformers' own tokenizer of them, which is Python."""
-    import transformers
-
-    source = sentencepiece_model(texts)
-    names = [piece.piece for piece in proto_of(source).pieces[3:]][::-1]
+    """source.spm, target.spm and vocab.json: the models are made from half of the texts each, the vocabulary from both."""
+    source, target = (sentencepiece_model(texts[side::2]) for side in (0, 1))
+    names = [piece.piece for content in (source, target) for piece in proto_of(content).pieces[3:]]
+    names = list(dict.fromkeys([*names[::-1], *"😀あ⇔Ж"]))
     vocabulary = {name: number for number, name in enumerate(["</s>", "<unk>", ">>fra<<", *names, "<pad>"])}
-    files = {"source.spm": source, "target.spm": source, "vocab.json": vocabulary}
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a normalizer of punctuation, which translation does not use
-        write_files(folder, files)
-        paths = [str(pathlib.Path(folder, name)) for name in files]
-        theirs = transformers.MarianTokenizer(*paths, model_max_length=10**6)
-    return of_files(
-        files | {"config.json": {"model_type": "marian"}},
-        lambda texts: theirs(texts)["input_ids"],
-        lambda rows: theirs.batch_decode(rows, skip_special_tokens=True, clean_up_tokenization_spaces=False),
-    )
+    files = {"source.spm": source, "target.spm": target, "vocab.json": vocabulary}
+    return of_files({**files, "config.json": {"model_type": "marian"}})
 
 
 KINDS |= {
@@ -537,4 +523,4 @@ def before_end(tokenizer, token_ids):
 def streamed(tokenizer, token_ids):
     """The pieces that a stream of these tokens gives."""
     growing = [token_ids[:count] for count in range(1, len(token_ids) + 1)]
-    return list(final_pieces(tokenizer.decode(growing))) if growing else []
+    return list(final_pieces(tokenizer.decode(growing), tokenizer.open_end)) if growing else []

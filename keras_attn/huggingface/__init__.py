@@ -9,6 +9,7 @@ from keras_attn.huggingface.sentence_transformers import (
     SentenceEncoder,
     is_sentence_transformer,
     load_sentence_encoder,
+    read_sentence_tokenizer,
 )
 from keras_attn.huggingface.tokenizer_saving import save_tokenizer
 from keras_attn.huggingface.tokenizers import read_tokenizer
@@ -25,6 +26,7 @@ __all__ = [
     "load_model",
     "load_sentence_encoder",
     "read_report",
+    "read_sentence_tokenizer",
     "read_tokenizer",
     "save_model",
     "save_tokenizer",

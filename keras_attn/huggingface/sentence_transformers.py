@@ -10,8 +10,10 @@ from keras_attn.checks import choose
 from keras_attn.huggingface.fields import Fields
 from keras_attn.huggingface.folder import Folder, read_json
 from keras_attn.huggingface.loading import load_model
+from keras_attn.huggingface.tokenizers import read_tokenizer
 from keras_attn.layers.heads import VectorHead
 from keras_attn.models import EncoderWithHead
+from keras_attn.text import PipelineTokenizer
 
 SentenceEncoder = collections.namedtuple(
     "SentenceEncoder", ["model", "pooling", "normalize", "max_length", "folder"]
@@ -22,7 +24,7 @@ model: An `EncoderTransformer`, or with a dense layer after the pooling an `Enco
 pooling: "first", "mean", "max" or "last", or None if the model's head pools.
 normalize: Boolean, whether vectors get length 1.
 max_length: Integer, the most tokens of a text, or None.
-folder: `pathlib.Path`, where the tokenizer's files are.
+folder: `pathlib.Path`, where the tokenizer's files are, for `read_sentence_tokenizer`.
 """
 
 _FILE = "modules.json"
@@ -46,6 +48,19 @@ _SETTINGS = [
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "mpnet")
 ]
+# The fields that change vectors, each with the one value that is done here, beside none.
+_KNOWN_SETTINGS = {
+    "transformer_task": "feature-extraction",
+    "module_output_name": "token_embeddings",
+    "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
+    **dict.fromkeys(
+        (
+            *("query_length", "document_length", "query_expansion", "processing_kwargs"),
+            *("tokenizer_name_or_path", "model_args", "tokenizer_args", "config_args"),
+            *("model_kwargs", "processor_kwargs", "config_kwargs"),
+        )
+    ),
+}
 
 
 def is_sentence_transformer(folder):
@@ -75,7 +90,7 @@ def load_sentence_encoder(folder, dtype=None, ignored_fields=()):
     ```python
     found = load_sentence_encoder("all-MiniLM-L6-v2")
     found.pooling, found.normalize, found.max_length  # ("mean", True, 256), for `TextEmbedder`
-    tokenizer = keras_attn.huggingface.read_tokenizer(found.folder)
+    tokenizer = keras_attn.huggingface.read_sentence_tokenizer(found.folder)
     ```
 
     Reference: [Reimers and Gurevych, 2019](https://arxiv.org/abs/1908.10084), section 3.
@@ -84,13 +99,42 @@ def load_sentence_encoder(folder, dtype=None, ignored_fields=()):
     modules = _modules(folder)
     _refuse_prompts(folder)
     body = modules["Transformer"]
-    max_length = _max_length(body)
+    settings = _settings(body)
     pooling = _pooling(read_json(modules["Pooling"] / "config.json"), modules["Pooling"])
     dense = _Dense(modules["Dense"]) if "Dense" in modules else None
     model = load_model(body, dtype=dtype, ignored_fields=ignored_fields, head=False)
     if dense is not None:
         model = dense.on(model, pooling)
+    max_length = settings.get("max_seq_length") or _longest(body)
+    if max_length is not None:
+        max_length = min(max_length, model.max_sequence_length)
     return SentenceEncoder(model, None if dense else pooling, "Normalize" in modules, max_length, body)
+
+
+def read_sentence_tokenizer(folder):
+    """The tokenizer of an encoder in a folder of sentence-transformers, whose settings may put texts in lower case.
+
+    Args:
+        folder: `SentenceEncoder.folder`.
+
+    Returns:
+        `PipelineTokenizer`.
+
+    Raises:
+        FileNotFoundError, ValueError: as `read_tokenizer`.
+
+    Example: `tokenizer = read_sentence_tokenizer(load_sentence_encoder("all-MiniLM-L6-v2").folder)`.
+    """
+    tokenizer = read_tokenizer(folder)
+    if not _settings(pathlib.Path(folder)).get("do_lower_case"):
+        return tokenizer
+    description = tokenizer.description
+    normalizer = description.get("normalizer")
+    steps = [{"type": "Lowercase"}, *([] if normalizer is None else [normalizer])]
+    description["normalizer"] = {"type": "Sequence", "normalizers": steps}
+    return PipelineTokenizer(
+        description, tokenizer.special_tokens, split_special_tokens=tokenizer.split_special_tokens
+    )
 
 
 def _modules(folder):
@@ -134,32 +178,32 @@ def _refuse_prompts(folder):
         )
 
 
-def _max_length(body):
+def _settings(body):
+    """The content of sentence_bert_config.json, what would change the vectors checked."""
     path = next((body / name for name in _SETTINGS if (body / name).is_file()), None)
     settings = {} if path is None else read_json(path)
-    if settings.get("do_lower_case") and not _lowers_case(body):
-        raise ValueError(f"{path} has do_lower_case, which the tokenizer of this folder does not do.")
-    known = {"max_seq_length": None, "do_lower_case": None, "transformer_task": "feature-extraction"}
-    for name, value in settings.items():
-        if name not in known and value not in (None, {}, []):
-            raise ValueError(f"{path} has a field that is not understood: {name}={value!r:.80}.")
-        if name == "transformer_task" and value != known[name]:
-            raise ValueError(f"`{name}` must be {known[name]!r}. Received: {name}={value!r:.80}.")
+    for name, known in _KNOWN_SETTINGS.items():
+        value = settings.get(name)
+        if value not in (None, {}, [], known):
+            raise ValueError(
+                f"{path} has a field that is not implemented with this value: {name}={value!r:.80}."
+            )
     length = settings.get("max_seq_length")
     if length is not None and (type(length) is not int or length <= 0):
         raise ValueError(f"`max_seq_length` must be a positive integer. Received: max_seq_length={length!r}.")
-    return length
+    return settings
 
 
-def _lowers_case(body):
-    for name, marks in (
-        ("tokenizer.json", ('"lowercase": true', '"lowercase":true', '"Lowercase"')),
-        ("tokenizer_config.json", ('"do_lower_case": true', '"do_lower_case":true')),
+def _longest(body):
+    """The most tokens of a text where no setting says it: what the tokenizer's config and the model's do."""
+    found = []
+    for file, name in (
+        ("tokenizer_config.json", "model_max_length"),
+        ("config.json", "max_position_embeddings"),
     ):
-        if (body / name).is_file():
-            text = (body / name).read_text("utf-8")
-            return any(mark in text for mark in marks)
-    return False
+        value = read_json(body / file).get(name) if (body / file).is_file() else None
+        found += [int(value)] if isinstance(value, int | float) and value > 0 else []
+    return min(found, default=None)
 
 
 def _pooling(config, folder):

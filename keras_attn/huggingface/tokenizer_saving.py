@@ -6,7 +6,7 @@ import pathlib
 
 from keras_attn.checks import choose
 from keras_attn.files import replaced_file
-from keras_attn.huggingface.tokenizer_descriptions import from_word_list
+from keras_attn.huggingface.tokenizer_classes import CLASSES, words_parts
 from keras_attn.text import ByteTokenizer, PipelineTokenizer, SentencePieceTokenizer, WordPieceTokenizer
 from keras_attn.text.byte_level import BYTE_CHARACTERS
 from keras_attn.text.byte_level_bpe_tokenizer import added_token
@@ -80,6 +80,8 @@ def tokenizer_files(tokenizer, kind, max_length):
         description |= {"version": "1.0", "truncation": None, "padding": None}
         description["post_processor"] = _template(template, roles, tokenizer)
         config["split_special_tokens"] = True
+    elif tokenizer.split_special_tokens:
+        config["split_special_tokens"] = True
     types = ["token_type_ids"] if kind == "encoder" else []
     config["model_input_names"] = ["input_ids", *types, "attention_mask"]
     if max_length is not None:
@@ -101,6 +103,8 @@ def _pipeline(tokenizer):
             "A tokenizer that was read from a sentencepiece model and an architecture's own ids has no tokenizer.json. "
             "Copy its files."
         )
+    # Without a length it is no truncation of `tokenizers`.
+    description.pop("truncation", None)
     model, parts = description.pop("model"), _completed(description)
     if model.get("type") == "WordPiece":
         model = {**_OF_WORD_PIECE, **model}
@@ -119,9 +123,12 @@ def _completed(part):
 
 
 def _word_piece(tokenizer):
-    config = {"do_lower_case": tokenizer.lowercase, "strip_accents": tokenizer.strip_accents}
-    description, roles = from_word_list(tokenizer.vocabulary, config, {}, ([], []))
-    roles = {role: token for role, token in roles.items() if token in tokenizer.vocabulary}
+    fields = {"do_lower_case": tokenizer.lowercase, "strip_accents": tokenizer.strip_accents}
+    numbers = {piece: number for number, piece in enumerate(tokenizer.vocabulary)}
+    roles = CLASSES["BertTokenizer"].roles
+    description = words_parts(numbers, fields, roles)
+    roles = {role: token for role, token in roles.items() if token in numbers}
+    description["added_tokens"] = [added_token(token, numbers[token]) for token in roles.values()]
     description["model"] |= _OF_WORD_PIECE
     description["decoder"] |= {"prefix": "##", "cleanup": False}
     return description, {**roles, "bos_token": roles["cls_token"], "eos_token": roles["sep_token"]}

@@ -1,17 +1,38 @@
-"""The tokenizer in a folder of Hugging Face, from whichever files the folder has."""
+"""The tokenizer in a folder of Hugging Face, as transformers' AutoTokenizer makes it from whichever files the folder has."""
 
+import base64
 import json
 import pathlib
 
 from keras_attn.files import read_json
-from keras_attn.huggingface.tokenizer_descriptions import (
-    from_byte_level_files,
-    from_sentencepiece,
-    from_word_list,
+from keras_attn.huggingface.tokenizer_classes import (
+    CLASSES,
+    MARIAN_CODE,
+    Vocabulary,
+    class_name,
+    registered_class,
+)
+from keras_attn.huggingface.tokenizer_tokens import (
+    extra_tokens,
+    joined_tokens,
+    listed_tokens,
+    named_roles,
+    text_of,
+)
+from keras_attn.huggingface.tokenizer_vocabularies import (
+    SENTENCEPIECE_CLASSES,
+    merge_list,
+    sentencepiece_vocabulary,
+    word_list,
 )
 from keras_attn.text import PipelineTokenizer
+from keras_attn.text.added_tokens import checked_token
+from keras_attn.text.byte_level_bpe_tokenizer import added_token
+from keras_attn.text.decoders import SPELLED_OUT, cleaned
+from keras_attn.text.pipeline_tokenizer import read_truncation
+from keras_attn.text.sentencepiece_models import read_proto
+from keras_attn.text.word_models import type_of_model
 
-_ROLES = ("bos_token", "eos_token", "unk_token", "pad_token", "cls_token", "sep_token", "mask_token")
 _MODEL_FILES = (
     "sentencepiece.bpe.model",
     "spiece.model",
@@ -21,24 +42,31 @@ _MODEL_FILES = (
 )
 # The largest published tokenizer.json has 35 MB.
 _MAX_BYTES = 2**28
+# These make a string mask take the space before it.
+_STRIPPING_MASKS = ("MBartTokenizer", "MBart50Tokenizer", "MPNetTokenizer", "NllbTokenizer")
 
 
-def read_tokenizer(folder, side="source"):
+def read_tokenizer(folder, side="source", source_language=None):
     """Reads the tokenizer in a folder.
 
-    tokenizer.json is used where there is one. Otherwise it is vocab.txt, vocab.json with merges.txt, a sentencepiece
-    model, or Marian's source.spm and target.spm with vocab.json, and tokenizer_config.json says what they leave open.
+    What transformers 5 makes of the folder: of tokenizer.json where there is one, otherwise of vocab.txt, of vocab.json with
+    merges.txt, of a sentencepiece model, or of Marian's source.spm and target.spm with vocab.json. The fields of
+    tokenizer_config.json and special_tokens_map.json that change ids or texts are obeyed, or refused by name. As there,
+    `truncation` and `padding` of tokenizer.json, which its last call left there, are not followed.
 
     Args:
         folder: Path of the folder, as the hub holds it.
         side: "source" or "target"; only Marian's two sentencepiece models differ.
+        source_language: Name of the language whose token stands around a text, for a multilingual tokenizer. Defaults to
+            `src_lang` of tokenizer_config.json.
 
     Returns:
         A `PipelineTokenizer`.
 
     Raises:
         FileNotFoundError: If the folder has none of these files.
-        ValueError: If a file is damaged, too large, or has a part that is not understood.
+        ValueError: If a file is damaged, too large, or has a part or a field that is not understood, or if there is no token
+            of the source's language.
 
     Example:
 
@@ -55,50 +83,349 @@ def read_tokenizer(folder, side="source"):
     """
     if side not in ("source", "target"):
         raise ValueError(f"`side` must be 'source' or 'target'. Received: side={side!r}.")
-    folder = pathlib.Path(folder)
-    config = {
-        **_read_object(folder / "special_tokens_map.json"),
-        **_read_object(folder / "tokenizer_config.json"),
-    }
-    roles = {role: _content(config[role]) for role in _ROLES if config.get(role)}
-    model_type = _read_object(folder / "config.json").get("model_type")
-    if (folder / "tokenizer.json").is_file():
-        return _with_roles(_read_object(folder / "tokenizer.json"), roles)
-    extra = _added_tokens(folder, config)
-    if (folder / "vocab.txt").is_file():
-        return _with_roles(*from_word_list(_read_lines(folder / "vocab.txt"), config, roles, extra))
-    vocabulary = _read_object(folder / "vocab.json")
-    if vocabulary and (folder / "merges.txt").is_file():
-        merges = _read_lines(folder / "merges.txt")
-        return _with_roles(*from_byte_level_files(vocabulary, merges, model_type, config, roles, extra))
-    names = (f"{side}.spm",) if vocabulary and (folder / f"{side}.spm").is_file() else _MODEL_FILES
-    for name in names:
-        if (folder / name).is_file():
-            content = _checked_size(folder / name).read_bytes()
-            kind = "marian" if name.endswith(".spm") else model_type
-            return _with_roles(*from_sentencepiece(content, kind, vocabulary, config, roles, extra))
-    raise FileNotFoundError(
-        f"`folder` must hold tokenizer.json, vocab.txt, vocab.json with merges.txt, one of {list(_MODEL_FILES)}, or "
-        f"source.spm and target.spm with vocab.json. Received: folder={str(folder)!r}."
-    )
+    return _Files(pathlib.Path(folder), side, source_language).tokenizer()
 
 
-def _with_roles(description, roles):
-    # A role may name a token that the file does not have: those of a class of transformers, unused.
-    known = {
-        token.get("content") for token in description.get("added_tokens") or [] if isinstance(token, dict)
-    }
-    model = description.get("model")
+class _Files:
+    """The files of a folder, and what transformers' class for them makes of each."""
+
+    def __init__(self, folder, side, source_language):
+        self._folder, self._side = folder, side
+        self._model_config = _read_object(folder / "config.json")
+        self._fields = self._checked_fields()
+        if source_language is not None:
+            self._fields["src_lang"] = source_language
+        has_file = (folder / "tokenizer.json").is_file()
+        self._file = _read_object(folder / "tokenizer.json") if has_file else None
+        self._name = self._class_name()
+        self._class = CLASSES.get(self._name)
+        defaults = {} if self._class is None else self._class.roles
+        self._roles = named_roles(defaults, self._fields)
+
+    def tokenizer(self):
+        if self._class is not None and self._class.model is None:
+            parts, own, set_aside = self._looked_up(), [], []
+        elif self._file is not None:
+            parts, own, set_aside = self._of_file()
+        else:
+            parts, own, set_aside = self._of_older_files()
+        numbers = _numbers(parts.get("model"))
+        tokens = self._tokens(own, set_aside, numbers)
+        splits = bool(self._fields.get("split_special_tokens"))
+        if splits and self._class is not None and self._class.model is None:
+            # transformers looks for none of these in texts; they are words that sentencepiece does not know.
+            parts["model"]["vocab"] |= {
+                token["content"]: token["id"] for token in tokens if not token["special"]
+            }
+            tokens = [token for token in tokens if token["special"]]
+        parts["added_tokens"] = tokens
+        numbers = {**numbers, **{token["content"]: token["id"] for token in tokens}}
+        if self._class is not None and self._class.template is not None:
+            texts = self._class.template(self._with_language(numbers), self._roles)
+            parts["post_processor"] = _template(texts, numbers)
+        elif self._file is None:
+            parts["post_processor"] = _template(self._ends(), numbers)
+        if "token_type_ids" not in (self._fields.get("model_input_names") or ["token_type_ids"]):
+            parts["post_processor"] = _without_types(parts.get("post_processor"))
+        if self._cleans(parts.get("model")):
+            parts["decoder"] = cleaned(parts.get("decoder"))
+        # A role may name a token that the file does not have: those of a class of transformers, unused.
+        roles = {role: token for role, token in self._roles.items() if token in numbers}
+        return PipelineTokenizer(parts, roles, split_special_tokens=splits)
+
+    def _checked_fields(self):
+        """The fields of tokenizer_config.json and special_tokens_map.json, those that would change an answer checked."""
+        fields = _read_object(self._folder / "tokenizer_config.json")
+        self._own_extra = [text_of(token) for token in extra_tokens(fields)]
+        if "added_tokens_decoder" not in fields:
+            fields |= _read_object(self._folder / "special_tokens_map.json")
+        files = fields.get("fast_tokenizer_files") or []
+        options = fields.get("sp_model_kwargs") or {}
+        for name, is_known, wanted in (
+            (
+                "fix_mistral_regex",
+                not fields.get("fix_mistral_regex"),
+                "false: the file's pattern is followed",
+            ),
+            (
+                "separate_vocabs",
+                not fields.get("separate_vocabs"),
+                "false: two vocabularies in one folder are not read",
+            ),
+            ("fast_tokenizer_files", set(files) <= {"tokenizer.json"}, "a list of tokenizer.json alone"),
+            (
+                "sp_model_kwargs",
+                not any(options.get(name) for name in _SAMPLING),
+                "without options that change ids",
+            ),
+        ):
+            if not is_known:
+                raise ValueError(
+                    f"`{name}` of tokenizer_config.json must be {wanted}. Received: {name}={fields[name]!r:.80}."
+                )
+        return fields
+
+    def _class_name(self):
+        declared = self._fields.get("tokenizer_class") or self._model_config.get("tokenizer_class")
+        model_type = self._model_config.get("model_type")
+        spells_bytes = self._file is not None and '"ByteLevel"' in json.dumps(self._file)
+        name = class_name(model_type, declared, spells_bytes)
+        if name == "M2M100Tokenizer" and not (self._folder / "vocab.json").is_file():
+            return "NllbTokenizer"  # which has its type
+        if name == "MarianTokenizer" and not (self._folder / f"{self._side}.spm").is_file():
+            return None
+        if self._file is None and name is None:
+            return registered_class(model_type)
+        if self._file is None and name not in CLASSES:
+            raise ValueError(
+                f"`tokenizer_class` must be one of {sorted(CLASSES)} in a folder without tokenizer.json. Received: "
+                f"tokenizer_class={declared!r}."
+            )
+        return name
+
+    def _looked_up(self):
+        """Of sentencepiece with a vocab.json, M2M-100's and Marian's."""
+        vocabulary = _read_object(self._folder / "vocab.json")
+        is_marian = self._name == "MarianTokenizer"
+        content = self._sentencepiece([f"{self._side}.spm"] if is_marian else _MODEL_FILES)
+        if not is_marian:
+            for token in self._class.extra(self._fields):
+                if len(vocabulary) < self._model_config.get("vocab_size", 2**31):
+                    vocabulary.setdefault(token, len(vocabulary))
+        model = {
+            "type": "SentencePiece",
+            "proto": base64.b64encode(content).decode("ascii"),
+            "vocab": vocabulary,
+            "unk_token": self._roles["unk_token"],
+            "looks_up_pieces": True,
+        }
+        # transformers strips what sentencepiece spelled.
+        strip = {"type": "Strip", "content": " ", "start": 999, "stop": 999}
+        parts = {
+            "model": model,
+            "decoder": {**SPELLED_OUT, "decoders": [*SPELLED_OUT["decoders"][:3], strip]},
+        }
+        if is_marian:
+            code = {
+                "type": "Split",
+                "pattern": {"Regex": MARIAN_CODE},
+                "behavior": "Isolated",
+                "invert": False,
+            }
+            parts["pre_tokenizer"] = code
+            model["whole_words"] = MARIAN_CODE
+        return parts
+
+    def _of_file(self):
+        """The parts of tokenizer.json, of which a class keeps the vocabulary alone; its own added tokens; and none set aside."""
+        parts = dict(self._file)
+        truncation = parts.pop("truncation", None)
+        read_truncation(truncation)  # which says if it is damaged
+        parts.pop("padding", None)
+        own = [checked_token(token) for token in parts.get("added_tokens") or []]
+        model = parts.get("model")
+        model = model if isinstance(model, dict) else {}
+        if self._class is not None and type_of_model(model) == self._class.model:
+            merges, charsmap = model.get("merges"), _charsmap(parts.get("normalizer"))
+            vocabulary = Vocabulary(model.get("vocab"), merges, charsmap, model.get("unk_id"))
+            made = self._class.parts(vocabulary, self._fields, self._roles)
+            parts, own = {**made, "post_processor": parts.get("post_processor")}, []
+        else:
+            self._class = None
+        side = self._fields.get("truncation_side")
+        if side is None and isinstance(truncation, dict):
+            side = str(truncation.get("direction", "Right")).lower()
+        if side == "left":
+            parts["truncation"] = {"max_length": None, "direction": "Left"}
+        return parts, own, []
+
+    def _of_older_files(self):
+        """The parts that a class makes of older files, and the tokens that a sentencepiece model sets aside."""
+        folder, vocabulary, set_aside = self._folder, None, []
+        if (folder / "vocab.txt").is_file():
+            self._take_class("BertTokenizer", "WordPiece")
+            vocabulary = word_list(_read_lines(folder / "vocab.txt"))
+        elif (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
+            pieces = _read_object(folder / "vocab.json")
+            self._take_class("RobertaTokenizer" if "<mask>" in pieces else "GPT2Tokenizer", "BPE")
+            vocabulary = merge_list(pieces, _read_lines(folder / "merges.txt"))
+        elif self._name is None and self._model_config.get("model_type") in _FOLLOWING_SENTENCEPIECE:
+            return self._followed(), [], []
+        else:
+            content = self._sentencepiece(_MODEL_FILES)
+            if self._name not in SENTENCEPIECE_CLASSES:
+                raise ValueError(
+                    f"A sentencepiece model without tokenizer.json needs a tokenizer_class in "
+                    f"{sorted(SENTENCEPIECE_CLASSES)}, or the model_type of one in config.json. Received: "
+                    f"tokenizer_class={self._name!r}, model_type={self._model_config.get('model_type')!r}."
+                )
+            vocabulary, set_aside = sentencepiece_vocabulary(content, self._name, self._fields, self._roles)
+        return self._class.parts(vocabulary, self._fields, self._roles), [], set_aside
+
+    def _take_class(self, name, model):
+        """Takes a class, unless the one that is named reads such files, too."""
+        if self._class is None or self._class.model != model:
+            self._name, self._class = name, CLASSES[name]
+            self._roles = named_roles(self._class.roles, self._fields)
+
+    def _followed(self):
+        """A sentencepiece model as it is."""
+        content = self._sentencepiece(_MODEL_FILES)
+        proto = read_proto(content)
+        spec = proto.trainer_spec
+        names = {"bos_token": spec.bos_piece, "eos_token": spec.eos_piece, "unk_token": spec.unk_piece}
+        self._roles = named_roles(names, self._fields)
+        if self._fields.get("legacy") is False:
+            raise ValueError(
+                "`legacy` of tokenizer_config.json must be true or missing in a folder without tokenizer.json: each text "
+                "between special tokens begins with a space. Received: legacy=False."
+            )
+        model = {
+            "type": "SentencePiece",
+            "proto": base64.b64encode(content).decode("ascii"),
+            "vocab": {piece.piece: number for number, piece in enumerate(proto.pieces)},
+            "unk_token": spec.unk_piece,
+        }
+        has_prefix = proto.normalizer_spec.add_dummy_prefix
+        decoders = SPELLED_OUT["decoders"] if has_prefix else SPELLED_OUT["decoders"][:3]
+        return {"model": model, "decoder": {**SPELLED_OUT, "decoders": decoders}}
+
+    def _ends(self):
+        """The template of a class that asks `add_bos_token` and `add_eos_token`."""
+        around = {}
+        for name, role in (("add_bos_token", "bos_token"), ("add_eos_token", "eos_token")):
+            around[role] = [self._roles[role]] if self._fields.get(name) and role in self._roles else []
+        start, end = around.values()
+        second = [f"{token}:1" for token in (*start, "B", *end)]
+        return [*start, "A", *end], [*start, "A", *end, *second]
+
+    def _tokens(self, own, set_aside, numbers):
+        fields, roles = self._fields, self._roles
+        of_file = (self._file or {}).get("added_tokens") or []
+        # Of added_tokens.json those that special_tokens_map.json alone lists are text to transformers.
+        special = {*roles.values(), *self._own_extra}
+        listed = listed_tokens(fields, _read_object(self._folder / "added_tokens.json"), of_file, special)
+        named = [self._named(role) for role in roles]
+        extra = extra_tokens(fields)
+        if not extra:
+            extra = [
+                {"content": text, "special": special, "normalized": False} for text, special in set_aside
+            ]
+        extra += [] if self._class is None else self._class.extra(fields)
+        tokens = joined_tokens(own, listed, named, extra, numbers, self._model_config.get("vocab_size"))
+        all_special = {*roles.values(), *map(text_of, extra)}
+        if self._class is not None and self._class.model is None:
+            return [
+                {**token, "normalized": False, "special": token["content"] in all_special} for token in tokens
+            ]
+        if self._class is not None and self._name == "Qwen2Tokenizer":
+            # It adds these once more, without their options.
+            return [
+                added_token(token["content"], token["id"]) if token["content"] in all_special else token
+                for token in tokens
+            ]
+        return tokens
+
+    def _named(self, role):
+        """The token of a role with the options that it gets where no file lists it."""
+        token = self._fields.get(role) or self._roles[role]
+        if isinstance(token, dict):
+            return token
+        if self._class is not None and role == "mask_token" and self._name in _STRIPPING_MASKS:
+            return {"content": token, "lstrip": True, "normalized": self._name == "NllbTokenizer"}
+        return token
+
+    def _with_language(self, numbers):
+        """The fields with a language of the source, if the class needs one."""
+        default = self._class.default_language
+        if default is None:
+            return self._fields
+        language = self._fields.get("src_lang") or default
+        for token in (language, f"__{str(language).strip('_')}__"):
+            if token in numbers:
+                return {**self._fields, "src_lang": token}
+        raise ValueError(
+            "`source_language` must be a language of this tokenizer. Received: "
+            f"source_language={language!r}, of which it has no token; src_lang in tokenizer_config.json is "
+            f"{self._fields.get('src_lang')!r}."
+        )
+
+    def _cleans(self, model):
+        if not self._fields.get("clean_up_tokenization_spaces"):
+            return False
+        # It takes away spaces that belong to merges.
+        forced = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
+        is_merged = type_of_model(model) == "BPE" or (
+            type_of_model(model) == "SentencePiece" and not model.get("looks_up_pieces")
+        )
+        return not is_merged or bool(self._fields.get(forced))
+
+    def _sentencepiece(self, names):
+        for name in names:
+            if (self._folder / name).is_file():
+                return _checked_size(self._folder / name).read_bytes()
+        raise FileNotFoundError(
+            f"`folder` must hold tokenizer.json, vocab.txt, vocab.json with merges.txt, one of {list(_MODEL_FILES)}, or "
+            f"source.spm and target.spm with vocab.json. Received: folder={str(self._folder)!r}."
+        )
+
+
+# Arguments of sentencepiece itself.
+_SAMPLING = ("enable_sampling", "add_bos", "add_eos", "reverse", "emit_unk_piece")
+# Their class is what a file says, and of a sentencepiece model all that it does.
+_FOLLOWING_SENTENCEPIECE = ("llama", "mistral")
+
+
+def _charsmap(part):
+    """The map of characters in a normalizer of a tokenizer.json, or None."""
+    if not isinstance(part, dict):
+        return None
+    steps = part["normalizers"] if part.get("type") == "Sequence" else [part]
+    return next((step["precompiled_charsmap"] for step in steps if step.get("type") == "Precompiled"), None)
+
+
+def _numbers(model):
+    """{piece: id} of the vocabulary of a model."""
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
     if isinstance(vocabulary, dict):
-        known |= set(vocabulary)
-    elif isinstance(vocabulary, list):
-        known |= {
-            entry[0]
-            for entry in vocabulary
-            if isinstance(entry, list) and entry and isinstance(entry[0], str)
-        }
-    return PipelineTokenizer(description, {role: token for role, token in roles.items() if token in known})
+        return dict(vocabulary)
+    entries = vocabulary if isinstance(vocabulary, list) else []
+    return {
+        entry[0]: number
+        for number, entry in enumerate(entries)
+        if isinstance(entry, list | tuple) and entry and isinstance(entry[0], str)
+    }
+
+
+def _template(texts, ids):
+    single, pair = texts
+    words = {word.removesuffix(":1") for word in (*single, *pair)} - {"A", "B"}
+    if missing := sorted(words - set(ids)):
+        raise ValueError(
+            f"The tokenizer must have the special tokens of its template. Received one without {missing}."
+        )
+    special = {word: {"id": word, "ids": [ids[word]], "tokens": [word]} for word in words}
+    single, pair = ([_part(word) for word in words] for words in texts)
+    return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special}
+
+
+def _part(word):
+    name = word.removesuffix(":1")
+    kind = "Sequence" if name in ("A", "B") else "SpecialToken"
+    return {kind: {"id": name, "type_id": int(name != word)}}
+
+
+def _without_types(part):
+    """A post-processor whose tokens are all of type 0, for a model that does not get types."""
+    if isinstance(part, list):
+        return [_without_types(inner) for inner in part]
+    if not isinstance(part, dict):
+        return part
+    if part.get("type") == "BertProcessing":
+        start, end = part["cls"], part["sep"]
+        words = [start[0], "A", end[0]], [start[0], "A", end[0], "B", end[0]]
+        return _template(words, dict([start, end]))
+    return {name: 0 if name == "type_id" else _without_types(inner) for name, inner in part.items()}
 
 
 def _read_object(path):
@@ -122,41 +449,3 @@ def _checked_size(path):
             f"{path} must have at most {_MAX_BYTES} bytes, as tokenizers do. Received: {size} bytes."
         )
     return path
-
-
-def _content(token):
-    """The text of a token, which a file may give with its options."""
-    text = token.get("content") if isinstance(token, dict) else token
-    if not isinstance(text, str):
-        raise ValueError(f"A special token must be a text. Received: {token!r:.100}")
-    return text
-
-
-def _added_tokens(folder, config):
-    """The objects of added tokens that are listed outside of tokenizer.json, and names without ids."""
-    listed = []
-    for number, token in (config.get("added_tokens_decoder") or {}).items():
-        options = {
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": True,
-            "special": False,
-        }
-        listed.append({"id": int(number), **options, **token})
-    known = {token["content"] for token in listed}
-    for content, number in _read_object(folder / "added_tokens.json").items():
-        if content not in known:
-            listed.append(
-                {
-                    "id": number,
-                    "content": content,
-                    "single_word": False,
-                    "lstrip": False,
-                    "rstrip": False,
-                    "normalized": False,
-                    "special": False,
-                }
-            )
-    names = [_content(token) for token in config.get("additional_special_tokens") or []]
-    return listed, names

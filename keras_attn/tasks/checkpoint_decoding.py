@@ -4,7 +4,6 @@ import dataclasses
 
 from keras_attn.files import read_json
 from keras_attn.generation import DecodingOptions
-from keras_attn.text import PipelineTokenizer
 
 FILE = "generation_config.json"
 _NEUTRAL = {"min_length": 0, "no_repeat_ngram_size": 0, "repetition_penalty": 1.0}
@@ -128,4 +127,4 @@ def with_end(tokenizer, end_token_ids):
         raise ValueError("A checkpoint must name the token that ends a text: eos_token_id. Received none.")
     [end] = tokenizer.token_strings(end_token_ids[:1])
     roles = {role: token for role, token in tokenizer.special_tokens.items() if role != "sep_token"}
-    return PipelineTokenizer(tokenizer.description, {**roles, "eos_token": end})
+    return tokenizer.with_special_tokens({**roles, "eos_token": end})

@@ -5,6 +5,7 @@ from keras_attn.huggingface import (
     labels,
     load_model,
     load_sentence_encoder,
+    read_sentence_tokenizer,
     read_tokenizer,
 )
 from keras_attn.tasks.fill_mask import FillMask
@@ -24,12 +25,13 @@ def text_embedder(
     if is_sentence_transformer(folder):
         found = load_sentence_encoder(folder, **of_loading)
         options = {"pooling": found.pooling, "normalize": found.normalize}
-        max_length, folder, model = max_length or found.max_length, found.folder, found.model
+        max_length, model = max_length or found.max_length, found.model
+        tokenizer = read_sentence_tokenizer(found.folder)
     else:
         options = {"pooling": pooling, "normalize": normalize}
-        model = load_model(folder, head=False, **of_loading)
+        model, tokenizer = load_model(folder, head=False, **of_loading), read_tokenizer(folder)
     options |= {"max_length": max_length, "jit_compile": jit_compile}
-    return TextEmbedder(model, read_tokenizer(folder), **options)
+    return TextEmbedder(model, tokenizer, **options)
 
 
 def text_classifier(folder, config, **options):

@@ -41,7 +41,7 @@ def text_generator(
     tokenizer = with_end(read_tokenizer(folder), decoding.end_token_ids)
     path = folder / "tokenizer_config.json"
     tokenizer_config = read_json(path) if path.is_file() else {}
-    start = _start_token_id(tokenizer, tokenizer_config)
+    start = _start_token_id(tokenizer)
     model = load_model(folder, dtype=dtype, ignored_fields=ignored_fields)
     total = model.max_sequence_length
     given = {"max_length": max_length, "num_beams": num_beams, "length_penalty": length_penalty}
@@ -66,14 +66,9 @@ def _chat_template(folder, tokenizer_config):
     return tokenizer_config.get("chat_template")
 
 
-def _start_token_id(tokenizer, tokenizer_config):
+def _start_token_id(tokenizer):
     """The token before every text, or None."""
     before, after = tokenizer.around
-    adds = tokenizer_config.get("add_bos_token")
-    if adds is not None and "bos_token" in tokenizer.special_tokens:
-        start = tokenizer.token_id(tokenizer.special_tokens["bos_token"])
-        before = before or ((start,) if adds else ())
-        before = before if adds or before != (start,) else ()
     if len(before) > 1 or after:
         raise ValueError(
             "The tokenizer of a language model may put one token before a text, and none after it. "

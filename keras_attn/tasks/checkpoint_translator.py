@@ -51,7 +51,7 @@ def translator(
         decoding = Decoding({**decoding.fields, **params}, config)
         text_prefix = params.get("prefix", "") if text_prefix is None else text_prefix
     tokenizer_config = _tokenizer_config(folder)
-    source, target = _tokenizers(folder, tokenizer_config, decoding)
+    source, target = _tokenizers(folder, source_language, decoding)
     start = decoding.token_id("decoder_start_token_id")
     start = decoding.token_id("bos_token_id") if start is None else start
     if start is None:
@@ -97,16 +97,17 @@ def _tokenizer_config(folder):
     return read_json(path) if path.is_file() else {}
 
 
-def _tokenizers(folder, tokenizer_config, decoding):
+def _tokenizers(folder, source_language, decoding):
     """The tokenizers of sources and of targets: one object, but for Marian's."""
-    if tokenizer_config.get("separate_vocabs"):
-        raise ValueError(
-            "Two vocabularies in one folder (separate_vocabs) are not read. Received such a tokenizer."
-        )
-    source = with_end(read_tokenizer(folder), decoding.end_token_ids)
-    if (folder / "tokenizer.json").is_file() or not (folder / "target.spm").is_file():
-        return source, source
-    return source, with_end(read_tokenizer(folder, side="target"), decoding.end_token_ids)
+    options = {"source_language": source_language}
+    source = read_tokenizer(folder, **options)
+    shared = with_end(source, decoding.end_token_ids)
+    if not (folder / "target.spm").is_file():
+        return shared, shared
+    target = read_tokenizer(folder, side="target", **options)
+    return shared, shared if target.description == source.description else with_end(
+        target, decoding.end_token_ids
+    )
 
 
 def _form(tokenizer, config, tokenizer_config, source_language, target_language):
@@ -122,17 +123,15 @@ def _form(tokenizer, config, tokenizer_config, source_language, target_language)
             )
     if not names:
         return around, None
-    of_template = [name for name, token_id in names.items() if token_id in (*around[0], *around[1])]
+    in_template = [name for name, token_id in names.items() if token_id in (*around[0], *around[1])]
     form = tuple(tuple(LANGUAGE if i in names.values() else i for i in ids) for ids in around)
-    source = source_language or _known(tokenizer_config.get("src_lang"), names)
     target = target_language or _known(tokenizer_config.get("tgt_lang"), names)
     # The first mBART begins a translation with its language; the others put START before that.
     target_is_start = LANGUAGE in form[1]
     if target is None and target_is_start:
         start = config.get("decoder_start_token_id")
         target = next((name for name, token_id in names.items() if token_id == start), None)
-    source = source or next(iter(of_template), None)
-    return form, Languages(names, source, target, target_is_start)
+    return form, Languages(names, next(iter(in_template), None), target, target_is_start)
 
 
 def _languages(tokenizer):

@@ -20,19 +20,19 @@ def stream_text(task, make_token_ids):
             token_ids.append(token_id)
             yield _text(task, input_ids, token_ids)
 
-    yield from final_pieces(decoded())
+    yield from final_pieces(decoded(), task.output_tokenizer.open_end)
 
 
-def final_pieces(texts):
+def final_pieces(texts, open_end):
     """The pieces of a text that grows, each as soon as it is final; joined they are the whole text.
 
     Args:
         texts: Iterable of `str`, what the first token decodes to, the first two, and so on.
+        open_end: `open_end` of the tokenizer that decodes: a character of several byte tokens is U+FFFD until it is complete.
     """
     text, sent = "", 0
     for text in texts:
-        # A character of several byte tokens is decoded as U+FFFD until it is complete.
-        stable = text.rstrip("\N{REPLACEMENT CHARACTER}")
+        stable = open_end.sub("", text)
         if len(stable) > sent:
             yield stable[sent:]
             sent = len(stable)

@@ -8,6 +8,7 @@ from keras_attn.huggingface import (
     is_sentence_transformer,
     load_model,
     load_sentence_encoder,
+    read_sentence_tokenizer,
     read_tokenizer,
     save_model,
 )
@@ -137,10 +138,12 @@ class TextClassifier(EncoderTask):
         if isinstance(labels, str):
             raise ValueError(f"`labels` must be a list of strings. Received: labels={labels!r}.")
         labels = list(labels)
+        read = read_tokenizer
         if is_sentence_transformer(folder):
             folder = load_sentence_encoder(folder).folder
+            read = read_sentence_tokenizer
         model = load_model(folder, num_new_labels=len(labels), **of_loading)
-        return cls(model, read_tokenizer(folder), labels, multi_label, max_length=max_length)
+        return cls(model, read(folder), labels, multi_label, max_length=max_length)
 
     def __call__(self, texts, pairs=None, top_k=None, return_scores=False, batch_size=64, num_workers=None):
         """The label of a string, or of each of a list of strings.

@@ -16,17 +16,22 @@ class AddedTokens(tf.Module):
         tokens: List of the objects in `added_tokens`.
         normalize: Function from a list of `str` to that of their normalized forms, for tokens that are looked for in
             normalized text.
+        split_special_tokens: Whether special tokens in texts are read as text.
     """
 
-    def __init__(self, tokens, normalize):
+    def __init__(self, tokens, normalize, split_special_tokens=False):
         super().__init__()
-        tokens = [_checked(token) for token in tokens]
+        tokens = [checked_token(token) for token in tokens]
         self.ids = {token["content"]: token["id"] for token in tokens}
-        self.special_ids = {token["id"] for token in tokens if token["special"]}
-        late = [token for token in tokens if token["normalized"]]
+        sought = [token for token in tokens if not (split_special_tokens and token["special"])]
+        late = [token for token in sought if token["normalized"]]
         contents = normalize([token["content"] for token in late]) if late else []
+        # What `tokenizers` writes for a token that is looked for in normalized text, and does not skip if that is another.
+        changed = {t["id"]: text for t, text in zip(late, contents, strict=True) if text != t["content"]}
+        self.texts = {**{token["id"]: token["content"] for token in tokens}, **changed}
+        self.special_ids = {token["id"] for token in tokens if token["special"]} - set(changed)
         # Without a normalizer the two kinds are looked for in turn all the same.
-        self._first = _pattern([(token["content"], token) for token in tokens if not token["normalized"]])
+        self._first = _pattern([(token["content"], token) for token in sought if not token["normalized"]])
         self._late = _pattern([pair for pair in zip(contents, late, strict=True) if pair[0]])
         self._contents = tf.constant(["", *self.ids, *contents])
         self._ids = tf.constant([-1, *self.ids.values(), *(token["id"] for token in late)], tf.int32)
@@ -117,7 +122,8 @@ def _check_unambiguous(kinds):
                     )
 
 
-def _checked(token):
+def checked_token(token):
+    """A token of a tokenizer.json, or a ValueError if it is damaged or not understood."""
     if not isinstance(token, dict) or set(token) != _FIELDS or not token["content"]:
         raise ValueError(f"An added token must have the fields {sorted(_FIELDS)}. Received: {token!r:.100}")
     if not isinstance(token["id"], int) or not isinstance(token["content"], str) or token["id"] < 0:

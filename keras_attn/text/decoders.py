@@ -9,8 +9,11 @@ from keras_attn.text.fields import check_value, pattern_of, read_part
 from keras_attn.text.patterns import escaped
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-_CLEANED = ((" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"), (" n't", "n't"), (" 'm", "'m"))
-_CLEANED += ((" do not", " don't"), (" 's", "'s"), (" 've", "'ve"), (" 're", "'re"))
+_BEFORE = ((" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"), (" n't", "n't"), (" 'm", "'m"))
+_AFTER = ((" 's", "'s"), (" 've", "'ve"), (" 're", "'re"))
+# Of transformers for a whole text, and of `tokenizers` for each token.
+_CLEANED_TEXT = (*_BEFORE, *_AFTER)
+_CLEANED = (*_BEFORE, (" do not", " don't"), *_AFTER)
 
 # The decoder of sentencepiece models: "▁" is a space, the first one is none, and a byte may be a piece.
 SPELLED_OUT = {
@@ -22,6 +25,16 @@ SPELLED_OUT = {
         {"type": "Strip", "content": " ", "start": 1, "stop": 0},
     ],
 }
+
+
+def cleaned(part):
+    """The object of a decoder that takes spaces before punctuation away, `clean_up_tokenization_spaces` of transformers.
+
+    Args:
+        part: The object of the decoder without that.
+    """
+    steps = [{"type": "Replace", "pattern": {"String": old}, "content": new} for old, new in _CLEANED_TEXT]
+    return {"type": "Sequence", "decoders": [part, {"type": "Fuse"}, *steps]}
 
 
 class Decoder(tf.Module):
@@ -39,6 +52,9 @@ class Decoder(tf.Module):
         self._first = tf.constant([steps.bytes_of(piece, True) for piece in pieces])
         self._later = tf.constant([steps.bytes_of(piece, False) for piece in pieces])
         self._final = steps.final
+        # What more tokens may yet change at the end of a text.
+        ends = "|".join(["\ufffd+", *map(re.escape, steps.open_ends)])
+        self.open_end = re.compile(rf"(?:{ends})\Z")
 
     def __call__(self, token_ids):
         """Ragged ids of shape (B, None) to strings of shape (B,)."""
@@ -58,6 +74,7 @@ class _Steps:
     def __init__(self):
         self.of_tokens = []
         self.final = []
+        self.open_ends = []
         self.is_joined = False
         self.spells_bytes = False
         self.has_byte_names = False
@@ -122,6 +139,7 @@ def _replace(steps, pattern, content):
     check_value("decoder Replace", "pattern", kind, ("String",))
     if steps.is_joined:
         steps.final.append((escaped(text), content.replace("\\", r"\\")))
+        steps.open_ends += [text[:size] for size in range(len(text) - 1, 0, -1)]
     else:
         steps.add(lambda piece, _: piece.replace(text, content))
 

@@ -42,6 +42,7 @@ class PipelineTokenizer(Tokenizer):
         special_tokens: Dictionary from roles (`"bos_token"`, `"eos_token"`, `"unk_token"`, `"pad_token"`,
             `"cls_token"`, `"sep_token"`, `"mask_token"`) to tokens, as tokenizer_config.json has them. START is
             `cls_token` or `bos_token`, END is `sep_token` or `eos_token`.
+        split_special_tokens: Boolean, whether the names of special tokens in a text are read as text.
 
     Raises:
         ValueError: If the description has a part that is damaged or not understood.
@@ -68,10 +69,10 @@ class PipelineTokenizer(Tokenizer):
         - https://github.com/huggingface/tokenizers
     """
 
-    def __init__(self, description, special_tokens=None):
+    def __init__(self, description, special_tokens=None, *, split_special_tokens=False):
         description = _checked_description(description)
         try:
-            parts = _read_parts(description)
+            parts = _read_parts(description, split_special_tokens)
         except RecursionError as error:
             raise ValueError("The tokenizer's parts are nested too deeply.") from error
         self._normalizer, pre_tokenizer, model, template, added = parts
@@ -88,6 +89,7 @@ class PipelineTokenizer(Tokenizer):
         # As text, since a `tf.Module` would track each entry of a dictionary.
         self._description = json.dumps(description)
         self.special_tokens = dict(special_tokens or {})
+        self.split_special_tokens = split_special_tokens
         padding = description.get("padding") or {}
         self.pad_token_id = roles.get("pad_token", padding.get("pad_id", 0))
         self.unused_token_ids = tuple(number for number, piece in enumerate(pieces) if not piece)
@@ -96,8 +98,10 @@ class PipelineTokenizer(Tokenizer):
         self._pre_tokenizer = pre_tokenizer
         self._model = model.model
         self._added = added
-        self._decoder = Decoder(description.get("decoder"), pieces)
-        self._framing = Framing(template, *_read_truncation(description.get("truncation")))
+        written = [added.texts.get(number, piece) for number, piece in enumerate(pieces)]
+        self._decoder = Decoder(description.get("decoder"), written)
+        self.open_end = self._decoder.open_end
+        self._framing = Framing(template, *read_truncation(description.get("truncation")))
 
     @property
     def framing(self):
@@ -160,19 +164,30 @@ class PipelineTokenizer(Tokenizer):
             raise ValueError(f"`token` must be one of this tokenizer's. Received: token={token!r}.")
         return token_id
 
+    def with_special_tokens(self, special_tokens):
+        """The same tokenizer with other roles, as in the constructor."""
+        return PipelineTokenizer(
+            self.description, special_tokens, split_special_tokens=self.split_special_tokens
+        )
+
     def get_config(self):
-        return {"description": self.description, "special_tokens": dict(self.special_tokens)}
+        return {"description": self.description, **self._roles_and_options()}
+
+    def _roles_and_options(self):
+        return {
+            "special_tokens": dict(self.special_tokens),
+            "split_special_tokens": self.split_special_tokens,
+        }
 
     def _write_config(self, folder):
-        return {
-            "description_sha256": write_file(folder, DESCRIPTION_FILE, self._description.encode("utf-8")),
-            "special_tokens": dict(self.special_tokens),
-        }
+        sha256 = write_file(folder, DESCRIPTION_FILE, self._description.encode("utf-8"))
+        return {"description_sha256": sha256, **self._roles_and_options()}
 
     @classmethod
     def _read_config(cls, folder, config):
         content = read_file(folder, DESCRIPTION_FILE, config["description_sha256"])
-        return cls(json.loads(content), config["special_tokens"])
+        options = {"split_special_tokens": config["split_special_tokens"]}
+        return cls(json.loads(content), config["special_tokens"], **options)
 
     def _texts_to_ids(self, texts):
         pieces = self._added.cut(texts)
@@ -215,7 +230,7 @@ class PipelineTokenizer(Tokenizer):
         return self._piece_of(token_id)
 
 
-def _read_parts(description):
+def _read_parts(description, split_special_tokens):
     normalizer = read_normalizer(description.get("normalizer"))
     pre_tokenizer = PreTokenizer(description.get("pre_tokenizer"))
     model = read_model(description["model"], pre_tokenizer.spells_bytes)
@@ -231,7 +246,7 @@ def _read_parts(description):
         pre_tokenizer,
         model,
         template,
-        AddedTokens(description.get("added_tokens") or [], normalize),
+        AddedTokens(description.get("added_tokens") or [], normalize, split_special_tokens),
     )
 
 
@@ -274,12 +289,13 @@ def _first_of(roles, *names):
     return next((roles[name] for name in names if name in roles), None)
 
 
-def _read_truncation(part):
+def read_truncation(part):
     """The largest number of tokens or `None`, the strategy, and whether tokens are cut on the left."""
     if part is None:
         return None, "longest_first", False
     try:
-        length, strategy = int(part["max_length"]), _STRATEGIES[part.get("strategy", "LongestFirst")]
+        length = None if part["max_length"] is None else int(part["max_length"])
+        strategy = _STRATEGIES[part.get("strategy", "LongestFirst")]
         side = {"Right": False, "Left": True}[part.get("direction", "Right")]
     except (TypeError, KeyError, ValueError) as error:
         raise ValueError(

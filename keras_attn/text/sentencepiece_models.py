@@ -62,6 +62,56 @@ class SentencePieceModel(tf.Module):
         return tuple(tf.ragged.boolean_mask(x, is_kept) for x in found)
 
 
+class NamedPieces(tf.Module):
+    """A sentencepiece model whose pieces get the ids of a vocabulary by their text.
+
+    Characters that the model does not know are pieces, too, a run of them one; the vocabulary may have them.
+
+    Args:
+        content: The model, as `bytes`.
+        vocabulary: Dictionary from piece to id.
+        unknown_id: Id of the pieces that it lacks.
+        whole_words: Pattern of RE2, or `None`: words that match it are one piece.
+    """
+
+    def __init__(self, content, vocabulary, unknown_id, whole_words=None):
+        super().__init__()
+        read_proto(content)
+        self._graph_tokenizer = shared_graph_tokenizer(content, tf.string)
+        names, ids = list(vocabulary), list(vocabulary.values())
+        entries = tf.lookup.KeyValueTensorInitializer(tf.constant(names), tf.constant(ids, tf.int32))
+        self._table = tf.lookup.StaticHashTable(entries, default_value=unknown_id)
+        self._whole_words = whole_words
+
+    def tokenize(self, words):
+        """The ids of each word: strings of shape (N,) to ragged int32 of shape (N, None)."""
+        rest, whole = self._parted(words)
+        pieces = tf.concat([self._graph_tokenizer.tokenize(rest), whole], axis=1)
+        return pieces.with_values(self._table.lookup(pieces.values))
+
+    def tokenize_with_offsets(self, words):
+        """Like `tokenize`, and the first byte in its word of each token, and the byte after its last."""
+        rest, whole = self._parted(words)
+        pieces, starts, stops = self._graph_tokenizer.tokenize_with_offsets(rest)
+        starts = tf.concat(
+            [tf.cast(starts, tf.int32), whole.with_values(tf.zeros_like(whole.values, tf.int32))], 1
+        )
+        stops = tf.concat([tf.cast(stops, tf.int32), whole.with_values(tf.strings.length(whole.values))], 1)
+        pieces = tf.concat([pieces, whole], axis=1)
+        return pieces.with_values(self._table.lookup(pieces.values)), starts, stops
+
+    def _parted(self, words):
+        """The words that sentencepiece cuts, "" in place of others; and ragged (N, None) those that are one piece."""
+        if self._whole_words is None:
+            is_whole = tf.zeros_like(words, tf.bool)
+        else:
+            is_whole = tf.strings.regex_full_match(words, self._whole_words)
+        whole = tf.RaggedTensor.from_row_lengths(
+            tf.boolean_mask(words, is_whole), tf.cast(is_whole, tf.int64)
+        )
+        return tf.where(is_whole, "", words), whole
+
+
 class WholeWords(tf.Module):
     """A model of merges where some words are one token whatever the merges say: `ignore_merges`."""
 

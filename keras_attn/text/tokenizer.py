@@ -1,6 +1,7 @@
 """The base class of tokenizers: it repairs text, cuts at END, drops special ids, and saves to a folder."""
 
 import json
+import re
 from collections.abc import Iterable
 
 import tensorflow as tf
@@ -97,6 +98,8 @@ class Tokenizer(tf.Module):
     pad_token_id = 0
     # Ids below `vocabulary_size` without a piece.
     unused_token_ids = ()
+    # What more tokens may yet change at the end of a decoded text: bytes that are no character by themselves.
+    open_end = re.compile("\ufffd+\\Z")
 
     def __init__(self, vocabulary_size, start_token_id, end_token_id, unknown_token_id, special_token_ids):
         super().__init__()

@@ -7,9 +7,15 @@ import tensorflow as tf
 
 from keras_attn.text.byte_level import BYTE_CHARACTERS
 from keras_attn.text.fields import check_value, read_part
-from keras_attn.text.patterns import escaped
+from keras_attn.text.patterns import escaped, one_pattern
 from keras_attn.text.resources import TENSORFLOW_TEXT, import_package
-from keras_attn.text.sentencepiece_models import KnownWords, bpe_model, unigram_model, whole_model
+from keras_attn.text.sentencepiece_models import (
+    KnownWords,
+    NamedPieces,
+    bpe_model,
+    unigram_model,
+    whole_model,
+)
 
 # In place of a character that the vocabulary lacks, where each such character is one token.
 _UNKNOWN_CHARACTER = "\r"
@@ -27,7 +33,7 @@ def read_model(part, spells_bytes):
     """Builds the model of a tokenizer.json.
 
     Args:
-        part: The object `model` of the file. Files of old have no type in it.
+        part: The object `model` of the file. Those of 2020 have no type in it.
         spells_bytes: Whether its words are spelled bytes.
 
     Returns:
@@ -37,8 +43,8 @@ def read_model(part, spells_bytes):
     Raises:
         ValueError: If the model is not understood.
     """
-    if isinstance(part, dict) and "type" not in part and "merges" in part:
-        part = {"type": "BPE", **part}
+    if isinstance(part, dict) and "type" not in part:
+        part = {"type": type_of_model(part), **part}
     builders = {
         "BPE": lambda **fields: _bpe(spells_bytes, **fields),
         "Unigram": _unigram,
@@ -46,6 +52,19 @@ def read_model(part, spells_bytes):
         "SentencePiece": _sentencepiece,
     }
     return read_part(part, "model", builders)
+
+
+def type_of_model(part):
+    """The type of a model, which files of 2020 do not name: what it has tells it. None if nothing does."""
+    if not isinstance(part, dict):
+        return None
+    if "type" in part:
+        return part["type"]
+    if "merges" in part:
+        return "BPE"
+    if isinstance(part.get("vocab"), list):
+        return "Unigram"
+    return "WordPiece" if "continuing_subword_prefix" in part else None
 
 
 def _bpe(
@@ -140,13 +159,21 @@ def _unigram(vocab, unk_id=None, byte_fallback=False):
     return WordModel(model, pieces, unk_id)
 
 
-def _sentencepiece(proto, vocab, unk_token):
-    """A whole sentencepiece model, its normalizer with it. `tokenizers` has no such type; `proto` is base64."""
+def _sentencepiece(proto, vocab, unk_token, looks_up_pieces=False, whole_words=None):
+    """A whole sentencepiece model, its normalizer with it. `tokenizers` has no such type; `proto` is base64.
+
+    With `looks_up_pieces` the ids are those of the pieces' texts, also of a text that the model does not know, and words that
+    match the pattern `whole_words` are one piece.
+    """
     pieces = _pieces_by_id(vocab)
     unknown_id = vocab[unk_token]
-    return WordModel(
-        whole_model(base64.b64decode(proto, validate=True), vocab, unknown_id), pieces, unknown_id
-    )
+    content = base64.b64decode(proto, validate=True)
+    if looks_up_pieces:
+        pattern = None if whole_words is None else one_pattern(whole_words)
+        model = NamedPieces(content, vocab, unknown_id, pattern)
+    else:
+        model = whole_model(content, vocab, unknown_id)
+    return WordModel(model, pieces, unknown_id)
 
 
 def _word_piece(vocab, unk_token="[UNK]", continuing_subword_prefix="##", max_input_chars_per_word=100):

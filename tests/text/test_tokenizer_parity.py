@@ -9,6 +9,7 @@ from helpers_texts import sentences
 from helpers_tokenizer_parity import KINDS, before_end, hard_strings, named_difference, streamed
 
 from keras_attn.tasks.streaming import final_pieces
+from keras_attn.text import ByteTokenizer
 
 SENTENCES = sentences(1500)
 EMOJI = ["👩‍👩‍👧‍👦 🏳️‍🌈 👍🏽", "🧑🏿‍🚀é你\u0301 🇩🇪", "a 1️⃣"]
@@ -45,6 +46,7 @@ def test_all_hard_strings_have_their_ids_and_are_decoded_like_theirs(kind):
 
 
 def test_a_stream_keeps_back_a_character_until_it_is_complete_and_gives_what_is_left_at_the_end():
-    assert list(final_pieces(["a", "a\ufffd", "a\ufffd\ufffd", "a€", "a€b"])) == ["a", "€", "b"]
-    assert list(final_pieces(["a", "a\ufffd"])) == ["a", "\ufffd"]
-    assert list(final_pieces([])) == []
+    end = ByteTokenizer.open_end
+    assert list(final_pieces(["a", "a\ufffd", "a\ufffd\ufffd", "a€", "a€b"], end)) == ["a", "€", "b"]
+    assert list(final_pieces(["a", "a\ufffd"], end)) == ["a", "\ufffd"]
+    assert list(final_pieces([], end)) == []

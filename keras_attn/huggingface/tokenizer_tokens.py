@@ -1,0 +1,111 @@
+"""The special and added tokens of a tokenizer, from the files that may list them, as transformers joins these."""
+
+from keras_attn.text.byte_level_bpe_tokenizer import added_token
+
+ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_OPTIONS = {"single_word": False, "lstrip": False, "rstrip": False, "special": False}
+
+
+def named_roles(defaults, fields):
+    """{role: token} of special tokens; a null takes away a default."""
+    given = {role: fields[role] for role in ROLES if role in fields}
+    roles = {**defaults, **given}
+    return {role: text_of(token) for role, token in roles.items() if token is not None}
+
+
+def text_of(token):
+    """The text of a token, which a file may give with its options."""
+    text = token.get("content") if isinstance(token, dict) else token
+    if not isinstance(text, str):
+        raise ValueError(f"A special token must be a text. Received: {token!r:.100}")
+    return text
+
+
+def listed_tokens(fields, numbers_of_added, tokens_of_file, special):
+    """{id: token} of the added tokens that the files list.
+
+    Args:
+        fields: Dict, those of tokenizer_config.json. Its `added_tokens_decoder` takes the place of all other lists.
+        numbers_of_added: {token: id}, the content of added_tokens.json.
+        tokens_of_file: List of objects, the added tokens of tokenizer.json.
+        special: Texts, those of added_tokens.json that are special.
+    """
+    if "added_tokens_decoder" in fields:
+        listed = fields["added_tokens_decoder"] or {}
+        return {int(number): _token(token, number) for number, token in listed.items()}
+    listed = {
+        number: _token(
+            {"content": text, "normalized": text not in special, "special": text in special}, number
+        )
+        for text, number in numbers_of_added.items()
+    }
+    return listed | {token["id"]: token for token in tokens_of_file}
+
+
+def extra_tokens(fields):
+    """The special tokens of a folder that have no role, texts or objects with options."""
+    extra = fields.get("extra_special_tokens") or fields.get("additional_special_tokens") or []
+    named = extra if isinstance(extra, dict) else {}
+    named = {**named, **(fields.get("model_specific_special_tokens") or {})}
+    named |= {
+        name: value
+        for name, value in fields.items()
+        if name.endswith("_token") and name not in ROLES and isinstance(value, str)
+    }
+    return [*named.values(), *([] if isinstance(extra, dict) else extra)]
+
+
+def joined_tokens(own, listed, named, extra, numbers, most):
+    """The added tokens of a tokenizer, as tokenizer.json lists them.
+
+    Args:
+        own: List of objects, those that it has before others are added.
+        listed: {id: token} of `listed_tokens`.
+        named: List of texts or objects, the tokens of the roles.
+        extra: List of texts or objects, further special tokens.
+        numbers: {piece: id}, the vocabulary.
+        most: Integer, the number of rows of the model, or None. A token that no file gives an id gets the next one if
+            there is a row for it; otherwise it is left out.
+
+    Returns:
+        List of objects.
+    """
+    tokens = {token["content"]: token for token in own}
+    names = {text_of(token) for token in named}
+    added = [
+        token
+        for _, token in sorted(listed.items())
+        if _without_id(tokens.get(token["content"])) != _without_id(token)
+    ]
+    known = {*tokens, *(token["content"] for token in added)}
+    # Of two that are named twice, the options of the last hold.
+    added += [_special(token) for token in [*named, *extra] if text_of(token) not in known]
+    ids = {token["content"]: token["id"] for token in own}
+    used = {*numbers.values(), *ids.values()}
+    for token in added:
+        text = token["content"]
+        number = numbers.get(text, ids.get(text, token.get("id")))
+        if number is None:
+            number = max(used, default=-1) + 1
+            if most is None or number >= most:
+                continue
+        ids[text] = number
+        used.add(number)
+        tokens[text] = {**token, "id": number, "special": token["special"] or text in names}
+    return sorted(tokens.values(), key=lambda token: token["id"])
+
+
+def _token(token, number):
+    """An object with all options. A special token is not looked for in normalized text, unless that is said."""
+    known = {name: token[name] for name in ("content", *_OPTIONS, "normalized") if name in token}
+    return {**_OPTIONS, "normalized": not known.get("special", False), **known, "id": int(number)}
+
+
+def _without_id(token):
+    return None if token is None else {name: value for name, value in token.items() if name != "id"}
+
+
+def _special(token):
+    if isinstance(token, dict):
+        return _without_id(_token({"special": True, **token}, 0))
+    return _without_id(added_token(token, 0))
