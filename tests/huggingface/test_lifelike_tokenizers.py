@@ -144,6 +144,27 @@ def test_a_language_that_has_no_token_is_an_error_with_a_way_out(tmp_path):
     assert ours.around[0] == (ours.token_id("kor_Hang"),)
 
 
+@pytest.mark.parametrize("name", ["BertTokenizer", "PreTrainedTokenizerFast"])
+@pytest.mark.parametrize("side", ["Left", "Right"])
+def test_what_the_last_call_of_transformers_left_is_not_followed_but_for_the_side(name, side, tmp_path):
+    pieces = word_pieces(True)
+    files = {"vocab.txt": "\n".join(sorted(pieces, key=pieces.get)), "config.json": {"model_type": "bert"}}
+    content = json.loads(tokenizer_there(files).backend_tokenizer.to_str())
+    content["truncation"] = {"direction": side, "max_length": 5, "strategy": "LongestFirst", "stride": 0}
+    content["padding"] = {"strategy": {"Fixed": 12}, "direction": "Right", "pad_to_multiple_of": None}
+    content["padding"] |= {"pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"}
+    folder, theirs = folder_of(tmp_path, "bert", {"tokenizer.json": content}, tokenizer_class=name)
+    texts = ["a dog runs in the park", "a dog"]
+    ours = same(folder, theirs, texts)
+    cut = theirs(texts, truncation=True, max_length=4)["input_ids"]
+    assert ours.preprocess(texts, max_length=4)[0].to_list() == cut
+    ours.save(tmp_path / "saved")
+    assert load_tokenizer(tmp_path / "saved").preprocess(texts, max_length=4)[0].to_list() == cut
+    save_tokenizer(ours, tmp_path / "again")
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path / "again")
+    assert again(texts, truncation=True, max_length=4)["input_ids"] == cut
+
+
 # A field, the class that obeys it, and a text that shows it.
 FIELDS = [
     ("bert", {"do_lower_case": False}, "A Dog"),
