@@ -4,6 +4,7 @@ import numbers
 import re
 
 from keras_attn.files import read_json
+from keras_attn.huggingface.fields import not_obeyed, note_without_effect
 from keras_attn.tasks.image_preprocessing import ImagePreprocessing
 
 PREPROCESSOR_FILE = "preprocessor_config.json"
@@ -38,33 +39,34 @@ _OF_MODEL_TYPES = {
     "dinov2": "Bit",
     "dinov2_with_registers": "Bit",
 }
-# Fields that say how a call gives its result, or what is done here in any case.
-_WITHOUT_MEANING = {
-    *("image_processor_type", "feature_extractor_type", "processor_class", "_valid_processor_keys"),
-    *(
-        "data_format",
-        "input_data_format",
-        "return_tensors",
-        "device",
-        "disable_grouping",
-        "default_to_square",
-    ),
-    "do_convert_rgb",
+_OBEYED = {*_OF_ALL, *_DEFAULTS["DeiT"], "default_to_square"}
+# What the fields that are obeyed for some values ask for otherwise.
+_REFUSED = {
+    "do_resize": "images of sizes of their own, of which no batch can be made",
+    "resample": "another filter than those of numbers 0 to 3",
+    "pad_size": "margins around images",
 }
+# Fields of the class that change no pixel: they say how a call gives its result, or what is done here in any case.
+WITHOUT_EFFECT = {
+    *("do_convert_rgb", "data_format", "input_data_format", "return_tensors", "device", "disable_grouping"),
+    *("image_seq_length", "do_pad"),
+}
+_OF_FILE = {"image_processor_type", "feature_extractor_type", "processor_class", "_valid_processor_keys"}
 # Pillow's numbers of resampling filters.
 _INTERPOLATIONS = {0: "nearest", 1: "lanczos3", 2: "bilinear", 3: "bicubic"}
 
 
-def read_preprocessing(folder, config):
+def read_preprocessing(folder, config, ignored_fields=()):
     """The `ImagePreprocessing` of a checkpoint's preprocessor_config.json.
 
     Args:
         folder: `pathlib.Path`.
         config: Dict, the content of config.json, for files that do not name their processor.
+        ignored_fields: Names of fields that are taken for absent.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if it holds what is not known, or what `ImagePreprocessing` does not do.
+        ValueError: if its processor is not known, or it asks for what `ImagePreprocessing` does not do.
     """
     path = folder / PREPROCESSOR_FILE
     if not path.is_file():
@@ -73,7 +75,8 @@ def read_preprocessing(folder, config):
             "keras_attn.tasks.ImagePreprocessing."
         )
     try:
-        return _preprocessing(read_json(path), config.get("model_type"), config.get("num_channels", 3))
+        given = {name: value for name, value in read_json(path).items() if name not in ignored_fields}
+        return _preprocessing(given, config.get("model_type"), config.get("num_channels", 3))
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path} cannot be used: {error}") from error
 
@@ -114,25 +117,22 @@ def processor_fields(preprocessing):
 
 def _preprocessing(given, model_type, num_channels):
     fields = {**_OF_ALL, **_DEFAULTS[_kind(given, model_type)]}
-    fields |= {name: value for name, value in given.items() if value is not None}
-    unknown = {
-        name: value
-        for name, value in fields.items()
-        if name not in {*_OF_ALL, *_DEFAULTS["DeiT"], *_WITHOUT_MEANING} and value is not False
+    fields |= given  # a null stands for nothing to do, and not for the default
+    note_without_effect(PREPROCESSOR_FILE, sorted(set(fields) - _OBEYED - _OF_FILE - {"pad_size"}))
+    is_refused = {
+        "do_resize": not fields["do_resize"],
+        "resample": fields["resample"] not in _INTERPOLATIONS,
+        # Without a size, the images of a batch are padded to that of the largest: all have one here.
+        "pad_size": bool(fields.get("do_pad")) and fields.get("pad_size") is not None,
     }
-    if unknown:
-        raise ValueError(f"it has fields that are not known: {unknown}.")
-    if not fields["do_resize"]:
-        raise ValueError(
-            "images must be resized, so that a batch of them has one size. Received: do_resize=False."
-        )
-    if fields["resample"] not in _INTERPOLATIONS:
-        raise ValueError(
-            f"`resample` must be one of {_INTERPOLATIONS}. Received: resample={fields['resample']!r}."
-        )
-    is_bit = _kind(given, model_type) == "Bit"
-    resize_to = _size(fields["size"], of_shorter_side=is_bit)
+    for name, meaning in _REFUSED.items():
+        if is_refused[name]:
+            raise ValueError(not_obeyed(PREPROCESSOR_FILE, name, fields[name], meaning))
+    is_square = fields.get("default_to_square", _kind(given, model_type) != "Bit")
+    resize_to = _size(fields["size"], of_shorter_side=not is_square)
     is_cropped = fields.get("do_center_crop", False)
+    if is_cropped and "crop_size" not in fields:
+        raise ValueError("a crop must have a size. Received: do_center_crop=True, and no crop_size.")
     image_size = _size(fields["crop_size"]) if is_cropped else resize_to
     if isinstance(image_size, int):
         raise ValueError(
@@ -169,6 +169,8 @@ def _size(value, of_shorter_side=False):
     """(height, width), or the length of the shorter side as an integer."""
     if isinstance(value, numbers.Integral):
         return int(value) if of_shorter_side else (int(value), int(value))
+    if isinstance(value, list) and len(value) == 2:
+        return tuple(value)
     if isinstance(value, dict) and set(value) == {"height", "width"}:
         return value["height"], value["width"]
     if isinstance(value, dict) and set(value) == {"shortest_edge"}:

@@ -9,7 +9,7 @@ import pytest
 from helpers_images import encoded, opened, pixels
 
 import keras_attn
-from keras_attn.tasks import ImagePreprocessing
+from keras_attn.tasks import ImagePreprocessing, image_processors
 from keras_attn.tasks.image_processors import processor_fields, read_preprocessing
 
 IMAGENET = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
@@ -233,10 +233,20 @@ def test_files_of_the_hub_are_understood(name, tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
+        ({"do_resize": None}, "asks for images of sizes of their own.*do_resize=None"),
+        ({"resample": None}, "resample=None"),
+        ({"image_mean": None}, ""),
         ({"image_processor_type": "CLIPImageProcessor"}, "its processor must be one of ViTImageProcessor"),
-        ({"crop_pct": 0.875}, "it has fields that are not known: {'crop_pct': 0.875}"),
-        ({"do_resize": False}, "images must be resized"),
-        ({"resample": 5}, "`resample` must be one of"),
+        (
+            {"do_resize": False},
+            "asks for images of sizes of their own.*do_resize=False.*--ignored-fields do_resize",
+        ),
+        ({"resample": 5}, "asks for another filter.*resample=5.*--ignored-fields resample"),
+        (
+            {"do_pad": True, "pad_size": {"height": 300, "width": 300}},
+            "asks for margins.*--ignored-fields pad_size",
+        ),
+        ({"do_center_crop": True}, "a crop must have a size"),
         ({"size": {"longest_edge": 224}}, "a size must have a height and a width, or a shortest edge"),
         ({"size": {"shortest_edge": 224}}, "an image that keeps its aspect ratio must be cropped"),
         ({"do_center_crop": True, "crop_size": 256}, "`resize_to` must be at least `image_size`"),
@@ -247,6 +257,54 @@ def test_what_is_not_understood_is_refused(content, message, tmp_path):
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(content))
     with pytest.raises(ValueError, match=f"preprocessor_config.json cannot be used: .*{message}"):
         read_preprocessing(tmp_path, {"model_type": "vit"})
+
+
+# Values that change the pixels of a ViT's, and those that change none.
+CHANGING = {
+    "do_resize": {"do_resize": True},
+    "null": {"do_rescale": None, "do_center_crop": None, "do_convert_rgb": None},
+    "size": {"size": [32, 28]},
+    "default_to_square": {"size": 32, "default_to_square": False, "do_center_crop": True, "crop_size": 28},
+    "do_center_crop": {"size": {"shortest_edge": 32}, "do_center_crop": True, "crop_size": [24, 28]},
+    "crop_size": {"size": [40, 41], "do_center_crop": True, "crop_size": 28},
+    "resample": {"resample": 1},
+    "do_rescale": {"do_rescale": False},
+    "rescale_factor": {"rescale_factor": 0.01},
+    "do_normalize": {"do_normalize": False},
+    "image_mean": {"image_mean": [0.1, 0.2, 0.3]},
+    "image_std": {"image_std": 0.25},
+    "pad_size": {"pad_size": {"height": 300, "width": 300}, "do_pad": False},
+    "others": {"do_pad": True, "do_convert_rgb": False, "crop_pct": 0.875, "do_reduce_labels": True},
+}
+SAME = ("do_resize", "pad_size", "others")
+
+
+@pytest.mark.parametrize("name", CHANGING)
+def test_a_field_changes_pixels_as_there(name, tmp_path):
+    transformers = pytest.importorskip("transformers", reason='pip install "keras_attn[peers]"')
+    fields = {"image_processor_type": "ViTImageProcessor", "size": SIZE, **CHANGING[name]}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(fields))
+    preprocessing = read_preprocessing(tmp_path, {"model_type": "vit"})
+    processor = transformers.AutoImageProcessor.from_pretrained(tmp_path, backend="pil")
+    image = pixels(61, 89)
+    expected = processor(images=opened(encoded(image)), return_tensors="np")["pixel_values"][0]
+    actual = preprocessing(image).numpy()
+    step = np.abs(np.asarray(preprocessing.scale) / preprocessing.std)  # a level
+    assert (np.abs(actual - np.moveaxis(expected, 0, -1)) / step).max() < 1.01
+    assert (preprocessing == ImagePreprocessing((28, 28), mean=0.5, std=0.5)) == (name in SAME)
+
+
+def test_every_field_of_the_processors_is_known():
+    transformers = pytest.importorskip("transformers", reason='pip install "keras_attn[peers]"')
+    for kind in ("ViT", "DeiT", "Bit"):
+        fields = set(getattr(transformers, f"{kind}ImageProcessor").valid_kwargs.__annotations__)
+        assert fields == {*CHANGING, *image_processors.WITHOUT_EFFECT} - {"others", "null"}
+
+
+def test_a_field_of_the_file_can_be_ignored(tmp_path):
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({"size": SIZE, "resample": 5}))
+    expected = ImagePreprocessing((28, 28), mean=0.5, std=0.5)
+    assert read_preprocessing(tmp_path, {"model_type": "vit"}, ["resample"]) == expected
 
 
 def test_a_folder_without_the_file_says_what_to_give(tmp_path):
