@@ -208,6 +208,7 @@ def beam_search_by_hand(
         if not done and len(finished) == num_beams:
             lengths = {length, max_length} if options.get("exact_stopping") else {length}
             done = max(score(live[0][0], future) for future in lengths) <= finished[-1][0]
+            done = done or options.get("early_stopping", False)
         if done:
             break
     if not done:
@@ -221,9 +222,11 @@ def processed_by_hand(
     ends=(END,),
     min_length=0,
     suppressed_token_ids=(),
+    suppressed_first_token_ids=(),
     prefix_token_ids=(),
     no_repeat_ngram_size=0,
     repetition_penalty=1.0,
+    renormalize=False,
     first_token_id=-1,
     last_token_id=-1,
     max_length=None,
@@ -239,6 +242,7 @@ def processed_by_hand(
         if n and len(prefix) >= n - 1 and (*prefix[len(prefix) - n + 1 :], token) in ngrams:
             processed[token] = -np.inf
     forbidden = [*suppressed_token_ids, *(ends if len(prefix) + 1 < min_length else ())]
+    forbidden += suppressed_first_token_ids if len(prefix) == (first_token_id >= 0) else ()
     processed[[token for token in forbidden if token >= 0]] = -np.inf
     forced = [token for token in prefix_token_ids if token >= 0]
     due = len(prefix) - (first_token_id >= 0)
@@ -249,6 +253,8 @@ def processed_by_hand(
         if token >= 0 and is_now:
             processed[:] = -np.inf
             processed[token] = 0.0
+    if renormalize and np.isfinite(processed).any():
+        processed -= np.log(np.exp(processed).sum())
     return processed
 
 

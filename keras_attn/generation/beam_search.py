@@ -25,8 +25,8 @@ def beam_search(inputs, num_beams=1, length_penalty=1.0, options=None):
     A hypothesis is finished when END is among the `num_beams` best continuations of its row; it leaves the beam with
     its score, log-probability / length ** length_penalty with END counted, and nothing changes that score
     afterwards. A row is done when it has `num_beams` finished hypotheses and none of its live ones scores better
-    (at its current length, or, with `exact_stopping`, at any length that it can still reach); it then does
-    not change, whatever the other rows do. At `max_length` the live hypotheses of rows that are not done
+    (at its current length, or, with `exact_stopping`, at any length that it can still reach; with `early_stopping`,
+    whatever their scores); it then does not change, whatever the other rows do. At `max_length` the live hypotheses of rows that are not done
     count as finished, without END. Differs from KerasHub's `BeamSampler`, which goes on extending finished
     beams.
 
@@ -228,6 +228,9 @@ class _BeamSearch(Search):
             # A single beam ends with its first END, whatever the second best token would lead to.
             greedy = ops.expand_dims(self.options.num_beams == 1, -1)
             beaten = ops.logical_or(beaten, ops.logical_and(greedy, is_possible(worst_finished)))
+        if self.options.early_stopping is not None:
+            is_early = ops.expand_dims(self.options.early_stopping, -1)
+            beaten = ops.logical_or(beaten, ops.logical_and(is_early, is_possible(worst_finished)))
         beaten = ops.logical_or(beaten, ops.logical_not(is_possible(best_live)))
         return ops.logical_or(done, ops.squeeze(beaten, -1))
 

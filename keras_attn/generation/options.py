@@ -5,7 +5,6 @@ import numpy as np
 from keras import ops
 
 from keras_attn.generation.processors import (
-    MAX_NGRAM_SIZE,
     divide_by_temperature,
     forbid_repeated_ngrams,
     force_prefix,
@@ -14,6 +13,7 @@ from keras_attn.generation.processors import (
     keep_top_k,
     keep_top_p,
     penalize_repetition,
+    renormalize,
     require_min_length,
     suppress_tokens,
     without_tokens,
@@ -36,6 +36,8 @@ class DecodingOptions:
         min_length: Integers, the fewest tokens of an answer, END included.
         max_length: Integers, the most tokens of a row's answer, if fewer than those of the search.
         suppressed_token_ids: Integers (P,) or (B, P), tokens that are never chosen; -1 means no token.
+        suppressed_first_token_ids: Integers (P,) or (B, P), tokens that are not chosen first, `first_token_id` not
+            counted; -1 means no token. They are `begin_suppress_tokens` of transformers.
         stop_token_ids: Integers (Q,) or (B, Q), further tokens that end an answer like END; -1 means no
             token.
         prefix_token_ids: Integers (P,) or (B, P), the first tokens of an answer, whose probability counts; -1
@@ -47,12 +49,16 @@ class DecodingOptions:
         no_repeat_ngram_size: Integers, n-grams of this size appear once in an answer; 0 for no such limit.
         repetition_penalty: Floats that multiply the log-probability of tokens that the answer already has; 1
             for no penalty. The scores of a beam search include it.
+        renormalize: Booleans, whether the probabilities of the tokens that may be chosen are divided by their sum, after
+            all options above. The scores of a beam search include it. It is `renormalize_logits` of transformers.
         num_beams: Integers up to `MAX_HYPOTHESES`, for rows with fewer beams than the search.
         wu_length_penalty: Floats w: scores are divided by ((5 + length) / 6) ** w too (Wu et al. 2016, equation 14).
         coverage_penalty: Floats that multiply the coverage penalty of Wu et al. 2016, equation 14, added to scores.
         exact_stopping: Booleans, whether a row continues while a live hypothesis could still become better
             than the worst finished one at any length. Otherwise live hypotheses are compared at their current
             length.
+        early_stopping: Booleans, whether a row ends as soon as it has as many finished hypotheses as beams, whatever
+            its live ones may become.
         temperature, top_k, top_p, min_p, seed: Options of sampling: floats, integers, floats, floats,
             integers.
 
@@ -63,16 +69,19 @@ class DecodingOptions:
     min_length: Any = None
     max_length: Any = None
     suppressed_token_ids: Any = None
+    suppressed_first_token_ids: Any = None
     stop_token_ids: Any = None
     prefix_token_ids: Any = None
     first_token_id: Any = None
     last_token_id: Any = None
     no_repeat_ngram_size: Any = None
     repetition_penalty: Any = None
+    renormalize: Any = None
     num_beams: Any = None
     wu_length_penalty: Any = None
     coverage_penalty: Any = None
     exact_stopping: Any = None
+    early_stopping: Any = None
     temperature: Any = None
     top_k: Any = None
     top_p: Any = None
@@ -126,6 +135,9 @@ class DecodingOptions:
         processed = without_tokens(processed, unwritable_token_ids)
         if self.suppressed_token_ids is not None:
             processed = suppress_tokens(processed, self.suppressed_token_ids)
+        if self.suppressed_first_token_ids is not None:
+            is_first = ops.reshape(index == self._num_first_tokens(), (-1, 1))
+            processed = suppress_tokens(processed, ops.where(is_first, self.suppressed_first_token_ids, -1))
         if self.min_length is not None:
             processed = require_min_length(processed, index + 1, self.min_length, end_token_ids)
         if self.prefix_token_ids is not None:
@@ -137,6 +149,8 @@ class DecodingOptions:
         if self.last_token_id is not None:
             most = max_length if self.max_length is None else ops.minimum(self.max_length, max_length)
             processed = force_token(processed, index + 1 >= most, self.last_token_id)
+        if self.renormalize is not None:
+            processed = renormalize(processed, self.renormalize)
         return processed
 
     def _num_first_tokens(self):
@@ -173,11 +187,13 @@ class DecodingOptions:
 _OF_PROCESSORS = (
     "min_length",
     "suppressed_token_ids",
+    "suppressed_first_token_ids",
     "prefix_token_ids",
     "first_token_id",
     "last_token_id",
     "no_repeat_ngram_size",
     "repetition_penalty",
+    "renormalize",
 )
 
 _OF_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "seed")
@@ -187,16 +203,19 @@ _KINDS = {
     "min_length": ("int32", 0, 0, None),
     "max_length": ("int32", 0, 1, None),
     "suppressed_token_ids": ("int32", 1, -1, None),
+    "suppressed_first_token_ids": ("int32", 1, -1, None),
     "stop_token_ids": ("int32", 1, -1, None),
     "prefix_token_ids": ("int32", 1, -1, None),
     "first_token_id": ("int32", 0, -1, None),
     "last_token_id": ("int32", 0, -1, None),
-    "no_repeat_ngram_size": ("int32", 0, 0, MAX_NGRAM_SIZE),
+    "no_repeat_ngram_size": ("int32", 0, 0, None),
     "repetition_penalty": ("float32", 0, 1e-6, None),
+    "renormalize": ("bool", 0, None, None),
     "num_beams": ("int32", 0, 1, MAX_HYPOTHESES),
     "wu_length_penalty": ("float32", 0, None, None),
     "coverage_penalty": ("float32", 0, 0, None),
     "exact_stopping": ("bool", 0, None, None),
+    "early_stopping": ("bool", 0, None, None),
     "temperature": ("float32", 0, 0, None),
     "top_k": ("int32", 0, 0, None),
     "top_p": ("float32", 0, 0, 1),

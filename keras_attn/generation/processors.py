@@ -10,11 +10,10 @@ import collections
 
 from keras import ops
 
+from keras_attn.ops import log_normalizer
+
 # The log-probability of a token that cannot be chosen; finite, so that sums of it stay comparable.
 IMPOSSIBLE = -1e30
-
-# The graph has a comparison for each n up to this.
-MAX_NGRAM_SIZE = 4
 
 History = collections.namedtuple("History", ["token_ids", "start", "stop"])
 History.__doc__ = """The tokens of hypotheses so far, in columns `start` up to `stop` of a tensor with room for more.
@@ -100,15 +99,12 @@ def forbid_repeated_ngrams(log_probs, history, size):
     Args:
         log_probs: Float32 (B, K, V).
         history: `History`.
-        size: int32 (B,), the n of each row, at most `MAX_NGRAM_SIZE`; 0 is neutral.
+        size: int32 (B,), the n of each row; 0 is neutral.
 
     Reference: [Paulus et al., 2017](https://arxiv.org/abs/1705.04304), section 2.5.
     """
-    forbidden = False
-    for n in range(1, MAX_NGRAM_SIZE + 1):
-        repeated = _tokens_at(*_ngram_ends(history, n), log_probs.shape[-1])
-        forbidden = ops.logical_or(forbidden, ops.logical_and(repeated, (size == n)[:, None, None]))
-    return ops.where(forbidden, IMPOSSIBLE, log_probs)
+    repeated = _tokens_at(history.token_ids, _ngram_ends(history, size), log_probs.shape[-1])
+    return ops.where(repeated, IMPOSSIBLE, log_probs)
 
 
 def force_prefix(log_probs, original, index, prefix_token_ids):
@@ -141,6 +137,13 @@ def force_token(log_probs, is_now, token_id):
     forced = ops.logical_and(is_now, token_id >= 0)[:, None, None]
     is_token = ops.arange(log_probs.shape[-1], dtype="int32") == token_id[:, None, None]
     return ops.where(forced, ops.where(is_token, 0.0, IMPOSSIBLE), log_probs)
+
+
+def renormalize(log_probs, rows):
+    """Makes the probabilities of the tokens that can be chosen sum to 1, in some `rows`, booleans (B,)."""
+    total = log_normalizer(log_probs)
+    is_scaled = ops.logical_and(rows[:, None, None], is_possible(total))
+    return ops.where(ops.logical_and(is_scaled, is_possible(log_probs)), log_probs - total, log_probs)
 
 
 def divide_by_temperature(log_probs, temperature):
@@ -194,22 +197,30 @@ def keep_min_p(log_probs, share):
     return ops.where(ops.logical_or(log_probs >= least, share <= 0), log_probs, IMPOSSIBLE)
 
 
-def _ngram_ends(history, n):
-    """The tokens, (B, K, L), that follow an earlier occurrence of the last n - 1 tokens, as a mask too."""
+def _ngram_ends(history, size):
+    """True, (B, K, L), at the tokens of a history that follow an earlier occurrence of its last n - 1 tokens.
+
+    The loop compares one token before the last, and before every other, at a time; it is as long as the largest n, or
+    shorter, if nothing is left that repeats.
+    """
     token_ids, start, stop = history
     length = ops.shape(token_ids)[-1]
-    first = ops.arange(length, dtype="int32")
-    repeats = ops.logical_and(first >= start[:, None, None], first + n - 1 < stop)
-    for offset in range(n - 1):
-        latest = ops.take(token_ids, ops.minimum(ops.maximum(stop - n + 1 + offset, 0), length - 1), axis=-1)
-        repeats = ops.logical_and(repeats, _shifted(token_ids, offset) == ops.expand_dims(latest, -1))
-    return _shifted(token_ids, n - 1), repeats
+    column = ops.arange(length, dtype="int32")
+    # A larger n, with which nothing can repeat, might overflow below.
+    size = ops.minimum(size, length + 1)[:, None, None]
+    is_whole = ops.logical_and(column >= start[:, None, None] + size - 1, column < stop)
+    repeats = ops.logical_and(ops.broadcast_to(is_whole, ops.shape(token_ids)), size > 0)
 
+    def is_open(offset, repeats):
+        return ops.logical_and(offset < ops.max(size, initial=0), ops.any(repeats))
 
-def _shifted(token_ids, offset):
-    """`token_ids` (B, K, L) from column `offset` on, with 0 after the last."""
-    more = ops.zeros((*ops.shape(token_ids)[:2], offset), dtype="int32")
-    return ops.concatenate([token_ids, more], axis=-1)[..., offset:]
+    def compare(offset, repeats):
+        before = ops.take(token_ids, ops.maximum(column - offset, 0), axis=-1)
+        latest = ops.take(token_ids, ops.clip(stop - offset, 0, length - 1), axis=-1)
+        is_same = ops.logical_or(before == ops.expand_dims(latest, -1), offset >= size)
+        return offset + 1, ops.logical_and(repeats, is_same)
+
+    return ops.while_loop(is_open, compare, (ops.ones((), dtype="int32"), repeats))[1]
 
 
 def _tokens_at(token_ids, where, vocabulary_size):

@@ -3,7 +3,7 @@
 from keras_attn.files import read_json
 from keras_attn.huggingface import load_model, read_tokenizer
 from keras_attn.tasks.chat_templates import known_template
-from keras_attn.tasks.checkpoint_decoding import Decoding, with_end
+from keras_attn.tasks.checkpoint_decoding import Decoding, set_max_sequence_length, with_end
 from keras_attn.tasks.text_generator import TextGenerator
 from keras_attn.tasks.token_ids import NO_TOKEN
 
@@ -20,6 +20,7 @@ def text_generator(
     jit_compile=False,
     dtype=None,
     ignored_fields=(),
+    max_sequence_length=None,
 ):
     """The `TextGenerator` of a gpt2, llama, mistral, qwen2, qwen3, gemma2 or gemma3_text checkpoint.
 
@@ -31,30 +32,32 @@ def text_generator(
         max_length, num_beams, length_penalty: As in `TextGenerator`; by default what generation_config.json says, and
             256 new tokens if it says nothing.
         jit_compile: As in `TextGenerator`.
-        dtype, ignored_fields: As in `keras_attn.huggingface.load_model`.
+        dtype, ignored_fields: As in `keras_attn.huggingface.load_model`; fields of generation_config.json may be ignored
+            too.
+        max_sequence_length: Integer, the most tokens of a prompt and its continuation, at most the number of positions
+            where these are in a table. Defaults to what config.json says.
 
     Raises:
-        FileNotFoundError, ValueError: as `load_model` and `read_tokenizer`, or if the template of the tokenizer puts
-            anything but one token before a text.
+        FileNotFoundError, ValueError: as `load_model` and `read_tokenizer`, if the template of the tokenizer puts
+            anything but one token before a text, or for fields of generation_config.json that would change the answers
+            and are not obeyed.
     """
-    decoding = Decoding.read(folder, config)
+    decoding = Decoding.read(folder, config, "TextGenerator", ignored_fields)
     tokenizer = with_end(read_tokenizer(folder), decoding.end_token_ids)
     path = folder / "tokenizer_config.json"
     tokenizer_config = read_json(path) if path.is_file() else {}
     start = _start_token_id(tokenizer)
     model = load_model(folder, dtype=dtype, ignored_fields=ignored_fields)
-    total = model.max_sequence_length
+    total = set_max_sequence_length(model, max_sequence_length)
     given = {"max_length": max_length, "num_beams": num_beams, "length_penalty": length_penalty}
-    longest = total - 1 if decoding.get("max_new_tokens") else max(1, min(_MAX_LENGTH, total // 2))
     return TextGenerator(
         model,
         tokenizer,
         start_token_id=NO_TOKEN if start is None else start,
-        # Theirs counts the prompt.
-        options=decoding.options(tokenizer.end_token_id, min_length=None),
+        options=decoding.options(tokenizer.end_token_id),
         chat_template=known_template(_chat_template(folder, tokenizer_config)),
         jit_compile=jit_compile,
-        **decoding.search(given, longest),
+        **decoding.search(given, max(1, min(_MAX_LENGTH, total // 2)), total - 1),
     )
 
 

@@ -4,13 +4,20 @@ import re
 
 from keras_attn.files import read_json
 from keras_attn.huggingface import load_model, read_tokenizer
-from keras_attn.tasks.checkpoint_decoding import Decoding, with_end
+from keras_attn.tasks.checkpoint_decoding import (
+    Decoding,
+    fields_of_purpose,
+    set_max_sequence_length,
+    with_end,
+)
 from keras_attn.tasks.languages import Languages
 from keras_attn.tasks.source_form import LANGUAGE, SourceForm
 from keras_attn.tasks.translator import Translator
 
 # How the tokens of languages are written: by mBART, by NLLB and by M2M-100.
 _LANGUAGE = re.compile(r"([a-z]{2,3}_[A-Z]{2}|[a-z]{3}_[A-Z][a-z]{3}|__[a-z]{2,3}__)")
+# Of a translation, where the files say nothing.
+_MAX_LENGTH = 512
 _MULTILINGUAL = ("mbart", "m2m_100")
 
 
@@ -27,6 +34,7 @@ def translator(
     jit_compile=False,
     dtype=None,
     ignored_fields=(),
+    max_sequence_length=None,
 ):
     """The `Translator` of a marian, t5, mt5, bart, mbart, pegasus or m2m_100 (NLLB) checkpoint.
 
@@ -39,23 +47,21 @@ def translator(
         purpose: Name in `task_specific_params` of config.json, "translation_en_to_de" for instance: what it says, the
             prefix of texts among it, replaces what generation_config.json says.
         jit_compile: As in `Translator`.
-        dtype, ignored_fields: As in `keras_attn.huggingface.load_model`.
+        dtype, ignored_fields: As in `keras_attn.huggingface.load_model`; fields of generation_config.json may be ignored
+            too.
+        max_sequence_length: Integer, the most tokens of a source and of a translation, at most the number of positions
+            where these are in a table. Defaults to it, or where positions are computed, to 4,096.
 
     Raises:
-        FileNotFoundError, ValueError: as `load_model` and `read_tokenizer`, or for a language or purpose that the
-            checkpoint does not have.
+        FileNotFoundError, ValueError: as `load_model` and `read_tokenizer`, for a language or purpose that the checkpoint
+            does not have, or for fields of generation_config.json that would change the answers and are not obeyed.
     """
-    decoding = Decoding.read(folder, config)
-    if purpose is not None:
-        params = _params(config, purpose)
-        decoding = Decoding({**decoding.fields, **params}, config)
-        text_prefix = params.get("prefix", "") if text_prefix is None else text_prefix
+    decoding = Decoding.read(folder, config, "Translator", ignored_fields, purpose)
+    if purpose is not None and text_prefix is None:
+        text_prefix = fields_of_purpose(config, purpose).get("prefix", "")
     tokenizer_config = _tokenizer_config(folder)
     source, target = _tokenizers(folder, source_language, decoding)
-    start = decoding.token_id("decoder_start_token_id")
-    start = decoding.token_id("bos_token_id") if start is None else start
-    if start is None:
-        raise ValueError("A checkpoint must name its decoder_start_token_id or bos_token_id. Received none.")
+    start = decoding.start_token_id
     form, languages = _form(source, config, tokenizer_config, source_language, target_language)
     form = SourceForm(*form, text_prefix or "")
     first = decoding.token_id("forced_bos_token_id")
@@ -65,9 +71,7 @@ def translator(
         else:
             first = languages.ids[languages.target]
     model = load_model(folder, dtype=dtype, ignored_fields=ignored_fields)
-    longest = model.max_sequence_length
-    if decoding.get("max_length") and not decoding.get("max_new_tokens"):
-        longest = max(1, min(longest, decoding.get("max_length") - 1))  # theirs counts START
+    longest = set_max_sequence_length(model, max_sequence_length)
     given = {"max_length": max_length, "num_beams": num_beams, "length_penalty": length_penalty}
     return Translator(
         model,
@@ -78,18 +82,8 @@ def translator(
         source_form=form,
         languages=languages,
         jit_compile=jit_compile,
-        **decoding.search(given, longest),
+        **decoding.search(given, min(_MAX_LENGTH, longest), longest),
     )
-
-
-def _params(config, purpose):
-    known = config.get("task_specific_params") or {}
-    if purpose not in known:
-        raise ValueError(
-            f"`purpose` must be in task_specific_params of config.json: {sorted(known) or 'there are none'}. "
-            f"Received: purpose={purpose!r}."
-        )
-    return known[purpose]
 
 
 def _tokenizer_config(folder):

@@ -146,10 +146,14 @@ _DEFAULTS = (
     "min_length",
     "no_repeat_ngram_size",
     "repetition_penalty",
+    "renormalize",
     "first_token_id",
     "last_token_id",
     "stop_token_ids",
     "suppressed_token_ids",
+    "suppressed_first_token_ids",
+    "exact_stopping",
+    "early_stopping",
 )
 
 

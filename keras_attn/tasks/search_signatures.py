@@ -86,7 +86,9 @@ class SearchSignatures(TaskSignatures):
             num_beams=status.clamped("num_beams", or_default(num_beams, most), 1, most),
             min_length=status.clamped("min_length", min_length, 0, max_length),
             max_length=max_length,
-            no_repeat_ngram_size=status.clamped("no_repeat_ngram_size", no_repeat_ngram_size, 0, 4),
+            no_repeat_ngram_size=status.clamped(
+                "no_repeat_ngram_size", no_repeat_ngram_size, 0, tf.int32.max
+            ),
             repetition_penalty=status.clamped("repetition_penalty", repetition_penalty, 0.01, 100.0, nan=1.0),
             stop_token_ids=self._token_ids("stop_token_ids", stop_token_ids, status),
             suppressed_token_ids=self._token_ids("suppressed_token_ids", suppressed_token_ids, status),

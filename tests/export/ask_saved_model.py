@@ -26,7 +26,7 @@ RANGES = {
     "min_length": (0, "max_length"),
     "max_length": (0, "max_length"),
     "num_beams": (0, "num_beams"),
-    "no_repeat_ngram_size": (0, 4),
+    "no_repeat_ngram_size": (0, 2**31 - 1),
     "repetition_penalty": (0.01, 100.0),
     "length_penalty": (-10.0, 10.0),
     "temperature": (0.0, 100.0),

@@ -45,15 +45,18 @@ VALUES = {
     "min_length": [1, 3, 5, 2, 11],
     "max_length": [11, 2, 7, 1, 11],
     "suppressed_token_ids": [[-1, -1], [0, -1], [1, 4], [END, -1], [0, 1]],
+    "suppressed_first_token_ids": [[-1, -1], [END, 4], [5, -1], [-1, END], [1, END]],
     "stop_token_ids": [[-1, -1], [5, -1], [5, 6], [-1, 6], [6, 6]],
     "prefix_token_ids": [[-1, -1, -1], [4, -1, -1], [4, 4, 1], [0, 1, -1], [END, -1, -1]],
     "first_token_id": [-1, 4, -1, 5, 1],
     "last_token_id": [-1, 5, END, -1, END],
     "no_repeat_ngram_size": [0, 1, 2, 3, 4],
     "repetition_penalty": [1.0, 1.7, 0.6, 5.0, 1.1],
+    "renormalize": [False, True, True, False, True],
     "num_beams": [3, 1, 2, 3, 1],
     "wu_length_penalty": [0.0, 0.6, 2.0, -0.5, 1.0],
     "exact_stopping": [False, True, True, False, True],
+    "early_stopping": [False, True, False, True, True],
 }
 
 
@@ -62,7 +65,8 @@ def neutral(name):
 
 
 def arrays(names):
-    dtypes = {"repetition_penalty": "float32", "wu_length_penalty": "float32", "exact_stopping": "bool"}
+    dtypes = dict.fromkeys(("repetition_penalty", "wu_length_penalty"), "float32")
+    dtypes |= dict.fromkeys(("exact_stopping", "early_stopping", "renormalize"), "bool")
     return {name: np.array(VALUES[name], dtypes.get(name, "int32")) for name in names}
 
 
@@ -104,7 +108,7 @@ def by_hand(tables, given, num_beams=K, length_penalty=1.0):
 
 def assert_same(actual, expected):
     np.testing.assert_array_equal(actual[0], expected[0])
-    np.testing.assert_allclose(actual[1], expected[1], rtol=2e-5)
+    np.testing.assert_allclose(actual[1], expected[1], rtol=2e-5, atol=1e-6)  # forced tokens cost nothing
 
 
 # Tests of their own, and that of all options together, show the others too.
@@ -115,7 +119,9 @@ ALONE = (
     "last_token_id",
     "no_repeat_ngram_size",
     "repetition_penalty",
+    "renormalize",
     "wu_length_penalty",
+    "early_stopping",
 )
 
 
@@ -299,6 +305,28 @@ def test_processors_of_the_history(rng, name, start):
             np.testing.assert_allclose(actual[row, beam], expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("start", [0, 2])
+def test_ngrams_of_any_size_appear_once(rng, start):
+    """Histories of two tokens repeat long n-grams; an n may be longer than its history, and as large as int32."""
+    sizes = np.array([5, 7, L, L + 1, 2**31 - 1], "int32")
+    forbidden = np.zeros(B, bool)
+    for stop in range(start, L + 1):
+        token_ids = np.tile(np.arange(L) % 2, (B, K, 1)).astype("int32")
+        history = History(
+            ops.convert_to_tensor(token_ids), ops.convert_to_tensor(np.full(B, start, "int32")), stop
+        )
+        log_probs = -rng.random((B, K, V)).astype("float32")
+        actual = ops.convert_to_numpy(
+            forbid_repeated_ngrams(ops.convert_to_tensor(log_probs), history, ops.convert_to_tensor(sizes))
+        )
+        for row, beam in np.ndindex(B, K):
+            prefix = tuple(token_ids[row, beam, start:stop].tolist())
+            expected = processed_by_hand(prefix, log_probs[row, beam], no_repeat_ngram_size=int(sizes[row]))
+            np.testing.assert_array_equal(actual[row, beam] == IMPOSSIBLE, np.isinf(expected))
+            forbidden[row] |= np.isinf(expected).any()
+    assert forbidden.tolist() == [True, True, False, False, False]
+
+
 def test_suppression_by_hand():
     log_probs = ops.zeros((2, 1, 4))
     actual = suppress_tokens(log_probs, ops.convert_to_tensor([[1, -1], [-1, 3]]))
@@ -335,7 +363,7 @@ def test_a_prefix_goes_before_what_is_forbidden():
     [
         ({"min_length": -1}, "`min_length` must be at least 0. Received: -1 to -1."),
         ({"max_length": 0}, "`max_length` must be at least 1."),
-        ({"no_repeat_ngram_size": 5}, r"`no_repeat_ngram_size` must be in \[0, 4\]. Received: 5 to 5."),
+        ({"no_repeat_ngram_size": -1}, "`no_repeat_ngram_size` must be at least 0. Received: -1 to -1."),
         ({"repetition_penalty": 0.0}, "`repetition_penalty` must be at least 1e-06."),
         ({"seed": 2**31}, f"`seed` must fit into int32. Received: seed={2**31}."),
         ({"stop_token_ids": [5, 2**40]}, "`stop_token_ids` must fit into int32."),

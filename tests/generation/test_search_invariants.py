@@ -469,6 +469,8 @@ def test_answers_of_a_model_are_greedy_rescored_and_their_own(kind, count):
 
 def test_hypothesis_draws_every_option_of_a_search():
     drawn_here = set(values_of_options(5, 3, 2)) | {"temperature", "top_k", "top_p", "min_p", "seed"}
-    # In test_options.py: the coverage penalty needs attention, which no table has; forced tokens leave nothing to draw.
+    # In test_options.py: the coverage penalty needs attention, which no table has; forced tokens leave nothing to draw; and
+    # what transformers' files may ask for besides.
     elsewhere = {"coverage_penalty", "first_token_id", "last_token_id"}
+    elsewhere |= {"suppressed_first_token_ids", "renormalize", "early_stopping"}
     assert {field.name for field in dataclasses.fields(DecodingOptions)} - drawn_here == elsewhere

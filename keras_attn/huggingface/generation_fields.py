@@ -1,0 +1,207 @@
+"""The fields of a generation_config.json: which a search obeys, which change no answer, and which are refused.
+
+A field of transformers' `GenerationConfig` is in one of three tables; others are let through, as nothing reads them there.
+"""
+
+import collections
+import numbers
+
+from keras_attn.huggingface.fields import not_obeyed, note_without_effect
+
+GENERATION_FILE = "generation_config.json"
+GENERATOR = "TextGenerator"
+
+GenerationFields = collections.namedtuple("GenerationFields", ["file", "refused", "let_through"])
+GenerationFields.__doc__ = """What becomes of the fields that say how a checkpoint answers.
+
+file: the name of the file that they are in.
+refused: dict from the name of a field to its value, without which answers would differ.
+let_through: the names of fields that are not obeyed, and change no answer here: those of draws, and of other programs.
+"""
+
+_INTEGER, _NUMBER, _FLAG, _TOKEN, _TOKENS = (
+    "an integer",
+    "a number",
+    "true or false",
+    "an id",
+    "a list of ids",
+)
+_WORDS, _ID_OR_IDS, _STOPPING = "a list of lists of ids", "an id or a list of ids", 'true, false or "never"'
+_OBEYED = {
+    "max_length": _INTEGER,
+    "max_new_tokens": _INTEGER,
+    "min_length": _INTEGER,
+    "min_new_tokens": _INTEGER,
+    "num_beams": _INTEGER,
+    "length_penalty": _NUMBER,
+    "early_stopping": _STOPPING,
+    "repetition_penalty": _NUMBER,
+    "renormalize_logits": _FLAG,
+    "no_repeat_ngram_size": _INTEGER,
+    "bad_words_ids": _WORDS,
+    "suppress_tokens": _TOKENS,
+    "begin_suppress_tokens": _TOKENS,
+    "forced_bos_token_id": _TOKEN,
+    "forced_eos_token_id": _ID_OR_IDS,
+    "bos_token_id": _TOKEN,
+    "eos_token_id": _ID_OR_IDS,
+    "pad_token_id": _TOKEN,
+    "decoder_start_token_id": _ID_OR_IDS,
+}
+
+_DRAWS = "of draws, which a call asks for: answers are searched for, and `do_sample` is not followed"
+_SPEED = "of time and memory: the answer is the same"
+_ASSISTANT = "of an assistant that proposes tokens: the answer is the same"
+_OUTPUT = "of what a call returns beside the answer"
+_FILE = "of the file itself"
+# Nobody needs to be told of these.
+_OF_NO_INTEREST = (_SPEED, _ASSISTANT, _OUTPUT, _FILE)
+# Fields that are not obeyed and change no answer, and why.
+WITHOUT_EFFECT = {
+    **dict.fromkeys(("do_sample", "temperature", "top_k", "top_p", "min_p", "top_h"), _DRAWS),
+    **dict.fromkeys(("typical_p", "epsilon_cutoff", "eta_cutoff"), _DRAWS),
+    **dict.fromkeys(("use_cache", "cache_implementation", "cache_config", "max_cache_len"), _SPEED),
+    **dict.fromkeys(("low_memory", "prefill_chunk_size", "compile_config", "disable_compile"), _SPEED),
+    **dict.fromkeys(("continuous_batching_config", "use_mtp"), _SPEED),
+    **dict.fromkeys(("num_assistant_tokens", "num_assistant_tokens_schedule"), _ASSISTANT),
+    **dict.fromkeys(("assistant_confidence_threshold", "assistant_ensemble_weight"), _ASSISTANT),
+    **dict.fromkeys(("assistant_early_exit", "assistant_lookbehind", "target_lookbehind"), _ASSISTANT),
+    **dict.fromkeys(("prompt_lookup_num_tokens", "max_matching_ngram_size", "speculation_type"), _ASSISTANT),
+    **dict.fromkeys(("output_attentions", "output_hidden_states", "output_scores", "output_logits"), _OUTPUT),
+    **dict.fromkeys(("num_return_sequences", "return_dict_in_generate"), _OUTPUT),
+    **dict.fromkeys(("_from_model_config", "transformers_version"), _FILE),
+    "diversity_penalty": "of groups of beams, which `num_beam_groups` asks for",
+    "remove_invalid_values": "of logits that are no numbers, which a checked model does not give",
+}
+# Fields that are not obeyed: what they ask for, and the values with which they change nothing, beside null.
+_REFUSED = {
+    "max_time": ("a limit of time", ()),
+    "stop_strings": ("strings that end an answer", ([], "")),
+    "encoder_repetition_penalty": ("a penalty for tokens that are not in the source", (1,)),
+    "encoder_no_repeat_ngram_size": ("answers without n-grams of the source", (0,)),
+    "exponential_decay_length_penalty": ("END that becomes likelier with every token", ()),
+    "sequence_bias": ("tokens that are likelier, or less likely, after others", ([], {})),
+    "token_healing": ("prompts whose last token may become longer", (False,)),
+    "guidance_scale": ("guidance by a prompt of what is not wanted", (1,)),
+    "watermarking_config": ("a watermark", ()),
+    "is_assistant": ("an assistant, which ends where it is unsure", (False,)),
+    "penalty_alpha": ("contrastive search", (0,)),
+    "dola_layers": ("contrasted layers", ()),
+    "num_beam_groups": ("groups of beams", (1,)),
+    "constraints": ("words that must come", ([],)),
+    "force_words_ids": ("words that must come", ([],)),
+}
+# What a language model does not obey.
+_REFUSED_OF_GENERATORS = {
+    "forced_bos_token_id": ("a first token after prompts of one token", ()),
+    "min_length": (
+        "a fewest number of tokens, the prompt's counted (`min_new_tokens` counts new ones)",
+        (0, 1),
+    ),
+}
+# What is obeyed in part.
+_REFUSED_IN_PART = {
+    "bad_words_ids": "forbidden words of several tokens",
+    "forced_eos_token_id": "several last tokens",
+    "decoder_start_token_id": "a first token for each text",
+}
+_WITHOUT_EFFECT_ON_GENERATORS = {
+    "decoder_start_token_id": "of models with an encoder",
+    "max_length": "it counts the prompt: a continuation has 256 tokens if `max_new_tokens` and `load` say nothing",
+}
+
+
+def generation_fields(generation_config, config, task, ignored_fields=()):
+    """What becomes of the fields of a generation_config.json, or where there is none of those of a config.json.
+
+    Args:
+        generation_config: Dict, or None if the folder has no such file.
+        config: Dict, config.json.
+        task: "Translator" or "TextGenerator".
+        ignored_fields: Names of fields without which the search goes on.
+
+    Returns:
+        `GenerationFields`.
+
+    Raises:
+        ValueError: if a field that is obeyed has a value of another kind.
+
+    Example:
+
+    ```python
+    generation_fields({"guidance_scale": 1.5, "use_cache": True}, {}, "Translator").refused  # {"guidance_scale": 1.5}
+    ```
+    """
+    has_file = generation_config is not None
+    file = GENERATION_FILE if has_file else "config.json"
+    fields = generation_config if has_file else config
+    fields = {name: value for name, value in fields.items() if value is not None}
+    ignored = set(fields) & set(ignored_fields)
+    fields = {name: value for name, value in fields.items() if name not in ignored}
+    refused = {name: value for name, value in fields.items() if _is_refused(name, value, fields, task)}
+    for name in sorted(set(fields) & set(_OBEYED) - set(refused)):
+        if not _is_of_kind(fields[name], _OBEYED[name]):
+            raise ValueError(
+                f"`{name}` of {file} must be {_OBEYED[name]}. Received: {name}={fields[name]!r}."
+            )
+    obeyed = set(_OBEYED) - (set(_WITHOUT_EFFECT_ON_GENERATORS) if task == GENERATOR else set())
+    known = {*_OBEYED, *WITHOUT_EFFECT, *_REFUSED}
+    let_through = [name for name in fields if name not in refused and name not in obeyed]
+    let_through = [name for name in let_through if WITHOUT_EFFECT.get(name) not in _OF_NO_INTEREST]
+    if not has_file:  # the others are of the model
+        let_through = [name for name in let_through if name in known]
+    return GenerationFields(file, refused, sorted({*let_through, *ignored}))
+
+
+def check_generation_fields(generation_config, config, task, ignored_fields=()):
+    """Refuses fields that would change the answers, and are not obeyed; others without effect are noted.
+
+    Args:
+        generation_config, config, task, ignored_fields: As in `generation_fields`.
+
+    Raises:
+        ValueError: if there is such a field, or one that is obeyed has a value of another kind.
+    """
+    file, refused, let_through = generation_fields(generation_config, config, task, ignored_fields)
+    if refused:
+        name = min(refused)
+        raise ValueError(not_obeyed(file, name, refused[name], _meaning(name, task)))
+    note_without_effect(file, let_through)
+
+
+def is_generation_field(name):
+    """Whether a field is known to be one of generation_config.json."""
+    return name in _OBEYED or name in WITHOUT_EFFECT or name in _REFUSED
+
+
+def _is_refused(name, value, fields, task):
+    if name == "min_length" and fields.get("min_new_tokens") is not None:
+        return False  # which replaces it
+    if task == GENERATOR and name in _REFUSED_OF_GENERATORS:
+        return value not in _REFUSED_OF_GENERATORS[name][1]
+    if name == "bad_words_ids" and _is_of_kind(value, _WORDS):
+        return any(len(word) != 1 for word in value)
+    if name in ("forced_eos_token_id", "decoder_start_token_id") and isinstance(value, list):
+        return len(set(map(str, value))) != 1
+    return name in _REFUSED and value not in _REFUSED[name][1]
+
+
+def _meaning(name, task):
+    """What a field that is refused asks for."""
+    if task == GENERATOR and name in _REFUSED_OF_GENERATORS:
+        return _REFUSED_OF_GENERATORS[name][0]
+    return _REFUSED_IN_PART[name] if name in _REFUSED_IN_PART else _REFUSED[name][0]
+
+
+def _is_of_kind(value, kind):
+    if kind == _FLAG:
+        return isinstance(value, bool)
+    if kind == _STOPPING:
+        return isinstance(value, bool) or value == "never"
+    if kind == _NUMBER:
+        return isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if kind == _WORDS:
+        return isinstance(value, list) and all(_is_of_kind(word, _TOKENS) for word in value)
+    if isinstance(value, list):
+        return kind in (_TOKENS, _ID_OR_IDS) and all(_is_of_kind(item, _TOKEN) for item in value)
+    return kind != _TOKENS and isinstance(value, int) and not isinstance(value, bool)
