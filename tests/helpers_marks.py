@@ -4,6 +4,9 @@ import itertools
 
 import pytest
 
+# Of tests with texts that are too long to be read whole, on purpose.
+CUTS_ARE_EXPECTED = pytest.mark.filterwarnings("ignore:.* too long. .* read:UserWarning")
+
 
 def slow_but(default, values):
     """Parameters of `values`; those that are not in `default` are one case more of the same, and slow tests."""

@@ -80,9 +80,8 @@ def tokenizer_files(tokenizer, kind, max_length):
         description |= {"version": "1.0", "truncation": None, "padding": None}
         description["post_processor"] = _template(template, roles, tokenizer)
         config["split_special_tokens"] = True
-    else:
-        config |= {"split_special_tokens": True} if tokenizer.split_special_tokens else {}
-        config |= {"truncation_side": "left"} if tokenizer.framing.from_left else {}
+    elif tokenizer.split_special_tokens:
+        config["split_special_tokens"] = True
     types = ["token_type_ids"] if kind == "encoder" else []
     config["model_input_names"] = ["input_ids", *types, "attention_mask"]
     if max_length is not None:
@@ -104,8 +103,8 @@ def _pipeline(tokenizer):
             "A tokenizer that was read from a sentencepiece model and an architecture's own ids has no tokenizer.json. "
             "Copy its files."
         )
-    if (description.get("truncation") or {}).get("max_length") is None:
-        description.pop("truncation", None)  # the side alone, which is in tokenizer_config.json
+    # Without a length it is no truncation of `tokenizers`.
+    description.pop("truncation", None)
     model, parts = description.pop("model"), _completed(description)
     if model.get("type") == "WordPiece":
         model = {**_OF_WORD_PIECE, **model}

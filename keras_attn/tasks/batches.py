@@ -2,6 +2,8 @@
 
 import concurrent.futures
 import os
+import sys
+import warnings
 
 import numpy as np
 import tensorflow as tf
@@ -57,6 +59,22 @@ def padded(sequences, to_buckets=False):
         sequence = sequences[min(row, len(sequences) - 1)]
         token_ids[row, : len(sequence)] = sequence
     return tf.constant(token_ids)
+
+
+def warn_of_cuts(num_cut, num_texts, limit):
+    """Warns, at the line that called the library, if texts of a call are too long to be read whole.
+
+    Args:
+        num_cut, num_texts: Integers, how many texts are cut, of how many.
+        limit: String, what is read of them.
+    """
+    if not num_cut:
+        return
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("keras_attn."):
+        frame, level = frame.f_back, level + 1
+    verb = "is" if num_cut == 1 else "are"
+    warnings.warn(f"{num_cut} of {num_texts} texts {verb} too long: {limit}.", stacklevel=level)
 
 
 def _num_workers():

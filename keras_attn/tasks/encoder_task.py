@@ -1,11 +1,12 @@
 """What the tasks of encoders share: texts to the inputs of a model, calls in batches, saving and exporting."""
 
+import numpy as np
 import tensorflow as tf
 
 from keras_attn.checks import check_positive
 from keras_attn.models import EncoderWithHead
 from keras_attn.tasks.attention_signature import ATTENTION_LENGTH
-from keras_attn.tasks.batches import of_batches
+from keras_attn.tasks.batches import of_batches, warn_of_cuts
 from keras_attn.tasks.buckets import BATCH_SIZES, Buckets
 from keras_attn.tasks.showing import (
     attention_answer,
@@ -31,7 +32,7 @@ class EncoderTask(Task):
         model: A model with the `mixin`.
         tokenizer: A tokenizer of `keras_attn.text`.
         max_length: Integer, the most tokens of a text, special tokens counted, or None for as many as the model and the
-            tokenizer allow.
+            tokenizer allow. A call warns of longer texts, which are cut.
         jit_compile: Boolean, whether the model is compiled with XLA in Python: faster, but each new shape takes seconds to
             compile, so batches are padded to few shapes. The export is not affected.
 
@@ -196,6 +197,7 @@ class EncoderTask(Task):
         others, compared = compared_tasks(self, compare), {}
         texts = [tf.constant(as_utf8(one)) for one in texts]
         framed = self.framed(*texts)
+        self.warn_of_cuts(framed.is_cut.numpy())
         if not framed.token_ids.row_lengths()[0]:
             raise ValueError("`text` must hold a token. Received an empty text.")
         title = as_utf8(text)[0].decode() if title is None else title
@@ -280,7 +282,14 @@ class EncoderTask(Task):
             outputs = {name: output.numpy() for name, output in graph(*batch).items()}
             return [{name: output[row] for name, output in outputs.items()} for row in range(len(rows))]
 
-        return of_batches(of_batch, [b"".join(row) for row in zip(*columns)], batch_size, num_workers)
+        rows = of_batches(of_batch, [b"".join(row) for row in zip(*columns)], batch_size, num_workers)
+        self.warn_of_cuts([row.get("is_cut", False) for row in rows])
+        return rows
+
+    def warn_of_cuts(self, is_cut, what="a text"):
+        """Warns if texts are cut, booleans of which are given, with how much of one is read."""
+        limit = f"{self.max_length} tokens of {what} are read, special tokens counted"
+        warn_of_cuts(int(np.sum(is_cut)), len(is_cut), limit)
 
 
 def dense(ragged, default):

@@ -1,10 +1,11 @@
 import collections
 
+import numpy as np
 import tensorflow as tf
 
 from keras_attn.checks import check_positive
 from keras_attn.models import EncoderWithHead
-from keras_attn.tasks.batches import of_batches
+from keras_attn.tasks.batches import of_batches, warn_of_cuts
 from keras_attn.tasks.encoder_signatures import STATUS, EncoderSignatures
 from keras_attn.tasks.encoder_task import EncoderTask, dense
 from keras_attn.tasks.signature_parts import Input, Signature
@@ -154,6 +155,10 @@ class QuestionAnswerer(EncoderTask):
                 "`questions` and `contexts` must be as many. "
                 f"Received: {len(columns[0])} questions, {len(columns[1])} contexts."
             )
+        room = self._question_room
+        lengths = self.tokenizer.tokenize(tf.constant(columns[0], tf.string, [len(columns[0])])).row_lengths()
+        limit = f"the first {room} tokens of a question are read"
+        warn_of_cuts(int(np.sum(lengths > room)), len(columns[0]), limit)
         windows = [window for row in range(len(columns[0])) for window in self._windows(row, *columns)]
         graph = self.graph_of(
             "windows", self._of_windows, [tf.RaggedTensorSpec([None, None], tf.int32, 1)] * 2

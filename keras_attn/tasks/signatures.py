@@ -23,7 +23,7 @@ from keras_attn.tasks.attention_signature import (
     attention_limit,
     steps,
 )
-from keras_attn.tasks.buckets import BATCH_SIZES, Buckets
+from keras_attn.tasks.buckets import BATCH_SIZES, Buckets, powers_of_two
 from keras_attn.tasks.search_signatures import (
     BEAM_OPTIONS,
     N_BEST,
@@ -160,6 +160,7 @@ class Signatures(SearchSignatures):
         self.translator = translator
         self.source_tokenizer = translator.source_tokenizer
         self.target_tokenizer = translator.target_tokenizer
+        self.longest_source = translator.model.max_sequence_length
         # Parts of several signatures. Each is traced once, and its graph is a function that they all call.
         texts, token_ids = [tf.TensorSpec([None], tf.string)], [tf.TensorSpec([None, None], tf.int32)]
         hypotheses = [tf.TensorSpec([None, None, None], tf.int32)]
@@ -387,6 +388,7 @@ class Signatures(SearchSignatures):
         return inputs, source_ids, {"first_token_id": target_ids}
 
     def _tokenize_source(self, texts, language_ids, longest=None):
+        longest = longest or self.longest_source
         token_ids, is_cut = self.translator.source_token_ids(texts, language_ids, longest)
         return filled(token_ids), is_cut, is_repaired(texts)
 
@@ -472,7 +474,7 @@ class Signatures(SearchSignatures):
         """Lines about the sizes of requests and answers."""
         translator = self.translator
         return [
-            f"A source has at most {translator.model.max_sequence_length} tokens, END counted; what is longer is cut.",
+            f"A source has at most {self.longest_source} tokens, END counted; what is longer is cut.",
             f"A translation has at most {translator.max_length} tokens, END counted.",
             f"`serving_default` searches with {translator.num_beams} beams and length penalty {translator.length_penalty}.",
             f"Vocabularies: {vocabulary(translator.source_tokenizer)} (source), "
@@ -495,6 +497,10 @@ class Signatures(SearchSignatures):
         ]
 
 
+# The longest source that XLA compiles unless more is asked for: attention takes memory with its square, and batches are large.
+MOST_COMPILED = 1024
+
+
 class XlaSignatures(Signatures):
     """Only the default signature, with its model part compiled with XLA for few shapes.
 
@@ -506,14 +512,20 @@ class XlaSignatures(Signatures):
         translator: As in `Signatures`.
         batch_sizes: Increasing integers.
         lengths: Increasing integers, the number of tokens of a source with END. The last is the model's
-            `max_sequence_length`. Defaults to the powers of two from 16.
+            `max_sequence_length`, or if that is more, at least `MOST_COMPILED`: a longer source is then cut to it.
+            Defaults to the powers of two from 16, up to `MOST_COMPILED`.
     """
 
     def __init__(self, translator, batch_sizes=BATCH_SIZES, lengths=None):
         super().__init__(translator, ["serving_default"])
         longest = translator.model.max_sequence_length
+        if longest > MOST_COMPILED:
+            lengths = powers_of_two(16, MOST_COMPILED) if lengths is None else list(lengths)
+            is_within = bool(lengths) and MOST_COMPILED <= lengths[-1] <= longest
+            longest = lengths[-1] if is_within else longest
         meaning = "model's max_sequence_length"
         self.buckets = Buckets(batch_sizes, lengths, longest, meaning, frozen=translator.model)
+        self.longest_source = longest
 
     def limits_of_options(self):
         return []

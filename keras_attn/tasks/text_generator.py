@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from keras_attn.generation import DecodingOptions
 from keras_attn.models import CausalGeneration
-from keras_attn.tasks.batches import of_batches, padded
+from keras_attn.tasks.batches import of_batches, padded, warn_of_cuts
 from keras_attn.tasks.buckets import BATCH_SIZES
 from keras_attn.tasks.chat_templates import ChatTemplate
 from keras_attn.tasks.generative_task import GenerativeTask, columns_of
@@ -36,7 +36,7 @@ class TextGenerator(GenerativeTask):
     Every text, an empty one too, begins after one token, `start_token_id`; prompts and scores follow it. A prompt and
     its continuation together have at most `max_sequence_length` tokens, that one counted. A prompt that has no fewer
     keeps its end, so that there is room for `max_length` new tokens, or if that is more, for half of
-    `max_sequence_length`.
+    `max_sequence_length`; a warning says so.
 
     Args:
         model: A `DecoderTransformer`, or any model with the mixin `CausalGeneration`.
@@ -524,7 +524,12 @@ class TextGenerator(GenerativeTask):
         texts = as_utf8(texts)
         limits = np.broadcast_to(np.asarray(max_length, "int32"), [len(texts)])
         texts = tf.constant(texts, tf.string, [len(texts)])
-        return self.prompts(texts, tf.constant(limits), has_start)[0].to_list()
+        token_ids, is_cut = self.prompts(texts, tf.constant(limits), has_start)
+        limit = (
+            f"of {self.model.max_sequence_length} tokens or more the end is read, with room for the answer"
+        )
+        warn_of_cuts(int(np.sum(is_cut)), len(limits), limit)
+        return token_ids.to_list()
 
     def _limits(self, options, max_length):
         if options.max_length is None:

@@ -8,6 +8,7 @@ from keras_attn.generation import DecodingOptions
 from keras_attn.models import Seq2SeqGeneration
 from keras_attn.tasks.alignment import word_alignment
 from keras_attn.tasks.attention_signature import ATTENTION_LENGTH
+from keras_attn.tasks.batches import warn_of_cuts
 from keras_attn.tasks.buckets import BATCH_SIZES
 from keras_attn.tasks.generative_task import GenerativeTask, columns_of
 from keras_attn.tasks.model_export import export_model
@@ -43,7 +44,7 @@ class Translator(GenerativeTask):
         num_beams: Integer, at most 1024, the default of calls and of the export; 1 is greedy search.
         length_penalty: Float, the default of calls and of the export.
         max_length: Integer, the largest number of tokens of a translation, END included. Defaults to the
-            model's `max_sequence_length`. Sources longer than `max_sequence_length` are truncated to it.
+            model's `max_sequence_length`. Sources longer than `max_sequence_length` are truncated to it, with a warning.
         jit_compile: Boolean, whether decoding is compiled with XLA in Python: faster steps, but each new
             shape takes seconds to compile, so batches are padded to few shapes. The export is not affected.
         options: `keras_attn.generation.DecodingOptions`, the defaults of calls and of the export, with one value for all
@@ -440,7 +441,8 @@ class Translator(GenerativeTask):
             batch_sizes: With `xla`, increasing integers; larger batches are split into batches of the last
                 size.
             lengths: With `xla`, increasing integers, the number of tokens of a source with END. The last is
-                the model's `max_sequence_length`. Defaults to the powers of two from 16.
+                the model's `max_sequence_length`, or if that is more, at least 1,024: a longer source is then cut to
+                it. Defaults to the powers of two from 16, up to 1,024.
             signatures: Without `xla`, the names of the signatures to write beside `serving_default`; by default all.
             quantization: `"bfloat16"` or `"int8"`, how matrices are stored and multiplied; by default as in the model. int8
                 without `xla` needs oneDNN's 8-bit products, here and where it is served.
@@ -583,7 +585,10 @@ class Translator(GenerativeTask):
     def _source_token_ids(self, texts, language=None):
         self._check_languages(source_language=language)
         rows = None if self.languages is None else self.languages.rows("source", language, len(texts))
-        return self.source_token_ids(tf.constant(texts, tf.string, [len(texts)]), rows)[0]
+        token_ids, is_cut = self.source_token_ids(tf.constant(texts, tf.string, [len(texts)]), rows)
+        limit = f"the first {self.model.max_sequence_length} tokens of a source are read"
+        warn_of_cuts(int(np.sum(is_cut)), len(texts), limit)
+        return token_ids
 
     def _check_languages(self, **names):
         for name, value in names.items():

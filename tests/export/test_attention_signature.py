@@ -9,7 +9,7 @@ import tensorflow as tf
 from helpers_encoder_tasks import WORDS, answerer, classifier, embedder, encoder, word_tokenizer
 from helpers_explorer import ExplorerParser
 from helpers_images import patch_classifier
-from helpers_marks import slow_but
+from helpers_marks import CUTS_ARE_EXPECTED, slow_but
 from helpers_seed import set_seed
 from helpers_text_generators import byte_generator
 from helpers_translators import INVALID_UTF8, SENTENCES, byte_translator, serving, subword_translator
@@ -29,6 +29,8 @@ from keras_attn.tasks.source_form import LANGUAGE
 from keras_attn.tasks.text_classifier import ClassifierSignatures
 from keras_attn.tasks.text_embedder import EmbedderSignatures
 from keras_attn.text import ByteTokenizer
+
+pytestmark = CUTS_ARE_EXPECTED
 
 LONG = "word " * 300
 TOLERANCE = 2e-5

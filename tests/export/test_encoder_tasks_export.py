@@ -5,14 +5,14 @@ import base64
 import numpy as np
 import pytest
 from helpers_encoder_tasks import CONTEXT, MAKERS, TEXTS, answerer, classifier, embedder, fill_mask, tagger
-from helpers_marks import slow_but
+from helpers_marks import CUTS_ARE_EXPECTED, slow_but
 from helpers_models import assert_close
 from helpers_translators import ODD_TEXTS, serving
 
 from keras_attn.export import read_warmup_requests, verify_saved_model
 
 # Each export is verified in processes of its own.
-pytestmark = pytest.mark.extended
+pytestmark = [pytest.mark.extended, CUTS_ARE_EXPECTED]
 
 MASKED = ["the [MASK] runs [MASK].", "", "[MASK]", "no mask"]
 INVALID = {"b64": base64.b64encode(TEXTS[4]).decode()}

@@ -6,9 +6,12 @@ import subprocess
 import sys
 
 import pytest
+from helpers_marks import CUTS_ARE_EXPECTED
 from helpers_translators import byte_translator, exported_once, subword_translator
 
 from keras_attn.export import saved_model_runner
+
+pytestmark = CUTS_ARE_EXPECTED
 
 SCRIPT = pathlib.Path(__file__).with_name("ask_saved_model.py")
 SIGNATURES = ["encode", "sample", "score", "serving_default", "translate", "translate_n_best"]

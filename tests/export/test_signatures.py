@@ -4,12 +4,13 @@ import base64
 
 import numpy as np
 import pytest
+from helpers_marks import CUTS_ARE_EXPECTED
 from helpers_translators import INVALID_UTF8, ODD_TEXTS, SENTENCES
 
 from keras_attn.generation import DecodingOptions
 
 # The graphs of every signature take half a minute to make.
-pytestmark = pytest.mark.extended
+pytestmark = [pytest.mark.extended, CUTS_ARE_EXPECTED]
 
 NEUTRAL = {
     "translate": {
@@ -164,7 +165,7 @@ def test_what_is_not_as_asked_is_in_the_status_of_its_row(server):
             "translate",
             texts,
             num_beams=[0, 0, 0, 99, -1],
-            no_repeat_ngram_size=[0, 0, 0, 7, 0],
+            no_repeat_ngram_size=[0, 0, 0, -7, 0],
             repetition_penalty=[1.0, 1.0, 1.0, 1.0, -2.0],
             stop_token_ids=padded_ids([], [], [], [10**6], []),
         ),

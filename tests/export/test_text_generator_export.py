@@ -4,6 +4,7 @@ import base64
 
 import numpy as np
 import pytest
+from helpers_marks import CUTS_ARE_EXPECTED
 from helpers_text_generators import PROMPTS, byte_generator, piece_generator
 from helpers_translators import INVALID_UTF8, ODD_TEXTS, exported_once, serving
 
@@ -13,7 +14,7 @@ from keras_attn.tasks import GENERATOR_SIGNATURES
 from keras_attn.tasks.generator_signatures import INPUTS
 
 # The graphs of every signature take half a minute to make.
-pytestmark = pytest.mark.extended
+pytestmark = [pytest.mark.extended, CUTS_ARE_EXPECTED]
 
 PIECES = pytest.param(piece_generator, marks=pytest.mark.slow)
 

@@ -16,12 +16,15 @@ from helpers_encoder_tasks import (
     fill_mask,
     tagger,
 )
+from helpers_marks import CUTS_ARE_EXPECTED
 from helpers_models import assert_close
 from helpers_translators import ODD_TEXTS, files_below
 
 from keras_attn import TextEmbedder
 from keras_attn.export import read_warmup_requests, run_saved_model, verify_saved_model
 from keras_attn.tasks.buckets import Buckets
+
+pytestmark = CUTS_ARE_EXPECTED
 
 BATCH_SIZES, LENGTHS = (2, 5), (11, MAX_LENGTH)
 MASKED = ["the [MASK] runs [MASK].", "", "[MASK]"]

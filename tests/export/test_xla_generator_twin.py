@@ -1,13 +1,14 @@
 """The twin of a text generator for XLA answers as Python does, over no other shapes than those it was exported for."""
 
 import pytest
+from helpers_marks import CUTS_ARE_EXPECTED
 from helpers_text_generators import PROMPTS, byte_generator, piece_generator, prompt_ids
 from helpers_translators import ODD_TEXTS
 
 from keras_attn.export import read_warmup_requests, read_xla_buckets, run_saved_model, verify_saved_model
 from keras_attn.generation import DecodingOptions
 
-pytestmark = pytest.mark.extended
+pytestmark = [pytest.mark.extended, CUTS_ARE_EXPECTED]
 
 EXAMPLES = ["To be, or not", "that is"]
 

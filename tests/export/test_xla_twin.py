@@ -7,13 +7,14 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers_marks import CUTS_ARE_EXPECTED
 from helpers_translators import ODD_TEXTS, SENTENCES, byte_translator, files_below, subword_translator
 
 import keras_attn_cli
 from keras_attn.export import read_warmup_requests, run_saved_model, verify_saved_model
 from keras_attn.tasks.buckets import bucket_of, in_buckets, powers_of_two
 
-pytestmark = pytest.mark.extended
+pytestmark = [pytest.mark.extended, CUTS_ARE_EXPECTED]
 
 BATCH_SIZES, LENGTHS = (5,), (11, 37)
 

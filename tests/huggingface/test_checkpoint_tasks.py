@@ -100,7 +100,7 @@ def test_defaults_are_those_of_the_files():
 def test_the_purpose_of_a_text_is_a_prefix_and_its_options():
     folder, twin, tokenizer = checkpoint("t5")
     task = load_task(folder, purpose="summarization")
-    assert (task.num_beams, task.max_length, task.model.max_sequence_length) == (2, 7, 512)
+    assert (task.num_beams, task.max_length, task.model.max_sequence_length) == (2, 7, 4096)
     texts = [text for text in TEXTS if text]
     expected = answers_there(
         task, twin, tokenizer, [f"a man: {text}" for text in texts], num_beams=2, max_new_tokens=7

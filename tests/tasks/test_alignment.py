@@ -2,10 +2,13 @@
 
 import numpy as np
 import pytest
+from helpers_marks import CUTS_ARE_EXPECTED
 from helpers_translators import ODD_TEXTS, SENTENCES, subword_translator
 
 from keras_attn.tasks.alignment import Word, word_alignment
 from keras_attn.text import ByteTokenizer
+
+pytestmark = CUTS_ARE_EXPECTED
 
 
 @pytest.fixture(scope="module")

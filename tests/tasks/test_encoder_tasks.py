@@ -22,7 +22,7 @@ from helpers_encoder_tasks import (
     with_random_weights,
     word_tokenizer,
 )
-from helpers_marks import slow_but
+from helpers_marks import CUTS_ARE_EXPECTED, slow_but
 from helpers_models import assert_close
 
 import keras_attn
@@ -31,6 +31,8 @@ from keras_attn.models import EncoderWithHead
 from keras_attn.tasks import Answer, Span, load_task
 from keras_attn.tasks.encoder_task import EncoderTask
 from keras_attn.text import ByteTokenizer
+
+pytestmark = CUTS_ARE_EXPECTED
 
 MASKED = ["the [MASK] runs [MASK].", "", "[MASK]", "no mask", "the dog " * 11 + "[MASK]"]
 QUESTIONS = ["Where lives Ada?", "", "the dog " * 20, "b?"]

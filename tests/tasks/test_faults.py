@@ -12,6 +12,7 @@ import sys
 
 import numpy as np
 import pytest
+from helpers_marks import CUTS_ARE_EXPECTED
 from helpers_translators import SENTENCES, byte_translator, serving
 
 import keras_attn
@@ -19,7 +20,7 @@ from keras_attn.export import export_saved_model, saved_model_runner
 from keras_attn.generation import DecodingOptions
 from keras_attn.tasks.signatures import Signatures
 
-pytestmark = pytest.mark.extended
+pytestmark = [pytest.mark.extended, CUTS_ARE_EXPECTED]
 
 END = 2
 

@@ -4,14 +4,14 @@ import types
 
 import numpy as np
 import pytest
-from helpers_marks import slow_but
+from helpers_marks import CUTS_ARE_EXPECTED, slow_but
 from helpers_seed import set_seed
 from helpers_translators import INVALID_UTF8, ODD_TEXTS, SENTENCES, byte_translator, subword_translator
 
 import keras_attn
 from keras_attn.text import ByteTokenizer
 
-pytestmark = pytest.mark.extended
+pytestmark = [pytest.mark.extended, CUTS_ARE_EXPECTED]
 
 
 @pytest.fixture(scope="module", params=[byte_translator, subword_translator])

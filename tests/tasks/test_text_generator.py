@@ -5,6 +5,7 @@ import json
 import keras
 import numpy as np
 import pytest
+from helpers_marks import CUTS_ARE_EXPECTED
 from helpers_text_generators import (
     PROMPTS,
     byte_generator,
@@ -19,6 +20,8 @@ import keras_attn
 from keras_attn.generation import DecodingOptions
 from keras_attn.tasks import load_task
 from keras_attn.text import ByteTokenizer
+
+pytestmark = CUTS_ARE_EXPECTED
 
 
 @pytest.fixture(

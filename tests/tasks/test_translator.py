@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers_marks import CUTS_ARE_EXPECTED
 from helpers_translators import (
     INVALID_UTF8,
     ODD_TEXTS,
@@ -24,6 +25,8 @@ from keras_attn.generation import DecodingOptions
 from keras_attn.models import has_lora, quantization_of, quantize
 from keras_attn.tasks.signatures import Signatures
 from keras_attn.text import ByteTokenizer
+
+pytestmark = CUTS_ARE_EXPECTED
 
 
 @pytest.fixture(scope="module")

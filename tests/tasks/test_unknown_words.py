@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from helpers_marks import CUTS_ARE_EXPECTED
 from helpers_translators import SENTENCES, byte_translator
 
 import keras_attn
@@ -10,7 +11,7 @@ from keras_attn.generation import DecodingOptions
 from keras_attn.tasks import replace_unknown_words
 from keras_attn.text import SentencePieceTokenizer
 
-pytestmark = pytest.mark.extended
+pytestmark = [pytest.mark.extended, CUTS_ARE_EXPECTED]
 
 UNKNOWN = 1
 SOURCE = "a dog runs through Köpenick ."
