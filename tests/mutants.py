@@ -112,6 +112,7 @@ CHECKPOINTS = "huggingface/test_architectures_of_checkpoints.py::"
 PATCHES, IMAGES = "layers/test_patch_embedding.py::", "huggingface/test_vision_checkpoints.py::"
 WINDOWS, SWIN = "layers/test_window_attention.py::", "models/test_swin_transformer.py::"
 DAMAGED = "huggingface/test_damaged_checkpoints.py::"
+LIFELIKE = "huggingface/test_lifelike_tokenizers.py::"
 MEETING, TASK_MEETING = (
     "meetings/test_meetings.py::test_meeting",
     "meetings/test_task_meetings.py::test_meeting",
@@ -367,6 +368,62 @@ MUTANTS = [
         "for name in sorted(_NOT_OBEYED.keys() & self._given - self._read):",
         "for name in ():",
         ("huggingface/test_configs_of_the_hub.py::test_a_quantised_checkpoint_is_refused",),
+    ),
+    Mutant(
+        "truncation_left_over_is_followed",
+        "huggingface/tokenizers.py",
+        "_Files._of_file",
+        'parts.pop("truncation", None)',
+        'parts.get("truncation")',
+        (
+            f"{LIFELIKE}test_what_the_last_call_of_transformers_left_is_not_followed_but_for_the_side[Right-PreTrainedTokenizerFast]",
+        ),
+    ),
+    Mutant(
+        "unknown_pieces_are_not_looked_up",
+        "text/word_models.py",
+        "_sentencepiece",
+        "if looks_up_pieces:",
+        "if False:",
+        (
+            f"{LIFELIKE}test_pieces_are_looked_up_by_their_text_and_languages_stand_at_the_start_of_marians_texts_alone",
+        ),
+    ),
+    Mutant(
+        "languages_anywhere_in_marians_texts",
+        "huggingface/tokenizers.py",
+        "_Files._looked_up",
+        '{"Regex": MARIAN_CODE}',
+        '{"Regex": MARIAN_CODE[2:]}',
+        (
+            f"{LIFELIKE}test_pieces_are_looked_up_by_their_text_and_languages_stand_at_the_start_of_marians_texts_alone",
+        ),
+    ),
+    Mutant(
+        "spaces_are_not_cleaned_up",
+        "huggingface/tokenizers.py",
+        "_Files._cleans",
+        "return not is_merged or",
+        "return",
+        (f"{LIFELIKE}test_an_answer_whose_spaces_are_cleaned_up_streams_in_pieces_that_stay",),
+    ),
+    Mutant(
+        "nllbs_old_template_is_kept",
+        "huggingface/tokenizer_classes.py",
+        "_nllb_template",
+        'fields.get("legacy_behaviour")',
+        "True",
+        (f"{LIFELIKE}test_nllbs_old_template_is_replaced_unless_the_old_behaviour_is_asked_for[fields0]",),
+    ),
+    Mutant(
+        "no_language_where_none_is_named",
+        "huggingface/tokenizers.py",
+        "_Files._with_language",
+        'self._fields.get("src_lang") or default',
+        'next(n.strip("_") for n in numbers if n.startswith("__"))',
+        (
+            f"{LIFELIKE}test_m2m_100_reads_brackets_as_text_and_takes_english_where_no_language_is_named[fields1]",
+        ),
     ),
     Mutant(
         "end_that_is_the_pad_is_never_written",

@@ -4,7 +4,7 @@ from keras_attn.huggingface.folder import Folder
 from keras_attn.huggingface.heads import Labels, labels
 from keras_attn.huggingface.hub import checkpoint_folder
 from keras_attn.huggingface.loading import ReportRow, load_model, read_report
-from keras_attn.huggingface.saving import save_model
+from keras_attn.huggingface.saving import model_type_of_origin, save_model
 from keras_attn.huggingface.sentence_transformers import (
     SentenceEncoder,
     is_sentence_transformer,
@@ -25,6 +25,7 @@ __all__ = [
     "labels",
     "load_model",
     "load_sentence_encoder",
+    "model_type_of_origin",
     "read_report",
     "read_sentence_tokenizer",
     "read_tokenizer",

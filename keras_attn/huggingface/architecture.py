@@ -4,6 +4,8 @@ import dataclasses
 import re
 from collections.abc import Callable
 
+from keras_attn.huggingface.activations import their_activation
+
 # The longest sequence of models whose positions are computed for any length, and of which transformers cuts none: a limit of
 # memory alone.
 LONGEST_COMPUTED = 4096
@@ -70,6 +72,21 @@ class Output:
     def same(self, *group):
         """The tensors that are one if it is tied: as in `Architecture`."""
         return (group,) if self.is_tied and self.gives_logits else ()
+
+
+def written_activation(feed_forward):
+    """The field of a feed-forward network's activation."""
+    return their_activation(feed_forward.activation)
+
+
+def written_pad(model):
+    """The field `pad_token_id`."""
+    return None if model.pad_token_id < 0 else model.pad_token_id
+
+
+def written_tie(token):
+    """The field `tie_word_embeddings` of a token embedding: False if there is no output projection."""
+    return token.tie_weights and token.gives_logits
 
 
 def own_name(name, prefix, renamed):

@@ -2,7 +2,13 @@
 
 import collections
 
-from keras_attn.huggingface.architecture import LONGEST_COMPUTED, Architecture
+from keras_attn.huggingface.architecture import (
+    LONGEST_COMPUTED,
+    Architecture,
+    written_activation,
+    written_pad,
+    written_tie,
+)
 from keras_attn.huggingface.bert import head_dim
 from keras_attn.huggingface.heads import reading_heads
 from keras_attn.huggingface.names import At
@@ -181,3 +187,45 @@ def _names(form, shared):
         names[f"{side}_block_{{i}}/feed_forward/output"] = f"{layer}.fc2"
         names[f"{side}_block_{{i}}/feed_forward_residual/norm"] = f"{layer}.final_layer_norm"
     return names
+
+
+def marian_config(model):
+    """The fields of a marian config."""
+    first = {"encoder": model.encoder_blocks[0], "decoder": model.decoder_blocks[0]}
+    block, token = first["encoder"], model.target_embedding.token
+    config = {
+        "vocab_size": model.vocabulary_size,
+        "d_model": model.hidden_dim,
+        "encoder_layers": len(model.encoder_blocks),
+        "decoder_layers": len(model.decoder_blocks),
+        "activation_function": written_activation(block.feed_forward_layer),
+        "dropout": model.source_embedding.dropout,
+        "attention_dropout": block.self_attention_layer.dropout,
+        "scale_embedding": token.scale,
+        "max_position_embeddings": model.max_sequence_length,
+        "is_encoder_decoder": True,
+        "tie_word_embeddings": written_tie(token),
+        "pad_token_id": written_pad(model),
+        "decoder_start_token_id": model.pad_token_id,
+        "forced_eos_token_id": None,
+    }
+    for side, layer in first.items():
+        config[f"{side}_attention_heads"] = layer.self_attention_layer.num_heads
+        config[f"{side}_ffn_dim"] = layer.feed_forward_layer.intermediate_dim
+    if model.source_embedding.token is not token:
+        config |= {"decoder_vocab_size": token.vocabulary_size, "share_encoder_decoder_embeddings": False}
+    return config
+
+
+def pegasus_config(model):
+    """The fields of a pegasus config."""
+    if model.source_embedding.token is not model.target_embedding.token:
+        raise ValueError(
+            "A pegasus has one token embedding for both sides. Received: a model with two, which of the architectures of "
+            "transformers only marian has, and that is post-norm (normalize_first=False)."
+        )
+    return marian_config(model)
+
+
+# What `save_model` writes, by model_type.
+CONFIGS = {"marian": marian_config, "pegasus": pegasus_config}

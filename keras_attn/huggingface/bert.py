@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_attn.huggingface.architecture import Architecture
+from keras_attn.huggingface.architecture import Architecture, written_activation, written_pad
 from keras_attn.huggingface.heads import classifiers, masked_language_model
 from keras_attn.huggingface.names import At
 from keras_attn.layers import (
@@ -165,3 +165,26 @@ def head_dim(hidden_dim, num_heads):
             f"The width of a model must be divisible by its heads. Received: {hidden_dim}, {num_heads} heads."
         )
     return hidden_dim // num_heads
+
+
+def bert_config(model):
+    """The fields of a bert config."""
+    block, embedding = model.blocks[0], model.embedding
+    return {
+        "vocab_size": embedding.vocabulary_size,
+        "hidden_size": model.hidden_dim,
+        "num_hidden_layers": len(model.blocks),
+        "num_attention_heads": block.self_attention_layer.num_heads,
+        "intermediate_size": block.feed_forward_layer.intermediate_dim,
+        "hidden_act": written_activation(block.feed_forward_layer),
+        "hidden_dropout_prob": embedding.dropout,
+        "attention_probs_dropout_prob": block.self_attention_layer.dropout,
+        "max_position_embeddings": embedding.position.max_sequence_length,
+        "type_vocab_size": embedding.token_type.input_dim,
+        "layer_norm_eps": block.residual_norms[0].epsilon,
+        "pad_token_id": written_pad(model),
+    }
+
+
+# What `save_model` writes, by model_type.
+CONFIGS = {"bert": bert_config}

@@ -4,26 +4,12 @@ import contextlib
 import contextvars
 import numbers
 
+from keras_attn.huggingface.activations import our_activation
 from keras_attn.huggingface.heads import labels
 from keras_attn.huggingface.model_types import MODEL_TYPES
 
 _MISSING = object()
 _without_effect = contextvars.ContextVar("without_effect", default=None)
-
-_ACTIVATIONS = {
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu_accurate": "gelu_tanh",
-    "relu": "relu",
-    "silu": "silu",
-    "swish": "silu",
-    "tanh": "tanh",
-    "sigmoid": "sigmoid",
-    "linear": "linear",
-}
 
 # Fields of transformers' config classes that no architecture reads here, since they do not change what its layers compute in
 # inference: about files, training, search, heads and the outputs asked for. Heads and tasks read some of them elsewhere.
@@ -244,9 +230,11 @@ class Fields:
 
     def activation_named(self, value, name):
         """The name in this library of the activation that they call `value`, which is from the field `name`."""
-        if value not in _ACTIVATIONS:
-            raise self._wrong(name, value, f"one of {sorted(_ACTIVATIONS)}")
-        return _ACTIVATIONS[value]
+        try:
+            return our_activation(value)
+        except ValueError as error:
+            model_type = self._config.get("model_type")
+            raise ValueError(f"`{name}` of a {model_type} config cannot be {value!r:.50}: {error}.") from None
 
     def layer_types(self, num_layers, known, default):
         """The kind of each layer: the field `layer_types`, or `default`, a function of the layer's number."""

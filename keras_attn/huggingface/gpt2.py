@@ -1,6 +1,6 @@
 """GPT-2, whose matrices are stored as (inputs, outputs), those of queries, keys and values as one."""
 
-from keras_attn.huggingface.architecture import Architecture
+from keras_attn.huggingface.architecture import Architecture, written_activation, written_pad, written_tie
 from keras_attn.huggingface.bert import head_dim
 from keras_attn.huggingface.heads import last_token_head
 from keras_attn.huggingface.names import At
@@ -93,3 +93,27 @@ def gpt2(fields, checkpoint):
 
     same = output.same(*_SAME)
     return Architecture(make, NAMES, "transformer.", same=same, unused=_UNUSED, heads=last_token_head(fields))
+
+
+def gpt2_config(model):
+    """The fields of a gpt2 config."""
+    block, embedding = model.blocks[0], model.embedding
+    return {
+        "vocab_size": embedding.vocabulary_size,
+        "n_embd": model.hidden_dim,
+        "n_layer": len(model.blocks),
+        "n_head": block.self_attention_layer.num_heads,
+        "n_inner": block.feed_forward_layer.intermediate_dim,
+        "activation_function": written_activation(block.feed_forward_layer),
+        "n_positions": embedding.position.max_sequence_length,
+        "resid_pdrop": block.dropout,
+        "embd_pdrop": embedding.dropout,
+        "attn_pdrop": block.self_attention_layer.dropout,
+        "layer_norm_epsilon": block.residual_norms[0].epsilon,
+        "tie_word_embeddings": written_tie(embedding.token),
+        "pad_token_id": written_pad(model),
+    }
+
+
+# What `save_model` writes, by model_type.
+CONFIGS = {"gpt2": gpt2_config}

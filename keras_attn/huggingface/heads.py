@@ -83,27 +83,6 @@ class Head:
         return EncoderWithHead(encoder, self.make(encoder))
 
 
-_TASK_OF = {
-    MaskedLanguageModelHead: "MaskedLM",
-    ClassificationHead: "SequenceClassification",
-    TokenClassificationHead: "TokenClassification",
-    ImageClassificationHead: "ImageClassification",
-}
-
-
-def config_of_head(head):
-    """What a config says of a head: the task, and fields without which loading would not find as many labels."""
-    task = next((task for kind, task in _TASK_OF.items() if isinstance(head, kind)), None)
-    if task is None:
-        raise ValueError(f"A head of this kind is not in checkpoints. Received: {type(head).__name__}.")
-    if task == "MaskedLM":
-        return task, {}
-    names = {str(i): f"LABEL_{i}" for i in range(head.num_labels)}
-    if task == "ImageClassification":
-        return f"{task}WithTeacher" if head.use_distillation_token else task, {"id2label": names}
-    return task, {"id2label": names, "classifier_dropout": head.dropout}
-
-
 def with_head(architecture, head):
     """The `Architecture` of an encoder with a head, from that of the encoder."""
 

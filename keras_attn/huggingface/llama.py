@@ -4,7 +4,7 @@ import collections
 
 import keras
 
-from keras_attn.huggingface.architecture import Architecture
+from keras_attn.huggingface.architecture import Architecture, written_activation, written_pad, written_tie
 from keras_attn.huggingface.bert import head_dim
 from keras_attn.huggingface.heads import last_token_head
 from keras_attn.huggingface.rotary import rope_parameters, rotary_embedding
@@ -172,3 +172,38 @@ def _windows(fields, model_type, num_layers):
         lambda i: "sliding_attention" if used and window is not None and i >= first else "full_attention",
     )
     return [window if used and kind == "sliding_attention" else None for kind in types]
+
+
+def llama_config(model):
+    """The fields of a llama config."""
+    block, token = model.blocks[0], model.embedding.token
+    attention, feed_forward = block.self_attention_layer, block.feed_forward_layer
+    return {
+        "vocab_size": token.vocabulary_size,
+        "hidden_size": model.hidden_dim,
+        "num_hidden_layers": len(model.blocks),
+        "num_attention_heads": attention.num_heads,
+        "num_key_value_heads": attention.num_key_value_heads,
+        "head_dim": attention.key_dim,
+        "intermediate_size": feed_forward.intermediate_dim,
+        "hidden_act": written_activation(feed_forward),
+        "attention_bias": attention.use_bias,
+        "mlp_bias": feed_forward.use_bias,
+        "attention_dropout": attention.dropout,
+        "rms_norm_eps": block.residual_norms[0].epsilon,
+        "max_position_embeddings": model.max_sequence_length,
+        "rope_parameters": _rope_parameters(attention.rotary_embedding),
+        "tie_word_embeddings": written_tie(token),
+        "pad_token_id": written_pad(model),
+    }
+
+
+def _rope_parameters(rotary):
+    options = dict(rotary.scaling or {"type": "default"})
+    if "original_max_sequence_length" in options:
+        options["original_max_position_embeddings"] = options.pop("original_max_sequence_length")
+    return {"rope_type": options.pop("type"), "rope_theta": rotary.max_wavelength, **options}
+
+
+# What `save_model` writes, by model_type.
+CONFIGS = {"llama": llama_config}

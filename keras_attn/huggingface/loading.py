@@ -16,6 +16,7 @@ from keras_attn.huggingface.heads import with_head
 from keras_attn.huggingface.memory import assign_in_parts, unwritten_variables
 from keras_attn.huggingface.model_types import is_body, model_type_of, task_of
 from keras_attn.huggingface.names import places
+from keras_attn.huggingface.origin import keep_origin
 from keras_attn.models.copies import without_values
 from keras_attn.models.weight_names import named_weights
 from keras_attn.terminal import say
@@ -79,6 +80,7 @@ def load_model(folder, dtype=None, report=False, ignored_fields=(), head=True, n
             model = checkpoint.new_head.on(model)
     if _reads_weights.get():
         checkpoint.fill(model)
+    keep_origin(model, checkpoint.folder, ignored_fields)
     return model
 
 

@@ -45,17 +45,22 @@ class ModelType:
 
     def understand(self, fields, checkpoint):
         """The `Architecture` of a config's fields, see `loading.py` for the checkpoint."""
-        module, _, function = self.function.partition(":")
-        return getattr(importlib.import_module(f"keras_attn.huggingface.{module}"), function)(
-            fields, checkpoint
-        )
+        return getattr(self.module, self.function.partition(":")[2])(fields, checkpoint)
+
+    @property
+    def module(self):
+        """The module of the architecture."""
+        return importlib.import_module(f"keras_attn.huggingface.{self.function.partition(':')[0]}")
+
+    @property
+    def writer_class(self):
+        """The name of the class that writes texts, or None."""
+        return (self.writer or self.class_name + _WRITERS[self.kind][0]) if self.kind in _WRITERS else None
 
     @property
     def classes(self):
         """The names of the classes that are read, the body's first."""
-        names = [f"{self.class_name}Model"]
-        if self.kind in _WRITERS:
-            names.append(self.writer or self.class_name + _WRITERS[self.kind][0])
+        names = [f"{self.class_name}Model", *filter(None, [self.writer_class])]
         return names + [f"{self.class_name}For{task}" for task in self.heads]
 
 
@@ -92,6 +97,16 @@ MODEL_TYPES = {
     "dinov2_with_registers": ModelType("vit:dinov2", "images", "Dinov2WithRegisters", None, _OF_IMAGES),
     "swin": ModelType("swin:swin", "images", "Swin", None, _OF_IMAGES),
 }
+
+
+def writers():
+    """{model_type: function from a model to the fields of its config}, of the types that are written: `CONFIGS` in their files."""
+    return {
+        name: known.module.CONFIGS[name]
+        for name, known in MODEL_TYPES.items()
+        if name in getattr(known.module, "CONFIGS", {})
+    }
+
 
 # What is known and not read, and why.
 _NOT_READ = {

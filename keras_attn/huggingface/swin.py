@@ -1,9 +1,9 @@
 """Swin Transformers: images in windows, stage by stage."""
 
-from keras_attn.huggingface.architecture import Architecture
+from keras_attn.huggingface.architecture import Architecture, written_activation
 from keras_attn.huggingface.heads import image_classification
 from keras_attn.huggingface.names import At
-from keras_attn.huggingface.vit import OF_BACKBONES
+from keras_attn.huggingface.vit import OF_BACKBONES, written_size
 from keras_attn.layers import PatchEmbedding
 from keras_attn.layers.normalization import LayerNormalization
 from keras_attn.models import SwinTransformer
@@ -108,3 +108,43 @@ def swin(fields, checkpoint):
         heads={"ImageClassification": head},
         renamed=_RENAMED,
     )
+
+
+def swin_config(model):
+    """The fields of a swin config."""
+    embedding, stages = model.embedding, [[]]
+    for layer in model.blocks:
+        if hasattr(layer, "self_attention_layer"):
+            stages[-1].append(layer)
+        else:
+            stages.append([])
+    block = stages[0][0]
+    attention, feed_forward = block.self_attention_layer, block.feed_forward_layer
+    rows, columns = attention.window_size
+    if rows != columns or not attention.attend_to_padding:
+        raise ValueError(
+            "The windows of a swin are squares, in which pixels attend to padding too. "
+            f"Received: windows of {rows} x {columns}, attend_to_padding={attention.attend_to_padding}."
+        )
+    has_positions = embedding.position is not None
+    return {
+        "embed_dim": embedding.hidden_dim,
+        "image_size": written_size(embedding.image_size) if has_positions else 224,
+        "patch_size": written_size(embedding.patch_size),
+        "num_channels": embedding.num_channels,
+        "depths": list(map(len, stages)),
+        "num_heads": [stage[0].self_attention_layer.num_heads for stage in stages],
+        "window_size": rows,
+        "mlp_ratio": feed_forward.intermediate_dim / embedding.hidden_dim,
+        "qkv_bias": attention.use_bias,
+        "hidden_act": written_activation(feed_forward),
+        "hidden_dropout_prob": embedding.dropout,
+        "attention_probs_dropout_prob": attention.dropout,
+        "drop_path_rate": stages[-1][-1].stochastic_depth,
+        "use_absolute_embeddings": has_positions,
+        "layer_norm_eps": block.residual_norms[0].epsilon,
+    }
+
+
+# What `save_model` writes, by model_type.
+CONFIGS = {"swin": swin_config}

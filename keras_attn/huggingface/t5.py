@@ -2,7 +2,14 @@
 
 import keras
 
-from keras_attn.huggingface.architecture import LONGEST_COMPUTED, Architecture, Output
+from keras_attn.huggingface.architecture import (
+    LONGEST_COMPUTED,
+    Architecture,
+    Output,
+    written_activation,
+    written_pad,
+    written_tie,
+)
 from keras_attn.huggingface.heads import reading_heads
 from keras_attn.huggingface.names import At
 from keras_attn.layers import (
@@ -112,10 +119,11 @@ def t5(fields, checkpoint):
     # Older files of the decoder have a table that the model never had.
     unused = {r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight": "never used"}
     unused |= {r"(classification_head|qa_outputs)\..*": "head: classification or question answering"}
+    is_within = checkpoint.task == "SequenceClassification" or checkpoint.called("transformer.shared.weight")
     return Architecture(
         make,
         _names(gated, num_buckets % 2),
-        "transformer." if checkpoint.called("transformer.shared.weight") else "",
+        "transformer." if is_within else "",
         same=output.same(*same, "lm_head.weight") or (same,),
         unused=unused,
         heads=reading_heads(fields, 1, max(pad_token_id, 0)),
@@ -152,3 +160,41 @@ def _names(gated, last_rows):
                 names[f"{side}_block_{{i}}/{sublayer}/{part}"] = f"{layer}.{theirs}.{their_part}"
             names[f"{side}_block_{{i}}/{sublayer}_residual/norm"] = f"{layer}.layer_norm"
     return names
+
+
+def t5_config(model):
+    """The fields of a t5 config."""
+    block, token = model.encoder_blocks[0], model.source_embedding.token
+    attention, feed_forward = block.self_attention_layer, block.feed_forward_layer
+    bias = model.decoder_blocks[0].self_attention_layer.position_bias
+    activation = written_activation(feed_forward)
+    if feed_forward.gated:
+        activation = f"gated-{'gelu' if activation == 'gelu_new' else activation}"
+    return {
+        "vocab_size": token.vocabulary_size,
+        "d_model": model.hidden_dim,
+        "d_kv": attention.key_dim,
+        "d_ff": feed_forward.intermediate_dim,
+        "num_layers": len(model.encoder_blocks),
+        "num_decoder_layers": len(model.decoder_blocks),
+        "num_heads": attention.num_heads,
+        "relative_attention_num_buckets": bias.num_buckets,
+        "relative_attention_max_distance": bias.max_distance,
+        "feed_forward_proj": activation,
+        "dropout_rate": block.dropout,
+        "layer_norm_epsilon": block.residual_norms[0].epsilon,
+        "is_encoder_decoder": True,
+        "scale_decoder_outputs": token.output_scale is not None,
+        "tie_word_embeddings": written_tie(token),
+        "pad_token_id": written_pad(model),
+        "decoder_start_token_id": model.pad_token_id,
+    }
+
+
+def mt5_config(model):
+    """The fields of a mt5 config, whose logits are not scaled."""
+    return {name: value for name, value in t5_config(model).items() if name != "scale_decoder_outputs"}
+
+
+# What `save_model` writes, by model_type.
+CONFIGS = {"t5": t5_config, "mt5": mt5_config}

@@ -80,8 +80,9 @@ def tokenizer_files(tokenizer, kind, max_length):
         description |= {"version": "1.0", "truncation": None, "padding": None}
         description["post_processor"] = _template(template, roles, tokenizer)
         config["split_special_tokens"] = True
-    elif tokenizer.split_special_tokens:
-        config["split_special_tokens"] = True
+    else:
+        config |= {"split_special_tokens": True} if tokenizer.split_special_tokens else {}
+        config |= {"truncation_side": "left"} if tokenizer.framing.from_left else {}
     types = ["token_type_ids"] if kind == "encoder" else []
     config["model_input_names"] = ["input_ids", *types, "attention_mask"]
     if max_length is not None:
@@ -103,8 +104,8 @@ def _pipeline(tokenizer):
             "A tokenizer that was read from a sentencepiece model and an architecture's own ids has no tokenizer.json. "
             "Copy its files."
         )
-    # Without a length it is no truncation of `tokenizers`.
-    description.pop("truncation", None)
+    if (description.get("truncation") or {}).get("max_length") is None:
+        description.pop("truncation", None)  # the side alone, which is in tokenizer_config.json
     model, parts = description.pop("model"), _completed(description)
     if model.get("type") == "WordPiece":
         model = {**_OF_WORD_PIECE, **model}

@@ -1,6 +1,6 @@
 """ViT, DeiT and DINOv2, with registers or without: one encoder of images, with the tokens and blocks of each kind."""
 
-from keras_attn.huggingface.architecture import Architecture
+from keras_attn.huggingface.architecture import Architecture, written_activation
 from keras_attn.huggingface.bert import head_dim
 from keras_attn.huggingface.heads import image_classification
 from keras_attn.huggingface.names import At
@@ -117,8 +117,9 @@ def dinov2(fields, checkpoint):
         layer_scale=fields.number("layerscale_value", 1.0),
         stochastic_depth=fields.number("drop_path_rate", 0.0),
     )
-    for name in (*OF_BACKBONES, "use_mask_token"):
+    for name in OF_BACKBONES:
         fields.get(name, None)
+    has_mask_token = fields.flag("use_mask_token", True) or has_registers
     if has_registers:
         fields.expect(interpolate_antialias=True, interpolate_offset=0.0)
     names = {**DINOV2_NAMES, "embedding/projection": _projection(embedding().patch_size)}
@@ -132,8 +133,7 @@ def dinov2(fields, checkpoint):
         unused=HEADS,
         heads=_heads(fields, embedding, pooling="first_and_mean"),
         renamed=_RENAMED,
-        # It has one in any case.
-        of_no_use={"embeddings.mask_token": (1, embedding().hidden_dim)} if has_registers else {},
+        of_no_use={"embeddings.mask_token": (1, embedding().hidden_dim)} if has_mask_token else {},
     )
 
 
@@ -220,3 +220,79 @@ def _heads(fields, embedding, pooling="first"):
             fields.num_labels(), names, num_special_tokens=count, use_distillation_token=True
         )
     return heads
+
+
+def _vision_config(model):
+    embedding, block = model.embedding, model.blocks[0]
+    return {
+        "hidden_size": model.hidden_dim,
+        "image_size": written_size(embedding.image_size),
+        "patch_size": written_size(embedding.patch_size),
+        "num_channels": embedding.num_channels,
+        "num_hidden_layers": len(model.blocks),
+        "num_attention_heads": block.self_attention_layer.num_heads,
+        "qkv_bias": block.self_attention_layer.use_bias,
+        "hidden_act": written_activation(block.feed_forward_layer),
+        "hidden_dropout_prob": embedding.dropout,
+        "attention_probs_dropout_prob": block.self_attention_layer.dropout,
+        "layer_norm_eps": block.residual_norms[0].epsilon,
+    }
+
+
+def written_size(pair):
+    """The field of a pair of sizes: one number if both are the same."""
+    return pair[0] if pair[0] == pair[1] else list(pair)
+
+
+def vit_config(model):
+    """The fields of a vit or deit config."""
+    return {**_vision_config(model), "intermediate_size": model.blocks[0].feed_forward_layer.intermediate_dim}
+
+
+def dinov2_config(model):
+    """The fields of a dinov2 config."""
+    feed_forward, grid = (
+        model.blocks[0].feed_forward_layer,
+        model.embedding.grid_size(model.image_size),
+    )
+    if grid[0] != grid[1]:
+        raise ValueError(
+            "The positions of a DINOv2 are those of as many rows as columns of patches. "
+            f"Received: {grid[0]} rows, {grid[1]} columns."
+        )
+    fields = {
+        **_vision_config(model),
+        "mlp_ratio": _ratio(feed_forward, model.hidden_dim),
+        "layerscale_value": model.blocks[0].layer_scale,
+        "use_swiglu_ffn": feed_forward.gated,
+        "drop_path_rate": model.blocks[-1].stochastic_depth,
+        "use_mask_token": False,
+    }
+    return fields | {"hidden_act": "gelu"} if feed_forward.gated else fields
+
+
+def _ratio(feed_forward, hidden_dim):
+    """The whole ratio of widths from which DINOv2 computes the feed-forward network's."""
+    wanted, gated = feed_forward.intermediate_dim, feed_forward.gated
+    for ratio in range(1, wanted * 2 // hidden_dim + 2):
+        if intermediate_dim(hidden_dim, ratio, gated) == wanted:
+            return ratio
+    raise ValueError(
+        "The feed-forward networks of a DINOv2 are a whole number of times as wide as the model, or, gated, 2/3 of that, "
+        f"rounded up to a multiple of 8. Received: {wanted}, a model of width {hidden_dim}, gated={gated}."
+    )
+
+
+def dinov2_with_registers_config(model):
+    """The fields of a dinov2_with_registers config."""
+    fields = {**dinov2_config(model), "num_register_tokens": model.embedding.num_register_tokens}
+    return {name: value for name, value in fields.items() if name != "use_mask_token"}
+
+
+# What `save_model` writes, by model_type.
+CONFIGS = {
+    "vit": vit_config,
+    "deit": vit_config,
+    "dinov2": dinov2_config,
+    "dinov2_with_registers": dinov2_with_registers_config,
+}

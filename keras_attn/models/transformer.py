@@ -46,6 +46,8 @@ class Transformer(Adaptable, keras.Model):
     """
 
     _OPTIONS = ("max_sequence_length", "pad_token_id")
+    # JSON of what stood beside the tensors that the model was loaded from, see huggingface/origin.py.
+    origin = None
 
     def _take_parts(self, **parts):
         """Sets each part, a layer, a list of layers or None, as the attribute of its name."""
@@ -133,14 +135,20 @@ class Transformer(Adaptable, keras.Model):
     @classmethod
     def from_config(cls, config):
         """The model that a config describes, with new parts. Layers that parts share are shared again."""
+        origin = config.get("origin")
+        config = {name: value for name, value in config.items() if name != "origin"}
         with global_policy(policy_in(config)):
-            return cls(**with_layers(config, cls._SLOTS))
+            model = cls(**with_layers(config, cls._SLOTS))
+        model.origin = origin
+        return model
 
     def get_config(self):
         with describe_shared_layers():
             parts = {slot: _described(getattr(self, slot)) for slot in self._SLOTS}
         options = {name: getattr(self, name) for name in self._OPTIONS}
         config = {**super().get_config(), **parts, **options}
+        if self.origin is not None:
+            config["origin"] = self.origin
         return config if is_described() else config_that_comes_back(self, config)
 
 

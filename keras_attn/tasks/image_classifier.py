@@ -275,7 +275,7 @@ class ImageClassifier(Task):
         choose("format", format, {"huggingface": None})
         if quantization is not None:
             raise ValueError(f"`quantization` is for translators. Received: quantization={quantization!r}.")
-        kind = problem_type(self.multi_label, self.activation)
+        kind = problem_type(self.multi_label, self.activation, len(self.labels))
         names = {str(number): name for number, name in enumerate(self.labels)}
         fields = processor_fields(self.preprocessing)
         with replaced_folder(folder, "config.json", "checkpoint") as built:

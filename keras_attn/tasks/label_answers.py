@@ -51,8 +51,10 @@ def label_answers(rows, multi_label, top_k, return_scores, is_single):
     return as_given(columns, is_single)
 
 
-def problem_type(multi_label, activation):
-    """The field `problem_type` of transformers' config for a classifier."""
+def problem_type(multi_label, activation, num_labels):
+    """The field `problem_type` of transformers' config for a classifier; one label without it has a sigmoid there too."""
     if activation == "linear":
         return "regression"
+    if num_labels == 1:
+        return None
     return "multi_label_classification" if multi_label else "single_label_classification"

@@ -8,6 +8,7 @@ from keras_attn.huggingface import (
     is_sentence_transformer,
     load_model,
     load_sentence_encoder,
+    model_type_of_origin,
     read_sentence_tokenizer,
     read_tokenizer,
     save_model,
@@ -174,22 +175,23 @@ class TextClassifier(EncoderTask):
         Args:
             folder: Path of the folder to write; it replaces an older checkpoint there.
             format: `"huggingface"`: what transformers' AutoModelForSequenceClassification and AutoTokenizer load. The model
-                must have the parts of a BERT.
+                must have the parts of a BERT, or of the checkpoint that it was loaded from if that can be written.
             quantization: None; for translators.
 
         Returns:
             `pathlib.Path` of the folder.
 
         Raises:
-            ValueError: for another format, or a model that is no BERT; the message names a difference.
+            ValueError: for another format, or a model of other parts; the message names a difference.
         """
         choose("format", format, {"huggingface": None})
         if quantization is not None:
             raise ValueError(f"`quantization` is for translators. Received: quantization={quantization!r}.")
-        kind = problem_type(self.multi_label, self.activation)
+        kind = problem_type(self.multi_label, self.activation, len(self.labels))
         names = {str(number): name for number, name in enumerate(self.labels)}
         with replaced_folder(folder, "config.json", "checkpoint") as built:
-            save_model(self.model, built, "bert", self.tokenizer, id2label=names, problem_type=kind)
+            model_type = model_type_of_origin(self.model) or "bert"
+            save_model(self.model, built, model_type, self.tokenizer, id2label=names, problem_type=kind)
         return pathlib.Path(folder)
 
     def default_answers(self, texts):

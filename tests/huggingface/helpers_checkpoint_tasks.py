@@ -178,11 +178,12 @@ def _pegasus():
     """Sines before the first norm; START is the pad."""
     _, tokenizer = _t5()
     ids = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0, "forced_eos_token_id": 1}
-    config = transformers.PegasusConfig(**_of_bart(vocab_size=211, **ids))
+    config = transformers.PegasusConfig(**sizes_of_bart(vocab_size=211, **ids))
     return transformers.PegasusForConditionalGeneration(config), tokenizer
 
 
-def _of_bart(**options):
+def sizes_of_bart(**options):
+    """The fields of a small model with the parts of a BART."""
     return {
         "d_model": 14,
         "encoder_layers": 2,
@@ -220,7 +221,7 @@ def _multilingual(template, languages):
 def _nllb():
     """The language comes before a source; a translation begins with START and its language."""
     tokenizer, ids = _multilingual("eng_Latn $A </s>", LANGUAGES)
-    config = transformers.M2M100Config(**_of_bart(**ids, decoder_start_token_id=2))
+    config = transformers.M2M100Config(**sizes_of_bart(**ids, decoder_start_token_id=2))
     return transformers.M2M100ForConditionalGeneration(config), tokenizer
 
 
@@ -228,7 +229,9 @@ def _mbart():
     """The language comes after a source; a translation begins with its language in place of START."""
     tokenizer, ids = _multilingual("$A </s> en_XX", ["de_DE", "en_XX"])
     start = tokenizer.convert_tokens_to_ids("de_DE")
-    config = transformers.MBartConfig(**_of_bart(**ids, decoder_start_token_id=start, forced_eos_token_id=2))
+    config = transformers.MBartConfig(
+        **sizes_of_bart(**ids, decoder_start_token_id=start, forced_eos_token_id=2)
+    )
     return transformers.MBartForConditionalGeneration(config), tokenizer
 
 
@@ -236,7 +239,7 @@ def _bart():
     """START is END, and an answer begins with a token of its own."""
     tokenizer, ids = _multilingual("<s> $A </s>", [])
     config = transformers.BartConfig(
-        **_of_bart(**ids, decoder_start_token_id=2, forced_bos_token_id=0, forced_eos_token_id=2)
+        **sizes_of_bart(**ids, decoder_start_token_id=2, forced_bos_token_id=0, forced_eos_token_id=2)
     )
     twin = transformers.BartForConditionalGeneration(config)
     twin.generation_config.update(num_beams=3, length_penalty=2.0, min_length=5, no_repeat_ngram_size=2)
@@ -269,7 +272,7 @@ def checkpoint(name):
         return folder, *_marian(folder)
     torch.manual_seed(3)
     twin, tokenizer = _CASES[name]()
-    _write(folder, twin)
+    write_model(folder, twin)
     tokenizer.save_pretrained(folder)
     return folder, twin, tokenizer
 
@@ -280,8 +283,8 @@ def new_folder():
     return pathlib.Path(_FOLDERS[-1].name)
 
 
-def _write(folder, twin):
-    # The answers shall differ from text to text, and end at steps of their own.
+def write_model(folder, twin):
+    """Writes a model whose answers differ from text to text, and end at steps of their own."""
     is_dull = type(twin).__name__.startswith(("Marian", "MBart", "M2M100", "Pegasus"))
     randomized(twin, spread=1.0 if is_dull else 0.6)
     with torch.no_grad():
@@ -327,11 +330,11 @@ def _marian(folder):
     pad = vocabulary["<pad>"]
     ids = {"pad_token_id": pad, "decoder_start_token_id": pad, "eos_token_id": 0, "forced_eos_token_id": 0}
     config = transformers.MarianConfig(
-        **_of_bart(vocab_size=len(vocabulary), activation_function="swish", **ids)
+        **sizes_of_bart(vocab_size=len(vocabulary), activation_function="swish", **ids)
     )
     twin = transformers.MarianMTModel(config)
     twin.generation_config.update(num_beams=4, max_length=MAX_LENGTH + 1, bad_words_ids=[[pad]])
-    _write(folder, twin)
+    write_model(folder, twin)
     return twin, tokenizer
 
 
@@ -349,7 +352,7 @@ def answers_there(task, twin, tokenizer, texts, **options):
             **{"max_new_tokens": MAX_LENGTH, **options},
         )
     if not is_decoder:
-        return tokenizer.batch_decode(found, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return tokenizer.batch_decode(found, skip_special_tokens=True)
     rows = zip(inputs["input_ids"], inputs["attention_mask"].bool(), found)
     return [_continuation(tokenizer, ids[mask], row[len(ids) :]) for ids, mask, row in rows]
 
@@ -357,7 +360,6 @@ def answers_there(task, twin, tokenizer, texts, **options):
 def _continuation(tokenizer, prompt, ids):
     """What `ids` add to the text of a prompt."""
     before, whole = (
-        tokenizer.decode(row, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        for row in (prompt, torch.cat([prompt, ids]))
+        tokenizer.decode(row, skip_special_tokens=True) for row in (prompt, torch.cat([prompt, ids]))
     )
     return whole[len(before) :]

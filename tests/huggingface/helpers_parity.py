@@ -17,7 +17,7 @@ from keras import ops
 
 from keras_attn import huggingface
 from keras_attn.generation import DecodingOptions
-from keras_attn.huggingface.configs import CONFIGS
+from keras_attn.huggingface.model_types import writers
 from keras_attn.models import read_weights
 
 # Encoders whose positions count tokens, not columns, in transformers; in ours they are passed.
@@ -215,7 +215,7 @@ def until_end(token_ids, end):
 
 def is_written(name):
     """Whether models of this architecture can be saved as checkpoints."""
-    return checkpoint_type(name) in CONFIGS
+    return checkpoint_type(name) in writers()
 
 
 def checkpoint_type(name):

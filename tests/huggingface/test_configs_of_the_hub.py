@@ -606,7 +606,7 @@ def test_every_field_is_understood(name):
         (
             "t5-small",
             {"feed_forward_proj": "gated-swishy"},
-            "`feed_forward_proj` of a t5 config must be one of",
+            "`feed_forward_proj` of a t5 config cannot be 'swishy': it must be one of",
         ),
         (
             "meta-llama/Llama-3.1-8B",

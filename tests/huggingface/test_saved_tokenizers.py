@@ -64,7 +64,6 @@ def test_ids_are_those_of_the_saved_files(kind, tmp_path):
     assert [[*ids, tokenizer.end_token_id] for ids in tokenizer.encode(texts)] == encoded["input_ids"]
     assert set(encoded) == {"input_ids", "attention_mask"}
     again = read_tokenizer(tmp_path)
-    texts = [text for text in texts if not names_a_special_token(text)]
     assert again.preprocess(texts)[0].to_list() == theirs(texts)["input_ids"]
     ids = tokenizer.encode(SENTENCES[:50])
     assert theirs.batch_decode(ids, skip_special_tokens=True) == tokenizer.decode(ids)
