@@ -121,6 +121,9 @@ class DecoderBlock(Block):
         encoder_positions=None,
         encoder_segment_ids=None,
     ):
+        self._check_axes("self_attention", "decoder_sequence", decoder_sequence.shape)
+        if encoder_sequence is not None:
+            self._check_axes("cross_attention", "encoder_sequence", encoder_sequence.shape)
         self._check_encoder(encoder_sequence, cross_attention_cache)
         self._check_segments(decoder_segment_ids, encoder_segment_ids)
         check_pairs(

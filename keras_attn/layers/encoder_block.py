@@ -96,6 +96,7 @@ class EncoderBlock(Block):
         positions=None,
         segment_ids=None,
     ):
+        self._check_axes("self_attention", "inputs", inputs.shape)
         check_pairs(attention_mask, inputs, "attention_mask", "padding_mask")
         padding_mask = joined_padding(padding_mask, inputs, "padding_mask")
         arguments = {

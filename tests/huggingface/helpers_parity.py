@@ -41,8 +41,12 @@ def positions_of(mask):
 
 def outputs(name, side):
     """The vectors of an encoder, or the logits of any other model, at the real tokens of rows padded on a side."""
+    return outputs_of(name, *twins(name), side)
+
+
+def outputs_of(name, model, twin, side):
+    """`outputs` of a model of ours and one of theirs, which are those of a case but for what config.json says."""
     functions = {"encoder": _vectors, "decoder": _logits, "seq2seq": _logits_of_a_target}
-    model, twin = twins(name)
     return functions[CASES[name][0]](name, model, twin, *rows(5, 13, pad_of(twin), side))
 
 
@@ -117,7 +121,11 @@ def checkpoint_with_head(name, task):
 def logits_of_head(name, task, side):
     """The logits of an encoder with a head; but for those of whole texts, at the real tokens."""
     folder, twin = checkpoint_with_head(name, task)
-    model = huggingface.load_model(folder)
+    return logits_of_head_of(name, task, huggingface.load_model(folder), twin, side)
+
+
+def logits_of_head_of(name, task, model, twin, side):
+    """`logits_of_head` of a model of ours and one of theirs."""
     ids, mask = rows(5, 13, pad_of(twin), side)
     ours, theirs = encoder_inputs(name, model.encoder, ids, mask)
     found, expected = ops.convert_to_numpy(model(ours)), of_torch(twin, **theirs)

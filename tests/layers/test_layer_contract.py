@@ -1231,6 +1231,19 @@ def test_bad_call_arguments_are_refused(name):
         make_layer()(**arguments)
 
 
+RANKS = [name for name in BAD_CALLS if "of_images" in name or "over_images" in name or "of_vectors" in name]
+RANKS += ["pooled_images", "pooled_vectors"]
+
+
+@pytest.mark.parametrize("name", RANKS)
+def test_a_layer_that_is_built_refuses_other_axes_in_the_same_words(name):
+    make_layer, arguments, message = BAD_CALLS[name]
+    layer = make_layer()
+    layer(**dict.fromkeys(arguments, X))
+    with pytest.raises(ValueError, match=re.escape(message)):
+        layer(**arguments)
+
+
 @pytest.mark.parametrize(
     ("make_block", "name", "advice"),
     [
