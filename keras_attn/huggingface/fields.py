@@ -252,8 +252,8 @@ class Fields:
 
     def num_labels(self):
         """The number of labels of a classifier."""
-        if self.get("id2label", None) is None:
-            self.size("num_labels", 2)
+        if self.get("id2label", None) is None and self.get("num_labels", None) is not None:
+            self.size("num_labels")
         return len(labels(self._config).names)
 
     def pad_token_id(self):

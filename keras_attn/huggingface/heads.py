@@ -38,7 +38,8 @@ def labels(config):
     """
     given = config.get("id2label")
     if given is None:
-        count = config.get("num_labels", config.get("_num_labels", 2))
+        counts = [config.get(name) for name in ("num_labels", "_num_labels")]
+        count = next((count for count in counts if count is not None), 2)
         if type(count) is not int or not 0 < count <= 10**6:
             raise ValueError(f"`num_labels` must be a positive integer. Received: num_labels={count!r:.50}.")
         given = {str(i): f"LABEL_{i}" for i in range(count)}
