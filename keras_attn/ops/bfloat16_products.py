@@ -94,11 +94,14 @@ def _kernel():
     import tensorflow as tf
 
     graph = graph_around_control_flow()
-    found = graph.get_collection_ref(_KERNEL)
-    if not found:
+    kernels = graph.get_collection_ref(_KERNEL)
+    # The graph of a function that is traced within another one begins with the collections of that one.
+    kernel = next((kernel for kernel in kernels if kernel.graph is graph), None)
+    if kernel is None:
         with graph.as_default(), tf.name_scope(_KERNEL):
-            found.append(tf.cast(tf.logical_not(_rounds_once()), tf.int32))
-    return found[0]
+            kernel = tf.cast(tf.logical_not(_rounds_once()), tf.int32)
+        kernels.append(kernel)
+    return kernel
 
 
 def _rounds_once():

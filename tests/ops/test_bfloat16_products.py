@@ -45,6 +45,18 @@ def test_it_is_the_product_rounded_once_at_most(num_rows):
     assert np.all(np.abs(found - expected) <= 2.0**-8 * np.abs(expected) + 1e-6)
 
 
+def test_a_function_that_is_traced_within_another_finds_out_by_itself():
+    """One that took the tensor of the other's graph could not be called alone, nor be saved: exports of several signatures."""
+    matrix = tf.ones([K, N], "bfloat16")
+    inner = in_graph(lambda rows: bfloat16_product(rows, matrix), K)
+    outer = in_graph(lambda rows: bfloat16_product(rows, matrix) + inner(rows), K)
+    rows = tf.ones([3, K], "bfloat16")
+    np.testing.assert_array_equal(outer(rows), np.full((3, N), 2.0 * K))
+    captures = inner.get_concrete_function().captured_inputs
+    assert all(isinstance(tensor, tf.__internal__.EagerTensor) for tensor in captures)
+    np.testing.assert_array_equal(inner(rows), np.full((3, N), float(K)))
+
+
 def test_biases_are_added_in_float32_and_a_row_is_the_same_in_any_batch():
     size = 254  # times 263 it is large enough
     layer = FeedForward(263, bias_initializer="random_normal", dtype="float32")
