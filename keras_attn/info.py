@@ -74,7 +74,7 @@ def describe(folder, check=None):
     if (folder / "config.json").is_file():
         return _checkpoint(folder, check)
     if holds_checkpoint(folder):
-        return _opennmt(folder)
+        return _opennmt(folder, check)
     for name, task in _SAVED.items():
         places = (folder, folder / name.removesuffix(".json"))
         for place in places:
@@ -119,17 +119,26 @@ def _checkpoint(folder, check):
         kind = _tokenizer(folder)
         rows.append(("tokenizer", kind or "none"))
         missing += [] if kind else ["the files of a tokenizer"]
-        if not (folder / "generation_config.json").is_file():
-            rows.append(("generation_config.json", "none: config.json says what it would"))
-    rows += _task_of_checkpoint(folder, config, None if missing else check)
-    return [*rows, ("missing", "; ".join(missing) or "nothing")]
+    rows_of_task = _task_of_checkpoint(folder, config, None if missing else check)
+    is_writer = rows_of_task[0][1] in ("TextGenerator", "Translator")
+    if is_writer and not (folder / "generation_config.json").is_file():
+        rows.append(("generation_config.json", "none: config.json says what it would"))
+    return [*rows, *rows_of_task, ("missing", "; ".join(missing) or "nothing")]
 
 
 def _task_of_checkpoint(folder, config, check):
     """The rows of a checkpoint's task: what `export` would say."""
     try:
         task = HEADS[head_of(config)].task
-        without_effect = {}
+    except ValueError as error:
+        return [("task", f"none: {error}")]
+    return _checked_task(folder, task, check)
+
+
+def _checked_task(folder, task, check):
+    """The rows of a task, which `check`, if it is not None, makes without its weights."""
+    without_effect = {}
+    try:
         if check is not None:
             task, without_effect = check(folder)
     except (ValueError, OSError) as error:
@@ -140,9 +149,9 @@ def _task_of_checkpoint(folder, config, check):
     return rows
 
 
-def _opennmt(folder):
+def _opennmt(folder, check):
     """Of a folder of OpenNMT-tf: its YAML file and the names and sizes of its files."""
-    rows, missing = [("kind", "checkpoint of OpenNMT-tf"), ("task", OPENNMT.task)], []
+    rows, missing = [("kind", "checkpoint of OpenNMT-tf")], []
     try:
         prefix = Settings(folder, folder, {}, {}, (), {}).prefix()
         data = sorted(folder.glob(f"{prefix.name}.data-*"))
@@ -155,7 +164,7 @@ def _opennmt(folder):
     try:
         settings = Settings.read(folder)
     except FileNotFoundError as error:
-        return [*rows, ("missing", "; ".join([*missing, str(error)]))]
+        return [*rows, ("task", OPENNMT.task), ("missing", "; ".join([*missing, str(error)]))]
     rows.append(("model_type", ", ".join(settings.names) or "not named: give num_heads"))
     for side in ("source", "target"):
         name = f"{side}_vocabulary"
@@ -169,6 +178,7 @@ def _opennmt(folder):
             (f"{side}_tokenization", json.dumps(tokenization)[:200] if tokenization else "none: spaces")
         )
     rows += [(name, str(value)[:200]) for name, value in settings.params.items() if name in _OF_SEARCH]
+    rows += _checked_task(folder, OPENNMT.task, None if missing else check)
     return [*rows, ("missing", "; ".join(missing) or "nothing")]
 
 

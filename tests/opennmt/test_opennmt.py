@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import re
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from helpers_marks import slow_but
 from helpers_opennmt import SPECIAL, Form, Weights, greedy, logits, write_folder
 
 import keras_attn
+import keras_attn_cli
 from keras_attn import info, opennmt
 
 SOURCE = (*SPECIAL, *["a", "dog", "runs", "in", "the", "big", "house", "now"])
@@ -80,7 +82,17 @@ def test_info_reads_names_and_sizes_only(run):
     assert rows["checkpoint"] == "ckpt-5000"
     assert rows["source_vocabulary"] == f"source.vocab, {len(SOURCE)} lines"
     assert rows["missing"] == "nothing"
-    assert rows["beam_width"] == "1"
+    assert (rows["beam_width"], rows["task"]) == ("1", "Translator")
+
+
+def test_info_says_of_a_run_what_export_says(run, tmp_path, capsys):
+    folder = copied(run, tmp_path / "run")
+    (data,) = folder.glob("*.yml")
+    data.write_text(data.read_text("utf-8").replace("beam_width: 1", "coverage_penalty: 0.3"), "utf-8")
+    assert keras_attn_cli.main(["info", str(folder)]) == 0
+    assert re.search("task +none: `coverage_penalty` in `params`", capsys.readouterr().out)
+    assert keras_attn_cli.main(["info", str(folder), "--ignored-fields", "coverage_penalty"]) == 0
+    assert re.search("task +Translator", capsys.readouterr().out)
 
 
 @pytest.mark.extended
