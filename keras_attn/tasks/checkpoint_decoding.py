@@ -52,9 +52,10 @@ class Decoding:
         """
         path = folder / GENERATION_FILE
         own = read_json(path) if path.is_file() else None
-        fields = config if own is None else own
+        fields = dict(config if own is None else own)
         if purpose is not None:
-            fields = {**fields, **fields_of_purpose(config, purpose)}
+            params = fields_of_purpose(config, purpose)
+            fields |= {name: value for name, value in params.items() if name != "prefix"}  # of sources
             own = fields if own is not None else None
         check_generation_fields(own, fields, task, ignored_fields)
         fields = {name: value for name, value in fields.items() if name not in ignored_fields}

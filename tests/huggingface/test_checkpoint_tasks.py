@@ -73,6 +73,29 @@ def test_a_translator_answers_as_transformers_does(name, num_beams):
     check_answers(task, twin, tokenizer, num_beams)
 
 
+@pytest.mark.parametrize("name", ["t5", pytest.param("nllb", marks=pytest.mark.extended)])
+def test_a_source_is_read_whole_where_the_architecture_sets_no_limit(name):
+    """The numbers of positions of T5 and M2M-100 are those of training: transformers reads on, and so do we."""
+    lengths = {"n_positions": 17} if name == "t5" else {"max_position_embeddings": 17}
+    task = load_task(edited(name, "config.json", **lengths), max_length=MAX_LENGTH, num_beams=1)
+    _, twin, tokenizer = checkpoint(name)
+    texts = [" ".join(TEXTS[:4]), " ".join(TEXTS[:3])]
+    assert min(len(ids) for ids in tokenizer(texts)["input_ids"]) > 61
+    assert task.model.max_sequence_length == 4096
+    assert task(texts) == answers_there(task, twin, tokenizer, texts)
+
+
+@pytest.mark.extended
+def test_the_length_of_computed_positions_can_be_set_and_that_of_a_table_not_exceeded():
+    assert load_task(checkpoint("llama")[0], max_sequence_length=97).model.max_sequence_length == 97
+    assert load_task(checkpoint("t5")[0], max_sequence_length=29).longest == 29
+    for name, positions in (("gpt2", 83), ("bart", 61)):
+        with pytest.raises(
+            ValueError, match=f"must be at most the number of positions .* {positions} positions"
+        ):
+            load_task(checkpoint(name)[0], max_sequence_length=positions + 1)
+
+
 @pytest.mark.extended
 def test_defaults_are_those_of_the_files():
     task = load_task(checkpoint("marian")[0])
