@@ -7,10 +7,9 @@ _OPTIONS = {"single_word": False, "lstrip": False, "rstrip": False, "special": F
 
 
 def named_roles(defaults, fields):
-    """{role: token} of special tokens; a null takes away a default."""
-    given = {role: fields[role] for role in ROLES if role in fields}
-    roles = {**defaults, **given}
-    return {role: text_of(token) for role, token in roles.items() if token is not None}
+    """{role: token} of special tokens in the order of `ROLES`; a null takes away a default."""
+    given = {role: fields.get(role, defaults.get(role)) for role in ROLES}
+    return {role: text_of(token) for role, token in given.items() if token is not None}
 
 
 def text_of(token):
