@@ -111,11 +111,12 @@ def load_sentence_encoder(folder, dtype=None, ignored_fields=()):
     return SentenceEncoder(model, None if dense else pooling, "Normalize" in modules, max_length, body)
 
 
-def read_sentence_tokenizer(folder):
+def read_sentence_tokenizer(folder, ignored_fields=()):
     """The tokenizer of an encoder in a folder of sentence-transformers, whose settings may put texts in lower case.
 
     Args:
         folder: `SentenceEncoder.folder`.
+        ignored_fields: As in `read_tokenizer`.
 
     Returns:
         `PipelineTokenizer`.
@@ -125,7 +126,7 @@ def read_sentence_tokenizer(folder):
 
     Example: `tokenizer = read_sentence_tokenizer(load_sentence_encoder("all-MiniLM-L6-v2").folder)`.
     """
-    tokenizer = read_tokenizer(folder)
+    tokenizer = read_tokenizer(folder, ignored_fields=ignored_fields)
     if not _settings(pathlib.Path(folder)).get("do_lower_case"):
         return tokenizer
     description = tokenizer.description

@@ -46,7 +46,7 @@ _MAX_BYTES = 2**28
 _STRIPPING_MASKS = ("MBartTokenizer", "MBart50Tokenizer", "MPNetTokenizer", "NllbTokenizer")
 
 
-def read_tokenizer(folder, side="source", source_language=None):
+def read_tokenizer(folder, side="source", source_language=None, ignored_fields=()):
     """Reads the tokenizer in a folder.
 
     What transformers 5 makes of the folder: of tokenizer.json where there is one, otherwise of vocab.txt, of vocab.json with
@@ -59,6 +59,7 @@ def read_tokenizer(folder, side="source", source_language=None):
         side: "source" or "target"; only Marian's two sentencepiece models differ.
         source_language: Name of the language whose token stands around a text, for a multilingual tokenizer. Defaults to
             `src_lang` of tokenizer_config.json.
+        ignored_fields: Names of fields of tokenizer_config.json that are not obeyed, and not refused either.
 
     Returns:
         A `PipelineTokenizer`.
@@ -83,16 +84,16 @@ def read_tokenizer(folder, side="source", source_language=None):
     """
     if side not in ("source", "target"):
         raise ValueError(f"`side` must be 'source' or 'target'. Received: side={side!r}.")
-    return _Files(pathlib.Path(folder), side, source_language).tokenizer()
+    return _Files(pathlib.Path(folder), side, source_language, ignored_fields).tokenizer()
 
 
 class _Files:
     """The files of a folder, and what transformers' class for them makes of each."""
 
-    def __init__(self, folder, side, source_language):
+    def __init__(self, folder, side, source_language, ignored_fields):
         self._folder, self._side = folder, side
         self._model_config = _read_object(folder / "config.json")
-        self._fields = self._checked_fields()
+        self._fields = self._checked_fields(ignored_fields)
         if source_language is not None:
             self._fields["src_lang"] = source_language
         has_file = (folder / "tokenizer.json").is_file()
@@ -133,7 +134,7 @@ class _Files:
         roles = {role: token for role, token in self._roles.items() if token in numbers}
         return PipelineTokenizer(parts, roles, split_special_tokens=splits)
 
-    def _checked_fields(self):
+    def _checked_fields(self, ignored):
         """The fields of tokenizer_config.json and special_tokens_map.json, those that would change an answer checked."""
         fields = _read_object(self._folder / "tokenizer_config.json")
         self._own_extra = [text_of(token) for token in extra_tokens(fields)]
@@ -159,9 +160,10 @@ class _Files:
                 "without options that change ids",
             ),
         ):
-            if not is_known:
+            if not is_known and name not in ignored:
                 raise ValueError(
-                    f"`{name}` of tokenizer_config.json must be {wanted}. Received: {name}={fields[name]!r:.80}."
+                    f"`{name}` of tokenizer_config.json must be {wanted}. Received: {name}={fields[name]!r:.80}. To go on "
+                    "without, name it in `ignored_fields`."
                 )
         return fields
 

@@ -26,10 +26,10 @@ def text_embedder(
         found = load_sentence_encoder(folder, **of_loading)
         options = {"pooling": found.pooling, "normalize": found.normalize}
         max_length, model = max_length or found.max_length, found.model
-        tokenizer = read_sentence_tokenizer(found.folder)
+        tokenizer = read_sentence_tokenizer(found.folder, of_loading.get("ignored_fields", ()))
     else:
         options = {"pooling": pooling, "normalize": normalize}
-        model, tokenizer = load_model(folder, head=False, **of_loading), read_tokenizer(folder)
+        model, tokenizer = load_model(folder, head=False, **of_loading), _tokenizer(folder, of_loading)
     options |= {"max_length": max_length, "jit_compile": jit_compile}
     return TextEmbedder(model, tokenizer, **options)
 
@@ -66,5 +66,9 @@ def question_answerer(folder, config, **options):
 
 
 def _parts_and_options(folder, max_length=None, jit_compile=False, **of_loading):
-    parts = load_model(folder, **of_loading), read_tokenizer(folder)
+    parts = load_model(folder, **of_loading), _tokenizer(folder, of_loading)
     return parts, {"max_length": max_length, "jit_compile": jit_compile}
+
+
+def _tokenizer(folder, of_loading):
+    return read_tokenizer(folder, ignored_fields=of_loading.get("ignored_fields", ()))

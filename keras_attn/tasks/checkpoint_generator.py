@@ -43,7 +43,7 @@ def text_generator(
             and are not obeyed.
     """
     decoding = Decoding.read(folder, config, "TextGenerator", ignored_fields)
-    tokenizer = with_end(read_tokenizer(folder), decoding.end_token_ids)
+    tokenizer = with_end(read_tokenizer(folder, ignored_fields=ignored_fields), decoding.end_token_ids)
     path = folder / "tokenizer_config.json"
     tokenizer_config = read_json(path) if path.is_file() else {}
     start = _start_token_id(tokenizer)

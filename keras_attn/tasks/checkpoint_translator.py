@@ -60,7 +60,8 @@ def translator(
     if purpose is not None and text_prefix is None:
         text_prefix = fields_of_purpose(config, purpose).get("prefix", "")
     tokenizer_config = _tokenizer_config(folder)
-    source, target = _tokenizers(folder, source_language, decoding)
+    options = {"source_language": source_language, "ignored_fields": ignored_fields}
+    source, target = _tokenizers(folder, options, decoding)
     start = decoding.start_token_id
     form, languages = _form(source, config, tokenizer_config, source_language, target_language)
     form = SourceForm(*form, text_prefix or "")
@@ -91,9 +92,8 @@ def _tokenizer_config(folder):
     return read_json(path) if path.is_file() else {}
 
 
-def _tokenizers(folder, source_language, decoding):
+def _tokenizers(folder, options, decoding):
     """The tokenizers of sources and of targets: one object, but for Marian's."""
-    options = {"source_language": source_language}
     source = read_tokenizer(folder, **options)
     shared = with_end(source, decoding.end_token_ids)
     if not (folder / "target.spm").is_file():

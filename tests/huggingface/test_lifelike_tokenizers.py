@@ -230,6 +230,8 @@ def test_fields_that_are_not_obeyed_are_refused_by_name(fields, match, tmp_path)
     write(tmp_path, {"vocab.txt": "\n".join(sorted(pieces, key=pieces.get)), "tokenizer_config.json": fields})
     with pytest.raises(ValueError, match=match):
         read_tokenizer(tmp_path)
+    if "tokenizer_class" not in fields:
+        assert read_tokenizer(tmp_path, ignored_fields=tuple(fields)).encode(["a"]) != [[]]
 
 
 @pytest.mark.parametrize("model_type", ["t5", "gpt2"])
