@@ -12,6 +12,7 @@ from keras_attn.checks import check_positive
 from keras_attn.huggingface.architecture import Output, own_name
 from keras_attn.huggingface.fields import Fields, note_without_effect
 from keras_attn.huggingface.folder import Folder
+from keras_attn.huggingface.generation_fields import is_generation_field
 from keras_attn.huggingface.heads import with_head
 from keras_attn.huggingface.memory import assign_in_parts, unwritten_variables
 from keras_attn.huggingface.model_types import is_body, model_type_of, task_of
@@ -142,7 +143,8 @@ class _Checkpoint:
         self._is_tied = model_type.is_tied
         self.architecture = model_type.understand(fields, self)
         fields.check_all_read()
-        note_without_effect("config.json", fields.unknown_names)
+        unknown = [name for name in fields.unknown_names if not is_generation_field(name)]
+        note_without_effect("config.json", unknown)
         make_head = self.architecture.heads.get(self.task)
         if make_head is not None:
             self.architecture = with_head(self.architecture, make_head())

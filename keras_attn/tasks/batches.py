@@ -1,6 +1,8 @@
 """Runs a function of batches on many sequences."""
 
 import concurrent.futures
+import contextlib
+import contextvars
 import os
 import sys
 import warnings
@@ -61,6 +63,27 @@ def padded(sequences, to_buckets=False):
     return tf.constant(token_ids)
 
 
+_tells_cuts = contextvars.ContextVar("tells_cuts", default=True)
+
+
+@contextlib.contextmanager
+def untold_cuts():
+    """In the block, texts are cut without a warning: those that the library itself asks about, to check an export.
+
+    Example:
+
+    ```python
+    with untold_cuts():
+        answers = task(texts)
+    ```
+    """
+    token = _tells_cuts.set(False)
+    try:
+        yield
+    finally:
+        _tells_cuts.reset(token)
+
+
 def warn_of_cuts(num_cut, num_texts, limit):
     """Warns, at the line that called the library, if texts of a call are too long to be read whole.
 
@@ -68,7 +91,7 @@ def warn_of_cuts(num_cut, num_texts, limit):
         num_cut, num_texts: Integers, how many texts are cut, of how many.
         limit: String, what is read of them.
     """
-    if not num_cut:
+    if not num_cut or not _tells_cuts.get():
         return
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("keras_attn."):

@@ -3,6 +3,7 @@
 import numpy as np
 
 from keras_attn.models import quantization_of
+from keras_attn.tasks.batches import untold_cuts
 
 # Signatures whose best answers have scores.
 _N_BEST = ("translate_n_best", "generate_n_best")
@@ -13,10 +14,13 @@ def answers_before(task, examples):
     if task is None or quantization_of(task.model) is not None:
         return {}
     if hasattr(task, "search_options"):
-        answers, scores = task(examples, return_scores=True)
+        with untold_cuts():
+            answers, scores = task(examples, return_scores=True)
         return {"examples": examples, "before": answers, "scores_before": scores}
     shown = [text if isinstance(text, str) else f"{len(text)} bytes" for text in examples]
-    return {"examples": shown, "before": np.asarray(task.default_answers(examples)).tolist()}
+    with untold_cuts():
+        answers = task.default_answers(examples)
+    return {"examples": shown, "before": np.asarray(answers).tolist()}
 
 
 def answers_after(bundle):
