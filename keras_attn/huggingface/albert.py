@@ -48,7 +48,7 @@ def albert(fields, checkpoint):
         fields.number("attention_probs_dropout_prob", 0.0),
         fields.pad_token_id(),
     )
-    fields.expect(position_embedding_type="absolute", pruned_heads={}, tie_word_embeddings=True)
+    fields.expect(position_embedding_type="absolute", pruned_heads={})
 
     def block(group, i):
         sizes = num_heads, head_dim(hidden_dim, num_heads), intermediate_dim

@@ -75,7 +75,7 @@ def bert(fields, checkpoint):
     if "roberta" in model_type:  # the first token's position is the pad's id + 1
         first_position = pad_token_id + 1
     fields.expect(position_embedding_type="absolute", is_decoder=False, add_cross_attention=False)
-    fields.expect(pruned_heads={}, tie_word_embeddings=True, tie_encoder_decoder=False)
+    fields.expect(pruned_heads={}, tie_encoder_decoder=False)
 
     def block(i):
         sizes = num_heads, head_dim(hidden_dim, num_heads), intermediate_dim

@@ -35,7 +35,7 @@ def distilbert(fields, checkpoint):
     activation, dropout = fields.activation("activation", "gelu"), fields.number("dropout", 0.1)
     attention_dropout, pad_token_id = fields.number("attention_dropout", 0.1), fields.pad_token_id()
     fields.flag("sinusoidal_pos_embds", False)
-    fields.expect(pruned_heads={}, tie_word_embeddings=True, tie_weights_=True)
+    fields.expect(pruned_heads={}, tie_weights_=True)
 
     def block(i):
         sizes = num_heads, head_dim(width, num_heads), intermediate_dim

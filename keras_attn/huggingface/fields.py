@@ -66,6 +66,7 @@ _WITHOUT_EFFECT = {
     "summary_type",
     "summary_use_proj",
     "task_specific_params",
+    "tie_word_embeddings",  # where it has one, the architecture or the head reads it
     "tokenizer_class",
     "torch_dtype",
     "torchscript",

@@ -1,5 +1,7 @@
 """GPT-2, whose matrices are stored as (inputs, outputs), those of queries, keys and values as one."""
 
+import itertools
+
 from keras_attn.huggingface.architecture import Architecture, written_activation, written_pad, written_tie
 from keras_attn.huggingface.bert import head_dim
 from keras_attn.huggingface.heads import last_token_head
@@ -59,14 +61,11 @@ def gpt2(fields, checkpoint):
     key_dim = head_dim(width, num_heads)
 
     def block(i):
-        scale = None if scaled else 1.0
-        if by_layer:
-            scale = (key_dim**-0.5 if scaled else 1.0) / (i + 1)
         attention = MultiHeadAttention(
             num_heads,
             key_dim,
             dropout=attention_dropout,
-            scale=scale,
+            scale=_scale(i, key_dim, scaled, by_layer),
             name="self_attention",
         )
         return DecoderBlock(
@@ -95,10 +94,28 @@ def gpt2(fields, checkpoint):
     return Architecture(make, NAMES, "transformer.", same=same, unused=_UNUSED, heads=last_token_head(fields))
 
 
+def _scale(i, key_dim, scaled, by_layer):
+    """The scale of the attention of layer number i; None for the usual one."""
+    if by_layer:
+        return (key_dim**-0.5 if scaled else 1.0) / (i + 1)
+    return None if scaled else 1.0
+
+
+def _scale_flags(model):
+    """The fields with which layers have a model's scales; those of the usual scale if none has them."""
+    attentions = [block.self_attention_layer for block in model.blocks]
+    for scaled, by_layer in itertools.product((True, False), (False, True)):
+        scales = [_scale(i, attention.key_dim, scaled, by_layer) for i, attention in enumerate(attentions)]
+        if scales == [attention.scale for attention in attentions]:
+            return {"scale_attn_weights": scaled, "scale_attn_by_inverse_layer_idx": by_layer}
+    return {}
+
+
 def gpt2_config(model):
     """The fields of a gpt2 config."""
     block, embedding = model.blocks[0], model.embedding
     return {
+        **_scale_flags(model),
         "vocab_size": embedding.vocabulary_size,
         "n_embd": model.hidden_dim,
         "n_layer": len(model.blocks),

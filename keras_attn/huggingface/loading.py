@@ -147,7 +147,9 @@ class _Checkpoint:
         note_without_effect("config.json", unknown)
         make_head = self.architecture.heads.get(self.task)
         if make_head is not None:
-            self.architecture = with_head(self.architecture, make_head())
+            made = make_head()
+            self._check_masked_output(made)
+            self.architecture = with_head(self.architecture, made)
         self.body = self.architecture  # what the files have to hold whole
         if num_new_labels is not None:
             heads = self.architecture.heads
@@ -160,6 +162,17 @@ class _Checkpoint:
             self.architecture = with_head(self.architecture, self.new_head)
         shapes = without_variables(self.architecture.make).shapes
         self._plan(places(shapes, self.architecture.names), is_head_new=num_new_labels is not None)
+
+    def _check_masked_output(self, head):
+        """Reads `tie_word_embeddings` of an encoder, for which a masked language model's output alone is a matter."""
+        is_tied = self.fields.flag("tie_word_embeddings", True)
+        if self.task == "MaskedLM" and not is_tied:
+            _, output = head.same[0]
+            if not self.called(output):
+                raise ValueError(
+                    f"{self.folder.path} does not hold {output}, and by `tie_word_embeddings` it is not the token embedding. "
+                    "Received: tie_word_embeddings=False."
+                )
 
     def output(self, fields, output, token):
         """The `Output` of a model that writes texts. Its projection is the token embedding if the field

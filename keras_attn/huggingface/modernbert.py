@@ -54,7 +54,7 @@ def modernbert(fields, checkpoint):
     types = fields.layer_types(num_layers, (_FULL, _LOCAL), lambda i: _LOCAL if i % period else _FULL)
     parameters = _rope_parameters(fields)
     rotary = {kind: rotary_embedding(parameters[kind], max_sequence_length) for kind in (_FULL, _LOCAL)}
-    fields.expect(position_embedding_type="absolute", tie_word_embeddings=True)
+    fields.expect(position_embedding_type="absolute")
     for name in _OF_TRAINING_AND_HEADS:
         fields.get(name, None)
 

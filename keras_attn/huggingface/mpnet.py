@@ -43,7 +43,7 @@ def mpnet(fields, checkpoint):
         fields.number("attention_probs_dropout_prob", 0.1),
         fields.pad_token_id(),
     )
-    fields.expect(pruned_heads={}, tie_word_embeddings=True)
+    fields.expect(pruned_heads={})
     num_rows = fields.size("relative_attention_num_buckets", _NUM_BUCKETS)
     if num_rows < _NUM_BUCKETS:
         raise ValueError(

@@ -135,7 +135,7 @@ def swin_config(model):
         "depths": list(map(len, stages)),
         "num_heads": [stage[0].self_attention_layer.num_heads for stage in stages],
         "window_size": rows,
-        "mlp_ratio": feed_forward.intermediate_dim / embedding.hidden_dim,
+        "mlp_ratio": _ratio(embedding.hidden_dim, stages),
         "qkv_bias": attention.use_bias,
         "hidden_act": written_activation(feed_forward),
         "hidden_dropout_prob": embedding.dropout,
@@ -144,6 +144,21 @@ def swin_config(model):
         "use_absolute_embeddings": has_positions,
         "layer_norm_eps": block.residual_norms[0].epsilon,
     }
+
+
+def _ratio(hidden_dim, stages):
+    """A ratio that gives each stage's feed-forward networks their width, which is rounded down."""
+    widths = [stage[0].feed_forward_layer.intermediate_dim for stage in stages]
+    hidden_dims = [hidden_dim * 2**i for i in range(len(stages))]
+    least = max(width / size for width, size in zip(widths, hidden_dims))
+    most = min((width + 1) / size for width, size in zip(widths, hidden_dims))
+    for ratio in (least, (least + most) / 2):
+        if [int(size * ratio) for size in hidden_dims] == widths:
+            return ratio
+    raise ValueError(
+        "The feed-forward networks of a Swin are wider than their stage's vectors by one ratio, rounded down. "
+        f"Received: widths {widths}, vectors of {hidden_dims}."
+    )
 
 
 # What `save_model` writes, by model_type.

@@ -87,10 +87,9 @@ def processor_fields(preprocessing):
     Raises:
         ValueError: if no processor of transformers does it.
     """
-    if not preprocessing.antialias or preprocessing.num_channels == 1:
+    if not preprocessing.antialias:
         raise ValueError(
-            "The image processors of transformers resize with antialias, and make no grey of colours. Received: "
-            f"antialias={preprocessing.antialias}, num_channels={preprocessing.num_channels}."
+            f"The image processors of transformers resize with antialias. Received: antialias={preprocessing.antialias}."
         )
     height, width = preprocessing.resize_to if isinstance(preprocessing.resize_to, tuple) else (None, None)
     size = (
@@ -102,7 +101,8 @@ def processor_fields(preprocessing):
     (number,) = (n for n, name in _INTERPOLATIONS.items() if name == preprocessing.interpolation)
     return {
         "image_processor_type": f"{kind}ImageProcessor",
-        "do_convert_rgb": True,
+        # Theirs make no grey of colours: grey images stay so, and others have too many channels for the model.
+        "do_convert_rgb": preprocessing.num_channels == 3,
         "do_resize": True,
         "size": size,
         "resample": number,

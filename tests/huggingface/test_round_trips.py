@@ -2,12 +2,18 @@
 
 import json
 
+import keras
+import numpy as np
 import pytest
 from helpers_models import assert_close
+from keras import ops
 
 from keras_attn import huggingface
+from keras_attn.huggingface.activations import their_activation
+from keras_attn.huggingface.fields import Fields
 from keras_attn.huggingface.model_types import MODEL_TYPES, writers
-from keras_attn.models import DecoderTransformer
+from keras_attn.layers.arguments import get_activation, serialize_activation
+from keras_attn.models import DecoderTransformer, SwinTransformer
 
 transformers = pytest.importorskip(
     "transformers", reason='needs transformers: pip install "keras_attn[peers]"'
@@ -134,3 +140,81 @@ def test_a_class_that_is_not_the_models_is_refused(tmp_path):
         huggingface.save_model(model, tmp_path, "gpt2", architectures=["GPT2ForSequenceClassification"])
     with pytest.raises(ValueError, match="`model_type` must be one of"):
         huggingface.save_model(model, tmp_path)
+
+
+def test_a_swin_whose_widths_are_rounded_goes_out(tmp_path):
+    options = {"num_channels": 2, "intermediate_ratio": 2.3, "attend_to_padding": True}
+    model = SwinTransformer.from_sizes(2, 12, (1, 2), (3, 2), window_size=4, **options)
+    widths = {
+        block.feed_forward_layer.intermediate_dim
+        for block in model.blocks
+        if hasattr(block, "feed_forward_layer")
+    }
+    assert widths == {27, 55}  # 2.25 and 2.29 times as wide
+    huggingface.save_model(model, tmp_path, "swin")
+    assert_close(*answers(model, transformers.SwinModel.from_pretrained(tmp_path).eval()))
+
+
+@pytest.mark.parametrize(("scaled", "by_layer"), [(False, False), (False, True), (True, True)])
+def test_a_gpt2_with_scales_of_its_own_goes_out(scaled, by_layer, tmp_path):
+    flags = {"scale_attn_weights": scaled, "scale_attn_by_inverse_layer_idx": by_layer}
+    odd_twin("gpt2", "GPT2LMHeadModel", **flags).save_pretrained(tmp_path / "a")
+    model = huggingface.load_model(tmp_path / "a")
+    model.origin = None  # so that the model's parts alone say it
+    huggingface.save_model(model, tmp_path / "b", "gpt2", pad_token_id=0, eos_token_id=2)
+    twin = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "b").eval()
+    assert {name: getattr(twin.config, name) for name in flags} == flags
+    assert_close(*answers(model, twin))
+
+
+@pytest.mark.parametrize(
+    "model_type", ["bert", "mpnet", pytest.param("modernbert", marks=pytest.mark.extended)]
+)
+def test_an_encoder_that_is_said_not_to_be_tied(model_type, tmp_path):
+    """Only a masked language model has an output that could be."""
+    classes = MODEL_TYPES[model_type].classes
+    twin_of(model_type, classes[0]).save_pretrained(tmp_path / "a")
+    twin_of(model_type, classes[1]).save_pretrained(tmp_path / "b")
+    for folder in "ab":
+        path = tmp_path / folder / "config.json"
+        path.write_text(
+            json.dumps({**json.loads(path.read_text("utf-8")), "tie_word_embeddings": False}), "utf-8"
+        )
+    twin = getattr(transformers, classes[0]).from_pretrained(tmp_path / "a").eval()
+    assert_close(*answers(huggingface.load_model(tmp_path / "a"), twin))
+    with pytest.raises(ValueError, match=r"does not hold .*decoder.weight, and by `tie_word_embeddings`"):
+        huggingface.load_model(tmp_path / "b")
+
+
+X = np.linspace(-15, 15, 241).astype("float32")
+
+
+@pytest.mark.parametrize("name", transformers.activations.ACT2FN)
+def test_an_activation_of_transformers_has_the_same_values_or_is_refused(name):
+    fields = Fields({"model_type": "bert", "hidden_act": name}, 10**6, 10**3)
+    if name in ("prelu", "xielu"):
+        with pytest.raises(
+            ValueError, match=f"`hidden_act` of a bert config cannot be '{name}': .* weights of its own"
+        ):
+            fields.activation("hidden_act")
+        return
+    function = get_activation(fields.activation("hidden_act"))
+    with torch.no_grad():
+        expected = transformers.activations.ACT2FN[name](torch.tensor(X)).numpy()
+    np.testing.assert_allclose(
+        ops.convert_to_numpy(function(ops.convert_to_tensor(X))), expected, atol=2e-6, rtol=2e-6
+    )
+    again = get_activation(serialize_activation(function))
+    assert again is function
+    values = transformers.activations.ACT2FN[their_activation(function)](torch.tensor(X)).detach().numpy()
+    np.testing.assert_allclose(values, expected, atol=2e-6, rtol=2e-6)
+
+
+def test_an_unusual_activation_comes_back_from_a_file(tmp_path):
+    twin = odd_twin("bert", "BertModel", hidden_act="relu2")
+    twin.save_pretrained(tmp_path / "a")
+    model = huggingface.load_model(tmp_path / "a")
+    assert_close(*answers(model, twin))
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(answers(again, twin)[0], answers(model, twin)[0])
