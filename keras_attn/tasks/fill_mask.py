@@ -160,7 +160,7 @@ class FillMask(EncoderTask):
         answers = [row["outputs"].decode("utf-8") for row in self._rows([texts], batch_size, None)]
         return answers[0] if isinstance(texts, str | bytes) else answers
 
-    def default_answers(self, texts):
+    def _default_answers(self, texts):
         return self.filled(texts)
 
     def answers(self, texts):

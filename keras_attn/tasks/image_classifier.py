@@ -283,7 +283,7 @@ class ImageClassifier(Task):
             (built / PREPROCESSOR_FILE).write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
         return pathlib.Path(folder)
 
-    def default_answers(self, contents):
+    def _default_answers(self, contents):
         """What `serving_default` of the export answers to a list of image files, bytes or, as for any text, str."""
         contents = [text.encode("utf-8") if isinstance(text, str) else text for text in contents]
         answers = [self._served(row) for row in self._rows(contents, 64, None)]

@@ -178,7 +178,7 @@ class QuestionAnswerer(EncoderTask):
                 answers[window["row"]] = _answer(window, float(score), first, last, columns[1])
         return answers[0] if single else answers
 
-    def default_answers(self, texts):
+    def _default_answers(self, texts):
         rows = self._rows([texts, texts], 64, None)
         return [row["outputs"].decode("utf-8") for row in rows]
 

@@ -20,6 +20,7 @@ from keras_attn.models import (
     quantized_copy,
 )
 from keras_attn.ops import inference_scope, int8_problem, with_int8_check
+from keras_attn.tasks.batches import untold_cuts
 from keras_attn.tasks.buckets import BATCH_SIZES
 from keras_attn.tasks.bundle import Bundle
 from keras_attn.tasks.kept_graphs import KeptGraphs
@@ -167,7 +168,11 @@ class Task:
         return {}
 
     def default_answers(self, texts):
-        """What `serving_default` of the export answers to a list of strings."""
+        """What `serving_default` of the export answers to a list of strings. Texts are cut without a warning, as there."""
+        with untold_cuts():
+            return self._default_answers(texts)
+
+    def _default_answers(self, texts):
         return self(texts)
 
     def attention_answers(self, texts):
@@ -182,7 +187,7 @@ class Task:
             Dict of lists by the names of the inputs; a list of dicts of arrays without padding by the names of outputs; and
             whether the model rounds its activations (to bfloat16), so that another order of additions changes the scores.
         """
-        with inference_scope():  # as an export is made
+        with inference_scope(), untold_cuts():  # as an export is made
             inputs, answers = self._attention_answers(texts)
         return inputs, answers, self.model.compute_dtype != "float32"
 

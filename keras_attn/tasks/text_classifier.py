@@ -194,7 +194,7 @@ class TextClassifier(EncoderTask):
             save_model(self.model, built, model_type, self.tokenizer, id2label=names, problem_type=kind)
         return pathlib.Path(folder)
 
-    def default_answers(self, texts):
+    def _default_answers(self, texts):
         return [",".join(answer) for answer in self(texts)] if self.multi_label else self(texts)
 
     def answers(self, texts, pairs=None):

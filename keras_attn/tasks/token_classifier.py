@@ -132,7 +132,7 @@ class TokenClassifier(EncoderTask):
         answers = [_spans_of(row) for row in self._rows([texts], batch_size, num_workers)]
         return answers[0] if isinstance(texts, str | bytes) else answers
 
-    def default_answers(self, texts):
+    def _default_answers(self, texts):
         return [row["outputs"].decode("utf-8") for row in self._rows([texts], 64, None)]
 
     def answers(self, texts):
