@@ -597,6 +597,12 @@ def _names(text):
 def _add_checkpoint(command):
     _add_ignored_fields(command)
     command.add_argument(
+        "--max-sequence-length",
+        type=_positive,
+        metavar="N",
+        help="of a checkpoint whose architecture sets no limit, T5 for example: the most tokens of a text that are read",
+    )
+    command.add_argument(
         "--source-language", metavar="NAME", help="of a multilingual checkpoint, eng_Latn for example"
     )
     command.add_argument("--target-language", metavar="NAME")

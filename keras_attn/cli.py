@@ -208,6 +208,7 @@ _OF_CHECKPOINTS = (
     "purpose",
     "num_heads",
     "checkpoint",
+    "max_sequence_length",
     "ignored_fields",
 )
 
