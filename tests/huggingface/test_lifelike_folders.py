@@ -166,7 +166,7 @@ def draw(seed, folder):
 
 
 @OLD_FORMS
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("seed", range(NUM_DRAWS))
 def test_outputs_are_theirs(seed, tmp_path):
     folder = tmp_path / "checkpoint"
@@ -306,7 +306,7 @@ NUM_TASK_DRAWS = 240
 
 
 @OLD_FORMS
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(NUM_TASK_DRAWS))
 def test_answers_are_theirs(seed, tmp_path):
     from helpers_checkpoint_tasks import MAX_LENGTH, TEXTS, answers_there

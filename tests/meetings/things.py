@@ -560,6 +560,7 @@ NOT_CALLED = {
     "models.average_weights": "tests/models/test_weights.py: files",
     "models.check_sizes": "tests/models/test_weights.py: files",
     "models.float32_copy": "habit float32_copy",
+    "models.gives_logits": "what a model was made with",
     "models.has_lora": "habit lora",
     "models.load_weights": "habit weights",
     "models.merge_lora": "habit lora",
