@@ -102,7 +102,7 @@ def answers_and_those_there(name, folder, max_length=None):
     return task(SOURCES), there
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.extended
 @pytest.mark.parametrize("name", OBEYED)
 def test_a_field_that_is_obeyed_changes_answers_as_there(name):
     fields = OBEYED[name]

@@ -306,7 +306,7 @@ NUM_TASK_DRAWS = 240
 
 
 @OLD_FORMS
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(NUM_TASK_DRAWS))
 def test_answers_are_theirs(seed, tmp_path):
     from helpers_checkpoint_tasks import MAX_LENGTH, TEXTS, answers_there

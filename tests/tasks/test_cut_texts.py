@@ -45,7 +45,7 @@ def call(name, task, texts):
     return answers, [(str(warning.message), warning.filename) for warning in caught]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", TASKS)
 def test_a_cut_is_told_once_at_the_line_of_the_call(name):
     task = TASKS[name]()
