@@ -58,6 +58,7 @@ def test_a_cut_is_told_once_at_the_line_of_the_call(name):
     assert call(name, task, ["a dog", "the"])[1] == []
 
 
+@pytest.mark.extended
 def test_other_calls_of_a_translator_tell_it_too():
     task = byte_translator()
     long = "a" * (task.model.max_sequence_length + 1)
