@@ -70,6 +70,7 @@ class Pooling(BaseLayer, keras.layers.Layer):
         return None
 
     def compute_output_shape(self, input_shape):
+        check_rank("inputs", input_shape, "(B, T, D)")
         return (input_shape[0], input_shape[-1])
 
     def get_config(self):
