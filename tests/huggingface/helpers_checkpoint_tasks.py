@@ -274,7 +274,8 @@ def checkpoint(name):
     twin, tokenizer = _CASES[name]()
     write_model(folder, twin)
     tokenizer.save_pretrained(folder)
-    return folder, twin, tokenizer
+    # What transformers makes of the folder may be another: of some types only the vocabulary and the merges are kept.
+    return folder, twin, transformers.AutoTokenizer.from_pretrained(folder)
 
 
 def new_folder():
