@@ -4,8 +4,8 @@ import dataclasses
 import json
 
 from keras_attn.huggingface.folder import read_json
+from keras_attn.huggingface.generation_fields import GENERATION_FILE
 
-GENERATION_FILE = "generation_config.json"
 # Of the folder, of how its files were written, and of the weights' dtype in it: not of the model.
 _OF_THE_FOLDER = ("_name_or_path", "name_or_path", "transformers_version", "dtype", "torch_dtype", "auto_map")
 
