@@ -5,7 +5,7 @@ import math
 import pathlib
 
 from keras_attn.files import read_json
-from keras_attn.huggingface.folder import Folder, read_header
+from keras_attn.huggingface.checkpoint_files import Folder, read_header
 from keras_attn.opennmt.settings import Settings, holds_checkpoint
 from keras_attn.tasks.heads import HEADS, OPENNMT, head_of
 from keras_attn.terminal import printable_line

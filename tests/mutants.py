@@ -315,7 +315,7 @@ MUTANTS = [
     ),
     Mutant(
         "patches_read_by_columns_on_import",
-        "huggingface/names.py",
+        "huggingface/name_tables.py",
         "Place.to_variable",
         "array.transpose(2, 3, 1, 0)",
         "array.transpose(3, 2, 1, 0)",
@@ -323,7 +323,7 @@ MUTANTS = [
     ),
     Mutant(
         "query_and_value_swapped_on_import",
-        "huggingface/names.py",
+        "huggingface/name_tables.py",
         "Place.to_variable",
         "np.split(array, num_parts, axis=-1)[part]",
         "np.split(array, num_parts, axis=-1)[-1 - part]",
@@ -331,7 +331,7 @@ MUTANTS = [
     ),
     Mutant(
         "first_position_forgotten_on_import",
-        "huggingface/names.py",
+        "huggingface/name_tables.py",
         "Place.to_variable",
         "array[self.at.first_row : len(array) - self.at.last_rows]",
         "array[: len(array) - self.at.last_rows - self.at.first_row]",
@@ -339,7 +339,7 @@ MUTANTS = [
     ),
     Mutant(
         "a_size_that_no_file_holds",
-        "huggingface/fields.py",
+        "huggingface/config_fields.py",
         "Fields.size",
         "value > most",
         "False",
@@ -347,7 +347,7 @@ MUTANTS = [
     ),
     Mutant(
         "an_index_that_leaves_its_folder",
-        "huggingface/folder.py",
+        "huggingface/checkpoint_files.py",
         "Folder._shard",
         "pathlib.PurePosixPath(name).name != name or",
         "",
@@ -363,7 +363,7 @@ MUTANTS = [
     ),
     Mutant(
         "a_field_that_nobody_reads",
-        "huggingface/fields.py",
+        "huggingface/config_fields.py",
         "Fields.check_all_read",
         "for name in sorted(_NOT_OBEYED.keys() & self._given - self._read):",
         "for name in ():",
@@ -371,7 +371,7 @@ MUTANTS = [
     ),
     Mutant(
         "truncation_left_over_is_followed",
-        "huggingface/tokenizers.py",
+        "huggingface/tokenizer_loading.py",
         "_Files._of_file",
         'parts.pop("truncation", None)',
         'parts.get("truncation")',
@@ -391,7 +391,7 @@ MUTANTS = [
     ),
     Mutant(
         "languages_anywhere_in_marians_texts",
-        "huggingface/tokenizers.py",
+        "huggingface/tokenizer_loading.py",
         "_Files._looked_up",
         '{"Regex": MARIAN_CODE}',
         '{"Regex": MARIAN_CODE[2:]}',
@@ -401,7 +401,7 @@ MUTANTS = [
     ),
     Mutant(
         "spaces_are_not_cleaned_up",
-        "huggingface/tokenizers.py",
+        "huggingface/tokenizer_loading.py",
         "_Files._cleans",
         "return not is_merged or",
         "return",
@@ -417,7 +417,7 @@ MUTANTS = [
     ),
     Mutant(
         "no_language_where_none_is_named",
-        "huggingface/tokenizers.py",
+        "huggingface/tokenizer_loading.py",
         "_Files._with_language",
         'self._fields.get("src_lang") or default',
         'next(n.strip("_") for n in numbers if n.startswith("__"))',

@@ -1,8 +1,7 @@
 """Checkpoints of Hugging Face: their files in, models and tokenizers of this library out, and back again."""
 
-from keras_attn.huggingface.folder import Folder
+from keras_attn.huggingface.checkpoint_files import Folder, checkpoint_folder
 from keras_attn.huggingface.heads import Labels, labels
-from keras_attn.huggingface.hub import checkpoint_folder
 from keras_attn.huggingface.loading import ReportRow, load_model, read_report
 from keras_attn.huggingface.saving import model_type_of_origin, save_model
 from keras_attn.huggingface.sentence_transformers import (
@@ -11,9 +10,9 @@ from keras_attn.huggingface.sentence_transformers import (
     load_sentence_encoder,
     read_sentence_tokenizer,
 )
+from keras_attn.huggingface.tokenizer_loading import read_tokenizer
 from keras_attn.huggingface.tokenizer_saving import save_tokenizer
-from keras_attn.huggingface.tokenizers import read_tokenizer
-from keras_attn.huggingface.translators import save_translator
+from keras_attn.huggingface.translator_saving import save_translator
 
 __all__ = [
     "Folder",

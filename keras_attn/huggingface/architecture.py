@@ -24,7 +24,7 @@ class Architecture:
 
     Args:
         make: Function without arguments that returns the model with fresh weights.
-        names: Table of names, see `names.py`.
+        names: Table of names, see `name_tables.py`.
         prefix: String, with which the names of the body begin in checkpoints that have a head, and in some that have none.
         same: Tuple of groups of names. The tensors in a group are one tensor, stored once or several times; the names
             table has one of them.

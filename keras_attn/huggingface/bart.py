@@ -11,7 +11,7 @@ from keras_attn.huggingface.architecture import (
 )
 from keras_attn.huggingface.bert import head_dim
 from keras_attn.huggingface.heads import reading_heads
-from keras_attn.huggingface.names import At
+from keras_attn.huggingface.name_tables import At
 from keras_attn.layers import (
     DecoderBlock,
     EncoderBlock,

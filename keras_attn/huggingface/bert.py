@@ -4,7 +4,7 @@ import keras
 
 from keras_attn.huggingface.architecture import Architecture, written_activation, written_pad
 from keras_attn.huggingface.heads import classifiers, masked_language_model
-from keras_attn.huggingface.names import At
+from keras_attn.huggingface.name_tables import At
 from keras_attn.layers import (
     EncoderBlock,
     MultiHeadAttention,

@@ -9,7 +9,7 @@ from keras_attn.huggingface.llama import (
     pre_norm_block,
     rms_norm_decoder,
 )
-from keras_attn.huggingface.names import At
+from keras_attn.huggingface.name_tables import At
 from keras_attn.huggingface.rotary import rope_parameters, rotary_embedding
 from keras_attn.layers import TokenEmbedding
 

@@ -6,7 +6,7 @@ A field of transformers' `GenerationConfig` is in one of three tables; others ar
 import collections
 import numbers
 
-from keras_attn.huggingface.fields import not_obeyed, note_without_effect
+from keras_attn.huggingface.config_fields import not_obeyed, note_without_effect
 
 GENERATION_FILE = "generation_config.json"
 GENERATOR = "TextGenerator"

@@ -5,7 +5,7 @@ import itertools
 from keras_attn.huggingface.architecture import Architecture, written_activation, written_pad, written_tie
 from keras_attn.huggingface.bert import head_dim
 from keras_attn.huggingface.heads import last_token_head
-from keras_attn.huggingface.names import At
+from keras_attn.huggingface.name_tables import At
 from keras_attn.layers import (
     DecoderBlock,
     MultiHeadAttention,

@@ -4,7 +4,7 @@ import collections
 import dataclasses
 from collections.abc import Callable
 
-from keras_attn.huggingface.names import At
+from keras_attn.huggingface.name_tables import At
 from keras_attn.layers import (
     ClassificationHead,
     ImageClassificationHead,
@@ -64,7 +64,7 @@ class Head:
 
     Args:
         make: Function from the encoder to the layer, whose name is "head".
-        names: Table of names, see `names.py`, of a model whose head is at "head".
+        names: Table of names, see `name_tables.py`, of a model whose head is at "head".
         same: As in `Architecture`.
         reader: Function from the model to what reads texts for the head, or None where that is the model. Its model is at
             "seq2seq".

@@ -10,14 +10,14 @@ import keras
 
 from keras_attn.checks import check_positive
 from keras_attn.huggingface.architecture import Output, own_name
-from keras_attn.huggingface.fields import Fields, note_without_effect
-from keras_attn.huggingface.folder import Folder
+from keras_attn.huggingface.checkpoint_files import Folder
+from keras_attn.huggingface.config_fields import Fields, note_without_effect
 from keras_attn.huggingface.generation_fields import is_generation_field
 from keras_attn.huggingface.heads import with_head
-from keras_attn.huggingface.memory import assign_in_parts, unwritten_variables
 from keras_attn.huggingface.model_types import is_body, model_type_of, task_of
-from keras_attn.huggingface.names import places
+from keras_attn.huggingface.name_tables import places
 from keras_attn.huggingface.origin import keep_origin
+from keras_attn.huggingface.weight_assignment import assign_in_parts, unwritten_variables
 from keras_attn.models.copies import without_values
 from keras_attn.models.weight_names import named_weights
 from keras_attn.terminal import say

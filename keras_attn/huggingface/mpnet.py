@@ -3,7 +3,7 @@
 from keras_attn.huggingface.architecture import Architecture
 from keras_attn.huggingface.bert import head_dim, normed_embedding, post_norm_block
 from keras_attn.huggingface.heads import classifiers, masked_language_model
-from keras_attn.huggingface.names import At
+from keras_attn.huggingface.name_tables import At
 from keras_attn.layers import RelativePositionBias
 from keras_attn.layers.normalization import LayerNormalization
 from keras_attn.models import EncoderTransformer

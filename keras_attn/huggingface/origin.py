@@ -3,7 +3,7 @@
 import dataclasses
 import json
 
-from keras_attn.huggingface.folder import read_json
+from keras_attn.huggingface.checkpoint_files import read_json
 from keras_attn.huggingface.generation_fields import GENERATION_FILE
 
 # Of the folder, of how its files were written, and of the weights' dtype in it: not of the model.

@@ -10,12 +10,12 @@ import numpy as np
 from keras_attn.checks import choose
 from keras_attn.files import replaced_file
 from keras_attn.huggingface.architecture import Output
-from keras_attn.huggingface.fields import Fields
+from keras_attn.huggingface.config_fields import Fields
 from keras_attn.huggingface.generation_fields import GENERATION_FILE
 from keras_attn.huggingface.heads import labels, with_head
 from keras_attn.huggingface.loading import without_variables
 from keras_attn.huggingface.model_types import MODEL_TYPES, class_of, is_body, task_of, writers
-from keras_attn.huggingface.names import places
+from keras_attn.huggingface.name_tables import places
 from keras_attn.huggingface.origin import body_of, origin_of
 from keras_attn.huggingface.tokenizer_saving import tokenizer_files, write_files
 from keras_attn.layers import (

@@ -7,10 +7,10 @@ import pathlib
 import numpy as np
 
 from keras_attn.checks import choose
-from keras_attn.huggingface.fields import Fields
-from keras_attn.huggingface.folder import Folder, read_json
+from keras_attn.huggingface.checkpoint_files import Folder, read_json
+from keras_attn.huggingface.config_fields import Fields
 from keras_attn.huggingface.loading import load_model
-from keras_attn.huggingface.tokenizers import read_tokenizer
+from keras_attn.huggingface.tokenizer_loading import read_tokenizer
 from keras_attn.layers.heads import VectorHead
 from keras_attn.models import EncoderWithHead
 from keras_attn.text import PipelineTokenizer

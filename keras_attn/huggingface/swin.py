@@ -2,7 +2,7 @@
 
 from keras_attn.huggingface.architecture import Architecture, written_activation
 from keras_attn.huggingface.heads import image_classification
-from keras_attn.huggingface.names import At
+from keras_attn.huggingface.name_tables import At
 from keras_attn.huggingface.vit import OF_BACKBONES, written_size
 from keras_attn.layers import PatchEmbedding
 from keras_attn.layers.normalization import LayerNormalization

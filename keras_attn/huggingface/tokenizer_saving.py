@@ -54,7 +54,7 @@ def save_tokenizer(tokenizer, folder, kind="encoder", max_length=None):
     ```
     import tempfile
     from keras_attn.huggingface.tokenizer_saving import save_tokenizer
-    from keras_attn.huggingface.tokenizers import read_tokenizer
+    from keras_attn.huggingface.tokenizer_loading import read_tokenizer
     from keras_attn.text import WordPieceTokenizer
 
     tokenizer = WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "play", "##ing"])

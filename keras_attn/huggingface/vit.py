@@ -3,7 +3,7 @@
 from keras_attn.huggingface.architecture import Architecture, written_activation
 from keras_attn.huggingface.bert import head_dim
 from keras_attn.huggingface.heads import image_classification
-from keras_attn.huggingface.names import At
+from keras_attn.huggingface.name_tables import At
 from keras_attn.layers import EncoderBlock, MultiHeadAttention, PatchEmbedding
 from keras_attn.layers.normalization import LayerNormalization
 from keras_attn.models import VisionTransformer

@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras_attn import opennmt
 from keras_attn.files import read_json
 from keras_attn.huggingface import is_sentence_transformer
-from keras_attn.huggingface.fields import fields_without_effect
+from keras_attn.huggingface.config_fields import fields_without_effect
 from keras_attn.huggingface.loading import weights_unread
 from keras_attn.tasks.heads import EMBEDDER, HEADS, OPENNMT, head_of
 

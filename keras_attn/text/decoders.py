@@ -5,7 +5,7 @@ import re
 import tensorflow as tf
 
 from keras_attn.text.byte_level import bytes_of
-from keras_attn.text.fields import check_value, pattern_of, read_part
+from keras_attn.text.json_parts import check_value, pattern_of, read_part
 from keras_attn.text.patterns import escaped
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")

@@ -6,7 +6,7 @@ import functools
 import tensorflow as tf
 
 from keras_attn.text.bert_words import bert_normalized, lowercased_with_nul
-from keras_attn.text.fields import pattern_of, read_part
+from keras_attn.text.json_parts import pattern_of, read_part
 from keras_attn.text.patterns import WHITE_SPACE, escaped, one_pattern, ranges
 from keras_attn.text.resources import TENSORFLOW_TEXT, import_package
 from keras_attn.text.sentencepiece_models import Charsmap

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from keras_attn.text.added_tokens import REMOVED
 from keras_attn.text.bert_words import PUNCTUATION
-from keras_attn.text.fields import check_value, pattern_of, read_part
+from keras_attn.text.json_parts import check_value, pattern_of, read_part
 from keras_attn.text.patterns import (
     CUT,
     GPT2_PATTERN,

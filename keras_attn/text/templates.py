@@ -4,7 +4,7 @@ import collections
 
 import tensorflow as tf
 
-from keras_attn.text.fields import check_value, read_part
+from keras_attn.text.json_parts import check_value, read_part
 
 # A part is (0, type) for the first text, (1, type) for the second, or (None, type, ids) for special tokens.
 Template = collections.namedtuple("Template", "single pair")

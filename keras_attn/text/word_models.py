@@ -6,7 +6,7 @@ import collections
 import tensorflow as tf
 
 from keras_attn.text.byte_level import BYTE_CHARACTERS
-from keras_attn.text.fields import check_value, read_part
+from keras_attn.text.json_parts import check_value, read_part
 from keras_attn.text.patterns import escaped, one_pattern
 from keras_attn.text.resources import TENSORFLOW_TEXT, import_package
 from keras_attn.text.sentencepiece_models import (

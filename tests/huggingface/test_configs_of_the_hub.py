@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from keras_attn.huggingface import fields as fields_module
+from keras_attn.huggingface import config_fields
 from keras_attn.huggingface.architecture import Output
-from keras_attn.huggingface.fields import Fields
+from keras_attn.huggingface.config_fields import Fields
 from keras_attn.huggingface.model_types import MODEL_TYPES
 
 _T5 = {
@@ -637,7 +637,7 @@ def test_every_field_of_transformers_class_is_read_or_known_to_change_nothing(mo
     """All other fields change nothing in transformers either, so that they may be let through."""
     transformers = pytest.importorskip("transformers", reason='pip install "keras_attn[peers]"')
     config_class = transformers.CONFIG_MAPPING[model_type]
-    assert fields_module.ALIASES.get(model_type, {}) == config_class.attribute_map
+    assert config_fields.ALIASES.get(model_type, {}) == config_class.attribute_map
     config = {**config_class().to_dict(), "model_type": model_type}
     for name in _names_that_modelling_code_reads(config_class):
         if not hasattr(config_class, name) or name in config_class.__dataclass_fields__:  # else a method
@@ -652,7 +652,7 @@ def test_every_field_of_transformers_class_is_read_or_known_to_change_nothing(mo
         "image_token_id",
         "mm_tokens_per_image",
     }  # Gemma 3 with images
-    left = set(fields._config) - fields._read - fields_module._WITHOUT_EFFECT - of_others
+    left = set(fields._config) - fields._read - config_fields._WITHOUT_EFFECT - of_others
     assert not left
 
 

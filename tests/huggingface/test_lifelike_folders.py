@@ -14,7 +14,7 @@ from helpers_checkpoints import CASES, checkpoint
 from helpers_models import assert_close
 
 from keras_attn import huggingface
-from keras_attn.huggingface.fields import ALIASES
+from keras_attn.huggingface.config_fields import ALIASES
 from keras_attn.tasks import load_task
 
 transformers = pytest.importorskip("transformers", reason='pip install "keras_attn[peers]"')

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from keras_attn import huggingface
-from keras_attn.huggingface.memory import assign_in_parts, unwritten_variables
+from keras_attn.huggingface.weight_assignment import assign_in_parts, unwritten_variables
 from keras_attn.models import write_weights
 
 V, D, FF = 41_003, 512, 2048

@@ -14,7 +14,7 @@ from helpers_texts import fuzzed_texts, hard_texts, sentences
 from helpers_tokenizer_parity import sentencepiece_model
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
-from keras_attn.huggingface.tokenizers import read_tokenizer
+from keras_attn.huggingface.tokenizer_loading import read_tokenizer
 from keras_attn.text import ByteLevelBPETokenizer, load_tokenizer
 from keras_attn.text.byte_level_bpe_tokenizer import added_token
 

@@ -73,7 +73,7 @@ def read_tokenizer(folder, side="source", source_language=None, ignored_fields=(
 
     ```
     import json, pathlib, tempfile
-    from keras_attn.huggingface.tokenizers import read_tokenizer
+    from keras_attn.huggingface.tokenizer_loading import read_tokenizer
 
     with tempfile.TemporaryDirectory() as folder:
         words = "[PAD]\\n[UNK]\\n[CLS]\\n[SEP]\\n[MASK]\\nhi\\n"
