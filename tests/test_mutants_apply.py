@@ -16,11 +16,16 @@ def functions_of(file):
     return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 
+@functools.cache
+def sources():
+    folder = mutants.ROOT / "keras_attn"
+    return {path.relative_to(folder).as_posix(): path.read_text("utf-8") for path in folder.rglob("*.py")}
+
+
 @pytest.mark.parametrize("mutant", mutants.MUTANTS, ids=lambda mutant: mutant.name)
 def test_the_edit_applies_and_compiles_and_its_tests_exist(mutant):
-    text = (mutants.ROOT / "keras_attn" / mutant.file).read_text(encoding="utf-8")
-    mutated = mutant.applied(text)
-    assert ast.dump(ast.parse(mutated)) != ast.dump(ast.parse(text))
+    file, mutated = mutant.applied(sources())
+    assert mutants.unparsed(mutated)[0] != mutants.unparsed(sources()[file])[0]
     assert mutant.tests
     for test in mutant.tests:
         file, _, name = test.partition("::")
@@ -34,44 +39,74 @@ def test_names_are_distinct_and_every_fault_that_must_be_found_has_its_mutant():
 
 
 CODE = """
-def scale(x): return x * 2
+def scale(x): return (x * 2)
 
 class Layer:
     def call(self, x):
         x = scale(x)
         if x is not None:
             x = self.call(
-                x,
-                mask=None,
+                x,  # the inputs
+                mask="none",
             )
-        return x * 2
+        a, b = x
+        return {"x": x * 2, "y": (
+            a + b * x
+        )}
+"""
+MOVED = """
+def call(z):
+    return z - 5
 """
 
 
-def mutant(where, original, mutated="return 3"):
-    return mutants.Mutant("name", "file.py", where, original, mutated, ())
+def edited(where, original, mutated="return 3", file="file.py"):
+    mutant = mutants.Mutant("name", file, where, original, mutated, ())
+    return mutant.applied({"file.py": CODE, "moved.py": MOVED})
 
 
-def test_a_place_is_found_by_its_function_and_its_code_however_it_is_laid_out():
-    assert "def scale(x): return 3\n" in mutant("scale", "return x * 2").applied(CODE)
-    assert mutant("Layer.call", "return x*2").applied(CODE).endswith("        return 3\n")
-    one_line = mutant("Layer", "x = self.call(x, mask=None)", "x = 1\nx = 2").applied(CODE)
-    assert "            x = 1\n            x = 2\n        return x * 2" in one_line
-    unchanged_else = mutant("Layer.call", "if x is not None:", "if False:").applied(CODE)
-    assert unchanged_else == CODE.replace("if x is not None:", "if False:")
+@pytest.mark.parametrize(
+    ("where", "original", "mutated", "expected"),
+    [
+        ("scale", "return x*2", "return 3", "def scale(x):\n    return 3\n"),
+        (
+            "Layer",
+            "x = self.call(x, mask='none',)",
+            "x = 1\nx = 2",
+            "None:\n            x = 1\n            x = 2\n",
+        ),
+        ("Layer.call", "if x is not None:", "if False:", "        if False:\n            x = self.call("),
+        ("Layer.call", '"x": x * 2', '"x": None', "{'x': None, 'y'"),
+        ("Layer.call", "mask='none'", "mask=()", "self.call(x, mask = ())"),
+        ("Layer.call", "a, b = x", "b, a = x", "b, a"),
+        ("Layer.call", "+ b *", "- b *", "'y': a - b * x}"),
+        ("Layer.call", "(a + b*x)", "(a)", "'y': a}"),
+    ],
+)
+def test_code_is_found_however_it_is_laid_out(where, original, mutated, expected):
+    file, code = edited(where, original, mutated)
+    assert file == "file.py"
+    assert expected in code
+
+
+@pytest.mark.parametrize("where", ["call", "Block.call", "gone"])
+def test_code_that_moved_is_found(where):
+    expected = ("moved.py", "def call(z):\n    return 3")
+    assert edited(where, "return z - 5") == expected
+    assert edited(where, "return z - 5", file="gone.py") == expected
 
 
 @pytest.mark.parametrize(
     ("where", "original", "message"),
     [
-        ("scale", "return x * 3", "stands 0 times in scale of file.py"),
-        ("Layer.call", "x", "it must stand once"),
-        ("Layer.scale", "return x * 2", "there are 0 functions or classes Layer.scale"),
+        ("scale", "return x * 3", "stands 0 times in the package"),
+        ("Layer.call", "x", "times in Layer.call; it must stand once"),
+        ("gone", "x * 2", "stands 2 times in the package"),
     ],
 )
-def test_a_place_that_is_gone_or_not_the_only_one_is_refused(where, original, message):
+def test_code_that_is_gone_or_not_the_only_one_is_refused(where, original, message):
     with pytest.raises(ValueError, match=message):
-        mutant(where, original).applied(CODE)
+        edited(where, original)
 
 
 ASK = """
