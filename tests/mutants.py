@@ -703,10 +703,10 @@ MUTANTS = [
     ),
     Mutant(
         "first_tokens_are_suppressed_everywhere",
-        "generation/options.py",
-        "DecodingOptions.process",
-        "index == self._num_first_tokens()",
-        "index >= self._num_first_tokens()",
+        "generation/processors.py",
+        "process",
+        "index == num_first",
+        "index >= num_first",
         (OPTIONS + "test_every_compiler_gives_the_same[eager]",),
     ),
     Mutant(

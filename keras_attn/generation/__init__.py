@@ -4,7 +4,7 @@ from keras_attn.generation.beam_search import Hypotheses, beam_search
 from keras_attn.generation.decode import cache_lengths, decode, extend_caches
 from keras_attn.generation.find_answers import checked_max_length, checked_options, find_answers
 from keras_attn.generation.greedy_search import GreedySearch, greedy_search
-from keras_attn.generation.options import MAX_HYPOTHESES, DecodingOptions
+from keras_attn.generation.options import MAX_HYPOTHESES, OPTIONS, DecodingOptions
 from keras_attn.generation.prompt import Prompt
 from keras_attn.generation.sampling import sample
 from keras_attn.generation.search import SearchInputs, check_num_hypotheses
@@ -14,6 +14,7 @@ from keras_attn.generation.speculative import speculative_decode
 __all__ = [
     "FEWEST_LISTED",
     "MAX_HYPOTHESES",
+    "OPTIONS",
     "DecodingOptions",
     "GreedySearch",
     "Hypotheses",

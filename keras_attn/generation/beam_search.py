@@ -125,7 +125,7 @@ class _BeamSearch(Search):
             parents,
             _gather(beams.coverage, parents),
         )
-        ends = self.options.are_ends(token_ids, self.end_token_ids)
+        ends = self.are_ends(token_ids)
         finished = self._finish_ended(finished, candidates, ends, done, index)
         beams = self._live(beams, candidates, ends)
         done = self._is_done(beams, finished, done, index)

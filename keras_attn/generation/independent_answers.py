@@ -50,7 +50,7 @@ class IndependentAnswers(Search):
         logits, cache, *_ = step(token_ids, index, cache, self._slot_mask(token_ids, index, cache))
         token_ids, carried = self.choose(logits, state, index)
         token_ids = ops.where(state.done, self.pad_token_id, token_ids)
-        ends = self.options.are_ends(token_ids, self.end_token_ids)
+        ends = self.are_ends(token_ids)
         if self.options.max_length is not None:
             ends = ops.logical_or(ends, ops.expand_dims(index + 1 >= self.options.max_length, -1))
         here = ops.arange(self.max_length) == index

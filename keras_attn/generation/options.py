@@ -1,29 +1,68 @@
+"""The options of decoding, each declared once: what it does, its values, and where a user gives it.
+
+To add an option, declare it in `DecodingOptions`, and obey it in processors.py, or in the search that it is for. This file
+imports no Keras, so that the command line reads the declarations before Keras starts.
+"""
+
 import dataclasses
-from typing import Any
-
-import numpy as np
-from keras import ops
-
-from keras_attn.generation.processors import (
-    divide_by_temperature,
-    forbid_repeated_ngrams,
-    force_prefix,
-    force_token,
-    keep_min_p,
-    keep_top_k,
-    keep_top_p,
-    penalize_repetition,
-    renormalize,
-    require_min_length,
-    suppress_tokens,
-    without_tokens,
-)
-from keras_attn.ops import concrete_values
+import functools
+from typing import Annotated, Any
 
 # The most beams, or samples, of a row. Every step makes a row of logits for each hypothesis, which for this many over
 # 32,000 tokens is 125 MiB per sentence. Studies of how scores behave in wide beams go up to 1,000 (Koehn and
 # Knowles, 2017, https://arxiv.org/abs/1706.03872, section 3.6).
 MAX_HYPOTHESES = 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """The declaration of an option of `DecodingOptions`.
+
+    Args:
+        meaning: String, what it does.
+        dtype: "int32", "float32" or "bool".
+        acts_on: "log_probs": a processor changes the log-probabilities of tokens. "draws": answers are then drawn at random.
+            "beams": it changes scores, or when a beam search stops. "ends": it changes where an answer ends.
+        neutral: The value that changes nothing, for a request that does not give the option. 0 of `num_beams` and `max_length`
+            stands for the task's own value, and only requests may have it.
+        neutral_means: String, what the neutral value stands for, if the meaning does not say that.
+        is_list: Boolean, whether the value is a list of token ids, filled with -1, rather than a number.
+        least, greatest: The range of values, None where it is open.
+        task_default: Boolean, whether a task may have a value of its own for all calls.
+        flag: Boolean, whether the command `generate` takes it.
+        request_range: Pair, the range of a served request, whose other values are clamped; None for an end that the task
+            knows: its beams, its longest answer, its vocabulary. None for an option that requests do not have.
+        label: String, the name of its control on the page; by default its name in words.
+        slider: The least value, the greatest and the step of a slider on the page; None for a box.
+    """
+
+    meaning: str
+    dtype: str
+    acts_on: str
+    neutral: Any
+    neutral_means: str | None = None
+    is_list: bool = False
+    least: float | None = None
+    greatest: float | None = None
+    task_default: bool = False
+    flag: bool = False
+    request_range: tuple | None = None
+    label: str | None = None
+    slider: tuple | None = None
+
+    @property
+    def help(self):
+        """The meaning, and what the neutral value stands for."""
+        if self.neutral_means is None:
+            return self.meaning
+        return f"{self.meaning}; {self.neutral:g} for {self.neutral_means}"
+
+
+_integer = functools.partial(Option, dtype="int32")
+_number = functools.partial(Option, dtype="float32")
+_choice = functools.partial(Option, dtype="bool", neutral=False)
+_token_id = functools.partial(Option, dtype="int32", neutral=-1, neutral_means="none", least=-1)
+_token_ids = functools.partial(_token_id, is_list=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,230 +72,289 @@ class DecodingOptions:
     An option that is None is not in the graph. A value is data of the graph: no compiled graph depends on it.
 
     Args:
-        min_length: Integers, the fewest tokens of an answer, END included.
-        max_length: Integers, the most tokens of a row's answer, if fewer than those of the search.
-        suppressed_token_ids: Integers (P,) or (B, P), tokens that are never chosen; -1 means no token.
-        suppressed_first_token_ids: Integers (P,) or (B, P), tokens that are not chosen first, `first_token_id` not
-            counted; -1 means no token. They are `begin_suppress_tokens` of transformers.
-        stop_token_ids: Integers (Q,) or (B, Q), further tokens that end an answer like END; -1 means no
-            token.
-        prefix_token_ids: Integers (P,) or (B, P), the first tokens of an answer, whose probability counts; -1
-            after the end of a shorter prefix. It comes after `first_token_id`.
-        first_token_id: Integers, the first token of an answer, at no cost: the token of the language to write in, for
-            instance; -1 for none. It is `forced_bos_token_id` of transformers.
-        last_token_id: Integers, the token at which an answer of the most tokens ends, at no cost; -1 for none. It is
-            `forced_eos_token_id` of transformers.
-        no_repeat_ngram_size: Integers, n-grams of this size appear once in an answer; 0 for no such limit.
-        repetition_penalty: Floats that multiply the log-probability of tokens that the answer already has; 1
-            for no penalty. The scores of a beam search include it.
-        renormalize: Booleans, whether the probabilities of the tokens that may be chosen are divided by their sum, after
-            all options above. The scores of a beam search include it. It is `renormalize_logits` of transformers.
-        num_beams: Integers up to `MAX_HYPOTHESES`, for rows with fewer beams than the search.
-        wu_length_penalty: Floats w: scores are divided by ((5 + length) / 6) ** w too (Wu et al. 2016, equation 14).
-        coverage_penalty: Floats that multiply the coverage penalty of Wu et al. 2016, equation 14, added to scores.
-        exact_stopping: Booleans, whether a row continues while a live hypothesis could still become better
-            than the worst finished one at any length. Otherwise live hypotheses are compared at their current
-            length.
-        early_stopping: Booleans, whether a row ends as soon as it has as many finished hypotheses as beams, whatever
-            its live ones may become.
-        temperature, top_k, top_p, min_p, seed: Options of sampling: floats, integers, floats, floats,
-            integers.
+        {arguments}
 
     Raises:
         ValueError: if a value is out of range, or has the wrong number of rows.
     """
 
-    min_length: Any = None
-    max_length: Any = None
-    suppressed_token_ids: Any = None
-    suppressed_first_token_ids: Any = None
-    stop_token_ids: Any = None
-    prefix_token_ids: Any = None
-    first_token_id: Any = None
-    last_token_id: Any = None
-    no_repeat_ngram_size: Any = None
-    repetition_penalty: Any = None
-    renormalize: Any = None
-    num_beams: Any = None
-    wu_length_penalty: Any = None
-    coverage_penalty: Any = None
-    exact_stopping: Any = None
-    early_stopping: Any = None
-    temperature: Any = None
-    top_k: Any = None
-    top_p: Any = None
-    min_p: Any = None
-    seed: Any = None
-
-    def for_rows(self, batch_size):
-        """The same options as tensors with one value per row."""
-        given = self.given().items()
-        return dataclasses.replace(
-            self, **{name: _for_rows(name, value, batch_size) for name, value in given}
-        )
+    num_beams: Annotated[
+        Any,
+        _integer(
+            "the beams of a row, if fewer than those of the search",
+            acts_on="beams",
+            neutral=0,
+            neutral_means="the most",
+            least=1,
+            greatest=MAX_HYPOTHESES,
+            request_range=(1, None),
+            label="Beams",
+            slider=(1, 8, 1),
+        ),
+    ] = None
+    min_length: Annotated[
+        Any,
+        _integer(
+            "the fewest tokens, END included",
+            acts_on="log_probs",
+            neutral=0,
+            neutral_means="no limit",
+            least=0,
+            task_default=True,
+            flag=True,
+            request_range=(0, None),
+            label="Fewest tokens",
+        ),
+    ] = None
+    max_length: Annotated[
+        Any,
+        _integer(
+            "the most tokens, if fewer than those of the search",
+            acts_on="ends",
+            neutral=0,
+            neutral_means="the default",
+            least=1,
+            request_range=(1, None),
+            label="Most tokens",
+        ),
+    ] = None
+    no_repeat_ngram_size: Annotated[
+        Any,
+        _integer(
+            "n-grams of this size appear once",
+            acts_on="log_probs",
+            neutral=0,
+            neutral_means="no limit",
+            least=0,
+            task_default=True,
+            flag=True,
+            request_range=(0, 2**31 - 1),
+            label="Repeat no n-grams of",
+            slider=(0, 4, 1),
+        ),
+    ] = None
+    repetition_penalty: Annotated[
+        Any,
+        _number(
+            "multiplies log-probabilities of tokens that are there already",
+            acts_on="log_probs",
+            neutral=1.0,
+            neutral_means="none",
+            least=1e-6,
+            task_default=True,
+            flag=True,
+            request_range=(0.01, 100.0),
+            slider=(1, 3, 0.05),
+        ),
+    ] = None
+    renormalize: Annotated[
+        Any,
+        _choice(
+            "whether the probabilities of the tokens that may be chosen are divided by their sum, after all other options; "
+            "`renormalize_logits` of transformers",
+            acts_on="log_probs",
+            task_default=True,
+        ),
+    ] = None
+    stop_token_ids: Annotated[
+        Any,
+        _token_ids(
+            "ids that end an answer as END does",
+            acts_on="ends",
+            task_default=True,
+            flag=True,
+            request_range=(0, None),
+        ),
+    ] = None
+    suppressed_token_ids: Annotated[
+        Any,
+        _token_ids(
+            "ids that are never chosen",
+            acts_on="log_probs",
+            task_default=True,
+            flag=True,
+            request_range=(0, None),
+        ),
+    ] = None
+    suppressed_first_token_ids: Annotated[
+        Any,
+        _token_ids(
+            "ids that are not chosen first, `first_token_id` not counted; `begin_suppress_tokens` of transformers",
+            acts_on="log_probs",
+            task_default=True,
+        ),
+    ] = None
+    prefix_token_ids: Annotated[
+        Any,
+        _token_ids(
+            "the first tokens of an answer, after `first_token_id`; their probability counts",
+            acts_on="log_probs",
+        ),
+    ] = None
+    first_token_id: Annotated[
+        Any,
+        _token_id(
+            "the first token of an answer, at no cost: the token of the language to write in, for instance; "
+            "`forced_bos_token_id` of transformers",
+            acts_on="log_probs",
+            task_default=True,
+        ),
+    ] = None
+    last_token_id: Annotated[
+        Any,
+        _token_id(
+            "the token at which an answer of the most tokens ends, at no cost; `forced_eos_token_id` of transformers",
+            acts_on="log_probs",
+            task_default=True,
+        ),
+    ] = None
+    wu_length_penalty: Annotated[
+        Any,
+        _number(
+            "w: scores are divided by ((5 + length) / 6) ** w too (Wu et al. 2016, equation 14)",
+            acts_on="beams",
+            neutral=0.0,
+            flag=True,
+        ),
+    ] = None
+    coverage_penalty: Annotated[
+        Any,
+        _number(
+            "multiplies the coverage penalty of Wu et al. 2016, equation 14, which is added to scores",
+            acts_on="beams",
+            neutral=0.0,
+            least=0,
+        ),
+    ] = None
+    exact_stopping: Annotated[
+        Any,
+        _choice(
+            "whether a beam search goes on while a live hypothesis could become better than the worst finished one at any "
+            "length, rather than at its current length",
+            acts_on="beams",
+            task_default=True,
+            flag=True,
+        ),
+    ] = None
+    early_stopping: Annotated[
+        Any,
+        _choice(
+            "whether a row ends as soon as it has as many finished hypotheses as beams, whatever its live ones may become",
+            acts_on="beams",
+            task_default=True,
+        ),
+    ] = None
+    temperature: Annotated[
+        Any,
+        _number(
+            "divides log-probabilities before a token is drawn",
+            acts_on="draws",
+            neutral=1.0,
+            neutral_means="no change, 0 for the best token",
+            least=0,
+            flag=True,
+            request_range=(0.0, 100.0),
+            slider=(0, 2, 0.05),
+        ),
+    ] = None
+    top_k: Annotated[
+        Any,
+        _integer(
+            "how many of the likeliest tokens are drawn from",
+            acts_on="draws",
+            neutral=0,
+            neutral_means="all tokens",
+            least=0,
+            flag=True,
+            request_range=(0, None),
+        ),
+    ] = None
+    top_p: Annotated[
+        Any,
+        _number(
+            "the probability that the tokens drawn from have together",
+            acts_on="draws",
+            neutral=1.0,
+            neutral_means="all",
+            least=0,
+            greatest=1,
+            flag=True,
+            request_range=(0.0, 1.0),
+            slider=(0, 1, 0.01),
+        ),
+    ] = None
+    min_p: Annotated[
+        Any,
+        _number(
+            "the least probability of a token, as a share of the likeliest's",
+            acts_on="draws",
+            neutral=0.0,
+            neutral_means="all",
+            least=0,
+            greatest=1,
+            flag=True,
+            request_range=(0.0, 1.0),
+            slider=(0, 0.5, 0.01),
+        ),
+    ] = None
+    seed: Annotated[
+        Any,
+        _integer(
+            "the same seed draws the same answer",
+            acts_on="draws",
+            neutral=0,
+            flag=True,
+            request_range=(-(2**31), 2**31 - 1),
+        ),
+    ] = None
 
     def given(self):
         """The options that were given, as a dict."""
-        return {name: getattr(self, name) for name in _KINDS if getattr(self, name) is not None}
+        values = {name: getattr(self, name) for name in OPTIONS}
+        return {name: value for name, value in values.items() if value is not None}
 
-    def of_rows(self, rows, num_rows):
+    def per_row(self, batch_size):
+        """The same options as tensors with one value per row."""
+        from keras_attn.generation.row_values import values_per_row  # imports Keras
+
+        values = {name: values_per_row(name, value, batch_size) for name, value in self.given().items()}
+        return dataclasses.replace(self, **values)
+
+    def arrays_of(self, rows, num_rows):
         """The options of some rows of a batch, as a dict of NumPy arrays with one value per row.
 
         Args:
             rows: Integers, which rows.
             num_rows: Integer, how many rows the options were made for.
         """
-        options = dataclasses.replace(
-            self, **{k: _converted(np.asarray, k, v) for k, v in self.given().items()}
-        )
-        of_all = options.for_rows(num_rows).given()
-        return {name: ops.convert_to_numpy(value)[rows] for name, value in of_all.items()}
+        from keras_attn.generation.row_values import array_per_row  # imports Keras
+
+        return {name: array_per_row(name, value, num_rows)[rows] for name, value in self.given().items()}
 
     @property
     def is_sampling(self):
         """Whether answers are drawn at random, instead of searched for."""
-        return any(getattr(self, name) is not None for name in _OF_SAMPLING)
+        return self._acts_on("draws")
 
     @property
     def changes_log_probs(self):
         """Whether any processor is used."""
-        return any(getattr(self, name) is not None for name in _OF_PROCESSORS)
+        return self._acts_on("log_probs")
 
-    def process(self, log_probs, history, index, end_token_ids, unwritable_token_ids, max_length):
-        """Log-probabilities (B, K, V) of the tokens at step `index`, after every processor that was asked for.
-
-        A prefix may hold tokens that are otherwise suppressed or unwritable. `max_length` is the search's.
-        """
-        processed = log_probs
-        if self.repetition_penalty is not None:
-            processed = penalize_repetition(processed, history, self.repetition_penalty)
-        if self.no_repeat_ngram_size is not None:
-            processed = forbid_repeated_ngrams(processed, history, self.no_repeat_ngram_size)
-        processed = without_tokens(processed, unwritable_token_ids)
-        if self.suppressed_token_ids is not None:
-            processed = suppress_tokens(processed, self.suppressed_token_ids)
-        if self.suppressed_first_token_ids is not None:
-            is_first = ops.reshape(index == self._num_first_tokens(), (-1, 1))
-            processed = suppress_tokens(processed, ops.where(is_first, self.suppressed_first_token_ids, -1))
-        if self.min_length is not None:
-            processed = require_min_length(processed, index + 1, self.min_length, end_token_ids)
-        if self.prefix_token_ids is not None:
-            processed = force_prefix(
-                processed, log_probs, index - self._num_first_tokens(), self.prefix_token_ids
-            )
-        if self.first_token_id is not None:
-            processed = force_token(processed, index == 0, self.first_token_id)
-        if self.last_token_id is not None:
-            most = max_length if self.max_length is None else ops.minimum(self.max_length, max_length)
-            processed = force_token(processed, index + 1 >= most, self.last_token_id)
-        if self.renormalize is not None:
-            processed = renormalize(processed, self.renormalize)
-        return processed
-
-    def _num_first_tokens(self):
-        """How many tokens of an answer come before its prefix: 0, or integers (B,)."""
-        return 0 if self.first_token_id is None else ops.cast(self.first_token_id >= 0, "int32")
-
-    def sharpen(self, log_probs):
-        """Log-probabilities to sample from: unlikely tokens are impossible, the others are not normalised."""
-        if self.temperature is not None:
-            log_probs = divide_by_temperature(log_probs, self.temperature)
-        if self.top_k is not None:
-            log_probs = keep_top_k(log_probs, self.top_k)
-        if self.top_p is not None:
-            log_probs = keep_top_p(log_probs, self.top_p)
-        if self.min_p is not None:
-            log_probs = keep_min_p(log_probs, self.min_p)
-        return log_probs
-
-    def are_ends(self, token_ids, end_token_ids):
-        """Which of `token_ids` (B, K) end an answer."""
-        if self.stop_token_ids is None:
-            return token_ids == end_token_ids
-        return ops.any(ops.expand_dims(token_ids, -1) == end_token_ids[:, None, :], axis=-1)
-
-    def end_token_ids(self, end_token_id):
-        """(1, 1) or (B, 1 + Q) integers: END and the other tokens that end an answer."""
-        end = ops.full((1, 1), end_token_id, dtype="int32")
-        if self.stop_token_ids is None:
-            return end
-        rows = ops.shape(self.stop_token_ids)[0]
-        return ops.concatenate([ops.broadcast_to(end, (rows, 1)), self.stop_token_ids], axis=1)
+    def _acts_on(self, what):
+        return any(OPTIONS[name].acts_on == what for name in self.given())
 
 
-_OF_PROCESSORS = (
-    "min_length",
-    "suppressed_token_ids",
-    "suppressed_first_token_ids",
-    "prefix_token_ids",
-    "first_token_id",
-    "last_token_id",
-    "no_repeat_ngram_size",
-    "repetition_penalty",
-    "renormalize",
+# The declarations by name.
+OPTIONS = {field.name: field.type.__metadata__[0] for field in dataclasses.fields(DecodingOptions)}
+
+
+def _argument(name, option):
+    kind = {"int32": "Integers", "float32": "Floats", "bool": "Booleans"}[option.dtype]
+    shape = " (P,) or (B, P)" if option.is_list else ""
+    return f"        {name}: {kind}{shape}: {option.help}."
+
+
+DecodingOptions.__doc__ = DecodingOptions.__doc__.replace(
+    "        {arguments}", "\n".join(_argument(name, option) for name, option in OPTIONS.items())
 )
-
-_OF_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "seed")
-
-# The dtype of each option, its number of axes besides that of the rows, and the least and greatest value.
-_KINDS = {
-    "min_length": ("int32", 0, 0, None),
-    "max_length": ("int32", 0, 1, None),
-    "suppressed_token_ids": ("int32", 1, -1, None),
-    "suppressed_first_token_ids": ("int32", 1, -1, None),
-    "stop_token_ids": ("int32", 1, -1, None),
-    "prefix_token_ids": ("int32", 1, -1, None),
-    "first_token_id": ("int32", 0, -1, None),
-    "last_token_id": ("int32", 0, -1, None),
-    "no_repeat_ngram_size": ("int32", 0, 0, None),
-    "repetition_penalty": ("float32", 0, 1e-6, None),
-    "renormalize": ("bool", 0, None, None),
-    "num_beams": ("int32", 0, 1, MAX_HYPOTHESES),
-    "wu_length_penalty": ("float32", 0, None, None),
-    "coverage_penalty": ("float32", 0, 0, None),
-    "exact_stopping": ("bool", 0, None, None),
-    "early_stopping": ("bool", 0, None, None),
-    "temperature": ("float32", 0, 0, None),
-    "top_k": ("int32", 0, 0, None),
-    "top_p": ("float32", 0, 0, 1),
-    "min_p": ("float32", 0, 0, 1),
-    "seed": ("int32", 0, None, None),
-}
-
-
-def _converted(convert, name, value):
-    """An option as `convert` makes it of a value and the option's dtype."""
-    dtype = _KINDS[name][0]
-    values = concrete_values(value) if dtype == "int32" else None
-    if values is not None and values.size and not -(2**31) <= values.min() <= values.max() < 2**31:
-        raise ValueError(f"`{name}` must fit into int32. Received: {name}={value}.")
-    return convert(value, dtype=dtype)
-
-
-def _for_rows(name, value, batch_size):
-    _, num_axes, least, greatest = _KINDS[name]
-    value = _converted(ops.convert_to_tensor, name, value)
-    rank = len(value.shape)
-    if rank not in (num_axes, num_axes + 1):
-        shape = "one value a row, or one for all" if num_axes == 0 else "shape (P,), or (batch, P)"
-        raise ValueError(f"`{name}` must have {shape}. Received: {name} of shape {tuple(value.shape)}.")
-    _check_range(name, value, least, greatest)
-    if rank == num_axes:
-        return ops.broadcast_to(value, (batch_size, *value.shape))
-    if isinstance(batch_size, int) and value.shape[0] not in (None, batch_size):
-        raise ValueError(
-            f"`{name}` must have a value for each of the {batch_size} rows. Received: {value.shape[0]} of them."
-        )
-    return value
-
-
-def _check_range(name, value, least, greatest):
-    values = concrete_values(value)
-    if values is None or not values.size:
-        return
-    low, high = np.min(values), np.max(values)
-    if low != low:
-        raise ValueError(f"`{name}` must be a number. Received: {low}.")
-    if (least is not None and not low >= least) or (greatest is not None and not high <= greatest):
-        limits = f"at least {least}" if greatest is None else f"in [{least}, {greatest}]"
-        raise ValueError(f"`{name}` must be {limits}. Received: {low} to {high}.")

@@ -29,6 +29,63 @@ def is_possible(log_probs):
     return log_probs > IMPOSSIBLE / 2
 
 
+def process(options, log_probs, history, index, end_token_ids, unwritable_token_ids, max_length):
+    """Log-probabilities (B, K, V) of the tokens at step `index`, after every processor that the options ask for.
+
+    A prefix may hold tokens that are otherwise suppressed or unwritable.
+
+    Args:
+        options: `DecodingOptions`, with one value per row.
+        log_probs: Float32 (B, K, V).
+        history: `History`.
+        index: Integer scalar.
+        end_token_ids: int32 (B or 1, Q).
+        unwritable_token_ids: Tuple of integers.
+        max_length: Integer, or int32 scalar, that of the search.
+    """
+    processed = log_probs
+    if options.repetition_penalty is not None:
+        processed = penalize_repetition(processed, history, options.repetition_penalty)
+    if options.no_repeat_ngram_size is not None:
+        processed = forbid_repeated_ngrams(processed, history, options.no_repeat_ngram_size)
+    processed = without_tokens(processed, unwritable_token_ids)
+    if options.suppressed_token_ids is not None:
+        processed = suppress_tokens(processed, options.suppressed_token_ids)
+    # The tokens of an answer that come before its prefix: 0, or integers (B,).
+    num_first = 0
+    if options.first_token_id is not None:
+        num_first = ops.cast(options.first_token_id >= 0, "int32")
+    if options.suppressed_first_token_ids is not None:
+        is_first = ops.reshape(index == num_first, (-1, 1))
+        processed = suppress_tokens(processed, ops.where(is_first, options.suppressed_first_token_ids, -1))
+    if options.min_length is not None:
+        processed = require_min_length(processed, index + 1, options.min_length, end_token_ids)
+    if options.prefix_token_ids is not None:
+        processed = force_prefix(processed, log_probs, index - num_first, options.prefix_token_ids)
+    if options.first_token_id is not None:
+        processed = force_token(processed, index == 0, options.first_token_id)
+    if options.last_token_id is not None:
+        if options.max_length is not None:
+            max_length = ops.minimum(options.max_length, max_length)
+        processed = force_token(processed, index + 1 >= max_length, options.last_token_id)
+    if options.renormalize is not None:
+        processed = renormalize(processed, options.renormalize)
+    return processed
+
+
+def sharpen(options, log_probs):
+    """Log-probabilities to draw from: unlikely tokens are impossible, the others are not normalised."""
+    if options.temperature is not None:
+        log_probs = divide_by_temperature(log_probs, options.temperature)
+    if options.top_k is not None:
+        log_probs = keep_top_k(log_probs, options.top_k)
+    if options.top_p is not None:
+        log_probs = keep_top_p(log_probs, options.top_p)
+    if options.min_p is not None:
+        log_probs = keep_min_p(log_probs, options.min_p)
+    return log_probs
+
+
 def without_tokens(log_probs, token_ids):
     """Makes the same tokens, a tuple of integers, impossible in every row.
 

@@ -2,7 +2,7 @@ from keras import ops
 
 from keras_attn.generation.beam_search import Hypotheses
 from keras_attn.generation.independent_answers import IndependentAnswers
-from keras_attn.generation.processors import IMPOSSIBLE, is_possible
+from keras_attn.generation.processors import IMPOSSIBLE, is_possible, sharpen
 from keras_attn.generation.search import column
 from keras_attn.ops import hashed_uniform, log_normalizer
 
@@ -56,7 +56,7 @@ class _Samples(IndependentAnswers):
     def choose(self, logits, state, index):
         logits = self.allowed(logits, uses_list=False)
         log_probs = logits - log_normalizer(logits)
-        allowed = self.options.sharpen(self.processed(log_probs, state.sequences, index))
+        allowed = sharpen(self.options, self.processed(log_probs, state.sequences, index))
         token_ids = _draw(allowed, self._uniform(index))
         chosen = ops.squeeze(ops.take_along_axis(log_probs, ops.expand_dims(token_ids, -1), axis=-1), -1)
         possible = is_possible(ops.max(allowed, axis=-1))

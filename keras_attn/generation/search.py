@@ -8,7 +8,7 @@ from keras import ops
 from keras_attn.checks import check_positive
 from keras_attn.generation.decode import cache_lengths, decode, room_for
 from keras_attn.generation.options import MAX_HYPOTHESES, DecodingOptions
-from keras_attn.generation.processors import without_tokens
+from keras_attn.generation.processors import process, without_tokens
 from keras_attn.generation.prompt import AnswerStart, Prompt
 from keras_attn.generation.shortlist import (
     FEWEST_LISTED,
@@ -104,7 +104,7 @@ class Search:
         self.inputs = inputs
         self.shape = (inputs.batch_size, self.num_hypotheses)
         self.pad_token_id = inputs.pad_token_id
-        self.options = (DecodingOptions() if options is None else options).for_rows(inputs.batch_size)
+        self.options = (DecodingOptions() if options is None else options).per_row(inputs.batch_size)
         self.answer_start = AnswerStart(inputs.prompt, inputs.start_token_id, self.shape)
         self.length_penalty = length_penalty
         if not isinstance(length_penalty, (int, float)):
@@ -117,7 +117,19 @@ class Search:
 
     @property
     def end_token_ids(self):
-        return self.options.end_token_ids(self.inputs.end_token_id)
+        """(1, 1) or (B, 1 + Q) integers: END and the other tokens that end an answer."""
+        end = ops.full((1, 1), self.inputs.end_token_id, dtype="int32")
+        stops = self.options.stop_token_ids
+        if stops is None:
+            return end
+        return ops.concatenate([ops.broadcast_to(end, (ops.shape(stops)[0], 1)), stops], axis=1)
+
+    def are_ends(self, token_ids):
+        """Which of `token_ids` (B, K) end an answer, booleans (B, K)."""
+        ends = self.end_token_ids
+        if self.options.stop_token_ids is None:
+            return token_ids == ends
+        return ops.any(ops.expand_dims(token_ids, -1) == ends[:, None, :], axis=-1)
 
     def begin(self):
         """State, cache and context before the first step; the cache has room for the first of `cache_lengths`."""
@@ -189,7 +201,8 @@ class Search:
 
     def processed(self, log_probs, sequences, index):
         """Log-probabilities (B, K, V) after all processors of the options, with the pad made impossible."""
-        processed = self.options.process(
+        processed = process(
+            self.options,
             log_probs,
             self.answer_start.history(sequences, index),
             index,

@@ -113,7 +113,7 @@ class GenerativeTask(Task):
         """An `Answer` for each list of ids; `answer_batch` takes a batch of them and its options as arrays."""
 
         def answer(rows):
-            return answer_batch([token_ids[row] for row in rows], options.of_rows(rows, len(token_ids)))
+            return answer_batch([token_ids[row] for row in rows], options.arrays_of(rows, len(token_ids)))
 
         return of_batches(answer, token_ids, batch_size, num_workers)
 
@@ -173,5 +173,5 @@ def _checked_defaults(options):
     given = {name: np.asarray(value).tolist() for name, value in given.items()}
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     defaults = DecodingOptions(**given)
-    defaults.for_rows(1)  # raises for a value out of range
+    defaults.per_row(1)  # raises for a value out of range
     return defaults

@@ -328,7 +328,7 @@ class TextGenerator(GenerativeTask):
         for other_name, other in others.items():
             [of_other] = other._prompts(text, search["max_length"])
             check_same_tokens(other_name, *map(self.tokenizer.token_strings, (prompt, of_other)))
-        found, [answer] = found_in_batch(self, [prompt], DecodingOptions().of_rows([0], 1), search)
+        found, [answer] = found_in_batch(self, [prompt], DecodingOptions().arrays_of([0], 1), search)
         answers = list(zip(trimmed(self, found[0]), answer.scores))
         [title] = [title] if title is not None else [as_utf8(text)[0].decode()]
         token_ids = [*prompt, *answers[0][0]]
@@ -440,7 +440,7 @@ class TextGenerator(GenerativeTask):
         for text in texts:
             [prompt] = self.prompts(tf.constant([text]), num_new)[0].to_list()
             prompt = prompt[num_new - longest :]
-            found, _ = found_in_batch(self, [prompt], DecodingOptions().of_rows([0], 1), search)
+            found, _ = found_in_batch(self, [prompt], DecodingOptions().arrays_of([0], 1), search)
             [continued] = trimmed(self, found[:, 0])
             maps, tokens, _ = continuation_maps(self, [*prompt, *continued], dtype="float32")
             answers.append(attention_answer(maps, tokens))

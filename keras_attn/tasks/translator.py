@@ -356,7 +356,7 @@ class Translator(GenerativeTask):
             num_beams = self.num_beams if num_beams is None else num_beams
             search = self.search_options(num_beams, None, max_length, num_beams)
             options = self._with_target_language(DecodingOptions(), target_language, 1)
-            found, [answer] = found_in_batch(self, [source_ids], options.of_rows([0], 1), search)
+            found, [answer] = found_in_batch(self, [source_ids], options.arrays_of([0], 1), search)
             answers = list(zip(trimmed(self, found[0]), answer.scores))
         else:
             [ids] = self.target_tokenizer.encode(as_utf8(target))
@@ -476,7 +476,7 @@ class Translator(GenerativeTask):
             [source_ids] = self.source_token_ids(tf.constant([text]), longest=longest)[0].to_list()
             if len(source_ids) <= self.num_added_tokens:
                 continue
-            found, _ = found_in_batch(self, [source_ids], DecodingOptions().of_rows([0], 1), search)
+            found, _ = found_in_batch(self, [source_ids], DecodingOptions().arrays_of([0], 1), search)
             [target_ids] = trimmed(self, found[:, 0])
             maps, tokens, _ = translation_maps(self, source_ids, target_ids, dtype="float32")
             asked.append(text)

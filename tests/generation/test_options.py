@@ -1,8 +1,10 @@
 """Every option of decoding: its processor against NumPy, its search against one row worked out by hand, and rows of one
 batch that differ in all of them against the same rows alone."""
 
-import dataclasses
 import functools
+import pathlib
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -26,7 +28,7 @@ from helpers_generation import (
 from helpers_marks import slow_but
 from keras import ops
 
-from keras_attn.generation import DecodingOptions, SearchInputs, beam_search
+from keras_attn.generation import OPTIONS, DecodingOptions, SearchInputs, beam_search, options
 from keras_attn.generation.processors import (
     IMPOSSIBLE,
     History,
@@ -37,6 +39,7 @@ from keras_attn.generation.processors import (
     suppress_tokens,
 )
 
+DOCS = pathlib.Path(__file__).parents[2] / "docs"
 B, K, V, L = 5, 3, 7, 11
 STOPS = (5, 6)
 
@@ -382,13 +385,31 @@ def test_a_prefix_goes_before_what_is_forbidden():
 )
 def test_a_value_out_of_range_is_refused(given, message):
     with pytest.raises(ValueError, match=message):
-        DecodingOptions(**given).for_rows(5)
+        DecodingOptions(**given).per_row(5)
 
 
 def test_every_option_is_tested_here_or_with_sampling():
-    sampling = {"temperature", "top_k", "top_p", "min_p", "seed"}
-    names = {field.name for field in dataclasses.fields(DecodingOptions)}
-    assert names == {*VALUES, "coverage_penalty"} | sampling
+    sampling = {name for name, option in OPTIONS.items() if option.acts_on == "draws"}
+    assert sampling == {"temperature", "top_k", "top_p", "min_p", "seed"}
+    assert set(OPTIONS) == {*VALUES, "coverage_penalty"} | sampling
+
+
+def test_declared_neutral_values_are_those_of_the_first_row():
+    """0 of two options stands for what the search has, in requests alone."""
+    for name in set(VALUES) - {"num_beams", "max_length"}:
+        first = np.unique(neutral(name))
+        assert OPTIONS[name].neutral == first or (name, first) == ("min_length", 1)
+
+
+def test_every_option_is_in_the_documentation_and_the_docstring():
+    for text in ((DOCS / "decoding.md").read_text("utf-8"), DecodingOptions.__doc__):
+        assert not [name for name in OPTIONS if name not in text]
+
+
+def test_declarations_are_read_without_keras():
+    path = pathlib.Path(options.__file__)
+    code = f"import runpy, sys; runpy.run_path({str(path)!r}); assert not {{'keras', 'numpy'}} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="counts the traces of tf.function")
