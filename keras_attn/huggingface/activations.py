@@ -1,6 +1,6 @@
 """Activations: their names in transformers, and the functions of this library with the same values."""
 
-from keras_attn.layers.arguments import serialize_activation
+from keras_attn.layers.activations import serialize_activation
 
 # Of several names of one function, the first is that which is written.
 _OURS = {

@@ -18,7 +18,7 @@ from keras_attn.huggingface.model_types import is_body, model_type_of, task_of
 from keras_attn.huggingface.name_tables import places
 from keras_attn.huggingface.origin import keep_origin
 from keras_attn.huggingface.weight_assignment import assign_in_parts, unwritten_variables
-from keras_attn.models.copies import without_values
+from keras_attn.models.copies import run_without_values
 from keras_attn.models.weight_names import named_weights
 from keras_attn.terminal import say
 
@@ -299,7 +299,7 @@ def without_variables(make):
         shapes = {name: tuple(variable.shape) for name, variable in named_weights(model).items()}
         return Twin(shapes, model.get_config())
 
-    return without_values(twin)
+    return run_without_values(twin)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from keras_attn.huggingface.checkpoint_files import Folder, read_json
 from keras_attn.huggingface.config_fields import Fields
 from keras_attn.huggingface.loading import load_model
 from keras_attn.huggingface.tokenizer_loading import read_tokenizer
-from keras_attn.layers.heads import VectorHead
+from keras_attn.layers.prediction_heads import VectorHead
 from keras_attn.models import EncoderWithHead
 from keras_attn.text import PipelineTokenizer
 

@@ -1,26 +1,24 @@
 """Keras layers for attention: thin wrappers of `keras_attn.ops`."""
 
 from keras_attn.layers.additive_attention import BahdanauAttention
+from keras_attn.layers.attention_variants import DifferentialAttention, TalkingHeadsAttention
 from keras_attn.layers.decoder_block import DecoderBlock
-from keras_attn.layers.differential_attention import DifferentialAttention
 from keras_attn.layers.embeddings import SequenceEmbedding, TokenEmbedding
 from keras_attn.layers.encoder_block import EncoderBlock
 from keras_attn.layers.feed_forward import FeedForward
-from keras_attn.layers.heads import (
+from keras_attn.layers.multi_head_attention import MultiHeadAttention
+from keras_attn.layers.patches import PatchEmbedding, PatchMerging
+from keras_attn.layers.position_biases import AlibiBias, RelativePositionBias, RelativePositionKeys
+from keras_attn.layers.position_encodings import PositionEmbedding, SinusoidalPositionEncoding
+from keras_attn.layers.prediction_heads import (
     ClassificationHead,
     ImageClassificationHead,
     MaskedLanguageModelHead,
     Pooling,
     TokenClassificationHead,
 )
-from keras_attn.layers.multi_head_attention import MultiHeadAttention
-from keras_attn.layers.patch_embedding import PatchEmbedding
-from keras_attn.layers.patch_merging import PatchMerging
-from keras_attn.layers.position_biases import AlibiBias, RelativePositionBias, RelativePositionKeys
-from keras_attn.layers.position_encodings import PositionEmbedding, SinusoidalPositionEncoding
 from keras_attn.layers.residual import Residual
 from keras_attn.layers.rotary_embedding import AxialRotaryEmbedding, RotaryEmbedding
-from keras_attn.layers.talking_heads_attention import TalkingHeadsAttention
 from keras_attn.layers.window_attention import WindowAttention
 
 __all__ = [

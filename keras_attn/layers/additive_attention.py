@@ -2,11 +2,17 @@ import keras
 from keras import ops
 
 from keras_attn.checks import check_positive, check_rate
-from keras_attn.layers.arguments import copy_initializer, of_sublayer
-from keras_attn.layers.call_masks import ATTENTION_MASK_ARGUMENTS, PAIRS_HINT, CallMasks, joined_padding
-from keras_attn.layers.clean_padding import real_token_mask, without_padding
-from keras_attn.layers.head_layout import HeadLayout
+from keras_attn.layers.activations import copy_initializer, of_sublayer
+from keras_attn.layers.head_projections import HeadLayout
 from keras_attn.layers.lora_and_quantization import Adaptable
+from keras_attn.layers.masks import (
+    ATTENTION_MASK_ARGUMENTS,
+    PAIRS_HINT,
+    CallMasks,
+    combined_padding_mask,
+    real_token_mask,
+    without_padding,
+)
 from keras_attn.ops import (
     ScoreDropout,
     additive_attention,
@@ -167,7 +173,7 @@ class BahdanauAttention(Adaptable, keras.layers.Layer):
             key_mask: Boolean (B, S), as in those calls, which need it too. Nothing is read at masked keys.
         """
         return self.key_dense(
-            without_padding(key, real_token_mask(joined_padding(key_mask, key, "key_mask")))
+            without_padding(key, real_token_mask(combined_padding_mask(key_mask, key, "key_mask")))
         )
 
     def _checked(self, projected_key, value):

@@ -3,11 +3,18 @@
 import keras
 
 from keras_attn.checks import check_positive, check_rank, check_rate
-from keras_attn.layers.arguments import get_activation, of_sublayer, serialize_activation
+from keras_attn.layers.activations import get_activation, of_sublayer, serialize_activation
 from keras_attn.layers.feed_forward import FeedForward
+from keras_attn.layers.layer_slots import (
+    Slotted,
+    build_layer,
+    check_layer,
+    copied,
+    has_argument,
+    is_attention,
+)
 from keras_attn.layers.multi_head_attention import MultiHeadAttention
 from keras_attn.layers.residual import RESIDUAL_ARGUMENTS, Residual, check_residual, default_norm
-from keras_attn.layers.slots import Slotted, build_layer, check_layer, copied, has_argument, is_attention
 
 
 class Block(Slotted, keras.layers.Layer):

@@ -2,10 +2,14 @@ import keras
 from keras import ops
 
 from keras_attn.layers.block import Block, results_of
-from keras_attn.layers.call_masks import check_pairs, joined_padding
-from keras_attn.layers.clean_padding import real_token_mask, with_clean_padding
+from keras_attn.layers.layer_slots import call_layer, check_layer, has_argument
+from keras_attn.layers.masks import (
+    check_attention_mask_rank,
+    combined_padding_mask,
+    real_token_mask,
+    with_clean_padding,
+)
 from keras_attn.layers.recomputation import recompute_in_gradient
-from keras_attn.layers.slots import call_layer, check_layer, has_argument
 from keras_attn.ops import successive_positions
 
 
@@ -126,10 +130,10 @@ class DecoderBlock(Block):
             self._check_axes("cross_attention", "encoder_sequence", encoder_sequence.shape)
         self._check_encoder(encoder_sequence, cross_attention_cache)
         self._check_segments(decoder_segment_ids, encoder_segment_ids)
-        check_pairs(
+        check_attention_mask_rank(
             decoder_attention_mask, decoder_sequence, "decoder_attention_mask", "decoder_padding_mask"
         )
-        check_pairs(
+        check_attention_mask_rank(
             encoder_attention_mask,
             decoder_sequence,
             "encoder_attention_mask",
@@ -138,12 +142,14 @@ class DecoderBlock(Block):
         )
         query_mask = is_token = None
         if self_attention_cache is None:
-            query_mask = decoder_padding_mask = joined_padding(
+            query_mask = decoder_padding_mask = combined_padding_mask(
                 decoder_padding_mask, decoder_sequence, "decoder_padding_mask"
             )
             is_token = real_token_mask(query_mask, decoder_segment_ids)
         sequences, masks = [decoder_sequence], [is_token]
-        encoder_padding_mask = joined_padding(encoder_padding_mask, encoder_sequence, "encoder_padding_mask")
+        encoder_padding_mask = combined_padding_mask(
+            encoder_padding_mask, encoder_sequence, "encoder_padding_mask"
+        )
         if encoder_sequence is not None:
             sequences.append(encoder_sequence)
             masks.append(real_token_mask(encoder_padding_mask, encoder_segment_ids))
@@ -237,7 +243,7 @@ class DecoderBlock(Block):
             encoder_sequence, value_mask=encoder_padding_mask, **positions
         )
 
-    def attention_of_steps(self):
+    def step_attention_layers(self):
         """The attention layers whose projections can be made once for a loop of steps.
 
         Returns:

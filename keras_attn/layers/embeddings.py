@@ -2,13 +2,11 @@ import keras
 from keras import ops
 
 from keras_attn.checks import check_positive, check_rate
-from keras_attn.layers.call_masks import joined, joined_padding
-from keras_attn.layers.clean_padding import without_padding
 from keras_attn.layers.dropout import Dropout
+from keras_attn.layers.layer_slots import Slotted, build_layer, check_layer, check_norm, position_arguments
 from keras_attn.layers.lora_and_quantization import QuantizableSubclass
-from keras_attn.layers.projection import int8_matrix, product
-from keras_attn.layers.slots import Slotted, build_layer, check_layer, check_norm, position_arguments
-from keras_attn.layers.step_matrices import step_matrix
+from keras_attn.layers.masks import combined_padding_mask, joined, without_padding
+from keras_attn.layers.projection import int8_matrix, product, step_matrix
 from keras_attn.ops import (
     Int8Matrix,
     bfloat16_product,
@@ -465,7 +463,7 @@ class SequenceEmbedding(Slotted, keras.layers.Layer):
                 f"`inputs` must be token ids of shape (B, T). Received: inputs of shape {tuple(inputs.shape)}."
             )
         if self.position is not None:
-            padding_mask = joined_padding(padding_mask, vectors, "padding_mask")
+            padding_mask = combined_padding_mask(padding_mask, vectors, "padding_mask")
             arguments = position_arguments(self.position, positions, padding_mask)
             # Layers of this library add one encoding to all rows, without a copy of it for each row.
             encoding = getattr(self.position, "encoding", self.position)

@@ -1,10 +1,14 @@
 import keras
 
 from keras_attn.layers.block import Block, results_of
-from keras_attn.layers.call_masks import check_pairs, joined_padding
-from keras_attn.layers.clean_padding import real_token_mask, with_clean_padding
+from keras_attn.layers.layer_slots import call_layer, is_attention
+from keras_attn.layers.masks import (
+    check_attention_mask_rank,
+    combined_padding_mask,
+    real_token_mask,
+    with_clean_padding,
+)
 from keras_attn.layers.recomputation import recompute_in_gradient
-from keras_attn.layers.slots import call_layer, is_attention
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
@@ -97,8 +101,8 @@ class EncoderBlock(Block):
         segment_ids=None,
     ):
         self._check_axes("self_attention", "inputs", inputs.shape)
-        check_pairs(attention_mask, inputs, "attention_mask", "padding_mask")
-        padding_mask = joined_padding(padding_mask, inputs, "padding_mask")
+        check_attention_mask_rank(attention_mask, inputs, "attention_mask", "padding_mask")
+        padding_mask = combined_padding_mask(padding_mask, inputs, "padding_mask")
         arguments = {
             "attention_mask": attention_mask,
             "positions": positions,

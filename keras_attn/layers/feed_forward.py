@@ -2,9 +2,9 @@ import keras
 from keras import ops
 
 from keras_attn.checks import check_positive
-from keras_attn.layers.arguments import get_activation, of_sublayer, serialize_activation
-from keras_attn.layers.clean_padding import without_padding
+from keras_attn.layers.activations import get_activation, of_sublayer, serialize_activation
 from keras_attn.layers.lora_and_quantization import Adaptable
+from keras_attn.layers.masks import without_padding
 from keras_attn.layers.projection import Dense
 from keras_attn.ops import implicit_mask
 

@@ -1,13 +1,16 @@
 """The projections of an attention layer: from its inputs to heads, and from the heads to its output."""
 
+import collections
+import math
 import operator
 
+import keras
 from keras import ops
 
-from keras_attn.layers.arguments import of_sublayer
+from keras_attn.layers.activations import of_sublayer
 from keras_attn.layers.normalization import NORMALIZATIONS
-from keras_attn.layers.projection import Projection
-from keras_attn.layers.step_projections import output_of, projected_heads, step_projections
+from keras_attn.layers.projection import Projection, product
+from keras_attn.ops import Int8Matrix, loop_form, step_form
 
 
 class HeadProjections:
@@ -146,3 +149,193 @@ class HeadProjections:
 
 
 _LETTERS = "abcdefghijklmnopqrstuvw"
+
+
+class HeadLayout:
+    """Converts tensors between Keras' layout (B, <axes>, N, H) and that of the ops, (B, <lead>, N, T, H).
+
+    T is the attended axes, flattened in order; <lead> are the axes that are not attended over. For the usual
+    (B, T, D) inputs there is one attended axis and no lead.
+
+    Args:
+        rank: Integer, the rank of the layer's inputs (B, <axes>, D).
+        attention_axes: Tuple of integers, the attended axes of those inputs, or None for all of <axes>.
+    """
+
+    def __init__(self, rank, attention_axes=None):
+        axes = range(1, rank - 1)
+        attended = axes if attention_axes is None else [axis % rank for axis in attention_axes]
+        if not attended or not set(attended) <= set(axes) or len(set(attended)) < len(attended):
+            raise ValueError(
+                "`attention_axes` must name axes between the batch and the features, each once. Received: "
+                f"attention_axes={attention_axes} for inputs of rank {rank}."
+            )
+        self.attended = tuple(attended)
+        self.lead = tuple(axis for axis in axes if axis not in self.attended)
+
+    def heads_first(self, x):
+        """(B, <axes>, N, H) -> (B, <lead>, N, T, H)."""
+        heads, features = len(x.shape) - 2, len(x.shape) - 1
+        x = ops.transpose(x, (0, *self.lead, heads, *self.attended, features))
+        return self._flatten(x, len(self.lead) + 2)
+
+    def heads_last(self, x, query):
+        """(B, <lead>, N, T, H) -> (B, <axes>, N, H), with the sizes of the axes of `query` (B, <axes>, D)."""
+        x = self._unflatten(x, len(self.lead) + 2, query)
+        now = (0, *self.lead, None, *self.attended, None)
+        order = [now.index(axis) for axis in range(len(now) - 2)]
+        return ops.transpose(x, (*order, len(self.lead) + 1, len(now) - 1))
+
+    def padding(self, mask):
+        """(B, <axes>) or (<axes>) -> (B, <lead>, T) or (1, <lead>, T).
+
+        Masks of other ranks are not changed; a later check refuses them.
+        """
+        rank = 1 + len(self.lead) + len(self.attended)
+        if len(mask.shape) == rank - 1:
+            mask = ops.expand_dims(mask, 0)
+        if len(mask.shape) != rank:
+            return mask
+        mask = ops.transpose(mask, (0, *self.lead, *self.attended))
+        return self._flatten(mask, len(self.lead) + 1)
+
+    def pairs(self, mask, rank):
+        """A mask ending in the attended axes of queries, then of keys -> one that broadcasts to (..., N, T, S).
+
+        Missing axes are added before the attended ones, as in Keras: (B, T, S) becomes (B, 1, T, S).
+        """
+        count = len(self.attended)
+        if count > 1 and len(mask.shape) >= 2 * count:
+            mask = self._flatten(mask, len(mask.shape) - count)
+            mask = self._flatten(mask, len(mask.shape) - 1 - count)
+        while len(mask.shape) < rank:
+            mask = ops.expand_dims(mask, -3 if len(mask.shape) > 1 else 0)
+        return mask
+
+    def scores(self, scores, query, value):
+        """(B, <lead>, N, T, S) -> (B, <lead>, N, <attended axes of query>, <attended axes of value>)."""
+        scores = self._unflatten(scores, len(self.lead) + 3, value)
+        return self._unflatten(scores, len(self.lead) + 2, query)
+
+    def _flatten(self, x, axis):
+        """Joins the attended axes, which start at `axis`, into one."""
+        if len(self.attended) == 1:
+            return x
+        shape = ops.shape(x)
+        end = axis + len(self.attended)
+        return ops.reshape(x, (*shape[:axis], math.prod(shape[axis:end]), *shape[end:]))
+
+    def _unflatten(self, x, axis, like):
+        if len(self.attended) == 1:
+            return x
+        shape = ops.shape(x)
+        sizes = [ops.shape(like)[attended] for attended in self.attended]
+        return ops.reshape(x, (*shape[:axis], *sizes, *shape[axis + 1 :]))
+
+
+StepProjections = collections.namedtuple(
+    "StepProjections", ["input_kernel", "input_bias", "output_kernel", "output_bias"]
+)
+StepProjections.__doc__ = """Matrices of the projections of one attention layer.
+
+input_kernel: floats (D, X), or an `Int8Matrix`. The axis X holds the heads of queries, then of keys, then of values.
+input_bias: floats (X,), or None.
+output_kernel: floats (N * Hv, D), or an `Int8Matrix`.
+output_bias: floats (D,), or None.
+"""
+
+_Matrix = collections.namedtuple("_Matrix", ["kernel", "bias"])
+
+
+def step_projections(inputs, output):
+    """The `StepProjections` of layers; None if one is adapted, or not just a product and a sum.
+
+    Layers quantised to int8 have matrices of integers, where the graph is only run, and None elsewhere.
+
+    Args:
+        inputs: The `Projection`s of one sequence (B, T, D) to heads, D -> (N, H).
+        output: The `Projection` from heads, (N, Hv) -> D.
+    """
+    if not all(map(_is_plain, [*inputs, output])):
+        return None
+    if len({layer.quantization_mode for layer in inputs}) > 1:
+        return None
+    of_inputs, of_output = _joined([_as_matrix(layer, 1) for layer in inputs]), _as_matrix(output, 2)
+    return StepProjections(*_in_step_form(of_inputs), *_in_step_form(of_output))
+
+
+def projected_heads(projections, x, sizes):
+    """(B, T, D) -> a list of heads (B, N, T, H), one for each of `sizes`, pairs (N, H)."""
+    ends = [0]
+    for num_heads, size in sizes:
+        ends.append(ends[-1] + num_heads * size)
+    x = _product(x, projections.input_kernel, projections.input_bias)
+    parts = ops.split(x, ends[1:-1], axis=-1) if len(sizes) > 1 else [x]
+    return [_heads_first(part, *of_part) for part, of_part in zip(parts, sizes)]
+
+
+def output_of(projections, heads):
+    """(B, N, T, Hv) -> (B, T, D)."""
+    _, num_heads, length, size = ops.shape(heads)
+    if heads.shape[2] != 1:
+        heads = ops.transpose(heads, (0, 2, 1, 3))
+    rows = ops.reshape(heads, (-1, length, num_heads * size))
+    return _product(rows, projections.output_kernel, projections.output_bias)
+
+
+def _product(x, kernel, bias):
+    """The product in the dtype of the matrix, as the dtype of `x`."""
+    if isinstance(kernel, Int8Matrix):
+        return product(x, kernel, bias)
+    return ops.cast(product(ops.cast(x, kernel.dtype), kernel, bias), x.dtype)
+
+
+def _is_plain(layer):
+    return (
+        isinstance(layer, Projection)
+        and layer.activation in (None, keras.activations.linear)
+        and layer.activity_regularizer is None
+        and not layer.lora_enabled
+        and (layer.quantization_mode is None or layer.has_int8_product())
+    )
+
+
+def _as_matrix(layer, num_summed_axes):
+    dtype = layer.compute_dtype
+    if layer.quantization_mode is not None:
+        bias = None if layer.bias is None else ops.reshape(layer.bias, (-1,))
+        return _Matrix(layer.int8_matrix(), bias)
+    kernel = ops.cast(ops.convert_to_tensor(layer.kernel), dtype)
+    size = math.prod(kernel.shape[:num_summed_axes])
+    bias = None if layer.bias is None else ops.cast(ops.reshape(layer.bias, (-1,)), dtype)
+    return _Matrix(ops.reshape(kernel, (size, -1)), bias)
+
+
+def _in_step_form(matrix):
+    kernel = matrix.kernel
+    return matrix._replace(kernel=loop_form(step_form(kernel))) if isinstance(kernel, Int8Matrix) else matrix
+
+
+def _joined(matrices):
+    if len(matrices) == 1:
+        return matrices[0]
+    has_bias = matrices[0].bias is not None
+    kernels = [matrix.kernel for matrix in matrices]
+    if isinstance(kernels[0], Int8Matrix):
+        kernel = Int8Matrix(
+            ops.concatenate([kernel.values for kernel in kernels], axis=1),
+            ops.concatenate([kernel.scale for kernel in kernels], axis=1),
+        )
+    else:
+        kernel = ops.concatenate(kernels, axis=1)
+    return _Matrix(
+        kernel,
+        ops.concatenate([matrix.bias for matrix in matrices], axis=0) if has_bias else None,
+    )
+
+
+def _heads_first(x, num_heads, size):
+    """(B, T, N * H) -> (B, N, T, H)."""
+    if x.shape[1] == 1:  # the order of values in memory is the same, so nothing has to be moved
+        return ops.reshape(x, (-1, num_heads, 1, size))
+    return ops.transpose(ops.reshape(x, (-1, ops.shape(x)[1], num_heads, size)), (0, 2, 1, 3))

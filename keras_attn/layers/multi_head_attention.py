@@ -5,15 +5,12 @@ import keras
 from keras import ops
 
 from keras_attn.checks import check_positive, check_rate, choose
-from keras_attn.layers.attended_keys import attended_keys
-from keras_attn.layers.call_masks import ATTENTION_MASK_ARGUMENTS, CallMasks
-from keras_attn.layers.call_positions import CallPositions
-from keras_attn.layers.clean_padding import is_known_clean, is_padding_clean
-from keras_attn.layers.head_layout import HeadLayout
-from keras_attn.layers.head_projections import HeadProjections
+from keras_attn.layers.attended_keys import CallPositions, attended_keys
+from keras_attn.layers.head_projections import HeadLayout, HeadProjections
+from keras_attn.layers.layer_slots import Slotted
+from keras_attn.layers.masks import ATTENTION_MASK_ARGUMENTS, CallMasks, is_known_clean, is_padding_clean
 from keras_attn.layers.normalization import NORMALIZATIONS
-from keras_attn.layers.slots import Slotted
-from keras_attn.layers.step_matrices import made_projections
+from keras_attn.layers.projection import current_step_projections
 from keras_attn.ops import (
     KeyValueCache,
     ScoreDropout,
@@ -324,7 +321,7 @@ class MultiHeadAttention(HeadProjections, Slotted, keras.layers.Layer):
             query, key, value, padding_is_finite = self._without_padding(
                 query, key, value, masks, call_positions, use_causal_mask
             )
-        projections = None if cache is None else made_projections(self, reads_keys)
+        projections = None if cache is None else current_step_projections(self, reads_keys)
         heads = self._heads(query, key, value, reads_keys, projections)
         query_heads = self._query_heads(heads[0], call_positions)
         new = self._key_value_heads(*heads[1:], call_positions) if reads_keys else None

@@ -15,7 +15,7 @@ from keras_attn.ops import (
 )
 
 
-class _PositionBias(BaseLayer, keras.layers.Layer):
+class PositionBias(BaseLayer, keras.layers.Layer):
     """Base of the position biases. Each attention layer that shares one builds it; a call returns it dense.
 
     A subclass defines the bias in `pair_bias`, and names the size of the heads that its weights depend on.
@@ -72,7 +72,7 @@ class _PositionBias(BaseLayer, keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
-class AlibiBias(_PositionBias):
+class AlibiBias(PositionBias):
     """Attention with linear biases: each head's logits fall with the distance, at its own slope.
 
     The distance counts in both directions, so that the layer works in encoders too; with a causal mask it is
@@ -108,7 +108,7 @@ class AlibiBias(_PositionBias):
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
-class RelativePositionBias(_PositionBias):
+class RelativePositionBias(PositionBias):
     """T5's learned bias: a number for each head and each bucket of distances.
 
     Small distances have a bucket each, larger ones share logarithmically wider buckets. All attention layers
@@ -195,7 +195,7 @@ class RelativePositionBias(_PositionBias):
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
-class RelativePositionKeys(_PositionBias):
+class RelativePositionKeys(PositionBias):
     """Shaw et al.'s learned vector for each distance, which is added to the keys.
 
     Adds query . a[key position - query position] / sqrt(H) to the logits. Distances are clipped to

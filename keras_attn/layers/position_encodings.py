@@ -3,7 +3,7 @@ from keras import ops
 
 from keras_attn.checks import check_positive
 from keras_attn.layers.base_layer import BaseLayer
-from keras_attn.layers.call_masks import joined_padding
+from keras_attn.layers.masks import combined_padding_mask
 from keras_attn.ops import indices_within, sinusoidal_encoding, successive_positions, token_positions
 
 
@@ -184,7 +184,7 @@ def _for_every_row(encoding, inputs):
 
 def _counted_positions(inputs, padding_mask):
     """The positions of the tokens of rows with a padding mask, see `token_positions`; None without a mask."""
-    padding_mask = joined_padding(padding_mask, inputs, "padding_mask")
+    padding_mask = combined_padding_mask(padding_mask, inputs, "padding_mask")
     return None if padding_mask is None else token_positions(padding_mask)
 
 

@@ -1,17 +1,21 @@
+"""Products with the matrices of layers, which a loop of steps makes once."""
+
+import contextlib
+import contextvars
 import math
 
 import keras
 from keras import ops
 
-from keras_attn.layers.arguments import gelu_tanh
+from keras_attn.layers.activations import gelu_tanh
 from keras_attn.layers.lora_and_quantization import QuantizableSubclass
-from keras_attn.layers.step_matrices import step_matrix
 from keras_attn.ops import (
     Int8Matrix,
     bfloat16_product,
     gelu,
     int8_product,
     is_compiled_scope,
+    loop_form,
     runs_bfloat16_products,
     runs_op_by_op,
     shape_to_keep,
@@ -198,3 +202,49 @@ def _num_summed_axes(equation):
     inputs, rest = equation.split(",")
     kernel, _ = rest.split("->")
     return len(set(inputs) & set(kernel))
+
+
+_MADE = contextvars.ContextVar("made", default=None)
+
+
+def step_matrices(model):
+    """What the layers of a model would make again in every step of a loop, for `step_matrices_scope`.
+
+    Args:
+        model: A model, or any object; one without layers has no matrices.
+
+    Returns:
+        Dict from the id of a layer to its matrix; and from the id of an attention layer, and whether it projects keys and
+        values in a step, to its `StepProjections`.
+    """
+    if not isinstance(model, keras.Model):
+        return {}
+    made = {}
+    for layer in model._flatten_layers():
+        if hasattr(layer, "makes_step_matrix") and layer.makes_step_matrix():
+            made[id(layer)] = loop_form(layer.step_matrix())
+        if hasattr(layer, "step_attention_layers"):
+            for attention, of_keys in layer.step_attention_layers():
+                made[id(attention), of_keys] = attention.step_projections(of_keys)
+    return made
+
+
+@contextlib.contextmanager
+def step_matrices_scope(made):
+    """Layers that are called inside use these matrices, which `step_matrices` has made."""
+    token = _MADE.set(made)
+    try:
+        yield
+    finally:
+        _MADE.reset(token)
+
+
+def step_matrix(layer):
+    """A layer's matrix: the one made before the loop, or else a new one."""
+    made = (_MADE.get() or {}).get(id(layer))
+    return layer.step_matrix() if made is None else made
+
+
+def current_step_projections(layer, of_keys):
+    """The `StepProjections` of an attention layer that were made before the loop, or None."""
+    return (_MADE.get() or {}).get((id(layer), of_keys))

@@ -5,10 +5,10 @@ from keras import ops
 
 from keras_attn.checks import check_rate
 from keras_attn.layers.base_layer import BaseLayer, dense_spec
-from keras_attn.layers.clean_padding import without_padding
 from keras_attn.layers.dropout import Dropout
+from keras_attn.layers.layer_slots import check_norm, copied, description, with_layers
+from keras_attn.layers.masks import without_padding
 from keras_attn.layers.normalization import LayerNormalization
-from keras_attn.layers.slots import check_norm, copied, description, with_layers
 from keras_attn.ops import implicit_mask
 
 # The constructor arguments of `Residual` that the blocks also have, and pass on. Each residual connection of

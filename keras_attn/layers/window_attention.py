@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_attn.checks import check_pair, check_positive, check_rate
-from keras_attn.layers.arguments import of_sublayer
+from keras_attn.layers.activations import of_sublayer
 from keras_attn.layers.lora_and_quantization import Adaptable
 from keras_attn.ops import (
     MaskRule,

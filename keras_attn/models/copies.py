@@ -5,14 +5,14 @@ import itertools
 
 import keras
 
-from keras_attn.layers.slots import (
+from keras_attn.layers.layer_slots import (
+    construction_policy,
     global_policy,
-    made_again,
+    layer_from_description,
+    plain_policies,
     plain_policy,
-    policies_of,
-    policy_of_making,
-    with_policy,
-    without_values,
+    run_without_values,
+    with_construction_policy,
 )
 from keras_attn.models.weight_names import match_names, named_weights
 
@@ -43,13 +43,13 @@ def twin_of(model, policy_of=None):
     if policy_of is None:
         policy_of = str
     config = _with_policies(model.get_config(), policy_of)
-    with global_policy(policy_of(policy_of_making(model))):
+    with global_policy(policy_of(construction_policy(model))):
         twin = type(model).from_config(config)
         if len(twin.weights) != len(_shapes(model)):
             twin.build_from_config(model.get_build_config() or {})
             twin.built = True  # as Keras says of a model that it loads
     check_rebuilt(twin, model)
-    for layer, of_model in zip(twin._flatten_layers(), policies_of(model)):
+    for layer, of_model in zip(twin._flatten_layers(), plain_policies(model)):
         policy = policy_of(of_model)
         if plain_policy(layer.dtype_policy) != policy:
             _set_policy(layer, policy)
@@ -82,13 +82,13 @@ def described(model):
     """Keras' description of a model without its compile config, from which `model_from` makes it again."""
     description = keras.saving.serialize_keras_object(model)
     description.pop("compile_config", None)
-    return with_policy(description, model)
+    return with_construction_policy(description, model)
 
 
 def model_from(description):
     """The model that `described` gave, of any registered class, with new weights: the same under any global policy."""
     # Of a functional model, Keras empties what it is given.
-    return made_again(copy.deepcopy(description))
+    return layer_from_description(copy.deepcopy(description))
 
 
 def check_rebuilt(twin, model):
@@ -108,7 +108,7 @@ def check_comes_back(model, make):
         model: A `keras.Model`, built.
         make: Function without arguments that makes the other model; it is made without values.
     """
-    without_values(lambda: _check_same_layers(make(), model))
+    run_without_values(lambda: _check_same_layers(make(), model))
 
 
 def _check_same_layers(twin, model):

@@ -2,7 +2,7 @@ import keras
 from keras import ops
 
 from keras_attn.checks import check_positive
-from keras_attn.layers.clean_padding import clean_padding, real_token_mask
+from keras_attn.layers.masks import clean_padding, real_token_mask
 from keras_attn.models.generation import CausalGeneration
 from keras_attn.models.sizes import Sizes
 from keras_attn.models.transformer import OneStackTransformer, of_decoder_block, unpacked_inputs

@@ -1,6 +1,6 @@
 import keras
 
-from keras_attn.layers.slots import build_layer, call_layer
+from keras_attn.layers.layer_slots import build_layer, call_layer
 from keras_attn.models.transformer import TransformerAround
 
 

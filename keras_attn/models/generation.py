@@ -21,7 +21,7 @@ from keras_attn.generation import (
     extend_caches,
     find_answers,
 )
-from keras_attn.layers.step_matrices import step_matrices, use_step_matrices
+from keras_attn.layers.projection import step_matrices, step_matrices_scope
 from keras_attn.ops import (
     KeyValueCache,
     compiled_scope,
@@ -531,7 +531,7 @@ class _CausalStep:
         if not isinstance(num_read, int) or num_read:
             order = successive_positions(num_read)
             mask = ops.logical_and(order[:, None] >= order, ops.expand_dims(is_token, 1))
-            with use_step_matrices(self.matrices):
+            with step_matrices_scope(self.matrices):
                 _, cache = self.model.call_with_cache(
                     prompt.token_ids[:, :-1], _for_step(cache, before), 0, before, mask
                 )
@@ -544,7 +544,7 @@ class _CausalStep:
         sizes = (*ops.shape(own_mask)[:2], ops.shape(is_token)[1])
         prompt_mask = ops.broadcast_to(ops.expand_dims(is_token, 1), sizes)
         slot_positions = ops.concatenate([of_prompt[:, :-1], of_prompt[:, -1:] + own_positions], axis=-1)
-        with use_step_matrices(self.matrices):
+        with step_matrices_scope(self.matrices):
             logits, cache = self.model.call_with_cache(
                 token_ids,
                 _for_step(cache, slot_positions),
@@ -587,7 +587,7 @@ class _Seq2SeqStep:
 
     def _call(self, token_ids, cache, first_slot, positions, mask, slot_positions, row_context, **more):
         cache = _with_first(row_context, _for_step(cache, slot_positions))
-        with use_step_matrices(self.matrices):
+        with step_matrices_scope(self.matrices):
             logits, cache, *scores = self.model.call_with_cache(
                 token_ids, cache, first_slot, positions, mask, **more
             )

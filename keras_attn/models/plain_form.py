@@ -12,7 +12,7 @@ from keras_attn.layers import (
     SequenceEmbedding,
     SinusoidalPositionEncoding,
 )
-from keras_attn.layers.arguments import serialize_activation
+from keras_attn.layers.activations import serialize_activation
 
 PlainForm = collections.namedtuple(
     "PlainForm",

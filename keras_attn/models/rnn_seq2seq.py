@@ -5,9 +5,9 @@ from keras import ops
 
 from keras_attn.checks import check_positive, check_rank, check_rate, choose
 from keras_attn.layers import BahdanauAttention, TokenEmbedding
-from keras_attn.layers.clean_padding import real_token_mask, without_padding
+from keras_attn.layers.layer_slots import plain_policy
 from keras_attn.layers.lora_and_quantization import Adaptable
-from keras_attn.layers.slots import plain_policy
+from keras_attn.layers.masks import real_token_mask, without_padding
 from keras_attn.models.generation import Seq2SeqGeneration
 from keras_attn.models.quantization import config_that_comes_back
 from keras_attn.models.transformer import real_tokens, unpacked_inputs

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_attn.checks import check_positive, choose
-from keras_attn.layers.clean_padding import clean_padding, real_token_mask
+from keras_attn.layers.masks import clean_padding, real_token_mask
 from keras_attn.models.generation import Seq2SeqGeneration
 from keras_attn.models.sizes import Sizes
 from keras_attn.models.transformer import (

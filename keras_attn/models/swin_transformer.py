@@ -3,8 +3,8 @@ from keras import ops
 
 from keras_attn.checks import check_positive
 from keras_attn.layers import EncoderBlock, PatchEmbedding, PatchMerging, WindowAttention
+from keras_attn.layers.layer_slots import build_layer, call_layer
 from keras_attn.layers.normalization import LayerNormalization
-from keras_attn.layers.slots import build_layer, call_layer
 from keras_attn.models.vision_transformer import ImageEncoder
 
 

@@ -7,21 +7,20 @@ import keras
 from keras import ops
 
 from keras_attn.checks import check_positive
-from keras_attn.layers.call_masks import joined_padding
-from keras_attn.layers.clean_padding import clean_padding, real_token_mask
 from keras_attn.layers.embeddings import SequenceEmbedding
-from keras_attn.layers.lora_and_quantization import Adaptable
-from keras_attn.layers.slots import (
+from keras_attn.layers.layer_slots import (
     check_layer,
     check_norm,
+    config_policy,
     describe_shared_layers,
     description,
     global_policy,
     is_described,
-    policy_in,
     position_arguments,
     with_layers,
 )
+from keras_attn.layers.lora_and_quantization import Adaptable
+from keras_attn.layers.masks import clean_padding, combined_padding_mask, real_token_mask
 from keras_attn.models.quantization import config_that_comes_back
 from keras_attn.ops import padding_mask, token_positions
 
@@ -137,7 +136,7 @@ class Transformer(Adaptable, keras.Model):
         """The model that a config describes, with new parts. Layers that parts share are shared again."""
         origin = config.get("origin")
         config = {name: value for name, value in config.items() if name != "origin"}
-        with global_policy(policy_in(config)):
+        with global_policy(config_policy(config)):
             model = cls(**with_layers(config, cls._SLOTS))
         model.origin = origin
         return model
@@ -267,7 +266,7 @@ def real_tokens(token_ids, given_padding_mask, pad_token_id):
     """
     if given_padding_mask is None:
         given_padding_mask = padding_mask(token_ids, pad_token_id)
-    return joined_padding(given_padding_mask, token_ids)
+    return combined_padding_mask(given_padding_mask, token_ids)
 
 
 def unpacked_inputs(inputs, required, optional):

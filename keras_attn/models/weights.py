@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from keras_attn.files import replaced_file
-from keras_attn.models.copies import finalize_layers, without_values
+from keras_attn.models.copies import finalize_layers, run_without_values
 from keras_attn.models.weight_names import match_names, named_weights
 
 _FLOATS = {
@@ -239,7 +239,7 @@ def check_sizes(make_model, config, path, rename=str):
                 f"arrays. Received: {name}={value}."
             )
 
-    without_values(lambda: _matched(make_model(), shapes, path))
+    run_without_values(lambda: _matched(make_model(), shapes, path))
 
 
 def _sizes(config):

@@ -7,7 +7,7 @@ import keras
 from keras_attn.data import TextPairs
 from keras_attn.data.text_files import Rows
 from keras_attn.files import replaced_folder, restored_folder
-from keras_attn.models.copies import without_values
+from keras_attn.models.copies import run_without_values
 from keras_attn.runs.ensembles import load_ensemble
 from keras_attn.runs.teacher_translations import TeacherTranslations
 from keras_attn.runs.teachers import teachers_checksum
@@ -73,7 +73,7 @@ class DistillationRun(TranslationRun):
     def check_student(self):
         """Raises what making the student and its batches would raise for the recipe, before hours of translating."""
         tokenizers = self.make_tokenizers()
-        without_values(lambda: self.make_model(*tokenizers))
+        run_without_values(lambda: self.make_model(*tokenizers))
         if self.recipe.subword_sampling:
             for tokenizer in tokenizers:
                 tokenizer.bpe_dropout()

@@ -29,11 +29,11 @@ In a process, until what they belong to goes:
 In a process, for good, of what cannot change in it (`functools.cache`): the processor's instructions, whether there is a fused
 kernel and whether a softmax is rounded once (`ops`), classes of messages (`export`), the explorer's files (`plots`), the dates of
 the splits (`data.dates`), the names of Keras' own attributes (`models.structure`), the arguments of a class (`tasks.task`);
-and of the last 256 functions their arguments (`layers.slots`). The resource of a sentencepiece model is named by its content.
+and of the last 256 functions their arguments (`layers.layer_slots`). The resource of a sentencepiece model is named by its content.
 
-In one call, by the `id` of a layer or a tensor that the call holds: matrices of steps (`layers.step_matrices`), guarded inputs
+In one call, by the `id` of a layer or a tensor that the call holds: matrices of steps (`layers.projection`), guarded inputs
 (`layers.multi_head_attention`), tensors that are overwritten (`ops.kv_cache`), layers that are described or made again
-(`layers.slots`), methods that are watched (`inspection.watching`, which holds their layers).
+(`layers.layer_slots`), methods that are watched (`inspection.watching`, which holds their layers).
 
 On disk: exports for serving here (`tasks.kept_exports`), by a checksum of the content of the folder, of the code and of the
 versions; translations of teachers (`runs.teacher_translations`), by checksums of the teachers, the settings and the texts; token

@@ -12,7 +12,7 @@ from keras_attn import huggingface
 from keras_attn.huggingface.activations import their_activation
 from keras_attn.huggingface.config_fields import Fields
 from keras_attn.huggingface.model_types import MODEL_TYPES, writers
-from keras_attn.layers.arguments import get_activation, serialize_activation
+from keras_attn.layers.activations import get_activation, serialize_activation
 from keras_attn.models import DecoderTransformer, SwinTransformer
 
 transformers = pytest.importorskip(

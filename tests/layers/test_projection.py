@@ -8,7 +8,7 @@ from helpers_layers import assert_equal
 from keras import ops
 from tensorflow.python.eager import context
 
-from keras_attn.layers.arguments import gelu_tanh
+from keras_attn.layers.activations import gelu_tanh
 from keras_attn.layers.projection import Dense, Projection
 
 CASES = {

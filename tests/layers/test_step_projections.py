@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 from keras_attn.layers import DecoderBlock, DifferentialAttention, MultiHeadAttention, RotaryEmbedding
-from keras_attn.layers.step_matrices import use_step_matrices
+from keras_attn.layers.projection import step_matrices_scope
 
 B, S, D = 3, 7, 10
 VARIANTS = {
@@ -32,7 +32,7 @@ def steps(layer, x, sizes, projections):
     cache, outputs, index = layer.empty_cache(B, S), [], 0
     for size in sizes:
         part = x[:, index : index + size]
-        with use_step_matrices({(id(layer), True): projections}):
+        with step_matrices_scope({(id(layer), True): projections}):
             output, cache = layer(
                 part,
                 part,
@@ -69,11 +69,11 @@ def test_a_block_with_projections_of_both_layers():
     x, source = (keras.random.normal((B, size, D), seed=size) for size in (S, 5))
     mask = ops.convert_to_tensor([[True] * 5, [True] * 2 + [False] * 3, [False] * 5])
     whole = ops.convert_to_numpy(block(x, source, encoder_padding_mask=mask))
-    roles = block.attention_of_steps()
+    roles = block.step_attention_layers()
     made = {(id(layer), of_keys): layer.step_projections(of_keys) for layer, of_keys in roles}
     assert len(made) == 2
     cache, cross, outputs = block.empty_cache(B, S), block.project_to_cache(source, mask), []
-    with use_step_matrices(made):
+    with step_matrices_scope(made):
         for index in range(S):
             output, cache = block(
                 x[:, index : index + 1],

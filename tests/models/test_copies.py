@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_attn.layers import EncoderBlock, SequenceEmbedding, TokenEmbedding
-from keras_attn.layers.slots import global_policy
+from keras_attn.layers.layer_slots import global_policy
 from keras_attn.models import (
     EncoderTransformer,
     RNNSeq2Seq,

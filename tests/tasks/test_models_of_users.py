@@ -7,7 +7,7 @@ import pytest
 import keras_attn
 from keras_attn.export import verify_saved_model
 from keras_attn.layers import EncoderBlock
-from keras_attn.layers.slots import global_policy
+from keras_attn.layers.layer_slots import global_policy
 from keras_attn.models import Seq2SeqTransformer, quantization_of
 from keras_attn.tasks import ImagePreprocessing
 from keras_attn.text import ByteTokenizer

@@ -1,8 +1,10 @@
-"""The masks of one call of an attention layer: the first of the two joins of masks, see ops/masks.py."""
+"""The masks of a call: padding masks are joined and obeyed before any projection, all others become one `MaskRule`."""
+
+import contextlib
+import contextvars
 
 from keras import ops
 
-from keras_attn.layers.clean_padding import real_token_mask
 from keras_attn.ops import (
     MaskRule,
     as_boolean_mask,
@@ -10,6 +12,7 @@ from keras_attn.ops import (
     combine_masks,
     implicit_mask,
     is_constant,
+    keep,
     mask_fits,
     mask_poison,
     with_exact_sizes,
@@ -24,7 +27,7 @@ ATTENTION_MASK_ARGUMENTS = (
 )
 
 
-def joined_padding(padding_mask, sequence, name=None):
+def combined_padding_mask(padding_mask, sequence, name=None):
     """The padding mask of a sequence: the argument (B, T), and the mask that Keras carries on the sequence, or None.
 
     Values are not checked here: the attention layer does that.
@@ -63,7 +66,7 @@ def joined(mask, padding_mask):
     return ops.where(mask, padding_mask, ops.zeros((), dtype=padding_mask.dtype))
 
 
-def check_pairs(mask, sequence, name, padding_name, axes="(B, T, T)"):
+def check_attention_mask_rank(mask, sequence, name, padding_name, axes="(B, T, T)"):
     """Refuses a mask of pairs in a block that has no axis of the batch.
 
     With as many rows as queries it could be a padding mask as well as a mask of all rows, and would be taken for the
@@ -134,9 +137,9 @@ class CallMasks:
                 "`key_segment_ids` says which `segment_ids` see a key, so those must be given too."
             )
         self.poison = mask_poison(query_mask, value_mask, key_mask, attention_mask, prefix_mask)
-        self.query_mask = as_boolean_mask(joined_padding(query_mask, query), "query_mask")
-        of_value = as_boolean_mask(joined_padding(value_mask, value), "value_mask")
-        of_key = as_boolean_mask(joined_padding(key_mask, None if key is value else key), "key_mask")
+        self.query_mask = as_boolean_mask(combined_padding_mask(query_mask, query), "query_mask")
+        of_value = as_boolean_mask(combined_padding_mask(value_mask, value), "value_mask")
+        of_key = as_boolean_mask(combined_padding_mask(key_mask, None if key is value else key), "key_mask")
         self.key_mask = combine_masks(of_value, None if of_key is of_value else of_key)
         self._given_pairs = attention_mask
         self.attention_mask = as_boolean_mask(attention_mask, "attention_mask")
@@ -254,3 +257,75 @@ class CallMasks:
                 f"`attention_mask` must have the shape (T, S), (B, T, S) or (B, N, T, S), where T is {num_queries}. "
                 f"Received: attention_mask of shape {tuple(shape)}, which seems to be (B, S).{PAIRS_HINT}"
             )
+
+
+# The sequences that are known to hold zeros at padding, inside `clean_padding`; None outside.
+_CLEAN = contextvars.ContextVar("clean_padding", default=None)
+
+
+@contextlib.contextmanager
+def clean_padding(*sequences):
+    """Layers that are called inside get sequences without padding.
+
+    Args:
+        *sequences: Pairs of a sequence and its mask, as in `without_padding`.
+
+    Yields:
+        List of the sequences without padding.
+    """
+    kept = [without_padding(x, is_token) for x, is_token in sequences]
+    known = []
+    if not is_padding_clean():
+        known = [x for x, (_, is_token) in zip(kept, sequences) if is_token is not None]
+    token = _CLEAN.set(known)
+    try:
+        yield kept
+    finally:
+        _CLEAN.reset(token)
+
+
+def with_clean_padding(function, *masks):
+    """A function of sequences that runs inside `clean_padding`.
+
+    Whether there is anything to do is settled here, not when it runs: recomputation runs it a second time, elsewhere.
+
+    Args:
+        function: Function of sequences.
+        *masks: The mask of each sequence, as in `without_padding`.
+    """
+    masks = [None if is_padding_clean() else is_token for is_token in masks]
+
+    def run(*sequences):
+        with clean_padding(*zip(sequences, masks)) as kept:
+            return function(*kept)
+
+    return run
+
+
+def is_padding_clean():
+    """Whether the code runs inside `clean_padding`."""
+    return _CLEAN.get() is not None
+
+
+def is_known_clean(x):
+    """Whether `x` is one of the sequences that the `clean_padding` around this code has set to 0 at padding."""
+    return any(x is other for other in _CLEAN.get() or ())
+
+
+def real_token_mask(padding_mask, segment_ids=None):
+    """True at tokens that are padding by neither, booleans (B, <axes>), or None. Values are not checked here."""
+    is_token = None if padding_mask is None else ops.cast(padding_mask, "bool")
+    in_segment = None if segment_ids is None else ops.not_equal(segment_ids, 0)
+    return combine_masks(is_token, in_segment)
+
+
+def without_padding(x, is_token):
+    """A sequence with zeros at its padding, in value and in gradient.
+
+    Args:
+        x: Floats (B, <axes>, D).
+        is_token: Booleans (B, <axes>), True at real tokens, or None for no padding.
+    """
+    if is_token is None or is_padding_clean():
+        return x
+    return keep(x, ops.expand_dims(is_token, -1))

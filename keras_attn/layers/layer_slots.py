@@ -58,28 +58,28 @@ def plain_policy(policy):
     return policy.name.rpartition("_from_")[2]
 
 
-def policies_of(layer):
+def plain_policies(layer):
     """The plain policies of a layer and of all layers in it, a list."""
     return [plain_policy(part.dtype_policy) for part in layer._flatten_layers()]
 
 
-def policy_of_making(layer):
+def construction_policy(layer):
     """The global policy under which a layer's config gives a layer with the same policies, if one does: a name."""
-    own, wanted = plain_policy(layer.dtype_policy), policies_of(layer)
+    own, wanted = plain_policy(layer.dtype_policy), plain_policies(layer)
     if set(wanted) == {own}:
         return own
 
     def gives_them(name):
         with global_policy(name):
-            policies = policies_of(type(layer).from_config(layer.get_config()))
+            policies = plain_policies(type(layer).from_config(layer.get_config()))
         return policies == wanted[: len(policies)]
 
     names = dict.fromkeys([own, keras.config.dtype_policy().name, *wanted])
     # Another thread remembers no layers that are being described or made here.
-    return next((name for name in names if without_values(functools.partial(gives_them, name))), own)
+    return next((name for name in names if run_without_values(functools.partial(gives_them, name))), own)
 
 
-def without_values(function):
+def run_without_values(function):
     """What a function gives that makes models; their variables have shapes and no values, and so take no memory."""
 
     def run():
@@ -91,7 +91,7 @@ def without_values(function):
         return thread.submit(run).result()
 
 
-def policy_in(config):
+def config_policy(config):
     """The global policy under which a layer with this config is made: its own, or None if it has none."""
     policy = config.get("dtype")
     return None if policy is None else plain_policy(keras.dtype_policies.get(policy))
@@ -127,24 +127,24 @@ def description(layer):
     config = keras.saving.serialize_keras_object(layer)
     config.pop("build_config", None)  # The model builds its parts,
     config.pop("compile_config", None)  # and compiles none.
-    return {**with_policy(config, layer), "shared_layer": number}
+    return {**with_construction_policy(config, layer), "shared_layer": number}
 
 
-def with_policy(config, layer):
+def with_construction_policy(config, layer):
     """Keras' description of a layer, and under which global policy it is to be made, if not under its own."""
-    policy = policy_of_making(layer)
-    return config if policy == policy_in(config["config"]) else {**config, "made_under": policy}
+    policy = construction_policy(layer)
+    return config if policy == config_policy(config["config"]) else {**config, "made_under": policy}
 
 
-def made_again(description):
+def layer_from_description(description):
     """The layer of a description, with the policies that it had."""
     keras_entries = {name: part for name, part in description.items() if name not in _OF_DESCRIPTIONS}
-    with global_policy(description.get("made_under") or policy_in(description["config"])):
+    with global_policy(description.get("made_under") or config_policy(description["config"])):
         # In safe mode, Keras creates only objects of its own and of registered classes, and runs no code from a file.
         return keras.saving.deserialize_keras_object(keras_entries, safe_mode=True)
 
 
-def made_from(value):
+def layer_from_config(value):
     """The layer for a config entry: made from its description, or a copy of the layer. None stays None.
 
     A layer in a config is copied. Otherwise a copy of a model would share weights with the original.
@@ -158,10 +158,10 @@ def made_from(value):
         if key is not None and key in made:
             return made[key]
         if is_layer:
-            with global_policy(policy_of_making(value)):
+            with global_policy(construction_policy(value)):
                 layer = type(value).from_config(value.get_config())
         elif "class_name" in value:
-            layer = made_again(value)
+            layer = layer_from_description(value)
         else:
             raise ValueError(f"The config of a layer in a slot is incomplete. Received: {value}.")
         if key is not None:
@@ -176,7 +176,11 @@ def with_layers(config, slots):
 
 
 def _made(value):
-    return [made_from(item) for item in value] if isinstance(value, (list, tuple)) else made_from(value)
+    return (
+        [layer_from_config(item) for item in value]
+        if isinstance(value, (list, tuple))
+        else layer_from_config(value)
+    )
 
 
 class Slotted(Adaptable):

@@ -4,13 +4,13 @@ import keras
 from keras import ops
 
 from keras_attn.checks import check_count, check_positive, check_rank, check_rate, choose
-from keras_attn.layers.arguments import get_activation, serialize_activation
+from keras_attn.layers.activations import get_activation, serialize_activation
 from keras_attn.layers.base_layer import BaseLayer
-from keras_attn.layers.call_masks import joined_padding
 from keras_attn.layers.dropout import Dropout
+from keras_attn.layers.layer_slots import Slotted, build_layer, check_layer, check_norm
+from keras_attn.layers.masks import combined_padding_mask
 from keras_attn.layers.normalization import LayerNormalization
 from keras_attn.layers.projection import Dense
-from keras_attn.layers.slots import Slotted, build_layer, check_layer, check_norm
 from keras_attn.ops import POOLINGS, as_boolean_mask, at_least_float32, keep, mask_poison, poisoned, pooled
 
 
@@ -21,7 +21,7 @@ def real_tokens(sequence, padding_mask):
         ValueError: unless the sequence has the shape (B, T, D).
     """
     check_rank("inputs", sequence.shape, "(B, T, D)")
-    mask = as_boolean_mask(joined_padding(padding_mask, sequence, "padding_mask"), "padding_mask")
+    mask = as_boolean_mask(combined_padding_mask(padding_mask, sequence, "padding_mask"), "padding_mask")
     return ops.ones(ops.shape(sequence)[:2], dtype="bool") if mask is None else mask
 
 
@@ -356,7 +356,7 @@ class VectorHead(_Pooled, _Head):
     Example:
 
     ```python
-    vectors = keras_attn.layers.heads.VectorHead(8, pooling="mean")(keras.random.normal((2, 5, 16)))  # (2, 8)
+    vectors = keras_attn.layers.prediction_heads.VectorHead(8, pooling="mean")(keras.random.normal((2, 5, 16)))  # (2, 8)
     ```
 
     Reference: [Reimers and Gurevych, 2019](https://arxiv.org/abs/1908.10084), section 3.
