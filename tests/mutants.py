@@ -463,7 +463,7 @@ MUTANTS = [
     Mutant(
         "end_that_is_the_pad_is_never_written",
         "generation/search.py",
-        "Search._but_end",
+        "Search._without_end",
         "token_id != self.inputs.end_token_id",
         "True",
         (f"{CHECKPOINTS}test_a_row_of_qwen3_ends_though_its_pad_is_its_end",),
@@ -471,7 +471,7 @@ MUTANTS = [
     Mutant(
         "what_cannot_be_written_is_chosen",
         "generation/search.py",
-        "Search.never",
+        "Search.never_chosen",
         "(self.pad_token_id, *self.inputs.unwritable_token_ids)",
         "(self.pad_token_id,)",
         (
@@ -624,23 +624,23 @@ MUTANTS = [
     Mutant(
         "exact_stopping_looks_at_the_length_now",
         "generation/beam_search.py",
-        "_BeamSearch._is_done",
-        "self._score(best_live, length, covered), self._score(best_live, index + 1, covered)",
+        "BeamSearch._highest_score",
+        "self._score(best_live, longest, covered), self._score(best_live, index + 1, covered)",
         "self._score(best_live, index + 1, covered), self._score(best_live, index + 1, covered)",
         (OPTIONS + "test_exact_stopping_loses_no_better_hypothesis[1.0]",),
     ),
     Mutant(
         "the_worst_of_all_beams_in_a_row_of_fewer",
         "generation/beam_search.py",
-        "_BeamSearch._worst",
+        "BeamSearch._worst",
         "last = ops.clip(self.options.num_beams, 1, self.num_beams) - 1",
         "last = 0 * self.options.num_beams + self.num_beams - 1",
         (OPTIONS + "test_a_row_of_fewer_beams_equals_a_search_with_as_many",),
     ),
     Mutant(
         "rows_that_left_the_batch_move_up",
-        "generation/live_rows.py",
-        "decode_live_rows.phase",
+        "generation/decoding_loop.py",
+        "_decode_live_rows.phase",
         "indices = ops.expand_dims(row_numbers, -1)",
         "indices = ops.expand_dims(ops.arange(ops.shape(row_numbers)[0]), -1)",
         (ROWS + "test_answers_are_those_of_a_batch_that_nobody_leaves[greedy]",),
@@ -648,14 +648,14 @@ MUTANTS = [
     Mutant(
         "rows_that_are_left_have_the_options_of_others",
         "generation/search.py",
-        "Search._for_rows",
-        'search.options = dataclasses.replace(self.options, **of_rows["options"])',
-        'search.options = dataclasses.replace(self.options, **{k: v[: ops.shape(next(iter(of_rows["options"].values())))[0]] for k, v in self.options.given().items()}) if of_rows["options"] else self.options',
+        "Search.for_rows",
+        'search.options = dataclasses.replace(self.options, **row_values["options"])',
+        'search.options = dataclasses.replace(self.options, **{k: v[: ops.shape(next(iter(row_values["options"].values())))[0]] for k, v in self.options.given().items()}) if row_values["options"] else self.options',
         (ROWS + "test_answers_are_those_of_a_batch_that_nobody_leaves[samples]",),
     ),
     Mutant(
         "compiled_batches_have_the_sizes_of_a_smaller_one",
-        "generation/live_rows.py",
+        "generation/decoding_loop.py",
         "_sizes",
         "sizes = num_all // ops.convert_to_tensor(_COMPILED_PARTS)",
         "sizes = num_rows // ops.convert_to_tensor(_COMPILED_PARTS)",
@@ -679,7 +679,7 @@ MUTANTS = [
     ),
     Mutant(
         "nobody_leaves_a_batch",
-        "generation/live_rows.py",
+        "generation/decoding_loop.py",
         "_sizes",
         "return size, size // 2",
         "return size, 0 * size",
@@ -1241,7 +1241,7 @@ MUTANTS = [
     Mutant(
         "finished_beams_extended",
         "generation/beam_search.py",
-        "_BeamSearch._live",
+        "BeamSearch._live",
         "top_k(ops.where(ends, IMPOSSIBLE, candidates.log_probs), self.num_beams)",
         "top_k(candidates.log_probs, self.num_beams)",
         (SEARCH + "test_a_finished_hypothesis_keeps_its_score_beside_a_longer_batch_mate",),
@@ -1249,7 +1249,7 @@ MUTANTS = [
     Mutant(
         "finished_rows_go_on",
         "generation/beam_search.py",
-        "_BeamSearch._finish_ended",
+        "BeamSearch._finish_ended",
         "joins = ops.logical_and(ends, ops.logical_not(ops.expand_dims(done, -1)))",
         "joins = ends",
         (SEARCH + "test_batch_mates_change_nothing",),
@@ -1257,7 +1257,7 @@ MUTANTS = [
     Mutant(
         "length_penalty_ignored",
         "generation/beam_search.py",
-        "_BeamSearch._score",
+        "BeamSearch._score",
         "score = log_probs / length ** column(self.length_penalty)",
         "score = log_probs",
         (SEARCH + "test_length_penalty_decides_between_short_and_long",),
@@ -1265,7 +1265,7 @@ MUTANTS = [
     Mutant(
         "end_not_counted",
         "generation/beam_search.py",
-        "_BeamSearch._finish_ended",
+        "BeamSearch._finish_ended",
         "self._score(candidates.log_probs, index + 1, candidates.coverage)",
         "self._score(candidates.log_probs, ops.maximum(index, 1), candidates.coverage)",
         (SEARCH + "test_n_best_lists_are_sorted_distinct_clean_and_rescored",),
@@ -1273,7 +1273,7 @@ MUTANTS = [
     Mutant(
         "ancestor_mask_ignored",
         "generation/beam_search.py",
-        "_BeamSearch._slot_mask",
+        "BeamSearch._slot_mask",
         "ops.logical_and(own, written)",
         "ops.logical_and(ops.ones_like(own), written)",
         (
@@ -1284,7 +1284,7 @@ MUTANTS = [
     Mutant(
         "ancestors_do_not_follow_their_beams",
         "generation/beam_search.py",
-        "_BeamSearch._live",
+        "BeamSearch._live",
         "ancestors=_gather(beams.ancestors, parents),",
         "ancestors=beams.ancestors,",
         (SEARCH + "test_random_tables_token_for_token[3-1.0]",),
@@ -1292,7 +1292,7 @@ MUTANTS = [
     Mutant(
         "all_beams_start_alive",
         "generation/beam_search.py",
-        "_BeamSearch.start_state",
+        "BeamSearch.start_state",
         "ops.where(ops.arange(beams) == 0, 0.0, IMPOSSIBLE)",
         "ops.zeros((beams,))",
         (SEARCH + "test_n_best_lists_are_sorted_distinct_clean_and_rescored",),
@@ -1300,7 +1300,7 @@ MUTANTS = [
     Mutant(
         "n_best_not_sorted",
         "generation/beam_search.py",
-        "_BeamSearch._merge",
+        "BeamSearch._merge",
         "scores, kept = top_k(ops.concatenate([finished.scores, scores], axis=1), self.num_beams)",
         """scores = ops.concatenate([finished.scores, scores], axis=1)
 kept = ops.sort(top_k(scores, self.num_beams)[1], axis=-1)
@@ -1397,8 +1397,8 @@ scores = ops.take_along_axis(scores, kept, axis=-1)""",
     Mutant(
         "words_of_batch_mates_are_chosen",
         "generation/search.py",
-        "Search.allowed",
-        "ops.minimum(logits, ops.expand_dims(self.limits, 1))",
+        "Search.row_logits",
+        "ops.minimum(logits, ops.expand_dims(self.row_limits, 1))",
         "logits",
         ("tasks/test_shortlist.py::test_greedy_by_hand[tied]",),
     ),
@@ -1693,15 +1693,15 @@ scores = ops.take_along_axis(scores, kept, axis=-1)""",
     Mutant(
         "a_short_list_meets_a_whole_row",
         "generation/search.py",
-        "Search.searched",
-        "if uses_list:",
-        "if self.writable is not None:",
+        "Search.writable_logits",
+        "if is_listed:",
+        "if self.writable_limits is not None:",
         ("tasks/test_shortlist.py::test_more_candidates_than_a_vocabulary_has",),
     ),
     Mutant(
         "pads_are_decoded_as_words",
         "generation/beam_search.py",
-        "_BeamSearch._candidates",
+        "BeamSearch._candidates",
         "top_k_and_normalizer(logits, per_beam, excluded)",
         "top_k_and_normalizer(logits, per_beam, ())",
         (SEARCH + "test_a_pad_is_never_a_word",),
@@ -1716,10 +1716,10 @@ scores = ops.take_along_axis(scores, kept, axis=-1)""",
     ),
     Mutant(
         "greedy_pads_are_words",
-        "generation/greedy_search.py",
+        "generation/greedy_and_sampling.py",
         "GreedySearch.choose",
-        "logits, excluded = self.searched(logits, uses_list)",
-        "pass",
+        "logits, excluded = self.writable_logits(logits, is_listed)",
+        "excluded = ()",
         ("generation/test_greedy_search.py::test_a_pad_is_never_the_best_token",),
     ),
     Mutant(

@@ -3,16 +3,10 @@ import collections
 import keras
 from keras import ops
 
+from keras_attn.generation.decoding_loop import decode
 from keras_attn.generation.processors import IMPOSSIBLE, is_possible
-from keras_attn.generation.search import Search, column
+from keras_attn.generation.search import Hypotheses, Search, column
 from keras_attn.ops import entries_at, log_normalizer, top_k, top_k_and_normalizer
-
-Hypotheses = collections.namedtuple("Hypotheses", ["token_ids", "scores"])
-Hypotheses.__doc__ = """The answers of a search, best first.
-
-token_ids: int32 (B, n, L): the tokens after START, END included, then pads.
-scores: float32 (B, n): log-probability / length ** length_penalty; -inf where there is no n-th hypothesis.
-"""
 
 _Beams = collections.namedtuple("_Beams", ["token_ids", "log_probs", "sequences", "ancestors", "coverage"])
 _Finished = collections.namedtuple("_Finished", ["sequences", "scores"])
@@ -71,59 +65,57 @@ def beam_search(inputs, num_beams=1, length_penalty=1.0, options=None):
     Reference: [Wu et al., 2016](https://arxiv.org/abs/1609.08144), section 7, with fairseq's length normalisation unless
     `options` set the paper's.
     """
-    search = _BeamSearch(inputs, num_beams, options, length_penalty)
-    return search.finish(*search.run())
+    search = BeamSearch(inputs, num_beams, options, length_penalty)
+    return search.answers(*decode(search))
 
 
-class _BeamSearch(Search):
+class BeamSearch(Search):
+    """Beam search as `beam_search` documents it. A step first chooses among twice as many candidates as there are beams."""
+
     @property
     def num_beams(self):
         return self.num_hypotheses
 
     def start_state(self):
-        (rows, beams), length, coverage = self.shape, self.max_length, self.inputs.coverage
+        rows, beams = self.shape
+        sequences = ops.full((rows, beams, self.max_length), self.pad_token_id, dtype="int32")
         # All beams start equal. Only the first may be continued, or the row would hold copies of one
         # hypothesis.
         first = ops.where(ops.arange(beams) == 0, 0.0, IMPOSSIBLE)
-        if coverage is not None:
-            coverage = ops.repeat(ops.expand_dims(ops.cast(coverage, "float32"), 1), beams, axis=1)
-        return _State(
-            _Beams(
-                token_ids=self.answer_start.first_token_ids,
-                log_probs=ops.zeros((rows, beams), dtype="float32") + first,
-                sequences=ops.full((rows, beams, length), self.pad_token_id, dtype="int32"),
-                ancestors=ops.zeros((rows, beams, length), dtype="int32"),
-                # () instead of a tensor of size 0: XLA treats a tensor that a loop does not change as a
-                # constant, and then finds no body for the loops after the first.
-                coverage=() if coverage is None else coverage,
-            ),
-            _Finished(
-                sequences=ops.full((rows, beams, length), self.pad_token_id, dtype="int32"),
-                scores=ops.full((rows, beams), IMPOSSIBLE, dtype="float32"),
-            ),
-            done=ops.zeros((rows,), dtype="bool"),
+        # () instead of a tensor of size 0: XLA treats a tensor that a loop does not change as a constant, and then finds
+        # no body for the loops after the first.
+        coverage = ()
+        if self.inputs.coverage is not None:
+            coverage = ops.cast(self.inputs.coverage, "float32")
+            coverage = ops.repeat(ops.expand_dims(coverage, 1), beams, axis=1)
+        live = _Beams(
+            token_ids=self.first_token_ids(),
+            log_probs=ops.zeros((rows, beams), dtype="float32") + first,
+            sequences=sequences,
+            ancestors=ops.zeros((rows, beams, self.max_length), dtype="int32"),
+            coverage=coverage,
         )
+        finished = _Finished(sequences, scores=ops.full((rows, beams), IMPOSSIBLE, dtype="float32"))
+        return _State(live, finished, done=ops.zeros((rows,), dtype="bool"))
 
     def is_done(self, state):
         return state.done
 
-    def next_state(self, index, state, cache, step):
+    def next_state(self, index, state, cache):
         beams, finished, done = state
-        beams = beams._replace(
-            ancestors=self._put(beams.ancestors, index, ops.arange(self.num_beams, dtype="int32"))
-        )
-        logits, cache, *attention_scores = step(
-            beams.token_ids, index, cache, self._slot_mask(beams.ancestors, index, cache)
-        )
+        ancestors = self._put(beams.ancestors, index, ops.arange(self.num_beams, dtype="int32"))
+        beams = beams._replace(ancestors=ancestors)
+        mask = self._slot_mask(ancestors, index, cache)
+        logits, cache, *attention_scores = self.step(beams.token_ids, index, cache, mask)
         if attention_scores:  # for the coverage penalty
             beams = beams._replace(coverage=beams.coverage + ops.cast(attention_scores[0], "float32"))
         log_probs, parents, token_ids = self._candidates(logits, beams, index)
         candidates = _Beams(
             token_ids,
             log_probs,
-            self._put(_gather(beams.sequences, parents), index, token_ids),
-            parents,
-            _gather(beams.coverage, parents),
+            sequences=self._put(_gather(beams.sequences, parents), index, token_ids),
+            ancestors=parents,
+            coverage=_gather(beams.coverage, parents),
         )
         ends = self.are_ends(token_ids)
         finished = self._finish_ended(finished, candidates, ends, done, index)
@@ -135,7 +127,7 @@ class _BeamSearch(Search):
             done = ops.logical_or(done, ran_out)
         return _State(beams, finished, done), cache
 
-    def finish(self, state, num_steps):
+    def answers(self, state, num_steps):
         """The finished hypotheses, and the live ones of rows that reached `max_length`."""
         beams, finished, done = state
         finished = self._finish_live(finished, beams, ops.logical_not(done), num_steps)
@@ -150,27 +142,29 @@ class _BeamSearch(Search):
 
         Twice as many as beams, so that enough are left when some of them end.
         """
-        count = 1 if self.num_beams == 1 else self.num_beams * (1 + self.end_token_ids.shape[-1])
-        uses_list = self.uses_list(count)
-        logits = self.allowed(logits, uses_list)
-        per_beam = count if uses_list else min(count, logits.shape[-1])
+        count = 1
+        if self.num_beams > 1:
+            count = self.num_beams * (1 + self.end_token_ids.shape[-1])
+        is_listed = self.chooses_listed(count)
+        logits = self.row_logits(logits, is_listed)
+        per_beam = count if is_listed else min(count, logits.shape[-1])
         if self.options.changes_log_probs:
-            logits = self.processed(logits - log_normalizer(logits), beams.sequences, index)
-            best, token_ids = top_k(logits, per_beam)
+            log_probs = self.processed(logits - log_normalizer(logits), beams.sequences, index)
+            best, columns = top_k(log_probs, per_beam)
             normalizer = 0.0
         else:
-            searched, excluded = self.searched(logits, uses_list)
-            if searched is logits:
-                best, token_ids, normalizer = top_k_and_normalizer(logits, per_beam, excluded)
+            writable, excluded = self.writable_logits(logits, is_listed)
+            if writable is logits:
+                best, columns, normalizer = top_k_and_normalizer(logits, per_beam, excluded)
             else:
-                best, token_ids = top_k(searched, per_beam)
+                best, columns = top_k(writable, per_beam)
                 normalizer = log_normalizer(logits)
         totals = ops.expand_dims(beams.log_probs, -1) + best - normalizer
-        flat = (-1, self.num_beams * per_beam)
-        totals, chosen = top_k(ops.reshape(totals, flat), min(count, flat[1]))
+        all_beams = (-1, self.num_beams * per_beam)
+        totals, chosen = top_k(ops.reshape(totals, all_beams), min(count, all_beams[1]))
         totals = ops.where(is_possible(totals), totals, IMPOSSIBLE)
-        token_ids = entries_at(ops.reshape(token_ids, flat), chosen)
-        return totals, chosen // per_beam, self.token_ids_at(token_ids, uses_list)
+        columns = entries_at(ops.reshape(columns, all_beams), chosen)
+        return totals, chosen // per_beam, self.token_ids_at(columns, is_listed)
 
     def _live(self, beams, candidates, ends):
         """The best candidates that do not end, as many as the row has beams."""
@@ -178,7 +172,7 @@ class _BeamSearch(Search):
         parents = entries_at(candidates.ancestors, live)
         return _Beams(
             token_ids=entries_at(candidates.token_ids, live),
-            log_probs=self._of_beams(log_probs),
+            log_probs=self._within_beams(log_probs),
             sequences=_gather(candidates.sequences, live),
             ancestors=_gather(beams.ancestors, parents),
             coverage=_gather(candidates.coverage, live),
@@ -192,7 +186,7 @@ class _BeamSearch(Search):
         joins = ops.logical_and(ends, ops.logical_not(ops.expand_dims(done, -1)))
         scores = self._score(candidates.log_probs, index + 1, candidates.coverage)
         return self._merge(
-            finished, candidates.sequences, ops.where(joins, self._of_beams(scores), IMPOSSIBLE)
+            finished, candidates.sequences, ops.where(joins, self._within_beams(scores), IMPOSSIBLE)
         )
 
     def _finish_live(self, finished, beams, rows, length):
@@ -205,34 +199,40 @@ class _BeamSearch(Search):
     def _merge(self, finished, sequences, scores):
         scores, kept = top_k(ops.concatenate([finished.scores, scores], axis=1), self.num_beams)
         sequences = _gather(ops.concatenate([finished.sequences, sequences], axis=1), kept)
-        return _Finished(sequences, self._of_beams(scores))
+        return _Finished(sequences, self._within_beams(scores))
 
     def _is_done(self, beams, finished, done, index):
         best_live = beams.log_probs[:, :1]
         coverage = keras.tree.map_structure(lambda x: x[:, :1], beams.coverage)
         best_score = self._score(best_live, index + 1, coverage)
         if self.options.exact_stopping is not None:
-            # The log-probability can only fall, the length can only grow, and all source tokens can still be
-            # covered.
-            length = self.limit
-            if self.options.max_length is not None:
-                length = ops.minimum(length, ops.expand_dims(self.options.max_length, -1))
-            covered = keras.tree.map_structure(ops.ones_like, coverage)
-            bound = ops.maximum(
-                self._score(best_live, length, covered), self._score(best_live, index + 1, covered)
-            )
-            best_score = ops.where(ops.expand_dims(self.options.exact_stopping, -1), bound, best_score)
+            is_exact = ops.expand_dims(self.options.exact_stopping, -1)
+            best_score = ops.where(is_exact, self._highest_score(best_live, index, coverage), best_score)
         worst_finished = self._worst(finished)
-        beaten = ops.logical_and(is_possible(worst_finished), best_score <= worst_finished)
+        is_full = is_possible(worst_finished)
+        beaten = ops.logical_and(is_full, best_score <= worst_finished)
         if self.options.num_beams is not None:
             # A single beam ends with its first END, whatever the second best token would lead to.
-            greedy = ops.expand_dims(self.options.num_beams == 1, -1)
-            beaten = ops.logical_or(beaten, ops.logical_and(greedy, is_possible(worst_finished)))
+            is_greedy = ops.expand_dims(self.options.num_beams == 1, -1)
+            beaten = ops.logical_or(beaten, ops.logical_and(is_greedy, is_full))
         if self.options.early_stopping is not None:
             is_early = ops.expand_dims(self.options.early_stopping, -1)
-            beaten = ops.logical_or(beaten, ops.logical_and(is_early, is_possible(worst_finished)))
+            beaten = ops.logical_or(beaten, ops.logical_and(is_early, is_full))
         beaten = ops.logical_or(beaten, ops.logical_not(is_possible(best_live)))
         return ops.logical_or(done, ops.squeeze(beaten, -1))
+
+    def _highest_score(self, best_live, index, coverage):
+        """The highest score (B, 1) that the best live hypothesis can still reach.
+
+        Its log-probability can only fall, its length can only grow, and all source tokens can still be covered.
+        """
+        longest = self.longest
+        if self.options.max_length is not None:
+            longest = ops.minimum(longest, ops.expand_dims(self.options.max_length, -1))
+        covered = keras.tree.map_structure(ops.ones_like, coverage)
+        return ops.maximum(
+            self._score(best_live, longest, covered), self._score(best_live, index + 1, covered)
+        )
 
     def _worst(self, finished):
         """The score (B, 1) of the last of as many finished hypotheses as a row has beams."""
@@ -241,7 +241,7 @@ class _BeamSearch(Search):
         last = ops.clip(self.options.num_beams, 1, self.num_beams) - 1
         return entries_at(finished.scores, ops.expand_dims(last, -1))
 
-    def _of_beams(self, scores):
+    def _within_beams(self, scores):
         """Scores (B, K), made impossible beyond the number of beams of each row."""
         if self.options.num_beams is None:
             return scores
@@ -262,10 +262,10 @@ class _BeamSearch(Search):
 
     def _slot_mask(self, ancestors, index, cache):
         """(B, K, slots): True at the slots that a beam's own history fills."""
-        slots = self.answer_start.num_slots(cache)
-        steps = ops.arange(slots // self.num_beams)
-        written = ops.expand_dims(steps <= index, -1)
-        own = ops.expand_dims(ancestors[:, :, : slots // self.num_beams], -1) == ops.arange(self.num_beams)
+        slots = self.num_slots(cache)
+        num_steps = slots // self.num_beams
+        written = ops.expand_dims(ops.arange(num_steps) <= index, -1)
+        own = ops.expand_dims(ancestors[:, :, :num_steps], -1) == ops.arange(self.num_beams)
         return ops.reshape(ops.logical_and(own, written), (-1, self.num_beams, slots))
 
     def _put(self, sequences, index, values):

@@ -98,24 +98,25 @@ def without_tokens(log_probs, token_ids):
     vocabulary = ops.arange(log_probs.shape[-1], dtype="int32")
     is_token = False
     for first, last in runs:
-        is_of_run = vocabulary == first
+        is_in_run = vocabulary == first
         if last > first:
-            is_of_run = ops.logical_and(vocabulary >= first, vocabulary <= last)
-        is_token = ops.logical_or(is_token, is_of_run)
+            is_in_run = ops.logical_and(vocabulary >= first, vocabulary <= last)
+        is_token = ops.logical_or(is_token, is_in_run)
     return ops.minimum(log_probs, ops.where(is_token, IMPOSSIBLE, float("inf")))
 
 
 def _runs(token_ids):
     """Pairs of integers, the first and the last id of each run of successive ids in a set."""
-    firsts, lasts = ([i for i in sorted(token_ids) if i + step not in token_ids] for step in (-1, 1))
+    firsts = [token_id for token_id in sorted(token_ids) if token_id - 1 not in token_ids]
+    lasts = [token_id for token_id in sorted(token_ids) if token_id + 1 not in token_ids]
     return list(zip(firsts, lasts))
 
 
 def suppress_tokens(log_probs, token_ids):
     """Makes tokens impossible: int32 (B, P), where -1 means no token."""
     vocabulary = ops.arange(log_probs.shape[-1], dtype="int32")
-    found = ops.any(ops.expand_dims(token_ids, -1) == vocabulary, axis=1)
-    return ops.where(ops.expand_dims(found, 1), IMPOSSIBLE, log_probs)
+    is_suppressed = ops.any(ops.expand_dims(token_ids, -1) == vocabulary, axis=1)
+    return ops.where(ops.expand_dims(is_suppressed, 1), IMPOSSIBLE, log_probs)
 
 
 def require_min_length(log_probs, length, min_length, end_token_ids):

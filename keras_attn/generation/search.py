@@ -1,3 +1,6 @@
+"""What all searches share: their inputs, and the rows of a batch that a step works on."""
+
+import collections
 import copy
 import dataclasses
 from collections.abc import Callable
@@ -6,21 +9,38 @@ from typing import Any
 from keras import ops
 
 from keras_attn.checks import check_positive
-from keras_attn.generation.decode import cache_lengths, decode, room_for
+from keras_attn.generation.decoding_loop import cache_lengths, room_for
 from keras_attn.generation.options import MAX_HYPOTHESES, DecodingOptions
-from keras_attn.generation.processors import process, without_tokens
-from keras_attn.generation.prompt import AnswerStart, Prompt
-from keras_attn.generation.shortlist import (
-    FEWEST_LISTED,
-    ListedTokens,
-    in_vocabulary,
-    limits_of,
-    limits_without,
-)
+from keras_attn.generation.processors import IMPOSSIBLE, History, process, without_tokens
 from keras_attn.ops import clamping_scope
 
 # For more tokens that cannot be written, a copy of the logits without them takes less time than an operation for each.
 _MANY_UNWRITABLE = 8
+
+# A list of a batch has at least so many tokens, so that a search finds as many candidates as it looks for.
+FEWEST_LISTED = 256
+
+ListedTokens = collections.namedtuple("ListedTokens", ["token_ids", "is_listed", "vocabulary_size"])
+ListedTokens.__doc__ = """A shortlist: the tokens that the answers of a batch may have.
+
+token_ids: int32 (U,), rising: those of all rows, and others if that makes fewer than `FEWEST_LISTED`.
+is_listed: Boolean (B, U), True at the tokens of a row: what batch-mates may write changes nothing.
+vocabulary_size: Integer V.
+"""
+
+Prompt = collections.namedtuple("Prompt", ["token_ids", "start"])
+Prompt.__doc__ = """Tokens before an answer, padded on the left.
+
+token_ids: int32 (B, P).
+start: int32 (B,), the column of each row's first token.
+"""
+
+Hypotheses = collections.namedtuple("Hypotheses", ["token_ids", "scores"])
+Hypotheses.__doc__ = """The answers of a search, best first.
+
+token_ids: int32 (B, n, L): the tokens after START, END included, then pads.
+scores: float32 (B, n): log-probability / length ** length_penalty; -inf where there is no n-th hypothesis.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +72,8 @@ class SearchInputs:
             change. With it, finished rows can leave the batch, see `decode`.
         coverage: Floats (B, S), the sums of attention that the coverage penalty starts from: 0 at source tokens, 1 at
             pads. Given if and only if the options have a `coverage_penalty`.
-        compiler: As in `decode`.
+        compiler: Function that compiles a function of tensors, for TensorFlow graphs: it compiles the steps between two
+            changes of the batch size, which then shrinks to a half and an eighth instead of to the number of live rows.
         read: Function (token_ids, index, cache) -> (logits, cache) for T tokens of one hypothesis, int32 (B, T), one
             after another from position `index` on, each of which sees those before; with `row_context` it takes that
             as a fourth argument. Only `speculative_decode` needs it.
@@ -80,40 +101,124 @@ class SearchInputs:
 
 
 class Search:
-    """Base of the strategies in the loop of `decode`. It holds the data of the rows of a batch.
+    """Base of the searches, which `decode` runs step by step. It holds the data of the rows of a batch.
 
-    A subclass has `start_state()`, `is_done(state)` and `next_state(index, state, cache, step)`. A search is run at once
-    with `run`, or one step at a time with `begin` and `advance`.
+    A subclass has `start_state()`, `is_done(state)`, `next_state(index, state, cache)`, which calls `step` and chooses tokens,
+    and `answers(state, num_steps)`.
 
     Args:
         inputs: `SearchInputs`.
-        num_hypotheses: Integer n, the hypotheses of each row.
+        num_hypotheses: Integer K, the hypotheses of each row.
         options: `DecodingOptions`, or None.
         length_penalty: Float, a scalar tensor, or floats (B,).
 
     Raises:
-        ValueError: if n or `max_length` is not positive, or n is greater than `MAX_HYPOTHESES`.
+        ValueError: if K or `max_length` is not positive, or K is greater than `MAX_HYPOTHESES`.
     """
 
-    count_name = "num_beams"  # the name of n in messages
+    count_name = "num_beams"  # the name of K in messages
 
     def __init__(self, inputs, num_hypotheses=1, options=None, length_penalty=1.0):
+        self.inputs = inputs
         self.num_hypotheses = check_num_hypotheses(self.count_name, num_hypotheses)
         self.max_length = check_positive("max_length", inputs.max_length)
-        self.limit = self.max_length if inputs.limit is None else inputs.limit
-        self.inputs = inputs
+        self.limit = inputs.limit
+        self.compiler = inputs.compiler
         self.shape = (inputs.batch_size, self.num_hypotheses)
         self.pad_token_id = inputs.pad_token_id
-        self.options = (DecodingOptions() if options is None else options).per_row(inputs.batch_size)
-        self.answer_start = AnswerStart(inputs.prompt, inputs.start_token_id, self.shape)
+        options = DecodingOptions() if options is None else options
+        self.options = options.per_row(inputs.batch_size)
         self.length_penalty = length_penalty
         if not isinstance(length_penalty, (int, float)):
             self.length_penalty = ops.convert_to_tensor(length_penalty)
-        # What a shortlist allows, made once for all steps: of each row, and of tokens that may be written.
-        self.limits, self.writable = (), None
+        self.prompt = inputs.prompt
+        self.row_context = inputs.row_context
+        # The largest logits of the tokens of a shortlist, made once for all steps: in each row (B, U), and of tokens that
+        # may be written (U,).
+        self.row_limits = ()
+        self.writable_limits = None
         if inputs.listed is not None:
-            self.limits = limits_of(inputs.listed)
-            self.writable = limits_without(inputs.listed, self.never())
+            self.row_limits = ops.where(inputs.listed.is_listed, float("inf"), IMPOSSIBLE)
+            limits = ops.full((inputs.listed.vocabulary_size,), float("inf"))
+            limits = without_tokens(limits, self.never_chosen())
+            self.writable_limits = ops.take(limits, inputs.listed.token_ids)
+
+    def begin(self):
+        """State and cache before the first step, and the values of rows, see `for_rows`.
+
+        The cache has room for the first of `cache_lengths`.
+        """
+        state = self.start_state()
+        num_steps = room_for(self, cache_lengths(self.max_length)[0], state)
+        cache = self.inputs.make_cache(num_steps * self.num_hypotheses)
+        return state, cache, None if self.row_context is None else self._row_values()
+
+    def for_rows(self, row_values):
+        """The same search for the rows that are left in the batch; itself, if no row can leave.
+
+        Args:
+            row_values: All tensors of a search that have a value for each row, as `begin` returns them; or None.
+        """
+        if row_values is None:
+            return self
+        search = copy.copy(self)
+        search.options = dataclasses.replace(self.options, **row_values["options"])
+        search.row_limits = row_values["row_limits"]
+        search.row_context = row_values["row_context"]
+        if self.prompt is not None:
+            search.prompt = row_values["prompt"]
+        if has_row_values(self.length_penalty):
+            search.length_penalty = row_values["length_penalty"]
+        return search
+
+    def _row_values(self):
+        return {
+            "options": self.options.given(),
+            "row_limits": self.row_limits,
+            "row_context": self.row_context,
+            "prompt": () if self.prompt is None else self.prompt,
+            "length_penalty": self.length_penalty if has_row_values(self.length_penalty) else (),
+        }
+
+    def step(self, token_ids, index, cache, attention_mask):
+        """Calls the model: what the `step` of `SearchInputs` returns."""
+        row_context = () if self.row_context is None else (self.row_context,)
+        with clamping_scope():  # The ids are the search's own: the graph of a loop has no checks of them.
+            return self.inputs.step(token_ids, index, cache, attention_mask, *row_context)
+
+    # The start of answers: after a prompt, or after START.
+
+    @property
+    def first_slot(self):
+        """The number of slots that the prompt has filled."""
+        return 0 if self.prompt is None else ops.shape(self.prompt.token_ids)[1] - 1
+
+    def first_token_ids(self):
+        """The tokens (B, K) that the first step reads."""
+        start = self.inputs.start_token_id
+        if self.prompt is None and isinstance(start, int):
+            return ops.full(self.shape, start, dtype="int32")
+        start = start if self.prompt is None else self.prompt.token_ids[:, -1]
+        return ops.repeat(ops.expand_dims(start, -1), self.num_hypotheses, axis=1)
+
+    def num_slots(self, cache):
+        """The number of slots of a cache that are for the answers."""
+        return ops.shape(cache[0][0])[-2] - self.first_slot
+
+    def _history(self, sequences, index):
+        """`History` of the prompt and then the first `index` tokens of sequences (B, K, L)."""
+        if self.prompt is None:
+            return History(sequences, ops.zeros((1,), "int32"), index)
+        prompt = ops.repeat(ops.expand_dims(self.prompt.token_ids, 1), self.num_hypotheses, axis=1)
+        token_ids = ops.concatenate([prompt, sequences], axis=-1)
+        return History(token_ids, self.prompt.start, self.first_slot + 1 + index)
+
+    # The end of answers.
+
+    @property
+    def longest(self):
+        """The most tokens of an answer, an integer or an int32 scalar."""
+        return self.max_length if self.limit is None else self.limit
 
     @property
     def end_token_ids(self):
@@ -131,124 +236,89 @@ class Search:
             return token_ids == ends
         return ops.any(ops.expand_dims(token_ids, -1) == ends[:, None, :], axis=-1)
 
-    def begin(self):
-        """State, cache and context before the first step; the cache has room for the first of `cache_lengths`."""
-        state = self.start_state()
-        first = cache_lengths(self.max_length)[0]
-        first = room_for(first, self.inputs.limit, state, self.inputs.compiler)
-        cache = self.inputs.make_cache(first * self.num_hypotheses)
-        knows_rows = self.inputs.row_context is not None
-        return state, cache, (self._of_rows(), self.inputs.row_context) if knows_rows else None
+    # The tokens that may be chosen.
 
-    def advance(self, index, state, cache, context):
-        """State and cache after step `index`."""
-        with (
-            clamping_scope()
-        ):  # The ids of a step are the search's own: the graph of a loop has no checks of them.
-            if context is None:
-                return self.next_state(index, state, cache, self.inputs.step)
-            of_rows, row_context = context
-            return self._for_rows(of_rows).next_state(
-                index, state, cache, lambda *of_step: self.inputs.step(*of_step, row_context)
-            )
+    def never_chosen(self):
+        """The tokens that no search chooses: a tuple of integers."""
+        return self._without_end((self.pad_token_id, *self.inputs.unwritable_token_ids))
 
-    def run(self):
-        """The last state and the number of steps."""
-        state, cache, context = self.begin()
-        return decode(
-            self.advance,
-            self.is_done,
-            state,
-            cache,
-            self.max_length,
-            slots_per_step=self.num_hypotheses,
-            first_slot=self.answer_start.first_slot,
-            context=context,
-            compiler=self.inputs.compiler,
-            limit=self.inputs.limit,
-        )
+    def _without_end(self, token_ids):
+        """`token_ids` without END, which is the pad too in some models."""
+        return tuple(token_id for token_id in token_ids if token_id != self.inputs.end_token_id)
 
-    def searched(self, logits, uses_list):
-        """The `allowed` logits to find the best tokens in, and the tokens to exclude there, if no option changes them.
-
-        Together they keep out the pad and unwritable tokens. A pad in the middle of an answer would look like its end.
-        """
-        never = self.never()
-        if uses_list:
-            return ops.minimum(logits, self.writable), ()
-        return (logits, never) if len(never) <= _MANY_UNWRITABLE else (without_tokens(logits, never), ())
-
-    def uses_list(self, count=1):
-        """Whether tokens are chosen among those of a shortlist, by the k best of which each step begins.
+    def chooses_listed(self, count=1):
+        """Whether the `count` best tokens of a step are looked for among those of a shortlist alone.
 
         Processors of options know all tokens.
         """
         listed = self.inputs.listed
-        is_long = listed is not None and count <= min(FEWEST_LISTED, listed.vocabulary_size)
-        return is_long and not self.options.changes_log_probs and not self.options.is_sampling
+        if listed is None or self.options.changes_log_probs or self.options.is_sampling:
+            return False
+        return count <= min(FEWEST_LISTED, listed.vocabulary_size)
 
-    def allowed(self, logits, uses_list):
-        """The logits of a step, float32, with the tokens impossible that are not of a row."""
+    def row_logits(self, logits, is_listed):
+        """The logits of a step, float32, with the tokens impossible that a row may not have.
+
+        Args:
+            logits: Floats (B, K, V), or (B, K, U) of a shortlist.
+            is_listed: Boolean, whether logits of a shortlist stay (B, K, U).
+        """
         logits = ops.cast(logits, "float32")
         if self.inputs.listed is None:
             return logits
-        logits = ops.minimum(logits, ops.expand_dims(self.limits, 1))
-        return logits if uses_list else in_vocabulary(logits, self.inputs.listed)
+        logits = ops.minimum(logits, ops.expand_dims(self.row_limits, 1))
+        return logits if is_listed else _in_vocabulary(logits, self.inputs.listed)
 
-    def token_ids_at(self, places, uses_list):
-        """The tokens at places of the last axis of `allowed` logits."""
-        return ops.take(self.inputs.listed.token_ids, places) if uses_list else places
+    def writable_logits(self, logits, is_listed):
+        """`row_logits` to find the best tokens in if no option changes them, and the tokens to exclude there.
+
+        Together they keep out the pad and unwritable tokens. A pad in the middle of an answer would look like its end.
+        """
+        if is_listed:
+            return ops.minimum(logits, self.writable_limits), ()
+        never = self.never_chosen()
+        if len(never) <= _MANY_UNWRITABLE:
+            return logits, never
+        return without_tokens(logits, never), ()
+
+    def token_ids_at(self, columns, is_listed):
+        """The tokens at columns of the last axis of `row_logits`."""
+        return ops.take(self.inputs.listed.token_ids, columns) if is_listed else columns
 
     def processed(self, log_probs, sequences, index):
         """Log-probabilities (B, K, V) after all processors of the options, with the pad made impossible."""
         processed = process(
             self.options,
             log_probs,
-            self.answer_start.history(sequences, index),
+            self._history(sequences, index),
             index,
             self.end_token_ids,
             self.inputs.unwritable_token_ids,
-            self.limit,
+            self.longest,
         )
-        return without_tokens(processed, self._but_end((self.pad_token_id,)))
-
-    def never(self):
-        """The tokens that no search chooses: a tuple of integers."""
-        return self._but_end((self.pad_token_id, *self.inputs.unwritable_token_ids))
-
-    def _but_end(self, token_ids):
-        """`token_ids` without END, which is the pad too in some models."""
-        return tuple(token_id for token_id in token_ids if token_id != self.inputs.end_token_id)
-
-    def _of_rows(self):
-        """All tensors of this object that have a value for each row."""
-        return {
-            "options": self.options.given(),
-            "prompt": () if self.answer_start.prompt is None else self.answer_start.prompt,
-            "length_penalty": self.length_penalty if is_of_rows(self.length_penalty) else (),
-            "limits": self.limits,
-        }
-
-    def _for_rows(self, of_rows):
-        """The same search for other rows."""
-        search = copy.copy(self)
-        search.limits = of_rows["limits"]
-        search.options = dataclasses.replace(self.options, **of_rows["options"])
-        if self.answer_start.prompt is not None:
-            search.answer_start = self.answer_start.for_prompt(of_rows["prompt"])
-        if is_of_rows(self.length_penalty):
-            search.length_penalty = of_rows["length_penalty"]
-        return search
+        return without_tokens(processed, self._without_end((self.pad_token_id,)))
 
 
-def is_of_rows(value):
+def _in_vocabulary(logits, listed):
+    """Logits (B, K, U) of listed tokens -> (B, K, V), in which the other tokens are impossible."""
+    count = ops.shape(listed.token_ids)[0]
+    columns = ops.scatter_update(
+        ops.zeros((listed.vocabulary_size,), "int32") + count,
+        ops.expand_dims(listed.token_ids, -1),
+        ops.arange(count, dtype="int32"),
+    )
+    nothing = ops.full_like(logits[:, :, :1], IMPOSSIBLE)
+    return ops.take(ops.concatenate([logits, nothing], axis=-1), columns, axis=-1)
+
+
+def has_row_values(value):
     """Whether a number or a tensor has a value for each row."""
     return not isinstance(value, (int, float)) and len(value.shape) > 0
 
 
 def column(value):
     """A number and a scalar unchanged, a tensor (B,) as (B, 1)."""
-    return ops.expand_dims(value, -1) if is_of_rows(value) else value
+    return ops.expand_dims(value, -1) if has_row_values(value) else value
 
 
 def check_num_hypotheses(name, value):

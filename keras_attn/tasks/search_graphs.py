@@ -72,8 +72,8 @@ def greedy_tokens(task, input_ids, max_length):
         inputs = task.stream_inputs(input_ids, size, limit, compiler)
         return GreedySearch(inputs, options=task.options).begin()
 
-    def step(index, limit, state, cache, context):
-        prompt = context[0]["prompt"]
+    def step(index, limit, state, cache, row_values):
+        prompt = row_values["prompt"]
         inputs = SearchInputs(
             task.model.decoding_step(),
             make_cache=None,
@@ -86,21 +86,21 @@ def greedy_tokens(task, input_ids, max_length):
             prompt=prompt if isinstance(prompt, Prompt) else None,
             limit=limit,
         )
-        return GreedySearch(inputs, options=task.options).advance(index, state, cache, context)
+        return GreedySearch(inputs, options=task.options).for_rows(row_values).next_state(index, state, cache)
 
     inputs = padded([input_ids], to_buckets=task.jit_compile)
     limit, number = tf.constant(max_length), tf.TensorSpec([], tf.int32)
     start = task.graph_of(("stream_start", size), start, [tf.TensorSpec([None, None], tf.int32), number])
-    state, cache, context = start(inputs, limit)
+    state, cache, row_values = start(inputs, limit)
     # The batch size is dynamic, as in the graph of a search: for a fixed size, other kernels may be used.
-    state_spec, cache_spec, context_spec = tf.nest.map_structure(
+    state_spec, cache_spec, row_specs = tf.nest.map_structure(
         lambda x: tf.TensorSpec(x.shape, x.dtype), start.structured_outputs
     )
     # Each call gives the cache as many slots as it needs by then.
     cache_spec = tf.nest.map_structure(
         lambda spec: tf.TensorSpec([*spec.shape[:2], None, *spec.shape[3:]], spec.dtype), cache_spec
     )
-    specs = [number, number, state_spec, cache_spec, context_spec]
+    specs = [number, number, state_spec, cache_spec, row_specs]
     advance = task.graph_of(("stream_step", size), step if compiler is None else compiler(step), specs)
     rooms = [length if compiler else min(length, max_length) for length in cache_lengths(size)]
     of_prompt = cache[0][0].shape[-2] - rooms[0]
@@ -109,7 +109,7 @@ def greedy_tokens(task, input_ids, max_length):
         if index:
             cache = extend_caches(cache, of_prompt + room)
         while index < min(room, max_length):
-            state, cache = advance(tf.constant(index), limit, state, cache, context)
+            state, cache = advance(tf.constant(index), limit, state, cache, row_values)
             if bool(state.done):
                 if (found := state.token_ids.numpy().item()) != task.output_tokenizer.end_token_id:
                     yield found

@@ -10,28 +10,38 @@ from keras_attn.ops import empty_cache, write_cache
 SLOTS_PER_STEP = 3
 
 
-def run(max_length, stop_after):
-    """Writes the number of each step into its slots; returns the steps run, their sum, and the caches' sizes."""
-    sizes = []
+class Counting:
+    """A search that writes the number of each step into its slots, and sums up what the cache holds."""
 
-    def advance(index, state, cache, context):
+    num_hypotheses, first_slot, limit, compiler = SLOTS_PER_STEP, 0, None, None
+
+    def __init__(self, max_length, stop_after):
+        self.max_length, self.stop_after, self.sizes = max_length, stop_after, []
+
+    def begin(self):
+        length = cache_lengths(self.max_length)[0] * SLOTS_PER_STEP
+        return ops.zeros(()), (empty_cache(2, 1, length, 1),), None
+
+    def for_rows(self, row_values):
+        return self
+
+    def is_done(self, state):
+        return state >= self.stop_after * (self.stop_after + 1) / 2
+
+    def next_state(self, index, state, cache):
         ((key, value),) = cache
-        sizes.append(key.shape[-2])
+        self.sizes.append(key.shape[-2])
         new = ops.zeros((2, 1, SLOTS_PER_STEP, 1)) + ops.cast(index + 1, "float32")
-        cache = write_cache((key, value), new, new, index * SLOTS_PER_STEP)
+        key, value = write_cache((key, value), new, new, index * SLOTS_PER_STEP)
         # What was written before the cache grew must still be there.
-        key, value = cache
         return ops.sum(key[0]) / SLOTS_PER_STEP, ((key, value),)
 
-    total, steps = decode(
-        advance,
-        lambda state: state >= stop_after * (stop_after + 1) / 2,
-        ops.zeros(()),
-        (empty_cache(2, 1, cache_lengths(max_length)[0] * SLOTS_PER_STEP, 1),),
-        max_length,
-        slots_per_step=SLOTS_PER_STEP,
-    )
-    return int(steps), float(total), sizes
+
+def run(max_length, stop_after):
+    """The steps run, their sum, and the caches' sizes."""
+    search = Counting(max_length, stop_after)
+    total, steps = decode(search)
+    return int(steps), float(total), search.sizes
 
 
 @pytest.mark.sampled(2)

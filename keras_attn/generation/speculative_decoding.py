@@ -34,9 +34,9 @@ def speculative_decode(inputs, draft_inputs, num_draft_tokens=4, seed=None):
     model = Seq2SeqTransformer.from_sizes(11, 2, 2, hidden_dim=12, num_heads=2, intermediate_dim=16)
     draft = Seq2SeqTransformer.from_sizes(11, 1, 1, hidden_dim=6, num_heads=1, intermediate_dim=8)
     source = np.array([[5, 6, 7, 3]])
-    token_ids, num_calls = speculative_decode(
-        *(one.search_inputs(source, start_token_id=2, end_token_id=3, max_length=8) for one in (model, draft))
-    )
+    options = {"start_token_id": 2, "end_token_id": 3, "max_length": 8}
+    inputs = model.search_inputs(source, **options)
+    token_ids, num_calls = speculative_decode(inputs, draft.search_inputs(source, **options))
     ```
 
     Reference: [Leviathan et al., 2023](https://arxiv.org/abs/2211.17192), algorithm 1.
@@ -44,22 +44,27 @@ def speculative_decode(inputs, draft_inputs, num_draft_tokens=4, seed=None):
     max_length = check_positive("max_length", inputs.max_length)
     num_draft_tokens = check_positive("num_draft_tokens", num_draft_tokens)
     rng = None if seed is None else np.random.default_rng(seed)
-    model, draft = _Reader(inputs, max_length, rng), _Reader(draft_inputs, max_length, rng)
-    tokens, num_drafted, num_calls = [_first_token(inputs)], 0, 0
+    model = _Reader(inputs, max_length, rng)
+    draft = _Reader(draft_inputs, max_length, rng)
+    tokens = [_first_token(inputs)]
+    num_drafted = 0  # the tokens that the draft has read
+    num_calls = 0
     while len(tokens) <= max_length and tokens[-1] != inputs.end_token_id:
-        drafted, guesses = [], []
+        drafted = []
+        guesses = []
         while len(drafted) < min(num_draft_tokens, max_length - len(tokens)):
-            unread = [*tokens, *drafted][num_drafted:]
+            unread = (tokens + drafted)[num_drafted:]
             guesses.append(draft.probabilities_after(unread, num_drafted)[-1])
             num_drafted += len(unread)
             drafted.append(_pick(guesses[-1], rng))
-        probabilities = model.probabilities_after([tokens[-1], *drafted], len(tokens) - 1)
+        probabilities = model.probabilities_after(tokens[-1:] + drafted, len(tokens) - 1)
         num_calls += 1
-        chosen = _checked(drafted, guesses, probabilities, rng)
+        chosen = _keep(drafted, guesses, probabilities, rng)
         # The draft's cache stays valid for the tokens it read before, and for those that were kept.
         num_drafted = min(num_drafted, len(tokens) + len(chosen) - 1)
-        ends = inputs.end_token_id in chosen
-        tokens += chosen[: chosen.index(inputs.end_token_id) + 1] if ends else chosen
+        if inputs.end_token_id in chosen:
+            chosen = chosen[: chosen.index(inputs.end_token_id) + 1]
+        tokens += chosen
     return tokens[1:], num_calls
 
 
@@ -93,16 +98,20 @@ def _first_token(inputs):
     return int(ops.convert_to_numpy(inputs.prompt.token_ids)[0, -1])
 
 
-def _checked(drafted, guesses, probabilities, rng):
+def _keep(drafted, guesses, probabilities, rng):
     """The drafted tokens that are kept, and one more."""
-    kept = []
+    chosen = []
     for token, q, p in zip(drafted, guesses, probabilities):
-        if (1.0 if rng is None else rng.random()) * q[token] <= p[token]:
-            kept.append(token)
-        else:
-            return [*kept, _pick(np.maximum(p - q, 0), rng)]
-    return [*kept, _pick(probabilities[-1], rng)]
+        uniform = 1.0 if rng is None else rng.random()
+        is_kept = uniform * q[token] <= p[token]
+        chosen.append(token if is_kept else _pick(np.maximum(p - q, 0), rng))
+        if not is_kept:
+            return chosen
+    chosen.append(_pick(probabilities[-1], rng))
+    return chosen
 
 
 def _pick(weights, rng):
-    return int(weights.argmax() if rng is None else rng.choice(len(weights), p=weights / weights.sum()))
+    if rng is None:
+        return int(weights.argmax())
+    return int(rng.choice(len(weights), p=weights / weights.sum()))

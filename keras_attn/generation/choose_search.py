@@ -1,9 +1,42 @@
+"""The search that the arguments of a model's `generate` ask for."""
+
 from keras_attn.checks import check_positive
-from keras_attn.generation.beam_search import Hypotheses, beam_search
-from keras_attn.generation.greedy_search import greedy_search
+from keras_attn.generation.beam_search import BeamSearch
+from keras_attn.generation.decoding_loop import decode
+from keras_attn.generation.greedy_and_sampling import GreedySearch, Sampling
 from keras_attn.generation.options import DecodingOptions
-from keras_attn.generation.sampling import sample
-from keras_attn.generation.search import check_num_hypotheses
+from keras_attn.generation.search import Hypotheses, check_num_hypotheses
+
+
+def find_answers(inputs, num_beams=1, num_return_sequences=None, length_penalty=1.0, options=None):
+    """The result of a model's `generate`: samples if the options ask for them, else the best answers found.
+
+    The search is greedy if only the tokens of one beam are wanted.
+
+    Args:
+        inputs: `SearchInputs`.
+        num_beams: Integer; ignored by sampling.
+        num_return_sequences: Integer n, or None.
+        length_penalty: Float, a scalar tensor, or floats (B,).
+        options: `DecodingOptions`, or None.
+
+    Returns:
+        `Hypotheses` with n answers per row; or, if n is None, int32 (B, max_length), the first answer of each
+        row.
+
+    Example: `find_answers(inputs, num_beams=2)`, with the `inputs` of the example of `beam_search`.
+    """
+    options = checked_options(options, num_beams, num_return_sequences)
+    if options.is_sampling:
+        search = Sampling(inputs, num_return_sequences or 1, options, length_penalty)
+    elif num_beams == 1 and num_return_sequences is None:
+        search = GreedySearch(inputs, options=options)
+    else:
+        search = BeamSearch(inputs, num_beams, options, length_penalty)
+    token_ids, scores = search.answers(*decode(search))
+    if num_return_sequences is None:
+        return token_ids[:, 0]
+    return Hypotheses(token_ids[:, :num_return_sequences], scores[:, :num_return_sequences])
 
 
 def checked_options(options, num_beams, num_return_sequences):
@@ -57,33 +90,3 @@ def checked_max_length(max_length, max_sequence_length):
             f"Received: max_length={max_length}, max_sequence_length={max_sequence_length}."
         )
     return max_length
-
-
-def find_answers(inputs, num_beams=1, num_return_sequences=None, length_penalty=1.0, options=None):
-    """The result of a model's `generate`: samples if the options ask for them, else the best answers found.
-
-    The search is greedy if only the tokens of one beam are wanted.
-
-    Args:
-        inputs: `SearchInputs`.
-        num_beams: Integer; ignored by sampling.
-        num_return_sequences: Integer n, or None.
-        length_penalty: Float, a scalar tensor, or floats (B,).
-        options: `DecodingOptions`, or None.
-
-    Returns:
-        `Hypotheses` with n answers per row; or, if n is None, int32 (B, max_length), the first answer of each
-        row.
-
-    Example: `find_answers(inputs, num_beams=2)`, with the `inputs` of the example of `beam_search`.
-    """
-    options = checked_options(options, num_beams, num_return_sequences)
-    if options.is_sampling:
-        found = sample(inputs, num_return_sequences or 1, length_penalty, options)
-    elif num_beams == 1 and num_return_sequences is None:
-        return greedy_search(inputs, options)
-    else:
-        found = beam_search(inputs, num_beams, length_penalty, options)
-    if num_return_sequences is None:
-        return found.token_ids[:, 0]
-    return Hypotheses(*(x[:, :num_return_sequences] for x in found))
