@@ -106,7 +106,9 @@ def apply_rotary(x, positions, frequencies, attention_factor=1.0, interleaved=Fa
     else:
         # (a, b) becomes (a cos - b sin, b cos + a sin): a is paired with the sine of the negative angle.
         signed = ops.cast(ops.stack([-frequencies, frequencies], axis=pair_axis), wide.dtype)
-        angles = _over_heads(ops.cast(positions, wide.dtype)[..., None, None] * signed, positions, x)
+        angles = _over_heads(
+            ops.expand_dims(ops.cast(positions, wide.dtype), (-2, -1)) * signed, positions, x
+        )
         cos, sin = _factors(angles, attention_factor)
         pairs = ops.reshape(wide, (*ops.shape(wide)[:-1], *signed.shape[-2:]))
         turned = ops.reshape(pairs * cos + ops.flip(pairs, axis=pair_axis) * sin, ops.shape(wide))
