@@ -6,8 +6,6 @@ deletes.
 """
 
 import contextlib
-import ctypes
-import errno
 import hashlib
 import itertools
 import json
@@ -17,6 +15,8 @@ import shutil
 import socket
 import stat
 import sys
+
+from keras_attn.compat.system import exchange_folders
 
 try:
     import fcntl
@@ -28,11 +28,6 @@ _OLDER = ".older-"
 _LOCK = "lock"
 _MOST_FILES = 10_000
 _numbers = itertools.count()
-
-# linux/fcntl.h and linux/fs.h
-_AT_FDCWD = -100
-_RENAME_EXCHANGE = 2
-_CANNOT_EXCHANGE = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}
 
 
 @contextlib.contextmanager
@@ -103,7 +98,7 @@ def replaced_folder(folder, marker, kind):
         yield built
         if not folder.exists():
             built.rename(folder)
-        elif not _exchange(built, folder):
+        elif not exchange_folders(built, folder):
             _replace_in_two_steps(built, folder)
 
 
@@ -316,21 +311,6 @@ def _write_through(path):
     """Flushes a file to disk. Otherwise a power cut could leave the new name without the content."""
     with open(path, "rb") as file:
         os.fsync(file.fileno())
-
-
-def _exchange(one, other):
-    """Swaps two folders in one step. Returns whether the system and the file system support that."""
-    rename = (
-        getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if sys.platform == "linux" else None
-    )
-    if rename is None:
-        return False
-    if rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
-        return True
-    number = ctypes.get_errno()
-    if number in _CANNOT_EXCHANGE:
-        return False
-    raise OSError(number, os.strerror(number), str(one), None, str(other))
 
 
 def _replace_in_two_steps(built, folder):

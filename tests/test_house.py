@@ -57,13 +57,14 @@ ALLOWED = {
     "info": {"huggingface", "opennmt", "tasks"},
 }
 # Leaves that every room may import.
-LEAVES = {"checks", "files", "terminal"}
+LEAVES = {"checks", "compat", "files", "terminal"}
 ALLOWED["cli"] = set(ALLOWED) | {"cli"}
 WITH_TENSORFLOW = {"text", "data", "export", "huggingface", "opennmt", "tasks", "runs", "serve", "cli"}
 # Summaries are written by TensorFlow, and only TensorFlow can add an assertion to its graph, draw random bits that no float is
 # made of, update a variable by its fused kernel, multiply integers by oneDNN, choose among its kernels, overwrite a tensor, say
 # what comes after what, and tell which operation gave a tensor and whether a graph is for XLA; and each backend takes gradients and compiles in its own way.
 TENSORFLOW_INSIDE_FUNCTIONS = {
+    "compat/tensorflow.py",
     "inspection/backends.py",
     "layers/dropout.py",
     "ops/bfloat16_products.py",

@@ -8,7 +8,7 @@ enabled, as the server's `--xla_cpu_compilation_enabled` does, and `--threads` a
 time. `--stay` is for a process that answers for as long as its standard input is open, see `_stay`.
 
 The script needs the standard library, NumPy, protobuf and the installed `tensorflow` (and `tensorflow_text`)
-wheels. It imports no Python code of these wheels and no other file of this library:
+wheels. It imports no Python code of these wheels, and of this library compat/tensorflow.py alone, by its path:
 
 ```
 echo '{"inputs": {"inputs": ["4th of July 2016", {"b64": "/w=="}]}}' |
@@ -55,8 +55,17 @@ _DTYPE_NUMBERS = {dtype: number for number, dtype in _DTYPES.items()}
 # or guessed.
 _ACCEPTED_KINDS = {"float32": "iuf", "int32": "iu", "int64": "iu", "bool": "b"}
 
-_TSTRING_BYTES = 24  # sizeof(TF_TString), tensorflow/core/platform/ctstring_internal.h
 
+def _compat():
+    """The module keras_attn.compat.tensorflow, without the package around it."""
+    path = pathlib.Path(__file__).resolve().parents[1] / "compat" / "tensorflow.py"
+    spec = importlib.util.spec_from_file_location("compat_tensorflow", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+_COMPAT = _compat()
 _UNWANTED_PACKAGES = {"tensorflow", "tensorflow_text", "keras", "keras_attn"}
 
 
@@ -126,8 +135,7 @@ class CApi:
             function.restype, function.argtypes = result, arguments
         self._load_text_ops()
         if not xla:
-            # tensorflow::DisableXlaCompilation(), which the server calls unless a flag enables XLA.
-            self.functions["_ZN10tensorflow21DisableXlaCompilationEv"]()
+            _COMPAT.disable_xla(self.functions)
 
     def _load_text_ops(self):
         folder = _package_folder("tensorflow_text")
@@ -149,7 +157,7 @@ class CApi:
 
     def new_tensor(self, array):
         """Makes a TF_Tensor from an array. Its strings are views, so the array must outlive the tensor."""
-        itemsize = _TSTRING_BYTES if array.dtype.hasobject else array.itemsize
+        itemsize = _COMPAT.TSTRING_BYTES if array.dtype.hasobject else array.itemsize
         number = _DTYPE_NUMBERS[array.dtype]
         dims = (ctypes.c_int64 * array.ndim)(*array.shape)
         tensor = self.functions.TF_AllocateTensor(number, dims, array.ndim, array.size * itemsize)
@@ -158,7 +166,7 @@ class CApi:
             ctypes.memmove(address, np.ascontiguousarray(array).ctypes.data, array.nbytes)
             return tensor
         for index, value in enumerate(array.flat):
-            tstring = address + index * _TSTRING_BYTES
+            tstring = address + index * _COMPAT.TSTRING_BYTES
             self.functions.TF_StringInit(tstring)
             self.functions.TF_StringAssignView(tstring, value, len(value))
         return tensor
@@ -177,7 +185,7 @@ class CApi:
             ctypes.memmove(array.ctypes.data, address, array.nbytes)
             return array
         for index in range(array.size):
-            tstring = address + index * _TSTRING_BYTES
+            tstring = address + index * _COMPAT.TSTRING_BYTES
             size = self.functions.TF_StringGetSize(tstring)
             array.flat[index] = ctypes.string_at(self.functions.TF_StringGetDataPointer(tstring), size)
         return array

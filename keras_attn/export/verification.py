@@ -9,6 +9,7 @@ import subprocess
 import numpy as np
 import tensorflow as tf
 
+from keras_attn.compat.tensorflow import XLA_ATTRIBUTE
 from keras_attn.export.fingerprint import fingerprint_problems
 from keras_attn.export.saved_model_process import run_saved_model
 from keras_attn.export.saved_model_runner import to_json
@@ -184,7 +185,7 @@ def _op_problems(graph, xla):
         missing = [op for op in missing if not (xla and op.startswith("Xla"))]
         if missing:
             yield f"Not linked into a stock server: {', '.join(missing)}, in {name}."
-        if not xla and "_XlaMustCompile" in attributes and attributes["_XlaMustCompile"].b:
+        if not xla and XLA_ATTRIBUTE in attributes and attributes[XLA_ATTRIBUTE].b:
             yield f"{name} is compiled with XLA (jit_compile=True), which the server has switched off by default."
 
 

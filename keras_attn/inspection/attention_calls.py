@@ -11,6 +11,15 @@ import math
 import keras
 from keras import ops
 
+from keras_attn.compat.keras import (
+    ATTENTION_METHOD,
+    WITH_ATTENTION_SCORES,
+    attention_axes,
+    causal_mask_of_layer,
+    combine_equation,
+    implicit_mask,
+    set_implicit_mask,
+)
 from keras_attn.ops.attention import weighted_sum
 from keras_attn.ops.masks import as_mask_rule
 
@@ -97,7 +106,7 @@ class CallOfOurs(AttentionCall):
 class CallOfKeras(AttentionCall):
     """A call of `keras.layers.MultiHeadAttention` or `GroupQueryAttention`, or of a subclass."""
 
-    method = "_compute_attention"
+    method = ATTENTION_METHOD
 
     @functools.cached_property
     def scores(self):
@@ -107,7 +116,7 @@ class CallOfKeras(AttentionCall):
         return self._flat(scores)
 
     def _with_scores(self):
-        layer = _copy(self.layer, without=self.method, _return_attention_scores=True, _flash_attention=False)
+        layer = _copy(self.layer, without=self.method, **WITH_ATTENTION_SCORES)
         function = getattr(layer, self.method)
         arguments = dict(self.arguments)
         if "return_attention_scores" in inspect.signature(function).parameters:
@@ -123,14 +132,14 @@ class CallOfKeras(AttentionCall):
             while len(mask.shape) < rank:  # as in the layer: (B, T, S) becomes (B, 1, T, S)
                 mask = ops.expand_dims(mask, -2 * self._num_axes - 1)
         if self.arguments.get("use_causal_mask"):
-            causal = self.layer._compute_causal_mask(self.arguments["query"], self.arguments["value"])
+            causal = causal_mask_of_layer(self.layer, self.arguments["query"], self.arguments["value"])
             causal = ops.expand_dims(causal, 1)
             mask = causal if mask is None else ops.logical_and(mask, causal)
         return None if mask is None else self._flat(mask)
 
     @property
     def _num_axes(self):
-        axes = getattr(self.layer, "_attention_axes", None)
+        axes = attention_axes(self.layer)
         return 1 if axes is None else len(axes)
 
     def _raw_shape(self):
@@ -150,7 +159,7 @@ class CallOfKeras(AttentionCall):
         if self._num_axes > 1:
             return super().output_change(score_change)
         change = ops.cast(score_change, self.arguments["value"].dtype)
-        return ops.einsum(self.layer._combine_equation, change, self.arguments["value"])
+        return ops.einsum(combine_equation(self.layer), change, self.arguments["value"])
 
 
 class CallOfAny(AttentionCall):
@@ -160,7 +169,7 @@ class CallOfAny(AttentionCall):
 
     def _run(self):
         tensors = [x for x in keras.tree.flatten(dict(self.arguments)) if ops.is_tensor(x)]
-        masks = [(x, getattr(x, "_keras_mask", None)) for x in tensors]
+        masks = [(x, implicit_mask(x)) for x in tensors]
         self._before = (_state(self.layer), masks)
         return super()._run()
 
@@ -171,7 +180,7 @@ class CallOfAny(AttentionCall):
         else:
             state, masks = self._before
             state_after = _state(self.layer)
-            masks_after = [(x, getattr(x, "_keras_mask", None)) for x, _ in masks]
+            masks_after = [(x, implicit_mask(x)) for x, _ in masks]
             try:
                 _restore(state, masks)
                 scores = _call(self._original, {**self.arguments, "return_attention_scores": True})[1]
@@ -209,5 +218,5 @@ def _restore(state, masks):
     for variable, value in state:
         variable.assign(value)
     for tensor, mask in masks:
-        if mask is not None or getattr(tensor, "_keras_mask", None) is not None:
-            tensor._keras_mask = mask
+        if mask is not None or implicit_mask(tensor) is not None:
+            set_implicit_mask(tensor, mask)

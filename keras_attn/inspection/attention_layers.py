@@ -6,6 +6,7 @@ import re
 
 import keras
 
+from keras_attn.compat.keras import direct_sublayers
 from keras_attn.inspection.attention_calls import CallOfAny, CallOfKeras, CallOfOurs
 from keras_attn.layers import MultiHeadAttention
 
@@ -120,10 +121,10 @@ def children(layer):
         # Layers in attributes that are not in the graph of a functional model may still be called.
         return layers + [
             other
-            for other in layer._flatten_layers(include_self=False, recursive=False)
+            for other in direct_sublayers(layer)
             if not isinstance(other, keras.Model) or not isinstance(layer, keras.Sequential)
         ]
-    return layer._flatten_layers(include_self=False, recursive=False)
+    return direct_sublayers(layer)
 
 
 def _unused(path, *used):

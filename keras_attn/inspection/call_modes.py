@@ -4,6 +4,7 @@ import contextlib
 
 import keras
 
+from keras_attn.compat.keras import all_layers, attention_dropout_attribute
 from keras_attn.inspection.backends import compiled
 
 
@@ -25,9 +26,7 @@ def _xla(perturbed):
 @contextlib.contextmanager
 def _training(perturbed):
     normalizations = [
-        layer
-        for layer in perturbed.model._flatten_layers()
-        if isinstance(layer, keras.layers.BatchNormalization)
+        layer for layer in all_layers(perturbed.model) if isinstance(layer, keras.layers.BatchNormalization)
     ]
     trainable = [layer.trainable for layer in normalizations]
     try:
@@ -43,14 +42,11 @@ def _training(perturbed):
 @contextlib.contextmanager
 def _dropout(perturbed):
     changed = []
-    for layer in perturbed.model._flatten_layers():
-        for kind, name in (
-            (keras.layers.MultiHeadAttention, "_dropout"),
-            (keras.layers.GroupQueryAttention, "dropout"),
-        ):
-            if isinstance(layer, kind) and not getattr(layer, name):
-                changed.append((layer, name, getattr(layer, name)))
-                setattr(layer, name, 0.1)
+    for layer in all_layers(perturbed.model):
+        name = attention_dropout_attribute(layer)
+        if name is not None and not getattr(layer, name):
+            changed.append((layer, name, getattr(layer, name)))
+            setattr(layer, name, 0.1)
     try:
         with perturbed.training(False):
             yield lambda function: function
@@ -62,7 +58,7 @@ def _dropout(perturbed):
 def _in_half_precision(policy):
     @contextlib.contextmanager
     def context(perturbed):
-        layers = perturbed.model._flatten_layers()
+        layers = all_layers(perturbed.model)
         before = [layer.dtype_policy for layer in layers]
         try:
             for layer in layers:

@@ -10,6 +10,13 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_attn.compat.keras import (
+    all_layers,
+    called_method,
+    implicit_mask,
+    replaced_method,
+    set_implicit_mask,
+)
 from keras_attn.inspection.attention_layers import sublayers_by_path
 
 
@@ -80,7 +87,7 @@ class PerturbedModel:
         self._training = None
         self.points, self.implicit_masks = [], {}
         # What calls change: random numbers, moving means, and what recurrent layers keep of the last call.
-        kept = [state for layer in model._flatten_layers() for state in getattr(layer, "states", None) or []]
+        kept = [state for layer in all_layers(model) for state in getattr(layer, "states", None) or []]
         variables = {
             id(v): v for v in [*model.non_trainable_variables, *kept] if isinstance(v, keras.Variable)
         }
@@ -167,9 +174,9 @@ class PerturbedModel:
                 if change is None:
                     return output
                 moved = ops.add(output, ops.cast(change, output.dtype))
-                mask = getattr(output, "_keras_mask", None)
+                mask = implicit_mask(output)
                 if mask is not None:
-                    moved._keras_mask = mask
+                    set_implicit_mask(moved, mask)
                 return moved
 
             return call
@@ -266,20 +273,11 @@ def call_with(model, inputs, **arguments):
 @contextlib.contextmanager
 def _replaced(layers, wrap):
     """Puts `wrap(layer, layer.call)` in the place of `call` of some layers, or of `quantized_call`, which Keras then calls."""
-    before = []
-    for layer in layers:
-        method = "call" if getattr(layer, "quantization_mode", None) is None else "quantized_call"
-        before.append((layer, method, layer.__dict__.get(method)))
-    for layer, method, _ in before:
-        layer.__dict__[method] = wrap(layer, getattr(layer, method))  # not `setattr`, which Keras watches
-    try:
+    with contextlib.ExitStack() as stack:
+        for layer in layers:
+            name = called_method(layer)
+            stack.enter_context(replaced_method(layer, name, wrap(layer, getattr(layer, name))))
         yield
-    finally:
-        for layer, method, call in before:
-            if call is None:
-                del layer.__dict__[method]
-            else:
-                layer.__dict__[method] = call
 
 
 def _gives_vectors(layer, tensor, output):

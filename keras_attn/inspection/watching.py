@@ -12,14 +12,14 @@ import threading
 import keras
 from keras import ops
 
+from keras_attn.compat.keras import replaced_method
 from keras_attn.inspection.attention_layers import call_kind
 from keras_attn.ops.graph_checks import concrete_values
 
 _OPEN = contextvars.ContextVar("open_watchers", default=())
 _LOCK = threading.Lock()
-# Which methods are wrapped: by object and name, the object, how many blocks need it, and its own attribute before.
+# Which methods are wrapped: by object and name, the object, how many blocks need it, and what ends it.
 _WRAPPED = {}
-_NONE = object()
 _COMPILED = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
 
 _HOW_TO_CALL = (
@@ -66,10 +66,9 @@ def wrapped(owner, name, wrap):
     key = (id(owner), name)
     with _LOCK:
         if key not in _WRAPPED:
-            before = owner.__dict__.get(name, _NONE)
-            _WRAPPED[key] = [owner, 0, before]
-            # Not `setattr`: Keras tracks what is set.
-            owner.__dict__[name] = wrap(owner, getattr(owner, name))
+            replacement = contextlib.ExitStack()
+            replacement.enter_context(replaced_method(owner, name, wrap(owner, getattr(owner, name))))
+            _WRAPPED[key] = [owner, 0, replacement]
         _WRAPPED[key][1] += 1
     try:
         yield
@@ -77,11 +76,7 @@ def wrapped(owner, name, wrap):
         with _LOCK:
             _WRAPPED[key][1] -= 1
             if not _WRAPPED[key][1]:
-                before = _WRAPPED.pop(key)[2]
-                if before is _NONE:
-                    del owner.__dict__[name]
-                else:
-                    owner.__dict__[name] = before
+                _WRAPPED.pop(key)[2].close()
 
 
 def _watched(layer, original, kind):

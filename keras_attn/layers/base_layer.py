@@ -7,6 +7,7 @@ import weakref
 
 import keras
 
+from keras_attn.compat.keras import calls_of, symbolic_history
 from keras_attn.layers.masks import joined
 from keras_attn.ops import implicit_mask
 
@@ -99,6 +100,17 @@ def dense_spec(x):
     return keras.KerasTensor(x.shape, dtype=x.dtype) if is_sparse else x
 
 
+# Keras' layers that merge inputs, all of which must carry a mask if the output is to have one.
+_MERGING = (
+    keras.layers.Add,
+    keras.layers.Average,
+    keras.layers.Concatenate,
+    keras.layers.Dot,
+    keras.layers.Maximum,
+    keras.layers.Minimum,
+    keras.layers.Multiply,
+    keras.layers.Subtract,
+)
 _CARRIED = object()  # the fate of a mask that a tensor has, or will have when the model runs
 
 
@@ -137,25 +149,20 @@ def _fate(result, sources, fates):
     lost = next((fate for fate in fates if fate not in (None, _CARRIED)), None)
     if _CARRIED not in fates:
         return lost
-    operation = _history(_inside(result)).operation
+    operation = symbolic_history(_inside(result)).operation
     if not isinstance(operation, keras.layers.Layer):
         return operation
-    if _merges(operation):
+    if type(operation) in _MERGING:
         return _CARRIED if all(fate is _CARRIED for fate in fates) else operation
     # A layer that had a mask and gave none did so on purpose, or Keras warned. A mask within a nested model has no symbol.
     has_symbol = any(implicit_mask(source) is not None for source in sources)
     return _CARRIED if operation.supports_masking and not has_symbol else None
 
 
-def _history(tensor):
-    history = getattr(tensor, "_keras_history", None)
-    return None if history is None or history.operation is None else history
-
-
 def _inside(tensor):
     """The tensor that a nested functional model returns as `tensor`, which has the mask that the inner layers gave it."""
     while True:
-        history = _history(tensor)
+        history = symbolic_history(tensor)
         is_model = history is not None and isinstance(history.operation, keras.Model)
         outputs = getattr(history.operation, "outputs", None) if is_model else None
         if not outputs:
@@ -166,12 +173,12 @@ def _inside(tensor):
 def _sources(result, stop_at):
     """The inputs, of the operation that made `result` (B, T, D), whose axis of time may be that of `result`."""
     result = _inside(result)
-    history = _history(result)
+    history = symbolic_history(result)
     if history is None or implicit_mask(result) is not None or history.operation in stop_at:
         return []
     if len(result.shape) < 3 or result.shape[1] == 1:  # a vector of the whole sequence, or of one token
         return []
-    operation, node = history.operation, history.operation._inbound_nodes[history.node_index]
+    operation, node = history.operation, calls_of(history.operation)[history.node_index]
     if type(operation).__name__ == "GetItem" and _takes_first_token(*node.arguments.args[1:]):
         return []
     inputs = node.input_tensors
@@ -188,8 +195,3 @@ def _sources(result, stop_at):
 def _takes_first_token(key=None):
     """Whether it is `x[:, :1]`, of which the size is not known if that of `x` is not."""
     return isinstance(key, tuple) and len(key) > 1 and isinstance(key[1], slice) and key[1] == slice(None, 1)
-
-
-def _merges(layer):
-    """Whether it is one of Keras' layers that merge inputs, all of which must carry a mask if the output is to have one."""
-    return type(layer).__module__.startswith("keras.src.layers.merging.")

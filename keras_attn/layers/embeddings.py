@@ -2,6 +2,7 @@ import keras
 from keras import ops
 
 from keras_attn.checks import check_positive, check_rate
+from keras_attn.compat.keras import stored_matrix
 from keras_attn.layers.dropout import Dropout
 from keras_attn.layers.layer_slots import Slotted, build_layer, check_layer, check_norm, position_arguments
 from keras_attn.layers.lora_and_quantization import QuantizableSubclass
@@ -251,7 +252,7 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
         if self.quantization_mode is None:
             return ops.cast(self.embeddings, self.reverse_dtype)
         if self.tie_weights:
-            table = ops.convert_to_tensor(self._embeddings)
+            table = ops.convert_to_tensor(stored_matrix(self))
             return step_form(int8_matrix(table, self.embeddings_scale, is_transposed=True))
         table = ops.convert_to_tensor(self.reverse_embeddings)
         return step_form(int8_matrix(table, self.reverse_embeddings_scale))
@@ -316,7 +317,7 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
     def _dequantized(self, dtype):
         """The int8 weights that give the logits, as floats (V, D)."""
         if self.tie_weights:
-            rows, scale = self._embeddings, self.embeddings_scale
+            rows, scale = stored_matrix(self), self.embeddings_scale
         else:
             rows, scale = ops.transpose(self.reverse_embeddings), self.reverse_embeddings_scale
         return ops.cast(rows, dtype) / ops.cast(ops.expand_dims(scale, -1), dtype)

@@ -12,6 +12,7 @@ import inspect
 
 import keras
 
+from keras_attn.compat.keras import all_layers
 from keras_attn.layers.lora_and_quantization import Adaptable
 from keras_attn.ops import token_positions
 
@@ -60,7 +61,7 @@ def plain_policy(policy):
 
 def plain_policies(layer):
     """The plain policies of a layer and of all layers in it, a list."""
-    return [plain_policy(part.dtype_policy) for part in layer._flatten_layers()]
+    return [plain_policy(part.dtype_policy) for part in all_layers(layer)]
 
 
 def construction_policy(layer):

@@ -5,6 +5,7 @@ import re
 import keras
 
 from keras_attn.checks import check_positive
+from keras_attn.compat.keras import delete_variable, unlocked
 from keras_attn.layers.base_layer import BaseLayer
 from keras_attn.ops import runs_int8_products
 
@@ -131,12 +132,8 @@ class QuantizableSubclass(BaseLayer):
         super().quantize(mode=mode, type_check=False, config=config)
 
     def __delattr__(self, name):
-        # As Keras' method, which also collects garbage after each variable: many seconds for a model that is quantised.
-        # No circle of references holds a variable, so its memory is free at once.
-        value = getattr(self, name)
-        if isinstance(value, keras.Variable):
-            self._untrack_variable(value)
-            super(keras.layers.Layer, self).__delattr__(name)
+        if isinstance(getattr(self, name), keras.Variable):
+            delete_variable(self, name)
         else:
             super().__delattr__(name)
 
@@ -161,17 +158,16 @@ class QuantizableSubclass(BaseLayer):
                 f"`keras_attn.models.merge_lora`. Received: layer {self.path!r}."
             )
         self.dtype_policy = "bfloat16"
-        self._tracker.unlock()
-        for name, variable in list(vars(self).items()):
-            if isinstance(variable, keras.Variable):
-                value = keras.ops.convert_to_numpy(variable)
-                delattr(self, name)
-                made = self.add_weight(
-                    shape=value.shape, name=variable.name, dtype="bfloat16", trainable=variable.trainable
-                )
-                made.assign(value)
-                setattr(self, name, made)
-        self._tracker.lock()
+        with unlocked(self):
+            for name, variable in list(vars(self).items()):
+                if isinstance(variable, keras.Variable):
+                    value = keras.ops.convert_to_numpy(variable)
+                    delattr(self, name)
+                    made = self.add_weight(
+                        shape=value.shape, name=variable.name, dtype="bfloat16", trainable=variable.trainable
+                    )
+                    made.assign(value)
+                    setattr(self, name, made)
 
 
 def forget_compiled(model):

@@ -7,6 +7,7 @@ import math
 import keras
 from keras import ops
 
+from keras_attn.compat.keras import all_layers, stored_matrix
 from keras_attn.layers.activations import gelu_tanh
 from keras_attn.layers.lora_and_quantization import QuantizableSubclass
 from keras_attn.ops import (
@@ -83,8 +84,8 @@ class Projection(QuantizableSubclass, keras.layers.EinsumDense):
 
     def int8_matrix(self):
         """The quantised kernel, an `Int8Matrix`."""
-        size = math.prod(self._kernel.shape[: _num_summed_axes(self.equation)])
-        return int8_matrix(ops.reshape(self._kernel, (size, -1)), self.kernel_scale)
+        size = math.prod(stored_matrix(self).shape[: _num_summed_axes(self.equation)])
+        return int8_matrix(ops.reshape(stored_matrix(self), (size, -1)), self.kernel_scale)
 
     def step_matrix(self):
         """The quantised kernel as it is multiplied: an `Int8Matrix`, or floats if it is small."""
@@ -123,7 +124,7 @@ class Dense(QuantizableSubclass, keras.layers.Dense):
 
     def step_matrix(self):
         """The quantised kernel as it is multiplied: an `Int8Matrix`, or floats if it is small."""
-        return step_form(int8_matrix(ops.convert_to_tensor(self._kernel), self.kernel_scale))
+        return step_form(int8_matrix(ops.convert_to_tensor(stored_matrix(self)), self.kernel_scale))
 
 
 def int8_matrix(values, divisors, is_transposed=False):
@@ -220,7 +221,7 @@ def step_matrices(model):
     if not isinstance(model, keras.Model):
         return {}
     made = {}
-    for layer in model._flatten_layers():
+    for layer in all_layers(model):
         if hasattr(layer, "makes_step_matrix") and layer.makes_step_matrix():
             made[id(layer)] = loop_form(layer.step_matrix())
         if hasattr(layer, "step_attention_layers"):

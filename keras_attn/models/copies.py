@@ -5,6 +5,7 @@ import itertools
 
 import keras
 
+from keras_attn.compat.keras import all_layers
 from keras_attn.layers.layer_slots import (
     construction_policy,
     global_policy,
@@ -49,7 +50,7 @@ def twin_of(model, policy_of=None):
             twin.build_from_config(model.get_build_config() or {})
             twin.built = True  # as Keras says of a model that it loads
     check_rebuilt(twin, model)
-    for layer, of_model in zip(twin._flatten_layers(), plain_policies(model)):
+    for layer, of_model in zip(all_layers(twin), plain_policies(model)):
         policy = policy_of(of_model)
         if plain_policy(layer.dtype_policy) != policy:
             _set_policy(layer, policy)
@@ -113,7 +114,7 @@ def check_comes_back(model, make):
 
 def _check_same_layers(twin, model):
     kind = type(model).__name__
-    for layer, other in itertools.zip_longest(model._flatten_layers(), twin._flatten_layers()):
+    for layer, other in itertools.zip_longest(all_layers(model), all_layers(twin)):
         if layer is None or other is None:
             break
         if stored_in(layer) != stored_in(other):
@@ -165,7 +166,7 @@ def finalize_layers(model):
 
     Others with this method, `Discretization` for instance, have no weights: all that they keep is in their configuration.
     """
-    for layer in model._flatten_layers():
+    for layer in all_layers(model):
         if layer.weights and hasattr(layer, "finalize_state"):
             layer.finalize_state()
 

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 
+from keras_attn.compat.keras import all_layers, stored_matrix
 from keras_attn.models.copies import assign_by_names, is_of_lora, twin_of
 from keras_attn.models.weight_names import named_weights
 
@@ -65,13 +66,13 @@ def has_lora(model):
 
 
 def _adapted(model):
-    return [layer for layer in model._flatten_layers() if getattr(layer, "lora_enabled", False)]
+    return [layer for layer in all_layers(model) if getattr(layer, "lora_enabled", False)]
 
 
 def _merged(layer):
     """The id of the variable that a layer's LoRA adapts, and its value with the product added."""
     is_embedding = hasattr(layer, "lora_embeddings_a")
-    kernel = layer._embeddings if is_embedding else layer._kernel
+    kernel = stored_matrix(layer)
     names = ("lora_embeddings_a", "lora_embeddings_b") if is_embedding else ("lora_kernel_a", "lora_kernel_b")
     a, b = (np.asarray(keras.ops.convert_to_numpy(getattr(layer, name)), "float64") for name in names)
     kernel_value = np.asarray(keras.ops.convert_to_numpy(kernel), "float64")

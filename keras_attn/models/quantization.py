@@ -6,6 +6,7 @@ import warnings
 import keras
 
 from keras_attn.checks import choose
+from keras_attn.compat.keras import all_layers
 from keras_attn.layers.lora_and_quantization import forget_compiled
 from keras_attn.models.copies import check_comes_back, copy_in_policies
 from keras_attn.models.lora import has_lora
@@ -53,9 +54,7 @@ def quantize(model, mode):
             "A model that computes in float16 is not quantised to int8. Quantise what "
             "`keras_attn.models.float32_copy(model)` returns, as `quantized_copy` and exports do."
         )
-    if mode == "int8" and any(
-        isinstance(layer, keras.layers.TimeDistributed) for layer in model._flatten_layers()
-    ):
+    if mode == "int8" and any(isinstance(layer, keras.layers.TimeDistributed) for layer in all_layers(model)):
         raise ValueError(
             "Keras multiplies wrongly in int8 inside TimeDistributed. Its layer alone does the same: Dense takes any number "
             "of axes."
@@ -74,7 +73,7 @@ def _to_int8(model):
 
 
 def _to_bfloat16(model):
-    for layer in model._flatten_layers():
+    for layer in all_layers(model):
         if hasattr(layer, "store_in_bfloat16"):
             layer.store_in_bfloat16()
     forget_compiled(model)
@@ -97,7 +96,7 @@ def quantization_of(model):
     """
     if not isinstance(model, keras.Model):
         return None
-    layers = model._flatten_layers()
+    layers = all_layers(model)
     modes = [getattr(layer, "quantization_mode", None) for layer in layers]
     found = next((mode for mode in modes if mode is not None), None)
     in_bfloat16 = any(

@@ -12,21 +12,14 @@ import operator
 
 import keras
 
+from keras_attn.compat.keras import (
+    DTYPE_POLICY,
+    bookkeeping_attributes,
+    is_tracking_attribute,
+    layers_and_variables_of_its_own,
+)
 from keras_attn.layers.dropout import Dropout
 
-# What Keras sets in a model that is compiled, trained or asked. No answer depends on it.
-_OF_TRAINING = (
-    "optimizer",
-    "history",
-    "stop_training",
-    "stop_evaluating",
-    "stop_predicting",
-    "_compile_config",
-    "_compiled_trainable_state",
-    "_eval_epoch_iterator",
-)
-# Of the attributes that Keras gives to every layer, the one on which answers depend.
-_THAT_COUNTS = "_dtype_policy"
 # The ends of the names of what makes new weights, or matters to training alone.
 _OF_NEW_WEIGHTS = ("_initializer", "_regularizer", "_constraint", "partial_output_shape", "bias_axes")
 # What a quantised layer is made with: it then has another policy and other variables.
@@ -162,14 +155,14 @@ def _owners(root, ignored):
 def _attributes(owner, ignored):
     attributes = {name: value for name, value in list(vars(owner).items()) if name not in ignored}
     if type(owner) in _DROPOUTS:
-        return {_THAT_COUNTS: attributes[_THAT_COUNTS]}
+        return {DTYPE_POLICY: attributes[DTYPE_POLICY]}
     if not isinstance(owner, keras.layers.Layer):
         return attributes
     books = _books()
     return {
         name: value
         for name, value in attributes.items()
-        if not (name in books or name.startswith("_self_") or name.endswith(_OF_NEW_WEIGHTS))
+        if not (name in books or is_tracking_attribute(name) or name.endswith(_OF_NEW_WEIGHTS))
         # A method that is watched for a while, as `capture_attention` does, is the same method.
         and not (callable(value) and hasattr(value, "__wrapped__") and hasattr(type(owner), name))
     }
@@ -178,16 +171,14 @@ def _attributes(owner, ignored):
 @functools.cache
 def _books():
     """The names of the attributes that Keras has in every layer and model for itself."""
-    every = (keras.layers.Layer(name="any"), keras.Model(name="any"))
-    names = {name for owner in every for name in vars(owner)}
-    return frozenset(names.union(_OF_TRAINING, _OF_QUANTIZATION).difference([_THAT_COUNTS]))
+    return bookkeeping_attributes().union(_OF_QUANTIZATION)
 
 
 def _lists_of_keras(owner):
     """The lists that Keras keeps of a layer's own layers and variables, which it changes in place."""
     if not isinstance(owner, keras.layers.Layer):
         return []
-    return [owner._layers, owner._trainable_variables, owner._non_trainable_variables]
+    return layers_and_variables_of_its_own(owner)
 
 
 def _is_part(value):

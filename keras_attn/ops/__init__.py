@@ -1,5 +1,6 @@
 """Pure functions of tensors: the formulas of the library, in `keras.ops`."""
 
+from keras_attn.compat.keras import implicit_mask
 from keras_attn.ops.activations import gelu
 from keras_attn.ops.additive import additive_attention
 from keras_attn.ops.attention import dot_product_attention, soft_capped
@@ -62,7 +63,6 @@ from keras_attn.ops.masks import (
     causal_mask,
     check_mask_shape,
     combine_masks,
-    implicit_mask,
     mask_fits,
     mask_poison,
     padding_mask,

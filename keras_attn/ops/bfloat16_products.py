@@ -5,8 +5,8 @@ import math
 import keras
 from keras import ops
 
+from keras_attn.compat.tensorflow import graph_around_control_flow, product_and_bias
 from keras_attn.ops.compilers import (
-    graph_around_control_flow,
     if_true,
     is_compiled_scope,
     is_inference_scope,
@@ -72,7 +72,7 @@ def bfloat16_product(rows, matrix, is_transposed=False):
         return ops.cast(product, "float32")
 
     def of_single_row():
-        return ops.cast(_product_and_bias(rows, matrix), "float32")
+        return ops.cast(product_and_bias(rows, matrix), "float32")
 
     def in_float32():
         return tf.matmul(ops.cast(rows, "float32"), ops.cast(matrix, "float32"), transpose_b=is_transposed)
@@ -93,7 +93,7 @@ def _kernel():
     """
     import tensorflow as tf
 
-    graph = graph_around_control_flow()
+    graph = graph_around_control_flow(tf.compat.v1.get_default_graph())
     kernels = graph.get_collection_ref(_KERNEL)
     # The graph of a function that is traced within another one begins with the collections of that one.
     kernel = next((kernel for kernel in kernels if kernel.graph is graph), None)
@@ -134,29 +134,3 @@ def _xla_product(rows, matrix, is_transposed):
     if is_transposed:  # few rows take as long by a transposed matrix in float32
         return in_bfloat16()
     return if_true(ops.shape(rows)[0] < _FEWEST_ROWS, in_float32, in_bfloat16)
-
-
-def _product_and_bias(rows, matrix):
-    """`_FusedMatMul` with a bias of zeros, which has no function in Python: tensorflow/core/ops/math_ops.cc."""
-    import tensorflow as tf
-
-    value, kinds = tf.compat.v1.AttrValue, tf.compat.v1.AttrValue.ListValue
-    attributes = {
-        "T": value(type=tf.bfloat16.as_datatype_enum),
-        "num_args": value(i=1),
-        "fused_ops": value(list=kinds(s=[b"BiasAdd"])),
-        "epsilon": value(f=0.0),
-        "transpose_a": value(b=False),
-        "transpose_b": value(b=False),
-    }
-    inputs = [
-        tf.convert_to_tensor(rows),
-        tf.convert_to_tensor(matrix),
-        tf.zeros([matrix.shape[1]], tf.bfloat16),
-    ]
-    graph = tf.compat.v1.get_default_graph()
-    product = graph.create_op(
-        "_FusedMatMul", inputs, [tf.bfloat16], attrs=attributes, name="bfloat16_product"
-    )
-    product.outputs[0].set_shape([None, matrix.shape[1]])
-    return product.outputs[0]

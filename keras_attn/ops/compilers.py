@@ -6,6 +6,8 @@ import contextvars
 import keras
 from keras import ops
 
+from keras_attn.compat.tensorflow import is_for_xla
+
 _COMPILED = contextvars.ContextVar("compiled", default=False)
 _INFERENCE = contextvars.ContextVar("inference", default=False)
 
@@ -91,28 +93,8 @@ def is_compiled_graph():
     if _COMPILED.get() or keras.backend.backend() != "tensorflow":
         return _COMPILED.get()
     import tensorflow as tf
-    from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
-    return GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
-
-
-def graph_around_control_flow():
-    """TensorFlow's graph that is traced, or if that is the body of a loop or a branch, the one around them all.
-
-    What is made there is made once, and loops and branches take it in.
-    """
-    import tensorflow as tf
-    from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
-
-    parts = (
-        control_flow.CondBranchFuncGraph,
-        control_flow.WhileBodyFuncGraph,
-        control_flow.WhileCondFuncGraph,
-    )
-    graph = tf.compat.v1.get_default_graph()
-    while isinstance(graph, parts):
-        graph = graph.outer_graph
-    return graph
+    return is_for_xla(tf.compat.v1.get_default_graph())
 
 
 def runs_op_by_op(x):

@@ -10,6 +10,7 @@ import math
 import keras
 from keras import ops
 
+from keras_attn.compat.tensorflow import quantized_product
 from keras_attn.ops.compilers import if_true, is_compiled_scope, is_inference_scope
 from keras_attn.ops.processor import processor_flags
 
@@ -204,44 +205,8 @@ def _rows_of(values, factor):
 
 
 def _onednn_product(integers, matrix, is_constant=True):
-    """`_QuantizedMatMul`, which has no function in Python: tensorflow/core/ops/mkl_nn_ops.cc."""
-    import tensorflow as tf
-
-    highest = tf.constant(float(_LARGEST))
-    column = tf.reshape(matrix.scale, [-1]) * highest
-    inputs = [
-        tf.bitcast(integers, tf.qint8),
-        tf.bitcast(matrix.values, tf.qint8),
-        tf.zeros_like(column),
-        -highest,
-        highest,
-        -column,
-        column,
-    ]
-    dtypes = {"T1": tf.qint8, "T2": tf.qint8, "Tbias": tf.float32, "U": tf.float32, "Tout": tf.float32}
-    attributes = {
-        **{name: {"type": dtype.as_datatype_enum} for name, dtype in dtypes.items()},
-        "Tdevice_inputs": {"list": {"type": [x.dtype.as_datatype_enum for x in inputs]}},
-        "Thost_inputs": {"list": {}},
-        "Tdevice_outputs": {"list": {"type": [tf.float32.as_datatype_enum]}},
-        "Thost_outputs": {"list": {}},
-        "transpose_a": {"b": False},
-        "transpose_b": {"b": matrix.is_transposed},
-        "is_weight_const": {"b": is_constant},
-        "is_bias_const": {"b": is_constant},
-        "fused_ops": {"list": {"s": [b"BiasAdd", b"Dequantize"]}},
-        "input_quant_mode": {"s": b"SCALED"},
-        "output_quant_mode": {"s": b"SCALED"},
-    }
-    product = tf.compat.v1.get_default_graph().create_op(
-        "_QuantizedMatMul",
-        inputs,
-        [tf.float32],
-        attrs={name: tf.compat.v1.AttrValue(**value) for name, value in attributes.items()},
-        name="int8_product",
-    )
-    product.outputs[0].set_shape([integers.shape[0], column.shape[0]])
-    return product.outputs[0]
+    scales = ops.reshape(matrix.scale, (-1,))
+    return quantized_product(integers, matrix.values, scales, matrix.is_transposed, is_constant)
 
 
 def int8_product_is_right():

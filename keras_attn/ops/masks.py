@@ -282,15 +282,6 @@ def combine_masks(*masks):
     return combined
 
 
-def implicit_mask(tensor):
-    """The mask that Keras carries on `tensor` (`mask_zero=True`, `Masking`), or None. It stays there.
-
-    Keras passes an implicit mask as a call argument only for some signatures, so layers that promise to
-    honour it read it here.
-    """
-    return getattr(tensor, "_keras_mask", None)
-
-
 def as_boolean_mask(mask, name):
     """`mask` as booleans: booleans are not changed, 0 and 1 of any dtype are cast, other values are refused.
 

@@ -12,6 +12,7 @@ import time
 import keras
 import tensorflow as tf
 
+from keras_attn.compat.keras import synchronize_jax_state
 from keras_attn.files import locked_folder, remove_unfinished
 from keras_attn.models import assign_weights, average_weights, read_weights, save_weights, write_weights
 from keras_attn.runs.board import TrainingCurves, ValidationBoard
@@ -451,8 +452,7 @@ class TrainingRun:
     def pace(self):
         """The variable by which the schedule goes on, see `PacedSchedule`."""
         model = self.model
-        if hasattr(model, "jax_state_sync"):
-            model.jax_state_sync()
+        synchronize_jax_state(model)
         # mixed_float16 wraps the optimizer that has it.
         return getattr(model.optimizer, "inner_optimizer", model.optimizer).pace
 

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_attn.compat.keras import all_layers
 from keras_attn.ops import compiled_scope
 from keras_attn.tasks.token_ids import NO_TOKEN
 
@@ -41,7 +42,7 @@ def _small_constants(model):
     TensorFlow changes the order of products to multiply constants first, which rounds in another way than in Python, and
     in int8 an answer can depend on it. Our formulas multiply them first themselves; Keras' RMSNormalization does not.
     """
-    layers = model._flatten_layers()
+    layers = all_layers(model)
     kept = {id(layer.scale) for layer in layers if isinstance(layer, keras.layers.RMSNormalization)}
     small = [
         variable

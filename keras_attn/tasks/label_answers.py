@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from keras_attn.checks import choose
+from keras_attn.compat.keras import comes_from_activation
 from keras_attn.tasks.task import as_given
 
 _ACTIVATIONS = {"softmax": tf.nn.softmax, "sigmoid": tf.sigmoid, "linear": tf.identity}
@@ -22,7 +23,7 @@ def best_first(logits, labels, activation):
     Raises:
         ValueError: if the model applies an activation itself: the softmax of a softmax would be scores of nothing.
     """
-    if activation != "linear" and hasattr(logits, "_keras_logits"):  # Keras marks the outputs of both
+    if activation != "linear" and comes_from_activation(logits):
         raise ValueError(
             'The model ends in a softmax or sigmoid of its own. Leave it out, or give the task `activation="linear"`. '
             f"Received: activation={activation!r}."

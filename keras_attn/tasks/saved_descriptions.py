@@ -6,6 +6,8 @@ on constants, which Keras runs at once, models in models, and layers without wei
 
 import math
 
+from keras_attn.compat.keras import all_layers, calls_of, functional_model
+
 MOST_DEPTH = 100  # of lists and objects in each other; each model in a model takes three or four
 MOST_INTEGER = 2**24  # of a layer of Keras, a number of pads for instance
 MOST_VALUES = 2**28  # of one row of what an operation gives: a gigabyte in float32
@@ -72,10 +74,10 @@ def without_compile_configs(value):
 
 def check_outputs(model):
     """Raises ValueError if an operation in a functional model gives more than 2^28 values for a row."""
-    for layer in model._flatten_layers():
-        functional = getattr(layer, "_functional", None) or layer  # what a Sequential runs
+    for layer in all_layers(model):
+        functional = functional_model(layer)
         for operation in getattr(functional, "operations", ()):
-            for node in operation._inbound_nodes:
+            for node in calls_of(operation):
                 for output in node.output_tensors:
                     num_values = math.prod(size for size in output.shape if size is not None)
                     if num_values > MOST_VALUES:

@@ -2,13 +2,13 @@
 
 import base64
 import hashlib
-import importlib
 import io
 import re
 
 import tensorflow as tf
 
 from keras_attn.checks import check_positive
+from keras_attn.compat.tensorflow import sentencepiece_resource, set_sentencepiece_resource
 from keras_attn.text.bpe_dropout import BpeDropout
 from keras_attn.text.resources import TENSORFLOW_TEXT, import_package, read_file, write_file
 from keras_attn.text.tokenizer import TextOpsTokenizer, Tokenizer, check_not_blank
@@ -187,18 +187,12 @@ def shared_graph_tokenizer(model_proto, out_type=tf.int32):
         graph_tokenizer = tensorflow_text.SentencepieceTokenizer(model=model_proto, out_type=out_type)
     except tf.errors.OpError as error:
         raise ValueError(f"A sentencepiece model cannot be used: {error.message}.") from error
-    graph_tokenizer._model_resource = _SharedModel(model_proto)
+    set_sentencepiece_resource(graph_tokenizer, _SharedModel(model_proto))
     return graph_tokenizer
 
 
 class _SharedModel(tf.saved_model.experimental.TrackableResource):
-    """The model as a TensorFlow resource, named after its content.
-
-    The resource that tensorflow-text creates has no name and is deleted with the cached kernel that created
-    it; `tf.random.set_seed` and `keras.utils.clear_session` empty that cache, and every later call fails with
-    "Resource does not exist" (https://github.com/tensorflow/text/issues/570). A named resource outlives its
-    kernel.
-    """
+    """The model as a TensorFlow resource, named after its content."""
 
     def __init__(self, model_proto):
         super().__init__()
@@ -206,9 +200,8 @@ class _SharedModel(tf.saved_model.experimental.TrackableResource):
         _ = self.resource_handle  # Reading it creates the resource here, outside any graph.
 
     def _create_resource(self):
-        library = importlib.import_module("tensorflow_text.python.ops.sentencepiece_tokenizer")
         name = "sentencepiece_" + hashlib.sha256(self._model_proto).hexdigest()
-        return library.gen_sentencepiece_tokenizer.sentencepiece_op(model=self._model_proto, shared_name=name)
+        return sentencepiece_resource(self._model_proto, name)
 
 
 def _load_processor(model_proto):

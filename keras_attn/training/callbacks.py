@@ -5,6 +5,7 @@ import operator
 
 import keras
 
+from keras_attn.compat.keras import learning_rate_schedule
 from keras_attn.terminal import say
 from keras_attn.training.metrics import (
     check_bleu_tokenizer,
@@ -346,9 +347,8 @@ def updates_of(model):
 def last_learning_rate(optimizer):
     """The learning rate of the last update."""
     optimizer = _innermost(optimizer)
-    # Keras has no public access to the schedule itself.
-    schedule = getattr(optimizer, "_learning_rate", None)
-    if not isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
+    schedule = learning_rate_schedule(optimizer)
+    if schedule is None:
         return float(keras.ops.convert_to_numpy(optimizer.learning_rate))
     # `iterations` counts updates, while the schedule is called with the count of batches.
     updates = int(keras.ops.convert_to_numpy(optimizer.iterations))

@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_attn.checks import check_rate, concrete_values
+from keras_attn.compat.keras import comes_from_activation, implicit_mask
 from keras_attn.training.crossentropy_gradient import CrossentropyGradient, mean_logits, pick
 
 # Smaller probabilities (losses above 69 nats) may be inexact or 0.
@@ -130,7 +131,7 @@ def labels_and_weights(y_true, y_pred, sample_weight, pad_token_id):
         ValueError: If the shapes do not fit.
     """
     # Read from the argument itself: any tensor made from it has lost the mask.
-    mask = getattr(y_pred, "_keras_mask", None)
+    mask = implicit_mask(y_pred)
     labels = ops.cast(y_true, "int32")
     _check_shapes(labels, ops.convert_to_tensor(y_pred))
     is_token = ops.not_equal(labels, pad_token_id)
@@ -202,8 +203,7 @@ def logits_of(y_pred, from_logits=True):
     """
     if not from_logits:
         return _logarithms(ops.convert_to_tensor(y_pred))
-    # Keras marks these outputs, so that its own losses can do without the activation.
-    if hasattr(y_pred, "_keras_logits") or getattr(getattr(y_pred, "op", None), "type", None) in _ACTIVATIONS:
+    if comes_from_activation(y_pred) or getattr(getattr(y_pred, "op", None), "type", None) in _ACTIVATIONS:
         raise ValueError(_not_logits("the output of a softmax or sigmoid"))
     return y_pred
 

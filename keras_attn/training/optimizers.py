@@ -3,6 +3,8 @@
 import keras
 from keras import ops
 
+from keras_attn.compat.keras import adam_moments, backend_optimizer_class
+
 
 class _FusedUpdate:
     """`update_step` of Keras' Adam as one TensorFlow operation.
@@ -16,14 +18,14 @@ class _FusedUpdate:
             return super().update_step(gradient, variable, learning_rate)
         import tensorflow as tf
 
-        index = self._get_variable_index(variable)
+        momentum, velocity = adam_moments(self, variable)
         dtype = variable.dtype
         step = ops.cast(self.iterations + 1, dtype)
         beta_1, beta_2 = ops.cast(self.beta_1, dtype), ops.cast(self.beta_2, dtype)
         tf.raw_ops.ResourceApplyAdam(
             var=_handle(variable),
-            m=_handle(self._momentums[index]),
-            v=_handle(self._velocities[index]),
+            m=_handle(momentum),
+            v=_handle(velocity),
             beta1_power=ops.power(beta_1, step),
             beta2_power=ops.power(beta_2, step),
             lr=ops.cast(learning_rate, dtype),
@@ -40,13 +42,8 @@ def _handle(variable):
     return (variable.value if isinstance(variable, keras.Variable) else variable).handle
 
 
-def _of_backend(optimizer):
-    """The class that Keras makes where `optimizer` is called: on PyTorch one that updates all variables together."""
-    return type(optimizer.__new__(optimizer))
-
-
 @keras.saving.register_keras_serializable(package="keras_attn")
-class Adam(_FusedUpdate, _of_backend(keras.optimizers.Adam)):
+class Adam(_FusedUpdate, backend_optimizer_class(keras.optimizers.Adam)):
     """`keras.optimizers.Adam` with a faster update on TensorFlow.
 
     Arguments, variables and results are those of Keras' optimizer, but for one case: where a batch reads a row of an
@@ -64,7 +61,7 @@ class Adam(_FusedUpdate, _of_backend(keras.optimizers.Adam)):
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
-class AdamW(_FusedUpdate, _of_backend(keras.optimizers.AdamW)):
+class AdamW(_FusedUpdate, backend_optimizer_class(keras.optimizers.AdamW)):
     """`keras.optimizers.AdamW` with a faster update on TensorFlow, see `Adam`.
 
     Example:

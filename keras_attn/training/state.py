@@ -5,6 +5,8 @@ import contextlib
 import keras
 import numpy as np
 
+from keras_attn.compat.keras import moving_averages, trained_variables
+
 
 def training_state(model):
     """The state of a compiled model in training: weights, random seeds and optimizer, copied.
@@ -102,16 +104,12 @@ def averaged_weights(model):
 
 
 def _averages(optimizer):
-    """The pairs of a weight and its moving average that an optimizer keeps.
-
-    The model's own list of trainable weights has others in other places once a part of it was frozen or thawed.
-    """
-    # Keras has no public access to the averages, nor to the weights that an optimizer was built for.
+    """The pairs of a weight and its moving average that an optimizer keeps."""
     return [
         pair
         for part in _single_optimizers(optimizer)
         if part.use_ema and part.built
-        for pair in zip(part._trainable_variables, part._model_variables_moving_average, strict=True)
+        for pair in zip(trained_variables(part), moving_averages(part), strict=True)
         if pair[1] is not None
     ]
 
@@ -125,7 +123,7 @@ def _single_optimizers(optimizer):
 def _trained_weights(model):
     """Which of the model's variables its optimizer was built for, integers in the optimizer's order."""
     positions = {id(variable): position for position, variable in enumerate(model.variables)}
-    trained = [weight for part in _single_optimizers(model.optimizer) for weight in part._trainable_variables]
+    trained = [weight for part in _single_optimizers(model.optimizer) for weight in trained_variables(part)]
     return np.array([positions.get(id(weight), -1) for weight in trained], "int32")
 
 

@@ -183,20 +183,20 @@ def test_a_number_taken_meanwhile_is_not_overwritten(tmp_path, monkeypatch):
 @pytest.mark.extended
 def test_what_a_killed_export_left_is_removed_and_what_a_running_one_writes_is_not(tmp_path):
     code = """
-import os, runpy, signal, sys
-folder_aside = runpy.run_path(sys.argv[3])["folder_aside"]  # without TensorFlow, which takes seconds
-with folder_aside(sys.argv[1] + "/version") as built:
+import os, runpy, signal, sys, types
+script, folder, end = sys.argv[1:]
+package = sys.modules["keras_attn"] = types.ModuleType("keras_attn")  # without Keras, which takes seconds
+package.__path__ = [os.path.dirname(script)]
+with runpy.run_path(script)["folder_aside"](folder + "/version") as built:
     (built / "saved_model.pb").touch()
-    if sys.argv[2] == "die":
+    if end == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     print("ready", flush=True)
     sys.stdin.read()
 """
-    command = [sys.executable, "-c", code, str(tmp_path)]
-    assert subprocess.run([*command, "die", files.__file__]).returncode == -signal.SIGKILL
-    with subprocess.Popen(
-        [*command, "wait", files.__file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as running:
+    command = [sys.executable, "-c", code, files.__file__, str(tmp_path)]
+    assert subprocess.run([*command, "die"]).returncode == -signal.SIGKILL
+    with subprocess.Popen([*command, "wait"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
         running.stdout.readline()
         assert len(list(tmp_path.iterdir())) == 2
         double, spec = (
