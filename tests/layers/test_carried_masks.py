@@ -9,7 +9,7 @@ from helpers_models import assert_close
 from keras import ops
 
 from keras_attn import layers, models
-from keras_attn.layers import slots
+from keras_attn.layers import layer_slots
 from keras_attn.layers.base_layer import BaseLayer
 
 V, D = 17, 12
@@ -49,7 +49,7 @@ def test_positions_have_the_shape_of_the_sequence_and_its_mask(make_layer, rank)
 
 def of_vectors(layer, **arguments):
     """A layer on one sequence, or on it and itself."""
-    return lambda x: layer(x, x, **arguments) if slots.is_attention(layer) else layer(x, **arguments)
+    return lambda x: layer(x, x, **arguments) if layer_slots.is_attention(layer) else layer(x, **arguments)
 
 
 # Each public layer that is called on a sequence of vectors (B, T, 12): what makes it, and how it is called.
