@@ -221,7 +221,7 @@ def as_memory(block, x, other, mask=None):
 
 
 def added(layer, x):
-    return keras.layers.Add()([x, layer(x)])
+    return keras.layers.Add(dtype=layer.dtype_policy)([x, layer(x)])
 
 
 def on_grid(layer, x):
