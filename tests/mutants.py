@@ -141,7 +141,7 @@ OPTIONS = "generation/test_options.py::"
 ENGINE = "export/test_ctranslate2.py::"
 SEEING = "inspection/"
 LOSSES, BATCHING = "training/test_losses.py::", "data/test_batching.py::"
-LOGITS = "training/test_crossentropy_gradient.py::"
+LOGITS = "training/test_crossentropy.py::"
 
 CHECKPOINTS = "huggingface/test_architectures_of_checkpoints.py::"
 PATCHES, IMAGES = "layers/test_patch_embedding.py::", "huggingface/test_vision_checkpoints.py::"
@@ -1321,15 +1321,15 @@ scores = ops.take_along_axis(scores, kept, axis=-1)""",
     ),
     Mutant(
         "label_smoothing_on_the_other_tokens_only",
-        "training/losses.py",
-        "_smoothed_crossentropy.crossentropy",
-        "values = values + label_smoothing *",
-        "values = values + label_smoothing * logits.shape[-1] / (logits.shape[-1] - 1) *",
+        "training/crossentropy.py",
+        "_values",
+        "label_smoothing * (label_logits - mean_logits)",
+        "label_smoothing * (label_logits - mean_logits) * logits.shape[-1] / (logits.shape[-1] - 1)",
         (LOSSES + "test_value_and_gradient_equal_the_definition[0.1]",),
     ),
     Mutant(
         "a_label_that_rounds_away",
-        "training/crossentropy_gradient.py",
+        "training/crossentropy.py",
         "CrossentropyGradient.by_factors",
         "tf.cast(at_labels - at_label, dtype)",
         "tf.cast(at_labels, dtype) - tf.cast(at_label, dtype)",
@@ -1345,15 +1345,15 @@ scores = ops.take_along_axis(scores, kept, axis=-1)""",
     ),
     Mutant(
         "the_difference_at_a_label_added_to_what_is_there",
-        "ops/logits_product.py",
-        "_replaced",
-        "return add(input=emptied,",
-        "return add(input=x,",
+        "training/crossentropy.py",
+        "_with_entries_replaced",
+        "return add(input=emptied, indices=indices, updates=new)",
+        "return add(input=x, indices=indices, updates=new)",
         (LOGITS + "test_in_bfloat16_a_label_of_probability_near_1_keeps_its_gradient",),
     ),
     Mutant(
         "nan_of_padding_in_the_gradient_of_the_table",
-        "training/crossentropy_gradient.py",
+        "training/crossentropy.py",
         "CrossentropyGradient._finite_probabilities",
         "return tf.cond(is_finite, lambda: self.probabilities, mended)",
         "return self.probabilities",
@@ -1361,18 +1361,18 @@ scores = ops.take_along_axis(scores, kept, axis=-1)""",
     ),
     Mutant(
         "a_gradient_of_other_rows_of_logits",
-        "ops/logits_product.py",
-        "logits_product.multiplied.gradient",
-        "known is not None and known.probabilities.shape[-1] == table.shape[0]",
-        "known is not None",
-        (LOGITS + "test_only_a_gradient_that_is_known_is_taken_so",),
+        "training/crossentropy.py",
+        "factors_of_product",
+        "table.shape[0] != logits.shape[-1]",
+        "False",
+        (LOGITS + "test_what_changes_a_product_is_differentiated_by_its_logits",),
     ),
     Mutant(
         "logarithm_of_a_probability_that_underflows",
-        "training/losses.py",
+        "training/crossentropy.py",
         "_negative_log",
-        "ops.all(of_label_probability > _SMALLEST_EXACT)",
-        "ops.all(of_label_probability >= 0)",
+        "ops.all(label_probabilities > _SMALLEST_EXACT)",
+        "ops.all(label_probabilities >= 0)",
         (LOSSES + "test_logits_of_60000_are_finite_and_exact",),
     ),
     Mutant(

@@ -72,12 +72,11 @@ TENSORFLOW_INSIDE_FUNCTIONS = {
     "ops/graph_checks.py",
     "ops/int8_products.py",
     "ops/kv_cache.py",
-    "ops/logits_product.py",
     "ops/tensorflow_attention.py",
     "ops/tensorflow_masks.py",
     "ops/tensorflow_order.py",
     "ops/tensorflow_softmax.py",
-    "training/crossentropy_gradient.py",
+    "training/crossentropy.py",
     "training/optimizers.py",
     "training/summaries.py",
 }

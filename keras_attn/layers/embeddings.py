@@ -18,7 +18,6 @@ from keras_attn.ops import (
     int8_product,
     is_compiled_scope,
     is_inference_scope,
-    logits_product,
     padding_mask,
     product_in_halves,
     product_in_parts,
@@ -166,7 +165,7 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
             logits = if_true(
                 _are_few(rows, 2),
                 lambda: product_in_parts(rows, weights),
-                lambda: logits_product(rows, weights),
+                lambda: ops.matmul(rows, ops.transpose(weights)),  # The loss knows this product.
             )
         return soft_capped(logits, self.logit_soft_cap)
 

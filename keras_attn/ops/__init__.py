@@ -56,7 +56,6 @@ from keras_attn.ops.kv_cache import (
     write_ring,
 )
 from keras_attn.ops.largest_values import entries_at, top_k, top_k_and_normalizer
-from keras_attn.ops.logits_product import logits_product
 from keras_attn.ops.masks import (
     MaskRule,
     as_boolean_mask,
@@ -146,7 +145,6 @@ __all__ = [
     "largest_in_segment",
     "layer_normalization",
     "log_normalizer",
-    "logits_product",
     "loop_form",
     "mask_fits",
     "mask_poison",

@@ -8,10 +8,8 @@ from keras import ops
 
 from keras_attn.checks import check_rate, concrete_values
 from keras_attn.compat.keras import comes_from_activation, implicit_mask
-from keras_attn.training.crossentropy_gradient import CrossentropyGradient, mean_logits, pick
+from keras_attn.training.crossentropy import smoothed_crossentropy
 
-# Smaller probabilities (losses above 69 nats) may be inexact or 0.
-_SMALLEST_EXACT = 1e-30
 _SMALLEST = 2.0**-126  # the smallest float32 that is not flushed to zero
 _REDUCTIONS = ("mean_with_sample_weight", "sum")
 # Rows that are looked at to tell probabilities from logits, how far from 1 the sum of a softmax in bfloat16 may
@@ -180,7 +178,7 @@ def token_negative_log_likelihood(labels, logits, pad_token_id=0, label_smoothin
     vocabulary_size = logits.shape[-1]
     flat_labels = ops.clip(ops.reshape(labels, (-1,)), 0, vocabulary_size - 1)
     flat_logits = ops.reshape(logits, (-1, vocabulary_size))  # (B*T, V)
-    values = _smoothed_crossentropy(flat_labels, flat_logits, label_smoothing)
+    values = smoothed_crossentropy(flat_labels, flat_logits, label_smoothing)
     values = ops.reshape(values, ops.shape(labels))  # (B, T)
     in_vocabulary = ops.logical_and(ops.greater_equal(labels, 0), ops.less(labels, vocabulary_size))
     are_valid = ops.logical_and(in_vocabulary, ops.logical_not(_are_probabilities(flat_logits)))
@@ -238,44 +236,6 @@ def _logarithms(probabilities):
     logarithms = ops.log(ops.where(is_positive, probabilities, 1.0))
     is_zero = ops.less(ops.abs(probabilities), _SMALLEST)
     return ops.where(is_positive, logarithms, ops.where(is_zero, math.log(_SMALLEST), math.nan))
-
-
-def _smoothed_crossentropy(labels, logits, label_smoothing):
-    # Cross-entropy is memory-bound: each pass over the logits of a large vocabulary costs about as much as a
-    # layer. The gradient is written by hand because automatic differentiation takes twice as many passes, and
-    # because 0 * NaN is NaN, so padding would need one more pass to clean the logits.
-    @ops.custom_gradient
-    def crossentropy(logits):
-        probabilities = ops.softmax(logits, axis=-1)  # (rows, V)
-        of_label = pick(logits, labels)
-        values = _negative_log(probabilities, logits, labels, of_label)
-        if label_smoothing:
-            values = values + label_smoothing * (of_label - mean_logits(logits))
-
-        # PyTorch also passes the forward arguments, and the incoming gradient by keyword.
-        def gradient(*args, upstream=None):
-            upstream = args[-1] if upstream is None else upstream
-            return CrossentropyGradient(probabilities, labels, label_smoothing, values, upstream).by_logits()
-
-        return values, gradient
-
-    return crossentropy(logits)
-
-
-def _negative_log(probabilities, logits, labels, of_label):
-    """-log of the probability of each label, exact even if the probability is too small for a float."""
-    of_label_probability = pick(probabilities, labels)
-
-    def from_peak():
-        # This takes two more passes. `initial` gives an empty batch a maximum. Differences from the peak stay
-        # exact, even for logits of 6e4.
-        peak = ops.max(logits, axis=-1, initial=-math.inf)
-        log_normalizer = -ops.log(ops.max(probabilities, axis=-1, initial=0.0))  # logsumexp(logits) - peak
-        return log_normalizer + (peak - of_label)
-
-    return ops.cond(
-        ops.all(of_label_probability > _SMALLEST_EXACT), lambda: -ops.log(of_label_probability), from_peak
-    )
 
 
 def _token_sample_weight(sample_weight, labels):

@@ -1,4 +1,4 @@
-"""The gradient of a cross-entropy through the product that gave its logits, against NumPy in float64."""
+"""The gradient of a cross-entropy by its logits, and by the factors of the product that gave them, against NumPy in float64."""
 
 import keras
 import numpy as np
@@ -6,14 +6,14 @@ import pytest
 from helpers_marks import slow_but
 from keras import ops
 
-from keras_attn.ops import inference_scope, logits_product
+from keras_attn.layers import TokenEmbedding
 from keras_attn.training import LabelSmoothedCrossentropy
-from keras_attn.training.crossentropy_gradient import CrossentropyGradient, mean_logits
+from keras_attn.training.crossentropy import CrossentropyGradient, factors_of_product
 
 B, T, V, D, PAD = 3, 5, 13, 7, 0
 
 is_tensorflow = pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="only TensorFlow's graphs take it through the product"
+    keras.backend.backend() != "tensorflow", reason="only TensorFlow's graphs know the factors"
 )
 
 
@@ -27,7 +27,7 @@ def factors(rng):
 
 @pytest.fixture
 def taken(monkeypatch):
-    """How often a gradient went through a product by its factors."""
+    """The gradients that were taken by the factors of a product."""
     calls, by_factors = [], CrossentropyGradient.by_factors
 
     def counted(gradient, *args):
@@ -55,10 +55,14 @@ def by_hand(x, table, labels, label_smoothing, scale=1.0):
     return loss, by_logits @ table, np.einsum("btv,btd->vd", by_logits, x), by_logits
 
 
+def product(rows, table):
+    return ops.matmul(rows, ops.transpose(table))
+
+
 def logits_of(x, table, dtype="float32"):
     shape = ops.shape(x)
     x, table = ops.cast(x, dtype), ops.cast(table, dtype)
-    logits = logits_product(ops.reshape(x, (-1, x.shape[-1])), table)
+    logits = product(ops.reshape(x, (-1, x.shape[-1])), table)
     return ops.cast(ops.reshape(logits, (*shape[:-1], V)), "float32")
 
 
@@ -107,9 +111,7 @@ def test_its_entries_are_those_of_the_definition(rng, label_smoothing):
 @is_tensorflow
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("jit_compile", slow_but([False], [False, True]))
-def test_gradients_through_the_product_are_those_of_the_definition(
-    factors, taken, label_smoothing, jit_compile
-):
+def test_gradients_by_the_factors_are_those_of_the_definition(factors, taken, label_smoothing, jit_compile):
     loss = LabelSmoothedCrossentropy(label_smoothing)
     actual = graph(lambda x, table, y: [loss(y, logits_of(x, table))], jit_compile)(*factors)
     assert len(taken) == 1
@@ -159,14 +161,38 @@ def test_weights_and_padding_with_nan(factors, taken):
     assert np.isnan(by_table).any()
 
 
+@is_tensorflow
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_the_output_of_a_token_embedding_is_such_a_product(factors, taken, policy):
+    x, labels = (
+        np.repeat(factors[0], 7, axis=0),
+        np.repeat(factors[2], 7, axis=0),
+    )  # few rows are multiplied in parts
+    inputs = keras.Input((None, D), dtype="float32")
+    model = keras.Model(inputs, TokenEmbedding(V, D, dtype=policy)(inputs, reverse=True))
+    model.compile("sgd", LabelSmoothedCrossentropy(0.1))
+    model.train_on_batch(x, labels)
+    assert len(taken) == 1
+
+
 @pytest.mark.extended
 @is_tensorflow
-def test_only_a_gradient_that_is_known_is_taken_so(factors, taken):
+def test_two_losses_of_one_product(factors, taken):
     first, second = LabelSmoothedCrossentropy(0.1), LabelSmoothedCrossentropy(0.4)
 
     def two(x, table, labels):
         logits = logits_of(x, table)
         return [first(labels, logits) + second(labels, logits)]
+
+    both = [a + b for a, b in zip(by_hand(*factors, 0.1)[:3], by_hand(*factors, 0.4)[:3])]
+    assert_equal(graph(two)(*factors), both)
+    assert len(taken) == 2
+
+
+@pytest.mark.extended
+@is_tensorflow
+def test_what_changes_a_product_is_differentiated_by_its_logits(factors, taken):
+    first = LabelSmoothedCrossentropy(0.1)
 
     def scaled(x, table, labels):
         return [first(labels, 2.0 * logits_of(x, table))]
@@ -176,7 +202,7 @@ def test_only_a_gradient_that_is_known_is_taken_so(factors, taken):
 
     def chosen(x, table, labels):  # rows, whose gradient comes as rows and their numbers
         rows = [3, 0, 14, 4, 11, 2, 12, 1, 13, 5, 10, 6, 9, 7, 8]
-        logits = ops.take(logits_product(ops.reshape(x, (-1, D)), table), rows, axis=0)
+        logits = ops.take(product(ops.reshape(x, (-1, D)), table), rows, axis=0)
         return [first(ops.take(ops.reshape(labels, (-1, 1)), rows, axis=0), ops.reshape(logits, (-1, 1, V)))]
 
     def otherwise_cut(x, table, labels):  # V rows of B * T logits
@@ -184,8 +210,6 @@ def test_only_a_gradient_that_is_known_is_taken_so(factors, taken):
         return [first(ops.reshape(labels, (1, -1))[:, :V], logits)]
 
     x, table, labels = factors
-    both = [a + b for a, b in zip(by_hand(*factors, 0.1)[:3], by_hand(*factors, 0.4)[:3])]
-    assert_equal(graph(two)(*factors), both)
     value, by_x, by_table = by_hand(2 * x, table, labels, 0.1)[:3]
     assert_equal(graph(scaled)(*factors), [value, 2 * by_x, by_table])
     value, by_x, by_table = by_hand(x[:, :-1], table, labels[:, 1:], 0.1)[:3]
@@ -200,41 +224,31 @@ def test_only_a_gradient_that_is_known_is_taken_so(factors, taken):
 
 
 @is_tensorflow
-def test_the_gradient_by_logits_is_there_too(factors, taken):
+def test_an_identity_keeps_the_gradient_by_logits(factors, taken):
+    import tensorflow as tf
+
     loss = LabelSmoothedCrossentropy(0.1)
 
     def function(x, table, labels):
-        logits = logits_of(x, table)
+        logits = tf.identity(logits_of(x, table))
         return [loss(labels, logits), logits]
 
     assert_equal(graph(function)(*factors), by_hand(*factors, 0.1))
-    assert len(taken) == 1
+    assert not taken
 
 
-def test_means_of_logits_are_those_of_their_entries(factors):
+def test_factors_of_logits(factors):
     x, table, _ = factors
-    rows, expected = x.reshape(-1, D), (x.reshape(-1, D) @ table.T).mean(-1)
-
-    def means(rows, table):
-        return mean_logits(ops.reshape(logits_product(rows, table), (-1, V)))
-
-    np.testing.assert_allclose(ops.convert_to_numpy(means(rows, table)), expected, rtol=1e-5, atol=1e-6)
+    assert factors_of_product(logits_of(x, table)) is None
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
-        compiled = tf.function(means)
-        np.testing.assert_allclose(compiled(rows, table), expected, rtol=1e-5, atol=1e-6)
-        found = {
-            operation.type for operation in compiled.get_concrete_function(rows, table).graph.get_operations()
-        }
-        assert "Sum" in found  # of rows of D entries, not V
+        @tf.function
+        def sizes(x, table):
+            rows, found = factors_of_product(logits_of(x, table, "bfloat16"))
+            assert factors_of_product(tf.matmul(x[0], table, transpose_b=True)) is None
+            assert factors_of_product(2.0 * logits_of(x, table)) is None
+            return tf.shape(rows), tf.shape(found)
 
-
-@is_tensorflow
-def test_graphs_for_inference_hold_the_product_alone(factors):
-    import tensorflow as tf
-
-    x, table, _ = factors
-    with inference_scope():
-        traced = tf.function(lambda: logits_product(x[0], table)).get_concrete_function()
-    assert "IdentityN" not in {operation.type for operation in traced.graph.get_operations()}
+        rows, found = sizes(x, table)
+        assert (*rows, *found) == (B * T, D, V, D)
