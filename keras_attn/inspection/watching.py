@@ -12,9 +12,9 @@ import threading
 import keras
 from keras import ops
 
+from keras_attn.checks import concrete_values
 from keras_attn.compat.keras import replaced_method
 from keras_attn.inspection.attention_layers import call_kind
-from keras_attn.ops.graph_checks import concrete_values
 
 _OPEN = contextvars.ContextVar("open_watchers", default=())
 _LOCK = threading.Lock()

@@ -4,8 +4,12 @@ from keras_attn.compat.keras import implicit_mask
 from keras_attn.ops.activations import gelu
 from keras_attn.ops.additive import additive_attention
 from keras_attn.ops.attention import dot_product_attention, soft_capped
-from keras_attn.ops.attention_paths import attend
-from keras_attn.ops.bfloat16_products import bfloat16_product, runs_bfloat16_products
+from keras_attn.ops.attention_paths import (
+    attend,
+    fused_attention,
+    fused_attention_obstacle,
+    has_fused_kernel,
+)
 from keras_attn.ops.biases import (
     DenseBias,
     PairBias,
@@ -15,20 +19,19 @@ from keras_attn.ops.biases import (
     relative_position_bucket,
 )
 from keras_attn.ops.blockwise_attention import memory_efficient_attention, prefers_memory_efficient
-from keras_attn.ops.compilers import (
+from keras_attn.ops.graph_purpose import (
+    clamping_scope,
     compiled_scope,
     custom_gradient,
     if_true,
     inference_scope,
     is_compiled_scope,
     is_inference_scope,
+    overwriting_scope,
     runs_op_by_op,
+    shape_to_keep,
 )
-from keras_attn.ops.dropout import ScoreDropout
-from keras_attn.ops.fused_attention import fused_attention, fused_attention_obstacle, has_fused_kernel
-from keras_attn.ops.graph_checks import clamping_scope, concrete_values, indices_within, is_constant
-from keras_attn.ops.guards import keep
-from keras_attn.ops.hashing import hashed_uniform
+from keras_attn.ops.hashed_random import ScoreDropout, hashed_uniform
 from keras_attn.ops.images import (
     grid_positions,
     grid_size,
@@ -41,6 +44,7 @@ from keras_attn.ops.int8_products import (
     int8_problem,
     int8_product,
     loop_form,
+    processor_flags,
     runs_int8_products,
     step_form,
     with_int8_check,
@@ -49,7 +53,6 @@ from keras_attn.ops.kv_cache import (
     KeyValueCache,
     empty_cache,
     extend_cache,
-    overwriting_scope,
     ring_positions,
     unshared,
     write_cache,
@@ -70,6 +73,13 @@ from keras_attn.ops.masks import (
     sliding_window_mask,
     with_exact_sizes,
 )
+from keras_attn.ops.matrix_products import (
+    bfloat16_product,
+    product_in_halves,
+    product_in_parts,
+    runs_bfloat16_products,
+)
+from keras_attn.ops.nan_guards import keep
 from keras_attn.ops.normalization import layer_normalization
 from keras_attn.ops.pooling import POOLINGS, pooled
 from keras_attn.ops.positions import (
@@ -80,12 +90,10 @@ from keras_attn.ops.positions import (
     token_positions,
 )
 from keras_attn.ops.precision import at_least_float32
-from keras_attn.ops.processor import processor_flags
 from keras_attn.ops.rotary import apply_rotary, rotary_frequencies
-from keras_attn.ops.shapes import shape_to_keep
 from keras_attn.ops.softmax import log_normalizer
-from keras_attn.ops.table_products import product_in_halves, product_in_parts
 from keras_attn.ops.talking_heads import talking_heads_attention
+from keras_attn.ops.value_checks import concrete_values, indices_within, is_constant
 from keras_attn.ops.windows import (
     complete_windows,
     partition_windows,

@@ -3,7 +3,7 @@
 from keras import ops
 
 from keras_attn.ops.attention import dropped, masked, softmax
-from keras_attn.ops.guards import keep
+from keras_attn.ops.nan_guards import keep
 from keras_attn.ops.precision import at_least_float32
 
 
@@ -35,13 +35,18 @@ def additive_attention(query, key, value, weight, mask=None, dropout=None):
 
     Reference: [Bahdanau et al., 2014](https://arxiv.org/abs/1409.0473), section 3.1 and appendix A.1.2.
     """
-    sees_keys = None if mask is None else ops.any(mask, axis=-1, keepdims=True)
-    is_seen = None if mask is None else ops.expand_dims(ops.any(mask, axis=-2), -1)
-    query, key, value = keep(query, sees_keys), keep(key, is_seen), keep(value, is_seen)
+    sees_keys = is_seen = None
+    if mask is not None:
+        sees_keys = ops.any(mask, axis=-1, keepdims=True)
+        is_seen = ops.expand_dims(ops.any(mask, axis=-2), -1)
+    query = keep(query, sees_keys)
+    key = keep(key, is_seen)
+    value = keep(value, is_seen)
     hidden = ops.tanh(ops.expand_dims(query, -2) + ops.expand_dims(key, -3))
     # Not an einsum: Keras would turn it into a batched product with a broadcast right side, which TensorFlow 2.21
     # computes wrongly in bfloat16 on CPUs with AVX-512 BF16 or AMX.
     logits = at_least_float32(ops.matmul(hidden, weight))
     scores = ops.cast(softmax(masked(logits, mask)), value.dtype)
     # A query that sees no key has equal scores here. `keep` makes its output 0, and the gradient too.
-    return keep(ops.matmul(dropped(scores, dropout), value), sees_keys), keep(scores, sees_keys)
+    output = ops.matmul(dropped(scores, dropout), value)
+    return keep(output, sees_keys), keep(scores, sees_keys)

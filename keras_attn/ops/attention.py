@@ -1,15 +1,21 @@
 """Scaled dot-product attention: the formula.
 
-`dot_product_attention` follows the paper, and the functions below it are its steps. The same results are
-computed with less memory in blockwise_attention.py, with fewer operations on TensorFlow in
-tensorflow_attention.py, and by the backend's own kernel in fused_attention.py. `attend` in attention_paths.py
-chooses between them.
+`dot_product_attention` follows the paper, and the functions below it are its steps. A layer calls `attend` in
+attention_paths.py, which takes one of four paths to the same results. On TensorFlow:
+
+- A call that asks for the attention scores takes `dot_product_attention`, here.
+- A long sequence, or a sliding window that hides most pairs, takes `memory_efficient_attention` in
+  blockwise_attention.py: these steps, for one block of queries after the other.
+- All other calls take `attention_without_scores` in tensorflow_attention.py: these steps, with a gradient of the softmax and
+  of the first product that reads the pairs fewer times, and without matrix products in a decoding step of a small model.
+
+JAX and PyTorch take the backend's fused kernel where its answer is the same, and `dot_product_attention` in place of the last.
 """
 
 import keras
 from keras import ops
 
-from keras_attn.ops.guards import bias_of_all_pairs, guard, keep
+from keras_attn.ops.nan_guards import bias_of_all_pairs, guard, keep
 from keras_attn.ops.precision import at_least_float32
 from keras_attn.ops.softmax import row_softmax
 
@@ -74,7 +80,9 @@ def scaled(query, scale):
     """`query * scale`, by default `query / sqrt(H)`."""
     if scale == 1:
         return query
-    return query * ops.convert_to_tensor(query.shape[-1] ** -0.5 if scale is None else scale, query.dtype)
+    if scale is None:
+        scale = query.shape[-1] ** -0.5
+    return query * ops.convert_to_tensor(scale, query.dtype)
 
 
 def products(query, key):
@@ -90,12 +98,16 @@ def products_in_dtype(query, key):
 
 def soft_capped(logits, soft_cap):
     """Logits within (-soft_cap, soft_cap)."""
-    return logits if soft_cap is None else soft_cap * ops.tanh(logits / soft_cap)
+    if soft_cap is None:
+        return logits
+    return soft_cap * ops.tanh(logits / soft_cap)
 
 
 def biased(logits, bias):
     """Logits plus a bias that broadcasts to them. None adds nothing."""
-    return logits if bias is None else logits + ops.cast(bias, logits.dtype)
+    if bias is None:
+        return logits
+    return logits + ops.cast(bias, logits.dtype)
 
 
 def masked(logits, mask):
@@ -103,9 +115,10 @@ def masked(logits, mask):
     if mask is None:
         return logits
     # With as many axes as the logits have, TensorFlow fuses this sum with the matrix product before it.
-    missing = len(logits.shape) - len(mask.shape)
-    mask = mask[(None,) * missing] if missing > 0 else mask
-    return logits + _added_by(mask, logits.dtype)
+    num_missing_axes = len(logits.shape) - len(mask.shape)
+    if num_missing_axes > 0:
+        mask = mask[(None,) * num_missing_axes]
+    return logits + _as_bias(mask, logits.dtype)
 
 
 def is_finite_where_masked(x):
@@ -115,7 +128,7 @@ def is_finite_where_masked(x):
 
 def with_masked_keys(query, key, mask):
     """(..., N, T, H + 1) and (..., K, S, H + 1), whose products are the masked ones; the mask (..., 1, 1, S) is one of keys."""
-    column = ops.swapaxes(_added_by(mask, key.dtype), -1, -2)
+    column = ops.swapaxes(_as_bias(mask, key.dtype), -1, -2)
     column = ops.broadcast_to(column, (*ops.shape(key)[:-1], 1))
     query = ops.concatenate([query, ops.ones_like(query[..., :1])], axis=-1)
     return query, ops.concatenate([key, column], axis=-1)
@@ -132,7 +145,9 @@ def softmax(logits, sink_logits=None):
 
 def dropped(scores, dropout):
     """Scores (..., T, S) after dropout, in their dtype. None drops nothing."""
-    return scores if dropout is None else scores * dropout.multiplier_of_all(scores)
+    if dropout is None:
+        return scores
+    return scores * dropout.multiplier_of_all(scores)
 
 
 def weighted_sum(scores, value):
@@ -150,15 +165,15 @@ def row_products(x, y):
     return ops.sum(at_least_float32(x) * at_least_float32(y), axis=-1, keepdims=True)
 
 
-def _added_by(mask, dtype):
+def _as_bias(mask, dtype):
     """What a mask adds to the logits."""
-    zero, low = ops.zeros((), dtype), ops.convert_to_tensor(MASKED, dtype)
-    return ops.where(mask, zero, low)
+    return ops.where(mask, ops.zeros((), dtype), ops.convert_to_tensor(MASKED, dtype))
 
 
 def _fold_heads(x, key):
     """Stacks the query heads that share a key head: (..., N, T, X) -> (..., K, N/K T, X)."""
-    num_heads, num_key_heads = x.shape[-3], key.shape[-3]
+    num_heads = x.shape[-3]
+    num_key_heads = key.shape[-3]
     if num_heads == num_key_heads:
         return x
     shape = ops.shape(x)

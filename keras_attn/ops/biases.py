@@ -63,12 +63,12 @@ def relative_position_bucket(relative_position, num_buckets=32, max_distance=128
 
     Reference: [Raffel et al., 2020](https://arxiv.org/abs/1910.10683), section 2.1, and the authors' code.
     """
-    one_side = num_buckets // 2 if bidirectional else num_buckets
     relative_position = ops.cast(relative_position, "int32")
-    distance = ops.abs(relative_position) if bidirectional else ops.maximum(-relative_position, 0)
-    bucket_of_distance = ops.convert_to_tensor(_distance_buckets(one_side, max_distance))
-    buckets = ops.take(bucket_of_distance, ops.minimum(distance, max_distance), axis=0)
-    return buckets + ops.where(relative_position > 0, one_side, 0) if bidirectional else buckets
+    if not bidirectional:
+        return _bucket_of_distance(ops.maximum(-relative_position, 0), num_buckets, max_distance)
+    one_side = num_buckets // 2
+    buckets = _bucket_of_distance(ops.abs(relative_position), one_side, max_distance)
+    return buckets + ops.where(relative_position > 0, one_side, 0)
 
 
 class PairBias:
@@ -224,18 +224,25 @@ class DenseBias(PairBias):
         return len(shape) > 1 and shape[-2] != 1
 
     def block(self, parameters, queries, keys):
-        has_key_axis = parameters.shape[-1] != 1
-        return at_least_float32(parameters[..., keys] if has_key_axis else parameters)
+        if parameters.shape[-1] != 1:
+            parameters = parameters[..., keys]
+        return at_least_float32(parameters)
 
     def gradient(self, parameters, upstream, queries, keys):
-        has_key_axis = parameters.shape[-1] != 1
-        num_keys = upstream.shape[-1] if has_key_axis else 1
-        gradient = ops.cast(_sum_to(upstream, (*parameters.shape[:-1], num_keys)), parameters.dtype)
-        return _put_keys_back(gradient, keys, ops.shape(parameters)[-1]) if has_key_axis else gradient
+        if parameters.shape[-1] == 1:
+            return ops.cast(_sum_to(upstream, parameters.shape), parameters.dtype)
+        gradient = _sum_to(upstream, (*parameters.shape[:-1], upstream.shape[-1]))
+        gradient = ops.cast(gradient, parameters.dtype)
+        return _put_keys_back(gradient, keys, ops.shape(parameters)[-1])
 
 
 def _geometric_slopes(num_heads):
     return 2.0 ** (-8.0 * np.arange(1, num_heads + 1) / num_heads)
+
+
+def _bucket_of_distance(distance, num_buckets, max_distance):
+    buckets = ops.convert_to_tensor(_distance_buckets(num_buckets, max_distance))
+    return ops.take(buckets, ops.minimum(distance, max_distance), axis=0)
 
 
 def _distance_buckets(num_buckets, max_distance):
@@ -302,7 +309,10 @@ def _put_keys_back(x, keys, num_keys):
 
 def _sum_to(x, shape):
     """`x` summed over the axes that `shape` lacks or has with size 1: the gradient of broadcasting."""
-    extra = len(x.shape) - len(shape)
-    x = ops.sum(x, axis=tuple(range(extra))) if extra else x
-    stretched = tuple(axis for axis, size in enumerate(shape) if size == 1 and x.shape[axis] != 1)
-    return ops.sum(x, axis=stretched, keepdims=True) if stretched else x
+    num_extra_axes = len(x.shape) - len(shape)
+    if num_extra_axes:
+        x = ops.sum(x, axis=tuple(range(num_extra_axes)))
+    stretched_axes = tuple(axis for axis, size in enumerate(shape) if size == 1 and x.shape[axis] != 1)
+    if stretched_axes:
+        x = ops.sum(x, axis=stretched_axes, keepdims=True)
+    return x

@@ -25,13 +25,12 @@ from keras_attn.ops.attention import (
     with_masked_keys,
 )
 from keras_attn.ops.biases import DenseBias, PairBias
-from keras_attn.ops.compilers import custom_gradient, is_compiled_graph
-from keras_attn.ops.guards import guarded_parameters, keep, seen_keys
+from keras_attn.ops.graph_purpose import custom_gradient, is_compiled_graph, is_tensorflow_on_cpu
 from keras_attn.ops.masks import MaskRule, as_mask_rule, combine_masks
+from keras_attn.ops.nan_guards import guarded_parameters, keep, seen_keys
 from keras_attn.ops.precision import at_least_float32, is_at_least_float32
-from keras_attn.ops.tensorflow_masks import with_later_keys_masked
-from keras_attn.ops.tensorflow_order import computed_after, head_by_head, is_tensorflow_on_cpu
-from keras_attn.ops.tensorflow_softmax import is_softmax_rounded_once
+from keras_attn.ops.softmax import is_softmax_rounded_once
+from keras_attn.ops.tensorflow_attention import computed_after, head_by_head, with_later_keys_masked
 
 # The number of scores in a block: 128 MB in float32.
 _BLOCK_SCORES = 2**25
@@ -88,17 +87,24 @@ def memory_efficient_attention(
         bias = DenseBias(ops.convert_to_tensor(bias))
     if not mask.keys_are_finite:
         is_seen = _keys_seen_by_rule(mask, query, key)
-        key, value = keep(key, is_seen), keep(value, is_seen)
+        key = keep(key, is_seen)
+        value = keep(value, is_seen)
     if not all(_are_known(size) or size is None for size in (query.shape[-2], key.shape[-2])):
         # When JAX infers shapes, sizes are symbols that cannot be compared.
-        mask, num_blocks = dataclasses.replace(mask, offset=None), 1
-    is_head_by_head = num_blocks is None and _runs_head_by_head(
-        query, key, value, mask, bias, sink_logits, dropout
-    )
-    num_blocks = num_blocks or _num_blocks(query, key, mask, is_head_by_head)
-    of_heads = functools.partial(head_by_head, key.shape[-3]) if is_head_by_head else _all_heads
-    learned = [] if bias is None else [bias.parameters]
-    learned += [] if sink_logits is None else [sink_logits]
+        mask = dataclasses.replace(mask, offset=None)
+        num_blocks = 1
+    is_head_by_head = False
+    if num_blocks is None:
+        is_head_by_head = _runs_head_by_head(query, key, value, mask, bias, sink_logits, dropout)
+        num_blocks = _num_blocks(query, key, mask, is_head_by_head)
+    map_heads = _all_heads_at_once
+    if is_head_by_head:
+        map_heads = functools.partial(head_by_head, key.shape[-3])
+    learned = []
+    if bias is not None:
+        learned.append(bias.parameters)
+    if sink_logits is not None:
+        learned.append(sink_logits)
     # Integers and booleans have no gradient, but on JAX every tensor must be an argument of the function.
     others, with_others = _take_tensors_out(mask, bias, dropout)
 
@@ -108,26 +114,21 @@ def memory_efficient_attention(
         parameters = None if bias is None else rest[0]
         sinks = None if sink_logits is None else rest[len(learned) - 1]
 
-        def blocks(*heads):
-            return _Blocks(
-                *heads, parameters, sinks, mask, bias, soft_cap, dropout, num_blocks, is_head_by_head
-            )
+        def blocks(query, key, value):
+            tensors = (query, key, value, parameters, sinks)
+            return _Blocks(*tensors, mask, bias, soft_cap, dropout, num_blocks, is_head_by_head)
 
-        (output,) = of_heads(lambda *heads: [blocks(*heads).output()], 1, query, key, value)
+        def outputs_of_blocks(query, key, value):
+            return [blocks(query, key, value).output()]
 
-        # PyTorch passes the arguments too, and the upstream gradient by keyword.
-        def gradient(*args, upstream=None):
-            upstream = args[-1] if upstream is None else upstream
-            gradients = of_heads(
-                lambda query, key, value, *of_output: blocks(query, key, value).gradient(*of_output),
-                3,
-                query,
-                key,
-                value,
-                output,
-                upstream,
-            )
-            return *gradients, *[None] * len(others)
+        def gradients_of_blocks(query, key, value, output, upstream):
+            return blocks(query, key, value).gradient(output, upstream)
+
+        (output,) = map_heads(outputs_of_blocks, 1, query, key, value)
+
+        def gradient(upstream):
+            gradients = map_heads(gradients_of_blocks, 3, query, key, value, output, upstream)
+            return tuple(gradients) + (None,) * len(others)
 
         return output, gradient
 
@@ -142,7 +143,8 @@ def prefers_memory_efficient(query, key, mask=None):
         query, key: As in `dot_product_attention`.
         mask: `MaskRule`.
     """
-    num_queries, num_keys = query.shape[-2], key.shape[-2]
+    num_queries = query.shape[-2]
+    num_keys = key.shape[-2]
     if not _are_known(num_queries, num_keys):
         return False
     if mask is not None and mask.offset is not None and mask.sliding_window:
@@ -169,34 +171,38 @@ def _keys_seen_by_rule(rule, query, key):
 
 def _runs_head_by_head(query, key, value, mask, bias, sink_logits, dropout):
     """Whether the heads of one key head after the other can be computed, and that takes less time."""
-    if not (is_tensorflow_on_cpu() and _are_known(*query.shape[-3:-1], *key.shape[-3:-1])):
+    num_heads, num_queries = query.shape[-3:-1]
+    num_key_heads, num_keys = key.shape[-3:-1]
+    if not (is_tensorflow_on_cpu() and _are_known(num_heads, num_queries, num_key_heads, num_keys)):
         return False
-    num_scores = _num_planes(query) * query.shape[-2] * key.shape[-2]
+    if bias is not None or sink_logits is not None or dropout is not None:
+        return False
     # A mask of all pairs would be computed again for each head.
-    of_pairs = (mask.pairs, mask.query_segment_ids, mask.prefix_mask, mask.sliding_window)
-    obstacles = [x is not None for x in (*of_pairs, bias, sink_logits, dropout)]
-    obstacles += [mask.causal and mask.offset is None, key.shape[-3] == 1]
-    obstacles += [
-        not query.dtype == key.dtype == value.dtype,
-        # It is faster with blocks half as large, too.
-        num_scores <= _FEWEST_BLOCKS * _BLOCK_SCORES_OF_HEAD // 2,
-    ]
-    return not any(obstacles)
+    pair_rules = (mask.pairs, mask.query_segment_ids, mask.prefix_mask, mask.sliding_window)
+    if any(rule is not None for rule in pair_rules) or (mask.causal and mask.offset is None):
+        return False
+    if num_key_heads == 1 or not query.dtype == key.dtype == value.dtype:
+        return False
+    # It is faster with blocks half as large, too.
+    return _num_planes(query) * num_queries * num_keys > _FEWEST_BLOCKS * _BLOCK_SCORES_OF_HEAD // 2
 
 
-def _all_heads(function, num_results, *tensors):
+def _all_heads_at_once(function, num_results, *tensors):
     return function(*tensors)
 
 
-def _num_blocks(query, key, mask, is_head_by_head=False):
-    num_queries, num_keys = query.shape[-2], key.shape[-2]
+def _num_blocks(query, key, mask, is_head_by_head):
+    num_queries = query.shape[-2]
+    num_keys = key.shape[-2]
     if not _are_known(num_queries, num_keys):
         return 32
-    planes, scores = _num_planes(query), _BLOCK_SCORES
+    planes = _num_planes(query)
+    scores = _BLOCK_SCORES
     if is_head_by_head:
-        planes, scores = planes // key.shape[-3], _BLOCK_SCORES_OF_HEAD
-        # Of the same size in bytes.
-        scores *= 1 if is_at_least_float32(query) else 2
+        planes //= key.shape[-3]
+        scores = _BLOCK_SCORES_OF_HEAD
+        if not is_at_least_float32(query):
+            scores *= 2  # the same number of bytes
     rows = max(scores // max(planes * num_keys, 1), 64)
     if mask.causal and mask.offset is not None:
         # On average a block sees half of the keys.
@@ -248,15 +254,16 @@ class _Blocks:
     is_head_by_head: bool
 
     @property
-    def has_own_form(self):
+    def has_low_precision_form(self):
         """Whether low precision has a form of its own. It was measured on CPUs alone, and takes neither bias nor dropout."""
         return self.is_head_by_head and self.soft_cap is None
 
     @functools.cached_property
     def products(self):
         """The function for the products of queries and keys: in at least float32, unless the softmax is so by itself."""
-        is_exact = self.has_own_form and is_softmax_rounded_once(self.query.dtype)
-        return products_in_dtype if is_exact else products
+        if self.has_low_precision_form and is_softmax_rounded_once(self.query.dtype):
+            return products_in_dtype
+        return products
 
     def output(self):
         outputs = []
@@ -266,8 +273,10 @@ class _Blocks:
 
     def gradient(self, output, upstream):
         """The gradients of query, key and value, then of the bias parameters and the sink logits, if there are any."""
-        by_key, by_value = _KeyGradient(self.key), _KeyGradient(self.value)
-        by_query, by_bias, by_sink, after = [], [], [], [output]
+        by_key = _KeyGradient(self.key)
+        by_value = _KeyGradient(self.value)
+        by_query, by_bias, by_sink = [], [], []
+        after = [output]
         for queries in reversed(self._slices()):
             block = _Block(self, queries, after)
             rows = keep(_after(upstream[..., queries, :], after), block.sees_keys)
@@ -308,15 +317,19 @@ class _Block:
     """
 
     def __init__(self, blocks, queries, after):
-        self.blocks, self.queries = blocks, queries
+        self.blocks = blocks
+        self.queries = queries
         self.keys = blocks.mask.visible_keys(queries, ops.shape(blocks.key)[-2])
-        self._done, self._after = after, functools.partial(_after, done=after)
+        self._done = after
+        self._after = functools.partial(_after, done=after)
         self.bias = self._with_late_positions(blocks.bias)
         masked_parts = self._masked_parts()
         self.sees_keys = self._queries_that_see_keys([mask for _, mask in masked_parts])
-        kept = None if blocks.mask.queries_are_finite else self.sees_keys
-        self.query = keep(self._after(blocks.query[..., queries, :]), kept)
-        self.key, self.value = self._visible(blocks.key), self._visible(blocks.value)
+        self.query = self._after(blocks.query[..., queries, :])
+        if not blocks.mask.queries_are_finite:
+            self.query = keep(self.query, self.sees_keys)
+        self.key = self._visible(blocks.key)
+        self.value = self._visible(blocks.value)
         logits, self.capped = self._logits(masked_parts)
         self.scores = softmax(logits, blocks.sink_logits)
         self.multiplier = self._multiplier()
@@ -326,7 +339,9 @@ class _Block:
 
     def dropped_scores(self):
         """The scores after dropout, in the dtype of the values."""
-        scores = self.scores if self.multiplier is None else self.scores * self.multiplier
+        scores = self.scores
+        if self.multiplier is not None:
+            scores = scores * self.multiplier
         return ops.cast(scores, self.value.dtype)
 
     def logits_gradient(self, upstream, row_terms):
@@ -334,10 +349,11 @@ class _Block:
 
         `row_terms` (..., N, t, 1) is the dot product of each output and its gradient.
         """
-        if self.blocks.has_own_form and not is_at_least_float32(upstream):
+        if self.blocks.has_low_precision_form and not is_at_least_float32(upstream):
             return None, self.dropped_scores() * self._scores_gradient_less(row_terms, upstream)
         by_scores = products(upstream, self.value)
-        by_scores = by_scores if self.multiplier is None else by_scores * self.multiplier
+        if self.multiplier is not None:
+            by_scores = by_scores * self.multiplier
         by_logits = by_products = self.scores * (by_scores - row_terms)
         if self.blocks.soft_cap is not None:
             by_products = by_logits * (1 - ops.square(self.capped / self.blocks.soft_cap))
@@ -378,70 +394,79 @@ class _Block:
         rule = dataclasses.replace(self._with_late_positions(self.blocks.mask), query_mask=None)
         num_open = rule.num_open_keys(self.queries, self.blocks.key.shape[-2])
         if len(self.keys) > 1 or not num_open or self.bias is not None or self.blocks.soft_cap is not None:
-            mask = self._of_key_slices(rule.block)
-            return [(None, self._after(mask) if rule.query_positions is None else mask)]
-        first, rest = slice(0, num_open), slice(num_open, self.keys[0].stop)
-        parts = [(first, self._after(dataclasses.replace(rule, causal=False).block(self.queries, first)))]
-        return parts if rest.start == rest.stop else [*parts, (rest, rule.block(self.queries, rest))]
+            mask = self._join_key_slices(rule.block)
+            if rule.query_positions is None:
+                mask = self._after(mask)
+            return [(None, mask)]
+        open_keys = slice(0, num_open)
+        other_keys = slice(num_open, self.keys[0].stop)
+        open_mask = dataclasses.replace(rule, causal=False).block(self.queries, open_keys)
+        parts = [(open_keys, self._after(open_mask))]
+        if other_keys.start != other_keys.stop:
+            parts.append((other_keys, rule.block(self.queries, other_keys)))
+        return parts
 
     def _queries_that_see_keys(self, masks):
         """Booleans (..., t, 1), or None if every query sees a key."""
-        num_queries, num_keys = self.blocks.query.shape[-2], self.blocks.key.shape[-2]
-        if self.blocks.mask.every_query_sees_itself(num_queries, num_keys):
+        rule = self.blocks.mask
+        if rule.every_query_sees_itself(self.blocks.query.shape[-2], self.blocks.key.shape[-2]):
             return None
-        by_key = None
+        sees_keys = None
         if all(mask is not None for mask in masks):
-            by_key = functools.reduce(
-                ops.logical_or, [ops.any(mask, axis=-1, keepdims=True) for mask in masks]
-            )
-        mask = self.blocks.mask.query_mask
-        return combine_masks(
-            by_key, None if mask is None else self._after(mask[..., None, self.queries, None])
-        )
+            seen_parts = [ops.any(mask, axis=-1, keepdims=True) for mask in masks]
+            sees_keys = functools.reduce(ops.logical_or, seen_parts)
+        if rule.query_mask is None:
+            return sees_keys
+        return combine_masks(sees_keys, self._after(rule.query_mask[..., None, self.queries, None]))
 
     def _logits(self, masked_parts):
         """(..., N, t, s), and the products of queries and keys in them where a soft cap or a bias needs them."""
-        if self.blocks.has_own_form and not is_compiled_graph():
+        if self.blocks.has_low_precision_form and not is_compiled_graph():
             return self._logits_in_one_pass(masked_parts), None
-        [(keys, mask), *others] = masked_parts
-        if keys is None:
+        first_keys, first_mask = masked_parts[0]
+        if first_keys is None:
             capped = soft_capped(self.blocks.products(self.query, self.key), self.blocks.soft_cap)
-            return masked(biased(capped, self._bias()), mask), capped
-        parts = [
-            masked(self.blocks.products(self.query, self._slice_after(self.blocks.key, keys)), mask)
-            for keys, mask in masked_parts
-        ]
-        return ops.concatenate(parts, axis=-1) if others else parts[0], None
+            return masked(biased(capped, self._bias()), first_mask), capped
+        parts = []
+        for keys, mask in masked_parts:
+            key = self._slice_after(self.blocks.key, keys)
+            parts.append(masked(self.blocks.products(self.query, key), mask))
+        return _join(parts, axis=-1), None
 
     def _logits_in_one_pass(self, masked_parts):
         """The logits where each operation goes through all of them: a product masks keys, and later keys are overwritten."""
-        [(open_keys, mask), *others] = masked_parts
-        if others:
+        open_keys, mask = masked_parts[0]
+        hides_later_keys = len(masked_parts) > 1
+        if hides_later_keys:
             rule = dataclasses.replace(self.blocks.mask, causal=False, query_mask=None)
             mask = self._after(rule.block(self.queries, self.keys[0]))
-        query, key = self.query, self.key
-        if mask is not None and mask.shape[-2] == 1 and is_finite_where_masked(key):
-            query, key, mask = *with_masked_keys(query, key, mask), None
-        logits = masked(self.blocks.products(query, key), mask)
-        return with_later_keys_masked(logits, open_keys.stop) if others else logits
+        if mask is not None and mask.shape[-2] == 1 and is_finite_where_masked(self.key):
+            logits = self.blocks.products(*with_masked_keys(self.query, self.key, mask))
+        else:
+            logits = masked(self.blocks.products(self.query, self.key), mask)
+        if hides_later_keys:
+            logits = with_later_keys_masked(logits, open_keys.stop)
+        return logits
 
     def _bias_parameters(self):
         parameters = self.blocks.parameters
-        return self._after(parameters[..., self.queries, :] if self.bias.has_query_axis else parameters)
+        if self.bias.has_query_axis:
+            parameters = parameters[..., self.queries, :]
+        return self._after(parameters)
 
     def _bias(self):
         if self.bias is None:
             return None
         parameters = guarded_parameters(self.bias, self._bias_parameters(), self.sees_keys)
-        return self._of_key_slices(functools.partial(self.bias.block, parameters))
+        return self._join_key_slices(functools.partial(self.bias.block, parameters))
 
     def _multiplier(self):
         if self.blocks.dropout is None:
             return None
         rows = self._after(ops.arange(self.queries.start, self.queries.stop, dtype="int32"))
         columns = [ops.arange(keys.start, keys.stop, dtype="int32") for keys in self.keys]
-        lead_shape, dtype = ops.shape(self.scores)[:-2], self.scores.dtype
-        return self.blocks.dropout.multiplier(lead_shape, rows, ops.concatenate(columns), dtype)
+        lead_shape = ops.shape(self.scores)[:-2]
+        return self.blocks.dropout.multiplier(lead_shape, rows, ops.concatenate(columns), self.scores.dtype)
 
     def _with_late_positions(self, value):
         """A mask or bias computed after the earlier blocks, because its query positions depend on them."""
@@ -450,8 +475,7 @@ class _Block:
         return dataclasses.replace(value, query_positions=self._after(value.query_positions))
 
     def _visible(self, x):
-        parts = [self._slice_after(x, keys) for keys in self.keys]
-        return parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=-2)
+        return _join([self._slice_after(x, keys) for keys in self.keys], axis=-2)
 
     def _slice_after(self, x, keys):
         """x[..., keys, :], copied only after the blocks before this one."""
@@ -462,10 +486,9 @@ class _Block:
         with computed_after(self._done):
             return x[..., keys, :]
 
-    def _of_key_slices(self, block):
+    def _join_key_slices(self, block):
         """`block(queries, keys)` for each slice of keys, concatenated, or None."""
-        parts = [block(self.queries, keys) for keys in self.keys]
-        return parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=-1)
+        return _join([block(self.queries, keys) for keys in self.keys], axis=-1)
 
     def _split(self, x):
         if len(self.keys) == 1:
@@ -495,7 +518,8 @@ class _KeyGradient:
             num_sinks = slices[0].stop - slices[0].start
             self._add_sinks(gradient[..., :num_sinks, :], num_sinks)
             gradient = gradient[..., num_sinks:, :]
-        start, stop = slices[-1].start, slices[-1].stop
+        start = slices[-1].start
+        stop = slices[-1].stop
         if self.pending is None:
             self._finished.append(ops.zeros_like(at_least_float32(self._keys[..., stop:, :])))
             self.pending = gradient
@@ -509,7 +533,8 @@ class _KeyGradient:
                 new = ops.zeros_like(gradient[..., : self._start - start, :])
                 pending = ops.concatenate([new, pending], axis=-2)
             self.pending = gradient + pending
-        self._start, self._stop = start, stop
+        self._start = start
+        self._stop = stop
 
     def total(self):
         before = ops.zeros_like(at_least_float32(self._keys[..., : self._start, :]))
@@ -533,6 +558,10 @@ def _are_known(*sizes):
     return all(isinstance(size, int) for size in sizes)
 
 
+def _join(parts, axis):
+    return parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=axis)
+
+
 def _same(one, other):
     return one is other or (isinstance(one, int) and isinstance(other, int) and one == other)
 
@@ -543,8 +572,10 @@ def _after(x, done):
     TensorFlow starts every operation as soon as it can, and would hold all blocks at once. So `x` is made to depend on
     `done`, through a comparison that is never true, which no optimiser can know.
     """
-    for tensor in [] if x is None else done:
+    if x is None:
+        return None
+    is_mask = keras.backend.standardize_dtype(x.dtype) == "bool"
+    for tensor in done:
         never = ops.any(ops.ravel(tensor)[:1] > np.inf)
-        is_mask = keras.backend.standardize_dtype(x.dtype) == "bool"
         x = ops.logical_or(x, never) if is_mask else x + ops.cast(never, x.dtype)
     return x

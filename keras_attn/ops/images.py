@@ -1,4 +1,4 @@
-"""Images as sequences: patches, their places, and positions that fit images of other sizes.
+"""Images as sequences: patches, their positions, and grids of positions resized for images of other sizes.
 
 A grid of patches is counted row by row. Image and patch sizes are pairs of integers; those of images may be unknown
 before the run.
@@ -36,10 +36,10 @@ def image_patches(images, patch_size, pad=False):
     batch_size, height, width, num_channels = ops.shape(images)
     rows, columns = grid_size((height, width), patch_size, pad)
     down, across = patch_size
-    missing = rows * down - height, columns * across - width
-    if not _are_zero(missing):
+    num_missing = (rows * down - height, columns * across - width)
+    if not _are_zero(num_missing):
         if pad:
-            images = ops.pad(images, [[0, 0], [0, missing[0]], [0, missing[1]], [0, 0]])
+            images = ops.pad(images, [[0, 0], [0, num_missing[0]], [0, num_missing[1]], [0, 0]])
         else:
             images = images[:, : rows * down, : columns * across]
     images = ops.reshape(images, (batch_size, rows, down, columns, across, num_channels))
@@ -60,7 +60,9 @@ def grid_size(image_size, patch_size, pad=False):
     grid_size((7, 6), (3, 2)), grid_size((7, 6), (3, 2), pad=True)  # (2, 3), (3, 3)
     ```
     """
-    return tuple(-(-size // patch) if pad else size // patch for size, patch in zip(image_size, patch_size))
+    if pad:
+        return tuple(-(-size // patch) for size, patch in zip(image_size, patch_size))
+    return tuple(size // patch for size, patch in zip(image_size, patch_size))
 
 
 def grid_positions(rows, columns, num_special_tokens=0):

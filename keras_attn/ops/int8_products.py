@@ -5,14 +5,15 @@ Each row is divided by its own largest magnitude, so that no row changes the pro
 """
 
 import collections
+import functools
 import math
+import pathlib
 
 import keras
 from keras import ops
 
 from keras_attn.compat.tensorflow import quantized_product
-from keras_attn.ops.compilers import if_true, is_compiled_scope, is_inference_scope
-from keras_attn.ops.processor import processor_flags
+from keras_attn.ops.graph_purpose import if_true, is_compiled_scope, is_inference_scope
 
 
 class Int8Matrix(collections.namedtuple("Int8Matrix", ["values", "scale", "turned"], defaults=[None])):
@@ -131,7 +132,9 @@ def step_form(matrix):
     if is_compiled_scope() or math.prod(matrix.values.shape) > _FEW_ENTRIES:
         return matrix
     floats = ops.cast(matrix.values, "float32") * matrix.scale
-    return ops.transpose(floats) if matrix.is_transposed else floats
+    if matrix.is_transposed:
+        floats = ops.transpose(floats)
+    return floats
 
 
 def loop_form(matrix):
@@ -155,8 +158,25 @@ def loop_form(matrix):
         return matrix
     if matrix.is_transposed or not _has_tiles():
         return matrix.transposed()
-    is_small = math.prod(matrix.values.shape) <= _FEW_ENTRIES
-    return matrix._replace(turned=matrix.transposed().values) if is_small else matrix
+    if math.prod(matrix.values.shape) > _FEW_ENTRIES:
+        return matrix
+    return matrix._replace(turned=matrix.transposed().values)
+
+
+@functools.cache
+def processor_flags():
+    """The names of the instruction sets that Linux lists: a frozenset of strings, empty on other systems.
+
+    Example:
+
+    ```python
+    has_tiles = "amx_int8" in processor_flags()
+    ```
+    """
+    cpuinfo = pathlib.Path("/proc/cpuinfo")
+    if not cpuinfo.is_file():
+        return frozenset()
+    return frozenset(cpuinfo.read_text(encoding="utf-8").split())
 
 
 def _has_tiles():
@@ -166,7 +186,8 @@ def _has_tiles():
 def _xla_product(integers, largest, matrix):
     import tensorflow as tf
 
-    num_rows, values = ops.shape(integers)[0], _rows_of(matrix.values, integers)
+    num_rows = ops.shape(integers)[0]
+    values = _two_axes(matrix.values, integers)
     # What may be constant is multiplied first: TensorFlow would else do so in an export, and round in another way.
     column = ops.reshape(matrix.scale, (1, -1)) * (1 / _LARGEST)
 
@@ -185,23 +206,31 @@ def _xla_product(integers, largest, matrix):
         if turned is None:
             return product_of_padded(_FEWEST_ROWS)
         # The large factor comes first: XLA arranges the second.
-        turned, rows = _rows_of(turned, integers), padded(integers, _FEWEST_ROWS)
+        turned = _two_axes(turned, integers)
+        rows = padded(integers, _FEWEST_ROWS)
         sums = ops.transpose(tf.matmul(turned, rows, transpose_b=True, output_type=tf.int32))
         # XLA multiplies a single row in another order.
         return (ops.cast(sums, "float32") * (padded(largest, _FEWEST_ROWS) * column))[:num_rows]
 
     def product_of_several_rows():
-        return product_of_padded(_ROWS_OF_TILES) if _has_tiles() else product(integers, largest)
+        if _has_tiles():
+            return product_of_padded(_ROWS_OF_TILES)
+        return product_of_all_rows()
 
     def product_of_few_rows():
         return if_true(num_rows < _FEWEST_ROWS, product_of_single_row, product_of_several_rows)
 
-    return if_true(num_rows < _ROWS_OF_TILES, product_of_few_rows, lambda: product(integers, largest))
+    def product_of_all_rows():
+        return product(integers, largest)
+
+    return if_true(num_rows < _ROWS_OF_TILES, product_of_few_rows, product_of_all_rows)
 
 
-def _rows_of(values, factor):
+def _two_axes(values, factor):
     """The stored values of an `Int8Matrix` with two axes, to be multiplied by the rows of a factor."""
-    return ops.reshape(values, (-1, factor.shape[1])) if len(values.shape) == 1 else values
+    if len(values.shape) == 2:
+        return values
+    return ops.reshape(values, (-1, factor.shape[1]))
 
 
 def _onednn_product(integers, matrix, is_constant=True):

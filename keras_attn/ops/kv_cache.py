@@ -7,16 +7,11 @@ where XLA is off.
 """
 
 import collections
-import contextlib
-import contextvars
 
 import keras
 from keras import ops
 
-from keras_attn.ops.compilers import is_compiled_scope, runs_op_by_op
-
-# {id: tensor} of the tensors that were overwritten in an `overwriting_scope`; None outside of one.
-_OVERWRITTEN = contextvars.ContextVar("overwritten", default=None)
+from keras_attn.ops.graph_purpose import is_compiled_scope, overwritten_tensors, runs_op_by_op
 
 KeyValueCache = collections.namedtuple("KeyValueCache", ["key", "value", "positions"], defaults=(None,))
 KeyValueCache.__doc__ = """The cache of one attention layer, which may say the positions of its slots.
@@ -81,29 +76,6 @@ def write_cache(cache, key, value, index):
     return _with_pair(cache, [_write(stored, new, index) for stored, new in zip(pair, new_pair)])
 
 
-@contextlib.contextmanager
-def overwriting_scope():
-    """Declares that nobody reads a cache after it was written here, so `write_cache` may overwrite its tensors.
-
-    It is for a loop in a TensorFlow graph that runs op by op, whose caches are `unshared` before the loop. There a step
-    moves its new keys and values alone; otherwise TensorFlow copies the whole cache in each step. A tensor that is
-    written twice in a step is copied the second time, and one that is not float32 always: TensorFlow's kernels for
-    GPUs may not know its dtype.
-
-    Example:
-
-    ```python
-    with overwriting_scope():
-        cache = keras_attn.ops.empty_cache(batch_size=2, num_heads=4, length=32, key_dim=16)
-    ```
-    """
-    token = _OVERWRITTEN.set({})
-    try:
-        yield
-    finally:
-        _OVERWRITTEN.reset(token)
-
-
 def unshared(caches):
     """A structure of cache tensors; in a graph that runs op by op, each has memory that no other tensor has.
 
@@ -138,15 +110,17 @@ def _with_rows_written(pair, new_pair, index):
 
     A `where` goes through the whole cache, and XLA then computes the new keys again for every slot.
     """
-    written, indices = [], {}
+    new_caches = []
+    indices = {}  # by the number of heads, which keys and values mostly share
     for stored, new in zip(pair, new_pair):
-        num_heads, num_slots, size = stored.shape[1], ops.shape(stored)[-2], stored.shape[3]
+        _, num_heads, _, size = stored.shape
+        num_slots = ops.shape(stored)[-2]
         if num_heads not in indices:
             num_rows = ops.shape(new)[0] * num_heads
             indices[num_heads] = _row_indices(ops.cast(index, "int32"), num_rows, num_slots, new.shape[-2])
         rows = _written_rows(stored, indices[num_heads], ops.reshape(new, (-1, size)))
-        written.append(ops.reshape(rows, (-1, num_heads, num_slots, size)))
-    return written
+        new_caches.append(ops.reshape(rows, (-1, num_heads, num_slots, size)))
+    return new_caches
 
 
 def _row_indices(index, num_rows, num_slots, num_new):
@@ -164,7 +138,8 @@ def _row_indices(index, num_rows, num_slots, num_new):
 
 def _written_rows(stored, indices, rows):
     """The matrix of the rows of `stored` with some of them replaced."""
-    matrix, overwritten = ops.reshape(stored, (-1, stored.shape[-1])), _OVERWRITTEN.get()
+    matrix = ops.reshape(stored, (-1, stored.shape[-1]))
+    overwritten = overwritten_tensors()
     is_float32 = keras.backend.standardize_dtype(stored.dtype) == "float32"
     if overwritten is None or id(stored) in overwritten or not is_float32 or is_compiled_scope():
         return ops.scatter_update(matrix, ops.expand_dims(indices, -1), rows)

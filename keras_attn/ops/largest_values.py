@@ -5,7 +5,7 @@ import math
 
 from keras import ops
 
-from keras_attn.ops.shapes import shape_to_keep
+from keras_attn.ops.graph_purpose import shape_to_keep
 from keras_attn.ops.softmax import log_normalizer
 
 # Rows up to this length are searched directly.
@@ -75,9 +75,11 @@ def _top_k(x, k, excluded):
         return *_searched(_without(x, ops.arange(size, dtype="int32"), excluded), k), None
     lead = shape_to_keep(x)[:-1]
     num_columns = max(_FEW, k) if size is None else _num_columns(size, k)
-    known, size = size is not None, ops.shape(x)[-1] if size is None else size
+    is_known = size is not None
+    if not is_known:
+        size = ops.shape(x)[-1]
     num_rows = -(-size // num_columns)
-    if not known or size < num_rows * num_columns:
+    if not is_known or size < num_rows * num_columns:
         missing = ((0, 0),) * len(lead) + ((0, num_rows * num_columns - size),)
         x = ops.pad(x, missing, constant_values=-float("inf"))
     x = ops.reshape(x, (-1, num_rows, num_columns))
@@ -89,13 +91,12 @@ def _top_k(x, k, excluded):
     row = ops.expand_dims(ops.arange(num_rows, dtype="int32") * num_columns, -1)
     places = ops.reshape(row + ops.expand_dims(columns, 1), (-1, num_rows * k))
     candidates = entries_at(ops.reshape(x, (-1, num_rows * num_columns)), places)
-    values, found = _searched(_without(candidates, places, excluded), k)
-    indices = found // k * num_columns + entries_at(columns, found % k)
-    lead = (
-        tuple(-1 if known is None else known for known in lead)
-        if lead.count(None) <= 1
-        else ops.shape(x)[:-1]
-    )
+    values, chosen = _searched(_without(candidates, places, excluded), k)
+    indices = chosen // k * num_columns + entries_at(columns, chosen % k)
+    if lead.count(None) > 1:
+        lead = ops.shape(x)[:-1]
+    else:
+        lead = tuple(-1 if known is None else known for known in lead)
     shape = (*lead, k)
     return ops.reshape(values, shape), ops.reshape(indices, shape), ops.reshape(largest, (*lead, 1))
 
@@ -107,9 +108,11 @@ def _maxima_without(maxima, x, excluded):
     """
     if not excluded:
         return maxima
-    num_rows, num_columns = ops.shape(x)[1], x.shape[2]
+    num_rows = ops.shape(x)[1]
+    num_columns = x.shape[2]
     columns = [index % num_columns for index in excluded]
-    first, last = min(columns), max(columns) + 1
+    first = min(columns)
+    last = max(columns) + 1
     row = ops.expand_dims(ops.arange(num_rows, dtype="int32") * num_columns, -1)
     read_again = _without(x[:, :, first:last], row + ops.arange(first, last, dtype="int32"), excluded)
     others = ops.max(read_again, axis=-2, initial=-float("inf"))
@@ -136,10 +139,10 @@ def entries_at(x, indices):
     entries_at(keras.ops.convert_to_tensor([[1, 2], [3, 4]]), keras.ops.convert_to_tensor([[1], [0]]))  # [[2], [3]]
     ```
     """
+    # `ops.shape` adds ops to every step, and is needed only if a size is not known before the run.
     width = ops.shape(x)[1] if x.shape[1] is None else x.shape[1]
     count = ops.shape(indices)[1] if indices.shape[1] is None else indices.shape[1]
-    # `ops.shape` adds ops to every step, and is needed only if a size is not known before the run.
-    rest = tuple(x.shape[2:]) if None not in x.shape[2:] else ops.shape(x)[2:]
+    rest = ops.shape(x)[2:] if None in x.shape[2:] else tuple(x.shape[2:])
     first = ops.expand_dims(ops.arange(ops.shape(x)[0], dtype="int32") * width, -1)
     flat = ops.reshape(indices + first, (-1,))
     return ops.reshape(ops.take(ops.reshape(x, (-1, *rest)), flat, axis=0), (-1, count, *rest))

@@ -13,7 +13,7 @@ The path of a mask, from a model's input to the addition to the logits:
    Nothing is joined here: each has a field of its own.
 4. Second join, `MaskRule.block`: the fields become one boolean mask of all pairs, or of the pairs of a block.
 5. `masked` in attention.py adds 0 to the logits where this mask is True, and -1e30 where it is False;
-   guards.py sets queries that see no key, and keys that no query sees, to 0. Blockwise attention, fused
+   nan_guards.py sets queries that see no key, and keys that no query sees, to 0. Blockwise attention, fused
    kernels and the other forms of attention take the same `MaskRule`.
 
 B is the batch, T the query length, S the key length, N the number of heads.
@@ -26,7 +26,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_attn.ops.graph_checks import can_raise_in_graph, concrete_values, raise_in_graph
+from keras_attn.ops.value_checks import can_raise_in_graph, concrete_values, raise_in_graph
 
 
 def padding_mask(token_ids, pad_token_id=0):
@@ -82,10 +82,8 @@ def segment_mask(query_segment_ids, key_segment_ids):
     segment_mask(segment_ids, segment_ids)  # [[True, False, False], [False, True, False], [False, False, False]]
     ```
     """
-    query_segment_ids, key_segment_ids = (
-        ops.expand_dims(query_segment_ids, -1),
-        ops.expand_dims(key_segment_ids, -2),
-    )
+    query_segment_ids = ops.expand_dims(query_segment_ids, -1)
+    key_segment_ids = ops.expand_dims(key_segment_ids, -2)
     return ops.logical_and(ops.equal(query_segment_ids, key_segment_ids), ops.not_equal(key_segment_ids, 0))
 
 
@@ -165,8 +163,10 @@ class MaskRule:
         """Slices of the keys. The queries of a slice with known ends see no key outside of them."""
         if self.offset is None or self.prefix_mask is not None or not (self.causal or self.sliding_window):
             return [slice(0, num_keys)]
-        first, last = self.offset + queries.start, self.offset + queries.stop - 1
-        start, stop = 0, num_keys
+        first = self.offset + queries.start
+        last = self.offset + queries.stop - 1
+        start = 0
+        stop = num_keys
         if self.sliding_window:
             start = _clip_index(first - self.sliding_window + 1, 0, num_keys)
             stop = _clip_index(last + self.sliding_window, 0, num_keys)
@@ -186,15 +186,15 @@ class MaskRule:
     def every_query_sees_itself(self, num_queries, num_keys):
         """Whether it is known that every query may attend to the key at its own position."""
         others = (self.query_mask, self.key_mask, self.slot_mask, self.query_segment_ids, self.pairs)
-        sizes = (self.offset, num_queries, num_keys)
-        if any(x is not None for x in others) or not _are_integers(*sizes):
+        if any(x is not None for x in others) or not _are_integers(self.offset, num_queries, num_keys):
             return False
         return 0 <= self.offset <= num_keys - num_queries
 
     def _order(self, queries, keys):
         if not self.causal:
             return None
-        mask = causal_mask(*self._positions(queries, keys))
+        query_positions, key_positions = self._positions(queries, keys)
+        mask = causal_mask(query_positions, key_positions)
         if self.prefix_mask is not None:
             mask = ops.logical_or(mask, _slice_last(self.prefix_mask, keys)[..., None, :])
         return mask
@@ -202,17 +202,17 @@ class MaskRule:
     def _window(self, queries, keys):
         if not self.sliding_window:
             return None
-        positions = self._positions(queries, keys)
-        mask = sliding_window_mask(*positions, self.sliding_window)
+        query_positions, key_positions = self._positions(queries, keys)
+        mask = sliding_window_mask(query_positions, key_positions, self.sliding_window)
         if self.num_sink_tokens:
-            mask = ops.logical_or(mask, (positions[1] < self.num_sink_tokens)[..., None, :])
+            mask = ops.logical_or(mask, (key_positions < self.num_sink_tokens)[..., None, :])
         return mask
 
     def _segments(self, queries, keys):
         if self.query_segment_ids is None:
             return None
-        ids = _slice_last(self.query_segment_ids, queries), _slice_last(self.key_segment_ids, keys)
-        return segment_mask(*ids)
+        query_segment_ids = _slice_last(self.query_segment_ids, queries)
+        return segment_mask(query_segment_ids, _slice_last(self.key_segment_ids, keys))
 
     def _positions(self, queries, keys):
         return _slice_last(self.query_positions, queries), _slice_last(self.key_positions, keys)
@@ -240,22 +240,20 @@ def as_mask_rule(mask, query, key):
 
 def _slice_last(x, part):
     """`x[..., part]`, or `x` itself if `part` is the whole axis."""
-    return x if _is_all(part) else x[..., part]
+    is_whole = part.start is None and part.stop is None
+    return x if is_whole else x[..., part]
 
 
 def _slice_pairs(x, queries, keys):
     """The block of a tensor that broadcasts to (..., T, S). An axis of size 1 stays."""
-    if len(x.shape) > 1 and x.shape[-2] != 1 and not _is_all(queries):
+    is_whole = queries.start is None and queries.stop is None
+    if len(x.shape) > 1 and x.shape[-2] != 1 and not is_whole:
         x = x[..., queries, :]
     return x if x.shape[-1] == 1 else _slice_last(x, keys)
 
 
 def _are_integers(*values):
     return all(isinstance(value, int) for value in values)
-
-
-def _is_all(part):
-    return part.start is None and part.stop is None
 
 
 def _clip_index(index, low, high):
@@ -310,12 +308,13 @@ def as_boolean_mask(mask, name):
     mask = ops.convert_to_tensor(mask)
     if keras.backend.standardize_dtype(mask.dtype) == "bool":
         return mask
-    boolean, values = ops.cast(mask, "bool"), concrete_values(mask)
+    boolean = ops.cast(mask, "bool")
+    values = concrete_values(mask)
     must = f"`{name}` must be boolean, or hold only 0 and 1 (1 = may be attended). Received values"
     hint = "What is added to the logits is a bias, not a mask."
     if values is not None and not np.isin(values, (0, 1)).all():
-        found = np.unique(values[~np.isin(values, (0, 1))])[:3].tolist()
-        raise ValueError(f"{must} {found}. {hint}")
+        wrong_values = np.unique(values[~np.isin(values, (0, 1))])[:3].tolist()
+        raise ValueError(f"{must} {wrong_values}. {hint}")
     if can_raise_in_graph(mask):
         fits = _equals(mask, boolean)
         wrong = ops.min(ops.where(fits, np.inf, ops.cast(mask, "float32")), initial=np.inf)
@@ -342,21 +341,25 @@ def mask_poison(*masks):
     poisoned(keras.ops.ones(3), mask_poison(attention_mask))  # [1.0, 1.0, 1.0]
     ```
     """
-    are_masks = []
+    are_masks = None
     for mask in masks:
-        mask = None if mask is None else ops.convert_to_tensor(mask)
-        if mask is None or keras.backend.standardize_dtype(mask.dtype) == "bool":
+        if mask is None:
             continue
-        if concrete_values(mask) is None:
-            are_masks.append(ops.all(_equals(mask, ops.cast(mask, "bool"))))
-    if not are_masks:
+        mask = ops.convert_to_tensor(mask)
+        is_boolean = keras.backend.standardize_dtype(mask.dtype) == "bool"
+        if not is_boolean and concrete_values(mask) is None:
+            is_mask = ops.all(_equals(mask, ops.cast(mask, "bool")))
+            are_masks = combine_masks(are_masks, is_mask)
+    if are_masks is None:
         return None
-    return ops.where(combine_masks(*are_masks), 0.0, float("nan"))
+    return ops.where(are_masks, 0.0, float("nan"))
 
 
 def poisoned(x, poison):
     """`x` plus the result of `mask_poison`. If either is None, `x` is not changed."""
-    return x if x is None or poison is None else ops.add(x, ops.cast(poison, x.dtype))
+    if x is None or poison is None:
+        return x
+    return ops.add(x, ops.cast(poison, x.dtype))
 
 
 def _equals(mask, boolean):
@@ -370,11 +373,13 @@ def check_mask_shape(mask, shape, name, exact_axes=0, received=None, hint=""):
     Sizes unknown before the run (None) pass, see `with_exact_sizes`. The last `exact_axes` axes must match and may not be
     broadcast. `received` is the shape that the user gave, if axes were added to `mask` since. `hint` ends the message.
     """
-    if not mask_fits(mask, shape, exact_axes):
-        raise ValueError(
-            f"`{name}` must {'have' if exact_axes else 'broadcast to'} shape {tuple(shape)}. "
-            f"Received: {name} of shape {tuple(mask.shape if received is None else received)}.{hint}"
-        )
+    if mask_fits(mask, shape, exact_axes):
+        return
+    must = "have" if exact_axes else "broadcast to"
+    received = mask.shape if received is None else received
+    raise ValueError(
+        f"`{name}` must {must} shape {tuple(shape)}. Received: {name} of shape {tuple(received)}.{hint}"
+    )
 
 
 def mask_fits(mask, shape, exact_axes=0):
@@ -412,7 +417,8 @@ def with_exact_sizes(mask, sizes, name):
     known = mask.shape[-len(sizes) :]
     if all(isinstance(size, int) for size in (*known, *sizes)) or not can_raise_in_graph(mask):
         return mask
-    received, sizes = ops.shape(mask), ops.convert_to_tensor(sizes, dtype="int32")
+    received = ops.shape(mask)
+    sizes = ops.convert_to_tensor(sizes, dtype="int32")
     tail = ops.convert_to_tensor(received[-len(known) :], dtype="int32")
     must = f"`{name}` must have the sizes of what it masks in its last axes,"
     with raise_in_graph(ops.all(tail == sizes), must, sizes, "Received sizes:", tail):

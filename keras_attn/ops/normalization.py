@@ -2,7 +2,7 @@
 
 from keras import ops
 
-from keras_attn.ops.compilers import custom_gradient, is_compiled_scope
+from keras_attn.ops.graph_purpose import custom_gradient, is_compiled_scope
 from keras_attn.ops.precision import at_least_float32
 
 
@@ -37,9 +37,7 @@ def layer_normalization(inputs, gamma, beta, epsilon):
         inverse_deviation = ops.rsqrt(ops.mean(ops.square(centred), axis=-1, keepdims=True) + epsilon)
         normalized = centred * inverse_deviation
 
-        # PyTorch passes the arguments too, and the upstream gradient by keyword.
-        def gradient(*args, upstream=None):
-            upstream = args[-1] if upstream is None else upstream
+        def gradient(upstream):
             rows = tuple(range(len(x.shape) - 1))
             by_normalized = upstream * gamma
             by_mean = ops.mean(by_normalized, axis=-1, keepdims=True)
@@ -53,5 +51,5 @@ def layer_normalization(inputs, gamma, beta, epsilon):
         return normalized * gamma + beta, gradient
 
     # Weights are copied because TensorFlow allows tensors here, but no variables.
-    weights = (ops.copy(ops.cast(weight, x.dtype)) for weight in (gamma, beta))
-    return ops.cast(normalize(x, *weights), inputs.dtype)
+    gamma, beta = (ops.copy(ops.cast(weight, x.dtype)) for weight in (gamma, beta))
+    return ops.cast(normalize(x, gamma, beta), inputs.dtype)

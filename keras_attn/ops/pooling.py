@@ -2,7 +2,7 @@
 
 from keras import ops
 
-from keras_attn.ops.guards import keep
+from keras_attn.ops.nan_guards import keep
 from keras_attn.ops.precision import at_least_float32
 
 

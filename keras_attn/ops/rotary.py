@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_attn.ops.compilers import is_compiled_scope
+from keras_attn.ops.graph_purpose import is_compiled_scope
 from keras_attn.ops.masks import check_mask_shape
 from keras_attn.ops.precision import at_least_float32
 
@@ -98,9 +98,12 @@ def apply_rotary(x, positions, frequencies, attention_factor=1.0, interleaved=Fa
     _check_rotation(x, positions, rotary_dim)
     # The axis of (..., 2, d / 2) or (..., d / 2, 2) that holds the two features of a pair.
     pair_axis = -1 if interleaved else -2
-    # The gradient of a split is a concatenation, which is three times as fast as the gradient of a slice.
-    rotated, *others = [x] if rotary_dim == x.shape[-1] else ops.split(x, [rotary_dim], axis=-1)
-    wide = at_least_float32(rotated)
+    if rotary_dim < x.shape[-1]:
+        # The gradient of a split is a concatenation, which is three times as fast as the gradient of a slice.
+        rotated, rest = ops.split(x, [rotary_dim], axis=-1)
+        rotated = apply_rotary(rotated, positions, frequencies, attention_factor, interleaved)
+        return ops.concatenate([rotated, rest], axis=-1)
+    wide = at_least_float32(x)
     if is_compiled_scope():
         turned = _turned_for_compiler(wide, positions, frequencies, attention_factor, pair_axis)
     else:
@@ -112,8 +115,7 @@ def apply_rotary(x, positions, frequencies, attention_factor=1.0, interleaved=Fa
         cos, sin = _factors(angles, attention_factor)
         pairs = ops.reshape(wide, (*ops.shape(wide)[:-1], *signed.shape[-2:]))
         turned = ops.reshape(pairs * cos + ops.flip(pairs, axis=pair_axis) * sin, ops.shape(wide))
-    rotated = ops.cast(turned, x.dtype)
-    return ops.concatenate([rotated, *others], axis=-1) if others else rotated
+    return ops.cast(turned, x.dtype)
 
 
 def _turned_for_compiler(x, positions, frequencies, attention_factor, pair_axis):
@@ -126,16 +128,18 @@ def _turned_for_compiler(x, positions, frequencies, attention_factor, pair_axis)
     partners = np.flip(features.reshape(shape), pair_axis).ravel().astype("int32")
     # Features of a pair have one angle.
     sizes = ops.shape(angles)[:-1]
-    cos, sin = (
-        ops.reshape(ops.stack(of_pair, axis=pair_axis), (*sizes, -1)) for of_pair in ((cos, cos), (sin, -sin))
-    )
+    cos = ops.reshape(ops.stack([cos, cos], axis=pair_axis), (*sizes, -1))
+    sin = ops.reshape(ops.stack([sin, -sin], axis=pair_axis), (*sizes, -1))
     # A difference: TensorFlow exchanges the terms of a sum, and XLA rounds the product in the first of them only.
     return x * cos - ops.take(x, partners, axis=-1) * sin
 
 
 def _factors(angles, attention_factor):
-    cos, sin = ops.cos(angles), ops.sin(angles)
-    return (cos, sin) if attention_factor == 1 else (cos * attention_factor, sin * attention_factor)
+    cos = ops.cos(angles)
+    sin = ops.sin(angles)
+    if attention_factor == 1:
+        return cos, sin
+    return cos * attention_factor, sin * attention_factor
 
 
 # --- scalings: (frequencies, max_wavelength, length, options) -> (frequencies, attention factor) ---
@@ -186,10 +190,13 @@ def _yarn(
         frequency = 2 * math.pi * times / original_max_sequence_length
         return -len(frequencies) * math.log(frequency) / math.log(max_wavelength)
 
-    first, last = pair_that_turns(beta_fast), pair_that_turns(beta_slow)
+    first = pair_that_turns(beta_fast)
+    last = pair_that_turns(beta_slow)
     if truncate:
-        first, last = math.floor(first), math.ceil(last)
-    first, last = max(first, 0), min(last, 2 * len(frequencies) - 1)
+        first = math.floor(first)
+        last = math.ceil(last)
+    first = max(first, 0)
+    last = min(last, 2 * len(frequencies) - 1)
     ramp = np.clip((np.arange(len(frequencies)) - first) / max(last - first, 1e-3), 0, 1)
     if attention_factor is None:
         attention_factor = 0.1 * math.log(factor) + 1

@@ -1,8 +1,16 @@
 """The softmax over the last axis, by the operations that suit the backend and the shape."""
 
+import functools
+
+import keras
 from keras import ops
 
-from keras_attn.ops.compilers import runs_op_by_op
+from keras_attn.ops.graph_purpose import (
+    is_compiled_graph,
+    is_inference_scope,
+    is_tensorflow_on_cpu,
+    runs_op_by_op,
+)
 from keras_attn.ops.precision import is_at_least_float32
 
 
@@ -50,3 +58,39 @@ def log_normalizer(logits, largest=None):
     if largest is None:
         largest = ops.max(logits, axis=-1, keepdims=True, initial=-float("inf"))
     return largest - ops.reshape(ops.log(share), ops.shape(largest))
+
+
+def is_softmax_rounded_once(dtype):
+    """Whether TensorFlow's softmax of bfloat16 is that in float32, rounded, in the graph that is traced.
+
+    Then nothing need be converted for it. oneDNN's kernel computes in float32. TensorFlow's own, which a machine without
+    oneDNN takes, and XLA's round each exponential: shares are then wrong by up to 8 %. So this machine is asked, and for
+    graphs that another machine may run, or a compiler, it is False. So it is for float16, in which a masked logit would be
+    infinite.
+
+    Args:
+        dtype: A float dtype, or its name.
+
+    Returns:
+        Boolean, False for other dtypes, backends and devices.
+
+    Example:
+
+    ```python
+    is_softmax_rounded_once("float32")  # False
+    ```
+    """
+    if keras.backend.standardize_dtype(dtype) != "bfloat16" or not is_tensorflow_on_cpu():
+        return False
+    return not (is_inference_scope() or is_compiled_graph()) and _rounds_once()
+
+
+@functools.cache
+def _rounds_once():
+    import tensorflow as tf
+
+    with tf.init_scope():
+        # So many that a sum in bfloat16 would lose most of them.
+        logits = tf.cast(tf.linspace([-8.0], [0.0], 1031, axis=-1), "bfloat16")
+        wide = tf.nn.softmax(tf.cast(logits, "float32"))
+        return bool(tf.reduce_all(tf.nn.softmax(logits) == tf.cast(wide, "bfloat16")))

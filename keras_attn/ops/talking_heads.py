@@ -12,7 +12,7 @@ from keras_attn.ops.attention import (
     softmax,
     weighted_sum,
 )
-from keras_attn.ops.guards import bias_of_all_pairs, guard, keep
+from keras_attn.ops.nan_guards import bias_of_all_pairs, guard, keep
 
 
 def talking_heads_attention(

@@ -1,13 +1,18 @@
-"""The attention formula in fewer operations on TensorFlow, for calls that do not ask for the attention scores.
+"""What TensorFlow computes in a way of its own: attention without scores, and parts of blockwise attention.
 
 TensorFlow runs a graph one operation at a time, so needless operations cost time. Its gradient of the softmax
-reads all pairs two times more than needed, and its matrix product is slow to start for small tensors.
+reads all pairs two times more than needed, and its matrix product is slow to start for small tensors. It starts an operation
+as soon as it can and holds all results, so blocks must be told to wait for each other.
 """
+
+import contextlib
+import os
 
 import keras
 from keras import ops
 
 from keras_attn.ops.attention import (
+    MASKED,
     biased,
     dropped,
     masked,
@@ -19,8 +24,8 @@ from keras_attn.ops.attention import (
     transposed_sum,
     weighted_sum,
 )
-from keras_attn.ops.compilers import custom_gradient, runs_op_by_op
-from keras_attn.ops.guards import bias_of_all_pairs, guard, keep
+from keras_attn.ops.graph_purpose import custom_gradient, runs_op_by_op
+from keras_attn.ops.nan_guards import bias_of_all_pairs, guard, keep
 from keras_attn.ops.precision import at_least_float32
 
 # Below this many numbers, TensorFlow's matrix product for CPUs (oneDNN) takes longer to start than to compute.
@@ -40,26 +45,29 @@ def attention_without_scores(
     """
     dtype = query.dtype
     query, key, value, mask, sees_keys = guard(query, key, value, mask)
-    query, bias = scaled(query, scale), bias_of_all_pairs(bias, sees_keys)
+    query = scaled(query, scale)
+    bias = bias_of_all_pairs(bias, sees_keys)
 
-    def by_matrix_products(multiply):
-        logits = masked(biased(soft_capped(multiply(query, key), soft_cap), bias), mask)
-        return _softmax_weighted_sum(logits, value, dropout)
+    def logits_of(products):
+        return masked(biased(soft_capped(products, soft_cap), bias), mask)
+
+    def by_matrix_products():
+        return _softmax_weighted_sum(logits_of(_products(query, key)), value, dropout)
+
+    def by_single_query_products():
+        return _softmax_weighted_sum(logits_of(_products_of_single_queries(query, key)), value, dropout)
 
     def by_elementwise_products():
-        logits = ops.expand_dims(ops.sum(at_least_float32(query * key), axis=-1), -2)
-        scores = softmax(masked(biased(soft_capped(logits, soft_cap), bias), mask))
-        scores = ops.cast(dropped(scores, dropout), dtype)
+        products = ops.expand_dims(ops.sum(at_least_float32(query * key), axis=-1), -2)
+        scores = ops.cast(dropped(softmax(logits_of(products)), dropout), dtype)
         return ops.sum(ops.swapaxes(scores, -1, -2) * value, axis=-2, keepdims=True)
 
     if _is_decoding_step(query, key, value):
         # At batch size 1, matrix products take half of the time of a step of a small model.
         is_small = ops.size(key) <= _FEW_NUMBERS
-        output = ops.cond(
-            is_small, by_elementwise_products, lambda: by_matrix_products(_products_of_single_queries)
-        )
+        output = ops.cond(is_small, by_elementwise_products, by_single_query_products)
     else:
-        output = by_matrix_products(_products)
+        output = by_matrix_products()
     return keep(output, sees_keys)
 
 
@@ -108,16 +116,113 @@ def _softmax_weighted_sum(logits, value, dropout):
     @custom_gradient
     def attend(logits, value):
         scores = softmax(logits)
-        multiplier = None if dropout is None else dropout.multiplier_of_all(scores)
-        weights = ops.cast(scores if multiplier is None else scores * multiplier, value.dtype)
+        weights = scores
+        multiplier = None
+        if dropout is not None:
+            multiplier = dropout.multiplier_of_all(scores)
+            weights = scores * multiplier
+        weights = ops.cast(weights, value.dtype)
         output = weighted_sum(weights, value)
 
         def gradient(upstream):
             row_terms = row_products(output, upstream)
             by_scores = products(upstream, value)
-            by_scores = by_scores if multiplier is None else by_scores * multiplier
+            if multiplier is not None:
+                by_scores = by_scores * multiplier
             return scores * (by_scores - row_terms), transposed_sum(weights, upstream, value)
 
         return output, gradient
 
     return attend(logits, value)
+
+
+# Parts of blockwise attention
+
+
+def with_later_keys_masked(logits, first):
+    """Logits (..., t, s), very low where key j of s comes after query i of t: where j > first + i.
+
+    Any other mask is one more pass over the logits. A graph that is not compiled writes into the logits themselves, if nothing
+    else reads them. XLA takes long to compile it.
+
+    Args:
+        logits: Float tensor (..., t, s) of TensorFlow, not float16; t and s are known.
+        first: Integer, the last key that the first query sees.
+
+    Returns:
+        Floats (..., t, s), in the dtype of `logits`.
+
+    Example:
+
+    ```python
+    with_later_keys_masked(keras.ops.zeros((2, 3)), first=0)  # [[0, -1e30, -1e30], [0, 0, -1e30]]
+    ```
+    """
+    import tensorflow as tf
+
+    num_queries, num_keys = logits.shape[-2:]
+    num_diagonals = num_keys - first - 1
+    if num_diagonals <= 0:
+        return logits
+    shape = [*ops.shape(logits)[:-2], num_diagonals, min(num_queries, num_diagonals)]
+    if num_diagonals == 1:  # has no axis of diagonals
+        del shape[-2]
+    low = ops.full(shape, MASKED, logits.dtype)
+    if None in logits.shape:
+        # TensorFlow then infers from a known rank of several diagonals that the logits have one axis more.
+        low = tf.compat.v1.placeholder_with_default(low, None)
+    return tf.linalg.set_diag(logits, low, k=(first + 1, num_keys - 1))
+
+
+def computed_after(tensors):
+    """A scope in which operations of a TensorFlow graph start after these tensors are computed.
+
+    The other backends compute in order, or are compilers, which choose an order that needs little memory.
+
+    Example:
+
+    ```python
+    with computed_after([keras.ops.zeros(3)]):
+        ones = keras.ops.ones(3)
+    ```
+    """
+    if keras.backend.backend() != "tensorflow":
+        return contextlib.nullcontext()
+    import tensorflow as tf
+
+    return tf.control_dependencies(tensors)
+
+
+def head_by_head(num_key_heads, function, num_results, *tensors):
+    """The results of a function that is called with the heads of one key head after the other, in TensorFlow.
+
+    As many calls as there are processors run at the same time.
+
+    Args:
+        num_key_heads: Integer K.
+        function: Function of tensors (..., N / K, X, Y) and (..., 1, X, Y) to `num_results` such tensors, in their dtype.
+        num_results: Integer.
+        *tensors: Tensors (..., N, X, Y) and (..., K, X, Y), all in one dtype.
+
+    Returns:
+        A list of tensors (..., N, X, Y) or (..., K, X, Y).
+    """
+    import tensorflow as tf
+
+    def split_heads(x):
+        shape = ops.shape(x)
+        groups = (*shape[:-3], num_key_heads, x.shape[-3] // num_key_heads, *shape[-2:])
+        return ops.moveaxis(ops.reshape(x, groups), -4, 0)
+
+    def join_heads(x):
+        x = ops.moveaxis(x, 0, -4)
+        *lead, groups, heads, rows, columns = ops.shape(x)
+        return ops.reshape(x, (*lead, groups * heads, rows, columns))
+
+    results = tf.map_fn(
+        lambda heads: tuple(function(*heads)),
+        tuple(split_heads(x) for x in tensors),
+        parallel_iterations=os.cpu_count() or 1,
+        fn_output_signature=(tensors[0].dtype,) * num_results,
+    )
+    return [join_heads(x) for x in results]

@@ -68,10 +68,12 @@ def shift_of_several_windows(sizes, window_size, shift_size):
     ```
     """
     are_several = [size > window for size, window in zip(sizes, window_size)]
-    if all(isinstance(several, bool) for several in are_several):
-        return tuple(shift_size) if all(are_several) else (0, 0)
-    both = ops.logical_and(*are_several)
-    return tuple(ops.where(both, shift, 0) for shift in shift_size)
+    if not all(isinstance(several, bool) for several in are_several):
+        are_both = ops.logical_and(are_several[0], are_several[1])
+        return tuple(ops.where(are_both, shift, 0) for shift in shift_size)
+    if all(are_several):
+        return tuple(shift_size)
+    return 0, 0
 
 
 def reverse_windows(windows, height, width, window_size, shift_size=(0, 0)):
@@ -86,7 +88,8 @@ def reverse_windows(windows, height, width, window_size, shift_size=(0, 0)):
     ```
     """
     rows, columns = window_size
-    num_down, num_across = -(-height // rows), -(-width // columns)
+    num_down = -(-height // rows)
+    num_across = -(-width // columns)
     batch_size, _, _, num_features = ops.shape(windows)
     grid = (batch_size, num_down, num_across, rows, columns, num_features)
     images = ops.transpose(ops.reshape(windows, grid), (0, 1, 3, 2, 4, 5))
@@ -119,10 +122,8 @@ def window_mask(height, width, window_size, shift_size=(0, 0), padding_mask=None
     if padding_mask is None and _is_whole((height, width), window_size) and _are_zero(shifts):
         return None
     # The rows above and the columns left of the shifted grid, which the shift moves to the other end.
-    above, left = (
-        ops.cast(ops.arange(size, dtype="int32") < shift, "int32")
-        for size, shift in zip((height, width), shifts)
-    )
+    above = ops.cast(ops.arange(height, dtype="int32") < shifts[0], "int32")
+    left = ops.cast(ops.arange(width, dtype="int32") < shifts[1], "int32")
     regions = ops.expand_dims(1 + 2 * ops.expand_dims(above, -1) + left, 0)
     if padding_mask is not None:
         regions = ops.where(padding_mask, regions, 0)
@@ -163,10 +164,14 @@ def _offset_indices(window_size):
 
 def _shifts(sizes, window_size, shift_size):
     """The shift of each axis, 0 if one window covers the axis."""
-    return [
-        (shift if size > window else 0) if isinstance(size, int) else ops.where(size > window, shift, 0)
-        for size, window, shift in zip(sizes, window_size, shift_size)
-    ]
+    shifts = []
+    for size, window, shift in zip(sizes, window_size, shift_size):
+        if not isinstance(size, int):
+            shift = ops.where(size > window, shift, 0)
+        elif size <= window:
+            shift = 0
+        shifts.append(shift)
+    return shifts
 
 
 def _pad(images, sizes, window_size):
@@ -177,7 +182,9 @@ def _pad(images, sizes, window_size):
 
 
 def _roll(images, shifts):
-    return images if _are_zero(shifts) else ops.roll(images, shifts, axis=(1, 2))
+    if _are_zero(shifts):
+        return images
+    return ops.roll(images, shifts, axis=(1, 2))
 
 
 def _is_whole(sizes, window_size):

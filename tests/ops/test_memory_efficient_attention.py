@@ -30,7 +30,7 @@ from keras_attn.ops import (
     memory_efficient_attention,
     prefers_memory_efficient,
 )
-from keras_attn.ops.tensorflow_softmax import is_softmax_rounded_once
+from keras_attn.ops.softmax import is_softmax_rounded_once
 
 B, N, K, T, S, H, HV = 2, 6, 3, 11, 13, 5, 7
 SEED = (31, 7)

@@ -7,7 +7,7 @@ import pytest
 import keras_attn.ops.blockwise_attention as blockwise_attention
 from keras_attn.layers import MultiHeadAttention
 from keras_attn.ops import MaskRule, memory_efficient_attention
-from keras_attn.ops.tensorflow_masks import with_later_keys_masked
+from keras_attn.ops.tensorflow_attention import with_later_keys_masked
 
 pytestmark = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="writes by an operation of TensorFlow's"

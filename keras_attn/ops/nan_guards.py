@@ -8,13 +8,15 @@ import dataclasses
 
 from keras import ops
 
-from keras_attn.ops.compilers import is_compiled_scope, is_inference_scope
+from keras_attn.ops.graph_purpose import is_compiled_scope, is_inference_scope
 from keras_attn.ops.masks import as_mask_rule
 
 
 def keep(x, condition):
     """`x` where `condition` is True or None, and 0 elsewhere, in value and in gradient."""
-    return x if condition is None else ops.where(condition, x, ops.zeros((), dtype=x.dtype))
+    if condition is None:
+        return x
+    return ops.where(condition, x, ops.zeros((), dtype=x.dtype))
 
 
 def guard(query, key, value, mask):
@@ -33,7 +35,8 @@ def guard(query, key, value, mask):
     mask = rule.block()
     if mask is None:
         return query, key, value, None, None
-    num_queries, num_keys = query.shape[-2], key.shape[-2]
+    num_queries = query.shape[-2]
+    num_keys = key.shape[-2]
     all_see_keys = rule.every_query_sees_itself(num_queries, num_keys)
     sees_keys = None if all_see_keys else ops.any(mask, axis=-1, keepdims=True)
     # A query without keys spreads in the gradient alone: its own output is set to 0 in any case.
@@ -42,7 +45,8 @@ def guard(query, key, value, mask):
     all_are_seen = all_see_keys and num_queries == num_keys
     if not (rule.keys_are_finite or all_are_seen):
         is_seen = seen_keys(mask, query, key)
-        key, value = keep(key, is_seen), keep(value, is_seen)
+        key = keep(key, is_seen)
+        value = keep(value, is_seen)
     if rule.query_mask is not None and is_compiled_scope():
         # XLA computes exponentials one by one if two masks of vectors meet in them. The outputs are 0 in any case.
         mask = dataclasses.replace(rule, query_mask=None).block()
@@ -52,7 +56,8 @@ def guard(query, key, value, mask):
 def seen_keys(mask, query, key):
     """Booleans (..., 1 or K, S, 1), True at keys that some query sees."""
     is_seen = ops.any(mask, axis=-2)
-    num_heads, num_key_heads = query.shape[-3], key.shape[-3]
+    num_heads = query.shape[-3]
+    num_key_heads = key.shape[-3]
     if num_heads != num_key_heads and len(is_seen.shape) > 1 and is_seen.shape[-2] != 1:
         shape = ops.shape(is_seen)
         groups = (*shape[:-2], num_key_heads, num_heads // num_key_heads, shape[-1])
@@ -72,4 +77,6 @@ def guarded_parameters(bias, parameters, sees_keys):
 
     Rows are computed from queries, so the row of a NaN query is NaN.
     """
-    return keep(parameters, sees_keys) if bias.has_query_axis else parameters
+    if not bias.has_query_axis:
+        return parameters
+    return keep(parameters, sees_keys)

@@ -4,16 +4,11 @@ In eager mode a wrong value raises at once. A TensorFlow graph raises when it ru
 PyTorch's compiler cannot raise, so there a layer's outputs become NaN (`mask_poison` in masks.py), or an index is clamped.
 """
 
-import contextlib
-import contextvars
-
 import keras
 from keras import ops
 
 from keras_attn.checks import concrete_values
-from keras_attn.ops.compilers import is_compiled_scope, is_inference_scope
-
-_CLAMPING = contextvars.ContextVar("clamping", default=False)
+from keras_attn.ops.graph_purpose import is_clamping_scope, is_compiled_scope, is_inference_scope
 
 
 def is_constant(tensor):
@@ -52,26 +47,6 @@ def raise_in_graph(condition, *message):
     return tf.control_dependencies([tf.raw_ops.Assert(condition=condition, data=message)])
 
 
-@contextlib.contextmanager
-def clamping_scope():
-    """Graphs that are traced inside clamp indices instead of raising, see `indices_within`.
-
-    In a served graph one bad row must not fail the others, and the steps of a search take its own tokens.
-
-    Example:
-
-    ```python
-    with clamping_scope():
-        indices = indices_within(keras.ops.convert_to_tensor([5, 2]), 7, "Token ids")
-    ```
-    """
-    token = _CLAMPING.set(True)
-    try:
-        yield
-    finally:
-        _CLAMPING.reset(token)
-
-
 def indices_within(indices, size, name):
     """Indices of a table of `size` rows, checked: int32 of the same shape.
 
@@ -96,16 +71,15 @@ def indices_within(indices, size, name):
     values = concrete_values(indices)
     if values is not None and values.size and (values.min() < 0 or values.max() >= size):
         wrong = values[(values < 0) | (values >= size)]
-        raise ValueError(
-            f"{name} must lie in [0, {size}). Received: {int(wrong[0])}"
-            + (f" and {wrong.size - 1} more." if wrong.size > 1 else ".")
-        )
+        others = f" and {wrong.size - 1} more" if wrong.size > 1 else ""
+        raise ValueError(f"{name} must lie in [0, {size}). Received: {int(wrong[0])}{others}.")
     indices = ops.convert_to_tensor(indices)
     if keras.backend.standardize_dtype(indices.dtype) not in ("int32", "int64"):
         indices = ops.cast(indices, "int64")  # a large uint32, or a NaN, becomes no index of another row
-    if is_inference_scope() or _CLAMPING.get() or not can_raise_in_graph(indices):
+    if is_inference_scope() or is_clamping_scope() or not can_raise_in_graph(indices):
         return _clamped(indices, size)
-    lowest, highest = ops.min(indices, initial=0), ops.max(indices, initial=0)
+    lowest = ops.min(indices, initial=0)
+    highest = ops.max(indices, initial=0)
     fits = ops.logical_and(lowest >= 0, highest < size)
     with raise_in_graph(fits, f"{name} must lie in [0, {size}). Received values from", lowest, "to", highest):
         return _clamped(indices, size)

@@ -1,0 +1,235 @@
+"""What a traced graph is for, and where it runs: ops then use other operations, with the same results.
+
+Only TensorFlow needs to be told. A function that it traces cannot know that XLA or a converter will compile the graph, that
+nobody will take its gradient, that a bad index must not fail a whole batch, or that nobody reads a cache after it was
+written. Whoever traces says so by a scope, and every op inside reads it, deep inside layers of users too: as an argument it would
+pass through every layer, block and model.
+
+These are all the context variables of keras_attn, each for something that holds while one piece of code runs, and that
+no signature of Keras can carry:
+CONTEXT_VARIABLES
+"""
+
+import contextlib
+import contextvars
+import dataclasses
+
+import keras
+from keras import ops
+
+from keras_attn.compat.tensorflow import is_for_xla
+
+
+@dataclasses.dataclass(frozen=True)
+class _Purpose:
+    is_compiled: bool = False
+    is_inference: bool = False
+    clamps_indices: bool = False
+    # {id: tensor} of the tensors that were overwritten in an `overwriting_scope`; None outside of one.
+    overwritten: dict | None = None
+
+
+_NONE_GIVEN = _Purpose()
+_PURPOSE = contextvars.ContextVar("graph_purpose", default=_NONE_GIVEN)
+
+
+@contextlib.contextmanager
+def _scope(**changes):
+    token = _PURPOSE.set(dataclasses.replace(_PURPOSE.get(), **changes))
+    try:
+        yield
+    finally:
+        _PURPOSE.reset(token)
+
+
+def compiled_scope():
+    """Declares that the graph is for a compiler, which fuses operations and needs a graph without branches.
+
+    It may be compiled with XLA, or converted for another engine.
+
+    Example:
+
+    ```python
+    with compiled_scope():
+        cache = keras_attn.ops.empty_cache(batch_size=2, num_heads=4, length=32, key_dim=16)
+    ```
+    """
+    return _scope(is_compiled=True)
+
+
+def is_compiled_scope():
+    """Whether the code runs inside `compiled_scope`."""
+    return _PURPOSE.get().is_compiled
+
+
+def inference_scope():
+    """Declares that nobody takes a gradient of the graph: quantised layers then multiply with the fastest operations.
+
+    Example:
+
+    ```python
+    with inference_scope():
+        compiled = is_inference_scope()  # True
+    ```
+    """
+    return _scope(is_inference=True)
+
+
+def is_inference_scope():
+    """Whether the code runs inside `inference_scope`."""
+    return _PURPOSE.get().is_inference
+
+
+def clamping_scope():
+    """Graphs that are traced inside clamp indices instead of raising, see `indices_within`.
+
+    In a served graph one bad row must not fail the others, and the steps of a search take its own tokens.
+
+    Example:
+
+    ```python
+    with clamping_scope():
+        indices = indices_within(keras.ops.convert_to_tensor([5, 2]), 7, "Token ids")
+    ```
+    """
+    return _scope(clamps_indices=True)
+
+
+def is_clamping_scope():
+    """Whether the code runs inside `clamping_scope`."""
+    return _PURPOSE.get().clamps_indices
+
+
+def overwriting_scope():
+    """Declares that nobody reads a cache after it was written here, so `write_cache` may overwrite its tensors.
+
+    It is for a loop in a TensorFlow graph that runs op by op, whose caches are `unshared` before the loop. There a step
+    moves its new keys and values alone; otherwise TensorFlow copies the whole cache in each step. A tensor that is
+    written twice in a step is copied the second time, and one that is not float32 always: TensorFlow's kernels for
+    GPUs may not know its dtype.
+
+    Example:
+
+    ```python
+    with overwriting_scope():
+        cache = keras_attn.ops.empty_cache(batch_size=2, num_heads=4, length=32, key_dim=16)
+    ```
+    """
+    return _scope(overwritten={})
+
+
+def overwritten_tensors():
+    """The tensors that were overwritten inside `overwriting_scope`, a dict by their `id`; None outside of one."""
+    return _PURPOSE.get().overwritten
+
+
+def is_compiled_graph():
+    """Whether the traced graph is for a compiler: inside `compiled_scope`, or TensorFlow's `jit_compile=True`."""
+    if is_compiled_scope() or keras.backend.backend() != "tensorflow":
+        return is_compiled_scope()
+    import tensorflow as tf
+
+    return is_for_xla(tf.compat.v1.get_default_graph())
+
+
+def runs_op_by_op(x):
+    """Whether `x` is in a TensorFlow graph that takes batches of any size and runs one op after the other, uncompiled.
+
+    There it is faster to work on a part of a tensor: to write in place, to use another kernel for small
+    tensors, to drop rows from a batch.
+
+    Example:
+
+    ```python
+    runs_op_by_op(keras.ops.zeros((2, 3)))  # False: the batch size is known
+    ```
+    """
+    if keras.backend.backend() != "tensorflow" or isinstance(x, keras.KerasTensor) or is_compiled_scope():
+        return False
+    return bool(x.shape) and x.shape[0] is None
+
+
+def is_tensorflow_on_cpu():
+    """Whether operations are TensorFlow's, and there is no GPU for them."""
+    if keras.backend.backend() != "tensorflow":
+        return False
+    import tensorflow as tf
+
+    return not tf.config.list_physical_devices("GPU")
+
+
+def if_true(condition, then, otherwise):
+    """What `then()` returns if the condition is true, else what `otherwise()` returns; both are functions.
+
+    A condition on a size that is not known when the graph is traced is known to XLA, which compiles one branch only.
+
+    Args:
+        condition: Boolean, or a boolean scalar tensor.
+
+    Example:
+
+    ```python
+    size = if_true(keras.ops.shape(keras.ops.ones((3,)))[0] < 5, lambda: "few", lambda: "many")  # "few"
+    ```
+    """
+    if not isinstance(condition, bool):
+        return ops.cond(condition, then, otherwise)
+    return then() if condition else otherwise()
+
+
+def custom_gradient(function):
+    """`keras.ops.custom_gradient` whose gradient is a function of the upstream gradient alone, on every backend.
+
+    Where nobody takes a gradient (`inference_scope`), it is what the function gives alone: TensorFlow keeps each custom
+    gradient that is traced, and with it the whole graph, for as long as the process lives.
+
+    Args:
+        function: Function of tensors that returns its output and the function that is its gradient.
+
+    Example:
+
+    ```python
+    @custom_gradient
+    def clipped(x):
+        return keras.ops.clip(x, -1, 1), lambda upstream: upstream
+
+
+    clipped(keras.ops.ones((2, 3)))
+    ```
+    """
+
+    @ops.custom_gradient
+    def with_gradient(*inputs):
+        output, gradient = function(*inputs)
+
+        # PyTorch passes the inputs too, and the upstream gradient by keyword.
+        def gradient_of_backend(*args, upstream=None):
+            return gradient(args[-1] if upstream is None else upstream)
+
+        return output, gradient_of_backend
+
+    def call(*inputs):
+        if is_inference_scope():
+            output, _ = function(*inputs)
+            return output
+        return with_gradient(*inputs)
+
+    return call
+
+
+def shape_to_keep(x):
+    """The shape of `x` for `reshape`, with -1 for a size that is unknown before the run.
+
+    `keras.ops.shape` adds operations to every step of a graph; a single unknown size can be -1 instead. If several sizes
+    are unknown, the result is `keras.ops.shape(x)`.
+
+    Example:
+
+    ```python
+    shape_to_keep(keras.KerasTensor((None, 5, 12)))  # (-1, 5, 12)
+    ```
+    """
+    sizes = tuple(x.shape)
+    if sizes.count(None) > 1:
+        return ops.shape(x)
+    return tuple(-1 if size is None else size for size in sizes)
