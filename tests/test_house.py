@@ -3,12 +3,14 @@
 import ast
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
 import pytest
 
 import keras_attn
+from keras_attn.ops import graph_purpose
 
 ROOT = pathlib.Path(keras_attn.__file__).parent
 # Who may import whom. `cli` may import every room, and the package itself those that register Keras classes.
@@ -120,6 +122,13 @@ def test_imports_keep_their_direction(path):
         assert not [module for module in found if module.split(".")[0] == "tensorflow"]
     if room != "text":
         assert not [module for module in modules if module.split(".")[0] == "tensorflow_text"]
+
+
+def test_every_context_variable_is_named_in_one_docstring():
+    files = {
+        str(path.relative_to(ROOT)) for path in FILES if "contextvars.ContextVar(" in path.read_text("utf-8")
+    }
+    assert files == set(re.findall(r"^- `(.+\.py)`: ", graph_purpose.__doc__, re.MULTILINE))
 
 
 def in_new_process(code, backend, tmp_path, hidden=()):

@@ -5,9 +5,17 @@ nobody will take its gradient, that a bad index must not fail a whole batch, or 
 written. Whoever traces says so by a scope, and every op inside reads it, deep inside layers of users too: as an argument it would
 pass through every layer, block and model.
 
-These are all the context variables of keras_attn, each for something that holds while one piece of code runs, and that
-no signature of Keras can carry:
-CONTEXT_VARIABLES
+The context variables of keras_attn, all of them. Each holds while one piece of code runs, in its thread, for code that is called
+through methods whose arguments Keras or a user has fixed. The first three decide which operations compute an answer:
+
+- `ops/graph_purpose.py`: what the traced graph is for, here.
+- `layers/masks.py`: the sequences whose padding is 0 already, so that the blocks of a model need not make it so again.
+- `layers/projection.py`: the matrices that a loop over steps made before it began, for layers inside of it.
+- `layers/layer_slots.py`: the layers that a config has described, or made, so that a shared layer stays one layer.
+- `huggingface/loading.py`: whether a checkpoint's weights are read, or its files alone.
+- `huggingface/config_fields.py`: who wants to know of the fields that change nothing.
+- `tasks/batches.py`: whether texts that are cut are warned of.
+- `inspection/watching.py`: who watches the layers that are called.
 """
 
 import contextlib

@@ -39,7 +39,8 @@ def smoothed_crossentropy(labels, logits, label_smoothing=0.0):
     factors = factors_of_product(logits)
     if factors is None:
         return _differentiated_by_logits(labels, logits, label_smoothing)
-    return _differentiated_by_factors(labels, logits, label_smoothing, *factors)
+    rows, table = factors
+    return _differentiated_by_factors(labels, logits, label_smoothing, rows, table)
 
 
 def factors_of_product(logits):
@@ -56,16 +57,19 @@ def factors_of_product(logits):
         operation = operation.inputs[0].op
     if operation is None or operation.type != "MatMul" or operation.inputs[1].op.type != "Transpose":
         return None
-    rows, table = operation.inputs[0], operation.inputs[1].op.inputs[0]
-    is_turned = operation.get_attr("transpose_a") or operation.get_attr("transpose_b")
-    return None if is_turned or table.shape[0] != logits.shape[-1] else (rows, table)
+    if operation.get_attr("transpose_a") or operation.get_attr("transpose_b"):
+        return None
+    rows = operation.inputs[0]
+    table = operation.inputs[1].op.inputs[0]
+    if table.shape[0] != logits.shape[-1]:
+        return None
+    return rows, table
 
 
 def _differentiated_by_logits(labels, logits, label_smoothing):
     @ops.custom_gradient
     def crossentropy(logits):
-        mean_logits = ops.mean(logits, axis=-1) if label_smoothing else None
-        values, probabilities = _values(labels, logits, label_smoothing, mean_logits)
+        values, probabilities = _values(labels, logits, label_smoothing, lambda: ops.mean(logits, axis=-1))
 
         # PyTorch also passes the forward arguments, and the incoming gradient by keyword.
         def gradient(*args, upstream=None):
@@ -80,7 +84,10 @@ def _differentiated_by_logits(labels, logits, label_smoothing):
 def _differentiated_by_factors(labels, logits, label_smoothing, rows, table):
     @ops.custom_gradient
     def crossentropy(rows, table):
-        mean_logits = _mean_product(rows, table, logits.dtype) if label_smoothing else None
+        def mean_logits():  # by D numbers of each row in place of V
+            mean_column = ops.mean(ops.cast(table, logits.dtype), axis=0, keepdims=True)
+            return ops.sum(ops.cast(rows, logits.dtype) * mean_column, axis=-1)
+
         values, probabilities = _values(labels, logits, label_smoothing, mean_logits)
 
         def gradient(upstream):
@@ -98,7 +105,7 @@ def _values(labels, logits, label_smoothing, mean_logits):
     label_logits = _entries_at(logits, labels)
     values = _negative_log(probabilities, logits, labels, label_logits)
     if label_smoothing:
-        values = values + label_smoothing * (label_logits - mean_logits)
+        values = values + label_smoothing * (label_logits - mean_logits())
     return values, probabilities
 
 
@@ -115,12 +122,6 @@ def _negative_log(probabilities, logits, labels, label_logits):
 
     are_exact = ops.all(label_probabilities > _SMALLEST_EXACT)
     return ops.cond(are_exact, lambda: -ops.log(label_probabilities), from_peak)
-
-
-def _mean_product(rows, table, dtype):
-    """The mean of each row of the product, by D numbers in place of V."""
-    mean_column = ops.mean(ops.cast(table, dtype), axis=0, keepdims=True)
-    return ops.sum(ops.cast(rows, dtype) * mean_column, axis=-1)
 
 
 @dataclasses.dataclass(frozen=True)

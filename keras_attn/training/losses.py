@@ -156,8 +156,9 @@ def token_negative_log_likelihood(labels, logits, pad_token_id=0, label_smoothin
 
     Returns:
         Floats of shape `(B, T)` in at least float32; NaN where a label is outside the vocabulary, and everywhere
-        if `logits` are probabilities, where no error can be raised. The gradient with respect to the logits is 0
-        wherever the incoming gradient is 0, even for NaN logits.
+        if `logits` are probabilities, where no error can be raised. The gradient is 0 wherever the incoming gradient is
+        0, even for NaN logits. In a TensorFlow graph it goes past logits that are a product of rows and a transposed
+        table, as those of `TokenEmbedding`, to these two: take that of `tf.identity(logits)` to have it by the logits.
 
     Raises:
         ValueError: If the shapes do not fit, or `logits` are the output of a softmax.
@@ -240,14 +241,14 @@ def _logarithms(probabilities):
 
 def _token_sample_weight(sample_weight, labels):
     sample_weight = ops.cast(sample_weight, at_least_float32())
-    per_sequence = len(sample_weight.shape) == 1 and len(labels.shape) == 2
-    expected = labels.shape[:1] if per_sequence else labels.shape
+    is_per_sequence = len(sample_weight.shape) == 1 and len(labels.shape) == 2
+    expected = labels.shape[:1] if is_per_sequence else labels.shape
     if not _may_be_equal(sample_weight.shape, expected):
         raise ValueError(
             "`sample_weight` must have the shape (B,) or (B, T) of the labels' shape (B, T). "
             f"Received: sample_weight.shape={tuple(sample_weight.shape)}, y_true.shape={tuple(labels.shape)}."
         )
-    return sample_weight[:, None] if per_sequence else sample_weight
+    return sample_weight[:, None] if is_per_sequence else sample_weight
 
 
 def _check_shapes(labels, logits):

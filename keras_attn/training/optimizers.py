@@ -21,7 +21,8 @@ class _FusedUpdate:
         momentum, velocity = adam_moments(self, variable)
         dtype = variable.dtype
         step = ops.cast(self.iterations + 1, dtype)
-        beta_1, beta_2 = ops.cast(self.beta_1, dtype), ops.cast(self.beta_2, dtype)
+        beta_1 = ops.cast(self.beta_1, dtype)
+        beta_2 = ops.cast(self.beta_2, dtype)
         tf.raw_ops.ResourceApplyAdam(
             var=_handle(variable),
             m=_handle(momentum),
@@ -39,7 +40,9 @@ class _FusedUpdate:
 
 def _handle(variable):
     """The resource of a variable of Keras or TensorFlow."""
-    return (variable.value if isinstance(variable, keras.Variable) else variable).handle
+    if isinstance(variable, keras.Variable):
+        variable = variable.value
+    return variable.handle
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")

@@ -41,30 +41,27 @@ def paired_p_value(baseline, hypotheses, references, metric="bleu", tokenize="13
     if list(baseline) == list(hypotheses):
         return 1.0
     if metric == "exact_match":
-        right, wrong = (
-            np.equal(np.array(texts, object), np.array(references, object))
-            for texts in (hypotheses, baseline)
-        )
-        return p_value_of_differences(right.astype("float64") - wrong)
+        expected = np.array(references, object)
+        are_right = np.equal(np.array(hypotheses, object), expected)
+        were_right = np.equal(np.array(baseline, object), expected)
+        return p_value_of_differences(are_right.astype("float64") - were_right)
     # Loaded on use: it is slow to import.
     from sacrebleu.metrics import BLEU, CHRF
     from sacrebleu.significance import PairedTest
 
     check_bleu_tokenizer(tokenize)
-    kinds = {"bleu": lambda **of: BLEU(tokenize=tokenize, force=True, **of), "chrf": CHRF}
-    if metric not in kinds:
+    references = [list(references)]
+    if metric == "bleu":
+        scorer = BLEU(tokenize=tokenize, force=True, references=references)
+    elif metric == "chrf":
+        scorer = CHRF(references=references)
+    else:
         raise ValueError(f'`metric` must be "bleu", "chrf" or "exact_match". Received: metric={metric!r}.')
     systems = [("baseline", list(baseline)), ("system", list(hypotheses))]
-    test = PairedTest(
-        systems,
-        {metric: kinds[metric](references=[list(references)])},
-        references=None,
-        test_type="bs",
-        n_samples=_NUM_SAMPLES,
-    )
+    test = PairedTest(systems, {metric: scorer}, references=None, test_type="bs", n_samples=_NUM_SAMPLES)
     _, results = test()
-    [(_, of_system)] = [of_metric for name, of_metric in results.items() if name != "System"]
-    return float(of_system.p_value)
+    _, system_result = next(result for name, result in results.items() if name != "System")
+    return float(system_result.p_value)
 
 
 def p_value_of_differences(differences):

@@ -48,15 +48,16 @@ def restore_training_state(model, arrays):
         ValueError: if names or shapes are not exactly those of the model, or its optimizer trains other weights; then
             nothing is assigned.
     """
-    variables, constants = state_variables(model), constants_of_state(model)
+    variables = state_variables(model)
     arrays = dict(arrays)
-    for name, value in constants.items():
+    for name, value in constants_of_state(model).items():
         if not np.array_equal(arrays.pop(name, None), value):
             raise ValueError(
                 "The state is that of an optimizer of other weights: freeze and thaw the same layers before the model is "
                 "compiled and restored."
             )
-    missing, foreign = sorted(set(variables) - set(arrays)), sorted(set(arrays) - set(variables))
+    missing = sorted(set(variables) - set(arrays))
+    foreign = sorted(set(arrays) - set(variables))
     if missing or foreign:
         raise ValueError(
             "The state is not that of this model and optimizer. "

@@ -47,17 +47,22 @@ class Summaries:
 
 def samples_table(sources, translations, references):
     """A table in markdown: source, translation, reference, and whether the translation is the reference."""
-    rows = [
-        (source, translation, reference, "✓ right" if translation == reference else "✗ wrong")
-        for source, translation, reference in zip(sources, translations, references, strict=True)
-    ]
+    rows = []
+    for source, translation, reference in zip(sources, translations, references, strict=True):
+        verdict = "✓ right" if translation == reference else "✗ wrong"
+        rows.append((source, translation, reference, verdict))
     return markdown_table(("source", "translation", "reference", ""), rows)
 
 
 def markdown_table(head, rows):
     """A table in markdown, whose cells show the characters of their texts and no markup."""
-    cells = [head, ["---"] * len(head), *(map(_markdown_text, row) for row in rows)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
+    lines = [_markdown_row(head), _markdown_row(["---"] * len(head))]
+    lines += [_markdown_row(map(_markdown_text, row)) for row in rows]
+    return "\n".join(lines)
+
+
+def _markdown_row(cells):
+    return f"| {' | '.join(cells)} |"
 
 
 def _markdown_text(text):

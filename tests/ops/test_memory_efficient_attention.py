@@ -120,11 +120,12 @@ BIASES = {
 }
 
 
-def make_bias(name, parameters):
+def make_bias(name, parameters, positions=None):
+    """A bias at the `positions`, by default those of the rules above."""
     _, cls = BIASES[name]
     if cls is None or cls is DenseBias:
         return None if cls is None else DenseBias(parameters)
-    places = SCATTERED if "scattered" in name else IN_ORDER
+    places = positions or (SCATTERED if "scattered" in name else IN_ORDER)
     positions = [ops.convert_to_tensor(x) for x in places.values()]
     if cls is SlopeBias:
         return SlopeBias(parameters, *positions)
@@ -158,20 +159,9 @@ def output_of(function, arrays):
     return ops.convert_to_numpy(function(tensors(arrays)))
 
 
-def on_jax(names, few):
-    """All names; on JAX, which compiles for every one, a few of them by default."""
-    return [
-        pytest.param(
-            name,
-            marks=[] if BACKEND != "jax" or name in few else [pytest.mark.slow],
-        )
-        for name in names
-    ]
-
-
-def on_jax_cases(cases):
-    """All cases; on JAX, which compiles for every one, none by default."""
-    return [pytest.param(*case, marks=[] if BACKEND != "jax" else [pytest.mark.slow]) for case in cases]
+def on_jax(cases, few):
+    """All cases; on JAX, which compiles for every one, a few of them by default."""
+    return slow_but(few if BACKEND == "jax" else cases, cases)
 
 
 def check_equal(arrays, num_blocks, tolerance=1e-5, **case):
@@ -229,28 +219,21 @@ EVERYTHING = {"soft_cap": 0.7, "scale": 0.3, "dropout": True}
 
 
 TOGETHER = [
-    *(("together", bias) for bias in ("slopes", "table_scattered", "table_of_queries", "dense_of_keys")),
-    ("sinks_known", "slopes"),
-    ("prefix_known", "table_scattered"),
-]
-TOGETHER_BY_DEFAULT = [
-    ("together", "table_scattered"),
     ("together", "table_of_queries"),
+    ("together", "table_scattered"),
     ("sinks_known", "slopes"),
+    ("together", "slopes"),
+    ("together", "dense_of_keys"),
+    ("prefix_known", "table_scattered"),
 ]
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
-    ("rule", "bias"),
-    [
-        pytest.param(*p.values[0], marks=p.marks)
-        if p.values[0] in TOGETHER_BY_DEFAULT
-        else pytest.param(*p.values[0], marks=[*p.marks, pytest.mark.slow])
-        for p in on_jax(TOGETHER, [("together", "table_of_queries")])
-    ],
+    "case", slow_but(TOGETHER[:1] if BACKEND == "jax" else TOGETHER[:3], TOGETHER), ids="-".join
 )
-def test_everything_together(rng, rule, bias):
+def test_everything_together(rng, case):
+    rule, bias = case
     arrays = arrays_for(rng, bias, sinks=True, num_key_heads=K)
     check_equal(arrays, rule=rule, bias=bias, num_blocks=(3,), **EVERYTHING)
 
@@ -495,6 +478,16 @@ def test_nothing_in_nothing_out(rng, shape):
 
 # --- rows without keys, and NaN where nobody looks ---
 
+POISONS = [
+    ("key_mask", "nan"),
+    ("segments", "nan"),
+    ("causal", "-inf"),
+    ("key_mask", "inf"),
+    ("slot_mask", "nan"),
+    ("causal_known", "nan"),
+    ("pairs_of_keys", "nan"),
+]
+
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("rule", on_jax(["query_mask", "pairs", "segments", "together"], ["together"]))
@@ -515,22 +508,10 @@ def test_queries_without_keys_are_0_in_output_and_gradient(rng, rule, sinks):
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
-    ("rule", "poison"),
-    [
-        ("key_mask", np.nan),
-        *on_jax_cases(
-            [
-                ("segments", np.nan),
-                ("causal", -np.inf),
-            ]
-        ),
-        pytest.param("key_mask", np.inf, marks=pytest.mark.slow),
-        pytest.param("slot_mask", np.nan, marks=pytest.mark.slow),
-        pytest.param("causal_known", np.nan, marks=pytest.mark.slow),
-        pytest.param("pairs_of_keys", np.nan, marks=pytest.mark.slow),
-    ],
+    "case", slow_but(POISONS[:1] if BACKEND == "jax" else POISONS[:3], POISONS), ids="-".join
 )
-def test_what_nobody_sees_reaches_nobody(rng, rule, poison):
+def test_what_nobody_sees_reaches_nobody(rng, case):
+    rule, poison = case
     arrays = arrays_for(rng, "slopes", sinks=True)
     seen = ops.convert_to_numpy(mask_rule(rule).block()).any(-2)
     seen = np.broadcast_to(seen, (B, N, S))[..., None]
@@ -710,7 +691,8 @@ def test_keys_that_no_query_of_a_block_sees_are_left_out(rng, name, num_pairs):
 )
 def test_blocks_are_chosen_so_that_their_scores_fit(shape, rule, wanted):
     heads = keras.KerasTensor(shape)
-    assert blockwise_attention._num_blocks(heads, heads, MaskRule(**rule)) == wanted
+    number = blockwise_attention._num_blocks(heads, heads, MaskRule(**rule), is_head_by_head=False)
+    assert number == wanted
 
 
 def test_blocks_of_single_heads_are_smaller():
@@ -791,7 +773,7 @@ def test_no_tensor_of_all_pairs_is_in_the_graph(rng, bias, options):
                 output = attention_function(
                     **rest,
                     mask=rule,
-                    bias=None if parameters is None else self_bias(parameters, positions),
+                    bias=make_bias(bias, parameters, positions),
                     soft_cap=2.0,
                     dropout=ScoreDropout(0.3, ops.convert_to_tensor(np.array(SEED, "int32"))),
                     **more,
@@ -806,15 +788,6 @@ def test_no_tensor_of_all_pairs_is_in_the_graph(rng, bias, options):
     assert None not in sizes
     assert max(sizes) < length * length
     assert max(filter(None, sizes_in(graph(dot_product_attention), signature))) >= num_heads * length * length
-
-
-def self_bias(parameters, positions):
-    if len(parameters.shape) == 1:
-        return SlopeBias(parameters, *positions.values())
-    has_query_axis = parameters.shape[-2] != 1
-    return TableBias(
-        parameters, *positions.values(), lambda relative: ops.clip(relative, -3, 3) + 3, has_query_axis
-    )
 
 
 @pytest.mark.parametrize(
