@@ -15,7 +15,7 @@ CHAPTERS = {
         "docs/learn/beam_search",
         "docs/learn/*",
     ],
-    "Compose": ["docs/compose", "docs/models", "docs/attention", "docs/images"],
+    "Compose": ["docs/compose", "docs/models", "docs/attention", "docs/position_bias", "docs/images"],
     "See": ["docs/seeing"],
     "Train": ["docs/training", "docs/encoder_tasks"],
     "Serve": [

@@ -8,7 +8,12 @@ from keras_attn.layers.encoder_block import EncoderBlock
 from keras_attn.layers.feed_forward import FeedForward
 from keras_attn.layers.multi_head_attention import MultiHeadAttention
 from keras_attn.layers.patches import PatchEmbedding, PatchMerging
-from keras_attn.layers.position_biases import AlibiBias, RelativePositionBias, RelativePositionKeys
+from keras_attn.layers.position_biases import (
+    AlibiBias,
+    PositionBias,
+    RelativePositionBias,
+    RelativePositionKeys,
+)
 from keras_attn.layers.position_encodings import PositionEmbedding, SinusoidalPositionEncoding
 from keras_attn.layers.prediction_heads import (
     ClassificationHead,
@@ -36,6 +41,7 @@ __all__ = [
     "PatchEmbedding",
     "PatchMerging",
     "Pooling",
+    "PositionBias",
     "PositionEmbedding",
     "RelativePositionBias",
     "RelativePositionKeys",

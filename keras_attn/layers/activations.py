@@ -1,4 +1,4 @@
-"""Constructor arguments that several layers take: activations by name, initializers that are copied."""
+"""Activations that Keras does not have, or not by name, and how configs name them."""
 
 import keras
 
@@ -111,7 +111,7 @@ _BY_NAME = {function.__name__: function for function in _OWN}
 
 
 def get_activation(identifier):
-    """The activation function for a name, a function or a config: those of Keras, and those above, `"gelu_tanh"` for example."""
+    """The activation function for a name, a function or a config: Keras', and those of this file, `"gelu_tanh"` for example."""
     if isinstance(identifier, str) and identifier in _BY_NAME:
         return _BY_NAME[identifier]
     return keras.activations.get(identifier)
@@ -122,22 +122,3 @@ def serialize_activation(activation):
     if activation in _OWN:
         return activation.__name__
     return keras.activations.serialize(activation)
-
-
-def copy_initializer(initializer):
-    """A new copy, because one unseeded instance would give all of its weights the same values."""
-    return initializer.__class__.from_config(initializer.get_config())
-
-
-def of_sublayer(layer, name, dtype=None):
-    """The arguments that a layer passes to a sub-layer: copied initializers, a dtype policy and a name.
-
-    By default, the policy is that of the layer for this name. A sub-layer that has sub-layers takes the
-    policy of the layer itself, which may be a map with their policies.
-    """
-    return {
-        "kernel_initializer": copy_initializer(layer.kernel_initializer),
-        "bias_initializer": copy_initializer(layer.bias_initializer),
-        "dtype": layer._policy_of(name) if dtype is None else dtype,
-        "name": name,
-    }

@@ -2,9 +2,9 @@ import keras
 from keras import ops
 
 from keras_attn.checks import check_positive, check_rate
-from keras_attn.layers.activations import copy_initializer, of_sublayer
+from keras_attn.layers.dropout import score_dropout
 from keras_attn.layers.head_projections import HeadLayout
-from keras_attn.layers.lora_and_quantization import Adaptable
+from keras_attn.layers.lora_and_quantization import Adaptable, copy_initializer
 from keras_attn.layers.masks import (
     ATTENTION_MASK_ARGUMENTS,
     PAIRS_HINT,
@@ -14,7 +14,6 @@ from keras_attn.layers.masks import (
     without_padding,
 )
 from keras_attn.ops import (
-    ScoreDropout,
     additive_attention,
     check_mask_shape,
     poisoned,
@@ -150,17 +149,19 @@ class BahdanauAttention(Adaptable, keras.layers.Layer):
         if projected_key is None:
             projected_key = self.key_dense(without_padding(key, real_keys))
         else:
-            projected_key = self._checked(projected_key, value)
+            projected_key = self._checked_projection(projected_key, value)
         output, scores = additive_attention(
             self.query_dense(without_padding(query, real_queries)),
             projected_key,
             value,
             ops.convert_to_tensor(self.logit_kernel),
             mask=_joint_mask(query, value, masks, use_causal_mask),
-            dropout=self._score_dropout(training),
+            dropout=score_dropout(self, training),
         )
-        output, scores = poisoned(output, masks.poison), poisoned(scores, masks.poison)
-        return (output, scores) if return_attention_scores else output
+        output = poisoned(output, masks.poison)
+        if not return_attention_scores:
+            return output
+        return output, poisoned(scores, masks.poison)
 
     def project_keys(self, key, key_mask=None):
         """U `key` (B, S, units), to be passed as `projected_key` to every later call with the same keys.
@@ -172,11 +173,10 @@ class BahdanauAttention(Adaptable, keras.layers.Layer):
             key: Float tensor (B, S, Dk), the `key` (or `value`) of those calls.
             key_mask: Boolean (B, S), as in those calls, which need it too. Nothing is read at masked keys.
         """
-        return self.key_dense(
-            without_padding(key, real_token_mask(combined_padding_mask(key_mask, key, "key_mask")))
-        )
+        key_mask = combined_padding_mask(key_mask, key, "key_mask")
+        return self.key_dense(without_padding(key, real_token_mask(key_mask)))
 
-    def _checked(self, projected_key, value):
+    def _checked_projection(self, projected_key, value):
         shape = (*value.shape[:-1], self.units)
         received = tuple(projected_key.shape)
         sizes = zip(received, shape)
@@ -186,15 +186,8 @@ class BahdanauAttention(Adaptable, keras.layers.Layer):
             )
         return ops.cast(projected_key, self.compute_dtype)
 
-    def _score_dropout(self, training):
-        return ScoreDropout(self.dropout, self._seed_generator.next()) if training and self.dropout else None
-
     def _projection(self, name, use_bias):
-        return keras.layers.Dense(
-            self.units,
-            use_bias=use_bias,
-            **of_sublayer(self, name),
-        )
+        return keras.layers.Dense(self.units, use_bias=use_bias, **self._sublayer_options(name))
 
     def _parts(self):
         return [self.query_dense, self.key_dense]
@@ -224,19 +217,17 @@ def _check_ranks(query_shape, value_shape, key_shape):
 
 def _joint_mask(query, value, masks, use_causal_mask):
     """All masks joined into one that broadcasts to (B, T, S), or None."""
-    num_queries, num_keys = ops.shape(query)[1], ops.shape(value)[1]
-    batch_size, *lengths = query.shape[0], query.shape[1], value.shape[1]
+    scores_shape = (query.shape[0], query.shape[1], value.shape[1])
     if masks.attention_mask is not None:
         hint = PAIRS_HINT if len(masks.attention_mask.shape) == 2 else ""
-        check_mask_shape(masks.attention_mask, (batch_size, *lengths), "attention_mask", hint=hint)
-    mask = masks.as_rule(
-        HeadLayout(3),
-        query,
-        (batch_size, 1, *lengths),
-        num_keys,
-        query_positions=successive_positions(num_queries) if use_causal_mask else None,
-        key_positions=successive_positions(num_keys) if use_causal_mask else None,
-        causal=use_causal_mask,
-    ).block()
+        check_mask_shape(masks.attention_mask, scores_shape, "attention_mask", hint=hint)
+    num_keys = ops.shape(value)[1]
+    order = {}
+    if use_causal_mask:
+        order["query_positions"] = successive_positions(ops.shape(query)[1])
+        order["key_positions"] = successive_positions(num_keys)
+    one_head_shape = (scores_shape[0], 1, scores_shape[1], scores_shape[2])
+    rule = masks.as_rule(HeadLayout(3), query, one_head_shape, num_keys, causal=use_causal_mask, **order)
+    mask = rule.block()
     # There are no heads. The causal mask alone has no batch axis.
     return None if mask is None else ops.squeeze(mask, axis=-3)

@@ -56,15 +56,14 @@ class DifferentialAttention(MultiHeadAttention):
         norm_epsilon=1e-5,
         **kwargs,
     ):
-        super().__init__(num_heads, key_dim, 2 * key_dim if value_dim is None else value_dim, **kwargs)
+        value_dim = 2 * key_dim if value_dim is None else value_dim
+        super().__init__(num_heads, key_dim, value_dim, **kwargs)
         if not 0 <= lambda_init < 1:
             raise ValueError(f"`lambda_init` must be in [0, 1). Received: lambda_init={lambda_init}.")
         self.lambda_init = lambda_init
-        self.lambda_initializer = (
-            keras.initializers.RandomNormal(stddev=0.1)
-            if lambda_initializer is None
-            else keras.initializers.get(lambda_initializer)
-        )
+        if lambda_initializer is None:
+            lambda_initializer = keras.initializers.RandomNormal(stddev=0.1)
+        self.lambda_initializer = keras.initializers.get(lambda_initializer)
         self.norm_epsilon = norm_epsilon
 
     @property
@@ -94,21 +93,25 @@ class DifferentialAttention(MultiHeadAttention):
         value = ops.repeat(value, 2, axis=-3)
         output, scores = super()._attend(query, key, value, return_attention_scores, **arguments)
         output = self._heads_norm(self._difference(output)) * (1 - self.lambda_init)
-        return output, None if scores is None else self._difference(scores)
+        if scores is not None:
+            scores = self._difference(scores)
+        return output, scores
 
     def _difference(self, x):
         """The first of each pair minus lambda times the second: (..., 2N, T, X) in, (..., N, T, X) out."""
         shape = ops.shape(x)
+        lead = tuple(shape[:-3])
+        size = tuple(shape[-2:])
         group = self.num_heads // self.num_key_value_heads
-        pairs = ops.reshape(x, (*shape[:-3], self.num_key_value_heads, 2, group, *shape[-2:]))
+        pairs = ops.reshape(x, (*lead, self.num_key_value_heads, 2, group, *size))
         first, second = ops.split(pairs, 2, axis=-4)
         difference = first - ops.cast(self._lambda(), x.dtype) * second
-        return ops.reshape(difference, (*shape[:-3], self.num_heads, *shape[-2:]))
+        return ops.reshape(difference, (*lead, self.num_heads, *size))
 
     def _lambda(self):
         """exp(lambda_q1 lambda_k1) - exp(lambda_q2 lambda_k2) + lambda_init (Ye et al., equation 2)."""
-        of_queries, of_keys = ops.unstack(ops.convert_to_tensor(self.lambda_vectors), 2)
-        first, second = ops.unstack(ops.exp(ops.sum(of_queries * of_keys, axis=-1)), 2)
+        query_vectors, key_vectors = ops.unstack(ops.convert_to_tensor(self.lambda_vectors), 2)
+        first, second = ops.unstack(ops.exp(ops.sum(query_vectors * key_vectors, axis=-1)), 2)
         return first - second + self.lambda_init
 
     def get_config(self):
@@ -165,8 +168,9 @@ class TalkingHeadsAttention(MultiHeadAttention):
         self.scores_kernel = self._mixing_weight("scores_kernel")
 
     def _attend(self, query, key, value, return_attention_scores, **arguments):
-        kernels = (ops.convert_to_tensor(weight) for weight in (self.logits_kernel, self.scores_kernel))
-        return talking_heads_attention(query, key, value, *kernels, **arguments)
+        logits_kernel = ops.convert_to_tensor(self.logits_kernel)
+        scores_kernel = ops.convert_to_tensor(self.scores_kernel)
+        return talking_heads_attention(query, key, value, logits_kernel, scores_kernel, **arguments)
 
     def _mixing_weight(self, name):
         shape = (self.num_heads, self.num_heads)

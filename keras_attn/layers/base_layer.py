@@ -8,7 +8,7 @@ import weakref
 import keras
 
 from keras_attn.compat.keras import calls_of, symbolic_history
-from keras_attn.layers.masks import joined
+from keras_attn.layers.masks import combine_with_carried_mask
 from keras_attn.ops import implicit_mask
 
 # The layers that warned of a lost mask: each does it once.
@@ -26,16 +26,17 @@ class BaseLayer:
     - Keras calls the product of a symbolic tensor and a number sparse. It is not, and is described as dense.
     """
 
-    # For each argument of `call` that is a sequence its name, and those of the arguments that say what is real in it, of
-    # which the first is its padding mask.
+    # For each argument of `call` that is a sequence: its name, then the names of the arguments that say which of its tokens
+    # are real, its padding mask first.
     _MASK_ARGUMENTS = ()
-    # Whether outputs are described by tracing the call, because their shapes follow from more than those of the inputs.
+    # Whether outputs are described by tracing the call, because their shapes depend on more than the shapes of the inputs.
     _IS_TRACED = False
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
         if "call" in vars(cls) and cls._MASK_ARGUMENTS:
-            cls.call = _with_mask_argument(cls.call, *cls._MASK_ARGUMENTS[0][:2])
+            sequence, padding_mask = cls._MASK_ARGUMENTS[0][:2]
+            cls.call = _with_mask_argument(cls.call, sequence, padding_mask)
 
     def symbolic_call(self, *args, **kwargs):
         """As in Keras. Warns of lost masks."""
@@ -44,9 +45,11 @@ class BaseLayer:
         return super().symbolic_call(*args, **kwargs)
 
     def _warn_of_lost_masks(self, arguments):
-        for number, (name, *masks) in enumerate(self._MASK_ARGUMENTS):
-            given = masks if number else ["mask", *masks]
-            if any(arguments.get(mask) is not None for mask in given):
+        is_first_masked = arguments.get("mask") is not None
+        for names in self._MASK_ARGUMENTS[is_first_masked:]:
+            name = names[0]
+            mask_names = names[1:]
+            if any(arguments.get(mask_name) is not None for mask_name in mask_names):
                 continue
             operation = operation_that_lost_the_mask(arguments.get(name), stop_at=_WARNED)
             if operation is None:
@@ -54,7 +57,7 @@ class BaseLayer:
             _WARNED.add(self)
             warnings.warn(
                 f"The layer {self.name!r} ({type(self).__name__}) sees padding: its `{name}` had a mask, which Keras dropped at "
-                f"the operation {operation.name!r} ({type(operation).__name__}). Pass the mask, as `{masks[0]}=`; or add with "
+                f"the operation {operation.name!r} ({type(operation).__name__}). Pass the mask, as `{mask_names[0]}=`; or add with "
                 "`keras.layers.Add`, which keeps the mask if all its inputs carry one; or embed tokens and positions with "
                 "`keras_attn.layers.SequenceEmbedding`.",
                 stacklevel=3,
@@ -74,8 +77,9 @@ def _with_mask_argument(call, sequence, padding_mask):
     signature = inspect.signature(call)
     parameters = list(signature.parameters.values())
     names = [parameter.name for parameter in parameters]
-    needed = [p for p in parameters[2:] if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
-    if needed or "mask" in names or padding_mask not in names:
+    others = parameters[2:]
+    needs_others = any(p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD for p in others)
+    if needs_others or "mask" in names or padding_mask not in names:
         return call
 
     @functools.wraps(call)
@@ -84,18 +88,19 @@ def _with_mask_argument(call, sequence, padding_mask):
             return call(self, *args, **kwargs)
         bound = signature.bind(self, *args, **kwargs)
         if mask is not implicit_mask(bound.arguments[sequence]):  # which the layer reads from the sequence
-            bound.arguments[padding_mask] = joined(mask, bound.arguments.get(padding_mask))
+            bound.arguments[padding_mask] = combine_with_carried_mask(mask, bound.arguments.get(padding_mask))
         return call(*bound.args, **bound.kwargs)
 
-    after = [p for p in parameters if p.kind is p.VAR_KEYWORD]
-    before = [p for p in parameters if p.kind is not p.VAR_KEYWORD]
-    mask = inspect.Parameter("mask", inspect.Parameter.KEYWORD_ONLY, default=None)
-    call_with_mask.__signature__ = signature.replace(parameters=[*before, mask, *after])
+    index = len(parameters)
+    if parameters[-1].kind is inspect.Parameter.VAR_KEYWORD:
+        index -= 1
+    parameters.insert(index, inspect.Parameter("mask", inspect.Parameter.KEYWORD_ONLY, default=None))
+    call_with_mask.__signature__ = signature.replace(parameters=parameters)
     return call_with_mask
 
 
 def dense_spec(x):
-    """A symbolic tensor without the mark of a sparse one; anything else as it is."""
+    """A symbolic tensor that is not marked as sparse; anything else unchanged."""
     is_sparse = isinstance(x, keras.KerasTensor) and x.sparse
     return keras.KerasTensor(x.shape, dtype=x.dtype) if is_sparse else x
 
@@ -115,11 +120,10 @@ _CARRIED = object()  # the fate of a mask that a tensor has, or will have when t
 
 
 def operation_that_lost_the_mask(tensor, stop_at=()):
-    """The operation that had a sequence with a mask as its input, and from whose result, without one, `tensor` was made.
+    """The operation that dropped the mask of a sequence from which `tensor` was made.
 
-    Layers that say themselves what becomes of a mask are not meant: those for which Keras warns that they destroy it,
-    and those that take away the axis of time. Layers that merge several inputs are: they drop all masks where one input
-    has none.
+    Layers that say themselves what becomes of a mask do not count: those for which Keras warns that they destroy it,
+    and those that remove the time axis. Layers that merge several inputs do: they drop all masks if one input has none.
 
     Args:
         tensor: The symbolic tensor (B, T, D) that a layer is called on, or anything else.
@@ -128,13 +132,14 @@ def operation_that_lost_the_mask(tensor, stop_at=()):
     Returns:
         A `keras.Operation`, or None: the tensor has a mask, no mask was dropped on its way, or it is not symbolic.
     """
-    fates, pending = {}, [tensor]
+    fates = {}
+    pending = [tensor]
     while pending:  # no recursion: a model may be deeper than Python's stack
         result = pending[-1]
         sources = _sources(result, stop_at)
-        unknown = [source for source in sources if id(source) not in fates]
-        if unknown:
-            pending += unknown
+        unknown_sources = [source for source in sources if id(source) not in fates]
+        if unknown_sources:
+            pending += unknown_sources
             continue
         fates[id(result)] = _fate(result, sources, [fates[id(source)] for source in sources])
         pending.pop()
@@ -146,9 +151,8 @@ def _fate(result, sources, fates):
     """What became of the masks of an operation's sources: `_CARRIED`, the operation that lost them, or None."""
     if implicit_mask(_inside(result)) is not None:
         return _CARRIED
-    lost = next((fate for fate in fates if fate not in (None, _CARRIED)), None)
     if _CARRIED not in fates:
-        return lost
+        return next((fate for fate in fates if fate is not None), None)
     operation = symbolic_history(_inside(result)).operation
     if not isinstance(operation, keras.layers.Layer):
         return operation
@@ -171,21 +175,22 @@ def _inside(tensor):
 
 
 def _sources(result, stop_at):
-    """The inputs, of the operation that made `result` (B, T, D), whose axis of time may be that of `result`."""
+    """The inputs, of the operation that made `result` (B, T, D), whose time axis may be that of `result`."""
     result = _inside(result)
     history = symbolic_history(result)
     if history is None or implicit_mask(result) is not None or history.operation in stop_at:
         return []
     if len(result.shape) < 3 or result.shape[1] == 1:  # a vector of the whole sequence, or of one token
         return []
-    operation, node = history.operation, calls_of(history.operation)[history.node_index]
+    operation = history.operation
+    node = calls_of(operation)[history.node_index]
     if type(operation).__name__ == "GetItem" and _takes_first_token(*node.arguments.args[1:]):
         return []
     inputs = node.input_tensors
     if isinstance(operation, keras.layers.Layer):
         # Keras carries the mask of the first argument.
-        args, kwargs = node.arguments.args, node.arguments.kwargs
-        inputs = keras.tree.flatten(args[0] if args else next(iter(kwargs.values()), None))
+        arguments = list(node.arguments.args) + list(node.arguments.kwargs.values())
+        inputs = keras.tree.flatten(arguments[0]) if arguments else []
     inputs = [x for x in inputs if isinstance(x, keras.KerasTensor) and len(x.shape) >= 3]
     if len(inputs) < 2 or type(operation).__name__ == "Concatenate":
         return inputs
@@ -193,5 +198,5 @@ def _sources(result, stop_at):
 
 
 def _takes_first_token(key=None):
-    """Whether it is `x[:, :1]`, of which the size is not known if that of `x` is not."""
+    """Whether it is `x[:, :1]`, whose size is unknown if that of `x` is."""
     return isinstance(key, tuple) and len(key) > 1 and isinstance(key[1], slice) and key[1] == slice(None, 1)

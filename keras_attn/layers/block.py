@@ -1,9 +1,12 @@
-"""The base of encoder and decoder blocks: their arguments, and the sub-layers that are built or given."""
+"""The base of encoder and decoder blocks: their arguments, the sub-layers that are built or given, and their common steps."""
+
+import functools
 
 import keras
+from keras import ops
 
 from keras_attn.checks import check_positive, check_rank, check_rate
-from keras_attn.layers.activations import get_activation, of_sublayer, serialize_activation
+from keras_attn.layers.activations import get_activation, serialize_activation
 from keras_attn.layers.feed_forward import FeedForward
 from keras_attn.layers.layer_slots import (
     Slotted,
@@ -13,6 +16,7 @@ from keras_attn.layers.layer_slots import (
     has_argument,
     is_attention,
 )
+from keras_attn.layers.masks import with_clean_padding
 from keras_attn.layers.multi_head_attention import MultiHeadAttention
 from keras_attn.layers.residual import RESIDUAL_ARGUMENTS, Residual, check_residual, default_norm
 
@@ -123,16 +127,18 @@ class Block(Slotted, keras.layers.Layer):
 
     def _check_axes(self, slot, name, shape):
         """Refuses a sequence of other axes than (B, T, D), except for a given layer that says what it does with them."""
-        given = getattr(self, slot)
-        if given is None or (isinstance(given, MultiHeadAttention) and given.attention_axes is None):
-            hint = ""
-            if len(shape) > 3:
-                hint = (
-                    " Attention would be over all axes between at once. For one of them, pass a layer such as "
-                    f"`MultiHeadAttention(num_heads, key_dim, attention_axes=2)` as `{slot}`; for a block on each "
-                    "(T, D) alone, take `keras.layers.TimeDistributed(block)`."
-                )
-            check_rank(name, shape, "(B, T, D)", hint)
+        attention = getattr(self, slot)
+        is_ours = isinstance(attention, MultiHeadAttention)
+        if attention is not None and not (is_ours and attention.attention_axes is None):
+            return
+        hint = ""
+        if len(shape) > 3:
+            hint = (
+                " Attention would be over all axes between at once. For one of them, pass a layer such as "
+                f"`MultiHeadAttention(num_heads, key_dim, attention_axes=2)` as `{slot}`; for a block on each "
+                "(T, D) alone, take `keras.layers.TimeDistributed(block)`."
+            )
+        check_rank(name, shape, "(B, T, D)", hint)
 
     def _attention_layer(self, slot, query_shape, value_shape):
         """The attention layer of a slot: the one that was given, or one that is built here."""
@@ -152,34 +158,63 @@ class Block(Slotted, keras.layers.Layer):
             num_heads=self.num_heads,
             key_dim=hidden_dim // self.num_heads,
             dropout=self.attention_dropout,
-            **of_sublayer(self, slot, self.dtype_policy),
+            **self._sublayer_options(slot, self.dtype_policy),
         )
         layer.build(query_shape, value_shape)
         return layer
 
     def _build_feed_forward(self, input_shape):
-        self.feed_forward_layer = self.feed_forward or FeedForward(
-            self.intermediate_dim,
-            activation=self.activation,
-            gated=self.gated,
-            **of_sublayer(self, "feed_forward", self.dtype_policy),
-        )
+        self.feed_forward_layer = self.feed_forward
+        if self.feed_forward is None:
+            self.feed_forward_layer = FeedForward(
+                self.intermediate_dim,
+                activation=self.activation,
+                gated=self.gated,
+                **self._sublayer_options("feed_forward", self.dtype_policy),
+            )
         build_layer(self.feed_forward_layer, input_shape, dtype=self.compute_dtype)
         if not self.parallel:
             self._feed_forward_residual = self._residual("feed_forward", input_shape)
 
     def _residual(self, sublayer, input_shape):
-        given = self.self_attention_norm if sublayer == "self_attention" else None
-        given = self.norm if given is None else given
-        norm = default_norm("norm", self.dtype_policy) if given is None else copied(given, "norm")
-        layer = Residual(
-            **{name: getattr(self, name) for name in RESIDUAL_ARGUMENTS},
-            norm=norm,
-            dtype=self.dtype_policy,
-            name=f"{sublayer}_residual",
-        )
+        norm = self.norm
+        if sublayer == "self_attention" and self.self_attention_norm is not None:
+            norm = self.self_attention_norm
+        norm = default_norm("norm", self.dtype_policy) if norm is None else copied(norm, "norm")
+        options = {name: getattr(self, name) for name in RESIDUAL_ARGUMENTS}
+        layer = Residual(norm=norm, dtype=self.dtype_policy, name=f"{sublayer}_residual", **options)
         layer.build(input_shape)
         return layer
+
+    def _run(self, call, sequences, tokens, *, recomputes):
+        """What `_forward` of a subclass returns for sequences with zeros at their padding.
+
+        Args:
+            call: What the call was given besides sequences; it has the attribute `training`.
+            sequences: List of floats (B, T, D).
+            tokens: List of the `TokenInfo` of each sequence, or None for a sequence whose padding stays.
+            recomputes: Boolean, whether activations are computed again in the gradient.
+        """
+        masks = [None if info is None else info.real_tokens for info in tokens]
+        forward = with_clean_padding(functools.partial(self._forward, call), masks)
+        if recomputes:
+            return recompute_in_gradient(self, forward, call.training, *sequences)
+        return forward(*sequences)
+
+    def _forward_self_attention(self, call, x):
+        """`x` after self-attention, and the list of its other results."""
+        update, results = self._self_attend(call, self._self_attention_residual.before(x))
+        return self._self_attention_residual.after(x, update, call.training), results
+
+    def _forward_feed_forward(self, call, x):
+        return self._feed_forward_residual(x, sublayer=self.feed_forward_layer, training=call.training)
+
+    def _forward_parallel(self, call, x):
+        """As `_forward_self_attention`, with the feed-forward network beside self-attention in one branch."""
+        normed = self._self_attention_residual.before(x)
+        update, results = self._self_attend(call, normed)
+        update = update + self.feed_forward_layer(normed)
+        return self._self_attention_residual.after(x, update, call.training), results
 
     @property
     def residual_norms(self):
@@ -206,6 +241,73 @@ class Block(Slotted, keras.layers.Layer):
         }
 
 
-def results_of(result):
-    """The results of a layer as a list: the output, then any others."""
-    return list(result) if isinstance(result, tuple) else [result]
+def output_and_rest(result):
+    """The output of a layer, and the list of its other results."""
+    if isinstance(result, tuple):
+        return result[0], list(result[1:])
+    return result, []
+
+
+def recompute_in_gradient(layer, function, training, *tensors):
+    """`function(*tensors)`, whose intermediate results are not kept for the gradient but computed again.
+
+    `keras.remat` alone draws different dropout in the second pass on TensorFlow and torch, and cannot change
+    a variable on JAX. Here every seed of `layer` has the same value at the start of both passes; variables
+    that `function` assigns (seeds, moving statistics) change once; losses added inside it count once.
+
+    Args:
+        layer: The layer whose `call` this is; it holds all layers that `function` calls.
+        function: Function of `tensors` that returns a tensor, or a structure of tensors that starts with a float.
+            Any other float with a gradient that it uses must be a weight.
+        training: Boolean or None, of the call. Layers in `function` that do not get it as an argument take it
+            from Keras, in both passes.
+        tensors: Float tensors.
+
+    Returns:
+        The result of `function(*tensors)`.
+    """
+    weights = {id(weight) for weight in layer.weights}
+    # Not the weights: they do not change between the two passes, and under autocast their values are rounded.
+    seeds = [variable for variable in layer.variables if id(variable) not in weights]
+    start = [(seed, ops.copy(seed.value)) for seed in seeds]
+    first_pass = {}
+    in_call = _InCall(function, dtype=layer.dtype_policy, autocast=False, name="in_call")
+
+    def run_from_start(*tensors):
+        with _Overlay(start, collect_losses=True, initialize_variables=False) as scope:
+            outputs = in_call(*tensors, training=training)
+        if not first_pass:
+            first_pass["structure"] = keras.tree.map_structure(lambda _: 0, outputs)
+            first_pass["changed"] = [v for v in layer.variables if id(v) in scope.state_mapping]
+        values = [scope.state_mapping[id(variable)] for variable in first_pass["changed"]]
+        return tuple(keras.tree.flatten(outputs) + list(scope.losses) + values)
+
+    results = list(keras.remat(run_from_start)(*tensors))
+    structure = first_pass["structure"]
+    changed = first_pass["changed"]
+    outputs = [results.pop(0) for _ in keras.tree.flatten(structure)]
+    for variable in reversed(changed):
+        variable.assign(results.pop())
+    layer.add_loss(results)
+    return keras.tree.pack_sequence_as(structure, outputs)
+
+
+class _InCall(keras.layers.Layer):
+    """A function as a layer, because the second pass runs when the call of the outer layer has ended."""
+
+    def __init__(self, function, **kwargs):
+        super().__init__(**kwargs)
+        self._function = function
+
+    def call(self, *tensors, training=None):
+        return self._function(*tensors)
+
+
+class _Overlay(keras.StatelessScope):
+    """A stateless scope that reads values it does not have from an outer stateless scope, if there is one."""
+
+    def get_current_value(self, variable):
+        value = super().get_current_value(variable)
+        if value is None and self.original_scope is not None:
+            value = self.original_scope.get_current_value(variable)
+        return value

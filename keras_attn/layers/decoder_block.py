@@ -1,16 +1,46 @@
+import dataclasses
+from typing import Any
+
 import keras
 from keras import ops
 
-from keras_attn.layers.block import Block, results_of
+from keras_attn.layers.block import Block, output_and_rest
 from keras_attn.layers.layer_slots import call_layer, check_layer, has_argument
-from keras_attn.layers.masks import (
-    check_attention_mask_rank,
-    combined_padding_mask,
-    real_token_mask,
-    with_clean_padding,
-)
-from keras_attn.layers.recomputation import recompute_in_gradient
+from keras_attn.layers.masks import TokenInfo, check_attention_mask_rank, combined_padding_mask
 from keras_attn.ops import successive_positions
+
+
+@dataclasses.dataclass(frozen=True)
+class DecoderCall:
+    """What a call is given besides its sequences, see `DecoderBlock`."""
+
+    decoder: TokenInfo
+    encoder: TokenInfo
+    decoder_attention_mask: Any
+    encoder_attention_mask: Any
+    use_causal_mask: bool
+    self_attention_cache: Any
+    cache_update_index: Any
+    cross_attention_cache: Any
+    training: bool | None
+    return_attention_scores: bool
+
+    @property
+    def queries(self):
+        """The `TokenInfo` of the decoder sequence. With a cache, the padding mask is one of the cache's slots."""
+        if self.self_attention_cache is None:
+            return self.decoder
+        return TokenInfo(None, self.decoder.positions)
+
+    def with_carried_masks(self, decoder_sequence, encoder_sequence):
+        """The same, with the masks that Keras carries on the sequences in the padding masks."""
+        decoder = self.decoder
+        if self.self_attention_cache is None:
+            mask = combined_padding_mask(decoder.padding_mask, decoder_sequence, "decoder_padding_mask")
+            decoder = dataclasses.replace(decoder, padding_mask=mask)
+        mask = combined_padding_mask(self.encoder.padding_mask, encoder_sequence, "encoder_padding_mask")
+        encoder = dataclasses.replace(self.encoder, padding_mask=mask)
+        return dataclasses.replace(self, decoder=decoder, encoder=encoder)
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
@@ -125,104 +155,88 @@ class DecoderBlock(Block):
         encoder_positions=None,
         encoder_segment_ids=None,
     ):
-        self._check_axes("self_attention", "decoder_sequence", decoder_sequence.shape)
-        if encoder_sequence is not None:
-            self._check_axes("cross_attention", "encoder_sequence", encoder_sequence.shape)
-        self._check_encoder(encoder_sequence, cross_attention_cache)
-        self._check_segments(decoder_segment_ids, encoder_segment_ids)
-        check_attention_mask_rank(
-            decoder_attention_mask, decoder_sequence, "decoder_attention_mask", "decoder_padding_mask"
+        call = DecoderCall(
+            decoder=TokenInfo(decoder_padding_mask, decoder_positions, decoder_segment_ids),
+            encoder=TokenInfo(encoder_padding_mask, encoder_positions, encoder_segment_ids),
+            decoder_attention_mask=decoder_attention_mask,
+            encoder_attention_mask=encoder_attention_mask,
+            use_causal_mask=use_causal_mask,
+            self_attention_cache=self_attention_cache,
+            cache_update_index=self_attention_cache_update_index,
+            cross_attention_cache=cross_attention_cache,
+            training=training,
+            return_attention_scores=return_attention_scores,
         )
-        check_attention_mask_rank(
-            encoder_attention_mask,
-            decoder_sequence,
-            "encoder_attention_mask",
-            "encoder_padding_mask",
-            axes="(B, T, S)",
-        )
-        query_mask = is_token = None
-        if self_attention_cache is None:
-            query_mask = decoder_padding_mask = combined_padding_mask(
-                decoder_padding_mask, decoder_sequence, "decoder_padding_mask"
-            )
-            is_token = real_token_mask(query_mask, decoder_segment_ids)
-        sequences, masks = [decoder_sequence], [is_token]
-        encoder_padding_mask = combined_padding_mask(
-            encoder_padding_mask, encoder_sequence, "encoder_padding_mask"
-        )
+        self._check_call(decoder_sequence, encoder_sequence, call)
+        call = call.with_carried_masks(decoder_sequence, encoder_sequence)
+        sequences = [decoder_sequence]
+        tokens = [call.queries]
         if encoder_sequence is not None:
             sequences.append(encoder_sequence)
-            masks.append(real_token_mask(encoder_padding_mask, encoder_segment_ids))
-        self_attention_arguments = {
-            "query_mask": query_mask,
-            "value_mask": decoder_padding_mask,
-            "attention_mask": decoder_attention_mask,
-            "positions": decoder_positions,
-            "segment_ids": decoder_segment_ids,
-            "use_causal_mask": use_causal_mask,
-            "cache": self_attention_cache,
-            "cache_update_index": self_attention_cache_update_index,
-            "return_attention_scores": return_attention_scores,
-        }
-        cross_attention_arguments = {
-            "query_mask": query_mask,
-            "value_mask": encoder_padding_mask,
-            "attention_mask": encoder_attention_mask,
-            "segment_ids": decoder_segment_ids,
-            "key_segment_ids": encoder_segment_ids,
-            "cache": cross_attention_cache,
-            "return_attention_scores": return_attention_scores,
-        }
-        if self.cross_attention is not None:
-            cross_attention_arguments |= self._cross_attention_positions(
-                decoder_positions,
-                encoder_positions,
-                first=self_attention_cache_update_index,
-                query_length=ops.shape(decoder_sequence)[1],
-                key_length=_key_length(encoder_sequence, cross_attention_cache),
-            )
+            tokens.append(call.encoder)
+        is_cached = self_attention_cache is not None or cross_attention_cache is not None
+        x, results = self._run(call, sequences, tokens, recomputes=self.remat and not is_cached)
+        return (x, *results) if results else x
 
-        def self_attention(x):
-            return call_layer(self.self_attention_layer, [x, x], training, **self_attention_arguments)
+    def _forward(self, call, x, encoder_sequence=None):
+        if self.parallel:
+            return self._forward_parallel(call, x)
+        x, results = self._forward_self_attention(call, x)
+        if self.cross_attention_layer is not None:
+            x, scores = self._forward_cross_attention(call, x, encoder_sequence)
+            cache_index = len(results) - (call.self_attention_cache is not None)
+            results[cache_index:cache_index] = scores  # the cache of self-attention stays last
+        return self._forward_feed_forward(call, x), results
 
-        def forward(x, encoder_sequence=None):
-            residual = self._self_attention_residual
-            y = residual.before(x)
-            update, *more = results_of(self_attention(y))
-            if self.parallel:
-                return residual.after(x, update + self.feed_forward_layer(y), training), more
-            x = residual.after(x, update, training)
-            if self.cross_attention_layer is not None:
-                residual = self._cross_attention_residual
-                y = residual.before(x)
-                update, *scores = results_of(
-                    call_layer(
-                        self.cross_attention_layer,
-                        [y, encoder_sequence],
-                        training,
-                        **cross_attention_arguments,
-                    )
-                )
-                x = residual.after(x, update, training)
-                # The cache of the encoder's keys and values is not changed.
-                more += scores if cross_attention_cache is None else scores[:-1]
-            return self._feed_forward_residual(x, sublayer=self.feed_forward_layer, training=training), more
+    def _forward_cross_attention(self, call, x, encoder_sequence):
+        """`x` after cross-attention, and the list of its scores, if asked for."""
+        residual = self._cross_attention_residual
+        update, scores = self._cross_attend(call, residual.before(x), encoder_sequence)
+        return residual.after(x, update, call.training), scores
 
-        cached = self_attention_cache is not None or cross_attention_cache is not None
-        forward = with_clean_padding(forward, *masks)
-        if self.remat and not cached:
-            x, more = recompute_in_gradient(self, forward, training, *sequences)
-        else:
-            x, more = forward(*sequences)
-        if self_attention_cache is not None:  # The new cache comes last.
-            more.append(more.pop(1 if return_attention_scores else 0))
-        return (x, *more) if more else x
+    def _self_attend(self, call, x):
+        result = call_layer(
+            self.self_attention_layer,
+            [x, x],
+            call.training,
+            query_mask=call.queries.padding_mask,
+            value_mask=call.decoder.padding_mask,
+            attention_mask=call.decoder_attention_mask,
+            positions=call.decoder.positions,
+            segment_ids=call.decoder.segment_ids,
+            use_causal_mask=call.use_causal_mask,
+            cache=call.self_attention_cache,
+            cache_update_index=call.cache_update_index,
+            return_attention_scores=call.return_attention_scores,
+        )
+        return output_and_rest(result)
+
+    def _cross_attend(self, call, x, encoder_sequence):
+        query_positions, key_positions = self._cross_attention_positions(call, x, encoder_sequence)
+        result = call_layer(
+            self.cross_attention_layer,
+            [x, encoder_sequence],
+            call.training,
+            query_mask=call.queries.padding_mask,
+            value_mask=call.encoder.padding_mask,
+            attention_mask=call.encoder_attention_mask,
+            positions=query_positions,
+            key_positions=key_positions,
+            segment_ids=call.decoder.segment_ids,
+            key_segment_ids=call.encoder.segment_ids,
+            cache=call.cross_attention_cache,
+            return_attention_scores=call.return_attention_scores,
+        )
+        update, rest = output_and_rest(result)
+        if call.cross_attention_cache is not None:
+            rest.pop()  # the cache of the encoder's keys and values is not changed
+        return update, rest
 
     def _parts(self):
-        return [
-            *super()._parts(),
-            *([] if self.cross_attention_layer is None else [self.cross_attention_layer]),
-        ]
+        parts = super()._parts()
+        if self.cross_attention_layer is not None:
+            parts.append(self.cross_attention_layer)
+        return parts
 
     def _advice(self, name):
         if name not in ("padding_mask", "attention_mask", "positions", "segment_ids"):
@@ -238,10 +252,10 @@ class DecoderBlock(Block):
 
     def project_to_cache(self, encoder_sequence, encoder_padding_mask=None, encoder_positions=None):
         """The cross-attention cache of `encoder_sequence` (B, S, D), computed once for all decoding steps."""
-        positions = {} if encoder_positions is None else {"key_positions": encoder_positions}
-        return self.cross_attention_layer.project_to_cache(
-            encoder_sequence, value_mask=encoder_padding_mask, **positions
-        )
+        options = {"value_mask": encoder_padding_mask}
+        if encoder_positions is not None:
+            options["key_positions"] = encoder_positions
+        return self.cross_attention_layer.project_to_cache(encoder_sequence, **options)
 
     def step_attention_layers(self):
         """The attention layers whose projections can be made once for a loop of steps.
@@ -250,25 +264,54 @@ class DecoderBlock(Block):
             List of pairs: a layer, and whether it projects keys and values in each step; see
             `MultiHeadAttention.step_projections`.
         """
-        roles = [(self.self_attention_layer, True), (self.cross_attention_layer, False)]
-        return [(layer, of_keys) for layer, of_keys in roles if hasattr(layer, "step_projections")]
+        layers = []
+        if hasattr(self.self_attention_layer, "step_projections"):
+            layers.append((self.self_attention_layer, True))
+        if hasattr(self.cross_attention_layer, "step_projections"):
+            layers.append((self.cross_attention_layer, False))
+        return layers
 
-    def _cross_attention_positions(
-        self, decoder_positions, encoder_positions, first, query_length, key_length
-    ):
-        """Call arguments of a given cross-attention layer (one that is built here ignores positions).
+    def _cross_attention_positions(self, call, x, encoder_sequence):
+        """The positions of queries and keys for a given cross-attention layer (one that is built here ignores positions).
 
         Without these, a layer would count the queries of a cached step from 0, and would use the queries'
         positions for the keys.
         """
-        given = (decoder_positions, encoder_positions, first)
-        if not has_argument(self.cross_attention, "positions") or all(x is None for x in given):
-            return {"key_positions": encoder_positions}
-        if decoder_positions is None:
-            decoder_positions = successive_positions(query_length, 0 if first is None else first)
-        if encoder_positions is None:
-            encoder_positions = successive_positions(key_length)
-        return {"positions": decoder_positions, "key_positions": encoder_positions}
+        if self.cross_attention is None:
+            return None, None
+        query_positions = call.decoder.positions
+        key_positions = call.encoder.positions
+        first = call.cache_update_index
+        if not has_argument(self.cross_attention, "positions"):
+            return None, key_positions
+        if query_positions is None and key_positions is None and first is None:
+            return None, None
+        if query_positions is None:
+            query_positions = successive_positions(ops.shape(x)[1], 0 if first is None else first)
+        if key_positions is None:
+            if call.cross_attention_cache is None:
+                key_length = ops.shape(encoder_sequence)[1]
+            else:
+                key_length = ops.shape(call.cross_attention_cache[0])[2]
+            key_positions = successive_positions(key_length)
+        return query_positions, key_positions
+
+    def _check_call(self, decoder_sequence, encoder_sequence, call):
+        self._check_axes("self_attention", "decoder_sequence", decoder_sequence.shape)
+        if encoder_sequence is not None:
+            self._check_axes("cross_attention", "encoder_sequence", encoder_sequence.shape)
+        self._check_encoder(encoder_sequence, call.cross_attention_cache)
+        self._check_segments(call.decoder.segment_ids, call.encoder.segment_ids)
+        check_attention_mask_rank(
+            call.decoder_attention_mask, decoder_sequence, "decoder_attention_mask", "decoder_padding_mask"
+        )
+        check_attention_mask_rank(
+            call.encoder_attention_mask,
+            decoder_sequence,
+            "encoder_attention_mask",
+            "encoder_padding_mask",
+            axes="(B, T, S)",
+        )
 
     def _check_cross_attention(self, encoder_sequence_shape):
         if encoder_sequence_shape is None and self.cross_attention is not None:
@@ -291,20 +334,13 @@ class DecoderBlock(Block):
             )
 
     def _check_segments(self, decoder_segment_ids, encoder_segment_ids):
-        if self.cross_attention_layer is None and encoder_segment_ids is not None:
-            raise ValueError(
-                "`encoder_segment_ids` must be None: the block was built without an encoder sequence."
-            )
-        if self.cross_attention_layer is not None and (decoder_segment_ids is None) != (
-            encoder_segment_ids is None
-        ):
+        if self.cross_attention_layer is None:
+            if encoder_segment_ids is not None:
+                raise ValueError(
+                    "`encoder_segment_ids` must be None: the block was built without an encoder sequence."
+                )
+        elif (decoder_segment_ids is None) != (encoder_segment_ids is None):
             raise ValueError(
                 "`decoder_segment_ids` and `encoder_segment_ids` must be given together: cross-attention compares "
                 "them. Received one of them."
             )
-
-
-def _key_length(encoder_sequence, cross_attention_cache):
-    if cross_attention_cache is None:
-        return ops.shape(encoder_sequence)[1]
-    return ops.shape(cross_attention_cache[0])[2]

@@ -1,8 +1,9 @@
-"""Dropout of the outputs of sub-layers and embeddings."""
+"""Dropout: of the outputs of sub-layers and embeddings, and of attention scores."""
 
 import keras
 
 from keras_attn.layers.base_layer import BaseLayer
+from keras_attn.ops import ScoreDropout
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
@@ -33,17 +34,24 @@ class Dropout(BaseLayer, keras.layers.Dropout):
         import tensorflow as tf
 
         num_dropped = round(self.rate * 2**16)  # of 2^16
-        drawn, of_columns = _random_bytes(tf.shape(inputs), self.seed_generator.next())
-        thresholds = tf.cast((num_dropped + tf.cast(of_columns, "int32")) // 2**8, "uint8")
-        return tf.where(drawn >= thresholds, inputs * (1 / (1 - num_dropped / 2**16)), 0)
+        input_bytes, column_bytes = _random_bytes(tf.shape(inputs), self.seed_generator.next())
+        thresholds = tf.cast((num_dropped + tf.cast(column_bytes, "int32")) // 2**8, "uint8")
+        return tf.where(input_bytes >= thresholds, inputs * (1 / (1 - num_dropped / 2**16)), 0)
 
 
 def _random_bytes(shape, seed):
-    """Uniform uint8 of the shape, and others of its last axis."""
+    """Uniform uint8 of the shape, and of its last axis alone."""
     import tensorflow as tf
 
     size = tf.reduce_prod(shape)
     num_words = (size + shape[-1] + 3) // 4
     words = tf.random.stateless_uniform([num_words], seed, minval=None, maxval=None, dtype=tf.uint32)
-    drawn = tf.reshape(tf.bitcast(words, tf.uint8), [-1])
-    return tf.reshape(drawn[:size], shape), drawn[size : size + shape[-1]]
+    random_bytes = tf.reshape(tf.bitcast(words, tf.uint8), [-1])
+    return tf.reshape(random_bytes[:size], shape), random_bytes[size : size + shape[-1]]
+
+
+def score_dropout(layer, training):
+    """The `ScoreDropout` of one call of an attention layer, or None."""
+    if not layer.dropout or not training:
+        return None
+    return ScoreDropout(layer.dropout, layer._seed_generator.next())

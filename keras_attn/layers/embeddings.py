@@ -6,7 +6,7 @@ from keras_attn.compat.keras import stored_matrix
 from keras_attn.layers.dropout import Dropout
 from keras_attn.layers.layer_slots import Slotted, build_layer, check_layer, check_norm, position_arguments
 from keras_attn.layers.lora_and_quantization import QuantizableSubclass
-from keras_attn.layers.masks import combined_padding_mask, joined, without_padding
+from keras_attn.layers.masks import combine_with_carried_mask, combined_padding_mask, without_padding
 from keras_attn.layers.projection import int8_matrix, product, step_matrix
 from keras_attn.ops import (
     Int8Matrix,
@@ -97,12 +97,13 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
                 "`gives_logits=False` leaves no use for weights of the logits: `tie_weights` must be True, and "
                 f"`use_output_bias` False. Received: tie_weights={tie_weights}, use_output_bias={use_output_bias}."
             )
+        if embeddings_initializer is None:
+            embeddings_initializer = keras.initializers.RandomNormal(stddev=hidden_dim**-0.5)
         super().__init__(
             vocabulary_size,
             hidden_dim,
             tie_weights=tie_weights,
-            embeddings_initializer=embeddings_initializer
-            or keras.initializers.RandomNormal(stddev=hidden_dim**-0.5),
+            embeddings_initializer=embeddings_initializer,
             mask_zero=mask_zero,
             **kwargs,
         )
@@ -112,9 +113,8 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
         self.use_output_bias = use_output_bias
         self.output_scale = output_scale
         self.gives_logits = gives_logits
-        self.supports_masking = (
-            True  # with `reverse=True`, and for ids that carry a mask, without `mask_zero` too
-        )
+        # With `reverse=True`, and for ids that carry a mask, without `mask_zero` too.
+        self.supports_masking = True
 
     def build(self, input_shape=None):
         super().build(input_shape)
@@ -155,7 +155,8 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
 
     def _products(self, rows, inputs):
         """Logits (R, V) of rows (R, D). XLA would copy Keras' transposed weights for every single row."""
-        rows, weights = ops.cast(rows, self.reverse_dtype), step_matrix(self)
+        rows = ops.cast(rows, self.reverse_dtype)
+        weights = step_matrix(self)
         if runs_bfloat16_products(rows, weights):
             logits = bfloat16_product(rows, weights, is_transposed=True)
         elif inputs.shape[1] == 1 and runs_op_by_op(inputs) and self._is_large():
@@ -170,8 +171,9 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
         return soft_capped(logits, self.logit_soft_cap)
 
     def _untied_products(self, rows):
-        """The same with weights (D, V) of their own."""
-        rows, weights = (ops.cast(x, self.reverse_dtype) for x in (rows, self.reverse_embeddings))
+        """The same with weights (D, V) that are not those of the embedding."""
+        rows = ops.cast(rows, self.reverse_dtype)
+        weights = ops.cast(self.reverse_embeddings, self.reverse_dtype)
         if runs_bfloat16_products(rows, weights):
             logits = bfloat16_product(rows, weights)
         elif self._is_large():
@@ -222,14 +224,15 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
         if not isinstance(matrix, Int8Matrix):
             return ops.take(matrix, token_ids, axis=1)
         axis = 0 if self.tie_weights else 1
-        return Int8Matrix(*(ops.take(part, token_ids, axis=axis) for part in (matrix.values, matrix.scale)))
+        values = ops.take(matrix.values, token_ids, axis=axis)
+        return Int8Matrix(values, ops.take(matrix.scale, token_ids, axis=axis))
 
     def logits_by(self, projection, inputs):
-        """Logits (B, T, U) of vectors (B, T, D), by what `output_projection` returned."""
+        """Logits (B, T, U) of vectors (B, T, D), computed with what `output_projection` returned."""
         kernel, bias = projection
         is_int8 = isinstance(kernel, Int8Matrix)
-        rows = ops.cast(self._scaled(inputs), "float32" if is_int8 else self.reverse_dtype)
-        rows = ops.reshape(rows, (-1, inputs.shape[-1]))
+        dtype = "float32" if is_int8 else self.reverse_dtype
+        rows = ops.reshape(ops.cast(self._scaled(inputs), dtype), (-1, inputs.shape[-1]))
         if is_int8:
             logits = int8_product(rows, kernel, is_constant=False)
         elif is_compiled_scope() and runs_bfloat16_products(rows, kernel):
@@ -286,11 +289,15 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
         return inputs * ops.convert_to_tensor(self.output_scale, inputs.dtype)
 
     def _biased(self, logits):
-        return logits + ops.cast(self.output_bias, logits.dtype) if self.use_output_bias else logits
+        if not self.use_output_bias:
+            return logits
+        return logits + ops.cast(self.output_bias, logits.dtype)
 
     def _vectors(self, embed, token_ids):
         vectors = embed(indices_within(token_ids, self.vocabulary_size, "Token ids"))
-        return vectors * ops.convert_to_tensor(self.hidden_dim**0.5, vectors.dtype) if self.scale else vectors
+        if not self.scale:
+            return vectors
+        return vectors * ops.convert_to_tensor(self.hidden_dim**0.5, vectors.dtype)
 
     def _straight_through(self, project, inputs):
         """The logits of int8 weights, with the gradient of the logits without the rounding of `inputs`.
@@ -316,9 +323,11 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
     def _dequantized(self, dtype):
         """The int8 weights that give the logits, as floats (V, D)."""
         if self.tie_weights:
-            rows, scale = stored_matrix(self), self.embeddings_scale
+            rows = stored_matrix(self)
+            scale = self.embeddings_scale
         else:
-            rows, scale = ops.transpose(self.reverse_embeddings), self.reverse_embeddings_scale
+            rows = ops.transpose(self.reverse_embeddings)
+            scale = self.reverse_embeddings_scale
         return ops.cast(rows, dtype) / ops.cast(ops.expand_dims(scale, -1), dtype)
 
     def _lora_logits(self, inputs):
@@ -338,7 +347,7 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
     def compute_mask(self, inputs, mask=None):
         if not self.mask_zero or _are_vectors(inputs, self.hidden_dim):
             return mask
-        return joined(mask, padding_mask(inputs))
+        return combine_with_carried_mask(mask, padding_mask(inputs))
 
     def get_config(self):
         config = super().get_config()
@@ -430,8 +439,9 @@ class SequenceEmbedding(Slotted, keras.layers.Layer):
     @property
     def vocabulary_size(self):
         """Integer V, of the token embedding."""
-        is_of_keras = not hasattr(self.token, "vocabulary_size")
-        return self.token.input_dim if is_of_keras else self.token.vocabulary_size
+        if hasattr(self.token, "vocabulary_size"):
+            return self.token.vocabulary_size
+        return self.token.input_dim
 
     @property
     def max_sequence_length(self):
@@ -443,8 +453,8 @@ class SequenceEmbedding(Slotted, keras.layers.Layer):
         if not self.token.built:
             self.token.build(ids_shape)
         sequence_shape = self.token.compute_output_shape(ids_shape)
-        build = {"position": sequence_shape, "token_type": ids_shape, "norm": sequence_shape}
-        for slot, shape in build.items():
+        shapes = {"position": sequence_shape, "token_type": ids_shape, "norm": sequence_shape}
+        for slot, shape in shapes.items():
             layer = getattr(self, slot)
             if layer is not None and not layer.built:
                 layer.build(shape)
@@ -456,7 +466,7 @@ class SequenceEmbedding(Slotted, keras.layers.Layer):
     ):
         if reverse:
             return self._logits(inputs)
-        vectors = self.token(_ids_of(self.token, inputs, "Token ids"))
+        vectors = self.token(_checked_ids(self.token, inputs, "Token ids"))
         x = ops.cast(vectors, self.compute_dtype)
         if len(x.shape) != 3:
             raise ValueError(
@@ -472,13 +482,16 @@ class SequenceEmbedding(Slotted, keras.layers.Layer):
             if token_type_ids is None:
                 ids = ops.zeros_like(inputs)
             else:
-                ids = _ids_of(self.token_type, token_type_ids, "Token type ids")
+                ids = _checked_ids(self.token_type, token_type_ids, "Token type ids")
             x = x + ops.cast(self.token_type(ids), x.dtype)
         elif token_type_ids is not None:
             raise ValueError("`token_type_ids` need a `token_type` layer. Received: token_type=None.")
-        x = x if self.norm is None else self.norm(x)
+        if self.norm is not None:
+            x = self.norm(x)
         x = self._dropout_layer(x, training=training)
-        return x if self.projection is None else self.projection(x)
+        if self.projection is not None:
+            x = self.projection(x)
+        return x
 
     def _logits(self, x):
         if self.projection is not None:
@@ -491,11 +504,13 @@ class SequenceEmbedding(Slotted, keras.layers.Layer):
         width = self.token.compute_output_shape((None, None))[-1]
         if _are_vectors(inputs, width):
             return mask
-        return joined(mask, self.token.compute_mask(inputs, None))
+        return combine_with_carried_mask(mask, self.token.compute_mask(inputs, None))
 
     def compute_output_shape(self, input_shape):
         shape = tuple(self.token.compute_output_shape(input_shape))
-        return shape if self.projection is None else self.projection.compute_output_shape(shape)
+        if self.projection is not None:
+            shape = self.projection.compute_output_shape(shape)
+        return shape
 
     def _parts(self):
         layers = (self.token, self.token_type, self.projection)
@@ -505,14 +520,15 @@ class SequenceEmbedding(Slotted, keras.layers.Layer):
         return {**super().get_config(), "dropout": self.dropout}
 
 
-def _ids_of(layer, ids, name):
+def _checked_ids(layer, ids, name):
     """The ids that a layer embeds, checked. A `TokenEmbedding` checks them itself."""
-    size = None if isinstance(layer, TokenEmbedding) else getattr(layer, "input_dim", None)
-    return ids if size is None else indices_within(ids, size, name)
+    if isinstance(layer, TokenEmbedding) or getattr(layer, "input_dim", None) is None:
+        return ids
+    return indices_within(ids, layer.input_dim, name)
 
 
 def _are_vectors(inputs, width):
-    """Whether these are the inputs of a call with `reverse=True`, of which `compute_mask` is not told: not token ids.
+    """Whether these are vectors, the inputs of a call with `reverse=True`, which Keras does not tell `compute_mask`.
 
     Token ids may be floats, because `keras.Input` makes floats where no dtype is given.
     """
@@ -521,7 +537,7 @@ def _are_vectors(inputs, width):
 
 
 def _are_few(rows, fewest):
-    """Whether floats (R, D) are from `fewest` to 32 rows, where XLA will know that: a boolean, or a tensor of it."""
+    """Whether floats (R, D) have from `fewest` to 32 rows, where XLA will know that: a boolean, or a boolean tensor."""
     if keras.backend.backend() != "tensorflow":
         return False
     if rows.shape[0] is not None:

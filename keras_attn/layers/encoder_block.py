@@ -1,14 +1,15 @@
+import collections
+
 import keras
 
-from keras_attn.layers.block import Block, results_of
+from keras_attn.layers.block import Block, output_and_rest
 from keras_attn.layers.layer_slots import call_layer, is_attention
-from keras_attn.layers.masks import (
-    check_attention_mask_rank,
-    combined_padding_mask,
-    real_token_mask,
-    with_clean_padding,
+from keras_attn.layers.masks import TokenInfo, check_attention_mask_rank, combined_padding_mask
+
+# What a call is given besides its sequence; `tokens` is a `TokenInfo`.
+EncoderCall = collections.namedtuple(
+    "EncoderCall", ["tokens", "attention_mask", "training", "return_attention_scores"]
 )
-from keras_attn.layers.recomputation import recompute_in_gradient
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
@@ -103,34 +104,38 @@ class EncoderBlock(Block):
         self._check_axes("self_attention", "inputs", inputs.shape)
         check_attention_mask_rank(attention_mask, inputs, "attention_mask", "padding_mask")
         padding_mask = combined_padding_mask(padding_mask, inputs, "padding_mask")
+        tokens = TokenInfo(padding_mask, positions, segment_ids)
+        call = EncoderCall(tokens, attention_mask, training, return_attention_scores)
+        x, scores = self._run(call, [inputs], [tokens], recomputes=self.remat)
+        return (x, *scores) if scores else x
+
+    def _forward(self, call, x):
+        if self.parallel:
+            return self._forward_parallel(call, x)
+        x, scores = self._forward_self_attention(call, x)
+        return self._forward_feed_forward(call, x), scores
+
+    def _self_attend(self, call, x):
+        tokens = call.tokens
         arguments = {
-            "attention_mask": attention_mask,
-            "positions": positions,
-            "segment_ids": segment_ids,
-            "return_attention_scores": return_attention_scores,
+            "attention_mask": call.attention_mask,
+            "positions": tokens.positions,
+            "segment_ids": tokens.segment_ids,
+            "return_attention_scores": call.return_attention_scores,
         }
-
-        def self_attention(x):
-            if not is_attention(self.self_attention_layer):
-                return call_layer(
-                    self.self_attention_layer, [x], training, padding_mask=padding_mask, **arguments
-                )
-            masks = {"query_mask": padding_mask, "value_mask": padding_mask}
-            return call_layer(self.self_attention_layer, [x, x], training, **masks, **arguments)
-
-        def forward(x):
-            residual = self._self_attention_residual
-            y = residual.before(x)
-            update, *scores = results_of(self_attention(y))
-            if self.parallel:
-                x = residual.after(x, update + self.feed_forward_layer(y), training)
-            else:
-                x = residual.after(x, update, training)
-                x = self._feed_forward_residual(x, sublayer=self.feed_forward_layer, training=training)
-            return (x, *scores) if scores else x
-
-        forward = with_clean_padding(forward, real_token_mask(padding_mask, segment_ids))
-        return recompute_in_gradient(self, forward, training, inputs) if self.remat else forward(inputs)
+        layer = self.self_attention_layer
+        if is_attention(layer):
+            result = call_layer(
+                layer,
+                [x, x],
+                call.training,
+                query_mask=tokens.padding_mask,
+                value_mask=tokens.padding_mask,
+                **arguments,
+            )
+        else:
+            result = call_layer(layer, [x], call.training, padding_mask=tokens.padding_mask, **arguments)
+        return output_and_rest(result)
 
     def _advice(self, name):
         if name != "use_causal_mask":

@@ -2,7 +2,7 @@ import keras
 from keras import ops
 
 from keras_attn.checks import check_positive
-from keras_attn.layers.activations import get_activation, of_sublayer, serialize_activation
+from keras_attn.layers.activations import get_activation, serialize_activation
 from keras_attn.layers.lora_and_quantization import Adaptable
 from keras_attn.layers.masks import without_padding
 from keras_attn.layers.projection import Dense
@@ -78,18 +78,21 @@ class FeedForward(Adaptable, keras.layers.Layer):
         return ops.cast(self.output_dense(x), self.compute_dtype)
 
     def _dense(self, name, units, activated, input_shape):
+        activation = self.activation if name == activated else None
         layer = Dense(
             units,
-            activation=self.activation if name == activated else None,
+            activation=activation,
             use_bias=self.use_bias,
-            **of_sublayer(self, name),
+            **self._sublayer_options(name),
         )
         layer.build(input_shape)
         return layer
 
     def _parts(self):
-        gate = [self.gate_dense] if self.gated else []
-        return [self.intermediate_dense, *gate, self.output_dense]
+        parts = [self.intermediate_dense, self.output_dense]
+        if self.gated:
+            parts.insert(1, self.gate_dense)
+        return parts
 
     def compute_output_shape(self, input_shape):
         return input_shape

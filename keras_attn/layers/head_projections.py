@@ -7,7 +7,6 @@ import operator
 import keras
 from keras import ops
 
-from keras_attn.layers.activations import of_sublayer
 from keras_attn.layers.normalization import NORMALIZATIONS
 from keras_attn.layers.projection import Projection, product
 from keras_attn.ops import Int8Matrix, loop_form, step_form
@@ -23,20 +22,22 @@ class HeadProjections:
     value_dense = property(operator.attrgetter("_value_dense"), doc="The projection of `value`.")
     output_dense = property(operator.attrgetter("_output_dense"), doc="The projection of the joined heads.")
 
-    def step_projections(self, of_keys=True):
+    def step_projections(self, *, projects_keys=True):
         """This layer's projections as matrices, for a loop of cached calls: made once for all of its steps.
 
         Args:
-            of_keys: Boolean, whether the calls project keys and values too, from the sequence of the queries.
+            projects_keys: Boolean, whether the calls project keys and values too, from the sequence of the queries.
 
         Returns:
             `StepProjections`; or None if the layer is gated, adapted, quantised, or for inputs with more axes. Then a
             call projects as usual.
         """
-        inputs = [self._query_dense, *([self._key_dense, self._value_dense] if of_keys else [])]
         if self.use_gate or self._layout.attended != (1,) or self._layout.lead or self._output_shape:
             return None
-        return step_projections(inputs, self._output_dense)
+        projections = [self._query_dense]
+        if projects_keys:
+            projections += [self._key_dense, self._value_dense]
+        return step_projections(projections, self._output_dense)
 
     # Variants with other numbers of heads override these.
 
@@ -49,47 +50,55 @@ class HeadProjections:
         return self.num_key_value_heads
 
     def _build_projections(self, query_shape, value_shape, key_shape):
-        num_key_heads, num_value_heads = self._num_key_heads, self.num_key_value_heads
         self._query_dense = self._head_projection("query", query_shape, self._num_query_heads, self.key_dim)
-        self._key_dense = self._head_projection("key", key_shape, num_key_heads, self.key_dim)
+        self._key_dense = self._head_projection("key", key_shape, self._num_key_heads, self.key_dim)
         if self.use_gate:
             self._gate_dense = self._head_projection(
                 "gate", query_shape, self.num_heads, self.value_dim, activation="sigmoid"
             )
-        self._value_dense = self._head_projection("value", value_shape, num_value_heads, self.value_dim)
+        self._value_dense = self._head_projection(
+            "value", value_shape, self.num_key_value_heads, self.value_dim
+        )
         self._output_dense = self._output_projection(query_shape)
         if self.query_key_norm:
-            self._query_norm, self._key_norm = self._head_norm("query_norm"), self._head_norm("key_norm")
+            self._query_norm = self._head_norm("query_norm")
+            self._key_norm = self._head_norm("key_norm")
 
-    def _heads(self, query, key, value, reads_keys=True, projections=None):
-        """Projected heads (B, <lead>, N, T, H) of given inputs; no keys and values unless `reads_keys`."""
-        if projections is not None:
-            sizes = [(self._num_query_heads, self.key_dim)]
-            if reads_keys:
-                sizes += [(self._num_key_heads, self.key_dim), (self.num_key_value_heads, self.value_dim)]
-            return projected_heads(projections, query, sizes)
-        pairs = [(self._query_dense, query)]
-        if reads_keys:
-            pairs += [(self._key_dense, key), (self._value_dense, value)]
-        # Projections may be stored, and computed, in another dtype than the attention.
-        return [
-            ops.cast(self._layout.heads_first(dense(x)), self.compute_dtype)
-            for dense, x in pairs
-            if x is not None
-        ]
+    def _heads(self, query, key, value, step_projections=None):
+        """Projected heads (B, <lead>, N, T, H) of queries, keys and values; None for an input that is None."""
+        if step_projections is None:
+            return (
+                self._head(self._query_dense, query),
+                self._head(self._key_dense, key),
+                self._head(self._value_dense, value),
+            )
+        sizes = [(self._num_query_heads, self.key_dim)]
+        if key is None:
+            (query_heads,) = projected_heads(step_projections, query, sizes)
+            return query_heads, None, None
+        sizes += [(self._num_key_heads, self.key_dim), (self.num_key_value_heads, self.value_dim)]
+        return projected_heads(step_projections, query, sizes)
 
-    def _output(self, heads, query, projections=None):
+    def _head(self, dense, x):
+        """(B, <axes>, D) -> (B, <lead>, N, T, H). Projections may be stored, and computed, in another dtype than attention."""
+        if x is None:
+            return None
+        return ops.cast(self._layout.heads_first(dense(x)), self.compute_dtype)
+
+    def _output(self, heads, query, step_projections=None):
         """Heads (B, <lead>, N, T, H) -> the output (B, <axes>, D)."""
-        if projections is not None:
-            return output_of(projections, heads)
+        if step_projections is not None:
+            return projected_output(step_projections, heads)
         output = self._layout.heads_last(heads, query)
         if self.use_gate:
             output = output * ops.cast(self._gate_dense(query), output.dtype)
         return ops.cast(self._output_dense(output), output.dtype)
 
     def _parts(self):
-        gate = [self._gate_dense] if self.use_gate else []
-        return [self._query_dense, self._key_dense, *gate, self._value_dense, self._output_dense]
+        parts = [self._query_dense, self._key_dense, self._value_dense, self._output_dense]
+        if self.use_gate:
+            parts.insert(2, self._gate_dense)
+        return parts
 
     def _head_projection(self, name, input_shape, num_heads, size, activation=None):
         """D -> (N, size) on the last axis: a kernel (D, N, size) and a bias (N, size)."""
@@ -99,51 +108,48 @@ class HeadProjections:
             f"{axes}x,xyz->{axes}yz",
             input_shape,
             output_shape=(*input_shape[1:-1], num_heads, size),
-            bias_axes="yz",
+            bias_axes="yz" if self.use_bias else None,
             activation=activation,
         )
 
     def _head_norm(self, name):
-        epsilon = self.query_key_norm_epsilon
-        options = {} if epsilon is None else {"epsilon": epsilon}
-        layer = NORMALIZATIONS[self.query_key_norm](dtype=self.dtype_policy, name=name, **options)
+        options = {"dtype": self.dtype_policy, "name": name}
+        if self.query_key_norm_epsilon is not None:
+            options["epsilon"] = self.query_key_norm_epsilon
+        layer = NORMALIZATIONS[self.query_key_norm](**options)
         layer.build((None, None, None, self.key_dim))
         return layer
 
     def _output_projection(self, query_shape):
         """(N, Hv) -> the output's trailing shape: a kernel (N, Hv, *trailing) and a bias of the trailing shape."""
         trailing = self._output_shape or (query_shape[-1],)
-        axes, out = (
-            _LETTERS[: len(query_shape) - 1],
-            _LETTERS[len(query_shape) : len(query_shape) + len(trailing)],
-        )
+        rank = len(query_shape)
+        axes = _LETTERS[: rank - 1]
+        output_axes = _LETTERS[rank : rank + len(trailing)]
+        has_bias = self.use_bias if self.use_output_bias is None else self.use_output_bias
         return self._projection(
             "attention_output",
-            f"{axes}xy,xy{out}->{axes}{out}",
+            f"{axes}xy,xy{output_axes}->{axes}{output_axes}",
             (*query_shape[:-1], self.num_heads, self.value_dim),
-            output_shape=(*query_shape[1:-1], *trailing),
-            bias_axes=out,
-            use_bias=self.use_output_bias,
+            output_shape=tuple(query_shape[1:-1]) + trailing,
+            bias_axes=output_axes if has_bias else None,
         )
 
-    def _projection(
-        self, name, equation, input_shape, output_shape, bias_axes, activation=None, use_bias=None
-    ):
+    def _projection(self, name, equation, input_shape, output_shape, bias_axes, activation=None):
         layer = Projection(
             equation,
             output_shape=output_shape,
             activation=activation,
-            bias_axes=bias_axes if (self.use_bias if use_bias is None else use_bias) else None,
+            bias_axes=bias_axes,
             kernel_regularizer=self.kernel_regularizer,
             bias_regularizer=self.bias_regularizer,
             activity_regularizer=self._activity_regularizer,
             kernel_constraint=self.kernel_constraint,
             bias_constraint=self.bias_constraint,
-            **of_sublayer(self, name),
+            **self._sublayer_options(name),
         )
-        layer.supports_masking = (
-            True  # EinsumDense would warn that it drops an implicit mask; we read it ourselves
-        )
+        # EinsumDense would warn that it drops an implicit mask, which the attention layer reads itself.
+        layer.supports_masking = True
         layer.build(input_shape)
         return layer
 
@@ -164,7 +170,9 @@ class HeadLayout:
 
     def __init__(self, rank, attention_axes=None):
         axes = range(1, rank - 1)
-        attended = axes if attention_axes is None else [axis % rank for axis in attention_axes]
+        attended = axes
+        if attention_axes is not None:
+            attended = [axis % rank for axis in attention_axes]
         if not attended or not set(attended) <= set(axes) or len(set(attended)) < len(attended):
             raise ValueError(
                 "`attention_axes` must name axes between the batch and the features, each once. Received: "
@@ -175,16 +183,17 @@ class HeadLayout:
 
     def heads_first(self, x):
         """(B, <axes>, N, H) -> (B, <lead>, N, T, H)."""
-        heads, features = len(x.shape) - 2, len(x.shape) - 1
-        x = ops.transpose(x, (0, *self.lead, heads, *self.attended, features))
+        rank = len(x.shape)
+        x = ops.transpose(x, (0, *self.lead, rank - 2, *self.attended, rank - 1))
         return self._flatten(x, len(self.lead) + 2)
 
     def heads_last(self, x, query):
         """(B, <lead>, N, T, H) -> (B, <axes>, N, H), with the sizes of the axes of `query` (B, <axes>, D)."""
         x = self._unflatten(x, len(self.lead) + 2, query)
-        now = (0, *self.lead, None, *self.attended, None)
-        order = [now.index(axis) for axis in range(len(now) - 2)]
-        return ops.transpose(x, (*order, len(self.lead) + 1, len(now) - 1))
+        current_axes = (0, *self.lead, None, *self.attended, None)
+        num_axes = len(current_axes)
+        order = [current_axes.index(axis) for axis in range(num_axes - 2)]
+        return ops.transpose(x, [*order, len(self.lead) + 1, num_axes - 1])
 
     def padding(self, mask):
         """(B, <axes>) or (<axes>) -> (B, <lead>, T) or (1, <lead>, T).
@@ -221,22 +230,26 @@ class HeadLayout:
         """Joins the attended axes, which start at `axis`, into one."""
         if len(self.attended) == 1:
             return x
-        shape = ops.shape(x)
+        shape = list(ops.shape(x))
         end = axis + len(self.attended)
-        return ops.reshape(x, (*shape[:axis], math.prod(shape[axis:end]), *shape[end:]))
+        shape[axis:end] = [math.prod(shape[axis:end])]
+        return ops.reshape(x, shape)
 
     def _unflatten(self, x, axis, like):
         if len(self.attended) == 1:
             return x
-        shape = ops.shape(x)
-        sizes = [ops.shape(like)[attended] for attended in self.attended]
-        return ops.reshape(x, (*shape[:axis], *sizes, *shape[axis + 1 :]))
+        shape = list(ops.shape(x))
+        like_shape = ops.shape(like)
+        shape[axis : axis + 1] = [like_shape[attended_axis] for attended_axis in self.attended]
+        return ops.reshape(x, shape)
 
 
 StepProjections = collections.namedtuple(
     "StepProjections", ["input_kernel", "input_bias", "output_kernel", "output_bias"]
 )
-StepProjections.__doc__ = """Matrices of the projections of one attention layer.
+StepProjections.__doc__ = """The projections of one attention layer as two matrices, for a loop that calls it at every step.
+
+Queries, keys and values come from one product instead of three. The output of the layer is the same, in its compute dtype.
 
 input_kernel: floats (D, X), or an `Int8Matrix`. The axis X holds the heads of queries, then of keys, then of values.
 input_bias: floats (X,), or None.
@@ -256,25 +269,30 @@ def step_projections(inputs, output):
         inputs: The `Projection`s of one sequence (B, T, D) to heads, D -> (N, H).
         output: The `Projection` from heads, (N, Hv) -> D.
     """
-    if not all(map(_is_plain, [*inputs, output])):
+    if not all(_is_plain(layer) for layer in inputs) or not _is_plain(output):
         return None
     if len({layer.quantization_mode for layer in inputs}) > 1:
         return None
-    of_inputs, of_output = _joined([_as_matrix(layer, 1) for layer in inputs]), _as_matrix(output, 2)
-    return StepProjections(*_in_step_form(of_inputs), *_in_step_form(of_output))
+    input_matrix = _in_step_form(_joined([_as_matrix(layer, 1) for layer in inputs]))
+    output_matrix = _in_step_form(_as_matrix(output, 2))
+    return StepProjections(input_matrix.kernel, input_matrix.bias, output_matrix.kernel, output_matrix.bias)
 
 
 def projected_heads(projections, x, sizes):
     """(B, T, D) -> a list of heads (B, N, T, H), one for each of `sizes`, pairs (N, H)."""
-    ends = [0]
+    ends = []
+    end = 0
     for num_heads, size in sizes:
-        ends.append(ends[-1] + num_heads * size)
+        end += num_heads * size
+        ends.append(end)
     x = _product(x, projections.input_kernel, projections.input_bias)
-    parts = ops.split(x, ends[1:-1], axis=-1) if len(sizes) > 1 else [x]
-    return [_heads_first(part, *of_part) for part, of_part in zip(parts, sizes)]
+    parts = [x]
+    if len(sizes) > 1:
+        parts = ops.split(x, ends[:-1], axis=-1)
+    return [_heads_first(part, num_heads, size) for part, (num_heads, size) in zip(parts, sizes)]
 
 
-def output_of(projections, heads):
+def projected_output(projections, heads):
     """(B, N, T, Hv) -> (B, T, D)."""
     _, num_heads, length, size = ops.shape(heads)
     if heads.shape[2] != 1:
@@ -301,25 +319,28 @@ def _is_plain(layer):
 
 
 def _as_matrix(layer, num_summed_axes):
-    dtype = layer.compute_dtype
+    bias = layer.bias
+    if bias is not None:
+        bias = ops.reshape(bias, (-1,))
     if layer.quantization_mode is not None:
-        bias = None if layer.bias is None else ops.reshape(layer.bias, (-1,))
         return _Matrix(layer.int8_matrix(), bias)
-    kernel = ops.cast(ops.convert_to_tensor(layer.kernel), dtype)
+    kernel = ops.cast(ops.convert_to_tensor(layer.kernel), layer.compute_dtype)
     size = math.prod(kernel.shape[:num_summed_axes])
-    bias = None if layer.bias is None else ops.cast(ops.reshape(layer.bias, (-1,)), dtype)
+    if bias is not None:
+        bias = ops.cast(bias, layer.compute_dtype)
     return _Matrix(ops.reshape(kernel, (size, -1)), bias)
 
 
 def _in_step_form(matrix):
-    kernel = matrix.kernel
-    return matrix._replace(kernel=loop_form(step_form(kernel))) if isinstance(kernel, Int8Matrix) else matrix
+    if not isinstance(matrix.kernel, Int8Matrix):
+        return matrix
+    return matrix._replace(kernel=loop_form(step_form(matrix.kernel)))
 
 
 def _joined(matrices):
+    """One matrix with the columns of all, and one bias."""
     if len(matrices) == 1:
         return matrices[0]
-    has_bias = matrices[0].bias is not None
     kernels = [matrix.kernel for matrix in matrices]
     if isinstance(kernels[0], Int8Matrix):
         kernel = Int8Matrix(
@@ -328,14 +349,15 @@ def _joined(matrices):
         )
     else:
         kernel = ops.concatenate(kernels, axis=1)
-    return _Matrix(
-        kernel,
-        ops.concatenate([matrix.bias for matrix in matrices], axis=0) if has_bias else None,
-    )
+    bias = None
+    if matrices[0].bias is not None:
+        bias = ops.concatenate([matrix.bias for matrix in matrices], axis=0)
+    return _Matrix(kernel, bias)
 
 
 def _heads_first(x, num_heads, size):
     """(B, T, N * H) -> (B, N, T, H)."""
     if x.shape[1] == 1:  # the order of values in memory is the same, so nothing has to be moved
         return ops.reshape(x, (-1, num_heads, 1, size))
-    return ops.transpose(ops.reshape(x, (-1, ops.shape(x)[1], num_heads, size)), (0, 2, 1, 3))
+    x = ops.reshape(x, (-1, ops.shape(x)[1], num_heads, size))
+    return ops.transpose(x, (0, 2, 1, 3))

@@ -16,16 +16,17 @@ from keras_attn.compat.keras import all_layers
 from keras_attn.layers.lora_and_quantization import Adaptable
 from keras_attn.ops import token_positions
 
-# What a description has beside Keras' entries.
-_OF_DESCRIPTIONS = ("shared_layer", "made_under")
+# What a description has besides Keras' entries.
+_OWN_ENTRIES = ("shared_layer", "made_under")
+# Keras calls `get_config` and `from_config` of nested layers without arguments, so what they share stands here.
 # In `get_config` of a model: the number of each layer that was described, by its id.
-_DESCRIBED = contextvars.ContextVar("described", default=None)
+_DESCRIBED_LAYERS = contextvars.ContextVar("described_layers", default=None)
 # In `from_config`: the layers that were made, by their number, or by the id of the layer that was copied.
-_MADE = contextvars.ContextVar("made", default=None)
+_MADE_LAYERS = contextvars.ContextVar("made_layers", default=None)
 
 
 @contextlib.contextmanager
-def _scope(variable):
+def _memory_scope(variable):
     """Remembers layers until the outermost such `with` block ends."""
     if variable.get() is not None:
         yield
@@ -53,35 +54,40 @@ def global_policy(name):
 
 
 def plain_policy(policy):
-    """The name of a policy, of the default one in a map, without what quantises it."""
+    """The name of a policy (the default one of a map) without its quantisation."""
     if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
         policy = policy.default_policy
     return policy.name.rpartition("_from_")[2]
 
 
 def plain_policies(layer):
-    """The plain policies of a layer and of all layers in it, a list."""
+    """List of the plain policies of a layer and of all layers inside it."""
     return [plain_policy(part.dtype_policy) for part in all_layers(layer)]
 
 
 def construction_policy(layer):
-    """The global policy under which a layer's config gives a layer with the same policies, if one does: a name."""
-    own, wanted = plain_policy(layer.dtype_policy), plain_policies(layer)
-    if set(wanted) == {own}:
-        return own
+    """The name of the global policy under which a layer's config makes a layer with the same policies, if there is one."""
+    own_policy = plain_policy(layer.dtype_policy)
+    layer_policies = plain_policies(layer)
+    if set(layer_policies) == {own_policy}:
+        return own_policy
 
-    def gives_them(name):
+    def restores_policies(name):
         with global_policy(name):
             policies = plain_policies(type(layer).from_config(layer.get_config()))
-        return policies == wanted[: len(policies)]
+        return policies == layer_policies[: len(policies)]
 
-    names = dict.fromkeys([own, keras.config.dtype_policy().name, *wanted])
-    # Another thread remembers no layers that are being described or made here.
-    return next((name for name in names if run_without_values(functools.partial(gives_them, name))), own)
+    # Without repetitions, in order.
+    candidates = dict.fromkeys([own_policy, keras.config.dtype_policy().name, *layer_policies])
+    for name in candidates:
+        # Another thread remembers no layers that are being described or made here.
+        if run_without_values(functools.partial(restores_policies, name)):
+            return name
+    return own_policy
 
 
 def run_without_values(function):
-    """What a function gives that makes models; their variables have shapes and no values, and so take no memory."""
+    """Calls a function that makes models. Their variables have shapes but no values, so they take no memory."""
 
     def run():
         with keras.StatelessScope(initialize_variables=False):
@@ -103,28 +109,28 @@ def describe_shared_layers():
 
     Keras itself remembers shared layers only while it writes a `.keras` file.
     """
-    return _scope(_DESCRIBED)
+    return _memory_scope(_DESCRIBED_LAYERS)
 
 
 def is_described():
-    """Whether the config that is asked for is a part of that of a model around."""
-    return _DESCRIBED.get() is not None
+    """Whether the config being made is part of the config of an outer model."""
+    return _DESCRIBED_LAYERS.get() is not None
 
 
 def make_shared_layers():
     """Context of a `from_config`: a layer that is in several slots is made once."""
-    return _scope(_MADE)
+    return _memory_scope(_MADE_LAYERS)
 
 
 def description(layer):
     """The config entry of a slot: the layer itself or None, or in a model's config a description."""
-    numbers = _DESCRIBED.get()
+    numbers = _DESCRIBED_LAYERS.get()
     if layer is None or numbers is None:
         return layer
     if id(layer) in numbers:
         return {"shared_layer": numbers[id(layer)]}
-    numbers[id(layer)] = len(numbers)
-    number = numbers[id(layer)]
+    number = len(numbers)
+    numbers[id(layer)] = number
     config = keras.saving.serialize_keras_object(layer)
     config.pop("build_config", None)  # The model builds its parts,
     config.pop("compile_config", None)  # and compiles none.
@@ -132,14 +138,16 @@ def description(layer):
 
 
 def with_construction_policy(config, layer):
-    """Keras' description of a layer, and under which global policy it is to be made, if not under its own."""
+    """Keras' description of a layer, with the global policy under which it must be made if that is not its own."""
     policy = construction_policy(layer)
-    return config if policy == config_policy(config["config"]) else {**config, "made_under": policy}
+    if policy == config_policy(config["config"]):
+        return config
+    return {**config, "made_under": policy}
 
 
 def layer_from_description(description):
     """The layer of a description, with the policies that it had."""
-    keras_entries = {name: part for name, part in description.items() if name not in _OF_DESCRIPTIONS}
+    keras_entries = {name: part for name, part in description.items() if name not in _OWN_ENTRIES}
     with global_policy(description.get("made_under") or config_policy(description["config"])):
         # In safe mode, Keras creates only objects of its own and of registered classes, and runs no code from a file.
         return keras.saving.deserialize_keras_object(keras_entries, safe_mode=True)
@@ -152,12 +160,12 @@ def layer_from_config(value):
     """
     if value is None:
         return None
+    is_layer = isinstance(value, keras.layers.Layer)
+    key = id(value) if is_layer else value.get("shared_layer")
     with make_shared_layers():
-        made = _MADE.get()
-        is_layer = isinstance(value, keras.layers.Layer)
-        key = id(value) if is_layer else value.get("shared_layer")
-        if key is not None and key in made:
-            return made[key]
+        made_layers = _MADE_LAYERS.get()
+        if key is not None and key in made_layers:
+            return made_layers[key]
         if is_layer:
             with global_policy(construction_policy(value)):
                 layer = type(value).from_config(value.get_config())
@@ -166,22 +174,23 @@ def layer_from_config(value):
         else:
             raise ValueError(f"The config of a layer in a slot is incomplete. Received: {value}.")
         if key is not None:
-            made[key] = layer
+            made_layers[key] = layer
         return layer
 
 
 def with_layers(config, slots):
     """A config in which the named slots, or lists of slots, hold new layers."""
+    config = dict(config)
     with make_shared_layers():
-        return {**config, **{name: _made(config[name]) for name in slots if name in config}}
-
-
-def _made(value):
-    return (
-        [layer_from_config(item) for item in value]
-        if isinstance(value, (list, tuple))
-        else layer_from_config(value)
-    )
+        for name in slots:
+            if name not in config:
+                continue
+            value = config[name]
+            if isinstance(value, (list, tuple)):
+                config[name] = [layer_from_config(item) for item in value]
+            else:
+                config[name] = layer_from_config(value)
+    return config
 
 
 class Slotted(Adaptable):
@@ -193,7 +202,10 @@ class Slotted(Adaptable):
         return cls(**with_layers(config, cls._SLOTS))
 
     def get_config(self):
-        return {**super().get_config(), **{slot: description(getattr(self, slot)) for slot in self._SLOTS}}
+        config = super().get_config()
+        for slot in self._SLOTS:
+            config[slot] = description(getattr(self, slot))
+        return config
 
 
 def check_layer(name, value):
@@ -208,14 +220,14 @@ def check_layer(name, value):
 
 
 def check_norm(name, value):
-    """As `check_layer`, for a norm, which keeps the mask of its inputs whatever Keras says: of `RMSNormalization`, that it does not."""
+    """As `check_layer`, for a norm. It keeps the mask of its inputs, although Keras says that `RMSNormalization` does not."""
     if check_layer(name, value) is not None:
         value.supports_masking = True
     return value
 
 
 def copied(layer, name):
-    """A layer of the same configuration under another name: a slot may describe several layers of a block."""
+    """A new layer of the same configuration under another name: a slot may describe several layers of a block."""
     return type(layer).from_config({**layer.get_config(), "name": name})
 
 
@@ -251,9 +263,9 @@ def build_layer(layer, *shapes, dtype):
     if layer.built:
         return
     if isinstance(layer, Adaptable):
-        layer.build(*map(tuple, shapes))
+        layer.build(*[tuple(shape) for shape in shapes])
     else:
-        layer(*(keras.KerasTensor(shape, dtype=dtype) for shape in shapes))
+        layer(*[keras.KerasTensor(shape, dtype=dtype) for shape in shapes])
 
 
 def call_layer(layer, inputs, training, query_mask=None, **arguments):
@@ -269,15 +281,15 @@ def call_layer(layer, inputs, training, query_mask=None, **arguments):
                 f"`{name}` is not an argument of this layer's `call`. "
                 f"Received: layer {layer.name!r} of class {type(layer).__name__}."
             )
-    optional = {"training": training, "query_mask": query_mask}
-    given |= {
-        name: value for name, value in optional.items() if value is not None and has_argument(layer, name)
-    }
+    if training is not None and has_argument(layer, "training"):
+        given["training"] = training
+    if query_mask is not None and has_argument(layer, "query_mask"):
+        given["query_mask"] = query_mask
     return layer(*inputs, **given)
 
 
 def position_arguments(layer, positions, padding_mask):
-    """The call arguments that tell a layer which adds positions what it needs to know of them.
+    """The call arguments from which a layer that adds positions knows them.
 
     Args:
         layer: A layer whose `call` has the argument `positions`, and may have `padding_mask`.

@@ -41,29 +41,45 @@ class Adaptable(BaseLayer):
             return policy
         return policy[f"{self.path or self.name}/{name}"]
 
+    def _sublayer_options(self, name, dtype=None):
+        """The constructor arguments that this layer passes to the sub-layer `name`: copied initializers, a policy and a name.
+
+        By default, the policy is the one from `_policy_of`. A sub-layer that has sub-layers takes the policy of this layer,
+        which may be a map with their policies.
+        """
+        return {
+            "kernel_initializer": copy_initializer(self.kernel_initializer),
+            "bias_initializer": copy_initializer(self.bias_initializer),
+            "dtype": self._policy_of(name) if dtype is None else dtype,
+            "name": name,
+        }
+
     def _policies_of(self, name):
         """The policy, or the map, of a sub-layer that makes its own sub-layers before it knows its path."""
         policy = self.dtype_policy
         if not isinstance(policy, keras.dtype_policies.DTypePolicyMap):
             return policy
         start = f"{_ANYWHERE}{re.escape(f'{self.name}/{name}/')}"
-        below = {
-            f"{_ANYWHERE}{re.escape(name)}/{path.removeprefix(start)}": other
-            for path, other in policy.items()
-            if path.startswith(start)
-        }
-        return keras.dtype_policies.DTypePolicyMap(policy.default_policy.name, below)
+        policies_below = {}
+        for path, policy_below in policy.items():
+            if path.startswith(start):
+                policies_below[f"{_ANYWHERE}{re.escape(name)}/{path.removeprefix(start)}"] = policy_below
+        return keras.dtype_policies.DTypePolicyMap(policy.default_policy.name, policies_below)
 
     def get_config(self):
         config = super().get_config()
-        quantized = dict(_quantized_policies(self, self.name)) if self.built else {}
-        if not quantized:
+        if not self.built:
             return config
-        policy, others = self.dtype_policy, {}
+        quantized_policies = dict(_quantized_policies(self, self.name))
+        if not quantized_policies:
+            return config
+        policy = self.dtype_policy
+        policies = {}
         if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
-            others = {path: other for path, other in policy.items() if other.quantization_mode is None}
+            policies = {path: other for path, other in policy.items() if other.quantization_mode is None}
             policy = policy.default_policy
-        policies = others | {f"{_ANYWHERE}{re.escape(path)}": policy for path, policy in quantized.items()}
+        for path, quantized_policy in quantized_policies.items():
+            policies[f"{_ANYWHERE}{re.escape(path)}"] = quantized_policy
         policy = keras.dtype_policies.DTypePolicyMap(policy.name, policies)
         return {**config, "dtype": keras.dtype_policies.serialize(policy)}
 
@@ -106,7 +122,9 @@ class Adaptable(BaseLayer):
             raise ValueError(
                 f"`enable_lora` needs a built layer. Received: {self.name!r}, which is not built."
             )
-        names = self._LORA_TARGETS if target_layer_names is None else tuple(target_layer_names)
+        names = self._LORA_TARGETS
+        if target_layer_names is not None:
+            names = tuple(target_layer_names)
         leaves = list({id(leaf): leaf for leaf in _leaves(self)}.values())  # a shared layer once
         targets = [leaf for leaf in leaves if leaf.name in names]
         _check_targets(names, targets, leaves)
@@ -161,13 +179,21 @@ class QuantizableSubclass(BaseLayer):
         with unlocked(self):
             for name, variable in list(vars(self).items()):
                 if isinstance(variable, keras.Variable):
-                    value = keras.ops.convert_to_numpy(variable)
-                    delattr(self, name)
-                    made = self.add_weight(
-                        shape=value.shape, name=variable.name, dtype="bfloat16", trainable=variable.trainable
-                    )
-                    made.assign(value)
-                    setattr(self, name, made)
+                    self._replace_in_bfloat16(name, variable)
+
+    def _replace_in_bfloat16(self, name, variable):
+        value = keras.ops.convert_to_numpy(variable)
+        delattr(self, name)
+        stored = self.add_weight(
+            shape=value.shape, name=variable.name, dtype="bfloat16", trainable=variable.trainable
+        )
+        stored.assign(value)
+        setattr(self, name, stored)
+
+
+def copy_initializer(initializer):
+    """A new copy, because one unseeded instance would give all of its weights the same values."""
+    return initializer.__class__.from_config(initializer.get_config())
 
 
 def forget_compiled(model):

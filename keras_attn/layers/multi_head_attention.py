@@ -5,26 +5,20 @@ import keras
 from keras import ops
 
 from keras_attn.checks import check_positive, check_rate, choose
-from keras_attn.layers.attended_keys import CallPositions, attended_keys
+from keras_attn.layers.call_positions import CallPositions
+from keras_attn.layers.dropout import score_dropout
 from keras_attn.layers.head_projections import HeadLayout, HeadProjections
+from keras_attn.layers.key_value_caching import DYNAMIC_NTK_ADVICE, AttendedKeys, KeyValueCaching
 from keras_attn.layers.layer_slots import Slotted
-from keras_attn.layers.masks import ATTENTION_MASK_ARGUMENTS, CallMasks, is_known_clean, is_padding_clean
+from keras_attn.layers.masks import ATTENTION_MASK_ARGUMENTS, CallMasks
 from keras_attn.layers.normalization import NORMALIZATIONS
+from keras_attn.layers.position_biases import PositionBias
 from keras_attn.layers.projection import current_step_projections
-from keras_attn.ops import (
-    KeyValueCache,
-    ScoreDropout,
-    attend,
-    check_mask_shape,
-    empty_cache,
-    keep,
-    poisoned,
-    with_exact_sizes,
-)
+from keras_attn.ops import KeyValueCache, attend, poisoned
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
-class MultiHeadAttention(HeadProjections, Slotted, keras.layers.Layer):
+class MultiHeadAttention(KeyValueCaching, HeadProjections, Slotted, keras.layers.Layer):
     """Multi-head attention with all arguments of `keras.layers.MultiHeadAttention`, which applies every mask.
 
     A drop-in superset of Keras' layer: the same constructor and call arguments in the same order, the same defaults
@@ -33,6 +27,11 @@ class MultiHeadAttention(HeadProjections, Slotted, keras.layers.Layer):
     output of a query with no key to attend to is 0 (before the output projection), whether scores are
     returned or not; NaN in masked keys does not spread; a mask that cannot broadcast, or an additive mask,
     raises.
+
+    The formula is `keras_attn.ops.dot_product_attention`, and every path gives its answer. On TensorFlow, calls that return
+    scores or use `use_sink_logits` take it as it stands; long sequences are attended block by block
+    (`keras_attn.ops.memory_efficient_attention`); all others take ops/tensorflow_attention.py, the same steps with a
+    shorter gradient. `keras_attn.ops.attend` chooses.
 
     Further variants are arguments and slots. They combine freely, except for the pairs that the documentation
     lists, which raise. The logits of head n are `cap(q k / sqrt(H)) + bias`, where q and k may be normalised
@@ -61,8 +60,9 @@ class MultiHeadAttention(HeadProjections, Slotted, keras.layers.Layer):
             N / K successive query heads; 1 is multi-query attention
             ([Ainslie et al., 2023](https://arxiv.org/abs/2305.13245)). Defaults to N.
         rotary_embedding: `RotaryEmbedding` that turns queries and keys by their positions.
-        position_bias: `AlibiBias`, `RelativePositionBias` or `RelativePositionKeys`, added to the logits.
-            Several layers may be given one instance; they then share its weights.
+        position_bias: `PositionBias` that is added to the logits: `AlibiBias`, `RelativePositionBias`,
+            `RelativePositionKeys`, or one of your own. Several layers may be given one instance; they then share its
+            weights.
         query_key_norm: `"rms_norm"` or `"layer_norm"` of each head's queries and keys, before their rotation
             ([Henry et al., 2020](https://arxiv.org/abs/2010.04245)). Defaults to none.
         logit_soft_cap: Float c; products of queries and keys become c tanh(x / c)
@@ -228,13 +228,16 @@ class MultiHeadAttention(HeadProjections, Slotted, keras.layers.Layer):
             )
         if self.scale is not None and not self.scale > 0:
             raise ValueError(f"`scale` must be positive. Received: scale={self.scale}.")
-        for name, method, known in (
-            ("rotary_embedding", "depends_on_length", "RotaryEmbedding"),
-            ("position_bias", "pair_bias", "AlibiBias, RelativePositionBias or RelativePositionKeys"),
-        ):
-            slot = getattr(self, name)
-            if slot is not None and not hasattr(slot, method):
-                raise ValueError(f"`{name}` must be a {known} layer or None. Received: {name}={slot!r}.")
+        if self.rotary_embedding is not None and not hasattr(self.rotary_embedding, "depends_on_length"):
+            raise ValueError(
+                "`rotary_embedding` must be a RotaryEmbedding layer or None. "
+                f"Received: rotary_embedding={self.rotary_embedding!r}."
+            )
+        if self.position_bias is not None and not isinstance(self.position_bias, PositionBias):
+            raise ValueError(
+                "`position_bias` must be a PositionBias layer, such as AlibiBias, or None. "
+                f"Received: position_bias={self.position_bias!r}."
+            )
         if self.query_key_norm is not None:
             choose("query_key_norm", self.query_key_norm, NORMALIZATIONS)
         if self.query_key_norm_epsilon is not None and not (
@@ -288,118 +291,36 @@ class MultiHeadAttention(HeadProjections, Slotted, keras.layers.Layer):
         prefix_mask=None,
     ):
         key = value if key is None else key
-        given_cache, cache = cache, None if cache is None else KeyValueCache(*cache)
-        if cache is not None and cache.positions is not None:
-            key_positions = cache.positions
-        uses_positions = self._uses_positions(use_causal_mask)
-        call_positions = CallPositions(positions, key_positions, cache_update_index, uses_positions)
-        over_keys = {
-            "key_positions": key_positions,
-            "prefix_mask": prefix_mask,
-            "value_mask": value_mask,
-            "key_mask": key_mask,
-            "attention_mask": attention_mask,
-            "segment_ids": segment_ids,
-        }
-        self._check_call(call_positions, cache, use_causal_mask, over_keys)
-        reads_keys = cache is None or call_positions.index is not None
+        segments = (segment_ids, key_segment_ids)
         masks = CallMasks(
-            query,
-            value,
-            key,
-            query_mask,
-            value_mask,
-            key_mask,
-            attention_mask,
-            prefix_mask,
-            segment_ids,
-            key_segment_ids,
+            query, value, key, query_mask, value_mask, key_mask, attention_mask, prefix_mask, segments
         )
-        padding_is_finite = False
+        positions = self._call_positions(positions, key_positions, cache, cache_update_index, use_causal_mask)
+        self._check_call(masks, positions, cache)
+        step_projections = None
         if cache is None:
-            self._count_tokens(call_positions, masks, query, value)
-            query, key, value, padding_is_finite = self._without_padding(
-                query, key, value, masks, call_positions, use_causal_mask
+            query, query_heads, keys = self._project(query, value, key, masks, positions)
+        else:
+            step_projections = current_step_projections(self, projects_keys=cache_update_index is not None)
+            query_heads, keys, cache = self._project_with_cache(
+                query, value, key, masks, positions, cache, step_projections
             )
-        projections = None if cache is None else current_step_projections(self, reads_keys)
-        heads = self._heads(query, key, value, reads_keys, projections)
-        query_heads = self._query_heads(heads[0], call_positions)
-        new = self._key_value_heads(*heads[1:], call_positions) if reads_keys else None
-        is_ring = self._is_ring(cache, use_causal_mask)
-        keys, new_cache = attended_keys(new, cache, call_positions, self.num_sink_tokens, is_ring)
-        # `project_to_cache` reads nothing at padded keys, and 0 are the keys that are written at negative positions. A growing
-        # cache may hold padding that a mask alone tells.
-        may_hold_padding = cache_update_index is not None and masks.key_mask is not None
-        rule = self._mask_rule(
-            query,
-            query_heads,
-            keys,
-            call_positions,
-            use_causal_mask,
-            masks,
-            keys_are_finite=padding_is_finite or (cache is not None and not may_hold_padding),
-            queries_are_finite=padding_is_finite,
-        )
         output, scores = self._attend(
             query_heads,
             keys.key,
             keys.value,
-            mask=rule,
-            bias=self._bias(query_heads, keys, call_positions),
-            scale=1.0,
-            soft_cap=self.logit_soft_cap,
-            sink_logits=self.sink_logits if self.use_sink_logits else None,
-            dropout=self._score_dropout(training),
+            mask=self._mask_rule(query, query_heads, keys, masks, positions),
+            bias=self._bias(query_heads, keys, positions),
+            dropout=score_dropout(self, training),
             return_attention_scores=return_attention_scores,
+            **self._formula_options(),
         )
-        results = [poisoned(self._output(output, query, projections), masks.poison)]
+        results = [poisoned(self._output(output, query, step_projections), masks.poison)]
         if return_attention_scores:
             results.append(poisoned(self._layout.scores(scores, query, value), masks.poison))
         if cache is not None:
-            is_value = isinstance(given_cache, KeyValueCache)
-            results.append(new_cache if is_value else (new_cache.key, new_cache.value))
+            results.append(cache)
         return results[0] if len(results) == 1 else tuple(results)
-
-    def project_to_cache(self, value, key=None, value_mask=None, key_mask=None, key_positions=None):
-        """The keys and values of `value` (B, S, D) as a cache that later calls attend to, computed once.
-
-        Args:
-            value, key, key_positions: As in the call.
-            value_mask, key_mask: As in the call. Pass them to the later calls too. What stands at masked keys, be it NaN,
-                reaches neither the cache nor a weight.
-
-        Returns:
-            A pair of tensors (B, K, S, H) and (B, K, S, Hv).
-        """
-        key = value if key is None else key
-        call_positions = CallPositions(None, key_positions, None, used=self.rotary_embedding is not None)
-        masks = CallMasks(None, value, key, value_mask=value_mask, key_mask=key_mask)
-        if masks.key_mask is not None:
-            check_mask_shape(masks.key_mask, value.shape[:-1], "value_mask", exact_axes=1)
-            mask = with_exact_sizes(masks.key_mask, ops.shape(value)[1:2], "value_mask")
-            is_one, mask = key is value, ops.expand_dims(mask, -1)
-            value = keep(value, mask)
-            key = value if is_one else keep(key, mask)
-        heads = self._key_value_heads(*self._heads(None, key, value), call_positions)
-        return tuple(poisoned(x, masks.poison) for x in heads)
-
-    def empty_cache(self, batch_size, length):
-        """A cache for self-attention over up to `length` positions: zeros (B, K, C, H) and (B, K, C, Hv).
-
-        C is `length`, or the number of slots that a sliding window needs if that is smaller: a ring for
-        causal calls.
-        """
-        if self.sliding_window:
-            length = min(length, self._ring_slots())
-        return empty_cache(
-            batch_size,
-            self._num_key_heads,
-            length,
-            self.key_dim,
-            self.value_dim,
-            dtype=self.compute_dtype,
-            num_value_heads=self.num_key_value_heads,
-        )
 
     def _attend(self, query, key, value, return_attention_scores, **arguments):
         """The attention formula, which variants override: heads first in and out, and the scores, or None."""
@@ -413,83 +334,83 @@ class MultiHeadAttention(HeadProjections, Slotted, keras.layers.Layer):
             **arguments,
         )
 
-    # Queries, keys and values.
+    def _formula_options(self):
+        """What the formula takes from the layer alone. Queries are scaled already."""
+        sink_logits = self.sink_logits if self.use_sink_logits else None
+        return {"scale": 1.0, "soft_cap": self.logit_soft_cap, "sink_logits": sink_logits}
 
-    def _without_padding(self, query, key, value, masks, call_positions, use_causal_mask):
-        """The inputs with padding set to 0 before any projection, and whether whatever takes no part is 0.
+    def _project(self, query, value, key, masks, positions):
+        """The queries without padding, their heads, and the `AttendedKeys` of a call without a cache."""
+        self._count_tokens(query, value, masks, positions)
+        query, value, key, are_finite = masks.clean_inputs(
+            query,
+            value,
+            key,
+            in_order=bool(positions.is_causal or self.sliding_window),
+            aligned=positions.key_positions is None,
+        )
+        query_heads, key_heads, value_heads = self._heads(query, key, value)
+        query_heads = self._query_heads(query_heads, positions)
+        key_heads = self._key_heads(key_heads, positions)
+        key_positions = positions.new_key_positions(ops.shape(key_heads)[-2])
+        keys = AttendedKeys(
+            key_heads,
+            value_heads,
+            key_positions,
+            are_finite=are_finite,
+            queries_are_finite=are_finite,
+        )
+        return query, query_heads, keys
 
-        It is if the padding masks alone say which queries and keys take part.
-        """
-        queries = keys = None
-        if len(query.shape) == 3:
-            queries, keys = masks.participants(
-                query.shape,
-                value.shape,
-                in_order=bool(use_causal_mask or self.sliding_window),
-                aligned=call_positions.key_positions is None,
-            )
-        are_known = queries is not None and keys is not None
-        if not are_known:
-            if is_padding_clean():
-                return query, key, value, False
-            queries, keys = masks.real_tokens(query.shape, value.shape)
-        kept = {}
-        for x, mask in ((query, queries), (key, keys), (value, keys)):
-            if (id(x), id(mask)) not in kept:
-                is_kept = mask is None or is_known_clean(x)
-                kept[id(x), id(mask)] = x if is_kept else keep(x, ops.expand_dims(mask, -1))
-        return kept[id(query), id(queries)], kept[id(key), id(keys)], kept[id(value), id(keys)], are_known
+    def _query_heads(self, heads, positions):
+        if self.query_key_norm:
+            heads = self._query_norm(heads)
+        heads = self._rotated(heads, positions.query_positions(ops.shape(heads)[-2]), positions)
+        scale = self.key_dim**-0.5 if self.scale is None else self.scale
+        if scale == 1:
+            return heads
+        return heads * ops.convert_to_tensor(scale, heads.dtype)
 
-    def _count_tokens(self, call_positions, masks, query, value):
+    def _key_heads(self, heads, positions):
+        if self.query_key_norm:
+            heads = self._key_norm(heads)
+        return self._rotated(heads, positions.new_key_positions(ops.shape(heads)[-2]), positions)
+
+    def _rotated(self, heads, head_positions, positions):
+        if self.rotary_embedding is None:
+            return heads
+        # Not `__call__`, which would cast to the dtype policy of the slot instead of that of this layer.
+        if positions.sequence_length is None:
+            return self.rotary_embedding.call(heads, positions=head_positions)
+        return self.rotary_embedding.call(heads, positions=head_positions, length=positions.sequence_length)
+
+    def _call_positions(self, positions, key_positions, cache, cache_update_index, use_causal_mask):
+        if cache is not None:
+            slot_positions = KeyValueCache(*cache).positions
+            if slot_positions is not None:
+                key_positions = slot_positions
+        has_slots = self.rotary_embedding is not None or self.position_bias is not None
+        are_used = has_slots or bool(use_causal_mask or self.sliding_window)
+        return CallPositions(positions, key_positions, cache_update_index, use_causal_mask, are_used)
+
+    def _count_tokens(self, query, value, masks, positions):
         """Looks at the padding where it matters which token of a row is the first, or how many there are."""
         is_self_attention = tuple(query.shape[1:-1]) == tuple(value.shape[1:-1])
         depends_on_length = self._depends_on_length()
         if not is_self_attention or not (self.num_sink_tokens or depends_on_length):
             return
-        key_mask = None if masks.key_mask is None else self._layout.padding(masks.key_mask)
+        key_mask = masks.key_mask
+        if key_mask is not None:
+            key_mask = self._layout.padding(key_mask)
         if len(query.shape) == 3:
-            call_positions.count_tokens(key_mask, masks.key_segment_ids)
+            positions.count_tokens(key_mask, masks.key_segment_ids)
         if depends_on_length:
-            call_positions.measure(ops.shape(query)[-2], key_mask, masks.key_segment_ids)
+            positions.measure(ops.shape(query)[-2], key_mask, masks.key_segment_ids)
 
-    def _query_heads(self, heads, call_positions):
-        if self.query_key_norm:
-            heads = self._query_norm(heads)
-        heads = self._rotated(heads, call_positions.of_queries(ops.shape(heads)[-2]), call_positions)
-        scale = self.key_dim**-0.5 if self.scale is None else self.scale
-        return heads if scale == 1 else heads * ops.convert_to_tensor(scale, heads.dtype)
+    def _depends_on_length(self):
+        return self.rotary_embedding is not None and self.rotary_embedding.depends_on_length
 
-    def _key_value_heads(self, key_heads, value_heads, call_positions):
-        if self.query_key_norm:
-            key_heads = self._key_norm(key_heads)
-        positions = call_positions.of_new_keys(ops.shape(key_heads)[-2])
-        return self._rotated(key_heads, positions, call_positions), value_heads
-
-    def _rotated(self, heads, positions, call_positions):
-        if self.rotary_embedding is None:
-            return heads
-        length = {}
-        if call_positions.sequence_length is not None:
-            length["length"] = call_positions.sequence_length
-        # Not `__call__`, which would cast to the dtype policy of the slot instead of that of this layer.
-        return self.rotary_embedding.call(heads, positions=positions, **length)
-
-    def _is_ring(self, cache, use_causal_mask):
-        if cache is None or not (self.sliding_window and use_causal_mask):
-            return False
-        slots = cache.key.shape[-2]
-        return slots is not None and slots <= self._ring_slots()
-
-    def _ring_slots(self):
-        return self.sliding_window + self.num_sink_tokens
-
-    # Masks, biases and dropout.
-
-    def _uses_positions(self, use_causal_mask):
-        slots = self.rotary_embedding is not None or self.position_bias is not None
-        return slots or bool(use_causal_mask or self.sliding_window)
-
-    def _mask_rule(self, query, query_heads, keys, call_positions, use_causal_mask, masks, **finite):
+    def _mask_rule(self, query, query_heads, keys, masks, positions):
         """All masks as one rule, for heads (B, <lead>, N, T, H)."""
         return masks.as_rule(
             self._layout,
@@ -497,58 +418,39 @@ class MultiHeadAttention(HeadProjections, Slotted, keras.layers.Layer):
             (*query_heads.shape[:-1], keys.key.shape[-2]),
             num_keys=ops.shape(keys.key)[-2],
             slot_mask=keys.mask,
-            query_positions=call_positions.of_queries(ops.shape(query_heads)[-2]),
+            query_positions=positions.query_positions(ops.shape(query_heads)[-2]),
             key_positions=keys.positions,
-            causal=use_causal_mask,
+            causal=positions.is_causal,
             sliding_window=self.sliding_window,
             num_sink_tokens=self.num_sink_tokens,
-            offset=call_positions.offset if keys.mask is None else None,
-            **finite,
+            offset=positions.offset if keys.mask is None else None,
+            queries_are_finite=keys.queries_are_finite,
+            keys_are_finite=keys.are_finite,
         )
 
-    def _bias(self, query_heads, keys, call_positions):
+    def _bias(self, query_heads, keys, positions):
         if self.position_bias is None:
             return None
-        query_positions = call_positions.of_queries(ops.shape(query_heads)[-2])
+        query_positions = positions.query_positions(ops.shape(query_heads)[-2])
         return self.position_bias.pair_bias(query_heads, query_positions, keys.positions)
 
-    def _score_dropout(self, training):
-        if not self.dropout or not training:
-            return None
-        return ScoreDropout(self.dropout, self._seed_generator.next())
-
-    def _check_call(self, call_positions, cache, use_causal_mask, over_keys):
-        several, lead = len(self._layout.attended) > 1, bool(self._layout.lead)
-        if cache is not None and (several or lead):
-            raise ValueError("`cache` needs inputs of shape (B, T, D), with one axis to attend over.")
-        if several and call_positions.used:
+    def _check_call(self, masks, positions, cache):
+        if cache is not None:
+            self._check_cache(cache, masks, positions)
+        if len(self._layout.attended) > 1 and positions.are_used:
             raise ValueError(
                 "`use_causal_mask`, `sliding_window`, `rotary_embedding` and `position_bias` need one axis to attend "
                 f"over. Received: attention_axes={self._layout.attended}."
             )
-        for name, given in (
-            ("positions", call_positions.positions),
-            ("key_positions", call_positions.key_positions),
-        ):
-            if lead and given is not None and len(given.shape) > 1:
-                raise ValueError(
-                    f"`{name}` must have one axis for inputs that are not of shape (B, T, D). "
-                    f"Received: {name} of shape {tuple(given.shape)}."
-                )
-        if over_keys["prefix_mask"] is not None and not use_causal_mask:
+        if self._layout.lead:
+            _check_one_axis("positions", positions.positions)
+            _check_one_axis("key_positions", positions.key_positions)
+        if masks.prefix_mask is not None and not positions.is_causal:
             raise ValueError(
                 "`prefix_mask` says what is seen in spite of `use_causal_mask`, which must be True."
             )
-        if self._depends_on_length() and (cache is not None or call_positions.key_positions is not None):
-            raise ValueError(
-                'A `rotary_embedding` with "dynamic_ntk" scaling rotates all of a sequence by its length, so it takes '
-                'no `cache` and no `key_positions` of their own. Take "yarn" or "linear" scaling instead.'
-            )
-        if cache is not None and call_positions.index is not None and self._is_ring(cache, use_causal_mask):
-            _check_ring(over_keys)
-
-    def _depends_on_length(self):
-        return self.rotary_embedding is not None and self.rotary_embedding.depends_on_length
+        if positions.key_positions is not None and self._depends_on_length():
+            raise ValueError(DYNAMIC_NTK_ADVICE)
 
     def _check_input_shapes(self, query_shape, value_shape, key_shape):
         if tuple(value_shape[1:-1]) != tuple(key_shape[1:-1]):
@@ -599,21 +501,21 @@ class MultiHeadAttention(HeadProjections, Slotted, keras.layers.Layer):
         }
 
 
-def _check_ring(over_keys):
-    for name, given in over_keys.items():
-        if given is not None:
-            raise ValueError(
-                f"A cache of fewer slots than positions takes no `{name}`: its slots hold other keys at every call. "
-                "Padding there has negative `positions`. Or make a longer cache with `keras_attn.ops.empty_cache`."
-            )
+def _check_one_axis(name, positions):
+    if positions is not None and len(positions.shape) > 1:
+        raise ValueError(
+            f"`{name}` must have one axis for inputs that are not of shape (B, T, D). "
+            f"Received: {name} of shape {tuple(positions.shape)}."
+        )
 
 
 def _as_tuple(name, value):
     """One or several integers as a tuple. None stays None."""
     if value is None:
         return None
+    values = value if isinstance(value, Iterable) else (value,)
     try:
-        return tuple(map(operator.index, value if isinstance(value, Iterable) else (value,)))
+        return tuple(operator.index(item) for item in values)
     except TypeError:
         message = f"Invalid `{name}`. `{name}` must be an integer or a tuple of integers. Received: {name}={value!r}."
         raise ValueError(message) from None

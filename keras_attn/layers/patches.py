@@ -159,7 +159,8 @@ class PatchEmbedding(Slotted, keras.layers.Layer):
         """
         if self.position != "rotary":
             return None
-        return grid_positions(*self.grid_size(image_size), self.num_special_tokens)
+        rows, columns = self.grid_size(image_size)
+        return grid_positions(rows, columns, self.num_special_tokens)
 
     def build(self, input_shape=None):
         num_inputs = self.patch_size[0] * self.patch_size[1] * self.num_channels
@@ -189,14 +190,16 @@ class PatchEmbedding(Slotted, keras.layers.Layer):
         images = ops.cast(inputs, self.compute_dtype)
         x = self.projection_dense(image_patches(images, self.patch_size, self.pad))
         x = ops.cast(x, self.compute_dtype)
-        x = x if self.norm is None else self.norm(x)
-        of_classes, of_patches = self._position_vectors(ops.shape(inputs)[1:3])
-        if of_patches is not None:
-            x = x + of_patches
-        special = self._special_tokens(of_classes)
-        if special is not None:
+        if self.norm is not None:
+            x = self.norm(x)
+        class_positions, patch_positions = self._position_vectors(ops.shape(inputs)[1:3])
+        if patch_positions is not None:
+            x = x + patch_positions
+        special_tokens = self._special_tokens(class_positions)
+        if special_tokens is not None:
             shape = (ops.shape(x)[0], self.num_special_tokens, self.hidden_dim)
-            x = ops.concatenate([ops.broadcast_to(ops.expand_dims(special, 0), shape), x], axis=1)
+            special_tokens = ops.broadcast_to(ops.expand_dims(special_tokens, 0), shape)
+            x = ops.concatenate([special_tokens, x], axis=1)
         return self._dropout_layer(x, training=training)
 
     def _special_tokens(self, positions):
@@ -216,18 +219,22 @@ class PatchEmbedding(Slotted, keras.layers.Layer):
         """What is added to class tokens and to patches, or None for nothing."""
         size = self.grid_size(image_size)
         if self.position == "sinusoidal":
-            rows, columns = rows_and_columns(grid_positions(*size))
-            halves = [sinusoidal_encoding(line - 1, self.hidden_dim // 2) for line in (rows, columns)]
-            return None, ops.cast(ops.concatenate(halves, axis=-1), self.compute_dtype)
+            rows, columns = rows_and_columns(grid_positions(size[0], size[1]))
+            row_half = sinusoidal_encoding(rows - 1, self.hidden_dim // 2)
+            column_half = sinusoidal_encoding(columns - 1, self.hidden_dim // 2)
+            vectors = ops.concatenate([row_half, column_half], axis=-1)
+            return None, ops.cast(vectors, self.compute_dtype)
         if self.position != "learned":
             return None, None
-        made_for = self.grid_size(self.image_size)
+        rows, columns = self.grid_size(self.image_size)
         vectors = ops.convert_to_tensor(self.position_embeddings)
-        of_classes, of_patches = vectors[: self._num_class_tokens], vectors[self._num_class_tokens :]
-        if not all(isinstance(new, int) and new == old for new, old in zip(size, made_for)):
-            grid = ops.reshape(of_patches, (*made_for, self.hidden_dim))
-            of_patches = ops.reshape(resized_grid(grid, size, self.antialias), (-1, self.hidden_dim))
-        return of_classes, ops.cast(of_patches, self.compute_dtype)
+        class_positions = vectors[: self._num_class_tokens]
+        patch_positions = vectors[self._num_class_tokens :]
+        if not all(isinstance(new, int) and new == old for new, old in zip(size, (rows, columns))):
+            grid = ops.reshape(patch_positions, (rows, columns, self.hidden_dim))
+            grid = resized_grid(grid, size, self.antialias)
+            patch_positions = ops.reshape(grid, (-1, self.hidden_dim))
+        return class_positions, ops.cast(patch_positions, self.compute_dtype)
 
     def _check_images(self, shape):
         if len(shape) != 4 or shape[-1] != self.num_channels:
@@ -245,18 +252,30 @@ class PatchEmbedding(Slotted, keras.layers.Layer):
             )
 
     def compute_output_shape(self, input_shape):
-        known = None not in input_shape[1:3]
-        rows, columns = self.grid_size(input_shape[1:3]) if known else (None, None)
-        length = self.num_special_tokens + rows * columns if known else None
-        return (input_shape[0], length, self.hidden_dim)
+        if None in input_shape[1:3]:
+            return (input_shape[0], None, self.hidden_dim)
+        rows, columns = self.grid_size(input_shape[1:3])
+        return (input_shape[0], self.num_special_tokens + rows * columns, self.hidden_dim)
 
     def _parts(self):
         return [self.projection_dense]
 
     def get_config(self):
-        names = ("patch_size", "hidden_dim", "image_size", "num_channels", "position", "use_class_token")
-        names += ("use_distillation_token", "num_register_tokens", "dropout", "pad", "antialias", "use_bias")
-        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
+        return {
+            **super().get_config(),
+            "patch_size": self.patch_size,
+            "hidden_dim": self.hidden_dim,
+            "image_size": self.image_size,
+            "num_channels": self.num_channels,
+            "position": self.position,
+            "use_class_token": self.use_class_token,
+            "use_distillation_token": self.use_distillation_token,
+            "num_register_tokens": self.num_register_tokens,
+            "dropout": self.dropout,
+            "pad": self.pad,
+            "antialias": self.antialias,
+            "use_bias": self.use_bias,
+        }
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
@@ -291,23 +310,22 @@ class PatchMerging(Slotted, keras.layers.Layer):
     def __init__(self, hidden_dim=None, norm=None, **kwargs):
         super().__init__(**kwargs)
         self.hidden_dim = check_positive("hidden_dim", hidden_dim, optional=True)
-        norm = check_layer("norm", norm)
-        self.norm = (
-            LayerNormalization(epsilon=1e-5, dtype=self.dtype_policy, name="norm") if norm is None else norm
-        )
+        if norm is None:
+            norm = LayerNormalization(epsilon=1e-5, dtype=self.dtype_policy, name="norm")
+        self.norm = check_layer("norm", norm)
 
     def build(self, input_shape):
         if len(input_shape) != 4:
             raise ValueError(
                 f"`inputs` must have the shape (B, height, width, D). Received: shape {tuple(input_shape)}."
             )
-        joined = (*input_shape[:-1], 4 * input_shape[-1])
-        build_layer(self.norm, joined, dtype=self.compute_dtype)
-        units = 2 * input_shape[-1] if self.hidden_dim is None else self.hidden_dim
+        joined_shape = (*input_shape[:-1], 4 * input_shape[-1])
+        build_layer(self.norm, joined_shape, dtype=self.compute_dtype)
+        units = self.hidden_dim or 2 * input_shape[-1]
         self.reduction_dense = Dense(
             units, use_bias=False, dtype=self._policy_of("reduction"), name="reduction"
         )
-        self.reduction_dense.build(joined)
+        self.reduction_dense.build(joined_shape)
 
     def call(self, inputs):
         images = complete_windows(inputs, (2, 2))
@@ -319,12 +337,16 @@ class PatchMerging(Slotted, keras.layers.Layer):
         return ops.cast(self.reduction_dense(self.norm(images)), self.compute_dtype)
 
     def compute_output_shape(self, input_shape):
-        batch_size, *sizes, num_features = input_shape
-        sizes = [None if size is None else -(-size // 2) for size in sizes]
-        return (batch_size, *sizes, 2 * num_features if self.hidden_dim is None else self.hidden_dim)
+        batch_size, height, width, num_features = input_shape
+        return (batch_size, _half(height), _half(width), self.hidden_dim or 2 * num_features)
 
     def _parts(self):
         return [self.reduction_dense]
 
     def get_config(self):
         return {**super().get_config(), "hidden_dim": self.hidden_dim}
+
+
+def _half(size):
+    """Half of a size, rounded up, or None."""
+    return None if size is None else (size + 1) // 2

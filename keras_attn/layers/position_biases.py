@@ -16,12 +16,53 @@ from keras_attn.ops import (
 
 
 class PositionBias(BaseLayer, keras.layers.Layer):
-    """Base of the position biases. Each attention layer that shares one builds it; a call returns it dense.
+    """The base of position biases: numbers, added to the logits, that depend on the positions of the query and the key.
 
-    A subclass defines the bias in `pair_bias`, and names the size of the heads that its weights depend on.
+    It is what attention takes as `position_bias`. A subclass says in `pair_bias` what the bias is, and makes its weights, if
+    it has any, in `create_weights`. Attention calls `pair_bias`, and computes the bias of one block of pairs at a time; a call
+    of the layer itself returns the bias of all pairs. Several attention layers may share one instance, and then its weights.
+
+    Attributes:
+        size_name: String, what the weights depend on: `"num_heads"` N or `"key_dim"` H. All attention layers that share an
+            instance must have the same.
+
+    Call arguments:
+        query: Floats (B, N, T, H), the head axis before the time axis, projected and multiplied by H ** -0.5.
+        query_positions: Integers (T,) or (B, T). Defaults to 0, 1, 2, ...
+        key_positions: Integers (S,) or (B, S). Defaults to `query_positions`.
+
+    Returns:
+        Floats that broadcast to (B, N, T, S), in the compute dtype.
+
+    Raises:
+        ValueError: if positions are not integers or do not fit `query`, or if the size that the weights depend on is not that
+            of the first use.
+
+    Example:
+
+    ```python
+    import functools
+
+
+    class NextTokenBias(keras_attn.layers.PositionBias):
+        "A learned number for each head, added where the key follows the query."
+
+        def create_weights(self, size):
+            self.strength = self.add_weight(shape=(size, 1, 1), initializer="zeros", autocast=False)
+
+        def pair_bias(self, query, query_positions, key_positions):
+            table = self.strength * keras.ops.convert_to_tensor([0.0, 1.0, 0.0])  # (N, 1, 3): not after, next, later
+            clip = functools.partial(keras.ops.clip, x_min=0, x_max=2)  # distance -> column of the table
+            return keras_attn.ops.TableBias(table, query_positions, key_positions, index=clip)
+
+
+    attention = keras_attn.layers.MultiHeadAttention(num_heads=2, key_dim=8, position_bias=NextTokenBias())
+    x = keras.random.normal((2, 5, 16))
+    y = attention(x, x)
+    ```
     """
 
-    _size_name, _size_axis = "num_heads", -3
+    size_name = "num_heads"
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -30,8 +71,27 @@ class PositionBias(BaseLayer, keras.layers.Layer):
     def build(self, query_shape):
         if self.built:
             return self._check_size(query_shape)
-        self._size = query_shape[self._size_axis]
-        self._add_weights(self._size)
+        self._size = self._size_of(query_shape)
+        self.create_weights(self._size)
+
+    def create_weights(self, size):
+        """Makes the weights, once. By default there are none.
+
+        Args:
+            size: Integer: N, or H if `size_name` is `"key_dim"`.
+        """
+
+    def pair_bias(self, query, query_positions, key_positions):
+        """The bias as a value, from which attention computes one block of pairs at a time.
+
+        Args:
+            query: Floats (B, N, T, H), projected and multiplied by H ** -0.5.
+            query_positions, key_positions: Integers (T,) or (B, T), and (S,) or (B, S).
+
+        Returns:
+            A `keras_attn.ops.PairBias`: a `TableBias` for a function of the distance, a `DenseBias` for anything else.
+        """
+        raise NotImplementedError
 
     def call(self, query, query_positions=None, key_positions=None):
         self._check_size(query.shape)
@@ -47,27 +107,15 @@ class PositionBias(BaseLayer, keras.layers.Layer):
     def compute_mask(self, query, mask=None):
         return None
 
-    def pair_bias(self, query, query_positions, key_positions):
-        """The bias as a value, from which attention computes one block of pairs at a time.
-
-        Args:
-            query: Floats (B, N, T, H), projected and multiplied by H ** -0.5.
-            query_positions, key_positions: Integers (T,) or (B, T), and (S,) or (B, S).
-
-        Returns:
-            A `keras_attn.ops.PairBias`.
-        """
-        raise NotImplementedError
-
-    def _add_weights(self, size):
-        """Creates the weights, for heads of which `_size_name` is `size`."""
+    def _size_of(self, query_shape):
+        return query_shape[-3] if self.size_name == "num_heads" else query_shape[-1]
 
     def _check_size(self, query_shape):
-        size = query_shape[self._size_axis]
+        size = self._size_of(query_shape)
         if size != self._size:
             raise ValueError(
-                f"`{type(self).__name__}` must be used with one `{self._size_name}`. "
-                f"Received: {self._size_name}={size} after {self._size_name}={self._size}."
+                f"`{type(self).__name__}` must be used with one `{self.size_name}`. "
+                f"Received: {self.size_name}={size} after {self.size_name}={self._size}."
             )
 
 
@@ -103,8 +151,9 @@ class AlibiBias(PositionBias):
     """
 
     def pair_bias(self, query, query_positions, key_positions):
-        dtype = "float64" if keras.backend.standardize_dtype(query.dtype) == "float64" else "float32"
-        return SlopeBias(alibi_slopes(query.shape[-3], dtype), query_positions, key_positions)
+        is_float64 = keras.backend.standardize_dtype(query.dtype) == "float64"
+        slopes = alibi_slopes(query.shape[-3], "float64" if is_float64 else "float32")
+        return SlopeBias(slopes, query_positions, key_positions)
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
@@ -152,15 +201,16 @@ class RelativePositionBias(PositionBias):
         check_positive("num_buckets", num_buckets)
         check_positive("max_distance", max_distance)
         directions = 2 if bidirectional else 1
+        num_exact = num_buckets // directions // 2
         if num_buckets % directions or num_buckets < 2 * directions:
             raise ValueError(
                 "`num_buckets` must be at least 2, and even and at least 4 if `bidirectional`. "
                 f"Received: num_buckets={num_buckets}, bidirectional={bidirectional}."
             )
-        if max_distance <= num_buckets // directions // 2:
+        if max_distance <= num_exact:
             raise ValueError(
                 "`max_distance` must be larger than the number of distances that have a bucket each, "
-                f"{num_buckets // directions // 2}. Received: max_distance={max_distance}."
+                f"{num_exact}. Received: max_distance={max_distance}."
             )
         super().__init__(**kwargs)
         self.num_buckets = num_buckets
@@ -174,7 +224,7 @@ class RelativePositionBias(PositionBias):
         buckets = relative_position_bucket(distances, self.num_buckets, self.max_distance, self.bidirectional)
         table = ops.take(ops.convert_to_tensor(self.embeddings), buckets, axis=0)  # (distances, N)
         table = ops.expand_dims(ops.transpose(table), 1)  # (N, 1, distances)
-        return TableBias(table, query_positions, key_positions, _clipped_at(self.max_distance))
+        return TableBias(table, query_positions, key_positions, _table_index(self.max_distance))
 
     def get_config(self):
         return {
@@ -185,7 +235,7 @@ class RelativePositionBias(PositionBias):
             "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
         }
 
-    def _add_weights(self, size):
+    def create_weights(self, size):
         self.embeddings = self.add_weight(
             name="embeddings",
             shape=(self.num_buckets, size),
@@ -228,7 +278,7 @@ class RelativePositionKeys(PositionBias):
     Reference: [Shaw et al., 2018](https://arxiv.org/abs/1803.02155), section 3.1, equation 4, and section 3.2.
     """
 
-    _size_name, _size_axis = "key_dim", -1
+    size_name = "key_dim"
 
     def __init__(self, max_distance, embeddings_initializer="glorot_uniform", **kwargs):
         check_positive("max_distance", max_distance)
@@ -239,7 +289,7 @@ class RelativePositionKeys(PositionBias):
     def pair_bias(self, query, query_positions, key_positions):
         vectors = ops.cast(ops.convert_to_tensor(self.embeddings), query.dtype)
         table = ops.matmul(query, ops.transpose(vectors))  # (B, N, T, distances)
-        index = _clipped_at(self.max_distance)
+        index = _table_index(self.max_distance)
         return TableBias(table, query_positions, key_positions, index, has_query_axis=True)
 
     def get_config(self):
@@ -249,7 +299,7 @@ class RelativePositionKeys(PositionBias):
             "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
         }
 
-    def _add_weights(self, size):
+    def create_weights(self, size):
         self.embeddings = self.add_weight(
             name="embeddings",
             shape=(2 * self.max_distance + 1, size),
@@ -265,10 +315,10 @@ def _check_positions(name, positions, shape):
     check_mask_shape(positions, shape[-len(positions.shape) :], name, exact_axes=1)
 
 
-def _clipped_at(max_distance):
+def _table_index(max_distance):
     """A function from relative positions to 0, 1, ..., 2 max_distance. Larger distances are clipped."""
-    return functools.partial(_clipped, max_distance=max_distance)
+    return functools.partial(_clip_distance, max_distance=max_distance)
 
 
-def _clipped(relative_positions, max_distance):
+def _clip_distance(relative_positions, max_distance):
     return ops.clip(relative_positions, -max_distance, max_distance) + max_distance

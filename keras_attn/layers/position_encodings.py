@@ -7,8 +7,37 @@ from keras_attn.layers.masks import combined_padding_mask
 from keras_attn.ops import indices_within, sinusoidal_encoding, successive_positions, token_positions
 
 
+class _AddedEncoding(BaseLayer, keras.layers.Layer):
+    """The base of encodings that are added to a sequence."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def call(self, inputs, start_index=0, positions=None, padding_mask=None):
+        return _repeat_for_batch(self.encoding(inputs, start_index, positions, padding_mask), inputs)
+
+    def encoding(self, inputs, start_index=0, positions=None, padding_mask=None):
+        """What a call returns, without the batch axis if it is the same for all rows: floats (T, D) or (B, T, D).
+
+        Args:
+            inputs, start_index, positions, padding_mask: As in a call.
+        """
+        if positions is not None:
+            return ops.cast(self._encode(inputs, positions), self.compute_dtype)
+        token_rows = _counted_positions(inputs, padding_mask)
+        encoding = ops.cast(self._encode_successive(inputs, start_index), self.compute_dtype)
+        # Sines of all tokens' own positions would take many times as long as the rows of one encoding.
+        return encoding if token_rows is None else ops.take(encoding, token_rows, axis=0)
+
+    def compute_output_shape(self, input_shape):
+        # Declared, so that Keras does not trace the call. For an unknown length, Keras on PyTorch would trace with one that
+        # may be past the last position.
+        return tuple(input_shape)
+
+
 @keras.saving.register_keras_serializable(package="keras_attn")
-class SinusoidalPositionEncoding(BaseLayer, keras.layers.Layer):
+class SinusoidalPositionEncoding(_AddedEncoding):
     """The Transformer's fixed sines and cosines, which are added to a sequence.
 
     Angles are computed in float32 under every dtype policy. The mask that Keras carries on the inputs is carried on, so
@@ -49,29 +78,16 @@ class SinusoidalPositionEncoding(BaseLayer, keras.layers.Layer):
         self.max_wavelength = max_wavelength
         self.interleaved = interleaved
         self.first_position = first_position
-        self.supports_masking = True
 
     def build(self, input_shape):
         pass
 
-    def call(self, inputs, start_index=0, positions=None, padding_mask=None):
-        return _for_every_row(self.encoding(inputs, start_index, positions, padding_mask), inputs)
-
-    def encoding(self, inputs, start_index=0, positions=None, padding_mask=None):
-        """What a call returns, without the batch axis if it is the same for all rows: floats (T, D) or (B, T, D).
-
-        Args:
-            inputs, start_index, positions, padding_mask: As in a call.
-        """
-        counted = _counted_positions(inputs, padding_mask) if positions is None else None
-        if positions is None:
-            positions = successive_positions(ops.shape(inputs)[-2], start_index)
+    def _encode(self, inputs, positions):
         positions = positions + self.first_position
-        encoding = sinusoidal_encoding(positions, inputs.shape[-1], self.max_wavelength, self.interleaved)
-        return _at(counted, ops.cast(encoding, self.compute_dtype))
+        return sinusoidal_encoding(positions, inputs.shape[-1], self.max_wavelength, self.interleaved)
 
-    def compute_output_shape(self, input_shape):
-        return tuple(input_shape)
+    def _encode_successive(self, inputs, start_index):
+        return self._encode(inputs, successive_positions(ops.shape(inputs)[-2], start_index))
 
     def get_config(self):
         return {
@@ -83,7 +99,7 @@ class SinusoidalPositionEncoding(BaseLayer, keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
-class PositionEmbedding(BaseLayer, keras.layers.Layer):
+class PositionEmbedding(_AddedEncoding):
     """A learned vector for each position, which is added to a sequence.
 
     The mask that Keras carries on the inputs is carried on, so that `keras.layers.Add` keeps it; `x + embedding(x)`
@@ -123,7 +139,6 @@ class PositionEmbedding(BaseLayer, keras.layers.Layer):
         check_positive("max_sequence_length", max_sequence_length)
         self.max_sequence_length = max_sequence_length
         self.initializer = keras.initializers.get(initializer)
-        self.supports_masking = True
 
     def build(self, input_shape):
         self.position_embeddings = self.add_weight(
@@ -133,25 +148,18 @@ class PositionEmbedding(BaseLayer, keras.layers.Layer):
             autocast=False,  # `encoding` casts the vectors that it takes, not the table
         )
 
-    def call(self, inputs, start_index=0, positions=None, padding_mask=None):
-        return _for_every_row(self.encoding(inputs, start_index, positions, padding_mask), inputs)
+    def _encode(self, inputs, positions):
+        return self._take(indices_within(positions, self.max_sequence_length, "Positions"))
 
-    def encoding(self, inputs, start_index=0, positions=None, padding_mask=None):
-        """What a call returns, without the batch axis if it is the same for all rows: floats (T, D) or (B, T, D).
+    def _encode_successive(self, inputs, start_index):
+        return self._take(self._checked_positions(inputs, start_index))
 
-        Args:
-            inputs, start_index, positions, padding_mask: As in a call.
-        """
-        counted = _counted_positions(inputs, padding_mask) if positions is None else None
-        if positions is None:
-            positions = self._checked_positions(inputs, start_index)
-        else:
-            positions = indices_within(positions, self.max_sequence_length, "Positions")
-        vectors = ops.take(ops.convert_to_tensor(self.position_embeddings), positions, axis=0)
-        return _at(counted, ops.cast(vectors, self.compute_dtype))
+    def _take(self, positions):
+        return ops.take(ops.convert_to_tensor(self.position_embeddings), positions, axis=0)
 
     def _checked_positions(self, inputs, start_index):
-        length, size = inputs.shape[-2], self.max_sequence_length
+        length = inputs.shape[-2]
+        size = self.max_sequence_length
         if isinstance(length, int) and length > size:
             raise ValueError(
                 f"The sequence is longer than `max_sequence_length`. Received: length {length}, "
@@ -164,11 +172,6 @@ class PositionEmbedding(BaseLayer, keras.layers.Layer):
             positions, size, "A sequence must be no longer than `max_sequence_length`: its positions"
         )
 
-    def compute_output_shape(self, input_shape):
-        # It is declared, so that Keras does not trace the call. For an unknown length, Keras on PyTorch would trace with one
-        # that may be past the last position.
-        return tuple(input_shape)
-
     def get_config(self):
         return {
             **super().get_config(),
@@ -177,7 +180,7 @@ class PositionEmbedding(BaseLayer, keras.layers.Layer):
         }
 
 
-def _for_every_row(encoding, inputs):
+def _repeat_for_batch(encoding, inputs):
     """The encoding (T, D) or (B, T, D) of `inputs` (B, T, D) with their shape."""
     return ops.broadcast_to(encoding, ops.shape(inputs))
 
@@ -186,11 +189,3 @@ def _counted_positions(inputs, padding_mask):
     """The positions of the tokens of rows with a padding mask, see `token_positions`; None without a mask."""
     padding_mask = combined_padding_mask(padding_mask, inputs, "padding_mask")
     return None if padding_mask is None else token_positions(padding_mask)
-
-
-def _at(counted, encoding):
-    """The encoding of each token, if it has a position of its own: rows of the encoding (T, D) of a row without pads.
-
-    Sines of all rows' own positions would take many times as long as this.
-    """
-    return encoding if counted is None else ops.take(encoding, counted, axis=0)

@@ -1,4 +1,4 @@
-"""Heads of encoders: what makes an answer of the sequence of vectors."""
+"""Heads of encoders: what makes an answer from the sequence of vectors."""
 
 import keras
 from keras import ops
@@ -15,14 +15,16 @@ from keras_attn.ops import POOLINGS, as_boolean_mask, at_least_float32, keep, ma
 
 
 def real_tokens(sequence, padding_mask):
-    """The padding mask (B, T) of a head's call as booleans, that of Keras included; all True if there is none.
+    """The padding mask (B, T) of a head's call, joined with the one that Keras carries: booleans, all True without a mask.
 
     Raises:
         ValueError: unless the sequence has the shape (B, T, D).
     """
     check_rank("inputs", sequence.shape, "(B, T, D)")
-    mask = as_boolean_mask(combined_padding_mask(padding_mask, sequence, "padding_mask"), "padding_mask")
-    return ops.ones(ops.shape(sequence)[:2], dtype="bool") if mask is None else mask
+    mask = combined_padding_mask(padding_mask, sequence, "padding_mask")
+    if mask is None:
+        return ops.ones(ops.shape(sequence)[:2], dtype="bool")
+    return as_boolean_mask(mask, "padding_mask")
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
@@ -78,7 +80,7 @@ class Pooling(BaseLayer, keras.layers.Layer):
 
 
 class _Head(Slotted, keras.layers.Layer):
-    """The base of heads: vectors are projected, activated and normalised, if that is wanted, before the logits."""
+    """The base of heads: vectors may be projected, activated and normalised before the logits."""
 
     _LORA_TARGETS = ("intermediate",)
     _SLOTS = ("norm",)
@@ -123,8 +125,10 @@ class _Head(Slotted, keras.layers.Layer):
         return layer
 
     def _transformed(self, x, training):
-        x = x if self.intermediate_dense is None else self.intermediate_dense(x)
-        x = x if self.norm is None else self.norm(x)
+        if self.intermediate_dense is not None:
+            x = self.intermediate_dense(x)
+        if self.norm is not None:
+            x = self.norm(x)
         return self._dropout_layer(x, training=training)
 
     def _parts(self):
@@ -176,7 +180,9 @@ class _LabelHead(_Head):
         return poisoned(logits, mask_poison(padding_mask))
 
     def _parts(self):
-        return [*super()._parts(), self.output_dense]
+        parts = super()._parts()
+        parts.append(self.output_dense)
+        return parts
 
     def get_config(self):
         return {**super().get_config(), "num_labels": self.num_labels}
@@ -298,12 +304,11 @@ class ImageClassificationHead(_LabelHead):
 
     def call(self, inputs, padding_mask=None, training=None):
         mask = real_tokens(inputs, padding_mask)
-        start = self.num_special_tokens
-        first_tokens = {"first": 0, "mean": start}
-        vectors = [
-            pooled(inputs[:, first_tokens[mode] :], mask[:, first_tokens[mode] :], mode)
-            for mode in _IMAGE_POOLINGS[self.pooling]
-        ]
+        first_tokens = {"first": 0, "mean": self.num_special_tokens}
+        vectors = []
+        for mode in _IMAGE_POOLINGS[self.pooling]:
+            start = first_tokens[mode]
+            vectors.append(pooled(inputs[:, start:], mask[:, start:], mode))
         logits = self._logits(ops.concatenate(vectors, axis=-1), padding_mask, training)
         if not self.use_distillation_token:
             return logits
@@ -317,12 +322,18 @@ class ImageClassificationHead(_LabelHead):
         return (input_shape[0], self.num_labels)
 
     def _parts(self):
-        distillation = [self.distillation_dense] if self.use_distillation_token else []
-        return [*super()._parts(), *distillation]
+        parts = super()._parts()
+        if self.use_distillation_token:
+            parts.append(self.distillation_dense)
+        return parts
 
     def get_config(self):
-        names = ("pooling", "num_special_tokens", "use_distillation_token")
-        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
+        return {
+            **super().get_config(),
+            "pooling": self.pooling,
+            "num_special_tokens": self.num_special_tokens,
+            "use_distillation_token": self.use_distillation_token,
+        }
 
 
 # The vectors that each pooling of an image's tokens joins.
@@ -367,7 +378,7 @@ class VectorHead(_Pooled, _Head):
         super().__init__(intermediate_dim=intermediate_dim, pooling=pooling, **kwargs)
 
     def _build_output(self, features):
-        """There is none."""
+        """There is no projection after the vectors."""
 
     def call(self, inputs, padding_mask=None, training=None):
         vectors = self._transformed(self._pooled(inputs, padding_mask), training)
@@ -465,8 +476,10 @@ class MaskedLanguageModelHead(_Head):
             raise ValueError("`token_embedding` must be a layer. Received: token_embedding=None.")
         if norm is None:
             norm = LayerNormalization(epsilon=1e-12, dtype=kwargs.get("dtype"), name="norm")
+        if intermediate_dim is None:
+            intermediate_dim = token_embedding.hidden_dim
         super().__init__(
-            intermediate_dim=token_embedding.hidden_dim if intermediate_dim is None else intermediate_dim,
+            intermediate_dim=intermediate_dim,
             activation=activation,
             norm=norm,
             **kwargs,
@@ -491,4 +504,6 @@ class MaskedLanguageModelHead(_Head):
         return (*input_shape[:-1], self.token_embedding.vocabulary_size)
 
     def _parts(self):
-        return [*super()._parts(), self.token_embedding]
+        parts = super()._parts()
+        parts.append(self.token_embedding)
+        return parts

@@ -23,20 +23,20 @@ from keras_attn.ops import (
     step_form,
 )
 
-# Activations of each number for itself, and the functions that compute them.
+# Elementwise activations, and the functions that compute them.
 _ELEMENTWISE = {
     keras.activations.gelu: gelu,
-    **{
-        activation: activation
-        for activation in (
-            gelu_tanh,
-            keras.activations.relu,
-            keras.activations.sigmoid,
-            keras.activations.silu,
-            keras.activations.tanh,
-        )
-    },
+    gelu_tanh: gelu_tanh,
+    keras.activations.relu: keras.activations.relu,
+    keras.activations.sigmoid: keras.activations.sigmoid,
+    keras.activations.silu: keras.activations.silu,
+    keras.activations.tanh: keras.activations.tanh,
 }
+
+# What a decoding loop made once for its steps, see `step_matrices`; None outside of a loop. It saves time and changes no
+# result. It is not an argument, because Keras casts every float tensor that a layer is called with to the layer's compute
+# dtype, and so would cast, in each step, matrices that are stored in another dtype.
+_STEP_MATRICES = contextvars.ContextVar("step_matrices", default=None)
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
@@ -76,16 +76,20 @@ class Projection(QuantizableSubclass, keras.layers.EinsumDense):
         if not self.has_int8_product():
             return super().quantized_call(inputs, **kwargs)
         summed = _num_summed_axes(self.equation)
-        kept, size = shape_to_keep(inputs)[:-summed], math.prod(inputs.shape[-summed:])
-        bias = None if self.bias is None else ops.reshape(self.bias, (-1,))
-        x = product(ops.reshape(inputs, (*kept, size)), step_matrix(self), bias)
-        x = ops.reshape(x, (*kept, *self.kernel.shape[summed:]))
-        return x if self.activation is None else self.activation(x)
+        kept = tuple(shape_to_keep(inputs)[:-summed])
+        rows = ops.reshape(inputs, (*kept, math.prod(inputs.shape[-summed:])))
+        bias = self.bias
+        if bias is not None:
+            bias = ops.reshape(bias, (-1,))
+        x = product(rows, step_matrix(self), bias)
+        x = ops.reshape(x, kept + tuple(self.kernel.shape[summed:]))
+        return _activated(x, self.activation)
 
     def int8_matrix(self):
         """The quantised kernel, an `Int8Matrix`."""
-        size = math.prod(stored_matrix(self).shape[: _num_summed_axes(self.equation)])
-        return int8_matrix(ops.reshape(stored_matrix(self), (size, -1)), self.kernel_scale)
+        values = stored_matrix(self)
+        size = math.prod(values.shape[: _num_summed_axes(self.equation)])
+        return int8_matrix(ops.reshape(values, (size, -1)), self.kernel_scale)
 
     def step_matrix(self):
         """The quantised kernel as it is multiplied: an `Int8Matrix`, or floats if it is small."""
@@ -120,7 +124,7 @@ class Dense(QuantizableSubclass, keras.layers.Dense):
         if not self.has_int8_product():
             return super().quantized_call(inputs, **kwargs)
         x = product(inputs, step_matrix(self), self.bias)
-        return x if self.activation is None else self.activation(x)
+        return _activated(x, self.activation)
 
     def step_matrix(self):
         """The quantised kernel as it is multiplied: an `Int8Matrix`, or floats if it is small."""
@@ -128,7 +132,7 @@ class Dense(QuantizableSubclass, keras.layers.Dense):
 
 
 def int8_matrix(values, divisors, is_transposed=False):
-    """The `Int8Matrix` of Keras' int8 values and of what they are to be divided by, one for each column."""
+    """The `Int8Matrix` of Keras' int8 values and of their divisors, one for each column."""
     shape = (-1, 1) if is_transposed else (1, -1)
     # TensorFlow's `reciprocal` rounds in another way than a division, which XLA makes of it.
     return Int8Matrix(values, 1.0 / ops.reshape(ops.cast(divisors, "float32"), shape))
@@ -160,38 +164,53 @@ def product(inputs, kernel, bias=None, num_summed_axes=1, training=None, activat
         return _int8_product(inputs, kernel, bias)
     if keras.backend.backend() == "torch":  # where each operation costs as much as a small product
         x = ops.tensordot(inputs, kernel, axes=num_summed_axes)
-        x = x if bias is None else ops.add(x, bias)
-        return x if activation is None else activation(x)
-    size = math.prod(kernel.shape[:num_summed_axes])
-    kept = len(inputs.shape) - num_summed_axes
-    shape = (*shape_to_keep(inputs)[:kept], *kernel.shape[num_summed_axes:])
-    if runs_bfloat16_products(inputs, kernel):
-        x = bfloat16_product(ops.reshape(inputs, (-1, size)), ops.reshape(kernel, (size, -1)))
         if bias is not None:
-            x = ops.add(x, ops.cast(ops.reshape(bias, (-1,)), x.dtype))
-        elif is_compiled_scope():
-            # XLA ends the process if nothing is between such a product and its only use, a sum or maximum of its rows.
-            x = ops.minimum(x, float("inf"))
-        x = ops.reshape(x, shape)
-        return x if activation is None else activation(x)
-    is_plain = _are_few(inputs.shape[1:kept]) or (not training and runs_op_by_op(inputs))
-    one = () if is_plain else (1,)
-    is_matrix = not one and len(kernel.shape) == 2
-    kernel = kernel if is_matrix else ops.reshape(kernel, (*one, size, -1))
-    x = ops.matmul(ops.reshape(inputs, (*one, -1, size)), kernel)
+            x = ops.add(x, bias)
+        return _activated(x, activation)
+    if bias is not None and len(bias.shape) > 1:
+        bias = ops.reshape(bias, (-1,))
+    num_kept_axes = len(inputs.shape) - num_summed_axes
+    shape = tuple(shape_to_keep(inputs)[:num_kept_axes]) + tuple(kernel.shape[num_summed_axes:])
+    size = math.prod(kernel.shape[:num_summed_axes])
+    if runs_bfloat16_products(inputs, kernel):
+        x = _bfloat16_product(ops.reshape(inputs, (-1, size)), ops.reshape(kernel, (size, -1)), bias)
+        return _activated(ops.reshape(x, shape), activation)
+    if _are_few(inputs.shape[1:num_kept_axes]) or (not training and runs_op_by_op(inputs)):
+        rows = ops.reshape(inputs, (-1, size))
+        if len(kernel.shape) > 2:
+            kernel = ops.reshape(kernel, (size, -1))
+    else:
+        rows = ops.reshape(inputs, (1, -1, size))
+        kernel = ops.reshape(kernel, (1, size, -1))
+    x = ops.matmul(rows, kernel)
     if bias is not None:
-        x = ops.add(x, bias if len(bias.shape) == 1 else ops.reshape(bias, (-1,)))
+        x = ops.add(x, bias)
     if activation in _ELEMENTWISE:
         return ops.reshape(_ELEMENTWISE[activation](x), shape)
-    x = ops.reshape(x, shape)
+    return _activated(ops.reshape(x, shape), activation)
+
+
+def _activated(x, activation):
     return x if activation is None else activation(x)
 
 
 def _int8_product(inputs, matrix, bias):
-    x = int8_product(ops.reshape(ops.cast(inputs, "float32"), (-1, inputs.shape[-1])), matrix)
+    rows = ops.reshape(ops.cast(inputs, "float32"), (-1, inputs.shape[-1]))
+    x = int8_product(rows, matrix)
     if bias is not None:
         x = ops.add(x, bias)
-    return ops.cast(ops.reshape(x, (*shape_to_keep(inputs)[:-1], x.shape[-1])), inputs.dtype)
+    x = ops.reshape(x, (*shape_to_keep(inputs)[:-1], x.shape[-1]))
+    return ops.cast(x, inputs.dtype)
+
+
+def _bfloat16_product(rows, kernel, bias):
+    x = bfloat16_product(rows, kernel)
+    if bias is not None:
+        return ops.add(x, ops.cast(bias, x.dtype))
+    if is_compiled_scope():
+        # XLA ends the process if nothing is between such a product and its only use, a sum or maximum of its rows.
+        return ops.minimum(x, float("inf"))
+    return x
 
 
 def _are_few(sizes):
@@ -203,9 +222,6 @@ def _num_summed_axes(equation):
     inputs, rest = equation.split(",")
     kernel, _ = rest.split("->")
     return len(set(inputs) & set(kernel))
-
-
-_MADE = contextvars.ContextVar("made", default=None)
 
 
 def step_matrices(model):
@@ -220,32 +236,38 @@ def step_matrices(model):
     """
     if not isinstance(model, keras.Model):
         return {}
-    made = {}
+    matrices = {}
     for layer in all_layers(model):
         if hasattr(layer, "makes_step_matrix") and layer.makes_step_matrix():
-            made[id(layer)] = loop_form(layer.step_matrix())
+            matrices[id(layer)] = loop_form(layer.step_matrix())
         if hasattr(layer, "step_attention_layers"):
-            for attention, of_keys in layer.step_attention_layers():
-                made[id(attention), of_keys] = attention.step_projections(of_keys)
-    return made
+            for attention, projects_keys in layer.step_attention_layers():
+                projections = attention.step_projections(projects_keys=projects_keys)
+                matrices[id(attention), projects_keys] = projections
+    return matrices
 
 
 @contextlib.contextmanager
-def step_matrices_scope(made):
+def step_matrices_scope(matrices):
     """Layers that are called inside use these matrices, which `step_matrices` has made."""
-    token = _MADE.set(made)
+    token = _STEP_MATRICES.set(matrices)
     try:
         yield
     finally:
-        _MADE.reset(token)
+        _STEP_MATRICES.reset(token)
 
 
 def step_matrix(layer):
     """A layer's matrix: the one made before the loop, or else a new one."""
-    made = (_MADE.get() or {}).get(id(layer))
-    return layer.step_matrix() if made is None else made
+    matrix = _prepared_for_steps(id(layer))
+    return layer.step_matrix() if matrix is None else matrix
 
 
-def current_step_projections(layer, of_keys):
+def current_step_projections(layer, *, projects_keys):
     """The `StepProjections` of an attention layer that were made before the loop, or None."""
-    return (_MADE.get() or {}).get((id(layer), of_keys))
+    return _prepared_for_steps((id(layer), projects_keys))
+
+
+def _prepared_for_steps(key):
+    matrices = _STEP_MATRICES.get()
+    return None if matrices is None else matrices.get(key)

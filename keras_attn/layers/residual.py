@@ -79,7 +79,9 @@ class Residual(BaseLayer, keras.layers.Layer):
         self.stochastic_depth = stochastic_depth
         check_residual(self)
         self.norm = check_norm("norm", norm) or default_norm("norm", self.dtype_policy)
-        self.output_norm = copied(self.norm, "output_norm") if sandwich_norm else None
+        self.output_norm = None
+        if sandwich_norm:
+            self.output_norm = copied(self.norm, "output_norm")
         self._dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
         self.supports_masking = True
 
@@ -96,16 +98,17 @@ class Residual(BaseLayer, keras.layers.Layer):
             )
         self._stochastic_depth_layer = keras.layers.Dropout(
             self.stochastic_depth,
-            noise_shape=(None, *(1 for _ in input_shape[1:])),
+            noise_shape=(None,) + (1,) * (len(input_shape) - 1),
             dtype=self.dtype_policy,
         )
 
     def call(self, inputs, sublayer, training=None):
         inputs = without_padding(inputs, implicit_mask(inputs))
         result = sublayer(self.before(inputs))
-        update, *rest = result if isinstance(result, tuple) else (result,)
-        output = self.after(inputs, update, training)
-        return (output, *rest) if rest else output
+        if not isinstance(result, tuple):
+            return self.after(inputs, result, training)
+        output = self.after(inputs, result[0], training)
+        return (output, *result[1:]) if len(result) > 1 else output
 
     def compute_output_spec(self, inputs, *args, **kwargs):
         # Traced as a function of the inputs alone: JAX would take the sub-layer for a tensor.
@@ -128,7 +131,9 @@ class Residual(BaseLayer, keras.layers.Layer):
         if self._channel_scale is not None:
             update = ops.multiply(update, self._channel_scale)
         update = self._dropout_layer(update, training=training)
-        return self._stochastic_depth_layer(update, training=training) if self.stochastic_depth else update
+        if self.stochastic_depth:
+            update = self._stochastic_depth_layer(update, training=training)
+        return update
 
     @classmethod
     def from_config(cls, config):
@@ -179,10 +184,9 @@ def _is_number(value):
 
 def _check_same_shape(inputs, update):
     """Without this check an axis of size 1 would broadcast without an error."""
-    fits = len(inputs.shape) == len(update.shape) and all(
-        size is None or wanted is None or size == wanted for size, wanted in zip(update.shape, inputs.shape)
-    )
-    if not fits:
+    has_same_rank = len(inputs.shape) == len(update.shape)
+    sizes = zip(inputs.shape, update.shape)
+    if not has_same_rank or any(None not in pair and pair[0] != pair[1] for pair in sizes):
         raise ValueError(
             "A sub-layer must return the shape of its inputs. "
             f"Received: inputs of shape {tuple(inputs.shape)}, output of shape {tuple(update.shape)}."

@@ -1,3 +1,5 @@
+import copy
+
 import keras
 from keras import ops
 
@@ -64,7 +66,7 @@ class RotaryEmbedding(BaseLayer, keras.layers.Layer):
         self.max_wavelength = max_wavelength
         self.rotary_dim = rotary_dim
         self.interleaved = interleaved
-        self.scaling = None if scaling is None else dict(scaling)
+        self.scaling = scaling if scaling is None else dict(scaling)
         self.supports_masking = True
 
     def build(self, input_shape):
@@ -106,7 +108,7 @@ class RotaryEmbedding(BaseLayer, keras.layers.Layer):
             "max_wavelength": self.max_wavelength,
             "rotary_dim": self.rotary_dim,
             "interleaved": self.interleaved,
-            "scaling": None if self.scaling is None else dict(self.scaling),
+            "scaling": copy.copy(self.scaling),
         }
 
 

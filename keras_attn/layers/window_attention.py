@@ -4,11 +4,10 @@ import keras
 from keras import ops
 
 from keras_attn.checks import check_pair, check_positive, check_rate
-from keras_attn.layers.activations import of_sublayer
+from keras_attn.layers.dropout import score_dropout
 from keras_attn.layers.lora_and_quantization import Adaptable
 from keras_attn.ops import (
     MaskRule,
-    ScoreDropout,
     as_boolean_mask,
     attend,
     check_mask_shape,
@@ -132,13 +131,12 @@ class WindowAttention(Adaptable, keras.layers.Layer):
         num_features = input_shape[-1]
         windows_shape = (input_shape[0], None, math.prod(self.window_size), num_features)
         heads_shape = (*windows_shape[:-1], self.num_heads, self.key_dim)
-        into_heads = ("bwtd,dnh->bwtnh", windows_shape, heads_shape, "nh")
-        self.query_dense = self._projection("query", self.use_bias, *into_heads)
-        self.key_dense = self._projection("key", self.use_bias, *into_heads)
-        self.value_dense = self._projection("value", self.use_bias, *into_heads)
-        output_bias = self.use_bias if self.use_output_bias is None else self.use_output_bias
+        for name in ("query", "key", "value"):
+            dense = self._projection(name, "bwtd,dnh->bwtnh", windows_shape, heads_shape, "nh", self.use_bias)
+            setattr(self, f"{name}_dense", dense)
+        has_output_bias = self.use_bias if self.use_output_bias is None else self.use_output_bias
         self.output_dense = self._projection(
-            "attention_output", output_bias, "bwtnh,nhd->bwtd", heads_shape, windows_shape, "d"
+            "attention_output", "bwtnh,nhd->bwtd", heads_shape, windows_shape, "d", has_output_bias
         )
         self.relative_position_bias = self.add_weight(
             name="relative_position_bias",
@@ -149,29 +147,39 @@ class WindowAttention(Adaptable, keras.layers.Layer):
 
     def call(self, inputs, return_attention_scores=False, training=None, padding_mask=None):
         _, height, width, _ = ops.shape(inputs)
-        poison, padding_mask = mask_poison(padding_mask), self._real_pixels(inputs, padding_mask)
+        poison = mask_poison(padding_mask)
+        padding_mask = self._real_pixels(inputs, padding_mask)
         if padding_mask is not None:
             # Zeros before the projections, so that a NaN in padding does not reach the weights' gradients.
             inputs = keep(inputs, ops.expand_dims(padding_mask, -1))
         shift_size = self.shift_size
         if self.attend_to_padding:
             shift_size = shift_of_several_windows((height, width), self.window_size, shift_size)
-            inputs, padding_mask = self._completed(inputs, padding_mask)
-        sizes, grid = ops.shape(inputs)[1:3], (self.window_size, shift_size)
-        mask = window_mask(*sizes, *grid, padding_mask)
-        windows = partition_windows(inputs, *grid)
+            if padding_mask is not None:
+                padding_mask = self._with_complete_windows(padding_mask)
+            inputs = complete_windows(inputs, self.window_size)
+        _, full_height, full_width, _ = ops.shape(inputs)
+        mask = window_mask(full_height, full_width, self.window_size, shift_size, padding_mask)
+        if mask is not None:
+            mask = ops.expand_dims(mask, -3)
+        windows = partition_windows(inputs, self.window_size, shift_size)
         output, scores = attend(
-            *(_swap_heads(dense(windows)) for dense in (self.query_dense, self.key_dense, self.value_dense)),
-            mask=MaskRule(pairs=None if mask is None else ops.expand_dims(mask, -3), keys_are_finite=True),
+            _swap_heads(self.query_dense(windows)),
+            _swap_heads(self.key_dense(windows)),
+            _swap_heads(self.value_dense(windows)),
+            mask=MaskRule(pairs=mask, keys_are_finite=True),
             bias=window_position_bias(ops.convert_to_tensor(self.relative_position_bias), self.window_size),
-            dropout=self._score_dropout(training),
+            dropout=score_dropout(self, training),
             return_attention_scores=return_attention_scores,
             memory_efficient=False,
             flash_attention=False,
         )
-        output = reverse_windows(self.output_dense(_swap_heads(output)), *sizes, *grid)[:, :height, :width]
-        output, scores = poisoned(output, poison), poisoned(scores, poison)
-        return (output, scores) if return_attention_scores else output
+        windows = self.output_dense(_swap_heads(output))
+        images = reverse_windows(windows, full_height, full_width, self.window_size, shift_size)
+        output = poisoned(images[:, :height, :width], poison)
+        if not return_attention_scores:
+            return output
+        return output, poisoned(scores, poison)
 
     def _real_pixels(self, inputs, padding_mask):
         padding_mask = combine_masks(as_boolean_mask(padding_mask, "padding_mask"), implicit_mask(inputs))
@@ -180,22 +188,17 @@ class WindowAttention(Adaptable, keras.layers.Layer):
             padding_mask = with_exact_sizes(padding_mask, ops.shape(inputs)[1:-1], "padding_mask")
         return padding_mask
 
-    def _completed(self, images, padding_mask):
-        """Images with zeros that complete their windows, and a mask, if there is one, that does not count these as padding."""
-        if padding_mask is not None:
-            is_padding = ops.expand_dims(ops.cast(ops.logical_not(padding_mask), "int32"), -1)
-            padding_mask = complete_windows(is_padding, self.window_size)[..., 0] == 0
-        return complete_windows(images, self.window_size), padding_mask
+    def _with_complete_windows(self, padding_mask):
+        """A padding mask that does not count the pixels that complete the windows as padding."""
+        is_padding = ops.expand_dims(ops.cast(ops.logical_not(padding_mask), "int32"), -1)
+        return complete_windows(is_padding, self.window_size)[..., 0] == 0
 
-    def _score_dropout(self, training):
-        return ScoreDropout(self.dropout, self._seed_generator.next()) if training and self.dropout else None
-
-    def _projection(self, name, use_bias, equation, input_shape, output_shape, bias_axes):
+    def _projection(self, name, equation, input_shape, output_shape, bias_axes, has_bias):
         layer = keras.layers.EinsumDense(
             equation,
             output_shape=output_shape[1:],
-            bias_axes=bias_axes if use_bias else None,
-            **of_sublayer(self, name),
+            bias_axes=bias_axes if has_bias else None,
+            **self._sublayer_options(name),
         )
         layer.build(input_shape)
         return layer
@@ -214,11 +217,9 @@ class WindowAttention(Adaptable, keras.layers.Layer):
             return output
         sizes = inputs.shape[1:3]
         num_pixels = math.prod(self.window_size)
-        num_windows = (
-            None
-            if None in sizes
-            else math.prod(-(-size // window) for size, window in zip(sizes, self.window_size))
-        )
+        num_windows = None
+        if None not in sizes:
+            num_windows = math.prod(-(-size // window) for size, window in zip(sizes, self.window_size))
         scores_shape = (inputs.shape[0], num_windows, self.num_heads, num_pixels, num_pixels)
         return output, keras.KerasTensor(scores_shape, dtype=self.compute_dtype)
 

@@ -1,4 +1,7 @@
-"""Every layer through `check_layer`, in each of its forms, and every bad argument with its message."""
+"""Every layer through `check_layer`, in its forms, and every bad argument with its message.
+
+The forms of `MultiHeadAttention` are in test_attention_combinations.py, and what all layers do with Keras' habits in tests/meetings.
+"""
 
 import functools
 import re
@@ -60,28 +63,6 @@ def cross_attention(length, **options):
 
 def separate_key(length):
     return {**cross_attention(length), "key": sequence("key", length + 6)}
-
-
-def pairwise_mask(length):
-    allowed = np.random.default_rng(length).random((B, length, length + 6)) < 0.7
-    return {**cross_attention(length), "attention_mask": allowed}
-
-
-def packed_attention(length):
-    """Two sequences and their positions in a row, then padding where `real` says so."""
-    first_length = np.array([[1 + length // 2], [1 + length // 3], [1 + length // 4]])
-    index = np.broadcast_to(np.arange(length), (B, length))
-    second = index >= first_length
-    return {
-        **self_attention(length, use_causal_mask=True),
-        "segment_ids": (second + 1).astype("int32"),
-        "positions": np.where(second, index - first_length, index).astype("int32"),
-    }
-
-
-def prefix_attention(length):
-    prefix = np.arange(length) < np.array([[1], [2], [length // 2]])
-    return self_attention(length, use_causal_mask=True, prefix_mask=prefix)
 
 
 def image(length):
@@ -178,7 +159,6 @@ EXTENDED = {
     "patches",
     "decoder_post_norm",
     "decoder_pre_norm_rms",
-    "attention_window",
     "encoder_pre_norm_rms_gated",
     "attention_differential",
     "relative_keys",
@@ -197,21 +177,11 @@ SLOW = {
     "image_classification_head_distilled",
     "patches_padded",
     "rotary_axial",
-    "attention_causal",
-    "attention_cross",
-    "bahdanau_pairwise_mask",
     "decoder_alone",
     "encoder_of_a_given_feed_forward",
     "residual_layer_scale",
-    "attention_alibi_packed",
     "attention_axes_1_2",
-    "attention_axis_1",
-    "attention_pairwise_mask",
-    "attention_prefix",
     "attention_relative_keys_in_blocks",
-    "attention_relative_positions_sinks",
-    "attention_rotary_shared_key_heads",
-    "attention_separate_key",
     "attention_talking_heads",
     "bahdanau_causal",
     "bahdanau_separate_key",
@@ -280,27 +250,7 @@ WINDOWS = functools.partial(WINDOWS, num_heads=2, key_dim=5, window_size=(3, 2))
 DECODERS = functools.partial(case, layer=layers.DecoderBlock, intermediate_dim=7, num_heads=3)
 CASES = [
     MHA("attention_self", make_inputs=self_attention, padding=BOTH),
-    MHA("attention_cross", make_inputs=cross_attention, padding=VALUE, dropout=0.1, value_dim=3),
-    MHA(
-        "attention_causal",
-        make_inputs=functools.partial(self_attention, use_causal_mask=True),
-        padding=BOTH,
-        use_bias=False,
-    ),
-    MHA("attention_separate_key", make_inputs=separate_key, padding=VALUE, output_shape=(3, 7)),
-    MHA("attention_pairwise_mask", make_inputs=pairwise_mask, padding=VALUE, use_gate=True, output_shape=11),
-    MHA("attention_window", make_inputs=self_attention, padding=BOTH, sliding_window=2, value_dim=7),
-    MHA("attention_axis_1", make_inputs=image, padding=VALUE, attention_axes=1),
     MHA("attention_axes_1_2", make_inputs=image, padding=VALUE, attention_axes=(1, 2), use_gate=True),
-    SLOTS(
-        "attention_rotary_shared_key_heads",
-        make_inputs=functools.partial(self_attention, use_causal_mask=True),
-        padding=BOTH,
-        key_dim=6,
-        num_key_value_heads=1,
-        query_key_norm="rms_norm",
-        rotary_embedding=functools.partial(layers.RotaryEmbedding, max_wavelength=100.0),
-    ),
     SLOTS(
         "attention_relative_keys_in_blocks",
         make_inputs=self_attention,
@@ -312,25 +262,6 @@ CASES = [
         dropout=0.1,
         position_bias=functools.partial(layers.RelativePositionKeys, max_distance=3),
     ),
-    SLOTS(
-        "attention_relative_positions_sinks",
-        make_inputs=self_attention,
-        padding=BOTH,
-        key_dim=5,
-        query_key_norm="layer_norm",
-        use_sink_logits=True,
-        sliding_window=2,
-        num_sink_tokens=1,
-        position_bias=functools.partial(layers.RelativePositionBias, num_buckets=8, max_distance=7),
-    ),
-    SLOTS(
-        "attention_alibi_packed",
-        make_inputs=packed_attention,
-        padding=BOTH,
-        key_dim=5,
-        position_bias=layers.AlibiBias,
-    ),
-    MHA("attention_prefix", make_inputs=prefix_attention, padding=BOTH, num_key_value_heads=2),
     case("bahdanau_self", layers.BahdanauAttention, self_attention, BOTH, units=7),
     case(
         "bahdanau_causal",
@@ -340,7 +271,6 @@ CASES = [
         units=5,
     ),
     case("bahdanau_separate_key", layers.BahdanauAttention, separate_key, VALUE, units=7, dropout=0.1),
-    case("bahdanau_pairwise_mask", layers.BahdanauAttention, pairwise_mask, VALUE, units=11, use_bias=False),
     WINDOWS("window"),
     WINDOWS("window_shifted", shift_size=(1, 1), dropout=0.1),
     WINDOWS("window_shifted_down", shift_size=(2, 0), use_bias=False),
@@ -504,7 +434,7 @@ CASES = [
     ),
     case("relative_keys", layers.RelativePositionKeys, heads_and_positions, max_distance=3),
     case("positions", layers.PositionEmbedding, floats, skip_connection=True, max_sequence_length=13),
-    # What stands at pads of heads: test_heads.py.
+    # What stands at pads of heads: test_prediction_heads.py.
     case("pooling", layers.Pooling, encoder, mode="mean"),
     case(
         "classification_head",
@@ -584,27 +514,47 @@ def ids(*values):
 X = np.ones((2, 5, D), "float32")
 Y = np.ones((2, 7, D), "float32")
 IMAGES = np.ones((2, 3, 5, D), "float32")
+# A class, its arguments, and the name of the one that must be a positive integer; then that must be a rate.
+NOT_POSITIVE = [
+    (layers.MultiHeadAttention, {"num_heads": 0, "key_dim": 3}, "num_heads"),
+    (layers.MultiHeadAttention, {"num_heads": 2, "key_dim": 2.5}, "key_dim"),
+    (layers.MultiHeadAttention, {"num_heads": True, "key_dim": 3}, "num_heads"),
+    (layers.MultiHeadAttention, {"num_heads": 2, "key_dim": 3, "value_dim": -1}, "value_dim"),
+    (layers.MultiHeadAttention, {"num_heads": 2, "key_dim": 3, "sliding_window": 0}, "sliding_window"),
+    (layers.BahdanauAttention, {"units": 0}, "units"),
+    (layers.WindowAttention, {"num_heads": 2, "key_dim": 0, "window_size": 3}, "key_dim"),
+    (layers.PatchMerging, {"hidden_dim": 0}, "hidden_dim"),
+    (layers.EncoderBlock, {"intermediate_dim": 0, "num_heads": 3}, "intermediate_dim"),
+    (layers.DecoderBlock, {"intermediate_dim": 5, "num_heads": "3"}, "num_heads"),
+    (layers.FeedForward, {"intermediate_dim": -2}, "intermediate_dim"),
+    (layers.TokenEmbedding, {"vocabulary_size": 0, "hidden_dim": 3}, "vocabulary_size"),
+    (layers.TokenEmbedding, {"vocabulary_size": 5, "hidden_dim": 0}, "hidden_dim"),
+    (layers.PositionEmbedding, {"max_sequence_length": 0}, "max_sequence_length"),
+    (layers.ClassificationHead, {"num_labels": 0}, "num_labels"),
+    (layers.RelativePositionKeys, {"max_distance": 0}, "max_distance"),
+]
+NOT_A_RATE = [
+    (layers.MultiHeadAttention, {"num_heads": 2, "key_dim": 3, "dropout": 1}, "dropout"),
+    (layers.BahdanauAttention, {"units": 7, "dropout": 1.0}, "dropout"),
+    (
+        layers.EncoderBlock,
+        {"intermediate_dim": 5, "num_heads": 3, "attention_dropout": -0.1},
+        "attention_dropout",
+    ),
+    (layers.DecoderBlock, {"intermediate_dim": 5, "num_heads": 3, "dropout": 2}, "dropout"),
+    (layers.Residual, {"dropout": "0.1"}, "dropout"),
+    (layers.Residual, {"stochastic_depth": 1}, "stochastic_depth"),
+    (layers.TokenClassificationHead, {"num_labels": 3, "dropout": 1.0}, "dropout"),
+]
 BAD_CONSTRUCTIONS = [
-    (
-        layers.MultiHeadAttention,
-        {"num_heads": 0, "key_dim": 3},
-        "`num_heads` must be a positive integer. Received: num_heads=0.",
-    ),
-    (
-        layers.MultiHeadAttention,
-        {"num_heads": 2, "key_dim": 2.5},
-        "`key_dim` must be a positive integer. Received: key_dim=2.5.",
-    ),
-    (
-        layers.MultiHeadAttention,
-        {"num_heads": True, "key_dim": 3},
-        "`num_heads` must be a positive integer. Received: num_heads=True.",
-    ),
-    (
-        layers.MultiHeadAttention,
-        {"num_heads": 2, "key_dim": 3, "value_dim": -1},
-        "`value_dim` must be a positive integer. Received: value_dim=-1.",
-    ),
+    *[
+        (layer, arguments, f"`{name}` must be a positive integer. Received: {name}={arguments[name]!r}.")
+        for layer, arguments, name in NOT_POSITIVE
+    ],
+    *[
+        (layer, arguments, f"`{name}` must be a number in [0, 1). Received: {name}={arguments[name]!r}.")
+        for layer, arguments, name in NOT_A_RATE
+    ],
     (
         layers.MultiHeadAttention,
         {"num_heads": 2, "key_dim": 3, "output_shape": 3.5},
@@ -619,31 +569,6 @@ BAD_CONSTRUCTIONS = [
         layers.MultiHeadAttention,
         {"num_heads": 2, "key_dim": 3, "attention_axes": "1"},
         "`attention_axes` must be an integer or a tuple of integers. Received: attention_axes='1'.",
-    ),
-    (
-        layers.MultiHeadAttention,
-        {"num_heads": 2, "key_dim": 3, "sliding_window": 0},
-        "`sliding_window` must be a positive integer. Received: sliding_window=0.",
-    ),
-    (
-        layers.MultiHeadAttention,
-        {"num_heads": 2, "key_dim": 3, "dropout": 1},
-        "`dropout` must be a number in [0, 1). Received: dropout=1.",
-    ),
-    (
-        layers.BahdanauAttention,
-        {"units": 0},
-        "`units` must be a positive integer. Received: units=0.",
-    ),
-    (
-        layers.BahdanauAttention,
-        {"units": 7, "dropout": 1.0},
-        "`dropout` must be a number in [0, 1). Received: dropout=1.0.",
-    ),
-    (
-        layers.WindowAttention,
-        {"num_heads": 2, "key_dim": 0, "window_size": 3},
-        "`key_dim` must be a positive integer. Received: key_dim=0.",
     ),
     (
         layers.WindowAttention,
@@ -671,11 +596,6 @@ BAD_CONSTRUCTIONS = [
         "Learned positions need an `image_size`. Received: image_size=None.",
     ),
     (
-        layers.PatchMerging,
-        {"hidden_dim": 0},
-        "`hidden_dim` must be a positive integer. Received: hidden_dim=0.",
-    ),
-    (
         layers.AxialRotaryEmbedding,
         {"max_wavelength": 1},
         "`max_wavelength` must be greater than 1. Received: max_wavelength=1.",
@@ -694,26 +614,6 @@ BAD_CONSTRUCTIONS = [
         layers.TalkingHeadsAttention,
         {"num_heads": 2, "key_dim": 3, "memory_efficient": True},
         "`memory_efficient` must be None or False: mixing heads needs the logits of all heads at once.",
-    ),
-    (
-        layers.EncoderBlock,
-        {"intermediate_dim": 0, "num_heads": 3},
-        "`intermediate_dim` must be a positive integer. Received: intermediate_dim=0.",
-    ),
-    (
-        layers.EncoderBlock,
-        {"intermediate_dim": 5, "num_heads": 3, "attention_dropout": -0.1},
-        "`attention_dropout` must be a number in [0, 1). Received: attention_dropout=-0.1.",
-    ),
-    (
-        layers.DecoderBlock,
-        {"intermediate_dim": 5, "num_heads": "3"},
-        "`num_heads` must be a positive integer. Received: num_heads='3'.",
-    ),
-    (
-        layers.DecoderBlock,
-        {"intermediate_dim": 5, "num_heads": 3, "dropout": 2},
-        "`dropout` must be a number in [0, 1). Received: dropout=2.",
     ),
     (
         layers.EncoderBlock,
@@ -779,7 +679,7 @@ BAD_CONSTRUCTIONS = [
     (
         layers.MultiHeadAttention,
         {"num_heads": 2, "key_dim": 3, "position_bias": "alibi"},
-        "`position_bias` must be a AlibiBias, RelativePositionBias or RelativePositionKeys layer or None.",
+        "`position_bias` must be a PositionBias layer, such as AlibiBias, or None.",
     ),
     (
         layers.MultiHeadAttention,
@@ -787,11 +687,7 @@ BAD_CONSTRUCTIONS = [
         "`scale` must be positive. Received: scale=0.",
     ),
     (layers.SequenceEmbedding, {"token": None}, "`token` must be a layer. Received: token=None."),
-    (
-        layers.SequenceEmbedding,
-        {"token": 17},
-        "`token` must be a layer or None. Received: token=17.",
-    ),
+    (layers.SequenceEmbedding, {"token": 17}, "`token` must be a layer or None. Received: token=17."),
     (
         layers.DecoderBlock,
         {"intermediate_dim": 5, "cross_attention": layers.MultiHeadAttention(num_heads=2, key_dim=3)},
@@ -801,12 +697,6 @@ BAD_CONSTRUCTIONS = [
         layers.DecoderBlock,
         {"intermediate_dim": 5, "num_heads": 3, "sandwich_norm": True},
         "`sandwich_norm` needs `normalize_first=True`",
-    ),
-    (layers.Residual, {"dropout": "0.1"}, "`dropout` must be a number in [0, 1). Received: dropout='0.1'."),
-    (
-        layers.Residual,
-        {"stochastic_depth": 1},
-        "`stochastic_depth` must be a number in [0, 1). Received: stochastic_depth=1.",
     ),
     (
         layers.Residual,
@@ -825,26 +715,6 @@ BAD_CONSTRUCTIONS = [
         "`layer_scale` cannot be combined with `sandwich_norm`",
     ),
     (
-        layers.FeedForward,
-        {"intermediate_dim": -2},
-        "`intermediate_dim` must be a positive integer. Received: intermediate_dim=-2.",
-    ),
-    (
-        layers.TokenEmbedding,
-        {"vocabulary_size": 0, "hidden_dim": 3},
-        "`vocabulary_size` must be a positive integer. Received: vocabulary_size=0.",
-    ),
-    (
-        layers.TokenEmbedding,
-        {"vocabulary_size": 5, "hidden_dim": 0},
-        "`hidden_dim` must be a positive integer. Received: hidden_dim=0.",
-    ),
-    (
-        layers.PositionEmbedding,
-        {"max_sequence_length": 0},
-        "`max_sequence_length` must be a positive integer. Received: max_sequence_length=0.",
-    ),
-    (
         layers.SinusoidalPositionEncoding,
         {"max_wavelength": 0},
         "`max_wavelength` must be positive. Received: max_wavelength=0.",
@@ -859,18 +729,9 @@ BAD_CONSTRUCTIONS = [
         {"max_wavelength": 1},
         "`max_wavelength` must be greater than 1. Received: max_wavelength=1.",
     ),
+    (layers.PositionBias, {"num_heads": 8}, "Unrecognized keyword arguments passed to PositionBias"),
     (layers.AlibiBias, {"num_heads": 8}, "Unrecognized keyword arguments passed to AlibiBias"),
     (layers.Pooling, {"mode": "middle"}, "`mode` must be one of"),
-    (
-        layers.ClassificationHead,
-        {"num_labels": 0},
-        "`num_labels` must be a positive integer. Received: num_labels=0.",
-    ),
-    (
-        layers.TokenClassificationHead,
-        {"num_labels": 3, "dropout": 1.0},
-        "`dropout` must be a number in [0, 1). Received: dropout=1.0.",
-    ),
     (
         layers.MaskedLanguageModelHead,
         {"token_embedding": None},
@@ -890,11 +751,6 @@ BAD_CONSTRUCTIONS = [
         layers.RelativePositionBias,
         {"max_distance": 8},
         "`max_distance` must be larger than the number of distances that have a bucket each, 8. Received: max_distance=8.",
-    ),
-    (
-        layers.RelativePositionKeys,
-        {"max_distance": 0},
-        "`max_distance` must be a positive integer. Received: max_distance=0.",
     ),
 ]
 

@@ -70,7 +70,10 @@ def test_a_block_with_projections_of_both_layers():
     mask = ops.convert_to_tensor([[True] * 5, [True] * 2 + [False] * 3, [False] * 5])
     whole = ops.convert_to_numpy(block(x, source, encoder_padding_mask=mask))
     roles = block.step_attention_layers()
-    made = {(id(layer), of_keys): layer.step_projections(of_keys) for layer, of_keys in roles}
+    made = {
+        (id(layer), projects_keys): layer.step_projections(projects_keys=projects_keys)
+        for layer, projects_keys in roles
+    }
     assert len(made) == 2
     cache, cross, outputs = block.empty_cache(B, S), block.project_to_cache(source, mask), []
     with step_matrices_scope(made):

@@ -548,6 +548,7 @@ THINGS = {thing.name: thing for thing in [*LAYERS, *MODELS]}
 
 # Public names that are called with no sequence: what they do is asked by a habit, or they are parts of a thing.
 NOT_CALLED = {
+    "layers.PositionBias": "AlibiBias, RelativePositionBias and RelativePositionKeys are",
     "models.PRESETS": "numbers",
     "models.QUANTIZATIONS": "the modes that habits of copies try",
     "models.CausalGeneration": "DecoderTransformer is one",
