@@ -891,7 +891,7 @@ MUTANTS = [
         "MultiHeadAttention._query_heads",
         "scale = self.key_dim**-0.5 if self.scale is None else self.scale",
         "scale = 1.0 if self.scale is None else self.scale",
-        ("layers/test_multi_head_attention.py::test_equals_keras_with_every_mask[{}]",),
+        ("layers/test_keras_parity.py::test_equals_keras_under_every_mask[multi_head-{}]",),
     ),
     Mutant(
         "positions_of_the_call_ignored",

@@ -117,24 +117,21 @@ class EncoderBlock(Block):
 
     def _self_attend(self, call, x):
         tokens = call.tokens
-        arguments = {
-            "attention_mask": call.attention_mask,
-            "positions": tokens.positions,
-            "segment_ids": tokens.segment_ids,
-            "return_attention_scores": call.return_attention_scores,
-        }
-        layer = self.self_attention_layer
-        if is_attention(layer):
-            result = call_layer(
-                layer,
-                [x, x],
-                call.training,
-                query_mask=tokens.padding_mask,
-                value_mask=tokens.padding_mask,
-                **arguments,
-            )
-        else:
-            result = call_layer(layer, [x], call.training, padding_mask=tokens.padding_mask, **arguments)
+        inputs = [x]
+        masks = {"padding_mask": tokens.padding_mask}
+        if is_attention(self.self_attention_layer):
+            inputs = [x, x]
+            masks = {"query_mask": tokens.padding_mask, "value_mask": tokens.padding_mask}
+        result = call_layer(
+            self.self_attention_layer,
+            inputs,
+            call.training,
+            attention_mask=call.attention_mask,
+            positions=tokens.positions,
+            segment_ids=tokens.segment_ids,
+            return_attention_scores=call.return_attention_scores,
+            **masks,
+        )
         return output_and_rest(result)
 
     def _advice(self, name):

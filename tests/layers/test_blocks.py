@@ -609,3 +609,19 @@ def test_a_block_in_half_precision_holds_its_scales_in_float32(x):
     half = built_layer(make, {"inputs": x}, dtype="mixed_bfloat16")
     assert {keras.backend.standardize_dtype(w.dtype) for w in half.weights} == {"float32"}
     assert keras.backend.standardize_dtype(half(x).dtype) == "bfloat16"
+
+
+@pytest.mark.parametrize("num_tokens", [1, 3])
+@pytest.mark.parametrize("normalize_first", [False, True])
+def test_an_implicit_mask_on_a_cached_step_is_refused(num_tokens, normalize_first):
+    """A cached step cannot remember an implicit mask; the mask belongs over the cache's slots."""
+    embedding = keras.layers.Embedding(11, 6, mask_zero=True)
+    block = DecoderBlock(intermediate_dim=5, num_heads=2, normalize_first=normalize_first)
+    block.build((None, None, 6))
+    token_ids = np.array([[4, 0, 5], [7, 3, 0]])[:, :num_tokens]
+    with pytest.raises(ValueError, match=r"`value_mask` must have shape \(2, 7\)"):
+        block(
+            embedding(token_ids),
+            self_attention_cache=block.empty_cache(2, 7),
+            self_attention_cache_update_index=0,
+        )

@@ -1,13 +1,10 @@
 """MultiHeadAttention against Keras' layer where that is right, and beside it where it is wrong; against PyTorch; and
 with a cache against itself without one."""
 
-import inspect
-
 import keras
 import numpy as np
 import pytest
 from helpers_layers import BACKEND, assert_equal, compiled, flat_arrays, gradients, run
-from helpers_marks import slow_but
 from keras import ops
 
 from keras_attn.layers import MultiHeadAttention, RotaryEmbedding
@@ -46,107 +43,7 @@ def allowed(rng, *shape, dtype="bool"):
     return mask.astype(dtype)
 
 
-# --- a drop-in superset ---
-
-
-def test_arguments_are_those_of_keras_in_its_order():
-    for method in ("__init__", "call"):
-        theirs = list(inspect.signature(getattr(keras.layers.MultiHeadAttention, method)).parameters.values())
-        ours = list(inspect.signature(getattr(MultiHeadAttention, method)).parameters.values())
-        theirs = [(p.name, p.default) for p in theirs if p.kind is not p.VAR_KEYWORD]
-        ours = [(p.name, p.default) for p in ours if p.kind is not p.VAR_KEYWORD]
-        assert ours[: len(theirs)] == theirs
-
-
-CONFIGURATIONS = [
-    {},
-    {"value_dim": HV},
-    {"use_bias": False},
-    {"output_shape": 19},
-    {"output_shape": (2, 3), "value_dim": HV},
-    {"sliding_window": 2},
-    {"use_gate": True},
-    {"use_gate": True, "value_dim": HV, "use_bias": False, "output_shape": 19, "sliding_window": 3},
-]
-MASKS = {
-    "none": lambda rng: {},
-    "T_S": lambda rng: {"attention_mask": allowed(rng, T, T)},
-    "B_T_S": lambda rng: {"attention_mask": allowed(rng, B, T, T)},
-    "B_N_T_S_int": lambda rng: {"attention_mask": allowed(rng, B, N, T, T, dtype="int32")},
-    "B_1_T_S_float": lambda rng: {"attention_mask": allowed(rng, B, 1, T, T, dtype="float32")},
-    "causal": lambda rng: {"use_causal_mask": True},
-    "value_and_key": lambda rng: {
-        "value_mask": allowed(rng, B, T),
-        "key_mask": allowed(rng, B, T, dtype="uint8"),
-    },
-    "all": lambda rng: {
-        "attention_mask": allowed(rng, B, T, T),
-        "value_mask": allowed(rng, B, T),
-        "use_causal_mask": True,
-    },
-}
-
-
-# The others are compared in test_keras_parity.py too.
-@pytest.mark.parametrize(
-    "arguments", slow_but([CONFIGURATIONS[0], CONFIGURATIONS[-1]], CONFIGURATIONS), ids=str
-)
-def test_equals_keras_with_every_mask(rng, arguments):
-    query, value, key = sequences(rng, T, T, T)
-    inputs = {"query": query, "value": value, "key": key}
-    ours, theirs = twins(inputs, rng, **arguments)
-    for make_mask in MASKS.values():
-        given = {**inputs, **make_mask(rng)}
-        if arguments.get("sliding_window"):
-            # The first key, which these masks leave to every query, may be out of reach.
-            given = {**inputs, "use_causal_mask": "use_causal_mask" in given}
-        for scores in (False, True):
-            if scores or BACKEND == "tensorflow" or "value_dim" not in arguments:
-                expected = run(theirs, given, return_attention_scores=scores)
-                assert_equal(run(ours, given, return_attention_scores=scores), expected)
-
-
-@pytest.mark.parametrize("mask_shape", [(T, S), (B, T, S), (B, N, T, S), (B, 1, 1, S)])
-def test_equals_keras_across_two_sequences(rng, mask_shape):
-    query, value = sequences(rng, T, S)
-    inputs = {"query": query, "value": value, "attention_mask": allowed(rng, *mask_shape)}
-    ours, theirs = twins(inputs, rng)
-    for scores in (False, True):
-        expected = run(theirs, inputs, return_attention_scores=scores)
-        assert_equal(run(ours, inputs, return_attention_scores=scores), expected)
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("axes", [None, 1, 2, (1, 2), (2, 1), -2])
-def test_equals_keras_over_any_axes_of_images(rng, axes):
-    query, value = (rng.normal(size=(B, 3, 5, D)).astype("float32") for _ in range(2))
-    inputs = {"query": query, "value": value}
-    ours, theirs = twins(inputs, rng, attention_axes=axes)
-    assert_equal(
-        run(ours, inputs, return_attention_scores=True), run(theirs, inputs, return_attention_scores=True)
-    )
-
-
-@pytest.mark.parametrize(
-    ("axes", "mask_shape"), [(1, (3, 3)), (2, (B, 5, 5)), ((1, 2), (B, 3, 5, 3, 5)), ((1, 2), (3, 5, 3, 5))]
-)
-def test_equals_keras_with_masks_over_axes(rng, axes, mask_shape):
-    x = rng.normal(size=(B, 3, 5, D)).astype("float32")
-    mask = rng.random(mask_shape) < 0.6
-    mask[..., 0] = True
-    inputs = {"query": x, "value": x, "attention_mask": mask}
-    ours, theirs = twins(inputs, rng, attention_axes=axes)
-    assert_equal(run(ours, inputs), run(theirs, inputs))
-
-
-def test_a_mask_over_keys_alone_is_broadcast(rng):
-    query, value = sequences(rng, T, S)
-    mask = allowed(rng, S)
-    layer = fresh({"query": query, "value": value}, rng)
-    one = run(layer, {"query": query, "value": value, "attention_mask": mask})
-    assert_equal(
-        one, run(layer, {"query": query, "value": value, "attention_mask": np.tile(mask, (T, 1))}), 0
-    )
+# What equals Keras' layer is in test_keras_parity.py.
 
 
 def test_a_window_beside_one_of_two_axes_is_over_the_attended_one(rng):
