@@ -3,6 +3,7 @@
 import contextlib
 
 import keras
+import pytest
 from habits import everything, habit
 from path_habits import has_batch, inputs_of
 from things import as_array, assert_close
