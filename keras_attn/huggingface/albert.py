@@ -3,10 +3,8 @@
 import keras
 
 from keras_attn.huggingface.architecture import Architecture
-from keras_attn.huggingface.bert import head_dim, normed_embedding, post_norm_block
-from keras_attn.huggingface.heads import classifiers, masked_language_model
-from keras_attn.layers.normalization import LayerNormalization
-from keras_attn.models import EncoderTransformer
+from keras_attn.huggingface.bert import PostNormEncoder
+from keras_attn.huggingface.heads import classifiers
 
 _LAYER = "encoder.albert_layer_groups.{group}.albert_layers.{i}"
 NAMES = {
@@ -29,57 +27,46 @@ _HEADS = {
     r"classifier\..*": "head: classification",
     r"qa_outputs\..*": "head: question answering",
 }
+_PREDICTIONS = (
+    "predictions.dense",
+    "predictions.LayerNorm",
+    "predictions.decoder",
+    "predictions.bias",
+)
 
 
 def albert(fields, checkpoint):
     """`Architecture` of an albert config."""
     # Layers share weights, so there may be more of them than tensors.
-    num_layers = fields.size("num_hidden_layers", most=1000)
-    num_groups, num_inner = fields.count("num_hidden_groups", 1), fields.count("inner_group_num", 1)
-    num_heads, hidden_dim = fields.size("num_attention_heads"), fields.size("hidden_size")
-    embedding_dim, intermediate_dim = fields.size("embedding_size", 128), fields.size("intermediate_size")
-    vocabulary_size, num_types = fields.size("vocab_size"), fields.size("type_vocab_size", 2)
-    num_positions, epsilon = fields.size("max_position_embeddings"), fields.number("layer_norm_eps", 1e-12)
-    activation, dropout = (
-        fields.activation("hidden_act", "gelu_new"),
-        fields.number("hidden_dropout_prob", 0.0),
-    )
-    attention_dropout, pad_token_id = (
-        fields.number("attention_probs_dropout_prob", 0.0),
-        fields.pad_token_id(),
-    )
+    encoder = PostNormEncoder.read(fields, activation="gelu_new", dropout=0.0, most_layers=1000)
+    num_groups = fields.count("num_hidden_groups", 1)
+    blocks_per_group = fields.count("inner_group_num", 1)
+    width = fields.size("embedding_size", 128)
+    num_types = fields.size("type_vocab_size", 2)
     fields.expect(position_embedding_type="absolute", pruned_heads={})
-
-    def block(group, i):
-        sizes = num_heads, head_dim(hidden_dim, num_heads), intermediate_dim
-        name = f"group_{group}_block_{i}"
-        return post_norm_block(name, *sizes, activation, dropout, attention_dropout, epsilon)
-
-    # Layer i is of this group; with fewer layers than groups, some groups have none.
-    group_of = [int(i / (num_layers / num_groups)) for i in range(num_layers)]
+    # The group of each layer; with fewer layers than groups, some groups have none.
+    layers_per_group = encoder.num_layers / num_groups
+    layer_groups = [int(i / layers_per_group) for i in range(encoder.num_layers)]
 
     def make():
-        projection = keras.layers.Dense(hidden_dim, name="projection")
-        sizes = vocabulary_size, embedding_dim, num_positions
-        embedding = normed_embedding(*sizes, dropout, epsilon, num_types, projection)
-        groups = [[block(group, i) for i in range(num_inner)] for group in range(num_groups)]
-        blocks = [block for number in group_of for block in groups[number]]
-        return EncoderTransformer(embedding, blocks, pad_token_id=pad_token_id)
+        projection = keras.layers.Dense(encoder.hidden_dim, name="projection")
+        embedding = encoder.embedding(num_types=num_types, width=width, projection=projection)
+        groups = [
+            [encoder.block(f"group_{group}_block_{i}") for i in range(blocks_per_group)]
+            for group in range(num_groups)
+        ]
+        blocks = [block for group in layer_groups for block in groups[group]]
+        return encoder.model(embedding, blocks)
 
-    empty = "|".join(str(group) for group in sorted(set(range(num_groups)) - set(group_of)))
-    unused = {rf"encoder\.albert_layer_groups\.({empty})\..*": "a group without a layer"} if empty else {}
-    heads = _heads(fields.num_labels, fields.rate("classifier_dropout_prob"), activation, epsilon)
-    return Architecture(make, NAMES, "albert.", unused=_HEADS | unused, heads=heads)
-
-
-def _heads(num_labels, dropout, activation, epsilon):
-    def masked():
-        return masked_language_model(
-            "embeddings.word_embeddings.weight",
-            *("predictions.dense", "predictions.LayerNorm", "predictions.decoder", "predictions.bias"),
-            make_norm=lambda: LayerNormalization(epsilon=epsilon, name="norm"),
-            activation=activation,
-        )
-
-    of_labels = classifiers(num_labels, "classifier", dropout, dense="pooler", activation="tanh")
-    return {"MaskedLM": masked, **of_labels}
+    unused = dict(_HEADS)
+    groups_without_layers = sorted(set(range(num_groups)) - set(layer_groups))
+    if groups_without_layers:
+        numbers = "|".join(map(str, groups_without_layers))
+        unused[rf"encoder\.albert_layer_groups\.({numbers})\..*"] = "a group without a layer"
+    dropout = fields.rate("classifier_dropout_prob")
+    heads = encoder.heads(
+        _PREDICTIONS,
+        encoder.activation,
+        classifiers(fields.num_labels, "classifier", dropout, dense="pooler", activation="tanh"),
+    )
+    return Architecture(make, NAMES, "albert.", unused=unused, heads=heads)

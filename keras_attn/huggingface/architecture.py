@@ -1,4 +1,4 @@
-"""What an architecture's file says of a checkpoint: the model, the table of names, and which tensors are of no use."""
+"""What an architecture's file says of a checkpoint: the model, the table of names, and the tensors that are not needed."""
 
 import dataclasses
 import re
@@ -6,11 +6,10 @@ from collections.abc import Callable
 
 from keras_attn.huggingface.activations import their_activation
 
-# The longest sequence of models whose positions are computed for any length, and of which transformers cuts none: a limit of
-# memory alone.
+# The longest sequence of models whose positions are computed, which transformers does not limit: so that memory suffices.
 LONGEST_COMPUTED = 4096
 
-# Tensors of no use in every architecture: constants that older files hold, and heads that `load_model` has no place for.
+# Tensors that no architecture needs: constants in older files, and heads that are not read.
 _CONSTANTS = {
     r"(.*\.)?position_ids": "constant",
     r".*rotary_emb\.inv_freq": "constant",
@@ -25,15 +24,13 @@ class Architecture:
     Args:
         make: Function without arguments that returns the model with fresh weights.
         names: Table of names, see `name_tables.py`.
-        prefix: String, with which the names of the body begin in checkpoints that have a head, and in some that have none.
-        same: Tuple of groups of names. The tensors in a group are one tensor, stored once or several times; the names
-            table has one of them.
+        prefix: String before the names of the body's tensors, in checkpoints with a head and in some without.
+        same: Tuple of groups of names. The tensors of a group are one tensor, stored once or several times; the table
+            has one of the names.
         unused: Dict from regular expressions, which match whole names without the prefix, to the reason why such
-            tensors are not needed. Where one of a pattern's tensors is used, all of its tensors are needed.
-        renamed: Dict from regular expressions, found in names without the prefix, to what stands there in today's names;
-            for files that were written in other ways.
-        of_no_use: Dict from names to shapes of tensors that transformers' model has and ours has no use for: written as
-            zeros.
+            tensors are not needed. If one tensor that a pattern matches is used, all that it matches are needed.
+        renamed: Dict from regular expressions, found in names without the prefix, to their replacement in today's names.
+        written_as_zeros: Dict from names to shapes of tensors that transformers' model has and ours does not.
         heads: Dict from names of tasks, see `heads.py`, to functions that return a `Head`.
     """
 
@@ -43,12 +40,12 @@ class Architecture:
     same: tuple = ()
     unused: dict = dataclasses.field(default_factory=dict)
     renamed: dict = dataclasses.field(default_factory=dict)
-    of_no_use: dict = dataclasses.field(default_factory=dict)
+    written_as_zeros: dict = dataclasses.field(default_factory=dict)
     heads: dict = dataclasses.field(default_factory=dict)
 
     @property
     def all_unused(self):
-        """`unused`, and what is of no use in every architecture."""
+        """`unused`, and the tensors that no architecture needs."""
         return {**_CONSTANTS, **self.unused}
 
 
@@ -71,7 +68,22 @@ class Output:
 
     def same(self, *group):
         """The tensors that are one if it is tied: as in `Architecture`."""
-        return (group,) if self.is_tied and self.gives_logits else ()
+        if not (self.is_tied and self.gives_logits):
+            return ()
+        return (group,)
+
+
+def head_dim(hidden_dim, num_heads):
+    """The size of a head if all heads together are as wide as the model.
+
+    Raises:
+        ValueError: if they cannot be.
+    """
+    if hidden_dim % num_heads:
+        raise ValueError(
+            f"The width of a model must be divisible by its heads. Received: {hidden_dim}, {num_heads} heads."
+        )
+    return hidden_dim // num_heads
 
 
 def written_activation(feed_forward):
@@ -90,11 +102,10 @@ def written_tie(token):
 
 
 def own_name(name, prefix, renamed):
-    """A tensor's name in today's form: without the prefix, without the names that norms had in TensorFlow, and renamed."""
+    """A tensor's name in today's form: without the prefix and TensorFlow's names of norms, and renamed."""
     name = name.removeprefix(prefix)
-    for old, new in ((".gamma", ".weight"), (".beta", ".bias")):
-        if name.endswith(old):
-            name = name.removesuffix(old) + new
+    name = re.sub(r"\.gamma$", ".weight", name)
+    name = re.sub(r"\.beta$", ".bias", name)
     for pattern, replacement in renamed.items():
         name = re.sub(pattern, replacement, name)
     return name

@@ -1,8 +1,11 @@
 """BERT, RoBERTa, XLM-RoBERTa and ELECTRA: one encoder, with positions, embeddings and heads of each kind."""
 
+import collections
+import dataclasses
+
 import keras
 
-from keras_attn.huggingface.architecture import Architecture, written_activation, written_pad
+from keras_attn.huggingface.architecture import Architecture, head_dim, written_activation, written_pad
 from keras_attn.huggingface.heads import classifiers, masked_language_model
 from keras_attn.huggingface.name_tables import At
 from keras_attn.layers import (
@@ -28,24 +31,44 @@ NAMES = {
     "block_{i}/feed_forward/output": "encoder.layer.{i}.output.dense",
     "block_{i}/feed_forward_residual/norm": "encoder.layer.{i}.output.LayerNorm",
 }
-# The heads of masked language models: dense layer, norm, decoder, bias.
-_PREDICTIONS = {
-    "bert": (
-        "cls.predictions.transform.dense",
-        "cls.predictions.transform.LayerNorm",
-        "cls.predictions.decoder",
-        "cls.predictions.bias",
+_Form = collections.namedtuple("_Form", "prefix predictions text_output text_dense text_activation")
+_ROBERTA = _Form(
+    prefix="roberta.",
+    predictions=("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias"),
+    text_output="classifier.out_proj",
+    text_dense="classifier.dense",
+    text_activation="tanh",
+)
+# What differs between the types: the prefix of the body, the masked language model's dense layer, norm, decoder and bias,
+# and the two projections of a classifier of texts with the activation between them.
+_FORMS = {
+    "bert": _Form(
+        prefix="bert.",
+        predictions=(
+            "cls.predictions.transform.dense",
+            "cls.predictions.transform.LayerNorm",
+            "cls.predictions.decoder",
+            "cls.predictions.bias",
+        ),
+        text_output="classifier",
+        text_dense="pooler.dense",
+        text_activation="tanh",
     ),
-    "roberta": ("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias"),
-    "electra": (
-        "generator_predictions.dense",
-        "generator_predictions.LayerNorm",
-        "generator_lm_head",
-        "generator_lm_head.bias",
+    "roberta": _ROBERTA,
+    "xlm-roberta": _ROBERTA,
+    "electra": _Form(
+        prefix="electra.",
+        predictions=(
+            "generator_predictions.dense",
+            "generator_predictions.LayerNorm",
+            "generator_lm_head",
+            "generator_lm_head.bias",
+        ),
+        text_output="classifier.out_proj",
+        text_dense="classifier.dense",
+        text_activation="gelu",
     ),
 }
-_PREDICTIONS["xlm-roberta"] = _PREDICTIONS["roberta"]
-_PREFIXES = {"bert": "bert.", "roberta": "roberta.", "xlm-roberta": "roberta.", "electra": "electra."}
 HEADS = {
     r"pooler\..*": "head: the pooler",
     r"cls\.seq_relationship\..*": "head: whether a sentence follows",
@@ -60,111 +83,149 @@ HEADS = {
 def bert(fields, checkpoint):
     """`Architecture` of a bert, roberta, xlm-roberta or electra config."""
     model_type = fields.get("model_type")
-    num_layers, num_heads = fields.count("num_hidden_layers"), fields.size("num_attention_heads")
-    hidden_dim, intermediate_dim = fields.size("hidden_size"), fields.size("intermediate_size")
-    embedding_dim = fields.size("embedding_size", 128) if model_type == "electra" else hidden_dim
-    vocabulary_size, num_types = fields.size("vocab_size"), fields.size("type_vocab_size", 2)
-    activation, epsilon = (
-        fields.activation("hidden_act", "gelu"),
-        fields.number("layer_norm_eps", default=1e-12),
-    )
-    dropout = fields.number("hidden_dropout_prob", 0.1)
-    attention_dropout = fields.number("attention_probs_dropout_prob", 0.1)
-    pad_token_id = fields.pad_token_id()
-    num_positions, first_position = fields.size("max_position_embeddings"), 0
-    if "roberta" in model_type:  # the first token's position is the pad's id + 1
-        first_position = pad_token_id + 1
+    form = _FORMS[model_type]
+    encoder = PostNormEncoder.read(fields)
+    num_types = fields.size("type_vocab_size", 2)
+    width = encoder.hidden_dim
+    if model_type == "electra":
+        width = fields.size("embedding_size", 128)
+    first_position = 0
+    if "roberta" in model_type:
+        first_position = encoder.pad_token_id + 1
+    dropout = fields.rate("classifier_dropout", "hidden_dropout_prob")
     fields.expect(position_embedding_type="absolute", is_decoder=False, add_cross_attention=False)
     fields.expect(pruned_heads={}, tie_encoder_decoder=False)
 
-    def block(i):
-        sizes = num_heads, head_dim(hidden_dim, num_heads), intermediate_dim
-        return post_norm_block(f"block_{i}", *sizes, activation, dropout, attention_dropout, epsilon=epsilon)
-
     def make():
         projection = None
-        if embedding_dim != hidden_dim:
-            projection = keras.layers.Dense(hidden_dim, name="projection")
-        sizes = vocabulary_size, embedding_dim, num_positions - first_position
-        embedding = normed_embedding(*sizes, dropout, epsilon, num_types, projection)
-        return EncoderTransformer(embedding, list(map(block, range(num_layers))), pad_token_id=pad_token_id)
+        if width != encoder.hidden_dim:
+            projection = keras.layers.Dense(encoder.hidden_dim, name="projection")
+        embedding = encoder.embedding(first_position, num_types, width, projection)
+        return encoder.model(embedding)
 
+    text_head = {"text": form.text_output, "dense": form.text_dense, "activation": form.text_activation}
+    heads = encoder.heads(
+        form.predictions,
+        encoder.activation if model_type == "bert" else "gelu",
+        classifiers(fields.num_labels, dropout=dropout, **text_head),
+    )
     position = At("embeddings.position_embeddings", first_row=first_position)
-    head_dropout = fields.rate("classifier_dropout", "hidden_dropout_prob")
-    heads = _heads(model_type, fields.num_labels, head_dropout, activation, epsilon)
-    names = NAMES | {"embedding/position": position}
-    return Architecture(make, names, _PREFIXES[model_type], unused=HEADS, heads=heads)
+    return Architecture(
+        make, NAMES | {"embedding/position": position}, form.prefix, unused=HEADS, heads=heads
+    )
 
 
-def _heads(model_type, num_labels, dropout, activation, epsilon):
-    def masked():
-        return masked_language_model(
-            "embeddings.word_embeddings.weight",
-            *_PREDICTIONS[model_type],
-            make_norm=lambda: LayerNormalization(epsilon=epsilon, name="norm"),
-            activation=activation if model_type == "bert" else "gelu",
+@dataclasses.dataclass(frozen=True)
+class PostNormEncoder:
+    """What configs of BERT, and of the models after it, say of their layers; and these layers."""
+
+    num_layers: int
+    num_heads: int
+    hidden_dim: int
+    intermediate_dim: int
+    vocabulary_size: int
+    num_positions: int
+    activation: str
+    dropout: float
+    attention_dropout: float
+    epsilon: float
+    pad_token_id: int
+
+    @classmethod
+    def read(cls, fields, activation="gelu", dropout=0.1, most_layers=None):
+        """The encoder of a config with BERT's names of fields.
+
+        Args:
+            fields: `Fields`.
+            activation, dropout: For configs that lack these fields.
+            most_layers: Integer, the most layers. Defaults to the number of tensors.
+        """
+        if most_layers is None:
+            num_layers = fields.count("num_hidden_layers")
+        else:
+            num_layers = fields.size("num_hidden_layers", most=most_layers)
+        return cls(
+            num_layers=num_layers,
+            num_heads=fields.size("num_attention_heads"),
+            hidden_dim=fields.size("hidden_size"),
+            intermediate_dim=fields.size("intermediate_size"),
+            vocabulary_size=fields.size("vocab_size"),
+            num_positions=fields.size("max_position_embeddings"),
+            activation=fields.activation("hidden_act", activation),
+            dropout=fields.number("hidden_dropout_prob", dropout),
+            attention_dropout=fields.number("attention_probs_dropout_prob", dropout),
+            epsilon=fields.number("layer_norm_eps", 1e-12),
+            pad_token_id=fields.pad_token_id(),
         )
 
-    text, dense, function = "classifier.out_proj", "classifier.dense", "tanh"
-    if model_type == "bert":
-        text, dense = "classifier", "pooler.dense"
-    elif model_type == "electra":
-        function = "gelu"
-    of_labels = classifiers(num_labels, text, dropout, dense=dense, activation=function)
-    return {"MaskedLM": masked, **of_labels}
+    def embedding(self, first_position=0, num_types=None, width=None, projection=None):
+        """The embedding.
 
-
-def normed_embedding(
-    vocabulary_size, width, num_positions, dropout, epsilon, num_types=None, projection=None
-):
-    """The embedding of BERT and of the models after it; without `num_types`, it has no token types."""
-    return SequenceEmbedding(
-        TokenEmbedding(vocabulary_size, width, scale=False, name="token"),
-        position=PositionEmbedding(num_positions, name="position"),
-        token_type=None if num_types is None else keras.layers.Embedding(num_types, width, name="token_type"),
-        norm=LayerNormalization(epsilon=epsilon, name="norm"),
-        dropout=dropout,
-        projection=projection,
-        name="embedding",
-    )
-
-
-def post_norm_block(
-    name,
-    num_heads,
-    key_dim,
-    intermediate_dim,
-    activation,
-    dropout,
-    attention_dropout,
-    epsilon,
-    position_bias=None,
-):
-    """A block of BERT and of the models after it."""
-    attention = MultiHeadAttention(
-        num_heads, key_dim, dropout=attention_dropout, position_bias=position_bias, name="self_attention"
-    )
-    return EncoderBlock(
-        intermediate_dim,
-        dropout=dropout,
-        activation=activation,
-        self_attention=attention,
-        norm=LayerNormalization(epsilon=epsilon),
-        name=name,
-    )
-
-
-def head_dim(hidden_dim, num_heads):
-    """The size of a head if all heads together are as wide as the model.
-
-    Raises:
-        ValueError: if they cannot be.
-    """
-    if hidden_dim % num_heads:
-        raise ValueError(
-            f"The width of a model must be divisible by its heads. Received: {hidden_dim}, {num_heads} heads."
+        Args:
+            first_position: Integer, the row of the first token in the checkpoint's table of positions.
+            num_types: Integer, the number of token types, or None for an embedding without them.
+            width: Integer. Defaults to that of the blocks.
+            projection: Layer to the width of the blocks, or None.
+        """
+        width = self.hidden_dim if width is None else width
+        token_type = None
+        if num_types is not None:
+            token_type = keras.layers.Embedding(num_types, width, name="token_type")
+        return SequenceEmbedding(
+            TokenEmbedding(self.vocabulary_size, width, scale=False, name="token"),
+            position=PositionEmbedding(self.num_positions - first_position, name="position"),
+            token_type=token_type,
+            norm=self.norm(),
+            dropout=self.dropout,
+            projection=projection,
+            name="embedding",
         )
-    return hidden_dim // num_heads
+
+    def block(self, name, position_bias=None):
+        """A block, in which norms follow the residual sums."""
+        attention = MultiHeadAttention(
+            self.num_heads,
+            head_dim(self.hidden_dim, self.num_heads),
+            dropout=self.attention_dropout,
+            position_bias=position_bias,
+            name="self_attention",
+        )
+        return EncoderBlock(
+            self.intermediate_dim,
+            dropout=self.dropout,
+            activation=self.activation,
+            self_attention=attention,
+            norm=LayerNormalization(epsilon=self.epsilon),
+            name=name,
+        )
+
+    def norm(self):
+        return LayerNormalization(epsilon=self.epsilon, name="norm")
+
+    def model(self, embedding, blocks=None):
+        """The `EncoderTransformer`, with a block for each layer unless others are given."""
+        if blocks is None:
+            blocks = [self.block(f"block_{i}") for i in range(self.num_layers)]
+        return EncoderTransformer(embedding, blocks, pad_token_id=self.pad_token_id)
+
+    def heads(self, predictions, activation, classifiers):
+        """{task: function that returns the head}.
+
+        Args:
+            predictions: Names of the masked language model's dense layer, norm, decoder and bias.
+            activation: That after its dense layer.
+            classifiers: The heads of the other tasks, as `heads.classifiers` returns them.
+        """
+
+        def masked_head():
+            return masked_language_model(
+                "embeddings.word_embeddings.weight",
+                *predictions,
+                make_norm=self.norm,
+                activation=activation,
+            )
+
+        return {"MaskedLM": masked_head, **classifiers}
 
 
 def bert_config(model):

@@ -8,6 +8,7 @@ from keras_attn.huggingface.activations import our_activation
 from keras_attn.huggingface.heads import labels
 from keras_attn.huggingface.model_types import MODEL_TYPES
 
+FULL, LOCAL = "full_attention", "sliding_attention"  # the kinds of layers in `layer_types`
 _MISSING = object()
 _without_effect = contextvars.ContextVar("without_effect", default=None)
 
@@ -130,7 +131,8 @@ class Fields:
     def __init__(self, config, num_values, num_tensors, ignored_fields=()):
         known = {name: value for name, value in config.items() if name not in ignored_fields}
         self._config = _with_own_names(known)
-        self._num_values, self._num_tensors = num_values, num_tensors
+        self._num_values = num_values
+        self._num_tensors = num_tensors
         self._read = set()
 
     def get(self, name, default=_MISSING):
@@ -150,12 +152,13 @@ class Fields:
         value = self.get(name, default)
         if value is None and default is None:
             return None
-        most = self._num_values if most is None else most
+        if most is None:
+            most = self._num_values
         if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
             raise self._wrong(name, value, "a positive integer")
         if value > most:
-            held = f"{self._num_values:,} numbers in {self._num_tensors:,} tensors"
-            raise self._wrong(name, value, f"at most {most:,}: the weight files hold {held}")
+            content = f"{self._num_values:,} numbers in {self._num_tensors:,} tensors"
+            raise self._wrong(name, value, f"at most {most:,}: the weight files hold {content}")
         return value
 
     def pair(self, name, default=_MISSING):
@@ -191,11 +194,15 @@ class Fields:
 
     def natural(self, name, default=_MISSING):
         """An integer of at least 0, no larger than the weight files allow."""
-        return 0 if self.get(name, default) == 0 else self.size(name, default)
+        if self.get(name, default) == 0:
+            return 0
+        return self.size(name, default)
 
     def size_or_null(self, name, default, most=None):
         """A positive integer as in `size`, or None if the field is null."""
-        return None if self.get(name, default) is None else self.size(name, default, most)
+        if self.get(name, default) is None:
+            return None
+        return self.size(name, default, most)
 
     def count(self, name, default=_MISSING):
         """A number of layers."""
@@ -211,7 +218,8 @@ class Fields:
     def flag(self, name, default=_MISSING):
         """A boolean."""
         value = self.get(name, default)
-        value = default if value is None else value
+        if value is None:
+            value = default
         if not isinstance(value, bool):
             raise self._wrong(name, value, "true or false")
         return value
@@ -221,9 +229,8 @@ class Fields:
         for name, value in expected.items():
             received = self.get(name, None)
             if received not in (None, value):
-                raise ValueError(
-                    f"{self._wrong(name, received, f'{value!r}: nothing else is known here')} {way_out(name)}"
-                )
+                error = self._wrong(name, received, f"{value!r}: nothing else is known here")
+                raise ValueError(f"{error} {way_out(name)}")
 
     def activation(self, name, default=_MISSING):
         """The name of an activation in this library."""
@@ -237,19 +244,21 @@ class Fields:
             model_type = self._config.get("model_type")
             raise ValueError(f"`{name}` of a {model_type} config cannot be {value!r:.50}: {error}.") from None
 
-    def layer_types(self, num_layers, known, default):
-        """The kind of each layer: the field `layer_types`, or `default`, a function of the layer's number."""
+    def layer_types(self, num_layers, default):
+        """`FULL` or `LOCAL` for each layer: the field `layer_types`, or `default`, a function of the layer's number."""
         types = self.get("layer_types", None)
         if types is None:
             return [default(i) for i in range(num_layers)]
-        if not isinstance(types, list) or len(types) != num_layers or not set(types) <= set(known):
-            raise self._wrong("layer_types", types, f"a list of {num_layers} out of {sorted(known)}")
+        if not isinstance(types, list) or len(types) != num_layers or not set(types) <= {FULL, LOCAL}:
+            raise self._wrong("layer_types", types, f"a list of {num_layers} out of {[FULL, LOCAL]}")
         return types
 
     def rate(self, *names):
         """A dropout rate: the first of these fields that is there and not null, or 0."""
-        rates = [self.number(name) for name in names if self.get(name, None) is not None]
-        return rates[0] if rates else 0.0
+        for name in names:
+            if self.get(name, None) is not None:
+                return self.number(name)
+        return 0.0
 
     def num_labels(self):
         """The number of labels of a classifier."""
@@ -262,8 +271,9 @@ class Fields:
 
         A config that does not have the field, which is not a null, means the default of its `model_type`.
         """
-        known = MODEL_TYPES.get(self._config.get("model_type"))
-        value = self.get("pad_token_id", None if known is None else known.pad_token_id)
+        model_type = MODEL_TYPES.get(self._config.get("model_type"))
+        default = None if model_type is None else model_type.pad_token_id
+        value = self.get("pad_token_id", default)
         if value is None:
             return -1
         if not isinstance(value, int):
@@ -343,7 +353,8 @@ def way_out(name):
 def _with_own_names(config):
     """The config with its fields under the names that the architecture reads."""
     aliases = ALIASES.get(config.get("model_type"), {})
-    renamed = {
-        aliases[name]: value for name, value in config.items() if name in aliases and value is not None
-    }
-    return {**{name: value for name, value in config.items() if name not in aliases}, **renamed}
+    own = {name: value for name, value in config.items() if name not in aliases}
+    for alias, name in aliases.items():
+        if config.get(alias) is not None:
+            own[name] = config[alias]
+    return own

@@ -1,10 +1,8 @@
 """DistilBERT: BERT without token types."""
 
 from keras_attn.huggingface.architecture import Architecture
-from keras_attn.huggingface.bert import head_dim, normed_embedding, post_norm_block
-from keras_attn.huggingface.heads import classifiers, masked_language_model
-from keras_attn.layers.normalization import LayerNormalization
-from keras_attn.models import EncoderTransformer
+from keras_attn.huggingface.bert import PostNormEncoder
+from keras_attn.huggingface.heads import classifiers
 
 _LAYER = "transformer.layer.{i}"
 NAMES = {
@@ -25,38 +23,32 @@ _HEADS = {
     r"(pre_classifier|classifier)\..*": "head: classification",
     r"qa_outputs\..*": "head: question answering",
 }
+_PREDICTIONS = ("vocab_transform", "vocab_layer_norm", "vocab_projector", "vocab_projector.bias")
 
 
 def distilbert(fields, checkpoint):
     """`Architecture` of a distilbert config. Its sinusoidal positions, if any, are stored as learned ones."""
-    num_layers, num_heads = fields.count("n_layers"), fields.size("n_heads")
-    width, intermediate_dim = fields.size("dim"), fields.size("hidden_dim")
-    vocabulary_size, num_positions = fields.size("vocab_size"), fields.size("max_position_embeddings")
-    activation, dropout = fields.activation("activation", "gelu"), fields.number("dropout", 0.1)
-    attention_dropout, pad_token_id = fields.number("attention_dropout", 0.1), fields.pad_token_id()
+    encoder = PostNormEncoder(
+        num_layers=fields.count("n_layers"),
+        num_heads=fields.size("n_heads"),
+        hidden_dim=fields.size("dim"),
+        intermediate_dim=fields.size("hidden_dim"),
+        vocabulary_size=fields.size("vocab_size"),
+        num_positions=fields.size("max_position_embeddings"),
+        activation=fields.activation("activation", "gelu"),
+        dropout=fields.number("dropout", 0.1),
+        attention_dropout=fields.number("attention_dropout", 0.1),
+        epsilon=1e-12,
+        pad_token_id=fields.pad_token_id(),
+    )
     fields.flag("sinusoidal_pos_embds", False)
     fields.expect(pruned_heads={}, tie_weights_=True)
-
-    def block(i):
-        sizes = num_heads, head_dim(width, num_heads), intermediate_dim
-        return post_norm_block(f"block_{i}", *sizes, activation, dropout, attention_dropout, epsilon=1e-12)
-
-    def make():
-        embedding = normed_embedding(vocabulary_size, width, num_positions, dropout, epsilon=1e-12)
-        return EncoderTransformer(embedding, list(map(block, range(num_layers))), pad_token_id=pad_token_id)
-
-    heads = _heads(fields.num_labels, fields.rate("seq_classif_dropout"), activation)
-    return Architecture(make, NAMES, "distilbert.", unused=_HEADS, heads=heads)
-
-
-def _heads(num_labels, dropout, activation):
-    def masked():
-        return masked_language_model(
-            "embeddings.word_embeddings.weight",
-            *("vocab_transform", "vocab_layer_norm", "vocab_projector", "vocab_projector.bias"),
-            make_norm=lambda: LayerNormalization(epsilon=1e-12, name="norm"),
-            activation=activation,
-        )
-
-    of_labels = classifiers(num_labels, "classifier", dropout, dense="pre_classifier", activation="relu")
-    return {"MaskedLM": masked, **of_labels}
+    dropout = fields.rate("seq_classif_dropout")
+    heads = encoder.heads(
+        _PREDICTIONS,
+        encoder.activation,
+        classifiers(fields.num_labels, "classifier", dropout, dense="pre_classifier", activation="relu"),
+    )
+    return Architecture(
+        lambda: encoder.model(encoder.embedding()), NAMES, "distilbert.", unused=_HEADS, heads=heads
+    )

@@ -2,8 +2,13 @@
 
 import itertools
 
-from keras_attn.huggingface.architecture import Architecture, written_activation, written_pad, written_tie
-from keras_attn.huggingface.bert import head_dim
+from keras_attn.huggingface.architecture import (
+    Architecture,
+    head_dim,
+    written_activation,
+    written_pad,
+    written_tie,
+)
 from keras_attn.huggingface.heads import last_token_head
 from keras_attn.huggingface.name_tables import At
 from keras_attn.layers import (
@@ -42,30 +47,30 @@ _UNUSED = {
 
 def gpt2(fields, checkpoint):
     """`Architecture` of a gpt2 config."""
-    num_layers, num_heads = fields.count("n_layer"), fields.size("n_head")
-    width, num_positions = fields.size("n_embd"), fields.size("n_positions")
+    num_layers = fields.count("n_layer")
+    num_heads = fields.size("n_head")
+    width = fields.size("n_embd")
+    key_dim = head_dim(width, num_heads)
     intermediate_dim = fields.size("n_inner", None) or 4 * width
-    vocabulary_size, activation = (
-        fields.size("vocab_size"),
-        fields.activation("activation_function", "gelu_new"),
-    )
-    epsilon, dropout = fields.number("layer_norm_epsilon", 1e-5), fields.number("resid_pdrop", 0.1)
-    embedding_dropout, attention_dropout = fields.number("embd_pdrop", 0.1), fields.number("attn_pdrop", 0.1)
-    scaled, by_layer = (
-        fields.flag("scale_attn_weights", True),
-        fields.flag("scale_attn_by_inverse_layer_idx", False),
-    )
+    num_positions = fields.size("n_positions")
+    vocabulary_size = fields.size("vocab_size")
+    activation = fields.activation("activation_function", "gelu_new")
+    epsilon = fields.number("layer_norm_epsilon", 1e-5)
+    dropout = fields.number("resid_pdrop", 0.1)
+    embedding_dropout = fields.number("embd_pdrop", 0.1)
+    attention_dropout = fields.number("attn_pdrop", 0.1)
+    is_scaled = fields.flag("scale_attn_weights", True)
+    by_layer = fields.flag("scale_attn_by_inverse_layer_idx", False)
     pad_token_id = fields.pad_token_id()
     output = checkpoint.output(fields, *_SAME)
     fields.expect(add_cross_attention=False, pruned_heads={})
-    key_dim = head_dim(width, num_heads)
 
     def block(i):
         attention = MultiHeadAttention(
             num_heads,
             key_dim,
             dropout=attention_dropout,
-            scale=_scale(i, key_dim, scaled, by_layer),
+            scale=_scale(i, key_dim, is_scaled, by_layer),
             name="self_attention",
         )
         return DecoderBlock(
@@ -85,35 +90,37 @@ def gpt2(fields, checkpoint):
             dropout=embedding_dropout,
             name="embedding",
         )
+        blocks = [block(i) for i in range(num_layers)]
         norm = LayerNormalization(epsilon=epsilon, name="norm")
-        return DecoderTransformer(
-            embedding, list(map(block, range(num_layers))), norm, pad_token_id=pad_token_id
-        )
+        return DecoderTransformer(embedding, blocks, norm, pad_token_id=pad_token_id)
 
-    same = output.same(*_SAME)
-    return Architecture(make, NAMES, "transformer.", same=same, unused=_UNUSED, heads=last_token_head(fields))
+    return Architecture(
+        make, NAMES, "transformer.", same=output.same(*_SAME), unused=_UNUSED, heads=last_token_head(fields)
+    )
 
 
-def _scale(i, key_dim, scaled, by_layer):
+def _scale(i, key_dim, is_scaled, by_layer):
     """The scale of the attention of layer number i; None for the usual one."""
-    if by_layer:
-        return (key_dim**-0.5 if scaled else 1.0) / (i + 1)
-    return None if scaled else 1.0
+    if is_scaled and not by_layer:
+        return None
+    scale = key_dim**-0.5 if is_scaled else 1.0
+    return scale / (i + 1) if by_layer else scale
 
 
 def _scale_flags(model):
     """The fields with which layers have a model's scales; those of the usual scale if none has them."""
     attentions = [block.self_attention_layer for block in model.blocks]
-    for scaled, by_layer in itertools.product((True, False), (False, True)):
-        scales = [_scale(i, attention.key_dim, scaled, by_layer) for i, attention in enumerate(attentions)]
-        if scales == [attention.scale for attention in attentions]:
-            return {"scale_attn_weights": scaled, "scale_attn_by_inverse_layer_idx": by_layer}
+    scales = [attention.scale for attention in attentions]
+    for is_scaled, by_layer in itertools.product((True, False), (False, True)):
+        if scales == [_scale(i, a.key_dim, is_scaled, by_layer) for i, a in enumerate(attentions)]:
+            return {"scale_attn_weights": is_scaled, "scale_attn_by_inverse_layer_idx": by_layer}
     return {}
 
 
 def gpt2_config(model):
     """The fields of a gpt2 config."""
-    block, embedding = model.blocks[0], model.embedding
+    block = model.blocks[0]
+    embedding = model.embedding
     return {
         **_scale_flags(model),
         "vocab_size": embedding.vocabulary_size,

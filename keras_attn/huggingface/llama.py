@@ -4,8 +4,14 @@ import collections
 
 import keras
 
-from keras_attn.huggingface.architecture import Architecture, written_activation, written_pad, written_tie
-from keras_attn.huggingface.bert import head_dim
+from keras_attn.huggingface.architecture import (
+    Architecture,
+    head_dim,
+    written_activation,
+    written_pad,
+    written_tie,
+)
+from keras_attn.huggingface.config_fields import FULL, LOCAL
 from keras_attn.huggingface.heads import last_token_head
 from keras_attn.huggingface.rotary import rope_parameters, rotary_embedding
 from keras_attn.layers import DecoderBlock, FeedForward, MultiHeadAttention, SequenceEmbedding, TokenEmbedding
@@ -31,7 +37,7 @@ NAMES = ATTENTION_NAMES | {
     "norm": "norm",
 }
 _Defaults = collections.namedtuple(
-    "_Defaults", ["num_key_value_heads", "head_dim", "max_position_embeddings", "sliding_window"]
+    "_Defaults", "num_key_value_heads head_dim max_position_embeddings sliding_window"
 )
 # What transformers takes for fields that a config lacks; a null in the config stays a null.
 _DEFAULTS = {
@@ -40,6 +46,7 @@ _DEFAULTS = {
     "qwen2": _Defaults(32, None, 32768, 4096),
     "qwen3": _Defaults(32, 128, 32768, 4096),
 }
+# The output projection and the token embedding.
 SAME = ("lm_head.weight", "embed_tokens.weight")
 HEADS = {
     r"score\..*": "head: classification",
@@ -50,54 +57,49 @@ HEADS = {
 def llama(fields, checkpoint):
     """`Architecture` of a llama, mistral, qwen2 or qwen3 config."""
     model_type = fields.get("model_type")
-    num_layers, num_heads = fields.count("num_hidden_layers"), fields.size("num_attention_heads")
-    hidden_dim, intermediate_dim = fields.size("hidden_size"), fields.size("intermediate_size")
     defaults = _DEFAULTS[model_type]
-    num_key_value_heads = (
-        fields.size_or_null("num_key_value_heads", defaults.num_key_value_heads) or num_heads
-    )
-    key_dim = fields.size_or_null("head_dim", defaults.head_dim) or head_dim(hidden_dim, num_heads)
-    max_sequence_length = fields.size("max_position_embeddings", defaults.max_position_embeddings, most=2**31)
+    num_layers = fields.count("num_hidden_layers")
+    num_heads = fields.size("num_attention_heads")
+    hidden_dim = fields.size("hidden_size")
+    num_key_value_heads = fields.size_or_null("num_key_value_heads", defaults.num_key_value_heads)
+    key_dim = fields.size_or_null("head_dim", defaults.head_dim)
+    epsilon = fields.number("rms_norm_eps", 1e-6)
+    use_bias, use_output_bias = _biases(fields, model_type)
+    block_options = {
+        "num_heads": num_heads,
+        "num_key_value_heads": num_key_value_heads or num_heads,
+        "key_dim": key_dim or head_dim(hidden_dim, num_heads),
+        "intermediate_dim": fields.size("intermediate_size"),
+        "activation": fields.activation("hidden_act", "silu"),
+        "epsilon": epsilon,
+        "mlp_bias": fields.flag("mlp_bias", False),
+        "query_key_norm": model_type == "qwen3",
+        "dropout": fields.number("attention_dropout", 0.0),
+        "use_bias": use_bias,
+        "use_output_bias": use_output_bias,
+    }
     vocabulary_size = fields.size("vocab_size")
-    activation, epsilon = fields.activation("hidden_act", "silu"), fields.number("rms_norm_eps", 1e-6)
-    attention_bias, output_bias = _biases(fields, model_type)
-    mlp_bias = fields.flag("mlp_bias", False)
-    attention_dropout = fields.number("attention_dropout", 0.0)
-    rotary = rotary_embedding(rope_parameters(fields), max_sequence_length)
+    max_sequence_length = fields.size("max_position_embeddings", defaults.max_position_embeddings, most=2**31)
+    make_rotary = rotary_embedding(rope_parameters(fields), max_sequence_length)
     windows = _windows(fields, model_type, num_layers)
     pad_token_id = fields.pad_token_id()
     if model_type == "qwen2":
         fields.expect(use_mrope=False)
     output = checkpoint.output(fields, *SAME)
 
-    def block(i):
-        sizes = num_heads, num_key_value_heads, key_dim, intermediate_dim
-        return pre_norm_block(
-            i,
-            *sizes,
-            activation,
-            epsilon,
-            mlp_bias=mlp_bias,
-            query_key_norm=model_type == "qwen3",
-            dropout=attention_dropout,
-            use_bias=attention_bias,
-            use_output_bias=output_bias,
-            sliding_window=windows[i],
-            rotary_embedding=rotary(),
-        )
-
     def make():
         token = TokenEmbedding(vocabulary_size, hidden_dim, scale=False, name="token", **output.options)
-        blocks = list(map(block, range(num_layers)))
+        blocks = [
+            pre_norm_block(i, sliding_window=windows[i], rotary_embedding=make_rotary(), **block_options)
+            for i in range(num_layers)
+        ]
         return rms_norm_decoder(token, blocks, epsilon, max_sequence_length, pad_token_id)
 
-    same, heads = output.same(*SAME), last_token_head(fields)
-    return Architecture(make, NAMES, prefix_of(checkpoint), same=same, unused=HEADS, heads=heads)
-
-
-def prefix_of(checkpoint):
-    """The prefix of the body's names, which transformers' classes of question answering have from older files."""
-    return "transformer." if checkpoint.called("transformer.embed_tokens.weight") else "model."
+    # transformers' classes of question answering have the other prefix, from older files.
+    prefix = "transformer." if checkpoint.called("transformer.embed_tokens.weight") else "model."
+    return Architecture(
+        make, NAMES, prefix, same=output.same(*SAME), unused=HEADS, heads=last_token_head(fields)
+    )
 
 
 def rms_norm_decoder(token, blocks, epsilon, max_sequence_length, pad_token_id):
@@ -113,6 +115,7 @@ def rms_norm_decoder(token, blocks, epsilon, max_sequence_length, pad_token_id):
 
 def pre_norm_block(
     i,
+    *,
     num_heads,
     num_key_value_heads,
     key_dim,
@@ -122,24 +125,26 @@ def pre_norm_block(
     mlp_bias=False,
     query_key_norm=False,
     sandwich_norm=False,
-    **of_attention,
+    **attention_options,
 ):
-    """Block number i of LLaMA and of the models after it; `of_attention` are other arguments of its attention."""
+    """Block number i of LLaMA and of the models after it."""
+    attention = MultiHeadAttention(
+        num_heads,
+        key_dim,
+        num_key_value_heads=num_key_value_heads,
+        query_key_norm="rms_norm" if query_key_norm else None,
+        query_key_norm_epsilon=epsilon if query_key_norm else None,
+        name="self_attention",
+        **attention_options,
+    )
+    feed_forward = FeedForward(
+        intermediate_dim, activation=activation, gated=True, use_bias=mlp_bias, name="feed_forward"
+    )
     return DecoderBlock(
         normalize_first=True,
         sandwich_norm=sandwich_norm,
-        self_attention=MultiHeadAttention(
-            num_heads,
-            key_dim,
-            num_key_value_heads=num_key_value_heads,
-            query_key_norm="rms_norm" if query_key_norm else None,
-            query_key_norm_epsilon=epsilon if query_key_norm else None,
-            name="self_attention",
-            **of_attention,
-        ),
-        feed_forward=FeedForward(
-            intermediate_dim, activation=activation, gated=True, use_bias=mlp_bias, name="feed_forward"
-        ),
+        self_attention=attention,
+        feed_forward=feed_forward,
         norm=_rms_norm(epsilon),
         name=f"block_{i}",
     )
@@ -165,19 +170,20 @@ def _windows(fields, model_type, num_layers):
     if model_type == "mistral":
         return [window] * num_layers
     first = fields.get("max_window_layers", 28)
-    used = fields.flag("use_sliding_window", False)
+    is_used = fields.flag("use_sliding_window", False)
     types = fields.layer_types(
         num_layers,
-        ("full_attention", "sliding_attention"),
-        lambda i: "sliding_attention" if used and window is not None and i >= first else "full_attention",
+        lambda i: LOCAL if is_used and window is not None and i >= first else FULL,
     )
-    return [window if used and kind == "sliding_attention" else None for kind in types]
+    return [window if is_used and kind == LOCAL else None for kind in types]
 
 
 def llama_config(model):
     """The fields of a llama config."""
-    block, token = model.blocks[0], model.embedding.token
-    attention, feed_forward = block.self_attention_layer, block.feed_forward_layer
+    token = model.embedding.token
+    block = model.blocks[0]
+    attention = block.self_attention_layer
+    feed_forward = block.feed_forward_layer
     return {
         "vocab_size": token.vocabulary_size,
         "hidden_size": model.hidden_dim,

@@ -3,15 +3,14 @@
 import keras
 
 from keras_attn.checks import choose
-from keras_attn.huggingface.architecture import Architecture
-from keras_attn.huggingface.bert import head_dim
+from keras_attn.huggingface.architecture import Architecture, head_dim
+from keras_attn.huggingface.config_fields import FULL, LOCAL
 from keras_attn.huggingface.heads import classification, masked_language_model, token_classification
 from keras_attn.huggingface.name_tables import At
 from keras_attn.huggingface.rotary import rotary_embedding
 from keras_attn.layers import EncoderBlock, FeedForward, MultiHeadAttention, SequenceEmbedding, TokenEmbedding
 from keras_attn.models import EncoderTransformer
 
-_FULL, _LOCAL = "full_attention", "sliding_attention"
 _JOINED = "layers.{i}.attn.Wqkv"
 NAMES = {
     "embedding/token": "embeddings.tok_embeddings",
@@ -33,54 +32,73 @@ _HEADS = {
     r"decoder\..*": "head: masked language model",
     r"classifier\..*": "head: classification",
 }
+# Fields that matter in training, or to heads, which read them when they are made.
+_UNREAD = (
+    "classifier_reduction",
+    "decoder_bias",
+    "deterministic_flash_attn",
+    "mlp_dropout",
+    "reference_compile",
+    "repad_logits_with_grad",
+    "sparse_pred_ignore_index",
+    "sparse_prediction",
+)
 
 
 def modernbert(fields, checkpoint):
     """`Architecture` of a modernbert config."""
-    num_layers, num_heads = fields.count("num_hidden_layers"), fields.size("num_attention_heads")
-    hidden_dim, intermediate_dim = fields.size("hidden_size"), fields.size("intermediate_size")
-    vocabulary_size, epsilon = fields.size("vocab_size"), fields.number("norm_eps", 1e-5)
-    fields.get("layer_norm_eps", None)  # older files have both
+    num_layers = fields.count("num_hidden_layers")
+    num_heads = fields.size("num_attention_heads")
+    hidden_dim = fields.size("hidden_size")
+    key_dim = head_dim(hidden_dim, num_heads)
+    intermediate_dim = fields.size("intermediate_size")
+    vocabulary_size = fields.size("vocab_size")
+    max_sequence_length = fields.get("max_position_embeddings", 8192)
     activation = fields.activation("hidden_activation", "gelu")
-    norm_bias, attention_bias = fields.flag("norm_bias", False), fields.flag("attention_bias", False)
-    mlp_bias, attention_dropout = fields.flag("mlp_bias", False), fields.number("attention_dropout", 0.0)
-    dropout, max_sequence_length = (
-        fields.number("embedding_dropout", 0.0),
-        fields.get("max_position_embeddings", 8192),
-    )
-    key_dim, pad_token_id = head_dim(hidden_dim, num_heads), fields.pad_token_id()
-    window = fields.size("local_attention", 128, most=2**31) // 2 + 1
+    epsilon = fields.number("norm_eps", 1e-5)
+    norm_bias = fields.flag("norm_bias", False)
+    attention_bias = fields.flag("attention_bias", False)
+    mlp_bias = fields.flag("mlp_bias", False)
+    dropout = fields.number("embedding_dropout", 0.0)
+    attention_dropout = fields.number("attention_dropout", 0.0)
+    pad_token_id = fields.pad_token_id()
+    windows = {FULL: None, LOCAL: fields.size("local_attention", 128, most=2**31) // 2 + 1}
     period = fields.size("global_attn_every_n_layers", 3)
-    types = fields.layer_types(num_layers, (_FULL, _LOCAL), lambda i: _LOCAL if i % period else _FULL)
-    parameters = _rope_parameters(fields)
-    rotary = {kind: rotary_embedding(parameters[kind], max_sequence_length) for kind in (_FULL, _LOCAL)}
+    types = fields.layer_types(num_layers, lambda i: LOCAL if i % period else FULL)
+    make_rotary = {
+        kind: rotary_embedding(parameters, max_sequence_length)
+        for kind, parameters in _rope_parameters(fields).items()
+    }
     fields.expect(position_embedding_type="absolute")
-    for name in _OF_TRAINING_AND_HEADS:
+    fields.get("layer_norm_eps", None)  # older files have it beside `norm_eps`
+    for name in _UNREAD:
         fields.get(name, None)
 
     def norm(name="norm"):
         return keras.layers.LayerNormalization(epsilon=epsilon, center=norm_bias, name=name)
 
     def block(i):
+        kind = types[i]
         attention = MultiHeadAttention(
             num_heads,
             key_dim,
             dropout=attention_dropout,
             use_bias=attention_bias,
-            sliding_window=window if types[i] == _LOCAL else None,
-            rotary_embedding=rotary[types[i]](),
+            sliding_window=windows[kind],
+            rotary_embedding=make_rotary[kind](),
             name="self_attention",
         )
         feed_forward = FeedForward(
             intermediate_dim, activation=activation, gated=True, use_bias=mlp_bias, name="feed_forward"
         )
+        # The embeddings have just been normalised.
+        first_norm = keras.layers.Identity() if i == 0 else None
         return EncoderBlock(
             normalize_first=True,
             self_attention=attention,
             feed_forward=feed_forward,
             norm=norm(),
-            # The embeddings have just been normalised.
-            self_attention_norm=keras.layers.Identity() if i == 0 else None,
+            self_attention_norm=first_norm,
             name=f"block_{i}",
         )
 
@@ -88,7 +106,7 @@ def modernbert(fields, checkpoint):
         token = TokenEmbedding(vocabulary_size, hidden_dim, scale=False, name="token")
         return EncoderTransformer(
             SequenceEmbedding(token, norm=norm(), dropout=dropout, name="embedding"),
-            list(map(block, range(num_layers))),
+            [block(i) for i in range(num_layers)],
             norm(),
             max_sequence_length=max_sequence_length,
             pad_token_id=pad_token_id,
@@ -98,56 +116,47 @@ def modernbert(fields, checkpoint):
 
 
 def _heads(fields, norm):
-    # The fields that matter to heads alone are read when a head is made.
-    def names():
+    def dense():
         return {
             "dense": "head.dense",
             "norm": "head.norm",
             "make_norm": norm,
             "use_intermediate_bias": fields.flag("classifier_bias", False),
             "activation": fields.activation("classifier_activation", "gelu"),
-            "dropout": fields.rate("classifier_dropout"),
         }
 
-    def masked():
+    def masked_head():
         bias = "decoder.bias" if fields.flag("decoder_bias", True) else None
-        token = "embeddings.tok_embeddings.weight"
-        return masked_language_model(token, decoder="decoder", bias=bias, **{**names(), "dropout": 0.0})
+        return masked_language_model(
+            "embeddings.tok_embeddings.weight", decoder="decoder", bias=bias, dropout=0.0, **dense()
+        )
 
-    def of_texts():
+    def text_head():
+        dropout = fields.rate("classifier_dropout")
         pooling = fields.get("classifier_pooling", "cls")
         pooling = choose("classifier_pooling", pooling, {"cls": "first", "mean": "mean"})
-        return classification(fields.num_labels(), "classifier", pooling=pooling, **names())
+        return classification(fields.num_labels(), "classifier", pooling=pooling, dropout=dropout, **dense())
 
-    def of_tokens():
-        return token_classification(fields.num_labels(), "classifier", **names())
+    def token_head():
+        dropout = fields.rate("classifier_dropout")
+        return token_classification(fields.num_labels(), "classifier", dropout=dropout, **dense())
 
     return {
-        "MaskedLM": masked,
-        "SequenceClassification": of_texts,
-        "TokenClassification": of_tokens,
-        "QuestionAnswering": of_tokens,
+        "MaskedLM": masked_head,
+        "SequenceClassification": text_head,
+        "TokenClassification": token_head,
+        "QuestionAnswering": token_head,
     }
-
-
-_OF_TRAINING_AND_HEADS = (
-    *(
-        "mlp_dropout",
-        "decoder_bias",
-        "deterministic_flash_attn",
-        "reference_compile",
-        "repad_logits_with_grad",
-    ),
-    *("sparse_prediction", "sparse_pred_ignore_index", "classifier_reduction"),
-)
 
 
 def _rope_parameters(fields):
     """{kind of layer: rotary parameters}."""
     given = fields.get("rope_parameters", None) or {}
-    everywhere, local = (
-        fields.get("global_rope_theta", 160_000.0),
-        fields.get("local_rope_theta", 10_000.0),
-    )
-    bases = {_FULL: everywhere, _LOCAL: everywhere if local is None else local}
-    return {kind: {"rope_theta": base, **(given.get(kind) or {})} for kind, base in bases.items()}
+    full_base = fields.get("global_rope_theta", 160_000.0)
+    local_base = fields.get("local_rope_theta", 10_000.0)
+    if local_base is None:
+        local_base = full_base
+    return {
+        FULL: {"rope_theta": full_base, **(given.get(FULL) or {})},
+        LOCAL: {"rope_theta": local_base, **(given.get(LOCAL) or {})},
+    }

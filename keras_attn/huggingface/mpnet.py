@@ -1,12 +1,10 @@
 """MPNet: BERT with relative positions besides the absolute ones, and without token types."""
 
 from keras_attn.huggingface.architecture import Architecture
-from keras_attn.huggingface.bert import head_dim, normed_embedding, post_norm_block
-from keras_attn.huggingface.heads import classifiers, masked_language_model
+from keras_attn.huggingface.bert import PostNormEncoder
+from keras_attn.huggingface.heads import classifiers
 from keras_attn.huggingface.name_tables import At
 from keras_attn.layers import RelativePositionBias
-from keras_attn.layers.normalization import LayerNormalization
-from keras_attn.models import EncoderTransformer
 
 _FIRST_POSITION = 2  # the id of the pad, which is 1 here in every model, + 1
 _NUM_BUCKETS = 32  # transformers counts with these, and leaves more rows of a table unused
@@ -30,19 +28,12 @@ _HEADS = {
     r"classifier\..*": "head: classification",
     r"qa_outputs\..*": "head: question answering",
 }
+_PREDICTIONS = ("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias")
 
 
 def mpnet(fields, checkpoint):
     """`Architecture` of an mpnet config."""
-    num_layers, num_heads = fields.count("num_hidden_layers"), fields.size("num_attention_heads")
-    hidden_dim, intermediate_dim = fields.size("hidden_size"), fields.size("intermediate_size")
-    vocabulary_size, num_positions = fields.size("vocab_size"), fields.size("max_position_embeddings")
-    epsilon = fields.number("layer_norm_eps", 1e-12)
-    activation, dropout = fields.activation("hidden_act", "gelu"), fields.number("hidden_dropout_prob", 0.1)
-    attention_dropout, pad_token_id = (
-        fields.number("attention_probs_dropout_prob", 0.1),
-        fields.pad_token_id(),
-    )
+    encoder = PostNormEncoder.read(fields)
     fields.expect(pruned_heads={})
     num_rows = fields.size("relative_attention_num_buckets", _NUM_BUCKETS)
     if num_rows < _NUM_BUCKETS:
@@ -51,32 +42,15 @@ def mpnet(fields, checkpoint):
             f"Received: relative_attention_num_buckets={num_rows}."
         )
 
-    def block(i, bias):
-        sizes = num_heads, head_dim(hidden_dim, num_heads), intermediate_dim
-        return post_norm_block(f"block_{i}", *sizes, activation, dropout, attention_dropout, epsilon, bias)
-
     def make():
-        sizes = vocabulary_size, hidden_dim, num_positions - _FIRST_POSITION
-        embedding = normed_embedding(*sizes, dropout, epsilon)
+        embedding = encoder.embedding(_FIRST_POSITION)
         bias = RelativePositionBias(_NUM_BUCKETS, max_distance=128, name="position_bias")
-        return EncoderTransformer(
-            embedding, [block(i, bias) for i in range(num_layers)], pad_token_id=pad_token_id
-        )
+        blocks = [encoder.block(f"block_{i}", bias) for i in range(encoder.num_layers)]
+        return encoder.model(embedding, blocks)
 
     table = At("encoder.relative_attention_bias", last_rows=num_rows - _NUM_BUCKETS)
     names = NAMES | {"block_{i}/self_attention/position_bias": table}
-    heads = _heads(fields.num_labels, fields.rate("hidden_dropout_prob"), epsilon)
+    dropout = fields.rate("hidden_dropout_prob")
+    text_head = {"text": "classifier.out_proj", "dense": "classifier.dense", "activation": "tanh"}
+    heads = encoder.heads(_PREDICTIONS, "gelu", classifiers(fields.num_labels, dropout=dropout, **text_head))
     return Architecture(make, names, "mpnet.", unused=_HEADS, heads=heads)
-
-
-def _heads(num_labels, dropout, epsilon):
-    def masked():
-        return masked_language_model(
-            "embeddings.word_embeddings.weight",
-            *("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias"),
-            make_norm=lambda: LayerNormalization(epsilon=epsilon, name="norm"),
-        )
-
-    names = ("classifier.out_proj", dropout)
-    of_labels = classifiers(num_labels, *names, dense="classifier.dense", activation="tanh")
-    return {"MaskedLM": masked, **of_labels}

@@ -148,7 +148,9 @@ def _described_by(model, description, config):
     if has_alternating_sines:
         arrays = {name: _with_sines_first(name, array) for name, array in arrays.items()}
     tensors = _tensors(arrays, architecture, prefix)
-    tensors |= {prefix + name: np.zeros(shape, "float32") for name, shape in architecture.of_no_use.items()}
+    tensors |= {
+        prefix + name: np.zeros(shape, "float32") for name, shape in architecture.written_as_zeros.items()
+    }
     if config.get("tie_word_embeddings") is False:
         # Then transformers takes no table for another.
         tensors |= {

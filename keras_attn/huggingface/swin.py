@@ -3,13 +3,14 @@
 from keras_attn.huggingface.architecture import Architecture, written_activation
 from keras_attn.huggingface.heads import image_classification
 from keras_attn.huggingface.name_tables import At
-from keras_attn.huggingface.vit import OF_BACKBONES, written_size
+from keras_attn.huggingface.vit import BACKBONE_FIELDS, written_size
 from keras_attn.layers import PatchEmbedding
 from keras_attn.layers.normalization import LayerNormalization
 from keras_attn.models import SwinTransformer
 from keras_attn.models.swin_transformer import swin_blocks
 
-_BLOCK, _THEIRS = "stage_{s}_block_{i}", "encoder.layers.{s}.blocks.{i}"
+_BLOCK = "stage_{s}_block_{i}"
+_THEIRS = "encoder.layers.{s}.blocks.{i}"
 _BIASES = "relative_position_bias"
 NAMES = {
     "embedding/position_embeddings": At("embeddings.position_embeddings", leading_axis=True),
@@ -44,55 +45,16 @@ HEADS = {
 
 def swin(fields, checkpoint):
     """`Architecture` of a swin config."""
-    hidden_dim, num_channels = fields.size("embed_dim", 96), fields.size("num_channels", 3)
-    image_size, patch_size = fields.pair("image_size", 224), fields.pair("patch_size", 4)
-    depths, num_heads = fields.counts("depths", (2, 2, 6, 2)), fields.sizes("num_heads", (3, 6, 12, 24))
-    if len(depths) != len(num_heads):
-        raise ValueError(
-            "`depths` and `num_heads` of a swin config must have as many numbers. "
-            f"Received: depths={depths}, num_heads={num_heads}."
-        )
-    window_size, ratio = fields.size("window_size", 7), fields.number("mlp_ratio", 4.0)
-    dropout = fields.number("hidden_dropout_prob", 0.0)
-    epsilon, depth_rate = fields.number("layer_norm_eps", 1e-5), fields.number("drop_path_rate", 0.1)
-    position = "learned" if fields.flag("use_absolute_embeddings", False) else None
-    use_bias = fields.flag("qkv_bias", True)
-    of_attention = {
-        "dropout": fields.number("attention_probs_dropout_prob", 0.0),
-        "use_bias": use_bias,
-        "use_output_bias": None if use_bias else True,
-        "attend_to_padding": True,
-    }
-    of_block = {"activation": fields.activation("hidden_act", "gelu"), "dropout": dropout}
-    fields.expect(hidden_size=hidden_dim * 2 ** (len(depths) - 1), num_layers=len(depths))
-    for name in (*OF_BACKBONES, "encoder_stride", "path_norm"):
+    patch_size = fields.pair("patch_size", 4)
+    make_embedding = _embedding(fields, patch_size)
+    make_blocks = _blocks(fields)
+    epsilon = fields.number("layer_norm_eps", 1e-5)
+    for name in (*BACKBONE_FIELDS, "encoder_stride", "path_norm"):
         fields.get(name, None)
 
     def make():
-        embedding = PatchEmbedding(
-            patch_size,
-            hidden_dim,
-            image_size=image_size if position else None,
-            num_channels=num_channels,
-            position=position,
-            use_class_token=False,
-            norm=LayerNormalization(epsilon=1e-5, name="norm"),
-            dropout=dropout,
-            pad=True,
-            name="embedding",
-        )
-        blocks = swin_blocks(
-            hidden_dim,
-            depths,
-            num_heads,
-            window_size,
-            ratio,
-            epsilon,
-            of_attention,
-            stochastic_depth=depth_rate,
-            **of_block,
-        )
-        return SwinTransformer(embedding, blocks, LayerNormalization(epsilon=epsilon, name="norm"))
+        norm = LayerNormalization(epsilon=epsilon, name="norm")
+        return SwinTransformer(make_embedding(), make_blocks(), norm)
 
     def head():
         return image_classification(
@@ -102,7 +64,7 @@ def swin(fields, checkpoint):
     projection = At("embeddings.patch_embeddings.projection", patch=patch_size)
     return Architecture(
         make,
-        {**NAMES, "embedding/projection": projection},
+        NAMES | {"embedding/projection": projection},
         "swin.",
         unused=HEADS,
         heads={"ImageClassification": head},
@@ -110,16 +72,70 @@ def swin(fields, checkpoint):
     )
 
 
+def _embedding(fields, patch_size):
+    """A function that makes the embedding."""
+    position = image_size = None
+    given_size = fields.pair("image_size", 224)
+    if fields.flag("use_absolute_embeddings", False):
+        position = "learned"
+        image_size = given_size
+    hidden_dim = fields.size("embed_dim", 96)
+    num_channels = fields.size("num_channels", 3)
+    dropout = fields.number("hidden_dropout_prob", 0.0)
+    return lambda: PatchEmbedding(
+        patch_size,
+        hidden_dim,
+        image_size=image_size,
+        num_channels=num_channels,
+        position=position,
+        use_class_token=False,
+        norm=LayerNormalization(epsilon=1e-5, name="norm"),
+        dropout=dropout,
+        pad=True,
+        name="embedding",
+    )
+
+
+def _blocks(fields):
+    """A function that makes the blocks of all stages."""
+    hidden_dim = fields.size("embed_dim", 96)
+    depths = fields.counts("depths", (2, 2, 6, 2))
+    num_heads = fields.sizes("num_heads", (3, 6, 12, 24))
+    if len(depths) != len(num_heads):
+        raise ValueError(
+            "`depths` and `num_heads` of a swin config must have as many numbers. "
+            f"Received: depths={depths}, num_heads={num_heads}."
+        )
+    fields.expect(hidden_size=hidden_dim * 2 ** (len(depths) - 1), num_layers=len(depths))
+    use_bias = fields.flag("qkv_bias", True)
+    attention = {
+        "dropout": fields.number("attention_probs_dropout_prob", 0.0),
+        "use_bias": use_bias,
+        "use_output_bias": None if use_bias else True,
+        "attend_to_padding": True,
+    }
+    sizes = [
+        hidden_dim,
+        depths,
+        num_heads,
+        fields.size("window_size", 7),
+        fields.number("mlp_ratio", 4.0),
+        fields.number("layer_norm_eps", 1e-5),
+    ]
+    options = {
+        "stochastic_depth": fields.number("drop_path_rate", 0.1),
+        "activation": fields.activation("hidden_act", "gelu"),
+        "dropout": fields.number("hidden_dropout_prob", 0.0),
+    }
+    return lambda: swin_blocks(*sizes, attention, **options)
+
+
 def swin_config(model):
     """The fields of a swin config."""
-    embedding, stages = model.embedding, [[]]
-    for layer in model.blocks:
-        if hasattr(layer, "self_attention_layer"):
-            stages[-1].append(layer)
-        else:
-            stages.append([])
+    embedding = model.embedding
+    stages = _stages(model)
     block = stages[0][0]
-    attention, feed_forward = block.self_attention_layer, block.feed_forward_layer
+    attention = block.self_attention_layer
     rows, columns = attention.window_size
     if rows != columns or not attention.attend_to_padding:
         raise ValueError(
@@ -137,13 +153,24 @@ def swin_config(model):
         "window_size": rows,
         "mlp_ratio": _ratio(embedding.hidden_dim, stages),
         "qkv_bias": attention.use_bias,
-        "hidden_act": written_activation(feed_forward),
+        "hidden_act": written_activation(block.feed_forward_layer),
         "hidden_dropout_prob": embedding.dropout,
         "attention_probs_dropout_prob": attention.dropout,
         "drop_path_rate": stages[-1][-1].stochastic_depth,
         "use_absolute_embeddings": has_positions,
         "layer_norm_eps": block.residual_norms[0].epsilon,
     }
+
+
+def _stages(model):
+    """The blocks of each stage, between which other layers merge patches."""
+    stages = [[]]
+    for layer in model.blocks:
+        if hasattr(layer, "self_attention_layer"):
+            stages[-1].append(layer)
+        else:
+            stages.append([])
+    return stages
 
 
 def _ratio(hidden_dim, stages):

@@ -31,145 +31,186 @@ _SUBLAYERS = {
         "feed_forward": (2, "DenseReluDense"),
     },
 }
-_OF_ATTENTION = {"query": "q", "key": "k", "value": "v", "attention_output": "o"}
+_ATTENTION = {"query": "q", "key": "k", "value": "v", "attention_output": "o"}
+_TABLES = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+_OUTPUT = "lm_head.weight"
 _GATED = {"gate": "wi_0", "intermediate": "wi_1", "output": "wo"}
 _PLAIN = {"intermediate": "wi", "output": "wo"}
+_UNUSED = {
+    # Older files of the decoder have a table that the model never had.
+    r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight": "never used",
+    r"(classification_head|qa_outputs)\..*": "head: classification or question answering",
+}
 
 
 def t5(fields, checkpoint):
     """`Architecture` of a t5 or mt5 config."""
-    num_encoder_layers = fields.count("num_layers")
-    num_decoder_layers = fields.count("num_decoder_layers", None) or num_encoder_layers
-    width, key_dim, intermediate_dim = fields.size("d_model"), fields.size("d_kv"), fields.size("d_ff")
-    num_heads, vocabulary_size = fields.size("num_heads"), fields.size("vocab_size")
-    num_buckets = fields.size("relative_attention_num_buckets", 32)
-    max_distance = fields.size("relative_attention_max_distance", 128, most=2**20)
-    dropout, epsilon = fields.number("dropout_rate", 0.1), fields.number("layer_norm_epsilon", 1e-6)
-    activation, gated = _feed_forward(fields)
-    scaled = fields.flag("scale_decoder_outputs", fields.get("tie_word_embeddings", True) is not False)
-    scaled = scaled and fields.get("model_type") == "t5"
-    output = checkpoint.output(fields, "lm_head.weight", "shared.weight")
-    if output.gives_logits and not checkpoint.called("lm_head.weight"):
-        # In files of the first version the field may say that it is not tied, and there is no other matrix.
-        output = Output(is_tied=True)
-    pad_token_id = fields.pad_token_id()
-    # Positions are relative: the length of the sequences of training, which limits nothing.
-    length = max(fields.size_or_null("n_positions", None, most=2**31) or 0, LONGEST_COMPUTED)
-    fields.expect(is_decoder=False)
+    transformer = _Transformer(fields, checkpoint)
+    same = transformer.output.same(*_TABLES, _OUTPUT)
+    has_prefix = checkpoint.task == "SequenceClassification" or checkpoint.called("transformer.shared.weight")
+    return Architecture(
+        transformer.model,
+        transformer.names(),
+        "transformer." if has_prefix else "",
+        same=same or (_TABLES,),
+        unused=_UNUSED,
+        heads=reading_heads(fields, 1, max(transformer.pad_token_id, 0)),
+    )
 
-    def bias(side):
-        # Half of an odd number of buckets, rounded down, is for each direction.
-        odd = num_buckets % 2 if side == "encoder" else 0
-        return RelativePositionBias(
-            num_buckets - odd, max_distance, bidirectional=side == "encoder", name="position_bias"
+
+class _Transformer:
+    """What a config says of the model, and the parts of the model."""
+
+    def __init__(self, fields, checkpoint):
+        self.num_encoder_layers = fields.count("num_layers")
+        self.num_decoder_layers = fields.count("num_decoder_layers", None) or self.num_encoder_layers
+        self.width = fields.size("d_model")
+        self.key_dim = fields.size("d_kv")
+        self.num_heads = fields.size("num_heads")
+        self.intermediate_dim = fields.size("d_ff")
+        self.activation, self.is_gated = _feed_forward(fields)
+        self.num_buckets = fields.size("relative_attention_num_buckets", 32)
+        self.max_distance = fields.size("relative_attention_max_distance", 128, most=2**20)
+        self.dropout = fields.number("dropout_rate", 0.1)
+        self.epsilon = fields.number("layer_norm_epsilon", 1e-6)
+        self.vocabulary_size = fields.size("vocab_size")
+        self.pad_token_id = fields.pad_token_id()
+        # Positions are relative: the length of the sequences of training, which limits nothing.
+        num_positions = fields.size_or_null("n_positions", None, most=2**31) or 0
+        self.max_sequence_length = max(num_positions, LONGEST_COMPUTED)
+        is_tied = fields.get("tie_word_embeddings", True) is not False
+        scales_logits = fields.flag("scale_decoder_outputs", is_tied)
+        self.output_scale = None
+        if scales_logits and fields.get("model_type") == "t5":
+            self.output_scale = self.width**-0.5
+        self.output = checkpoint.output(fields, _OUTPUT, "shared.weight")
+        if self.output.gives_logits and not checkpoint.called(_OUTPUT):
+            # In files of the first version the field may say that it is not tied, and there is no other matrix.
+            self.output = Output(is_tied=True)
+        fields.expect(is_decoder=False)
+
+    def model(self):
+        token = TokenEmbedding(
+            self.vocabulary_size,
+            self.width,
+            scale=False,
+            output_scale=self.output_scale,
+            name="token",
+            **self.output.options,
+        )
+        embedding = SequenceEmbedding(token, dropout=self.dropout, name="embedding")
+        return Seq2SeqTransformer(
+            embedding,
+            embedding,
+            self._encoder_blocks(),
+            self._decoder_blocks(),
+            self._norm("encoder_norm"),
+            self._norm("decoder_norm"),
+            max_sequence_length=self.max_sequence_length,
+            pad_token_id=self.pad_token_id,
         )
 
-    def attention(slot, position_bias=None):
+    def _encoder_blocks(self):
+        # Each direction has half of the buckets: nothing reads the last of an odd number.
+        num_buckets = self.num_buckets // 2 * 2
+        bias = RelativePositionBias(num_buckets, self.max_distance, bidirectional=True, name="position_bias")
+        return [
+            EncoderBlock(name=f"encoder_block_{i}", **self._block_parts(bias))
+            for i in range(self.num_encoder_layers)
+        ]
+
+    def _decoder_blocks(self):
+        bias = RelativePositionBias(
+            self.num_buckets, self.max_distance, bidirectional=False, name="position_bias"
+        )
+        return [
+            DecoderBlock(
+                name=f"decoder_block_{i}",
+                cross_attention=self._attention("cross_attention"),
+                **self._block_parts(bias),
+            )
+            for i in range(self.num_decoder_layers)
+        ]
+
+    def _block_parts(self, position_bias):
+        """The arguments that blocks of both sides have."""
+        feed_forward = FeedForward(
+            self.intermediate_dim,
+            activation=self.activation,
+            gated=self.is_gated,
+            use_bias=False,
+            name="feed_forward",
+        )
+        return {
+            "normalize_first": True,
+            "dropout": self.dropout,
+            "self_attention": self._attention("self_attention", position_bias),
+            "feed_forward": feed_forward,
+            "norm": self._norm("norm"),
+        }
+
+    def _attention(self, slot, position_bias=None):
         return MultiHeadAttention(
-            num_heads,
-            key_dim,
-            dropout=dropout,
+            self.num_heads,
+            self.key_dim,
+            dropout=self.dropout,
             use_bias=False,
             scale=1.0,
             position_bias=position_bias,
             name=slot,
         )
 
-    def norm(name="norm"):
-        return keras.layers.RMSNormalization(epsilon=epsilon, name=name)
+    def _norm(self, name):
+        return keras.layers.RMSNormalization(epsilon=self.epsilon, name=name)
 
-    def block(side, i, position_bias):
-        block_class = EncoderBlock if side == "encoder" else DecoderBlock
-        cross = {} if side == "encoder" else {"cross_attention": attention("cross_attention")}
-        return block_class(
-            normalize_first=True,
-            dropout=dropout,
-            self_attention=attention("self_attention", position_bias),
-            feed_forward=FeedForward(
-                intermediate_dim, activation=activation, gated=gated, use_bias=False, name="feed_forward"
-            ),
-            norm=norm(),
-            name=f"{side}_block_{i}",
-            **cross,
-        )
-
-    def make():
-        token = TokenEmbedding(
-            vocabulary_size,
-            width,
-            scale=False,
-            output_scale=width**-0.5 if scaled else None,
-            name="token",
-            **output.options,
-        )
-        embedding = SequenceEmbedding(token, dropout=dropout, name="embedding")
-        biases = {side: bias(side) for side in _SUBLAYERS}
-        return Seq2SeqTransformer(
-            embedding,
-            embedding,
-            [block("encoder", i, biases["encoder"]) for i in range(num_encoder_layers)],
-            [block("decoder", i, biases["decoder"]) for i in range(num_decoder_layers)],
-            norm("encoder_norm"),
-            norm("decoder_norm"),
-            max_sequence_length=length,
-            pad_token_id=pad_token_id,
-        )
-
-    same = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
-    # Older files of the decoder have a table that the model never had.
-    unused = {r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight": "never used"}
-    unused |= {r"(classification_head|qa_outputs)\..*": "head: classification or question answering"}
-    is_within = checkpoint.task == "SequenceClassification" or checkpoint.called("transformer.shared.weight")
-    return Architecture(
-        make,
-        _names(gated, num_buckets % 2),
-        "transformer." if is_within else "",
-        same=output.same(*same, "lm_head.weight") or (same,),
-        unused=unused,
-        heads=reading_heads(fields, 1, max(pad_token_id, 0)),
-    )
+    def names(self):
+        names = {"embedding/token/embeddings": "shared.weight", "embedding/token/reverse_embeddings": _OUTPUT}
+        unread_buckets = {"encoder": self.num_buckets % 2, "decoder": 0}
+        for side, sublayers in _SUBLAYERS.items():
+            table = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias"
+            names[f"{side}_block_{{i}}/self_attention/position_bias"] = At(
+                table, last_rows=unread_buckets[side]
+            )
+            names[f"{side}_norm"] = f"{side}.final_layer_norm"
+            for sublayer, (number, theirs) in sublayers.items():
+                block = f"{side}_block_{{i}}/{sublayer}"
+                layer = f"{side}.block.{{i}}.layer.{number}"
+                if sublayer == "feed_forward":
+                    parts = _GATED if self.is_gated else _PLAIN
+                else:
+                    parts = _ATTENTION
+                for part, their_part in parts.items():
+                    names[f"{block}/{part}"] = f"{layer}.{theirs}.{their_part}"
+                names[f"{block}_residual/norm"] = f"{layer}.layer_norm"
+        return names
 
 
 def _feed_forward(fields):
     """The activation, and whether the feed-forward networks are gated."""
-    kind = fields.get("feed_forward_proj", "gated-gelu" if fields.get("model_type") == "mt5" else "relu")
-    gated = isinstance(kind, str) and kind.startswith("gated-")
+    default = "gated-gelu" if fields.get("model_type") == "mt5" else "relu"
+    kind = fields.get("feed_forward_proj", default)
+    is_gated = isinstance(kind, str) and kind.startswith("gated-")
     # These two are made from `feed_forward_proj`, and written too.
-    fields.expect(is_gated_act=gated)
+    fields.expect(is_gated_act=is_gated)
     fields.get("dense_act_fn", None)
     if kind == "gated-gelu":  # which means the approximation
         return "gelu_tanh", True
-    return fields.activation_named(kind.removeprefix("gated-") if gated else kind, "feed_forward_proj"), gated
-
-
-def _names(gated, last_rows):
-    names = {
-        "embedding/token/embeddings": "shared.weight",
-        "embedding/token/reverse_embeddings": "lm_head.weight",
-    }
-    for side, sublayers in _SUBLAYERS.items():
-        first = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias"
-        names[f"{side}_block_{{i}}/self_attention/position_bias"] = At(
-            first, last_rows=last_rows if side == "encoder" else 0
-        )
-        names[f"{side}_norm"] = f"{side}.final_layer_norm"
-        for sublayer, (number, theirs) in sublayers.items():
-            layer = f"{side}.block.{{i}}.layer.{number}"
-            parts = _OF_ATTENTION if "attention" in sublayer else (_GATED if gated else _PLAIN)
-            for part, their_part in parts.items():
-                names[f"{side}_block_{{i}}/{sublayer}/{part}"] = f"{layer}.{theirs}.{their_part}"
-            names[f"{side}_block_{{i}}/{sublayer}_residual/norm"] = f"{layer}.layer_norm"
-    return names
+    name = kind.removeprefix("gated-") if is_gated else kind
+    return fields.activation_named(name, "feed_forward_proj"), is_gated
 
 
 def t5_config(model):
     """The fields of a t5 config."""
-    block, token = model.encoder_blocks[0], model.source_embedding.token
-    attention, feed_forward = block.self_attention_layer, block.feed_forward_layer
+    block = model.encoder_blocks[0]
+    token = model.source_embedding.token
+    attention = block.self_attention_layer
+    feed_forward = block.feed_forward_layer
     bias = model.decoder_blocks[0].self_attention_layer.position_bias
     activation = written_activation(feed_forward)
-    if feed_forward.gated:
-        activation = f"gated-{'gelu' if activation == 'gelu_new' else activation}"
+    if feed_forward.gated and activation == "gelu_new":
+        activation = "gated-gelu"
+    elif feed_forward.gated:
+        activation = f"gated-{activation}"
     return {
         "vocab_size": token.vocabulary_size,
         "d_model": model.hidden_dim,
@@ -192,8 +233,10 @@ def t5_config(model):
 
 
 def mt5_config(model):
-    """The fields of a mt5 config, whose logits are not scaled."""
-    return {name: value for name, value in t5_config(model).items() if name != "scale_decoder_outputs"}
+    """The fields of an mt5 config, whose logits are not scaled."""
+    config = t5_config(model)
+    del config["scale_decoder_outputs"]
+    return config
 
 
 # What `save_model` writes, by model_type.

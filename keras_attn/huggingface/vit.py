@@ -1,7 +1,6 @@
 """ViT, DeiT and DINOv2, with registers or without: one encoder of images, with the tokens and blocks of each kind."""
 
-from keras_attn.huggingface.architecture import Architecture, written_activation
-from keras_attn.huggingface.bert import head_dim
+from keras_attn.huggingface.architecture import Architecture, head_dim, written_activation
 from keras_attn.huggingface.heads import image_classification
 from keras_attn.huggingface.name_tables import At
 from keras_attn.layers import EncoderBlock, MultiHeadAttention, PatchEmbedding
@@ -27,14 +26,14 @@ NAMES = {
     "block_{i}/feed_forward_residual/norm": "encoder.layer.{i}.layernorm_after",
 }
 _IN = "encoder.layer.{i}.mlp.weights_in"
-_OF_SWIGLU = {
+_GATED_JOINED = {
     # The first half is what the activation is applied to.
     "block_{i}/feed_forward/gate": At(_IN, part=(0, 2)),
     "block_{i}/feed_forward/intermediate": At(_IN, part=(1, 2)),
     "block_{i}/feed_forward/output": "encoder.layer.{i}.mlp.weights_out",
 }
 # As transformers 5 has them in memory, and in files on demand.
-_OF_SWIGLU_APART = {
+_GATED_APART = {
     "block_{i}/feed_forward/gate": "encoder.layer.{i}.mlp.gate_proj",
     "block_{i}/feed_forward/intermediate": "encoder.layer.{i}.mlp.up_proj",
     "block_{i}/feed_forward/output": "encoder.layer.{i}.mlp.down_proj",
@@ -57,7 +56,7 @@ _RENAMED = {
     r"\.attention\.o_proj\.": ".attention.output.dense.",
 }
 _PARTS = {"q": "query", "k": "key", "v": "value"}
-_RENAMED_OF_VIT = {**_RENAMED, r"\.mlp\.fc1\.": ".intermediate.dense.", r"\.mlp\.fc2\.": ".output.dense."}
+_VIT_RENAMED = {**_RENAMED, r"\.mlp\.fc1\.": ".intermediate.dense.", r"\.mlp\.fc2\.": ".output.dense."}
 HEADS = {
     r"pooler\..*": "head: the pooler",
     r"classifier\..*": "head: classification",
@@ -70,8 +69,9 @@ HEADS = {
 def vit(fields, checkpoint):
     """`Architecture` of a vit or deit config."""
     model_type = fields.get("model_type")
-    epsilon, dropout = fields.number("layer_norm_eps", 1e-12), fields.number("hidden_dropout_prob", 0.0)
-    embedding = _embedding(fields, dropout, 16, use_distillation_token=model_type == "deit")
+    epsilon = fields.number("layer_norm_eps", 1e-12)
+    dropout = fields.number("hidden_dropout_prob", 0.0)
+    embedding = _embedding(fields, patch_size=16, use_distillation_token=model_type == "deit")
     block = _blocks(
         fields,
         epsilon,
@@ -81,14 +81,14 @@ def vit(fields, checkpoint):
     )
     for name in ("encoder_stride", "pooler_act", "pooler_output_size"):
         fields.get(name, None)  # of other heads
-    names = {**NAMES, "embedding/projection": _projection(embedding().patch_size)}
+    names = NAMES | {"embedding/projection": _projection(embedding().patch_size)}
     return Architecture(
         _maker(fields, embedding, block, epsilon),
         names,
         f"{model_type}.",
         unused=HEADS,
         heads=_heads(fields, embedding),
-        renamed=_RENAMED_OF_VIT,
+        renamed=_VIT_RENAMED,
     )
 
 
@@ -97,14 +97,12 @@ def dinov2(fields, checkpoint):
     model_type = fields.get("model_type")
     has_registers = model_type == "dinov2_with_registers"
     epsilon = fields.number("layer_norm_eps", 1e-6)
-    num_registers = fields.natural("num_register_tokens", 4) if has_registers else 0
-    embedding = _embedding(
-        fields,
-        fields.number("hidden_dropout_prob", 0.0),
-        16 if has_registers else 14,
-        num_register_tokens=num_registers,
-        antialias=has_registers,
-    )
+    if has_registers:
+        fields.expect(interpolate_antialias=True, interpolate_offset=0.0)
+        num_registers = fields.natural("num_register_tokens", 4)
+        embedding = _embedding(fields, patch_size=16, num_register_tokens=num_registers, antialias=True)
+    else:
+        embedding = _embedding(fields, patch_size=14)
     is_gated = fields.flag("use_swiglu_ffn", False)
     ratio = fields.number("mlp_ratio", 4)
     activation = fields.activation("hidden_act", "gelu")
@@ -117,15 +115,14 @@ def dinov2(fields, checkpoint):
         layer_scale=fields.number("layerscale_value", 1.0),
         stochastic_depth=fields.number("drop_path_rate", 0.0),
     )
-    for name in OF_BACKBONES:
+    for name in BACKBONE_FIELDS:
         fields.get(name, None)
     has_mask_token = fields.flag("use_mask_token", True) or has_registers
-    if has_registers:
-        fields.expect(interpolate_antialias=True, interpolate_offset=0.0)
-    names = {**DINOV2_NAMES, "embedding/projection": _projection(embedding().patch_size)}
+    mask_token = {"embeddings.mask_token": (1, embedding().hidden_dim)}
+    names = DINOV2_NAMES | {"embedding/projection": _projection(embedding().patch_size)}
     if is_gated:
         is_joined = checkpoint.called("encoder.layer.0.mlp.weights_in.weight")
-        names |= _OF_SWIGLU if is_joined else _OF_SWIGLU_APART
+        names |= _GATED_JOINED if is_joined else _GATED_APART
     return Architecture(
         _maker(fields, embedding, block, epsilon),
         names,
@@ -133,43 +130,44 @@ def dinov2(fields, checkpoint):
         unused=HEADS,
         heads=_heads(fields, embedding, pooling="first_and_mean"),
         renamed=_RENAMED,
-        of_no_use={"embeddings.mask_token": (1, embedding().hidden_dim)} if has_mask_token else {},
+        written_as_zeros=mask_token if has_mask_token else {},
     )
 
 
-def intermediate_dim(hidden_dim, ratio, gated):
+def intermediate_dim(hidden_dim, ratio, is_gated):
     """The width of DINOv2's feed-forward networks; a gated one has 2/3 of it, rounded up to a multiple of 8."""
     width = int(hidden_dim * ratio)
-    return (int(width * 2 / 3) + 7) // 8 * 8 if gated else width
+    if not is_gated:
+        return width
+    return (int(width * 2 / 3) + 7) // 8 * 8
 
 
 # Of what transformers makes of the outputs in detectors.
-OF_BACKBONES = ("apply_layernorm", "reshape_hidden_states", "out_features", "out_indices", "stage_names")
+BACKBONE_FIELDS = ("apply_layernorm", "reshape_hidden_states", "out_features", "out_indices", "stage_names")
 
 
-def _embedding(fields, dropout, patch_size, **options):
-    """A function that makes the embedding."""
-    hidden_dim, num_channels = fields.size("hidden_size", 768), fields.size("num_channels", 3)
-    image_size, patch_size = fields.pair("image_size", 224), fields.pair("patch_size", patch_size)
-
-    def make():
-        return PatchEmbedding(
-            patch_size,
-            hidden_dim,
-            image_size=image_size,
-            num_channels=num_channels,
-            dropout=dropout,
-            name="embedding",
-            **options,
-        )
-
-    return make
+def _embedding(fields, patch_size, **options):
+    """A function that makes the embedding; `patch_size` is for configs that lack it."""
+    hidden_dim = fields.size("hidden_size", 768)
+    patch_size = fields.pair("patch_size", patch_size)
+    image_size = fields.pair("image_size", 224)
+    num_channels = fields.size("num_channels", 3)
+    dropout = fields.number("hidden_dropout_prob", 0.0)
+    return lambda: PatchEmbedding(
+        patch_size,
+        hidden_dim,
+        image_size=image_size,
+        num_channels=num_channels,
+        dropout=dropout,
+        name="embedding",
+        **options,
+    )
 
 
 def _blocks(fields, epsilon, **options):
     """A function that makes block number i."""
-    hidden_dim, num_heads = fields.size("hidden_size", 768), fields.size("num_attention_heads", 12)
-    key_dim = head_dim(hidden_dim, num_heads)
+    num_heads = fields.size("num_attention_heads", 12)
+    key_dim = head_dim(fields.size("hidden_size", 768), num_heads)
     attention_dropout = fields.number("attention_probs_dropout_prob", 0.0)
     use_bias = fields.flag("qkv_bias", True)
 
@@ -198,7 +196,8 @@ def _maker(fields, embedding, block, epsilon):
 
     def make():
         norm = LayerNormalization(epsilon=epsilon, name="norm")
-        return VisionTransformer(embedding(), list(map(block, range(num_layers))), norm)
+        blocks = [block(i) for i in range(num_layers)]
+        return VisionTransformer(embedding(), blocks, norm)
 
     return make
 
@@ -208,22 +207,33 @@ def _projection(patch_size):
 
 
 def _heads(fields, embedding, pooling="first"):
-    count = embedding().num_special_tokens
-    heads = {
-        "ImageClassification": lambda: image_classification(
-            fields.num_labels(), {"output": "classifier"}, pooling=pooling, num_special_tokens=count
+    num_special_tokens = embedding().num_special_tokens
+
+    def head():
+        return image_classification(
+            fields.num_labels(),
+            {"output": "classifier"},
+            pooling=pooling,
+            num_special_tokens=num_special_tokens,
         )
-    }
+
+    def head_with_teacher():
+        return image_classification(
+            fields.num_labels(),
+            {"output": "cls_classifier", "distillation_output": "distillation_classifier"},
+            num_special_tokens=num_special_tokens,
+            use_distillation_token=True,
+        )
+
+    heads = {"ImageClassification": head}
     if embedding().use_distillation_token:
-        names = {"output": "cls_classifier", "distillation_output": "distillation_classifier"}
-        heads["ImageClassificationWithTeacher"] = lambda: image_classification(
-            fields.num_labels(), names, num_special_tokens=count, use_distillation_token=True
-        )
+        heads["ImageClassificationWithTeacher"] = head_with_teacher
     return heads
 
 
 def _vision_config(model):
-    embedding, block = model.embedding, model.blocks[0]
+    embedding = model.embedding
+    block = model.blocks[0]
     return {
         "hidden_size": model.hidden_dim,
         "image_size": written_size(embedding.image_size),
@@ -251,16 +261,14 @@ def vit_config(model):
 
 def dinov2_config(model):
     """The fields of a dinov2 config."""
-    feed_forward, grid = (
-        model.blocks[0].feed_forward_layer,
-        model.embedding.grid_size(model.image_size),
-    )
+    feed_forward = model.blocks[0].feed_forward_layer
+    grid = model.embedding.grid_size(model.image_size)
     if grid[0] != grid[1]:
         raise ValueError(
             "The positions of a DINOv2 are those of as many rows as columns of patches. "
             f"Received: {grid[0]} rows, {grid[1]} columns."
         )
-    fields = {
+    config = {
         **_vision_config(model),
         "mlp_ratio": _ratio(feed_forward, model.hidden_dim),
         "layerscale_value": model.blocks[0].layer_scale,
@@ -268,25 +276,28 @@ def dinov2_config(model):
         "drop_path_rate": model.blocks[-1].stochastic_depth,
         "use_mask_token": False,
     }
-    return fields | {"hidden_act": "gelu"} if feed_forward.gated else fields
+    if feed_forward.gated:
+        config["hidden_act"] = "gelu"
+    return config
 
 
 def _ratio(feed_forward, hidden_dim):
     """The whole ratio of widths from which DINOv2 computes the feed-forward network's."""
-    wanted, gated = feed_forward.intermediate_dim, feed_forward.gated
+    wanted = feed_forward.intermediate_dim
     for ratio in range(1, wanted * 2 // hidden_dim + 2):
-        if intermediate_dim(hidden_dim, ratio, gated) == wanted:
+        if intermediate_dim(hidden_dim, ratio, feed_forward.gated) == wanted:
             return ratio
     raise ValueError(
         "The feed-forward networks of a DINOv2 are a whole number of times as wide as the model, or, gated, 2/3 of that, "
-        f"rounded up to a multiple of 8. Received: {wanted}, a model of width {hidden_dim}, gated={gated}."
+        f"rounded up to a multiple of 8. Received: {wanted}, a model of width {hidden_dim}, gated={feed_forward.gated}."
     )
 
 
 def dinov2_with_registers_config(model):
     """The fields of a dinov2_with_registers config."""
-    fields = {**dinov2_config(model), "num_register_tokens": model.embedding.num_register_tokens}
-    return {name: value for name, value in fields.items() if name != "use_mask_token"}
+    config = dinov2_config(model)
+    del config["use_mask_token"]
+    return {**config, "num_register_tokens": model.embedding.num_register_tokens}
 
 
 # What `save_model` writes, by model_type.
