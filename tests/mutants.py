@@ -391,8 +391,8 @@ MUTANTS = [
     Mutant(
         "tied_tensors_that_differ",
         "huggingface/loading.py",
-        "_Checkpoint._array",
-        "if not self.folder.are_equal(name, other):",
+        "_Plan._values",
+        "if not self._folder.are_equal(name, other):",
         "if False:",
         ("huggingface/test_forms_of_checkpoints.py::test_tensors_that_should_be_one_must_be_equal",),
     ),

@@ -48,6 +48,23 @@ class Architecture:
         """`unused`, and the tensors that no architecture needs."""
         return {**_CONSTANTS, **self.unused}
 
+    def own_name(self, name):
+        """A tensor's name in today's form: without the prefix and TensorFlow's names of norms, and renamed."""
+        name = name.removeprefix(self.prefix)
+        name = re.sub(r"\.gamma$", ".weight", name)
+        name = re.sub(r"\.beta$", ".bias", name)
+        for pattern, replacement in self.renamed.items():
+            name = re.sub(pattern, replacement, name)
+        return name
+
+    def names_of(self, name):
+        """The names under which a tensor may be stored, its own first."""
+        names = [name]
+        for group in self.same:
+            if name in group:
+                names += [other for other in group if other != name]
+        return names
+
 
 @dataclasses.dataclass(frozen=True)
 class Output:
@@ -99,13 +116,3 @@ def written_pad(model):
 def written_tie(token):
     """The field `tie_word_embeddings` of a token embedding: False if there is no output projection."""
     return token.tie_weights and token.gives_logits
-
-
-def own_name(name, prefix, renamed):
-    """A tensor's name in today's form: without the prefix and TensorFlow's names of norms, and renamed."""
-    name = name.removeprefix(prefix)
-    name = re.sub(r"\.gamma$", ".weight", name)
-    name = re.sub(r"\.beta$", ".bias", name)
-    for pattern, replacement in renamed.items():
-        name = re.sub(pattern, replacement, name)
-    return name

@@ -1,7 +1,5 @@
 """The fields of a config.json, each read by the code that understands it; a field that nobody read is refused."""
 
-import contextlib
-import contextvars
 import numbers
 
 from keras_attn.huggingface.activations import our_activation
@@ -10,7 +8,6 @@ from keras_attn.huggingface.model_types import MODEL_TYPES
 
 FULL, LOCAL = "full_attention", "sliding_attention"  # the kinds of layers in `layer_types`
 _MISSING = object()
-_without_effect = contextvars.ContextVar("without_effect", default=None)
 
 # Fields of transformers' config classes that no architecture reads here, since they do not change what its layers compute in
 # inference: about files, training, search, heads and the outputs asked for. Heads and tasks read some of them elsewhere.
@@ -301,37 +298,6 @@ class Fields:
     def _wrong(self, name, value, wanted):
         model_type = self._config.get("model_type")
         return ValueError(f"`{name}` of a {model_type} config must be {wanted}. Received: {name}={value!r}.")
-
-
-@contextlib.contextmanager
-def fields_without_effect():
-    """A dict that tells which fields of files that are read in the block change nothing: names of files and of fields.
-
-    Example:
-
-    ```python
-    with fields_without_effect() as names:
-        load_model("bert-base-uncased")
-    names  # {"config.json": ["author"]}
-    ```
-    """
-    token = _without_effect.set(names := {})
-    try:
-        yield names
-    finally:
-        _without_effect.reset(token)
-
-
-def note_without_effect(file, names):
-    """Tells `fields_without_effect` of fields of a file that transformers does not know either.
-
-    Args:
-        file: Name of the file.
-        names: Names of fields.
-    """
-    noted = _without_effect.get()
-    if noted is not None and names:
-        noted.setdefault(file, []).extend(names)
 
 
 def not_obeyed(file, name, value, meaning):

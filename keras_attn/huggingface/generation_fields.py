@@ -6,7 +6,8 @@ A field of transformers' `GenerationConfig` is in one of three tables; others ar
 import collections
 import numbers
 
-from keras_attn.huggingface.config_fields import not_obeyed, note_without_effect
+from keras_attn.huggingface.config_fields import not_obeyed
+from keras_attn.huggingface.dry_run import note_without_effect
 
 GENERATION_FILE = "generation_config.json"
 GENERATOR = "TextGenerator"

@@ -1,43 +1,40 @@
 """A model of this library from a checkpoint's folder: all of its weights, or an error."""
 
 import collections
-import contextlib
-import contextvars
+import dataclasses
+import json
 import math
 import re
 
-import keras
-
 from keras_attn.checks import check_positive
-from keras_attn.huggingface.architecture import Output, own_name
-from keras_attn.huggingface.checkpoint_files import Folder
-from keras_attn.huggingface.config_fields import Fields, note_without_effect
-from keras_attn.huggingface.generation_fields import is_generation_field
+from keras_attn.huggingface.architecture import Output
+from keras_attn.huggingface.checkpoint_files import Folder, read_json
+from keras_attn.huggingface.config_fields import Fields
+from keras_attn.huggingface.dry_run import is_dry_run, note_without_effect
+from keras_attn.huggingface.generation_fields import GENERATION_FILE, is_generation_field
 from keras_attn.huggingface.heads import with_head
 from keras_attn.huggingface.model_types import is_body, model_type_of, task_of
 from keras_attn.huggingface.name_tables import places
-from keras_attn.huggingface.origin import keep_origin
 from keras_attn.huggingface.weight_assignment import assign_in_parts, unwritten_variables
+from keras_attn.layers.layer_slots import global_policy
 from keras_attn.models.copies import run_without_values
 from keras_attn.models.weight_names import named_weights
 from keras_attn.terminal import say
 
-ReportRow = collections.namedtuple("ReportRow", ["tensor", "variable", "shape", "note"])
+ReportRow = collections.namedtuple("ReportRow", "tensor variable shape note")
 ReportRow.__doc__ = """What became of one tensor of a checkpoint.
 
 tensor: its name in the files.
-variable: the name of the variable, or None if the tensor is of no use to the model.
+variable: the name of the variable, or None if the model does not need the tensor.
 shape: its shape in the files.
-note: "", "transposed", "same as NAME", or why it is of no use.
+note: "", "transposed", "same as NAME", or why it is not needed.
 """
 
-
-_reads_weights = contextvars.ContextVar("reads_weights", default=True)
-Twin = collections.namedtuple("Twin", ["shapes", "config"])
+Twin = collections.namedtuple("Twin", "shapes config")
 Twin.__doc__ = """A model that was made to be measured: {name: shape} of its variables, and its config."""
 
 
-def load_model(folder, dtype=None, report=False, ignored_fields=(), head=True, num_new_labels=None):
+def load_model(folder, dtype=None, *, report=False, ignored_fields=(), head=True, num_new_labels=None):
     """The model in a checkpoint's folder: an `EncoderTransformer`, `DecoderTransformer`, `Seq2SeqTransformer` or
     `VisionTransformer`, or an `EncoderWithHead`.
 
@@ -45,7 +42,7 @@ def load_model(folder, dtype=None, report=False, ignored_fields=(), head=True, n
     classification, token classification, question answering or image classification. Other heads are not used.
 
     Reads config.json and safetensors files, one tensor at a time. Every variable of the model is filled, and every
-    tensor of the files is used or known to be of no use; otherwise nothing is returned.
+    tensor of the files is used or known not to be needed; otherwise nothing is returned.
 
     Args:
         folder: Path of a folder with config.json and model.safetensors, or its shards and their index.
@@ -73,37 +70,15 @@ def load_model(folder, dtype=None, report=False, ignored_fields=(), head=True, n
     """
     checkpoint = _Checkpoint(folder, ignored_fields, head, num_new_labels)
     if report:
-        say("\n".join(map(_line, checkpoint.report)))
-    with _dtype_policy(dtype):
-        with unwritten_variables():
-            model = checkpoint.body.make()
-        if num_new_labels is not None:
-            model = checkpoint.new_head.on(model)
-    if _reads_weights.get():
-        checkpoint.fill(model)
-    keep_origin(model, checkpoint.folder, ignored_fields)
+        say("\n".join(map(report_line, checkpoint.plan.report())))
+    model = checkpoint.model(dtype)
+    if not is_dry_run():
+        checkpoint.plan.fill(model)
+    _keep_origin(model, checkpoint.folder, ignored_fields)
     return model
 
 
-@contextlib.contextmanager
-def weights_unread():
-    """Models that are loaded in the block are made and checked, but the values of their weights are not read.
-
-    Example:
-
-    ```python
-    with weights_unread():
-        task = load_task("opus-mt-en-de")  # or the error that it would raise
-    ```
-    """
-    token = _reads_weights.set(False)
-    try:
-        yield
-    finally:
-        _reads_weights.reset(token)
-
-
-def read_report(folder, ignored_fields=(), head=True):
+def read_report(folder, *, ignored_fields=(), head=True):
     """What `load_model` would do with each tensor of a checkpoint, as a list of `ReportRow`s. No weight is read.
 
     Args:
@@ -119,176 +94,239 @@ def read_report(folder, ignored_fields=(), head=True):
         print(row.tensor, row.variable, row.shape, row.note)
     ```
     """
-    return _Checkpoint(folder, ignored_fields, head).report
+    return _Checkpoint(folder, ignored_fields, head).plan.report()
 
 
 class _Checkpoint:
-    """A folder, its architecture, and a plan: which tensor goes where. Made without memory for weights."""
+    """A folder, the architecture of its config, and the plan of its weights. Made without memory for weights."""
 
     def __init__(self, folder, ignored_fields=(), head=True, num_new_labels=None):
         self.folder = Folder(folder)
         config = self.folder.config
         if num_new_labels is not None:
-            check_positive("num_new_labels", num_new_labels)
-            names = {str(i): f"LABEL_{i}" for i in range(num_new_labels)}
-            config, head = {**config, "id2label": names, "num_labels": num_new_labels}, False
-        model_type = model_type_of(config)
-        self.fields = fields = Fields(
-            config, self.folder.num_values, len(self.folder.tensors), ignored_fields
+            config = _with_labels(config, num_new_labels)
+            head = False
+        self._model_type = model_type_of(config)
+        num_tensors = len(self.folder.tensors)
+        self._fields = Fields(config, self.folder.num_values, num_tensors, ignored_fields)
+        self._tensors = _Tensors(
+            self.folder,
+            task=task_of(config, head),
+            is_tied=self._model_type.is_tied,
+            is_body=not head or is_body(config),
+            has_new_head=num_new_labels is not None,
         )
-        self.task = task_of(config, head)
-        # A head on a model that writes texts reads its vectors; "MaskedLM" has an output projection of its own.
-        self._reads_vectors = self.task is not None or num_new_labels is not None
-        self._is_body = not head or is_body(config)
-        self._is_tied = model_type.is_tied
-        self.architecture = model_type.understand(fields, self)
-        fields.check_all_read()
-        unknown = [name for name in fields.unknown_names if not is_generation_field(name)]
-        note_without_effect("config.json", unknown)
-        make_head = self.architecture.heads.get(self.task)
-        if make_head is not None:
-            made = make_head()
-            self._check_masked_output(made)
-            self.architecture = with_head(self.architecture, made)
-        self.body = self.architecture  # what the files have to hold whole
+        self._stored = self._architecture()  # what the files have to hold whole
+        self._new_head = None
+        architecture = self._stored
         if num_new_labels is not None:
-            heads = self.architecture.heads
-            task = "ImageClassification" if model_type.kind == "images" else "SequenceClassification"
-            if task not in heads:
-                raise ValueError(
-                    f"A new head is one that transformers has, and it has no {model_type.class_name}For{task}."
-                )
-            self.new_head = heads[task]()
-            self.architecture = with_head(self.architecture, self.new_head)
-        shapes = without_variables(self.architecture.make).shapes
-        self._plan(places(shapes, self.architecture.names), is_head_new=num_new_labels is not None)
+            self._new_head = self._classifier()
+            architecture = with_head(architecture, self._new_head)
+        self.plan = _Plan(self.folder, architecture, has_new_head=num_new_labels is not None)
+
+    def model(self, dtype):
+        """The model; what the files hold has no values yet."""
+        with global_policy(dtype):
+            with unwritten_variables():
+                model = self._stored.make()
+            if self._new_head is not None:
+                model = self._new_head.on(model)
+        return model
+
+    def _architecture(self):
+        """The `Architecture` of the config, with the head that its class has."""
+        architecture = self._model_type.understand(self._fields, self._tensors)
+        self._fields.check_all_read()
+        unknown = [name for name in self._fields.unknown_names if not is_generation_field(name)]
+        note_without_effect("config.json", unknown)
+        if self._tensors.task not in architecture.heads:
+            return architecture
+        head = architecture.heads[self._tensors.task]()
+        self._check_masked_output(head)
+        return with_head(architecture, head)
 
     def _check_masked_output(self, head):
-        """Reads `tie_word_embeddings` of an encoder, for which a masked language model's output alone is a matter."""
-        is_tied = self.fields.flag("tie_word_embeddings", True)
-        if self.task == "MaskedLM" and not is_tied:
-            _, output = head.same[0]
-            if not self.called(output):
-                raise ValueError(
-                    f"{self.folder.path} does not hold {output}, and by `tie_word_embeddings` it is not the token embedding. "
-                    "Received: tie_word_embeddings=False."
-                )
+        """Reads `tie_word_embeddings` of an encoder, where it is of the masked language model's output alone."""
+        is_tied = self._fields.flag("tie_word_embeddings", True)
+        if is_tied or self._tensors.task != "MaskedLM":
+            return
+        _, output = head.same[0]
+        if not self._tensors.called(output):
+            raise ValueError(
+                f"{self.folder.path} does not hold {output}, and by `tie_word_embeddings` it is not the token embedding. "
+                "Received: tie_word_embeddings=False."
+            )
+
+    def _classifier(self):
+        """The classification head of the architecture."""
+        task = "ImageClassification" if self._model_type.kind == "images" else "SequenceClassification"
+        if task not in self._stored.heads:
+            raise ValueError(
+                f"A new head is one that transformers has, and it has no {self._model_type.class_name}For{task}."
+            )
+        return self._stored.heads[task]()
+
+
+class _Tensors:
+    """What the function of an architecture asks of a checkpoint: its task, and which tensors it holds.
+
+    Args:
+        folder: `Folder`.
+        task: The task of the head, or None.
+        is_tied: Boolean, `ModelType.is_tied`.
+        is_body: Boolean, whether the files may be those of a body.
+        has_new_head: Boolean, whether a model under a new head is wanted.
+    """
+
+    def __init__(self, folder, *, task, is_tied, is_body, has_new_head):
+        self.task = task
+        self._folder = folder
+        self._is_tied = is_tied
+        self._is_body = is_body
+        # A head on a model that writes texts reads its vectors; "MaskedLM" has an output projection of its own.
+        self._gives_vectors = task is not None or has_new_head
 
     def output(self, fields, output, token):
         """The `Output` of a model that writes texts. Its projection is the token embedding if the field
-        `tie_word_embeddings` says so, unless the files hold two different ones. A body that does not say so has none if
-        there is none in its files, and neither has a model under a head.
+        `tie_word_embeddings` says so, unless the files hold two different ones. A model under a head has none, and
+        neither has a body that does not say so and has none in its files.
 
         Args:
             fields: `Fields`.
             output, token: Names of the tensors.
         """
         is_tied = fields.flag("tie_word_embeddings", self._is_tied)
-        if self._reads_vectors or (not is_tied and self._is_body and not self.called(output)):
-            return Output(False, gives_logits=False)
-        return Output(is_tied and not self.differ(output, token))
+        if self._gives_vectors or (not is_tied and self._is_body and not self.called(output)):
+            return Output(is_tied=False, gives_logits=False)
+        return Output(is_tied=is_tied and not self.differ(output, token))
 
     def differ(self, name, other):
         """Whether the files hold both tensors, and with different values."""
-        found = self.called(name)[:1] + self.called(other)[:1]
-        return len(found) == 2 and not self.folder.are_equal(*found)
+        names = self.called(name)
+        others = self.called(other)
+        if not names or not others:
+            return False
+        return not self._folder.are_equal(names[0], others[0])
 
     def called(self, name):
         """The tensors of this name, with whatever prefix."""
-        return [tensor for tensor in self.folder.tensors if f".{tensor}".endswith(f".{name}")]
+        return [tensor for tensor in self._folder.tensors if f".{tensor}".endswith(f".{name}")]
 
-    def _plan(self, wanted, is_head_new=False):
-        names = self._names_in_files()
-        same = {name: group for group in self.architecture.same for name in group}
-        self._sources, missing, of_head = [], [], []
-        for place in wanted:
-            group = [place.tensor, *(name for name in same.get(place.tensor, ()) if name != place.tensor)]
-            found = [names[name] for name in group if name in names]
-            if is_head_new and place.variable.startswith("head/"):
-                # The logits have other labels there.
-                is_of_use = not place.variable.startswith("head/output") and all(
-                    self.folder.tensors[name].shape == place.tensor_shape for name in found
-                )
-                of_head += [(place, found)] if found and is_of_use else []
-            elif found:
-                self._sources.append((place, found))
+
+class _Plan:
+    """Which tensors of a folder go into which variables of a model, and why the others are not needed.
+
+    Args:
+        folder: `Folder`.
+        architecture: `Architecture`.
+        has_new_head: Boolean, whether the files need not hold the head.
+
+    Raises:
+        ValueError: if a tensor is missing, not understood, stored twice, or of another shape.
+    """
+
+    def __init__(self, folder, architecture, *, has_new_head=False):
+        self._folder = folder
+        self._architecture = architecture
+        own_names = {name: architecture.own_name(name) for name in folder.tensors}
+        stored = self._names_in_files(own_names)
+        body, head, missing = [], [], []
+        for place in places(without_variables(architecture.make).shapes, architecture.names):
+            names = [stored[name] for name in architecture.names_of(place.tensor) if name in stored]
+            if has_new_head and place.variable.startswith("head/"):
+                if self._fits_new_head(place, names):
+                    head.append((place, names))
+            elif names:
+                body.append((place, names))
             else:
                 missing.append(place.tensor)
-        used = {name for _, found in self._sources for name in found}
-        self._sources += of_head
-        of_head = {name for _, found in of_head for name in found}
-        reasons = self._reasons(used)
-        left = {name: reasons(name) for name in self.folder.tensors if name not in used | of_head}
-        unknown = sorted(name for name, reason in left.items() if reason is None)
-        if missing or unknown:
-            raise ValueError(
-                f"{self.folder.path} does not hold exactly the weights of its model. "
-                f"Missing: {_listed(missing)}. Not understood: {_listed(unknown)}."
-            )
+        self._sources = body + head
+        unneeded = self._unneeded_patterns([own_names[name] for _, names in body for name in names])
+        used = {name for _, names in self._sources for name in names}
+        self._unused = {
+            name: _reason(own_name, unneeded) for name, own_name in own_names.items() if name not in used
+        }
+        unknown = [name for name, reason in self._unused.items() if reason is None]
+        check_whole(folder.path, missing, unknown)
         self._check_shapes()
-        self.report = [row for source in self._sources for row in self._rows(*source)]
-        self.report += [ReportRow(n, None, self.folder.tensors[n].shape, why) for n, why in left.items()]
 
-    def _names_in_files(self):
+    def _names_in_files(self, own_names):
         """{today's name without prefix: name in the files}."""
         names = {}
-        for name in self.folder.tensors:
-            own = self._own_name(name)
+        for name, own in own_names.items():
             if own in names:
                 raise ValueError(
-                    f"{names[own]} and {name} in {self.folder.path} are one weight, stored twice."
+                    f"{names[own]} and {name} in {self._folder.path} are one weight, stored twice."
                 )
             names[own] = name
         return names
 
-    def _own_name(self, name):
-        return own_name(name, self.architecture.prefix, self.architecture.renamed)
+    def _fits_new_head(self, place, names):
+        """Whether a new head can begin with tensors of the files. Its logits cannot: they are of other labels."""
+        if not names or place.variable.startswith("head/output"):
+            return False
+        return all(self._folder.tensors[name].shape == place.tensor_shape for name in names)
 
-    def _reasons(self, used):
-        """A function from a tensor's name to the reason why it is of no use, or None."""
-        own = {name: self._own_name(name) for name in self.folder.tensors}
-        patterns = {re.compile(pattern): reason for pattern, reason in self.architecture.all_unused.items()}
-        # A head that is used is used whole.
-        patterns = {
+    def _unneeded_patterns(self, used):
+        """{pattern: reason} of tensors that are not needed. A head that is used is needed whole."""
+        patterns = {re.compile(text): reason for text, reason in self._architecture.all_unused.items()}
+        return {
             pattern: reason
             for pattern, reason in patterns.items()
-            if not any(pattern.fullmatch(own[name]) for name in used)
+            if not any(pattern.fullmatch(name) for name in used)
         }
-        return lambda name: next((why for p, why in patterns.items() if p.fullmatch(own[name])), None)
 
     def _check_shapes(self):
         for place, names in self._sources:
             for name in names:
-                received = self.folder.tensors[name].shape
+                received = self._folder.tensors[name].shape
                 if received != place.tensor_shape:
                     raise ValueError(
-                        f"{name} in {self.folder.path} must have shape {place.tensor_shape} by the config. "
+                        f"{name} in {self._folder.path} must have shape {place.tensor_shape} by the config. "
                         f"Received: shape {received}."
                     )
 
-    def _rows(self, place, names):
-        first, *others = names
-        note = "transposed" if place.is_transposed else ""
-        yield ReportRow(first, place.variable, place.tensor_shape, note)
-        for name in others:
-            yield ReportRow(name, place.variable, place.tensor_shape, f"same as {first}")
+    def report(self):
+        """List of `ReportRow`s."""
+        rows = []
+        for place, (first, *others) in self._sources:
+            note = "transposed" if place.is_transposed else ""
+            rows.append(ReportRow(first, place.variable, place.tensor_shape, note))
+            rows += [ReportRow(n, place.variable, place.tensor_shape, f"same as {first}") for n in others]
+        for name, reason in self._unused.items():
+            rows.append(ReportRow(name, None, self._folder.tensors[name].shape, reason))
+        return rows
 
     def fill(self, model):
         """Assigns all weights, the largest first: for a moment each is in memory twice."""
         variables = named_weights(model)
         for place, names in sorted(self._sources, key=lambda source: -math.prod(source[0].shape)):
             try:
-                assign_in_parts(variables[place.variable], self._array(place, names))
+                assign_in_parts(variables[place.variable], self._values(place, names))
             except FloatingPointError as error:
-                raise ValueError(f"{names[0]} in {self.folder.path} has values that are {error}.") from None
+                raise ValueError(f"{names[0]} in {self._folder.path} has values that are {error}.") from None
 
-    def _array(self, place, names):
-        """The values of one variable, in the dtype of the file, and as far as can be in the file."""
+    def _values(self, place, names):
+        """The values of one variable, in the dtype of the file; read in parts where the tensor is the variable."""
         name, *others = names
         for other in others:
-            if not self.folder.are_equal(name, other):
-                raise ValueError(f"{name} and {other} in {self.folder.path} must be equal, and are not.")
-        return self.folder.rows(name) if place.is_plain else place.to_variable(self.folder.read(name))
+            if not self._folder.are_equal(name, other):
+                raise ValueError(f"{name} and {other} in {self._folder.path} must be equal, and are not.")
+        if place.is_plain:
+            return self._folder.rows(name)
+        return place.to_variable(self._folder.read(name))
+
+
+def _reason(name, unneeded):
+    """Why a tensor is not needed, or None."""
+    return next((reason for pattern, reason in unneeded.items() if pattern.fullmatch(name)), None)
+
+
+def _with_labels(config, num_labels):
+    """A config whose classifier has so many labels."""
+    check_positive("num_new_labels", num_labels)
+    names = {str(i): f"LABEL_{i}" for i in range(num_labels)}
+    return {**config, "id2label": names, "num_labels": num_labels}
 
 
 def without_variables(make):
@@ -302,24 +340,69 @@ def without_variables(make):
     return run_without_values(twin)
 
 
-@contextlib.contextmanager
-def _dtype_policy(dtype):
-    """Layers made in the block have this dtype policy."""
-    before = keras.config.dtype_policy()
-    if dtype is not None:
-        keras.config.set_dtype_policy(dtype)
-    try:
-        yield
-    finally:
-        keras.config.set_dtype_policy(before)
+def check_whole(path, missing, unknown):
+    """Refuses a checkpoint that lacks tensors of its model, or holds tensors that nobody understands."""
+    if missing or unknown:
+        raise ValueError(
+            f"{path} does not hold exactly the weights of its model. "
+            f"Missing: {_first_names(missing)}. Not understood: {_first_names(unknown)}."
+        )
 
 
-def _listed(names, most=20):
-    shown = sorted(names)[:most]
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(shown) + more or "none"
+def _first_names(names, most=20):
+    text = ", ".join(sorted(names)[:most]) or "none"
+    if len(names) > most:
+        text += f" and {len(names) - most} more"
+    return text
 
 
-def _line(row):
+def report_line(row):
+    """A `ReportRow` as a line of text."""
     arrow = f"-> {row.variable}" if row.variable else "(not used)"
     return f"{row.tensor} {arrow} {row.shape} {row.note}".rstrip()
+
+
+# Fields of a config that are of the folder, of how its files were written, or of the weights' dtype in it.
+_FOLDER_FIELDS = {
+    "_name_or_path",
+    "auto_map",
+    "dtype",
+    "name_or_path",
+    "torch_dtype",
+    "transformers_version",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """The JSON files of the checkpoint that a model was loaded from, which the model keeps, so that they can go out again.
+
+    Args:
+        config: Dict, config.json.
+        generation_config: Dict, generation_config.json, or None if there was none.
+    """
+
+    config: dict = dataclasses.field(default_factory=dict)
+    generation_config: dict | None = None
+
+
+def _keep_origin(model, folder, ignored_fields):
+    """Gives a model its `Origin`, without the fields that it was loaded without."""
+    left_out = _FOLDER_FIELDS | set(ignored_fields)
+    config = {name: value for name, value in folder.config.items() if name not in left_out}
+    path = folder.path / GENERATION_FILE
+    generation_config = read_json(path) if path.is_file() else None
+    body_of(model).origin = json.dumps({"config": config, "generation_config": generation_config})
+
+
+def origin_of(model):
+    """The `Origin` of a model, which is empty if it was not loaded from a checkpoint."""
+    text = getattr(body_of(model), "origin", None)
+    return Origin() if text is None else Origin(**json.loads(text))
+
+
+def body_of(model):
+    """The model under a head, and under what reads texts for it."""
+    for name in ("encoder", "seq2seq"):
+        model = getattr(model, name, model)
+    return model

@@ -15,9 +15,7 @@ from keras_attn.layers.prediction_heads import VectorHead
 from keras_attn.models import EncoderWithHead
 from keras_attn.text import PipelineTokenizer
 
-SentenceEncoder = collections.namedtuple(
-    "SentenceEncoder", ["model", "pooling", "normalize", "max_length", "folder"]
-)
+SentenceEncoder = collections.namedtuple("SentenceEncoder", "model pooling normalize max_length folder")
 SentenceEncoder.__doc__ = """What `TextEmbedder` is made of.
 
 model: An `EncoderTransformer`, or with a dense layer after the pooling an `EncoderWithHead`.
@@ -38,28 +36,38 @@ _FLAGS = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
 }
 _ACTIVATIONS = {"Identity": "linear", "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu", "Sigmoid": "sigmoid"}
-_ORDERS = [
-    ["Transformer", "Pooling", *dense, *normalize]
-    for dense in ([], ["Dense"])
-    for normalize in ([], ["Normalize"])
-]
-# By the kind of the model, in older folders; today's is the first.
-_SETTINGS = [
-    f"sentence_{kind}_config.json"
-    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "mpnet")
-]
-# The fields that change vectors, each with the one value that is done here, beside none.
+_MODULE_LISTS = (
+    ["Transformer", "Pooling"],
+    ["Transformer", "Pooling", "Normalize"],
+    ["Transformer", "Pooling", "Dense"],
+    ["Transformer", "Pooling", "Dense", "Normalize"],
+)
+# Today's name is the first; in older folders it is of the kind of the model.
+_SETTINGS_FILES = (
+    "sentence_bert_config.json",
+    "sentence_roberta_config.json",
+    "sentence_distilbert_config.json",
+    "sentence_camembert_config.json",
+    "sentence_albert_config.json",
+    "sentence_xlm-roberta_config.json",
+    "sentence_mpnet_config.json",
+)
+# The fields that change vectors, each with the one value that is implemented, beside null.
 _KNOWN_SETTINGS = {
     "transformer_task": "feature-extraction",
     "module_output_name": "token_embeddings",
     "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
-    **dict.fromkeys(
-        (
-            *("query_length", "document_length", "query_expansion", "processing_kwargs"),
-            *("tokenizer_name_or_path", "model_args", "tokenizer_args", "config_args"),
-            *("model_kwargs", "processor_kwargs", "config_kwargs"),
-        )
-    ),
+    "config_args": None,
+    "config_kwargs": None,
+    "document_length": None,
+    "model_args": None,
+    "model_kwargs": None,
+    "processing_kwargs": None,
+    "processor_kwargs": None,
+    "query_expansion": None,
+    "query_length": None,
+    "tokenizer_args": None,
+    "tokenizer_name_or_path": None,
 }
 
 
@@ -88,9 +96,9 @@ def load_sentence_encoder(folder, dtype=None, ignored_fields=()):
     Example:
 
     ```python
-    found = load_sentence_encoder("all-MiniLM-L6-v2")
-    found.pooling, found.normalize, found.max_length  # ("mean", True, 256), for `TextEmbedder`
-    tokenizer = keras_attn.huggingface.read_sentence_tokenizer(found.folder)
+    encoder = load_sentence_encoder("all-MiniLM-L6-v2")
+    encoder.pooling, encoder.normalize, encoder.max_length  # ("mean", True, 256), for `TextEmbedder`
+    tokenizer = keras_attn.huggingface.read_sentence_tokenizer(encoder.folder)
     ```
 
     Reference: [Reimers and Gurevych, 2019](https://arxiv.org/abs/1908.10084), section 3.
@@ -99,16 +107,17 @@ def load_sentence_encoder(folder, dtype=None, ignored_fields=()):
     modules = _modules(folder)
     _refuse_prompts(folder)
     body = modules["Transformer"]
-    settings = _settings(body)
+    max_length = _settings(body).get("max_seq_length") or _longest(body)
     pooling = _pooling(read_json(modules["Pooling"] / "config.json"), modules["Pooling"])
+    # Read before the encoder, so that an error comes early.
     dense = _Dense(modules["Dense"]) if "Dense" in modules else None
     model = load_model(body, dtype=dtype, ignored_fields=ignored_fields, head=False)
     if dense is not None:
         model = dense.on(model, pooling)
-    max_length = settings.get("max_seq_length") or _longest(body)
+        pooling = None
     if max_length is not None:
         max_length = min(max_length, model.max_sequence_length)
-    return SentenceEncoder(model, None if dense else pooling, "Normalize" in modules, max_length, body)
+    return SentenceEncoder(model, pooling, "Normalize" in modules, max_length, body)
 
 
 def read_sentence_tokenizer(folder, ignored_fields=()):
@@ -131,7 +140,9 @@ def read_sentence_tokenizer(folder, ignored_fields=()):
         return tokenizer
     description = tokenizer.description
     normalizer = description.get("normalizer")
-    steps = [{"type": "Lowercase"}, *([] if normalizer is None else [normalizer])]
+    steps = [{"type": "Lowercase"}]
+    if normalizer is not None:
+        steps.append(normalizer)
     description["normalizer"] = {"type": "Sequence", "normalizers": steps}
     return PipelineTokenizer(
         description, tokenizer.special_tokens, split_special_tokens=tokenizer.split_special_tokens
@@ -146,14 +157,14 @@ def _modules(folder):
     if path.stat().st_size > 10**6:
         raise ValueError(f"{path} is larger than 1,000,000 bytes.")
     try:
-        listed = json.loads(path.read_bytes())
-        kinds = [module["type"].rpartition(".")[2] for module in listed]
-        folders = [_inside(folder, module["path"]) for module in listed]
+        modules = json.loads(path.read_bytes())
+        kinds = [module["type"].rpartition(".")[2] for module in modules]
+        folders = [_inside(folder, module["path"]) for module in modules]
     except RecursionError:
         raise ValueError(f"{path} is damaged: it is nested too deeply.") from None
     except (TypeError, KeyError, AttributeError, json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} must list modules, each with a type and a path: {error!r}.") from error
-    if kinds not in _ORDERS:
+    if kinds not in _MODULE_LISTS:
         raise ValueError(
             f"{path} must list Transformer, Pooling, and after them Dense or Normalize or both. Received: {kinds}."
         )
@@ -181,7 +192,7 @@ def _refuse_prompts(folder):
 
 def _settings(body):
     """The content of sentence_bert_config.json, what would change the vectors checked."""
-    path = next((body / name for name in _SETTINGS if (body / name).is_file()), None)
+    path = next((body / name for name in _SETTINGS_FILES if (body / name).is_file()), None)
     settings = {} if path is None else read_json(path)
     for name, known in _KNOWN_SETTINGS.items():
         value = settings.get(name)
@@ -197,20 +208,22 @@ def _settings(body):
 
 def _longest(body):
     """The most tokens of a text where no setting says it: what the tokenizer's config and the model's do."""
-    found = []
+    lengths = []
     for file, name in (
         ("tokenizer_config.json", "model_max_length"),
         ("config.json", "max_position_embeddings"),
     ):
         value = read_json(body / file).get(name) if (body / file).is_file() else None
-        found += [int(value)] if isinstance(value, int | float) and value > 0 else []
-    return min(found, default=None)
+        if isinstance(value, int | float) and value > 0:
+            lengths.append(int(value))
+    return min(lengths, default=None)
 
 
 def _pooling(config, folder):
     """The name in this library of the one mode of pooling in a config."""
-    mode = config.get("pooling_mode")
-    modes = [mode] if mode is not None else [name for flag, name in _FLAGS.items() if config.get(flag)]
+    modes = [config.get("pooling_mode")]
+    if modes == [None]:
+        modes = [name for flag, name in _FLAGS.items() if config.get(flag)]
     unknown = [name for name in config if name.startswith("pooling_mode_") and name not in _FLAGS]
     if len(modes) != 1 or not isinstance(modes[0], str) or any(config[name] for name in unknown):
         raise ValueError(
@@ -221,12 +234,14 @@ def _pooling(config, folder):
 
 
 class _Dense:
-    """The dense layer after the pooling: read before the encoder, so that an error comes early."""
+    """The dense layer after the pooling."""
 
     def __init__(self, path):
+        self.path = path
         folder = Folder(path)
         fields = Fields(folder.config, folder.num_values, len(folder.tensors))
-        inputs, outputs = fields.size("in_features"), fields.size("out_features")
+        self.inputs = fields.size("in_features")
+        self.outputs = fields.size("out_features")
         self.use_bias = fields.flag("bias", True)
         name = str(fields.get("activation_function", "torch.nn.modules.activation.Tanh")).rpartition(".")[2]
         self.activation = choose("activation_function", name, _ACTIVATIONS)
@@ -234,18 +249,16 @@ class _Dense:
             raise ValueError(
                 f"{path} has fields that a dense layer of sentence-transformers does not have: {fields.unknown_names}."
             )
-        shapes = {
-            "linear.weight": (outputs, inputs),
-            **({"linear.bias": (outputs,)} if self.use_bias else {}),
-        }
-        found = {name: tensor.shape for name, tensor in folder.tensors.items()}
-        if found != shapes:
-            raise ValueError(f"{path} must hold {shapes} by its config. Received: {found}.")
+        shapes = {"linear.weight": (self.outputs, self.inputs)}
+        if self.use_bias:
+            shapes["linear.bias"] = (self.outputs,)
+        received = {name: tensor.shape for name, tensor in folder.tensors.items()}
+        if received != shapes:
+            raise ValueError(f"{path} must hold {shapes} by its config. Received: {received}.")
         self.arrays = {name: folder.read(name) for name in shapes}
         for name, array in self.arrays.items():
             if not np.isfinite(array).all():
                 raise ValueError(f"{name} in {path} has values that are NaN or infinite.")
-        self.path, self.inputs, self.outputs = path, inputs, outputs
 
     def on(self, encoder, pooling):
         """The encoder with this layer as its head."""
@@ -254,9 +267,14 @@ class _Dense:
                 f"{self.path} must take vectors of the encoder's size {encoder.hidden_dim}. Received: "
                 f"in_features={self.inputs}."
             )
-        options = {"activation": self.activation, "use_intermediate_bias": self.use_bias}
-        # The layer has the encoder's dtype policy, not today's global one.
-        head = VectorHead(self.outputs, pooling=pooling, dtype=encoder.dtype_policy, name="head", **options)
+        head = VectorHead(
+            self.outputs,
+            pooling=pooling,
+            activation=self.activation,
+            use_intermediate_bias=self.use_bias,
+            dtype=encoder.dtype_policy,  # not the global one of today
+            name="head",
+        )
         model = EncoderWithHead(encoder, head, dtype=encoder.dtype_policy)
         head.intermediate_dense.kernel.assign(self.arrays["linear.weight"].T)
         if self.use_bias:

@@ -4,7 +4,8 @@ import json
 import pathlib
 
 from keras_attn.files import replaced_folder
-from keras_attn.huggingface.origin import origin_of
+from keras_attn.huggingface.generation_fields import GENERATION_FILE
+from keras_attn.huggingface.loading import origin_of
 from keras_attn.huggingface.saving import model_type_of_origin, save_model
 from keras_attn.huggingface.tokenizer_saving import save_tokenizer
 from keras_attn.models import Seq2SeqTransformer
@@ -57,17 +58,21 @@ def save_translator(
     # transformers.AutoModelForSeq2SeqLM.from_pretrained("dates-marian")
     ```
     """
-    model_type, origin = model_type_of_origin(model) or _model_type(model), origin_of(model)
+    model_type = model_type_of_origin(model) or _model_type(model)
+    origin = origin_of(model)
     start = target_tokenizer.start_token_id if start_token_id is None else start_token_id
     end = target_tokenizer.end_token_id
     never = sorted({*unwritable_token_ids, model.pad_token_id} - {end, -1})
-    # The other ids that end a text too, and what else stood in the checkpoint that the model was loaded from.
-    loaded = {**(origin.generation_config or {}), "max_new_tokens": None}
+    # What stood in the checkpoint that the model was loaded from.
+    loaded = {name: value for name, value in (origin.generation_config or {}).items() if value is not None}
+    loaded.pop("max_new_tokens", None)
     ends = loaded.get("eos_token_id")
+    if not isinstance(ends, list) or end not in ends:
+        ends = end
     generation = {
-        **{name: value for name, value in loaded.items() if value is not None},
+        **loaded,
         "decoder_start_token_id": start,
-        "eos_token_id": ends if isinstance(ends, list) and end in ends else end,
+        "eos_token_id": ends,
         "pad_token_id": model.pad_token_id if model.pad_token_id >= 0 else end,
         "max_length": max_length + 1,  # theirs counts START
         "num_beams": num_beams,
@@ -76,11 +81,11 @@ def save_translator(
         "renormalize_logits": True,
     }
     with replaced_folder(folder, _MARKER, "checkpoint") as built:
-        tokens = {"decoder_start_token_id": start}
+        special_ids = {"decoder_start_token_id": start}
         if not origin.config:
-            tokens |= {"bos_token_id": start, "eos_token_id": end}
-        save_model(model, built, model_type, source_tokenizer, **tokens)
-        (built / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n", "utf-8")
+            special_ids |= {"bos_token_id": start, "eos_token_id": end}
+        save_model(model, built, model_type, source_tokenizer, **special_ids)
+        (built / GENERATION_FILE).write_text(json.dumps(generation, indent=2) + "\n", "utf-8")
         if target_tokenizer is not source_tokenizer:
             save_tokenizer(target_tokenizer, built / TARGET_FOLDER, "seq2seq", model.max_sequence_length)
     return pathlib.Path(folder)

@@ -8,8 +8,7 @@ import tensorflow as tf
 from keras_attn import opennmt
 from keras_attn.files import read_json
 from keras_attn.huggingface import is_sentence_transformer
-from keras_attn.huggingface.config_fields import fields_without_effect
-from keras_attn.huggingface.loading import weights_unread
+from keras_attn.huggingface.dry_run import dry_run
 from keras_attn.tasks.heads import EMBEDDER, HEADS, OPENNMT, head_of
 
 CONFIG_FILE = "config.json"
@@ -66,9 +65,9 @@ def check_checkpoint(folder, **options):
 
     Example: `check_checkpoint("opus-mt-en-de")  # ("Translator", {})`.
     """
-    with weights_unread(), fields_without_effect() as names, tf.device("CPU"):
+    with dry_run() as fields_without_effect, tf.device("CPU"):
         task = load_checkpoint(folder, **options)
-    return type(task).__name__, names
+    return type(task).__name__, fields_without_effect
 
 
 def _head(folder):

@@ -4,7 +4,8 @@ import numbers
 import re
 
 from keras_attn.files import read_json
-from keras_attn.huggingface.config_fields import not_obeyed, note_without_effect
+from keras_attn.huggingface.config_fields import not_obeyed
+from keras_attn.huggingface.dry_run import note_without_effect
 from keras_attn.tasks.image_preprocessing import ImagePreprocessing
 
 PREPROCESSOR_FILE = "preprocessor_config.json"
