@@ -428,8 +428,8 @@ MUTANTS = [
         "languages_anywhere_in_marians_texts",
         "huggingface/tokenizer_loading.py",
         "_Files._looked_up",
-        '{"Regex": MARIAN_CODE}',
-        '{"Regex": MARIAN_CODE[2:]}',
+        "json_parts.split(MARIAN_CODE)",
+        "json_parts.split(MARIAN_CODE[2:])",
         (
             f"{LIFELIKE}test_pieces_are_looked_up_by_their_text_and_languages_stand_at_the_start_of_marians_texts_alone",
         ),
@@ -453,7 +453,7 @@ MUTANTS = [
     Mutant(
         "no_language_where_none_is_named",
         "huggingface/tokenizer_loading.py",
-        "_Files._with_language",
+        "_Files._fields_with_language",
         'self._fields.get("src_lang") or default',
         'next(n.strip("_") for n in numbers if n.startswith("__"))',
         (

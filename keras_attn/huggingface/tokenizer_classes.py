@@ -8,13 +8,18 @@ Reference:
     - the files tokenization_*.py of https://github.com/huggingface/transformers
 """
 
+import base64
 import collections
+import dataclasses
+from collections.abc import Callable
 
 from keras_attn.checks import choose
-from keras_attn.text.decoders import SPELLED_OUT
+from keras_attn.huggingface.tokenizer_tokens import extra_tokens, text_of
+from keras_attn.text import json_parts
 from keras_attn.text.patterns import QWEN2_PATTERN
+from keras_attn.text.sentencepiece_models import CONTROL, USER_DEFINED, unknown_id_of
 
-Vocabulary = collections.namedtuple("Vocabulary", "pieces merges charsmap unknown_id")
+Vocabulary = collections.namedtuple("Vocabulary", "pieces merges charsmap unknown_id", defaults=[None] * 3)
 Vocabulary.__doc__ = """What a class gets.
 
 pieces: {piece: id} or, of a unigram model, [piece, score] in the order of the ids.
@@ -23,203 +28,36 @@ charsmap: The map of characters of sentencepiece, base64, or None.
 unknown_id: The id of unknown text in a unigram model, or None.
 """
 
-TokenizerClass = collections.namedtuple(
-    "TokenizerClass",
-    "model roles parts template extra default_language",
-    defaults=[None, lambda fields: [], None],
-)
-TokenizerClass.__doc__ = """One of transformers' tokenizer classes.
 
-model: The type of its model; None for sentencepiece itself, with a vocab.json that gives its pieces ids.
-roles: {role: token} of its special tokens, if no file names others.
-parts: Function from a `Vocabulary`, the fields of tokenizer_config.json and the roles to the parts of a tokenizer.json.
-template: Function from the fields and the roles to the special tokens around one text and around a pair, where A and B stand
-    for texts and :1 after a word for its type; None for those of tokenizer.json.
-extra: Function from the fields to the names of further special tokens.
-default_language: The source's language if no file names one.
-"""
+@dataclasses.dataclass(frozen=True)
+class TokenizerClass:
+    """One of transformers' tokenizer classes.
 
-_BERT_ROLES = {
-    "unk_token": "[UNK]",
-    "sep_token": "[SEP]",
-    "pad_token": "[PAD]",
-    "cls_token": "[CLS]",
-    "mask_token": "[MASK]",
-}
-_TEXT_ROLES = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
-_LLAMA_ROLES = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
-_ROBERTA_ROLES = {
-    **_TEXT_ROLES,
-    "bos_token": "<s>",
-    "cls_token": "<s>",
-    "sep_token": "</s>",
-    "mask_token": "<mask>",
-}
-_GPT2_ROLES = dict.fromkeys(("unk_token", "bos_token", "eos_token"), "<|endoftext|>")
-_QWEN2_ROLES = dict.fromkeys(("unk_token", "eos_token", "pad_token"), "<|endoftext|>")
-_M2M_100_ROLES = {**_TEXT_ROLES, "bos_token": "<s>", "sep_token": "</s>"}
+    Args:
+        model: The type of its model; None for sentencepiece itself, with a vocab.json that gives its pieces ids.
+        roles: {role: token} of its special tokens, if no file names others.
+        parts: Function from a `Vocabulary`, the fields of tokenizer_config.json and the roles to the parts of a
+            tokenizer.json; None if `model` is.
+        template: Function from the fields and the roles to the words around one text and around a pair, as in
+            `json_parts.template_processing`; None for those of tokenizer.json.
+        extra: Function from the fields to the names of further special tokens.
+        language: The source's language if no file names one.
+        converted: Function from the unigram `Vocabulary` of a sentencepiece model, the fields and the roles to the
+            `Vocabulary` that the class makes of it; None if the class reads no such file.
+        mask_takes_space: Boolean, whether the mask takes the space before it where no file lists it.
+    """
 
-MBART_LANGUAGES = [
-    "ar_AR",
-    "cs_CZ",
-    "de_DE",
-    "en_XX",
-    "es_XX",
-    "et_EE",
-    "fi_FI",
-    "fr_XX",
-    "gu_IN",
-    "hi_IN",
-    "it_IT",
-    "ja_XX",
-    "kk_KZ",
-    "ko_KR",
-    "lt_LT",
-    "lv_LV",
-    "my_MM",
-    "ne_NP",
-    "nl_XX",
-    "ro_RO",
-    "ru_RU",
-    "si_LK",
-    "tr_TR",
-    "vi_VN",
-    "zh_CN",
-]
-MBART_50_LANGUAGES = [
-    *MBART_LANGUAGES,
-    *[
-        "af_ZA",
-        "az_AZ",
-        "bn_IN",
-        "fa_IR",
-        "he_IL",
-        "hr_HR",
-        "id_ID",
-        "ka_GE",
-        "km_KH",
-        "mk_MK",
-        "ml_IN",
-        "mn_MN",
-        "mr_IN",
-        "pl_PL",
-        "ps_AF",
-        "pt_XX",
-        "sv_SE",
-    ],
-    *["sw_KE", "ta_IN", "te_IN", "th_TH", "tl_XX", "uk_UA", "ur_PK", "xh_ZA", "gl_ES", "sl_SI"],
-]
-# By the field `language_codes`. A vocab.json does not have these; their ids follow it.
-M2M_100_LANGUAGES = {
-    "m2m100": [
-        "af",
-        "am",
-        "ar",
-        "ast",
-        "az",
-        "ba",
-        "be",
-        "bg",
-        "bn",
-        "br",
-        "bs",
-        "ca",
-        "ceb",
-        "cs",
-        "cy",
-        "da",
-        "de",
-        "el",
-        "en",
-        "es",
-        "et",
-        "fa",
-        "ff",
-        "fi",
-        "fr",
-        "fy",
-        "ga",
-        "gd",
-        "gl",
-        "gu",
-        "ha",
-        "he",
-        "hi",
-        "hr",
-        "ht",
-        "hu",
-        "hy",
-        "id",
-        "ig",
-        "ilo",
-        "is",
-        "it",
-        "ja",
-        "jv",
-        "ka",
-        "kk",
-        "km",
-        "kn",
-        "ko",
-        "lb",
-        "lg",
-        "ln",
-        "lo",
-        "lt",
-        "lv",
-        "mg",
-        "mk",
-        "ml",
-        "mn",
-        "mr",
-        "ms",
-        "my",
-        "ne",
-        "nl",
-        "no",
-        "ns",
-        "oc",
-        "or",
-        "pa",
-        "pl",
-        "ps",
-        "pt",
-        "ro",
-        "ru",
-        "sd",
-        "si",
-        "sk",
-        "sl",
-        "so",
-        "sq",
-        "sr",
-        "ss",
-        "su",
-        "sv",
-        "sw",
-        "ta",
-        "th",
-        "tl",
-        "tn",
-        "tr",
-        "uk",
-        "ur",
-        "uz",
-        "vi",
-        "wo",
-        "xh",
-        "yi",
-        "yo",
-        "zh",
-        "zu",
-    ],
-    "wmt21": ["en", "ha", "is", "ja", "cs", "ru", "zh", "de"],
-}
-# Marian takes what stands between these at the start of a text for a language, known or not.
-MARIAN_CODE = r"\A>>(?:[^<]|<[^<])*<<"
+    model: str | None
+    roles: dict
+    parts: Callable | None
+    template: Callable | None = None
+    extra: Callable = lambda fields: []
+    language: str | None = None
+    converted: Callable | None = None
+    mask_takes_space: bool = False
 
 
-def class_name(model_type, declared, spells_bytes):
+def class_name(model_type, declared, *, spells_bytes):
     """The name of the class that transformers' AutoTokenizer takes.
 
     Args:
@@ -228,15 +66,14 @@ def class_name(model_type, declared, spells_bytes):
         spells_bytes: Whether there is a tokenizer.json that spells bytes.
 
     Returns:
-        A key of `CLASSES`, "MarianTokenizer", "M2M100Tokenizer", another name that no class here has, or None: the tokenizer is
-        what tokenizer.json says.
+        A key of `CLASSES`, another name that no class here has, or None: the tokenizer is what tokenizer.json says.
 
     Example: `class_name("roberta", "BertTokenizerFast", spells_bytes=False)  # "BertTokenizer"`
     """
     registered = _BY_MODEL_TYPE.get(model_type)
-    name = declared.removesuffix("Fast") if isinstance(declared, str) else registered
     if model_type in _ALWAYS_REGISTERED:
         return registered
+    name = declared.removesuffix("Fast") if isinstance(declared, str) else registered
     if name in _BACKENDS or (name == "LlamaTokenizer" and spells_bytes):
         return None
     return _ALIASES.get(name, name)
@@ -251,31 +88,66 @@ _BACKENDS = ("TokenizersBackend", "PreTrainedTokenizer", "PythonBackend")
 _BY_MODEL_TYPE = {
     "albert": "AlbertTokenizer",
     "bart": "RobertaTokenizer",
-    **dict.fromkeys(("bert", "distilbert", "electra"), "BertTokenizer"),
-    **dict.fromkeys(("gemma2", "gemma3_text"), "GemmaTokenizer"),
+    "bert": "BertTokenizer",
+    "distilbert": "BertTokenizer",
+    "electra": "BertTokenizer",
+    "gemma2": "GemmaTokenizer",
+    "gemma3_text": "GemmaTokenizer",
     "gpt2": "GPT2Tokenizer",
+    "m2m_100": "M2M100Tokenizer",
     "marian": "MarianTokenizer",
     "mbart": "MBartTokenizer",
-    "m2m_100": "M2M100Tokenizer",
     "mpnet": "MPNetTokenizer",
+    "mt5": "T5Tokenizer",
     "pegasus": "PegasusTokenizer",
-    **dict.fromkeys(("qwen2", "qwen3"), "Qwen2Tokenizer"),
+    "qwen2": "Qwen2Tokenizer",
+    "qwen3": "Qwen2Tokenizer",
     "roberta": "RobertaTokenizer",
-    **dict.fromkeys(("t5", "mt5"), "T5Tokenizer"),
+    "t5": "T5Tokenizer",
     "xlm-roberta": "XLMRobertaTokenizer",
 }
 # Their files are known to name wrong classes.
 _ALWAYS_REGISTERED = ("modernbert", "mistral", "qwen2")
 _ALIASES = {
-    **dict.fromkeys(
-        ("DistilBertTokenizer", "ElectraTokenizer", "MobileBertTokenizer", "SqueezeBertTokenizer"),
-        "BertTokenizer",
-    ),
-    **dict.fromkeys(
-        ("BartTokenizer", "LongformerTokenizer", "LEDTokenizer", "MvpTokenizer"), "RobertaTokenizer"
-    ),
+    "BartTokenizer": "RobertaTokenizer",
+    "DistilBertTokenizer": "BertTokenizer",
+    "ElectraTokenizer": "BertTokenizer",
+    "LEDTokenizer": "RobertaTokenizer",
+    "LongformerTokenizer": "RobertaTokenizer",
     "MT5Tokenizer": "T5Tokenizer",
+    "MobileBertTokenizer": "BertTokenizer",
+    "MvpTokenizer": "RobertaTokenizer",
+    "SqueezeBertTokenizer": "BertTokenizer",
 }
+
+
+def _codes(text):
+    return text.split()
+
+
+MBART_LANGUAGES = _codes(
+    "ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT "
+    "lv_LV my_MM ne_NP nl_XX ro_RO ru_RU si_LK tr_TR vi_VN zh_CN"
+)
+MBART_50_LANGUAGES = MBART_LANGUAGES + _codes(
+    "af_ZA az_AZ bn_IN fa_IR he_IL hr_HR id_ID ka_GE km_KH mk_MK ml_IN mn_MN mr_IN pl_PL ps_AF "
+    "pt_XX sv_SE sw_KE ta_IN te_IN th_TH tl_XX uk_UA ur_PK xh_ZA gl_ES sl_SI"
+)
+# By the field `language_codes`. A vocab.json does not have these; their ids follow it.
+M2M_100_LANGUAGES = {
+    "m2m100": _codes(
+        "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu "
+        "ha he hi hr ht hu hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr "
+        "ms my ne nl no ns oc or pa pl ps pt ro ru sd si sk sl so sq sr ss su sv sw ta th tl tn tr uk "
+        "ur uz vi wo xh yi yo zh zu"
+    ),
+    "wmt21": _codes("en ha is ja cs ru zh de"),
+}
+# Marian takes what stands between these at the start of a text for a language, known or not.
+MARIAN_CODE = r"\A>>(?:[^<]|<[^<])*<<"
+
+
+# The parts of each kind of tokenizer.
 
 
 def words_parts(pieces, fields, roles):
@@ -307,71 +179,66 @@ def _words(vocabulary, fields, roles):
     return words_parts(vocabulary.pieces, fields, roles)
 
 
-def _bert_template(fields, roles):
-    start, end = roles["cls_token"], roles["sep_token"]
-    return [start, "A", end], [start, "A", end, "B:1", f"{end}:1"]
-
-
-def _mpnet_template(fields, roles):
-    start, end = roles["cls_token"], roles["sep_token"]
-    return [start, "A", end], [start, "A", end, end, "B", end]
-
-
 def _byte_level(vocabulary, fields, roles):
-    step = {"type": "ByteLevel", "add_prefix_space": _flag(fields, "add_prefix_space", False)}
+    has_prefix = _flag(fields, "add_prefix_space", False)
     return {
-        "model": _merges(vocabulary),
+        "model": _merges_model(vocabulary),
         "normalizer": None,
-        "pre_tokenizer": {**step, "trim_offsets": True, "use_regex": True},
+        "pre_tokenizer": json_parts.byte_level(
+            add_prefix_space=has_prefix, trim_offsets=True, use_regex=True
+        ),
         "decoder": _BYTES,
     }
 
 
 def _qwen2(vocabulary, fields, roles):
-    spelling = {"type": "ByteLevel", "add_prefix_space": _flag(fields, "add_prefix_space", False)}
-    split = {"type": "Split", "pattern": {"Regex": QWEN2_PATTERN}, "behavior": "Isolated", "invert": False}
+    has_prefix = _flag(fields, "add_prefix_space", False)
+    spelling = json_parts.byte_level(add_prefix_space=has_prefix, trim_offsets=True, use_regex=False)
     return {
-        "model": _merges(vocabulary),
+        "model": _merges_model(vocabulary),
         "normalizer": {"type": "NFC"},
-        "pre_tokenizer": _sequence(split, {**spelling, "trim_offsets": True, "use_regex": False}),
+        "pre_tokenizer": json_parts.pre_tokenizers(json_parts.split(QWEN2_PATTERN), spelling),
         "decoder": _BYTES,
     }
 
 
 def _llama(vocabulary, fields, roles):
     has_prefix = _flag(fields, "add_prefix_space", True)
-    scheme = ("always" if fields.get("legacy") else "first") if has_prefix else "never"
+    scheme = "never"
+    if has_prefix:
+        scheme = "always" if fields.get("legacy") else "first"
     return {
-        "model": _merges(vocabulary, byte_fallback=True, fuse_unk=True),
+        "model": _merges_model(vocabulary, byte_fallback="<0x00>" in vocabulary.pieces, fuse_unk=True),
         "normalizer": None,
-        "pre_tokenizer": _metaspace(scheme, split=False),
-        "decoder": SPELLED_OUT if has_prefix else _NO_PREFIX,
+        "pre_tokenizer": json_parts.metaspace(scheme, split=False),
+        "decoder": json_parts.sentencepiece_decoder(has_prefix=has_prefix),
     }
 
 
 def _gemma(vocabulary, fields, roles):
     space = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
     return {
-        "model": _merges(
-            vocabulary, byte_fallback=True, fuse_unk=True, unk_token=roles.get("unk_token", "<unk>")
+        "model": _merges_model(
+            vocabulary,
+            byte_fallback="<0x00>" in vocabulary.pieces,
+            fuse_unk=True,
+            unk_token=roles.get("unk_token", "<unk>"),
         ),
-        "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+        "normalizer": json_parts.replace(" ", "▁"),
         "pre_tokenizer": space,
-        "decoder": _NO_PREFIX,
+        "decoder": json_parts.sentencepiece_decoder(has_prefix=False),
     }
 
 
-def _unigram(vocabulary, normalizers, scheme="always"):
+def _nllb(vocabulary, fields, roles):
+    steps = _characters(vocabulary)
+    if steps:
+        steps.append(_ONE_SPACE)
     return {
-        "model": {
-            "type": "Unigram",
-            "unk_id": vocabulary.unknown_id,
-            "vocab": vocabulary.pieces,
-            "byte_fallback": False,
-        },
-        "normalizer": _normalizers(normalizers),
-        "pre_tokenizer": _sequence({"type": "WhitespaceSplit"}, _metaspace(scheme)),
-        "decoder": _metaspace(scheme),
+        "model": _merges_model(vocabulary, fuse_unk=True, unk_token=roles.get("unk_token", "<unk>")),
+        "normalizer": json_parts.normalizers(steps),
+        "pre_tokenizer": json_parts.metaspace("always"),
+        "decoder": json_parts.metaspace("always"),
     }
 
 
@@ -379,106 +246,51 @@ def _t5(vocabulary, fields, roles):
     return _unigram(vocabulary, _characters(vocabulary))
 
 
-def _t5_template(fields, roles):
-    end = roles["eos_token"]
-    return ["A", end], ["A", end, "B", end]
-
-
 def _xlm_roberta(vocabulary, fields, roles):
-    scheme = "always" if fields.get("add_prefix_space", True) else "never"
-    return _unigram(vocabulary, _characters(vocabulary), scheme)
-
-
-def _xlm_roberta_template(fields, roles):
-    start, end = roles["bos_token"], roles["eos_token"]
-    return [start, "A", end], [start, "A", end, end, "B", end]
+    return _unigram(vocabulary, _characters(vocabulary), _prefix_scheme(fields))
 
 
 def _albert(vocabulary, fields, roles):
-    steps = [_replace("``", '"'), _replace("''", '"')]
+    steps = [json_parts.replace("``", '"'), json_parts.replace("''", '"')]
     if not _flag(fields, "keep_accents", False):
         steps += [{"type": "NFKD"}, {"type": "StripAccents"}]
     if _flag(fields, "do_lower_case", True):
         steps.append({"type": "Lowercase"})
-    scheme = "always" if fields.get("add_prefix_space", True) else "never"
-    return _unigram(vocabulary, [*steps, *_characters(vocabulary)], scheme)
+    return _unigram(vocabulary, steps + _characters(vocabulary), _prefix_scheme(fields))
 
 
 def _pegasus(vocabulary, fields, roles):
-    first = _characters(vocabulary) or [_replace("\n", " ", kind="Regex")]
-    return {
-        **_unigram(vocabulary, [*first, _ONE_SPACE]),
-        "pre_tokenizer": _metaspace("always"),
-    }
-
-
-def _pegasus_template(fields, roles):
-    return ["A", roles["eos_token"]], ["A", "B", roles["eos_token"]]
+    steps = _characters(vocabulary) or [json_parts.replace_regex("\n", " ")]
+    parts = _unigram(vocabulary, steps + [_ONE_SPACE])
+    return {**parts, "pre_tokenizer": json_parts.metaspace("always")}
 
 
 def _mbart(vocabulary, fields, roles):
     return _unigram(vocabulary, [])
 
 
-def _mbart_template(fields, roles):
-    after = [roles["eos_token"], fields["src_lang"]]
-    return ["A", *after], ["A", "B", *after]
-
-
 def _mbart_50(vocabulary, fields, roles):
+    parts = _unigram(vocabulary, _characters(vocabulary) + [_ONE_SPACE])
+    return {**parts, "pre_tokenizer": json_parts.metaspace("always")}
+
+
+def _unigram(vocabulary, normalizers, scheme="always"):
+    metaspace = json_parts.metaspace(scheme)
     return {
-        **_unigram(vocabulary, [*_characters(vocabulary), _ONE_SPACE]),
-        "pre_tokenizer": _metaspace("always"),
+        "model": {
+            "type": "Unigram",
+            "unk_id": vocabulary.unknown_id,
+            "vocab": vocabulary.pieces,
+            "byte_fallback": False,
+        },
+        "normalizer": json_parts.normalizers(normalizers),
+        "pre_tokenizer": json_parts.pre_tokenizers({"type": "WhitespaceSplit"}, metaspace),
+        "decoder": metaspace,
     }
 
 
-def _language_first(fields, roles):
-    language, end = fields["src_lang"], roles["eos_token"]
-    return [language, "A", end], [language, "A", "B", end]
-
-
-def _nllb(vocabulary, fields, roles):
-    steps = _characters(vocabulary)
-    return {
-        "model": _merges(vocabulary, fuse_unk=True, unk_token=roles.get("unk_token", "<unk>")),
-        "normalizer": _normalizers([*steps, _ONE_SPACE] if steps else []),
-        "pre_tokenizer": _metaspace("always"),
-        "decoder": _metaspace("always"),
-    }
-
-
-def _nllb_template(fields, roles):
-    is_old = fields.get("legacy_behaviour")
-    return _mbart_template(fields, roles) if is_old else _language_first(fields, roles)
-
-
-def _m2m_100_template(fields, roles):
-    return _language_first({"src_lang": f"__{fields['src_lang'].strip('_')}__"}, roles)
-
-
-def extra_ids(fields):
-    """T5's tokens for stretches that are left out, in the order of their ids."""
-    return [f"<extra_id_{number}>" for number in range(int(fields.get("extra_ids", 100)) - 1, -1, -1)]
-
-
-def pegasus_extra(fields):
-    """The tokens of Pegasus' training, in the order of their ids."""
-    masked = fields.get("mask_token_sent", "<mask_1>")
-    unknown = [f"<unk_{number}>" for number in range(2, int(fields.get("offset", 103)))]
-    return [*([] if masked is None else [masked]), *unknown]
-
-
-def m2m_100_languages(fields):
-    """The tokens of M2M-100's languages, in the order of their ids."""
-    codes = choose("language_codes", fields.get("language_codes", "m2m100"), M2M_100_LANGUAGES)
-    return [f"__{code}__" for code in codes]
-
-
-def _merges(vocabulary, **options):
-    pieces = vocabulary.pieces
-    if options.get("byte_fallback") and "<0x00>" not in pieces:
-        options = {**options, "byte_fallback": False}
-    return {"type": "BPE", "vocab": pieces, "merges": vocabulary.merges, **options}
+def _merges_model(vocabulary, **options):
+    return {"type": "BPE", "vocab": vocabulary.pieces, "merges": vocabulary.merges, **options}
 
 
 def _flag(fields, name, default):
@@ -487,16 +299,8 @@ def _flag(fields, name, default):
     return default if value is None else bool(value)
 
 
-def _sequence(*steps):
-    return {"type": "Sequence", "pretokenizers": list(steps)}
-
-
-def _metaspace(scheme, split=True):
-    return {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": split}
-
-
-def _replace(text, content, kind="String"):
-    return {"type": "Replace", "pattern": {kind: text}, "content": content}
+def _prefix_scheme(fields):
+    return "always" if fields.get("add_prefix_space", True) else "never"
 
 
 def _characters(vocabulary):
@@ -505,67 +309,302 @@ def _characters(vocabulary):
     return [{"type": "Precompiled", "precompiled_charsmap": vocabulary.charsmap}]
 
 
-def _normalizers(steps):
-    return {"type": "Sequence", "normalizers": steps} if steps else None
+_BYTES = json_parts.byte_level(add_prefix_space=True, trim_offsets=True, use_regex=True)
+_ONE_SPACE = json_parts.replace_regex(" {2,}", " ")
 
 
-_BYTES = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
-_NO_PREFIX = {**SPELLED_OUT, "decoders": SPELLED_OUT["decoders"][:3]}
-_ONE_SPACE = _replace(" {2,}", " ", kind="Regex")
+# The special tokens around one text and around a pair.
 
+
+def _bert_template(fields, roles):
+    start, end = roles["cls_token"], roles["sep_token"]
+    return [start, "A", end], [start, "A", end, "B:1", f"{end}:1"]
+
+
+def _roberta_template(fields, roles):
+    start, end = roles["cls_token"], roles["sep_token"]
+    return [start, "A", end], [start, "A", end, end, "B", end]
+
+
+def _xlm_roberta_template(fields, roles):
+    return _roberta_template(fields, {"cls_token": roles["bos_token"], "sep_token": roles["eos_token"]})
+
+
+def _t5_template(fields, roles):
+    end = roles["eos_token"]
+    return ["A", end], ["A", end, "B", end]
+
+
+def _pegasus_template(fields, roles):
+    end = roles["eos_token"]
+    return ["A", end], ["A", "B", end]
+
+
+def _mbart_template(fields, roles):
+    end, language = roles["eos_token"], fields["src_lang"]
+    return ["A", end, language], ["A", "B", end, language]
+
+
+def _mbart_50_template(fields, roles):
+    end, language = roles["eos_token"], fields["src_lang"]
+    return [language, "A", end], [language, "A", "B", end]
+
+
+def _nllb_template(fields, roles):
+    is_old = fields.get("legacy_behaviour")
+    return _mbart_template(fields, roles) if is_old else _mbart_50_template(fields, roles)
+
+
+def _m2m_100_template(fields, roles):
+    language = fields["src_lang"].strip("_")
+    return _mbart_50_template({"src_lang": f"__{language}__"}, roles)
+
+
+# Further special tokens, in the order of their ids.
+
+
+def _t5_extra(fields):
+    """T5's tokens for stretches that are left out."""
+    return [f"<extra_id_{number}>" for number in range(int(fields.get("extra_ids", 100)) - 1, -1, -1)]
+
+
+def _pegasus_extra(fields):
+    """The tokens of Pegasus' training."""
+    masked = fields.get("mask_token_sent", "<mask_1>")
+    unknown = [f"<unk_{number}>" for number in range(2, int(fields.get("offset", 103)))]
+    return unknown if masked is None else [masked] + unknown
+
+
+def _m2m_100_extra(fields):
+    codes = choose("language_codes", fields.get("language_codes", "m2m100"), M2M_100_LANGUAGES)
+    return [f"__{code}__" for code in codes]
+
+
+# Vocabularies of sentencepiece models, whose ids some classes move.
+
+
+def sentencepiece_vocabulary(proto):
+    """The unigram `Vocabulary` of a sentencepiece model as it is, and the tokens that it sets aside.
+
+    Args:
+        proto: `ModelProto`.
+
+    Returns:
+        The `Vocabulary`, and a list of pairs (piece, whether it stands for no text).
+    """
+    charsmap = base64.b64encode(proto.normalizer_spec.precompiled_charsmap).decode("ascii")
+    pieces = [[piece.piece, piece.score] for piece in proto.pieces]
+    set_aside = [
+        (piece.piece, piece.type == CONTROL)
+        for piece in proto.pieces
+        if piece.type in (CONTROL, USER_DEFINED)
+    ]
+    return Vocabulary(pieces, None, charsmap or None, unknown_id_of(proto)), set_aside
+
+
+def _unmoved(vocabulary, fields, roles):
+    return vocabulary
+
+
+def _with_extra_ids(vocabulary, fields, roles):
+    return vocabulary._replace(pieces=vocabulary.pieces + _unscored(_t5_extra(fields)))
+
+
+def _with_pegasus_tokens_first(vocabulary, fields, roles):
+    masked, *unknown = _pegasus_extra(fields)
+    first = [roles["pad_token"], roles["eos_token"], roles.get("mask_token"), masked]
+    first = [name for name in dict.fromkeys(first) if name is not None]
+    before = _unscored(first) + [[name, -100.0] for name in unknown]
+    return vocabulary._replace(
+        pieces=before + vocabulary.pieces[2:], unknown_id=vocabulary.unknown_id + len(before) - 2
+    )
+
+
+def _in_fairseq_layout(languages):
+    """fairseq's layout: four tokens come before the pieces of the model, whose own three are left out, and others after."""
+
+    def converted(vocabulary, fields, roles):
+        last = languages + [roles.get("mask_token", "<mask>")]
+        pieces = _unscored(_fairseq_tokens(roles)) + vocabulary.pieces[3:] + _unscored(last)
+        return vocabulary._replace(pieces=pieces, unknown_id=3)
+
+    return converted
+
+
+def _with_merges(vocabulary, fields, roles):
+    numbers = {piece: number for number, (piece, _) in enumerate(vocabulary.pieces)}
+    return Vocabulary(numbers, _merges(numbers), vocabulary.charsmap)
+
+
+def _nllb_with_merges(vocabulary, fields, roles):
+    merged = _with_merges(vocabulary, fields, roles)
+    names = _fairseq_tokens(roles) + list(merged.pieces)
+    if "added_tokens_decoder" not in fields:
+        # The model was trained with these ids; transformers 5 puts the mask before the languages.
+        names += [text_of(token) for token in extra_tokens(fields)]
+        names.append(roles.get("mask_token", "<mask>"))
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return merged._replace(pieces=numbers)
+
+
+def _fairseq_tokens(roles):
+    return [
+        roles.get("bos_token", "<s>"),
+        roles.get("pad_token", "<pad>"),
+        roles.get("eos_token", "</s>"),
+        roles.get("unk_token", "<unk>"),
+    ]
+
+
+def _merges(numbers):
+    """The merges that transformers makes of the pieces of a model, in the order of their ids."""
+    merges = []
+    for piece, number in numbers.items():
+        for cut in range(1, len(piece)):
+            left, right = piece[:cut], piece[cut:]
+            if left in numbers and right in numbers:
+                rank = number, len(left), len(right), numbers[left], numbers[right]
+                merges.append((rank, [left, right]))
+    return [pair for _, pair in sorted(merges)]
+
+
+def _unscored(names):
+    return [[name, 0.0] for name in names]
+
+
+_BERT_ROLES = {
+    "unk_token": "[UNK]",
+    "sep_token": "[SEP]",
+    "pad_token": "[PAD]",
+    "cls_token": "[CLS]",
+    "mask_token": "[MASK]",
+}
+_TEXT_ROLES = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
+_ROBERTA_ROLES = {
+    **_TEXT_ROLES,
+    "bos_token": "<s>",
+    "cls_token": "<s>",
+    "sep_token": "</s>",
+    "mask_token": "<mask>",
+}
 # What `AutoTokenizer` finds by name.
 CLASSES = {
     "AlbertTokenizer": TokenizerClass(
-        "Unigram",
-        {
+        model="Unigram",
+        roles={
             **_BERT_ROLES,
             "unk_token": "<unk>",
             "pad_token": "<pad>",
             "bos_token": "[CLS]",
             "eos_token": "[SEP]",
         },
-        _albert,
-        _bert_template,
+        parts=_albert,
+        template=_bert_template,
+        converted=_unmoved,
     ),
-    "BertTokenizer": TokenizerClass("WordPiece", _BERT_ROLES, _words, _bert_template),
+    "BertTokenizer": TokenizerClass(
+        model="WordPiece", roles=_BERT_ROLES, parts=_words, template=_bert_template
+    ),
     "GemmaTokenizer": TokenizerClass(
-        "BPE",
-        {
+        model="BPE",
+        roles={
             "unk_token": "<unk>",
             "bos_token": "<bos>",
             "eos_token": "<eos>",
             "pad_token": "<pad>",
             "mask_token": "<mask>",
         },
-        _gemma,
+        parts=_gemma,
+        converted=_with_merges,
     ),
-    "GPT2Tokenizer": TokenizerClass("BPE", _GPT2_ROLES, _byte_level),
-    "LlamaTokenizer": TokenizerClass("BPE", _LLAMA_ROLES, _llama),
+    "GPT2Tokenizer": TokenizerClass(
+        model="BPE",
+        roles=dict.fromkeys(("unk_token", "bos_token", "eos_token"), "<|endoftext|>"),
+        parts=_byte_level,
+    ),
+    "LlamaTokenizer": TokenizerClass(
+        model="BPE",
+        roles={"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"},
+        parts=_llama,
+        converted=_with_merges,
+    ),
     "MBart50Tokenizer": TokenizerClass(
-        "Unigram",
-        {role: token for role, token in _ROBERTA_ROLES.items() if role != "bos_token"},
-        _mbart_50,
-        _language_first,
-        lambda fields: MBART_50_LANGUAGES,
-        "en_XX",
+        model="Unigram",
+        roles={role: token for role, token in _ROBERTA_ROLES.items() if role != "bos_token"},
+        parts=_mbart_50,
+        template=_mbart_50_template,
+        extra=lambda fields: MBART_50_LANGUAGES,
+        language="en_XX",
+        converted=_in_fairseq_layout(MBART_50_LANGUAGES),
+        mask_takes_space=True,
     ),
     "MBartTokenizer": TokenizerClass(
-        "Unigram", _ROBERTA_ROLES, _mbart, _mbart_template, lambda fields: MBART_LANGUAGES, "en_XX"
+        model="Unigram",
+        roles=_ROBERTA_ROLES,
+        parts=_mbart,
+        template=_mbart_template,
+        extra=lambda fields: MBART_LANGUAGES,
+        language="en_XX",
+        converted=_in_fairseq_layout(MBART_LANGUAGES),
+        mask_takes_space=True,
     ),
     "MPNetTokenizer": TokenizerClass(
-        "WordPiece", {**_ROBERTA_ROLES, "unk_token": "[UNK]"}, _words, _mpnet_template
+        model="WordPiece",
+        roles={**_ROBERTA_ROLES, "unk_token": "[UNK]"},
+        parts=_words,
+        template=_roberta_template,
+        mask_takes_space=True,
     ),
     "NllbTokenizer": TokenizerClass(
-        "BPE", _ROBERTA_ROLES, _nllb, _nllb_template, default_language="eng_Latn"
+        model="BPE",
+        roles=_ROBERTA_ROLES,
+        parts=_nllb,
+        template=_nllb_template,
+        language="eng_Latn",
+        converted=_nllb_with_merges,
+        mask_takes_space=True,
     ),
     "PegasusTokenizer": TokenizerClass(
-        "Unigram", {**_TEXT_ROLES, "mask_token": "<mask_2>"}, _pegasus, _pegasus_template, pegasus_extra
+        model="Unigram",
+        roles={**_TEXT_ROLES, "mask_token": "<mask_2>"},
+        parts=_pegasus,
+        template=_pegasus_template,
+        extra=_pegasus_extra,
+        converted=_with_pegasus_tokens_first,
     ),
-    "Qwen2Tokenizer": TokenizerClass("BPE", _QWEN2_ROLES, _qwen2),
-    "RobertaTokenizer": TokenizerClass("BPE", _ROBERTA_ROLES, _byte_level, _mpnet_template),
-    "T5Tokenizer": TokenizerClass("Unigram", _TEXT_ROLES, _t5, _t5_template, extra_ids),
-    "XLMRobertaTokenizer": TokenizerClass("Unigram", _ROBERTA_ROLES, _xlm_roberta, _xlm_roberta_template),
+    "Qwen2Tokenizer": TokenizerClass(
+        model="BPE",
+        roles=dict.fromkeys(("unk_token", "eos_token", "pad_token"), "<|endoftext|>"),
+        parts=_qwen2,
+    ),
+    "RobertaTokenizer": TokenizerClass(
+        model="BPE", roles=_ROBERTA_ROLES, parts=_byte_level, template=_roberta_template
+    ),
+    "T5Tokenizer": TokenizerClass(
+        model="Unigram",
+        roles=_TEXT_ROLES,
+        parts=_t5,
+        template=_t5_template,
+        extra=_t5_extra,
+        converted=_with_extra_ids,
+    ),
+    "XLMRobertaTokenizer": TokenizerClass(
+        model="Unigram",
+        roles=_ROBERTA_ROLES,
+        parts=_xlm_roberta,
+        template=_xlm_roberta_template,
+        converted=_in_fairseq_layout([]),
+    ),
     # These have no parts of a tokenizer.json: sentencepiece cuts texts, and vocab.json gives its pieces ids.
-    "M2M100Tokenizer": TokenizerClass(None, _M2M_100_ROLES, None, _m2m_100_template, m2m_100_languages, "en"),
-    "MarianTokenizer": TokenizerClass(None, _TEXT_ROLES, None, _pegasus_template),
+    "M2M100Tokenizer": TokenizerClass(
+        model=None,
+        roles={**_TEXT_ROLES, "bos_token": "<s>", "sep_token": "</s>"},
+        parts=None,
+        template=_m2m_100_template,
+        extra=_m2m_100_extra,
+        language="en",
+    ),
+    "MarianTokenizer": TokenizerClass(model=None, roles=_TEXT_ROLES, parts=None, template=_pegasus_template),
 }
+# The classes that read a sentencepiece model, and make a `Vocabulary` of it.
+SENTENCEPIECE_CLASSES = sorted(name for name, known in CLASSES.items() if known.converted is not None)

@@ -8,9 +8,11 @@ from keras_attn.files import read_json
 from keras_attn.huggingface.tokenizer_classes import (
     CLASSES,
     MARIAN_CODE,
+    SENTENCEPIECE_CLASSES,
     Vocabulary,
     class_name,
     registered_class,
+    sentencepiece_vocabulary,
 )
 from keras_attn.huggingface.tokenizer_tokens import (
     extra_tokens,
@@ -19,16 +21,9 @@ from keras_attn.huggingface.tokenizer_tokens import (
     named_roles,
     text_of,
 )
-from keras_attn.huggingface.tokenizer_vocabularies import (
-    SENTENCEPIECE_CLASSES,
-    merge_list,
-    sentencepiece_vocabulary,
-    word_list,
-)
-from keras_attn.text import PipelineTokenizer
+from keras_attn.text import PipelineTokenizer, json_parts
 from keras_attn.text.added_tokens import checked_token
-from keras_attn.text.byte_level_bpe_tokenizer import added_token
-from keras_attn.text.decoders import SPELLED_OUT, cleaned
+from keras_attn.text.decoders import cleaned
 from keras_attn.text.pipeline_tokenizer import read_truncation
 from keras_attn.text.sentencepiece_models import read_proto
 from keras_attn.text.word_models import type_of_model
@@ -42,8 +37,10 @@ _MODEL_FILES = (
 )
 # The largest published tokenizer.json has 35 MB.
 _MAX_BYTES = 2**28
-# These make a string mask take the space before it.
-_STRIPPING_MASKS = ("MBartTokenizer", "MBart50Tokenizer", "MPNetTokenizer", "NllbTokenizer")
+# Fields of `sp_model_kwargs` that change ids.
+_SENTENCEPIECE_OPTIONS = ("enable_sampling", "add_bos", "add_eos", "reverse", "emit_unk_piece")
+# Model types without a class of their own, which do all that a sentencepiece model says.
+_FOLLOWING_SENTENCEPIECE = ("llama", "mistral")
 
 
 def read_tokenizer(folder, side="source", source_language=None, ignored_fields=()):
@@ -91,87 +88,50 @@ class _Files:
     """The files of a folder, and what transformers' class for them makes of each."""
 
     def __init__(self, folder, side, source_language, ignored_fields):
-        self._folder, self._side = folder, side
+        self._folder = folder
+        self._side = side
         self._model_config = _read_object(folder / "config.json")
-        self._fields = self._checked_fields(ignored_fields)
+        self._fields = _read_object(folder / "tokenizer_config.json")
+        self._own_extra = [text_of(token) for token in extra_tokens(self._fields)]
+        if "added_tokens_decoder" not in self._fields:
+            self._fields |= _read_object(folder / "special_tokens_map.json")
+        _check_fields(self._fields, ignored_fields)
         if source_language is not None:
             self._fields["src_lang"] = source_language
-        has_file = (folder / "tokenizer.json").is_file()
-        self._file = _read_object(folder / "tokenizer.json") if has_file else None
-        self._name = self._class_name()
-        self._class = CLASSES.get(self._name)
-        defaults = {} if self._class is None else self._class.roles
-        self._roles = named_roles(defaults, self._fields)
+        self._file = None
+        if (folder / "tokenizer.json").is_file():
+            self._file = _read_object(folder / "tokenizer.json")
+        self._take_class(self._class_name())
 
     def tokenizer(self):
-        if self._class is not None and self._class.model is None:
-            parts, own, set_aside = self._looked_up(), [], []
+        if self._looks_up_pieces:
+            parts, own_tokens, set_aside = self._looked_up(), [], []
         elif self._file is not None:
-            parts, own, set_aside = self._of_file()
+            parts, own_tokens, set_aside = self._of_file()
         else:
-            parts, own, set_aside = self._of_older_files()
+            parts, own_tokens, set_aside = self._of_older_files()
         numbers = _numbers(parts.get("model"))
-        tokens = self._tokens(own, set_aside, numbers)
+        tokens = self._tokens(own_tokens, set_aside, numbers)
         splits = bool(self._fields.get("split_special_tokens"))
-        if splits and self._class is not None and self._class.model is None:
+        if splits and self._looks_up_pieces:
             # transformers looks for none of these in texts; they are words that sentencepiece does not know.
-            parts["model"]["vocab"] |= {
-                token["content"]: token["id"] for token in tokens if not token["special"]
-            }
+            plain = {token["content"]: token["id"] for token in tokens if not token["special"]}
+            parts["model"]["vocab"] |= plain
             tokens = [token for token in tokens if token["special"]]
         parts["added_tokens"] = tokens
-        numbers = {**numbers, **{token["content"]: token["id"] for token in tokens}}
-        if self._class is not None and self._class.template is not None:
-            texts = self._class.template(self._with_language(numbers), self._roles)
-            parts["post_processor"] = _template(texts, numbers)
-        elif self._file is None:
-            parts["post_processor"] = _template(self._ends(), numbers)
-        if "token_type_ids" not in (self._fields.get("model_input_names") or ["token_type_ids"]):
-            parts["post_processor"] = _without_types(parts.get("post_processor"))
+        numbers |= {token["content"]: token["id"] for token in tokens}
+        self._add_template(parts, numbers)
         if self._cleans(parts.get("model")):
             parts["decoder"] = cleaned(parts.get("decoder"))
         # A role may name a token that the file does not have: those of a class of transformers, unused.
         roles = {role: token for role, token in self._roles.items() if token in numbers}
         return PipelineTokenizer(parts, roles, split_special_tokens=splits)
 
-    def _checked_fields(self, ignored):
-        """The fields of tokenizer_config.json and special_tokens_map.json, those that would change an answer checked."""
-        fields = _read_object(self._folder / "tokenizer_config.json")
-        self._own_extra = [text_of(token) for token in extra_tokens(fields)]
-        if "added_tokens_decoder" not in fields:
-            fields |= _read_object(self._folder / "special_tokens_map.json")
-        files = fields.get("fast_tokenizer_files") or []
-        options = fields.get("sp_model_kwargs") or {}
-        for name, is_known, wanted in (
-            (
-                "fix_mistral_regex",
-                not fields.get("fix_mistral_regex"),
-                "false: the file's pattern is followed",
-            ),
-            (
-                "separate_vocabs",
-                not fields.get("separate_vocabs"),
-                "false: two vocabularies in one folder are not read",
-            ),
-            ("fast_tokenizer_files", set(files) <= {"tokenizer.json"}, "a list of tokenizer.json alone"),
-            (
-                "sp_model_kwargs",
-                not any(options.get(name) for name in _SAMPLING),
-                "without options that change ids",
-            ),
-        ):
-            if not is_known and name not in ignored:
-                raise ValueError(
-                    f"`{name}` of tokenizer_config.json must be {wanted}. Received: {name}={fields[name]!r:.80}. To go on "
-                    "without, name it in `ignored_fields`."
-                )
-        return fields
-
     def _class_name(self):
         declared = self._fields.get("tokenizer_class") or self._model_config.get("tokenizer_class")
         model_type = self._model_config.get("model_type")
         spells_bytes = self._file is not None and '"ByteLevel"' in json.dumps(self._file)
-        name = class_name(model_type, declared, spells_bytes)
+        name = class_name(model_type, declared, spells_bytes=spells_bytes)
         if name == "M2M100Tokenizer" and not (self._folder / "vocab.json").is_file():
             return "NllbTokenizer"  # which has its type
         if name == "MarianTokenizer" and not (self._folder / f"{self._side}.spm").is_file():
@@ -185,11 +145,22 @@ class _Files:
             )
         return name
 
+    def _take_class(self, name):
+        self._name = name
+        self._class = CLASSES.get(name)
+        defaults = {} if self._class is None else self._class.roles
+        self._roles = named_roles(defaults, self._fields)
+
+    @property
+    def _looks_up_pieces(self):
+        """Whether vocab.json gives the pieces of a sentencepiece model their ids, as in Marian and M2M-100."""
+        return self._class is not None and self._class.model is None
+
     def _looked_up(self):
-        """Of sentencepiece with a vocab.json, M2M-100's and Marian's."""
+        """The parts of Marian and M2M-100."""
         vocabulary = _read_object(self._folder / "vocab.json")
         is_marian = self._name == "MarianTokenizer"
-        content = self._sentencepiece([f"{self._side}.spm"] if is_marian else _MODEL_FILES)
+        content = self._read_sentencepiece([f"{self._side}.spm"] if is_marian else _MODEL_FILES)
         if not is_marian:
             for token in self._class.extra(self._fields):
                 if len(vocabulary) < self._model_config.get("vocab_size", 2**31):
@@ -201,20 +172,12 @@ class _Files:
             "unk_token": self._roles["unk_token"],
             "looks_up_pieces": True,
         }
+        decoder = json_parts.sentencepiece_decoder(has_prefix=False)
         # transformers strips what sentencepiece spelled.
-        strip = {"type": "Strip", "content": " ", "start": 999, "stop": 999}
-        parts = {
-            "model": model,
-            "decoder": {**SPELLED_OUT, "decoders": [*SPELLED_OUT["decoders"][:3], strip]},
-        }
+        decoder["decoders"].append({"type": "Strip", "content": " ", "start": 999, "stop": 999})
+        parts = {"model": model, "decoder": decoder}
         if is_marian:
-            code = {
-                "type": "Split",
-                "pattern": {"Regex": MARIAN_CODE},
-                "behavior": "Isolated",
-                "invert": False,
-            }
-            parts["pre_tokenizer"] = code
+            parts["pre_tokenizer"] = json_parts.split(MARIAN_CODE)
             model["whole_words"] = MARIAN_CODE
         return parts
 
@@ -224,14 +187,17 @@ class _Files:
         truncation = parts.pop("truncation", None)
         read_truncation(truncation)  # which says if it is damaged
         parts.pop("padding", None)
-        own = [checked_token(token) for token in parts.get("added_tokens") or []]
+        tokens = [checked_token(token) for token in parts.get("added_tokens") or []]
         model = parts.get("model")
-        model = model if isinstance(model, dict) else {}
+        if not isinstance(model, dict):
+            model = {}
         if self._class is not None and type_of_model(model) == self._class.model:
-            merges, charsmap = model.get("merges"), _charsmap(parts.get("normalizer"))
-            vocabulary = Vocabulary(model.get("vocab"), merges, charsmap, model.get("unk_id"))
-            made = self._class.parts(vocabulary, self._fields, self._roles)
-            parts, own = {**made, "post_processor": parts.get("post_processor")}, []
+            charsmap = _charsmap(parts.get("normalizer"))
+            vocabulary = Vocabulary(model.get("vocab"), model.get("merges"), charsmap, model.get("unk_id"))
+            post_processor = parts.get("post_processor")
+            parts = self._class.parts(vocabulary, self._fields, self._roles)
+            parts["post_processor"] = post_processor
+            tokens = []
         else:
             self._class = None
         side = self._fields.get("truncation_side")
@@ -239,40 +205,41 @@ class _Files:
             side = str(truncation.get("direction", "Right")).lower()
         if side == "left":
             parts["truncation"] = {"max_length": None, "direction": "Left"}
-        return parts, own, []
+        return parts, tokens, []
 
     def _of_older_files(self):
-        """The parts that a class makes of older files, and the tokens that a sentencepiece model sets aside."""
-        folder, vocabulary, set_aside = self._folder, None, []
+        """The parts that a class makes of older files, no added tokens, and those that a sentencepiece model sets aside."""
+        folder = self._folder
+        set_aside = []
         if (folder / "vocab.txt").is_file():
-            self._take_class("BertTokenizer", "WordPiece")
-            vocabulary = word_list(_read_lines(folder / "vocab.txt"))
+            self._take_reader("BertTokenizer", "WordPiece")
+            vocabulary = _word_list(_read_lines(folder / "vocab.txt"))
         elif (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
             pieces = _read_object(folder / "vocab.json")
-            self._take_class("RobertaTokenizer" if "<mask>" in pieces else "GPT2Tokenizer", "BPE")
-            vocabulary = merge_list(pieces, _read_lines(folder / "merges.txt"))
+            self._take_reader("RobertaTokenizer" if "<mask>" in pieces else "GPT2Tokenizer", "BPE")
+            vocabulary = Vocabulary(pieces, _merge_list(_read_lines(folder / "merges.txt")))
         elif self._name is None and self._model_config.get("model_type") in _FOLLOWING_SENTENCEPIECE:
             return self._followed(), [], []
         else:
-            content = self._sentencepiece(_MODEL_FILES)
+            content = self._read_sentencepiece(_MODEL_FILES)
             if self._name not in SENTENCEPIECE_CLASSES:
                 raise ValueError(
                     f"A sentencepiece model without tokenizer.json needs a tokenizer_class in "
-                    f"{sorted(SENTENCEPIECE_CLASSES)}, or the model_type of one in config.json. Received: "
+                    f"{SENTENCEPIECE_CLASSES}, or the model_type of one in config.json. Received: "
                     f"tokenizer_class={self._name!r}, model_type={self._model_config.get('model_type')!r}."
                 )
-            vocabulary, set_aside = sentencepiece_vocabulary(content, self._name, self._fields, self._roles)
+            vocabulary, set_aside = sentencepiece_vocabulary(read_proto(content))
+            vocabulary = self._class.converted(vocabulary, self._fields, self._roles)
         return self._class.parts(vocabulary, self._fields, self._roles), [], set_aside
 
-    def _take_class(self, name, model):
+    def _take_reader(self, name, model):
         """Takes a class, unless the one that is named reads such files, too."""
         if self._class is None or self._class.model != model:
-            self._name, self._class = name, CLASSES[name]
-            self._roles = named_roles(self._class.roles, self._fields)
+            self._take_class(name)
 
     def _followed(self):
         """A sentencepiece model as it is."""
-        content = self._sentencepiece(_MODEL_FILES)
+        content = self._read_sentencepiece(_MODEL_FILES)
         proto = read_proto(content)
         spec = proto.trainer_spec
         names = {"bos_token": spec.bos_piece, "eos_token": spec.eos_piece, "unk_token": spec.unk_piece}
@@ -289,41 +256,37 @@ class _Files:
             "unk_token": spec.unk_piece,
         }
         has_prefix = proto.normalizer_spec.add_dummy_prefix
-        decoders = SPELLED_OUT["decoders"] if has_prefix else SPELLED_OUT["decoders"][:3]
-        return {"model": model, "decoder": {**SPELLED_OUT, "decoders": decoders}}
+        return {"model": model, "decoder": json_parts.sentencepiece_decoder(has_prefix=has_prefix)}
 
-    def _ends(self):
-        """The template of a class that asks `add_bos_token` and `add_eos_token`."""
-        around = {}
-        for name, role in (("add_bos_token", "bos_token"), ("add_eos_token", "eos_token")):
-            around[role] = [self._roles[role]] if self._fields.get(name) and role in self._roles else []
-        start, end = around.values()
-        second = [f"{token}:1" for token in (*start, "B", *end)]
-        return [*start, "A", *end], [*start, "A", *end, *second]
-
-    def _tokens(self, own, set_aside, numbers):
+    def _tokens(self, own_tokens, set_aside, numbers):
+        """The added tokens, as tokenizer.json lists them."""
         fields, roles = self._fields, self._roles
-        of_file = (self._file or {}).get("added_tokens") or []
+        tokens_of_file = (self._file or {}).get("added_tokens") or []
         # Of added_tokens.json those that special_tokens_map.json alone lists are text to transformers.
         special = {*roles.values(), *self._own_extra}
-        listed = listed_tokens(fields, _read_object(self._folder / "added_tokens.json"), of_file, special)
+        listed = listed_tokens(
+            fields, _read_object(self._folder / "added_tokens.json"), tokens_of_file, special
+        )
         named = [self._named(role) for role in roles]
-        extra = extra_tokens(fields)
-        if not extra:
-            extra = [
-                {"content": text, "special": special, "normalized": False} for text, special in set_aside
-            ]
-        extra += [] if self._class is None else self._class.extra(fields)
-        tokens = joined_tokens(own, listed, named, extra, numbers, self._model_config.get("vocab_size"))
+        extra = extra_tokens(fields) or [
+            {"content": text, "special": special, "normalized": False} for text, special in set_aside
+        ]
+        if self._class is not None:
+            extra += self._class.extra(fields)
+        tokens = joined_tokens(
+            own_tokens, listed, named, extra, numbers, self._model_config.get("vocab_size")
+        )
         all_special = {*roles.values(), *map(text_of, extra)}
-        if self._class is not None and self._class.model is None:
+        if self._looks_up_pieces:
             return [
                 {**token, "normalized": False, "special": token["content"] in all_special} for token in tokens
             ]
         if self._class is not None and self._name == "Qwen2Tokenizer":
             # It adds these once more, without their options.
             return [
-                added_token(token["content"], token["id"]) if token["content"] in all_special else token
+                json_parts.added_token(token["content"], token["id"])
+                if token["content"] in all_special
+                else token
                 for token in tokens
             ]
         return tokens
@@ -333,13 +296,23 @@ class _Files:
         token = self._fields.get(role) or self._roles[role]
         if isinstance(token, dict):
             return token
-        if self._class is not None and role == "mask_token" and self._name in _STRIPPING_MASKS:
+        if self._class is not None and role == "mask_token" and self._class.mask_takes_space:
             return {"content": token, "lstrip": True, "normalized": self._name == "NllbTokenizer"}
         return token
 
-    def _with_language(self, numbers):
+    def _add_template(self, parts, numbers):
+        """Adds the post-processor of the class or of the fields, unless it is that of tokenizer.json."""
+        if self._class is not None and self._class.template is not None:
+            texts = self._class.template(self._fields_with_language(numbers), self._roles)
+            parts["post_processor"] = _post_processor(texts, numbers)
+        elif self._file is None:
+            parts["post_processor"] = _post_processor(self._ends(), numbers)
+        if "token_type_ids" not in (self._fields.get("model_input_names") or ["token_type_ids"]):
+            parts["post_processor"] = _without_types(parts.get("post_processor"))
+
+    def _fields_with_language(self, numbers):
         """The fields with a language of the source, if the class needs one."""
-        default = self._class.default_language
+        default = self._class.language
         if default is None:
             return self._fields
         language = self._fields.get("src_lang") or default
@@ -352,17 +325,28 @@ class _Files:
             f"{self._fields.get('src_lang')!r}."
         )
 
+    def _ends(self):
+        """The template of a class that asks `add_bos_token` and `add_eos_token`."""
+        start, end = [], []
+        if self._fields.get("add_bos_token") and "bos_token" in self._roles:
+            start = [self._roles["bos_token"]]
+        if self._fields.get("add_eos_token") and "eos_token" in self._roles:
+            end = [self._roles["eos_token"]]
+        first = start + ["A"] + end
+        second = start + ["B"] + end
+        return first, first + [f"{word}:1" for word in second]
+
     def _cleans(self, model):
         if not self._fields.get("clean_up_tokenization_spaces"):
             return False
         # It takes away spaces that belong to merges.
         forced = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
-        is_merged = type_of_model(model) == "BPE" or (
-            type_of_model(model) == "SentencePiece" and not model.get("looks_up_pieces")
-        )
+        is_whole_model = type_of_model(model) == "SentencePiece" and not model.get("looks_up_pieces")
+        is_merged = is_whole_model or type_of_model(model) == "BPE"
         return not is_merged or bool(self._fields.get(forced))
 
-    def _sentencepiece(self, names):
+    def _read_sentencepiece(self, names):
+        """The content of the first of these files that is there."""
         for name in names:
             if (self._folder / name).is_file():
                 return _checked_size(self._folder / name).read_bytes()
@@ -372,10 +356,37 @@ class _Files:
         )
 
 
-# Arguments of sentencepiece itself.
-_SAMPLING = ("enable_sampling", "add_bos", "add_eos", "reverse", "emit_unk_piece")
-# Their class is what a file says, and of a sentencepiece model all that it does.
-_FOLLOWING_SENTENCEPIECE = ("llama", "mistral")
+def _check_fields(fields, ignored):
+    """Refuses fields of tokenizer_config.json that would change an answer and are not obeyed."""
+    wanted = {}
+    if fields.get("fix_mistral_regex"):
+        wanted["fix_mistral_regex"] = "false: the file's pattern is followed"
+    if fields.get("separate_vocabs"):
+        wanted["separate_vocabs"] = "false: two vocabularies in one folder are not read"
+    if not set(fields.get("fast_tokenizer_files") or []) <= {"tokenizer.json"}:
+        wanted["fast_tokenizer_files"] = "a list of tokenizer.json alone"
+    options = fields.get("sp_model_kwargs") or {}
+    if any(options.get(name) for name in _SENTENCEPIECE_OPTIONS):
+        wanted["sp_model_kwargs"] = "without options that change ids"
+    for name, text in wanted.items():
+        if name not in ignored:
+            raise ValueError(
+                f"`{name}` of tokenizer_config.json must be {text}. Received: {name}={fields[name]!r:.80}. To go on "
+                "without, name it in `ignored_fields`."
+            )
+
+
+def _word_list(lines):
+    """The `Vocabulary` in the lines of a vocab.txt, BERT's list of pieces."""
+    pieces = [line.rstrip() for line in lines]
+    if pieces and not pieces[-1]:
+        pieces.pop()
+    return Vocabulary({piece: number for number, piece in enumerate(pieces)})
+
+
+def _merge_list(lines):
+    """The merges in the lines of a merges.txt, of which the first may be a comment on its version, and the last is empty."""
+    return [line.split(" ") for line in lines if line and not line.startswith("#version")]
 
 
 def _charsmap(part):
@@ -399,22 +410,15 @@ def _numbers(model):
     }
 
 
-def _template(texts, ids):
+def _post_processor(texts, ids):
     single, pair = texts
-    words = {word.removesuffix(":1") for word in (*single, *pair)} - {"A", "B"}
-    if missing := sorted(words - set(ids)):
+    tokens = {word.removesuffix(":1") for word in single + pair} - {"A", "B"}
+    missing = sorted(tokens - set(ids))
+    if missing:
         raise ValueError(
             f"The tokenizer must have the special tokens of its template. Received one without {missing}."
         )
-    special = {word: {"id": word, "ids": [ids[word]], "tokens": [word]} for word in words}
-    single, pair = ([_part(word) for word in words] for words in texts)
-    return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special}
-
-
-def _part(word):
-    name = word.removesuffix(":1")
-    kind = "Sequence" if name in ("A", "B") else "SpecialToken"
-    return {kind: {"id": name, "type_id": int(name != word)}}
+    return json_parts.template_processing(single, pair, {token: ids[token] for token in sorted(tokens)})
 
 
 def _without_types(part):
@@ -424,9 +428,9 @@ def _without_types(part):
     if not isinstance(part, dict):
         return part
     if part.get("type") == "BertProcessing":
-        start, end = part["cls"], part["sep"]
-        words = [start[0], "A", end[0]], [start[0], "A", end[0], "B", end[0]]
-        return _template(words, dict([start, end]))
+        (start, start_id), (end, end_id) = part["cls"], part["sep"]
+        single = [start, "A", end]
+        return _post_processor((single, single + ["B", end]), {start: start_id, end: end_id})
     return {name: 0 if name == "type_id" else _without_types(inner) for name, inner in part.items()}
 
 

@@ -7,25 +7,35 @@ import pathlib
 from keras_attn.checks import choose
 from keras_attn.files import replaced_file
 from keras_attn.huggingface.tokenizer_classes import CLASSES, words_parts
-from keras_attn.text import ByteTokenizer, PipelineTokenizer, SentencePieceTokenizer, WordPieceTokenizer
+from keras_attn.text import (
+    ByteTokenizer,
+    PipelineTokenizer,
+    SentencePieceTokenizer,
+    WordPieceTokenizer,
+    json_parts,
+)
 from keras_attn.text.byte_level import BYTE_CHARACTERS
-from keras_attn.text.byte_level_bpe_tokenizer import added_token
-from keras_attn.text.decoders import SPELLED_OUT
-from keras_attn.text.sentencepiece_models import merges_of, read_proto
+from keras_attn.text.sentencepiece_models import (
+    BPE,
+    CONTROL,
+    NORMAL,
+    UNIGRAM,
+    UNKNOWN,
+    USER_DEFINED,
+    merges_of,
+    read_proto,
+    unknown_id_of,
+)
 
-# sentencepiece's kinds of pieces, and of models
-_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
-_UNIGRAM, _BPE = 1, 2
-# The special tokens around a text and around a pair, by the kind of the model. A and B are texts, B's tokens of type 1.
+# The special tokens around a text and around a pair, by the kind of the model: as in `template_processing`.
 _TEMPLATES = {
-    "encoder": ("START A END", "START A END B END"),
-    "seq2seq": ("A END", "A END B END"),
-    "decoder": ("START A", "START A B"),
+    "encoder": ("START A END", "START A END B:1 END:1"),
+    "seq2seq": ("A END", "A END B:1 END:1"),
+    "decoder": ("START A", "START A B:1"),
 }
-
-_OF_WORD_PIECE = {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100}
-# What `tokenizers` takes for the fields of a part, and wants to be told.
-_FIELDS = {
+_WORD_PIECE_DEFAULTS = {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100}
+# The fields that `tokenizers` wants in parts of these types, and their defaults.
+_DEFAULT_FIELDS = {
     "ByteLevel": {"add_prefix_space": True, "trim_offsets": True, "use_regex": True},
     "RobertaProcessing": {"trim_offsets": True, "add_prefix_space": True},
     "WordPiece": {"prefix": "##", "cleanup": True},  # the decoder
@@ -53,8 +63,7 @@ def save_tokenizer(tokenizer, folder, kind="encoder", max_length=None):
 
     ```
     import tempfile
-    from keras_attn.huggingface.tokenizer_saving import save_tokenizer
-    from keras_attn.huggingface.tokenizer_loading import read_tokenizer
+    from keras_attn.huggingface import read_tokenizer, save_tokenizer
     from keras_attn.text import WordPieceTokenizer
 
     tokenizer = WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "play", "##ing"])
@@ -70,21 +79,20 @@ def save_tokenizer(tokenizer, folder, kind="encoder", max_length=None):
 def tokenizer_files(tokenizer, kind, max_length):
     """{name of a file: its content} of a tokenizer, for `write_files`; the arguments and errors are those of `save_tokenizer`."""
     template = choose("kind", kind, _TEMPLATES)
-    describe = next((d for known, d in _DESCRIPTIONS.items() if isinstance(tokenizer, known)), None)
-    if describe is None:
-        names = ", ".join(known.__name__ for known in _DESCRIPTIONS)
-        raise ValueError(f"`tokenizer` must be one of {names}. Received: {type(tokenizer).__name__}.")
-    description, roles = describe(tokenizer)
+    description, roles = _description_and_roles(tokenizer)
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **roles}
     if not isinstance(tokenizer, PipelineTokenizer):
         description |= {"version": "1.0", "truncation": None, "padding": None}
         description["post_processor"] = _template(template, roles, tokenizer)
         config["split_special_tokens"] = True
     else:
-        config |= {"split_special_tokens": True} if tokenizer.split_special_tokens else {}
-        config |= {"truncation_side": "left"} if tokenizer.framing.from_left else {}
-    types = ["token_type_ids"] if kind == "encoder" else []
-    config["model_input_names"] = ["input_ids", *types, "attention_mask"]
+        if tokenizer.split_special_tokens:
+            config["split_special_tokens"] = True
+        if tokenizer.framing.from_left:
+            config["truncation_side"] = "left"
+    config["model_input_names"] = ["input_ids", "attention_mask"]
+    if kind == "encoder":
+        config["model_input_names"].insert(1, "token_type_ids")
     if max_length is not None:
         config["model_max_length"] = max_length
     return {"tokenizer.json": description, "tokenizer_config.json": config}
@@ -97,6 +105,15 @@ def write_files(files, folder):
             aside.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 
+def _description_and_roles(tokenizer):
+    """The content of tokenizer.json but for what differs by the kind of model, and {role: token}."""
+    for tokenizer_class, describe in _DESCRIPTIONS.items():
+        if isinstance(tokenizer, tokenizer_class):
+            return describe(tokenizer)
+    names = ", ".join(tokenizer_class.__name__ for tokenizer_class in _DESCRIPTIONS)
+    raise ValueError(f"`tokenizer` must be one of {names}. Received: {type(tokenizer).__name__}.")
+
+
 def _pipeline(tokenizer):
     description = tokenizer.description
     if description["model"].get("type") == "SentencePiece":
@@ -106,9 +123,10 @@ def _pipeline(tokenizer):
         )
     if (description.get("truncation") or {}).get("max_length") is None:
         description.pop("truncation", None)  # the side alone, which is in tokenizer_config.json
-    model, parts = description.pop("model"), _completed(description)
+    model = description.pop("model")
+    parts = _completed(description)
     if model.get("type") == "WordPiece":
-        model = {**_OF_WORD_PIECE, **model}
+        model = {**_WORD_PIECE_DEFAULTS, **model}
     return {"version": "1.0", **parts, "model": model}, dict(tokenizer.special_tokens)
 
 
@@ -119,8 +137,8 @@ def _completed(part):
     if not isinstance(part, dict):
         return part
     kind = part.get("type")
-    fields = _FIELDS.get(kind, {}) if isinstance(kind, str) else {}
-    return {**fields, **{name: _completed(inner) for name, inner in part.items()}}
+    defaults = _DEFAULT_FIELDS.get(kind, {}) if isinstance(kind, str) else {}
+    return defaults | {name: _completed(inner) for name, inner in part.items()}
 
 
 def _word_piece(tokenizer):
@@ -129,65 +147,50 @@ def _word_piece(tokenizer):
     roles = CLASSES["BertTokenizer"].roles
     description = words_parts(numbers, fields, roles)
     roles = {role: token for role, token in roles.items() if token in numbers}
-    description["added_tokens"] = [added_token(token, numbers[token]) for token in roles.values()]
-    description["model"] |= _OF_WORD_PIECE
+    description["added_tokens"] = [json_parts.added_token(token, numbers[token]) for token in roles.values()]
+    description["model"] |= _WORD_PIECE_DEFAULTS
     description["decoder"] |= {"prefix": "##", "cleanup": False}
     return description, {**roles, "bos_token": roles["cls_token"], "eos_token": roles["sep_token"]}
 
 
 def _bytes(tokenizer):
-    roles = _roles(tokenizer)
     specials = tokenizer.token_strings(tokenizer.special_token_ids)
-    vocabulary = {name: number for number, name in enumerate([*specials, *BYTE_CHARACTERS])}
-    return {
+    vocabulary = {name: number for number, name in enumerate(specials + list(BYTE_CHARACTERS))}
+    spelling = json_parts.byte_level(add_prefix_space=False, trim_offsets=False, use_regex=False)
+    description = {
         "normalizer": None,
-        "pre_tokenizer": {
-            "type": "ByteLevel",
-            "add_prefix_space": False,
-            "trim_offsets": False,
-            "use_regex": False,
-        },
+        "pre_tokenizer": spelling,
         "model": {"type": "BPE", "vocab": vocabulary, "merges": []},
-        "added_tokens": [added_token(name, vocabulary[name]) for name in specials],
-        "decoder": {
-            "type": "ByteLevel",
-            "add_prefix_space": False,
-            "trim_offsets": False,
-            "use_regex": False,
-        },
-    }, roles
+        "added_tokens": [json_parts.added_token(name, vocabulary[name]) for name in specials],
+        "decoder": spelling,
+    }
+    return description, _roles(tokenizer)
 
 
 def _sentencepiece(tokenizer):
     proto = read_proto(tokenizer.model_proto)
     for piece in proto.pieces:
-        if piece.type == _USER_DEFINED:
+        if piece.type == USER_DEFINED:
             raise ValueError(
                 f"tokenizer.json cannot express pieces that users defined. Received: {piece.piece!r}."
             )
     if proto.trainer_spec.treat_whitespace_as_suffix or not proto.normalizer_spec.escape_whitespaces:
         raise ValueError("The model must write a space as ▁ before a word, to become a tokenizer.json.")
-    names = [piece.piece for piece in proto.pieces]
-    models = {_UNIGRAM: _unigram, _BPE: _merges}
+    models = {UNIGRAM: _unigram, BPE: _merges}
     if proto.trainer_spec.model_type not in models:
         raise ValueError("A sentencepiece model must be of the types unigram or bpe.")
-    splits = not any("▁" in name[1:] for name in names)
-    scheme = "always" if proto.normalizer_spec.add_dummy_prefix else "never"
-    special = [i for i, piece in enumerate(proto.pieces) if piece.type in (_UNKNOWN, _CONTROL)]
-    return {
+    names = [piece.piece for piece in proto.pieces]
+    splits_words = not any("▁" in name[1:] for name in names)
+    has_prefix = proto.normalizer_spec.add_dummy_prefix
+    special = [i for i, piece in enumerate(proto.pieces) if piece.type in (UNKNOWN, CONTROL)]
+    description = {
         "normalizer": _normalizer(proto.normalizer_spec),
-        "pre_tokenizer": {
-            "type": "Metaspace",
-            "replacement": "▁",
-            "prepend_scheme": scheme,
-            "split": splits,
-        },
+        "pre_tokenizer": json_parts.metaspace("always" if has_prefix else "never", split=splits_words),
         "model": models[proto.trainer_spec.model_type](proto),
-        "added_tokens": [added_token(names[i], i) for i in special],
-        "decoder": SPELLED_OUT
-        if scheme == "always"
-        else {**SPELLED_OUT, "decoders": SPELLED_OUT["decoders"][:3]},
-    }, _roles(tokenizer)
+        "added_tokens": [json_parts.added_token(names[i], i) for i in special],
+        "decoder": json_parts.sentencepiece_decoder(has_prefix=has_prefix),
+    }
+    return description, _roles(tokenizer)
 
 
 def _normalizer(spec):
@@ -196,40 +199,37 @@ def _normalizer(spec):
         charsmap = base64.b64encode(spec.precompiled_charsmap).decode("ascii")
         steps.append({"type": "Precompiled", "precompiled_charsmap": charsmap})
     if spec.remove_extra_whitespaces:
-        for pattern, content in ((r"\A +| +\z", ""), (" +", " ")):
-            steps.append({"type": "Replace", "pattern": {"Regex": pattern}, "content": content})
-    return {"type": "Sequence", "normalizers": steps} if steps else None
+        steps.append(json_parts.replace_regex(r"\A +| +\z", ""))
+        steps.append(json_parts.replace_regex(" +", " "))
+    return json_parts.normalizers(steps)
 
 
 def _merges(proto):
-    scores = {piece.piece: piece.score for piece in proto.pieces if piece.type == _NORMAL}
+    scores = {piece.piece: piece.score for piece in proto.pieces if piece.type == NORMAL}
     return {
         "type": "BPE",
         "vocab": {piece.piece: number for number, piece in enumerate(proto.pieces)},
         "merges": [list(pair) for pair in merges_of(scores)],
-        "unk_token": proto.pieces[_unknown_id(proto)].piece,
+        "unk_token": proto.pieces[unknown_id_of(proto)].piece,
         "fuse_unk": True,
         "byte_fallback": proto.trainer_spec.byte_fallback,
     }
 
 
 def _unigram(proto):
+    least = min(piece.score for piece in proto.pieces if piece.type == NORMAL)
     # `tokenizers` finds the names of special tokens and bytes in texts, where sentencepiece does not: they cost more
     # than any other way to spell them.
-    least = min(piece.score for piece in proto.pieces if piece.type == _NORMAL)
+    special_score = 4 * (least - 20)
     vocabulary = [
-        [piece.piece, piece.score if piece.type == _NORMAL else 4 * (least - 20)] for piece in proto.pieces
+        [piece.piece, piece.score if piece.type == NORMAL else special_score] for piece in proto.pieces
     ]
     return {
         "type": "Unigram",
-        "unk_id": _unknown_id(proto),
+        "unk_id": unknown_id_of(proto),
         "vocab": vocabulary,
         "byte_fallback": proto.trainer_spec.byte_fallback,
     }
-
-
-def _unknown_id(proto):
-    return next(number for number, piece in enumerate(proto.pieces) if piece.type == _UNKNOWN)
 
 
 def _roles(tokenizer):
@@ -244,22 +244,22 @@ def _roles(tokenizer):
 
 
 def _template(texts, roles, tokenizer):
-    words = {"START": (roles["bos_token"], tokenizer.start_token_id)}
-    words["END"] = (roles["eos_token"], tokenizer.end_token_id)
+    tokens = {"START": roles["bos_token"], "END": roles["eos_token"]}
+    special_ids = {
+        tokens["START"]: tokenizer.start_token_id,
+        tokens["END"]: tokenizer.end_token_id,
+    }
+    single, pair = texts
+    return json_parts.template_processing(_words(single, tokens), _words(pair, tokens), special_ids)
 
-    def part(word, type_id):
-        if word in words:
-            return {"SpecialToken": {"id": words[word][0], "type_id": type_id}}
-        return {"Sequence": {"id": word, "type_id": type_id}}
 
-    def parts(text):
-        before, second, after = text.partition("B")
-        first = [part(word, 0) for word in before.split()]
-        return first + [part(word, 1) for word in (second + after).split()]
-
-    special = {name: {"id": name, "ids": [number], "tokens": [name]} for name, number in words.values()}
-    single, pair = map(parts, texts)
-    return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special}
+def _words(text, tokens):
+    """The words of a template, in which `tokens` replaces names."""
+    words = []
+    for word in text.split():
+        name, colon, type_id = word.partition(":")
+        words.append(tokens.get(name, name) + colon + type_id)
+    return words
 
 
 _DESCRIPTIONS = {

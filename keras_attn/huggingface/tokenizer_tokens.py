@@ -1,8 +1,8 @@
 """The special and added tokens of a tokenizer, from the files that may list them, as transformers joins these."""
 
-from keras_attn.text.byte_level_bpe_tokenizer import added_token
+from keras_attn.text.json_parts import added_token
+from keras_attn.text.pipeline_tokenizer import ROLES
 
-ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _OPTIONS = {"single_word": False, "lstrip": False, "rstrip": False, "special": False}
 
 
@@ -32,26 +32,23 @@ def listed_tokens(fields, numbers_of_added, tokens_of_file, special):
     if "added_tokens_decoder" in fields:
         listed = fields["added_tokens_decoder"] or {}
         return {int(number): _token(token, number) for number, token in listed.items()}
-    listed = {
-        number: _token(
-            {"content": text, "normalized": text not in special, "special": text in special}, number
-        )
-        for text, number in numbers_of_added.items()
-    }
+    listed = {}
+    for text, number in numbers_of_added.items():
+        is_special = text in special
+        token = {"content": text, "normalized": not is_special, "special": is_special}
+        listed[number] = _token(token, number)
     return listed | {token["id"]: token for token in tokens_of_file}
 
 
 def extra_tokens(fields):
     """The special tokens of a folder that have no role, texts or objects with options."""
     extra = fields.get("extra_special_tokens") or fields.get("additional_special_tokens") or []
-    named = extra if isinstance(extra, dict) else {}
+    named, unnamed = (extra, []) if isinstance(extra, dict) else ({}, extra)
     named = {**named, **(fields.get("model_specific_special_tokens") or {})}
-    named |= {
-        name: value
-        for name, value in fields.items()
-        if name.endswith("_token") and name not in ROLES and isinstance(value, str)
-    }
-    return [*named.values(), *([] if isinstance(extra, dict) else extra)]
+    for name, value in fields.items():
+        if name.endswith("_token") and name not in ROLES and isinstance(value, str):
+            named[name] = value
+    return list(named.values()) + list(unnamed)
 
 
 def joined_tokens(own, listed, named, extra, numbers, most):

@@ -4,7 +4,7 @@ import base64
 
 from keras_attn.opennmt.settings import Settings, read_yaml
 from keras_attn.text import PipelineTokenizer
-from keras_attn.text.decoders import SPELLED_OUT
+from keras_attn.text.json_parts import added_token, sentencepiece_decoder
 
 BLANK, START, END = SPECIAL = ("<blank>", "<s>", "</s>")
 _UNKNOWN = "<unk>"
@@ -50,9 +50,9 @@ def read_tokenizer(folder, side):
         proto = base64.b64encode(model).decode("ascii")
         kind = {
             "model": {"type": "SentencePiece", "proto": proto, "vocab": ids, "unk_token": _UNKNOWN},
-            "decoder": SPELLED_OUT,
+            "decoder": sentencepiece_decoder(),
         }
-    added = [_special(token, number) for number, token in enumerate(SPECIAL)]
+    added = [added_token(token, number) for number, token in enumerate(SPECIAL)]
     roles = {"bos_token": START, "eos_token": END, "pad_token": BLANK, "unk_token": _UNKNOWN}
     return PipelineTokenizer({**kind, "added_tokens": added}, roles)
 
@@ -103,8 +103,3 @@ def _sentencepiece_model(settings, side):
         f"nothing: other tokenizers of OpenNMT are no part of a graph. Received: {given!r:.200}. Without it in the YAML file, "
         "texts are tokens with spaces between them."
     )
-
-
-def _special(token, number):
-    options = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    return {"id": number, "content": token, "special": True, **options}

@@ -54,7 +54,7 @@ class EncoderTask(Task):
         self.max_length = check_positive("max_length", max_length, optional=True) or min(
             model.max_sequence_length, tokenizer.framing.max_length or model.max_sequence_length
         )
-        least = tokenizer.framing.num_special(of_pairs=True)
+        least = tokenizer.framing.num_special(is_pair=True)
         if not least <= self.max_length <= model.max_sequence_length:
             raise ValueError(
                 f"`max_length` must have room for {least} special tokens, and be at most the model's "

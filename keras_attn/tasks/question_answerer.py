@@ -123,7 +123,7 @@ class QuestionAnswerer(EncoderTask):
         if model.head.compute_output_shape((None, None, model.hidden_dim))[-1] != 2:
             raise ValueError("`model` must have a head with two logits for each token.")
         self.max_answer_length = check_positive("max_answer_length", max_answer_length)
-        room = self.max_length - tokenizer.framing.num_special(of_pairs=True)
+        room = self.max_length - tokenizer.framing.num_special(is_pair=True)
         # A question has at most half of the room, so a window always moves on.
         most = max((room - room // 2) - 1, 0)
         self.stride = min(128, self.max_length // 4, most) if stride is None else stride
@@ -213,7 +213,7 @@ class QuestionAnswerer(EncoderTask):
         return self._question_room_of(self.max_length)
 
     def _question_room_of(self, max_length):
-        return (max_length - self.tokenizer.framing.num_special(of_pairs=True)) // 2
+        return (max_length - self.tokenizer.framing.num_special(is_pair=True)) // 2
 
     def _framed(self, question, context, max_length=None):
         max_length = max_length or self.max_length
@@ -257,7 +257,7 @@ class QuestionAnswerer(EncoderTask):
         ids, starts, ends = (
             values.to_list()[0] for values in self.tokenizer.tokenize_with_offsets([contexts[row]])
         )
-        size = self.max_length - self.tokenizer.framing.num_special(of_pairs=True) - len(question)
+        size = self.max_length - self.tokenizer.framing.num_special(is_pair=True) - len(question)
         for begin in range(0, max(len(ids) - self.stride, 1), size - self.stride):
             part = slice(begin, begin + size)
             yield {

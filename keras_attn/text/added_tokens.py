@@ -27,14 +27,18 @@ class AddedTokens(tf.Module):
         late = [token for token in sought if token["normalized"]]
         contents = normalize([token["content"] for token in late]) if late else []
         # What `tokenizers` writes for a token that is looked for in normalized text, and does not skip if that is another.
-        changed = {t["id"]: text for t, text in zip(late, contents, strict=True) if text != t["content"]}
-        self.texts = {**{token["id"]: token["content"] for token in tokens}, **changed}
+        changed = {}
+        for token, content in zip(late, contents, strict=True):
+            if content != token["content"]:
+                changed[token["id"]] = content
+        self.texts = {token["id"]: token["content"] for token in tokens} | changed
         self.special_ids = {token["id"] for token in tokens if token["special"]} - set(changed)
         # Without a normalizer the two kinds are looked for in turn all the same.
         self._first = _pattern([(token["content"], token) for token in sought if not token["normalized"]])
         self._late = _pattern([pair for pair in zip(contents, late, strict=True) if pair[0]])
-        self._contents = tf.constant(["", *self.ids, *contents])
-        self._ids = tf.constant([-1, *self.ids.values(), *(token["id"] for token in late)], tf.int32)
+        self._contents = tf.constant([""] + list(self.ids) + contents)
+        late_ids = [token["id"] for token in late]
+        self._ids = tf.constant([-1] + list(self.ids.values()) + late_ids, tf.int32)
 
     def cut(self, texts, keeps_space=False):
         """Cuts texts at the tokens that are looked for before normalization.
@@ -84,7 +88,8 @@ def _cut(texts, pattern, keeps_space, is_token=None):
         if keeps_space:
             rewrite = CUT + REMOVED + left + rewrite + REMOVED + right + CUT
         cut = tf.strings.regex_replace(texts, pattern, rewrite)
-        cut = cut if is_token is None else tf.where(is_token, texts, cut)
+        if is_token is not None:
+            cut = tf.where(is_token, texts, cut)
         pieces = tf.strings.split(cut, CUT)
     return tf.ragged.boolean_mask(pieces, pieces.with_values(tf.strings.length(pieces.values) > 0))
 
@@ -98,13 +103,22 @@ def _pattern(pairs):
     for content, token in sorted(pairs, key=lambda pair: -len(pair[0])):
         kinds.setdefault((token["lstrip"], token["rstrip"]), []).append(content)
     space = f"([{WHITE_SPACE}]*)"
-    options, groups, number = [], {"left": b"", "token": b"", "right": b""}, 0
+    options = []
+    groups = {"left": b"", "token": b"", "right": b""}
+    number = 0
     for (left, right), contents in kinds.items():
-        for name, is_there in (("left", left), ("token", True), ("right", right)):
-            number += is_there
-            groups[name] += rb"\%d" % number if is_there else b""
         token = "|".join(escaped(content) for content in contents)
-        options.append(f"{space if left else ''}({token}){space if right else ''}")
+        option = ""
+        for name, is_there, pattern in (
+            ("left", left, space),
+            ("token", True, f"({token})"),
+            ("right", right, space),
+        ):
+            if is_there:
+                number += 1
+                groups[name] += rb"\%d" % number
+                option += pattern
+        options.append(option)
     _check_unambiguous(list(kinds.values()))
     return "|".join(options), groups["token"], groups["left"], groups["right"]
 
@@ -114,7 +128,7 @@ def _check_unambiguous(kinds):
     for kind in kinds:
         for other in kinds:
             for content in kind:
-                longer = [text for text in other if kind is not other and text.startswith(content)]
+                longer = [] if kind is other else [text for text in other if text.startswith(content)]
                 if longer:
                     raise ValueError(
                         f"Added tokens of different `lstrip` or `rstrip` must not begin with each other. Received: "

@@ -1,5 +1,6 @@
 """Byte-level byte-pair encoding, the tokenizer of GPT-2, RoBERTa, BART, LLaMA 3 and Qwen."""
 
+from keras_attn.text.json_parts import added_token, pre_tokenizers, split
 from keras_attn.text.patterns import GPT2_PATTERN
 from keras_attn.text.pipeline_tokenizer import PipelineTokenizer
 
@@ -52,19 +53,21 @@ class ByteLevelBPETokenizer(PipelineTokenizer):
         missing = sorted(token for token in special_tokens.values() if token not in vocabulary)
         if missing:
             raise ValueError(f"`special_tokens` must name tokens of the vocabulary. Received: {missing}.")
-        spelling = {"type": "ByteLevel", "add_prefix_space": add_prefix_space, "use_regex": False}
-        split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
-        prefixed = {"type": "ByteLevel", "add_prefix_space": add_prefix_space}
-        model = {"type": "BPE", "vocab": dict(vocabulary), "merges": [list(merge) for merge in merges]}
+        spelling = {"type": "ByteLevel", "add_prefix_space": add_prefix_space}
+        if pattern == GPT2_PATTERN:
+            pre_tokenizer = pre_tokenizers(spelling)
+        else:
+            pre_tokenizer = pre_tokenizers(split(pattern), {**spelling, "use_regex": False})
+        added = dict.fromkeys(special_tokens.values())
         description = {
-            "model": {**model, "ignore_merges": ignore_merges},
-            "added_tokens": [
-                added_token(token, vocabulary[token]) for token in dict.fromkeys(special_tokens.values())
-            ],
-            "pre_tokenizer": {
-                "type": "Sequence",
-                "pretokenizers": [prefixed] if pattern == GPT2_PATTERN else [split, spelling],
+            "model": {
+                "type": "BPE",
+                "vocab": dict(vocabulary),
+                "merges": [list(merge) for merge in merges],
+                "ignore_merges": ignore_merges,
             },
+            "added_tokens": [added_token(token, vocabulary[token]) for token in added],
+            "pre_tokenizer": pre_tokenizer,
             "decoder": {"type": "ByteLevel"},
         }
         super().__init__(description, special_tokens)
@@ -89,16 +92,3 @@ class ByteLevelBPETokenizer(PipelineTokenizer):
     @classmethod
     def _read_config(cls, folder, config):
         return cls(**config)
-
-
-def added_token(content, token_id, lstrip=False):
-    """A special token as tokenizer.json lists it."""
-    return {
-        "id": token_id,
-        "content": content,
-        "single_word": False,
-        "lstrip": lstrip,
-        "rstrip": False,
-        "normalized": False,
-        "special": True,
-    }

@@ -5,7 +5,7 @@ import re
 import tensorflow as tf
 
 from keras_attn.text.byte_level import bytes_of
-from keras_attn.text.json_parts import check_value, pattern_of, read_part
+from keras_attn.text.json_parts import check_value, pattern_of, read_part, replace
 from keras_attn.text.patterns import escaped
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -15,17 +15,6 @@ _AFTER = ((" 's", "'s"), (" 've", "'ve"), (" 're", "'re"))
 _CLEANED_TEXT = (*_BEFORE, *_AFTER)
 _CLEANED = (*_BEFORE, (" do not", " don't"), *_AFTER)
 
-# The decoder of sentencepiece models: "▁" is a space, the first one is none, and a byte may be a piece.
-SPELLED_OUT = {
-    "type": "Sequence",
-    "decoders": [
-        {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
-        {"type": "ByteFallback"},
-        {"type": "Fuse"},
-        {"type": "Strip", "content": " ", "start": 1, "stop": 0},
-    ],
-}
-
 
 def cleaned(part):
     """The object of a decoder that takes spaces before punctuation away, `clean_up_tokenization_spaces` of transformers.
@@ -33,8 +22,9 @@ def cleaned(part):
     Args:
         part: The object of the decoder without that.
     """
-    steps = [{"type": "Replace", "pattern": {"String": old}, "content": new} for old, new in _CLEANED_TEXT]
-    return {"type": "Sequence", "decoders": [part, {"type": "Fuse"}, *steps]}
+    steps = [part, {"type": "Fuse"}]
+    steps += [replace(old, new) for old, new in _CLEANED_TEXT]
+    return {"type": "Sequence", "decoders": steps}
 
 
 class Decoder(tf.Module):

@@ -1,10 +1,11 @@
 """Sequences as an encoder takes them: one text or a pair, with special tokens around and between, cut to a length."""
 
 import collections
+import functools
 
 import tensorflow as tf
 
-from keras_attn.text.templates import Template, filled, num_special, truncated
+from keras_attn.text.templates import FIRST_TEXT, Part, Template, filled, num_special, truncated
 
 Framed = collections.namedtuple("Framed", ["token_ids", "token_type_ids", "is_cut", "sources", "places"])
 Framed.__doc__ = """Texts, or pairs of texts, with special tokens: ragged int32 (B, None), and booleans (B,).
@@ -32,15 +33,20 @@ class Framing:
         self.from_left = from_left
 
     @classmethod
-    def of_ids(cls, start_token_id, end_token_id):
+    def from_ids(cls, start_token_id, end_token_id):
         """START, the text, END; with a second text also that and END, of type 1. Ids that are None are left out."""
-        start, end = ([] if number is None else [(number,)] for number in (start_token_id, end_token_id))
-        single = [*[(None, 0, ids) for ids in start], (0, 0, ()), *[(None, 0, ids) for ids in end]]
-        return cls(Template(single, [*single, (1, 1, ()), *[(None, 1, ids) for ids in end]]))
+        single = [FIRST_TEXT]
+        if start_token_id is not None:
+            single.insert(0, Part(None, 0, (start_token_id,)))
+        pair = [Part(1, 1)]
+        if end_token_id is not None:
+            single.append(Part(None, 0, (end_token_id,)))
+            pair.append(Part(None, 1, (end_token_id,)))
+        return cls(Template(single, single + pair))
 
-    def num_special(self, of_pairs=False):
+    def num_special(self, *, is_pair=False):
         """How many special tokens a text, or a pair, gets."""
-        return num_special(self.template.pair if of_pairs else self.template.single)
+        return num_special(self.template.pair if is_pair else self.template.single)
 
     def __call__(self, first, second=None, max_length=None, strategy=None, with_places=False):
         """`Framed` for ids of texts, and of second texts.
@@ -53,19 +59,25 @@ class Framing:
         Raises:
             ValueError: if `max_length` has no room for the special tokens.
         """
-        parts = self.template.single if second is None else self.template.pair
-        limits = num_special(parts), max_length, strategy
-        shortened = self._shortened(first, second, *limits)
-        token_ids, token_type_ids = filled(parts, *shortened)
-        whole = first.row_lengths() + (0 if second is None else second.row_lengths()) + limits[0]
+        if second is None:
+            parts = self.template.single
+            lengths = first.row_lengths()
+        else:
+            parts = self.template.pair
+            lengths = first.row_lengths() + second.row_lengths()
+        shorten = functools.partial(self._shortened, num_special(parts), max_length, strategy)
+        short_first, short_second = shorten(first, second)
+        token_ids, token_type_ids = filled(parts, short_first, short_second)
+        is_cut = lengths + num_special(parts) > token_ids.row_lengths()
         sources = places = None
         if with_places:
-            unnamed = [(source, kind, (-1,) * len(special)) for source, kind, special in parts]
-            sources, _ = filled(unnamed, *(_all(ids, number) for number, ids in enumerate(shortened)))
-            places, _ = filled(unnamed, *self._shortened(_places(first), _places(second), *limits))
-        return Framed(token_ids, token_type_ids, whole > token_ids.row_lengths(), sources, places)
+            unnamed = [part._replace(special=(-1,) * len(part.special)) for part in parts]
+            sources, _ = filled(unnamed, _all(short_first, 0), _all(short_second, 1))
+            short_places = shorten(_places(first), _places(second))
+            places, _ = filled(unnamed, *short_places)
+        return Framed(token_ids, token_type_ids, is_cut, sources, places)
 
-    def _shortened(self, first, second, num_special, max_length, strategy):
+    def _shortened(self, num_special, max_length, strategy, first, second):
         length = self.max_length if max_length is None else max_length
         if length is None:
             return first, second
@@ -73,9 +85,12 @@ class Framing:
             raise ValueError(
                 f"`max_length` must have room for {num_special} special tokens. Received: max_length={length}."
             )
-        room, strategy = length - num_special, strategy or self.strategy
-        for one in dict.fromkeys((strategy, "longest_first")) if second is not None else (strategy,):
-            first, second = truncated(first, second, room, one, self.from_left)
+        room = length - num_special
+        strategies = [strategy or self.strategy]
+        if second is not None and strategies != ["longest_first"]:
+            strategies.append("longest_first")
+        for one in strategies:
+            first, second = truncated(first, second, room, one, from_left=self.from_left)
         return first, second
 
 

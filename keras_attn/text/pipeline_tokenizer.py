@@ -1,5 +1,6 @@
 """A tokenizer.json of Hugging Face in the graph: added tokens, normalizer, pre-tokenizer, model, template, decoder."""
 
+import functools
 import json
 
 import tensorflow as tf
@@ -20,7 +21,7 @@ DESCRIPTION_FILE = "pipeline.json"
 _PARTS = {"model", "added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder"}
 _KNOWN = _PARTS | {"version", "truncation", "padding"}
 _STRATEGIES = {"LongestFirst": "longest_first", "OnlyFirst": "only_first", "OnlySecond": "only_second"}
-_ROLES = ("bos_token", "eos_token", "unk_token", "pad_token", "cls_token", "sep_token", "mask_token")
+ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
 class PipelineTokenizer(Tokenizer):
@@ -72,10 +73,17 @@ class PipelineTokenizer(Tokenizer):
     def __init__(self, description, special_tokens=None, *, split_special_tokens=False):
         description = _checked_description(description)
         try:
-            parts = _read_parts(description, split_special_tokens)
+            normalizer = read_normalizer(description.get("normalizer"))
+            pre_tokenizer = PreTokenizer(description.get("pre_tokenizer"))
+            model = read_model(description["model"], spells_bytes=pre_tokenizer.spells_bytes)
+            template = read_template(description.get("post_processor"))
         except RecursionError as error:
             raise ValueError("The tokenizer's parts are nested too deeply.") from error
-        self._normalizer, pre_tokenizer, model, template, added = parts
+        added = AddedTokens(
+            description.get("added_tokens") or [],
+            functools.partial(_normalized_texts, normalizer),
+            split_special_tokens=split_special_tokens,
+        )
         pieces = _all_pieces(model.pieces, added)
         numbers = {piece: number for number, piece in enumerate(pieces) if piece}
         roles = _role_ids(special_tokens or {}, numbers)
@@ -95,11 +103,12 @@ class PipelineTokenizer(Tokenizer):
         self.unused_token_ids = tuple(number for number, piece in enumerate(pieces) if not piece)
         self._piece_of = pieces.__getitem__
         self._id_of = numbers.get
+        self._normalizer = normalizer
         self._pre_tokenizer = pre_tokenizer
         self._model = model.model
         self._added = added
-        written = [added.texts.get(number, piece) for number, piece in enumerate(pieces)]
-        self._decoder = Decoder(description.get("decoder"), written)
+        texts = [added.texts.get(number, piece) for number, piece in enumerate(pieces)]
+        self._decoder = Decoder(description.get("decoder"), texts)
         self.open_end = self._decoder.open_end
         self._framing = Framing(template, *read_truncation(description.get("truncation")))
 
@@ -141,10 +150,13 @@ class PipelineTokenizer(Tokenizer):
     def around(self):
         """The ids that the template puts before a text, and after it: two tuples."""
         before, after = (), ()
-        has_text = False
-        for source, _, special in self.framing.template.single:
-            has_text |= source is not None
-            before, after = (before, after + special) if has_text else (before + special, after)
+        is_after = False
+        for part in self.framing.template.single:
+            is_after |= part.source is not None
+            if is_after:
+                after += part.special
+            else:
+                before += part.special
         return before, after
 
     def token_id(self, token):
@@ -200,10 +212,11 @@ class PipelineTokenizer(Tokenizer):
         texts = tf.where(is_added(pieces.values), "", pieces.values)
         words = self._pre_tokenizer(texts, is_first)
         ids = words.with_values(self._words_to_ids(words.values)).merge_dims(1, 2)
-        added_ids = self._added.ids_of(pieces.values)
         # A piece is an added token or has words.
+        added_ids = self._added.ids_of(pieces.values)
+        has_id = added_ids >= 0
         added_ids = tf.RaggedTensor.from_row_lengths(
-            tf.boolean_mask(added_ids, added_ids >= 0), tf.cast(added_ids >= 0, tf.int64)
+            tf.boolean_mask(added_ids, has_id), tf.cast(has_id, tf.int64)
         )
         return pieces.with_values(tf.concat([ids, added_ids], axis=1)).merge_dims(1, 2)
 
@@ -230,24 +243,10 @@ class PipelineTokenizer(Tokenizer):
         return self._piece_of(token_id)
 
 
-def _read_parts(description, split_special_tokens):
-    normalizer = read_normalizer(description.get("normalizer"))
-    pre_tokenizer = PreTokenizer(description.get("pre_tokenizer"))
-    model = read_model(description["model"], pre_tokenizer.spells_bytes)
-    template = read_template(description.get("post_processor"))
-
-    def normalize(texts):
-        if normalizer is None:
-            return texts
-        return [text.decode("utf-8") for text in normalizer(tf.constant(texts)).numpy()]
-
-    return (
-        normalizer,
-        pre_tokenizer,
-        model,
-        template,
-        AddedTokens(description.get("added_tokens") or [], normalize, split_special_tokens),
-    )
+def _normalized_texts(normalizer, texts):
+    if normalizer is None:
+        return texts
+    return [text.decode("utf-8") for text in normalizer(tf.constant(texts)).numpy()]
 
 
 def _checked_description(description):
@@ -260,25 +259,25 @@ def _checked_description(description):
 
 def _all_pieces(pieces, added):
     """The piece of each id, added tokens among them."""
-    highest = max([len(pieces) - 1, *added.ids.values()])
+    highest = max([len(pieces) - 1] + list(added.ids.values()))
     if highest > 2 * len(pieces) + 10**5:
         raise ValueError(
             f"The ids of added tokens must lie near those of the vocabulary. Received: id={highest}."
         )
-    everything = [*pieces, *[""] * (highest + 1 - len(pieces))]
+    all_pieces = pieces + [""] * (highest + 1 - len(pieces))
     for content, number in added.ids.items():
-        if everything[number] not in ("", content):
+        if all_pieces[number] not in ("", content):
             raise ValueError(
                 f"An added token must have an id of its own. Received: {content!r} with id={number}, which is "
-                f"{everything[number]!r} in the vocabulary."
+                f"{all_pieces[number]!r} in the vocabulary."
             )
-        everything[number] = content
-    return everything
+        all_pieces[number] = content
+    return all_pieces
 
 
 def _role_ids(special_tokens, ids):
-    if unknown := sorted(set(special_tokens) - set(_ROLES)):
-        raise ValueError(f"`special_tokens` must have keys in {list(_ROLES)}. Received: {unknown}.")
+    if unknown := sorted(set(special_tokens) - set(ROLES)):
+        raise ValueError(f"`special_tokens` must have keys in {list(ROLES)}. Received: {unknown}.")
     missing = sorted(token for token in special_tokens.values() if token not in ids)
     if missing:
         raise ValueError(f"`special_tokens` must name tokens of the vocabulary. Received: {missing}.")
@@ -294,11 +293,13 @@ def read_truncation(part):
     if part is None:
         return None, "longest_first", False
     try:
-        length = None if part["max_length"] is None else int(part["max_length"])
+        length = part["max_length"]
+        if length is not None:
+            length = int(length)
         strategy = _STRATEGIES[part.get("strategy", "LongestFirst")]
-        side = {"Right": False, "Left": True}[part.get("direction", "Right")]
+        from_left = {"Right": False, "Left": True}[part.get("direction", "Right")]
     except (TypeError, KeyError, ValueError) as error:
         raise ValueError(
             f"A tokenizer's truncation must be one of `tokenizers`. Received: {part!r:.100}"
         ) from error
-    return length, strategy, side
+    return length, strategy, from_left

@@ -20,8 +20,9 @@ import tensorflow as tf
 from keras_attn.text.resources import import_package
 from keras_attn.text.sentencepiece_tokenizer import shared_graph_tokenizer
 
-_UNIGRAM, _BPE = 1, 2
-_NORMAL, _UNKNOWN, _USER_DEFINED, _BYTE = 1, 2, 4, 6
+# sentencepiece's numbers of kinds of models, and of pieces.
+UNIGRAM, BPE = 1, 2
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 _BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 # Below every rank of a merge.
 _CHARACTER_SCORE = -1e9
@@ -171,10 +172,10 @@ class Charsmap(tf.Module):
             raise ValueError(
                 f"`precompiled_charsmap` must be one of sentencepiece. Received: {len(content)} bytes."
             )
-        proto = _empty_proto(_UNIGRAM)
+        proto = _empty_proto(UNIGRAM)
         proto.normalizer_spec.precompiled_charsmap = content
-        _add(proto, "\0unknown", 0.0, _UNKNOWN)
-        _add(proto, "a", 0.0, _NORMAL)  # A model must have a piece.
+        _add(proto, "\0unknown", 0.0, UNKNOWN)
+        _add(proto, "a", 0.0, NORMAL)  # A model must have a piece.
         self._pieces = shared_graph_tokenizer(proto.SerializeToString(deterministic=True), tf.string)
 
     def __call__(self, texts):
@@ -192,13 +193,13 @@ def unigram_model(pieces, scores, unknown_id, byte_fallback):
         raise ValueError(
             "The vocabulary of a Unigram model must hold each piece once, and none may be empty."
         )
-    proto = _empty_proto(_UNIGRAM)
+    proto = _empty_proto(UNIGRAM)
     proto.trainer_spec.byte_fallback = byte_fallback
     # sentencepiece has one unknown piece, whose name stands for no text.
-    _add(proto, "\0unknown", 0.0, _UNKNOWN)
+    _add(proto, "\0unknown", 0.0, UNKNOWN)
     for piece, score in zip(pieces, scores, strict=True):
         is_byte = byte_fallback and piece in _BYTES
-        _add(proto, piece, score, _BYTE if is_byte else _NORMAL)
+        _add(proto, piece, score, BYTE if is_byte else NORMAL)
     _check_bytes(byte_fallback, pieces)
     return SentencePieceModel(proto, [_dropped(unknown_id), *range(len(pieces))])
 
@@ -217,23 +218,23 @@ def bpe_model(vocabulary, merges, unknown_id, byte_fallback, whole_words=()):
         ValueError: If a merge makes a piece that is not in the vocabulary.
     """
     ranks = _ranks(vocabulary, merges)
-    proto = _empty_proto(_BPE)
+    proto = _empty_proto(BPE)
     proto.trainer_spec.byte_fallback = byte_fallback
-    _add(proto, "\0unknown", 0.0, _UNKNOWN)
+    _add(proto, "\0unknown", 0.0, UNKNOWN)
     token_ids = [_dropped(unknown_id)]
     for piece, number in vocabulary.items():
         is_byte = byte_fallback and piece in _BYTES
         if is_byte or piece in ranks or len(piece) == 1:
             score = -float(ranks[piece]) if piece in ranks else _CHARACTER_SCORE
-            _add(proto, piece, score, _BYTE if is_byte else _NORMAL)
+            _add(proto, piece, score, BYTE if is_byte else NORMAL)
             token_ids.append(number)
     _check_bytes(byte_fallback, vocabulary)
     if not whole_words:
         return SentencePieceModel(proto, token_ids)
-    _add(proto, _EDGE, _CHARACTER_SCORE, _NORMAL)
+    _add(proto, _EDGE, _CHARACTER_SCORE, NORMAL)
     token_ids.append(-1)
     for piece in whole_words:
-        _add(proto, f"{_EDGE}{piece}{_EDGE}", 0.0, _USER_DEFINED)
+        _add(proto, f"{_EDGE}{piece}{_EDGE}", 0.0, USER_DEFINED)
         token_ids.append(vocabulary[piece])
     return WholeWords(SentencePieceModel(proto, token_ids))
 
@@ -300,11 +301,16 @@ def read_proto(content):
         proto.ParseFromString(content)
     except Exception as error:  # The class of the error depends on the version of protobuf.
         raise ValueError(f"A sentencepiece model of {len(content)} bytes cannot be read: {error}.") from error
-    if not any(piece.type == _UNKNOWN for piece in proto.pieces):
+    if not any(piece.type == UNKNOWN for piece in proto.pieces):
         raise ValueError(
             f"A sentencepiece model must have an unknown piece. Received: {len(proto.pieces)} pieces."
         )
     return proto
+
+
+def unknown_id_of(proto):
+    """The number of a model's unknown piece."""
+    return next(number for number, piece in enumerate(proto.pieces) if piece.type == UNKNOWN)
 
 
 def _ranks(vocabulary, merges):

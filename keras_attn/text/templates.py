@@ -6,11 +6,19 @@ import tensorflow as tf
 
 from keras_attn.text.json_parts import check_value, read_part
 
-# A part is (0, type) for the first text, (1, type) for the second, or (None, type, ids) for special tokens.
+Part = collections.namedtuple("Part", "source type_id special", defaults=[()])
+Part.__doc__ = """A part of a sequence.
+
+source: 0 for the first text, 1 for the second, None for special tokens.
+type_id: The type of its tokens.
+special: The ids of special tokens.
+"""
+
 Template = collections.namedtuple("Template", "single pair")
 Template.__doc__ = """The parts of a sequence of one text and of a pair."""
 
-_PLAIN = Template([(0, 0, ())], [(0, 0, ()), (1, 1, ())])
+FIRST_TEXT = Part(0, 0)
+_PLAIN = Template([FIRST_TEXT], [FIRST_TEXT, Part(1, 1)])
 
 
 def read_template(part):
@@ -22,8 +30,8 @@ def read_template(part):
     if part is None:
         return _PLAIN
     if isinstance(part, dict) and part.get("type") == "Sequence":
-        found = [read_template(inner) for inner in part.get("processors", [])]
-        adding = [template for template in found if template is not _PLAIN]
+        templates = [read_template(inner) for inner in part.get("processors", [])]
+        adding = [template for template in templates if template is not _PLAIN]
         if len(adding) > 1:
             raise ValueError(
                 "Of a tokenizer's post-processors, one may add special tokens. Received several."
@@ -42,24 +50,25 @@ def filled(parts, first, second=None):
     Returns:
         The ids with special ones, and the token types, ragged int32 of shape (B, None).
     """
-    rows = first.nrows()
+    texts = (first, second)
     ids, types = [], []
-    for source, kind, special in parts:
-        if source is None:
-            piece = tf.RaggedTensor.from_tensor(tf.tile(tf.constant([special], tf.int32), [rows, 1]))
+    for part in parts:
+        if part.source is None:
+            special = tf.tile(tf.constant([part.special], tf.int32), [first.nrows(), 1])
+            piece = tf.RaggedTensor.from_tensor(special)
         else:
-            piece = (first, second)[source]
+            piece = texts[part.source]
         ids.append(piece)
-        types.append(piece.with_values(tf.fill(tf.shape(piece.values), kind)))
+        types.append(piece.with_values(tf.fill(tf.shape(piece.values), part.type_id)))
     return tf.concat(ids, axis=1), tf.concat(types, axis=1)
 
 
 def num_special(parts):
     """How many special tokens a template adds."""
-    return sum(len(special) for _, _, special in parts)
+    return sum(len(part.special) for part in parts)
 
 
-def truncated(first, second, room, strategy="longest_first", from_left=False):
+def truncated(first, second, room, strategy="longest_first", *, from_left=False):
     """Shortens texts so that both together have at most `room` tokens.
 
     Args:
@@ -74,29 +83,30 @@ def truncated(first, second, room, strategy="longest_first", from_left=False):
     room = tf.maximum(tf.cast(room, tf.int64), 0)
     if second is None:
         return _shortened(first, tf.fill([first.nrows()], room), from_left), None
-    sizes, others = first.row_lengths(), second.row_lengths()
+    first_size = first.row_lengths()
+    second_size = second.row_lengths()
     if strategy == "only_first":
-        return _shortened(first, room - others, from_left), second
+        return _shortened(first, room - second_size, from_left), second
     if strategy == "only_second":
-        return first, _shortened(second, room - sizes, from_left)
+        return first, _shortened(second, room - first_size, from_left)
     # As `tokenizers` does it: the shorter keeps what it has if that is less than half of the room.
-    less, more = tf.minimum(sizes, others), tf.maximum(sizes, others)
-    small = tf.where(less > room // 2, room // 2, less)
-    big = tf.minimum(more, room - small)
-    swapped = sizes > others
-    fits = sizes + others <= room
-    first_room = tf.where(fits, sizes, tf.where(swapped, big, small))
-    second_room = tf.where(fits, others, tf.where(swapped, small, big))
+    less = tf.minimum(first_size, second_size)
+    more = tf.maximum(first_size, second_size)
+    short_room = tf.where(less > room // 2, room // 2, less)
+    long_room = tf.minimum(more, room - short_room)
+    is_first_longer = first_size > second_size
+    fits = first_size + second_size <= room
+    first_room = tf.where(fits, first_size, tf.where(is_first_longer, long_room, short_room))
+    second_room = tf.where(fits, second_size, tf.where(is_first_longer, short_room, long_room))
     return _shortened(first, first_room, from_left), _shortened(second, second_room, from_left)
 
 
 def _shortened(ids, lengths, from_left):
     sizes = ids.row_lengths()
-    places = tf.ragged.range(sizes)
-    lengths = tf.repeat(tf.maximum(lengths, 0), sizes)
-    # Counted from the end that is kept.
-    places = tf.repeat(sizes, sizes) - 1 - places.values if from_left else places.values
-    is_kept = places < lengths
+    places = tf.ragged.range(sizes).values
+    if from_left:  # count from the end, which is kept
+        places = tf.repeat(sizes, sizes) - 1 - places
+    is_kept = places < tf.repeat(tf.maximum(lengths, 0), sizes)
     return tf.ragged.boolean_mask(ids, ids.with_values(is_kept))
 
 
@@ -105,9 +115,9 @@ def _template_processing(single, pair, special_tokens):
         return [_part(item, special_tokens) for item in items]
 
     template = Template(parts(single), parts(pair))
-    if [part[0] for part in template.single if part[0] is not None] != [0]:
+    if [part.source for part in template.single if part.source is not None] != [0]:
         raise ValueError("The template of one text must hold that text once.")
-    if sorted(part[0] for part in template.pair if part[0] is not None) != [0, 1]:
+    if sorted(part.source for part in template.pair if part.source is not None) != [0, 1]:
         raise ValueError("The template of a pair must hold each text once.")
     return template
 
@@ -117,20 +127,20 @@ def _part(item, special_tokens):
     check_value("template", "part", kind, ("Sequence", "SpecialToken"))
     type_id = int(fields["type_id"])
     if kind == "SpecialToken":
-        return None, type_id, tuple(int(number) for number in special_tokens[fields["id"]]["ids"])
-    return {"A": 0, "B": 1}[fields["id"]], type_id, ()
+        return Part(None, type_id, tuple(int(number) for number in special_tokens[fields["id"]]["ids"]))
+    return Part({"A": 0, "B": 1}[fields["id"]], type_id)
 
 
 def _bert(sep, cls):
     start, end = (int(cls[1]),), (int(sep[1]),)
-    single = [(None, 0, start), (0, 0, ()), (None, 0, end)]
-    return Template(single, [*single, (1, 1, ()), (None, 1, end)])
+    single = [Part(None, 0, start), FIRST_TEXT, Part(None, 0, end)]
+    return Template(single, single + [Part(1, 1), Part(None, 1, end)])
 
 
 def _roberta(sep, cls, trim_offsets=True, add_prefix_space=True):
-    start, end = (int(cls[1]),), (int(sep[1]),)
-    single = [(None, 0, start), (0, 0, ()), (None, 0, end)]
-    return Template(single, [*single, (None, 0, end), (1, 0, ()), (None, 0, end)])
+    start, end = Part(None, 0, (int(cls[1]),)), Part(None, 0, (int(sep[1]),))
+    single = [start, FIRST_TEXT, end]
+    return Template(single, single + [end, Part(1, 0), end])
 
 
 _BUILDERS = {

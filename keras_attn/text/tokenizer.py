@@ -112,7 +112,7 @@ class Tokenizer(tf.Module):
     @property
     def framing(self):
         """`Framing`, which makes ids what an encoder takes: START, the text, END."""
-        return Framing.of_ids(self.start_token_id, self.end_token_id)
+        return Framing.from_ids(self.start_token_id, self.end_token_id)
 
     def tokenize(self, texts):
         """Turns a batch of strings into token ids, without special ids.

@@ -8,7 +8,6 @@ import tensorflow as tf
 from keras_attn.text.byte_level import BYTE_CHARACTERS
 from keras_attn.text.json_parts import check_value, read_part
 from keras_attn.text.patterns import escaped, one_pattern
-from keras_attn.text.resources import TENSORFLOW_TEXT, import_package
 from keras_attn.text.sentencepiece_models import (
     KnownWords,
     NamedPieces,
@@ -16,10 +15,10 @@ from keras_attn.text.sentencepiece_models import (
     unigram_model,
     whole_model,
 )
+from keras_attn.text.wordpiece_tokenizer import WordPieceModel
 
 # In place of a character that the vocabulary lacks, where each such character is one token.
 _UNKNOWN_CHARACTER = "\r"
-_LONG_WORD = "\0"
 # Begins the names of ids that have no piece. It is no character, and in texts it stands for nothing.
 _NO_PIECE = "\U0010ffff\U0010ffff"
 
@@ -29,7 +28,7 @@ WordModel.__doc__ = (
 )
 
 
-def read_model(part, spells_bytes):
+def read_model(part, *, spells_bytes):
     """Builds the model of a tokenizer.json.
 
     Args:
@@ -84,7 +83,7 @@ def _bpe(
     check_value("model", "end_of_word_suffix", end_of_word_suffix, (None, ""))
     check_value("model", "ignore_merges", ignore_merges, (False, True) if spells_bytes else (False,))
     pieces = _pieces_by_id(vocab)
-    merges = [tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge) for merge in merges]
+    merges = [tuple(merge.split(" ") if isinstance(merge, str) else merge) for merge in merges]
     unknown_id = None if unk_token is None else vocab[unk_token]
     is_fused = byte_fallback or (fuse_unk and unknown_id is not None)
     unknown = None if is_fused else _unknown_characters(vocab, spells_bytes)
@@ -95,16 +94,24 @@ def _bpe(
                 "A BPE model with an unknown token that is not fused must not have the piece '\\r'."
             )
         known[_UNKNOWN_CHARACTER] = unknown_id
-    whole = [piece for piece in vocab if all(c in BYTE_CHARACTERS for c in piece)] if ignore_merges else []
-    if whole:
-        plain = bpe_model(known, merges, unknown_id, byte_fallback).tokenize(tf.constant(whole)).to_list()
-        whole = [piece for piece, found in zip(whole, plain, strict=True) if found != [vocab[piece]]]
-    model = bpe_model(known, merges, unknown_id, byte_fallback, whole)
+    model = bpe_model(known, merges, unknown_id, byte_fallback)
+    if ignore_merges:
+        whole_words = _words_that_merges_miss(model, vocab)
+        model = bpe_model(known, merges, unknown_id, byte_fallback, whole_words)
     if spells_bytes:  # texts are cut into words
         model = KnownWords(model, list(vocab))
     if unknown:
         model = _Spelled(model, unknown, "" if unknown_id is None else _UNKNOWN_CHARACTER)
     return WordModel(model, pieces, unknown_id)
+
+
+def _words_that_merges_miss(model, vocabulary):
+    """The pieces of spelled bytes that the merges of a model do not make of themselves."""
+    pieces = [piece for piece in vocabulary if all(character in BYTE_CHARACTERS for character in piece)]
+    if not pieces:
+        return []
+    ids = model.tokenize(tf.constant(pieces)).to_list()
+    return [piece for piece, row in zip(pieces, ids, strict=True) if row != [vocabulary[piece]]]
 
 
 def _unknown_characters(vocabulary, spells_bytes):
@@ -149,13 +156,14 @@ class _Spelled(tf.Module):
 
 def _unigram(vocab, unk_id=None, byte_fallback=False):
     pieces = [piece for piece, _ in vocab]
+    scores = [float(score) for _, score in vocab]
     if unk_id is not None and not 0 <= unk_id < len(pieces):
         raise ValueError(f"`unk_id` must be an id of the vocabulary. Received: unk_id={unk_id!r}.")
     if unk_id is None and not byte_fallback:
         raise ValueError(
             "A Unigram model without an unknown id fails on characters that it lacks. Received: unk_id=None."
         )
-    model = unigram_model(pieces, [float(score) for _, score in vocab], unk_id, byte_fallback)
+    model = unigram_model(pieces, scores, unk_id, byte_fallback)
     return WordModel(model, pieces, unk_id)
 
 
@@ -181,38 +189,13 @@ def _word_piece(vocab, unk_token="[UNK]", continuing_subword_prefix="##", max_in
     unknown_id = vocab[unk_token]
     if nul := [piece for piece in pieces if "\0" in piece]:
         raise ValueError(f"A WordPiece vocabulary must not have the character NUL. Received: {nul[0]!r}.")
-    model = _WordPiece(pieces, unk_token, continuing_subword_prefix, int(max_input_chars_per_word))
+    model = WordPieceModel(
+        [piece or f"{_NO_PIECE}{number}" for number, piece in enumerate(pieces)],
+        unk_token,
+        continuing_subword_prefix,
+        int(max_input_chars_per_word),
+    )
     return WordModel(model, pieces, unknown_id)
-
-
-class _WordPiece(tf.Module):
-    def __init__(self, pieces, unknown, prefix, max_characters):
-        super().__init__()
-        self._max_characters = max_characters
-        self._unknown_id = pieces.index(unknown)
-        tensorflow_text = import_package("tensorflow_text", TENSORFLOW_TEXT, "WordPiece")
-        self._graph_tokenizer = tensorflow_text.FastWordpieceTokenizer(
-            vocab=[piece or f"{_NO_PIECE}{number}" for number, piece in enumerate(pieces)],
-            suffix_indicator=prefix,
-            max_bytes_per_word=4 * max_characters,
-            token_out_type=tf.int32,
-            unknown_token=unknown,
-            no_pretokenization=True,
-            support_detokenization=False,
-        )
-
-    def tokenize(self, words):
-        return self._graph_tokenizer.tokenize(self._checked(words))
-
-    def tokenize_with_offsets(self, words):
-        token_ids, starts, stops = self._graph_tokenizer.tokenize_with_offsets(self._checked(words))
-        sizes = tf.repeat(tf.strings.length(words), token_ids.row_lengths())
-        is_unknown = tf.equal(token_ids.values, self._unknown_id)
-        stops = tf.where(is_unknown, sizes, tf.cast(stops.values, tf.int32))
-        return token_ids, tf.cast(starts, tf.int32), token_ids.with_values(stops)
-
-    def _checked(self, words):
-        return tf.where(tf.strings.length(words, unit="UTF8_CHAR") > self._max_characters, _LONG_WORD, words)
 
 
 def _pieces_by_id(vocabulary):

@@ -17,8 +17,56 @@ _SUFFIX = "##"
 _TEXTS_PER_CALL = 4096
 # A longer word is always unknown.
 _MAX_CHARACTERS = 100
-_MAX_BYTES = 4 * _MAX_CHARACTERS
 _LONG_WORD = "\0"  # in no vocabulary: this character is dropped from texts
+
+
+class WordPieceModel(tf.Module):
+    """Splits words into the longest pieces of a vocabulary. A word that cannot be spelled, or is too long, is unknown.
+
+    Args:
+        pieces: List of strings, the piece of each id.
+        unknown: The piece of unknown words.
+        prefix: String, with which pieces begin that continue a word.
+        max_characters: Integer, of the longest word that is split.
+        support_detokenization: Boolean, whether pieces can be joined again.
+    """
+
+    def __init__(self, pieces, unknown, prefix, max_characters, *, support_detokenization=False):
+        super().__init__()
+        self._max_characters = max_characters
+        self._unknown_id = pieces.index(unknown)
+        tensorflow_text = import_package("tensorflow_text", TENSORFLOW_TEXT, "WordPiece")
+        self._graph_tokenizer = tensorflow_text.FastWordpieceTokenizer(
+            vocab=pieces,
+            suffix_indicator=prefix,
+            max_bytes_per_word=4 * max_characters,
+            token_out_type=tf.int32,
+            unknown_token=unknown,
+            no_pretokenization=True,  # words are given: tensorflow-text's are not BERT's
+            support_detokenization=support_detokenization,
+        )
+
+    def tokenize(self, words):
+        """The ids of each word: strings of shape (N,) to ragged int32 of shape (N, None)."""
+        return self._graph_tokenizer.tokenize(self._without_long_words(words))
+
+    def tokenize_with_offsets(self, words):
+        """Like `tokenize`, and the first byte in its word of each token, and the byte after its last."""
+        words_to_split = self._without_long_words(words)
+        token_ids, starts, stops = self._graph_tokenizer.tokenize_with_offsets(words_to_split)
+        # An unknown word spans all its bytes.
+        sizes = tf.repeat(tf.strings.length(words), token_ids.row_lengths())
+        is_unknown = tf.equal(token_ids.values, self._unknown_id)
+        stops = tf.where(is_unknown, sizes, tf.cast(stops.values, tf.int32))
+        return token_ids, tf.cast(starts, tf.int32), token_ids.with_values(stops)
+
+    def detokenize(self, token_ids):
+        """Ragged ids of shape (B, None) to strings of shape (B,)."""
+        return self._graph_tokenizer.detokenize(token_ids)
+
+    def _without_long_words(self, words):
+        is_long = tf.strings.length(words, unit="UTF8_CHAR") > self._max_characters
+        return tf.where(is_long, _LONG_WORD, words)
 
 
 class WordPieceTokenizer(Tokenizer):
@@ -73,14 +121,8 @@ class WordPieceTokenizer(Tokenizer):
         self.lowercase = lowercase
         self.strip_accents = strip_accents
         self._splitting = _splitting(tensorflow_text, lowercase, strip_accents)
-        self._graph_tokenizer = tensorflow_text.FastWordpieceTokenizer(
-            vocab=list(vocabulary),
-            suffix_indicator=_SUFFIX,
-            max_bytes_per_word=_MAX_BYTES,
-            token_out_type=tf.int32,
-            unknown_token=_UNKNOWN,
-            no_pretokenization=True,  # done by `bert_words`: tensorflow-text's differs from BERT's
-            support_detokenization=True,
+        self._model = WordPieceModel(
+            list(vocabulary), _UNKNOWN, _SUFFIX, _MAX_CHARACTERS, support_detokenization=True
         )
 
     @classmethod
@@ -157,27 +199,23 @@ class WordPieceTokenizer(Tokenizer):
 
     def _texts_to_ids(self, texts):
         words = bert_words(texts, **self._splitting)
-        return words.with_values(self._graph_tokenizer.tokenize(_known(words.values))).merge_dims(1, 2)
+        return words.with_values(self._model.tokenize(words.values)).merge_dims(1, 2)
 
     def _texts_to_ids_with_offsets(self, texts):
         words, owner_starts, owner_stops = bert_words_with_owners(texts, **self._splitting)
-        token_ids, starts, stops = self._graph_tokenizer.tokenize_with_offsets(_known(words.values))
-        # Offsets in a word become indices into the bytes of all words. An unknown word spans all its bytes.
+        token_ids, starts, stops = self._model.tokenize_with_offsets(words.values)
+        # Offsets in a word become indices into the bytes of all words.
         sizes = tf.strings.length(words.values)
-        is_unknown = tf.equal(token_ids, self.unknown_token_id)
-        ends = tf.where(
-            is_unknown.values, tf.repeat(sizes, token_ids.row_lengths()), tf.cast(stops.values, tf.int32)
-        )
         before = tf.repeat(tf.cumsum(sizes, exclusive=True), token_ids.row_lengths())
-        starts = tf.gather(owner_starts, before + tf.cast(starts.values, tf.int32))
-        stops = tf.gather(owner_stops, before + ends - 1)
+        starts = tf.gather(owner_starts, before + starts.values)
+        stops = tf.gather(owner_stops, before + stops.values - 1)
         return tuple(
             words.with_values(token_ids.with_values(values)).merge_dims(1, 2)
             for values in (token_ids.values, starts, stops)
         )
 
     def _ids_to_texts(self, token_ids):
-        return self._graph_tokenizer.detokenize(token_ids)
+        return self._model.detokenize(token_ids)
 
     def _token_string(self, token_id):
         return self.vocabulary[token_id]
@@ -190,11 +228,6 @@ def _splitting(tensorflow_text, lowercase, strip_accents):
         "lowercase": lowercase,
         "strip_accents": lowercase if strip_accents is None else strip_accents,
     }
-
-
-def _known(words):
-    """The words, with those that are too long replaced by one that no vocabulary holds."""
-    return tf.where(tf.strings.length(words, unit="UTF8_CHAR") > _MAX_CHARACTERS, _LONG_WORD, words)
 
 
 def _checked_vocabulary(vocabulary):

@@ -16,7 +16,7 @@ from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from keras_attn.huggingface.tokenizer_loading import read_tokenizer
 from keras_attn.text import ByteLevelBPETokenizer, load_tokenizer
-from keras_attn.text.byte_level_bpe_tokenizer import added_token
+from keras_attn.text.json_parts import added_token
 
 SENTENCES = sentences(400)
 TEXTS = [*hard_texts(), *fuzzed_texts(500), *SENTENCES[:50]]
