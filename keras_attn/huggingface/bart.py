@@ -24,7 +24,9 @@ from keras_attn.layers import (
 from keras_attn.layers.normalization import LayerNormalization
 from keras_attn.models import Seq2SeqTransformer
 
-_Form = collections.namedtuple("_Form", "normalize_first last_norm embedding_norm positions output_bias")
+_Form = collections.namedtuple(
+    "_Form", "normalize_first last_norm embedding_norm positions output_bias activation", defaults=["gelu"]
+)
 _FORMS = {
     "bart": _Form(
         normalize_first=False, last_norm=False, embedding_norm=True, positions="learned", output_bias=True
@@ -36,7 +38,12 @@ _FORMS = {
         normalize_first=True, last_norm=True, embedding_norm=False, positions="sinusoidal", output_bias=True
     ),
     "m2m_100": _Form(
-        normalize_first=True, last_norm=True, embedding_norm=False, positions="fairseq", output_bias=False
+        normalize_first=True,
+        last_norm=True,
+        embedding_norm=False,
+        positions="fairseq",
+        output_bias=False,
+        activation="relu",
     ),
     "marian": _Form(
         normalize_first=False, last_norm=False, embedding_norm=False, positions="sinusoidal", output_bias=True
@@ -92,7 +99,7 @@ class _Transformer:
         self.num_layers = {side: fields.count(f"{side}_layers") for side in _SUBLAYERS}
         self.num_heads = {side: fields.size(f"{side}_attention_heads") for side in _SUBLAYERS}
         self.intermediate_dims = {side: fields.size(f"{side}_ffn_dim") for side in _SUBLAYERS}
-        self.activation = fields.activation("activation_function", "relu" if is_m2m else "gelu")
+        self.activation = fields.activation("activation_function", form.activation)
         self.dropout = fields.number("dropout", 0.1)
         self.attention_dropout = fields.number("attention_dropout", 0.0)
         self.scale = fields.flag("scale_embedding", is_m2m)
@@ -211,8 +218,9 @@ class _Transformer:
 
     def names(self):
         first_row = _FIRST_POSITION if self.form.positions == "learned" else 0
+        source_table = "shared.weight" if self.is_shared else _SOURCE_TABLE
         names = {
-            "source_embedding/token/embeddings": "shared.weight" if self.is_shared else _SOURCE_TABLE,
+            "source_embedding/token/embeddings": source_table,
             "target_embedding/token/embeddings": _TARGET_TABLE,
             "{embedding}/token/output_bias": At("final_logits_bias", leading_axis=True),
             "{embedding}/token/reverse_embeddings": "lm_head.weight",

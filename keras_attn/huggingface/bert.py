@@ -31,16 +31,19 @@ NAMES = {
     "block_{i}/feed_forward/output": "encoder.layer.{i}.output.dense",
     "block_{i}/feed_forward_residual/norm": "encoder.layer.{i}.output.LayerNorm",
 }
-_Form = collections.namedtuple("_Form", "prefix predictions text_output text_dense text_activation")
+_Form = collections.namedtuple(
+    "_Form", "prefix predictions predictions_activation text_output text_dense text_activation"
+)
 _ROBERTA = _Form(
     prefix="roberta.",
     predictions=("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias"),
+    predictions_activation="gelu",
     text_output="classifier.out_proj",
     text_dense="classifier.dense",
     text_activation="tanh",
 )
-# What differs between the types: the prefix of the body, the masked language model's dense layer, norm, decoder and bias,
-# and the two projections of a classifier of texts with the activation between them.
+# What differs between the types: the prefix of the body; the masked language model's dense layer, norm, decoder and bias,
+# and its activation, None for that of the blocks; the projections of a classifier of texts, and the activation between.
 _FORMS = {
     "bert": _Form(
         prefix="bert.",
@@ -50,6 +53,7 @@ _FORMS = {
             "cls.predictions.decoder",
             "cls.predictions.bias",
         ),
+        predictions_activation=None,
         text_output="classifier",
         text_dense="pooler.dense",
         text_activation="tanh",
@@ -64,6 +68,7 @@ _FORMS = {
             "generator_lm_head",
             "generator_lm_head.bias",
         ),
+        predictions_activation="gelu",
         text_output="classifier.out_proj",
         text_dense="classifier.dense",
         text_activation="gelu",
@@ -106,7 +111,7 @@ def bert(fields, checkpoint):
     text_head = {"text": form.text_output, "dense": form.text_dense, "activation": form.text_activation}
     heads = encoder.heads(
         form.predictions,
-        encoder.activation if model_type == "bert" else "gelu",
+        form.predictions_activation or encoder.activation,
         classifiers(fields.num_labels, dropout=dropout, **text_head),
     )
     position = At("embeddings.position_embeddings", first_row=first_position)
@@ -230,7 +235,8 @@ class PostNormEncoder:
 
 def bert_config(model):
     """The fields of a bert config."""
-    block, embedding = model.blocks[0], model.embedding
+    block = model.blocks[0]
+    embedding = model.embedding
     return {
         "vocab_size": embedding.vocabulary_size,
         "hidden_size": model.hidden_dim,

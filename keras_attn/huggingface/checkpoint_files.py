@@ -11,7 +11,7 @@ import numpy as np
 
 from keras_attn.huggingface import tf_weights
 
-Tensor = collections.namedtuple("Tensor", ["path", "dtype", "shape", "start"])
+Tensor = collections.namedtuple("Tensor", "path dtype shape start")
 Tensor.__doc__ = """One tensor of a safetensors file: the file, the dtype as safetensors calls it, the shape, its first byte."""
 
 _DTYPES = {
@@ -20,10 +20,23 @@ _DTYPES = {
     "F32": np.dtype("float32"),
     "F64": np.dtype("float64"),
 }
-# Of other tensors, which may be in a file but are of no use, only the sizes are checked.
-_BYTES = {"BOOL": 1, "I8": 1, "U8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "I16": 2, "U16": 2, "I32": 4, "U32": 4}
-_BYTES |= {"I64": 8, "U64": 8, **{name: dtype.itemsize for name, dtype in _DTYPES.items()}}
-_WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
+# The bytes of a number. Tensors of other dtypes may be in a file, but are not read: only their sizes are checked.
+_BYTES = {
+    **{name: dtype.itemsize for name, dtype in _DTYPES.items()},
+    "BOOL": 1,
+    "F8_E4M3": 1,
+    "F8_E5M2": 1,
+    "I8": 1,
+    "U8": 1,
+    "I16": 2,
+    "U16": 2,
+    "I32": 4,
+    "U32": 4,
+    "I64": 8,
+    "U64": 8,
+}
+_WEIGHTS = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
 _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _ADAPTER = "adapter_config.json"
 _PART_VALUES = 2**20
@@ -103,11 +116,10 @@ class Folder:
         self.config = read_json(self.path / "config.json")
         self._refuse_adapter()
         self.tensors = {}
-        for file in self._files():
-            read = tf_weights.read_tensors if file.name == tf_weights.FILE else read_header
-            for name, tensor in read(file).items():
+        for path in self._weight_files():
+            for name, tensor in _read_tensors(path).items():
                 if name in self.tensors:
-                    raise ValueError(f"{name} is in {self.tensors[name].path.name} and in {file.name}.")
+                    raise ValueError(f"{name} is in {self.tensors[name].path.name} and in {path.name}.")
                 self.tensors[name] = tensor
         self._check_index()
 
@@ -129,10 +141,12 @@ class Folder:
             raise ValueError(
                 f"{tensor.path} holds {name} with dtype {tensor.dtype}. Known: {', '.join(sorted(_DTYPES))}."
             )
-        dtype, (num_rows, *others) = _DTYPES[tensor.dtype], tensor.shape or (1,)
+        dtype = _DTYPES[tensor.dtype]
+        num_rows, *others = tensor.shape or (1,)
         first, last, _ = rows.indices(num_rows)
-        row = math.prod(others)
-        offset, count = tensor.start + first * row * dtype.itemsize, max(last - first, 0) * row
+        row_size = math.prod(others)
+        count = max(last - first, 0) * row_size
+        offset = tensor.start + first * row_size * dtype.itemsize
         array = np.fromfile(tensor.path, dtype, count, offset=offset)
         if len(array) < count:
             raise ValueError(f"{tensor.path} ends within {name}.")
@@ -144,11 +158,13 @@ class Folder:
 
     def are_equal(self, name, other):
         """Whether two tensors have the same shape and values. A few rows at a time are in memory."""
-        shapes = [self.tensors[tensor].shape for tensor in (name, other)]
-        if shapes[0] != shapes[1] or not shapes[0]:
+        shape = self.tensors[name].shape
+        if self.tensors[other].shape != shape:
+            return False
+        if not shape:
             return np.array_equal(self.read(name), self.read(other))
-        num_rows = max(1, _PART_VALUES // max(1, math.prod(shapes[0][1:])))
-        parts = (slice(i, i + num_rows) for i in range(0, shapes[0][0], num_rows))
+        num_rows = max(1, _PART_VALUES // max(1, math.prod(shape[1:])))
+        parts = (slice(i, i + num_rows) for i in range(0, shape[0], num_rows))
         return all(np.array_equal(self.read(name, part), self.read(other, part)) for part in parts)
 
     def _refuse_adapter(self):
@@ -161,7 +177,7 @@ class Folder:
             "`model.merge_and_unload().save_pretrained(FOLDER)`, and give that folder; or remove the adapter's files."
         )
 
-    def _files(self):
+    def _weight_files(self):
         if (self.path / _WEIGHTS).is_file():
             self._index = {}
             return [self.path / _WEIGHTS]
@@ -192,13 +208,15 @@ class Folder:
         """Every tensor must be in the file that the index names for it."""
         if not self._index:
             return
-        found = {name: tensor.path.name for name, tensor in self.tensors.items()}
-        wrong = sorted(name for name in {*found, *self._index} if found.get(name) != self._index.get(name))
+        files = {name: tensor.path.name for name, tensor in self.tensors.items()}
+        names = files.keys() | self._index.keys()
+        wrong = sorted(name for name in names if files.get(name) != self._index.get(name))
         if wrong:
             name = wrong[0]
+            others = f"; {len(wrong) - 1} more" if wrong[1:] else ""
             raise ValueError(
-                f"{_INDEX} does not describe the files. {name} is in {found.get(name, 'no file')}, by the index in "
-                f"{self._index.get(name, 'no file')}" + (f"; {len(wrong) - 1} more." if wrong[1:] else ".")
+                f"{_INDEX} does not describe the files. {name} is in {files.get(name, 'no file')}, by the index in "
+                f"{self._index.get(name, 'no file')}{others}."
             )
 
 
@@ -223,7 +241,7 @@ class Rows:
 
 
 def read_json(path):
-    """The dict in a JSON file.
+    """The dict in a JSON file of a checkpoint.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -250,11 +268,12 @@ def _parsed(content, path):
 
 
 def _unique(pairs):
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"the name {next(name for name in names if names.count(name) > 1)!r} is there twice")
-    return found
+    entries = {}
+    for name, value in pairs:
+        if name in entries:
+            raise ValueError(f"the name {name!r} is there twice")
+        entries[name] = value
+    return entries
 
 
 def _read_index(path):
@@ -262,6 +281,11 @@ def _read_index(path):
     if not isinstance(index, dict) or not index or not all(isinstance(name, str) for name in index.values()):
         raise ValueError(f'{path} must have a "weight_map" from names of tensors to names of files.')
     return index
+
+
+def _read_tensors(path):
+    """The tensors of a weight file, by their names."""
+    return tf_weights.read_tensors(path) if path.name == tf_weights.FILE else read_header(path)
 
 
 def read_header(path):

@@ -1,5 +1,7 @@
 """Gemma 2 and the text model of Gemma 3: a norm on both sides of each sub-layer, windows in some layers, soft caps."""
 
+import collections
+
 from keras_attn.huggingface.architecture import Architecture
 from keras_attn.huggingface.config_fields import FULL, LOCAL
 from keras_attn.huggingface.heads import last_token_head
@@ -25,11 +27,15 @@ _NORMS = {
 }
 # These norms multiply by 1 + weight.
 NAMES = ATTENTION_NAMES | {ours: At(theirs, added=1.0) for ours, theirs in _NORMS.items()}
+_Defaults = collections.namedtuple("_Defaults", "logit_cap period base")
+_SECOND = _Defaults(logit_cap=30.0, period=2, base=10_000.0)
+_THIRD = _Defaults(logit_cap=None, period=6, base=1_000_000.0)
 
 
 def gemma(fields, checkpoint):
     """`Architecture` of a gemma2 or gemma3_text config."""
     is_third = fields.get("model_type") == "gemma3_text"
+    defaults = _THIRD if is_third else _SECOND
     num_layers = fields.count("num_hidden_layers")
     hidden_dim = fields.size("hidden_size")
     epsilon = fields.number("rms_norm_eps", 1e-6)
@@ -56,15 +62,15 @@ def gemma(fields, checkpoint):
     fields.get("hidden_act", None)  # of the first Gemma; `hidden_activation` counts
     fields.expect(use_bidirectional_attention=False)
     vocabulary_size = fields.size("vocab_size")
-    logit_cap = fields.get("final_logit_softcapping", None if is_third else 30.0)
+    logit_cap = fields.get("final_logit_softcapping", defaults.logit_cap)
     max_sequence_length = fields.get("max_position_embeddings", 8192)
     pad_token_id = fields.pad_token_id()
     output = checkpoint.output(fields, *SAME)
-    types = _layer_types(fields, num_layers, 6 if is_third else 2)
+    types = _layer_types(fields, num_layers, defaults.period)
     windows = {FULL: None, LOCAL: fields.size("sliding_window", 4096, most=2**31)}
     make_rotary = {
         kind: rotary_embedding(parameters, max_sequence_length)
-        for kind, parameters in _rope_parameters(fields, is_third).items()
+        for kind, parameters in _rope_parameters(fields, defaults.base, is_third=is_third).items()
     }
 
     def block(i):
@@ -92,12 +98,12 @@ def _layer_types(fields, num_layers, period):
     return fields.layer_types(num_layers, lambda i: LOCAL if (i + 1) % period else FULL)
 
 
-def _rope_parameters(fields, is_third):
+def _rope_parameters(fields, default_base, *, is_third):
     """{kind of layer: rotary parameters}. Local layers of Gemma 3 have a base of their own and no scaling."""
     given = fields.get("rope_parameters", None) or {}
     if is_third and set(given) & {FULL, LOCAL}:
         return {kind: given.get(kind) or {} for kind in (FULL, LOCAL)}
-    everywhere = rope_parameters(fields, default_base=1_000_000.0 if is_third else 10000.0)
+    everywhere = rope_parameters(fields, default_base)
     if not is_third:
         return {FULL: everywhere, LOCAL: everywhere}
     local = {"rope_theta": fields.get("rope_local_base_freq", 10000.0)}

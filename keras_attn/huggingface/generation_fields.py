@@ -12,7 +12,7 @@ from keras_attn.huggingface.dry_run import note_without_effect
 GENERATION_FILE = "generation_config.json"
 GENERATOR = "TextGenerator"
 
-GenerationFields = collections.namedtuple("GenerationFields", ["file", "refused", "let_through"])
+GenerationFields = collections.namedtuple("GenerationFields", "file refused let_through")
 GenerationFields.__doc__ = """What becomes of the fields that say how a checkpoint answers.
 
 file: the name of the file that they are in.
@@ -20,34 +20,27 @@ refused: dict from the name of a field to its value, without which answers would
 let_through: the names of fields that are not obeyed, and change no answer here: those of draws, and of other programs.
 """
 
-_INTEGER, _NUMBER, _FLAG, _TOKEN, _TOKENS = (
-    "an integer",
-    "a number",
-    "true or false",
-    "an id",
-    "a list of ids",
-)
-_WORDS, _ID_OR_IDS, _STOPPING = "a list of lists of ids", "an id or a list of ids", 'true, false or "never"'
+# The fields that are obeyed, and what their values must be.
 _OBEYED = {
-    "max_length": _INTEGER,
-    "max_new_tokens": _INTEGER,
-    "min_length": _INTEGER,
-    "min_new_tokens": _INTEGER,
-    "num_beams": _INTEGER,
-    "length_penalty": _NUMBER,
-    "early_stopping": _STOPPING,
-    "repetition_penalty": _NUMBER,
-    "renormalize_logits": _FLAG,
-    "no_repeat_ngram_size": _INTEGER,
-    "bad_words_ids": _WORDS,
-    "suppress_tokens": _TOKENS,
-    "begin_suppress_tokens": _TOKENS,
-    "forced_bos_token_id": _TOKEN,
-    "forced_eos_token_id": _ID_OR_IDS,
-    "bos_token_id": _TOKEN,
-    "eos_token_id": _ID_OR_IDS,
-    "pad_token_id": _TOKEN,
-    "decoder_start_token_id": _ID_OR_IDS,
+    "max_length": "an integer",
+    "max_new_tokens": "an integer",
+    "min_length": "an integer",
+    "min_new_tokens": "an integer",
+    "num_beams": "an integer",
+    "length_penalty": "a number",
+    "early_stopping": 'true, false or "never"',
+    "repetition_penalty": "a number",
+    "renormalize_logits": "true or false",
+    "no_repeat_ngram_size": "an integer",
+    "bad_words_ids": "a list of lists of ids",
+    "suppress_tokens": "a list of ids",
+    "begin_suppress_tokens": "a list of ids",
+    "forced_bos_token_id": "an id",
+    "forced_eos_token_id": "an id or a list of ids",
+    "bos_token_id": "an id",
+    "eos_token_id": "an id or a list of ids",
+    "pad_token_id": "an id",
+    "decoder_start_token_id": "an id or a list of ids",
 }
 
 _DRAWS = "of draws, which a call asks for: answers are searched for, and `do_sample` is not followed"
@@ -55,26 +48,29 @@ _SPEED = "of time and memory: the answer is the same"
 _ASSISTANT = "of an assistant that proposes tokens: the answer is the same"
 _OUTPUT = "of what a call returns beside the answer"
 _FILE = "of the file itself"
-# Nobody needs to be told of these.
-_OF_NO_INTEREST = (_SPEED, _ASSISTANT, _OUTPUT, _FILE)
-# Fields that are not obeyed and change no answer, and why.
-WITHOUT_EFFECT = {
-    **dict.fromkeys(("do_sample", "temperature", "top_k", "top_p", "min_p", "top_h"), _DRAWS),
-    **dict.fromkeys(("typical_p", "epsilon_cutoff", "eta_cutoff"), _DRAWS),
-    **dict.fromkeys(("use_cache", "cache_implementation", "cache_config", "max_cache_len"), _SPEED),
-    **dict.fromkeys(("low_memory", "prefill_chunk_size", "compile_config", "disable_compile"), _SPEED),
-    **dict.fromkeys(("continuous_batching_config", "use_mtp"), _SPEED),
-    **dict.fromkeys(("num_assistant_tokens", "num_assistant_tokens_schedule"), _ASSISTANT),
-    **dict.fromkeys(("assistant_confidence_threshold", "assistant_ensemble_weight"), _ASSISTANT),
-    **dict.fromkeys(("assistant_early_exit", "assistant_lookbehind", "target_lookbehind"), _ASSISTANT),
-    **dict.fromkeys(("prompt_lookup_num_tokens", "max_matching_ngram_size", "speculation_type"), _ASSISTANT),
-    **dict.fromkeys(("output_attentions", "output_hidden_states", "output_scores", "output_logits"), _OUTPUT),
-    **dict.fromkeys(("num_return_sequences", "return_dict_in_generate"), _OUTPUT),
-    **dict.fromkeys(("_from_model_config", "transformers_version"), _FILE),
-    "diversity_penalty": "of groups of beams, which `num_beam_groups` asks for",
-    "remove_invalid_values": "of logits that are no numbers, which a checked model does not give",
+_UNTOLD = (_SPEED, _ASSISTANT, _OUTPUT, _FILE)  # reasons that no user needs to be told
+_NAMES_WITHOUT_EFFECT = {
+    _DRAWS: "do_sample temperature top_k top_p min_p top_h typical_p epsilon_cutoff eta_cutoff",
+    _SPEED: (
+        "use_cache cache_implementation cache_config max_cache_len low_memory prefill_chunk_size compile_config "
+        "disable_compile continuous_batching_config use_mtp"
+    ),
+    _ASSISTANT: (
+        "num_assistant_tokens num_assistant_tokens_schedule assistant_confidence_threshold assistant_ensemble_weight "
+        "assistant_early_exit assistant_lookbehind target_lookbehind prompt_lookup_num_tokens max_matching_ngram_size "
+        "speculation_type"
+    ),
+    _OUTPUT: (
+        "output_attentions output_hidden_states output_scores output_logits num_return_sequences "
+        "return_dict_in_generate"
+    ),
+    _FILE: "_from_model_config transformers_version",
+    "of groups of beams, which `num_beam_groups` asks for": "diversity_penalty",
+    "of logits that are no numbers, which a checked model does not give": "remove_invalid_values",
 }
-# Fields that are not obeyed: what they ask for, and the values with which they change nothing, beside null.
+# Fields that are not obeyed and change no answer, and why.
+WITHOUT_EFFECT = {name: why for why, names in _NAMES_WITHOUT_EFFECT.items() for name in names.split()}
+# Fields that are refused: what they ask for, and the values with which they change nothing, beside null.
 _REFUSED = {
     "max_time": ("a limit of time", ()),
     "stop_strings": ("strings that end an answer", ([], "")),
@@ -92,7 +88,7 @@ _REFUSED = {
     "constraints": ("words that must come", ([],)),
     "force_words_ids": ("words that must come", ([],)),
 }
-# What a language model does not obey.
+# Fields that are refused of language models.
 _REFUSED_OF_GENERATORS = {
     "forced_bos_token_id": ("a first token after prompts of one token", ()),
     "min_length": (
@@ -100,7 +96,7 @@ _REFUSED_OF_GENERATORS = {
         (0, 1),
     ),
 }
-# What is obeyed in part.
+# Fields that are refused with values of some kinds.
 _REFUSED_IN_PART = {
     "bad_words_ids": "forbidden words of several tokens",
     "forced_eos_token_id": "several last tokens",
@@ -139,19 +135,21 @@ def generation_fields(generation_config, config, task, ignored_fields=()):
     fields = {name: value for name, value in fields.items() if value is not None}
     ignored = set(fields) & set(ignored_fields)
     fields = {name: value for name, value in fields.items() if name not in ignored}
+    if not has_file:  # the others are of the model
+        fields = {name: value for name, value in fields.items() if is_generation_field(name)}
     refused = {name: value for name, value in fields.items() if _is_refused(name, value, fields, task)}
     for name in sorted(set(fields) & set(_OBEYED) - set(refused)):
         if not _is_of_kind(fields[name], _OBEYED[name]):
             raise ValueError(
                 f"`{name}` of {file} must be {_OBEYED[name]}. Received: {name}={fields[name]!r}."
             )
-    obeyed = set(_OBEYED) - (set(_WITHOUT_EFFECT_ON_GENERATORS) if task == GENERATOR else set())
-    known = {*_OBEYED, *WITHOUT_EFFECT, *_REFUSED}
-    let_through = [name for name in fields if name not in refused and name not in obeyed]
-    let_through = [name for name in let_through if WITHOUT_EFFECT.get(name) not in _OF_NO_INTEREST]
-    if not has_file:  # the others are of the model
-        let_through = [name for name in let_through if name in known]
-    return GenerationFields(file, refused, sorted({*let_through, *ignored}))
+    obeyed = set(_OBEYED)
+    if task == GENERATOR:
+        obeyed -= set(_WITHOUT_EFFECT_ON_GENERATORS)
+    let_through = {
+        name for name in set(fields) - set(refused) - obeyed if WITHOUT_EFFECT.get(name) not in _UNTOLD
+    }
+    return GenerationFields(file, refused, sorted(let_through | ignored))
 
 
 def check_generation_fields(generation_config, config, task, ignored_fields=()):
@@ -180,7 +178,7 @@ def _is_refused(name, value, fields, task):
         return False  # which replaces it
     if task == GENERATOR and name in _REFUSED_OF_GENERATORS:
         return value not in _REFUSED_OF_GENERATORS[name][1]
-    if name == "bad_words_ids" and _is_of_kind(value, _WORDS):
+    if name == "bad_words_ids" and _is_of_kind(value, _OBEYED[name]):
         return any(len(word) != 1 for word in value)
     if name in ("forced_eos_token_id", "decoder_start_token_id") and isinstance(value, list):
         return len(set(map(str, value))) != 1
@@ -191,18 +189,30 @@ def _meaning(name, task):
     """What a field that is refused asks for."""
     if task == GENERATOR and name in _REFUSED_OF_GENERATORS:
         return _REFUSED_OF_GENERATORS[name][0]
-    return _REFUSED_IN_PART[name] if name in _REFUSED_IN_PART else _REFUSED[name][0]
+    if name in _REFUSED_IN_PART:
+        return _REFUSED_IN_PART[name]
+    return _REFUSED[name][0]
 
 
 def _is_of_kind(value, kind):
-    if kind == _FLAG:
-        return isinstance(value, bool)
-    if kind == _STOPPING:
-        return isinstance(value, bool) or value == "never"
-    if kind == _NUMBER:
-        return isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if kind == _WORDS:
-        return isinstance(value, list) and all(_is_of_kind(word, _TOKENS) for word in value)
-    if isinstance(value, list):
-        return kind in (_TOKENS, _ID_OR_IDS) and all(_is_of_kind(item, _TOKEN) for item in value)
-    return kind != _TOKENS and isinstance(value, int) and not isinstance(value, bool)
+    return _CHECKS[kind](value)
+
+
+def _is_integer(value):
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_list_of_ids(value):
+    return isinstance(value, list) and all(map(_is_integer, value))
+
+
+_CHECKS = {
+    "an integer": _is_integer,
+    "an id": _is_integer,
+    "a number": lambda value: isinstance(value, numbers.Real) and not isinstance(value, bool),
+    "true or false": lambda value: isinstance(value, bool),
+    'true, false or "never"': lambda value: isinstance(value, bool) or value == "never",
+    "a list of ids": _is_list_of_ids,
+    "an id or a list of ids": lambda value: _is_integer(value) or _is_list_of_ids(value),
+    "a list of lists of ids": lambda value: isinstance(value, list) and all(map(_is_list_of_ids, value)),
+}

@@ -230,7 +230,9 @@ class _Plan:
         self._architecture = architecture
         own_names = {name: architecture.own_name(name) for name in folder.tensors}
         stored = self._names_in_files(own_names)
-        body, head, missing = [], [], []
+        body = []
+        head = []
+        missing = []
         for place in places(without_variables(architecture.make).shapes, architecture.names):
             names = [stored[name] for name in architecture.names_of(place.tensor) if name in stored]
             if has_new_head and place.variable.startswith("head/"):

@@ -55,12 +55,16 @@ class ModelType:
     @property
     def writer_class(self):
         """The name of the class that writes texts, or None."""
-        return (self.writer or self.class_name + _WRITERS[self.kind][0]) if self.kind in _WRITERS else None
+        if self.kind not in _WRITERS:
+            return None
+        return self.writer or self.class_name + _WRITERS[self.kind][0]
 
     @property
     def classes(self):
         """The names of the classes that are read, the body's first."""
-        names = [f"{self.class_name}Model", *filter(None, [self.writer_class])]
+        names = [f"{self.class_name}Model"]
+        if self.writer_class is not None:
+            names.append(self.writer_class)
         return names + [f"{self.class_name}For{task}" for task in self.heads]
 
 
@@ -151,22 +155,25 @@ def model_type_of(config):
             f"config.json names no `model_type`, so it is no config of a model of transformers. It has: {fields}."
         )
     name = class_of(config) or ""
-    system = f"{model_type!r:.50}" + (f" ({name:.80})" if name else "")
+    described = f"{model_type!r:.50}"
+    if name:
+        described += f" ({name:.80})"
     reason = "there is no such architecture here"
     if isinstance(model_type, str):
         reason = _NOT_READ.get(model_type, reason)
     kind = next((kind for end, kind in _NEAREST.items() if name.endswith(end)), None)
     nearest = [name for name, known in MODEL_TYPES.items() if kind in (None, known.kind)]
     raise ValueError(
-        f"A checkpoint of `model_type` {system} cannot be read: {reason}. Those that can: {', '.join(nearest)}."
+        f"A checkpoint of `model_type` {described} cannot be read: {reason}. Those that can: {', '.join(nearest)}."
     )
 
 
 def class_of(config):
     """The class that a config names first in `architectures`, or None."""
     classes = config.get("architectures")
-    name = classes[0] if isinstance(classes, list) and classes else None
-    return name if isinstance(name, str) else None
+    if isinstance(classes, list) and classes and isinstance(classes[0], str):
+        return classes[0]
+    return None
 
 
 def is_body(config):
@@ -177,8 +184,10 @@ def is_body(config):
 
 def gives_vectors(config):
     """Whether a config alone says that there is no output projection: a body, and not one whose embedding would be it."""
-    tied = config.get("tie_word_embeddings")
-    return is_body(config) and not (model_type_of(config).is_tied if tied is None else tied)
+    is_tied = config.get("tie_word_embeddings")
+    if is_tied is None:
+        is_tied = model_type_of(config).is_tied
+    return is_body(config) and not is_tied
 
 
 def task_of(config, head=True):
@@ -200,16 +209,14 @@ def task_of(config, head=True):
     task_of({"model_type": "bert", "architectures": ["BertForMaskedLM"]})  # "MaskedLM"
     ```
     """
-    model_type, name = model_type_of(config), class_of(config)
+    model_type = model_type_of(config)
+    name = class_of(config)
     if name is None:
         return None
     task = name.rpartition("For")[2]
-    known = model_type.heads + (("PreTraining",) if model_type.kind == "encoder" else ())
-    if (
-        task not in known
-        and not is_body(config)
-        and not name.endswith(_WRITERS.get(model_type.kind, ("\n",)))
-    ):
+    writes_texts = name.endswith(_WRITERS.get(model_type.kind, ("\n",)))
+    is_pre_training = task == "PreTraining" and model_type.kind == "encoder"
+    if not (task in model_type.heads or is_pre_training or is_body(config) or writes_texts):
         nearest = f"Nearest are {', '.join(model_type.classes)}"
         side = next((side for end, side in _SIDES.items() if name.endswith(end)), None)
         if model_type.kind == "seq2seq" and side is not None:
@@ -221,4 +228,6 @@ def task_of(config, head=True):
                 f"{name} is not read: there is no such head of {config['model_type']} here. {nearest}; "
                 "`load_model(folder, head=False)` gives the model without its head."
             )
-    return task if head and task in model_type.heads else None
+    if head and task in model_type.heads:
+        return task
+    return None

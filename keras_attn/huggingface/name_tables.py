@@ -87,15 +87,15 @@ class Place:
             shape = (inputs, outputs * num_parts)
             return shape[::-1] if self.at.transposed else shape
         first, *others = self._joined_shape
-        first = first * num_parts + self.at.first_row + self.at.last_rows
-        return (*((1,) if self.at.leading_axis else ()), first, *others)
+        shape = (first * num_parts + self.at.first_row + self.at.last_rows, *others)
+        return (1, *shape) if self.at.leading_axis else shape
 
     def to_variable(self, array):
         """The tensor's values in the shape of the variable."""
         if self._convolution_shape is not None:
             return array.transpose(2, 3, 1, 0).reshape(self.shape)
-        if self._is_kernel:
-            array = array.T if self.at.transposed else array
+        if self._is_kernel and self.at.transposed:
+            array = array.T
         elif self.at.leading_axis:
             array = array[0]
         part, num_parts = self.at.part
@@ -104,21 +104,25 @@ class Place:
         if self.at.first_row or self.at.last_rows:
             array = array[self.at.first_row : len(array) - self.at.last_rows]
         array = array.reshape(self.shape)
-        return array + np.asarray(self.at.added, array.dtype) if self.at.added else array
+        if self.at.added:
+            array = array + np.asarray(self.at.added, array.dtype)
+        return array
 
     def to_tensor(self, array):
         """The variable's values in the layout of the tensor, or of this part of it along the last axis before a
         transposition; the inverse of `to_variable`."""
         if self._convolution_shape is not None:
             return array.reshape(self._convolution_shape).transpose(3, 2, 0, 1)
-        array = array - np.asarray(self.at.added, array.dtype) if self.at.added else array
+        if self.at.added:
+            array = array - np.asarray(self.at.added, array.dtype)
         if self._is_kernel:
             array = array.reshape(self._matrix_shape)
-            return array.T if self.at.transposed and self.at.part[1] == 1 else array
+            _, num_parts = self.at.part
+            return array.T if self.at.transposed and num_parts == 1 else array
         array = array.reshape(self._joined_shape)
         if self.at.first_row or self.at.last_rows:
-            rest = [(0, 0)] * (array.ndim - 1)
-            array = np.pad(array, [(self.at.first_row, self.at.last_rows), *rest])
+            rows = [(self.at.first_row, self.at.last_rows)]
+            array = np.pad(array, rows + [(0, 0)] * (array.ndim - 1))
         return array[None] if self.at.leading_axis else array
 
     @property
@@ -142,12 +146,18 @@ class Place:
         return math.prod(self.shape[:split]), math.prod(self.shape[split:])
 
 
-def places(shapes, table):
+def torch_name(layer, kind):
+    """torch's name of a layer's tensor, from the last part of the variable's name."""
+    return f"{layer}.{_SUFFIXES.get(kind, 'weight')}"
+
+
+def places(shapes, table, tensor_name=torch_name):
     """The `Place` of every variable.
 
     Args:
         shapes: Dict from names of variables to shapes.
         table: Dict, see the top of this file.
+        tensor_name: Function from their name of a layer and the last part of the variable's name to their tensor's name.
 
     Raises:
         ValueError: for a variable that the table does not name.
@@ -161,24 +171,19 @@ def places(shapes, table):
     ```
     """
     rules = [(_pattern(ours), at if isinstance(at, At) else At(at)) for ours, at in table.items()]
-    return [_place(variable, tuple(shape), rules) for variable, shape in shapes.items()]
+    return [_place(variable, tuple(shape), rules, tensor_name) for variable, shape in shapes.items()]
 
 
-def _place(variable, shape, rules):
+def _place(variable, shape, rules, tensor_name):
     layer, _, kind = variable.rpartition("/")
     for pattern, at in rules:
-        whole, found = pattern.fullmatch(variable), pattern.fullmatch(layer)
-        if whole:
-            return Place(variable, shape, at.name.format(**whole.groupdict()), at)
-        if found:
-            name = f"{at.name.format(**found.groupdict())}.{_SUFFIXES.get(kind, 'weight')}"
-            return Place(variable, shape, name, at)
+        if match := pattern.fullmatch(variable):
+            return Place(variable, shape, at.name.format(**match.groupdict()), at)
+        if match := pattern.fullmatch(layer):
+            return Place(variable, shape, tensor_name(at.name.format(**match.groupdict()), kind), at)
     raise ValueError(f"The table of names has no entry for {variable}.")
 
 
 def _pattern(path):
     """The regular expression of a path in a table."""
-    parts = re.split(r"\{(\w+)\}", path)
-    return re.compile(
-        "".join(f"(?P<{part}>[^/]+)" if i % 2 else re.escape(part) for i, part in enumerate(parts))
-    )
+    return re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]+)", re.escape(path)))

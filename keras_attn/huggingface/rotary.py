@@ -33,8 +33,7 @@ def rope_parameters(fields, default_base=_BASE):
     base = fields.get("rope_theta", None)
     parameters = {**scaling, **parameters}
     if "type" in parameters:
-        parameters.setdefault("rope_type", parameters["type"])
-        del parameters["type"]
+        parameters.setdefault("rope_type", parameters.pop("type"))
     parameters.setdefault("rope_theta", default_base if base is None else base)
     parameters.setdefault("partial_rotary_factor", fields.get("partial_rotary_factor", None))
     original = fields.get("original_max_position_embeddings", None)
@@ -61,7 +60,8 @@ def rotary_embedding(parameters, max_sequence_length):
     ```
     """
     options = {name: value for name, value in parameters.items() if value is not None}
-    kind, base = options.pop("rope_type", "default"), options.pop("rope_theta", _BASE)
+    kind = options.pop("rope_type", "default")
+    base = options.pop("rope_theta", _BASE)
     if kind not in _OPTIONS:
         raise ValueError(
             f"`rope_type` must be one of {sorted(_OPTIONS)}. Received: rope_type={kind!r} in {parameters}."
@@ -73,11 +73,11 @@ def rotary_embedding(parameters, max_sequence_length):
         )
     if kind == "yarn":
         _read_scales(options)
-    names = _OPTIONS[kind]
     scaling = None
     if kind != "default":
-        # Options of other kinds, and of other programs, are without effect in transformers too.
-        scaling = {"type": kind, **{ours: options[name] for name, ours in names.items() if name in options}}
+        # Options of other kinds, and of other programs, change nothing in transformers either.
+        names = _OPTIONS[kind]
+        scaling = {"type": kind} | {names[name]: value for name, value in options.items() if name in names}
         if "original_max_position_embeddings" in names:
             scaling.setdefault("original_max_sequence_length", max_sequence_length)
     return lambda: RotaryEmbedding(base, scaling=scaling, name="rotary_embedding")

@@ -152,7 +152,9 @@ class SavedConfig:
         if self._head is not None:
             task = self._possible_tasks()[0]
             return task, f"{model_type.class_name}For{task}"
-        return None, model_type.writer_class if self._writes_texts else f"{model_type.class_name}Model"
+        if self._writes_texts:
+            return None, model_type.writer_class
+        return None, f"{model_type.class_name}Model"
 
     def _fits(self, class_name, is_given=False):
         """Whether the model is one of this class of transformers."""
@@ -179,7 +181,9 @@ class SavedConfig:
         raise ValueError(f"A head of this kind is not in checkpoints. Received: {type(self._head).__name__}.")
 
     def _head_text(self):
-        return "without a head" if self._head is None else f"with a head for {self._possible_tasks()[0]}"
+        if self._head is None:
+            return "without a head"
+        return f"with a head for {self._possible_tasks()[0]}"
 
 
 def _special_ids(tokenizer, loaded):

@@ -194,8 +194,8 @@ def _arrays_of_twin(model, twin, model_type):
 
 def _place(name):
     """The path of a weight without the name of the layer that holds it."""
-    *above, _, kind = ("", *name.split("/"))
-    return (*above, kind)
+    layer, _, kind = name.rpartition("/")
+    return layer.rpartition("/")[0], kind
 
 
 def _single_names(names):
@@ -213,7 +213,7 @@ def _names_of_parts(ours, theirs, above=()):
         config = ours.get("config")
         other = theirs.get("config")
         if isinstance(config, dict) and isinstance(other, dict) and "name" in config:
-            above = (*above, config["name"])
+            above += (config["name"],)
             names[above] = other["name"]
         for key in ours:
             names |= _names_of_parts(ours[key], theirs.get(key), above)
@@ -228,8 +228,8 @@ def _with_names_of_parts(name, names):
     path = ()
     steps = []
     for step in name.split("/"):
-        if (*path, step) in names:
-            path = (*path, step)
+        if path + (step,) in names:
+            path += (step,)
             step = names[path]
         steps.append(step)
     return "/".join(steps)
@@ -276,14 +276,17 @@ def _in_their_layout(arrays, table, prefix):
         if first.is_transposed and len(tensor_places) > 1:
             array = array.T
         # A pooler is the head's in our models, and the body's in theirs.
-        is_of_head = first.variable.startswith("head/") and not name.startswith("pooler.")
-        tensors[name if is_of_head else _name_in_files(name, prefix)] = np.ascontiguousarray(array)
+        if not first.variable.startswith("head/") or name.startswith("pooler."):
+            name = _name_in_files(name, prefix)
+        tensors[name] = np.ascontiguousarray(array)
     return tensors
 
 
 def _name_in_files(name, prefix):
     """The name of a tensor of the body, or of the output projection, which is no part of it."""
-    return name if name in ("lm_head.weight", "final_logits_bias") else prefix + name
+    if name in ("lm_head.weight", "final_logits_bias"):
+        return name
+    return prefix + name
 
 
 def _alternates_sines(model):
@@ -322,8 +325,8 @@ def _check_same(ours, theirs, path, model_type, keys_without_effect):
                     ours.get(name), theirs.get(name), f"{path}.{name}", model_type, keys_without_effect
                 )
     elif isinstance(ours, list | tuple) and isinstance(theirs, list | tuple) and len(ours) == len(theirs):
-        for number, pair in enumerate(zip(ours, theirs)):
-            _check_same(*pair, f"{path}[{number}]", model_type, keys_without_effect)
+        for number, (one, other) in enumerate(zip(ours, theirs)):
+            _check_same(one, other, f"{path}[{number}]", model_type, keys_without_effect)
     elif ours != theirs:
         raise ValueError(
             f"A {model_type} cannot be this model: {path} would be {theirs!r}. Received: {ours!r}."

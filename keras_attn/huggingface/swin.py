@@ -49,7 +49,7 @@ def swin(fields, checkpoint):
     make_embedding = _embedding(fields, patch_size)
     make_blocks = _blocks(fields)
     epsilon = fields.number("layer_norm_eps", 1e-5)
-    for name in (*BACKBONE_FIELDS, "encoder_stride", "path_norm"):
+    for name in BACKBONE_FIELDS + ("encoder_stride", "path_norm"):
         fields.get(name, None)
 
     def make():

@@ -47,11 +47,13 @@ def t5(fields, checkpoint):
     """`Architecture` of a t5 or mt5 config."""
     transformer = _Transformer(fields, checkpoint)
     same = transformer.output.same(*_TABLES, _OUTPUT)
-    has_prefix = checkpoint.task == "SequenceClassification" or checkpoint.called("transformer.shared.weight")
+    prefix = ""
+    if checkpoint.task == "SequenceClassification" or checkpoint.called("transformer.shared.weight"):
+        prefix = "transformer."
     return Architecture(
         transformer.model,
         transformer.names(),
-        "transformer." if has_prefix else "",
+        prefix,
         same=same or (_TABLES,),
         unused=_UNUSED,
         heads=reading_heads(fields, 1, max(transformer.pad_token_id, 0)),

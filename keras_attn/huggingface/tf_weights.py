@@ -12,14 +12,18 @@ import re
 import numpy as np
 
 FILE = "tf_model.h5"
-_KINDS = {"kernel": "weight", "embeddings": "weight", "gamma": "weight", "beta": "bias"}
-_STATISTICS = {"moving_mean": "running_mean", "moving_variance": "running_var"}
-_OF_THE_MODEL = "top_level_model_weights"
+_KINDS = {
+    "beta": "bias",
+    "embeddings": "weight",
+    "gamma": "weight",
+    "kernel": "weight",
+    "moving_mean": "running_mean",
+    "moving_variance": "running_var",
+}
+_MODEL_GROUP = "top_level_model_weights"  # owned by the model, not by a layer
 _DTYPES = ("float16", "float32", "float64")
 
-H5Tensor = collections.namedtuple(
-    "H5Tensor", ["path", "dtype", "shape", "start", "is_transposed", "h5_shape"]
-)
+H5Tensor = collections.namedtuple("H5Tensor", "path dtype shape start is_transposed h5_shape")
 H5Tensor.__doc__ = """One weight of a file of Keras.
 
 path: the file; dtype: as NumPy calls it; shape: as in safetensors files; start: the path of the dataset in the file;
@@ -37,8 +41,8 @@ def read_tensors(path):
     tensors = {}
     with _opened(path) as file:
         layers = _names(file, "layer_names", path)
-        # The weights that are the model's own, of no layer of it.
-        layers += [_OF_THE_MODEL] if _OF_THE_MODEL in file and _OF_THE_MODEL not in layers else []
+        if _MODEL_GROUP in file and _MODEL_GROUP not in layers:
+            layers.append(_MODEL_GROUP)
         for layer in layers:
             group = _item(file, layer, path)
             for weight in _names(group, "weight_names", path):
@@ -47,9 +51,11 @@ def read_tensors(path):
                 if name in tensors:
                     raise ValueError(f"{name} is twice in {path}: {tensors[name].start}, {tensor.start}.")
                 tensors[name] = tensor
-    held = sum(math.prod(tensor.shape) * np.dtype(tensor.dtype).itemsize for tensor in tensors.values())
-    if held > path.stat().st_size:
-        raise ValueError(f"{path} is damaged: its weights have {held} bytes, it has {path.stat().st_size}.")
+    num_bytes = sum(math.prod(tensor.shape) * np.dtype(tensor.dtype).itemsize for tensor in tensors.values())
+    if num_bytes > path.stat().st_size:
+        raise ValueError(
+            f"{path} is damaged: its weights have {num_bytes} bytes, it has {path.stat().st_size}."
+        )
     return tensors
 
 
@@ -74,7 +80,7 @@ def torch_name(weight):
         del parts[0]  # the model's own scope
     # A shared embedding lies in a scope of its own name.
     parts = [part for i, part in enumerate(parts) if i == 0 or part != parts[i - 1] or part.isdigit()]
-    parts[-1] = {**_KINDS, **_STATISTICS}.get(parts[-1], parts[-1])
+    parts[-1] = _KINDS.get(parts[-1], parts[-1])
     return ".".join(parts)
 
 
@@ -91,15 +97,16 @@ def _tensor(path, start, dataset, weight):
             f"{start} in {path} must be one plain block of this file, as Keras writes it: neither compressed nor in "
             "another file."
         )
-    held, declared = dataset.id.get_storage_size(), math.prod(shape) * dataset.dtype.itemsize
-    if held != declared:
-        raise ValueError(f"{path} is damaged: {start} has {declared} bytes by its shape, and holds {held}.")
+    declared = math.prod(shape) * dataset.dtype.itemsize
+    stored = dataset.id.get_storage_size()
+    if stored != declared:
+        raise ValueError(f"{path} is damaged: {start} has {declared} bytes by its shape, and holds {stored}.")
     kind = re.sub(r":\d+$", "", weight).rpartition("/")[2]
     is_transposed = kind == "kernel" and len(shape) == 2
-    ours = shape[::-1] if is_transposed else shape
+    torch_shape = shape[::-1] if is_transposed else shape
     if kind == "bias" and len(shape) == 2 and shape[0] == 1:  # of GPT-2's layers
-        ours = shape[1:]
-    return H5Tensor(path, dataset.dtype.name, tuple(ours), start, is_transposed, shape)
+        torch_shape = shape[1:]
+    return H5Tensor(path, dataset.dtype.name, tuple(torch_shape), start, is_transposed, shape)
 
 
 @contextlib.contextmanager
@@ -133,7 +140,7 @@ def _item(group, name, path):
     import h5py
 
     item = group
-    for step in [step for step in name.split("/") if step]:
+    for step in filter(None, name.split("/")):
         link = item.get(step, getlink=True) if isinstance(item, h5py.Group) else None
         if isinstance(link, h5py.SoftLink | h5py.ExternalLink):
             raise ValueError(f"{name} in {path} is a link, which is not followed.")

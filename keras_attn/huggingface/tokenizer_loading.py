@@ -104,12 +104,13 @@ class _Files:
         self._take_class(self._class_name())
 
     def tokenizer(self):
+        own_tokens, set_aside = [], []
         if self._looks_up_pieces:
-            parts, own_tokens, set_aside = self._looked_up(), [], []
+            parts = self._looked_up()
         elif self._file is not None:
-            parts, own_tokens, set_aside = self._of_file()
+            parts, own_tokens = self._of_file()
         else:
-            parts, own_tokens, set_aside = self._of_older_files()
+            parts, set_aside = self._of_older_files()
         numbers = _numbers(parts.get("model"))
         tokens = self._tokens(own_tokens, set_aside, numbers)
         splits = bool(self._fields.get("split_special_tokens"))
@@ -160,8 +161,10 @@ class _Files:
         """The parts of Marian and M2M-100."""
         vocabulary = _read_object(self._folder / "vocab.json")
         is_marian = self._name == "MarianTokenizer"
-        content = self._read_sentencepiece([f"{self._side}.spm"] if is_marian else _MODEL_FILES)
-        if not is_marian:
+        if is_marian:
+            content = self._read_sentencepiece([f"{self._side}.spm"])
+        else:
+            content = self._read_sentencepiece(_MODEL_FILES)
             for token in self._class.extra(self._fields):
                 if len(vocabulary) < self._model_config.get("vocab_size", 2**31):
                     vocabulary.setdefault(token, len(vocabulary))
@@ -182,7 +185,7 @@ class _Files:
         return parts
 
     def _of_file(self):
-        """The parts of tokenizer.json, of which a class keeps the vocabulary alone; its own added tokens; and none set aside."""
+        """The parts of tokenizer.json, of which a class keeps the vocabulary alone, and the added tokens that it keeps."""
         parts = dict(self._file)
         truncation = parts.pop("truncation", None)
         read_truncation(truncation)  # which says if it is damaged
@@ -205,10 +208,10 @@ class _Files:
             side = str(truncation.get("direction", "Right")).lower()
         if side == "left":
             parts["truncation"] = {"max_length": None, "direction": "Left"}
-        return parts, tokens, []
+        return parts, tokens
 
     def _of_older_files(self):
-        """The parts that a class makes of older files, no added tokens, and those that a sentencepiece model sets aside."""
+        """The parts that a class makes of older files, and the tokens that a sentencepiece model sets aside."""
         folder = self._folder
         set_aside = []
         if (folder / "vocab.txt").is_file():
@@ -216,10 +219,11 @@ class _Files:
             vocabulary = _word_list(_read_lines(folder / "vocab.txt"))
         elif (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
             pieces = _read_object(folder / "vocab.json")
-            self._take_reader("RobertaTokenizer" if "<mask>" in pieces else "GPT2Tokenizer", "BPE")
+            usual = "RobertaTokenizer" if "<mask>" in pieces else "GPT2Tokenizer"
+            self._take_reader(usual, "BPE")
             vocabulary = Vocabulary(pieces, _merge_list(_read_lines(folder / "merges.txt")))
         elif self._name is None and self._model_config.get("model_type") in _FOLLOWING_SENTENCEPIECE:
-            return self._followed(), [], []
+            return self._followed(), []
         else:
             content = self._read_sentencepiece(_MODEL_FILES)
             if self._name not in SENTENCEPIECE_CLASSES:
@@ -230,7 +234,7 @@ class _Files:
                 )
             vocabulary, set_aside = sentencepiece_vocabulary(read_proto(content))
             vocabulary = self._class.converted(vocabulary, self._fields, self._roles)
-        return self._class.parts(vocabulary, self._fields, self._roles), [], set_aside
+        return self._class.parts(vocabulary, self._fields, self._roles), set_aside
 
     def _take_reader(self, name, model):
         """Takes a class, unless the one that is named reads such files, too."""
@@ -260,35 +264,33 @@ class _Files:
 
     def _tokens(self, own_tokens, set_aside, numbers):
         """The added tokens, as tokenizer.json lists them."""
-        fields, roles = self._fields, self._roles
-        tokens_of_file = (self._file or {}).get("added_tokens") or []
-        # Of added_tokens.json those that special_tokens_map.json alone lists are text to transformers.
-        special = {*roles.values(), *self._own_extra}
+        role_tokens = set(self._roles.values())
         listed = listed_tokens(
-            fields, _read_object(self._folder / "added_tokens.json"), tokens_of_file, special
+            self._fields,
+            _read_object(self._folder / "added_tokens.json"),
+            (self._file or {}).get("added_tokens") or [],
+            # Of added_tokens.json those that special_tokens_map.json alone lists are text to transformers.
+            special=role_tokens.union(self._own_extra),
         )
-        named = [self._named(role) for role in roles]
-        extra = extra_tokens(fields) or [
-            {"content": text, "special": special, "normalized": False} for text, special in set_aside
+        named = [self._named(role) for role in self._roles]
+        extra = extra_tokens(self._fields) or [
+            {"content": text, "special": is_special, "normalized": False} for text, is_special in set_aside
         ]
         if self._class is not None:
-            extra += self._class.extra(fields)
+            extra += self._class.extra(self._fields)
         tokens = joined_tokens(
             own_tokens, listed, named, extra, numbers, self._model_config.get("vocab_size")
         )
-        all_special = {*roles.values(), *map(text_of, extra)}
+        all_special = role_tokens.union(map(text_of, extra))
         if self._looks_up_pieces:
             return [
                 {**token, "normalized": False, "special": token["content"] in all_special} for token in tokens
             ]
         if self._class is not None and self._name == "Qwen2Tokenizer":
             # It adds these once more, without their options.
-            return [
-                json_parts.added_token(token["content"], token["id"])
-                if token["content"] in all_special
-                else token
-                for token in tokens
-            ]
+            for token in tokens:
+                if token["content"] in all_special:
+                    token |= json_parts.added_token(token["content"], token["id"])
         return tokens
 
     def _named(self, role):
@@ -327,7 +329,8 @@ class _Files:
 
     def _ends(self):
         """The template of a class that asks `add_bos_token` and `add_eos_token`."""
-        start, end = [], []
+        start = []
+        end = []
         if self._fields.get("add_bos_token") and "bos_token" in self._roles:
             start = [self._roles["bos_token"]]
         if self._fields.get("add_eos_token") and "eos_token" in self._roles:
@@ -428,7 +431,8 @@ def _without_types(part):
     if not isinstance(part, dict):
         return part
     if part.get("type") == "BertProcessing":
-        (start, start_id), (end, end_id) = part["cls"], part["sep"]
+        start, start_id = part["cls"]
+        end, end_id = part["sep"]
         single = [start, "A", end]
         return _post_processor((single, single + ["B", end]), {start: start_id, end: end_id})
     return {name: 0 if name == "type_id" else _without_types(inner) for name, inner in part.items()}

@@ -182,10 +182,11 @@ def _sentencepiece(tokenizer):
     names = [piece.piece for piece in proto.pieces]
     splits_words = not any("▁" in name[1:] for name in names)
     has_prefix = proto.normalizer_spec.add_dummy_prefix
+    scheme = "always" if has_prefix else "never"
     special = [i for i, piece in enumerate(proto.pieces) if piece.type in (UNKNOWN, CONTROL)]
     description = {
         "normalizer": _normalizer(proto.normalizer_spec),
-        "pre_tokenizer": json_parts.metaspace("always" if has_prefix else "never", split=splits_words),
+        "pre_tokenizer": json_parts.metaspace(scheme, split=splits_words),
         "model": models[proto.trainer_spec.model_type](proto),
         "added_tokens": [json_parts.added_token(names[i], i) for i in special],
         "decoder": json_parts.sentencepiece_decoder(has_prefix=has_prefix),

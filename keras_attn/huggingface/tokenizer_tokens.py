@@ -4,6 +4,7 @@ from keras_attn.text.json_parts import added_token
 from keras_attn.text.pipeline_tokenizer import ROLES
 
 _OPTIONS = {"single_word": False, "lstrip": False, "rstrip": False, "special": False}
+_NAMES = {"content", "normalized"} | set(_OPTIONS)
 
 
 def named_roles(defaults, fields):
@@ -67,17 +68,17 @@ def joined_tokens(own, listed, named, extra, numbers, most):
         List of objects.
     """
     tokens = {token["content"]: token for token in own}
-    names = {text_of(token) for token in named}
+    role_tokens = {text_of(token) for token in named}
     added = [
         token
         for _, token in sorted(listed.items())
         if _without_id(tokens.get(token["content"])) != _without_id(token)
     ]
-    known = {*tokens, *(token["content"] for token in added)}
+    known = tokens.keys() | {token["content"] for token in added}
     # Of two that are named twice, the options of the last hold.
-    added += [_special(token) for token in [*named, *extra] if text_of(token) not in known]
+    added += [_special(token) for token in named + extra if text_of(token) not in known]
     ids = {token["content"]: token["id"] for token in own}
-    used = {*numbers.values(), *ids.values()}
+    used = set(numbers.values()) | set(ids.values())
     for token in added:
         text = token["content"]
         number = numbers.get(text, ids.get(text, token.get("id")))
@@ -87,18 +88,20 @@ def joined_tokens(own, listed, named, extra, numbers, most):
                 continue
         ids[text] = number
         used.add(number)
-        tokens[text] = {**token, "id": number, "special": token["special"] or text in names}
+        tokens[text] = {**token, "id": number, "special": token["special"] or text in role_tokens}
     return sorted(tokens.values(), key=lambda token: token["id"])
 
 
 def _token(token, number):
     """An object with all options. A special token is not looked for in normalized text, unless that is said."""
-    known = {name: token[name] for name in ("content", *_OPTIONS, "normalized") if name in token}
+    known = {name: value for name, value in token.items() if name in _NAMES}
     return {**_OPTIONS, "normalized": not known.get("special", False), **known, "id": int(number)}
 
 
 def _without_id(token):
-    return None if token is None else {name: value for name, value in token.items() if name != "id"}
+    if token is None:
+        return None
+    return {name: value for name, value in token.items() if name != "id"}
 
 
 def _special(token):

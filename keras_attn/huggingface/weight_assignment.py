@@ -1,6 +1,7 @@
-"""Memory while a checkpoint is loaded: variables take none until the values from the files are in them."""
+"""Variables of a checkpoint's model take no memory until values are assigned, and values are assigned without copies."""
 
 import contextlib
+import functools
 import math
 
 import numpy as np
@@ -33,9 +34,10 @@ def unwritten_variables():
             with tf.Graph().as_default():  # where the initialiser says its shape and computes nothing
                 described = initial_value()
             if described.dtype.is_floating:
-                shape, dtype = described.shape.as_list(), described.dtype
                 # The operating system gives such memory when it is first written to; an assignment replaces it.
-                options["initial_value"] = lambda: tf.raw_ops.Empty(shape=shape, dtype=dtype)
+                options["initial_value"] = functools.partial(
+                    tf.raw_ops.Empty, shape=described.shape.as_list(), dtype=described.dtype
+                )
         return next_creator(**options)
 
     with tf.variable_creator_scope(create):
@@ -63,14 +65,15 @@ def assign_in_parts(variable, array):
     ```
     """
     dtype = np.dtype(variable.dtype)
-    num_rows = max(1, _PART_BYTES // (max(1, math.prod(array.shape[1:])) * dtype.itemsize))
+    row_bytes = max(1, math.prod(array.shape[1:])) * dtype.itemsize
+    num_rows = max(1, _PART_BYTES // row_bytes)
     if len(array) <= num_rows:
-        variable.assign(_finite(array[:], dtype))
+        variable.assign(_cast(array[:], dtype))
         return
     whole = _aligned_array(array.shape, dtype)
     for first in range(0, len(array), num_rows):
-        whole[first : first + num_rows] = _finite(array[first : first + num_rows], dtype)
-    variable.assign(_tensor_of(whole))
+        whole[first : first + num_rows] = _cast(array[first : first + num_rows], dtype)
+    variable.assign(_as_tensor(whole))
 
 
 def _aligned_array(shape, dtype):
@@ -81,7 +84,7 @@ def _aligned_array(shape, dtype):
     return memory[first : first + num_bytes].view(dtype).reshape(shape)
 
 
-def _tensor_of(array):
+def _as_tensor(array):
     """A tensor in the memory of an aligned array."""
     is_standard = array.dtype.isbuiltin == 1  # bfloat16 is not
     values = array if is_standard else array.view(f"uint{8 * array.dtype.itemsize}")
@@ -89,7 +92,8 @@ def _tensor_of(array):
     return tensor if is_standard else tf.bitcast(tensor, array.dtype)
 
 
-def _finite(array, dtype):
+def _cast(array, dtype):
+    """The array in a dtype, if all values are finite then."""
     with np.errstate(over="ignore"):  # an infinite value is refused
         array = np.ascontiguousarray(array, dtype)
     if not np.isfinite(array).all():

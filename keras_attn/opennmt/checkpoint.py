@@ -1,7 +1,5 @@
 """An object-based checkpoint of TensorFlow: its variables by the paths of the objects that held them."""
 
-import collections
-
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import trackable_object_graph_pb2
@@ -16,15 +14,6 @@ _UNUSED = {
     "save_counter/": "a counter",
     "/.ATTRIBUTES/OBJECT_CONFIG_JSON": "a config of Keras",
 }
-
-ReportRow = collections.namedtuple("ReportRow", ["tensor", "variable", "shape", "note"])
-ReportRow.__doc__ = """What became of one tensor of a checkpoint.
-
-tensor: its name in the file.
-variable: the name of the variable, or None if the tensor is of no use to the model.
-shape: its shape.
-note: "", or why it is of no use.
-"""
 
 
 class Checkpoint:
@@ -65,8 +54,10 @@ class Checkpoint:
     def tensor(self, path):
         """The name of the tensor of the variable at a path, or None."""
         node = self._node(path)
-        found = [a.checkpoint_key for a in node.attributes if a.name == _VALUE] if node else []
-        return found[0] if found and found[0] in self.shapes else None
+        if node is None:
+            return None
+        keys = [attribute.checkpoint_key for attribute in node.attributes if attribute.name == _VALUE]
+        return keys[0] if keys and keys[0] in self.shapes else None
 
     def shape(self, path, rank):
         """The shape of the variable at a path, of this many axes.
@@ -74,13 +65,13 @@ class Checkpoint:
         Raises:
             ValueError: if there is none, or it has another rank.
         """
-        name = self.tensor(path)
-        if name is None or len(self.shapes[name]) != rank:
-            found = "none" if name is None else self.shapes[name]
+        shape = self.shapes.get(self.tensor(path))
+        if shape is None or len(shape) != rank:
             raise ValueError(
-                f"{self.prefix} must have {path} with {rank} axes, as a Transformer of OpenNMT-tf does. Received: {found}."
+                f"{self.prefix} must have {path} with {rank} axes, as a Transformer of OpenNMT-tf does. Received: "
+                f"{'none' if shape is None else shape}."
             )
-        return self.shapes[name]
+        return shape
 
     def read(self, name):
         """The values of a tensor.

@@ -7,6 +7,7 @@ which OpenNMT-tf writes into the folder, is a Python program: it is read for the
 import ast
 import collections
 import dataclasses
+import itertools
 import pathlib
 import re
 
@@ -15,17 +16,20 @@ _CHECKPOINT = re.compile(r"ckpt-(\d+)")
 _OLD_CHECKPOINT = re.compile(r"model\.ckpt-(\d+)")
 _MAX_BYTES = 2**28
 
-_Size = collections.namedtuple("_Size", ["num_heads", "hidden_dim"])
+_Size = collections.namedtuple("_Size", "num_heads hidden_dim")
 # The Transformers of OpenNMT-tf's catalog, opennmt/models/catalog.py.
 _CATALOG = {
-    **dict.fromkeys(("Transformer", "TransformerBase", "TransformerBaseSharedEmbeddings"), _Size(8, 512)),
-    **dict.fromkeys(
-        ("TransformerBig", "TransformerBigSharedEmbeddings", "ScalingNmtEnDe", "ScalingNmtEnFr"),
-        _Size(16, 1024),
-    ),
+    "ScalingNmtEnDe": _Size(16, 1024),
+    "ScalingNmtEnFr": _Size(16, 1024),
+    "Transformer": _Size(8, 512),
+    "TransformerBase": _Size(8, 512),
+    "TransformerBaseSharedEmbeddings": _Size(8, 512),
+    "TransformerBig": _Size(16, 1024),
+    "TransformerBigSharedEmbeddings": _Size(16, 1024),
     "TransformerTiny": _Size(2, 64),
 }
 _RELATIVE = ("TransformerRelative", "TransformerBaseRelative", "TransformerBigRelative")
+_MODEL_TYPES = sorted(_CATALOG.keys() | set(_RELATIVE))
 _ACTIVATIONS = {
     "tf.nn.relu": "relu",
     "tf.nn.gelu": "gelu",
@@ -88,29 +92,31 @@ class Settings:
         """
         folder = pathlib.Path(folder)
         home = next((place for place in (folder, folder.parent) if _yaml_files(place)), folder)
-        found = {}
+        sections = {}
         for path in _yaml_files(home):
             for section, content in read_yaml(path).items():
-                known = found.setdefault(section, content)
-                if known != content:
+                if sections.setdefault(section, content) != content:
                     raise ValueError(f"The YAML files in {home} contradict each other in `{section}`.")
-        data = found.get("data")
+        data = sections.get("data")
         if not isinstance(data, dict) or not {"source_vocabulary", "target_vocabulary"} <= set(data):
             raise FileNotFoundError(
                 f"{home} has no YAML file whose `data` names source_vocabulary and target_vocabulary. Put the one of the "
                 "training (--config of onmt-main) and the vocabularies into the folder."
             )
-        params = found.get("params") or {}
+        params = sections.get("params") or {}
         if not isinstance(params, dict):
             raise ValueError(f"`params` in the YAML files of {home} must be a mapping.")
-        given = model_type or found.get("model_type")
-        if given is not None and given not in (*_CATALOG, *_RELATIVE):
-            raise ValueError(
-                f"`model_type` must be one of {sorted((*_CATALOG, *_RELATIVE))}. Received: model_type={given!r}."
-            )
-        path = next((p for p in (folder / DESCRIPTION_FILE, home / DESCRIPTION_FILE) if p.is_file()), None)
-        names, arguments = _read_description(path) if path else ((), {})
-        return cls(folder, home, data, params, (given,) if given else names, arguments)
+        names, arguments = (), {}
+        for place in (folder, home):
+            if (place / DESCRIPTION_FILE).is_file():
+                names, arguments = _read_description(place / DESCRIPTION_FILE)
+                break
+        given = model_type or sections.get("model_type")
+        if given is not None and given not in _MODEL_TYPES:
+            raise ValueError(f"`model_type` must be one of {_MODEL_TYPES}. Received: model_type={given!r}.")
+        if given:
+            names = (given,)
+        return cls(folder, home, data, params, names, arguments)
 
     def file(self, name):
         """The path of a file that the YAML file names by a path of the machine that trained: it must be in the folder.
@@ -122,8 +128,11 @@ class Settings:
         if not isinstance(name, str) or not name:
             raise ValueError(f"The YAML file in {self.home} must name files. Received: {name!r:.100}.")
         given = pathlib.PurePosixPath(name.replace("\\", "/"))
-        inside = [] if given.is_absolute() or ".." in given.parts else [given]
-        for path in (place / part for place in (self.home, self.folder) for part in (*inside, given.name)):
+        names = [given.name]
+        if not given.is_absolute() and ".." not in given.parts:
+            names.insert(0, given)
+        for place, part in itertools.product((self.home, self.folder), names):
+            path = place / part
             if path.is_file():
                 if path.stat().st_size > _MAX_BYTES:
                     raise ValueError(f"{path} is larger than {_MAX_BYTES} bytes.")
@@ -146,9 +155,9 @@ class Settings:
         if ".." in parts or any("\\" in part or part.startswith("/") for part in parts):
             raise ValueError(f"`checkpoint` must be a name in {folder}. Received: checkpoint={checkpoint!r}.")
         if checkpoint and (folder / checkpoint).is_dir():
-            folder, checkpoint = folder / checkpoint, None
-        prefixes = _prefixes(folder)
-        name = folder / checkpoint if checkpoint else folder / _newest(folder, prefixes)
+            folder = folder / checkpoint
+            checkpoint = None
+        name = folder / (checkpoint or _newest(folder))
         if _OLD_CHECKPOINT.fullmatch(name.name):
             raise ValueError(
                 f"{name} is a checkpoint of OpenNMT-tf 1. OpenNMT-tf 2 upgrades it when it restores it once."
@@ -192,8 +201,9 @@ class Settings:
         """Refuses models whose positions are not sines."""
         relative = [name for name in self.names if name in _RELATIVE]
         if relative or self._argument("maximum_relative_position"):
+            reason = ", ".join(relative) or "maximum_relative_position"
             raise ValueError(
-                f"A model with relative positions (Shaw et al., 2018) is not read: {', '.join(relative) or 'maximum_relative_position'}. "
+                f"A model with relative positions (Shaw et al., 2018) is not read: {reason}. "
                 "There is no layer for them here."
             )
         given = self._argument("position_encoder_class", "SinusoidalPositionEncoder")
@@ -232,7 +242,9 @@ class Settings:
 
     def _marks(self, side, default):
         given = self.data.get(f"{side}_sequence_controls") or {}
-        marks = [given.get(name, default) for name in ("start", "end")] if isinstance(given, dict) else [None]
+        marks = [None]
+        if isinstance(given, dict):
+            marks = [given.get("start", default), given.get("end", default)]
         if not all(isinstance(mark, bool) for mark in marks) or (default and not all(marks)):
             raise ValueError(f"`{side}_sequence_controls` is not understood. Received: {given!r:.100}.")
         return tuple(marks)
@@ -246,24 +258,25 @@ class Settings:
 
 def _prefixes(folder):
     """{number: name} of the checkpoints in a folder."""
-    found = {}
-    for path in folder.glob("*.index") if folder.is_dir() else ():
-        name = path.name.removesuffix(".index")
-        if number := _CHECKPOINT.fullmatch(name) or _OLD_CHECKPOINT.fullmatch(name):
-            found[int(number[1])] = name
-    return found
+    names = {}
+    if folder.is_dir():
+        for path in folder.glob("*.index"):
+            name = path.name.removesuffix(".index")
+            if number := _CHECKPOINT.fullmatch(name) or _OLD_CHECKPOINT.fullmatch(name):
+                names[int(number[1])] = name
+    return names
 
 
-def _newest(folder, prefixes):
+def _newest(folder):
     """The name that the file `checkpoint` has, of which only the last part counts; without it, the highest number."""
     state = folder / "checkpoint"
     if state.is_file():
-        found = re.search(
-            r'^model_checkpoint_path: "(.*)"$', state.read_text("utf-8", "replace"), re.MULTILINE
-        )
-        if not found:
+        text = state.read_text("utf-8", "replace")
+        match = re.search(r'^model_checkpoint_path: "(.*)"$', text, re.MULTILINE)
+        if not match:
             raise ValueError(f"{state} is damaged: it has no model_checkpoint_path.")
-        return pathlib.PurePosixPath(found[1].replace("\\", "/")).name
+        return pathlib.PurePosixPath(match[1].replace("\\", "/")).name
+    prefixes = _prefixes(folder)
     if not prefixes:
         raise FileNotFoundError(f"There is no checkpoint of OpenNMT-tf in {folder}: no ckpt-N.index.")
     return prefixes[max(prefixes)]
@@ -308,9 +321,10 @@ def _read_description(path):
     names, arguments = set(), {}
     for node in nodes:
         words = (getattr(node, name, None) for name in ("attr", "id", "value"))
-        names.update(word for word in words if isinstance(word, str) and word in (*_CATALOG, *_RELATIVE))
-        for keyword in node.keywords if isinstance(node, ast.Call) else ():
-            arguments.setdefault(keyword.arg, []).append(_value(keyword.value))
+        names.update(word for word in words if isinstance(word, str) and word in _MODEL_TYPES)
+        if isinstance(node, ast.Call):
+            for keyword in node.keywords:
+                arguments.setdefault(keyword.arg, []).append(_value(keyword.value))
     return tuple(sorted(names)), arguments
 
 

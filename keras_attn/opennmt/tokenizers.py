@@ -86,9 +86,11 @@ def _sentencepiece_model(settings, side):
         given = read_yaml(settings.file(given))
     if not given:
         return None
-    kind, params = "OpenNMTTokenizer", given
+    kind = "OpenNMTTokenizer"
+    params = given
     if isinstance(given, dict) and "type" in given:
-        kind, params = given["type"], given.get("params") or {}
+        kind = given["type"]
+        params = given.get("params") or {}
     if isinstance(params, dict):
         if kind == "SpaceTokenizer":
             return None

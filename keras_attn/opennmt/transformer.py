@@ -1,8 +1,10 @@
 """OpenNMT-tf's Transformer: its sizes from the shapes of its variables, and where each variable is."""
 
-import keras
 from keras import ops
 
+from keras_attn.huggingface import ReportRow
+from keras_attn.huggingface.loading import check_whole, report_line, without_variables
+from keras_attn.huggingface.name_tables import At, places
 from keras_attn.layers import (
     DecoderBlock,
     EncoderBlock,
@@ -11,10 +13,11 @@ from keras_attn.layers import (
     SinusoidalPositionEncoding,
     TokenEmbedding,
 )
+from keras_attn.layers.layer_slots import global_policy
 from keras_attn.layers.normalization import LayerNormalization
 from keras_attn.models import Seq2SeqTransformer
 from keras_attn.models.weight_names import named_weights
-from keras_attn.opennmt.checkpoint import Checkpoint, ReportRow
+from keras_attn.opennmt.checkpoint import Checkpoint
 from keras_attn.opennmt.settings import Settings
 from keras_attn.terminal import say
 
@@ -35,7 +38,7 @@ _EPSILON = 1e-3  # of LayerNormalization in tf.keras, which theirs is
 _LONGEST = 1024  # sines have no end, but a model of ours has a longest sequence
 
 
-def load_model(folder, num_heads=None, model_type=None, checkpoint=None, dtype=None, report=False):
+def load_model(folder, num_heads=None, model_type=None, checkpoint=None, dtype=None, *, report=False):
     """The `Seq2SeqTransformer` of an OpenNMT-tf folder.
 
     Sizes are those of the variables. Every variable of the model is filled, and every tensor of the checkpoint is used or
@@ -65,7 +68,7 @@ def load_model(folder, num_heads=None, model_type=None, checkpoint=None, dtype=N
     plan = _Plan(Settings.read(folder, model_type), checkpoint, num_heads)
     if report:
         for row in plan.report:
-            say(f"{row.tensor} -> {row.variable or '(not used)'} {row.shape} {row.note}".rstrip())
+            say(report_line(row))
     return plan.filled(dtype)
 
 
@@ -103,26 +106,21 @@ class _Plan:
         first = "model/encoder/layers/0/self_attention/layer/linear_queries/bias"
         self.attention_bias = self.file.tensor(first) is not None
         self.output_bias = self.file.tensor(f"{_OUTPUT}/bias") is not None
-        self.shared = self.file.tensor(_SOURCE) == self.file.tensor(_TARGET)
-        self.tied = self.file.tensor(f"{_OUTPUT}/kernel") in (None, self.file.tensor(_TARGET))
+        self.is_shared = self.file.tensor(_SOURCE) == self.file.tensor(_TARGET)
+        self.is_tied = self.file.tensor(f"{_OUTPUT}/kernel") in (None, self.file.tensor(_TARGET))
         self.max_sequence_length = max(_LONGEST, int(settings.param("maximum_decoding_length", 250)))
-        self.rows = list(self._rows())
-        self._check()
+        shapes = without_variables(self._make).shapes
+        self._places = places(shapes, self._names(), "{}/{}".format)
+        self.report = self._checked_report()
 
     def filled(self, dtype):
         """The model with all its weights."""
-        before = keras.config.dtype_policy()
-        try:
-            keras.config.set_dtype_policy(dtype or before)
+        with global_policy(dtype):
             model = self._make()
-        finally:
-            keras.config.set_dtype_policy(before)
         variables = named_weights(model)
-        wanted = {ours for ours, _, _ in self.rows}
-        assert wanted == set(variables), sorted(wanted ^ set(variables))
-        for ours, path, _ in self.rows:
-            array = self.file.read_weights(self.file.tensor(path))
-            variables[ours].assign(ops.reshape(array, variables[ours].shape))
+        for place in self._places:
+            array = self.file.read_weights(self.file.tensor(place.tensor))
+            variables[place.variable].assign(ops.reshape(array, place.shape))
         return model
 
     def _refuse_others(self):
@@ -145,120 +143,96 @@ class _Plan:
 
     def _count(self, side):
         """The number of layers of one side."""
-        names = set(self.file.children(f"model/{side}/layers"))
-        count = next(i for i in range(len(names) + 1) if str(i) not in names)
-        return count
+        names = self.file.children(f"model/{side}/layers")
+        return next(i for i in range(len(names) + 1) if str(i) not in names)
 
-    def _rows(self):
-        """(our name, path, shape) of every variable."""
-        width, wide = self.hidden_dim, self.intermediate_dim
-        target = "source_embedding" if self.shared else "target_embedding"
-        yield "source_embedding/token/embeddings", _SOURCE, (self.source_vocabulary_size, width)
-        if not self.shared:
-            yield "target_embedding/token/embeddings", _TARGET, (self.target_vocabulary_size, width)
-        if not self.tied:
-            shape = (width, self.target_vocabulary_size)
-            yield f"{target}/token/reverse_embeddings", f"{_OUTPUT}/kernel", shape
-        if self.output_bias:
-            yield f"{target}/token/output_bias", f"{_OUTPUT}/bias", (self.target_vocabulary_size,)
+    def _names(self):
+        """Table of names, see `huggingface/name_tables.py`; their matrices are (inputs, outputs), as ours are."""
+        names = {
+            "source_embedding/token/embeddings": _SOURCE,
+            "target_embedding/token/embeddings": _TARGET,
+            "{embedding}/token/reverse_embeddings": f"{_OUTPUT}/kernel",
+            "{embedding}/token/output_bias": f"{_OUTPUT}/bias",
+            "{side}_norm": "model/{side}/layer_norm",
+        }
+        norm = "input_layer_norm" if self.normalize_first else "output_layer_norm"
         for side, sublayers in _SUBLAYERS.items():
-            if self.normalize_first:
-                yield from self._norm(f"{side}_norm", f"model/{side}/layer_norm")
-            for i in range(self.num_layers[side]):
-                block, layer = f"{side}_block_{i}", f"model/{side}/layers/{i}"
-                for slot, theirs in sublayers.items():
-                    for part, name in _ATTENTION.items():
-                        places = f"{block}/{slot}/{part}", f"{layer}/{theirs}/layer/{name}"
-                        yield from _dense(*places, width, width, self.attention_bias)
-                    yield from self._residual_norm(f"{block}/{slot}", f"{layer}/{theirs}")
-                ours, theirs = f"{block}/feed_forward", f"{layer}/ffn"
-                yield from _dense(f"{ours}/intermediate", f"{theirs}/layer/inner", width, wide)
-                yield from _dense(f"{ours}/output", f"{theirs}/layer/outer", wide, width)
-                yield from self._residual_norm(ours, theirs)
+            block = f"{side}_block_{{i}}"
+            layer = f"model/{side}/layers/{{i}}"
+            for slot, theirs in sublayers.items():
+                for part, their_part in _ATTENTION.items():
+                    names[f"{block}/{slot}/{part}"] = f"{layer}/{theirs}/layer/{their_part}"
+                names[f"{block}/{slot}_residual/norm"] = f"{layer}/{theirs}/{norm}"
+            names[f"{block}/feed_forward/intermediate"] = f"{layer}/ffn/layer/inner"
+            names[f"{block}/feed_forward/output"] = f"{layer}/ffn/layer/outer"
+            names[f"{block}/feed_forward_residual/norm"] = f"{layer}/ffn/{norm}"
+        return {ours: At(theirs, transposed=False) for ours, theirs in names.items()}
 
-    def _residual_norm(self, ours, theirs):
-        order = "input" if self.normalize_first else "output"
-        return self._norm(f"{ours}_residual/norm", f"{theirs}/{order}_layer_norm")
-
-    def _norm(self, ours, theirs):
-        return [(f"{ours}/{name}", f"{theirs}/{name}", (self.hidden_dim,)) for name in ("gamma", "beta")]
-
-    def _check(self):
-        """Every tensor is used or of no use, and every variable has one, of its shape."""
-        found = {path: self.file.tensor(path) for _, path, _ in self.rows}
-        missing = sorted(path for path, name in found.items() if name is None)
-        used = {name for name in found.values() if name is not None}
-        left = {name: self.file.reason(name) for name in self.file.shapes if name not in used}
-        unknown = sorted(name for name, reason in left.items() if reason is None)
-        if missing or unknown:
-            raise ValueError(
-                f"{self.file.prefix} does not hold exactly the weights of its model. "
-                f"Missing: {_listed(missing)}. Not understood: {_listed(unknown)}."
-            )
-        self.report = []
-        for ours, path, shape in self.rows:
-            received = self.file.shapes[found[path]]
-            if received != shape:
+    def _checked_report(self):
+        """List of `ReportRow`s; every tensor is used or not needed, and every variable has one, of its shape."""
+        tensors = {place.tensor: self.file.tensor(place.tensor) for place in self._places}
+        unused = {name: self.file.reason(name) for name in self.file.shapes if name not in tensors.values()}
+        check_whole(
+            self.file.prefix,
+            [path for path, name in tensors.items() if name is None],
+            [name for name, reason in unused.items() if reason is None],
+        )
+        rows = []
+        for place in self._places:
+            name = tensors[place.tensor]
+            received = self.file.shapes[name]
+            if received != place.tensor_shape:
                 raise ValueError(
-                    f"{path} in {self.file.prefix} must have shape {shape} by the others. Received: shape {received}."
+                    f"{place.tensor} in {self.file.prefix} must have shape {place.tensor_shape} by the others. "
+                    f"Received: shape {received}."
                 )
-            self.report.append(ReportRow(found[path], ours, shape, ""))
-        self.report += [ReportRow(name, None, self.file.shapes[name], why) for name, why in left.items()]
+            rows.append(ReportRow(name, place.variable, received, ""))
+        return rows + [ReportRow(name, None, self.file.shapes[name], why) for name, why in unused.items()]
 
     def _make(self):
-        output = {"tie_weights": self.tied, "use_output_bias": self.output_bias}
-        half = self.hidden_dim // 2  # the longest wavelength is that of the last pair, as in fairseq
-
-        def token(size, **more):
-            return TokenEmbedding(size, self.hidden_dim, name="token", **more)
-
-        def embedding(side, tokens):
-            position = SinusoidalPositionEncoding(
-                10000 ** (half / (half - 1)), interleaved=False, first_position=1, name="position"
-            )
-            return SequenceEmbedding(tokens, position, name=f"{side}_embedding")
-
-        def norm(name=None):
-            return LayerNormalization(epsilon=_EPSILON, name=name)
-
-        def block(side, i):
-            attention = {
-                slot: MultiHeadAttention(
-                    self.num_heads,
-                    self.hidden_dim // self.num_heads,
-                    use_bias=self.attention_bias,
-                    name=slot,
-                )
-                for slot in _SUBLAYERS[side]
-            }
-            return (EncoderBlock if side == "encoder" else DecoderBlock)(
-                self.intermediate_dim,
-                activation=self.activation,
-                normalize_first=self.normalize_first,
-                norm=norm(),
-                name=f"{side}_block_{i}",
-                **attention,
-            )
-
-        size = self.source_vocabulary_size
-        source = token(size, **output) if self.shared else token(size)
-        target = source if self.shared else token(self.target_vocabulary_size, **output)
+        output = {"tie_weights": self.is_tied, "use_output_bias": self.output_bias}
+        if self.is_shared:
+            source_token = target_token = self._token(self.source_vocabulary_size, **output)
+        else:
+            source_token = self._token(self.source_vocabulary_size)
+            target_token = self._token(self.target_vocabulary_size, **output)
         return Seq2SeqTransformer(
-            embedding("source", source),
-            embedding("target", target),
-            *([block(side, i) for i in range(self.num_layers[side])] for side in _SUBLAYERS),
-            *(norm(f"{side}_norm") if self.normalize_first else None for side in _SUBLAYERS),
+            self._embedding("source", source_token),
+            self._embedding("target", target_token),
+            [self._block(EncoderBlock, "encoder", i) for i in range(self.num_layers["encoder"])],
+            [self._block(DecoderBlock, "decoder", i) for i in range(self.num_layers["decoder"])],
+            self._last_norm("encoder"),
+            self._last_norm("decoder"),
             max_sequence_length=self.max_sequence_length,
             pad_token_id=0,
         )
 
+    def _token(self, vocabulary_size, **output):
+        return TokenEmbedding(vocabulary_size, self.hidden_dim, name="token", **output)
 
-def _dense(ours, theirs, inputs, outputs, has_bias=True):
-    yield f"{ours}/kernel", f"{theirs}/kernel", (inputs, outputs)
-    if has_bias:
-        yield f"{ours}/bias", f"{theirs}/bias", (outputs,)
+    def _embedding(self, side, token):
+        half = self.hidden_dim // 2  # the longest wavelength is that of the last pair, as in fairseq
+        position = SinusoidalPositionEncoding(
+            10000 ** (half / (half - 1)), interleaved=False, first_position=1, name="position"
+        )
+        return SequenceEmbedding(token, position, name=f"{side}_embedding")
 
+    def _block(self, block_class, side, i):
+        key_dim = self.hidden_dim // self.num_heads
+        attention = {
+            slot: MultiHeadAttention(self.num_heads, key_dim, use_bias=self.attention_bias, name=slot)
+            for slot in _SUBLAYERS[side]
+        }
+        return block_class(
+            self.intermediate_dim,
+            activation=self.activation,
+            normalize_first=self.normalize_first,
+            norm=LayerNormalization(epsilon=_EPSILON),
+            name=f"{side}_block_{i}",
+            **attention,
+        )
 
-def _listed(names, most=20):
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more or "none"
+    def _last_norm(self, side):
+        if not self.normalize_first:
+            return None
+        return LayerNormalization(epsilon=_EPSILON, name=f"{side}_norm")

@@ -62,22 +62,29 @@ def bert_words_with_owners(texts, normalize_utf8, lowercase, strip_accents):
     """
     characters = tf.strings.unicode_split(texts, "UTF-8")
     sizes = tf.strings.length(characters)
-    stops = tf.cumsum(sizes.values) - tf.gather(
-        tf.concat([[0], tf.cumsum(sizes.values)], axis=0), tf.repeat(sizes.row_starts(), sizes.row_lengths())
-    )
+    ends = tf.cumsum(sizes.values)
+    bytes_before_row = tf.gather(tf.concat([[0], ends], axis=0), sizes.row_starts())
+    stops = ends - tf.repeat(bytes_before_row, sizes.row_lengths())
     # A character gives the same result alone as in its text, except for the order of marks that are kept.
     spaced = _spaced(characters.values, normalize_utf8, lowercase, strip_accents)
     counts = tf.strings.length(tf.strings.regex_replace(spaced, " ", ""))
-    owners = tf.repeat(stops - sizes.values, counts), tf.repeat(stops, counts)
-    return bert_words(texts, normalize_utf8, lowercase, strip_accents), *owners
+    words = bert_words(texts, normalize_utf8, lowercase, strip_accents)
+    return words, tf.repeat(stops - sizes.values, counts), tf.repeat(stops, counts)
 
 
 def _spaced(texts, normalize_utf8, lowercase, strip_accents):
-    texts = bert_normalized(texts, normalize_utf8, True, False, lowercase, strip_accents)
+    texts = bert_normalized(
+        texts,
+        normalize_utf8,
+        clean_text=True,
+        space_chinese=False,
+        lowercase=lowercase,
+        strip_accents=strip_accents,
+    )
     return tf.strings.regex_replace(texts, _WORDS_OF_THEIR_OWN, r" \1 ")
 
 
-def bert_normalized(texts, normalize_utf8, clean_text, space_chinese, lowercase, strip_accents):
+def bert_normalized(texts, normalize_utf8, *, clean_text, space_chinese, lowercase, strip_accents):
     """Cleans and folds texts as BERT does before it splits them.
 
     Args:

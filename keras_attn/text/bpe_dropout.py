@@ -37,28 +37,23 @@ class BpeDropout:
     def __init__(self, pieces, scores):
         self._size = len(pieces)
         ids = {piece: number for number, piece in enumerate(pieces) if piece}
-        characters = [
-            [ids[character] for character in piece]
-            if piece and all(character in ids for character in piece)
-            else [number]
-            for number, piece in enumerate(pieces)
-        ]
+        characters = [_characters(number, piece, ids) for number, piece in enumerate(pieces)]
         self._characters = np.array(list(itertools.chain.from_iterable(characters)))
         self._counts = np.array(list(map(len, characters)))
         self._firsts = np.cumsum(self._counts) - self._counts
         by_rank = np.argsort(-np.asarray(scores, float), kind="stable")
         ranks = np.empty(self._size, np.int32)
         ranks[by_rank] = np.arange(self._size)
-        self._of_rank = by_rank
-        merges = {
-            ids[piece[:place]] * self._size + ids[piece[place:]]: ranks[number]
-            for piece, number in ids.items()
-            for place in range(1, len(piece))
-            if piece[:place] in ids and piece[place:] in ids
-        }
-        keys = np.array(sorted(merges), np.int64)
-        self._keys = np.append(keys, np.iinfo(np.int64).max)
-        self._ranks = np.array([*(merges[key] for key in keys.tolist()), _NONE], np.int32)
+        self._ids_by_rank = by_rank
+        merge_ranks = {}
+        for piece, number in ids.items():
+            for place in range(1, len(piece)):
+                left, right = piece[:place], piece[place:]
+                if left in ids and right in ids:
+                    merge_ranks[ids[left] * self._size + ids[right]] = ranks[number]
+        keys = sorted(merge_ranks)
+        self._keys = np.array(keys + [np.iinfo(np.int64).max], np.int64)
+        self._ranks = np.array([merge_ranks[key] for key in keys] + [_NONE], np.int32)
         # Where a word begins, unless pieces go on over spaces.
         is_inside = any(_SPACE in piece[1:] for piece in ids)
         self._begins = np.array([bool(piece) and piece[0] == _SPACE and not is_inside for piece in pieces])
@@ -77,12 +72,13 @@ class BpeDropout:
         values = np.asarray(values)
         counts = self._counts[values]
         ends = np.cumsum(counts)
-        symbols = self._characters[
-            np.arange(counts.sum()) + np.repeat(self._firsts[values] - (ends - counts), counts)
-        ]
+        begins = ends - counts
+        places = np.arange(counts.sum()) + np.repeat(self._firsts[values] - begins, counts)
+        symbols = self._characters[places]
         row_ends = np.concatenate([[0], ends])[row_splits]
+        row_starts = row_ends[:-1]
         is_first = self._begins[symbols]
-        is_first[row_ends[:-1][row_ends[:-1] < len(symbols)]] = True
+        is_first[row_starts[row_starts < len(symbols)]] = True
         starts = np.flatnonzero(is_first)
         lengths = np.diff(np.append(starts, len(symbols)))
         is_kept = np.ones(len(symbols), bool)
@@ -96,8 +92,10 @@ class BpeDropout:
 
     def _merged(self, words, dropout, generator):
         """Words of equally many characters (W, L) merged: ids (W, L), of which the first `sizes` (W,) count."""
-        merged, sizes = words.copy(), np.ones(len(words), int)
-        rows, ranks = np.arange(len(words)), self._ranks_of(words[:, :-1], words[:, 1:])
+        merged = words.copy()
+        sizes = np.ones(len(words), int)
+        rows = np.arange(len(words))
+        ranks = self._pair_ranks(words[:, :-1], words[:, 1:])
         # Each step makes one merge in each word that is not done, so these have equally many tokens.
         while ranks.shape[1] and len(rows):
             drawn = np.where(generator.random(ranks.shape, np.float32) < dropout, _NONE, ranks)
@@ -107,13 +105,14 @@ class BpeDropout:
             merged[rows[is_done], : words.shape[1]] = words[is_done]
             sizes[rows[is_done]] = words.shape[1]
             rows, words, ranks, place, best = (x[~is_done] for x in (rows, words, ranks, place, best))
-            words, ranks = self._after_merge(words, ranks, place, self._of_rank[best])
+            words, ranks = self._after_merge(words, ranks, place, self._ids_by_rank[best])
         merged[rows, : words.shape[1]] = words
         return merged, sizes
 
     def _after_merge(self, words, ranks, place, merged):
         """Words (W, L - 1) and the ranks of their pairs (W, L - 2) after the pair at `place` (W,) became `merged` (W,)."""
-        row, column = np.arange(len(words)), np.arange(words.shape[1] - 1)
+        row = np.arange(len(words))
+        column = np.arange(words.shape[1] - 1)
         words = np.where(column <= place[:, np.newaxis], words[:, :-1], words[:, 1:])
         words[row, place] = merged
         column = column[:-1]
@@ -121,10 +120,17 @@ class BpeDropout:
         for left in (place - 1, place):
             some = np.flatnonzero((left >= 0) & (left < len(column)))
             left = left[some]
-            ranks[some, left] = self._ranks_of(words[some, left], words[some, left + 1])
+            ranks[some, left] = self._pair_ranks(words[some, left], words[some, left + 1])
         return words, ranks
 
-    def _ranks_of(self, left, right):
+    def _pair_ranks(self, left, right):
         keys = left.astype(np.int64) * self._size + right
         places = np.searchsorted(self._keys, keys)
         return np.where(self._keys[places] == keys, self._ranks[places], _NONE).astype(np.int32)
+
+
+def _characters(number, piece, ids):
+    """The ids of the characters of a piece; its own if they have none."""
+    if piece and all(character in ids for character in piece):
+        return [ids[character] for character in piece]
+    return [number]

@@ -9,14 +9,21 @@ import tensorflow as tf
 
 
 def _byte_characters():
-    visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    hidden = [byte for byte in range(256) if byte not in visible]
-    return "".join(chr(256 + hidden.index(byte) if byte in hidden else byte) for byte in range(256))
+    visible = set(range(0x21, 0x7F)) | set(range(0xA1, 0xAD)) | set(range(0xAE, 0x100))
+    code_points = []
+    next_hidden = 256
+    for byte in range(256):
+        if byte in visible:
+            code_points.append(byte)
+        else:
+            code_points.append(next_hidden)
+            next_hidden += 1
+    return "".join(map(chr, code_points))
 
 
 # The character of each byte, at its index.
 BYTE_CHARACTERS = _byte_characters()
-_BYTE_OF = {character: byte for byte, character in enumerate(BYTE_CHARACTERS)}
+_BYTES_BY_CHARACTER = {character: byte for byte, character in enumerate(BYTE_CHARACTERS)}
 
 
 def spelled(texts):
@@ -38,6 +45,6 @@ def spelled(texts):
 
 def bytes_of(piece):
     """The bytes that a piece spells; a piece with other characters stands for its own UTF-8, as an added token does."""
-    if all(character in _BYTE_OF for character in piece):
-        return bytes(_BYTE_OF[character] for character in piece)
+    if all(character in _BYTES_BY_CHARACTER for character in piece):
+        return bytes(_BYTES_BY_CHARACTER[character] for character in piece)
     return piece.encode("utf-8")

@@ -12,8 +12,8 @@ _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _BEFORE = ((" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"), (" n't", "n't"), (" 'm", "'m"))
 _AFTER = ((" 's", "'s"), (" 've", "'ve"), (" 're", "'re"))
 # Of transformers for a whole text, and of `tokenizers` for each token.
-_CLEANED_TEXT = (*_BEFORE, *_AFTER)
-_CLEANED = (*_BEFORE, (" do not", " don't"), *_AFTER)
+_CLEANED_TEXT = _BEFORE + _AFTER
+_CLEANED = _BEFORE + ((" do not", " don't"),) + _AFTER
 
 
 def cleaned(part):
@@ -39,19 +39,19 @@ class Decoder(tf.Module):
         super().__init__()
         steps = _Steps()
         read_decoder(part, steps)
-        self._first = tf.constant([steps.bytes_of(piece, True) for piece in pieces])
-        self._later = tf.constant([steps.bytes_of(piece, False) for piece in pieces])
+        self._first = tf.constant([steps.decode(piece, is_first=True) for piece in pieces])
+        self._later = tf.constant([steps.decode(piece, is_first=False) for piece in pieces])
         self._final = steps.final
         # What more tokens may yet change at the end of a text.
-        ends = "|".join(["\ufffd+", *map(re.escape, steps.open_ends)])
-        self.open_end = re.compile(rf"(?:{ends})\Z")
+        ends = ["\ufffd+"] + [re.escape(end) for end in steps.open_ends]
+        self.open_end = re.compile(rf"(?:{'|'.join(ends)})\Z")
 
     def __call__(self, token_ids):
         """Ragged ids of shape (B, None) to strings of shape (B,)."""
         is_first = tf.ragged.range(token_ids.row_lengths()).values == 0
-        strings = tf.where(
-            is_first, tf.gather(self._first, token_ids.values), tf.gather(self._later, token_ids.values)
-        )
+        first = tf.gather(self._first, token_ids.values)
+        later = tf.gather(self._later, token_ids.values)
+        strings = tf.where(is_first, first, later)
         texts = tf.strings.unsorted_segment_join(strings, token_ids.value_rowids(), token_ids.nrows())
         for pattern, rewrite in self._final:
             texts = tf.strings.regex_replace(texts, pattern, rewrite)
@@ -62,24 +62,24 @@ class _Steps:
     """What the decoders do to one token, in order, and to a whole text after the tokens are joined."""
 
     def __init__(self):
-        self.of_tokens = []
+        self.token_steps = []
         self.final = []
         self.open_ends = []
         self.is_joined = False
         self.spells_bytes = False
         self.has_byte_names = False
 
-    def bytes_of(self, piece, is_first):
-        if self.has_byte_names and (found := _BYTE.fullmatch(piece)):
-            return bytes([int(found[1], 16)])
-        for step in self.of_tokens:
+    def decode(self, piece, *, is_first):
+        if self.has_byte_names and (match := _BYTE.fullmatch(piece)):
+            return bytes([int(match[1], 16)])
+        for step in self.token_steps:
             piece = step(piece, is_first)
         return bytes_of(piece) if self.spells_bytes else piece.encode("utf-8")
 
     def add(self, step):
         if self.is_joined or self.spells_bytes:
             raise ValueError("A decoder of single tokens must not follow Fuse or ByteLevel.")
-        self.of_tokens.append(step)
+        self.token_steps.append(step)
 
 
 def read_decoder(part, steps):
@@ -107,8 +107,10 @@ def _sequence(steps, decoders):
 
 def _word_piece(prefix="##", cleanup=True):
     def decoded(piece, is_first):
-        if not is_first:
-            piece = piece.removeprefix(prefix) if piece.startswith(prefix) else f" {piece}"
+        if not is_first and piece.startswith(prefix):
+            piece = piece.removeprefix(prefix)
+        elif not is_first:
+            piece = f" {piece}"
         if cleanup:
             for old, new in _CLEANED:
                 piece = piece.replace(old, new)
@@ -121,7 +123,13 @@ def _metaspace(replacement="▁", prepend_scheme=None, split=True, add_prefix_sp
     check_value("decoder Metaspace", "split", split, (True, False))
     check_value("decoder Metaspace", "str_rep", str_rep, (None, replacement))
     has_prefix = add_prefix_space if prepend_scheme is None else prepend_scheme != "never"
-    return lambda piece, is_first: piece.replace(replacement, "" if is_first and has_prefix else " ")
+
+    def decoded(piece, is_first):
+        if is_first and has_prefix:
+            return piece.replace(replacement, "")
+        return piece.replace(replacement, " ")
+
+    return decoded
 
 
 def _replace(steps, pattern, content):

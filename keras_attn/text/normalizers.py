@@ -23,6 +23,7 @@ _LATER_MARKS = ranges(
     "13440-13440 13447-13455 16F4F-16F4F 16F7F-16F87 16FE4-16FE4 16FF0-16FF1 1CF00-1CF2D 1CF30-1CF46 "
     "1E08F-1E08F 1E130-1E136 1E2AE-1E2AE 1E2EC-1E2EF 1E4EC-1E4EF"
 )
+_NOTHING = r"[^\x00-\x{10FFFF}]"  # a class that no character is in
 
 
 def read_normalizer(part):
@@ -44,8 +45,13 @@ def _sequence(normalizers):
 def _bert(clean_text, handle_chinese_chars, strip_accents, lowercase):
     accents = lowercase if strip_accents is None else strip_accents
     normalize_utf8 = _normalize_utf8()
-    return lambda texts: bert_normalized(
-        texts, normalize_utf8, clean_text, handle_chinese_chars, lowercase, accents
+    return functools.partial(
+        bert_normalized,
+        normalize_utf8=normalize_utf8,
+        clean_text=clean_text,
+        space_chinese=handle_chinese_chars,
+        lowercase=lowercase,
+        strip_accents=accents,
     )
 
 
@@ -63,7 +69,8 @@ def _replacing(pattern, rewrite):
 
 def _replace(pattern, content):
     kind, text = pattern_of(pattern)
-    return _replacing(one_pattern(text) if kind == "Regex" else escaped(text), content.replace("\\", r"\\"))
+    pattern = one_pattern(text) if kind == "Regex" else escaped(text)
+    return _replacing(pattern, content.replace("\\", r"\\"))
 
 
 def _prepend(prepend):
@@ -72,21 +79,30 @@ def _prepend(prepend):
 
 
 def _strip(strip_left, strip_right):
-    ends = ([rf"\A[{WHITE_SPACE}]+"] if strip_left else []) + (
-        [rf"[{WHITE_SPACE}]+\z"] if strip_right else []
-    )
-    return _replacing("|".join(ends) or r"[^\x00-\x{10FFFF}]", "")
+    ends = []
+    if strip_left:
+        ends.append(rf"\A[{WHITE_SPACE}]+")
+    if strip_right:
+        ends.append(rf"[{WHITE_SPACE}]+\z")
+    return _replacing("|".join(ends) or _NOTHING, "")
 
 
 def _nmt():
     dropped = r"[\x{1}-\x{8}\x{B}\x{E}-\x{1F}\x{7F}\x{8F}\x{9F}]"
     spaces = r"[\t\n\x{C}\r\x{1680}\x{200B}-\x{200F}\x{2028}\x{2029}\x{2581}\x{FEFF}\x{FFFD}]"
-    return lambda texts: tf.strings.regex_replace(tf.strings.regex_replace(texts, dropped, ""), spaces, " ")
+
+    def normalize(texts):
+        texts = tf.strings.regex_replace(texts, dropped, "")
+        return tf.strings.regex_replace(texts, spaces, " ")
+
+    return normalize
 
 
 def _precompiled(precompiled_charsmap):
     content = base64.b64decode(precompiled_charsmap or "", validate=True)
-    return Charsmap(content) if content else lambda texts: texts
+    if not content:
+        return lambda texts: texts
+    return Charsmap(content)
 
 
 _BUILDERS = {

@@ -118,9 +118,11 @@ def escaped(text):
 def _rewritten(pattern, has_edges=True):
     # Possessive repetition differs from the greedy kind only where it must give something back.
     pattern = _KNOWN_POSSESSIVE.get(pattern, pattern)
-    out, in_class = [], 0
-    for found in _ITEM.finditer(pattern):
-        kind, text = found.lastgroup, found[0]
+    out = []
+    in_class = 0
+    for match in _ITEM.finditer(pattern):
+        kind = match.lastgroup
+        text = match[0]
         if kind == "other" and text == "[":
             in_class += 1
             if in_class > 1:
@@ -128,7 +130,7 @@ def _rewritten(pattern, has_edges=True):
         elif kind == "other" and text == "]":
             in_class = max(in_class - 1, 0)
         elif (kind == "bad" and not (in_class and text in "$^")) or (
-            kind == "edge" and (in_class or not has_edges)  # of a text: cuts have no part in them
+            kind == "edge" and (in_class or not has_edges)
         ):
             _refuse(pattern, text)
         out.append(_item(pattern, kind, text, bool(in_class)))
@@ -164,7 +166,7 @@ def _class_text(pattern, text, members, negated, in_class):
         if negated:
             _refuse(pattern, f"{text} within a class")
         return members
-    return f"[{'^' if negated else ''}{members}]"
+    return f"[^{members}]" if negated else f"[{members}]"
 
 
 def _refuse(pattern, part):

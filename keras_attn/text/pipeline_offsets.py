@@ -47,20 +47,23 @@ def tokenize_with_offsets(texts, added, normalizer, pre_tokenizer, model):
     token_rows = tf.RaggedTensor.from_row_lengths(ids, words.row_lengths()).merge_dims(1, 2)
 
     added_ids = added.ids_of(pieces.values)
-    where = tf.boolean_mask(places, added_ids >= 0)
-    sizes = tf.boolean_mask(_num_characters(pieces.values), added_ids >= 0)
-    counts = tf.cast(added_ids >= 0, tf.int64)
-    added_ids = tf.boolean_mask(added_ids, added_ids >= 0)
+    has_id = added_ids >= 0
+    where = tf.boolean_mask(places, has_id)
+    sizes = tf.boolean_mask(_num_characters(pieces.values), has_id)
+    counts = tf.cast(has_id, tf.int64)
+    added_ids = tf.boolean_mask(added_ids, has_id)
 
-    def in_texts(of_words, of_added):
-        of_added = tf.RaggedTensor.from_row_lengths(of_added, counts)
-        return pieces.with_values(tf.concat([token_rows.with_values(of_words), of_added], axis=1)).merge_dims(
-            1, 2
-        )
+    def in_texts(word_values, added_values):
+        """One row for each text, of values of the tokens of words and of added tokens."""
+        added_rows = tf.RaggedTensor.from_row_lengths(added_values, counts)
+        rows = tf.concat([token_rows.with_values(word_values), added_rows], axis=1)
+        return pieces.with_values(rows).merge_dims(1, 2)
 
-    first, last = in_texts(first, where), in_texts(last, where + sizes)
+    first = in_texts(first, where)
+    last = in_texts(last, where + sizes)
     # The ends of an empty token are one byte: the start of the next character.
-    starts, stops = tf.concat([starts, [0]], axis=0), tf.concat([[0], stops], axis=0)
+    starts = tf.concat([starts, [0]], axis=0)
+    stops = tf.concat([[0], stops], axis=0)
     begins = tf.gather(starts, tf.minimum(first.values, tf.size(starts) - 1))
     ends = tf.where(last.values > first.values, tf.gather(stops, last.values), begins)
     return in_texts(token_rows.values, added_ids), first.with_values(begins), first.with_values(ends)
@@ -97,7 +100,9 @@ def _normalized(pieces, normalizer):
 def _split(texts, pattern, is_split=None):
     """The matches of a pattern that matches everything; texts that are not to be split stay whole."""
     cut = tf.strings.regex_replace(texts, pattern, CUT + rb"\0")
-    parts = tf.strings.split(cut if is_split is None else tf.where(is_split, cut, texts), CUT)
+    if is_split is not None:
+        cut = tf.where(is_split, cut, texts)
+    parts = tf.strings.split(cut, CUT)
     return tf.ragged.boolean_mask(parts, parts.with_values(tf.strings.length(parts.values) > 0))
 
 

@@ -86,8 +86,13 @@ def _flat(part):
 
 
 def _builders(removed, prefix):
-    both, after, before = CUT + rb"\0" + CUT, rb"\0" + CUT, CUT + rb"\0"
-    rewrites = {"Isolated": both, "Removed": removed, "MergedWithPrevious": after, "MergedWithNext": before}
+    isolated = CUT + rb"\0" + CUT
+    rewrites = {
+        "Isolated": isolated,
+        "Removed": removed,
+        "MergedWithPrevious": rb"\0" + CUT,
+        "MergedWithNext": CUT + rb"\0",
+    }
 
     def replacing(*pairs):
         def step(texts, _):
@@ -99,7 +104,7 @@ def _builders(removed, prefix):
 
     def by_behavior(pattern, behavior):
         if behavior == "Contiguous":
-            return replacing((f"(?:{pattern})+", both))
+            return replacing((f"(?:{pattern})+", isolated))
         return replacing((pattern, rewrites[behavior]))
 
     def split(pattern, behavior, invert=False):
@@ -110,9 +115,8 @@ def _builders(removed, prefix):
             check_value("pre-tokenizer Split", "(behavior, invert)", (behavior, invert), known)
             cut = cutter(text)
             return lambda texts, _: cut(texts)
-        check_value(
-            "pre-tokenizer Split", "invert", invert, (False, True) if behavior == "Isolated" else (False,)
-        )
+        known = (False, True) if behavior == "Isolated" else (False,)
+        check_value("pre-tokenizer Split", "invert", invert, known)
         pattern = one_pattern(text) if kind == "Regex" else escaped(text)
         return by_behavior(pattern, behavior)
 
@@ -126,19 +130,21 @@ def _builders(removed, prefix):
 
         return step
 
+    def digits(individual_digits=False):
+        pattern = f"[{_NUMBER}]" if individual_digits else f"[{_NUMBER}]+"
+        return replacing((pattern, isolated))
+
+    without_space = (f"[{WHITE_SPACE}]+", removed)
+    words = (f"[{_WORD}]+|[^{_WORD}{WHITE_SPACE}]+", isolated)
     return {
         "Split": split,
         "ByteLevel": byte_level,
         "Metaspace": functools.partial(_metaspace, prefix),
-        "BertPreTokenizer": lambda: replacing((f"[{WHITE_SPACE}]+", removed), (PUNCTUATION, both)),
+        "BertPreTokenizer": lambda: replacing(without_space, (PUNCTUATION, isolated)),
         "Punctuation": lambda behavior="Isolated": by_behavior(PUNCTUATION, behavior),
-        "WhitespaceSplit": lambda: replacing((f"[{WHITE_SPACE}]+", removed)),
-        "Whitespace": lambda: replacing(
-            (f"[{WHITE_SPACE}]+", removed), (f"[{_WORD}]+|[^{_WORD}{WHITE_SPACE}]+", both)
-        ),
-        "Digits": lambda individual_digits=False: replacing(
-            (f"[{_NUMBER}]{'' if individual_digits else '+'}", both)
-        ),
+        "WhitespaceSplit": lambda: replacing(without_space),
+        "Whitespace": lambda: replacing(without_space, words),
+        "Digits": digits,
         "CharDelimiterSplit": lambda delimiter: replacing((escaped(delimiter), removed)),
     }
 

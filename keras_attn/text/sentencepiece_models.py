@@ -56,11 +56,11 @@ class SentencePieceModel(tf.Module):
 
     def _kept(self, pieces, *offsets):
         token_ids = pieces.with_values(tf.gather(self._token_ids, pieces.values))
-        found = token_ids, *(tf.cast(x, tf.int32) for x in offsets)
+        results = [token_ids] + [tf.cast(x, tf.int32) for x in offsets]
         if not self._drops:
-            return found
+            return tuple(results)
         is_kept = token_ids.with_values(token_ids.values >= 0)
-        return tuple(tf.ragged.boolean_mask(x, is_kept) for x in found)
+        return tuple(tf.ragged.boolean_mask(x, is_kept) for x in results)
 
 
 class NamedPieces(tf.Module):
@@ -79,8 +79,9 @@ class NamedPieces(tf.Module):
         super().__init__()
         read_proto(content)
         self._graph_tokenizer = shared_graph_tokenizer(content, tf.string)
-        names, ids = list(vocabulary), list(vocabulary.values())
-        entries = tf.lookup.KeyValueTensorInitializer(tf.constant(names), tf.constant(ids, tf.int32))
+        pieces = tf.constant(list(vocabulary))
+        ids = tf.constant(list(vocabulary.values()), tf.int32)
+        entries = tf.lookup.KeyValueTensorInitializer(pieces, ids)
         self._table = tf.lookup.StaticHashTable(entries, default_value=unknown_id)
         self._whole_words = whole_words
 
@@ -94,10 +95,10 @@ class NamedPieces(tf.Module):
         """Like `tokenize`, and the first byte in its word of each token, and the byte after its last."""
         rest, whole = self._parted(words)
         pieces, starts, stops = self._graph_tokenizer.tokenize_with_offsets(rest)
-        starts = tf.concat(
-            [tf.cast(starts, tf.int32), whole.with_values(tf.zeros_like(whole.values, tf.int32))], 1
-        )
-        stops = tf.concat([tf.cast(stops, tf.int32), whole.with_values(tf.strings.length(whole.values))], 1)
+        whole_starts = whole.with_values(tf.zeros_like(whole.values, tf.int32))
+        whole_stops = whole.with_values(tf.strings.length(whole.values))
+        starts = tf.concat([tf.cast(starts, tf.int32), whole_starts], axis=1)
+        stops = tf.concat([tf.cast(stops, tf.int32), whole_stops], axis=1)
         pieces = tf.concat([pieces, whole], axis=1)
         return pieces.with_values(self._table.lookup(pieces.values)), starts, stops
 
@@ -198,8 +199,7 @@ def unigram_model(pieces, scores, unknown_id, byte_fallback):
     # sentencepiece has one unknown piece, whose name stands for no text.
     _add(proto, "\0unknown", 0.0, UNKNOWN)
     for piece, score in zip(pieces, scores, strict=True):
-        is_byte = byte_fallback and piece in _BYTES
-        _add(proto, piece, score, BYTE if is_byte else NORMAL)
+        _add(proto, piece, score, BYTE if byte_fallback and piece in _BYTES else NORMAL)
     _check_bytes(byte_fallback, pieces)
     return SentencePieceModel(proto, [_dropped(unknown_id), *range(len(pieces))])
 
@@ -223,10 +223,10 @@ def bpe_model(vocabulary, merges, unknown_id, byte_fallback, whole_words=()):
     _add(proto, "\0unknown", 0.0, UNKNOWN)
     token_ids = [_dropped(unknown_id)]
     for piece, number in vocabulary.items():
-        is_byte = byte_fallback and piece in _BYTES
-        if is_byte or piece in ranks or len(piece) == 1:
+        kind = BYTE if byte_fallback and piece in _BYTES else NORMAL
+        if kind == BYTE or piece in ranks or len(piece) == 1:
             score = -float(ranks[piece]) if piece in ranks else _CHARACTER_SCORE
-            _add(proto, piece, score, BYTE if is_byte else NORMAL)
+            _add(proto, piece, score, kind)
             token_ids.append(number)
     _check_bytes(byte_fallback, vocabulary)
     if not whole_words:
@@ -259,18 +259,18 @@ def merges_of(scores):
     def rank(pair):
         return ranks.get("".join(pair), math.inf)
 
-    made = {piece: _last_merge(piece, rank) for piece in scores if len(piece) > 1}
-    made = {piece: parts for piece, parts in made.items() if parts is not None}
-    pieces = sorted(made, key=ranks.get)
+    merges = {piece: _last_merge(piece, rank) for piece in scores if len(piece) > 1}
+    merges = {piece: parts for piece, parts in merges.items() if parts is not None}
+    pieces = sorted(merges, key=ranks.get)
     for left, right in itertools.pairwise(pieces):
         if ranks[left] == ranks[right]:
             raise ValueError(
                 f"Pieces must have different scores to be a list of merges. Received: {left!r}, {right!r}."
             )
     for piece in pieces:
-        if missing := [part for part in made[piece] if part not in scores]:
+        if missing := [part for part in merges[piece] if part not in scores]:
             raise ValueError(f"The parts of {piece!r} must be pieces. Received: no piece {missing[0]!r}.")
-    return [made[piece] for piece in pieces]
+    return [merges[piece] for piece in pieces]
 
 
 def whole_model(content, vocabulary, unknown_id):
@@ -315,31 +315,34 @@ def unknown_id_of(proto):
 
 def _ranks(vocabulary, merges):
     """The rank of the merge that makes each piece; a piece that no text makes has none."""
-    rank_of = {}
+    merge_ranks = {}
     for rank, (left, right) in enumerate(merges):
         missing = [piece for piece in (left, right, left + right) if piece not in vocabulary]
         if missing:
             raise ValueError(
                 f"`merges` must make pieces of the vocabulary. Received: {missing[0]!r}, which is not in it."
             )
-        rank_of[left, right] = rank
-    made = {left + right for left, right in rank_of}
+        merge_ranks[left, right] = rank
+    merged_pieces = {left + right for left, right in merge_ranks}
     ranks = {}
-    for piece in made:
-        ways = _ways_to_cut(piece, made)
-        parts = ways[0] if len(ways) == 1 else _last_merge(piece, lambda pair: rank_of.get(pair, math.inf))
-        if parts in rank_of:
-            ranks[piece] = rank_of[parts]
+    for piece in merged_pieces:
+        cuts = _cuts(piece, merged_pieces)
+        if len(cuts) == 1:
+            parts = cuts[0]
+        else:
+            parts = _last_merge(piece, lambda pair: merge_ranks.get(pair, math.inf))
+        if parts in merge_ranks:
+            ranks[piece] = merge_ranks[parts]
     return ranks
 
 
-def _ways_to_cut(piece, made):
-    """The pairs of characters and pieces that spell this one."""
+def _cuts(piece, merged_pieces):
+    """The pairs of characters and merged pieces that spell this one."""
     size = len(piece)
     return [
         (piece[:cut], piece[cut:])
         for cut in range(1, size)
-        if (cut == 1 or piece[:cut] in made) and (cut == size - 1 or piece[cut:] in made)
+        if (cut == 1 or piece[:cut] in merged_pieces) and (cut == size - 1 or piece[cut:] in merged_pieces)
     ]
 
 
@@ -350,13 +353,14 @@ def _last_merge(piece, rank):
         piece: `str`.
         rank: Function from a pair of neighbours to its rank; that of two that are not joined is infinite.
     """
-    parts, last = list(piece), None
+    parts = list(piece)
+    last = None
     while len(parts) > 1:
-        joined = [rank(pair) for pair in itertools.pairwise(parts)]
-        least = min(joined)
+        ranks = [rank(pair) for pair in itertools.pairwise(parts)]
+        least = min(ranks)
         if least == math.inf:
             return None
-        first = joined.index(least)
+        first = ranks.index(least)
         last = parts[first], parts[first + 1]
         parts[first : first + 2] = ["".join(last)]
     return last
@@ -388,5 +392,4 @@ def _empty_proto(model_type):
 
 
 def _add(proto, piece, score, kind):
-    added = proto.pieces.add()
-    added.piece, added.score, added.type = piece, score, kind
+    proto.pieces.add(piece=piece, score=score, type=kind)

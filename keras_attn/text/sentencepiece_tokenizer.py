@@ -148,8 +148,7 @@ class SentencePieceTokenizer(TextOpsTokenizer):
 
     def bpe_dropout(self):
         library = import_package("sentencepiece.sentencepiece_model_pb2", "sentencepiece", "BPE-dropout")
-        model, processor = library.ModelProto.FromString(self.model_proto), self._processor
-        ids = range(self.vocabulary_size)
+        model = library.ModelProto.FromString(self.model_proto)
         is_bpe = model.trainer_spec.model_type == model.trainer_spec.BPE
         if not is_bpe or any(piece.type in (piece.USER_DEFINED, piece.UNUSED) for piece in model.pieces):
             kind = "with pieces of users" if is_bpe else "that is not BPE"
@@ -157,9 +156,8 @@ class SentencePieceTokenizer(TextOpsTokenizer):
                 '`subword_sampling` leaves out merges of sentencepiece\'s BPE: train with `tokenizer` "bpe", or set '
                 f"`subword_sampling` to 0. Received: a sentencepiece model {kind}."
             )
-        is_text = [piece.type == piece.NORMAL for piece in model.pieces]
-        pieces = [processor.id_to_piece(i) if is_text[i] else None for i in ids]
-        return BpeDropout(pieces, [processor.get_score(i) for i in ids])
+        pieces = [piece.piece if piece.type == piece.NORMAL else None for piece in model.pieces]
+        return BpeDropout(pieces, [piece.score for piece in model.pieces])
 
     def get_config(self):
         return {"model_proto": base64.b64encode(self.model_proto).decode("ascii")}

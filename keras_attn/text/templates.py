@@ -51,7 +51,8 @@ def filled(parts, first, second=None):
         The ids with special ones, and the token types, ragged int32 of shape (B, None).
     """
     texts = (first, second)
-    ids, types = [], []
+    ids = []
+    types = []
     for part in parts:
         if part.source is None:
             special = tf.tile(tf.constant([part.special], tf.int32), [first.nrows(), 1])
@@ -132,14 +133,14 @@ def _part(item, special_tokens):
 
 
 def _bert(sep, cls):
-    start, end = (int(cls[1]),), (int(sep[1]),)
-    single = [Part(None, 0, start), FIRST_TEXT, Part(None, 0, end)]
+    end = (int(sep[1]),)
+    single = [Part(None, 0, (int(cls[1]),)), FIRST_TEXT, Part(None, 0, end)]
     return Template(single, single + [Part(1, 1), Part(None, 1, end)])
 
 
 def _roberta(sep, cls, trim_offsets=True, add_prefix_space=True):
-    start, end = Part(None, 0, (int(cls[1]),)), Part(None, 0, (int(sep[1]),))
-    single = [start, FIRST_TEXT, end]
+    end = Part(None, 0, (int(sep[1]),))
+    single = [Part(None, 0, (int(cls[1]),)), FIRST_TEXT, end]
     return Template(single, single + [end, Part(1, 0), end])
 
 

@@ -81,23 +81,24 @@ def _bpe(
     check_value("model", "dropout", dropout, (None, 0, 0.0))
     check_value("model", "continuing_subword_prefix", continuing_subword_prefix, (None, ""))
     check_value("model", "end_of_word_suffix", end_of_word_suffix, (None, ""))
-    check_value("model", "ignore_merges", ignore_merges, (False, True) if spells_bytes else (False,))
+    known = (False, True) if spells_bytes else (False,)
+    check_value("model", "ignore_merges", ignore_merges, known)
     pieces = _pieces_by_id(vocab)
     merges = [tuple(merge.split(" ") if isinstance(merge, str) else merge) for merge in merges]
     unknown_id = None if unk_token is None else vocab[unk_token]
     is_fused = byte_fallback or (fuse_unk and unknown_id is not None)
     unknown = None if is_fused else _unknown_characters(vocab, spells_bytes)
-    known = dict(vocab)
+    known_pieces = dict(vocab)
     if unknown and unknown_id is not None:
         if _UNKNOWN_CHARACTER in vocab:
             raise ValueError(
                 "A BPE model with an unknown token that is not fused must not have the piece '\\r'."
             )
-        known[_UNKNOWN_CHARACTER] = unknown_id
-    model = bpe_model(known, merges, unknown_id, byte_fallback)
+        known_pieces[_UNKNOWN_CHARACTER] = unknown_id
+    model = bpe_model(known_pieces, merges, unknown_id, byte_fallback)
     if ignore_merges:
         whole_words = _words_that_merges_miss(model, vocab)
-        model = bpe_model(known, merges, unknown_id, byte_fallback, whole_words)
+        model = bpe_model(known_pieces, merges, unknown_id, byte_fallback, whole_words)
     if spells_bytes:  # texts are cut into words
         model = KnownWords(model, list(vocab))
     if unknown:
