@@ -2,7 +2,7 @@
 
 from keras_attn.layers.activations import serialize_activation
 
-# Of several names of one function, the first is that which is written.
+# Where several names mean one function, the first one is written.
 _OURS = {
     "gelu": "gelu",
     "gelu_python": "gelu",
@@ -34,7 +34,7 @@ def our_activation(name):
     """The name in this library of an activation of transformers.
 
     Raises:
-        ValueError: if there is none with the same values; the message says what is.
+        ValueError: if no activation of this library has the same values.
 
     Example:
 
@@ -50,6 +50,6 @@ def our_activation(name):
 
 
 def their_activation(activation):
-    """The name in transformers of an activation function of this library; its own name if transformers has none such."""
+    """The name in transformers of an activation function of this library; its own name if transformers lacks it."""
     ours = serialize_activation(activation)
     return next((name for name, other in _OURS.items() if other == ours), ours)

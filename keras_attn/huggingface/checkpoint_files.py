@@ -87,7 +87,7 @@ def checkpoint_folder(name):
 class Folder:
     """A checkpoint as the hub holds it: config.json, and model.safetensors, its shards with an index, or tf_model.h5.
 
-    Only JSON and headers are read when it is made. Nothing in the folder is run.
+    The constructor reads JSON and headers only. Nothing in the folder is run.
 
     Args:
         path: Path of the folder.
@@ -168,7 +168,7 @@ class Folder:
         return all(np.array_equal(self.read(name, part), self.read(other, part)) for part in parts)
 
     def _refuse_adapter(self):
-        """An adapter beside a model changes its answers, wherever transformers finds peft."""
+        """Refuses an adapter, with which transformers gives other answers where peft is installed."""
         if not (self.path / _ADAPTER).is_file():
             return
         base = read_json(self.path / _ADAPTER).get("base_model_name_or_path")

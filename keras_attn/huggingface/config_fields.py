@@ -1,4 +1,4 @@
-"""The fields of a config.json, each read by the code that understands it; a field that nobody read is refused."""
+"""The fields of a config.json, read by name and checked; fields that nothing here obeys are refused."""
 
 import numbers
 
@@ -9,8 +9,8 @@ from keras_attn.huggingface.model_types import MODEL_TYPES
 FULL, LOCAL = "full_attention", "sliding_attention"  # the kinds of layers in `layer_types`
 _MISSING = object()
 
-# Fields of transformers' config classes that no architecture reads here, since they do not change what its layers compute in
-# inference: about files, training, search, heads and the outputs asked for. Heads and tasks read some of them elsewhere.
+# Fields of transformers' config classes that do not change what a model's layers compute in inference: about files, training,
+# search, heads and outputs. No architecture reads them; heads and tasks read some.
 _WITHOUT_EFFECT = {
     "_attn_implementation",
     "_name_or_path",
@@ -73,48 +73,24 @@ _WITHOUT_EFFECT = {
     "use_cache",
     "use_return_dict",
 }
-# Fields that change any model of transformers, and that nothing here does.
+# Fields that change every model of transformers and are not implemented here.
 _NOT_OBEYED = {
     "compression_config": "weights that are compressed",
     "per_layer_config": "layers with sizes of their own",
     "quantization_config": "weights that are quantised",
-}
-# Other names of fields, as transformers' config classes take them; where both are given, these count.
-_BART_ALIASES = {
-    "hidden_size": "d_model",
-    "num_attention_heads": "encoder_attention_heads",
-    "num_hidden_layers": "encoder_layers",
-}
-_T5_ALIASES = {
-    "hidden_size": "d_model",
-    "num_attention_heads": "num_heads",
-    "num_hidden_layers": "num_layers",
-    "head_dim": "d_kv",
-}
-ALIASES = {
-    **dict.fromkeys(("bart", "mbart", "pegasus", "m2m_100", "marian"), _BART_ALIASES),
-    **dict.fromkeys(("t5", "mt5"), _T5_ALIASES),
-    "distilbert": {"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
-    "gpt2": {
-        "hidden_size": "n_embd",
-        "max_position_embeddings": "n_positions",
-        "num_attention_heads": "n_head",
-        "num_hidden_layers": "n_layer",
-    },
-    "swin": {"num_attention_heads": "num_heads", "num_hidden_layers": "num_layers"},
 }
 
 
 class Fields:
     """Reads the fields of a config, checks them, and remembers which were read.
 
-    Sizes are compared with the weight files, before anything is made of these sizes.
+    Sizes are compared with the weight files, before memory of these sizes is taken.
 
     Args:
         config: Dict, a config.json.
         num_values: Integer, how many numbers the weight files hold.
         num_tensors: Integer, how many tensors.
-        ignored_fields: Names of fields that are taken as missing: the caller knows them to be of no effect.
+        ignored_fields: Names of fields to leave out: the caller knows that they change nothing.
 
     Example:
 
@@ -222,7 +198,7 @@ class Fields:
         return value
 
     def expect(self, **expected):
-        """Checks fields that may be missing, but have no other meaning here than the one expected."""
+        """Checks fields that may be missing or null, and for which one value is implemented."""
         for name, value in expected.items():
             received = self.get(name, None)
             if received not in (None, value):
@@ -318,7 +294,8 @@ def way_out(name):
 
 def _with_own_names(config):
     """The config with its fields under the names that the architecture reads."""
-    aliases = ALIASES.get(config.get("model_type"), {})
+    model_type = MODEL_TYPES.get(config.get("model_type"))
+    aliases = {} if model_type is None else model_type.aliases
     own = {name: value for name, value in config.items() if name not in aliases}
     for alias, name in aliases.items():
         if config.get(alias) is not None:

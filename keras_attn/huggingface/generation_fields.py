@@ -1,6 +1,7 @@
 """The fields of a generation_config.json: which a search obeys, which change no answer, and which are refused.
 
-A field of transformers' `GenerationConfig` is in one of three tables; others are let through, as nothing reads them there.
+Each field of transformers' `GenerationConfig` is in one of three tables. Other fields are let through: transformers does not
+read them either.
 """
 
 import collections
@@ -46,7 +47,7 @@ _OBEYED = {
 _DRAWS = "of draws, which a call asks for: answers are searched for, and `do_sample` is not followed"
 _SPEED = "of time and memory: the answer is the same"
 _ASSISTANT = "of an assistant that proposes tokens: the answer is the same"
-_OUTPUT = "of what a call returns beside the answer"
+_OUTPUT = "of what a call returns besides the answer"
 _FILE = "of the file itself"
 _UNTOLD = (_SPEED, _ASSISTANT, _OUTPUT, _FILE)  # reasons that no user needs to be told
 _NAMES_WITHOUT_EFFECT = {
@@ -70,7 +71,7 @@ _NAMES_WITHOUT_EFFECT = {
 }
 # Fields that are not obeyed and change no answer, and why.
 WITHOUT_EFFECT = {name: why for why, names in _NAMES_WITHOUT_EFFECT.items() for name in names.split()}
-# Fields that are refused: what they ask for, and the values with which they change nothing, beside null.
+# Fields that are refused: what they ask for, and the values, other than null, with which they change nothing.
 _REFUSED = {
     "max_time": ("a limit of time", ()),
     "stop_strings": ("strings that end an answer", ([], "")),
@@ -109,7 +110,7 @@ _WITHOUT_EFFECT_ON_GENERATORS = {
 
 
 def generation_fields(generation_config, config, task, ignored_fields=()):
-    """What becomes of the fields of a generation_config.json, or where there is none of those of a config.json.
+    """What becomes of the fields of a generation_config.json, or, if there is none, of those of a config.json.
 
     Args:
         generation_config: Dict, or None if the folder has no such file.

@@ -25,23 +25,27 @@ class ModelType:
     """What is known of a `model_type` before a weight is read.
 
     Args:
+        class_name: How the names of its classes in transformers begin, "Bert" for instance.
         function: "module:function" of this room, the function from a config's fields to an `Architecture`.
         kind: What the model is: "encoder", "decoder", "seq2seq" or "images".
-        class_name: How the names of its classes in transformers begin, "Bert" for instance.
+        tokenizer: The class of its tokenizer, see `tokenizer_classes.py`; None if tokenizer.json says it all.
         pad_token_id: Integer, the pad where the config does not have the field; None for none.
         heads: Tuple out of `TASKS` and `IMAGE_TASKS`, the heads that are read.
         writer: The name of the class that writes texts, if it is not the usual one.
         is_tied: Boolean, whether the output projection of what writes texts is the token embedding, where the config does
             not have `tie_word_embeddings`.
+        aliases: Dict from other names of fields to those that the architecture reads.
     """
 
+    class_name: str
     function: str
     kind: str
-    class_name: str
+    tokenizer: str | None = None
     pad_token_id: int | None = None
     heads: tuple = ()
     writer: str | None = None
     is_tied: bool = True
+    aliases: dict = dataclasses.field(default_factory=dict)
 
     def understand(self, fields, checkpoint):
         """The `Architecture` of a config's fields, see `loading.py` for the checkpoint."""
@@ -69,37 +73,97 @@ class ModelType:
 
 
 _READERS = ("SequenceClassification", "QuestionAnswering")
-_OF_TEXTS = ("SequenceClassification",)
-_OF_IMAGES = ("ImageClassification",)
+
+# Other names of fields, which transformers' config classes take too; where both are given, these count.
+_BART_ALIASES = {
+    "hidden_size": "d_model",
+    "num_attention_heads": "encoder_attention_heads",
+    "num_hidden_layers": "encoder_layers",
+}
+_DISTILBERT_ALIASES = {
+    "hidden_size": "dim",
+    "num_attention_heads": "n_heads",
+    "num_hidden_layers": "n_layers",
+}
+_GPT2_ALIASES = {
+    "hidden_size": "n_embd",
+    "max_position_embeddings": "n_positions",
+    "num_attention_heads": "n_head",
+    "num_hidden_layers": "n_layer",
+}
+_SWIN_ALIASES = {"num_attention_heads": "num_heads", "num_hidden_layers": "num_layers"}
+_T5_ALIASES = {
+    "hidden_size": "d_model",
+    "num_attention_heads": "num_heads",
+    "num_hidden_layers": "num_layers",
+    "head_dim": "d_kv",
+}
+_ENCODER = {"kind": "encoder", "heads": TASKS}
+_DECODER = {"kind": "decoder", "heads": ("SequenceClassification",)}
+_BART = {"function": "bart:bart", "kind": "seq2seq", "aliases": _BART_ALIASES}
+_T5 = {
+    "function": "t5:t5",
+    "kind": "seq2seq",
+    "aliases": _T5_ALIASES,
+    "tokenizer": "T5Tokenizer",
+    "pad_token_id": 0,
+    "heads": _READERS,
+}
+_IMAGES = {"kind": "images", "heads": ("ImageClassification",)}
 
 MODEL_TYPES = {
-    "bert": ModelType("bert:bert", "encoder", "Bert", 0, TASKS),
-    "roberta": ModelType("bert:bert", "encoder", "Roberta", 1, TASKS),
-    "xlm-roberta": ModelType("bert:bert", "encoder", "XLMRoberta", 1, TASKS),
-    "electra": ModelType("bert:bert", "encoder", "Electra", 0, TASKS),
-    "distilbert": ModelType("distilbert:distilbert", "encoder", "DistilBert", 0, TASKS),
-    "albert": ModelType("albert:albert", "encoder", "Albert", 0, TASKS),
-    "mpnet": ModelType("mpnet:mpnet", "encoder", "MPNet", 1, TASKS),
-    "modernbert": ModelType("modernbert:modernbert", "encoder", "ModernBert", 50283, TASKS),
-    "gpt2": ModelType("gpt2:gpt2", "decoder", "GPT2", None, _OF_TEXTS, "GPT2LMHeadModel"),
-    "llama": ModelType("llama:llama", "decoder", "Llama", None, _OF_TEXTS, is_tied=False),
-    "mistral": ModelType("llama:llama", "decoder", "Mistral", None, _OF_TEXTS, is_tied=False),
-    "qwen2": ModelType("llama:llama", "decoder", "Qwen2", None, _OF_TEXTS, is_tied=False),
-    "qwen3": ModelType("llama:llama", "decoder", "Qwen3", None, _OF_TEXTS, is_tied=False),
-    "gemma2": ModelType("gemma:gemma", "decoder", "Gemma2", 0, _OF_TEXTS),
-    "gemma3_text": ModelType("gemma:gemma", "decoder", "Gemma3Text", 0, _OF_TEXTS, "Gemma3ForCausalLM"),
-    "t5": ModelType("t5:t5", "seq2seq", "T5", 0, _READERS),
-    "mt5": ModelType("t5:t5", "seq2seq", "MT5", 0, _READERS),
-    "bart": ModelType("bart:bart", "seq2seq", "Bart", 1, _READERS),
-    "mbart": ModelType("bart:bart", "seq2seq", "MBart", 1, _READERS),
-    "pegasus": ModelType("bart:bart", "seq2seq", "Pegasus", 0),
-    "m2m_100": ModelType("bart:bart", "seq2seq", "M2M100", 1),
-    "marian": ModelType("bart:bart", "seq2seq", "Marian", 58100, (), "MarianMTModel"),
-    "vit": ModelType("vit:vit", "images", "ViT", None, _OF_IMAGES),
-    "deit": ModelType("vit:vit", "images", "DeiT", None, IMAGE_TASKS),
-    "dinov2": ModelType("vit:dinov2", "images", "Dinov2", None, _OF_IMAGES),
-    "dinov2_with_registers": ModelType("vit:dinov2", "images", "Dinov2WithRegisters", None, _OF_IMAGES),
-    "swin": ModelType("swin:swin", "images", "Swin", None, _OF_IMAGES),
+    "bert": ModelType("Bert", "bert:bert", **_ENCODER, tokenizer="BertTokenizer", pad_token_id=0),
+    "roberta": ModelType("Roberta", "bert:bert", **_ENCODER, tokenizer="RobertaTokenizer", pad_token_id=1),
+    "xlm-roberta": ModelType(
+        "XLMRoberta", "bert:bert", **_ENCODER, tokenizer="XLMRobertaTokenizer", pad_token_id=1
+    ),
+    "electra": ModelType("Electra", "bert:bert", **_ENCODER, tokenizer="BertTokenizer", pad_token_id=0),
+    "distilbert": ModelType(
+        "DistilBert",
+        "distilbert:distilbert",
+        **_ENCODER,
+        tokenizer="BertTokenizer",
+        pad_token_id=0,
+        aliases=_DISTILBERT_ALIASES,
+    ),
+    "albert": ModelType("Albert", "albert:albert", **_ENCODER, tokenizer="AlbertTokenizer", pad_token_id=0),
+    "mpnet": ModelType("MPNet", "mpnet:mpnet", **_ENCODER, tokenizer="MPNetTokenizer", pad_token_id=1),
+    "modernbert": ModelType("ModernBert", "modernbert:modernbert", **_ENCODER, pad_token_id=50283),
+    "gpt2": ModelType(
+        "GPT2",
+        "gpt2:gpt2",
+        **_DECODER,
+        tokenizer="GPT2Tokenizer",
+        writer="GPT2LMHeadModel",
+        aliases=_GPT2_ALIASES,
+    ),
+    "llama": ModelType("Llama", "llama:llama", **_DECODER, is_tied=False),
+    "mistral": ModelType("Mistral", "llama:llama", **_DECODER, is_tied=False),
+    "qwen2": ModelType("Qwen2", "llama:llama", **_DECODER, tokenizer="Qwen2Tokenizer", is_tied=False),
+    "qwen3": ModelType("Qwen3", "llama:llama", **_DECODER, tokenizer="Qwen2Tokenizer", is_tied=False),
+    "gemma2": ModelType("Gemma2", "gemma:gemma", **_DECODER, tokenizer="GemmaTokenizer", pad_token_id=0),
+    "gemma3_text": ModelType(
+        "Gemma3Text",
+        "gemma:gemma",
+        **_DECODER,
+        tokenizer="GemmaTokenizer",
+        pad_token_id=0,
+        writer="Gemma3ForCausalLM",
+    ),
+    "t5": ModelType("T5", **_T5),
+    "mt5": ModelType("MT5", **_T5),
+    "bart": ModelType("Bart", **_BART, tokenizer="RobertaTokenizer", pad_token_id=1, heads=_READERS),
+    "mbart": ModelType("MBart", **_BART, tokenizer="MBartTokenizer", pad_token_id=1, heads=_READERS),
+    "pegasus": ModelType("Pegasus", **_BART, tokenizer="PegasusTokenizer", pad_token_id=0),
+    "m2m_100": ModelType("M2M100", **_BART, tokenizer="M2M100Tokenizer", pad_token_id=1),
+    "marian": ModelType(
+        "Marian", **_BART, tokenizer="MarianTokenizer", pad_token_id=58100, writer="MarianMTModel"
+    ),
+    "vit": ModelType("ViT", "vit:vit", **_IMAGES),
+    "deit": ModelType("DeiT", "vit:vit", "images", heads=IMAGE_TASKS),
+    "dinov2": ModelType("Dinov2", "vit:dinov2", **_IMAGES),
+    "dinov2_with_registers": ModelType("Dinov2WithRegisters", "vit:dinov2", **_IMAGES),
+    "swin": ModelType("Swin", "swin:swin", **_IMAGES, aliases=_SWIN_ALIASES),
 }
 
 

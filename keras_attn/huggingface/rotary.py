@@ -84,8 +84,8 @@ def rotary_embedding(parameters, max_sequence_length):
 
 
 def _read_scales(options):
-    """Replaces `mscale` and `mscale_all_dim`, DeepSeek's form, by the `attention_factor` that they mean; one without
-    the other, and both beside an `attention_factor`, mean nothing."""
+    """Replaces `mscale` and `mscale_all_dim`, DeepSeek's form, by the `attention_factor` that they mean. One without
+    the other means nothing, and an `attention_factor` overrides both."""
     scales = [options.pop(name, 0) for name in ("mscale", "mscale_all_dim")]
     factor = options.get("factor", 1)
     if not all(isinstance(number, numbers.Real) for number in (*scales, factor)) or factor <= 0:

@@ -1,4 +1,4 @@
-"""The config.json of a model that goes out: what the model's parts say, what it was loaded with, and what is given now."""
+"""The config.json of a model that is saved: what its parts say, what it was loaded with, and what the caller gives."""
 
 from keras_attn.huggingface.heads import labels
 from keras_attn.huggingface.loading import body_of, origin_of
@@ -55,7 +55,7 @@ _FIELDS_NOT_OF_PARTS = ("decoder_start_token_id", "forced_eos_token_id")
 
 
 class SavedConfig:
-    """What is said of a model beside its parts: its class, its labels, and the fields that it was loaded with or is given.
+    """What a config says besides a model's parts: the class, the labels, and fields that were loaded or are given.
 
     Args:
         model: The model.
@@ -88,7 +88,7 @@ class SavedConfig:
         return self._completed(self.loaded)
 
     def with_parts(self, config):
-        """The config of a model's parts, and what it was loaded with beside them.
+        """The config of a model's parts, completed by what the model was loaded with.
 
         Args:
             config: Dict, the fields of its parts.

@@ -50,10 +50,10 @@ _KEYS_WITHOUT_EFFECT = {
 def save_model(model, folder, model_type=None, tokenizer=None, **fields):
     """Writes config.json and model.safetensors, from which transformers, and `load_model`, make the same model.
 
-    What a model was loaded with goes out again: the fields of its config.json and its generation_config.json, the names of
-    labels and the class in `architectures` among them, unless the model has been changed since, or `fields` say otherwise.
-    Other fields are made from the model's parts. A model made again from this config must have the same parts, or nothing is
-    written: what an architecture cannot express is an error.
+    A model that was loaded is written with the fields of its config.json and its generation_config.json, the names of labels
+    and the class in `architectures` among them, unless the model was changed since, or `fields` say otherwise. Other fields
+    are made from the model's parts. A model made again from this config must have the same parts, or nothing is written:
+    what an architecture cannot express is an error.
 
     Args:
         model: A model of this library; an `EncoderWithHead` too, whose labels get names by the field `id2label`.
@@ -111,8 +111,8 @@ def _write_json(value, path):
 
 
 def _config_and_tensors(model, saved_config, config_of):
-    """The config and the tensors: by the config that the model was loaded with if it still describes the model, else by
-    one that is made from the model's parts."""
+    """The config that the model was loaded with, if it still describes the model, or else one made from the model's parts;
+    and the tensors."""
     model_type = saved_config.model_type
     if saved_config.loaded.get("model_type") == model_type:
         try:

@@ -52,7 +52,7 @@ _SETTINGS_FILES = (
     "sentence_xlm-roberta_config.json",
     "sentence_mpnet_config.json",
 )
-# The fields that change vectors, each with the one value that is implemented, beside null.
+# The fields that change vectors, each with the one value that is implemented; null is, too.
 _KNOWN_SETTINGS = {
     "transformer_task": "feature-extraction",
     "module_output_name": "token_embeddings",

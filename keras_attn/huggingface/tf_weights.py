@@ -35,8 +35,8 @@ def read_tensors(path):
     """{name as in safetensors files: `H5Tensor`} of a tf_model.h5. No weight is read.
 
     Raises:
-        ValueError: if the file is damaged, a weight is missing, doubled, no plain floats, compressed, or held by a link or
-            another file.
+        ValueError: if the file is damaged, or a weight is missing, stored twice, compressed, not of floats, or behind a
+            link or in another file.
     """
     tensors = {}
     with _opened(path) as file:

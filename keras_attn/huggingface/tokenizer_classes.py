@@ -14,6 +14,7 @@ import dataclasses
 from collections.abc import Callable
 
 from keras_attn.checks import choose
+from keras_attn.huggingface.model_types import MODEL_TYPES
 from keras_attn.huggingface.tokenizer_tokens import extra_tokens, text_of
 from keras_attn.text import json_parts
 from keras_attn.text.patterns import QWEN2_PATTERN
@@ -70,7 +71,7 @@ def class_name(model_type, declared, *, spells_bytes):
 
     Example: `class_name("roberta", "BertTokenizerFast", spells_bytes=False)  # "BertTokenizer"`
     """
-    registered = _BY_MODEL_TYPE.get(model_type)
+    registered = registered_class(model_type)
     if model_type in _ALWAYS_REGISTERED:
         return registered
     name = declared.removesuffix("Fast") if isinstance(declared, str) else registered
@@ -81,31 +82,11 @@ def class_name(model_type, declared, *, spells_bytes):
 
 def registered_class(model_type):
     """The name of the class of a model type, or None."""
-    return _BY_MODEL_TYPE.get(model_type)
+    known = MODEL_TYPES.get(model_type)
+    return None if known is None else known.tokenizer
 
 
 _BACKENDS = ("TokenizersBackend", "PreTrainedTokenizer", "PythonBackend")
-_BY_MODEL_TYPE = {
-    "albert": "AlbertTokenizer",
-    "bart": "RobertaTokenizer",
-    "bert": "BertTokenizer",
-    "distilbert": "BertTokenizer",
-    "electra": "BertTokenizer",
-    "gemma2": "GemmaTokenizer",
-    "gemma3_text": "GemmaTokenizer",
-    "gpt2": "GPT2Tokenizer",
-    "m2m_100": "M2M100Tokenizer",
-    "marian": "MarianTokenizer",
-    "mbart": "MBartTokenizer",
-    "mpnet": "MPNetTokenizer",
-    "mt5": "T5Tokenizer",
-    "pegasus": "PegasusTokenizer",
-    "qwen2": "Qwen2Tokenizer",
-    "qwen3": "Qwen2Tokenizer",
-    "roberta": "RobertaTokenizer",
-    "t5": "T5Tokenizer",
-    "xlm-roberta": "XLMRobertaTokenizer",
-}
 # Their files are known to name wrong classes.
 _ALWAYS_REGISTERED = ("modernbert", "mistral", "qwen2")
 _ALIASES = {

@@ -16,10 +16,10 @@ from keras_attn.huggingface.tokenizer_classes import (
 )
 from keras_attn.huggingface.tokenizer_tokens import (
     extra_tokens,
-    joined_tokens,
-    listed_tokens,
+    join_tokens,
     named_roles,
     text_of,
+    tokens_in_files,
 )
 from keras_attn.text import PipelineTokenizer, json_parts
 from keras_attn.text.added_tokens import checked_token
@@ -265,7 +265,7 @@ class _Files:
     def _tokens(self, own_tokens, set_aside, numbers):
         """The added tokens, as tokenizer.json lists them."""
         role_tokens = set(self._roles.values())
-        listed = listed_tokens(
+        in_files = tokens_in_files(
             self._fields,
             _read_object(self._folder / "added_tokens.json"),
             (self._file or {}).get("added_tokens") or [],
@@ -278,8 +278,8 @@ class _Files:
         ]
         if self._class is not None:
             extra += self._class.extra(self._fields)
-        tokens = joined_tokens(
-            own_tokens, listed, named, extra, numbers, self._model_config.get("vocab_size")
+        tokens = join_tokens(
+            own_tokens, in_files, named, extra, numbers, self._model_config.get("vocab_size")
         )
         all_special = role_tokens.union(map(text_of, extra))
         if self._looks_up_pieces:

@@ -21,7 +21,7 @@ def text_of(token):
     return text
 
 
-def listed_tokens(fields, numbers_of_added, tokens_of_file, special):
+def tokens_in_files(fields, numbers_of_added, tokens_of_file, special):
     """{id: token} of the added tokens that the files list.
 
     Args:
@@ -31,14 +31,14 @@ def listed_tokens(fields, numbers_of_added, tokens_of_file, special):
         special: Texts, those of added_tokens.json that are special.
     """
     if "added_tokens_decoder" in fields:
-        listed = fields["added_tokens_decoder"] or {}
-        return {int(number): _token(token, number) for number, token in listed.items()}
-    listed = {}
+        by_id = fields["added_tokens_decoder"] or {}
+        return {int(number): _token(token, number) for number, token in by_id.items()}
+    by_id = {}
     for text, number in numbers_of_added.items():
         is_special = text in special
         token = {"content": text, "normalized": not is_special, "special": is_special}
-        listed[number] = _token(token, number)
-    return listed | {token["id"]: token for token in tokens_of_file}
+        by_id[number] = _token(token, number)
+    return by_id | {token["id"]: token for token in tokens_of_file}
 
 
 def extra_tokens(fields):
@@ -52,12 +52,12 @@ def extra_tokens(fields):
     return list(named.values()) + list(unnamed)
 
 
-def joined_tokens(own, listed, named, extra, numbers, most):
+def join_tokens(own, in_files, named, extra, numbers, most):
     """The added tokens of a tokenizer, as tokenizer.json lists them.
 
     Args:
         own: List of objects, those that it has before others are added.
-        listed: {id: token} of `listed_tokens`.
+        in_files: {id: token} of `tokens_in_files`.
         named: List of texts or objects, the tokens of the roles.
         extra: List of texts or objects, further special tokens.
         numbers: {piece: id}, the vocabulary.
@@ -71,7 +71,7 @@ def joined_tokens(own, listed, named, extra, numbers, most):
     role_tokens = {text_of(token) for token in named}
     added = [
         token
-        for _, token in sorted(listed.items())
+        for _, token in sorted(in_files.items())
         if _without_id(tokens.get(token["content"])) != _without_id(token)
     ]
     known = tokens.keys() | {token["content"] for token in added}

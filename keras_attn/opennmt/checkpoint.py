@@ -6,7 +6,7 @@ from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VALUE = "VARIABLE_VALUE"
-# Parts of names that are no weights of a model, and what they are.
+# Parts of the names of tensors that are not weights of a model, and what these are.
 _UNUSED = {
     _GRAPH: "the names of the objects",
     "/.OPTIMIZER_SLOT/": "a slot of the optimizer",
@@ -94,7 +94,7 @@ class Checkpoint:
         return array
 
     def reason(self, name):
-        """Why a tensor is of no use, or None."""
+        """Why a tensor is not needed, or None."""
         for part, why in _UNUSED.items():
             if name.startswith(part) or (part.startswith("/") and part in name):
                 return why

@@ -1,4 +1,4 @@
-"""What the folder of an OpenNMT-tf model says beside its weights. TensorFlow is not needed, and nothing is run.
+"""What the folder of an OpenNMT-tf model says besides its weights. TensorFlow is not needed, and nothing is run.
 
 The YAML file of the training names the vocabularies, the tokenization and the options of the search. model_description.py,
 which OpenNMT-tf writes into the folder, is a Python program: it is read for the names and numbers in it.

@@ -42,7 +42,7 @@ def load_model(folder, num_heads=None, model_type=None, checkpoint=None, dtype=N
     """The `Seq2SeqTransformer` of an OpenNMT-tf folder.
 
     Sizes are those of the variables. Every variable of the model is filled, and every tensor of the checkpoint is used or
-    known to be of no use (the optimizer's, counters); otherwise nothing is returned.
+    known not to be needed (the optimizer's, counters); otherwise nothing is returned.
 
     Args:
         folder: Path of what OpenNMT-tf calls `model_dir`, with the YAML file of its training, or of its `avg`.

@@ -4,8 +4,8 @@ import tensorflow as tf
 
 from keras_attn.text.patterns import CUT, WHITE_SPACE, escaped
 
-# Begins an added token among the pieces of a text, and what is between words where that is kept to count offsets.
-MARK, REMOVED = b"\xfe", b"\xfd"
+MARK = b"\xfe"  # begins an added token among the pieces of a text
+REMOVED = b"\xfd"  # begins what is between words, where that is kept to count offsets
 _FIELDS = {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"}
 
 
@@ -64,8 +64,8 @@ class AddedTokens(tf.Module):
         where = tf.where(is_added(pieces))  # few
         contents = tf.strings.substr(tf.gather_nd(pieces, where), 1, -1)
         same = tf.equal(contents[:, tf.newaxis], self._contents)
-        found = tf.gather(self._ids, tf.argmax(same, axis=1))
-        return tf.tensor_scatter_nd_update(tf.fill(tf.shape(pieces), -1), where, found)
+        ids = tf.gather(self._ids, tf.argmax(same, axis=1))
+        return tf.tensor_scatter_nd_update(tf.fill(tf.shape(pieces), -1), where, ids)
 
 
 def is_added(pieces):
@@ -124,7 +124,7 @@ def _pattern(pairs):
 
 
 def _check_unambiguous(kinds):
-    """Between tokens that treat white space in different ways, none may begin another: the longer would not be found."""
+    """Refuses a token that begins another one that treats white space differently: the longer would not be found."""
     for kind in kinds:
         for other in kinds:
             for content in kind:

@@ -11,11 +11,11 @@ _NONE = np.iinfo(np.int32).max  # the rank of a pair that is no merge
 class BpeDropout:
     """Draws segmentations as Provilkov et al., 2020 (arXiv:1910.13267), Algorithm 1.
 
-    Each text is taken to its characters and merged again; in each step, each merge that is possible is left out at random,
-    and the best that is left is made, until none is left. Without dropout the segmentation is that of the model.
+    Each text is split into characters and merged again: each step leaves out possible merges at random, and applies the
+    best of the others, until none is left. Without dropout the segmentation is that of the model.
 
-    sentencepiece samples too, but its seed means something else in each process, and it does not come back to a merge that
-    was left out. So ids are all that is needed here: NumPy merges the words of many texts at once.
+    sentencepiece samples too, but its seed means something else in each process, and it never returns to a merge that it
+    left out. Here NumPy merges the words of many texts at once, from ids alone.
 
     Args:
         pieces: List of strings, the text of each id; None where an id is not merged, as control tokens and bytes are not.

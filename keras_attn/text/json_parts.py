@@ -108,7 +108,7 @@ def sentencepiece_decoder(*, has_prefix=True):
     """The decoder of sentencepiece models: "▁" is a space, and a byte may be a piece.
 
     Args:
-        has_prefix: Boolean, whether the first space of a text is none.
+        has_prefix: Boolean, whether a space that was put before the text is taken away.
     """
     steps = [replace("▁", " "), {"type": "ByteFallback"}, {"type": "Fuse"}]
     if has_prefix:

@@ -194,8 +194,8 @@ class WordPieceTokenizer(Tokenizer):
     @classmethod
     def _read_config(cls, folder, config):
         content = read_file(folder, VOCABULARY_FILE, config["vocabulary_sha256"])
-        # Folders of version 0.1 have no `strip_accents`.
-        return cls(content.decode("utf-8").split("\n")[:-1], config["lowercase"], config.get("strip_accents"))
+        vocabulary = content.decode("utf-8").split("\n")[:-1]
+        return cls(vocabulary, config["lowercase"], config["strip_accents"])
 
     def _texts_to_ids(self, texts):
         words = bert_words(texts, **self._splitting)

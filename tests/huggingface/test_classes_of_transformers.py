@@ -17,7 +17,7 @@ from keras_attn.text import ByteTokenizer
 pytest.importorskip("transformers", reason='needs transformers: pip install "keras_attn[peers]"')
 pytest.importorskip("torch", reason='needs torch: pip install "keras_attn[peers]"')
 
-from helpers_classes import answers, classes_of, twin_of
+from helpers_parity import answers_of_twins, classes_of, twin_of
 
 CLASSES = [(model_type, name) for model_type in MODEL_TYPES for name in classes_of(model_type)]
 # Classes that have a head of which nothing is wanted: what is read is the body.
@@ -32,7 +32,7 @@ def test_a_class_loads_to_the_same_outputs_or_is_refused_in_one_line(model_type,
     known = MODEL_TYPES[model_type].classes
     if name in (*known, *AS_A_BODY, "GPT2DoubleHeadsModel"):
         model = huggingface.load_model(tmp_path)
-        assert_close(*answers(model, twin.base_model if name in AS_A_BODY else twin), 3e-5)
+        assert_close(*answers_of_twins(model, twin.base_model if name in AS_A_BODY else twin), 3e-5)
         return
     for function in (huggingface.load_model, load):
         with pytest.raises(ValueError, match=f"^{name} is not read: .* Nearest are {known[0]}, ") as error:
@@ -42,7 +42,7 @@ def test_a_class_loads_to_the_same_outputs_or_is_refused_in_one_line(model_type,
     if "head=False" in str(error.value):
         model = huggingface.load_model(tmp_path, head=False)
         if not name.endswith("Backbone"):
-            assert_close(*answers(model, twin.base_model), 3e-5)
+            assert_close(*answers_of_twins(model, twin.base_model), 3e-5)
 
 
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
@@ -82,7 +82,7 @@ def test_a_body_without_an_output_projection_gives_vectors_and_no_logits(model_t
     for options in ({}, {"head": False}):
         model = huggingface.load_model(tmp_path, **options)
         assert not gives_logits(model)
-        assert_close(*answers(model, twin))
+        assert_close(*answers_of_twins(model, twin))
     ids = np.array([[7, 8]])
     starts = ([START],) if twin.config.is_encoder_decoder else ()
     with pytest.raises(ValueError, match="This model has no output projection"):
@@ -97,7 +97,7 @@ def test_a_body_without_an_output_projection_gives_vectors_and_no_logits(model_t
         assert HEADS[head_of(config)].task == "TextEmbedder"
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras")
-    np.testing.assert_array_equal(*(answers(one, twin)[0] for one in (model, again)))
+    np.testing.assert_array_equal(*(answers_of_twins(one, twin)[0] for one in (model, again)))
 
 
 @pytest.mark.sampled(2)

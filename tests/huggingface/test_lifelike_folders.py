@@ -14,7 +14,7 @@ from helpers_checkpoints import CASES, checkpoint
 from helpers_models import assert_close
 
 from keras_attn import huggingface
-from keras_attn.huggingface.config_fields import ALIASES
+from keras_attn.huggingface.model_types import MODEL_TYPES
 from keras_attn.tasks import load_task
 
 transformers = pytest.importorskip("transformers", reason='pip install "keras_attn[peers]"')
@@ -104,13 +104,13 @@ def _with_nulls(config, random):
 
 
 def _with_general_names(config, random):
-    for general, own in ALIASES.get(config["model_type"], {}).items():
+    for general, own in MODEL_TYPES[config["model_type"]].aliases.items():
         if own in config and random.random() < 0.5:
             config[general] = config.pop(own)
 
 
 def _with_both_names(config, random):
-    for general, own in ALIASES.get(config["model_type"], {}).items():
+    for general, own in MODEL_TYPES[config["model_type"]].aliases.items():
         if own in config and random.random() < 0.3:
             config[general] = config[own]
             config[own] += 1

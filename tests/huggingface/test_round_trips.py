@@ -1,4 +1,4 @@
-"""What was loaded goes out whole: config.json and generation_config.json field by field, the class, labels, logits."""
+"""What was loaded goes out whole: weights bit for bit, configs field by field, the class, labels, logits."""
 
 import json
 
@@ -13,16 +13,23 @@ from keras_attn.huggingface.activations import their_activation
 from keras_attn.huggingface.config_fields import Fields
 from keras_attn.huggingface.model_types import MODEL_TYPES, writers
 from keras_attn.layers.activations import get_activation, serialize_activation
-from keras_attn.models import DecoderTransformer, SwinTransformer
+from keras_attn.models import DecoderTransformer, SwinTransformer, read_weights
 
 transformers = pytest.importorskip(
     "transformers", reason='needs transformers: pip install "keras_attn[peers]"'
 )
 torch = pytest.importorskip("torch", reason='needs torch: pip install "keras_attn[peers]"')
 
-from helpers_classes import answers, twin_of  # noqa: E402 -- it needs both
+from helpers_parity import answers_of_twins, twin_of  # noqa: E402 -- it needs both
 
-CLASSES = [(model_type, name) for model_type in writers() for name in MODEL_TYPES[model_type].classes]
+# (model type, class, other fields): every class of the types that are written, and other forms of some.
+CLASSES = [(model_type, name, {}) for model_type in writers() for name in MODEL_TYPES[model_type].classes]
+CLASSES += [
+    ("llama", "LlamaForCausalLM", {"tie_word_embeddings": True, "attention_bias": True}),
+    ("vit", "ViTForImageClassification", {"qkv_bias": False, "hidden_act": "gelu_new"}),
+    ("dinov2", "Dinov2ForImageClassification", {"use_swiglu_ffn": True}),
+    ("swin", "SwinForImageClassification", {"use_absolute_embeddings": True, "qkv_bias": False}),
+]
 # None of these is transformers' default.
 LABELS = {"0": "good", "1": "bad", "2": "ugly"}
 ODD = {"id2label": LABELS, "problem_type": "multi_label_classification", "initializer_range": 0.031}
@@ -73,18 +80,32 @@ def differences(config_class, *folders):
     }
 
 
-@pytest.mark.sampled(5)
-@pytest.mark.parametrize(("model_type", "name"), CLASSES)
-def test_what_was_loaded_goes_out_whole(model_type, name, tmp_path):
-    twin = odd_twin(model_type, name)
+def assert_same_tensors(folder, other):
+    """Whatever the model needs of the first folder's tensors is in the other, bit for bit."""
+    before, after = (read_weights(path / "model.safetensors") for path in (folder, other))
+    for row in huggingface.read_report(folder):
+        if row.variable is not None and not row.note.startswith("same as"):
+            np.testing.assert_array_equal(after[row.tensor], before[row.tensor], err_msg=row.tensor)
+
+
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize(("model_type", "name", "fields"), CLASSES)
+def test_what_was_loaded_goes_out_whole(model_type, name, fields, tmp_path):
+    twin = odd_twin(model_type, name, **fields)
     twin.save_pretrained(tmp_path / "a")
     model = huggingface.load_model(tmp_path / "a")
     huggingface.save_model(model, tmp_path / "b")
+    assert_same_tensors(tmp_path / "a", tmp_path / "b")
     assert differences(transformers.AutoConfig, tmp_path / "a", tmp_path / "b") == {}
-    again = type(twin).from_pretrained(tmp_path / "b").eval()
+    again, report = type(twin).from_pretrained(tmp_path / "b", output_loading_info=True)
+    again.eval()
+    assert not [
+        key for key in report["missing_keys"] if "pooler" not in key
+    ]  # of bodies, which do not use it
+    assert not report["unexpected_keys"]
     assert again.config.architectures == [name]
-    assert_close(*answers(model, twin), 3e-5)
-    assert_close(*answers(model, again), 3e-5)
+    assert_close(*answers_of_twins(model, twin), 3e-5)
+    assert_close(*answers_of_twins(model, again), 3e-5)
     has_generation = twin.can_generate()
     assert (tmp_path / "b" / "generation_config.json").exists() == has_generation
     if has_generation:
@@ -115,7 +136,7 @@ def test_a_model_that_was_changed_goes_out_as_it_is_with_what_still_holds(tmp_pa
     assert config.num_labels == 5
     assert config.eos_token_id == [2, 5]
     twin = transformers.BertForSequenceClassification.from_pretrained(tmp_path / "b").eval()
-    assert_close(*answers(model, twin))
+    assert_close(*answers_of_twins(model, twin))
 
 
 @pytest.mark.parametrize("problem", [None, "single_label_classification", "regression"])
@@ -128,7 +149,7 @@ def test_one_label_goes_out_as_transformers_opens_it(problem, tmp_path):
     huggingface.save_model(model, tmp_path / "b")
     again = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "b").eval()
     assert again.config.problem_type == (problem if problem == "regression" else None)
-    assert_close(*answers(model, again))
+    assert_close(*answers_of_twins(model, again))
     model = huggingface.load_model(tmp_path / "b")
     with pytest.raises(ValueError, match="`problem_type` of a classifier with one label must be"):
         huggingface.save_model(model, tmp_path / "c", problem_type="single_label_classification")
@@ -152,7 +173,7 @@ def test_a_swin_whose_widths_are_rounded_goes_out(tmp_path):
     }
     assert widths == {27, 55}  # 2.25 and 2.29 times as wide
     huggingface.save_model(model, tmp_path, "swin")
-    assert_close(*answers(model, transformers.SwinModel.from_pretrained(tmp_path).eval()))
+    assert_close(*answers_of_twins(model, transformers.SwinModel.from_pretrained(tmp_path).eval()))
 
 
 @pytest.mark.parametrize(("scaled", "by_layer"), [(False, False), (False, True), (True, True)])
@@ -164,7 +185,7 @@ def test_a_gpt2_with_scales_of_its_own_goes_out(scaled, by_layer, tmp_path):
     huggingface.save_model(model, tmp_path / "b", "gpt2", pad_token_id=0, eos_token_id=2)
     twin = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "b").eval()
     assert {name: getattr(twin.config, name) for name in flags} == flags
-    assert_close(*answers(model, twin))
+    assert_close(*answers_of_twins(model, twin))
 
 
 @pytest.mark.parametrize(
@@ -181,7 +202,7 @@ def test_an_encoder_that_is_said_not_to_be_tied(model_type, tmp_path):
             json.dumps({**json.loads(path.read_text("utf-8")), "tie_word_embeddings": False}), "utf-8"
         )
     twin = getattr(transformers, classes[0]).from_pretrained(tmp_path / "a").eval()
-    assert_close(*answers(huggingface.load_model(tmp_path / "a"), twin))
+    assert_close(*answers_of_twins(huggingface.load_model(tmp_path / "a"), twin))
     with pytest.raises(ValueError, match=r"does not hold .*decoder.weight, and by `tie_word_embeddings`"):
         huggingface.load_model(tmp_path / "b")
 
@@ -214,7 +235,7 @@ def test_an_unusual_activation_comes_back_from_a_file(tmp_path):
     twin = odd_twin("bert", "BertModel", hidden_act="relu2")
     twin.save_pretrained(tmp_path / "a")
     model = huggingface.load_model(tmp_path / "a")
-    assert_close(*answers(model, twin))
+    assert_close(*answers_of_twins(model, twin))
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras")
-    np.testing.assert_array_equal(answers(again, twin)[0], answers(model, twin)[0])
+    np.testing.assert_array_equal(answers_of_twins(again, twin)[0], answers_of_twins(model, twin)[0])

@@ -1,49 +1,21 @@
-"""Models as checkpoints: bit for bit what was loaded, loaded by transformers with the same outputs, or an error."""
+"""Models of our sizes as checkpoints: loaded by transformers with the same outputs, or an error."""
 
 import json
 
 import keras
 import numpy as np
 import pytest
-from helpers_checkpoints import V, checkpoint, rows, twins
+from helpers_checkpoints import V, rows
 from helpers_models import assert_close
 from keras import ops
 
 from keras_attn import huggingface, layers
-from keras_attn.models import DecoderTransformer, EncoderTransformer, Seq2SeqTransformer, read_weights
+from keras_attn.models import DecoderTransformer, EncoderTransformer, Seq2SeqTransformer
 
 transformers = pytest.importorskip("transformers", reason='pip install "keras_attn[peers]"')
 torch = pytest.importorskip("torch", reason='pip install "keras_attn[peers]"')
 
 SIZES = {"hidden_dim": 20, "num_heads": 5, "intermediate_dim": 31, "max_sequence_length": 37}
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("bert", "gpt2", "llama", "marian"),
-        *(pytest.param(name, marks=pytest.mark.extended) for name in ("llama-tied", "t5", "pegasus")),
-    ],
-)
-def test_a_round_trip_gives_the_same_bits(name, tmp_path):
-    folder, twin = checkpoint(name)
-    model_type = name.split("-")[0]
-    model, _ = twins(name)
-    huggingface.save_model(model, tmp_path, model_type)
-    before = {row.tensor: row for row in huggingface.read_report(folder) if row.variable}
-    arrays = read_weights(folder / "model.safetensors")
-    again = read_weights(tmp_path / "model.safetensors")
-    assert set(again) <= set(arrays)
-    assert set(before) - set(again) <= {
-        name for name, row in before.items() if row.note.startswith("same as")
-    }
-    for tensor, array in again.items():
-        np.testing.assert_array_equal(array, arrays[tensor], err_msg=tensor)
-    loaded = type(twin).from_pretrained(tmp_path)
-    for parameter, tensor in twin.state_dict().items():
-        if not parameter.startswith("pooler"):  # which our class has not
-            assert torch.equal(loaded.state_dict()[parameter], tensor), parameter
 
 
 def gpt2_of_sizes():

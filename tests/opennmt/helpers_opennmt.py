@@ -138,12 +138,12 @@ def logits(weights, source, source_lengths, target):
     """What SequenceToSequence gives for ids (B, S) with lengths and decoder inputs (B, T), in float64."""
     model, form = weights.model, weights.form
     mask = np.arange(source.shape[1]) < np.asarray(source_lengths)[:, None]
-    memory = run_stack(
+    encoder_sequence = run_stack(
         form, model.encoder, embedded(form, model.examples_inputter.features_inputter, source), mask[:, None]
     )
     causal = np.tril(np.ones((target.shape[1],) * 2, bool))[None]
     x = embedded(form, model.examples_inputter.labels_inputter, target)
-    x = run_stack(form, model.decoder, x, causal, memory, mask[:, None])
+    x = run_stack(form, model.decoder, x, causal, encoder_sequence, mask[:, None])
     output = model.decoder.output_layer
     kernel = f64(output.kernel)
     result = x @ (kernel.T if hasattr(output, "weight") else kernel)
@@ -163,11 +163,13 @@ def embedded(form, inputter, ids):
     return x + np.concatenate([np.sin(times), np.cos(times)], axis=-1)
 
 
-def run_stack(form, side, x, mask, memory=None, memory_mask=None):
+def run_stack(form, side, x, mask, encoder_sequence=None, encoder_mask=None):
     for layer in side.layers:
         x = residual(form, layer.self_attention, x, lambda a, y: attend(form, a, y, y, mask))
-        if memory is not None:
-            x = residual(form, layer.attention[0], x, lambda a, y: attend(form, a, y, memory, memory_mask))
+        if encoder_sequence is not None:
+            x = residual(
+                form, layer.attention[0], x, lambda a, y: attend(form, a, y, encoder_sequence, encoder_mask)
+            )
         x = residual(form, layer.ffn, x, feed_forward)
     return normalized(side.layer_norm, x) if form.pre_norm else x
 
@@ -194,14 +196,14 @@ def feed_forward(ffn, x):
     return linear(ffn.outer, np.maximum(linear(ffn.inner, x), 0))
 
 
-def attend(form, attention, x, memory, mask):
+def attend(form, attention, x, encoder_sequence, mask):
     def heads(y):
         return y.reshape(*y.shape[:2], form.num_heads, -1).transpose(0, 2, 1, 3)
 
     queries = heads(linear(attention.linear_queries, x)) * (form.num_units // form.num_heads) ** -0.5
     keys, values = (
-        heads(linear(attention.linear_keys, memory)),
-        heads(linear(attention.linear_values, memory)),
+        heads(linear(attention.linear_keys, encoder_sequence)),
+        heads(linear(attention.linear_values, encoder_sequence)),
     )
     scores = np.where(mask[:, None], queries @ keys.swapaxes(-1, -2), -np.inf)
     scores = np.exp(scores - scores.max(-1, keepdims=True))

@@ -763,14 +763,6 @@ def test_offsets_are_those_of_the_text_before_it_was_folded(lowercase, strip_acc
     assert stops[0][-1] == len(text.encode())
 
 
-def test_a_tokenizer_saved_before_accents_were_an_option_still_loads(wordpiece, tmp_path):
-    wordpiece.save(tmp_path)
-    description = json.loads((tmp_path / "tokenizer.json").read_text())
-    del description["config"]["strip_accents"]
-    (tmp_path / "tokenizer.json").write_text(json.dumps(description))
-    assert load_tokenizer(tmp_path).encode(["läuft über"]) == wordpiece.encode(["läuft über"])
-
-
 def test_offsets_of_wordpieces_are_the_bytes_they_stand_for(wordpiece):
     text = "läuft,  Straße"
     token_ids, starts, stops = (x.to_list()[0] for x in wordpiece.tokenize_with_offsets([text]))
