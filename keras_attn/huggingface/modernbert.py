@@ -47,28 +47,13 @@ _UNREAD = (
 
 def modernbert(fields, checkpoint):
     """`Architecture` of a modernbert config."""
-    num_layers = fields.count("num_hidden_layers")
-    num_heads = fields.size("num_attention_heads")
     hidden_dim = fields.size("hidden_size")
-    key_dim = head_dim(hidden_dim, num_heads)
-    intermediate_dim = fields.size("intermediate_size")
     vocabulary_size = fields.size("vocab_size")
     max_sequence_length = fields.get("max_position_embeddings", 8192)
-    activation = fields.activation("hidden_activation", "gelu")
     epsilon = fields.number("norm_eps", 1e-5)
     norm_bias = fields.flag("norm_bias", False)
-    attention_bias = fields.flag("attention_bias", False)
-    mlp_bias = fields.flag("mlp_bias", False)
     dropout = fields.number("embedding_dropout", 0.0)
-    attention_dropout = fields.number("attention_dropout", 0.0)
     pad_token_id = fields.pad_token_id()
-    windows = {FULL: None, LOCAL: fields.size("local_attention", 128, most=2**31) // 2 + 1}
-    period = fields.size("global_attn_every_n_layers", 3)
-    types = fields.layer_types(num_layers, lambda i: LOCAL if i % period else FULL)
-    make_rotary = {
-        kind: rotary_embedding(parameters, max_sequence_length)
-        for kind, parameters in _rope_parameters(fields).items()
-    }
     fields.expect(position_embedding_type="absolute")
     fields.get("layer_norm_eps", None)  # older files have it beside `norm_eps`
     for name in _UNREAD:
@@ -77,12 +62,46 @@ def modernbert(fields, checkpoint):
     def norm(name="norm"):
         return keras.layers.LayerNormalization(epsilon=epsilon, center=norm_bias, name=name)
 
+    make_blocks = _blocks(fields, norm)
+
+    def make():
+        token = TokenEmbedding(vocabulary_size, hidden_dim, scale=False, name="token")
+        return EncoderTransformer(
+            SequenceEmbedding(token, norm=norm(), dropout=dropout, name="embedding"),
+            make_blocks(),
+            norm(),
+            max_sequence_length=max_sequence_length,
+            pad_token_id=pad_token_id,
+        )
+
+    return Architecture(make, NAMES, "model.", unused=_HEADS, heads=_heads(fields, norm))
+
+
+def _blocks(fields, norm):
+    """A function that makes the blocks."""
+    num_layers = fields.count("num_hidden_layers")
+    num_heads = fields.size("num_attention_heads")
+    key_dim = head_dim(fields.size("hidden_size"), num_heads)
+    intermediate_dim = fields.size("intermediate_size")
+    activation = fields.activation("hidden_activation", "gelu")
+    attention_bias = fields.flag("attention_bias", False)
+    mlp_bias = fields.flag("mlp_bias", False)
+    dropout = fields.number("attention_dropout", 0.0)
+    windows = {FULL: None, LOCAL: fields.size("local_attention", 128, most=2**31) // 2 + 1}
+    period = fields.size("global_attn_every_n_layers", 3)
+    types = fields.layer_types(num_layers, lambda i: LOCAL if i % period else FULL)
+    max_sequence_length = fields.get("max_position_embeddings", 8192)
+    make_rotary = {
+        kind: rotary_embedding(parameters, max_sequence_length)
+        for kind, parameters in _rope_parameters(fields).items()
+    }
+
     def block(i):
         kind = types[i]
         attention = MultiHeadAttention(
             num_heads,
             key_dim,
-            dropout=attention_dropout,
+            dropout=dropout,
             use_bias=attention_bias,
             sliding_window=windows[kind],
             rotary_embedding=make_rotary[kind](),
@@ -102,17 +121,7 @@ def modernbert(fields, checkpoint):
             name=f"block_{i}",
         )
 
-    def make():
-        token = TokenEmbedding(vocabulary_size, hidden_dim, scale=False, name="token")
-        return EncoderTransformer(
-            SequenceEmbedding(token, norm=norm(), dropout=dropout, name="embedding"),
-            [block(i) for i in range(num_layers)],
-            norm(),
-            max_sequence_length=max_sequence_length,
-            pad_token_id=pad_token_id,
-        )
-
-    return Architecture(make, NAMES, "model.", unused=_HEADS, heads=_heads(fields, norm))
+    return lambda: [block(i) for i in range(num_layers)]
 
 
 def _heads(fields, norm):

@@ -8,26 +8,14 @@ Reference:
     - the files tokenization_*.py of https://github.com/huggingface/transformers
 """
 
-import base64
-import collections
 import dataclasses
 from collections.abc import Callable
 
 from keras_attn.checks import choose
+from keras_attn.huggingface import tokenizer_vocabularies as vocabularies
 from keras_attn.huggingface.model_types import MODEL_TYPES
-from keras_attn.huggingface.tokenizer_tokens import extra_tokens, text_of
 from keras_attn.text import json_parts
 from keras_attn.text.patterns import QWEN2_PATTERN
-from keras_attn.text.sentencepiece_models import CONTROL, USER_DEFINED, unknown_id_of
-
-Vocabulary = collections.namedtuple("Vocabulary", "pieces merges charsmap unknown_id", defaults=[None] * 3)
-Vocabulary.__doc__ = """What a class gets.
-
-pieces: {piece: id} or, of a unigram model, [piece, score] in the order of the ids.
-merges: List of pairs of pieces, or None.
-charsmap: The map of characters of sentencepiece, base64, or None.
-unknown_id: The id of unknown text in a unigram model, or None.
-"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,8 +31,8 @@ class TokenizerClass:
             `json_parts.template_processing`; None for those of tokenizer.json.
         extra: Function from the fields to the names of further special tokens.
         language: The source's language if no file names one.
-        converted: Function from the unigram `Vocabulary` of a sentencepiece model, the fields and the roles to the
-            `Vocabulary` that the class makes of it; None if the class reads no such file.
+        converted: Function from the unigram `Vocabulary` of a sentencepiece model, the fields, the roles and the names of
+            `extra` to the `Vocabulary` that the class makes of it; None if the class reads no such file.
         mask_takes_space: Boolean, whether the mask takes the space before it where no file lists it.
     """
 
@@ -361,98 +349,6 @@ def _m2m_100_extra(fields):
     return [f"__{code}__" for code in codes]
 
 
-# Vocabularies of sentencepiece models, whose ids some classes move.
-
-
-def sentencepiece_vocabulary(proto):
-    """The unigram `Vocabulary` of a sentencepiece model as it is, and the tokens that it sets aside.
-
-    Args:
-        proto: `ModelProto`.
-
-    Returns:
-        The `Vocabulary`, and a list of pairs (piece, whether it stands for no text).
-    """
-    charsmap = base64.b64encode(proto.normalizer_spec.precompiled_charsmap).decode("ascii")
-    pieces = [[piece.piece, piece.score] for piece in proto.pieces]
-    set_aside = [
-        (piece.piece, piece.type == CONTROL)
-        for piece in proto.pieces
-        if piece.type in (CONTROL, USER_DEFINED)
-    ]
-    return Vocabulary(pieces, None, charsmap or None, unknown_id_of(proto)), set_aside
-
-
-def _unmoved(vocabulary, fields, roles):
-    return vocabulary
-
-
-def _with_extra_ids(vocabulary, fields, roles):
-    return vocabulary._replace(pieces=vocabulary.pieces + _unscored(_t5_extra(fields)))
-
-
-def _with_pegasus_tokens_first(vocabulary, fields, roles):
-    masked, *unknown = _pegasus_extra(fields)
-    first = [roles["pad_token"], roles["eos_token"], roles.get("mask_token"), masked]
-    first = [name for name in dict.fromkeys(first) if name is not None]
-    before = _unscored(first) + [[name, -100.0] for name in unknown]
-    return vocabulary._replace(
-        pieces=before + vocabulary.pieces[2:], unknown_id=vocabulary.unknown_id + len(before) - 2
-    )
-
-
-def _in_fairseq_layout(languages):
-    """fairseq's layout: four tokens come before the pieces of the model, whose own three are left out, and others after."""
-
-    def converted(vocabulary, fields, roles):
-        last = languages + [roles.get("mask_token", "<mask>")]
-        pieces = _unscored(_fairseq_tokens(roles)) + vocabulary.pieces[3:] + _unscored(last)
-        return vocabulary._replace(pieces=pieces, unknown_id=3)
-
-    return converted
-
-
-def _with_merges(vocabulary, fields, roles):
-    numbers = {piece: number for number, (piece, _) in enumerate(vocabulary.pieces)}
-    return Vocabulary(numbers, _merges(numbers), vocabulary.charsmap)
-
-
-def _nllb_with_merges(vocabulary, fields, roles):
-    merged = _with_merges(vocabulary, fields, roles)
-    names = _fairseq_tokens(roles) + list(merged.pieces)
-    if "added_tokens_decoder" not in fields:
-        # The model was trained with these ids; transformers 5 puts the mask before the languages.
-        names += [text_of(token) for token in extra_tokens(fields)]
-        names.append(roles.get("mask_token", "<mask>"))
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
-    return merged._replace(pieces=numbers)
-
-
-def _fairseq_tokens(roles):
-    return [
-        roles.get("bos_token", "<s>"),
-        roles.get("pad_token", "<pad>"),
-        roles.get("eos_token", "</s>"),
-        roles.get("unk_token", "<unk>"),
-    ]
-
-
-def _merges(numbers):
-    """The merges that transformers makes of the pieces of a model, in the order of their ids."""
-    merges = []
-    for piece, number in numbers.items():
-        for cut in range(1, len(piece)):
-            left, right = piece[:cut], piece[cut:]
-            if left in numbers and right in numbers:
-                rank = number, len(left), len(right), numbers[left], numbers[right]
-                merges.append((rank, [left, right]))
-    return [pair for _, pair in sorted(merges)]
-
-
-def _unscored(names):
-    return [[name, 0.0] for name in names]
-
-
 _BERT_ROLES = {
     "unk_token": "[UNK]",
     "sep_token": "[SEP]",
@@ -481,7 +377,7 @@ CLASSES = {
         },
         parts=_albert,
         template=_bert_template,
-        converted=_unmoved,
+        converted=vocabularies.unmoved,
     ),
     "BertTokenizer": TokenizerClass(
         model="WordPiece", roles=_BERT_ROLES, parts=_words, template=_bert_template
@@ -496,7 +392,7 @@ CLASSES = {
             "mask_token": "<mask>",
         },
         parts=_gemma,
-        converted=_with_merges,
+        converted=vocabularies.with_merges,
     ),
     "GPT2Tokenizer": TokenizerClass(
         model="BPE",
@@ -507,7 +403,7 @@ CLASSES = {
         model="BPE",
         roles={"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"},
         parts=_llama,
-        converted=_with_merges,
+        converted=vocabularies.with_merges,
     ),
     "MBart50Tokenizer": TokenizerClass(
         model="Unigram",
@@ -516,7 +412,7 @@ CLASSES = {
         template=_mbart_50_template,
         extra=lambda fields: MBART_50_LANGUAGES,
         language="en_XX",
-        converted=_in_fairseq_layout(MBART_50_LANGUAGES),
+        converted=vocabularies.in_fairseq_layout,
         mask_takes_space=True,
     ),
     "MBartTokenizer": TokenizerClass(
@@ -526,7 +422,7 @@ CLASSES = {
         template=_mbart_template,
         extra=lambda fields: MBART_LANGUAGES,
         language="en_XX",
-        converted=_in_fairseq_layout(MBART_LANGUAGES),
+        converted=vocabularies.in_fairseq_layout,
         mask_takes_space=True,
     ),
     "MPNetTokenizer": TokenizerClass(
@@ -542,7 +438,7 @@ CLASSES = {
         parts=_nllb,
         template=_nllb_template,
         language="eng_Latn",
-        converted=_nllb_with_merges,
+        converted=vocabularies.nllb_with_merges,
         mask_takes_space=True,
     ),
     "PegasusTokenizer": TokenizerClass(
@@ -551,7 +447,7 @@ CLASSES = {
         parts=_pegasus,
         template=_pegasus_template,
         extra=_pegasus_extra,
-        converted=_with_pegasus_tokens_first,
+        converted=vocabularies.with_pegasus_tokens_first,
     ),
     "Qwen2Tokenizer": TokenizerClass(
         model="BPE",
@@ -567,14 +463,14 @@ CLASSES = {
         parts=_t5,
         template=_t5_template,
         extra=_t5_extra,
-        converted=_with_extra_ids,
+        converted=vocabularies.with_extra_pieces,
     ),
     "XLMRobertaTokenizer": TokenizerClass(
         model="Unigram",
         roles=_ROBERTA_ROLES,
         parts=_xlm_roberta,
         template=_xlm_roberta_template,
-        converted=_in_fairseq_layout([]),
+        converted=vocabularies.in_fairseq_layout,
     ),
     # These have no parts of a tokenizer.json: sentencepiece cuts texts, and vocab.json gives its pieces ids.
     "M2M100Tokenizer": TokenizerClass(

@@ -9,10 +9,8 @@ from keras_attn.huggingface.tokenizer_classes import (
     CLASSES,
     MARIAN_CODE,
     SENTENCEPIECE_CLASSES,
-    Vocabulary,
     class_name,
     registered_class,
-    sentencepiece_vocabulary,
 )
 from keras_attn.huggingface.tokenizer_tokens import (
     extra_tokens,
@@ -20,6 +18,12 @@ from keras_attn.huggingface.tokenizer_tokens import (
     named_roles,
     text_of,
     tokens_in_files,
+)
+from keras_attn.huggingface.tokenizer_vocabularies import (
+    Vocabulary,
+    merge_list,
+    sentencepiece_vocabulary,
+    word_list,
 )
 from keras_attn.text import PipelineTokenizer, json_parts
 from keras_attn.text.added_tokens import checked_token
@@ -216,12 +220,12 @@ class _Files:
         set_aside = []
         if (folder / "vocab.txt").is_file():
             self._take_reader("BertTokenizer", "WordPiece")
-            vocabulary = _word_list(_read_lines(folder / "vocab.txt"))
+            vocabulary = word_list(_read_lines(folder / "vocab.txt"))
         elif (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
             pieces = _read_object(folder / "vocab.json")
             usual = "RobertaTokenizer" if "<mask>" in pieces else "GPT2Tokenizer"
             self._take_reader(usual, "BPE")
-            vocabulary = Vocabulary(pieces, _merge_list(_read_lines(folder / "merges.txt")))
+            vocabulary = merge_list(pieces, _read_lines(folder / "merges.txt"))
         elif self._name is None and self._model_config.get("model_type") in _FOLLOWING_SENTENCEPIECE:
             return self._followed(), []
         else:
@@ -233,7 +237,8 @@ class _Files:
                     f"tokenizer_class={self._name!r}, model_type={self._model_config.get('model_type')!r}."
                 )
             vocabulary, set_aside = sentencepiece_vocabulary(read_proto(content))
-            vocabulary = self._class.converted(vocabulary, self._fields, self._roles)
+            extra = self._class.extra(self._fields)
+            vocabulary = self._class.converted(vocabulary, self._fields, self._roles, extra)
         return self._class.parts(vocabulary, self._fields, self._roles), set_aside
 
     def _take_reader(self, name, model):
@@ -377,19 +382,6 @@ def _check_fields(fields, ignored):
                 f"`{name}` of tokenizer_config.json must be {text}. Received: {name}={fields[name]!r:.80}. To go on "
                 "without, name it in `ignored_fields`."
             )
-
-
-def _word_list(lines):
-    """The `Vocabulary` in the lines of a vocab.txt, BERT's list of pieces."""
-    pieces = [line.rstrip() for line in lines]
-    if pieces and not pieces[-1]:
-        pieces.pop()
-    return Vocabulary({piece: number for number, piece in enumerate(pieces)})
-
-
-def _merge_list(lines):
-    """The merges in the lines of a merges.txt, of which the first may be a comment on its version, and the last is empty."""
-    return [line.split(" ") for line in lines if line and not line.startswith("#version")]
 
 
 def _charsmap(part):

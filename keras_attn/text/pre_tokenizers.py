@@ -22,6 +22,7 @@ from keras_attn.text.patterns import (
 # Stands before a word whose first character is not in the text, where offsets are counted.
 PREFIX = b"\xfc"
 _BYTE_LEVEL = "ByteLevel"
+_ISOLATED = CUT + rb"\0" + CUT  # the rewrite of a match that becomes a word
 _SCHEMES = ("always", "first", "never")
 # `tokenizers` takes numbers from Unicode 17, and joiners for parts of words.
 _NUMBER = NUMBER + r"\x{11DE0}-\x{11DE9}\x{16FF4}-\x{16FF6}"
@@ -49,7 +50,8 @@ class PreTokenizer:
         self.spells_bytes = names[-1:] == [_BYTE_LEVEL]
         removed = CUT + REMOVED + rb"\0" + CUT if keeps_removed else CUT
         prefix = PREFIX + CUT if keeps_removed else b""
-        self._steps = [read_part(step, "pre-tokenizer", _builders(removed, prefix)) for step in parts]
+        builders = _Builders(removed, prefix).by_type
+        self._steps = [read_part(step, "pre-tokenizer", builders) for step in parts]
 
     def __call__(self, texts, is_first):
         """Cuts texts.
@@ -85,29 +87,37 @@ def _flat(part):
     return [step for inner in part["pretokenizers"] for step in _flat(inner)]
 
 
-def _builders(removed, prefix):
-    isolated = CUT + rb"\0" + CUT
-    rewrites = {
-        "Isolated": isolated,
-        "Removed": removed,
-        "MergedWithPrevious": rb"\0" + CUT,
-        "MergedWithNext": CUT + rb"\0",
-    }
+class _Builders:
+    """The functions that build the steps of a pre-tokenizer; each step is a function of texts and `is_first`.
 
-    def replacing(*pairs):
-        def step(texts, _):
-            for pattern, rewrite in pairs:
-                texts = tf.strings.regex_replace(texts, pattern, rewrite)
-            return texts
+    Args:
+        removed: Rewrite of what is not part of a word.
+        prefix: Bytes before a word that gets a prefix.
+    """
 
-        return step
+    def __init__(self, removed, prefix):
+        self._prefix = prefix
+        self._rewrites = {
+            "Isolated": _ISOLATED,
+            "Removed": removed,
+            "MergedWithPrevious": rb"\0" + CUT,
+            "MergedWithNext": CUT + rb"\0",
+        }
+        without_space = (f"[{WHITE_SPACE}]+", removed)
+        words = (f"[{_WORD}]+|[^{_WORD}{WHITE_SPACE}]+", _ISOLATED)
+        self.by_type = {
+            "Split": self._split,
+            "ByteLevel": self._byte_level,
+            "Metaspace": functools.partial(_metaspace, prefix),
+            "BertPreTokenizer": lambda: _replacing(without_space, (PUNCTUATION, _ISOLATED)),
+            "Punctuation": lambda behavior="Isolated": self._by_behavior(PUNCTUATION, behavior),
+            "WhitespaceSplit": lambda: _replacing(without_space),
+            "Whitespace": lambda: _replacing(without_space, words),
+            "Digits": _digits,
+            "CharDelimiterSplit": lambda delimiter: _replacing((escaped(delimiter), removed)),
+        }
 
-    def by_behavior(pattern, behavior):
-        if behavior == "Contiguous":
-            return replacing((f"(?:{pattern})+", isolated))
-        return replacing((pattern, rewrites[behavior]))
-
-    def split(pattern, behavior, invert=False):
+    def _split(self, pattern, behavior, invert=False):
         kind, text = pattern_of(pattern)
         if kind == "Regex" and looks_ahead(text):
             # Each character is part of a match, so what is between the matches is nothing.
@@ -118,35 +128,38 @@ def _builders(removed, prefix):
         known = (False, True) if behavior == "Isolated" else (False,)
         check_value("pre-tokenizer Split", "invert", invert, known)
         pattern = one_pattern(text) if kind == "Regex" else escaped(text)
-        return by_behavior(pattern, behavior)
+        return self._by_behavior(pattern, behavior)
 
-    def byte_level(add_prefix_space=True, trim_offsets=True, use_regex=True):
+    def _by_behavior(self, pattern, behavior):
+        if behavior == "Contiguous":
+            return _replacing((f"(?:{pattern})+", _ISOLATED))
+        return _replacing((pattern, self._rewrites[behavior]))
+
+    def _byte_level(self, add_prefix_space=True, trim_offsets=True, use_regex=True):
         cut = cutter(GPT2_PATTERN)
 
         def step(texts, _):
             if add_prefix_space:
-                texts = tf.strings.regex_replace(texts, r"(?s)\A([^ ])", prefix + rb" \1")
+                texts = tf.strings.regex_replace(texts, r"(?s)\A([^ ])", self._prefix + rb" \1")
             return cut(texts) if use_regex else texts
 
         return step
 
-    def digits(individual_digits=False):
-        pattern = f"[{_NUMBER}]" if individual_digits else f"[{_NUMBER}]+"
-        return replacing((pattern, isolated))
 
-    without_space = (f"[{WHITE_SPACE}]+", removed)
-    words = (f"[{_WORD}]+|[^{_WORD}{WHITE_SPACE}]+", isolated)
-    return {
-        "Split": split,
-        "ByteLevel": byte_level,
-        "Metaspace": functools.partial(_metaspace, prefix),
-        "BertPreTokenizer": lambda: replacing(without_space, (PUNCTUATION, isolated)),
-        "Punctuation": lambda behavior="Isolated": by_behavior(PUNCTUATION, behavior),
-        "WhitespaceSplit": lambda: replacing(without_space),
-        "Whitespace": lambda: replacing(without_space, words),
-        "Digits": digits,
-        "CharDelimiterSplit": lambda delimiter: replacing((escaped(delimiter), removed)),
-    }
+def _replacing(*pairs):
+    """A step that replaces one pattern after the other."""
+
+    def step(texts, _):
+        for pattern, rewrite in pairs:
+            texts = tf.strings.regex_replace(texts, pattern, rewrite)
+        return texts
+
+    return step
+
+
+def _digits(individual_digits=False):
+    pattern = f"[{_NUMBER}]" if individual_digits else f"[{_NUMBER}]+"
+    return _replacing((pattern, _ISOLATED))
 
 
 def _metaspace(prefix, replacement="▁", prepend_scheme=None, split=True, add_prefix_space=True, str_rep=None):
