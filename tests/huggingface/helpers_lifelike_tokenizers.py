@@ -398,18 +398,7 @@ def texts(rng, new):
         "it 's a dog . Do n't run , please !",
     ]
     found += [f"😀 {rng.choice(OTHER)}{rng.choice(OTHER)} dog⇔", "  two  spaces ", "ÉTÉ Größe ﬁ ½", "", " "]
-    names = [
-        "</s>",
-        "<s>",
-        "<unk>",
-        "[SEP]",
-        "[MASK]",
-        "<mask>",
-        "<|endoftext|>",
-        "en_XX",
-        "eng_Latn",
-        "__en__",
-    ]
+    names = "</s> <s> <unk> [SEP] [MASK] <mask> <|endoftext|> en_XX eng_Latn __en__".split()
     names += ["<extra_id_3>", *NEW_TOKENS, *new, *new]
     for _ in range(5):
         name = rng.choice(names)

@@ -25,26 +25,9 @@ from keras_attn.text import (
 )
 from keras_attn.text.bert_words import bert_words
 
-WORDS = [
-    "der",
-    "Hund",
-    "läuft",
-    "über",
-    "die",
-    "Straße",
-    "weil",
-    "er",
-    "müde",
-    "ist",
-    "animal",
-    "didn't",
-    "cross",
-    "street",
-    "too",
-    "tired",
-    "été",
-    "garçon",
-]
+WORDS = (
+    "der Hund läuft über die Straße weil er müde ist animal didn't cross street too tired été garçon".split()
+)
 ODD_TEXTS = {
     "empty": "",
     "whitespace": " \t \n ",
@@ -626,19 +609,7 @@ def test_special_ids_are_read_from_the_model():
 
 
 def test_a_vocabulary_of_bert_is_read_as_it_is():
-    vocabulary = [
-        "[PAD]",
-        "[unused0]",
-        "[UNK]",
-        "[CLS]",
-        "[SEP]",
-        "[MASK]",
-        "hello",
-        "##o",
-        "wor",
-        "##ld",
-        "!",
-    ]
+    vocabulary = "[PAD] [unused0] [UNK] [CLS] [SEP] [MASK] hello ##o wor ##ld !".split()
     tokenizer = WordPieceTokenizer(vocabulary, lowercase=True)
     assert tokenizer.unknown_token_id == 2
     assert (tokenizer.start_token_id, tokenizer.end_token_id) == (3, 4)
@@ -648,22 +619,7 @@ def test_a_vocabulary_of_bert_is_read_as_it_is():
 
 
 def test_wordpiece_equals_the_longest_piece_first():
-    vocabulary = [
-        "[PAD]",
-        "[UNK]",
-        "[CLS]",
-        "[SEP]",
-        "der",
-        "d",
-        "##e",
-        "##r",
-        "##er",
-        "la",
-        "##u",
-        "##uf",
-        "l",
-        "ü",
-    ]
+    vocabulary = "[PAD] [UNK] [CLS] [SEP] der d ##e ##r ##er la ##u ##uf l ü".split()
     vocabulary += ["##a", "##f", "a", "u", "ß", "##ß", "'", ".", "!", "日", "é", "e", "##́"]
     tokenizer = WordPieceTokenizer(vocabulary)
     text = st.text(st.sampled_from("derlauf üßé\u0301'.,-!@[日本\u00a0\u200b\ufeff\0\t"), max_size=23)
