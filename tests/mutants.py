@@ -407,7 +407,7 @@ MUTANTS = [
     Mutant(
         "truncation_left_over_is_followed",
         "huggingface/tokenizer_loading.py",
-        "_Files._of_file",
+        "_Files._parts_of_tokenizer_json",
         'parts.pop("truncation", None)',
         'parts.get("truncation")',
         (
@@ -427,7 +427,7 @@ MUTANTS = [
     Mutant(
         "languages_anywhere_in_marians_texts",
         "huggingface/tokenizer_loading.py",
-        "_Files._looked_up",
+        "_Files._parts_that_look_up",
         "json_parts.split(MARIAN_CODE)",
         "json_parts.split(MARIAN_CODE[2:])",
         (

@@ -110,11 +110,11 @@ class _Files:
     def tokenizer(self):
         own_tokens, set_aside = [], []
         if self._looks_up_pieces:
-            parts = self._looked_up()
+            parts = self._parts_that_look_up()
         elif self._file is not None:
-            parts, own_tokens = self._of_file()
+            parts, own_tokens = self._parts_of_tokenizer_json()
         else:
-            parts, set_aside = self._of_older_files()
+            parts, set_aside = self._parts_of_older_files()
         numbers = _numbers(parts.get("model"))
         tokens = self._tokens(own_tokens, set_aside, numbers)
         splits = bool(self._fields.get("split_special_tokens"))
@@ -161,7 +161,7 @@ class _Files:
         """Whether vocab.json gives the pieces of a sentencepiece model their ids, as in Marian and M2M-100."""
         return self._class is not None and self._class.model is None
 
-    def _looked_up(self):
+    def _parts_that_look_up(self):
         """The parts of Marian and M2M-100."""
         vocabulary = _read_object(self._folder / "vocab.json")
         is_marian = self._name == "MarianTokenizer"
@@ -188,7 +188,7 @@ class _Files:
             model["whole_words"] = MARIAN_CODE
         return parts
 
-    def _of_file(self):
+    def _parts_of_tokenizer_json(self):
         """The parts of tokenizer.json, of which a class keeps the vocabulary alone, and the added tokens that it keeps."""
         parts = dict(self._file)
         truncation = parts.pop("truncation", None)
@@ -214,7 +214,7 @@ class _Files:
             parts["truncation"] = {"max_length": None, "direction": "Left"}
         return parts, tokens
 
-    def _of_older_files(self):
+    def _parts_of_older_files(self):
         """The parts that a class makes of older files, and the tokens that a sentencepiece model sets aside."""
         folder = self._folder
         set_aside = []
@@ -227,7 +227,7 @@ class _Files:
             self._take_reader(usual, "BPE")
             vocabulary = merge_list(pieces, _read_lines(folder / "merges.txt"))
         elif self._name is None and self._model_config.get("model_type") in _FOLLOWING_SENTENCEPIECE:
-            return self._followed(), []
+            return self._parts_of_sentencepiece(), []
         else:
             content = self._read_sentencepiece(_MODEL_FILES)
             if self._name not in SENTENCEPIECE_CLASSES:
@@ -246,7 +246,7 @@ class _Files:
         if self._class is None or self._class.model != model:
             self._take_class(name)
 
-    def _followed(self):
+    def _parts_of_sentencepiece(self):
         """A sentencepiece model as it is."""
         content = self._read_sentencepiece(_MODEL_FILES)
         proto = read_proto(content)
