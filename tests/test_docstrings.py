@@ -36,7 +36,7 @@ RECORDS = {
     "Seq2SeqCache",
     "RNNCache",
     "BatchPosition",
-    "PlainForm",
+    "PlainOptions",
 }
 
 

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 
 from keras_attn.files import replaced_folder
-from keras_attn.models import Seq2SeqTransformer, plain_form
+from keras_attn.models import Seq2SeqTransformer, plain_options
 from keras_attn.ops import sinusoidal_encoding
 
 MODEL_FILE = "model.bin"
@@ -121,7 +121,7 @@ def _spec(model):
 
 def _form(model):
     try:
-        form = plain_form(model)
+        form = plain_options(model)
     except ValueError as error:
         raise ValueError(f"CTranslate2 computes plain Transformers only. {error}") from error
     if form.activation not in _ACTIVATIONS:

@@ -3,12 +3,10 @@ from keras import ops
 
 from keras_attn.checks import check_positive
 from keras_attn.layers.masks import clean_padding, real_token_mask
+from keras_attn.models.base_model import OneStackTransformer, as_dict, checked_inputs
 from keras_attn.models.generation import CausalGeneration
-from keras_attn.models.sizes import Sizes
-from keras_attn.models.transformer import OneStackTransformer, of_decoder_block, unpacked_inputs
-from keras_attn.ops import (
-    successive_positions,
-)
+from keras_attn.models.plain_transformer import Sizes
+from keras_attn.ops import successive_positions
 
 _OPTIONAL_INPUTS = ("padding_mask", "positions", "segment_ids")
 # GPT-2's (Radford et al., 2019), where they differ from those of `Sizes`.
@@ -103,13 +101,13 @@ class DecoderTransformer(CausalGeneration, OneStackTransformer):
             dtype, name: Of the model.
             **sizes: As in `Sizes`; the defaults are GPT-2's.
         """
-        sizes = Sizes(dtype=dtype, **{**_DEFAULT_SIZES, **sizes})
+        sizes = Sizes(dtype=dtype, **(_DEFAULT_SIZES | sizes))
         token = sizes.token_embedding(vocabulary_size, scale=scale_embedding, tie_weights=tie_output)
         return cls(
             sizes.embedding(token),
             sizes.decoder_blocks(check_positive("num_layers", num_layers), cross_attention=False),
             sizes.norm("norm"),
-            **sizes.of_the_model(pad_token_id, name),
+            **sizes.model_arguments(pad_token_id, name),
         )
 
     def call(self, inputs, training=None):
@@ -122,13 +120,21 @@ class DecoderTransformer(CausalGeneration, OneStackTransformer):
         Args:
             inputs, training: As in a call.
         """
-        inputs = inputs if isinstance(inputs, dict) else {"token_ids": inputs}
-        tokens = self._tokens(*unpacked_inputs(inputs, ("token_ids",), _OPTIONAL_INPUTS))
-        x = self._embedded(self.embedding, tokens, training)
+        inputs = checked_inputs(as_dict(inputs), ("token_ids",), _OPTIONAL_INPUTS)
+        tokens = self._side_tokens(inputs)
+        x = self._embed(self.embedding, tokens, training)
         with clean_padding((x, real_token_mask(tokens.padding_mask, tokens.segment_ids))) as (x,):
             for block in self.blocks:
-                x = block(x, **of_decoder_block(tokens, training))
-        return (x if self.norm is None else self.norm(x)), tokens.padding_mask
+                x = block(
+                    x,
+                    decoder_padding_mask=tokens.padding_mask,
+                    decoder_positions=tokens.positions,
+                    decoder_segment_ids=tokens.segment_ids,
+                    training=training,
+                )
+        if self.norm is not None:
+            x = self.norm(x)
+        return x, tokens.padding_mask
 
     def empty_cache(self, batch_size, length):
         """A tuple with one pair of (B, N, length, H) tensors per layer: empty keys and values."""
@@ -148,20 +154,20 @@ class DecoderTransformer(CausalGeneration, OneStackTransformer):
         Returns:
             Logits, float32 (B, T, V), and the new cache.
         """
-        embedded = positions
-        if embedded is None:
-            embedded = successive_positions(ops.shape(token_ids)[1], cache_update_index)
+        embedded_positions = positions
+        if positions is None:
+            embedded_positions = successive_positions(ops.shape(token_ids)[1], cache_update_index)
         # Tokens before position 0 are padding, for which there is no position embedding.
-        x = self.embedding(token_ids, positions=ops.maximum(embedded, 0))
+        x = self.embedding(token_ids, positions=ops.maximum(embedded_positions, 0))
         new_cache = []
-        for block, of_layer in zip(self.blocks, cache):
-            x, of_layer = block(
+        for block, block_cache in zip(self.blocks, cache):
+            x, block_cache = block(
                 x,
                 decoder_attention_mask=attention_mask,
-                self_attention_cache=of_layer,
+                self_attention_cache=block_cache,
                 self_attention_cache_update_index=cache_update_index,
                 use_causal_mask=attention_mask is None,
                 decoder_positions=positions,
             )
-            new_cache.append(of_layer)
+            new_cache.append(block_cache)
         return self._logits(x, self.embedding, self.norm), tuple(new_cache)

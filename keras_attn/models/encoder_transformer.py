@@ -2,8 +2,8 @@ import keras
 from keras import ops
 
 from keras_attn.checks import check_positive
-from keras_attn.models.sizes import Sizes
-from keras_attn.models.transformer import OneStackTransformer, unpacked_inputs
+from keras_attn.models.base_model import OneStackTransformer, as_dict, checked_inputs
+from keras_attn.models.plain_transformer import Sizes
 from keras_attn.ops import pooled
 
 _OPTIONAL_INPUTS = ("padding_mask", "token_type_ids", "positions", "segment_ids")
@@ -76,7 +76,7 @@ class EncoderTransformer(OneStackTransformer):
             sizes.embedding(sizes.token_embedding(vocabulary_size, scale=scale_embedding)),
             sizes.encoder_blocks(check_positive("num_layers", num_layers)),
             sizes.norm("norm"),
-            **sizes.of_the_model(pad_token_id, name),
+            **sizes.model_arguments(pad_token_id, name),
         )
 
     def call(self, inputs, training=None):
@@ -88,12 +88,14 @@ class EncoderTransformer(OneStackTransformer):
         Args:
             inputs, training: As in a call.
         """
-        inputs = inputs if isinstance(inputs, dict) else {"token_ids": inputs}
-        token_ids, mask, token_type_ids, *rest = unpacked_inputs(inputs, ("token_ids",), _OPTIONAL_INPUTS)
-        tokens = self._tokens(token_ids, mask, *rest)
-        types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
-        x = self._embedded(self.embedding, tokens, training, **types)
-        return self._encoded(x, self.blocks, self.norm, tokens, training), tokens.padding_mask
+        inputs = checked_inputs(as_dict(inputs), ("token_ids",), _OPTIONAL_INPUTS)
+        tokens = self._side_tokens(inputs)
+        token_types = {}
+        if inputs.get("token_type_ids") is not None:
+            token_types["token_type_ids"] = inputs["token_type_ids"]
+        x = self._embed(self.embedding, tokens, training, **token_types)
+        x = self._run_encoder_blocks(x, self.blocks, self.norm, tokens, training)
+        return x, tokens.padding_mask
 
     def sentence_vectors(self, inputs):
         """The mean over each sentence's real tokens, float32 (B, D); 0 for a sentence without any.

@@ -4,10 +4,10 @@ import operator
 import keras
 from keras import ops
 
+from keras_attn.models.base_model import Transformer, layer_list
 from keras_attn.models.generation import Seq2SeqGeneration
 from keras_attn.models.quantization import quantization_of
 from keras_attn.models.seq2seq_transformer import Seq2SeqCache, Seq2SeqTransformer
-from keras_attn.models.transformer import Transformer, layers_of
 from keras_attn.ops import padding_mask
 
 _SMALLEST = 2.0**-126  # the smallest float32 that is not flushed to zero
@@ -49,11 +49,12 @@ class Ensemble(Seq2SeqGeneration, Transformer):
     `forward_decoder` takes the same mean.
     """
 
-    _SLOTS, _OPTIONS = ("members",), ()
+    _SLOTS = ("members",)
+    _OPTIONS = ()
 
     def __init__(self, members, **kwargs):
         super().__init__(**kwargs)
-        members = layers_of("members", members)
+        members = layer_list("members", members)
         _check_members(members)
         self._take_parts(members=members)
         self.built = True
@@ -107,14 +108,13 @@ class Ensemble(Seq2SeqGeneration, Transformer):
         """Runs the encoders on ids (B, S): a `Seq2SeqCache` with the layers of all members, one member after the other."""
         if encoder_padding_mask is None:
             encoder_padding_mask = padding_mask(encoder_token_ids, self.pad_token_id)
-        caches = [
-            member.init_cache(encoder_token_ids, length, encoder_padding_mask) for member in self.members
-        ]
-        return Seq2SeqCache(
-            tuple(pair for cache in caches for pair in cache.self_attention),
-            tuple(pair for cache in caches for pair in cache.cross_attention),
-            encoder_padding_mask,
-        )
+        self_attention = ()
+        cross_attention = ()
+        for member in self.members:
+            cache = member.init_cache(encoder_token_ids, length, encoder_padding_mask)
+            self_attention += cache.self_attention
+            cross_attention += cache.cross_attention
+        return Seq2SeqCache(self_attention, cross_attention, encoder_padding_mask)
 
     def call_with_cache(
         self,
@@ -131,27 +131,30 @@ class Ensemble(Seq2SeqGeneration, Transformer):
             Log-probabilities, float32 (B, T, V), and the new cache; then, if `return_attention_scores`, a list of (B, N,
             T, S) with the heads of all members, for as many of the last layers as each member has.
         """
-        log_probs, new, scores = [], [], []
-        for member, of_member in zip(self.members, self._caches_of_members(cache)):
-            logits, of_member, *of_layers = member.call_with_cache(
+        all_logits = []
+        self_attention = ()
+        all_scores = []
+        for member, member_cache in zip(self.members, self._member_caches(cache)):
+            logits, member_cache, *scores = member.call_with_cache(
                 decoder_token_ids,
-                of_member,
+                member_cache,
                 cache_update_index,
                 positions,
                 decoder_attention_mask,
                 return_attention_scores,
             )
-            log_probs.append(logits)
-            new += of_member.self_attention
-            scores += of_layers
-        log_probs, cache = _log_mean(log_probs), cache._replace(self_attention=tuple(new))
+            all_logits.append(logits)
+            self_attention += member_cache.self_attention
+            all_scores += scores
+        log_probs = _log_mean(all_logits)
+        cache = cache._replace(self_attention=self_attention)
         if not return_attention_scores:
             return log_probs, cache
-        num_layers = min(map(len, scores))
-        together = [ops.concatenate(of_layer, axis=1) for of_layer in zip(*(s[-num_layers:] for s in scores))]
-        return log_probs, cache, together
+        num_layers = min(map(len, all_scores))
+        last_layers = zip(*(scores[-num_layers:] for scores in all_scores))
+        return log_probs, cache, [ops.concatenate(scores, axis=1) for scores in last_layers]
 
-    def _caches_of_members(self, cache):
+    def _member_caches(self, cache):
         first = 0
         for member in self.members:
             stop = first + len(member.decoder_blocks)
@@ -165,11 +168,12 @@ class Ensemble(Seq2SeqGeneration, Transformer):
 def _log_mean(logits):
     """The logarithm of the mean of the probabilities in a list of logits (B, T, V).
 
-    Of probabilities, not of their logarithms: a step of decoding would go through the logits several times more for that, and
-    only a mean under float32's smallest number is another then. It counts as that number, so its logarithm is finite.
+    It adds probabilities, not their logarithms, because a step of decoding would then go through the logits several times
+    more. Only a mean below float32's smallest number differs: it counts as that number, so its logarithm is finite.
     """
-    probabilities = [ops.softmax(ops.cast(of_member, "float32"), axis=-1) for of_member in logits]
-    return ops.log(ops.maximum(functools.reduce(operator.add, probabilities) / len(probabilities), _SMALLEST))
+    probabilities = [ops.softmax(ops.cast(x, "float32"), axis=-1) for x in logits]
+    mean = functools.reduce(operator.add, probabilities) / len(probabilities)
+    return ops.log(ops.maximum(mean, _SMALLEST))
 
 
 def _check_members(members):

@@ -1,9 +1,14 @@
 """`generate` for models that are called with a cache: those of this library, and any that a user composes.
 
 A model inherits one of the two mixins and has the few members that the mixin names. All decoding (searches,
-streams, speculative decoding, served graphs) then calls the model through one step function.
+streams, speculative decoding, served graphs) then calls the model through one step function:
+
+- `generate` gives a search what it needs, `SearchInputs`, and asks generation/choose_search.py for the answers;
+- the loop in generation/decoding_loop.py runs the steps of a search, for example those of generation/beam_search.py;
+- each step calls `_CausalStep` or `_Seq2SeqStep` below, which call the model with the cache.
 """
 
+import collections
 import contextlib
 import dataclasses
 import inspect
@@ -68,7 +73,7 @@ class CausalGeneration:
         def call_with_cache(
             self, token_ids, cache, cache_update_index, positions=None, attention_mask=None
         ):
-            x, of_block = block(
+            x, block_cache = block(
                 embedding(token_ids),
                 decoder_positions=positions,
                 decoder_attention_mask=attention_mask,
@@ -76,7 +81,7 @@ class CausalGeneration:
                 self_attention_cache_update_index=cache_update_index,
                 use_causal_mask=attention_mask is None,
             )
-            return embedding(x, reverse=True), (of_block,)
+            return embedding(x, reverse=True), (block_cache,)
 
 
     token_ids = Generator().generate(np.array([[2, 5, 6], [2, 8, 0]]), end_token_id=3, max_length=5)  # (2, 5)
@@ -147,7 +152,7 @@ class CausalGeneration:
             limit,
         )
         if max_total_length is not None:
-            options = _within(max_total_length, options, inputs)
+            options = _limit_each_row(options, max_total_length, inputs)
         return find_answers(inputs, num_beams, num_return_sequences, length_penalty, options)
 
     def search_inputs(
@@ -166,7 +171,8 @@ class CausalGeneration:
 
         With `max_total_length`, it is the caller's part to end each row: see `DecodingOptions.max_length`.
         """
-        prompt = _prompt(prompt_token_ids, padding_mask, self.pad_token_id, max_total_length is not None)
+        has_any_length = max_total_length is not None
+        prompt = _make_prompt(prompt_token_ids, padding_mask, self.pad_token_id, has_any_length)
         _check_start(prompt.token_ids[:, -1], getattr(self, "vocabulary_size", None))
         length = ops.shape(prompt.token_ids)[1]
         if max_total_length is None:
@@ -178,8 +184,10 @@ class CausalGeneration:
         def read_prompt(prompt):
             return _CausalStep(self).read_prompt(prompt)
 
-        cache, row_context = (read_prompt if compiler is None else compiler(read_prompt))(prompt)
-        with _scope_of_steps(compiler):
+        if compiler is not None:
+            read_prompt = compiler(read_prompt)
+        cache, row_context = read_prompt(prompt)
+        with _step_scope(compiler):
             step = self.decoding_step()
         num_filled = length - 1
         return SearchInputs(
@@ -218,8 +226,91 @@ class CausalGeneration:
         token_ids = ops.convert_to_tensor(token_ids, dtype="int32")
         rows, length = ops.shape(token_ids)
         cache = extend_caches(self.empty_cache(rows, 0), length)
-        no_prompt = ops.zeros((rows, 0), dtype="bool"), ops.zeros((rows, 1), dtype="int32")
+        no_prompt = _ReadPrompt(ops.zeros((rows, 0), dtype="bool"), ops.zeros((rows, 1), dtype="int32"))
         return self.decoding_step().read(token_ids, 0, cache, no_prompt)[0]
+
+
+_ReadPrompt = collections.namedtuple("_ReadPrompt", ["is_token", "positions"])
+_ReadPrompt.__doc__ = """The row context of steps after prompts.
+
+is_token: boolean (B, P - 1), True at real tokens of the prompt, without its last one, which a search reads first.
+positions: integers (B, P), of all its tokens; pads have negative ones.
+"""
+
+
+class _CausalStep:
+    """Steps of a search after prompts, whose keys and values all hypotheses of a row share."""
+
+    def __init__(self, model):
+        self.model = model
+        self.matrices = step_matrices(model)
+
+    def __call__(self, token_ids, index, cache, attention_mask, row_context):
+        width = token_ids.shape[1]
+        last = row_context.positions[:, -1, None]
+        return self._call_model(
+            token_ids,
+            cache,
+            first_slot=index * width,
+            positions=ops.repeat(last + index, width, axis=1),
+            own_mask=attention_mask,
+            own_positions=successive_positions(ops.shape(attention_mask)[-1]) // width,
+            prompt=row_context,
+        )
+
+    def read(self, token_ids, index, cache, row_context):
+        rows, length = ops.shape(token_ids)
+        slots = successive_positions(ops.shape(cache[0][0])[-2] - ops.shape(row_context.is_token)[1])
+        new = successive_positions(length, index)
+        mask = ops.expand_dims(new, -1) >= slots
+        return self._call_model(
+            token_ids,
+            cache,
+            first_slot=index,
+            positions=row_context.positions[:, -1:] + new,
+            own_mask=ops.broadcast_to(mask, (rows, length, ops.shape(slots)[0])),
+            own_positions=slots,
+            prompt=row_context,
+        )
+
+    def read_prompt(self, prompt):
+        """The cache of all tokens of a prompt but the last, and the row context.
+
+        Without the pads between them, the tokens have the positions of `token_positions`; pads have negative ones.
+        """
+        num_read = ops.shape(prompt.token_ids)[1] - 1
+        positions = successive_positions(num_read + 1) - ops.expand_dims(prompt.start, -1)
+        is_token = positions[:, :-1] >= 0
+        # Under a sliding window the model's own cache may be a ring of fewer slots than the prompt has tokens.
+        cache = self.model.empty_cache(ops.shape(prompt.token_ids)[0], 0)
+        cache = extend_caches(cache, num_read)
+        if not isinstance(num_read, int) or num_read:
+            slots = successive_positions(num_read)
+            mask = ops.logical_and(slots[:, None] >= slots, ops.expand_dims(is_token, 1))
+            read_positions = positions[:, :-1]
+            with step_matrices_scope(self.matrices):
+                _, cache = self.model.call_with_cache(
+                    prompt.token_ids[:, :-1], _with_positions(cache, read_positions), 0, read_positions, mask
+                )
+            cache = _without_positions(cache)
+        return cache, _ReadPrompt(is_token, positions)
+
+    def _call_model(self, token_ids, cache, first_slot, positions, own_mask, own_positions, prompt):
+        """`own_mask` (B, T, slots) and `own_positions` (slots,) are for slots after the prompt's."""
+        is_token = ops.expand_dims(prompt.is_token, 1)
+        prompt_length = ops.shape(prompt.is_token)[1]
+        prompt_mask = ops.broadcast_to(is_token, (*ops.shape(own_mask)[:2], prompt_length))
+        before, last = prompt.positions[:, :-1], prompt.positions[:, -1:]
+        slot_positions = ops.concatenate([before, last + own_positions], axis=-1)
+        with step_matrices_scope(self.matrices):
+            logits, cache = self.model.call_with_cache(
+                token_ids,
+                _with_positions(cache, slot_positions),
+                prompt_length + first_slot,
+                positions,
+                ops.concatenate([prompt_mask, own_mask], axis=-1),
+            )
+        return logits, _without_positions(cache)
 
 
 class Seq2SeqGeneration:
@@ -372,7 +463,7 @@ class Seq2SeqGeneration:
         max_length = checked_max_length(max_length, self.max_sequence_length)
         shared_size = getattr(self, "vocabulary_size", None)
         _check_start(start_token_id, getattr(self, "target_vocabulary_size", None) or shared_size)
-        encoder_token_ids, encoder_padding_mask = _source(
+        encoder_token_ids, encoder_padding_mask = _read_source(
             encoder_token_ids, encoder_padding_mask, self.pad_token_id
         )
         if penalizes_coverage and not self.returns_attention_scores:
@@ -389,12 +480,15 @@ class Seq2SeqGeneration:
         def init_cache(encoder_token_ids, encoder_padding_mask):
             return self.init_cache(encoder_token_ids, 0, encoder_padding_mask)
 
+        if compiler is not None:
+            init_cache = compiler(init_cache)
         if cache is None:
-            init_cache = init_cache if compiler is None else compiler(init_cache)
             cache = init_cache(encoder_token_ids, encoder_padding_mask)
-        with _scope_of_steps(compiler):
+        with _step_scope(compiler):
             step = self.decoding_step(penalizes_coverage, None if listed is None else listed.token_ids)
-        is_pad = ops.logical_not(encoder_padding_mask) if penalizes_coverage else None
+        coverage = None
+        if penalizes_coverage:
+            coverage = ops.cast(ops.logical_not(encoder_padding_mask), "float32")
         return SearchInputs(
             step=step,
             read=step.read,
@@ -406,7 +500,7 @@ class Seq2SeqGeneration:
             pad_token_id=self.pad_token_id if pad_token_id is None else pad_token_id,
             unwritable_token_ids=tuple(unwritable_token_ids),
             row_context=_with_first(cache, ()),
-            coverage=ops.cast(is_pad, "float32") if penalizes_coverage else None,
+            coverage=coverage,
             compiler=compiler,
             listed=listed,
             limit=limit,
@@ -445,114 +539,17 @@ class Seq2SeqGeneration:
             Logits, float32 (B, T, V); with `return_attention_scores`, a tuple of them and the cross-attention scores of
             each layer, a list of (B, N, T, S).
         """
-        encoder_token_ids, encoder_padding_mask = _source(
+        encoder_token_ids, encoder_padding_mask = _read_source(
             encoder_token_ids, encoder_padding_mask, self.pad_token_id
         )
         decoder_token_ids = ops.convert_to_tensor(decoder_token_ids, dtype="int32")
         if cache is None:
             cache = self.init_cache(encoder_token_ids, 0, encoder_padding_mask)
         cache = _with_first(cache, extend_caches(cache[0], ops.shape(decoder_token_ids)[1]))
-        wanted = {"return_attention_scores": True} if return_attention_scores else {}
-        logits, _, *scores = self.call_with_cache(decoder_token_ids, cache, 0, **wanted)
-        return (logits, *scores) if return_attention_scores else logits
-
-
-def _check_start(token_ids, vocabulary_size):
-    """Checks the token before the first of an answer, since steps do not check what they read."""
-    if vocabulary_size is not None:
-        indices_within(token_ids, vocabulary_size, "Token ids")
-
-
-def _scope_of_steps(compiler):
-    """Where the matrices of steps are made, which a compiled loop takes in another form than one that runs op by op."""
-    return contextlib.nullcontext() if compiler is None else compiled_scope()
-
-
-def _for_step(caches, positions):
-    """The caches of all layers for one call, with the positions of the slots."""
-    return tuple(KeyValueCache(*cache[:2], positions) for cache in caches)
-
-
-def _after_step(caches):
-    """The part of the caches of all layers that a loop carries: pairs of keys and values."""
-    return tuple((cache[0], cache[1]) for cache in caches)
-
-
-class _CausalStep:
-    """Steps of a search after prompts, whose keys and values all hypotheses of a row share.
-
-    The row context is a pair: a boolean mask (B, P - 1), True at real tokens of the prompt, without its last
-    token; and the positions of all its tokens, integers (B, P).
-    """
-
-    def __init__(self, model):
-        self.model = model
-        self.matrices = step_matrices(model)
-
-    def __call__(self, token_ids, index, cache, attention_mask, row_context):
-        width, last = token_ids.shape[1], row_context[1][:, -1, None]
-        return self._call(
-            token_ids,
-            cache,
-            first_slot=index * width,
-            positions=ops.repeat(last + index, width, axis=1),
-            own_mask=attention_mask,
-            own_positions=successive_positions(ops.shape(attention_mask)[-1]) // width,
-            row_context=row_context,
-        )
-
-    def read(self, token_ids, index, cache, row_context):
-        is_token, positions = row_context
-        rows, length = ops.shape(token_ids)
-        slots = successive_positions(ops.shape(cache[0][0])[-2] - ops.shape(is_token)[1])
-        new = successive_positions(length, index)
-        sees = ops.expand_dims(new, -1) >= slots
-        return self._call(
-            token_ids,
-            cache,
-            first_slot=index,
-            positions=positions[:, -1:] + new,
-            own_mask=ops.broadcast_to(sees, (rows, length, ops.shape(slots)[0])),
-            own_positions=slots,
-            row_context=row_context,
-        )
-
-    def read_prompt(self, prompt):
-        """The cache of all tokens of a prompt but the last, and the row context.
-
-        Without the pads between them, the tokens have the positions of `token_positions`; pads have negative ones.
-        """
-        num_read = ops.shape(prompt.token_ids)[1] - 1
-        positions = successive_positions(num_read + 1) - ops.expand_dims(prompt.start, -1)
-        is_token, before = positions[:, :-1] >= 0, positions[:, :-1]
-        # Under a sliding window the model's own cache may be a ring of fewer slots than the prompt has tokens.
-        cache = self.model.empty_cache(ops.shape(prompt.token_ids)[0], 0)
-        cache = extend_caches(cache, num_read)
-        if not isinstance(num_read, int) or num_read:
-            order = successive_positions(num_read)
-            mask = ops.logical_and(order[:, None] >= order, ops.expand_dims(is_token, 1))
-            with step_matrices_scope(self.matrices):
-                _, cache = self.model.call_with_cache(
-                    prompt.token_ids[:, :-1], _for_step(cache, before), 0, before, mask
-                )
-            cache = _after_step(cache)
-        return cache, (is_token, positions)
-
-    def _call(self, token_ids, cache, first_slot, positions, own_mask, own_positions, row_context):
-        """`own_mask` (B, T, slots) and `own_positions` (slots,) are for slots after the prompt's."""
-        is_token, of_prompt = row_context
-        sizes = (*ops.shape(own_mask)[:2], ops.shape(is_token)[1])
-        prompt_mask = ops.broadcast_to(ops.expand_dims(is_token, 1), sizes)
-        slot_positions = ops.concatenate([of_prompt[:, :-1], of_prompt[:, -1:] + own_positions], axis=-1)
-        with step_matrices_scope(self.matrices):
-            logits, cache = self.model.call_with_cache(
-                token_ids,
-                _for_step(cache, slot_positions),
-                ops.shape(is_token)[1] + first_slot,
-                positions,
-                ops.concatenate([prompt_mask, own_mask], axis=-1),
-            )
-        return logits, _after_step(cache)
+        if not return_attention_scores:
+            return self.call_with_cache(decoder_token_ids, cache, 0)[0]
+        logits, _, scores = self.call_with_cache(decoder_token_ids, cache, 0, return_attention_scores=True)
+        return logits, scores
 
 
 class _Seq2SeqStep:
@@ -561,37 +558,61 @@ class _Seq2SeqStep:
     def __init__(self, model, return_attention_scores, output_token_ids=None):
         self.model = model
         self.matrices = step_matrices(model)
-        self.more = {"return_attention_scores": True} if return_attention_scores else {}
+        self.search_arguments = {}
+        if return_attention_scores:
+            self.search_arguments["return_attention_scores"] = True
         if output_token_ids is not None:
-            self.more["output_projection"] = model.output_projection(output_token_ids)
+            self.search_arguments["output_projection"] = model.output_projection(output_token_ids)
 
     def __call__(self, token_ids, index, cache, attention_mask, row_context):
         width = token_ids.shape[1]
-        logits, cache, *scores = self._call(
+        logits, cache, *scores = self._call_model(
             token_ids,
             cache,
-            index * width,
-            ops.zeros((width,), dtype="int32") + index,
-            attention_mask,
-            successive_positions(ops.shape(attention_mask)[-1]) // width,
-            row_context,
-            **self.more,
+            first_slot=index * width,
+            positions=ops.zeros((width,), dtype="int32") + index,
+            mask=attention_mask,
+            slot_positions=successive_positions(ops.shape(attention_mask)[-1]) // width,
+            row_context=row_context,
+            **self.search_arguments,
         )
-        return logits, cache, *(ops.mean(of_layers[-1], axis=1) for of_layers in scores)
+        if not scores:
+            return logits, cache
+        last_layer = scores[0][-1]
+        return logits, cache, ops.mean(last_layer, axis=1)
 
     def read(self, token_ids, index, cache, row_context):
         rows, length = ops.shape(token_ids)
-        slots, new = successive_positions(ops.shape(cache[0][0])[-2]), successive_positions(length, index)
-        sees = ops.broadcast_to(ops.expand_dims(new, -1) >= slots, (rows, length, ops.shape(slots)[0]))
-        return self._call(token_ids, cache, index, new, sees, slots, row_context)
+        slots = successive_positions(ops.shape(cache[0][0])[-2])
+        new = successive_positions(length, index)
+        mask = ops.expand_dims(new, -1) >= slots
+        mask = ops.broadcast_to(mask, (rows, length, ops.shape(slots)[0]))
+        return self._call_model(token_ids, cache, index, new, mask, slots, row_context)
 
-    def _call(self, token_ids, cache, first_slot, positions, mask, slot_positions, row_context, **more):
-        cache = _with_first(row_context, _for_step(cache, slot_positions))
+    def _call_model(
+        self, token_ids, cache, first_slot, positions, mask, slot_positions, row_context, **arguments
+    ):
+        cache = _with_first(row_context, _with_positions(cache, slot_positions))
         with step_matrices_scope(self.matrices):
             logits, cache, *scores = self.model.call_with_cache(
-                token_ids, cache, first_slot, positions, mask, **more
+                token_ids, cache, first_slot, positions, mask, **arguments
             )
-        return logits, _after_step(cache[0]), *scores
+        return logits, _without_positions(cache[0]), *scores
+
+
+def _step_scope(compiler):
+    """Where the matrices of steps are made, which a compiled loop takes in another form than one that runs op by op."""
+    return contextlib.nullcontext() if compiler is None else compiled_scope()
+
+
+def _with_positions(caches, positions):
+    """The caches of all layers for one call, with the positions of the slots."""
+    return tuple(KeyValueCache(*cache[:2], positions) for cache in caches)
+
+
+def _without_positions(caches):
+    """The part of the caches of all layers that a loop carries: pairs of keys and values."""
+    return tuple((cache[0], cache[1]) for cache in caches)
 
 
 def _with_first(cache, first):
@@ -599,32 +620,42 @@ def _with_first(cache, first):
     return cache._replace(**{cache._fields[0]: first})
 
 
-def _source(token_ids, mask, pad_token_id):
+def _check_start(token_ids, vocabulary_size):
+    """Checks the token before the first of an answer, since steps do not check what they read."""
+    if vocabulary_size is not None:
+        indices_within(token_ids, vocabulary_size, "Token ids")
+
+
+def _read_source(token_ids, mask, pad_token_id):
     """What an encoder reads, and its mask: token ids, or features of more than two axes, which have no pad."""
     token_ids = ops.convert_to_tensor(token_ids)
     if len(token_ids.shape) > 2 and mask is None:
         return token_ids, None
     if len(token_ids.shape) <= 2:
         token_ids = ops.cast(token_ids, "int32")
-    return token_ids, _mask_of(token_ids, mask, pad_token_id)
+    return token_ids, _checked_mask(token_ids, mask, pad_token_id)
 
 
-def _mask_of(token_ids, mask, pad_token_id):
+def _checked_mask(token_ids, mask, pad_token_id):
     """`mask` as a boolean tensor, or if it is None, True at every token except the pad."""
     if mask is None:
         return padding_mask(token_ids, pad_token_id)
     mask = ops.convert_to_tensor(mask)
-    dtype, shape, expected = keras.backend.standardize_dtype(mask.dtype), mask.shape, token_ids.shape[:2]
-    known = len(shape) == len(expected) and [pair for pair in zip(shape, expected) if None not in pair]
-    if dtype != "bool" or known is False or any(one != other for one, other in known):
+    dtype = keras.backend.standardize_dtype(mask.dtype)
+    shape = tuple(mask.shape)
+    expected = tuple(token_ids.shape[:2])
+    fits = len(shape) == len(expected) and all(
+        one == other or None in (one, other) for one, other in zip(shape, expected)
+    )
+    if dtype != "bool" or not fits:
         raise ValueError(
-            f"A padding mask must be boolean with the shape of its tokens, {tuple(expected)}. Received: "
-            f"dtype={dtype}, shape={tuple(shape)}."
+            f"A padding mask must be boolean with the shape of its tokens, {expected}. Received: "
+            f"dtype={dtype}, shape={shape}."
         )
     return mask
 
 
-def _prompt(token_ids, mask, pad_token_id, may_have_any_length=False):
+def _make_prompt(token_ids, mask, pad_token_id, may_have_any_length):
     """The `Prompt`, with the tokens of each row moved to the right end, in order."""
     token_ids = ops.convert_to_tensor(token_ids, dtype="int32")
     check_rank("prompt_token_ids", token_ids.shape, "(B, T)")
@@ -640,14 +671,12 @@ def _prompt(token_ids, mask, pad_token_id, may_have_any_length=False):
             "A prompt must have a token: START, if there is nothing else to begin with. "
             f"Received: prompt_token_ids of shape {tuple(token_ids.shape)}."
         )
-    is_token = _mask_of(token_ids, mask, pad_token_id)
+    is_token = _checked_mask(token_ids, mask, pad_token_id)
     if not isinstance(length, int):  # a column of pads, if there is only one: what is read then has a size
         missing = [(0, 0), (ops.maximum(2 - length, 0), 0)]
-        token_ids, is_token, length = (
-            ops.pad(token_ids, missing),
-            ops.pad(is_token, missing),
-            ops.maximum(length, 2),
-        )
+        token_ids = ops.pad(token_ids, missing)
+        is_token = ops.pad(is_token, missing)
+        length = ops.maximum(length, 2)
     values = concrete_values(is_token)
     if values is not None and not np.all(values.any(axis=1)):
         raise ValueError(
@@ -659,7 +688,7 @@ def _prompt(token_ids, mask, pad_token_id, may_have_any_length=False):
     return Prompt(ops.take_along_axis(token_ids, order, axis=1), ops.minimum(start, length - 1))
 
 
-def _within(max_total_length, options, inputs):
+def _limit_each_row(options, max_total_length, inputs):
     """The options, with limits at which each row's prompt and answer together have `max_total_length` tokens."""
     prompt = inputs.prompt
     num_tokens = ops.shape(prompt.token_ids)[1] - prompt.start
@@ -669,8 +698,8 @@ def _within(max_total_length, options, inputs):
             "A prompt must have fewer tokens than `max_total_length`. "
             f"Received: {int(values.max())} tokens, max_total_length={max_total_length}."
         )
-    given = inputs.max_length if options.max_length is None else options.max_length
-    most = ops.minimum(ops.convert_to_tensor(given, dtype="int32"), max_total_length - num_tokens)
+    most = inputs.max_length if options.max_length is None else options.max_length
+    most = ops.minimum(ops.convert_to_tensor(most, dtype="int32"), max_total_length - num_tokens)
     return dataclasses.replace(options, max_length=most)
 
 

@@ -1,6 +1,7 @@
 import collections
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_attn.checks import check_positive, check_rank, check_rate, choose
@@ -8,9 +9,9 @@ from keras_attn.layers import BahdanauAttention, TokenEmbedding
 from keras_attn.layers.layer_slots import plain_policy
 from keras_attn.layers.lora_and_quantization import Adaptable
 from keras_attn.layers.masks import real_token_mask, without_padding
+from keras_attn.models.base_model import checked_inputs, real_tokens
 from keras_attn.models.generation import Seq2SeqGeneration
 from keras_attn.models.quantization import config_that_comes_back
-from keras_attn.models.transformer import real_tokens, unpacked_inputs
 from keras_attn.ops import empty_cache, write_cache
 
 RNNCache = collections.namedtuple("RNNCache", ["states", "encoded"])
@@ -108,14 +109,11 @@ class RNNSeq2Seq(Seq2SeqGeneration, Adaptable, keras.Model):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        for name, value in {
-            "vocabulary_size": vocabulary_size,
-            "num_encoder_layers": num_encoder_layers,
-            "num_decoder_layers": num_decoder_layers,
-            "hidden_dim": hidden_dim,
-            "max_sequence_length": max_sequence_length,
-        }.items():
-            check_positive(name, value)
+        check_positive("vocabulary_size", vocabulary_size)
+        check_positive("num_encoder_layers", num_encoder_layers)
+        check_positive("num_decoder_layers", num_decoder_layers)
+        check_positive("hidden_dim", hidden_dim)
+        check_positive("max_sequence_length", max_sequence_length)
         check_positive("target_vocabulary_size", target_vocabulary_size, optional=True)
         check_rate("dropout", dropout)
         self.vocabulary_size = vocabulary_size
@@ -171,16 +169,18 @@ class RNNSeq2Seq(Seq2SeqGeneration, Adaptable, keras.Model):
 
     def _parts(self):
         # The recurrent layers have no kernels that Keras quantises.
-        parts = [self.source_embedding, self.target_embedding, self.first_state_dense, self.attention]
-        return list({id(layer): layer for layer in [*parts, self.output_dense]}.values())
+        return [*self._embeddings(), self.first_state_dense, self.attention, self.output_dense]
+
+    def _embeddings(self):
+        if self.source_embedding is self.target_embedding:
+            return [self.target_embedding]
+        return [self.source_embedding, self.target_embedding]
 
     def build(self, input_shape=None):
         if self.built:
             return
         width = self.hidden_dim
-        for embedding in {
-            id(layer): layer for layer in (self.source_embedding, self.target_embedding)
-        }.values():
+        for embedding in self._embeddings():
             embedding.build((None, None, width))
         for number, layer in enumerate(self.encoder_layers):
             layer.build((None, None, width if number == 0 else 2 * width))
@@ -192,12 +192,14 @@ class RNNSeq2Seq(Seq2SeqGeneration, Adaptable, keras.Model):
         self.built = True
 
     def call(self, inputs, training=None):
-        encoder_token_ids, decoder_token_ids, encoder_padding_mask = self._unpacked(inputs)
-        encoder_sequence = self.encode(encoder_token_ids, encoder_padding_mask, training)
-        return self.decode(decoder_token_ids, encoder_sequence, encoder_padding_mask, training=training)
+        inputs = checked_inputs(inputs, _REQUIRED_INPUTS, _OPTIONAL_INPUTS)  # rows are not packed
+        encoder_token_ids = inputs["encoder_token_ids"]
+        mask = self._mask(encoder_token_ids, inputs.get("encoder_padding_mask"))
+        encoder_sequence = self.encode(encoder_token_ids, mask, training)
+        return self.decode(inputs["decoder_token_ids"], encoder_sequence, mask, training=training)
 
     def compute_mask(self, inputs, previous_mask=None):
-        # Of the outputs. The decoder itself needs no mask of its pads, which come after all real tokens.
+        # The mask of the outputs. The decoder itself needs no mask of its pads, which come after all real tokens.
         return self._mask(inputs["decoder_token_ids"], inputs.get("decoder_padding_mask"))
 
     def encode(self, encoder_token_ids, encoder_padding_mask=None, training=None):
@@ -250,13 +252,14 @@ class RNNSeq2Seq(Seq2SeqGeneration, Adaptable, keras.Model):
         Returns:
             Logits, float32 (B, T, V), and the new cache.
         """
-        logits, states = [], cache.states
+        all_logits = []
+        states = cache.states
         for number in range(decoder_token_ids.shape[1]):
             index = cache_update_index + number
             token_ids = decoder_token_ids[:, number : number + 1]
-            of_token, states, _ = self._decoding_step(token_ids, index, states, None, cache.encoded)
-            logits.append(of_token)
-        return ops.concatenate(logits, axis=1), cache._replace(states=states)
+            logits, states, _ = self._decoding_step(token_ids, index, states, None, cache.encoded)
+            all_logits.append(logits)
+        return ops.concatenate(all_logits, axis=1), cache._replace(states=states)
 
     def decoding_step(self, return_attention_scores=False, output_token_ids=None):
         if output_token_ids is not None:
@@ -296,42 +299,40 @@ class RNNSeq2Seq(Seq2SeqGeneration, Adaptable, keras.Model):
         """
         width = token_ids.shape[1]
         before = ops.maximum(index - 1, 0) * width + ops.arange(width, dtype="int32")
-        state = ops.concatenate(
-            [ops.take(part[:, 0], before, axis=1) for part in states[0]], axis=-1
-        )  # (B, K, Z)
+        last_states = [ops.take(part[:, 0], before, axis=1) for part in states[0]]
+        state = ops.concatenate(last_states, axis=-1)  # (B, K, Z)
         if attention_mask is not None:
             # The history of each hypothesis has one slot of the previous step. The product selects that slot.
             is_parent = ops.cast(ops.take(attention_mask, before, axis=2), state.dtype)  # (B, K, K)
             state = ops.matmul(is_parent, state)
         state = ops.where(ops.equal(index, 0), ops.expand_dims(encoded.first_state, 1), state)
         state = self._next_state(self.target_embedding(token_ids), state, encoded)
-        of_cells, fed = ops.split(state, [state.shape[-1] - self.hidden_dim], axis=-1)
-        states = (
-            write_cache(states[0], ops.expand_dims(of_cells, 1), ops.expand_dims(fed, 1), index * width),
-        )
+        cell_states, fed = ops.split(state, [state.shape[-1] - self.hidden_dim], axis=-1)
+        new_states = ops.expand_dims(cell_states, 1), ops.expand_dims(fed, 1)
+        states = (write_cache(states[0], *new_states, index * width),)
         return self._logits(fed), states, state
 
     def _next_state(self, x, state, encoded):
         """Embeddings (B, K, D) and states (B, K, Z) of K hypotheses of each row -> the states after them."""
-        sizes = [sum(self._state_sizes[: i + 1]) for i in range(len(self._state_sizes) - 1)]
-        *states, fed = ops.split(state, sizes, axis=-1)
-        per_cell = len(states) // len(self.cells)
-        rows_shape = (-1, self.hidden_dim)
-        hypotheses_shape = (*ops.shape(x)[:2], self.hidden_dim)
+        ends = np.cumsum(self._state_sizes[:-1]).tolist()
+        *states, fed = ops.split(state, ends, axis=-1)
+        states_per_cell = len(states) // len(self.cells)
+        flat_shape = (-1, self.hidden_dim)
+        shape = (*ops.shape(x)[:2], self.hidden_dim)
+        states = [ops.reshape(part, flat_shape) for part in states]
         new = []
         inputs = ops.reshape(ops.concatenate([x, fed], axis=-1), (-1, 2 * self.hidden_dim))
         for number, cell in enumerate(self.cells):
-            of_cell = states[number * per_cell : (number + 1) * per_cell]
-            inputs, after = cell(inputs, [ops.reshape(part, rows_shape) for part in of_cell])
-            new += after if isinstance(after, (list, tuple)) else [after]
-        new = [ops.reshape(part, hypotheses_shape) for part in new]
-        top = ops.reshape(inputs, hypotheses_shape)
+            first = number * states_per_cell
+            inputs, new_states = cell(inputs, states[first : first + states_per_cell])
+            new += new_states if isinstance(new_states, (list, tuple)) else [new_states]
+        new = [ops.reshape(part, shape) for part in new]
+        top = ops.reshape(inputs, shape)
         context = self.attention(
             top, encoded.sequence, value_mask=encoded.padding_mask, projected_key=encoded.projected_key
         )
-        return ops.concatenate(
-            [*new, self.output_dense(ops.concatenate([top, context, x], axis=-1))], axis=-1
-        )
+        new.append(self.output_dense(ops.concatenate([top, context, x], axis=-1)))
+        return ops.concatenate(new, axis=-1)
 
     def _scores(self, states, encoded):
         """The attention scores (B, 1, T, S) of states (B, T, Z)."""
@@ -359,19 +360,14 @@ class RNNSeq2Seq(Seq2SeqGeneration, Adaptable, keras.Model):
         )
 
     def _empty_states(self, batch_size, length):
-        sizes = sum(self._state_sizes[:-1]), self._state_sizes[-1]
-        return (empty_cache(batch_size, 1, length, *sizes, dtype=self.compute_dtype),)
+        cell_sizes = sum(self._state_sizes[:-1])
+        return (empty_cache(batch_size, 1, length, cell_sizes, self.hidden_dim, dtype=self.compute_dtype),)
 
     def _logits(self, x):
         return ops.cast(self.target_embedding(x, reverse=True), "float32")
 
     def _mask(self, token_ids, given):
         return ops.cast(real_tokens(token_ids, given, self.pad_token_id), "bool")
-
-    def _unpacked(self, inputs):
-        """Token ids of both sides, and the mask of the source. Rows are not packed."""
-        source_ids, target_ids, mask, _ = unpacked_inputs(inputs, _REQUIRED_INPUTS, _OPTIONAL_INPUTS)
-        return source_ids, target_ids, self._mask(source_ids, mask)
 
     def get_config(self):
         config = {

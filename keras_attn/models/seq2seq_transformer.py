@@ -5,16 +5,15 @@ from keras import ops
 
 from keras_attn.checks import check_positive, choose
 from keras_attn.layers.masks import clean_padding, real_token_mask
-from keras_attn.models.generation import Seq2SeqGeneration
-from keras_attn.models.sizes import Sizes
-from keras_attn.models.transformer import (
+from keras_attn.models.base_model import (
     Transformer,
+    checked_inputs,
     checked_max_sequence_length,
-    layers_of,
-    of_decoder_block,
+    layer_list,
     sequence_embedding,
-    unpacked_inputs,
 )
+from keras_attn.models.generation import Seq2SeqGeneration
+from keras_attn.models.plain_transformer import Sizes
 from keras_attn.ops import successive_positions
 
 # base and big: Vaswani et al. 2017, Table 3. tiny: Wu et al. 2021 (arXiv:2105.14462), Transformer-Tiny.
@@ -48,11 +47,14 @@ Attributes:
 
 
 _REQUIRED_INPUTS = ("encoder_token_ids", "decoder_token_ids")
-_OPTIONAL_INPUTS = [
-    f"{side}_{what}"
-    for side in ("encoder", "decoder")
-    for what in ("padding_mask", "positions", "segment_ids")
-]
+_OPTIONAL_INPUTS = (
+    "encoder_padding_mask",
+    "encoder_positions",
+    "encoder_segment_ids",
+    "decoder_padding_mask",
+    "decoder_positions",
+    "decoder_segment_ids",
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
@@ -144,8 +146,8 @@ class Seq2SeqTransformer(Seq2SeqGeneration, Transformer):
         self._take_parts(
             source_embedding=source_embedding,
             target_embedding=target_embedding,
-            encoder_blocks=layers_of("encoder_blocks", encoder_blocks),
-            decoder_blocks=layers_of("decoder_blocks", decoder_blocks),
+            encoder_blocks=layer_list("encoder_blocks", encoder_blocks),
+            decoder_blocks=layer_list("decoder_blocks", decoder_blocks),
             encoder_norm=encoder_norm,
             decoder_norm=decoder_norm,
         )
@@ -164,7 +166,7 @@ class Seq2SeqTransformer(Seq2SeqGeneration, Transformer):
             vocabulary_size: Integer.
             **kwargs: Other arguments of `from_sizes`; they replace the preset's.
         """
-        return cls.from_sizes(vocabulary_size, **{**choose("preset", preset, PRESETS), **kwargs})
+        return cls.from_sizes(vocabulary_size, **(choose("preset", preset, PRESETS) | kwargs))
 
     @classmethod
     def from_sizes(
@@ -192,7 +194,8 @@ class Seq2SeqTransformer(Seq2SeqGeneration, Transformer):
         """
         sizes = Sizes(dtype=dtype, **sizes)
         if target_vocabulary_size is None:
-            source = target = sizes.token_embedding(vocabulary_size, tie_weights=tie_output)
+            source = sizes.token_embedding(vocabulary_size, tie_weights=tie_output)
+            target = source
         else:
             source = sizes.token_embedding(vocabulary_size)
             target_size = check_positive("target_vocabulary_size", target_vocabulary_size)
@@ -204,7 +207,7 @@ class Seq2SeqTransformer(Seq2SeqGeneration, Transformer):
             sizes.decoder_blocks(check_positive("num_decoder_layers", num_decoder_layers)),
             sizes.norm("encoder_norm"),
             sizes.norm("decoder_norm"),
-            **sizes.of_the_model(pad_token_id, name),
+            **sizes.model_arguments(pad_token_id, name),
         )
 
     @property
@@ -235,14 +238,16 @@ class Seq2SeqTransformer(Seq2SeqGeneration, Transformer):
         self.built = True
 
     def call(self, inputs, training=None):
-        source_ids, target_ids, *rest = unpacked_inputs(inputs, _REQUIRED_INPUTS, _OPTIONAL_INPUTS)
-        source, target = self._tokens(source_ids, *rest[:3]), self._tokens(target_ids, *rest[3:])
+        inputs = checked_inputs(inputs, _REQUIRED_INPUTS, _OPTIONAL_INPUTS)
+        source = self._side_tokens(inputs, "encoder_")
+        target = self._side_tokens(inputs, "decoder_")
         if (source.segment_ids is None) != (target.segment_ids is None):
             raise ValueError(
                 "`encoder_segment_ids` and `decoder_segment_ids` must be given together: they tell what of the two "
                 f"sides belongs together. Received: {sorted(inputs)}."
             )
-        logits, _ = self._decode(target, self._encode(source, training), source, training)
+        encoder_sequence = self._encode(source, training)
+        logits, _ = self._decode(target, encoder_sequence, source, training)
         return logits
 
     def compute_mask(self, inputs, previous_mask=None):
@@ -298,35 +303,40 @@ class Seq2SeqTransformer(Seq2SeqGeneration, Transformer):
         """
         source = self._tokens(None, encoder_padding_mask)
         target = self._tokens(decoder_token_ids, decoder_padding_mask)
-        x, _ = self._decoded(target, encoder_sequence, source, training)
+        x, _ = self._run_decoder_blocks(target, encoder_sequence, source, training)
         return x if self.decoder_norm is None else self.decoder_norm(x)
 
     def _encode(self, source, training):
-        x = self._embedded(self.source_embedding, source, training)
-        return self._encoded(x, self.encoder_blocks, self.encoder_norm, source, training)
+        x = self._embed(self.source_embedding, source, training)
+        return self._run_encoder_blocks(x, self.encoder_blocks, self.encoder_norm, source, training)
 
     def _decode(self, target, encoder_sequence, source, training, return_attention_scores=False):
         """Logits, and each layer's cross-attention scores if asked for. Ids of `source` are not used."""
-        x, scores = self._decoded(target, encoder_sequence, source, training, return_attention_scores)
+        x, scores = self._run_decoder_blocks(
+            target, encoder_sequence, source, training, return_attention_scores
+        )
         return self._logits_or_vectors(x, self.target_embedding, self.decoder_norm), scores
 
-    def _decoded(self, target, encoder_sequence, source, training, return_attention_scores=False):
+    def _run_decoder_blocks(self, target, encoder_sequence, source, training, return_attention_scores=False):
         """The vectors after the last block, and the scores."""
-        x = self._embedded(self.target_embedding, target, training)
-        sides = ((x, target), (encoder_sequence, source))
+        x = self._embed(self.target_embedding, target, training)
         scores = []
         with clean_padding(
-            *((sequence, real_token_mask(side.padding_mask, side.segment_ids)) for sequence, side in sides)
+            (x, real_token_mask(target.padding_mask, target.segment_ids)),
+            (encoder_sequence, real_token_mask(source.padding_mask, source.segment_ids)),
         ) as (x, encoder_sequence):
             for block in self.decoder_blocks:
                 x = block(
                     x,
                     encoder_sequence,
+                    decoder_padding_mask=target.padding_mask,
                     encoder_padding_mask=source.padding_mask,
-                    return_attention_scores=return_attention_scores,
+                    decoder_positions=target.positions,
                     encoder_positions=source.positions,
+                    decoder_segment_ids=target.segment_ids,
                     encoder_segment_ids=source.segment_ids,
-                    **of_decoder_block(target, training),
+                    return_attention_scores=return_attention_scores,
+                    training=training,
                 )
                 if return_attention_scores:
                     x, _, cross_attention_scores = x
@@ -338,13 +348,11 @@ class Seq2SeqTransformer(Seq2SeqGeneration, Transformer):
         source = self._tokens(encoder_token_ids, encoder_padding_mask)
         encoder_sequence = self._encode(source, training=None)
         batch_size = ops.shape(encoder_token_ids)[0]
-        return Seq2SeqCache(
-            tuple(block.empty_cache(batch_size, length) for block in self.decoder_blocks),
-            tuple(
-                block.project_to_cache(encoder_sequence, source.padding_mask) for block in self.decoder_blocks
-            ),
-            source.padding_mask,
-        )
+        self_attention = [block.empty_cache(batch_size, length) for block in self.decoder_blocks]
+        cross_attention = [
+            block.project_to_cache(encoder_sequence, source.padding_mask) for block in self.decoder_blocks
+        ]
+        return Seq2SeqCache(tuple(self_attention), tuple(cross_attention), source.padding_mask)
 
     def call_with_cache(
         self,
@@ -373,13 +381,14 @@ class Seq2SeqTransformer(Seq2SeqGeneration, Transformer):
             Logits, float32 (B, T, V), and the new cache; then, if `return_attention_scores`, the cross-attention
             scores of each layer, a list of (B, N, T, S).
         """
-        embedded = positions
-        if embedded is None:
-            embedded = successive_positions(ops.shape(decoder_token_ids)[1], cache_update_index)
-        x = self.target_embedding(decoder_token_ids, positions=embedded)
-        self_attention, scores = [], []
+        embedded_positions = positions
+        if positions is None:
+            embedded_positions = successive_positions(ops.shape(decoder_token_ids)[1], cache_update_index)
+        x = self.target_embedding(decoder_token_ids, positions=embedded_positions)
+        self_attention = []
+        scores = []
         for block, own, cross in zip(self.decoder_blocks, cache.self_attention, cache.cross_attention):
-            x, *of_layer, own = block(
+            x, *block_scores, own = block(
                 x,
                 decoder_attention_mask=decoder_attention_mask,
                 encoder_padding_mask=cache.encoder_padding_mask,
@@ -391,7 +400,7 @@ class Seq2SeqTransformer(Seq2SeqGeneration, Transformer):
                 return_attention_scores=return_attention_scores,
             )
             self_attention.append(own)
-            scores += of_layer[1:]
+            scores += block_scores[1:]  # those of cross-attention
         logits = self._logits(x, self.target_embedding, self.decoder_norm, output_projection)
         cache = cache._replace(self_attention=tuple(self_attention))
         return (logits, cache, scores) if return_attention_scores else (logits, cache)

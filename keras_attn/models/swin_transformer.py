@@ -108,7 +108,7 @@ class SwinTransformer(ImageEncoder):
             window_size,
             intermediate_ratio,
             layer_norm_epsilon,
-            of_attention={"dropout": attention_dropout, "attend_to_padding": attend_to_padding},
+            attention_options={"dropout": attention_dropout, "attend_to_padding": attend_to_padding},
             stochastic_depth=stochastic_depth,
             dtype=dtype,
             dropout=dropout,
@@ -161,10 +161,10 @@ def swin_blocks(
     window_size,
     intermediate_ratio,
     epsilon,
-    of_attention,
+    attention_options,
     stochastic_depth=0.0,
     dtype=None,
-    **of_block,
+    **block_options,
 ):
     """The blocks of all stages of a Swin Transformer, and the layers that merge patches between them, in one list.
 
@@ -172,25 +172,28 @@ def swin_blocks(
         hidden_dim, num_layers, num_heads, window_size, intermediate_ratio, stochastic_depth, dtype: As in
             `SwinTransformer.from_sizes`.
         epsilon: Float, of the norms.
-        of_attention: Dict, other arguments of `WindowAttention`.
-        **of_block: Other arguments of `EncoderBlock`.
+        attention_options: Dict, other arguments of `WindowAttention`.
+        **block_options: Other arguments of `EncoderBlock`.
     """
-    blocks, last = [], max(sum(num_layers) - 1, 1)
-    for stage, (depth, heads) in enumerate(zip(num_layers, num_heads)):
+    num_blocks = sum(num_layers)
+    depths = (stochastic_depth * i / max(num_blocks - 1, 1) for i in range(num_blocks))
+    blocks = []
+    for stage, (stage_layers, heads) in enumerate(zip(num_layers, num_heads)):
         if stage:
             blocks.append(PatchMerging(dtype=dtype, name=f"stage_{stage - 1}_merging"))
-        width, first = hidden_dim * 2**stage, sum(num_layers[:stage])
-        for i in range(check_positive("num_layers", depth)):
-            attention = _window_attention(width, heads, window_size, i % 2 == 1, dtype, of_attention)
+        width = hidden_dim * 2**stage
+        for i in range(check_positive("num_layers", stage_layers)):
+            is_shifted = i % 2 == 1
+            attention = _window_attention(width, heads, window_size, is_shifted, dtype, attention_options)
             block = EncoderBlock(
                 int(intermediate_ratio * width),
                 normalize_first=True,
                 self_attention=attention,
                 norm=LayerNormalization(epsilon=epsilon, dtype=dtype, name="norm"),
-                stochastic_depth=stochastic_depth * (first + i) / last,
+                stochastic_depth=next(depths),
                 dtype=dtype,
                 name=f"stage_{stage}_block_{i}",
-                **of_block,
+                **block_options,
             )
             blocks.append(block)
     return blocks

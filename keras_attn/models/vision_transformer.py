@@ -3,8 +3,8 @@ from keras import ops
 
 from keras_attn.checks import check_positive
 from keras_attn.layers import AxialRotaryEmbedding, PatchEmbedding
-from keras_attn.models.sizes import Sizes
-from keras_attn.models.transformer import Transformer, layers_of
+from keras_attn.models.base_model import Transformer, layer_list
+from keras_attn.models.plain_transformer import Sizes
 
 # What differs from the defaults of `Sizes`: Dosovitskiy et al., 2021, section 3.1 and appendix B.1.
 _DEFAULTS = {
@@ -19,7 +19,8 @@ _DEFAULTS = {
 class ImageEncoder(Transformer):
     """The base of vision models: an embedding of patches, a list of layers, and a norm."""
 
-    _SLOTS, _OPTIONS = ("embedding", "blocks", "norm"), ()
+    _SLOTS = ("embedding", "blocks", "norm")
+    _OPTIONS = ()
 
     def __init__(self, embedding, blocks, norm=None, **kwargs):
         super().__init__(**kwargs)
@@ -29,7 +30,7 @@ class ImageEncoder(Transformer):
                     f"`embedding` must be a `PatchEmbedding`, or a layer with its methods. Received: embedding="
                     f"{type(embedding).__name__}, without `{name}`."
                 )
-        self._take_parts(embedding=embedding, blocks=layers_of("blocks", blocks), norm=norm)
+        self._take_parts(embedding=embedding, blocks=layer_list("blocks", blocks), norm=norm)
         self.build()
 
     @property
@@ -126,7 +127,7 @@ class VisionTransformer(ImageEncoder):
             **sizes: As in `Sizes`, but pre-norm, "gelu", learned positions, an epsilon of 1e-6 and no dropout by default.
                 Sinusoidal and rotary positions are those of rows and columns.
         """
-        sizes = Sizes(dtype=dtype, **{**_DEFAULTS, **sizes})
+        sizes = Sizes(dtype=dtype, **(_DEFAULTS | sizes))
         embedding = PatchEmbedding(
             patch_size,
             sizes.hidden_dim,

@@ -93,7 +93,7 @@ def read_metadata(path):
     """
     from safetensors import safe_open
 
-    return _of_file(path, lambda: safe_open(path, "numpy").metadata() or {})
+    return _read_file(path, lambda: safe_open(path, "numpy").metadata() or {})
 
 
 def read_weights(path):
@@ -106,7 +106,7 @@ def read_weights(path):
     from safetensors.numpy import load_file
 
     _read_header(path)
-    return _of_file(path, lambda: load_file(path))
+    return _read_file(path, lambda: load_file(path))
 
 
 def read_shapes(path):
@@ -134,14 +134,14 @@ def _read_header(path):
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 -- no dict
             return {name: (tuple(part.get_shape()), part.get_dtype()) for name, part in slices.items()}
 
-    header = _of_file(path, read)
+    header = _read_file(path, read)
     for name, (_, dtype) in header.items():
         if dtype not in _KNOWN:
             raise ValueError(f"{path} holds {name} with dtype {dtype}. Known: {', '.join(sorted(_KNOWN))}.")
     return header
 
 
-def _of_file(path, read):
+def _read_file(path, read):
     from safetensors import SafetensorError
 
     if not pathlib.Path(path).is_file():
@@ -231,7 +231,7 @@ def check_sizes(make_model, config, path, rename=str):
     """
     shapes = {rename(name): shape for name, shape in read_shapes(path).items()}
     num_values = sum(int(np.prod(shape, dtype=object)) for shape in shapes.values())
-    for name, value in _sizes(config):
+    for name, value in _named_sizes(config):
         most = len(shapes) if name.endswith("layers") else num_values
         if value > most:
             raise ValueError(
@@ -242,17 +242,17 @@ def check_sizes(make_model, config, path, rename=str):
     run_without_values(lambda: _matched(make_model(), shapes, path))
 
 
-def _sizes(config):
+def _named_sizes(config):
     """The pairs of a name and an integer in nested dicts and lists, if the name is that of a size."""
     if isinstance(config, list | tuple):
         for part in config:
-            yield from _sizes(part)
+            yield from _named_sizes(part)
     elif isinstance(config, dict):
         for name, value in config.items():
             is_size = str(name).startswith("num_") or str(name).endswith(("_dim", "_size"))
             if isinstance(value, int) and is_size:
                 yield str(name), value
-            yield from _sizes(value)
+            yield from _named_sizes(value)
 
 
 def _matched(model, shapes, source):
@@ -260,16 +260,18 @@ def _matched(model, shapes, source):
     variables = named_weights(model)
     names = match_names(model, shapes)
     if names is None:
-        missing, foreign = sorted(set(variables) - set(shapes)), sorted(set(shapes) - set(variables))
+        missing = ", ".join(sorted(set(variables) - set(shapes))) or "none"
+        foreign = ", ".join(sorted(set(shapes) - set(variables))) or "none"
         raise ValueError(
             f"{source} does not hold the weights of this model. "
-            f"Missing: {', '.join(missing) or 'none'}. Not in the model: {', '.join(foreign) or 'none'}."
+            f"Missing: {missing}. Not in the model: {foreign}."
         )
     for own, name in names.items():
-        if tuple(shapes[name]) != tuple(variables[own].shape):
+        shape = tuple(variables[own].shape)
+        if tuple(shapes[name]) != shape:
+            own_name = "" if own == name else f"{own} "
             raise ValueError(
-                f"{source} holds {name} with shape {tuple(shapes[name])}; "
-                f"the model's {'' if own == name else own + ' '}has shape {tuple(variables[own].shape)}."
+                f"{source} holds {name} with shape {tuple(shapes[name])}; the model's {own_name}has shape {shape}."
             )
     return {name: variables[own] for own, name in names.items()}
 
@@ -311,7 +313,9 @@ def average_weights(paths):
     if not paths:
         raise ValueError("`paths` must name at least one weight file. Received none.")
     first = read_weights(paths[0])
-    total = {name: _summand(name, array, paths[0]) for name, array in first.items()}
+    total = {
+        name: _summand(name, array, paths[0]) for name, array in first.items() if array.dtype.name in _FLOATS
+    }
     for path in paths[1:]:
         arrays = read_weights(path)
         if _kinds(arrays) != _kinds(first):
@@ -319,21 +323,17 @@ def average_weights(paths):
                 f"{path} and {paths[0]} do not hold weights of the same names, shapes and dtypes."
             )
         for name, array in arrays.items():
-            if array.dtype.name in _FLOATS:
+            if name in total:
                 total[name] += _summand(name, array, path)
             elif not np.array_equal(array, first[name]):
                 raise ValueError(
                     f"{name} holds integers, which have no mean, and differs in {path} and {paths[0]}."
                 )
-    return {
-        name: (total[name] / len(paths)).astype(array.dtype) if array.dtype.name in _FLOATS else array
-        for name, array in first.items()
-    }
+    means = {name: (total[name] / len(paths)).astype(first[name].dtype) for name in total}
+    return first | means
 
 
 def _summand(name, array, path):
-    if array.dtype.name not in _FLOATS:
-        return None
     _check_values(name, array, array.dtype.name, path)
     return array.astype("float64")
 

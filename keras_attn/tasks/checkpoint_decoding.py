@@ -9,7 +9,7 @@ from keras_attn.huggingface.generation_fields import (
     GENERATOR,
     check_generation_fields,
 )
-from keras_attn.models.transformer import checked_max_sequence_length
+from keras_attn.models.base_model import checked_max_sequence_length
 
 _NEUTRAL = {"min_length": 0, "no_repeat_ngram_size": 0, "repetition_penalty": 1, "renormalize": False}
 _TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")

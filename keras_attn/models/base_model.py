@@ -1,4 +1,4 @@
-"""The base of the Transformer models, which are made of parts: configured layers."""
+"""The base classes of the Transformer models, which are made of parts: configured layers."""
 
 import collections
 from collections.abc import Iterable
@@ -51,12 +51,12 @@ class Transformer(Adaptable, keras.Model):
     def _take_parts(self, **parts):
         """Sets each part, a layer, a list of layers or None, as the attribute of its name."""
         for name, part in parts.items():
-            if name.endswith("norm"):
+            if isinstance(part, (list, tuple)):
+                _check_layers(name, part)
+            elif name.endswith("norm"):
                 check_norm(name, part)
-            if not isinstance(part, (list, tuple)):
+            else:
                 check_layer(name, part)
-            elif not part or not all(isinstance(layer, keras.layers.Layer) for layer in part):
-                raise ValueError(f"`{name}` must be a list of layers. Received: {name}={part!r}.")
             setattr(self, name, part)
 
     def _build_stack(self, embedding, blocks, norm, *encoder_shapes):
@@ -77,25 +77,29 @@ class Transformer(Adaptable, keras.Model):
         """Integer D, the width of the model."""
         return self._hidden_dim
 
-    def _tokens(self, token_ids, given_padding_mask=None, positions=None, segment_ids=None):
+    def _tokens(self, token_ids, padding_mask=None, positions=None, segment_ids=None):
         """`Tokens`: without a mask the pads are found by their id; positions start again with every segment."""
-        given_padding_mask = real_tokens(token_ids, given_padding_mask, self.pad_token_id)
+        padding_mask = real_tokens(token_ids, padding_mask, self.pad_token_id)
         if positions is None and segment_ids is not None:
-            positions = token_positions(given_padding_mask, ops.cast(segment_ids, "int32"))
-        return Tokens(token_ids, given_padding_mask, positions, segment_ids)
+            positions = token_positions(padding_mask, ops.cast(segment_ids, "int32"))
+        return Tokens(token_ids, padding_mask, positions, segment_ids)
 
-    def _embedded(self, embedding, tokens, training, **arguments):
+    def _side_tokens(self, inputs, side=""):
+        """`Tokens` of one side of a dict of inputs, whose names begin with `side`."""
+        return self._tokens(*(inputs.get(f"{side}{name}") for name in Tokens._fields))
+
+    def _embed(self, embedding, tokens, training, **arguments):
         """The vectors (B, T, D) that the first block reads."""
-        told = position_arguments(embedding, tokens.positions, tokens.padding_mask)
-        return embedding(tokens.token_ids, training=training, **told, **arguments)
+        arguments |= position_arguments(embedding, tokens.positions, tokens.padding_mask)
+        return embedding(tokens.token_ids, training=training, **arguments)
 
     def _output_mask(self, inputs, side=""):
         """The mask, boolean (B, T), that Keras carries on outputs for tokens: the padding mask that the model itself uses."""
-        inputs = inputs if isinstance(inputs, dict) else {"token_ids": inputs}
+        inputs = as_dict(inputs)
         tokens = self._tokens(inputs[f"{side}token_ids"], inputs.get(f"{side}padding_mask"))
         return ops.cast(tokens.padding_mask, "bool")
 
-    def _encoded(self, x, blocks, norm, tokens, training):
+    def _run_encoder_blocks(self, x, blocks, norm, tokens, training):
         """A sequence (B, T, D) after encoder blocks and their norm."""
         with clean_padding((x, real_token_mask(tokens.padding_mask, tokens.segment_ids))) as (x,):
             for block in blocks:
@@ -116,36 +120,38 @@ class Transformer(Adaptable, keras.Model):
 
     def _logits(self, x, embedding, norm, projection=None):
         """Logits of all tokens, or of those of an `output_projection` of the token embedding."""
-        x = x if norm is None else norm(x)
-        logits = (
-            embedding(x, reverse=True) if projection is None else embedding.token.logits_by(projection, x)
-        )
+        if norm is not None:
+            x = norm(x)
+        if projection is None:
+            logits = embedding(x, reverse=True)
+        else:
+            logits = embedding.token.logits_by(projection, x)
         return ops.cast(logits, "float32")
 
     def _parts(self):
         parts = {}
         for slot in self._SLOTS:
             value = getattr(self, slot)
-            for layer in value if isinstance(value, (list, tuple)) else [value]:
-                if hasattr(layer, "quantize"):  # a norm may be None
-                    parts[id(layer)] = layer
+            layers = value if isinstance(value, (list, tuple)) else [value]
+            # A norm may be None, and blocks may share layers.
+            parts |= {id(layer): layer for layer in layers if hasattr(layer, "quantize")}
         return list(parts.values())
 
     @classmethod
     def from_config(cls, config):
         """The model that a config describes, with new parts. Layers that parts share are shared again."""
-        origin = config.get("origin")
-        config = {name: value for name, value in config.items() if name != "origin"}
+        config = dict(config)
+        origin = config.pop("origin", None)
         with global_policy(config_policy(config)):
             model = cls(**with_layers(config, cls._SLOTS))
         model.origin = origin
         return model
 
     def get_config(self):
+        config = super().get_config()
         with describe_shared_layers():
-            parts = {slot: _described(getattr(self, slot)) for slot in self._SLOTS}
-        options = {name: getattr(self, name) for name in self._OPTIONS}
-        config = {**super().get_config(), **parts, **options}
+            config |= {slot: _describe(getattr(self, slot)) for slot in self._SLOTS}
+        config |= {name: getattr(self, name) for name in self._OPTIONS}
         if self.origin is not None:
             config["origin"] = self.origin
         return config if is_described() else config_that_comes_back(self, config)
@@ -159,7 +165,7 @@ class OneStackTransformer(Transformer):
     def __init__(self, embedding, blocks, norm=None, max_sequence_length=None, pad_token_id=0, **kwargs):
         super().__init__(**kwargs)
         embedding = sequence_embedding(embedding)
-        self._take_parts(embedding=embedding, blocks=layers_of("blocks", blocks), norm=norm)
+        self._take_parts(embedding=embedding, blocks=layer_list("blocks", blocks), norm=norm)
         self.max_sequence_length = checked_max_sequence_length(max_sequence_length, embedding)
         self.pad_token_id = pad_token_id
         self.build()
@@ -178,32 +184,32 @@ class OneStackTransformer(Transformer):
         return self._output_mask(inputs)
 
 
-class TransformerAround(Transformer):
-    """The base of a model around another one, its first slot, whose sizes and pads are its own."""
+class TransformerWrapper(Transformer):
+    """The base of a model that wraps another one, its first slot, whose sizes and pads are its own."""
 
     @property
-    def _inside(self):
+    def _wrapped(self):
         return getattr(self, self._SLOTS[0])
 
     @property
     def hidden_dim(self):
-        """Integer D, the width of the model inside."""
-        return self._inside.hidden_dim
+        """Integer D, the width of the wrapped model."""
+        return self._wrapped.hidden_dim
 
     @property
     def vocabulary_size(self):
         """Integer V."""
-        return self._inside.vocabulary_size
+        return self._wrapped.vocabulary_size
 
     @property
     def max_sequence_length(self):
         """Integer, the longest sequence."""
-        return self._inside.max_sequence_length
+        return self._wrapped.max_sequence_length
 
     @property
     def pad_token_id(self):
         """Integer, the id of pads."""
-        return self._inside.pad_token_id
+        return self._wrapped.pad_token_id
 
 
 def gives_logits(model):
@@ -222,11 +228,12 @@ def gives_logits(model):
 
 def sequence_embedding(layer):
     """The embedding that a model calls: a `SequenceEmbedding` of a bare token embedding, or the given layer itself."""
-    is_bare = isinstance(layer, keras.layers.Embedding)
-    return SequenceEmbedding(layer, dtype=layer.dtype_policy) if is_bare else layer
+    if isinstance(layer, keras.layers.Embedding):
+        return SequenceEmbedding(layer, dtype=layer.dtype_policy)
+    return layer
 
 
-def layers_of(name, value):
+def layer_list(name, value):
     """The layers of a stack as a list.
 
     Raises:
@@ -256,6 +263,11 @@ def checked_max_sequence_length(max_sequence_length, *embeddings):
     return max_sequence_length
 
 
+def as_dict(inputs):
+    """The inputs of a model of one sequence: token ids alone stand for `{"token_ids": ...}`."""
+    return inputs if isinstance(inputs, dict) else {"token_ids": inputs}
+
+
 def real_tokens(token_ids, given_padding_mask, pad_token_id):
     """The padding mask (B, T) of token ids: what is given, or the pads by their id, and the mask that Keras carries on the ids.
 
@@ -269,31 +281,27 @@ def real_tokens(token_ids, given_padding_mask, pad_token_id):
     return combined_padding_mask(given_padding_mask, token_ids)
 
 
-def unpacked_inputs(inputs, required, optional):
-    """The values of a dict of inputs in the order of `required`, then of `optional`; None for those left out.
+def checked_inputs(inputs, required, optional):
+    """The dict of inputs of a model.
 
     Raises:
         ValueError: unless `inputs` is a dict with all required names and no other names than these.
     """
-    if not isinstance(inputs, dict) or not set(required) <= set(inputs) <= {*required, *optional}:
-        received = sorted(inputs) if isinstance(inputs, dict) else type(inputs).__name__
+    is_dict = isinstance(inputs, dict)
+    if not is_dict or not set(required) <= set(inputs) <= {*required, *optional}:
+        received = sorted(inputs) if is_dict else type(inputs).__name__
         raise ValueError(
             f"`inputs` must be a dict of {sorted(required)}, and may have {sorted(optional)}. Received: {received}."
         )
-    return [inputs.get(name) for name in (*required, *optional)]
+    return inputs
 
 
-def of_decoder_block(tokens, training):
-    """The arguments of a decoder block for its own `Tokens`."""
-    return {
-        "decoder_padding_mask": tokens.padding_mask,
-        "decoder_positions": tokens.positions,
-        "decoder_segment_ids": tokens.segment_ids,
-        "training": training,
-    }
+def _check_layers(name, layers):
+    if not layers or not all(isinstance(layer, keras.layers.Layer) for layer in layers):
+        raise ValueError(f"`{name}` must be a list of layers. Received: {name}={layers!r}.")
 
 
-def _described(part):
+def _describe(part):
     if isinstance(part, (list, tuple)):
         return [description(layer) for layer in part]
     return description(part)
