@@ -44,13 +44,15 @@ def batch_by_tokens(lengths, max_tokens, bucket_boundaries=None, generator=None)
     check_positive("max_tokens", max_tokens)
     lengths = _by_side(lengths)
     longest = lengths.max(axis=1, initial=0)
-    if bucket_boundaries is not None:
-        boundaries = checked_boundaries(bucket_boundaries)
-        longest = boundaries[bucket_of(longest, boundaries)]
     rows = np.arange(len(longest)) if generator is None else generator.permutation(len(longest))
-    # Rows with equal longer sides are sorted by their shorter sides too, which needs fewer pads.
-    shortest = np.zeros_like(longest) if bucket_boundaries is not None else lengths.min(axis=1, initial=0)
-    rows = rows[np.lexsort((shortest[rows], longest[rows]))]
+    if bucket_boundaries is None:
+        # Rows with equal longer sides are sorted by their shorter sides too, which needs fewer pads.
+        shortest = lengths.min(axis=1, initial=0)
+        rows = rows[np.lexsort((shortest[rows], longest[rows]))]
+    else:
+        boundaries = checked_boundaries(bucket_boundaries)
+        longest = boundaries[find_bucket(longest, boundaries)]
+        rows = rows[np.argsort(longest[rows], kind="stable")]
     cuts = _cuts(longest[rows], max_tokens, whole_buckets=bucket_boundaries is not None)
     batches = [rows[first:last] for first, last in itertools.pairwise(cuts)]
     if generator is None:
@@ -60,11 +62,14 @@ def batch_by_tokens(lengths, max_tokens, bucket_boundaries=None, generator=None)
 
 def _cuts(ascending, max_tokens, whole_buckets):
     """The start of each batch and the end of the last, for rows of ascending length."""
-    cuts, first = [0], 0
+    cuts = [0]
+    first = 0
     while first < len(ascending):
         window = ascending[first : first + max(1, max_tokens // max(1, ascending[first]))]
         num_positions = window * np.arange(1, len(window) + 1)
-        fits = (window == window[0]) if whole_buckets else (num_positions <= max_tokens)
+        fits = num_positions <= max_tokens
+        if whole_buckets:
+            fits = window == window[0]
         count = len(window) if fits.all() else int(np.argmin(fits))
         first += max(1, count)
         cuts.append(first)
@@ -105,7 +110,8 @@ def pack_by_tokens(lengths, row_length, generator=None):
         )
     order = np.arange(len(lengths)) if generator is None else generator.permutation(len(lengths))
     room = np.zeros((_OPEN_ROWS, lengths.shape[1]), np.int64)
-    open_rows, closed = [[] for _ in range(_OPEN_ROWS)], []
+    open_rows = [[] for _ in range(_OPEN_ROWS)]
+    closed_rows = []
     for sequence in order.tolist():
         left = room - lengths[sequence]
         fits = (left >= 0).all(axis=1)
@@ -114,12 +120,12 @@ def pack_by_tokens(lengths, row_length, generator=None):
             row = int(np.argmin(np.where(fits, total, np.iinfo(np.int64).max)))
         else:
             row = int(np.argmin(total))
-            closed.append(open_rows[row])
+            closed_rows.append(open_rows[row])
             open_rows[row] = []
             left[row] = row_length - lengths[sequence]
         open_rows[row].append(sequence)
         room[row] = left[row]
-    return [np.array(row) for row in [*closed, *open_rows] if row]
+    return [np.array(row) for row in closed_rows + open_rows if row]
 
 
 def _by_side(lengths):
@@ -139,7 +145,7 @@ def checked_boundaries(boundaries):
     return np.array(boundaries)
 
 
-def bucket_of(longest, boundaries):
+def find_bucket(longest, boundaries):
     """The bucket indices of rows with these lengths, an integer array."""
     if longest.max(initial=0) > boundaries[-1]:
         raise ValueError(

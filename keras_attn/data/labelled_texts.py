@@ -84,14 +84,19 @@ def read_labelled_texts(file):
     width = len(rows[0]) if rows else 0
     for number, row in enumerate(rows, start=1):
         if len(row) not in (2, 3) or len(row) != width or not row[-1].strip():
+            received = f"{len(row)} columns"
+            if not row[-1].strip():
+                received += ", an empty label"
             raise ValueError(
                 f"{file}, line {number}: each line must be a text, a tab and a label, or two texts and a label, as the "
-                f"first line is. Received: {len(row)} columns{', an empty label' if not row[-1].strip() else ''}."
+                f"first line is. Received: {received}."
             )
     if not rows:
         raise ValueError(f"{file} is empty.")
-    *texts, labels = zip(*rows)
-    return LabelledTexts(texts[0], [label.strip() for label in labels], *texts[1:], name=str(file))
+    texts = [row[0] for row in rows]
+    labels = [row[-1].strip() for row in rows]
+    pairs = [row[1] for row in rows] if width == 3 else None
+    return LabelledTexts(texts, labels, pairs, name=str(file))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -164,7 +169,7 @@ class LabelledBatches(SeededBatches):
         self._shuffle = shuffle
         self._labels = np.array([numbers[label] for label in data.labels], np.int32)
         names = ("token_ids", "token_type_ids") if token_types else ("token_ids",)
-        self._columns = _framed(data, tokenizer, max_length, names)
+        self._columns = _tokenize(data, tokenizer, max_length, names)
         self._lengths = np.array(list(map(len, self._columns["token_ids"])))
 
     def report(self):
@@ -175,36 +180,37 @@ class LabelledBatches(SeededBatches):
         rows = np.arange(len(self._labels))
         if self._shuffle:
             rows = self._generator(epoch).permutation(rows)
-        parts = (rows[i : i + self._batch_size] for i in range(0, len(rows), self._batch_size))
-        return [
-            LabelledUpdate(part, max(1, int(self._lengths[part].max())), int(self._lengths[part].sum()))
-            for part in parts
-        ]
+        batches = [rows[i : i + self._batch_size] for i in range(0, len(rows), self._batch_size)]
+        return [self._update(batch) for batch in batches]
+
+    def _update(self, rows):
+        lengths = self._lengths[rows]
+        return LabelledUpdate(rows, length=max(1, int(lengths.max())), num_real=int(lengths.sum()))
 
     def _element_spec(self):
-        ids = tf.TensorSpec((None, None), tf.int32)
-        inputs = dict.fromkeys(self._columns, ids) | {"padding_mask": tf.TensorSpec((None, None), tf.bool)}
+        inputs = dict.fromkeys(self._columns, tf.TensorSpec((None, None), tf.int32))
+        inputs["padding_mask"] = tf.TensorSpec((None, None), tf.bool)
         return inputs, tf.TensorSpec((None,), tf.int32)
 
     def _batch(self, update, number):
         inputs = {}
         for name, column in self._columns.items():
             inputs[name] = np.zeros((len(update.rows), update.length), np.int32)
-            for place, row in enumerate(update.rows):
-                inputs[name][place, : self._lengths[row]] = column[row]
+            for batch_row, row in zip(inputs[name], update.rows):
+                batch_row[: self._lengths[row]] = column[row]
         inputs["padding_mask"] = np.arange(update.length) < self._lengths[update.rows, np.newaxis]
         return inputs, self._labels[update.rows]
 
 
-def _framed(data, tokenizer, max_length, names):
+def _tokenize(data, tokenizer, max_length, names):
     """{name: list of arrays} of the texts with their special tokens."""
     columns = {name: [] for name in names}
     for start in range(0, len(data), _TEXTS_PER_TOKENIZER_CALL):
         rows = slice(start, start + _TEXTS_PER_TOKENIZER_CALL)
-        first, second = (
-            None if texts is None else tokenizer.tokenize(tf.constant(list(texts[rows]), tf.string))
-            for texts in (data.texts, data.pairs)
-        )
+        first = tokenizer.tokenize(tf.constant(list(data.texts[rows]), tf.string))
+        second = None
+        if data.pairs is not None:
+            second = tokenizer.tokenize(tf.constant(list(data.pairs[rows]), tf.string))
         framed = tokenizer.framing(first, second, max_length)
         for name, column in columns.items():
             ragged = getattr(framed, name)

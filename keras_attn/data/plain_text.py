@@ -1,15 +1,15 @@
-"""One long text, for language models."""
+"""One long text for language models, and its windows."""
 
 import dataclasses
 import pathlib
 
-from keras_attn.data.downloads import data_folder, download, find
+import numpy as np
+import tensorflow as tf
+
+from keras_attn.data.seeded_batches import SeededBatches
 from keras_attn.data.text_files import read_text
 
 TRAINING_SHARE = 0.9
-
-_SHAKESPEARE = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
-_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,9 +42,9 @@ class PlainText:
         first = int(len(self.text) * TRAINING_SHARE)
         if at_line_breaks:
             first = self.text.rfind("\n", 0, first) + 1 or first
-        return PlainText(self.text[:first], f"{self.name}, training"), PlainText(
-            self.text[first:], f"{self.name}, validation"
-        )
+        training = PlainText(self.text[:first], f"{self.name}, training")
+        validation = PlainText(self.text[first:], f"{self.name}, validation")
+        return training, validation
 
 
 def read_plain_text(*files):
@@ -75,42 +75,136 @@ def read_plain_text(*files):
     assert len(training.text) == 12
     ```
     """
-    texts = [read_text(file) for file in files]
-    joined = "".join(text if text.endswith("\n") else f"{text}\n" for text in texts[:-1]) + texts[-1]
-    return PlainText(joined, ", ".join(pathlib.Path(file).name for file in files))
+    text = ""
+    for file in files:
+        if text and not text.endswith("\n"):
+            text += "\n"
+        text += read_text(file)
+    return PlainText(text, ", ".join(pathlib.Path(file).name for file in files))
 
 
-def shakespeare_text(folder=None):
-    """Reads tiny-shakespeare, 1,115,394 characters of plays in the public domain.
+@dataclasses.dataclass(frozen=True, eq=False)
+class WindowUpdate:
+    """The windows of one optimizer update, of `length` tokens from `starts` on."""
+
+    starts: np.ndarray
+    length: int
+
+    @property
+    def num_tokens(self):
+        return len(self.starts) * self.length
+
+    num_real = num_positions = num_tokens
+
+
+class TextWindows(SeededBatches):
+    """An endless sequence of batches of windows of one text; each token's label is the token after it.
+
+    Each epoch cuts the text into windows from a new random offset and takes them in random order, so no token
+    occurs twice in an epoch. A remainder of less than a batch of windows is left out. Commonly, windows are
+    drawn with replacement: an epoch then misses a third of the text.
 
     Args:
-        folder: Path of a folder with `input.txt`, or `input.txt.gz`, read as it is. Defaults to the
-            environment variable `KERAS_ATTN_DATA`; where that is unset or empty, the file is downloaded once
-            from the public repository karpathy/char-rnn into Keras' cache and checked against its SHA-256.
-
-    Returns:
-        `PlainText`.
+        token_ids: Integers (N,), the whole text.
+        window_length: Integer T, the number of tokens of a window.
+        batch_size: Integer, the number of windows of an update.
+        shuffle: Whether offset and order are random. Otherwise the windows start at the first token.
+        seed, num_micro_batches, num_devices, worker: As in `TranslationBatches`; `batch_size` is rounded up
+            so that it can be divided among them.
 
     Raises:
-        FileNotFoundError: If the folder lacks the file, or if the download fails.
+        ValueError: if the text is too short for one batch.
 
     Example:
 
     ```python
-    import pathlib
-    import tempfile
+    from keras_attn.data import TextWindows
+    from keras_attn.text import ByteTokenizer
 
-    from keras_attn.data import shakespeare_text
-
-    folder = pathlib.Path(tempfile.mkdtemp())
-    (folder / "input.txt").write_text("First Citizen:\\nBefore we proceed any further, hear me speak.\\n")
-    assert shakespeare_text(folder).text.startswith("First Citizen")
+    token_ids = ByteTokenizer().encode(["To be, or not to be, that is the question"])[0]
+    windows = TextWindows(token_ids, window_length=7, batch_size=2)
+    inputs, labels, weights = next(iter(windows.dataset()))
+    assert inputs["token_ids"].shape == labels.shape == (2, 7)
     ```
     """
-    folder = folder or data_folder()
-    file = (
-        find("input.txt", folder, "tinyshakespeare")
-        if folder
-        else download(_SHAKESPEARE, _SHA256, "tinyshakespeare")
-    )
-    return PlainText(read_text(file), "tiny-shakespeare")
+
+    def __init__(
+        self,
+        token_ids,
+        window_length,
+        batch_size,
+        shuffle=True,
+        seed=0,
+        num_micro_batches=1,
+        num_devices=1,
+        worker=(0, 1),
+    ):
+        super().__init__(seed, num_micro_batches, num_devices, worker)
+        self._token_ids = np.asarray(token_ids, np.int32)
+        self._length = window_length
+        self._batch_size = self._whole_rows(batch_size)
+        self._shuffle = shuffle
+        if not self.plan(0):
+            raise ValueError(
+                f"A text must have more than {self._batch_size} windows of {window_length} tokens (one update). "
+                "Give more text, a smaller `batch_size` (`max_tokens` of a recipe), or shorter windows. "
+                f"Received: {len(self._token_ids):,} tokens."
+            )
+
+    def report(self):
+        """One line about the size of an epoch."""
+        return (
+            f"Tokens: {len(self._token_ids):,}, in windows of {self._length}, {self._batch_size} an update; "
+            f"batches: {len(self):,}."
+        )
+
+    def _make_plan(self, epoch):
+        # Each window is followed by one more token, its last label.
+        generator = self._generator(epoch)
+        first = int(generator.integers(self._length)) if self._shuffle else 0
+        starts = np.arange(first, len(self._token_ids) - self._length, self._length)
+        if self._shuffle:
+            starts = generator.permutation(starts)
+        num_updates = len(starts) // self._batch_size
+        parts = starts[: num_updates * self._batch_size].reshape(num_updates, self._batch_size)
+        return [WindowUpdate(part, self._length) for part in parts]
+
+    def _element_spec(self):
+        ids = tf.TensorSpec((None, self._length), tf.int32)
+        return {"token_ids": ids}, ids, tf.TensorSpec((None,), tf.float32)
+
+    def _batch(self, update, number):
+        starts = update.starts[self._my_rows(number)]
+        windows = self._token_ids[starts[:, np.newaxis] + np.arange(self._length + 1)]
+        return {"token_ids": windows[:, :-1]}, windows[:, 1:], self._weights(len(starts), update)
+
+
+def consecutive_windows(token_ids, window_length, batch_size):
+    """The whole text in consecutive windows, for evaluation: every token but the first is predicted once.
+
+    Args:
+        token_ids: Integers (N,), none of them 0.
+        window_length: Integer T.
+        batch_size: Integer B, the number of windows of a batch; the last batch may have fewer.
+
+    Yields:
+        Pairs of int32 arrays (B, T): the input tokens, and the token that follows each; 0 after the end of
+        the text.
+
+    Example:
+
+    ```python
+    from keras_attn.data import consecutive_windows
+
+    [(inputs, labels)] = consecutive_windows([5, 6, 7, 8], window_length=2, batch_size=3)
+    assert inputs.tolist() == [[5, 6], [7, 0]]
+    assert labels.tolist() == [[6, 7], [8, 0]]
+    ```
+    """
+    token_ids = np.asarray(token_ids, np.int32)
+    num_pads = -(len(token_ids) - 1) % window_length
+    inputs = np.pad(token_ids[:-1], (0, num_pads)).reshape(-1, window_length)
+    labels = np.pad(token_ids[1:], (0, num_pads)).reshape(-1, window_length)
+    for first in range(0, len(inputs), batch_size):
+        batch = slice(first, first + batch_size)
+        yield inputs[batch], labels[batch]

@@ -51,8 +51,8 @@ class SeededBatches:
     """
 
     def __init__(self, seed=0, num_micro_batches=1, num_devices=1, worker=(0, 1)):
-        for name, count in {"num_micro_batches": num_micro_batches, "num_devices": num_devices}.items():
-            check_positive(name, count)
+        check_positive("num_micro_batches", num_micro_batches)
+        check_positive("num_devices", num_devices)
         if not 0 <= worker[0] < worker[1]:
             raise ValueError(
                 f"`worker` must be a number from 0 and the count of workers. Received: worker={worker}."
@@ -91,11 +91,9 @@ class SeededBatches:
     def after(self, position):
         """The `BatchPosition` that follows one update after `position`."""
         epoch, update = position
-        return (
-            BatchPosition(epoch, update + 1)
-            if update + 1 < len(self.plan(epoch))
-            else BatchPosition(epoch + 1, 0)
-        )
+        if update + 1 < len(self.plan(epoch)):
+            return BatchPosition(epoch, update + 1)
+        return BatchPosition(epoch + 1, 0)
 
     def plan(self, epoch):
         """The updates of an epoch, a list."""

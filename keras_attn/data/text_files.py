@@ -27,12 +27,12 @@ def checksum(*columns):
     for texts in columns:
         digest.update(f"{len(texts)}\n".encode())
         for start in range(0, len(texts), _TEXTS_AT_ONCE):
-            chunk = texts[start : start + _TEXTS_AT_ONCE]
-            digest.update("".join(f"{len(text)}:{text}" for text in chunk).encode("utf-8", "surrogatepass"))
+            chunk = "".join(f"{len(text)}:{text}" for text in texts[start : start + _TEXTS_AT_ONCE])
+            digest.update(chunk.encode("utf-8", "surrogatepass"))
     return digest.hexdigest()[:16]
 
 
-def line_of(texts, row):
+def file_line(texts, row):
     """The line, from 1, that holds `texts[row]` in the file that the texts were read from.
 
     Args:
@@ -62,7 +62,9 @@ class _Texts(collections.abc.Sequence):
     __hash__ = None
 
     def __repr__(self):
-        return f"<{len(self):,} texts, the first {self[0]!r:.40}>" if len(self) else "<no texts>"
+        if not len(self):
+            return "<no texts>"
+        return f"<{len(self):,} texts, the first {self[0]!r:.40}>"
 
 
 class Lines(_Texts):
@@ -110,7 +112,7 @@ class Column(_Texts):
 
     def line(self, number):
         """The 1-based line of the file."""
-        return line_of(self._lines, number)
+        return file_line(self._lines, number)
 
 
 class Rows(_Texts):
@@ -128,7 +130,7 @@ class Rows(_Texts):
 
     def line(self, number):
         """The 1-based line of the file that these texts are some of."""
-        return line_of(self._texts, self._numbers[number])
+        return file_line(self._texts, self._numbers[number])
 
 
 def read_text(file):
@@ -149,7 +151,9 @@ def _mapped(file):
         # By content and not by name: some clients unpack a .gz while downloading and keep its name.
         is_packed = opened.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
         data = _unpacked(path, file) if is_packed else _map(opened)
-    begin = len(_UTF8_BOM) if data[: len(_UTF8_BOM)] == _UTF8_BOM else 0
+    begin = 0
+    if data[: len(_UTF8_BOM)] == _UTF8_BOM:
+        begin = len(_UTF8_BOM)
     if len(data) == begin:
         raise ValueError(f"{file} is empty. Give a file with text.")
     return data, begin
@@ -170,20 +174,23 @@ def _unpacked(path, file):
 
 def _map(opened):
     opened.seek(0, 2)
-    # An empty file cannot be mapped.
-    return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) if opened.tell() else b""
+    if not opened.tell():  # an empty file cannot be mapped
+        return b""
+    return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def _checked_starts(data, begin, file):
     """The start of each line and the end of the last, an int64 array. Raises if a line is not UTF-8."""
-    parts, start = [np.array([begin])], begin
+    parts = [np.array([begin])]
+    start = begin
     while start < len(data):
         block = data[start : start + _BLOCK_BYTES]
         if start + len(block) < len(data):
             whole = block.rfind(b"\n") + 1
             if not whole:  # a line that is longer than a block
                 newline = data.find(b"\n", start + len(block))
-                whole = (newline if newline >= 0 else len(data) - 1) + 1 - start
+                end = newline + 1 if newline >= 0 else len(data)
+                whole = end - start
                 block = data[start : start + whole]
             block = block[:whole]
         try:

@@ -2,10 +2,8 @@
 
 import collections.abc
 import dataclasses
-import itertools
 import pathlib
 
-from keras_attn.checks import check_positive
 from keras_attn.data.text_files import Column, Lines
 
 
@@ -49,14 +47,6 @@ class TextPairs:
         return len(self.sources)
 
 
-def checked_size(split, size, splits):
-    """The number of pairs to draw of a split, by default that of the table `splits`, or a ValueError."""
-    if split not in splits:
-        raise ValueError(f"`split` must be one of {', '.join(splits)}. Received: split={split!r}.")
-    size = splits[split] if size is None else size
-    return check_positive("size", size)
-
-
 def read_text_pairs(source_file, target_file):
     """Reads two aligned UTF-8 text files, one sentence a line, plain or gzipped.
 
@@ -91,7 +81,8 @@ def read_text_pairs(source_file, target_file):
     assert pairs.targets == ["Ein Hund.", "Zwei Katzen."]
     ```
     """
-    sources, targets = Lines(source_file), Lines(target_file)
+    sources = Lines(source_file)
+    targets = Lines(target_file)
     if len(sources) != len(targets):
         raise ValueError(
             "The source and the target file must have as many lines as each other, line i of one being the "
@@ -136,13 +127,17 @@ def read_tsv(file):
     lines = Lines(file)
     for number, line in enumerate(lines, start=1):
         if line.count("\t") != 1:
-            is_plain = number == 1 and "\t" not in line
-            hint = " For a language model, plain text is read with --language-model." if is_plain else ""
+            num_columns = line.count("\t") + 1
+            received = "1 column" if num_columns == 1 else f"{num_columns} columns"
+            hint = ""
+            if number == num_columns == 1:
+                hint = " For a language model, plain text is read with --language-model."
             raise ValueError(
                 f"{file}, line {number}: a line must have two columns, source and target, with one tab between. "
-                f"Received: {line.count(chr(9)) + 1} column{'s' if chr(9) in line else ''}.{hint}"
+                f"Received: {received}.{hint}"
             )
-    sources, targets = Column(lines, 0), Column(lines, 1)
+    sources = Column(lines, 0)
+    targets = Column(lines, 1)
     _refuse_blank(sources, file, "source column")
     _refuse_blank(targets, file, "target column")
     return TextPairs(sources, targets, name=pathlib.Path(file).name)
@@ -150,10 +145,14 @@ def read_tsv(file):
 
 def _refuse_blank(texts, file, what):
     blank = [number for number, text in enumerate(texts, start=1) if not text.strip()]
-    if blank:
-        others = ", ".join(map(str, itertools.islice(blank, 1, 10)))
-        raise ValueError(
-            f"{file}, line {blank[0]}: the {what} is blank, so its pair has one side only. Fill it, or remove the "
-            f"pair from both sides. Received: {len(blank)} blank of {len(texts)} lines"
-            + (f", also {others}{' ...' if len(blank) > 10 else ''}." if others else ".")
-        )
+    if not blank:
+        return
+    others = ""
+    if len(blank) > 1:
+        others = f", also {', '.join(map(str, blank[1:10]))}"
+    if len(blank) > 10:
+        others += " ..."
+    raise ValueError(
+        f"{file}, line {blank[0]}: the {what} is blank, so its pair has one side only. Fill it, or remove the "
+        f"pair from both sides. Received: {len(blank)} blank of {len(texts)} lines{others}."
+    )

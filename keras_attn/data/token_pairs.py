@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from keras_attn.data.text_files import checksum, line_of
+from keras_attn.data.text_files import checksum, file_line
 from keras_attn.files import folder_digest, read_json, remove_unfinished, replaced_folder
 
 _TEXTS_PER_TOKENIZER_CALL = 4096
@@ -82,7 +82,9 @@ def tokenize_pairs(
     Raises:
         ValueError: if a tokenizer returns an id outside its vocabulary or the id of the padding.
     """
-    parts, counts, over_long = _Parts(folder), [], []
+    parts = _Parts(folder)
+    counts = []
+    over_long = []
     source_ids = form.source_token_ids or source_tokenizer.tokenize
     after_source = [] if form.source_token_ids else [source_tokenizer.end_token_id]
     start = [target_tokenizer.start_token_id] if form.target_start is None else list(form.target_start)
@@ -92,15 +94,16 @@ def tokenize_pairs(
         over_long.append([])
         for first in range(0, len(pairs), _TEXTS_PER_TOKENIZER_CALL):
             rows = slice(first, first + _TEXTS_PER_TOKENIZER_CALL)
-            sources = _token_ids(pairs.sources, rows, source_ids, source_tokenizer, "source", smallest)
-            targets = _token_ids(
+            sources = _tokenize(pairs.sources, rows, source_ids, source_tokenizer, "source", smallest)
+            targets = _tokenize(
                 pairs.targets, rows, target_tokenizer.tokenize, target_tokenizer, "target", smallest
             )
-            lengths = np.maximum(
-                lengths_of(sources) + len(after_source), lengths_of(targets) + len(start)
+            source_lengths = row_lengths(sources) + len(after_source)
+            target_lengths = row_lengths(targets) + len(
+                start
             )  # the decoder reads no END, and predicts no START
-            fits = lengths <= max_sequence_length
-            over_long[-1] += [line_of(pairs.sources, first + row) for row in np.flatnonzero(~fits)]
+            fits = np.maximum(source_lengths, target_lengths) <= max_sequence_length
+            over_long[-1] += [file_line(pairs.sources, first + row) for row in np.flatnonzero(~fits)]
             counts[-1] += int(fits.sum())
             parts.append(
                 _with_special_ids(sources, fits, [], after_source),
@@ -109,7 +112,7 @@ def tokenize_pairs(
     return parts.all(counts, over_long)
 
 
-def sampled_pairs(tokens, samplers, dropout, seed, max_sequence_length, folder=None):
+def sample_pairs(tokens, samplers, dropout, seed, max_sequence_length, folder=None):
     """`TokenPairs` with other segmentations of their texts.
 
     Args:
@@ -120,54 +123,61 @@ def sampled_pairs(tokens, samplers, dropout, seed, max_sequence_length, folder=N
         max_sequence_length: Integer, as in `tokenize_pairs`.
         folder: Path of an existing folder, where the ids are kept in files without names; or None for memory.
     """
-    aside = tempfile.TemporaryDirectory(prefix="sampled-", dir=folder) if folder else contextlib.nullcontext()
-    with aside as aside:  # files that are mapped outlive their folder
-        parts = _Parts(aside)
-        for first in range(0, sum(tokens.counts), _TEXTS_PER_TOKENIZER_CALL):
-            rows = np.arange(first, min(first + _TEXTS_PER_TOKENIZER_CALL, sum(tokens.counts)))
-            usual = [_rows_of(side, rows) for side in (tokens.sources, tokens.targets)]
-            drawn = [
-                RaggedIds(*sampler(*ids, dropout, np.random.default_rng((*seed, first, number))))
-                for number, (sampler, ids) in enumerate(zip(samplers, usual))
-            ]
-            # The decoder reads no END, and predicts no START.
-            lengths = np.stack([lengths_of(side) - number for number, side in enumerate(drawn)])
-            chosen = np.arange(len(rows)) + len(rows) * (lengths > max_sequence_length)
-            parts.append(*(_rows_of(_joined(sides), of) for *sides, of in zip(drawn, usual, chosen)))
+    num_pairs = sum(tokens.counts)
+    temporary_folder = contextlib.nullcontext()
+    if folder:
+        temporary_folder = tempfile.TemporaryDirectory(prefix="sampled-", dir=folder)
+    with temporary_folder as folder:  # files that are mapped outlive their folder
+        parts = _Parts(folder)
+        for first in range(0, num_pairs, _TEXTS_PER_TOKENIZER_CALL):
+            rows = np.arange(first, min(first + _TEXTS_PER_TOKENIZER_CALL, num_pairs))
+            sides = []
+            for number, side in enumerate((tokens.sources, tokens.targets)):
+                usual = _select_rows(side, rows)
+                generator = np.random.default_rng((*seed, first, number))
+                drawn = RaggedIds(*samplers[number](*usual, dropout, generator))
+                # The decoder, side 1, reads no END, and predicts no START.
+                is_too_long = row_lengths(drawn) - number > max_sequence_length
+                choice = np.arange(len(rows)) + len(rows) * is_too_long
+                sides.append(_select_rows(_concatenate([drawn, usual]), choice))
+            parts.append(*sides)
         return parts.all(tokens.counts, tokens.over_long)
 
 
-def tokenized_once(
+def tokenize_once(
     corpora, source_tokenizer, target_tokenizer, max_sequence_length, folder=None, form=PairForm()
 ):
     """The result of `tokenize_pairs`, read from the folder if it was written there before, of the same texts and tokenizers.
 
     Ids of others that are there are replaced. Whenever the process ends, the folder is complete or missing.
     """
-    arguments = corpora, source_tokenizer, target_tokenizer, max_sequence_length
+    arguments = (corpora, source_tokenizer, target_tokenizer, max_sequence_length)
     if folder is None:
         return tokenize_pairs(*arguments, form=form)
     folder = pathlib.Path(folder)
-    made_of = _checksum_of(*arguments, form)
-    if not (folder / _MADE_OF).is_file() or (folder / _MADE_OF).read_text("utf-8") != made_of:
+    made_of = folder / _MADE_OF
+    input_checksum = _input_checksum(*arguments, form)
+    if not made_of.is_file() or made_of.read_text("utf-8") != input_checksum:
         remove_unfinished(folder.parent)
-        with replaced_folder(folder, _DESCRIPTION, "token ids") as built:
-            tokenize_pairs(*arguments, built, form)
-            (built / _MADE_OF).write_text(made_of, encoding="utf-8")
+        with replaced_folder(folder, _DESCRIPTION, "token ids") as new_folder:
+            tokenize_pairs(*arguments, new_folder, form)
+            (new_folder / _MADE_OF).write_text(input_checksum, encoding="utf-8")
     return open_token_pairs(folder)
 
 
-def _checksum_of(corpora, source_tokenizer, target_tokenizer, max_sequence_length, form):
+def _input_checksum(corpora, source_tokenizer, target_tokenizer, max_sequence_length, form):
     """A checksum of all that the token ids of pairs depend on."""
     parts = [checksum(pairs.sources, pairs.targets) for pairs in corpora]
-    with tempfile.TemporaryDirectory() as aside:
-        for side, tokenizer in zip(_SIDES, (source_tokenizer, target_tokenizer)):
-            tokenizer.save(pathlib.Path(aside) / side)
-        parts.append(folder_digest(aside))
+    with tempfile.TemporaryDirectory() as folder:
+        source_tokenizer.save(pathlib.Path(folder) / "source")
+        target_tokenizer.save(pathlib.Path(folder) / "target")
+        parts.append(folder_digest(folder))
     parts.append(json.dumps([max_sequence_length, form.target_start, form.label_padding]))
     # A function, or a user's class, has no content: what it makes of the first texts stands for it.
-    functions = form.source_token_ids or source_tokenizer.tokenize, target_tokenizer.tokenize
-    for side, function in zip(("sources", "targets"), functions):
+    for side, function in (
+        ("sources", form.source_token_ids or source_tokenizer.tokenize),
+        ("targets", target_tokenizer.tokenize),
+    ):
         texts = [text for pairs in corpora for text in getattr(pairs, side)[:_TEXTS_THAT_STAND_FOR_ALL]]
         parts.append(json.dumps(function(tf.constant(texts, tf.string, [len(texts)])).to_list()))
     return checksum(parts)
@@ -180,8 +190,9 @@ def open_token_pairs(folder):
     sides = []
     for side in _SIDES:
         row_splits = _row_splits(np.fromfile(folder / f"{side}_lengths.bin", _DTYPE))
-        # An empty file cannot be mapped.
-        values = np.memmap(folder / f"{side}_ids.bin", _DTYPE, "r") if row_splits[-1] else np.empty(0, _DTYPE)
+        values = np.empty(0, _DTYPE)
+        if row_splits[-1]:  # an empty file cannot be mapped
+            values = np.memmap(folder / f"{side}_ids.bin", _DTYPE, "r")
         if len(values) != row_splits[-1]:
             raise ValueError(
                 f"{folder} is damaged: it holds {len(values):,} {side} ids of {row_splits[-1]:,}. Remove it."
@@ -202,32 +213,32 @@ class _Parts:
             if self._folder is None:
                 parts.append(side)
                 continue
-            for what, array in {"ids": side.values, "lengths": lengths_of(side)}.items():
+            for what, array in {"ids": side.values, "lengths": row_lengths(side)}.items():
                 with open(self._folder / f"{name}_{what}.bin", "ab") as file:
                     file.write(array.astype(_DTYPE).tobytes())
 
     def all(self, counts, over_long):
         """`TokenPairs` of all ids that were collected."""
         if self._folder is None:
-            sides = [_joined(parts) for parts in self._parts]
+            sides = [_concatenate(parts) for parts in self._parts]
             return TokenPairs(*sides, tuple(counts), tuple(map(tuple, over_long)))
         description = json.dumps({"counts": counts, "over_long": over_long})
         (self._folder / _DESCRIPTION).write_text(description, encoding="utf-8")
         return open_token_pairs(self._folder)
 
 
-def lengths_of(ragged):
+def row_lengths(ragged):
     """The number of ids in each row, an int64 array."""
     return np.diff(ragged.row_splits)
 
 
-def _token_ids(texts, rows, tokenize, tokenizer, side, smallest):
+def _tokenize(texts, rows, tokenize, tokenizer, side, smallest):
     token_ids = tokenize(tf.constant(texts[rows], tf.string))
     ragged = RaggedIds(token_ids.values.numpy(), token_ids.row_splits.numpy())
     wrong = np.flatnonzero((ragged.values < smallest) | (ragged.values >= tokenizer.vocabulary_size))
     if wrong.size:
         row = np.searchsorted(ragged.row_splits, wrong[0], side="right") - 1
-        line = line_of(texts, rows.start + row)
+        line = file_line(texts, rows.start + row)
         reason = ", 0 being the padding," if smallest else ""
         raise ValueError(
             f"The {side} tokenizer's ids must be from {smallest}{reason} to `vocabulary_size` - 1. "
@@ -238,31 +249,33 @@ def _token_ids(texts, rows, tokenize, tokenizer, side, smallest):
 
 def _with_special_ids(ragged, keep, before, after):
     """The rows that are kept, with ids added before and after each."""
-    lengths = lengths_of(ragged)
+    lengths = row_lengths(ragged)
     row_splits = _row_splits(lengths[keep] + len(before) + len(after))
     values = np.empty(row_splits[-1], np.int32)
-    own = np.ones(len(values), bool)
+    is_own = np.ones(len(values), bool)
     for offset, token_id in enumerate(before):
-        own[row_splits[:-1] + offset] = False
+        is_own[row_splits[:-1] + offset] = False
         values[row_splits[:-1] + offset] = token_id
     for offset, token_id in enumerate(reversed(after), start=1):
-        own[row_splits[1:] - offset] = False
+        is_own[row_splits[1:] - offset] = False
         values[row_splits[1:] - offset] = token_id
-    values[own] = ragged.values[np.repeat(keep, lengths)]
+    values[is_own] = ragged.values[np.repeat(keep, lengths)]
     return RaggedIds(values, row_splits)
 
 
-def _rows_of(ragged, rows):
+def _select_rows(ragged, rows):
     """Some of the rows, in their order."""
-    lengths = lengths_of(ragged)[rows]
+    lengths = row_lengths(ragged)[rows]
     row_splits = _row_splits(lengths)
     indices = np.arange(row_splits[-1]) + np.repeat(ragged.row_splits[rows] - row_splits[:-1], lengths)
     return RaggedIds(ragged.values[indices], row_splits)
 
 
-def _joined(parts):
-    values = np.concatenate([np.empty(0, np.int32), *(part.values for part in parts)])
-    return RaggedIds(values, _row_splits(np.concatenate([np.empty(0, int), *map(lengths_of, parts)])))
+def _concatenate(parts):
+    if not parts:
+        return RaggedIds(np.empty(0, np.int32), np.zeros(1, np.int64))
+    values = np.concatenate([part.values for part in parts])
+    return RaggedIds(values, _row_splits(np.concatenate([row_lengths(part) for part in parts])))
 
 
 def _row_splits(lengths):

@@ -24,11 +24,11 @@ In a process, until what they belong to goes:
   of its attention pages (`serve.attention_pages`): by the checksum of what its folder held.
 - A run's checksums, callbacks and films (`cached_property`s in `runs`), `window_losses` and `state_snapshots`: of one run,
   whose model and data are its own; training changes values alone.
-- Plans of batches (`data.batching`, `data.seeded_batches`): of their lengths, which are frozen.
+- Plans of batches (`data.pair_batches`, `data.seeded_batches`): of their lengths, which are frozen.
 
 In a process, for good, of what cannot change in it (`functools.cache`): the processor's instructions, whether there is a fused
 kernel and whether a softmax is rounded once (`ops`), classes of messages (`export`), the explorer's files (`plots`), the dates of
-the splits (`data.dates`), the names of Keras' own attributes (`models.structure`), the arguments of a class (`tasks.task`);
+the splits (`data.generated_pairs`), the names of Keras' own attributes (`models.structure`), the arguments of a class (`tasks.task`);
 and of the last 256 functions their arguments (`layers.layer_slots`). The resource of a sentencepiece model is named by its content.
 
 In one call, by the `id` of a layer or a tensor that the call holds: matrices of steps (`layers.projection`), guarded inputs
@@ -38,7 +38,7 @@ In one call, by the `id` of a layer or a tensor that the call holds: matrices of
 On disk: exports for serving here (`tasks.kept_exports`), by a checksum of the content of the folder, of the code and of the
 versions; translations of teachers (`runs.teacher_translations`), by checksums of the teachers, the settings and the texts; token
 ids of training data (`data.token_pairs`), by a checksum of the texts, the tokenizers and what stands around them; states of a run
-(`runs.checkpoints`), by the run's recipe and the checksums of its data; downloads (`data.downloads`), by their SHA-256.
+(`runs.checkpoints`), by the run's recipe and the checksums of its data; downloads (`data.downloaded_texts`), by their SHA-256.
 """
 
 import collections

@@ -4,7 +4,8 @@ import hashlib
 
 import pytest
 
-from keras_attn.data import date_pairs, dates
+from keras_attn.data import date_pairs
+from keras_attn.data import generated_pairs as dates
 
 ALL_DAYS = [datetime.date(1950, 1, 1) + datetime.timedelta(days=n) for n in range(36_525)]
 

@@ -5,7 +5,7 @@ import re
 import keras
 import pytest
 
-from keras_attn.data import multi30k, multi30k_pairs
+from keras_attn.data import downloaded_texts, multi30k_pairs
 
 TEXTS = {
     "train.en": "A dog.\nTwo cats.\n",
@@ -55,9 +55,9 @@ def test_the_third_language(folder, no_network):
     pairs = multi30k_pairs("validation", source_language="fr", target_language="de", folder=folder)
     assert (pairs.sources, pairs.targets) == (["Un oiseau."], ["Ein Vogel."])
     assert pairs.name == "multi30k validation fr-de"
-    names = [name.replace(".gz", "") for name in multi30k._SHA256]
-    assert len(set(multi30k._SHA256.values())) == len(names) == len(set(names)) == 18
-    assert {name.rpartition(".")[2] for name in names} == set(multi30k.LANGUAGES)
+    names = [name.replace(".gz", "") for name in downloaded_texts._SHA256]
+    assert len(set(downloaded_texts._SHA256.values())) == len(names) == len(set(names)) == 18
+    assert {name.rpartition(".")[2] for name in names} == set(downloaded_texts.LANGUAGES)
 
 
 def test_reads_the_folder_of_the_environment_variable(folder, no_network, monkeypatch):
@@ -129,7 +129,7 @@ def test_tokenized_files_have_names_addresses_and_sums_of_their_own(folder, monk
 
 def test_keras_get_file_accepts_these_arguments_and_checks_the_sum(folder, monkeypatch, tmp_path):
     """The real `get_file`, fed from a file: a right sum passes, a wrong one is an error that says what to do."""
-    monkeypatch.setattr(multi30k, "_ADDRESS", folder.as_uri())
+    monkeypatch.setattr(downloaded_texts, "_MULTI30K", folder.as_uri())
     (folder / "raw").mkdir()
     sums = {}
     for name in ("val.en", "val.de"):
@@ -141,9 +141,9 @@ def test_keras_get_file_accepts_these_arguments_and_checks_the_sum(folder, monke
         keras.utils, "get_file", lambda **kw: real_get_file(**kw, cache_dir=str(tmp_path / "cache"))
     )
     (tmp_path / "cache").mkdir()
-    monkeypatch.setattr(multi30k, "_SHA256", sums)
+    monkeypatch.setattr(downloaded_texts, "_SHA256", sums)
     assert multi30k_pairs("validation").targets == ["Ein Vogel."]
-    monkeypatch.setattr(multi30k, "_SHA256", dict.fromkeys(sums, "0" * 64))
+    monkeypatch.setattr(downloaded_texts, "_SHA256", dict.fromkeys(sums, "0" * 64))
     with pytest.raises(FileNotFoundError, match=r"`val\.en\.gz` could not be downloaded .*KERAS_ATTN_DATA"):
         multi30k_pairs("validation")
 

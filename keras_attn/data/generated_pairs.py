@@ -1,13 +1,14 @@
-"""Human-readable dates in three languages and their ISO 8601 form: a translation task that needs no files."""
+"""Pairs that need no files: dates in three languages and their ISO 8601 form, and sequences of numbers in reverse."""
 
 import datetime
 import functools
 import random
 
-from keras_attn.data.text_pairs import TextPairs, checked_size
+from keras_attn.checks import check_positive
+from keras_attn.data.text_pairs import TextPairs
 
 FIRST_YEAR, LAST_YEAR = 1950, 2049
-SPLITS = {"train": 40_000, "validation": 500, "test": 1_000}
+DATE_SPLITS = {"train": 40_000, "validation": 500, "test": 1_000}
 
 # The partition of the days does not depend on the caller's seed: training with one seed and testing with
 # another would otherwise test days that were trained on.
@@ -130,14 +131,15 @@ def date_pairs(split, size=None, seed=0):
     print(pairs.sources[0], "->", pairs.targets[0])
     ```
     """
-    size = checked_size(split, size, SPLITS)
+    size = _checked_size(split, size, DATE_SPLITS)
     generator = random.Random(f"{seed} {split}")
-    days = _deck(_days_of_splits()[split], generator)
+    days = _deck(_days_by_split()[split], generator)
     languages = _deck(list(FORMATS), generator)
     formats = {language: _deck(templates, generator) for language, templates in FORMATS.items()}
     sources, targets = [], []
     for _ in range(size):
-        day, language = next(days), next(languages)
+        day = next(days)
+        language = next(languages)
         sources.append(next(formats[language]).format_map(date_fields(day, language)))
         targets.append(day.isoformat())
     return TextPairs(sources, targets, name=f"dates {split}")
@@ -161,9 +163,9 @@ def date_fields(day, language):
     ```python
     import datetime
 
-    from keras_attn.data import dates
+    from keras_attn.data import generated_pairs
 
-    fields = dates.date_fields(datetime.date(2016, 7, 4), "german")
+    fields = generated_pairs.date_fields(datetime.date(2016, 7, 4), "german")
     assert "{weekday}, {d}. {month} {y}".format_map(fields) == "Montag, 4. Juli 2016"
     ```
     """
@@ -175,18 +177,17 @@ def date_fields(day, language):
         "short_month": names["short_months"][day.month - 1],
         "nth": _ordinal(day.day, language),
     }
-    spelled = fields.items()
-    return {
-        **{name.capitalize(): value.capitalize() for name, value in spelled},
-        **{name.upper(): value.upper() for name, value in spelled},
-        **{f"lower_{name}": value.lower() for name, value in spelled},
-        **fields,
+    capitalised = {name.capitalize(): value.capitalize() for name, value in fields.items()}
+    in_capitals = {name.upper(): value.upper() for name, value in fields.items()}
+    in_lower_case = {f"lower_{name}": value.lower() for name, value in fields.items()}
+    numbers = {
         "d": day.day,
         "dd": f"{day.day:02}",
         "m": day.month,
         "mm": f"{day.month:02}",
         "y": day.year,
     }
+    return fields | capitalised | in_capitals | in_lower_case | numbers
 
 
 def _ordinal(number, language):
@@ -194,12 +195,14 @@ def _ordinal(number, language):
         return f"{number}."
     if language == "french":
         return "1er" if number == 1 else str(number)
+    if number in (11, 12, 13):
+        return f"{number}th"
     suffix = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{'th' if number in (11, 12, 13) else suffix}"
+    return f"{number}{suffix}"
 
 
 @functools.cache
-def _days_of_splits():
+def _days_by_split():
     first = datetime.date(FIRST_YEAR, 1, 1)
     num_days = (datetime.date(LAST_YEAR + 1, 1, 1) - first).days
     days = [first + datetime.timedelta(days=offset) for offset in range(num_days)]
@@ -221,3 +224,61 @@ def _deck(items, generator):
 def _shuffled(items, generator):
     # Python guarantees that `random()` never changes; it does not for `shuffle` and `sample`.
     return sorted(items, key=lambda _: generator.random())
+
+
+# Sequences in reverse.
+NUM_SYMBOLS = 50
+LONGEST_SEQUENCES = {"train": 25, "validation": 30, "test": 30}
+REVERSE_SPLITS = {"train": 40_000, "validation": 1_000, "test": 1_000}
+
+
+def reverse_pairs(split, size=None, seed=0):
+    """Draws pairs of numbers from 0 to 49 and the same numbers in reverse, such as "3 14 15" and "15 14 3".
+
+    This is the task of JoeyNMT's tutorial. Validation and test have sequences up to five numbers longer than
+    in training: one in six of them uses positions that were never trained. The same arguments give the same
+    pairs on any machine, and a smaller `size` gives the first pairs of a larger one.
+
+    Args:
+        split: `"train"`, `"validation"` or `"test"`.
+        size: Number of pairs. Defaults to 40,000 for train, and 1,000 for validation and test.
+        seed: Integer, the seed of the numbers.
+
+    Returns:
+        `TextPairs`, of 1 to 25 numbers for train, and of 1 to 30 for validation and test.
+
+    Raises:
+        ValueError: If `split` is unknown or `size` is not a positive integer.
+
+    Example:
+
+    ```python
+    from keras_attn.data import reverse_pairs
+
+    pairs = reverse_pairs("test")
+    assert pairs.targets[0].split() == pairs.sources[0].split()[::-1]
+    ```
+
+    Reference: [Kreutzer et al., 2019](https://arxiv.org/abs/1907.12484), and the tutorial of its code.
+    """
+    size = _checked_size(split, size, REVERSE_SPLITS)
+    generator = random.Random(f"keras_attn.data.reverse {seed} {split}")
+
+    def draw(count):
+        return int(generator.random() * count)  # the one function that Python promises never to change
+
+    sources = []
+    targets = []
+    for _ in range(size):
+        length = 1 + draw(LONGEST_SEQUENCES[split])
+        numbers = [str(draw(NUM_SYMBOLS)) for _ in range(length)]
+        sources.append(" ".join(numbers))
+        targets.append(" ".join(reversed(numbers)))
+    return TextPairs(sources, targets, name=f"reverse {split}")
+
+
+def _checked_size(split, size, splits):
+    """The number of pairs to draw of a split, by default that of the table `splits`, or a ValueError."""
+    if split not in splits:
+        raise ValueError(f"`split` must be one of {', '.join(splits)}. Received: split={split!r}.")
+    return check_positive("size", splits[split] if size is None else size)

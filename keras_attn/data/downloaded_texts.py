@@ -1,13 +1,27 @@
-"""Multi30k, task 1: 31,014 English image descriptions with their German and French translations."""
+"""Corpora that are not part of the library: in a folder, or downloaded once and checked.
 
-from keras_attn.data.downloads import data_folder, download, find
+Multi30k, task 1, is 31,014 English image descriptions with their German and French translations; tiny-shakespeare is one
+text of 1.1 million characters.
+"""
+
+import os
+import pathlib
+
+import keras
+
+from keras_attn.data.plain_text import PlainText
+from keras_attn.data.text_files import read_text
 from keras_attn.data.text_pairs import TextPairs, read_text_pairs
+
+FOLDER_VARIABLE = "KERAS_ATTN_DATA"
 
 LANGUAGES = ("en", "de", "fr")
 
-_ADDRESS = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1"
+_MULTI30K = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1"
 # Part of the file names of the lower-cased, normalised, Moses-tokenised files.
 _TOKENIZED = ".lc.norm.tok"
+_SHAKESPEARE = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare"
+_SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 _FILE_STEMS = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
 _SHA256 = {
     "train.en.gz": "d79cfa999dd4c51d2cb42499b6796d5a882c3a8a961923c25a898c90f8bbd56f",
@@ -84,14 +98,98 @@ def multi30k_pairs(split, source_language="en", target_language="de", folder=Non
             f"`source_language` and `target_language` must be two of {', '.join(LANGUAGES)}. "
             f"Received: source_language={source_language!r}, target_language={target_language!r}."
         )
-    folder = folder or data_folder()
-    names = [f"{_FILE_STEMS[split]}{_TOKENIZED if tokenized else ''}.{language}" for language in languages]
-    files = [find(name, folder, "Multi30k") if folder else _download(name, tokenized) for name in names]
+    file_stem = _FILE_STEMS[split] + (_TOKENIZED if tokenized else "")
+    files = [_multi30k_file(f"{file_stem}.{language}", folder, tokenized) for language in languages]
     pairs = read_text_pairs(*files)
-    form = ", tokenized" if tokenized else ""
-    return TextPairs(pairs.sources, pairs.targets, name=f"multi30k {split} {'-'.join(languages)}{form}")
+    name = f"multi30k {split} {'-'.join(languages)}"
+    if tokenized:
+        name += ", tokenized"
+    return TextPairs(pairs.sources, pairs.targets, name=name)
 
 
-def _download(name, tokenized):
-    name = name if tokenized else f"{name}.gz"
-    return download(f"{_ADDRESS}/{'tok' if tokenized else 'raw'}/{name}", _SHA256[name], "Multi30k")
+def _multi30k_file(name, folder, tokenized):
+    folder = folder or _data_folder()
+    if folder:
+        return _find(name, folder, "Multi30k")
+    if tokenized:
+        return _download(f"{_MULTI30K}/tok", name, _SHA256[name], "Multi30k")
+    name = f"{name}.gz"
+    return _download(f"{_MULTI30K}/raw", name, _SHA256[name], "Multi30k")
+
+
+def shakespeare_text(folder=None):
+    """Reads tiny-shakespeare, 1,115,394 characters of plays in the public domain.
+
+    Args:
+        folder: Path of a folder with `input.txt`, or `input.txt.gz`, read as it is. Defaults to the
+            environment variable `KERAS_ATTN_DATA`; where that is unset or empty, the file is downloaded once
+            from the public repository karpathy/char-rnn into Keras' cache and checked against its SHA-256.
+
+    Returns:
+        `PlainText`.
+
+    Raises:
+        FileNotFoundError: If the folder lacks the file, or if the download fails.
+
+    Example:
+
+    ```python
+    import pathlib
+    import tempfile
+
+    from keras_attn.data import shakespeare_text
+
+    folder = pathlib.Path(tempfile.mkdtemp())
+    (folder / "input.txt").write_text("First Citizen:\\nBefore we proceed any further, hear me speak.\\n")
+    assert shakespeare_text(folder).text.startswith("First Citizen")
+    ```
+    """
+    folder = folder or _data_folder()
+    if folder:
+        file = _find("input.txt", folder, "tinyshakespeare")
+    else:
+        file = _download(_SHAKESPEARE, "input.txt", _SHAKESPEARE_SHA256, "tinyshakespeare")
+    return PlainText(read_text(file), "tiny-shakespeare")
+
+
+def _data_folder():
+    """The folder for such files from the environment variable, or None."""
+    return os.environ.get(FOLDER_VARIABLE) or None
+
+
+def _find(name, folder, dataset):
+    """The path of a file, or of its gzipped version, in a folder.
+
+    Raises:
+        FileNotFoundError: if neither exists.
+    """
+    candidates = [pathlib.Path(folder) / name, pathlib.Path(folder) / f"{name}.gz"]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    raise FileNotFoundError(
+        f"{dataset}'s `{name}` was not found. Looked for {' and '.join(map(str, candidates))}. Give the folder "
+        f"that holds it, or give none and unset {FOLDER_VARIABLE} to download it."
+    )
+
+
+def _download(address, name, sha256, dataset):
+    """The path of a file in Keras' cache, downloaded if it is not there, and checked.
+
+    Raises:
+        FileNotFoundError: if the download fails.
+    """
+    try:
+        return keras.utils.get_file(
+            fname=name,
+            origin=f"{address}/{name}",
+            file_hash=sha256,
+            hash_algorithm="sha256",
+            cache_subdir=f"datasets/{dataset.lower()}",
+        )
+    # `get_file` raises a bare `Exception` where an address does not answer.
+    except Exception as error:
+        raise FileNotFoundError(
+            f"{dataset}'s `{name}` could not be downloaded ({error}). Download it by hand from {address}/{name} and give "
+            f"its folder, as `folder` or in the environment variable {FOLDER_VARIABLE}."
+        ) from error

@@ -8,15 +8,10 @@ import numpy as np
 import tensorflow as tf
 
 from keras_attn.checks import check_positive, check_rate
-from keras_attn.data.batch_plan import (
-    batch_by_tokens,
-    bucket_of,
-    checked_boundaries,
-    pack_by_tokens,
-)
+from keras_attn.data.batch_plan import batch_by_tokens, checked_boundaries, find_bucket, pack_by_tokens
 from keras_attn.data.seeded_batches import SeededBatches
 from keras_attn.data.text_pairs import TextPairs
-from keras_attn.data.token_pairs import PairForm, RaggedIds, lengths_of, sampled_pairs, tokenized_once
+from keras_attn.data.token_pairs import PairForm, RaggedIds, row_lengths, sample_pairs, tokenize_once
 
 BUCKET_BOUNDARIES = (8, 12, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256)
 
@@ -39,7 +34,7 @@ class EpochTokens:
     def lengths(self):
         """Integers (N, 2), the positions that the sides of each pair take."""
         # A target has START and END: the decoder reads START and predicts END.
-        return np.stack([lengths_of(self.sources), lengths_of(self.targets) - 1], axis=1)
+        return np.stack([row_lengths(self.sources), row_lengths(self.targets) - 1], axis=1)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -152,16 +147,8 @@ def translation_batches(
     check_rate("subword_sampling", subword_sampling)
     corpora = [pairs] if isinstance(pairs, TextPairs) else list(pairs)
     form = form or PairForm()
-    tokenizers = source_tokenizer, target_tokenizer
-    tokens = tokenized_once(corpora, *tokenizers, max_sequence_length, token_folder, form)
-    samplers = [tokenizer.bpe_dropout() for tokenizer in tokenizers] if subword_sampling else []
-
-    def sampled(epoch):
-        longest = min(max_sequence_length, packed_length or max_sequence_length)
-        return sampled_pairs(
-            tokens, samplers, subword_sampling, (seed, _SAMPLING, epoch), longest, token_folder
-        )
-
+    tokenizers = (source_tokenizer, target_tokenizer)
+    tokens = tokenize_once(corpora, *tokenizers, max_sequence_length, token_folder, form)
     if not sum(tokens.counts):
         raise ValueError(
             f"No pair is left to train on: each of the {sum(map(len, corpora))} pairs has a side of more than "
@@ -169,8 +156,19 @@ def translation_batches(
             f"Received: max_sequence_length={max_sequence_length}."
         )
     if bucket_boundaries is not None:
-        kept = [length for length in checked_boundaries(bucket_boundaries) if length < max_sequence_length]
-        bucket_boundaries = [*kept, max_sequence_length]
+        boundaries = checked_boundaries(bucket_boundaries)
+        bucket_boundaries = [length for length in boundaries if length < max_sequence_length]
+        bucket_boundaries.append(max_sequence_length)
+    epoch_tokens = None
+    if subword_sampling:
+        samplers = [tokenizer.bpe_dropout() for tokenizer in tokenizers]
+        longest = min(max_sequence_length, packed_length or max_sequence_length)
+
+        def epoch_tokens(epoch):
+            return sample_pairs(
+                tokens, samplers, subword_sampling, (seed, _SAMPLING, epoch), longest, token_folder
+            )
+
     return TranslationBatches(
         tokens,
         _distinct([corpus.name for corpus in corpora]),
@@ -181,7 +179,7 @@ def translation_batches(
         shuffle=shuffle,
         seed=seed,
         label_padding=form.label_padding,
-        tokens_of_epoch=sampled if subword_sampling else None,
+        epoch_tokens=epoch_tokens,
         **options,
     )
 
@@ -204,7 +202,7 @@ class TranslationBatches(SeededBatches):
             `LabelSmoothedCrossentropy(reduction="sum")`, is the mean over the real tokens of the whole
             update, however it is divided. Always on if an update is divided.
         label_padding: Integer, the label that marks padding.
-        tokens_of_epoch: Function from the number of an epoch to its `TokenPairs`, the same pairs with other segmentations;
+        epoch_tokens: Function from the number of an epoch to its `TokenPairs`, the same pairs with other segmentations;
             or None, if all epochs have `tokens`.
 
     Attributes:
@@ -244,7 +242,7 @@ class TranslationBatches(SeededBatches):
         worker=(0, 1),
         sample_weights=False,
         label_padding=0,
-        tokens_of_epoch=None,
+        epoch_tokens=None,
     ):
         super().__init__(seed, num_micro_batches, num_devices, worker)
         # With several TensorFlow devices, Keras sums up the first batch to find its shapes, and booleans have
@@ -252,7 +250,7 @@ class TranslationBatches(SeededBatches):
         divided = num_devices > 1 and keras.backend.backend() == "tensorflow"
         self._mask_dtype = "int32" if divided else "bool"
         self._tokens = EpochTokens(tokens.sources, tokens.targets)
-        self._tokens_of_epoch = tokens_of_epoch
+        self._epoch_tokens = epoch_tokens
         self._shares = _checked_weights(weights, len(tokens.counts))
         self._max_tokens = max_tokens
         self._boundaries = None if bucket_boundaries is None else checked_boundaries(bucket_boundaries)
@@ -260,14 +258,14 @@ class TranslationBatches(SeededBatches):
         self._shuffle = shuffle
         self._label_padding = label_padding
         self._sample_weights = sample_weights or num_micro_batches * num_devices * self._num_workers > 1
-        self._first_pairs = np.cumsum([0, *tokens.counts])
+        self._first_pairs = np.concatenate([[0], np.cumsum(tokens.counts)])
         plan = self.plan(0)
         self.longest = int(self._tokens.lengths.max(initial=1))
         self.num_pairs = sum(len(update.pairs) for update in plan)
         self.num_tokens = sum(update.num_tokens for update in plan)
-        self.padding_share = 1 - sum(update.num_real for update in plan) / sum(
-            update.num_positions for update in plan
-        )
+        num_real = sum(update.num_real for update in plan)
+        num_positions = sum(update.num_positions for update in plan)
+        self.padding_share = 1 - num_real / num_positions
         self.over_long = {name: lines for name, lines in zip(names, tokens.over_long) if lines}
 
     def report(self):
@@ -277,29 +275,24 @@ class TranslationBatches(SeededBatches):
             f"padding: {self.padding_share:.1%} of the positions."
         )
         for name, lines in self.over_long.items():
-            some, rest = ", ".join(map(str, lines[:_LINES_IN_REPORT])), len(lines) - _LINES_IN_REPORT
-            text += (
-                f" Too long, and left out of {name}: {len(lines):,} pairs, line {some}"
-                f"{f' and {rest:,} more' if rest > 0 else ''}."
-            )
+            shown = ", ".join(map(str, lines[:_LINES_IN_REPORT]))
+            if len(lines) > _LINES_IN_REPORT:
+                shown += f" and {len(lines) - _LINES_IN_REPORT:,} more"
+            text += f" Too long, and left out of {name}: {len(lines):,} pairs, line {shown}."
         return text
 
     def _make_plan(self, epoch):
-        pairs = np.concatenate([self._drawn(corpus, epoch) for corpus in range(len(self._shares))])
+        pairs = np.concatenate([self._draw(corpus, epoch) for corpus in range(len(self._shares))])
         generator = self._generator(1, epoch) if self._shuffle else None
         tokens = self._tokens
-        if self._tokens_of_epoch is not None:
-            sampled = self._tokens_of_epoch(epoch)
+        if self._epoch_tokens is not None:
+            sampled = self._epoch_tokens(epoch)
             tokens = EpochTokens(sampled.sources, sampled.targets)
         lengths = tokens.lengths[pairs]
         if self._packed_length:
             packed = [pairs[row] for row in pack_by_tokens(lengths, self._packed_length, generator)]
-            batches = batch_by_tokens(
-                np.full(len(packed), self._packed_length),
-                self._max_tokens,
-                [self._packed_length],
-                generator,
-            )
+            row_lengths = np.full(len(packed), self._packed_length)
+            batches = batch_by_tokens(row_lengths, self._max_tokens, [self._packed_length], generator)
             return [self._update([packed[row] for row in rows], tokens) for rows in batches]
         batches = batch_by_tokens(lengths, self._max_tokens, self._boundaries, generator)
         return [self._update(pairs[rows, np.newaxis], tokens) for rows in batches]
@@ -310,7 +303,9 @@ class TranslationBatches(SeededBatches):
         if self._packed_length:
             source_length = target_length = self._packed_length
         elif self._boundaries is not None:
-            source_length = target_length = int(self._boundaries[bucket_of(lengths.max(), self._boundaries)])
+            source_length = target_length = int(
+                self._boundaries[find_bucket(lengths.max(), self._boundaries)]
+            )
         else:
             source_length, target_length = lengths.max(axis=0).tolist()
         num_rows = len(rows)
@@ -318,28 +313,31 @@ class TranslationBatches(SeededBatches):
             num_rows = max(num_rows, self._max_tokens // source_length)
         return Update(
             pairs,
-            np.repeat(np.arange(len(rows)), [len(row) for row in rows]),
-            self._whole_rows(num_rows),
-            source_length,
-            target_length,
-            int(lengths[:, 1].sum()),
-            int(lengths.sum()),
-            tokens,
+            rows=np.repeat(np.arange(len(rows)), [len(row) for row in rows]),
+            num_rows=self._whole_rows(num_rows),
+            source_length=source_length,
+            target_length=target_length,
+            num_tokens=int(lengths[:, 1].sum()),
+            num_real=int(lengths.sum()),
+            tokens=tokens,
         )
 
-    def _drawn(self, corpus, epoch):
+    def _draw(self, corpus, epoch):
         """The pairs of a corpus in an epoch: `weight` times its size, from successive permutations."""
         first, last = self._first_pairs[corpus : corpus + 2].tolist()
         size = last - first
-        begin, end = (round(n * self._shares[corpus] * size) for n in (epoch, epoch + 1))
+        share = self._shares[corpus]
+        begin = round(epoch * share * size)
+        end = round((epoch + 1) * share * size)
         if not self._shuffle:
             return first + np.arange(begin, end) % size
         drawn = [np.empty(0, np.int64)]
         while begin < end:
             number, offset = divmod(begin, size)
-            taken = self._generator(0, corpus, number).permutation(size)[offset : offset + end - begin]
-            drawn.append(first + taken)
-            begin += len(taken)
+            permutation = self._generator(0, corpus, number).permutation(size)
+            part = permutation[offset : offset + end - begin]
+            drawn.append(first + part)
+            begin += len(part)
         return np.concatenate(drawn)
 
     def _element_spec(self):
@@ -350,53 +348,53 @@ class TranslationBatches(SeededBatches):
             inputs[f"{side}_padding_mask"] = tf.TensorSpec((None, None), self._mask_dtype)
             if self._packed_length:
                 inputs[f"{side}_segment_ids"] = ids
-        spec = (inputs, ids)
-        return (*spec, tf.TensorSpec((None,), tf.float32)) if self._sample_weights else spec
+        if self._sample_weights:
+            return inputs, ids, tf.TensorSpec((None,), tf.float32)
+        return inputs, ids
 
     def _batch(self, update, number):
         """Micro-batch `number` of an update: every `stride`-th row, from this worker's first on."""
         stride = self._stride
         tokens = update.tokens
         mine = update.rows % stride == self._my_rows(number).start
-        pairs, rows = update.pairs[mine], update.rows[mine] // stride
-        source_shape = update.num_rows // stride, update.source_length
-        target_shape = update.num_rows // stride, update.target_length
+        pairs = update.pairs[mine]
+        rows = update.rows[mine] // stride
+        num_rows = update.num_rows // stride
+        source_shape = (num_rows, update.source_length)
+        target_shape = (num_rows, update.target_length)
+        source_lengths, target_lengths = tokens.lengths[pairs].T
         inputs = {
             "encoder_token_ids": _padded(tokens.sources, pairs, rows, source_shape),
             "decoder_token_ids": _padded(tokens.targets, pairs, rows, target_shape, without_last=1),
         }
         labels = _padded(tokens.targets, pairs, rows, target_shape, without_first=1)
         if self._label_padding:
-            real = _placed(
-                np.ones(tokens.lengths[pairs, 1].sum(), np.int32),
-                tokens.lengths[pairs, 1],
-                rows,
-                target_shape,
-            )
-            labels = np.where(real > 0, labels, np.int32(self._label_padding))
+            is_token = _place(np.ones(target_lengths.sum(), np.int32), target_lengths, rows, target_shape)
+            labels = np.where(is_token > 0, labels, np.int32(self._label_padding))
         segments = np.arange(len(rows)) - np.searchsorted(rows, rows) + 1
-        for side, lengths, shape in zip(
-            ("encoder", "decoder"), tokens.lengths[pairs].T, (source_shape, target_shape)
+        for side, lengths, shape in (
+            ("encoder", source_lengths, source_shape),
+            ("decoder", target_lengths, target_shape),
         ):
-            numbers = _placed(np.repeat(segments, lengths), lengths, rows, shape)
-            inputs[f"{side}_padding_mask"] = (numbers > 0).astype(self._mask_dtype)
+            segment_ids = _place(np.repeat(segments, lengths), lengths, rows, shape)
+            inputs[f"{side}_padding_mask"] = (segment_ids > 0).astype(self._mask_dtype)
             if self._packed_length:
-                inputs[f"{side}_segment_ids"] = numbers
-        batch = (inputs, labels)
+                inputs[f"{side}_segment_ids"] = segment_ids
         if self._sample_weights:
-            batch += (self._weights(len(labels), update),)
-        return batch
+            return inputs, labels, self._weights(len(labels), update)
+        return inputs, labels
 
 
 def _padded(ragged, pairs, rows, shape, without_first=0, without_last=0):
+    """The rows of ids with pads, int32 of this shape."""
     starts = ragged.row_splits[pairs] + without_first
     lengths = ragged.row_splits[pairs + 1] - without_last - starts
     ends = np.cumsum(lengths)
     indices = np.arange(lengths.sum()) + np.repeat(starts - (ends - lengths), lengths)
-    return _placed(ragged.values[indices], lengths, rows, shape)
+    return _place(ragged.values[indices], lengths, rows, shape)
 
 
-def _placed(values, lengths, rows, shape):
+def _place(values, lengths, rows, shape):
     """Puts the sequences, concatenated in `values`, into their rows, one after the other within a row."""
     before = np.cumsum(lengths) - lengths
     in_row = before - before[np.searchsorted(rows, rows)]
