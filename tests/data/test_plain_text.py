@@ -5,7 +5,7 @@ import re
 import keras
 import pytest
 
-from keras_attn.data import PlainText, plain_text, read_plain_text, shakespeare_text
+from keras_attn.data import PlainText, downloaded_texts, read_plain_text, shakespeare_text
 
 TEXT = "First Citizen:\nBefore we proceed, hear me speak.\r\n\nAll:\nSpeak. \u2028 é\n"
 
@@ -68,5 +68,7 @@ def test_shakespeare_is_downloaded_and_checked(folder, monkeypatch):
     monkeypatch.setattr(keras.utils, "get_file", get_file)
     with pytest.raises(FileNotFoundError, match=r"could not be downloaded \(Incomplete.*KERAS_ATTN_DATA"):
         shakespeare_text()
-    monkeypatch.setattr(plain_text, "_SHA256", hashlib.sha256(file.read_bytes()).hexdigest())
+    monkeypatch.setattr(
+        downloaded_texts, "_SHAKESPEARE_SHA256", hashlib.sha256(file.read_bytes()).hexdigest()
+    )
     assert shakespeare_text().text == TEXT
