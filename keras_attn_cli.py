@@ -37,7 +37,7 @@ def _info(folder, ignored_fields):
 
     def check(folder):
         with quiet_imports():
-            from keras_attn.tasks.checkpoints import check_checkpoint
+            from keras_attn.tasks.loading import check_checkpoint
         return check_checkpoint(folder, ignored_fields=ignored_fields or ())
 
     try:

@@ -70,8 +70,8 @@ nitpick_ignore_regex = [
     # Of others, for which there is no inventory without a network.
     ("py:exc", r"(subprocess|tf)\..*"),
     ("py:class", r"keras\..*"),
-    # Not public: the class of what `SIGNATURES` of a task names.
-    ("py:class", r"keras_attn\.tasks\.\w+\.\w+Signatures"),
+    # Not public: what a task declares its export with.
+    ("py:class", r"keras_attn\.tasks\.\w+\.\w+(Functions|Input|PageLabels)"),
 ]
 
 # Notebooks. What a cell needs is kept small, so one that takes minutes hangs.

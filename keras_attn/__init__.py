@@ -9,19 +9,10 @@ import importlib
 
 from keras_attn import layers, models, training
 from keras_attn._version import __version__
+from keras_attn.task_registry import CLASS_NAMES
 
-_LAZY_TASKS = (
-    "FillMask",
-    "ImageClassifier",
-    "QuestionAnswerer",
-    "TextClassifier",
-    "TextEmbedder",
-    "TextGenerator",
-    "TokenClassifier",
-    "Translator",
-)
 _LAZY_INSPECTION = ("capture_attention", "check_masks", "explain_masks")
-__all__ = [*_LAZY_TASKS, *_LAZY_INSPECTION, "__version__", "layers", "load", "models", "training"]
+__all__ = [*CLASS_NAMES, *_LAZY_INSPECTION, "__version__", "layers", "load", "models", "training"]
 
 _LAZY_ROOMS = (
     "cli",
@@ -42,7 +33,7 @@ _LAZY_ROOMS = (
 
 
 def __getattr__(name):
-    if name in _LAZY_TASKS:
+    if name in CLASS_NAMES:
         return getattr(importlib.import_module("keras_attn.tasks"), name)
     if name in _LAZY_INSPECTION:
         return getattr(importlib.import_module("keras_attn.inspection"), name)

@@ -1,6 +1,5 @@
 """The commands of `keras-attn`: what each does with its options (keras_attn_cli.py reads them)."""
 
-import inspect
 import os
 import pathlib
 import signal
@@ -220,7 +219,7 @@ def _of_checkpoint(options, more=()):
 def _load(folder, task_class, options=None):
     """The task of a class that a folder holds, or that a checkpoint, by its folder or its name on the hub, is for."""
     from keras_attn.tasks import checkpoint_folder, load_task
-    from keras_attn.tasks.checkpoints import holds_checkpoint
+    from keras_attn.tasks.loading import holds_checkpoint
 
     if not options and not holds_checkpoint(folder := checkpoint_folder(folder)):
         return task_class.load(folder)
@@ -248,12 +247,12 @@ def _translate(options):
 
 def _show(options):
     from keras_attn.tasks import checkpoint_folder, load_task
-    from keras_attn.tasks.checkpoints import holds_checkpoint
+    from keras_attn.tasks.loading import holds_checkpoint
 
     task = load_task(options.task, **_of_checkpoint(options))
     names = ("target", "pair", "grid", "num_beams", "max_length", "title")
     given = _given(options, names)
-    unknown = sorted(set(given) - set(inspect.signature(task.show).parameters))
+    unknown = sorted(set(given) - {"title", *task.show_options})
     if unknown:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in unknown)
         raise ValueError(f"{task.article} {task.name} is shown without {flags}.")
@@ -273,9 +272,9 @@ def _names_of(*folders):
 
 
 def _export(options):
-    from keras_attn import Translator, runs
+    from keras_attn import runs
     from keras_attn.data.text_files import Lines
-    from keras_attn.tasks import ImageClassifier, TextClassifier, load_task
+    from keras_attn.tasks import Translator, load_task
 
     is_saved_model = options.format == "saved_model"
     of_saved_model = ("xla", "examples", "signatures", "attention", "verify")
@@ -285,17 +284,12 @@ def _export(options):
             f"Received: --format {options.format}."
         )
     task = load_task(options.task, **_of_checkpoint(options, ("max_length", "num_beams", "length_penalty")))
-    if isinstance(task, ImageClassifier) and options.xla:
+    if options.xla and not task.compiles_with_xla:
         raise ValueError(f"{task.article} {task.name} is exported as a SavedModel without --xla.")
     if options.shortlist:
         if not isinstance(task, Translator):
             raise ValueError(f"--shortlist is for translators. Received: {task.article.lower()} {task.name}.")
         task = task.replaced(shortlist=options.shortlist)
-    is_for_others = isinstance(task, TextClassifier | ImageClassifier) and options.format == "huggingface"
-    if not (is_saved_model or is_for_others or isinstance(task, Translator)):
-        raise ValueError(
-            f"{task.article} {task.name} is exported as a SavedModel only; a classifier also with --format huggingface."
-        )
     if not is_saved_model:
         say(task.export_model(options.folder, options.format, options.quantization))
         return
@@ -324,21 +318,9 @@ def _verify(options):
 
 def _verified(version, task):
     """Prints the checks of a version folder; returns the exit code."""
-    from keras_attn.export import read_quantization, read_shortlist, read_xla_buckets, verify_saved_model
-    from keras_attn.tasks import Shortlist, Translator
+    from keras_attn.export import verify_saved_model
 
-    if isinstance(task, Translator) and (shortlist := read_shortlist(version)):
-        task = task.replaced(shortlist=Shortlist(**shortlist))
-    if task and (quantization := read_quantization(version)):
-        task = task.as_exported(quantization["quantization"], read_xla_buckets(version))
-    of_task = {}
-    if task:
-        of_task = {
-            "texts": task.verified_on(),
-            "expected": task.default_answers,
-            "expected_attention": task.attention_answers,
-        }
-    checks = verify_saved_model(version, **of_task)
+    checks = verify_saved_model(version) if task is None else task.verify(version)
     for check in checks:
         say(f"{'FAILED' if check.problems else 'ok':7} {printable_line(check.name)}")
         for line in (*check.problems, *check.notes):

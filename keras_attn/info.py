@@ -7,43 +7,61 @@ import pathlib
 from keras_attn.files import read_json
 from keras_attn.huggingface.checkpoint_files import Folder, read_header
 from keras_attn.opennmt.settings import Settings, holds_checkpoint
-from keras_attn.tasks.heads import HEADS, OPENNMT, head_of
+from keras_attn.task_registry import declarations
+from keras_attn.tasks.checkpoint_heads import task_for, task_with_format
 from keras_attn.terminal import printable_line
 
 _SIZES = (
-    *("hidden_size", "d_model", "n_embd", "dim", "intermediate_size", "d_ff", "encoder_ffn_dim", "n_inner"),
-    *("num_hidden_layers", "n_layer", "num_layers", "encoder_layers", "decoder_layers", "num_decoder_layers"),
-    *(
-        "num_attention_heads",
-        "n_head",
-        "num_heads",
-        "encoder_attention_heads",
-        "num_key_value_heads",
-        "head_dim",
-    ),
-    *("vocab_size", "max_position_embeddings", "n_positions"),
-    *("image_size", "patch_size", "num_channels", "embed_dim", "depths", "window_size", "mlp_ratio"),
+    "hidden_size",
+    "d_model",
+    "n_embd",
+    "dim",
+    "intermediate_size",
+    "d_ff",
+    "encoder_ffn_dim",
+    "n_inner",
+    "num_hidden_layers",
+    "n_layer",
+    "num_layers",
+    "encoder_layers",
+    "decoder_layers",
+    "num_decoder_layers",
+    "num_attention_heads",
+    "n_head",
+    "num_heads",
+    "encoder_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "vocab_size",
+    "max_position_embeddings",
+    "n_positions",
+    "image_size",
+    "patch_size",
+    "num_channels",
+    "embed_dim",
+    "depths",
+    "window_size",
+    "mlp_ratio",
     "num_register_tokens",
 )
 _PREPROCESSOR_FILE = "preprocessor_config.json"
 _TOKENIZER_FILES = (
-    *("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "sentencepiece.bpe.model", "spiece.model"),
-    *("sentencepiece.model", "tokenizer.model", "spm.model", "source.spm", "target.spm"),
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "sentencepiece.bpe.model",
+    "spiece.model",
+    "sentencepiece.model",
+    "tokenizer.model",
+    "spm.model",
+    "source.spm",
+    "target.spm",
 )
-_SAVED = {
-    "translator.json": "Translator",
-    "text_generator.json": "TextGenerator",
-    "text_classifier.json": "TextClassifier",
-    "token_classifier.json": "TokenClassifier",
-    "question_answerer.json": "QuestionAnswerer",
-    "text_embedder.json": "TextEmbedder",
-    "mask_filler.json": "FillMask",
-    "image_classifier.json": "ImageClassifier",
-}
 _RUN_FILE = "run.json"
 _MODEL_FILE = "saved_model.pb"
-_OF_RECIPE = ("model", "epochs", "minutes", "seed", "distill")
-_OF_SEARCH = ("beam_width", "length_penalty", "maximum_decoding_length", "minimum_decoding_length")
+_RECIPE_FIELDS = ("model", "epochs", "minutes", "seed", "distill")
+_SEARCH_PARAMS = ("beam_width", "length_penalty", "maximum_decoding_length", "minimum_decoding_length")
 
 
 def describe(folder, check=None):
@@ -52,7 +70,7 @@ def describe(folder, check=None):
     Args:
         folder: Path.
         check: Function (folder) -> (task, fields without effect), which makes of a checkpoint all that its task needs but the
-            weights, see `keras_attn.tasks.checkpoints.check_checkpoint`; or None, and only the head in config.json says which
+            weights, see `keras_attn.tasks.loading.check_checkpoint`; or None, and only the head in config.json says which
             task it is.
 
     Returns:
@@ -75,11 +93,10 @@ def describe(folder, check=None):
         return _checkpoint(folder, check)
     if holds_checkpoint(folder):
         return _opennmt(folder, check)
-    for name, task in _SAVED.items():
-        places = (folder, folder / name.removesuffix(".json"))
-        for place in places:
-            if (place / name).is_file():
-                return _saved_task(place, name, task)
+    for task, declared in declarations().items():
+        for place in (folder, folder / declared.file_stem):
+            if (place / declared.config_file).is_file():
+                return _saved_task(place, declared.config_file, task)
     versions = sorted(
         path.parent for path in (*folder.glob(_MODEL_FILE), *folder.glob(f"[0-9]*/{_MODEL_FILE}"))
     )
@@ -114,22 +131,25 @@ def _checkpoint(folder, check):
     except ValueError as error:
         missing.append(f"weights that can be read: {error}")
     if "num_channels" in config or "image_size" in config:  # a model of images
-        missing += [] if (folder / _PREPROCESSOR_FILE).is_file() else [_PREPROCESSOR_FILE]
+        if not (folder / _PREPROCESSOR_FILE).is_file():
+            missing.append(_PREPROCESSOR_FILE)
     else:
         kind = _tokenizer(folder)
         rows.append(("tokenizer", kind or "none"))
-        missing += [] if kind else ["the files of a tokenizer"]
-    rows_of_task = _task_of_checkpoint(folder, config, None if missing else check)
-    is_writer = rows_of_task[0][1] in ("TextGenerator", "Translator")
+        if not kind:
+            missing.append("the files of a tokenizer")
+    task_rows = _checkpoint_task(folder, config, None if missing else check)
+    declared = declarations().get(task_rows[0][1])
+    is_writer = declared is not None and {"decoder", "seq2seq"} & set(declared.bodies)
     if is_writer and not (folder / "generation_config.json").is_file():
         rows.append(("generation_config.json", "none: config.json says what it would"))
-    return [*rows, *rows_of_task, ("missing", "; ".join(missing) or "nothing")]
+    return [*rows, *task_rows, ("missing", "; ".join(missing) or "nothing")]
 
 
-def _task_of_checkpoint(folder, config, check):
+def _checkpoint_task(folder, config, check):
     """The rows of a checkpoint's task: what `export` would say."""
     try:
-        task = HEADS[head_of(config)].task
+        task = task_for(config)
     except ValueError as error:
         return [("task", f"none: {error}")]
     return _checked_task(folder, task, check)
@@ -151,12 +171,14 @@ def _checked_task(folder, task, check):
 
 def _opennmt(folder, check):
     """Of a folder of OpenNMT-tf: its YAML file and the names and sizes of its files."""
-    rows, missing = [("kind", "checkpoint of OpenNMT-tf")], []
+    rows = [("kind", "checkpoint of OpenNMT-tf")]
+    missing = []
     try:
         prefix = Settings(folder, folder, {}, {}, (), {}).prefix()
         data = sorted(folder.glob(f"{prefix.name}.data-*"))
         rows += [("checkpoint", prefix.name), ("bytes", f"{sum(path.stat().st_size for path in data):,}")]
-        missing += [] if data else [f"{prefix.name}.data-00000-of-00001"]
+        if not data:
+            missing.append(f"{prefix.name}.data-00000-of-00001")
         if (folder / "avg").is_dir() and holds_checkpoint(folder / "avg"):
             rows.append(("averaged", "avg"))
     except (FileNotFoundError, ValueError) as error:
@@ -164,7 +186,11 @@ def _opennmt(folder, check):
     try:
         settings = Settings.read(folder)
     except FileNotFoundError as error:
-        return [*rows, ("task", OPENNMT.task), ("missing", "; ".join([*missing, str(error)]))]
+        return [
+            *rows,
+            ("task", task_with_format("opennmt-tf")),
+            ("missing", "; ".join([*missing, str(error)])),
+        ]
     rows.append(("model_type", ", ".join(settings.names) or "not named: give num_heads"))
     for side in ("source", "target"):
         name = f"{side}_vocabulary"
@@ -177,15 +203,15 @@ def _opennmt(folder, check):
         rows.append(
             (f"{side}_tokenization", json.dumps(tokenization)[:200] if tokenization else "none: spaces")
         )
-    rows += [(name, str(value)[:200]) for name, value in settings.params.items() if name in _OF_SEARCH]
-    rows += _checked_task(folder, OPENNMT.task, None if missing else check)
+    rows += [(name, str(value)[:200]) for name, value in settings.params.items() if name in _SEARCH_PARAMS]
+    rows += _checked_task(folder, task_with_format("opennmt-tf"), None if missing else check)
     return [*rows, ("missing", "; ".join(missing) or "nothing")]
 
 
 def _tokenizer(folder):
-    found = [name for name in _TOKENIZER_FILES if (folder / name).is_file()]
-    if "tokenizer.json" not in found:
-        return ", ".join(found)
+    files = [name for name in _TOKENIZER_FILES if (folder / name).is_file()]
+    if "tokenizer.json" not in files:
+        return ", ".join(files)
     description = read_json(folder / "tokenizer.json")
     model = description.get("model") if isinstance(description, dict) else None
     model = model if isinstance(model, dict) else {}
@@ -199,9 +225,9 @@ def _weights(tensors):
     counts = {}
     for tensor in tensors.values():
         counts[tensor.dtype] = counts.get(tensor.dtype, 0) + math.prod(tensor.shape)
-    dtypes = ", ".join(
-        f"{name} ({count:,})" if len(counts) > 1 else name for name, count in sorted(counts.items())
-    )
+    dtypes = ", ".join(counts)
+    if len(counts) > 1:
+        dtypes = ", ".join(f"{name} ({count:,})" for name, count in sorted(counts.items()))
     return [
         ("parameters", f"{sum(counts.values()):,} in {len(tensors):,} tensors"),
         ("dtype", dtypes or "none"),
@@ -217,11 +243,12 @@ def _saved_task(folder, name, task):
         ("model", str(model.get("class_name") or "described by sizes")),
     ]
     rows += [(key, str(value)) for key, value in (content.get("options") or {}).items()]
-    rows += [
-        (key, json.dumps(value)[:200]) for key in ("decoding", "conventions") if (value := content.get(key))
-    ]
+    for key in ("decoding", "conventions"):
+        if content.get(key):
+            rows.append((key, json.dumps(content[key])[:200]))
     weights = folder / "model.safetensors"
-    rows += _weights(read_header(weights)) if weights.is_file() else []
+    if weights.is_file():
+        rows += _weights(read_header(weights))
     for place in sorted(folder.glob("*tokenizer")):
         if (place / "tokenizer.json").is_file():
             rows.append((place.name, str(read_json(place / "tokenizer.json").get("class_name"))))
@@ -234,7 +261,7 @@ def _unfinished_run(folder):
     recipe = content.get("recipe") if isinstance(content, dict) else None
     rows = [("kind", "run")]
     if isinstance(recipe, dict):
-        rows += [(name, str(recipe[name])[:200]) for name in _OF_RECIPE if recipe.get(name)]
+        rows += [(name, str(recipe[name])[:200]) for name in _RECIPE_FIELDS if recipe.get(name)]
     return [*rows, ("missing", "what it makes: its first epoch has not ended")]
 
 
@@ -244,15 +271,30 @@ def _quantization(file):
 
 def _export(version):
     size = sum(path.stat().st_size for path in version.rglob("*") if path.is_file())
-    extra = {path.name for path in (version / "assets.extra").glob("*")}
+    extra = version / "assets.extra"
+    files = {path.name for path in extra.glob("*")}
     has_weights = any((version / "variables").glob("variables.data-*"))
     return [
         ("kind", "export for TF Serving"),
+        *_declared(extra / "task.json"),
         ("version", version.resolve().name),
         ("bytes", f"{size:,}"),
-        ("compiled with XLA", "yes" if "xla_buckets.json" in extra else "no"),
-        ("quantization", _quantization(version / "assets.extra" / "quantization.json")),
-        ("shortlist", "yes" if "shortlist.json" in extra else "no"),
-        ("warm-up requests", "yes" if "tf_serving_warmup_requests" in extra else "no"),
+        ("compiled with XLA", "yes" if "xla_buckets.json" in files else "no"),
+        ("quantization", _quantization(extra / "quantization.json")),
+        ("shortlist", "yes" if "shortlist.json" in files else "no"),
+        ("warm-up requests", "yes" if "tf_serving_warmup_requests" in files else "no"),
         ("missing", "nothing" if has_weights else "weights: variables/variables.data-*"),
+    ]
+
+
+def _declared(file):
+    """The rows of what an export says of itself."""
+    if not file.is_file():
+        return [("task", "not said: there is no assets.extra/task.json")]
+    declaration = read_json(file)
+    if not isinstance(declaration, dict) or not isinstance(declaration.get("signatures"), dict):
+        raise ValueError(f"{file} must hold an object with `task` and `signatures`.")
+    return [
+        ("task", str(declaration.get("task"))),
+        ("signatures", ", ".join(declaration["signatures"])),
     ]

@@ -9,7 +9,7 @@ import urllib.parse
 
 from keras_attn.serve import attention_pages
 from keras_attn.serve.page_files import HEADERS, page_files
-from keras_attn.tasks.signatures import INPUTS, SIGNATURES
+from keras_attn.tasks import Translator
 
 NUM_BEAMS, MAX_LENGTH, MAX_SOURCE = 4, 16, 63
 MARKUP = "<img src=x onerror=document.title='hurt'>"
@@ -20,8 +20,9 @@ KNOWN = {"4th of July 2016": ("2016-07-04", [12, 13, 14, 15, 15, 7, 7, 0, 0, 0])
 def _signature(names_of_inputs, outputs):
     inputs = {
         name: {
-            "dtype": INPUTS[name].dtype.name,
-            "shape": [-1] + [INPUTS[name].size] * bool(INPUTS[name].size),
+            "dtype": Translator.signature_inputs[name].dtype.name,
+            "shape": [-1]
+            + [Translator.signature_inputs[name].size] * bool(Translator.signature_inputs[name].size),
         }
         for name in names_of_inputs
     }
@@ -37,7 +38,11 @@ def _signature(names_of_inputs, outputs):
 
 
 def _model(name, kind, signatures):
-    neutral = {name: given.neutral for name, given in INPUTS.items() if given.neutral is not None}
+    neutral = {
+        name: given.neutral
+        for name, given in Translator.signature_inputs.items()
+        if given.neutral is not None
+    }
     return {
         "name": name,
         "version": 1,
@@ -47,21 +52,23 @@ def _model(name, kind, signatures):
         "neutral": {**neutral, "length_penalty": 1.0}
         if signatures.keys() & {"translate", "generate"}
         else {},
-        "meanings": {name: given.meaning for name, given in INPUTS.items()},
+        "meanings": {name: given.meaning for name, given in Translator.signature_inputs.items()},
     }
 
 
 _TRANSLATOR = {
-    name: _signature(each.inputs, each.outputs) for name, each in SIGNATURES.items() if name != "encode"
+    name: _signature(each.inputs, each.outputs)
+    for name, each in Translator.signatures.items()
+    if name != "encode"
 }
 _GENERATOR = {
     "serving_default": _signature(["inputs"], ["outputs"]),
     "generate": _signature(
-        [name for name in SIGNATURES["translate"].inputs if name != "target_prefix"],
+        [name for name in Translator.signatures["translate"].inputs if name != "target_prefix"],
         ["outputs", "scores", "status"],
     ),
     "sample": _signature(
-        [name for name in SIGNATURES["sample"].inputs if name != "target_prefix"],
+        [name for name in Translator.signatures["sample"].inputs if name != "target_prefix"],
         ["outputs", "scores", "status"],
     ),
 }

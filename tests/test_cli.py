@@ -69,7 +69,7 @@ def test_show_writes_a_page(folder, loaded_once, tmp_path, capsys):
     command = ["show", folder, "4 July", "--target", "2016", "--title", "A title"]
     assert keras_attn_cli.main([*command, "--output", str(page)]) == 0
     assert capsys.readouterr().out == f"{page}\n"
-    assert page.read_text("utf-8") == loaded_once.show("4 July", "2016", title="A title").html
+    assert page.read_text("utf-8") == loaded_once.show("4 July", target="2016", title="A title").html
     assert keras_attn_cli.main([*command, "--pair", "b", "--output", str(page)]) == 2
     assert "A translator is shown without --pair." in capsys.readouterr().err
     assert keras_attn_cli.main([*command, "--grid", "2x3", "--output", str(page)]) == 2
@@ -83,7 +83,9 @@ def test_show_compares_two_folders(folder, loaded_once, tmp_path, capsys):
     page = tmp_path / "page.html"
     command = ["show", folder, "4 July", "--target", "2016", "--output", str(page), "--compare"]
     assert keras_attn_cli.main([*command, str(other)]) == 0
-    expected = loaded_once.show("4 July", "2016", compare={"newer": load_once(str(other))}, name="bytes")
+    expected = loaded_once.show(
+        "4 July", target="2016", compare={"newer": load_once(str(other))}, name="bytes"
+    )
     assert page.read_text("utf-8") == expected.html
     assert ExplorerParser(expected.html).data["models"] == ["newer", "bytes"]
     # Of two runs, the folders of translators are named alike.

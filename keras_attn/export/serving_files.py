@@ -24,6 +24,7 @@ BATCHING_FILE = "batching_params.pbtxt"
 XLA_FILE = "assets.extra/xla_buckets.json"
 QUANTIZATION_FILE = "assets.extra/quantization.json"
 SHORTLIST_FILE = "assets.extra/shortlist.json"
+TASK_FILE = "assets.extra/task.json"
 
 # The server's own limit, https://www.tensorflow.org/tfx/serving/saved_model_warmup.
 MOST_WARMUP_REQUESTS = 1000
@@ -375,6 +376,58 @@ def read_shortlist(folder):
     ```
     """
     return _read(folder, SHORTLIST_FILE, "lists of tokens, `anywhere` and `of_source`", _is_shortlist)
+
+
+def write_task_declaration(folder, declaration):
+    """Writes what an export says of itself: its task, its signatures, and how a page asks them.
+
+    Args:
+        folder: Path of the version folder.
+        declaration: Dict of values that JSON can hold, with the `format` 1; "What an export says of itself" in docs/serving.md has its fields.
+
+    Returns:
+        `pathlib.Path` of the file.
+
+    Example:
+
+    ```python
+    declaration = read_task_declaration("saved_models/dates/1")
+    write_task_declaration("saved_models/dates/1", declaration)
+    ```
+    """
+    return _write(folder, TASK_FILE, declaration)
+
+
+def read_task_declaration(folder):
+    """What `write_task_declaration` wrote; None for a version without a declaration.
+
+    Args:
+        folder: Path of the version folder.
+
+    Returns:
+        A dict, or None.
+
+    Raises:
+        ValueError: if the file is damaged, or of another format.
+
+    Example:
+
+    ```python
+    declaration = read_task_declaration("saved_models/dates/1")
+    print(declaration["task"], list(declaration["signatures"]))
+    ```
+    """
+    what = 'an object with "format": 1, and the fields "task" and "signatures"'
+    return _read(folder, TASK_FILE, what, _is_declaration)
+
+
+def _is_declaration(content):
+    return (
+        isinstance(content, dict)
+        and content.get("format") == 1
+        and isinstance(content.get("task"), str)
+        and isinstance(content.get("signatures"), dict)
+    )
 
 
 def _is_shortlist(content):

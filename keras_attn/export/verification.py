@@ -18,6 +18,7 @@ from keras_attn.export.serving_files import (
     read_batching_parameters,
     read_quantization,
     read_shortlist,
+    read_task_declaration,
     read_warmup_requests,
     read_xla_buckets,
 )
@@ -60,7 +61,7 @@ def verify_saved_model(folder, texts=TEXTS, expected=None, expected_attention=No
             activations: the `attention_answers` of a task. It is for versions that have this signature.
 
     Returns:
-        A list of `Check`s: files, fingerprint, signatures, ops, batching parameters, warm-up, a run of each signature and
+        A list of `Check`s: files, fingerprint, declaration, signatures, ops, batching parameters, warm-up, a run of each signature and
         of the warm-up, and the answers if `expected` is given. Later checks are left out if an earlier
         problem makes them impossible.
 
@@ -86,12 +87,14 @@ def verify_saved_model(folder, texts=TEXTS, expected=None, expected_attention=No
     try:
         buckets, quantization = read_xla_buckets(folder), read_quantization(folder)
         shortlist = read_shortlist(folder)
+        declaration = read_task_declaration(folder)
     except ValueError as error:
         return [Check("files", [str(error)])]
     warmup, requests = _warmup(folder, signatures, buckets)
     checks = [
         files,
         _fingerprint(folder),
+        _declaration(declaration, signatures),
         Check("signatures", list(_signature_problems(signatures))),
         Check("ops", list(_op_problems(meta_graph.graph_def, xla=buckets is not None))),
         *(
@@ -170,6 +173,23 @@ def _signature_problems(signatures):
                         f"The first axis of {side} `{key}` of `{name}` must be the batch, of any size, which the "
                         f"server merges requests on. Its shape is {sizes}."
                     )
+
+
+def _declaration(declaration, signatures):
+    """Whether the export is what it says."""
+    if declaration is None:
+        return Check("declaration: none, so `keras-attn serve` shows a form for its JSON", [])
+    problems = []
+    for name in sorted(set(declaration["signatures"]) ^ set(signatures)):
+        problems.append(f"The signature {name!r} is in one of the graph and assets.extra/task.json alone.")
+    for name in sorted(set(declaration["signatures"]) & set(signatures)):
+        declared = declaration["signatures"][name]
+        for side, infos in (("inputs", signatures[name].inputs), ("outputs", signatures[name].outputs)):
+            if set(declared[side]) != set(infos):
+                problems.append(
+                    f"The {side} of {name!r} are {sorted(infos)}, and in assets.extra/task.json {sorted(declared[side])}."
+                )
+    return Check(f"declaration: {declaration['task']}", problems)
 
 
 def _op_problems(graph, xla):

@@ -121,12 +121,12 @@ def masked_language_model(token, dense, norm, decoder, bias, make_norm, **option
 
 def classification(num_labels, output, dense=None, **options):
     """A logit of each label for a text; `dense` is the name of the projection before, whose width is the model's."""
-    return _of_labels(ClassificationHead, num_labels, output, dense, **options)
+    return _label_head(ClassificationHead, num_labels, output, dense, **options)
 
 
 def token_classification(num_labels, output, dense=None, **options):
     """A logit of each label for each token."""
-    return _of_labels(TokenClassificationHead, num_labels, output, dense, **options)
+    return _label_head(TokenClassificationHead, num_labels, output, dense, **options)
 
 
 def image_classification(num_labels, names, **options):
@@ -144,17 +144,17 @@ def image_classification(num_labels, names, **options):
     return Head(make, {f"head/{ours}": theirs for ours, theirs in names.items()})
 
 
-def classifiers(num_labels, text, dropout=0.0, **of_text):
-    """{task: function that returns the head}, where tokens have a projection to labels, and texts what is said here.
+def classifiers(num_labels, text, dropout=0.0, **text_options):
+    """{head: function that returns it}, where tokens have a projection to labels, and texts what is said here.
 
     Args:
         num_labels: Function without arguments, the number of labels.
         text: Name of the projection of texts to labels.
         dropout: Float, before the logits.
-        **of_text: As in `classification`.
+        **text_options: As in `classification`.
     """
     return {
-        "SequenceClassification": lambda: classification(num_labels(), text, dropout=dropout, **of_text),
+        "SequenceClassification": lambda: classification(num_labels(), text, dropout=dropout, **text_options),
         "TokenClassification": lambda: token_classification(num_labels(), "classifier", dropout=dropout),
         "QuestionAnswering": lambda: token_classification(num_labels(), "qa_outputs"),
     }
@@ -163,10 +163,10 @@ def classifiers(num_labels, text, dropout=0.0, **of_text):
 def last_token_head(fields):
     """{task: function that returns the head} of decoders, which classify by the vector of a text's last token."""
 
-    def of_texts():
+    def text_head():
         return classification(fields.num_labels(), "score", pooling="last", use_bias=False)
 
-    return {"SequenceClassification": of_texts}
+    return {"SequenceClassification": text_head}
 
 
 def reading_heads(fields, end_token_id, start_token_id, wraps=False):
@@ -189,21 +189,26 @@ def reading_heads(fields, end_token_id, start_token_id, wraps=False):
         start = None if wraps else token_id("decoder_start_token_id", start_token_id)
         return lambda seq2seq: Seq2SeqReader(seq2seq, start, end)
 
-    def of_texts():
+    def text_head():
         dropout = fields.rate("classifier_dropout")
-        dense, output = "classification_head.dense", "classification_head.out_proj"
-        head = classification(fields.num_labels(), output, dense, pooling="last", dropout=dropout)
+        head = classification(
+            fields.num_labels(),
+            "classification_head.out_proj",
+            "classification_head.dense",
+            pooling="last",
+            dropout=dropout,
+        )
         return dataclasses.replace(head, reader=reader(token_id("eos_token_id", end_token_id)))
 
-    def of_spans():
+    def span_head():
         return dataclasses.replace(
             token_classification(fields.num_labels(), "qa_outputs"), reader=reader(None)
         )
 
-    return {"SequenceClassification": of_texts, "QuestionAnswering": of_spans}
+    return {"SequenceClassification": text_head, "QuestionAnswering": span_head}
 
 
-def _of_labels(head_class, num_labels, output, dense, norm=None, make_norm=None, **options):
+def _label_head(head_class, num_labels, output, dense, norm=None, make_norm=None, **options):
     names = {"head/output": output}
     if dense is not None:
         names["head/intermediate"] = dense

@@ -5,13 +5,9 @@ import shutil
 import numpy as np
 
 from keras_attn.files import replaced_file
+from keras_attn.plots import explore
 from keras_attn.runs.attention_pictures import short_pairs
-from keras_attn.tasks.showing import (
-    continuation_maps,
-    explore_continuation,
-    explore_translation,
-    translation_maps,
-)
+from keras_attn.tasks.attention_maps import continuation_maps, translation_maps
 
 PAGE = "attention.html"
 _FRAMES = "attention"
@@ -104,7 +100,7 @@ class TranslationFilm(AttentionFilm):
     def explore(self, task, **more):
         source_ids, target_ids = self._shown
         [title] = task.source_tokenizer.decode([source_ids])
-        explore_translation(task, source_ids, [(target_ids, 0.0)], title, **more)
+        explore(**task.explored(source_ids, [(target_ids, 0.0)]), title=title, **more)
 
 
 class TextFilm(AttentionFilm):
@@ -127,4 +123,4 @@ class TextFilm(AttentionFilm):
     def explore(self, task, **more):
         start, *text = self._shown
         [title] = task.tokenizer.decode([text])
-        explore_continuation(task, [start], [(text, 0.0)], title, **more)
+        explore(**task.explored([start], [(text, 0.0)]), title=title, **more)

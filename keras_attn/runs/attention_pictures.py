@@ -1,7 +1,7 @@
 """Pictures of what a translator attends to, for sentences that stay the same during a run."""
 
 from keras_attn.plots import figure_pixels, plot_attention
-from keras_attn.tasks.teacher_forcing import alignment_layer, attention_maps
+from keras_attn.tasks.given_translations import alignment_layer, attention_maps
 
 _NUM_SENTENCES = 2
 _NUM_CANDIDATES = 100
@@ -30,7 +30,9 @@ class AttentionPictures:
         pictures = {}
         if not self._pairs:
             return pictures
-        for number, attention_map in enumerate(attention_maps(self._translator, *zip(*self._pairs)), 1):
+        source_ids, target_ids = zip(*self._pairs)
+        maps = attention_maps(self._translator, source_ids, target_ids, batch_size=len(self._pairs))
+        for number, attention_map in enumerate(maps, 1):
             for name, figure in figures(attention_map, num_heads=_MOST_HEADS if number == 1 else 0).items():
                 pictures[f"cross_attention_{number}/{name}"] = figure_pixels(figure)
         return pictures

@@ -102,7 +102,7 @@ def evaluate_shortlist(
     shortlist, tokenizer = with_list.shortlist, translator.target_tokenizer
     sources = translator.source_tokenizer.encode(pairs.sources)
     lists = [
-        {*shortlist.anywhere, *itertools.chain.from_iterable(shortlist.of_source.get(i, ()) for i in ids)}
+        {*shortlist.anywhere, *itertools.chain.from_iterable(shortlist.by_source.get(i, ()) for i in ids)}
         for ids in sources
     ]
     is_listed = [i in listed for ids, listed in zip(tokenizer.encode(expected), lists) for i in ids]

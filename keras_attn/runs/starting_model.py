@@ -10,7 +10,7 @@ from keras_attn.data import TextPairs
 from keras_attn.files import restored_folder
 from keras_attn.models.copies import copy_in_policies
 from keras_attn.tasks import Translator, checkpoint_folder, load_task
-from keras_attn.tasks.checkpoints import holds_checkpoint
+from keras_attn.tasks.loading import holds_checkpoint
 
 # Texts of a side that are read to see whether a tokenizer knows them, at even distances.
 _TEXTS_READ = 2000

@@ -5,7 +5,7 @@ import hashlib
 from keras_attn.files import folder_digest
 from keras_attn.huggingface import checkpoint_folder
 from keras_attn.tasks import Translator
-from keras_attn.tasks.task_files import folder_of
+from keras_attn.tasks.saved_tasks import task_folder
 
 
 def teachers_checksum(folders):
@@ -25,7 +25,8 @@ def teacher_folders(folders):
 
     Example: `runs.teacher_folders(["runs/teacher"])` is `[pathlib.Path("runs/teacher/translator")]`.
     """
-    found = [folder_of(checkpoint_folder(folder), Translator) for folder in folders]
+    declared = Translator.declaration()
+    found = [task_folder(checkpoint_folder(folder), declared) for folder in folders]
     for folder in found:
         if not folder.is_dir():
             raise FileNotFoundError(

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_attn.data import consecutive_windows
-from keras_attn.tasks.other_backends import function_of_arrays
+from keras_attn.tasks.search_graphs import function_of_arrays
 from keras_attn.training import token_negative_log_likelihood
 
 _WINDOWS_PER_BATCH = 128

@@ -4,13 +4,12 @@ import base64
 import collections
 import hashlib
 import html
-import inspect
 import threading
 
 from keras_attn.plots import explore_answer
 from keras_attn.serve.errors import FAILED_PRECONDITION, NOT_FOUND, RequestError
-from keras_attn.tasks import ImageClassifier, load_task
-from keras_attn.tasks.kept_exports import content_of
+from keras_attn.tasks import load_task
+from keras_attn.tasks.export_cache import content_of
 
 SIGNATURE = "attention"
 _KEPT_IMAGES = 8
@@ -32,7 +31,7 @@ class TaskPages:
 
     Args:
         folder: Path of the saved task.
-        content: String, the checksum of what it held when it was exported, see `keras_attn.tasks.kept_exports.content_of`.
+        content: String, the checksum of what it held when it was exported, see `keras_attn.tasks.export_cache.content_of`.
         options: Dict of the options that the task is loaded with; or None.
     """
 
@@ -63,8 +62,8 @@ class TaskPages:
                         FAILED_PRECONDITION,
                     )
                 self._task = task
-            _check_content(self._task.name, content, isinstance(self._task, ImageClassifier))
-            if pair is not None and "pair" not in inspect.signature(self._task.show).parameters:
+            _check_content(self._task.name, content, self._task.takes == "images")
+            if pair is not None and "pair" not in self._task.show_options:
                 raise RequestError(f"A {self._task.name} reads one text. Received: a pair too.")
             try:
                 return self._task.show(content, **({} if pair is None else {"pair": pair})).html

@@ -3,10 +3,9 @@
 import collections
 import pathlib
 
+from keras_attn.task_registry import declarations, task_class
 from keras_attn.tasks import checkpoint_folder, load_task
-from keras_attn.tasks.kept_exports import kept_export
-from keras_attn.tasks.loading import TASKS
-from keras_attn.tasks.task_files import folder_name_of
+from keras_attn.tasks.export_cache import cached_export
 from keras_attn.terminal import say
 
 Version = collections.namedtuple(
@@ -18,9 +17,9 @@ known."""
 
 _MODEL_FILE = "saved_model.pb"
 # The file that tells what a folder holds, and what reads it. A checkpoint is a task too.
-_MARKERS = {marker: task_class.load for marker, task_class in TASKS.items()}
+_MARKERS = {declared.config_file: task_class(name).load for name, declared in declarations().items()}
 _MARKERS |= dict.fromkeys(("config.json", "checkpoint"), load_task)  # of the hub, and of OpenNMT-tf
-_TASK_FOLDERS = tuple(map(folder_name_of, TASKS.values()))
+_TASK_FOLDERS = tuple(declared.file_stem for declared in declarations().values())
 
 
 def find_versions(folders, ignored_fields=()):
@@ -63,7 +62,7 @@ def find_version(folder, ignored_fields=()):
             )
         load = _MARKERS[marker]
         options = {"ignored_fields": list(ignored_fields)} if ignored_fields and load is load_task else {}
-        version, content = kept_export(task_folder, name, load, options)
+        version, content = cached_export(task_folder, name, load, options)
         return Version(name, int(version.name), version, task_folder, content, options)
     if is_version:
         if resolved.name.isdecimal():

@@ -18,9 +18,8 @@ from keras_attn.serve.batching import Batcher, Unbatched
 from keras_attn.serve.errors import NOT_FOUND, RequestError
 from keras_attn.serve.model_process import ModelProcess
 from keras_attn.serve.tensors import Tensor
-from keras_attn.tasks import generator_signatures
-from keras_attn.tasks import signatures as translator_signatures
-from keras_attn.tasks.signature_parts import Input
+from keras_attn.tasks import TextGenerator, Translator
+from keras_attn.tasks.signatures import Input
 
 # A signature that only one kind of model has, and the inputs of that kind.
 _KINDS = {
@@ -34,8 +33,8 @@ _KINDS = {
     "answer": "question_answerer",
 }
 _INPUTS = {
-    "translator": translator_signatures.INPUTS,
-    "text_generator": generator_signatures.INPUTS,
+    "translator": Translator.signature_inputs,
+    "text_generator": TextGenerator.signature_inputs,
     # On the page, the context of a question is one of its options.
     "question_answerer": {"contexts": Input("the text that holds the answer", tf.string, "")},
 }

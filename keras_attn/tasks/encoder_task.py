@@ -1,32 +1,149 @@
-"""What the tasks of encoders share: texts to the inputs of a model, calls in batches, saving and exporting."""
+"""What the tasks of encoders share: texts to the inputs of a model, calls in batches, the signatures of exports."""
+
+import functools
 
 import numpy as np
 import tensorflow as tf
 
 from keras_attn.checks import check_positive
+from keras_attn.huggingface import load_model, read_tokenizer
 from keras_attn.models import EncoderWithHead
-from keras_attn.tasks.attention_signature import ATTENTION_LENGTH
-from keras_attn.tasks.batches import of_batches, warn_of_cuts
-from keras_attn.tasks.buckets import BATCH_SIZES, Buckets
-from keras_attn.tasks.showing import (
-    attention_answer,
-    beside,
+from keras_attn.tasks.attention_maps import (
+    ATTENTION_LENGTH,
+    CROSS_OUTPUTS,
+    DECODER_OUTPUTS,
+    ENCODER_OUTPUTS,
+    AttentionFunction,
+    attention_limit,
+    by_kind,
     check_same_tokens,
-    compared_tasks,
-    explore_text,
+    single_answer,
+    special_tokens,
     text_maps,
 )
-from keras_attn.tasks.task import Task
-from keras_attn.tasks.task_files import read_task, write_task
+from keras_attn.tasks.batches import BATCH_SIZES, NO_TOKEN, Buckets, run_in_batches, warn_of_cuts
+from keras_attn.tasks.signatures import (
+    TEXT,
+    Input,
+    Signature,
+    SignatureFunctions,
+    Status,
+    is_repaired,
+    second_text,
+    vocabulary,
+)
+from keras_attn.tasks.task import Task, only_text
 from keras_attn.text import as_utf8
+
+INPUTS = {"inputs": Input("the texts", widget=TEXT)}
+PAIR_INPUTS = {**INPUTS, "pairs": Input("the second text of each pair", widget=second_text("Second text"))}
+STATUS = {
+    "status": '"ok", or what was done to a text, joined by commas: `text_repaired` (invalid UTF-8), `text_truncated`'
+}
+
+
+class EncoderFunctions(SignatureFunctions):
+    """The graph functions of an `EncoderTask`; the arguments are those of `SignatureFunctions`."""
+
+    def __init__(self, task, names=None, *, attention=False, buckets=None):
+        super().__init__(task, names, attention=attention, buckets=buckets)
+        # Each is traced once, and its graph is a function that the signatures call.
+        strings = tf.TensorSpec([None], tf.string)
+        self._text_answers = tf.function(lambda texts: task.answers(texts), [strings], autograph=False)
+        self._pair_answers = tf.function(
+            lambda texts, pairs: task.answers(texts, pairs), [strings, strings], autograph=False
+        )
+
+    def example_inputs(self, signature_name, examples, ask):
+        inputs = {"inputs": examples}
+        for name in self.table[signature_name].inputs[1:]:  # the second texts, if there are any
+            inputs[name] = [*examples[1:], examples[0]]
+        return inputs
+
+    def attention(self, *texts):
+        """The attention scores of each text, or pair of texts."""
+        task = self.task
+        status = Status()
+        framed = task.framed(*texts, max_length=min(ATTENTION_LENGTH, task.max_length))
+        status.note("text_repaired", tf.reduce_any([is_repaired(column) for column in texts], axis=0))
+        status.note("text_truncated", framed.is_cut)
+        inputs = task.model_inputs(framed)
+        token_ids = inputs["token_ids"]
+        is_token = inputs["padding_mask"]
+        read_ids = {"encoder_tokens": tf.where(is_token, token_ids, NO_TOKEN)}
+        if hasattr(task.encoder, "seq2seq"):
+            first = task.encoder.start_token_id
+            if first is None:  # the text's own last token
+                last = tf.maximum(tf.reduce_sum(tf.cast(is_token, tf.int32), axis=1) - 1, 0)
+                first = tf.gather(token_ids, last, batch_dims=1)
+            first = tf.broadcast_to(tf.cast(first, token_ids.dtype), tf.shape(token_ids)[:1])
+            shifted = tf.concat([first[:, tf.newaxis], token_ids[:, :-1]], axis=1)
+            read_ids["decoder_tokens"] = tf.where(is_token, shifted, NO_TOKEN)
+        _, scores = self._attention_function(*inputs.values())
+        tokens = {name: self._token_strings(task.tokenizer, ids) for name, ids in read_ids.items()}
+        return {
+            **tokens,
+            **self._attention_function.outputs(scores, dict.fromkeys(scores, (is_token, is_token))),
+            "status": status.text(),
+        }
+
+    @functools.cached_property
+    def _attention_function(self):
+        task = self.task
+        length = min(5, task.max_length)
+        with tf.init_scope():
+            texts = [tf.constant([""])] * len(self.table["attention"].inputs)
+            names = list(task.model_inputs(task.framed(*texts)))
+
+        def read(*inputs):
+            task.model(dict(zip(names, inputs)), training=False)
+            return []
+
+        example = [np.zeros((1, length), bool if name == "padding_mask" else "int32") for name in names]
+        example[names.index("padding_mask")][:] = True
+        sides = ["encoder"]
+        if hasattr(task.encoder, "seq2seq"):
+            sides += ["decoder", "cross"]
+        return AttentionFunction(
+            task.model,
+            read,
+            [tf.TensorSpec([None, None], array.dtype) for array in example],
+            example,
+            lambda maps: by_kind(maps, dict.fromkeys(sides, (length, length))),
+        )
+
+    def num_tokens(self, text):
+        columns = self.example_inputs("serving_default", [text], None).values()
+        framed = self.task.framed(*(tf.constant(column, tf.string) for column in columns))
+        return int(framed.token_ids.row_lengths()[0])
+
+    def limits(self):
+        lines = [
+            f"A text, or a pair of texts, has at most {self.task.max_length} tokens, special tokens counted; what is "
+            "longer is cut.",
+            f"Vocabulary: {vocabulary(self.task.tokenizer)}.",
+        ]
+        if "attention" in self.names:
+            lines.append(attention_limit(min(ATTENTION_LENGTH, self.task.max_length)))
+        return lines
+
+    def task_answers(self, *texts):
+        """The task's answers, `status` among them."""
+        graph = self._text_answers if len(texts) == 1 else self._pair_answers
+        answers = dict(graph(*texts))
+        status = Status()
+        repaired = [is_repaired(column) for column in texts]
+        status.note("text_repaired", tf.reduce_any(repaired, axis=0))
+        status.note("text_truncated", answers.pop("is_cut"))
+        return {**answers, "status": status.text()}
 
 
 class EncoderTask(Task):
-    """A model that reads whole texts, and its tokenizer.
+    """A model that reads whole texts, and its tokenizer: the base class of tasks that encode, a user's own among them.
 
-    A subclass sets `signatures`, the class of its `EncoderSignatures`, and implements `answers(texts)`, or
-    `answers(texts, pairs)`: a function of string tensors (B,) to {name: tensor (B, ...)}, `is_cut` among them, which
-    calls and the export share. It calls its model through `computed`, the part that XLA compiles.
+    A subclass declares itself as `Task` says, and implements `answers(texts)`, or `answers(texts, pairs)`: a function of string tensors (B,) to {name: tensor
+    (B, ...)}, `is_cut` among them, which calls and the export share. It calls its model through `computed`, the part that XLA
+    compiles. Its `served_functions` is a subclass of `EncoderFunctions`.
 
     Args:
         model: A model with the `mixin`.
@@ -38,10 +155,58 @@ class EncoderTask(Task):
 
     Raises:
         ValueError: if the tokenizer has more ids than the model, or `max_length` is out of range.
+
+    Example:
+
+    ```python
+    from keras_attn.tasks import EncoderFunctions, EncoderTask, Signature
+
+
+    class ScorerFunctions(EncoderFunctions):
+        def serving_default(self, inputs):
+            return {"outputs": self.task_answers(inputs)["outputs"]}
+
+
+    class Scorer(EncoderTask):
+        name = "scorer"
+        mixin = keras_attn.models.EncoderWithHead
+        saved_options = ("scale", "max_length")
+        signatures = {
+            "serving_default": Signature("the score of each text", ["inputs"], {"outputs": "the score"}, view="text")
+        }
+        served_functions = ScorerFunctions
+
+        def __init__(self, model, tokenizer, scale=1.0, max_length=None, jit_compile=False):
+            super().__init__(model, tokenizer, max_length, jit_compile)
+            self.scale = scale
+
+        def __call__(self, texts):
+            return [float(row["outputs"]) for row in self.answer_rows([texts])]
+
+        def answers(self, texts):
+            framed = self.framed(texts)
+            logits = self.computed(self.logits, self.model_inputs(framed), 1)
+            return {"outputs": logits[:, 0] * self.scale, "is_cut": framed.is_cut}
+
+
+    encoder = keras_attn.models.EncoderTransformer.from_sizes(259, 1, hidden_dim=16, num_heads=2, intermediate_dim=32)
+    model = keras_attn.models.EncoderWithHead(encoder, keras_attn.layers.ClassificationHead(1))
+    scorer = Scorer(model, keras_attn.text.ByteTokenizer(), scale=2.0)
+    scores = scorer(["What a film!", "Never again."])
+    scorer.save("scorer")
+    assert keras_attn.load("scorer")(["What a film!"]) == scores[:1]
+    version = scorer.export("saved_models/scorer")  # with its declaration, for `keras-attn serve`
+    ```
     """
 
-    signatures = None
     saved_options = ("max_length",)
+    signature_inputs = INPUTS
+    served_functions = EncoderFunctions
+    statuses = {
+        "text_truncated": "The text was too long and was cut.",
+        "text_repaired": "The text held bytes that are not UTF-8. They were replaced.",
+    }
+    show_options = ("pair",)
 
     def __init__(self, model, tokenizer, max_length=None, jit_compile=False):
         super().__init__(model, {"tokenizer": tokenizer})
@@ -51,172 +216,87 @@ class EncoderTask(Task):
                 f"{tokenizer.vocabulary_size} ids, model with {model.vocabulary_size}."
             )
         self.tokenizer = tokenizer
-        self.max_length = check_positive("max_length", max_length, optional=True) or min(
-            model.max_sequence_length, tokenizer.framing.max_length or model.max_sequence_length
-        )
+        longest = min(model.max_sequence_length, tokenizer.framing.max_length or model.max_sequence_length)
+        self.max_length = check_positive("max_length", max_length, optional=True) or longest
         least = tokenizer.framing.num_special(is_pair=True)
         if not least <= self.max_length <= model.max_sequence_length:
             raise ValueError(
                 f"`max_length` must have room for {least} special tokens, and be at most the model's "
                 f"max_sequence_length={model.max_sequence_length}. Received: max_length={self.max_length}."
             )
-
         self.jit_compile = jit_compile
-        self._buckets = self._buckets_of(BATCH_SIZES, None) if jit_compile else None
-
-    @property
-    def needs_tensorflow(self):
-        """What is said on other backends."""
-        return f"A {self.name} needs Keras' TensorFlow backend: set KERAS_BACKEND=tensorflow."
+        self._buckets = self._make_buckets(BATCH_SIZES, None) if jit_compile else None
 
     @property
     def encoder(self):
         """The model without its head."""
         return self.model.encoder if isinstance(self.model, EncoderWithHead) else self.model
 
-    def save(self, folder):
-        """Writes the model, the tokenizer and the options to `folder`, replacing an older task of this kind there.
-
-        The folder is built under a temporary name and then renamed. It holds JSON, the tokenizer's files and a
-        safetensors file: nothing that could contain code. LoRA is merged in what is written.
-
-        Args:
-            folder: Path.
-
-        Raises:
-            ValueError: if `folder` holds anything else, or the model is quantised to other than int8 or
-                bfloat16.
-        """
-        write_task(self, folder)
-
-    @classmethod
-    def load(cls, folder):
-        """Reads the task that `save` wrote; it never runs code from the folder.
-
-        Args:
-            folder: Path of the task.
-
-        Raises:
-            FileNotFoundError: if a file is missing.
-            ValueError: if one is damaged, or the weights do not fit the configuration.
-        """
-        return read_task(cls, folder)
-
-    def as_exported(self, quantization, buckets):
-        task = super().as_exported(quantization, buckets)
-        task._buckets = buckets and self._buckets_of(**buckets, frozen=task.model)
-        return task
-
     def more_to_save(self):
         return {"jit_compile": True} if self.jit_compile else {}
 
     @classmethod
-    def from_saved(cls, config):
+    def from_saved(cls, config, folder):
         return {"jit_compile": config.get("jit_compile", False)}
 
-    def export(
-        self,
-        folder,
-        examples=None,
-        xla=False,
-        batch_sizes=BATCH_SIZES,
-        lengths=None,
-        signatures=None,
-        quantization=None,
-        attention=False,
-    ):
-        """Writes the next version of a SavedModel that takes strings, for TF Serving.
+    @classmethod
+    def read_checkpoint(cls, folder, dtype=None, ignored_fields=(), **options):
+        """The task of a model with the right head; `options` are arguments of the constructor."""
+        model = load_model(folder, dtype=dtype, ignored_fields=ignored_fields)
+        tokenizer = read_tokenizer(folder, ignored_fields=ignored_fields)
+        return cls(model, tokenizer, **options)
 
-        The README next to the graph describes the signatures with all their inputs and outputs. Every input has the batch
-        as its first axis. A `status` is "ok", or names what was done to a text, joined by commas: `text_repaired`
-        (invalid UTF-8), `text_truncated`. The files next to the graph are those of `Translator.export`.
-
-        With `xla=True`, the export is a different model, which needs its own folder. It has only `serving_default`, with its
-        model part compiled with XLA, which the server must enable (`--xla_cpu_compilation_enabled`). Batches are padded
-        inside the graph, so only the shapes of `batch_sizes` and `lengths` occur, and each of them is warmed up.
-
-        Args:
-            folder: Path of the served model, for example `saved_models/mood`. Its name is the model's name.
-            examples: List of typical texts, for the warm-up and the README.
-            xla: Boolean, whether to export a model that XLA compiles.
-            batch_sizes: With `xla`, increasing integers; larger batches are split into batches of the last size.
-            lengths: With `xla`, increasing integers, the number of tokens of a text, or of a pair of texts, special tokens
-                counted. The last is this task's `max_length`. Defaults to the powers of two from 16.
-            signatures: Without `xla`, the names of the signatures to write beside `serving_default`; by default all.
-            quantization: `"bfloat16"` or `"int8"`, as in `Translator.export`.
-            attention: Without `xla`, whether to write a signature `attention` too: the scores of every head for a text,
-                which `keras_attn.plots.explore_answer` makes a page of.
-
-        Returns:
-            `pathlib.Path` of the new version folder, `folder`/1 or the next integer.
-
-        Raises:
-            ValueError: if `examples`, `batch_sizes`, `lengths`, `signatures` or `quantization` are invalid, or a model with
-                LoRA is to be quantised, or for int8 without `xla` on a machine that cannot compute it, or the model has no
-                attention that an export can give.
-        """
-        self._check_export(xla, signatures, attention, batch_sizes, lengths)
-        served = self.as_exported(
-            quantization, {"batch_sizes": batch_sizes, "lengths": lengths} if xla else None
+    def attention_signature(self):
+        return Signature(
+            "what every head looks at while the model reads",
+            self.signatures["serving_default"].inputs,
+            {**ENCODER_OUTPUTS, **DECODER_OUTPUTS, **CROSS_OUTPUTS, **STATUS},
         )
-        chosen = self.signatures(served, () if xla else signatures, served._buckets, attention)
-        return served._export(folder, chosen, examples, unquantized=self)
 
-    def show(self, text, pair=None, title=None, path=None, compare=None, name="this"):
-        """A page on which a person explores what the model attends to in a text, layer by layer and head by head.
+    def as_exported(self, quantization, buckets):
+        task = super().as_exported(quantization, buckets)
+        task._buckets = None if buckets is None else task.xla_buckets(**buckets)
+        return task
 
-        Args:
-            text: String.
-            pair: String, the second text of a pair; of a question answerer the context.
-            title: String above the page. Defaults to the text.
-            path: Where to write the page, as `.html`.
-            compare: Another task of this kind and of the same tokens, or a mapping from names to such, to show beside this
-                one. By default it is "the other".
-            name: String, the name of this task beside those of `compare`.
+    def xla_buckets(self, batch_sizes, lengths):
+        return self._make_buckets(batch_sizes, lengths, frozen=self.model)
 
-        Returns:
-            `keras_attn.plots.Explorer`: a notebook shows it, and `save` writes it.
-
-        Raises:
-            ValueError: if the text has no token, or more than the page can have, or `compare` has other tokens.
-
-        Example:
-
-        ```python
-        encoder = keras_attn.models.EncoderTransformer.from_sizes(259, 2, hidden_dim=16, num_heads=2, intermediate_dim=32)
-        embedder = keras_attn.TextEmbedder(encoder, keras_attn.text.ByteTokenizer())
-        explorer = embedder.show("What a film!")
-        ```
-        """
-        self._check_backend()
-        texts = [text] if pair is None else [text, pair]
-        if not all(isinstance(one, str | bytes) for one in texts):
-            raise ValueError(
-                f"`text` must be one string, and `pair` too. Received: {[type(one).__name__ for one in texts]}."
-            )
-        others, compared = compared_tasks(self, compare), {}
-        texts = [tf.constant(as_utf8(one)) for one in texts]
+    def attended(self, content, others, pair=None):
+        texts = [content] if pair is None else [content, pair]
+        if not all(isinstance(text, str | bytes) for text in texts):
+            received = [type(text).__name__ for text in texts]
+            raise ValueError(f"`text` must be one string, and `pair` too. Received: {received}.")
+        title = only_text(content)
+        texts = [tf.constant(as_utf8(text)) for text in texts]
         framed = self.framed(*texts)
         self.warn_of_cuts(framed.is_cut.numpy())
         if not framed.token_ids.row_lengths()[0]:
             raise ValueError("`text` must hold a token. Received an empty text.")
-        title = as_utf8(text)[0].decode() if title is None else title
         maps, tokens = text_maps(self, self.model_inputs(framed))
-        for other_name, other in others.items():
-            compared[other_name], of_other = text_maps(other, other.model_inputs(other.framed(*texts)))
-            check_same_tokens(other_name, tokens, of_other)
-        return explore_text(self, maps, tokens, title, path, **beside(compared, name))
+        compared = {}
+        for name, other in others.items():
+            compared[name], other_tokens = text_maps(other, other.model_inputs(other.framed(*texts)))
+            check_same_tokens(name, tokens, other_tokens)
+        shown = {
+            "maps": maps,
+            "tokens": tokens,
+            "special_tokens": special_tokens(self.tokenizer),
+            "title": title,
+        }
+        return shown, compared
 
     def _attention_answers(self, texts):
-        asked, answers = [], []
+        names = self.signatures["serving_default"].inputs
+        asked = []
+        answers = []
         for text in texts:
-            of_row = [tf.constant([text])] * len(self.signatures.table["serving_default"].inputs)
-            framed = self.framed(*of_row, max_length=min(ATTENTION_LENGTH, self.max_length))
+            columns = [tf.constant([text])] * len(names)
+            framed = self.framed(*columns, max_length=min(ATTENTION_LENGTH, self.max_length))
             if framed.token_ids.row_lengths()[0]:
                 maps, tokens = text_maps(self, self.model_inputs(framed), dtype="float32")
                 asked.append(text)
-                answers.append(attention_answer(maps, tokens))
-        return dict.fromkeys(self.signatures.table["serving_default"].inputs, asked), answers
+                answers.append(single_answer(maps, tokens))
+        return dict.fromkeys(names, asked), answers
 
     def computed(self, function, inputs, *shape):
         """What a function of the model's inputs gives, compiled with XLA if this task is.
@@ -253,16 +333,15 @@ class EncoderTask(Task):
             inputs["token_type_ids"] = dense(framed.token_type_ids, 0)
         return inputs
 
-    def _buckets_of(self, batch_sizes, lengths, frozen=None):
+    def _make_buckets(self, batch_sizes, lengths, frozen=None):
         return Buckets(batch_sizes, lengths, self.max_length, f"{self.name}'s max_length", frozen)
 
-    def _rows(self, columns, batch_size, num_workers, function=None):
+    def answer_rows(self, columns, batch_size=64, num_workers=None):
         """{output: value} for each text, or pair of texts.
 
         Args:
-            columns: Lists of strings, as many as the function has inputs.
-            batch_size, num_workers: Integers, as in `of_batches`.
-            function: Function of string tensors (B,). Defaults to `answers`.
+            columns: Lists of strings, as many as `answers` has inputs.
+            batch_size, num_workers: Integers, as in `run_in_batches`.
 
         Raises:
             ValueError: if the lists differ in length.
@@ -272,17 +351,15 @@ class EncoderTask(Task):
             raise ValueError(
                 f"The texts must be as many as their pairs. Received: {list(map(len, columns))}."
             )
-        function = function or self.answers
-        graph = self.graph_of(
-            (function.__name__, len(columns)), function, [tf.TensorSpec([None], tf.string)] * len(columns)
-        )
+        specs = [tf.TensorSpec([None], tf.string)] * len(columns)
+        graph = self.graph_of(("answers", len(columns)), self.answers, specs)
 
-        def of_batch(rows):
-            batch = (tf.constant([texts[row] for row in rows], tf.string, [len(rows)]) for texts in columns)
-            outputs = {name: output.numpy() for name, output in graph(*batch).items()}
-            return [{name: output[row] for name, output in outputs.items()} for row in range(len(rows))]
+        def answer(rows):
+            batch = [tf.constant([texts[row] for row in rows], tf.string, [len(rows)]) for texts in columns]
+            return rows_of_outputs(graph(*batch))
 
-        rows = of_batches(of_batch, [b"".join(row) for row in zip(*columns)], batch_size, num_workers)
+        texts = [b"".join(row) for row in zip(*columns)]
+        rows = run_in_batches(answer, texts, batch_size, num_workers)
         self.warn_of_cuts([row.get("is_cut", False) for row in rows])
         return rows
 
@@ -298,18 +375,13 @@ def dense(ragged, default):
     return tf.pad(tensor, [[0, 0], [0, tf.maximum(1 - tf.shape(tensor)[1], 0)]], constant_values=default)
 
 
-def check_labels(labels, model):
-    """The labels as a tuple.
+def rows_of_outputs(outputs):
+    """{output: tensor (B, ...)} -> for each row {output: value}."""
+    outputs = {name: output.numpy() for name, output in outputs.items()}
+    num_rows = len(next(iter(outputs.values())))
+    return [{name: output[row] for name, output in outputs.items()} for row in range(num_rows)]
 
-    Raises:
-        ValueError: unless they are different strings, one for each logit of the model's head.
-    """
-    if isinstance(labels, str) or not all(isinstance(label, str) for label in labels):
-        raise ValueError(f"`labels` must be a list of strings. Received: labels={labels!r}.")
-    labels = tuple(labels)
-    num_labels = model.head.compute_output_shape((None, None, model.hidden_dim))[-1]
-    if len(set(labels)) != len(labels) or len(labels) != num_labels:
-        raise ValueError(
-            f"`labels` must be {num_labels} different strings, one for each logit. Received: labels={list(labels)}."
-        )
-    return labels
+
+def num_logits(model):
+    """The number of logits that the head of an `EncoderWithHead` gives."""
+    return model.head.compute_output_shape((None, None, model.hidden_dim))[-1]

@@ -4,9 +4,9 @@ import tensorflow as tf
 
 from keras_attn.checks import check_positive
 from keras_attn.models import EncoderWithHead
-from keras_attn.tasks.encoder_signatures import STATUS, EncoderSignatures
-from keras_attn.tasks.encoder_task import EncoderTask
-from keras_attn.tasks.signature_parts import Signature
+from keras_attn.tasks.encoder_task import STATUS, EncoderFunctions, EncoderTask
+from keras_attn.tasks.signatures import Signature
+from keras_attn.tasks.task import PageLabels
 
 Fill = collections.namedtuple("Fill", ["token", "score", "text"])
 Fill.__doc__ = """What may stand in the place of a mask.
@@ -16,50 +16,22 @@ score: Float, its probability.
 text: String, the whole text with this token, and with the best token in the place of each other mask.
 """
 
-# The only description of the signatures of this task's export; the first is the default.
-FILL_MASK_SIGNATURES = {
-    "serving_default": Signature(
-        "each text with its masks filled",
-        ["inputs"],
-        {"outputs": "the text with the best token in the place of each mask"},
-    ),
-    "fill": Signature(
-        "the best tokens for each mask of each text",
-        ["inputs"],
-        {
-            "outputs": "the text with the best token in the place of each mask",
-            "tokens": 'the best tokens for each mask, best first; "" past the last mask',
-            "scores": "their probabilities; 0 past the last mask",
-            "texts": 'the text with each of them, and with the best in other places; "" past the last mask',
-            **STATUS,
-        },
-    ),
-}
-# The signatures that the README shows with a request, and the number of texts in it.
-_SHOWN = {"serving_default": 1, "fill": 1}
 
-
-class FillMaskSignatures(EncoderSignatures):
+class FillMaskFunctions(EncoderFunctions):
     """The graph functions of a `FillMask`."""
 
-    table = FILL_MASK_SIGNATURES
-    description = (
-        "A model that takes texts with masks and fills them, for TF Serving: the tokenizer is inside."
-    )
-    shown = _SHOWN
-
-    def example_inputs(self, signature_name, texts, ask):
+    def example_inputs(self, signature_name, examples, ask):
         """The texts, with a mask at the end of those that have none."""
         mask = self.task.mask_token
-        return {"inputs": [text if mask in text else f"{text} {mask}" for text in texts]}
+        return {"inputs": [text if mask in text else f"{text} {mask}" for text in examples]}
 
     def serving_default(self, inputs):
         """Each text with its masks filled."""
-        return {"outputs": self._answers(inputs)["outputs"]}
+        return {"outputs": self.task_answers(inputs)["outputs"]}
 
     def fill(self, inputs):
         """The best tokens for each mask."""
-        return self._answers(inputs)
+        return self.task_answers(inputs)
 
     def limits(self):
         return [
@@ -110,9 +82,38 @@ class FillMask(EncoderTask):
     Reference: [Devlin et al., 2019](https://arxiv.org/abs/1810.04805), section 3.1.
     """
 
-    name, mixin = "mask filler", EncoderWithHead
-    signatures = FillMaskSignatures
+    name = "mask filler"
+    heads = ("ForMaskedLM",)
+    mixin = EncoderWithHead
     saved_options = ("top_k", "mask_token", "max_length")
+    signatures = {
+        "serving_default": Signature(
+            "each text with its masks filled",
+            ["inputs"],
+            {"outputs": "the text with the best token in the place of each mask"},
+            view="text",
+            shown=1,
+        ),
+        "fill": Signature(
+            "the best tokens for each mask of each text",
+            ["inputs"],
+            {
+                "outputs": "the text with the best token in the place of each mask",
+                "tokens": 'the best tokens for each mask, best first; "" past the last mask',
+                "scores": "their probabilities; 0 past the last mask",
+                "texts": 'the text with each of them, and with the best in other places; "" past the last mask',
+                **STATUS,
+            },
+            view="fills",
+            shown=1,
+        ),
+    }
+    served_functions = FillMaskFunctions
+    export_description = (
+        "A model that takes texts with masks and fills them, for TF Serving: the tokenizer is inside."
+    )
+    page_labels = PageLabels("Text", "Type a text with a mask", "Filled")
+    asked_signatures = ("fill",)
 
     def __init__(self, model, tokenizer, top_k=5, mask_token=None, max_length=None, jit_compile=False):
         super().__init__(model, tokenizer, max_length, jit_compile)
@@ -144,7 +145,7 @@ class FillMask(EncoderTask):
             For each mask of the text the list of its `top_k` best `Fill`s; for a list, such a list for each text. A text
             without a mask has an empty list.
         """
-        answers = [_fills_of(row) for row in self._rows([texts], batch_size, num_workers)]
+        answers = [_row_fills(row) for row in self.answer_rows([texts], batch_size, num_workers)]
         return answers[0] if isinstance(texts, str | bytes) else answers
 
     def filled(self, texts, batch_size=64):
@@ -157,7 +158,7 @@ class FillMask(EncoderTask):
         Returns:
             A string, or a list of strings.
         """
-        answers = [row["outputs"].decode("utf-8") for row in self._rows([texts], batch_size, None)]
+        answers = [row["outputs"].decode("utf-8") for row in self.answer_rows([texts], batch_size, None)]
         return answers[0] if isinstance(texts, str | bytes) else answers
 
     def _default_answers(self, texts):
@@ -176,8 +177,7 @@ class FillMask(EncoderTask):
         logits = self.model.head(masks)[:, 0, : self.tokenizer.vocabulary_size]
         scores, tokens = tf.math.top_k(tf.nn.softmax(tf.cast(logits, tf.float32)), self.top_k)
         # The best token in the place of each mask: as ragged ids, and for each candidate with that one changed.
-        where = framed.token_ids.values == self._mask_token_id
-        places = tf.where(where)
+        places = tf.where(framed.token_ids.values == self._mask_token_id)
         best = framed.token_ids.with_values(
             tf.tensor_scatter_nd_update(framed.token_ids.values, places, tokens[:, 0])
         )
@@ -217,11 +217,14 @@ class FillMask(EncoderTask):
         return tf.reshape(self.tokenizer.detokenize(ids.with_values(changed)), tf.shape(tokens))
 
 
-def _fills_of(row):
+def _row_fills(row):
     """For each mask of a row of `answers` the `Fill`s."""
     columns = [row[name].tolist() for name in ("tokens", "scores", "texts")]
     return [
-        [Fill(token.decode("utf-8"), score, text.decode("utf-8")) for token, score, text in zip(*of_mask)]
-        for of_mask in zip(*columns)
-        if any(of_mask[1])
+        [
+            Fill(token.decode("utf-8"), score, text.decode("utf-8"))
+            for token, score, text in zip(*mask_columns)
+        ]
+        for mask_columns in zip(*columns)
+        if any(mask_columns[1])
     ]

@@ -8,17 +8,21 @@ import numpy as np
 from keras import ops
 
 from keras_attn.checks import check_positive
-from keras_attn.generation import DecodingOptions, Hypotheses, check_num_hypotheses
+from keras_attn.generation import OPTIONS, DecodingOptions, Hypotheses, check_num_hypotheses
 from keras_attn.models import gives_logits
-from keras_attn.tasks.batches import of_batches
-from keras_attn.tasks.streaming import stream_text
+from keras_attn.tasks.batches import NO_TOKEN, run_in_batches
+from keras_attn.tasks.search_functions import BEAM_OPTIONS
+from keras_attn.tasks.search_graphs import search_batch, stream_text
 from keras_attn.tasks.task import Task, as_given
+
+# Options that a task may have as its own: one value for all texts.
+_TASK_OPTIONS = [name for name, option in OPTIONS.items() if option.task_default]
 
 
 class GenerativeTask(Task):
     """A model that writes texts, and its tokenizers.
 
-    A subclass implements `found(...)`, a search in the model, `texts_of(...)`, the text of token ids,
+    A subclass implements `search(...)`, a search in the model, `answer_texts(...)`, the texts of token ids,
     `stream_inputs(...)`, the inputs of a stream's search, and `longest`, the most tokens that the model can write.
 
     Args:
@@ -30,6 +34,7 @@ class GenerativeTask(Task):
 
     saved_options = ("num_beams", "length_penalty", "max_length", "jit_compile")
     data_names = ("num_beams", "length_penalty", "max_length")
+    drawing_signature = "sample"
 
     def __init__(
         self,
@@ -61,15 +66,32 @@ class GenerativeTask(Task):
         """Integer, the most tokens that the model can write, END included."""
         return self.model.max_sequence_length
 
+    def neutral_values(self):
+        neutral = super().neutral_values()
+        own = self.options.given()
+        for name in BEAM_OPTIONS:
+            if name in own and name in neutral and not OPTIONS[name].is_list:
+                neutral[name] = type(neutral[name])(own[name])
+        neutral["length_penalty"] = float(self.length_penalty)
+        return neutral
+
+    def widget_of(self, input_name):
+        widget = super().widget_of(input_name)
+        if input_name != "num_beams":
+            return widget
+        if self.num_beams == 1:
+            return None
+        least, _, step = widget["range"]
+        return {**widget, "range": [least, self.num_beams, step], "zero": str(self.num_beams)}
+
     def search_options(self, num_beams=None, length_penalty=None, max_length=None, num_return_sequences=1):
         """The arguments of a search; the defaults are this task's."""
+        num_beams = self.num_beams if num_beams is None else check_num_hypotheses("num_beams", num_beams)
         length_penalty = self.length_penalty if length_penalty is None else length_penalty
         if not math.isfinite(length_penalty):
             raise ValueError(f"`length_penalty` must be finite. Received: length_penalty={length_penalty}.")
         return {
-            "num_beams": self.num_beams
-            if num_beams is None
-            else check_num_hypotheses("num_beams", num_beams),
+            "num_beams": num_beams,
             "length_penalty": float(length_penalty),
             "max_length": self.max_length if max_length is None else max_length,
             "num_return_sequences": num_return_sequences,
@@ -82,51 +104,77 @@ class GenerativeTask(Task):
         them.
         """
         options = {**options, "options": self.with_defaults(options.get("options"))}
-        found = self.found(token_ids, options, compiler)
-        return Hypotheses(found[:, None], None) if options["num_return_sequences"] is None else found
+        result = self.search(token_ids, options, compiler)
+        if options["num_return_sequences"] is None:
+            return Hypotheses(result[:, None], None)
+        return result
 
     def with_defaults(self, options):
         """`DecodingOptions`, those of this task where `options` have none; ids that stop or are suppressed are added."""
-        options = DecodingOptions() if options is None else options
-        return dataclasses.replace(self.options, **options.given() | self._joined(options))
-
-    def _joined(self, options):
-        joined = {}
+        if options is None:
+            return self.options
+        changes = options.given()
         for name in ("stop_token_ids", "suppressed_token_ids"):
-            own, given = getattr(self.options, name), getattr(options, name)
-            if own is not None and given is not None:
-                given = ops.convert_to_tensor(given, dtype="int32")
+            own = getattr(self.options, name)
+            if own is not None and name in changes:
+                given = ops.convert_to_tensor(changes[name], dtype="int32")
                 own = ops.broadcast_to(ops.convert_to_tensor(own), (*ops.shape(given)[:-1], len(own)))
-                joined[name] = ops.concatenate([own, given], axis=-1)
-        return joined
+                changes[name] = ops.concatenate([own, given], axis=-1)
+        return dataclasses.replace(self.options, **changes)
 
     def _unwritable_token_ids(self):
         """Ids that stand for no text and end nothing: of special tokens, of the pad, of rows beyond the vocabulary."""
-        tokenizer, pad = self.output_tokenizer, self.model.pad_token_id
-        sizes = [getattr(self.model, f"{side}vocabulary_size", None) for side in ("target_", "")]
-        size = next((size for size in sizes if size is not None), tokenizer.vocabulary_size)
-        never = {*tokenizer.special_token_ids, *tokenizer.unused_token_ids, *([pad] if pad >= 0 else [])}
-        never |= set(range(tokenizer.vocabulary_size, size))
-        return tuple(sorted(never - {tokenizer.end_token_id, *(self.options.stop_token_ids or ())}))
+        tokenizer = self.output_tokenizer
+        num_logits = getattr(self.model, "target_vocabulary_size", None)
+        if num_logits is None:
+            num_logits = getattr(self.model, "vocabulary_size", None)
+        if num_logits is None:
+            num_logits = tokenizer.vocabulary_size
+        never = set(tokenizer.special_token_ids) | set(tokenizer.unused_token_ids)
+        never |= set(range(tokenizer.vocabulary_size, num_logits))
+        if self.model.pad_token_id >= 0:
+            never.add(self.model.pad_token_id)
+        ends = {tokenizer.end_token_id, *(self.options.stop_token_ids or ())}
+        return tuple(sorted(never - ends))
 
-    def _answers(self, token_ids, options, answer_batch, batch_size, num_workers):
-        """An `Answer` for each list of ids; `answer_batch` takes a batch of them and its options as arrays."""
+    def _answers(self, token_ids, search, options, batch_size, num_workers):
+        """An `Answer` for each list of ids."""
 
         def answer(rows):
-            return answer_batch([token_ids[row] for row in rows], options.arrays_of(rows, len(token_ids)))
+            batch = [token_ids[row] for row in rows]
+            return search_batch(self, batch, options.arrays_of(rows, len(token_ids)), search)
 
-        return of_batches(answer, token_ids, batch_size, num_workers)
+        return run_in_batches(answer, token_ids, batch_size, num_workers)
 
-    def _stream(self, text, token_ids, max_length, longest):
+    def _answer(self, token_ids, search, options=None):
+        """The `Answer` for one list of ids."""
+        options = DecodingOptions() if options is None else options
+        [answer] = search_batch(self, [token_ids], options.arrays_of([0], 1), search)
+        return answer
+
+    def _trimmed(self, token_ids):
+        """Ids (L,) that were written -> the list of those up to END, included."""
+        token_ids = token_ids.tolist()
+        end = self.output_tokenizer.end_token_id
+        stops = [len(token_ids)]
+        if end in token_ids:
+            stops.append(token_ids.index(end) + 1)
+        if NO_TOKEN in token_ids:
+            stops.append(token_ids.index(NO_TOKEN))
+        return token_ids[: min(stops)]
+
+    def _stream(self, text, make_token_ids, max_length):
         max_length = self.max_length if max_length is None else max_length
         if not isinstance(text, str | bytes):
             raise ValueError(f"`text` must be a string. Received: {type(text).__name__}.")
-        if not isinstance(max_length, numbers.Integral) or not 1 <= max_length <= longest:
-            raise ValueError(f"`max_length` must be in [1, {longest}]. Received: max_length={max_length}.")
-        return stream_text(self, lambda: token_ids(int(max_length)))
+        if not isinstance(max_length, numbers.Integral) or not 1 <= max_length <= self.longest:
+            raise ValueError(
+                f"`max_length` must be in [1, {self.longest}]. Received: max_length={max_length}."
+            )
+        return stream_text(self, lambda: make_token_ids(int(max_length)))
 
 
-def columns_of(answers, num_return_sequences, return_scores, single, more=()):
+def answer_columns(answers, num_return_sequences, return_scores, single, more=()):
     """What a call returns: texts, scores if wanted, and `more` columns; for a single text, its own values.
 
     Args:
@@ -135,26 +183,14 @@ def columns_of(answers, num_return_sequences, return_scores, single, more=()):
         return_scores, single: Booleans.
         more: Lists with a value for each text.
     """
-    columns = [[answer.texts if num_return_sequences else answer.texts[0] for answer in answers]]
-    if return_scores:
-        columns.append([answer.scores if num_return_sequences else answer.scores[0] for answer in answers])
+    if num_return_sequences:
+        texts = [answer.texts for answer in answers]
+        scores = [answer.scores for answer in answers]
+    else:
+        texts = [answer.texts[0] for answer in answers]
+        scores = [answer.scores[0] for answer in answers]
+    columns = [texts, scores] if return_scores else [texts]
     return as_given([*columns, *more], single)
-
-
-# Options that a task may have as its own: one value for all texts.
-_DEFAULTS = (
-    "min_length",
-    "no_repeat_ngram_size",
-    "repetition_penalty",
-    "renormalize",
-    "first_token_id",
-    "last_token_id",
-    "stop_token_ids",
-    "suppressed_token_ids",
-    "suppressed_first_token_ids",
-    "exact_stopping",
-    "early_stopping",
-)
 
 
 def _checked_defaults(options):
@@ -164,14 +200,16 @@ def _checked_defaults(options):
         ValueError: for an option that is not for all calls of a task, or has a value for each text.
     """
     given = {} if options is None else options.given()
-    unknown = sorted(set(given) - set(_DEFAULTS))
+    unknown = sorted(set(given) - set(_TASK_OPTIONS))
     if unknown:
-        raise ValueError(f"`options` of a task must be among {list(_DEFAULTS)}. Received: {unknown}.")
-    wrong = sorted(name for name, value in given.items() if np.ndim(value) != name.endswith("_ids"))
+        raise ValueError(f"`options` of a task must be among {_TASK_OPTIONS}. Received: {unknown}.")
+    wrong = sorted(name for name, value in given.items() if np.ndim(value) != OPTIONS[name].is_list)
     if wrong:
         raise ValueError(f"`options` of a task must have one value for all texts. Received others: {wrong}.")
-    given = {name: np.asarray(value).tolist() for name, value in given.items()}
-    given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-    defaults = DecodingOptions(**given)
+    plain = {}
+    for name, value in given.items():
+        value = np.asarray(value).tolist()
+        plain[name] = tuple(value) if isinstance(value, list) else value
+    defaults = DecodingOptions(**plain)
     defaults.per_row(1)  # raises for a value out of range
     return defaults

@@ -1,3 +1,4 @@
+import functools
 import json
 import os
 import pathlib
@@ -6,30 +7,137 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_attn.checks import check_positive, choose
-from keras_attn.files import read_json, replaced_folder
-from keras_attn.huggingface import load_model, save_model
+from keras_attn.checks import check_positive
+from keras_attn.files import read_json
+from keras_attn.huggingface import load_model
 from keras_attn.inspection import capture_attention
 from keras_attn.models import SwinTransformer, VisionTransformer
-from keras_attn.plots import explore
-from keras_attn.tasks.batches import of_batches
-from keras_attn.tasks.image_bytes import decode_batch
-from keras_attn.tasks.image_preprocessing import ImagePreprocessing
-from keras_attn.tasks.image_processors import PREPROCESSOR_FILE, processor_fields, read_preprocessing
-from keras_attn.tasks.image_signatures import ImageClassifierSignatures, made_images
-from keras_attn.tasks.label_answers import best_first, checked_activation, label_answers, problem_type
-from keras_attn.tasks.showing import (
-    attention_answer,
-    beside,
-    compared_tasks,
+from keras_attn.tasks.attention_maps import (
+    ENCODER_OUTPUTS,
+    AttentionFunction,
     grid_of,
     image_maps,
     patch_layers,
     patch_pixels,
+    single_answer,
     size_of_patches,
 )
-from keras_attn.tasks.task import Task
-from keras_attn.tasks.task_files import read_task, write_task
+from keras_attn.tasks.batches import run_in_batches
+from keras_attn.tasks.classifiers import (
+    best_first,
+    check_activation,
+    check_labels,
+    check_no_new_options,
+    checkpoint_labels,
+    different_labels,
+    joined_labels,
+    label_answers,
+    new_labels,
+    save_classifier,
+)
+from keras_attn.tasks.encoder_task import rows_of_outputs
+from keras_attn.tasks.image_preprocessing import (
+    PREPROCESSOR_FILE,
+    ImagePreprocessing,
+    decode_batch,
+    processor_fields,
+    read_preprocessing,
+)
+from keras_attn.tasks.signatures import IMAGE, Input, Signature, SignatureFunctions, Status
+from keras_attn.tasks.task import PageLabels, Task
+
+_STATUS = (
+    '"ok", or why an image has no answer: `image_not_decoded` (no JPEG or PNG, or damaged), `image_too_large`'
+)
+# The most tokens of an image in an answer of `attention`, which grows with their square.
+_MOST_TOKENS = 400
+
+
+class ImageClassifierFunctions(SignatureFunctions):
+    """The graph functions of an `ImageClassifier`; the arguments are those of `SignatureFunctions`."""
+
+    def __init__(self, task, names=None, *, attention=False, buckets=None):
+        super().__init__(task, names, attention=attention, buckets=buckets)
+        # Traced once: its graph is a function that the signatures call.
+        strings = tf.TensorSpec([None], tf.string)
+        self._answers = tf.function(lambda contents: task.answers(contents), [strings], autograph=False)
+
+    def serving_default(self, inputs):
+        """The label, or the labels, of each image."""
+        answers = self._answers(inputs)
+        if not self.task.multi_label:
+            return {"outputs": answers["labels"][:, 0]}
+        is_chosen = answers["is_read"][:, None] & (answers["scores"] >= 0.5)
+        return {"outputs": joined_labels(answers["labels"], is_chosen)}
+
+    def classify_images(self, inputs):
+        """All labels of each image, best first."""
+        answers = dict(self._answers(inputs))
+        status = _status(answers.pop("is_read"), answers.pop("is_too_large"))
+        return {**answers, "status": status}
+
+    def attention(self, inputs):
+        """The attention scores of each image."""
+        images, is_read, is_too_large = decode_batch(inputs, self.task.preprocessing)
+        _, scores = self._attention_function(images)
+        is_token = is_read[:, tf.newaxis]
+        are_tokens = {"encoder": (is_token, is_token)}
+        grid = tf.constant([grid_of(self.task)], tf.int32)
+        pixels = patch_pixels(self.task.preprocessing, images, size_of_patches(self.task))
+        return {
+            "grid": tf.tile(grid, [tf.shape(inputs)[0], 1]),
+            "image": tf.cast(pixels, tf.int32),
+            **self._attention_function.outputs(scores, are_tokens),
+            "status": _status(is_read, is_too_large),
+        }
+
+    @functools.cached_property
+    def _attention_function(self):
+        task = self.task
+        grid = grid_of(task)
+        if grid is None:
+            raise ValueError(
+                "An export gives the attention of models that say their patches, as a `VisionTransformer` does. "
+                f"Received: {type(task.model).__name__}. Export without `attention`, and see it by `show` with `grid`."
+            )
+
+        def look(images):
+            task.model(images, training=False)
+            return []
+
+        def choose(maps):
+            layers = patch_layers(maps, grid[0] * grid[1])
+            num_tokens = next(iter(layers.values())).shape[-1]
+            if num_tokens > _MOST_TOKENS:
+                raise ValueError(f"An image must have at most {_MOST_TOKENS} tokens. Received: {num_tokens}.")
+            return {"encoder": layers}
+
+        shape = task.preprocessing.shape
+        spec = tf.TensorSpec([None, *shape], tf.float32)
+        return AttentionFunction(task.model, look, [spec], (np.zeros((1, *shape), "float32"),), choose)
+
+    def examples(self, given=None):
+        if given is None:
+            return sample_images(self.task.preprocessing)
+        _, images = _image_files(given)
+        if not images:
+            raise ValueError("`examples` must be images, one or more. Received: none.")
+        is_read = self._answers(tf.constant(images, tf.string))["is_read"].numpy().tolist()
+        if False in is_read:
+            raise ValueError(
+                f"`examples` must be images. Number {is_read.index(False)} is no JPEG or PNG file, damaged or too large."
+            )
+        return images
+
+    def limits(self):
+        preprocessing = self.task.preprocessing
+        height, width = preprocessing.image_size
+        return [
+            f"The model reads {height} x {width} pixels; larger and smaller images are resized inside the graph "
+            f"({preprocessing.interpolation}).",
+            "Exif orientations are obeyed, alpha is dropped, and files of more than 89 million pixels are not decoded.",
+            f"Labels: {', '.join(self.task.labels)}.",
+        ]
 
 
 class ImageClassifier(Task):
@@ -40,7 +148,8 @@ class ImageClassifier(Task):
             `VisionTransformer` with a head, or any other. A Keras model of your own is saved if its classes are
             registered.
         preprocessing: `ImagePreprocessing`: what the model reads.
-        labels: List of strings, the name of each logit. Two may be alike, as ImageNet's cranes are.
+        labels: List of different strings, the name of each logit. Of labels that repeat in a checkpoint, as ImageNet's cranes
+            do, the later ones get their number: "crane (517)".
         multi_label: Boolean, whether an image has any number of labels, each of which has a probability of its own.
         activation: What makes scores of logits: "softmax", "sigmoid" or "linear" (for a model that ends in a softmax).
             Defaults to "sigmoid" for `multi_label` or one label, else "softmax".
@@ -63,10 +172,45 @@ class ImageClassifier(Task):
     Reference: [Dosovitskiy et al., 2021](https://arxiv.org/abs/2010.11929), section 3.1.
     """
 
-    name, article, mixin = "image classifier", "An", keras.Model
-    needs_tensorflow = "An image classifier needs Keras' TensorFlow backend: set KERAS_BACKEND=tensorflow."
-    saved_options, saved_lists = ("multi_label", "activation"), ("labels",)
+    name = "image classifier"
+    heads = ("ForImageClassification", "ForImageClassificationWithTeacher")
+    article = "An"
+    mixin = keras.Model
     tokenizer_names = ()
+    saved_options = ("multi_label", "activation")
+    saved_lists = ("labels",)
+    signatures = {
+        "serving_default": Signature(
+            "the label of each image",
+            ["inputs"],
+            {
+                "outputs": "the best label; of a multi-label model all labels with a score of 0.5 or more, joined by commas; "
+                "of an image that cannot be read, nothing"
+            },
+            view="text",
+            shown=2,
+        ),
+        "classify_images": Signature(
+            "the scores of all labels for each image",
+            ["inputs"],
+            {"labels": "all labels, best first", "scores": "their scores", "status": _STATUS},
+            view="labels",
+            shown=1,
+        ),
+    }
+    signature_inputs = {"inputs": Input("JPEG or PNG files, bytes", widget=IMAGE)}
+    served_functions = ImageClassifierFunctions
+    export_description = "A classifier that takes JPEG and PNG files and returns labels, for TF Serving: decoding and resizing are inside."
+    export_formats = ("huggingface",)
+    compiles_with_xla = False
+    takes = "images"
+    page_labels = PageLabels("Image", "", "Label")
+    asked_signatures = ("classify_images",)
+    statuses = {
+        "image_not_decoded": "This is no JPEG or PNG file, or a damaged one.",
+        "image_too_large": "The image is too large.",
+    }
+    show_options = ("grid",)
 
     def __init__(self, model, preprocessing, labels, multi_label=False, activation=None):
         if not isinstance(model, keras.Model):
@@ -78,39 +222,25 @@ class ImageClassifier(Task):
                 f"Received: {type(preprocessing).__name__}."
             )
         self.preprocessing = preprocessing
-        self.labels = _check_labels(labels, _num_logits(model, preprocessing.shape))
+        self.labels = check_labels(labels, _num_logits(model, preprocessing.shape))
         self.multi_label = multi_label
-        self.activation = checked_activation(activation, multi_label, self.labels)
+        self.activation = check_activation(activation, multi_label, self.labels)
 
     @classmethod
-    def from_checkpoint(cls, folder, labels, preprocessing=None, multi_label=False, **of_loading):
-        """A classifier to fine-tune: the encoder of a checkpoint, and a new head.
-
-        The head is the one that the architecture has in transformers, with fresh logits, whatever head the checkpoint has.
-
-        Args:
-            folder: Path of a checkpoint's folder: a ViT, DeiT or DINOv2 for example, with any head or none.
-            labels: List of strings, the names of the new logits.
-            preprocessing: `ImagePreprocessing`; by default what the folder's preprocessor_config.json says.
-            multi_label: As in the constructor.
-            **of_loading: `dtype` and `ignored_fields`, as in `keras_attn.huggingface.load_model`.
-
-        Returns:
-            `ImageClassifier`.
-
-        Raises:
-            FileNotFoundError: if a file is missing.
-            ValueError: if a file is damaged, or the architecture has no classification head.
-
-        Example: `ImageClassifier.from_checkpoint("dinov2-base", ["healthy", "rust"], dtype="mixed_bfloat16")`.
-        """
-        if isinstance(labels, str):
-            raise ValueError(f"`labels` must be a list of strings. Received: labels={labels!r}.")
-        labels, folder = list(labels), pathlib.Path(folder)
-        model = load_model(folder, num_new_labels=len(labels), **of_loading)
+    def read_checkpoint(cls, folder, labels=None, preprocessing=None, multi_label=None, **loading_options):
+        """`preprocessing` replaces what preprocessor_config.json says, fields of which may be ignored too."""
+        if labels is None:
+            check_no_new_options(multi_label=multi_label)
+            arguments = checkpoint_labels(folder)
+            model = load_model(folder, **loading_options)
+        else:
+            arguments = {"labels": new_labels(labels), "multi_label": bool(multi_label)}
+            model = load_model(folder, num_new_labels=len(arguments["labels"]), **loading_options)
         if preprocessing is None:
-            preprocessing = read_preprocessing(folder, read_json(folder / "config.json"))
-        return cls(model, preprocessing, labels, multi_label)
+            config = read_json(folder / "config.json")
+            ignored_fields = loading_options.get("ignored_fields", ())
+            preprocessing = read_preprocessing(folder, config, ignored_fields)
+        return cls(model, preprocessing, **arguments)
 
     def __call__(self, images, top_k=None, return_scores=False, batch_size=64, num_workers=None):
         """The label of an image, or of each of a list of images.
@@ -133,184 +263,93 @@ class ImageClassifier(Task):
             OSError: if a file cannot be opened.
         """
         check_positive("top_k", top_k, optional=True)
-        single, contents = _contents(images)
-        rows = self._rows(contents, batch_size, num_workers)
+        single, contents = _image_files(images)
+        rows = self.answer_rows(contents, batch_size, num_workers)
         for number, row in enumerate(rows):
-            _check_read(row, "The image" if single else f"Image {number}")
+            what = "The image" if single else f"Image {number}"
+            _check_read(row, what)
         return label_answers(rows, self.multi_label, top_k, return_scores, single)
 
-    def show(self, image, grid=None, title=None, path=None, compare=None, name="this"):
-        """A page on which a person explores where the model looks: what each patch attends to, over the image itself.
-
-        It shows the pixels that patches read: a `VisionTransformer` cuts off what is no whole patch, a `SwinTransformer` fills
-        it with zeros, which are the grey of the preprocessing's `mean`.
-
-        Args:
-            image: An image, as in a call.
-            grid: Pair of integers, the rows and columns of the patches of a model that does not say them by a `PatchEmbedding`.
-                Before them there may be one token, or fewer than the grid has rows and columns. Of a `SwinTransformer`, those
-                of a stage, whose windows are put in place; by default the first with at most 2,048.
-            title: String above the page. Defaults to the label and its score.
-            path: Where to write the page, as `.html`.
-            compare: Another image classifier with the same patches of the same pixels, or a mapping from names to such, to
-                show beside this one. By default it is "the other".
-            name: String, the name of this classifier beside those of `compare`.
-
-        Returns:
-            `keras_attn.plots.Explorer`: a notebook shows it, and `save` writes it.
-
-        Raises:
-            ValueError: if the image cannot be read, no layer of the model attends from every patch to every patch, `grid` is not
-                that of the model, or `compare` has other patches.
-
-        Example:
-
-        ```python
-        from keras_attn.tasks import ImagePreprocessing
-
-        encoder = keras_attn.models.VisionTransformer.from_sizes(
-            image_size=8, patch_size=2, num_layers=2, hidden_dim=16, num_heads=2, intermediate_dim=32
-        )
-        model = keras_attn.models.EncoderWithHead(encoder, keras_attn.layers.ImageClassificationHead(2))
-        classifier = keras_attn.ImageClassifier(model, ImagePreprocessing((8, 8)), ["cat", "dog"])
-        explorer = classifier.show(np.full((31, 23, 3), 200, "uint8"))
-        ```
-        """
-        single, contents = _contents(image)
+    def attended(self, content, others, grid=None):
+        single, contents = _image_files(content)
         if not single:
             raise ValueError(f"`image` must be one image. Received: {len(contents)} of them.")
-        others, compared = compared_tasks(self, compare), {}
-        [label], [score] = self(image, top_k=1, return_scores=True)
-        title = f"{label} ({score:.0%})" if title is None else title
+        [label], [score] = self(content, top_k=1, return_scores=True)
         seen = image_maps(self, self.preprocessing.decoded(contents[0]), grid)
-        for other_name, other in others.items():
-            of_other = image_maps(other, other.preprocessing.decoded(contents[0]), grid)
-            _check_same_patches(other_name, seen, of_other)
-            compared[other_name] = of_other.layers
-        return explore(
-            seen.layers, image=seen.patches, grid=seen.grid, title=title, path=path, **beside(compared, name)
-        )
-
-    def save(self, folder):
-        """Writes the model, the preprocessing and the options to `folder`, replacing an older image classifier there.
-
-        The folder is built under a temporary name and then renamed. It holds JSON and a safetensors file: nothing that
-        could contain code.
-
-        Args:
-            folder: Path.
-
-        Raises:
-            ValueError: if `folder` holds anything else, or the model is quantised to other than int8 or bfloat16.
-        """
-        write_task(self, folder)
-
-    @classmethod
-    def load(cls, folder):
-        """Reads the classifier that `save` wrote; it never runs code from the folder.
-
-        Args:
-            folder: Path of the classifier, or of a run that made it.
-
-        Raises:
-            FileNotFoundError: if a file is missing.
-            ValueError: if one is damaged, or the weights do not fit the configuration.
-        """
-        return read_task(cls, folder)
+        compared = {}
+        for name, other in others.items():
+            other_seen = image_maps(other, other.preprocessing.decoded(contents[0]), grid)
+            _check_same_patches(name, seen, other_seen)
+            compared[name] = other_seen.layers
+        shown = {
+            "maps": seen.layers,
+            "image": seen.patches,
+            "grid": seen.grid,
+            "title": f"{label} ({score:.0%})",
+        }
+        return shown, compared
 
     def more_to_save(self):
         return {"preprocessing": self.preprocessing.config()}
 
     @classmethod
-    def from_saved(cls, config):
+    def from_saved(cls, config, folder):
+        config["options"]["labels"] = different_labels(config["options"]["labels"])
         return {"preprocessing": ImagePreprocessing(**config["preprocessing"])}
 
-    def export(self, folder, examples=None, signatures=None, quantization=None, attention=False):
-        """Writes the next version of a SavedModel that takes image files, for TF Serving.
+    def attention_signature(self):
+        return Signature(
+            "what every head looks at in each image",
+            ["inputs"],
+            {
+                "grid": "the rows and columns of the patches, which are the last of the tokens",
+                "image": "the pixels of the patches, as the model reads them, from 0 to 255: (row, column, channel)",
+                "encoder_attention": "how much each token looks at each: (layer, head, the one, the other); 0 for an image "
+                "that cannot be read",
+                "encoder_layers": ENCODER_OUTPUTS["encoder_layers"],
+                "status": _STATUS,
+            },
+        )
 
-        The README next to the graph describes the signatures with all their inputs and outputs. A `status` is "ok", or says
-        why an image has no answer: `image_not_decoded`, `image_too_large`; its label is then empty. The files next to the
-        graph are those of `Translator.export`, and the examples as PNG or JPEG files.
-
-        Decoding is no work for XLA, so there is no export for it.
-
-        Args:
-            folder: Path of the served model, for example `saved_models/digits`. Its name is the model's name.
-            examples: List of typical images, as in a call, for the warm-up and the README.
-            signatures: The names of the signatures to write beside `serving_default`; by default all.
-            quantization: `"bfloat16"` or `"int8"`, as in `Translator.export`.
-            attention: Boolean, whether to write a signature `attention` too: the scores of every head for an image, which
-                `keras_attn.plots.explore_answer` makes a page of.
-
-        Returns:
-            `pathlib.Path` of the new version folder, `folder`/1 or the next integer.
-
-        Raises:
-            ValueError: if `examples`, `signatures` or `quantization` are invalid, or for int8 on a machine that cannot
-                compute it, or the model has no attention that an export can give.
-        """
-        self._check_export(False, signatures)
-        served = self.quantized(quantization)
-        chosen = ImageClassifierSignatures(served, signatures, attention)
-        if examples is not None:
-            _, examples = _contents(examples)
-        return served._export(folder, chosen, examples, unquantized=self)
-
-    def export_model(self, folder, format, quantization=None):
-        """Writes the classifier for another library.
-
-        Args:
-            folder: Path of the folder to write; it replaces an older checkpoint there.
-            format: `"huggingface"`: what transformers' AutoModelForImageClassification and AutoImageProcessor load. The model
-                must have the parts of a ViT, DeiT, DINOv2 or Swin.
-            quantization: None; for translators.
-
-        Returns:
-            `pathlib.Path` of the folder.
-
-        Raises:
-            ValueError: for another format, or a model or preprocessing that transformers has not; the message names a
-                difference.
-        """
-        choose("format", format, {"huggingface": None})
-        if quantization is not None:
-            raise ValueError(f"`quantization` is for translators. Received: quantization={quantization!r}.")
-        kind = problem_type(self.multi_label, self.activation, len(self.labels))
-        names = {str(number): name for number, name in enumerate(self.labels)}
+    def _export_model(self, folder, format, quantization):
         fields = processor_fields(self.preprocessing)
-        with replaced_folder(folder, "config.json", "checkpoint") as built:
-            save_model(self.model, built, _model_type(self.model), id2label=names, problem_type=kind)
-            (built / PREPROCESSOR_FILE).write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
-        return pathlib.Path(folder)
+
+        def write_fields(folder):
+            text = json.dumps(fields, indent=2) + "\n"
+            (folder / PREPROCESSOR_FILE).write_text(text, encoding="utf-8")
+
+        return save_classifier(self, folder, _model_type(self.model), write_more=write_fields)
 
     def _default_answers(self, contents):
         """What `serving_default` of the export answers to a list of image files, bytes or, as for any text, str."""
-        contents = [text.encode("utf-8") if isinstance(text, str) else text for text in contents]
-        answers = [self._served(row) for row in self._rows(contents, 64, None)]
-        return [label.decode("utf-8") for label in answers]
+        rows = self.answer_rows(_as_bytes(contents), 64, None)
+        return [self._served(row).decode("utf-8") for row in rows]
 
     def _attention_answers(self, contents):
-        asked, answers = [], []
-        grid, size = grid_of(self), size_of_patches(self)
-        contents = [text.encode("utf-8") if isinstance(text, str) else text for text in contents]
-        for content, row in zip(contents, self._rows(contents, 64, None)):
-            if row["is_read"]:
-                image = self.preprocessing.decoded(content)
-                with capture_attention(self.model, dtype="float32") as maps:
-                    self.model(image[tf.newaxis], training=False)
-                layers = patch_layers(maps, grid[0] * grid[1])
-                asked.append(content)
-                seen = {
-                    "grid": np.array(grid),
-                    "image": patch_pixels(self.preprocessing, image, size).numpy(),
-                }
-                answers.append({**attention_answer({"encoder": layers}, {}), **seen})
+        asked = []
+        answers = []
+        grid = grid_of(self)
+        size = size_of_patches(self)
+        contents = _as_bytes(contents)
+        for content, row in zip(contents, self.answer_rows(contents, 64, None)):
+            if not row["is_read"]:
+                continue
+            image = self.preprocessing.decoded(content)
+            with capture_attention(self.model, dtype="float32") as maps:
+                self.model(image[tf.newaxis], training=False)
+            layers = patch_layers(maps, grid[0] * grid[1])
+            answer = single_answer({"encoder": layers}, {})
+            answer["grid"] = np.array(grid)
+            answer["image"] = patch_pixels(self.preprocessing, image, size).numpy()
+            asked.append(content)
+            answers.append(answer)
         return {"inputs": asked}, answers
 
-    def verified_on(self):
-        """Images, a damaged one, and what is none."""
-        first, *others = made_images(self.preprocessing)
-        return [first, *others, first[: len(first) // 2], b"", "4th of July 2016"]
+    def verification_inputs(self):
+        """Sample images, a truncated image, and non-image bytes."""
+        images = sample_images(self.preprocessing)
+        truncated = images[0][: len(images[0]) // 2]
+        return [*images, truncated, b"", "4th of July 2016"]
 
     def _served(self, row):
         if not row["is_read"]:
@@ -332,16 +371,15 @@ class ImageClassifier(Task):
             "is_too_large": is_too_large,
         }
 
-    def _rows(self, contents, batch_size, num_workers):
+    def answer_rows(self, contents, batch_size, num_workers):
         """{output: value} of `answers` for each image file."""
         graph = self.graph_of("answers", self.answers, [tf.TensorSpec([None], tf.string)])
 
-        def of_batch(rows):
+        def answer(rows):
             batch = tf.constant([contents[row] for row in rows], tf.string, [len(rows)])
-            outputs = {name: output.numpy() for name, output in graph(batch).items()}
-            return [{name: output[row] for name, output in outputs.items()} for row in range(len(rows))]
+            return rows_of_outputs(graph(batch))
 
-        return of_batches(of_batch, contents, batch_size, num_workers)
+        return run_in_batches(answer, contents, batch_size, num_workers)
 
 
 def _model_type(model):
@@ -381,18 +419,6 @@ def _num_logits(model, shape):
     return shapes[1]
 
 
-def _check_labels(labels, num_logits):
-    """The labels as a tuple of strings, one for each logit."""
-    if isinstance(labels, str) or not all(isinstance(label, str) for label in labels):
-        raise ValueError(f"`labels` must be a list of strings. Received: labels={labels!r}.")
-    labels = tuple(labels)
-    if len(labels) != num_logits:
-        raise ValueError(
-            f"`labels` must be {num_logits} strings, one for each logit. Received: {len(labels)}, {list(labels)!r:.200}."
-        )
-    return labels
-
-
 def _check_read(row, what):
     if row["is_too_large"]:
         raise ValueError(f"{what} has too many pixels. Make it smaller first.")
@@ -400,25 +426,25 @@ def _check_read(row, what):
         raise ValueError(f"{what} cannot be read: it is no JPEG or PNG file, or a damaged one.")
 
 
-def _check_same_patches(name, seen, of_other):
+def _check_same_patches(name, seen, other_seen):
     """Whether another classifier looks from the same patches of the same pixels, within a level of rounding."""
-    rows, columns = of_other.grid
-    num_tokens = [next(iter(one.layers.values())).shape[-1] for one in (seen, of_other)]
-    same_sizes = seen.grid == of_other.grid and seen.patches.shape == of_other.patches.shape
-    same_sizes = same_sizes and seen.levels.shape == of_other.levels.shape and len(set(num_tokens)) == 1
+    rows, columns = other_seen.grid
+    num_tokens = [next(iter(one.layers.values())).shape[-1] for one in (seen, other_seen)]
+    same_sizes = seen.grid == other_seen.grid and seen.patches.shape == other_seen.patches.shape
+    same_sizes = same_sizes and seen.levels.shape == other_seen.levels.shape and len(set(num_tokens)) == 1
     if not same_sizes:
         raise ValueError(
             f"`compare` must have the same tokens: {seen.grid[0]} x {seen.grid[1]} patches of {seen.patches.shape} pixels, "
-            f"{num_tokens[0]} tokens. {name!r} has {rows} x {columns} patches of {of_other.patches.shape} pixels, "
+            f"{num_tokens[0]} tokens. {name!r} has {rows} x {columns} patches of {other_seen.patches.shape} pixels, "
             f"{num_tokens[1]} tokens."
         )
-    if np.abs(seen.levels.astype(int) - of_other.levels).max() > 1:
+    if np.abs(seen.levels.astype(int) - other_seen.levels).max() > 1:
         raise ValueError(
             f"`compare` must read the same pixels of the image. The preprocessing of {name!r} resizes or crops otherwise."
         )
 
 
-def _contents(images):
+def _image_files(images):
     """Whether there is one image, not a list, and the bytes of all images.
 
     Arrays become PNG files, so that every image takes the same way.
@@ -427,10 +453,17 @@ def _contents(images):
     single = len(images.shape) < 4 if is_array else isinstance(images, bytes | str | os.PathLike)
     if not single and not is_array and not isinstance(images, list | tuple):
         raise ValueError(f"`images` must be an image or a list of images. Received: {type(images).__name__}.")
-    return single, [_content(image) for image in ([images] if single else images)]
+    if single:
+        images = [images]
+    return single, [_image_file(image) for image in images]
 
 
-def _content(image):
+def _as_bytes(contents):
+    """Strings as any task takes them, and bytes -> bytes."""
+    return [content.encode("utf-8") if isinstance(content, str) else content for content in contents]
+
+
+def _image_file(image):
     if isinstance(image, bytes):
         return image
     if isinstance(image, str | os.PathLike):
@@ -441,10 +474,43 @@ def _content(image):
             f"Received: {type(image).__name__}."
         )
     pixels = np.asarray(image)
-    channels = pixels.shape[2] if pixels.ndim == 3 else 1 if pixels.ndim == 2 else None
+    channels = None
+    if pixels.ndim == 2:
+        channels = 1
+    elif pixels.ndim == 3:
+        channels = pixels.shape[2]
     if pixels.dtype != np.uint8 or channels not in (1, 3, 4) or 0 in pixels.shape:
         raise ValueError(
             "An image in an array must be uint8 (H, W), (H, W, 1), (H, W, 3) or (H, W, 4), levels from 0 to 255. "
             f"Received: {pixels.dtype.name} {pixels.shape}."
         )
     return tf.io.encode_png(pixels.reshape(*pixels.shape[:2], channels), compression=1).numpy()
+
+
+def _status(is_read, is_too_large):
+    status = Status()
+    status.note("image_not_decoded", ~is_read & ~is_too_large)
+    status.note("image_too_large", is_too_large)
+    return status.text()
+
+
+def sample_images(preprocessing):
+    """Image files for a warm-up, where nobody gives typical ones: ramps of colour in three sizes.
+
+    Args:
+        preprocessing: `ImagePreprocessing`.
+
+    Returns:
+        A list of bytes: two PNG files and a JPEG file.
+    """
+    height, width = preprocessing.image_size
+    sizes = ((height, width), (2 * height, width), (height, 3 * width))
+    ramps = [_ramp(*size) for size in sizes]
+    encoders = (tf.io.encode_png, tf.io.encode_png, tf.io.encode_jpeg)
+    return [encode(ramp).numpy() for encode, ramp in zip(encoders, ramps)]
+
+
+def _ramp(height, width):
+    rows = np.linspace(0, 255, height)[:, None]
+    columns = np.linspace(0, 255, width)
+    return np.stack(np.broadcast_arrays(rows, columns, np.abs(rows - columns)), axis=-1).astype("uint8")

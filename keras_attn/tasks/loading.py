@@ -2,30 +2,17 @@
 
 import pathlib
 
-from keras_attn.huggingface import checkpoint_folder
-from keras_attn.tasks.checkpoints import holds_checkpoint, load_checkpoint
-from keras_attn.tasks.fill_mask import FillMask
-from keras_attn.tasks.image_classifier import ImageClassifier
-from keras_attn.tasks.question_answerer import QuestionAnswerer
-from keras_attn.tasks.task_files import config_file_of, holds_task, reading
-from keras_attn.tasks.text_classifier import TextClassifier
-from keras_attn.tasks.text_embedder import TextEmbedder
-from keras_attn.tasks.text_generator import TextGenerator
-from keras_attn.tasks.token_classifier import TokenClassifier
-from keras_attn.tasks.translator import Translator
+import tensorflow as tf
 
-_KINDS = (
-    Translator,
-    TextGenerator,
-    TextEmbedder,
-    TextClassifier,
-    TokenClassifier,
-    FillMask,
-    QuestionAnswerer,
-    ImageClassifier,
-)
-# Every kind of task, by the file that tells the kind of a saved one.
-TASKS = {config_file_of(task_class): task_class for task_class in _KINDS}
+from keras_attn import opennmt
+from keras_attn.files import read_json
+from keras_attn.huggingface import checkpoint_folder, is_sentence_transformer
+from keras_attn.huggingface.dry_run import dry_run
+from keras_attn.task_registry import declarations, task_class
+from keras_attn.tasks.checkpoint_heads import task_for, task_with_format
+from keras_attn.tasks.saved_tasks import holds_task, reading
+
+CONFIG_FILE = "config.json"
 
 
 def load_task(folder, **options):
@@ -60,17 +47,71 @@ def load_task(folder, **options):
             return load_checkpoint(folder)
     if options:
         raise ValueError(f"Options are for checkpoints, and {folder} is none. Received: {sorted(options)}.")
-    for task_class in TASKS.values():
-        if holds_task(folder, task_class):
-            return task_class.load(folder)
+    for class_name, declared in declarations().items():
+        if holds_task(folder, declared):
+            return task_class(class_name).load(folder)
     path = pathlib.Path(folder)
     if not path.is_dir():
         raise FileNotFoundError(f"There is no folder {folder}.")
-    advice = (
-        " It holds an export; give the folder of what was exported."
-        if any(path.glob("**/saved_model.pb"))
-        else " Give the folder of a run, of a saved task, or of a checkpoint as the hub has it."
-    )
+    advice = " Give the folder of a run, of a saved task, or of a checkpoint as the hub has it."
+    if any(path.glob("**/saved_model.pb")):
+        advice = " It holds an export; give the folder of what was exported."
+    files = ", ".join(declared.config_file for declared in declarations().values())
     raise FileNotFoundError(
-        f"{folder} holds no saved task ({', '.join(TASKS)}) and no checkpoint (config.json).{advice}"
+        f"{folder} holds no saved task ({files}) and no checkpoint (config.json).{advice}"
     )
+
+
+def holds_checkpoint(folder):
+    """Whether a folder is a checkpoint, as the hub holds it, or as OpenNMT-tf leaves it."""
+    is_from_hub = (pathlib.Path(folder) / CONFIG_FILE).is_file() or is_sentence_transformer(folder)
+    return is_from_hub or opennmt.holds_checkpoint(folder)
+
+
+def load_checkpoint(folder, **options):
+    """The task that a checkpoint's model is for: its weights, its tokenizer, and what its files say of decoding.
+
+    Args:
+        folder: Path of a folder with config.json, safetensors files and the files of a tokenizer; or of OpenNMT-tf's, with
+            ckpt-N.index and its data, the YAML file of the training and the vocabularies.
+        **options: As the task takes them, see docs/checkpoints.md: `max_length` or `num_beams`, for example. What the files
+            say is the default.
+
+    Returns:
+        A `TextGenerator`, a `Translator`, or another task; of a sentence-transformers folder, or an encoder alone, a
+        `TextEmbedder`.
+
+    Raises:
+        FileNotFoundError: if a file is missing.
+        ValueError: if there is no task for the model, or a file is damaged or not understood.
+
+    Example: `load_checkpoint("opus-mt-en-de", num_beams=1)`.
+    """
+    folder = pathlib.Path(folder)
+    if is_sentence_transformer(folder):
+        class_name = task_with_format("sentence-transformers")
+    elif not (folder / CONFIG_FILE).is_file() and opennmt.holds_checkpoint(folder):
+        class_name = task_with_format("opennmt-tf")
+    else:
+        class_name = task_for(read_json(folder / CONFIG_FILE))
+    return task_class(class_name).from_checkpoint(folder, **options)
+
+
+def check_checkpoint(folder, **options):
+    """Does all that `load_checkpoint` does, but reads no weights, and takes no memory for them.
+
+    Args:
+        folder, **options: As in `load_checkpoint`.
+
+    Returns:
+        A pair: the name of the task's class, and a dict of the fields without effect by the names of their files: those of
+        other programs, which transformers does not read either.
+
+    Raises:
+        FileNotFoundError, ValueError: as `load_checkpoint`, for all but the values of weights.
+
+    Example: `check_checkpoint("opus-mt-en-de")  # ("Translator", {})`.
+    """
+    with dry_run() as fields_without_effect, tf.device("CPU"):
+        task = load_checkpoint(folder, **options)
+    return type(task).__name__, fields_without_effect

@@ -5,11 +5,11 @@ import tensorflow as tf
 
 from keras_attn.checks import check_positive
 from keras_attn.models import EncoderWithHead
-from keras_attn.tasks.batches import of_batches, warn_of_cuts
-from keras_attn.tasks.encoder_signatures import STATUS, EncoderSignatures
-from keras_attn.tasks.encoder_task import EncoderTask, dense
-from keras_attn.tasks.signature_parts import Input, Signature
+from keras_attn.tasks.batches import run_in_batches, warn_of_cuts
+from keras_attn.tasks.encoder_task import STATUS, EncoderFunctions, EncoderTask, dense, num_logits
+from keras_attn.tasks.signatures import TEXT, Input, Signature, second_text
 from keras_attn.tasks.spans import num_characters, repaired, span_texts, whole_characters
+from keras_attn.tasks.task import PageLabels
 from keras_attn.text import as_utf8
 
 Answer = collections.namedtuple("Answer", ["text", "score", "start", "end"])
@@ -20,53 +20,20 @@ score: Float, the probability of its first token times that of its last.
 start, end: Integers, the first character in the context, and the one after the last.
 """
 
-# The only description of the signatures of a question answerer's export; the first is the default.
-ANSWERER_SIGNATURES = {
-    "serving_default": Signature(
-        "the answer to each question",
-        ["inputs", "contexts"],
-        {"outputs": "the answer, a part of the context"},
-    ),
-    "answer": Signature(
-        "the answer to each question, and where it stands",
-        ["inputs", "contexts"],
-        {
-            "outputs": "the answer, a part of the context",
-            "scores": "the probability of its first token times that of its last",
-            "starts": "its first character in the context, the first being 0",
-            "ends": "the character after its last one",
-            **STATUS,
-        },
-    ),
-}
-_INPUTS = {
-    "inputs": Input("the questions", tf.string),
-    "contexts": Input("the text that holds the answer to each", tf.string),
-}
 # What the scores of places where no answer may begin or end are less than.
 _NEVER = -1e30
-# The signatures that the README shows with a request, and the number of texts in it.
-_SHOWN = {"serving_default": 1, "answer": 1}
 
 
-class AnswererSignatures(EncoderSignatures):
+class AnswererFunctions(EncoderFunctions):
     """The graph functions of a `QuestionAnswerer`."""
-
-    table = ANSWERER_SIGNATURES
-    input_table = _INPUTS
-    description = "A model that takes questions and texts and finds the answers in them, for TF Serving: the tokenizer is inside."
-    shown = _SHOWN
-
-    def example_inputs(self, signature_name, texts, ask):
-        return {"inputs": texts, "contexts": [*texts[1:], texts[0]]}
 
     def serving_default(self, inputs, contexts):
         """The answer to each question."""
-        return {"outputs": self._answers(inputs, contexts)["outputs"]}
+        return {"outputs": self.task_answers(inputs, contexts)["outputs"]}
 
     def answer(self, inputs, contexts):
         """The answer to each question, its score, and where it stands."""
-        return self._answers(inputs, contexts)
+        return self.task_answers(inputs, contexts)
 
     def limits(self):
         return [
@@ -112,15 +79,46 @@ class QuestionAnswerer(EncoderTask):
     Reference: [Devlin et al., 2019](https://arxiv.org/abs/1810.04805), section 4.2.
     """
 
-    name, mixin = "question answerer", EncoderWithHead
-    signatures = AnswererSignatures
+    name = "question answerer"
+    heads = ("ForQuestionAnswering",)
+    mixin = EncoderWithHead
     saved_options = ("max_answer_length", "stride", "max_length")
+    signatures = {
+        "serving_default": Signature(
+            "the answer to each question",
+            ["inputs", "contexts"],
+            {"outputs": "the answer, a part of the context"},
+            view="text",
+            shown=1,
+        ),
+        "answer": Signature(
+            "the answer to each question, and where it stands",
+            ["inputs", "contexts"],
+            {
+                "outputs": "the answer, a part of the context",
+                "scores": "the probability of its first token times that of its last",
+                "starts": "its first character in the context, the first being 0",
+                "ends": "the character after its last one",
+                **STATUS,
+            },
+            view="span_of_second",
+            shown=1,
+        ),
+    }
+    signature_inputs = {
+        "inputs": Input("the questions", widget=TEXT),
+        "contexts": Input("the text that holds the answer to each", widget=second_text("Context")),
+    }
+    served_functions = AnswererFunctions
+    export_description = "A model that takes questions and texts and finds the answers in them, for TF Serving: the tokenizer is inside."
+    page_labels = PageLabels("Question", "Type a question, and its context beside", "Answer")
+    asked_signatures = ("answer",)
 
     def __init__(
         self, model, tokenizer, max_answer_length=15, stride=None, max_length=None, jit_compile=False
     ):
         super().__init__(model, tokenizer, max_length, jit_compile)
-        if model.head.compute_output_shape((None, None, model.hidden_dim))[-1] != 2:
+        if num_logits(model) != 2:
             raise ValueError("`model` must have a head with two logits for each token.")
         self.max_answer_length = check_positive("max_answer_length", max_answer_length)
         room = self.max_length - tokenizer.framing.num_special(is_pair=True)
@@ -149,70 +147,72 @@ class QuestionAnswerer(EncoderTask):
         single = isinstance(questions, str | bytes)
         if single != isinstance(contexts, str | bytes):
             raise ValueError("`questions` and `contexts` must be two strings or two lists of strings.")
-        columns = as_utf8(questions), as_utf8(contexts)
-        if len(columns[0]) != len(columns[1]):
+        questions = as_utf8(questions)
+        contexts = as_utf8(contexts)
+        if len(questions) != len(contexts):
             raise ValueError(
                 "`questions` and `contexts` must be as many. "
-                f"Received: {len(columns[0])} questions, {len(columns[1])} contexts."
+                f"Received: {len(questions)} questions, {len(contexts)} contexts."
             )
-        room = self._question_room
-        lengths = self.tokenizer.tokenize(tf.constant(columns[0], tf.string, [len(columns[0])])).row_lengths()
+        room = self._question_room()
+        lengths = self.tokenizer.tokenize(tf.constant(questions, tf.string, [len(questions)])).row_lengths()
         limit = f"the first {room} tokens of a question are read"
-        warn_of_cuts(int(np.sum(lengths > room)), len(columns[0]), limit)
-        windows = [window for row in range(len(columns[0])) for window in self._windows(row, *columns)]
-        graph = self.graph_of(
-            "windows", self._of_windows, [tf.RaggedTensorSpec([None, None], tf.int32, 1)] * 2
-        )
+        warn_of_cuts(int(np.sum(lengths > room)), len(questions), limit)
+        windows = []
+        for row, (question, context) in enumerate(zip(questions, contexts)):
+            windows += self._windows(row, question, context)
+        ragged_ids = tf.RaggedTensorSpec([None, None], tf.int32, 1)
+        graph = self.graph_of("windows", self._window_answers, [ragged_ids] * 2)
 
-        def of_batch(numbers):
-            pairs = ([windows[number][part] for number in numbers] for part in ("question", "context"))
-            found = graph(*(tf.ragged.constant(ids, tf.int32, 1) for ids in pairs))
-            return list(zip(*(values.numpy() for values in found)))
+        def answer(numbers):
+            parts = [[windows[number][part] for number in numbers] for part in ("question", "context")]
+            outputs = graph(*(tf.ragged.constant(ids, tf.int32, 1) for ids in parts))
+            return list(zip(*(values.numpy() for values in outputs)))
 
-        found = of_batches(
-            of_batch, [window["question"] + window["context"] for window in windows], batch_size, num_workers
-        )
-        answers = [Answer("", 0.0, 0, 0)] * len(columns[0])
-        for window, (score, first, last) in zip(windows, found):
-            if score > answers[window["row"]].score:
-                answers[window["row"]] = _answer(window, float(score), first, last, columns[1])
+        token_ids = [window["question"] + window["context"] for window in windows]
+        best = run_in_batches(answer, token_ids, batch_size, num_workers)
+        answers = [Answer("", 0.0, 0, 0)] * len(questions)
+        for window, (score, first, last) in zip(windows, best):
+            row = window["row"]
+            if score > answers[row].score:
+                answers[row] = _answer(window, float(score), first, last, contexts[row])
         return answers[0] if single else answers
 
     def _default_answers(self, texts):
-        rows = self._rows([texts, texts], 64, None)
+        rows = self.answer_rows([texts, texts], 64, None)
         return [row["outputs"].decode("utf-8") for row in rows]
 
     def answers(self, questions, contexts):
         """Strings (B,) -> the columns of `answer`, and whether a question or a context was cut."""
         contexts = repaired(contexts)
         asked = self.tokenizer.tokenize(questions)
-        question = asked[:, : self._question_room]
+        question = asked[:, : self._question_room()]
         context, starts, ends = self.tokenizer.tokenize_with_offsets(contexts)
         framed = self._framed(question, context)
         scores, first, last = self._best(framed)
         rows = tf.range(tf.size(contexts, tf.int64))
         has_answer = scores > 0
+
         # Rows without tokens have no first one to be read.
-        offsets = [tf.concat([values.values, [0]], axis=0) for values in (starts, ends)]
-        start, end = (
-            tf.where(has_answer, tf.gather(values, tf.where(has_answer, starts.row_starts() + place, 0)), 0)
-            for values, place in zip(offsets, (first, last))
-        )
+        def byte_offset(offsets, place):
+            values = tf.concat([offsets.values, [0]], axis=0)
+            index = tf.where(has_answer, starts.row_starts() + place, 0)
+            return tf.where(has_answer, tf.gather(values, index), 0)
+
+        start = byte_offset(starts, first)
+        end = byte_offset(ends, last)
         start, end = whole_characters(contexts, rows, start, end)
         return {
             "outputs": span_texts(contexts, rows, start, end),
             "scores": scores,
             "starts": num_characters(contexts, rows, start),
             "ends": num_characters(contexts, rows, end),
-            "is_cut": framed.is_cut | (asked.row_lengths() > self._question_room),
+            "is_cut": framed.is_cut | (asked.row_lengths() > self._question_room()),
         }
 
-    @property
-    def _question_room(self):
+    def _question_room(self, max_length=None):
         """The most tokens of a question: half of those that are not special."""
-        return self._question_room_of(self.max_length)
-
-    def _question_room_of(self, max_length):
+        max_length = max_length or self.max_length
         return (max_length - self.tokenizer.framing.num_special(is_pair=True)) // 2
 
     def _framed(self, question, context, max_length=None):
@@ -226,11 +226,11 @@ class QuestionAnswerer(EncoderTask):
                 "A question answerer reads a question and its context: give the context as `pair`."
             )
         asked = self.tokenizer.tokenize(texts)
-        room = self._question_room_of(max_length or self.max_length)
+        room = self._question_room(max_length)
         framed = self._framed(asked[:, :room], self.tokenizer.tokenize(pairs), max_length)
         return framed._replace(is_cut=framed.is_cut | (asked.row_lengths() > room))
 
-    def _of_windows(self, question, context):
+    def _window_answers(self, question, context):
         return self._best(self._framed(question, context))
 
     def _best(self, framed):
@@ -247,37 +247,39 @@ class QuestionAnswerer(EncoderTask):
         best = tf.argmax(flat, axis=1, output_type=tf.int32)
         score = tf.where(has_context, tf.reduce_max(flat, axis=1), 0.0)
         places = tf.cast(tf.maximum(dense(framed.places, -1), 0), tf.int64)
-        first, last = (tf.gather(places, at, batch_dims=1) for at in (best // length, best % length))
+        first = tf.gather(places, best // length, batch_dims=1)
+        last = tf.gather(places, best % length, batch_dims=1)
         return score, first, last
 
-    def _windows(self, row, questions, contexts):
+    def _windows(self, row, question, context):
         """The windows of a context: dicts of the ids, and of the bytes that tokens of the context stand for."""
-        [question] = self.tokenizer.encode([questions[row]])
-        question = question[: self._question_room]
-        ids, starts, ends = (
-            values.to_list()[0] for values in self.tokenizer.tokenize_with_offsets([contexts[row]])
-        )
-        size = self.max_length - self.tokenizer.framing.num_special(is_pair=True) - len(question)
+        [question_ids] = self.tokenizer.encode([question])
+        question_ids = question_ids[: self._question_room()]
+        offsets = self.tokenizer.tokenize_with_offsets([context])
+        ids, starts, ends = (values.to_list()[0] for values in offsets)
+        size = self.max_length - self.tokenizer.framing.num_special(is_pair=True) - len(question_ids)
         for begin in range(0, max(len(ids) - self.stride, 1), size - self.stride):
             part = slice(begin, begin + size)
             yield {
                 "row": row,
-                "question": question,
+                "question": question_ids,
                 "context": ids[part],
                 "starts": starts[part],
                 "ends": ends[part],
             }
 
 
-def _answer(window, score, first, last, contexts):
-    context = contexts[window["row"]]
-    start, end = window["starts"][first], window["ends"][last]
+def _answer(window, score, first, last, context):
+    """The `Answer` of UTF-8 bytes whose first and last token in a window are these."""
+    start = window["starts"][first]
+    end = window["ends"][last]
     while start < end and _is_inside_a_character(context, start):
         start -= 1
     while _is_inside_a_character(context, end):
         end += 1
-    characters = (len(context[:place].decode("utf-8")) for place in (start, end))
-    return Answer(context[start:end].decode("utf-8"), score, *characters)
+    text = context[start:end].decode("utf-8")
+    first_character = len(context[:start].decode("utf-8"))
+    return Answer(text, score, first_character, len(context[:end].decode("utf-8")))
 
 
 def _is_inside_a_character(text, place):

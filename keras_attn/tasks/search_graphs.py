@@ -16,19 +16,18 @@ from keras_attn.generation import (
     checked_options,
     extend_caches,
 )
-from keras_attn.tasks.batches import padded
-from keras_attn.tasks.buckets import compiled_with_xla, powers_of_two
-from keras_attn.tasks.other_backends import function_of_arrays
-from keras_attn.tasks.token_ids import NO_TOKEN
+from keras_attn.tasks.batches import NO_TOKEN, compiled_with_xla, padded, powers_of_two
 
-Answer = collections.namedtuple("Answer", ["texts", "scores", "attention_map"], defaults=[None])
-Answer.__doc__ = (
-    """The answers to one text, best first, their scores, and the attention map of the first, or None."""
-)
+Answer = collections.namedtuple("Answer", ["texts", "scores", "token_ids"])
+Answer.__doc__ = """The answers to one text.
+
+texts, scores: lists, best first.
+token_ids: their ids, int32 array (n, L), filled with `NO_TOKEN`.
+"""
 
 
-def found_in_batch(task, input_ids, options, search):
-    """The token ids (B, n, L) and the `Answer` for each text of a batch.
+def search_batch(task, input_ids, options, search):
+    """The `Answer` for each text of a batch.
 
     Args:
         task: A task.
@@ -36,22 +35,34 @@ def found_in_batch(task, input_ids, options, search):
         options: Dict of arrays with the options of each text.
         search: The result of the task's `search_options`.
     """
+    num_rows = len(input_ids)
     inputs = padded(input_ids, to_buckets=task.jit_compile or keras.backend.backend() == "jax")
-    more = inputs.shape[0] - len(input_ids)  # rows that only fill the bucket
-    options = {name: np.pad(x, [(0, more), *[(0, 0)] * (x.ndim - 1)], "edge") for name, x in options.items()}
+    num_more = inputs.shape[0] - num_rows  # rows that only fill the bucket
+    if num_more:
+        options = {name: _with_last_row_repeated(values, num_more) for name, values in options.items()}
     token_ids, scores = _search(task, inputs, options, search)
-    token_ids = np.asarray(token_ids)[: len(input_ids), : search["num_return_sequences"] or 1]
-    shape = token_ids.shape[:2]
-    scores = np.zeros(shape) if scores is None else np.asarray(scores)[: shape[0], : shape[1]]
-    used = np.any(token_ids != NO_TOKEN, axis=(0, 1))
-    token_ids = token_ids[:, :, : np.max(np.flatnonzero(used), initial=0) + 1]
+    token_ids = np.asarray(token_ids)[:num_rows, : search["num_return_sequences"] or 1]
+    num_answers = token_ids.shape[1]
+    if scores is None:
+        scores = np.zeros((num_rows, num_answers))
+    else:
+        scores = np.asarray(scores)[:num_rows, :num_answers]
+    is_used = np.any(token_ids != NO_TOKEN, axis=(0, 1))
+    longest = np.max(np.flatnonzero(is_used), initial=0) + 1
+    token_ids = token_ids[:, :, :longest]
+    texts = task.answer_texts(input_ids, token_ids).numpy()
     answers = []
-    for row_texts, row_scores in zip(task.texts_of(input_ids, token_ids).numpy(), scores):
-        found = np.isfinite(row_scores)
-        found[0] = True  # if the options allow no answer: "" with score -inf
-        texts = [text.decode("utf-8") for text in row_texts[found]]
-        answers.append(Answer(texts, row_scores[found].tolist()))
-    return token_ids, answers
+    for row_texts, row_scores, row_ids in zip(texts, scores, token_ids):
+        is_found = np.isfinite(row_scores)
+        is_found[0] = True  # if the options allow no answer: "" with score -inf
+        found_texts = [text.decode("utf-8") for text in row_texts[is_found]]
+        answers.append(Answer(found_texts, row_scores[is_found].tolist(), row_ids[is_found]))
+    return answers
+
+
+def _with_last_row_repeated(values, num_more):
+    paddings = [(0, num_more)] + [(0, 0)] * (values.ndim - 1)
+    return np.pad(values, paddings, "edge")
 
 
 def greedy_tokens(task, input_ids, max_length):
@@ -89,7 +100,8 @@ def greedy_tokens(task, input_ids, max_length):
         return GreedySearch(inputs, options=task.options).for_rows(row_values).next_state(index, state, cache)
 
     inputs = padded([input_ids], to_buckets=task.jit_compile)
-    limit, number = tf.constant(max_length), tf.TensorSpec([], tf.int32)
+    limit = tf.constant(max_length)
+    number = tf.TensorSpec([], tf.int32)
     start = task.graph_of(("stream_start", size), start, [tf.TensorSpec([None, None], tf.int32), number])
     state, cache, row_values = start(inputs, limit)
     # The batch size is dynamic, as in the graph of a search: for a fixed size, other kernels may be used.
@@ -101,20 +113,25 @@ def greedy_tokens(task, input_ids, max_length):
         lambda spec: tf.TensorSpec([*spec.shape[:2], None, *spec.shape[3:]], spec.dtype), cache_spec
     )
     specs = [number, number, state_spec, cache_spec, row_specs]
-    advance = task.graph_of(("stream_step", size), step if compiler is None else compiler(step), specs)
-    rooms = [length if compiler else min(length, max_length) for length in cache_lengths(size)]
-    of_prompt = cache[0][0].shape[-2] - rooms[0]
+    if compiler is not None:
+        step = compiler(step)
+    advance = task.graph_of(("stream_step", size), step, specs)
+    rooms = cache_lengths(size)
+    if compiler is None:
+        rooms = [min(length, max_length) for length in rooms]
+    num_prompt_slots = cache[0][0].shape[-2] - rooms[0]
     index = 0
     for room in rooms:
         if index:
-            cache = extend_caches(cache, of_prompt + room)
+            cache = extend_caches(cache, num_prompt_slots + room)
         while index < min(room, max_length):
             state, cache = advance(tf.constant(index), limit, state, cache, row_values)
-            if bool(state.done):
-                if (found := state.token_ids.numpy().item()) != task.output_tokenizer.end_token_id:
-                    yield found
+            token_id = state.token_ids.numpy().item()
+            is_done = bool(state.done)
+            if not is_done or token_id != task.output_tokenizer.end_token_id:
+                yield token_id
+            if is_done:
                 return
-            yield state.token_ids.numpy().item()
             index += 1
         if index == max_length:
             return
@@ -132,7 +149,8 @@ def _search(task, inputs, options, search):
     is_graph = keras.backend.backend() == "tensorflow"
     compiler = compiled_with_xla if task.jit_compile and is_graph else None
     max_length = checked_max_length(search["max_length"], task.longest)
-    num_beams, num_answers = search["num_beams"], search["num_return_sequences"]
+    num_beams = search["num_beams"]
+    num_answers = search["num_return_sequences"]
     if checked_options(DecodingOptions(**options), num_beams, num_answers).is_sampling:
         num_beams = 1
     elif num_beams > 1:
@@ -151,15 +169,18 @@ def _search(task, inputs, options, search):
     def generate(token_ids, given, limits):
         return task.generate(token_ids, {**sizes, **limits, "options": DecodingOptions(**given)}, compiler)
 
+    key = tuple(sizes.values())
     if not is_graph:
-        key = (*sizes.values(), *((name, x.shape[1:]) for name, x in options.items()))
-        return task.kept(key, lambda: function_of_arrays(task.model, generate))(inputs, options, limits)
-    specs = [
-        tf.TensorSpec([None, None], tf.int32),
-        {name: tf.TensorSpec([None, *x.shape[1:]], x.dtype, name) for name, x in options.items()},
-        {name: tf.TensorSpec([], x.dtype, name) for name, x in limits.items()},
-    ]
-    return task.graph_of((*sizes.values(), *specs[1].values()), generate, specs)(inputs, options, limits)
+        key += tuple((name, values.shape[1:]) for name, values in options.items())
+        function = task.cached(key, lambda: function_of_arrays(task.model, generate))
+        return function(inputs, options, limits)
+    option_specs = {
+        name: tf.TensorSpec([None, *values.shape[1:]], values.dtype, name) for name, values in options.items()
+    }
+    limit_specs = {name: tf.TensorSpec([], value.dtype, name) for name, value in limits.items()}
+    specs = [tf.TensorSpec([None, None], tf.int32), option_specs, limit_specs]
+    graph = task.graph_of((*key, *option_specs.values()), generate, specs)
+    return graph(inputs, options, limits)
 
 
 def _size_for(task, max_length):
@@ -174,3 +195,99 @@ def _few_widths(values):
     width = max(values.shape[1], 1)
     more = (1 << (width - 1).bit_length()) - values.shape[1]
     return np.pad(values, [(0, 0), (0, more)], constant_values=NO_TOKEN)
+
+
+def function_of_arrays(model, function):
+    """The function as the backend runs it best: compiled with JAX; on PyTorch as it is, without gradients.
+
+    Args:
+        model: The model whose weights `function` uses.
+        function: Function of tensors, or of nested structures of them. It returns such a structure; None stands for
+            nothing in it.
+
+    Returns:
+        Function of NumPy arrays that returns NumPy arrays.
+    """
+    if keras.backend.backend() == "jax":
+        call = _compiled_with_jax(model, function)
+    else:
+        call = _without_gradients(function)
+
+    def to_numpy(x):
+        return None if x is None else keras.ops.convert_to_numpy(x)
+
+    return lambda *inputs: keras.tree.map_structure(to_numpy, call(*inputs))
+
+
+def _compiled_with_jax(model, function):
+    """The function, compiled separately for each input shape, on this process' devices.
+
+    The model's weights are inputs, with their values at the time of the call. If they are spread over the
+    devices of several processes, each process has all of them and uses its own copy, so the others need not
+    take part.
+    """
+    import jax
+
+    variables = model.variables
+
+    @jax.jit
+    def compiled(values, *inputs):
+        with keras.StatelessScope(state_mapping=list(zip(variables, values))):
+            return function(*inputs)
+
+    def call(*inputs):
+        values = [variable.value for variable in variables]
+        if not all(value.is_fully_addressable for value in values):
+            values = [np.asarray(value) for value in values]
+        return compiled(values, *keras.tree.map_structure(np.asarray, inputs))
+
+    return call
+
+
+def _without_gradients(function):
+    import torch
+
+    def call(*inputs):
+        with torch.no_grad():
+            return function(*keras.tree.map_structure(keras.ops.convert_to_tensor, inputs))
+
+    return call
+
+
+def stream_text(task, make_token_ids):
+    """Yields the pieces of a greedy answer, each as soon as it is final; see `Translator.stream`.
+
+    Args:
+        task: A task.
+        make_token_ids: Function without arguments that returns the ids of the input and the most tokens of the answer.
+    """
+    input_ids, most = make_token_ids()
+    if not most:
+        return
+
+    def growing_texts():
+        token_ids = []
+        for token_id in greedy_tokens(task, input_ids, most):
+            token_ids.append(token_id)
+            texts = task.answer_texts([input_ids], np.array([[token_ids]], "int32"))
+            yield texts.numpy().item().decode("utf-8")
+
+    yield from final_pieces(growing_texts(), task.output_tokenizer.open_end)
+
+
+def final_pieces(texts, open_end):
+    """The pieces of a text that grows, each as soon as it is final; joined they are the whole text.
+
+    Args:
+        texts: Iterable of `str`, what the first token decodes to, the first two, and so on.
+        open_end: `open_end` of the tokenizer that decodes: a character of several byte tokens is U+FFFD until it is complete.
+    """
+    text = ""
+    sent = 0
+    for text in texts:
+        stable = open_end.sub("", text)
+        if len(stable) > sent:
+            yield stable[sent:]
+            sent = len(stable)
+    if text[sent:]:
+        yield text[sent:]

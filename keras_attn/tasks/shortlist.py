@@ -10,8 +10,8 @@ import tensorflow as tf
 from keras_attn.checks import check_positive
 from keras_attn.files import replaced_file
 from keras_attn.generation import FEWEST_LISTED, ListedTokens
-from keras_attn.tasks.alignment import words_of_tokens
-from keras_attn.tasks.buckets import bucket_of, few_lengths
+from keras_attn.tasks.batches import bucket_of, few_lengths
+from keras_attn.tasks.given_translations import word_numbers
 
 _SEPARATORS = ("\t", " ", "\n")
 
@@ -28,7 +28,7 @@ class Shortlist:
 
     Args:
         anywhere: List of integers, target tokens.
-        of_source: Dict from a source token's id to a list of target tokens.
+        by_source: Dict from a source token's id to a list of target tokens.
 
     Example:
 
@@ -39,9 +39,9 @@ class Shortlist:
     Reference: [Jean et al., 2015](https://arxiv.org/abs/1412.2007), section 3.2, for candidates by a lexical table.
     """
 
-    def __init__(self, anywhere, of_source):
+    def __init__(self, anywhere, by_source):
         self.anywhere = [int(token_id) for token_id in anywhere]
-        self.of_source = {int(source): list(map(int, targets)) for source, targets in of_source.items()}
+        self.by_source = {int(source): list(map(int, targets)) for source, targets in by_source.items()}
 
     @classmethod
     def load(cls, file, source_tokenizer, target_tokenizer):
@@ -50,22 +50,25 @@ class Shortlist:
         Raises:
             ValueError: if a line has no tab, or a token is not in the vocabulary; the message has its number.
         """
-        ids = [_ids(tokenizer) for tokenizer in (source_tokenizer, target_tokenizer)]
-        anywhere, of_source = [], {}
+        source_ids = _ids(source_tokenizer)
+        target_ids = _ids(target_tokenizer)
+        anywhere = []
+        by_source = {}
         for number, line in enumerate(pathlib.Path(file).read_text("utf-8").split("\n")[:-1], start=1):
             source, tab, targets = line.partition("\t")
-            unknown = [token for token in targets.split(" ") if token and token not in ids[1]]
-            if not tab or unknown or (source and source not in ids[0]):
+            targets = [token for token in targets.split(" ") if token]
+            is_known = all(token in target_ids for token in targets) and (not source or source in source_ids)
+            if not tab or not is_known:
                 raise ValueError(
                     f"{file}, line {number}, must be a source token, a tab and target tokens, all of this translator's "
                     f"vocabularies. Received: {line[:80]!r}."
                 )
-            found = [ids[1][token] for token in targets.split(" ") if token]
+            listed = [target_ids[token] for token in targets]
             if source:
-                of_source[ids[0][source]] = found
+                by_source[source_ids[source]] = listed
             else:
-                anywhere = found
-        return cls(anywhere, of_source)
+                anywhere = listed
+        return cls(anywhere, by_source)
 
     def save(self, file, source_tokenizer, target_tokenizer):
         """Writes the file of the class's description.
@@ -73,17 +76,21 @@ class Shortlist:
         Raises:
             ValueError: if a token has a space or a tab in it, which the file cannot hold.
         """
-        sources, targets = (_strings(tokenizer) for tokenizer in (source_tokenizer, target_tokenizer))
-        lines = [("", self.anywhere), *((sources[i], of) for i, of in sorted(self.of_source.items()))]
+        sources = _strings(source_tokenizer)
+        targets = _strings(target_tokenizer)
+        lists = [("", self.anywhere)]
+        for source, listed in sorted(self.by_source.items()):
+            lists.append((sources[source], listed))
+        lines = [f"{source}\t{' '.join(targets[i] for i in listed)}\n" for source, listed in lists]
         with replaced_file(file) as aside:
-            text = "".join(f"{source}\t{' '.join(targets[i] for i in of)}\n" for source, of in lines)
-            aside.write_text(text, encoding="utf-8")
+            aside.write_text("".join(lines), encoding="utf-8")
 
     def check(self, source_size, target_size, end_token_id):
         """Raises ValueError if an id is outside of its vocabulary, or END is not among `anywhere`."""
-        targets = {token_id for of in (self.anywhere, *self.of_source.values()) for token_id in of}
-        for name, ids, size in (("source", self.of_source, source_size), ("target", targets, target_size)):
-            if wrong := [token_id for token_id in ids if not 0 <= token_id < size]:
+        targets = set(self.anywhere).union(*self.by_source.values())
+        for name, ids, size in (("source", self.by_source, source_size), ("target", targets, target_size)):
+            wrong = [token_id for token_id in ids if not 0 <= token_id < size]
+            if wrong:
                 raise ValueError(
                     f"The {name} tokens of a shortlist must be in [0, {size}). Received: {wrong[0]}."
                 )
@@ -92,7 +99,7 @@ class Shortlist:
                 f"The tokens that may come anywhere must have END, {end_token_id}. Received: {self.anywhere[:20]}."
             )
 
-    def listed(self, source_ids, source_size, target_size, more=None, to_buckets=False):
+    def listed_tokens(self, source_ids, source_size, target_size, more=None, to_buckets=False):
         """`ListedTokens` for a batch, in a graph.
 
         Args:
@@ -101,21 +108,19 @@ class Shortlist:
             more: int32 (B, P), further tokens of each row, negative for none; or None.
             to_buckets: Boolean, whether other tokens fill the list up to one of few lengths, each of which XLA compiles.
         """
-        lists = [self.of_source.get(source, []) for source in range(source_size)]
+        lists = [self.by_source.get(source, []) for source in range(source_size)]
         lengths = np.array(list(map(len, lists)), np.int32)
-        values = tf.constant(np.concatenate([np.empty(0, int), *lists]), tf.int32)
+        values = tf.constant([token_id for listed in lists for token_id in listed], tf.int32)
         splits = tf.constant(np.concatenate([[0], np.cumsum(lengths)]), tf.int32)
-        is_token = tf.where(source_ids >= 0)
-        found = tf.gather(
-            tf.RaggedTensor.from_row_splits(values, splits, validate=False),
-            tf.gather_nd(source_ids, is_token),
-        )
-        rows = tf.repeat(tf.cast(is_token[:, 0], tf.int32), found.row_lengths())
-        places = [tf.stack([rows, found.values], axis=1)]
+        table = tf.RaggedTensor.from_row_splits(values, splits, validate=False)
+        token_places = tf.where(source_ids >= 0)
+        candidates = tf.gather(table, tf.gather_nd(source_ids, token_places))
+        rows = tf.repeat(tf.cast(token_places[:, 0], tf.int32), candidates.row_lengths())
+        places = [tf.stack([rows, candidates.values], axis=1)]
         if more is not None:
-            is_given = tf.where(more >= 0)
-            of_rows = tf.cast(is_given[:, 0], tf.int32)
-            places.append(tf.stack([of_rows, tf.gather_nd(more, is_given)], axis=1))
+            more_places = tf.where(more >= 0)
+            rows = tf.cast(more_places[:, 0], tf.int32)
+            places.append(tf.stack([rows, tf.gather_nd(more, more_places)], axis=1))
         places = tf.concat(places, axis=0)
         anywhere = np.isin(np.arange(target_size), self.anywhere)
         shape = [tf.shape(source_ids)[0], target_size]
@@ -136,7 +141,6 @@ def checked_shortlist(translator, shortlist):
     Raises:
         ValueError: if it does not fit the vocabularies, or the translator cannot use one.
     """
-    tokenizers = translator.source_tokenizer, translator.target_tokenizer
     if not hasattr(translator.model, "output_projection"):
         raise ValueError(
             "A shortlist needs a model with `output_projection`, as Seq2SeqTransformer has. "
@@ -148,8 +152,8 @@ def checked_shortlist(translator, shortlist):
             f"Received: backend {keras.backend.backend()}."
         )
     if not isinstance(shortlist, Shortlist):
-        shortlist = Shortlist.load(shortlist, *tokenizers)
-    shortlist.check(*sizes_of(translator.model), translator.target_tokenizer.end_token_id)
+        shortlist = Shortlist.load(shortlist, translator.source_tokenizer, translator.target_tokenizer)
+    shortlist.check(*vocabulary_sizes(translator.model), translator.target_tokenizer.end_token_id)
     return shortlist
 
 
@@ -158,7 +162,7 @@ def _list_lengths(size):
     return [length for length in few_lengths(size) if FEWEST_LISTED <= length < size] + [size]
 
 
-def sizes_of(model):
+def vocabulary_sizes(model):
     """The sizes of the source's and of the target's vocabulary."""
     return model.vocabulary_size, model.target_vocabulary_size or model.vocabulary_size
 
@@ -192,11 +196,12 @@ def make_shortlist(translator, links, sources, targets, num_anywhere=100, num_of
     """
     check_positive("num_anywhere", num_anywhere)
     check_positive("num_of_source", num_of_source)
-    frequent, together = collections.Counter(), collections.defaultdict(collections.Counter)
+    frequent = collections.Counter()
+    together = collections.defaultdict(collections.Counter)
     pairs = zip(_words(translator.source_tokenizer, sources), _words(translator.target_tokenizer, targets))
-    for number, ((source, target), of_pair) in enumerate(zip(pairs, links, strict=True), start=1):
+    for number, ((source, target), pair_links) in enumerate(zip(pairs, links, strict=True), start=1):
         frequent.update(token_id for word in target for token_id in word)
-        for one, other in of_pair:
+        for one, other in pair_links:
             if not (0 <= one < len(source) and 0 <= other < len(target)):
                 raise ValueError(
                     f"Pair {number} has {len(source)} and {len(target)} words. Received: a link {one}-{other}."
@@ -207,16 +212,15 @@ def make_shortlist(translator, links, sources, targets, num_anywhere=100, num_of
     anywhere = {token_id for token_id, _ in frequent.most_common(num_anywhere)}
     strings = tokenizer.token_strings(range(tokenizer.vocabulary_size))
     anywhere |= {i for i, piece in enumerate(strings) if _is_byte(piece)} | {tokenizer.end_token_id}
-    of_source = {
+    by_source = {
         source: {token_id for token_id, _ in counts.most_common(num_of_source)}
         for source, counts in together.items()
     }
     if translator.source_tokenizer is tokenizer:
         for source in set(range(tokenizer.vocabulary_size)) - set(tokenizer.special_token_ids):
-            of_source.setdefault(source, set()).add(source)
-    return Shortlist(
-        sorted(anywhere), {source: sorted(of - anywhere) for source, of in of_source.items() if of - anywhere}
-    )
+            by_source.setdefault(source, set()).add(source)
+    rare = {source: sorted(listed - anywhere) for source, listed in by_source.items()}
+    return Shortlist(sorted(anywhere), {source: listed for source, listed in rare.items() if listed})
 
 
 def read_links(file):
@@ -252,13 +256,13 @@ def _words(tokenizer, texts):
     for first in range(0, len(texts), 1000):
         some = [str(text) for text in texts[first : first + 1000]]
         ids, starts, stops = (part.to_list() for part in tokenizer.tokenize_with_offsets(some))
-        for text, *of_text in zip(some, ids, starts, stops):
-            of_words = [[] for _ in text.split()]
-            numbers = words_of_tokens(text, list(zip(*of_text[1:])))
-            for token_id, number in zip(of_text[0], numbers):
+        for text, text_ids, text_starts, text_stops in zip(some, ids, starts, stops):
+            word_ids = [[] for _ in text.split()]
+            numbers = word_numbers(text, list(zip(text_starts, text_stops)))
+            for token_id, number in zip(text_ids, numbers):
                 if number is not None:
-                    of_words[number].append(token_id)
-            yield of_words
+                    word_ids[number].append(token_id)
+            yield word_ids
 
 
 def _is_byte(piece):
@@ -267,7 +271,8 @@ def _is_byte(piece):
 
 def _strings(tokenizer):
     strings = tokenizer.token_strings(range(tokenizer.vocabulary_size))
-    if wrong := [piece for piece in strings if any(separator in piece for separator in _SEPARATORS)]:
+    wrong = [piece for piece in strings if any(separator in piece for separator in _SEPARATORS)]
+    if wrong:
         raise ValueError(
             f"The file of a shortlist has spaces and tabs between tokens. Received: a token {wrong[0]!r}."
         )

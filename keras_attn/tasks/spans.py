@@ -56,10 +56,10 @@ def joined(spans, tags, begins):
 
 def whole_characters(texts, rows, starts, ends):
     """`starts` and `ends` moved apart to the next characters: tokens of bytes may be parts of one."""
-    of_span = tf.gather(texts, rows)
+    span_text = tf.gather(texts, rows)
 
     def size_of(count):
-        return tf.strings.length(tf.strings.substr(of_span, tf.zeros_like(count), count, unit="UTF8_CHAR"))
+        return tf.strings.length(tf.strings.substr(span_text, tf.zeros_like(count), count, unit="UTF8_CHAR"))
 
     is_empty = ends <= starts
     before = num_characters(texts, rows, tf.where(is_empty, starts, starts + 1)) - tf.where(is_empty, 0, 1)
@@ -79,9 +79,8 @@ def span_texts(texts, rows, starts, ends):
 
 def marked(texts, spans):
     """The texts with each span written [span](label)."""
-    is_new = spans.ends > _ends_before(
-        spans
-    )  # two tokens may be parts of one character: the first is written
+    # Two tokens may be parts of one character: the first is written.
+    is_new = spans.ends > _ends_before(spans)
     spans = Spans(*(tf.boolean_mask(values, is_new) for values in spans))
     before = _ends_before(spans)
     starts = tf.maximum(spans.starts, before)

@@ -1,9 +1,4 @@
-import pathlib
-
-import tensorflow as tf
-
-from keras_attn.checks import check_positive, choose
-from keras_attn.files import replaced_folder
+from keras_attn.checks import check_positive
 from keras_attn.huggingface import (
     is_sentence_transformer,
     load_model,
@@ -11,59 +6,43 @@ from keras_attn.huggingface import (
     model_type_of_origin,
     read_sentence_tokenizer,
     read_tokenizer,
-    save_model,
 )
 from keras_attn.models import EncoderWithHead
-from keras_attn.tasks.encoder_signatures import STATUS, EncoderSignatures
-from keras_attn.tasks.encoder_task import EncoderTask, check_labels
-from keras_attn.tasks.label_answers import best_first, checked_activation, label_answers, problem_type
-from keras_attn.tasks.signature_parts import Signature
+from keras_attn.tasks.classifiers import (
+    best_first,
+    check_activation,
+    check_labels,
+    check_no_new_options,
+    checkpoint_labels,
+    joined_labels,
+    label_answers,
+    new_labels,
+    save_classifier,
+)
+from keras_attn.tasks.encoder_task import PAIR_INPUTS, STATUS, EncoderFunctions, EncoderTask, num_logits
+from keras_attn.tasks.signatures import Signature
+from keras_attn.tasks.task import PageLabels
 
 _BEST_FIRST = {"labels": "all labels, best first", "scores": "their scores", **STATUS}
 
-# The only description of the signatures of a text classifier's export; the first is the default.
-CLASSIFIER_SIGNATURES = {
-    "serving_default": Signature(
-        "the label of each text",
-        ["inputs"],
-        {
-            "outputs": "the best label; of a multi-label model all labels with a score of 0.5 or more, joined by commas"
-        },
-    ),
-    "classify": Signature("the scores of all labels for each text", ["inputs"], _BEST_FIRST),
-    "classify_pairs": Signature(
-        "the scores of all labels for each pair of texts", ["inputs", "pairs"], _BEST_FIRST
-    ),
-}
-# The signatures that the README shows with a request, and the number of texts in it.
-_SHOWN = {"serving_default": 2, "classify": 1, "classify_pairs": 1}
 
-
-class ClassifierSignatures(EncoderSignatures):
+class TextClassifierFunctions(EncoderFunctions):
     """The graph functions of a `TextClassifier`."""
-
-    table = CLASSIFIER_SIGNATURES
-    description = "A classifier that takes texts and returns labels, for TF Serving: the tokenizer is inside."
-    shown = _SHOWN
 
     def serving_default(self, inputs):
         """The label, or the labels, of each text."""
-        answers = self._answers(inputs)
+        answers = self.task_answers(inputs)
         if not self.task.multi_label:
             return {"outputs": answers["labels"][:, 0]}
-        is_given = answers["scores"] >= 0.5
-        given = tf.strings.reduce_join(
-            tf.where(is_given, tf.strings.join([",", answers["labels"]]), ""), axis=1
-        )
-        return {"outputs": tf.strings.regex_replace(given, "^,", "")}
+        return {"outputs": joined_labels(answers["labels"], answers["scores"] >= 0.5)}
 
     def classify(self, inputs):
         """All labels of each text, best first."""
-        return self._answers(inputs)
+        return self.task_answers(inputs)
 
     def classify_pairs(self, inputs, pairs):
         """All labels of each pair, best first."""
-        return self._answers(inputs, pairs)
+        return self.task_answers(inputs, pairs)
 
     def limits(self):
         return [*super().limits(), f"Labels: {', '.join(self.task.labels)}."]
@@ -101,50 +80,58 @@ class TextClassifier(EncoderTask):
     Reference: [Devlin et al., 2019](https://arxiv.org/abs/1810.04805), section 4.1.
     """
 
-    name, mixin = "text classifier", EncoderWithHead
-    signatures = ClassifierSignatures
-    saved_options, saved_lists = ("multi_label", "activation", "max_length"), ("labels",)
+    name = "text classifier"
+    heads = ("ForSequenceClassification",)
+    mixin = EncoderWithHead
+    saved_options = ("multi_label", "activation", "max_length")
+    saved_lists = ("labels",)
+    signatures = {
+        "serving_default": Signature(
+            "the label of each text",
+            ["inputs"],
+            {
+                "outputs": "the best label; of a multi-label model all labels with a score of 0.5 or more, joined by commas"
+            },
+            view="text",
+            shown=2,
+        ),
+        "classify": Signature(
+            "the scores of all labels for each text", ["inputs"], _BEST_FIRST, view="labels", shown=1
+        ),
+        "classify_pairs": Signature(
+            "the scores of all labels for each pair of texts", ["inputs", "pairs"], _BEST_FIRST, shown=1
+        ),
+    }
+    signature_inputs = PAIR_INPUTS
+    served_functions = TextClassifierFunctions
+    export_description = (
+        "A classifier that takes texts and returns labels, for TF Serving: the tokenizer is inside."
+    )
+    export_formats = ("huggingface",)
+    page_labels = PageLabels("Text", "Type a text to classify", "Label")
+    asked_signatures = ("classify",)
 
     def __init__(
         self, model, tokenizer, labels, multi_label=False, activation=None, max_length=None, jit_compile=False
     ):
         super().__init__(model, tokenizer, max_length, jit_compile)
-        self.labels = check_labels(labels, model)
+        self.labels = check_labels(labels, num_logits(model))
         self.multi_label = multi_label
-        self.activation = checked_activation(activation, multi_label, self.labels)
+        self.activation = check_activation(activation, multi_label, self.labels)
 
     @classmethod
-    def from_checkpoint(cls, folder, labels, multi_label=False, max_length=None, **of_loading):
-        """A classifier to fine-tune: the encoder and the tokenizer of a checkpoint, and a new head.
-
-        The head is the one that the architecture has in transformers. Its logits have fresh weights, whatever head the
-        checkpoint has; a projection before them, BERT's pooler for instance, is that of the files if they hold one.
-
-        Args:
-            folder: Path of a checkpoint's folder: an encoder with any head or none.
-            labels: List of strings, the names of the new logits.
-            multi_label, max_length: As in the constructor.
-            **of_loading: `dtype` and `ignored_fields`, as in `keras_attn.huggingface.load_model`.
-
-        Returns:
-            `TextClassifier`.
-
-        Raises:
-            FileNotFoundError: if a file is missing.
-            ValueError: if a file is damaged, the architecture has no classification head, or the labels are not different
-                strings.
-
-        Example: `TextClassifier.from_checkpoint("bert-base-uncased", ["bad", "good"], dtype="mixed_bfloat16")`.
-        """
-        if isinstance(labels, str):
-            raise ValueError(f"`labels` must be a list of strings. Received: labels={labels!r}.")
-        labels = list(labels)
+    def read_checkpoint(cls, folder, labels=None, multi_label=None, **options):
+        if labels is None:
+            check_no_new_options(multi_label=multi_label)
+            return super().read_checkpoint(folder, **checkpoint_labels(folder), **options)
         read = read_tokenizer
         if is_sentence_transformer(folder):
             folder = load_sentence_encoder(folder).folder
             read = read_sentence_tokenizer
-        model = load_model(folder, num_new_labels=len(labels), **of_loading)
-        return cls(model, read(folder), labels, multi_label, max_length=max_length)
+        labels = new_labels(labels)
+        max_length = options.pop("max_length", None)
+        model = load_model(folder, num_new_labels=len(labels), **options)
+        return cls(model, read(folder), labels, bool(multi_label), max_length=max_length)
 
     def __call__(self, texts, pairs=None, top_k=None, return_scores=False, batch_size=64, num_workers=None):
         """The label of a string, or of each of a list of strings.
@@ -166,33 +153,13 @@ class TextClassifier(EncoderTask):
             ValueError: if `top_k` is out of range, or there are not as many pairs as texts.
         """
         check_positive("top_k", top_k, optional=True)
-        rows = self._rows([texts] if pairs is None else [texts, pairs], batch_size, num_workers)
+        columns = [texts] if pairs is None else [texts, pairs]
+        rows = self.answer_rows(columns, batch_size, num_workers)
         return label_answers(rows, self.multi_label, top_k, return_scores, isinstance(texts, str | bytes))
 
-    def export_model(self, folder, format, quantization=None):
-        """Writes the classifier for another library.
-
-        Args:
-            folder: Path of the folder to write; it replaces an older checkpoint there.
-            format: `"huggingface"`: what transformers' AutoModelForSequenceClassification and AutoTokenizer load. The model
-                must have the parts of a BERT, or of the checkpoint that it was loaded from if that can be written.
-            quantization: None; for translators.
-
-        Returns:
-            `pathlib.Path` of the folder.
-
-        Raises:
-            ValueError: for another format, or a model of other parts; the message names a difference.
-        """
-        choose("format", format, {"huggingface": None})
-        if quantization is not None:
-            raise ValueError(f"`quantization` is for translators. Received: quantization={quantization!r}.")
-        kind = problem_type(self.multi_label, self.activation, len(self.labels))
-        names = {str(number): name for number, name in enumerate(self.labels)}
-        with replaced_folder(folder, "config.json", "checkpoint") as built:
-            model_type = model_type_of_origin(self.model) or "bert"
-            save_model(self.model, built, model_type, self.tokenizer, id2label=names, problem_type=kind)
-        return pathlib.Path(folder)
+    def _export_model(self, folder, format, quantization):
+        model_type = model_type_of_origin(self.model) or "bert"
+        return save_classifier(self, folder, model_type, self.tokenizer)
 
     def _default_answers(self, texts):
         return [",".join(answer) for answer in self(texts)] if self.multi_label else self(texts)

@@ -2,50 +2,36 @@ import numpy as np
 import tensorflow as tf
 
 from keras_attn.checks import choose
+from keras_attn.huggingface import (
+    is_sentence_transformer,
+    load_model,
+    load_sentence_encoder,
+    read_sentence_tokenizer,
+    read_tokenizer,
+)
 from keras_attn.models import DecoderTransformer, EncoderTransformer, EncoderWithHead
 from keras_attn.ops import POOLINGS, pooled
-from keras_attn.tasks.encoder_signatures import STATUS, EncoderSignatures
-from keras_attn.tasks.encoder_task import EncoderTask
-from keras_attn.tasks.signature_parts import Signature
-
-# The only description of the signatures of an embedder's export; the first is the default.
-EMBEDDER_SIGNATURES = {
-    "serving_default": Signature("the vector of each text", ["inputs"], {"outputs": "the vector"}),
-    "embed": Signature(
-        "the vector of each text, and what was done to it", ["inputs"], {"outputs": "the vector", **STATUS}
-    ),
-    "similarity": Signature(
-        "how alike two texts are",
-        ["inputs", "pairs"],
-        {"scores": "the cosine of the angle between their vectors", **STATUS},
-    ),
-}
-# The signatures that the README shows with a request, and the number of texts in it.
-_SHOWN = {"serving_default": 1, "similarity": 1}
+from keras_attn.tasks.encoder_task import PAIR_INPUTS, STATUS, EncoderFunctions, EncoderTask
+from keras_attn.tasks.signatures import Signature
+from keras_attn.tasks.task import PageLabels
 
 
-class EmbedderSignatures(EncoderSignatures):
+class EmbedderFunctions(EncoderFunctions):
     """The graph functions of a `TextEmbedder`."""
-
-    table = EMBEDDER_SIGNATURES
-    description = (
-        "A model that takes texts and returns a vector for each, for TF Serving: the tokenizer is inside."
-    )
-    shown = _SHOWN
 
     def serving_default(self, inputs):
         """The vector of each text."""
-        return {"outputs": self._answers(inputs)["outputs"]}
+        return {"outputs": self.task_answers(inputs)["outputs"]}
 
     def embed(self, inputs):
         """The vector of each text, and its status."""
-        return self._answers(inputs)
+        return self.task_answers(inputs)
 
     def similarity(self, inputs, pairs):
         """The cosine of two texts, and their status."""
         # Both in one batch: the model is called once.
-        answers = self._answers(tf.concat([inputs, pairs], axis=0))
-        first, second = tf.split(unit_vectors(answers["outputs"]), 2)
+        answers = self.task_answers(tf.concat([inputs, pairs], axis=0))
+        first, second = tf.split(_unit_vectors(answers["outputs"]), 2)
         one, other = tf.split(answers["status"], 2)
         both = tf.where(one == "ok", other, tf.strings.join([one, other], ","))
         status = tf.where((one == other) | (other == "ok"), one, both)
@@ -82,9 +68,35 @@ class TextEmbedder(EncoderTask):
     Reference: [Reimers and Gurevych, 2019](https://arxiv.org/abs/1908.10084), section 3.
     """
 
-    name, mixin = "text embedder", (EncoderTransformer, DecoderTransformer, EncoderWithHead)
-    signatures = EmbedderSignatures
+    name = "text embedder"
+    bodies = ("encoder",)
+    checkpoint_formats = ("sentence-transformers",)
+    mixin = (EncoderTransformer, DecoderTransformer, EncoderWithHead)
     saved_options = ("pooling", "normalize", "max_length")
+    signatures = {
+        "serving_default": Signature(
+            "the vector of each text", ["inputs"], {"outputs": "the vector"}, view="vector", shown=1
+        ),
+        "embed": Signature(
+            "the vector of each text, and what was done to it",
+            ["inputs"],
+            {"outputs": "the vector", **STATUS},
+            view="vector",
+        ),
+        "similarity": Signature(
+            "how alike two texts are",
+            ["inputs", "pairs"],
+            {"scores": "the cosine of the angle between their vectors", **STATUS},
+            shown=1,
+        ),
+    }
+    signature_inputs = PAIR_INPUTS
+    served_functions = EmbedderFunctions
+    export_description = (
+        "A model that takes texts and returns a vector for each, for TF Serving: the tokenizer is inside."
+    )
+    page_labels = PageLabels("Text", "Type a text", "Vector")
+    asked_signatures = ("embed",)
 
     def __init__(self, model, tokenizer, pooling="mean", normalize=True, max_length=None, jit_compile=False):
         super().__init__(model, tokenizer, max_length, jit_compile)
@@ -99,6 +111,24 @@ class TextEmbedder(EncoderTask):
         self.pooling = pooling
         self.normalize = normalize
 
+    @classmethod
+    def read_checkpoint(
+        cls, folder, pooling="mean", normalize=True, max_length=None, jit_compile=False, **loading_options
+    ):
+        """Of a sentence-transformers folder, or of an encoder alone with the pooling that is given."""
+        ignored_fields = loading_options.get("ignored_fields", ())
+        if is_sentence_transformer(folder):
+            read = load_sentence_encoder(folder, **loading_options)
+            model = read.model
+            pooling = read.pooling
+            normalize = read.normalize
+            max_length = max_length or read.max_length
+            tokenizer = read_sentence_tokenizer(read.folder, ignored_fields)
+        else:
+            model = load_model(folder, head=False, **loading_options)
+            tokenizer = read_tokenizer(folder, ignored_fields=ignored_fields)
+        return cls(model, tokenizer, pooling, normalize, max_length, jit_compile)
+
     def __call__(self, texts, batch_size=64, num_workers=None):
         """The vector of a string, or of each of a list of strings.
 
@@ -112,7 +142,7 @@ class TextEmbedder(EncoderTask):
         Returns:
             float32 array (D,), or (n, D) for a list.
         """
-        rows = self._rows([texts], batch_size, num_workers)
+        rows = self.answer_rows([texts], batch_size, num_workers)
         vectors = [row["outputs"] for row in rows]
         if isinstance(texts, str | bytes):
             return vectors[0]
@@ -133,7 +163,8 @@ class TextEmbedder(EncoderTask):
         Raises:
             ValueError: with `pairwise`, unless there are as many of both.
         """
-        first, second = (self._unit(self(column, batch_size)) for column in (texts, others))
+        first = self._unit(self(texts, batch_size))
+        second = self._unit(self(others, batch_size))
         if not pairwise:
             return first @ second.T
         if first.shape != second.shape:
@@ -159,7 +190,7 @@ class TextEmbedder(EncoderTask):
             sequence, padding_mask = self.model.sequence_and_mask(inputs)
             vectors = pooled(tf.cast(sequence, tf.float32), padding_mask, self.pooling)
         vectors = tf.cast(vectors, tf.float32)
-        return unit_vectors(vectors) if self.normalize else vectors
+        return _unit_vectors(vectors) if self.normalize else vectors
 
     def _num_values(self):
         if self.pooling is None:
@@ -171,6 +202,6 @@ class TextEmbedder(EncoderTask):
         return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
 
-def unit_vectors(vectors):
+def _unit_vectors(vectors):
     """Vectors (B, D) of length 1; 0 stays 0."""
     return vectors / tf.maximum(tf.norm(vectors, axis=-1, keepdims=True), 1e-12)

@@ -3,31 +3,57 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
+from keras_attn.files import read_json
 from keras_attn.generation import DecodingOptions
+from keras_attn.huggingface import load_model, read_tokenizer
 from keras_attn.models import CausalGeneration
-from keras_attn.tasks.batches import of_batches, padded, warn_of_cuts
-from keras_attn.tasks.buckets import BATCH_SIZES
-from keras_attn.tasks.chat_templates import ChatTemplate
-from keras_attn.tasks.generative_task import GenerativeTask, columns_of
-from keras_attn.tasks.generator_signatures import (
-    GeneratorSignatures,
-    XlaGeneratorSignatures,
+from keras_attn.tasks.attention_maps import (
+    DECODER_OUTPUTS,
+    STEP_OUTPUTS,
+    beam_rows,
+    best_tokens,
+    check_same_tokens,
+    continuation_maps,
+    continued_log_probs,
+    single_answer,
+    special_tokens,
+)
+from keras_attn.tasks.batches import (
+    NO_TOKEN,
+    Buckets,
+    continuations,
+    for_model,
+    padded,
+    run_in_batches,
+    warn_of_cuts,
+)
+from keras_attn.tasks.generative_task import GenerativeTask, answer_columns
+from keras_attn.tasks.saved_tasks import json_options
+from keras_attn.tasks.search_functions import (
+    BEAM_OPTIONS,
+    DRAWN_BEGINNINGS,
+    DRAWN_SCORES,
+    N_BEST,
+    OPTION_INPUTS,
+    SAMPLING_OPTIONS,
+    SEARCHED_BEGINNINGS,
+    STATUSES,
+    GeneratorFunctions,
     attention_lengths,
 )
-from keras_attn.tasks.search_graphs import found_in_batch
-from keras_attn.tasks.showing import (
-    attention_answer,
-    beside,
-    check_same_tokens,
-    compared_tasks,
-    continuation_maps,
-    explore_continuation,
-)
-from keras_attn.tasks.task import as_given, check_vocabulary
-from keras_attn.tasks.task_files import decoding_of, read_task, write_task
-from keras_attn.tasks.token_ids import NO_TOKEN, continuations, for_model
-from keras_attn.tasks.translations import trimmed
+from keras_attn.tasks.signatures import TEXT, Input, Signature
+from keras_attn.tasks.task import PageLabels, as_given, check_vocabulary, only_text
+from keras_attn.tasks.text_forms import ChatTemplate, known_template
+from keras_attn.tasks.writer_checkpoints import Decoding, set_max_sequence_length, with_end
 from keras_attn.text import as_utf8
+
+_STATUS = {
+    "status": '"ok", or the deviations from the request, joined by commas: `prompt_repaired` (invalid UTF-8), '
+    "`prompt_truncated` (its beginning is left out), `unfinished` (no END within `max_length` or the model's longest "
+    "sequence), `top_p_clamped` and the like"
+}
+# The most new tokens of a checkpoint without `max_new_tokens` in generation_config.json. Their windows may have 100,000 tokens.
+_MAX_LENGTH = 256
 
 
 class TextGenerator(GenerativeTask):
@@ -70,8 +96,60 @@ class TextGenerator(GenerativeTask):
     ```
     """
 
-    name, mixin = "text generator", CausalGeneration
+    name = "text generator"
+    heads = ("ForCausalLM", "LMHeadModel")
+    bodies = ("decoder",)
+    mixin = CausalGeneration
     saved_options = (*GenerativeTask.saved_options, "start_token_id")
+    signatures = {
+        "serving_default": Signature(
+            "the best continuation of each prompt",
+            ["inputs"],
+            {"outputs": "the continuation, without the prompt"},
+            view="continuation",
+            shown=2,
+        ),
+        "generate": Signature(
+            "beam search with options for each prompt",
+            ["inputs", *BEAM_OPTIONS],
+            {**N_BEST, **_STATUS, "tokens": "the tokens of the best continuation"},
+            view="continuation",
+            shown=1,
+            beginnings=SEARCHED_BEGINNINGS,
+        ),
+        "sample": Signature(
+            "one continuation drawn for each prompt; the same seed draws the same, whatever the batch",
+            ["inputs", *SAMPLING_OPTIONS],
+            {"outputs": "the continuation, without the prompt", **DRAWN_SCORES, **_STATUS},
+            view="continuation",
+            beginnings=DRAWN_BEGINNINGS,
+        ),
+        "score": Signature(
+            "how probable the model finds given texts",
+            ["inputs"],
+            {
+                "scores": "the log-probability of the text, in nats, without END",
+                "token_scores": "the log-probability of each token",
+                "tokens": "the tokens",
+                "status": '"ok", `text_repaired` (invalid UTF-8), or `text_truncated` (only its beginning is scored)',
+            },
+            shown=1,
+        ),
+    }
+    signature_inputs = {
+        "inputs": Input("the texts: prompts to continue, or texts to score", widget=TEXT),
+        **OPTION_INPUTS,
+    }
+    served_functions = GeneratorFunctions
+    export_description = "A language model that takes prompts and returns their continuations, for TF Serving: the tokenizer is inside."
+    page_labels = PageLabels("Prompt", "Type how it begins", "Continuation")
+    asked_signatures = ("generate",)
+    statuses = {
+        "prompt_truncated": "The prompt was too long. Its beginning was left out.",
+        "prompt_repaired": "The prompt held bytes that are not UTF-8. They were replaced.",
+        **STATUSES,
+    }
+    show_options = ("num_beams", "max_length")
     needs_tensorflow = (
         "On Keras' JAX and PyTorch backends a text generator continues texts, and is saved; scores, streams and exports "
         "need KERAS_BACKEND=tensorflow: load the saved text generator there."
@@ -107,7 +185,8 @@ class TextGenerator(GenerativeTask):
                 "`max_length` must be less than `max_sequence_length` of the model, which counts the token before a text. "
                 f"Received: max_length={self.max_length}, max_sequence_length={total}."
             )
-        start_token_id = tokenizer.start_token_id if start_token_id is None else start_token_id
+        if start_token_id is None:
+            start_token_id = tokenizer.start_token_id
         if not NO_TOKEN <= start_token_id < tokenizer.vocabulary_size:
             raise ValueError(
                 f"`start_token_id` must be in [-1, {tokenizer.vocabulary_size}). Received: start_token_id={start_token_id}."
@@ -156,12 +235,14 @@ class TextGenerator(GenerativeTask):
             ValueError: for an option out of range, or with another number of values than there are texts.
         """
         single = isinstance(texts, str | bytes)
-        num_answers = num_return_sequences or (1 if return_scores else None)
+        num_answers = num_return_sequences
+        if not num_answers:
+            num_answers = 1 if return_scores else None
         search = self.search_options(num_beams, length_penalty, max_length, num_answers)
         options = DecodingOptions() if options is None else options
-        token_ids = self._prompts(texts, self._limits(options, search["max_length"]))
-        answers = self._continued(token_ids, search, options, batch_size, num_workers)
-        return columns_of(answers, num_return_sequences, return_scores, single)
+        token_ids = self._prompts(texts, _limits(options, search["max_length"]))
+        answers = self._answers(token_ids, search, options, batch_size, num_workers)
+        return answer_columns(answers, num_return_sequences, return_scores, single)
 
     def chat(self, messages, num_beams=None, length_penalty=None, max_length=None, options=None):
         """The answer to a conversation.
@@ -196,19 +277,11 @@ class TextGenerator(GenerativeTask):
         search = self.search_options(num_beams, length_penalty, max_length, None)
         options = DecodingOptions() if options is None else options
         roles = getattr(self.tokenizer, "special_tokens", {})
-        text = self.chat_template.text(
-            messages, {name: roles.get(f"{name}_token", "") for name in ("bos", "eos")}
-        )
+        tokens = {name: roles.get(f"{name}_token", "") for name in ("bos", "eos")}
+        text = self.chat_template.text(messages, tokens)
         # The template has written START, where there is one.
-        token_ids = self._prompts([text], self._limits(options, search["max_length"]), has_start=False)
-        [answer] = self._continued(token_ids, search, options, batch_size=1, num_workers=1)
-        return answer.texts[0]
-
-    def _continued(self, token_ids, search, options, batch_size, num_workers):
-        def continue_batch(batch, of_batch):
-            return found_in_batch(self, batch, of_batch, search)[1]
-
-        return self._answers(token_ids, options, continue_batch, batch_size, num_workers)
+        [token_ids] = self._prompts([text], _limits(options, search["max_length"]), has_start=False)
+        return self._answer(token_ids, search, options).texts[0]
 
     def stream(self, text, max_length=None):
         """Continues one text greedily and yields the continuation piece by piece, while it is decoded.
@@ -236,7 +309,7 @@ class TextGenerator(GenerativeTask):
             [token_ids] = self._prompts(text, most)
             return token_ids, min(most, self.model.max_sequence_length - len(token_ids))
 
-        return self._stream(text, start, max_length, self.model.max_sequence_length - 1)
+        return self._stream(text, start, max_length)
 
     def score(self, texts, batch_size=64, return_token_scores=False):
         """The log-probability of texts: how likely the model is to begin with them.
@@ -272,91 +345,30 @@ class TextGenerator(GenerativeTask):
             )
         graph = self.graph_of("log_probs", self.log_probs, [tf.TensorSpec([None, None], tf.int32)])
 
-        def of_batch(rows):
+        def answer(rows):
+            # A batch of empty texts needs a column.
             return graph(padded([token_ids[row] or [NO_TOKEN] for row in rows])).numpy()
 
-        log_probs = [
-            row[: len(ids)].tolist()
-            for ids, row in zip(token_ids, of_batches(of_batch, token_ids, batch_size))
-        ]
-        columns = [[sum(of_tokens) for of_tokens in log_probs]]
+        padded_log_probs = run_in_batches(answer, token_ids, batch_size)
+        log_probs = [row[: len(ids)].tolist() for ids, row in zip(token_ids, padded_log_probs)]
+        columns = [list(map(sum, log_probs))]
         if return_token_scores:
-            columns.append(
-                [
-                    list(zip(self.tokenizer.token_strings(ids), of_tokens))
-                    for ids, of_tokens in zip(token_ids, log_probs)
-                ]
-            )
+            token_scores = []
+            for ids, row in zip(token_ids, log_probs):
+                token_scores.append(list(zip(self.tokenizer.token_strings(ids), row)))
+            columns.append(token_scores)
         return as_given(columns, single)
 
-    def show(self, text, num_beams=None, max_length=None, title=None, path=None, compare=None, name="this"):
-        """A page on which a person explores what the model attends to in a prompt and in its continuation.
-
-        It shows the attention layer by layer and head by head, for each step the five best next tokens, and the answers of a
-        beam search as a tree.
-
-        Args:
-            text: String, the prompt.
-            num_beams, max_length: As in the constructor, whose values are the defaults.
-            title: String above the page. Defaults to the prompt.
-            path: Where to write the page, as `.html`.
-            compare: Another text generator of the same tokens, or a mapping from names to such, to show beside this one. All
-                of them read the prompt and this one's continuation. By default it is "the other".
-            name: String, the name of this generator beside those of `compare`.
-
-        Returns:
-            `keras_attn.plots.Explorer`: a notebook shows it, and `save` writes it.
-
-        Raises:
-            ValueError: if the prompt and its continuation have more tokens than the page can have, or `compare` has other
-                tokens.
-
-        Example:
-
-        ```python
-        generator = keras_attn.TextGenerator.load("runs/play")
-        explorer = generator.show("To be", max_length=8)
-        ```
-        """
-        self._check_backend()
-        if not isinstance(text, str | bytes):
-            raise ValueError(f"`text` must be one string. Received: {type(text).__name__}.")
-        others = compared_tasks(self, compare)
-        num_beams = self.num_beams if num_beams is None else num_beams
-        search = self.search_options(num_beams, None, max_length, num_beams)
-        [prompt] = self._prompts(text, search["max_length"])
-        for other_name, other in others.items():
-            [of_other] = other._prompts(text, search["max_length"])
-            check_same_tokens(other_name, *map(self.tokenizer.token_strings, (prompt, of_other)))
-        found, [answer] = found_in_batch(self, [prompt], DecodingOptions().arrays_of([0], 1), search)
-        answers = list(zip(trimmed(self, found[0]), answer.scores))
-        [title] = [title] if title is not None else [as_utf8(text)[0].decode()]
-        token_ids = [*prompt, *answers[0][0]]
-        compared = {
-            other_name: continuation_maps(other, token_ids)[0] for other_name, other in others.items()
-        }
-        return explore_continuation(self, prompt, answers, title, path, **beside(compared, name))
-
-    def save(self, folder):
-        """Writes the model, the tokenizer and the options to `folder`, replacing an older text generator there.
-
-        The folder is built under a temporary name and then renamed. It holds JSON, the tokenizer's files and
-        a safetensors file: nothing that could contain code. LoRA is merged in what is written. The class of a custom
-        model must be registered with `keras.saving.register_keras_serializable`, also where it is loaded.
-
-        Raises:
-            ValueError: if `folder` holds anything other than a text generator, or the model is quantised to other than int8 or bfloat16 or is
-                not a `keras.Model`.
-        """
-        write_task(self, folder)
+    # Saved folders, checkpoints and exports.
 
     def more_to_save(self):
-        template = self.chat_template and dataclasses.asdict(self.chat_template)
-        more = {"decoding": decoding_of(self), "chat_template": template}
+        more = {"decoding": json_options(self)}
+        if self.chat_template is not None:
+            more["chat_template"] = dataclasses.asdict(self.chat_template)
         return {name: value for name, value in more.items() if value}
 
     @classmethod
-    def from_saved(cls, config):
+    def from_saved(cls, config, folder):
         template = config.get("chat_template")
         return {
             "options": DecodingOptions(**config.get("decoding", {})),
@@ -364,74 +376,103 @@ class TextGenerator(GenerativeTask):
         }
 
     @classmethod
-    def load(cls, folder):
-        """Reads the text generator that `save` wrote; it never runs code from the folder.
-
-        Args:
-            folder: Path of the text generator, or of the run that made it.
-
-        Raises:
-            FileNotFoundError: if a file is missing.
-            ValueError: if one is damaged, or the weights do not fit the configuration.
-        """
-        return read_task(cls, folder)
-
-    def export(
-        self,
+    def read_checkpoint(
+        cls,
         folder,
-        examples=None,
-        xla=False,
-        batch_sizes=BATCH_SIZES,
-        lengths=None,
-        signatures=None,
-        quantization=None,
-        attention=False,
+        max_length=None,
+        num_beams=None,
+        length_penalty=None,
+        jit_compile=False,
+        dtype=None,
+        ignored_fields=(),
+        max_sequence_length=None,
     ):
-        """Writes the next version of a SavedModel that takes strings and returns strings, for TF Serving.
+        """The `TextGenerator` of a gpt2, llama, mistral, qwen2, qwen3, gemma2 or gemma3_text checkpoint.
 
-        `keras_attn.tasks.GENERATOR_SIGNATURES` and the README next to the graph describe the signatures with all
-        their inputs and outputs. Every input has the batch as its first axis, and this generator's options are the
-        defaults. `serving_default` takes prompts and returns continuations, and nothing else; the others are
-        `generate`, `sample` and `score`.
-
-        A `status` is "ok", or names the deviations from the request, joined by commas: `prompt_repaired`
-        (invalid UTF-8), `prompt_truncated`, `unfinished` (no END within `max_length`), `top_p_clamped` and
-        the like.
-
-        The files next to the graph are those of `Translator.export`.
-
-        With `xla=True`, the export is a different model, which needs its own folder. It has only `serving_default`, with its
-        model part compiled with XLA, which the server must enable (`--xla_cpu_compilation_enabled`). Batches are padded
-        inside the graph, so only the shapes of `batch_sizes` and `lengths` occur, and each of them is warmed up.
+        Answers are searched for, greedily unless the files name a number of beams: `do_sample` is not followed.
 
         Args:
-            folder: Path of the served model, for example `saved_models/play`. Its name is the model's name.
-            examples: List of typical prompts, for the warm-up and the README.
-            xla: Boolean, whether to export a model that XLA compiles.
-            batch_sizes: With `xla`, increasing integers; larger batches are split into batches of the last size.
-            lengths: With `xla`, increasing integers, the number of tokens of a prompt, with the one before every text. The
-                last is the model's `max_sequence_length` - 1. Defaults to the powers of two from 16.
-            signatures: Without `xla`, the names of the signatures to write beside `serving_default`; by default all.
-            quantization: `"bfloat16"` or `"int8"`, as in `Translator.export`.
-            attention: Without `xla`, whether to write a signature `attention` too: the scores of every head for a prompt and
-                its continuation, which `keras_attn.plots.explore_answer` makes a page of.
-
-        Returns:
-            `pathlib.Path` of the new version folder, `folder`/1 or the next integer.
+            folder: `pathlib.Path`.
+            max_length, num_beams, length_penalty: As in `TextGenerator`; by default what generation_config.json says, and
+                256 new tokens if it says nothing.
+            jit_compile: As in `TextGenerator`.
+            dtype, ignored_fields: As in `keras_attn.huggingface.load_model`; fields of generation_config.json may be
+                ignored too.
+            max_sequence_length: Integer, the most tokens of a prompt and its continuation, at most the number of positions
+                where these are in a table. Defaults to what config.json says.
 
         Raises:
-            ValueError: if `examples`, `batch_sizes`, `lengths`, `signatures` or `quantization` are invalid, or a model with
-                LoRA is to be quantised, or for int8 without `xla` on a machine that cannot compute it, or the model has no
-                attention that an export can give.
+            FileNotFoundError, ValueError: as `load_model` and `read_tokenizer`, if the template of the tokenizer puts
+                anything but one token before a text, or for fields of generation_config.json that would change the answers
+                and are not obeyed.
         """
-        self._check_export(xla, signatures, attention, batch_sizes, lengths)
-        served = self.quantized(quantization, xla)
-        chosen = (
-            XlaGeneratorSignatures(served, batch_sizes, lengths)
-            if xla
-            else GeneratorSignatures(served, signatures, attention)
+        config = read_json(folder / "config.json")
+        decoding = Decoding.read(folder, config, "TextGenerator", ignored_fields)
+        tokenizer = with_end(read_tokenizer(folder, ignored_fields=ignored_fields), decoding.end_token_ids)
+        start = _start_token_id(tokenizer)
+        model = load_model(folder, dtype=dtype, ignored_fields=ignored_fields)
+        total = set_max_sequence_length(model, max_sequence_length)
+        given = {"max_length": max_length, "num_beams": num_beams, "length_penalty": length_penalty}
+        return cls(
+            model,
+            tokenizer,
+            start_token_id=start,
+            jit_compile=jit_compile,
+            options=decoding.options(tokenizer.end_token_id),
+            chat_template=known_template(_chat_template(folder)),
+            **decoding.search(given, max(1, min(_MAX_LENGTH, total // 2)), total - 1),
         )
-        return served._export(folder, chosen, examples, unquantized=self)
+
+    def attention_signature(self):
+        return Signature(
+            "what every head looks at in a prompt and its best continuation",
+            ["inputs"],
+            {
+                "outputs": "the continuation, without the prompt",
+                **DECODER_OUTPUTS,
+                **STEP_OUTPUTS,
+                **_STATUS,
+            },
+        )
+
+    def xla_buckets(self, batch_sizes, lengths):
+        # A prompt leaves room for a new token.
+        longest = self.model.max_sequence_length - 1
+        meaning = "model's max_sequence_length - 1"
+        return Buckets(batch_sizes, lengths, longest, meaning, frozen=self.model)
+
+    # Pages of attention.
+
+    def attended(self, content, others, num_beams=None, max_length=None):
+        if not isinstance(content, str | bytes):
+            raise ValueError(f"`text` must be one string. Received: {type(content).__name__}.")
+        num_beams = self.num_beams if num_beams is None else num_beams
+        search = self.search_options(num_beams, None, max_length, num_beams)
+        [prompt] = self._prompts(content, search["max_length"])
+        prompt_tokens = self.tokenizer.token_strings(prompt)
+        for name, other in others.items():
+            [other_prompt] = other._prompts(content, search["max_length"])
+            check_same_tokens(name, prompt_tokens, self.tokenizer.token_strings(other_prompt))
+        answer = self._answer(prompt, search)
+        answers = list(zip(map(self._trimmed, answer.token_ids), answer.scores))
+        token_ids = prompt + answers[0][0]
+        compared = {name: continuation_maps(other, token_ids)[0] for name, other in others.items()}
+        return {**self.explored(prompt, answers), "title": only_text(content)}, compared
+
+    def explored(self, prompt, answers):
+        """The arguments of `keras_attn.plots.explore` for the ids of a prompt, and pairs of ids and a score, the best first."""
+        token_ids = prompt + answers[0][0]
+        maps, tokens, logits = continuation_maps(self, token_ids)
+        shown = {
+            "maps": maps,
+            "tokens": tokens,
+            "steps": best_tokens(self.tokenizer, logits, [*token_ids[1:], None]),
+            "special_tokens": special_tokens(self.tokenizer),
+        }
+        if len(answers) > 1:
+            log_probs = continued_log_probs(self, prompt, answers)
+            shown["beams"] = beam_rows(self.tokenizer, answers, log_probs)
+        return shown
 
     def _attention_answers(self, texts):
         answers = []
@@ -440,11 +481,12 @@ class TextGenerator(GenerativeTask):
         for text in texts:
             [prompt] = self.prompts(tf.constant([text]), num_new)[0].to_list()
             prompt = prompt[num_new - longest :]
-            found, _ = found_in_batch(self, [prompt], DecodingOptions().arrays_of([0], 1), search)
-            [continued] = trimmed(self, found[:, 0])
-            maps, tokens, _ = continuation_maps(self, [*prompt, *continued], dtype="float32")
-            answers.append(attention_answer(maps, tokens))
+            continued = self._trimmed(self._answer(prompt, search).token_ids[0])
+            maps, tokens, _ = continuation_maps(self, prompt + continued, dtype="float32")
+            answers.append(single_answer(maps, tokens))
         return {"inputs": list(texts)}, answers
+
+    # Graphs.
 
     def prompts(self, texts, max_length, has_start=True):
         """Strings (B,) and the most new tokens of each, int (B,) -> ragged prompts (B, None), and which were cut."""
@@ -464,12 +506,14 @@ class TextGenerator(GenerativeTask):
         """Ragged ids (B, None): START of each text, or only of an empty one if texts have none."""
         if self.start_token_id != NO_TOKEN:
             return tf.fill([token_ids.nrows(), 1], tf.constant(self.start_token_id, token_ids.dtype))
-        starts = (self.tokenizer.start_token_id, self.tokenizer.end_token_id)
+        start = self.tokenizer.start_token_id
+        if start is None:
+            start = self.tokenizer.end_token_id
         is_empty = tf.cast(token_ids.row_lengths() == 0, tf.int64)
-        ids = tf.fill([tf.reduce_sum(is_empty)], next(start for start in starts if start is not None))
+        ids = tf.fill([tf.reduce_sum(is_empty)], start)
         return tf.RaggedTensor.from_row_lengths(tf.cast(ids, token_ids.dtype), is_empty)
 
-    def found(self, token_ids, options, compiler):
+    def search(self, token_ids, options, compiler):
         """The result of the model's `generate` for prompts (B, P); the options are those of `search_options`."""
         return self.model.generate(**self._search_arguments(token_ids), compiler=compiler, **options)
 
@@ -494,22 +538,22 @@ class TextGenerator(GenerativeTask):
         """The log-probability (B, T) of each token of texts, 0 after the last, and at the first if nothing is before it."""
         known = tf.maximum(token_ids, 0)
         has_start = self.start_token_id != NO_TOKEN
-        before = tf.fill([tf.shape(token_ids)[0], int(has_start)], self.start_token_id)
-        logits = self.model.teacher_forced(tf.concat([before, known[:, :-1] if has_start else known], axis=1))
-        logits = tf.cast(logits, tf.float32)
+        before = tf.fill([tf.shape(token_ids)[0], 1], self.start_token_id)
+        read = tf.concat([before, known[:, :-1]], axis=1) if has_start else known
+        logits = tf.cast(self.model.teacher_forced(read), tf.float32)
         if not has_start:
             logits = tf.concat([tf.zeros_like(logits[:, :1]), logits[:, :-1]], axis=1)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(known, logits)
         is_given = (token_ids == NO_TOKEN) | ((tf.range(tf.shape(token_ids)[1]) == 0) & (not has_start))
         return tf.where(is_given, 0.0, -losses)
 
-    def texts_of(self, prompt_ids, token_ids):
+    def answer_texts(self, prompt_ids, token_ids):
         """Lists of ids of prompts, and ids (B, n, L) after them -> strings (B, n), without the prompts."""
         graph = self.graph_of(
             ("texts", self.tokenizer, self.start_token_id),
             self.continuations,
             [tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None, None, None], tf.int32)],
-            of_task=False,
+            depends_on_task=False,
         )
         return graph(padded(prompt_ids), tf.constant(token_ids))
 
@@ -531,7 +575,29 @@ class TextGenerator(GenerativeTask):
         warn_of_cuts(int(np.sum(is_cut)), len(limits), limit)
         return token_ids.to_list()
 
-    def _limits(self, options, max_length):
-        if options.max_length is None:
-            return max_length
-        return np.minimum(np.asarray(options.max_length), max_length)
+
+def _limits(options, max_length):
+    """The most new tokens: an integer, or one for each prompt if the options have such."""
+    if options.max_length is None:
+        return max_length
+    return np.minimum(np.asarray(options.max_length), max_length)
+
+
+def _chat_template(folder):
+    """The template of conversations, or None."""
+    path = folder / "chat_template.jinja"  # where newer files have it
+    if path.is_file() and path.stat().st_size < 10**6:
+        return path.read_text(encoding="utf-8")
+    path = folder / "tokenizer_config.json"
+    return read_json(path).get("chat_template") if path.is_file() else None
+
+
+def _start_token_id(tokenizer):
+    """The token before every text, or `NO_TOKEN`."""
+    before, after = tokenizer.around
+    if len(before) > 1 or after:
+        raise ValueError(
+            "The tokenizer of a language model may put one token before a text, and none after it. "
+            f"Received: {len(before)} before, {len(after)} after."
+        )
+    return before[0] if before else NO_TOKEN

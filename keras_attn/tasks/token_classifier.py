@@ -4,9 +4,9 @@ import tensorflow as tf
 
 from keras_attn.checks import choose
 from keras_attn.models import EncoderWithHead
-from keras_attn.tasks.encoder_signatures import STATUS, EncoderSignatures
-from keras_attn.tasks.encoder_task import EncoderTask, check_labels, dense
-from keras_attn.tasks.signature_parts import Signature
+from keras_attn.tasks.classifiers import check_labels, checkpoint_labels
+from keras_attn.tasks.encoder_task import STATUS, EncoderFunctions, EncoderTask, dense, num_logits
+from keras_attn.tasks.signatures import Signature
 from keras_attn.tasks.spans import (
     Spans,
     flat_tokens,
@@ -17,6 +17,7 @@ from keras_attn.tasks.spans import (
     span_texts,
     whole_characters,
 )
+from keras_attn.tasks.task import PageLabels
 
 Span = collections.namedtuple("Span", ["label", "score", "start", "end", "text"])
 Span.__doc__ = """A part of a text with a label.
@@ -27,49 +28,22 @@ start, end: Integers, the first character, and the one after the last; Python's 
 text: String.
 """
 
-# The only description of the signatures of a token classifier's export; the first is the default.
-TOKEN_CLASSIFIER_SIGNATURES = {
-    "serving_default": Signature(
-        "each text with its spans marked",
-        ["inputs"],
-        {"outputs": "the text, in which a span is written [span](label)"},
-    ),
-    "spans": Signature(
-        "the spans of each text",
-        ["inputs"],
-        {
-            "labels": 'the label of each span; "" past the last',
-            "scores": "its score, the mean probability of the label of its tokens; 0 past the last",
-            "starts": "its first character in the text, the first being 0; -1 past the last",
-            "ends": "the character after its last one; -1 past the last",
-            "texts": 'the span; "" past the last',
-            **STATUS,
-        },
-    ),
-}
 # The beginnings of labels that say where in a span a token stands; those that begin a span.
-_PLACES, _BEGINS = ("B-", "I-", "E-", "S-", "L-", "U-"), ("B-", "S-", "U-")
+_PLACES = ("B-", "I-", "E-", "S-", "L-", "U-")
+_BEGINS = ("B-", "S-", "U-")
 _OUTSIDE = "O"
-# The signatures that the README shows with a request, and the number of texts in it.
-_SHOWN = {"serving_default": 2, "spans": 1}
 
 
-class TokenClassifierSignatures(EncoderSignatures):
+class TokenClassifierFunctions(EncoderFunctions):
     """The graph functions of a `TokenClassifier`."""
-
-    table = TOKEN_CLASSIFIER_SIGNATURES
-    description = (
-        "A model that takes texts and finds labelled spans in them, for TF Serving: the tokenizer is inside."
-    )
-    shown = _SHOWN
 
     def serving_default(self, inputs):
         """Each text with its spans marked."""
-        return {"outputs": self._answers(inputs)["outputs"]}
+        return {"outputs": self.task_answers(inputs)["outputs"]}
 
     def spans(self, inputs):
         """The spans of each text."""
-        return {name: output for name, output in self._answers(inputs).items() if name != "outputs"}
+        return {name: output for name, output in self.task_answers(inputs).items() if name != "outputs"}
 
     def limits(self):
         return [*super().limits(), f"Labels of tokens: {', '.join(self.task.labels)}."]
@@ -107,15 +81,51 @@ class TokenClassifier(EncoderTask):
     Reference: [Devlin et al., 2019](https://arxiv.org/abs/1810.04805), section 5.3.
     """
 
-    name, mixin = "token classifier", EncoderWithHead
-    signatures = TokenClassifierSignatures
-    saved_options, saved_lists = ("aggregation", "max_length"), ("labels",)
+    name = "token classifier"
+    heads = ("ForTokenClassification",)
+    mixin = EncoderWithHead
+    saved_options = ("aggregation", "max_length")
+    saved_lists = ("labels",)
+    signatures = {
+        "serving_default": Signature(
+            "each text with its spans marked",
+            ["inputs"],
+            {"outputs": "the text, in which a span is written [span](label)"},
+            view="text",
+            shown=2,
+        ),
+        "spans": Signature(
+            "the spans of each text",
+            ["inputs"],
+            {
+                "labels": 'the label of each span; "" past the last',
+                "scores": "its score, the mean probability of the label of its tokens; 0 past the last",
+                "starts": "its first character in the text, the first being 0; -1 past the last",
+                "ends": "the character after its last one; -1 past the last",
+                "texts": 'the span; "" past the last',
+                **STATUS,
+            },
+            view="spans",
+            shown=1,
+        ),
+    }
+    served_functions = TokenClassifierFunctions
+    export_description = (
+        "A model that takes texts and finds labelled spans in them, for TF Serving: the tokenizer is inside."
+    )
+    page_labels = PageLabels("Text", "Type a text to find spans in", "Spans")
+    asked_signatures = ("spans",)
 
     def __init__(self, model, tokenizer, labels, aggregation="simple", max_length=None, jit_compile=False):
         super().__init__(model, tokenizer, max_length, jit_compile)
-        self.labels = check_labels(labels, model)
+        self.labels = check_labels(labels, num_logits(model))
         choose("aggregation", aggregation, {"simple": True, "none": False})
         self.aggregation = aggregation
+
+    @classmethod
+    def read_checkpoint(cls, folder, **options):
+        labels = checkpoint_labels(folder)["labels"]
+        return super().read_checkpoint(folder, labels=labels, **options)
 
     def __call__(self, texts, batch_size=64, num_workers=None):
         """The spans of a string, or of each of a list of strings.
@@ -129,11 +139,11 @@ class TokenClassifier(EncoderTask):
         Returns:
             A list of `Span`s, or a list of such lists.
         """
-        answers = [_spans_of(row) for row in self._rows([texts], batch_size, num_workers)]
+        answers = [_row_spans(row) for row in self.answer_rows([texts], batch_size, num_workers)]
         return answers[0] if isinstance(texts, str | bytes) else answers
 
     def _default_answers(self, texts):
-        return [row["outputs"].decode("utf-8") for row in self._rows([texts], 64, None)]
+        return [row["outputs"].decode("utf-8") for row in self.answer_rows([texts], 64, None)]
 
     def answers(self, texts):
         """Strings (B,) -> the columns of `spans` (B, most spans), the texts marked, and whether a text was cut."""
@@ -163,7 +173,8 @@ class TokenClassifier(EncoderTask):
 
     def _spans(self, rows, probabilities, starts, ends):
         """`Spans` of the tokens of all texts, one after the other."""
-        label, score = tf.argmax(probabilities, axis=1), tf.reduce_max(probabilities, axis=1)
+        label = tf.argmax(probabilities, axis=1)
+        score = tf.reduce_max(probabilities, axis=1)
         if self.aggregation == "none":
             names = tags = tf.gather(tf.constant(self.labels), label)
             begins = tf.ones_like(label, tf.bool)
@@ -176,7 +187,7 @@ class TokenClassifier(EncoderTask):
         return Spans(*(tf.boolean_mask(values, is_span) for values in spans))
 
 
-def _spans_of(row):
+def _row_spans(row):
     """The `Span`s of a row of `answers`."""
     columns = [row[name].tolist() for name in ("labels", "scores", "starts", "ends", "texts")]
     return [

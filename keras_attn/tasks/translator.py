@@ -1,36 +1,82 @@
 import dataclasses
+import re
 
 import numpy as np
 import tensorflow as tf
 from keras import ops
 
+from keras_attn import opennmt
+from keras_attn.export import read_shortlist, write_shortlist
 from keras_attn.generation import DecodingOptions
-from keras_attn.models import Seq2SeqGeneration
-from keras_attn.tasks.alignment import word_alignment
-from keras_attn.tasks.attention_signature import ATTENTION_LENGTH
-from keras_attn.tasks.batches import warn_of_cuts
-from keras_attn.tasks.buckets import BATCH_SIZES
-from keras_attn.tasks.generative_task import GenerativeTask, columns_of
-from keras_attn.tasks.model_export import export_model
-from keras_attn.tasks.search_graphs import found_in_batch
-from keras_attn.tasks.shortlist import checked_shortlist, sizes_of
-from keras_attn.tasks.showing import (
-    attention_answer,
-    beside,
+from keras_attn.models import RNNSeq2Seq, Seq2SeqGeneration, Seq2SeqTransformer
+from keras_attn.tasks.attention_maps import (
+    ATTENTION_LENGTH,
+    CROSS_OUTPUTS,
+    DECODER_OUTPUTS,
+    ENCODER_OUTPUTS,
+    STEP_OUTPUTS,
+    beam_rows,
+    best_tokens,
     check_same_tokens,
-    compared_tasks,
-    explore_translation,
+    single_answer,
+    special_tokens,
     translation_maps,
 )
-from keras_attn.tasks.signatures import Signatures, XlaSignatures
-from keras_attn.tasks.source_form import SourceForm
-from keras_attn.tasks.task import as_given, check_vocabulary
-from keras_attn.tasks.task_files import reading
-from keras_attn.tasks.teacher_forcing import alignment, of_pairs, token_log_probs
-from keras_attn.tasks.token_ids import NO_TOKEN, for_model, to_texts
-from keras_attn.tasks.translations import translate_batch, trimmed
-from keras_attn.tasks.translator_files import read_translator, write_translator
+from keras_attn.tasks.batches import (
+    NO_TOKEN,
+    Buckets,
+    for_model,
+    powers_of_two,
+    to_texts,
+    warn_of_cuts,
+)
+from keras_attn.tasks.generative_task import GenerativeTask, answer_columns
+from keras_attn.tasks.given_translations import (
+    alignment,
+    attention_maps,
+    empty_attention_map,
+    run_on_pairs,
+    token_log_probs,
+    word_alignment,
+)
+from keras_attn.tasks.other_engines import FORMATS, export_for_engine
+from keras_attn.tasks.saved_tasks import is_scalar, json_options
+from keras_attn.tasks.search_functions import (
+    BEAM_OPTIONS,
+    DRAWN_BEGINNINGS,
+    DRAWN_SCORES,
+    N_BEST,
+    OPTION_INPUTS,
+    SAMPLING_OPTIONS,
+    SEARCHED_BEGINNINGS,
+    STATUSES,
+    TranslatorFunctions,
+)
+from keras_attn.tasks.search_graphs import Answer
+from keras_attn.tasks.shortlist import Shortlist, checked_shortlist, vocabulary_sizes
+from keras_attn.tasks.signatures import TEXT, Input, Signature, second_text, text_box
+from keras_attn.tasks.task import PageLabels, as_given, check_vocabulary, only_text
+from keras_attn.tasks.text_forms import Languages, SourceForm
+from keras_attn.tasks.writer_checkpoints import checkpoint_parts, opennmt_parts
 from keras_attn.text import as_utf8
+
+_STATUS = {
+    "status": '"ok", or the deviations from the request, joined by commas: `source_repaired` (invalid UTF-8), `source_truncated`, '
+    "`unfinished` (no END within `max_length`), `top_p_clamped` and the like"
+}
+# The longest source that XLA compiles unless more is asked for: attention takes memory with its square, and batches are large.
+MOST_COMPILED = 1024
+_SHORTLIST_FILE = "shortlist.txt"
+# Version 0.1 described a model by its class and its sizes. Its embeddings and its position encodings were
+# separate.
+_FORMAT_OF_SIZES = 1
+_MODELS_OF_SIZES = {"Seq2SeqTransformer": Seq2SeqTransformer.from_sizes, "RNNSeq2Seq": RNNSeq2Seq}
+_RENAMED_WEIGHTS = {
+    r"^token_embedding/": "source_embedding/token_embedding/",
+    r"^(source|target)_embedding/": r"\1_embedding/token_embedding/",
+    r"^encoder_position_encoding/": "source_embedding/position_encoding/",
+    r"^decoder_position_encoding/": "target_embedding/position_encoding/",
+}
 
 
 class Translator(GenerativeTask):
@@ -69,7 +115,95 @@ class Translator(GenerativeTask):
     ```
     """
 
-    name, mixin = "translator", Seq2SeqGeneration
+    name = "translator"
+    # T5's class once ended with WithLMHeadModel.
+    heads = ("ForConditionalGeneration", "MTModel", "WithLMHeadModel")
+    bodies = ("seq2seq",)
+    checkpoint_formats = ("opennmt-tf",)
+    mixin = Seq2SeqGeneration
+    tokenizer_names = ("source_tokenizer", "target_tokenizer")
+    saved_format = 2
+    signatures = {
+        "serving_default": Signature(
+            "the best translation of each text",
+            ["inputs"],
+            {"outputs": "the translation"},
+            view="answers",
+            shown=2,
+        ),
+        "translate_n_best": Signature(
+            "the best translations of each text", ["inputs"], N_BEST, view="answers"
+        ),
+        "translate": Signature(
+            "beam search with options for each text",
+            ["inputs", "target_prefix", *BEAM_OPTIONS],
+            {
+                **N_BEST,
+                **_STATUS,
+                "source_tokens": "the tokens of the text",
+                "target_tokens": "those of the best translation",
+                "alignment": "the number of the source token that each of them attended to most; -1 past the end",
+            },
+            view="answers",
+            shown=1,
+            beginnings=SEARCHED_BEGINNINGS,
+        ),
+        "sample": Signature(
+            "one translation drawn for each text; the same seed draws the same, whatever the batch",
+            ["inputs", "target_prefix", *SAMPLING_OPTIONS],
+            {"outputs": "the translation", **DRAWN_SCORES, **_STATUS},
+            view="answers",
+            beginnings=DRAWN_BEGINNINGS,
+        ),
+        "score": Signature(
+            "how probable the model finds given translations",
+            ["inputs", "targets"],
+            {
+                "scores": "log-probability / length ^ length_penalty",
+                "token_scores": "the log-probability of each token",
+                "tokens": "the tokens, END included",
+                **_STATUS,
+            },
+            shown=1,
+        ),
+        "encode": Signature(
+            "a vector for each text",
+            ["inputs"],
+            {"outputs": "the mean of the encoder's output over the tokens, END aside", **_STATUS},
+        ),
+    }
+    signature_inputs = {
+        "inputs": Input("the texts to translate", widget=TEXT),
+        "targets": Input("their translations", widget=second_text("Translation")),
+        "given_targets": Input('the translations to look at; "" for the best that are found', neutral=""),
+        "target_prefix": Input(
+            'the text that a translation begins with; "" for none', neutral="", widget=text_box("Begin with")
+        ),
+        **OPTION_INPUTS,
+        "source_language": Input(
+            'the language of the text; "" for the default', neutral="", widget=text_box("Source language")
+        ),
+        "target_language": Input(
+            'the language of the translation; "" for the default',
+            neutral="",
+            widget=text_box("Target language"),
+        ),
+    }
+    served_functions = TranslatorFunctions
+    export_description = (
+        "A translator that takes strings and returns strings, for TF Serving: the tokenizers are inside."
+    )
+    export_formats = FORMATS
+    page_labels = PageLabels("Text", "Type a text to translate", "Translation")
+    asked_signatures = ("translate", "translate_n_best")
+    statuses = {
+        "source_truncated": "The text was too long and was cut.",
+        "source_repaired": "The text held bytes that are not UTF-8. They were replaced.",
+        "prefix_truncated": "The text to begin with was too long and was cut.",
+        "prefix_repaired": "The text to begin with held bytes that are not UTF-8. They were replaced.",
+        **STATUSES,
+    }
+    show_options = ("target", "num_beams", "max_length", "source_language", "target_language")
     needs_tensorflow = (
         "On Keras' JAX and PyTorch backends a translator translates, and is saved; scores, alignments, attention maps, "
         "streams and exports need KERAS_BACKEND=tensorflow: load the saved translator there."
@@ -107,8 +241,9 @@ class Translator(GenerativeTask):
         )
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer
-        start = target_tokenizer.start_token_id if start_token_id is None else start_token_id
-        self.start_token_id = int(start)
+        if start_token_id is None:
+            start_token_id = target_tokenizer.start_token_id
+        self.start_token_id = int(start_token_id)
         self.source_form = source_form or SourceForm(after=(source_tokenizer.end_token_id,))
         self.languages = languages
         self.num_added_tokens = self.source_form.num_added(source_tokenizer)
@@ -159,18 +294,24 @@ class Translator(GenerativeTask):
             ValueError: for an option out of range, or with another number of values than there are texts.
         """
         single = isinstance(texts, str | bytes)
-        num_answers = num_return_sequences or (1 if return_scores else None)
+        num_answers = num_return_sequences
+        if not num_answers:
+            num_answers = 1 if return_scores else None
         search = self.search_options(num_beams, length_penalty, max_length, num_answers)
         token_ids = self._source_token_ids(as_utf8(texts), source_language).to_list()
-        options = self._with_prefix(options, target_prefix, len(token_ids))
-        options = self._with_target_language(options, target_language, len(token_ids))
-
-        def translate(batch, of_batch):
-            return translate_batch(self, batch, of_batch, search, return_attention_scores)
-
-        answers = self._answers(token_ids, options, translate, batch_size, num_workers)
-        maps = [[answer.attention_map for answer in answers]] if return_attention_scores else []
-        return columns_of(answers, num_return_sequences, return_scores, single, maps)
+        options = DecodingOptions() if options is None else options
+        if target_prefix is not None:
+            options = self._with_prefix(options, target_prefix, len(token_ids))
+        if target_language is not None:
+            options = self._with_target_language(options, target_language, len(token_ids))
+        answers = self._answers(token_ids, search, options, batch_size, num_workers)
+        for row, ids in enumerate(token_ids):
+            if self._is_empty(ids):  # whatever the search found
+                answers[row] = Answer([""], [0.0], np.full((1, 1), NO_TOKEN))
+        more = []
+        if return_attention_scores:
+            more.append(self._attention_maps(token_ids, answers, batch_size))
+        return answer_columns(answers, num_return_sequences, return_scores, single, more)
 
     def stream(self, text, max_length=None):
         """Translates one text greedily and yields the translation piece by piece, while it is decoded.
@@ -193,12 +334,12 @@ class Translator(GenerativeTask):
             print(piece, end="", flush=True)
         ```
         """
-        return self._stream(
-            text,
-            lambda most: self._stream_start(text, most),
-            max_length,
-            self.model.max_sequence_length,
-        )
+
+        def start(most):
+            [token_ids] = self._source_token_ids(as_utf8(text)).to_list()
+            return token_ids, 0 if self._is_empty(token_ids) else most
+
+        return self._stream(text, start, max_length)
 
     def score(
         self,
@@ -245,13 +386,14 @@ class Translator(GenerativeTask):
         target_ids = [[*before, *ids, end] for before, ids in zip(first, target_ids)]
         self._check_targets(source_ids, target_ids)
         length_penalty = self.length_penalty if length_penalty is None else length_penalty
-        log_probs = of_pairs(self, token_log_probs, source_ids, target_ids, batch_size)
-        scores, token_scores = [], []
-        for ids, of_tokens in zip(target_ids, log_probs):
-            of_tokens = of_tokens[: len(ids)].tolist()
-            scores.append(sum(of_tokens) / len(ids) ** length_penalty)
+        padded_log_probs = run_on_pairs(self, token_log_probs, source_ids, target_ids, batch_size)
+        scores = []
+        token_scores = []
+        for ids, log_probs in zip(target_ids, padded_log_probs):
+            log_probs = log_probs[: len(ids)].tolist()
+            scores.append(sum(log_probs) / len(ids) ** length_penalty)
             if return_token_scores:
-                token_scores.append(list(zip(self.target_tokenizer.token_strings(ids), of_tokens)))
+                token_scores.append(list(zip(self.target_tokenizer.token_strings(ids), log_probs)))
         columns = [scores, token_scores] if return_token_scores else [scores]
         return as_given(columns, single)
 
@@ -289,237 +431,215 @@ class Translator(GenerativeTask):
         first = self._first_token_ids(None, len(targets))
         target_ids, target_spans = _with_spans(self.target_tokenizer, targets, first)
         self._check_targets(source_ids, target_ids)
-        looked_at = of_pairs(self, alignment, source_ids, target_ids, batch_size)
-        alignments = [
-            word_alignment(*texts_and_spans, source_tokens.tolist())
-            for *texts_and_spans, source_tokens in zip(
-                sources, targets, source_spans, target_spans, looked_at
-            )
-        ]
+        source_tokens = run_on_pairs(self, alignment, source_ids, target_ids, batch_size)
+        columns = zip(sources, targets, source_spans, target_spans, source_tokens)
+        alignments = [word_alignment(*texts_and_spans, row.tolist()) for *texts_and_spans, row in columns]
         return alignments[0] if single else alignments
 
-    def show(
+    # Saved folders, checkpoints and exports.
+
+    def more_to_save(self):
+        """What a translator does otherwise than those that are trained here."""
+        conventions = {"options": json_options(self)}
+        if self.start_token_id != self.target_tokenizer.start_token_id:
+            conventions["start_token_id"] = self.start_token_id
+        if self.source_form != SourceForm(after=(self.source_tokenizer.end_token_id,)):
+            conventions["source_form"] = dataclasses.asdict(self.source_form)
+        if self.languages is not None:
+            conventions["languages"] = self.languages._asdict()
+        conventions = {name: value for name, value in conventions.items() if value != {}}
+        return {"conventions": conventions} if conventions else {}
+
+    def write_more(self, folder):
+        if self.shortlist is not None:
+            self.shortlist.save(folder / _SHORTLIST_FILE, self.source_tokenizer, self.target_tokenizer)
+
+    @classmethod
+    def readable_formats(cls):
+        return (_FORMAT_OF_SIZES, *super().readable_formats())
+
+    @classmethod
+    def from_saved(cls, config, folder):
+        if config["format"] == _FORMAT_OF_SIZES and not all(map(is_scalar, config["model"].values())):
+            raise ValueError("it holds something else than a model's sizes")
+        arguments = _conventions(**config.get("conventions", {}))
+        if (folder / _SHORTLIST_FILE).is_file():
+            arguments["shortlist"] = folder / _SHORTLIST_FILE
+        return arguments
+
+    @classmethod
+    def model_from_saved(cls, config):
+        if config["format"] != _FORMAT_OF_SIZES:
+            return super().model_from_saved(config)
+        return _MODELS_OF_SIZES[config.get("model_class", "Seq2SeqTransformer")](**config["model"])
+
+    @classmethod
+    def weight_renaming(cls, config):
+        is_old = config["format"] == _FORMAT_OF_SIZES and config.get("model_class") != "RNNSeq2Seq"
+        return _current_weight_name if is_old else str
+
+    @classmethod
+    def read_checkpoint(cls, folder, **options):
+        is_opennmt = not (folder / "config.json").is_file() and opennmt.holds_checkpoint(folder)
+        parts = opennmt_parts if is_opennmt else checkpoint_parts
+        return cls(**parts(folder, **options))
+
+    def available_signatures(self):
+        signatures = super().available_signatures()
+        if not hasattr(self.model, "encode"):
+            del signatures["encode"]
+        if self.languages is not None:
+            for name in ("translate", "sample"):
+                signatures[name] = _with_languages(signatures[name])
+        return signatures
+
+    def attention_signature(self):
+        outputs = {
+            "outputs": "the translation",
+            **ENCODER_OUTPUTS,
+            **DECODER_OUTPUTS,
+            **CROSS_OUTPUTS,
+            **STEP_OUTPUTS,
+            **_STATUS,
+        }
+        meaning = "what every head looks at while a text is translated"
+        signature = Signature(meaning, ["inputs", "given_targets"], outputs)
+        return signature if self.languages is None else _with_languages(signature)
+
+    def xla_buckets(self, batch_sizes, lengths):
+        longest = self.model.max_sequence_length
+        if longest > MOST_COMPILED:
+            lengths = powers_of_two(16, MOST_COMPILED) if lengths is None else list(lengths)
+            is_within = bool(lengths) and MOST_COMPILED <= lengths[-1] <= longest
+            longest = lengths[-1] if is_within else longest
+        return Buckets(batch_sizes, lengths, longest, "model's max_sequence_length", frozen=self.model)
+
+    def write_export_files(self, folder):
+        if self.shortlist is not None:
+            write_shortlist(folder, self.shortlist.anywhere, self.shortlist.by_source)
+
+    def in_form_of(self, version_folder):
+        shortlist = read_shortlist(version_folder)
+        task = self
+        if shortlist is not None:
+            lists = Shortlist(shortlist["anywhere"], shortlist["of_source"])
+            task = self.replaced(shortlist=lists)
+        return super(Translator, task).in_form_of(version_folder)
+
+    def _export_model(self, folder, format, quantization):
+        return export_for_engine(self, folder, format, quantization)
+
+    def _check_export(self, xla, signatures, attention, batch_sizes, lengths):
+        super()._check_export(xla, signatures, attention, batch_sizes, lengths)
+        if xla and self.shortlist is not None:
+            raise ValueError(
+                "A shortlist is for exports without `xla`, which needs lists of one length: leave out one of the two."
+            )
+
+    # Pages of attention.
+
+    def attended(
         self,
-        text,
+        content,
+        others,
         target=None,
         num_beams=None,
         max_length=None,
         source_language=None,
         target_language=None,
-        title=None,
-        path=None,
-        compare=None,
-        name="this",
     ):
-        """A page on which a person explores what the model attends to while it translates a text.
-
-        It shows the attention of the encoder, of the decoder and between them, layer by layer and head by head; for each
-        step of the decoder the five best next tokens; and the answers of the beam search as a tree.
-
-        Args:
-            text: String.
-            target: String, a translation to explore. Defaults to the best one that the search finds.
-            num_beams, max_length: As in the constructor.
-            source_language, target_language: As in a call.
-            title: String above the page. Defaults to the text.
-            path: Where to write the page, as `.html`.
-            compare: Another translator of the same tokens, or a mapping from names to such, to show beside this one. All of
-                them read the same source and the same target, this one's translation. By default it is "the other".
-            name: String, the name of this translator beside those of `compare`.
-
-        Returns:
-            `keras_attn.plots.Explorer`: a notebook shows it, and `save` writes it.
-
-        Raises:
-            ValueError: if the text is empty, or it or `target` has more tokens than the model or the page can have, or
-                `compare` has other tokens.
-
-        Example:
-
-        ```python
-        translator = keras_attn.Translator.load("runs/dates/translator")
-        explorer = translator.show("4th of July 2016")
-        explorer.save("attention.html")
-        ```
-        """
-        self._check_backend()
-        if not isinstance(text, str | bytes):
-            raise ValueError(f"`text` must be one string. Received: {type(text).__name__}.")
-        others = compared_tasks(self, compare)
-        [source_ids] = self._source_token_ids(as_utf8(text), source_language).to_list()
-        if len(source_ids) <= self.num_added_tokens:
+        if not isinstance(content, str | bytes):
+            raise ValueError(f"`text` must be one string. Received: {type(content).__name__}.")
+        [source_ids] = self._source_token_ids(as_utf8(content), source_language).to_list()
+        if self._is_empty(source_ids):
             raise ValueError("`text` must hold a token. Received an empty text.")
-        for other_name, other in others.items():
-            [of_other] = other._source_token_ids(as_utf8(text), source_language).to_list()
-            check_same_tokens(other_name, *map(self.source_tokenizer.token_strings, (source_ids, of_other)))
+        source_tokens = self.source_tokenizer.token_strings(source_ids)
+        for name, other in others.items():
+            [other_ids] = other._source_token_ids(as_utf8(content), source_language).to_list()
+            check_same_tokens(name, source_tokens, self.source_tokenizer.token_strings(other_ids))
         if target is None:
             num_beams = self.num_beams if num_beams is None else num_beams
             search = self.search_options(num_beams, None, max_length, num_beams)
             options = self._with_target_language(DecodingOptions(), target_language, 1)
-            found, [answer] = found_in_batch(self, [source_ids], options.arrays_of([0], 1), search)
-            answers = list(zip(trimmed(self, found[0]), answer.scores))
+            answer = self._answer(source_ids, search, options)
+            answers = list(zip(map(self._trimmed, answer.token_ids), answer.scores))
         else:
             [ids] = self.target_tokenizer.encode(as_utf8(target))
             [first] = self._first_token_ids(target_language, 1)
             answers = [([*first, *ids, self.target_tokenizer.end_token_id], 0.0)]
             self._check_targets([source_ids], [answers[0][0]])
-        [title] = [title] if title is not None else [as_utf8(text)[0].decode()]
-        started, compared = self._started_by(target_language), {}
-        for other_name, other in others.items():
+        target_ids = answers[0][0]
+        started = self._started_by(target_language)
+        compared = {}
+        for name, other in others.items():
             other._with_target_language(DecodingOptions(), target_language, 1)  # its check of the name
-            other._check_targets([source_ids], [answers[0][0]])
+            other._check_targets([source_ids], [target_ids])
             other = other._started_by(target_language)
-            starts = [[one.start_token_id] for one in (started, other)]
-            check_same_tokens(other_name, *map(self.target_tokenizer.token_strings, starts))
-            compared[other_name], *_ = translation_maps(other, source_ids, answers[0][0])
-        return explore_translation(started, source_ids, answers, title, path, **beside(compared, name))
-
-    def save(self, folder):
-        """Writes the model, the tokenizers and the options to `folder`, replacing an older translator there.
-
-        The folder is built under a temporary name and then renamed. It holds JSON, a sentencepiece model and
-        a safetensors file: nothing that could contain code. LoRA is merged in what is written. The class of a custom
-        model must be registered with `keras.saving.register_keras_serializable`, also where it is loaded.
-
-        Raises:
-            ValueError: if `folder` holds anything other than a translator, or the model is quantised to other than int8 or bfloat16 or is
-                not a `keras.Model`.
-        """
-        write_translator(self, folder)
-
-    @classmethod
-    def load(cls, folder):
-        """Reads the translator that `save` wrote; it never runs code from the folder.
-
-        Args:
-            folder: Path of the translator, or of the run that made it.
-
-        Raises:
-            FileNotFoundError: if a file is missing.
-            ValueError: if one is damaged, or the weights do not fit the configuration.
-        """
-        with reading(folder):
-            *parts, options = read_translator(cls, folder)
-            return cls(*parts, **options)
-
-    def export(
-        self,
-        folder,
-        examples=None,
-        xla=False,
-        batch_sizes=BATCH_SIZES,
-        lengths=None,
-        signatures=None,
-        quantization=None,
-        attention=False,
-    ):
-        """Writes the next version of a SavedModel that takes strings and returns strings, for TF Serving.
-
-        `keras_attn.tasks.SIGNATURES` and the README next to the graph describe the signatures with all their
-        inputs and outputs. Every input has the batch as its first axis, and this translator's options are the
-        defaults. `serving_default` takes texts and returns translations, and nothing else; the others are
-        `translate_n_best`, `translate`, `sample`, `score` and `encode`.
-
-        A `status` is "ok", or names the deviations from the request, joined by commas: `source_repaired`
-        (invalid UTF-8), `source_truncated`, `unfinished` (no END within `max_length`), `top_p_clamped` and
-        the like.
-
-        Next to the graph are `assets.extra/tf_serving_warmup_requests`, with a request to each signature,
-        which the server runs before it makes the version available; `batching_params.pbtxt` for
-        `--enable_per_model_batching_parameters`; and a `README.md` with requests, their answers and the
-        limits.
-
-        With `xla=True`, the export is a different model, which needs its own folder. It has only
-        `serving_default`, with its model part compiled with XLA, which the server must enable
-        (`--xla_cpu_compilation_enabled`). Batches are padded inside the graph, so only the shapes of
-        `batch_sizes` and `lengths` occur, and each of them is warmed up.
-
-        Args:
-            folder: Path of the served model, for example `saved_models/dates`. Its name is the model's name.
-            examples: List of typical texts to translate, for the warm-up and the README.
-            xla: Boolean, whether to export a model that XLA compiles.
-            batch_sizes: With `xla`, increasing integers; larger batches are split into batches of the last
-                size.
-            lengths: With `xla`, increasing integers, the number of tokens of a source with END. The last is
-                the model's `max_sequence_length`, or if that is more, at least 1,024: a longer source is then cut to
-                it. Defaults to the powers of two from 16, up to 1,024.
-            signatures: Without `xla`, the names of the signatures to write beside `serving_default`; by default all.
-            quantization: `"bfloat16"` or `"int8"`, how matrices are stored and multiplied; by default as in the model. int8
-                without `xla` needs oneDNN's 8-bit products, here and where it is served.
-            attention: Without `xla`, whether to write a signature `attention` too: the scores of every head for a text and
-                its translation, which `keras_attn.plots.explore_answer` makes a page of.
-
-        Returns:
-            `pathlib.Path` of the new version folder, `folder`/1 or the next integer.
-
-        Raises:
-            ValueError: if `examples`, `batch_sizes`, `lengths`, `signatures` or `quantization` are invalid, or a model with
-                LoRA is to be quantised, or for int8 without `xla` on a machine that cannot compute it, or the model has no
-                attention that an export can give.
-        """
-        self._check_export(xla, signatures, attention, batch_sizes, lengths)
-        if xla and self.shortlist is not None:
-            raise ValueError(
-                "A shortlist is for exports without `xla`, which needs lists of one length: leave out one of the two."
+            [start, other_start] = self.target_tokenizer.token_strings(
+                [started.start_token_id, other.start_token_id]
             )
-        served = self.quantized(quantization, xla)
-        chosen = (
-            XlaSignatures(served, batch_sizes, lengths) if xla else Signatures(served, signatures, attention)
-        )
-        return served._export(folder, chosen, examples, unquantized=self)
+            check_same_tokens(name, [start], [other_start])
+            compared[name], *_ = translation_maps(other, source_ids, target_ids)
+        return {**started.explored(source_ids, answers), "title": only_text(content)}, compared
+
+    def explored(self, source_ids, answers):
+        """The arguments of `keras_attn.plots.explore` for the ids of a text, and pairs of ids and a score, the best first."""
+        target_ids = answers[0][0]
+        maps, tokens, logits = translation_maps(self, source_ids, target_ids)
+        shown = {
+            "maps": maps,
+            "tokens": tokens,
+            "steps": best_tokens(self.target_tokenizer, logits, target_ids),
+            "special_tokens": special_tokens(self.source_tokenizer) | special_tokens(self.target_tokenizer),
+        }
+        if len(answers) > 1:
+            sources = [source_ids] * len(answers)
+            targets = [ids for ids, _ in answers]
+            log_probs = run_on_pairs(self, token_log_probs, sources, targets, len(answers))
+            shown["beams"] = beam_rows(self.target_tokenizer, answers, log_probs)
+        return shown
 
     def _attention_answers(self, texts):
-        asked, answers = [], []
+        asked = []
+        answers = []
         longest = min(ATTENTION_LENGTH, self.model.max_sequence_length)
         search = self.search_options(max_length=min(self.max_length, longest))
         for text in texts:
             [source_ids] = self.source_token_ids(tf.constant([text]), longest=longest)[0].to_list()
-            if len(source_ids) <= self.num_added_tokens:
+            if self._is_empty(source_ids):
                 continue
-            found, _ = found_in_batch(self, [source_ids], DecodingOptions().arrays_of([0], 1), search)
-            [target_ids] = trimmed(self, found[:, 0])
+            target_ids = self._trimmed(self._answer(source_ids, search).token_ids[0])
             maps, tokens, _ = translation_maps(self, source_ids, target_ids, dtype="float32")
+            answer = single_answer(maps, tokens)
+            answer["target_tokens"] = np.array(self.target_tokenizer.token_strings(target_ids))
             asked.append(text)
-            written = np.array(self.target_tokenizer.token_strings(target_ids))
-            answers.append({**attention_answer(maps, tokens), "target_tokens": written})
-        names = ["given_targets", *(() if self.languages is None else ("source_language", "target_language"))]
-        return {"inputs": asked, **{name: [""] * len(asked) for name in names}}, answers
+            answers.append(answer)
+        inputs = {"inputs": asked}
+        for name in self.attention_signature().inputs[1:]:
+            inputs[name] = [""] * len(asked)
+        return inputs, answers
 
-    def export_model(self, folder, format, quantization=None):
-        """Writes the model for another engine: tokens in, tokens out, with the tokenizers next to it.
+    def _attention_maps(self, source_ids, answers, batch_size):
+        """The `AttentionMap` of the best answer to each text."""
+        rows = [row for row, ids in enumerate(source_ids) if not self._is_empty(ids)]
+        sources = [source_ids[row] for row in rows]
+        targets = [self._trimmed(answers[row].token_ids[0]) for row in rows]
+        maps = [empty_attention_map(self.model)] * len(source_ids)
+        for row, attention_map in zip(rows, attention_maps(self, sources, targets, batch_size)):
+            maps[row] = attention_map
+        return maps
 
-        - `"ctranslate2"`: see `keras_attn.export.export_ctranslate2`.
-        - `"onnx"`: `logits.onnx` and `greedy.onnx`; `"litert"`: `model.tflite` with these two signatures.
-          `logits` takes int32 `encoder_token_ids` (B, S) and `decoder_token_ids` (B, T) and returns float32
-          `logits` (B, T, V). `greedy` takes `encoder_token_ids` and returns int32 `token_ids` (B,
-          max_length): greedy search, END included, then pads. Both compute in float32.
+    # Graphs.
 
-        - `"huggingface"`: what transformers' AutoModelForSeq2SeqLM and AutoTokenizer load, see
-          `keras_attn.huggingface.save_translator`.
-
-        Args:
-            folder: Path of the folder to write; it replaces an older export there.
-            format: `"ctranslate2"`, `"onnx"`, `"litert"` or `"huggingface"`.
-            quantization: How CTranslate2 stores the weights and computes, for example `"int8"`; for no other
-                format.
-
-        Returns:
-            `pathlib.Path` of the folder.
-
-        Raises:
-            ValueError: for an unknown format, a quantization that the format lacks, or a model that the
-                engine cannot compute.
-            ImportError: if a package that writes the format is not installed; the message names it.
-        """
-        return export_model(self, folder, format, quantization)
-
-    def found(self, token_ids, options, compiler):
+    def search(self, token_ids, options, compiler):
         """The result of the model's `generate` for ids (B, S); the options are those of `search_options`."""
         start, options = self._start_token_ids(options)
         if self.shortlist is not None:
-            prefix = options["options"].prefix_token_ids
-            options["listed"] = self.shortlist.listed(
-                token_ids, *sizes_of(self.model), prefix, to_buckets=compiler is not None
+            options["listed"] = self.shortlist.listed_tokens(
+                token_ids,
+                *vocabulary_sizes(self.model),
+                options["options"].prefix_token_ids,
+                to_buckets=compiler is not None,
             )
         token_ids, mask = for_model(token_ids)
         return self.model.generate(
@@ -550,14 +670,14 @@ class Translator(GenerativeTask):
             pad_token_id=NO_TOKEN,
         )
 
-    def texts_of(self, source_ids, token_ids):
+    def answer_texts(self, source_ids, token_ids):
         """Ids (B, n, L) -> strings (B, n), in a graph: eager mode would need dozens of calls from Python."""
         tokenizer = self.target_tokenizer
         graph = self.graph_of(
             ("texts", tokenizer),
             lambda token_ids: to_texts(tokenizer, token_ids),
             [tf.TensorSpec([None, None, None], tf.int32)],
-            of_task=False,
+            depends_on_task=False,
         )
         return graph(tf.constant(token_ids))
 
@@ -583,7 +703,8 @@ class Translator(GenerativeTask):
         return ops.where(first < 0, self.start_token_id, first), {**options, "options": decoding}
 
     def _source_token_ids(self, texts, language=None):
-        self._check_languages(source_language=language)
+        if language is not None:
+            self._check_languages(source_language=language)
         rows = None if self.languages is None else self.languages.rows("source", language, len(texts))
         token_ids, is_cut = self.source_token_ids(tf.constant(texts, tf.string, [len(texts)]), rows)
         limit = f"the first {self.model.max_sequence_length} tokens of a source are read"
@@ -620,22 +741,18 @@ class Translator(GenerativeTask):
             return [[]] * num_texts
         return [[int(first)] for first in np.broadcast_to(options.first_token_id, [num_texts])]
 
-    def _stream_start(self, text, most):
-        """The ids of a source, and the most tokens of its translation: none if it is END alone."""
-        [token_ids] = self._source_token_ids(as_utf8(text)).to_list()
-        return token_ids, most if len(token_ids) > self.num_added_tokens else 0
+    def _is_empty(self, source_ids):
+        """Whether the list of ids of a source is that of an empty text."""
+        return len(source_ids) <= self.num_added_tokens
 
     def _with_prefix(self, options, target_prefix, num_texts):
-        options = DecodingOptions() if options is None else options
-        if target_prefix is None:
-            return options
         if options.prefix_token_ids is not None:
             raise ValueError("`target_prefix` is the text of `options.prefix_token_ids`: give one of them.")
         prefixes = self.target_tokenizer.encode(as_utf8(target_prefix))
         if isinstance(target_prefix, str | bytes):
             prefixes = prefixes * num_texts
         width = max(map(len, prefixes), default=0)
-        prefixes = [[*ids, *[-1] * (width - len(ids))] for ids in prefixes]
+        prefixes = [ids + [NO_TOKEN] * (width - len(ids)) for ids in prefixes]
         return dataclasses.replace(options, prefix_token_ids=prefixes) if width else options
 
     def _source_spans(self, texts):
@@ -644,7 +761,8 @@ class Translator(GenerativeTask):
             raise ValueError(
                 "Words are not aligned where every text has a prefix. Received such a translator."
             )
-        return _with_spans(self.source_tokenizer, texts, [self.source_form.before] * len(texts))[1]
+        _, spans = _with_spans(self.source_tokenizer, texts, [self.source_form.before] * len(texts))
+        return spans
 
     def _check_targets(self, source_ids, target_ids):
         if len(source_ids) != len(target_ids):
@@ -660,14 +778,40 @@ class Translator(GenerativeTask):
             )
 
 
+def _with_languages(signature):
+    """A signature of a multilingual translator, which takes the languages too."""
+    inputs = [*signature.inputs, "source_language", "target_language"]
+    return dataclasses.replace(signature, inputs=inputs)
+
+
+def _conventions(options=None, start_token_id=None, source_form=None, languages=None):
+    """The arguments of `Translator` that `more_to_save` wrote."""
+    return {
+        "options": DecodingOptions(**(options or {})),
+        "start_token_id": None if start_token_id is None else int(start_token_id),
+        "source_form": source_form and SourceForm(**source_form),
+        "languages": languages and Languages(**languages),
+    }
+
+
+def _current_weight_name(name):
+    """The current name of a weight, given its name in version 0.1."""
+    for pattern, new in _RENAMED_WEIGHTS.items():
+        if re.match(pattern, name):
+            return re.sub(pattern, new, name)
+    return name
+
+
 def _with_spans(tokenizer, texts, first):
     """Lists of ids with END for each text, after those of `first`, and lists of the byte spans of all ids but END.
 
     A token of `first` has the span of a text's end, where there is nothing.
     """
-    ids, starts, stops = (x.to_list() for x in tokenizer.tokenize_with_offsets(texts))
-    ends = [len(text.encode("utf-8")) for text in texts]
-    spans = [
-        [*[(end, end)] * len(before), *zip(*row)] for before, end, *row in zip(first, ends, starts, stops)
-    ]
-    return [[*before, *row, tokenizer.end_token_id] for before, row in zip(first, ids)], spans
+    ids, starts, stops = (values.to_list() for values in tokenizer.tokenize_with_offsets(texts))
+    token_ids = []
+    spans = []
+    for text, before, row_ids, row_starts, row_stops in zip(texts, first, ids, starts, stops):
+        end = len(text.encode("utf-8"))
+        token_ids.append([*before, *row_ids, tokenizer.end_token_id])
+        spans.append([(end, end)] * len(before) + list(zip(row_starts, row_stops)))
+    return token_ids, spans

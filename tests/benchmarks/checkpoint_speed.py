@@ -26,7 +26,7 @@ from helpers_checkpoint_peers import LanguageModelPeers, MiniLMPeers, minilm_fol
 import keras_attn
 from keras_attn.models import quantized_copy
 from keras_attn.ops import compiled_scope, inference_scope
-from keras_attn.tasks.buckets import compiled_with_xla
+from keras_attn.tasks.batches import compiled_with_xla
 
 OURS, OURS_XLA = "ours", "ours, XLA"
 

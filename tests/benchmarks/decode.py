@@ -32,7 +32,7 @@ from helpers_decoding import (
 from keras_attn.export import export_ctranslate2
 from keras_attn.models import quantized_copy
 from keras_attn.ops import inference_scope
-from keras_attn.tasks.buckets import compiled_with_xla
+from keras_attn.tasks.batches import compiled_with_xla
 
 PEERS = ("ctranslate2", "ctranslate2_int8", "transformers", "keras_hub")
 

@@ -20,7 +20,7 @@ from keras_attn import Translator
 from keras_attn.data import read_text_pairs
 from keras_attn.models import Seq2SeqTransformer
 from keras_attn.tasks import make_shortlist
-from keras_attn.tasks.token_ids import NO_TOKEN
+from keras_attn.tasks.batches import NO_TOKEN
 from keras_attn.text import SentencePieceTokenizer
 
 VOCABULARY_SIZE, SOURCE_LENGTH, TARGET_LENGTH = 8000, 17, 16
@@ -88,7 +88,7 @@ def main():
         listing = translator.replaced(shortlist=shortlist)
         source = np.array(sentences[:batch_size])
         tokens = [tokenizer.token_strings(ids[:-1]) for ids in source]
-        count = shortlist.listed(
+        count = shortlist.listed_tokens(
             tf.constant(source, tf.int32), VOCABULARY_SIZE, VOCABULARY_SIZE
         ).token_ids.shape[0]
         with tempfile.TemporaryDirectory() as folder:

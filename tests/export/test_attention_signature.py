@@ -21,13 +21,12 @@ from keras_attn.inspection import capture_attention
 from keras_attn.layers import EncoderBlock
 from keras_attn.models import EncoderWithHead, Seq2SeqReader
 from keras_attn.plots import explore_answer
-from keras_attn.tasks import SIGNATURES, ImagePreprocessing, Languages, SourceForm
-from keras_attn.tasks.attention_signature import ATTENTION_LENGTH, SeenAttention
-from keras_attn.tasks.generator_signatures import GeneratorSignatures
-from keras_attn.tasks.signatures import Signatures
-from keras_attn.tasks.source_form import LANGUAGE
-from keras_attn.tasks.text_classifier import ClassifierSignatures
-from keras_attn.tasks.text_embedder import EmbedderSignatures
+from keras_attn.tasks import ImagePreprocessing, Languages, SourceForm, Translator
+from keras_attn.tasks.attention_maps import ATTENTION_LENGTH, AttentionFunction
+from keras_attn.tasks.search_functions import GeneratorFunctions, TranslatorFunctions
+from keras_attn.tasks.text_classifier import TextClassifierFunctions
+from keras_attn.tasks.text_embedder import EmbedderFunctions
+from keras_attn.tasks.text_forms import LANGUAGE
 from keras_attn.text import ByteTokenizer
 
 pytestmark = CUTS_ARE_EXPECTED
@@ -266,7 +265,7 @@ def reader_of_two_sides():
 def test_every_task_gives_the_attention_of_its_model(make, outputs, tmp_path):
     task = make()
     version = task.export(tmp_path / "model", signatures=["attention"])
-    texts = [text for text in task.verified_on() if isinstance(text, str | bytes)]
+    texts = [text for text in task.verification_inputs() if isinstance(text, str | bytes)]
     inputs, answers, _ = task.attention_answers(texts)
     as_json = {
         name: [
@@ -307,7 +306,7 @@ def test_languages_are_those_of_each_row(is_start):
     )
     rows = [("en", "de", "", ""), ("de", "en", "de", "en"), ("en", "de", "xx", "xx")]
     languages = [tf.constant(column) for column in zip(*(row[2:] for row in rows))]
-    signatures = Signatures(translator, ["attention"])
+    signatures = TranslatorFunctions(translator, ["attention"])
     assert [spec.name for spec in signatures.all()["attention"][1]][2:] == [
         "source_language",
         "target_language",
@@ -340,7 +339,7 @@ def test_the_attention_of_a_block_is_that_of_numpy():
     weights = {
         weight.path.removeprefix("encoder/"): np.asarray(weight, "float64") for weight in task.model.weights
     }
-    answer = ClassifierSignatures(task, ["attention"]).attention(
+    answer = TextClassifierFunctions(task, ["attention"]).attention(
         tf.constant(["the dog runs", "b", "Ada " * 40])
     )
     for row, words in enumerate((["the", "dog", "runs"], ["b"], ["ada"] * 21)):
@@ -366,14 +365,17 @@ def test_the_attention_of_a_block_is_that_of_numpy():
 
 def test_what_is_not_asked_for_is_not_there():
     translator = byte_translator()
-    assert list(Signatures(translator).all()) == list(SIGNATURES)
-    assert list(Signatures(translator, attention=True).all()) == [*SIGNATURES, "attention"]
-    assert list(Signatures(translator, ["score"], attention=True).all()) == [
+    assert list(TranslatorFunctions(translator).all()) == list(Translator.signatures)
+    assert list(TranslatorFunctions(translator, attention=True).all()) == [
+        *Translator.signatures,
+        "attention",
+    ]
+    assert list(TranslatorFunctions(translator, ["score"], attention=True).all()) == [
         "serving_default",
         "score",
         "attention",
     ]
-    for signatures in (GeneratorSignatures(byte_generator()), ClassifierSignatures(classifier())):
+    for signatures in (GeneratorFunctions(byte_generator()), TextClassifierFunctions(classifier())):
         assert "attention" not in signatures.all()
 
 
@@ -381,7 +383,7 @@ def test_a_request_cannot_take_the_memory_of_a_server():
     model = keras_attn.models.EncoderTransformer.from_sizes(
         259, 1, hidden_dim=8, num_heads=2, intermediate_dim=9, max_sequence_length=500
     )
-    signatures = EmbedderSignatures(keras_attn.TextEmbedder(model, ByteTokenizer()), attention=True)
+    signatures = EmbedderFunctions(keras_attn.TextEmbedder(model, ByteTokenizer()), attention=True)
     answer = signatures.attention(tf.constant(["x" * 400]))
     assert answer["encoder_attention"].shape == (1, 1, 2, ATTENTION_LENGTH, ATTENTION_LENGTH)
     assert answer["status"].numpy().tolist() == [b"text_truncated"]
@@ -465,7 +467,7 @@ def test_scores_in_a_loop_are_refused_in_a_graph():
     model = Looping()
     model(np.ones((1, 5, 7)))
     with pytest.raises(ValueError, match=r"The scores of \['attention'\] are computed inside a loop"):
-        SeenAttention(
+        AttentionFunction(
             model,
             model,
             [tf.TensorSpec([None, None, 7])],

@@ -12,7 +12,7 @@ from helpers_seed import set_seed
 from keras_attn.export import export_saved_model, run_saved_model
 from keras_attn.models import Seq2SeqTransformer, quantized_copy
 from keras_attn.ops import inference_scope
-from keras_attn.tasks.buckets import compiled_with_xla
+from keras_attn.tasks.batches import compiled_with_xla
 
 SIZES = {
     "vocabulary_size": 131,

@@ -18,7 +18,7 @@ from keras_attn.export import (
     run_saved_model,
 )
 from keras_attn.export.saved_model_runner import to_json
-from keras_attn.tasks import SIGNATURES
+from keras_attn.tasks import Translator
 
 pytestmark = pytest.mark.extended
 
@@ -148,7 +148,7 @@ def test_the_readme_tells_signatures_and_limits(exported):
     readme = (folder / "README.md").read_text(encoding="utf-8")
     assert readme.startswith(f"# {folder.parent.name}\n")
     for row in (
-        *(f"### `{name}`: {signature.meaning}\n" for name, signature in SIGNATURES.items()),
+        *(f"### `{name}`: {signature.meaning}\n" for name, signature in Translator.signatures.items()),
         f"| input `length_penalty` | float32 (B,) | `{translator.length_penalty}` | the power of its length",
         "| input `stop_token_ids` | int32 (B, 8) | `[-1, -1, -1, -1, -1, -1, -1, -1]` | ids that end",
         "| input `top_p` | float32 (B,) | `1.0` | the probability",

@@ -112,7 +112,7 @@ def test_exports_are_verified_with_their_warmup_and_their_readme(served, make):
     checks = verify_saved_model(folder, [*ODD_TEXTS, "Ada [MASK]"], expected=task.default_answers)
     assert [(check.name, check.problems) for check in checks if check.problems] == []
     assert checks[-1].name == "answers"
-    assert {name for name, _ in read_warmup_requests(folder)} == set(task.signatures.table)
+    assert {name for name, _ in read_warmup_requests(folder)} == set(task.signatures)
     readme = (folder / "README.md").read_text(encoding="utf-8")
-    assert all(f"### `{name}`" in readme for name in task.signatures.table)
+    assert all(f"### `{name}`" in readme for name in task.signatures)
     assert len(readme) < 20_000  # vectors are shortened

@@ -24,7 +24,7 @@ from helpers_translators import byte_translator, files_below, subword_translator
 import keras_attn
 from keras_attn.export import export_onnx
 from keras_attn.models import Seq2SeqTransformer, float32_copy
-from keras_attn.tasks.token_functions import token_functions
+from keras_attn.tasks.other_engines import token_functions
 from keras_attn.text import load_tokenizer
 
 pytestmark = pytest.mark.extended
@@ -201,7 +201,7 @@ def test_another_folder_is_left_alone(format, tmp_path, monkeypatch):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "precious").touch()
     monkeypatch.setattr(
-        "keras_attn.tasks.model_export.token_functions",
+        "keras_attn.tasks.other_engines.token_functions",
         lambda *_: {"logits": (lambda x: {"y": x}, [tf.TensorSpec([None], tf.float32, name="x")])},
     )
     with pytest.raises(ValueError, match="other exists and holds no"):

@@ -30,7 +30,6 @@ from keras_attn.export import (
 )
 from keras_attn.export.fingerprint import fingerprint_problems
 from keras_attn.models import Seq2SeqTransformer
-from keras_attn.tasks.signatures import INPUTS, SIGNATURES
 from keras_attn.text import ByteTokenizer
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
@@ -247,15 +246,15 @@ def signatures_of(folder):
 def test_the_tracked_dates_model_has_the_signatures_and_files_of_today():
     folder = REPOSITORY / "saved_models" / "dates" / "1"
     inputs, outputs = signatures_of(folder)
-    assert outputs == {name: set(signature.outputs) for name, signature in SIGNATURES.items()}
-    for name, signature in SIGNATURES.items():
-        expected = {key: INPUTS[key] for key in signature.inputs}
+    assert outputs == {name: set(signature.outputs) for name, signature in Translator.signatures.items()}
+    for name, signature in Translator.signatures.items():
+        expected = {key: Translator.signature_inputs[key] for key in signature.inputs}
         assert inputs[name] == {
             key: (given.dtype, [None] if given.size is None else [None, given.size])
             for key, given in expected.items()
         }
     assert fingerprint_problems(folder) == []
-    assert {name for name, _ in read_warmup_requests(folder)} == set(SIGNATURES)
+    assert {name for name, _ in read_warmup_requests(folder)} == set(Translator.signatures)
     assert read_batching_parameters(folder)["max_batch_size"] == 64
     assert "4th of July 2016" in (folder / "README.md").read_text(encoding="utf-8")
 

@@ -10,8 +10,7 @@ from helpers_translators import INVALID_UTF8, ODD_TEXTS, exported_once, serving
 
 from keras_attn.export import read_batching_parameters, read_warmup_requests, verify_saved_model
 from keras_attn.generation import DecodingOptions
-from keras_attn.tasks import GENERATOR_SIGNATURES
-from keras_attn.tasks.generator_signatures import INPUTS
+from keras_attn.tasks import TextGenerator
 
 # The graphs of every signature take half a minute to make.
 pytestmark = [pytest.mark.extended, CUTS_ARE_EXPECTED]
@@ -32,8 +31,11 @@ def server(exported):
 
 def request_of(signature, texts, **options):
     """A request with the neutral value of every option that is not given."""
-    names = GENERATOR_SIGNATURES[signature].inputs[1:]
-    neutral = {name: 1.0 if name == "length_penalty" else INPUTS[name].neutral for name in names}
+    names = TextGenerator.signatures[signature].inputs[1:]
+    neutral = {
+        name: 1.0 if name == "length_penalty" else TextGenerator.signature_inputs[name].neutral
+        for name in names
+    }
     given = {name: [value] * len(texts) for name, value in neutral.items()}
     return {"signature": signature, "inputs": {"inputs": list(texts), **given, **options}}
 
@@ -56,7 +58,7 @@ def test_odd_prompts_are_answered_and_neighbours_unchanged(exported, server):
 
 
 def test_empty_batches_and_single_prompts(server):
-    for signature in GENERATOR_SIGNATURES:
+    for signature in TextGenerator.signatures:
         assert not any(asked(server, signature, []).values())
         together, alone = (asked(server, signature, texts) for texts in (PROMPTS, PROMPTS[3:4]))
         for name in ("outputs", "scores"):
@@ -150,12 +152,12 @@ def test_fuzzed_prompts_change_no_neighbour(exported, server):
 
 def test_the_files_beside_the_graph(exported):
     _, folder = exported
-    assert {name for name, _ in read_warmup_requests(folder)} == set(GENERATOR_SIGNATURES)
+    assert {name for name, _ in read_warmup_requests(folder)} == set(TextGenerator.signatures)
     readme = (folder / "README.md").read_text(encoding="utf-8")
     assert f"a request has at most {read_batching_parameters(folder)['max_batch_size']} texts" in readme
     assert "A language model that takes prompts" in readme
     assert "`TextGenerator.export` of keras_attn" in readme
-    assert all(f"### `{name}`" in readme for name in GENERATOR_SIGNATURES)
+    assert all(f"### `{name}`" in readme for name in TextGenerator.signatures)
 
 
 def test_a_server_would_serve_it(exported):

@@ -69,6 +69,7 @@ def test_what_a_translator_exports_passes(exported, tmp_path, capsys):
     assert {line.split(maxsplit=1)[1] for line in lines} == {
         "files",
         "fingerprint",
+        "declaration: Translator",
         "signatures",
         "ops",
         "batching parameters",

@@ -22,7 +22,7 @@ from helpers_translators import ODD_TEXTS, files_below
 
 from keras_attn import TextEmbedder
 from keras_attn.export import read_warmup_requests, run_saved_model, verify_saved_model
-from keras_attn.tasks.buckets import Buckets
+from keras_attn.tasks.batches import Buckets
 
 pytestmark = CUTS_ARE_EXPECTED
 

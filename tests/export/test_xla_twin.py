@@ -12,7 +12,7 @@ from helpers_translators import ODD_TEXTS, SENTENCES, byte_translator, files_bel
 
 import keras_attn_cli
 from keras_attn.export import read_warmup_requests, run_saved_model, verify_saved_model
-from keras_attn.tasks.buckets import bucket_of, in_buckets, powers_of_two
+from keras_attn.tasks.batches import bucket_of, in_buckets, powers_of_two
 
 pytestmark = [pytest.mark.extended, CUTS_ARE_EXPECTED]
 

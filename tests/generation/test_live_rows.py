@@ -19,7 +19,7 @@ if keras.backend.backend() != "tensorflow":
 
 import tensorflow as tf
 
-from keras_attn.tasks.buckets import compiled_with_xla
+from keras_attn.tasks.batches import compiled_with_xla
 
 pytestmark = pytest.mark.extended
 

@@ -4,8 +4,8 @@ import pytest
 import tokenizers
 import transformers
 
-from keras_attn.tasks import chat_templates
-from keras_attn.tasks.chat_templates import ChatTemplate, known_template
+from keras_attn.tasks import text_forms
+from keras_attn.tasks.text_forms import ChatTemplate, known_template
 
 TALK = [
     {"role": "user", "content": " Who are you? "},
@@ -21,7 +21,7 @@ def theirs():
     return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="</s>")
 
 
-@pytest.mark.parametrize("template", list(chat_templates._KNOWN), ids=range(len(chat_templates._KNOWN)))
+@pytest.mark.parametrize("template", list(text_forms._KNOWN), ids=range(len(text_forms._KNOWN)))
 def test_known_templates_write_what_transformers_writes(template, theirs):
     ours = known_template(template)
     tokens = {"bos": "<s>", "eos": "</s>"}
@@ -35,7 +35,7 @@ def test_known_templates_write_what_transformers_writes(template, theirs):
 
 
 def test_a_template_is_known_whatever_its_white_space_and_no_other_is():
-    known = next(iter(chat_templates._KNOWN))
+    known = next(iter(text_forms._KNOWN))
     assert known_template("\n  ".join(known.partition("{{'<|im_start|>'"))) is known_template(known)
     assert known_template(known.replace("im_end", "end")) is None
     assert known_template(None) is None

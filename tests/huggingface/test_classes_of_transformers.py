@@ -11,7 +11,7 @@ from helpers_models import assert_close
 from keras_attn import TextGenerator, huggingface, load
 from keras_attn.huggingface.model_types import MODEL_TYPES
 from keras_attn.models import gives_logits
-from keras_attn.tasks.heads import HEADS, head_of
+from keras_attn.tasks.checkpoint_heads import task_for
 from keras_attn.text import ByteTokenizer
 
 pytest.importorskip("transformers", reason='needs transformers: pip install "keras_attn[peers]"')
@@ -79,9 +79,9 @@ def test_a_body_without_an_output_projection_gives_vectors_and_no_logits(model_t
         with pytest.raises(
             ValueError, match=f"There is no task for {type(twin).__name__}: it has no output projection"
         ):
-            head_of(config)
+            task_for(config)
     else:
-        assert HEADS[head_of(config)].task == "TextEmbedder"
+        assert task_for(config) == "TextEmbedder"
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras")
     np.testing.assert_array_equal(*(answers_of_twins(one, twin)[0] for one in (model, again)))

@@ -13,10 +13,9 @@ from helpers_checkpoint_tasks import checkpoint, new_folder
 from helpers_text_generators import byte_generator
 
 import keras_attn_cli
-from keras_attn import info, runs
+from keras_attn import info, runs, task_registry
 from keras_attn.export import write_quantization, write_shortlist
 from keras_attn.huggingface import checkpoint_folder
-from keras_attn.tasks.loading import TASKS
 
 
 def described(folder):
@@ -72,8 +71,11 @@ def test_info_of_a_saved_task_and_of_an_export(tmp_path, capsys):
     assert capsys.readouterr().err.startswith(f"keras-attn: error: There is nothing known in {tmp_path}: ")
 
 
-def test_info_knows_every_kind_of_task():
-    assert {file: task.__name__ for file, task in TASKS.items()} == info._SAVED
+def test_what_is_read_of_a_task_is_what_its_class_says():
+    declared = task_registry.declarations()
+    assert set(task_registry.CLASS_NAMES) <= set(declared)
+    for name in task_registry.CLASS_NAMES:
+        assert task_registry.task_class(name).declaration() == declared[name]
 
 
 def test_info_of_a_run_that_has_made_nothing_yet(tmp_path):

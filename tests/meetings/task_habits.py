@@ -294,5 +294,5 @@ def served_from_its_folder(thing, folder):
             version = find_version(folder / "it").folder
             assert version not in versions
             versions.append(version)
-            checks = verify_saved_model(version, loaded.verified_on(), loaded.default_answers)
+            checks = verify_saved_model(version, loaded.verification_inputs(), loaded.default_answers)
             assert not any(check.problems for check in checks)

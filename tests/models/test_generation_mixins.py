@@ -374,7 +374,7 @@ def test_a_composed_translator_takes_strings_is_saved_and_served(tmp_path):
     import tensorflow as tf
 
     import keras_attn
-    from keras_attn.tasks.signatures import Signatures
+    from keras_attn.tasks.search_functions import TranslatorFunctions
     from keras_attn.text import ByteTokenizer
 
     tokenizer = ByteTokenizer()
@@ -387,10 +387,10 @@ def test_a_composed_translator_takes_strings_is_saved_and_served(tmp_path):
     loaded = keras_attn.Translator.load(tmp_path / "it")
     assert type(loaded.model) is ComposedTranslator
     assert loaded(texts, return_scores=True) == (expected, scores)
-    signatures = Signatures(loaded)
+    signatures = TranslatorFunctions(loaded)
     served = tf.function(signatures.serving_default, autograph=False)(tf.constant(texts))
     assert [row.decode() for row in served["outputs"].numpy()] == expected
-    assert set(signatures.all()) == set(keras_attn.tasks.SIGNATURES)
+    assert set(signatures.all()) == set(keras_attn.Translator.signatures)
     function, specs = signatures.all()["translate"]
     traced = tf.function(function, autograph=False).get_concrete_function(*specs)
     assert "alignment" not in traced.structured_outputs  # the adapter returns no attention scores

@@ -17,7 +17,7 @@ from keras_attn.data import TextPairs
 from keras_attn.runs.attention_pictures import figures
 from keras_attn.runs.board import TrainingCurves, cut_off, perplexity
 from keras_attn.runs.translation_run import TranslationRun
-from keras_attn.tasks.teacher_forcing import AttentionMap
+from keras_attn.tasks.given_translations import AttentionMap
 from keras_attn.training.summaries import Summaries, samples_table
 
 with warnings.catch_warnings():  # of a copy of html5lib inside TensorBoard

@@ -18,7 +18,7 @@ from keras_attn.models import assign_weights, read_weights
 from keras_attn.runs.language_model_run import LanguageModelRun
 from keras_attn.runs.text_evaluation import text_token_ids
 from keras_attn.runs.workers import Workers
-from keras_attn.tasks import TextGenerator, task_files
+from keras_attn.tasks import TextGenerator, saved_tasks
 from keras_attn.text import ByteTokenizer, load_tokenizer
 
 RECIPE = runs.SHAKESPEARE.replace(
@@ -166,7 +166,7 @@ def test_what_is_saved_goes_on_with_a_text(run):
 
 @pytest.mark.extended
 def test_a_save_that_fails_leaves_the_older_generator(tmp_path, monkeypatch):
-    saves, save = [], task_files.save_weights
+    saves, save = [], saved_tasks.save_weights
 
     def save_half(model, path):
         saves.append(path)
@@ -175,7 +175,7 @@ def test_a_save_that_fails_leaves_the_older_generator(tmp_path, monkeypatch):
             os.truncate(path, os.path.getsize(path) // 2)
             raise OSError("No space left on device")
 
-    monkeypatch.setattr("keras_attn.tasks.task_files.save_weights", save_half)
+    monkeypatch.setattr("keras_attn.tasks.saved_tasks.save_weights", save_half)
     with pytest.raises(OSError, match="No space left"):
         runs.train(make_data(), tmp_path / "run", RECIPE.replace(epochs=1), verbose=0)
     assert TextGenerator.load(tmp_path / "run").model.count_params() > 0

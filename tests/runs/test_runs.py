@@ -107,7 +107,7 @@ def test_a_run_ends_with_a_page_of_attention_from_epoch_to_epoch(run):
     source, target = kinds["encoder"]["queries"], kinds["cross"]["queries"]
     assert "".join(source[:-1]).upper() == "".join(target[:-1]) == page.data["title"].upper()
     # The last frame is the translator's own attention to the reference.
-    shown = translator.show(page.data["title"], page.data["title"].upper())
+    shown = translator.show(page.data["title"], target=page.data["title"].upper())
     [cross] = [number for number, group in enumerate(page.data["groups"]) if group["kind"] == "cross"]
     assert [page.codes(f"3.{cross}.0", head).tolist() for head in range(2)] == [
         ExplorerParser(shown.html).codes(f"0.{cross}.0", head).tolist() for head in range(2)

@@ -62,7 +62,7 @@ def test_the_commands(translator, tmp_path, capsys):
     tokenizer = translator.target_tokenizer
     shortlist = Shortlist.load(output, tokenizer, tokenizer)
     dog, hund = tokenizer.encode(["dog", "hund"])
-    assert {*shortlist.anywhere, *shortlist.of_source[hund[-1]]} >= set(dog)
+    assert {*shortlist.anywhere, *shortlist.by_source[hund[-1]]} >= set(dog)
     assert keras_attn_cli.main(command) == 0  # aligned by attention
     assert keras_attn_cli.main([*command, "--alignments", data[0]]) == 2
     assert "line 1, must have links" in capsys.readouterr().err

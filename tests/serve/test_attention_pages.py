@@ -17,7 +17,7 @@ from keras_attn.serve import attention_pages
 from keras_attn.serve.app import App
 from keras_attn.serve.attention_pages import ExportPages, TaskPages
 from keras_attn.serve.errors import NOT_FOUND, RequestError
-from keras_attn.tasks.kept_exports import content_of
+from keras_attn.tasks.export_cache import content_of
 
 
 class Models(dict):
@@ -120,7 +120,7 @@ def test_the_page_is_that_of_the_task_which_is_loaded_once(ask):
         assert headers["Content-Security-Policy"] == "frame-ancestors 'self'"
     assert ask.loaded == ["mood"]
     _, _, body = ask(model="questions", text="the dog", pair="the cat")
-    assert body == ask.tasks["questions"].show("the dog", "the cat").html
+    assert body == ask.tasks["questions"].show("the dog", pair="the cat").html
 
 
 @pytest.mark.parametrize(

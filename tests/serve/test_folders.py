@@ -11,8 +11,8 @@ import pytest
 from keras_attn.export.fingerprint import write_fingerprint
 from keras_attn.serve import folders
 from keras_attn.serve.folders import Version, find_version, find_versions
-from keras_attn.tasks import kept_exports
-from keras_attn.tasks.kept_exports import content_of
+from keras_attn.tasks import export_cache
+from keras_attn.tasks.export_cache import content_of
 
 
 def make_version(folder):
@@ -200,11 +200,11 @@ def test_a_saved_model_in_a_run_or_a_saved_task_is_never_served(tmp_path, tasks,
 def test_other_code_other_versions_and_other_settings_are_other_exports(tmp_path, tasks, monkeypatch):
     run = make_translator(tmp_path / "run" / "translator")
     found = [find_version(run).folder]
-    monkeypatch.setattr(kept_exports, "_code_digest", lambda: "other code")
+    monkeypatch.setattr(export_cache, "_code_digest", lambda: "other code")
     found.append(find_version(run).folder)
-    monkeypatch.setattr(kept_exports, "_version", lambda package: "9.9")
+    monkeypatch.setattr(export_cache, "_version", lambda package: "9.9")
     found.append(find_version(run).folder)
-    monkeypatch.setattr(kept_exports.keras.config, "floatx", lambda: "float64")
+    monkeypatch.setattr(export_cache.keras.config, "floatx", lambda: "float64")
     found.append(find_version(run).folder)
     assert len(set(found)) == len(tasks.loaded) == 4
 
@@ -216,7 +216,7 @@ def exports(tmp_path):
 def of_another_user(tmp_path, monkeypatch):
     exports(tmp_path).mkdir(parents=True, mode=0o700)
     user = os.geteuid()
-    monkeypatch.setattr(kept_exports.os, "geteuid", lambda: user + 1)
+    monkeypatch.setattr(export_cache.os, "geteuid", lambda: user + 1)
 
 
 def writable_by_others(tmp_path, monkeypatch):
@@ -241,7 +241,7 @@ def a_file(tmp_path, monkeypatch):
 
 
 def read_only(tmp_path, monkeypatch):
-    monkeypatch.setattr(kept_exports.os, "access", lambda path, mode: False)
+    monkeypatch.setattr(export_cache.os, "access", lambda path, mode: False)
 
 
 def nobody_at_home(tmp_path, monkeypatch):
@@ -250,7 +250,7 @@ def nobody_at_home(tmp_path, monkeypatch):
     def home():
         raise RuntimeError("Could not determine home directory.")
 
-    monkeypatch.setattr(kept_exports.pathlib.Path, "home", home)
+    monkeypatch.setattr(export_cache.pathlib.Path, "home", home)
 
 
 @pytest.mark.parametrize(
@@ -269,11 +269,11 @@ def nobody_at_home(tmp_path, monkeypatch):
 def test_a_cache_that_is_not_the_users_own_is_not_used(tmp_path, tasks, monkeypatch, capsys, spoil):
     temporary = tmp_path / "temporary"
     temporary.mkdir(mode=0o700)
-    monkeypatch.setattr(kept_exports.tempfile, "mkdtemp", lambda prefix: str(temporary))
+    monkeypatch.setattr(export_cache.tempfile, "mkdtemp", lambda prefix: str(temporary))
     run = make_translator(tmp_path / "run" / "translator")
     spoil(tmp_path, monkeypatch)
     if spoil is of_another_user:
-        monkeypatch.setattr(kept_exports, "_temporary_folder", lambda: temporary)
+        monkeypatch.setattr(export_cache, "_temporary_folder", lambda: temporary)
         with pytest.raises(OSError, match="is not what was written there"):  # here, all is of the other user
             find_version(run)
     else:
@@ -343,9 +343,9 @@ def test_two_at_once_have_one_export(tmp_path, tasks, monkeypatch):
 
 
 def test_those_unused_for_longest_are_removed_and_none_that_is_in_use(tmp_path, tasks, monkeypatch):
-    monkeypatch.setattr(kept_exports, "MOST_EXPORTS", 2)
+    monkeypatch.setattr(export_cache, "MOST_EXPORTS", 2)
     in_use = []
-    monkeypatch.setattr(kept_exports, "_in_use", in_use)
+    monkeypatch.setattr(export_cache, "_in_use", in_use)
 
     def made(name):
         version = find_version(make_translator(tmp_path / name, name))
@@ -366,7 +366,7 @@ def test_those_unused_for_longest_are_removed_and_none_that_is_in_use(tmp_path, 
     fourth = made("fourth")
     assert [folder.exists() for folder in (served, *folders, fourth)] == [True, False, True, True]
     os.close(kept)
-    monkeypatch.setattr(kept_exports, "MOST_BYTES", 1)
+    monkeypatch.setattr(export_cache, "MOST_BYTES", 1)
     stop_serving()
     last = made("last")
     assert [path.name for path in exports(tmp_path).iterdir()] == [last.parents[1].name]

@@ -27,7 +27,7 @@ import keras_attn_cli
 from keras_attn.export import export_saved_model, write_warmup_requests
 from keras_attn.serve.app import MOST_BODY_BYTES, is_loopback
 from keras_attn.serve.server import _greeting
-from keras_attn.tasks.signatures import INPUTS
+from keras_attn.tasks import Translator
 
 ROOT = pathlib.Path(__file__).parents[2]
 SERVING = ROOT / "examples" / "serving"
@@ -281,7 +281,7 @@ def test_the_page_is_told_what_a_model_takes(tmp_path):
             },
             "neutral": neutral,
             "meanings": {
-                name: INPUTS[name].meaning
+                name: Translator.signature_inputs[name].meaning
                 for name in ("inputs", "length_penalty", "num_beams", "stop_token_ids")
             },
         }

@@ -5,7 +5,7 @@ import pytest
 from helpers_marks import CUTS_ARE_EXPECTED
 from helpers_translators import ODD_TEXTS, SENTENCES, subword_translator
 
-from keras_attn.tasks.alignment import Word, word_alignment
+from keras_attn.tasks.given_translations import Word, word_alignment
 from keras_attn.text import ByteTokenizer
 
 pytestmark = CUTS_ARE_EXPECTED

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from keras_attn.tasks.batches import of_batches, padded
+from keras_attn.tasks.batches import padded, run_in_batches
 
 LENGTHS = np.random.default_rng(1).integers(1, 40, 101).tolist()
 SEQUENCES = [[number] * length for number, length in enumerate(LENGTHS)]
@@ -22,7 +22,7 @@ def test_results_are_in_the_order_of_the_sequences(batch_size, num_workers):
         time.sleep(0.002 * (len(batches) % 3))  # batches end in another order than they begin
         return [SEQUENCES[place][0] for place in places]
 
-    assert of_batches(number_of_each, SEQUENCES, batch_size, num_workers) == list(range(101))
+    assert run_in_batches(number_of_each, SEQUENCES, batch_size, num_workers) == list(range(101))
     assert sorted(map(len, batches)) == sorted(
         [batch_size] * (101 // batch_size) + [101 % batch_size] * (101 % batch_size > 0)
     )
@@ -39,11 +39,11 @@ def test_as_many_threads_as_there_are_workers():
         meeting.wait()  # passes when five batches are in work at the same time
         return places
 
-    assert of_batches(meet, SEQUENCES[:50], 10, num_workers=5) == list(range(50))
+    assert run_in_batches(meet, SEQUENCES[:50], 10, num_workers=5) == list(range(50))
 
 
 def test_no_sequences():
-    assert of_batches(lambda places: places, [], 10) == []
+    assert run_in_batches(lambda places: places, [], 10) == []
 
 
 def test_an_error_ends_it_before_the_batches_that_nobody_works_on():
@@ -54,7 +54,7 @@ def test_an_error_ends_it_before_the_batches_that_nobody_works_on():
         raise KeyError("a batch of its own")
 
     with pytest.raises(KeyError, match="a batch of its own"):
-        of_batches(fails, SEQUENCES, 1, num_workers=2)
+        run_in_batches(fails, SEQUENCES, 1, num_workers=2)
     assert len(begun) < 101
 
 
@@ -62,7 +62,7 @@ def test_an_error_ends_it_before_the_batches_that_nobody_works_on():
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "4"])
 def test_a_bad_number_is_refused(name, value):
     with pytest.raises(ValueError, match=f"`{name}` must be a positive integer. Received: {name}={value!r}"):
-        of_batches(lambda places: places, SEQUENCES, **{"batch_size": 3, name: value})
+        run_in_batches(lambda places: places, SEQUENCES, **{"batch_size": 3, name: value})
 
 
 @pytest.mark.extended

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_attn.tasks.buckets import Buckets, compiled_with_xla
+from keras_attn.tasks.batches import Buckets, compiled_with_xla
 
 
 @pytest.fixture(params=["float32", "bfloat16"])

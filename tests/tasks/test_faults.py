@@ -18,7 +18,7 @@ from helpers_translators import SENTENCES, byte_translator, serving
 import keras_attn
 from keras_attn.export import export_saved_model, saved_model_runner
 from keras_attn.generation import DecodingOptions
-from keras_attn.tasks.signatures import Signatures
+from keras_attn.tasks.search_functions import TranslatorFunctions
 
 pytestmark = [pytest.mark.extended, CUTS_ARE_EXPECTED]
 
@@ -62,7 +62,7 @@ def exported(request, tmp_path_factory):
 
 
 def export_translate(translator, folder):
-    signatures = {"translate": Signatures(translator).all()["translate"]}
+    signatures = {"translate": TranslatorFunctions(translator).all()["translate"]}
     resources = [translator.source_tokenizer, translator.target_tokenizer]
     return export_saved_model(folder / "it", signatures, [translator.model], resources)
 

@@ -10,8 +10,8 @@ from helpers_images import encoded, opened, pixels
 
 import keras_attn
 from keras_attn import layers, models
-from keras_attn.tasks import ImagePreprocessing, image_processors
-from keras_attn.tasks.image_processors import processor_fields, read_preprocessing
+from keras_attn.tasks import ImagePreprocessing, image_preprocessing
+from keras_attn.tasks.image_preprocessing import processor_fields, read_preprocessing
 
 IMAGENET = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
 SIZE = {"height": 28, "width": 28}
@@ -33,7 +33,8 @@ CASES = {
     "dinov2": ("Dinov2", {}, "bit", {"size": {"shortest_edge": 32}, "crop_size": SIZE}),
 }
 # ImageNet has two cranes.
-LABELS = ["cat", "dog", "crane", "crane", "é"]
+CONFIG_LABELS = ["cat", "dog", "crane", "crane", "é"]
+LABELS = ["cat", "dog", "crane", "crane (3)", "é"]
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -52,7 +53,7 @@ def checkpoint(request, tmp_path_factory):
     config = getattr(transformers, f"{name}Config")(
         **({"image_size": 28} if name == "Swin" else sizes), **fields
     )
-    config.id2label, config.label2id = dict(enumerate(LABELS)), {}
+    config.id2label, config.label2id = dict(enumerate(CONFIG_LABELS)), {}
     torch.manual_seed(3)
     model = getattr(transformers, f"{name}ForImageClassification")(config).eval()
     with torch.no_grad():
@@ -319,7 +320,7 @@ def test_every_field_of_the_processors_is_known():
     transformers = pytest.importorskip("transformers", reason='pip install "keras_attn[peers]"')
     for kind in ("ViT", "DeiT", "Bit"):
         fields = set(getattr(transformers, f"{kind}ImageProcessor").valid_kwargs.__annotations__)
-        assert fields == {*CHANGING, *image_processors.WITHOUT_EFFECT} - {"others", "null"}
+        assert fields == {*CHANGING, *image_preprocessing.WITHOUT_EFFECT} - {"others", "null"}
 
 
 def test_a_field_of_the_file_can_be_ignored(tmp_path):

@@ -178,7 +178,18 @@ def two_outputs():
 @pytest.mark.parametrize(
     ("make", "labels", "options", "message"),
     [
-        (linear_model, ["a", "b"], {}, "`labels` must be 3 strings, one for each logit. Received: 2,"),
+        (
+            linear_model,
+            ["a", "b"],
+            {},
+            "`labels` must be 3 different strings, one for each logit. Received: 2,",
+        ),
+        (
+            linear_model,
+            ["a", "b", "b"],
+            {},
+            r"different strings, one for each logit. Received: 3, \['a', 'b', 'b'\]",
+        ),
         (linear_model, "abc", {}, "`labels` must be a list of strings"),
         (linear_model, [1, 2, 3], {}, "`labels` must be a list of strings"),
         (linear_model, LABELS, {"activation": "relu"}, "`activation` must be one of"),
@@ -313,7 +324,7 @@ def test_a_bad_row_of_an_export_has_a_status_and_leaves_its_batch_mates_alone(se
 @pytest.mark.extended
 def test_an_export_is_verified_on_images(served):
     task, folder = served
-    checks = verify_saved_model(folder, task.verified_on(), task.default_answers)
+    checks = verify_saved_model(folder, task.verification_inputs(), task.default_answers)
     assert [(check.name, check.problems) for check in checks if check.problems] == []
     assert checks[-1].name == "answers"
 
@@ -321,8 +332,8 @@ def test_an_export_is_verified_on_images(served):
 @pytest.mark.extended
 def test_an_export_that_answers_otherwise_is_found(served):
     task, folder = served
-    (wrong,) = verify_saved_model(folder, task.verified_on(), lambda rows: ["zebra"] * len(rows))[-1:]
-    assert len(wrong.problems) == len(task.verified_on())
+    (wrong,) = verify_saved_model(folder, task.verification_inputs(), lambda rows: ["zebra"] * len(rows))[-1:]
+    assert len(wrong.problems) == len(task.verification_inputs())
 
 
 def test_an_export_has_warmup_requests_of_its_examples(served):

@@ -8,7 +8,7 @@ from helpers_images import as_pillow_reads, encoded, opened, pixels
 from PIL import Image, ImageOps
 
 from keras_attn.tasks import ImagePreprocessing
-from keras_attn.tasks.image_bytes import decode_image, exif_orientation, header_size
+from keras_attn.tasks.image_preprocessing import decode_image, exif_orientation, header_size
 
 RGB, GREY, RGBA = pixels(31, 23), pixels(31, 23, 1), pixels(31, 23, 4)
 FILES = {

@@ -112,7 +112,7 @@ def test_layers_that_change_images_for_training_do_not_in_answers(tmp_path):
         np.testing.assert_allclose(scores[row], in_order, rtol=1e-5)
     assert answers(task) == (labels, scores)
     version = task.export(tmp_path / "it", signatures=["classify_images"])
-    checks = verify_saved_model(version, task.verified_on(), task.default_answers)
+    checks = verify_saved_model(version, task.verification_inputs(), task.default_answers)
     assert not any(check.problems for check in checks)
 
 

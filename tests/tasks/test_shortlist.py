@@ -130,7 +130,7 @@ def test_lists_for_xla_have_few_lengths(num_anywhere, length):
     shortlist = Shortlist(range(3, 3 + num_anywhere), {5: [1500, 1540], 7: [2]})
     source_ids = tf.constant([[5, -1, -1], [11, 7, 7]])
     plain, filled = (
-        shortlist.listed(source_ids, 13, 1543, to_buckets=to_buckets) for to_buckets in (False, True)
+        shortlist.listed_tokens(source_ids, 13, 1543, to_buckets=to_buckets) for to_buckets in (False, True)
     )
     ids, of_rows = filled.token_ids.numpy(), filled.is_listed.numpy()
     assert len(ids) == length
@@ -156,7 +156,7 @@ def test_xla_finds_the_same(model, tokenizer, num_beams):
 
 def own_list(shortlist, source_ids):
     return sorted(
-        {*shortlist.anywhere, *(i for source in source_ids for i in shortlist.of_source.get(source, []))}
+        {*shortlist.anywhere, *(i for source in source_ids for i in shortlist.by_source.get(source, []))}
     )
 
 
@@ -270,7 +270,7 @@ def test_a_file_is_read_as_it_was_written(tokenizer, tmp_path):
     shortlist = some_tokens(tokenizer)
     shortlist.save(tmp_path / "list.txt", tokenizer, tokenizer)
     again = Shortlist.load(tmp_path / "list.txt", tokenizer, tokenizer)
-    assert (again.anywhere, again.of_source) == (shortlist.anywhere, shortlist.of_source)
+    assert (again.anywhere, again.by_source) == (shortlist.anywhere, shortlist.by_source)
 
 
 def test_a_list_by_hand(tokenizer, tmp_path):
@@ -287,8 +287,8 @@ def test_a_list_by_hand(tokenizer, tmp_path):
     for word in ("hund", "bellt", "schnee", "der"):
         for source in of[word]:
             linked = {"der": []}.get(word, of[word])
-            assert set(shortlist.of_source.get(source, [])) >= {source, *linked} - {frequent}
-    assert set(shortlist.of_source[of["den"][-1]]) <= {of["den"][-1]}  # not linked: itself
+            assert set(shortlist.by_source.get(source, [])) >= {source, *linked} - {frequent}
+    assert set(shortlist.by_source[of["den"][-1]]) <= {of["den"][-1]}  # not linked: itself
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import keras_attn
 from keras_attn.models import EncoderWithHead, Seq2SeqReader
 from keras_attn.plots import explore_answer
 from keras_attn.tasks import ImagePreprocessing, Languages, SourceForm
-from keras_attn.tasks.image_signatures import ImageClassifierSignatures
+from keras_attn.tasks.image_classifier import ImageClassifierFunctions
 from keras_attn.text import ByteTokenizer
 
 TEXT = "4 July"
@@ -214,9 +214,9 @@ def test_an_encoder_is_shown_with_its_special_tokens(make):
 
 
 def test_pairs_and_questions_are_shown_with_both_texts():
-    tokens = groups(parsed(classifier().show("the dog", "the cat")))["encoder"]["queries"]
+    tokens = groups(parsed(classifier().show("the dog", pair="the cat")))["encoder"]["queries"]
     assert tokens.count("[SEP]") == 2
-    tokens = groups(parsed(answerer().show("the dog", "the cat")))["encoder"]["queries"]
+    tokens = groups(parsed(answerer().show("the dog", pair="the cat")))["encoder"]["queries"]
     assert tokens.count("[SEP]") == 2
     with pytest.raises(ValueError, match="A question answerer reads a question and its context"):
         answerer().show("the dog")
@@ -554,7 +554,7 @@ def test_an_export_shows_the_pixels_that_its_patches_read():
     classifier = vision_classifier((37, 31), 7)
     image = np.random.default_rng(0).integers(0, 256, (37, 31, 3)).astype("uint8")
     contents = [encoded(image), b"no image"]
-    answers = ImageClassifierSignatures(classifier, attention=True).attention(tf.constant(contents))
+    answers = ImageClassifierFunctions(classifier, attention=True).attention(tf.constant(contents))
     np.testing.assert_array_equal(answers["image"][0], image[:35, :28])
     answer = {name: value[0].numpy() for name, value in answers.items()}
     np.testing.assert_array_equal(parsed(explore_answer(answer)).pixels(), image[:35, :28])

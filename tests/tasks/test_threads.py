@@ -87,7 +87,7 @@ def assert_same(actual, expected):
 
 def kinds_of(translator):
     """The keys of its graphs, but of the one that has its tokenizer in its key."""
-    return {key for key in translator._graphs.held_keys() if key[0] != "texts"}
+    return {key for key in translator._graphs.cached_keys() if key[0] != "texts"}
 
 
 def counting_traces(translator):

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from keras_attn.models import Seq2SeqTransformer
-from keras_attn.tasks.token_functions import token_functions
+from keras_attn.tasks.other_engines import token_functions
 
 pytestmark = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="the functions are TensorFlow's"

@@ -23,7 +23,7 @@ from helpers_translators import (
 import keras_attn
 from keras_attn.generation import DecodingOptions
 from keras_attn.models import has_lora, quantization_of, quantize
-from keras_attn.tasks.signatures import Signatures
+from keras_attn.tasks.search_functions import TranslatorFunctions
 from keras_attn.text import ByteTokenizer
 
 pytestmark = CUTS_ARE_EXPECTED
@@ -289,7 +289,7 @@ def test_a_save_that_fails_leaves_the_older_translator(bytes_translator, tmp_pat
     def full_disk(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("keras_attn.tasks.task_files.save_weights", full_disk)
+    monkeypatch.setattr("keras_attn.tasks.saved_tasks.save_weights", full_disk)
     with pytest.raises(OSError, match="No space left"):
         bytes_translator.save(tmp_path / "translator")
     assert_same_weights(keras_attn.Translator.load(tmp_path / "translator"), bytes_translator)
@@ -506,7 +506,7 @@ def test_what_cannot_be_written_is_never_chosen_and_scores_are_those_of_score():
 def test_what_cannot_be_written_is_never_served_and_may_stand_in_a_prefix():
     translator, texts = translator_that_likes_start(), SENTENCES[:3]
     source = np.array([[*translator.target_tokenizer.encode(texts[:1])[0], 2]])
-    served = Signatures(translator).translate_n_best(tf.constant(texts))
+    served = TranslatorFunctions(translator).translate_n_best(tf.constant(texts))
     found = translator(texts, num_return_sequences=8)
     assert [[text.decode() for text in row] for row in served["outputs"].numpy()] == found
     # A language tag for one.

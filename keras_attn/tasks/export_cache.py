@@ -41,7 +41,7 @@ _INSTRUCTIONS = {"avx2", "avx512f", "avx512_bf16", "avx512_vnni", "avx_vnni", "a
 _in_use = []
 
 
-def kept_export(folder, name, load, options=None):
+def cached_export(folder, name, load, options=None):
     """The version folder of an export of a saved task: one that was made of the same content, or a new one.
 
     It is not removed while a process uses it. Beyond 16 exports or 16 GiB, those that were unused for longest are removed.
@@ -61,14 +61,14 @@ def kept_export(folder, name, load, options=None):
     Example:
 
     ```
-    version, content = kept_export("runs/dates/translator", "dates", keras_attn.Translator.load)
+    version, content = cached_export("runs/dates/translator", "dates", keras_attn.Translator.load)
     ```
     """
     content = content_of(folder)
     options = options or {}
     key = _key(content, name, options)
     cache, problem = _cache_folder()
-    if cache is not None and (version := _found(cache / key, name)):
+    if cache is not None and (version := _find(cache / key, name)):
         return version, content
     if problem is not None:
         say(f"{problem} The export is made in a temporary folder.")
@@ -82,7 +82,7 @@ def kept_export(folder, name, load, options=None):
             raise ValueError(f"{folder} was changed while it was exported. Try again.")
         (built / _LOCK).touch()
         built.chmod(0o700)
-        version = _found(place, name)
+        version = _find(place, name)
         if version is None:  # and no other process has made it meanwhile
             _remove(place)  # a damaged one
             try:
@@ -90,7 +90,7 @@ def kept_export(folder, name, load, options=None):
             except OSError:
                 if not place.exists():
                     raise
-            version = _found(place, name)
+            version = _find(place, name)
     if version is None:
         raise OSError(f"The export in {place} is not what was written there a moment ago.")
     _evict(cache)
@@ -179,7 +179,7 @@ def _temporary_folder():
     return folder
 
 
-def _found(place, name):
+def _find(place, name):
     """The version folder of a kept export, which is then in use until this process ends; None if there is none or it is damaged."""
     descriptor = _locked(place, exclusive=False)
     if descriptor is None:

@@ -20,8 +20,8 @@ from keras_attn import layers
 from keras_attn.generation import DecodingOptions
 from keras_attn.models import EncoderTransformer, EncoderWithHead, quantize
 from keras_attn.models.structure import Structure
+from keras_attn.tasks.graph_cache import MOST_GRAPHS, GraphCache
 from keras_attn.tasks.image_preprocessing import ImagePreprocessing
-from keras_attn.tasks.kept_graphs import MOST_GRAPHS, KeptGraphs
 from keras_attn.text import ByteTokenizer
 
 TEXTS = ["Ada lives in London.", "the dog runs"]
@@ -226,7 +226,7 @@ def test_limits_and_penalties_are_data():
         )
         np.testing.assert_allclose(scores, np.array(expected.scores)[0], rtol=1e-5)
         assert texts == translator.target_tokenizer.decode(np.array(expected.token_ids)[0])
-    assert len([key for key in translator._graphs.held_keys() if key[0] != "texts"]) == 1
+    assert len([key for key in translator._graphs.cached_keys() if key[0] != "texts"]) == 1
     translator.length_penalty, translator.max_length, translator.num_beams = 0.3, 7, 2
     translator(SENTENCES[0], 3)
     assert len(translator._graphs) == 2
@@ -237,7 +237,7 @@ def test_streams_of_all_limits_are_two_graphs():
     generator = byte_generator(num_beams=1)
     for max_length in (3, 9, 16):
         assert "".join(generator.stream("ab", max_length)) == generator("ab", max_length=max_length)
-    kinds = [key[0] for key in generator._graphs.held_keys()]
+    kinds = [key[0] for key in generator._graphs.cached_keys()]
     assert sorted(map(str, kinds)) == ["1", "stream_start", "stream_step", "texts"]
 
 
@@ -261,7 +261,7 @@ class Graph:
 
 def test_the_graphs_that_were_not_used_for_longest_go():
     owner = Owner()
-    graphs, made = KeptGraphs(owner), []
+    graphs, made = GraphCache(owner), []
     for number in range(MOST_GRAPHS):
         made.append(weakref.ref(graphs.get(number, Graph)))
     graphs.get(0, Graph)
@@ -271,11 +271,11 @@ def test_the_graphs_that_were_not_used_for_longest_go():
     assert made[1]() is None
     owner.value = 2
     graphs.get("newest", Graph)
-    assert graphs.held_keys() == ["newest"]
+    assert graphs.cached_keys() == ["newest"]
 
 
 def test_a_graph_that_is_there_does_not_wait_for_one_that_is_made():
-    graphs = KeptGraphs(Owner())
+    graphs = GraphCache(Owner())
     graphs.get("there", Graph)
     begun, may_end = threading.Event(), threading.Event()
     slow = threading.Thread(target=graphs.get, args=("slow", lambda: begun.set() or may_end.wait(60)))
@@ -291,7 +291,7 @@ def test_what_a_task_forgets_is_free():
     """Graphs that are put out, and the model that was there before."""
     task = keras_attn.TextEmbedder(encoder(), ByteTokenizer())
     task(TEXTS)
-    [key] = task._graphs.held_keys()
+    [key] = task._graphs.cached_keys()
     gone = [weakref.ref(task.model.blocks[0]), weakref.ref(task._graphs.get(key, None).graph)]
     # TensorFlow never forgets a custom gradient, which holds the graph that it was traced in.
     assert not [one for one in task._graphs.get(key, None).graph.get_operations() if one.type == "IdentityN"]

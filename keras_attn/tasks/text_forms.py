@@ -1,7 +1,147 @@
-"""Chat templates as data: what stands before and after each message. Known templates are recognised, none is run."""
+"""What stands around texts: around the tokens of a source, and around the messages of a conversation."""
 
+import collections
 import dataclasses
 import re
+
+import numpy as np
+import tensorflow as tf
+
+# Stands for the token of the source's language in `SourceForm.before` and `SourceForm.after`.
+LANGUAGE = -1
+
+
+@dataclasses.dataclass(frozen=True)
+class SourceForm:
+    """The token ids of a source: `before`, those of its text, `after`.
+
+    Args:
+        before, after: Tuples of integers; `LANGUAGE` stands for the token of the source's language.
+        text_prefix: String that every text begins with, the name of the task for instance, as T5 was trained with.
+
+    Example:
+
+    ```python
+    form = SourceForm(after=(3,), text_prefix="translate English to German: ")
+    ```
+    """
+
+    before: tuple = ()
+    after: tuple = ()
+    text_prefix: str = ""
+
+    def __post_init__(self):
+        for name in ("before", "after"):  # lists, if they come from JSON
+            object.__setattr__(self, name, tuple(map(int, getattr(self, name))))
+        if not isinstance(self.text_prefix, str):
+            raise ValueError(f"`text_prefix` must be a string. Received: text_prefix={self.text_prefix!r}.")
+
+    @property
+    def num_special(self):
+        """How many tokens stand around a text's."""
+        return len(self.before) + len(self.after)
+
+    def num_added(self, tokenizer):
+        """How many tokens the source of an empty text has."""
+        if not self.text_prefix:
+            return self.num_special
+        [prefix] = tokenizer.encode([self.text_prefix])
+        return self.num_special + len(prefix)
+
+    def token_ids(self, tokenizer, texts, max_sequence_length, language_ids=None):
+        """The ids of sources, of which the text is cut if they are too long.
+
+        Args:
+            tokenizer: The tokenizer of the source.
+            texts: Strings (B,).
+            max_sequence_length: Integer, the most ids of a source.
+            language_ids: int32 (B,), the token of each source's language, if the form has one.
+
+        Returns:
+            Ragged ids (B, None), and booleans (B,): which were cut.
+        """
+        if self.text_prefix:
+            texts = tf.strings.join([self.text_prefix, texts])
+        whole = tokenizer.tokenize(texts)
+        room = max_sequence_length - self.num_special
+        before = self._rows(self.before, whole, language_ids)
+        after = self._rows(self.after, whole, language_ids)
+        parts = [before, whole[:, :room], after]
+        return tf.concat(parts, axis=1), whole.row_lengths() > room
+
+    def _rows(self, ids, whole, language_ids):
+        rows = tf.tile(tf.constant([ids], whole.dtype, [1, len(ids)]), [whole.nrows(), 1])
+        if LANGUAGE not in ids:
+            return rows
+        language = tf.cast(language_ids, whole.dtype)[:, tf.newaxis]
+        return tf.where(rows == LANGUAGE, language, rows)
+
+
+class Languages(collections.namedtuple("Languages", ["ids", "source", "target", "target_is_start"])):
+    """The languages that a translator knows.
+
+    ids: dict from names to the ids of their tokens.
+    source, target: the names of the defaults, or None where there is none.
+    target_is_start: whether a translation begins with its language in place of START, as in the first mBART.
+
+    Example:
+
+    ```python
+    languages = Languages({"en": 7, "de": 8}, source="en", target="de", target_is_start=False)
+    ids = languages.rows("target", ["en", "de"], num_texts=2)
+    ```
+    """
+
+    __slots__ = ()
+
+    def rows(self, side, names, num_texts):
+        """The id of each text's language, int32 (B,), or None if there is none.
+
+        Args:
+            side: "source" or "target".
+            names: A name, a list of names, or None for the default.
+            num_texts: Integer B.
+
+        Raises:
+            ValueError: for an unknown name, or another number of names than texts.
+        """
+        names = getattr(self, side) if names is None else names
+        if names is None:
+            return None
+        names = [names] * num_texts if isinstance(names, str) else list(names)
+        unknown = sorted({str(name) for name in names} - set(self.ids))
+        if unknown:
+            raise ValueError(
+                f"`{side}_language` must be among {_shown(self.ids)}. Received: {side}_language={unknown[0]!r}."
+            )
+        if len(names) != num_texts:
+            raise ValueError(
+                f"`{side}_language` must be one for all texts or one for each. Received: {len(names)} of them for "
+                f"{num_texts} texts."
+            )
+        return np.array([self.ids[name] for name in names], "int32")
+
+    def ids_of(self, side, names):
+        """In a graph: the ids int32 (B,) of names, strings (B,), and which are unknown; "" is the default.
+
+        An unknown name is taken for the default; without a default the id is -1.
+        """
+        known = tf.constant(list(self.ids))
+        ids = tf.constant([*self.ids.values(), self.default(side)], tf.int32)
+        is_name = names[:, tf.newaxis] == known
+        is_known = tf.reduce_any(is_name, axis=1)
+        index = tf.where(is_known, tf.argmax(is_name, axis=1, output_type=tf.int32), len(self.ids))
+        return tf.gather(ids, index), ~is_known & (names != "")
+
+    def default(self, side):
+        """The id of a side's default language, -1 if there is none."""
+        return self.ids.get(getattr(self, side), -1)
+
+
+def _shown(names, most=8):
+    names = sorted(names)
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,9 +187,11 @@ class ChatTemplate:
         messages = [_message(message) for message in messages]
         if not messages:
             raise ValueError("`messages` must have a message. Received: none.")
-        before, (first, *rest) = "", messages
-        if self.system is not None and first[0] == "system":
-            before, messages = self.system[0] + first[1] + self.system[1], rest
+        before = ""
+        role, content = messages[0]
+        if self.system is not None and role == "system":
+            before = self.system[0] + content + self.system[1]
+            messages = messages[1:]
         parts = [self._filled(self.before, tokens)]
         for number, (role, content) in enumerate(messages):
             wanted = ("user", "assistant")[number % 2]
@@ -57,10 +199,13 @@ class ChatTemplate:
                 known = f"here: {wanted}" if self.alternates else f"among {', '.join(self.roles)}"
                 raise ValueError(f"The role of message {number} must be {known}. Received: role={role!r}.")
             content = before + content
-            start, stop = (self._filled(text, tokens) for text in self.roles[role])
-            parts += [start, content.strip() if self.trims else content, stop]
+            if self.trims:
+                content = content.strip()
+            start, stop = self.roles[role]
+            parts += [self._filled(start, tokens), content, self._filled(stop, tokens)]
             before = ""
-        return "".join([*parts, self._filled(self.answer, tokens)])
+        parts.append(self._filled(self.answer, tokens))
+        return "".join(parts)
 
     def _filled(self, text, tokens):
         for name in ("bos", "eos"):
@@ -117,7 +262,7 @@ _TURNS = (
     "{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('Conversation roles must alternate "
     "user/assistant/user/assistant/...') }}{% endif %}"
 )
-_OF_MISTRAL = (
+_MISTRAL_TEXT = (
     "{{ bos_token }}{% for message in messages %}"
     + _TURNS
     + "{% if message['role'] == 'user' %}{{ '[INST] ' + "
@@ -150,8 +295,8 @@ _KNOWN = {
     + "{% if (message['role'] == 'assistant') %}{% set role = 'model' %}{% else %}"
     "{% set role = message['role'] %}{% endif %}{{ '<start_of_turn>' + role + '\\n' + message['content'] | trim + "
     "'<end_of_turn>\\n' }}{% endfor %}{% if add_generation_prompt %}{{'<start_of_turn>model\\n'}}{% endif %}": _GEMMA,
-    _OF_MISTRAL.replace("ANSWER", ""): _MISTRAL,
-    _OF_MISTRAL.replace("ANSWER", "+ ' ' "): _MISTRAL_1,
+    _MISTRAL_TEXT.replace("ANSWER", ""): _MISTRAL,
+    _MISTRAL_TEXT.replace("ANSWER", "+ ' ' "): _MISTRAL_1,
 }
 
 

@@ -5,16 +5,16 @@ beneath it. Whoever keeps something new writes its line here.
 
 In a process, until what they belong to goes:
 
-- The graphs of a task (`KeptGraphs`, here; on JAX its compiled functions). Key: what a call has of its own size, the number of
+- The graphs of a task (`GraphCache`, here; on JAX its compiled functions). Key: what a call has of its own size, the number of
   beams or samples, the options given and how many ids they have, rounded up, the most tokens, rounded up. Beneath: the
   attributes of the task and all that its model is made of (`models.structure.Structure`); when these change, all graphs go.
   The values of variables are read when a graph runs; penalties, limits, temperatures and seeds are its inputs. The last 16 are
   kept. The graphs of strings alone, `("texts", tokenizer, ...)`, have what they depend on in the key.
 - Programs of XLA, in a graph with `jit_compile`, and of `jax.jit`: by the shapes of inputs, which are rounded up to few
-  (`tasks.buckets`). They belong to their graph.
+  (`tasks.batches`). They belong to their graph.
 - What Keras compiles for `fit`, `evaluate` and `predict`, in a model: Keras forgets it in `compile` and `quantize`,
   `layers.lora_and_quantization.forget_compiled` where a model of this library gets LoRA or is stored in bfloat16.
-- Graphs of the signatures of an export (`tf.function`s and `cached_property`s of `TaskSignatures`, `SeenAttention`, `Bundle`):
+- Graphs of the signatures of an export (`tf.function`s and `cached_property`s of `SignatureFunctions`, `AttentionFunction`, `ExportFiles`):
   of one task, while it is exported. With XLA its small weights are constants: an export is of the weights as they are then.
   A task from `as_exported`, with which `verify` compares, has them too: it is for that alone.
 - Gradients of `tf.custom_gradient`: TensorFlow keeps all of them, with their graphs, until the process ends. So graphs of
@@ -35,7 +35,7 @@ In one call, by the `id` of a layer or a tensor that the call holds: matrices of
 (`layers.multi_head_attention`), tensors that are overwritten (`ops.kv_cache`), layers that are described or made again
 (`layers.layer_slots`), methods that are watched (`inspection.watching`, which holds their layers).
 
-On disk: exports for serving here (`tasks.kept_exports`), by a checksum of the content of the folder, of the code and of the
+On disk: exports for serving here (`tasks.export_cache`), by a checksum of the content of the folder, of the code and of the
 versions; translations of teachers (`runs.teacher_translations`), by checksums of the teachers, the settings and the texts; token
 ids of training data (`data.token_pairs`), by a checksum of the texts, the tokenizers and what stands around them; states of a run
 (`runs.checkpoints`), by the run's recipe and the checksums of its data; downloads (`data.downloaded_texts`), by their SHA-256.
@@ -50,7 +50,7 @@ from keras_attn.models.structure import Structure
 MOST_GRAPHS = 16
 
 
-class KeptGraphs:
+class GraphCache:
     """The graphs that were made of an object, the last used of them; none that was made of it before it changed.
 
     Args:
@@ -71,11 +71,11 @@ class KeptGraphs:
     def __len__(self):
         return len(self._graphs)
 
-    def held_keys(self):
+    def cached_keys(self):
         """The keys of the graphs that are kept, the last used one last."""
         return list(self._graphs)
 
-    def get(self, key, make, of_owner=True):
+    def get(self, key, make, depends_on_owner=True):
         """The graph of a key: what `make` returns, if it is not kept.
 
         `make` is called by one thread at a time: threads that trace at the same time pass the GIL back and forth at every
@@ -84,13 +84,13 @@ class KeptGraphs:
         Args:
             key: What the graph depends on beside the owner.
             make: Function without arguments.
-            of_owner: Boolean, whether it depends on the owner at all.
+            depends_on_owner: Boolean, whether it depends on the owner at all.
         """
-        graph = self._find(key, of_owner)
+        graph = self._find(key, depends_on_owner)
         if graph is not None:
             return graph
         with self._making:
-            graph = self._find(key, of_owner)
+            graph = self._find(key, depends_on_owner)
             if graph is None:
                 graph = make()
                 self._keep(key, graph)
@@ -102,9 +102,9 @@ class KeptGraphs:
             self._structure = None
             self._graphs.clear()
 
-    def _find(self, key, of_owner):
+    def _find(self, key, depends_on_owner):
         structure = self._structure
-        is_stale = of_owner and structure is not None and not structure.is_unchanged()
+        is_stale = depends_on_owner and structure is not None and not structure.is_unchanged()
         with self._lock:
             if is_stale and self._structure is structure:
                 self._structure = None

@@ -1,4 +1,6 @@
-"""What a task's model attends to for a text, as a page of `keras_attn.plots.explore`."""
+"""What a task's model attends to in a text or an image: the maps of pages, and the signature `attention` of exports.
+
+An export has the signature if it is asked for, since its answers are large: they grow with the square of a text's tokens."""
 
 import dataclasses
 import re
@@ -7,13 +9,13 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
-from keras_attn.inspection import attention_layers, capture_attention, windows_in_place
+from keras_attn.inspection import AttentionMaps, attention_layers, capture_attention, windows_in_place
+from keras_attn.inspection.capture import traced_attention
 from keras_attn.models import SwinTransformer
 from keras_attn.ops import shift_of_several_windows
-from keras_attn.plots import MAX_TOKENS, explore
+from keras_attn.plots import MAX_TOKENS
 from keras_attn.plots.explorer import check_grid
-from keras_attn.tasks.batches import padded
-from keras_attn.tasks.teacher_forcing import of_pairs, token_log_probs
+from keras_attn.tasks.batches import NO_TOKEN, padded
 
 NUM_BEST = 5
 
@@ -54,11 +56,6 @@ def check_same_tokens(name, expected, received):
         )
 
 
-def beside(compared, name):
-    """The arguments of `explore` for the maps of other tasks by their names, if there are any."""
-    return {"compare": compared, "name": name} if compared else {}
-
-
 def _know_the_same_tokens(one, other):
     if one is other:
         return True
@@ -82,7 +79,8 @@ def translation_maps(translator, source_ids, target_ids, dtype="float16"):
     inputs = [translator.start_token_id, *target_ids[:-1]]
     with capture_attention(translator.model, dtype=dtype) as maps:
         logits = translator.model.teacher_forced(tf.constant([source_ids]), tf.constant([inputs]))
-    target, source = translator.target_tokenizer, translator.source_tokenizer
+    source = translator.source_tokenizer
+    target = translator.target_tokenizer
     tokens = {
         "encoder": source.token_strings(source_ids),
         "decoder": target.token_strings(inputs),
@@ -91,7 +89,7 @@ def translation_maps(translator, source_ids, target_ids, dtype="float16"):
     return by_kind(maps, _lengths(tokens)), tokens, logits
 
 
-def attention_answer(maps, tokens):
+def single_answer(maps, tokens):
     """What the signature `attention` answers to one text, without padding: a dict of arrays.
 
     Args:
@@ -103,44 +101,6 @@ def attention_answer(maps, tokens):
         answer[f"{kind}_layers"] = np.array(list(layers))
         answer[f"{kind}_attention"] = np.concatenate(list(layers.values()))
     return answer
-
-
-def explore_translation(translator, source_ids, answers, title, path=None, **compared):
-    """The explorer of a text and its best translation.
-
-    Args:
-        translator: `Translator`.
-        source_ids: List of ids, as the model reads them.
-        answers: List of pairs of ids, END included, and a score; the best first. All of them are shown as a tree.
-        title, path: As in `explore`.
-        **compared: `compare` and `name`, as in `explore`.
-    """
-    (target_ids, _), *others = answers
-    maps, tokens, logits = translation_maps(translator, source_ids, target_ids)
-    target, source = translator.target_tokenizer, translator.source_tokenizer
-    beams = None
-    if others:
-        log_probs = of_pairs(
-            translator,
-            token_log_probs,
-            [source_ids] * len(answers),
-            [ids for ids, _ in answers],
-            len(answers),
-        )
-        beams = [
-            (target.token_strings(ids), of_tokens[: len(ids)], score)
-            for (ids, score), of_tokens in zip(answers, log_probs)
-        ]
-    return explore(
-        maps,
-        tokens,
-        steps=_best_tokens(target, logits, target_ids),
-        beams=beams,
-        special_tokens=_special_tokens(source) | _special_tokens(target),
-        title=title,
-        path=path,
-        **compared,
-    )
 
 
 def continuation_maps(generator, token_ids, dtype="float16"):
@@ -156,39 +116,7 @@ def continuation_maps(generator, token_ids, dtype="float16"):
     return by_kind(maps, _lengths(tokens)), tokens, logits
 
 
-def explore_continuation(generator, prompt, answers, title, path=None, **compared):
-    """The explorer of a prompt and its best continuation.
-
-    Args:
-        generator: `TextGenerator`.
-        prompt: List of ids.
-        answers: List of pairs of the ids that follow, and a score; the best first. All of them are shown as a tree.
-        title, path: As in `explore`.
-        **compared: `compare` and `name`, as in `explore`.
-    """
-    (continued, _), *others = answers
-    token_ids = [*prompt, *continued]
-    maps, tokens, logits = continuation_maps(generator, token_ids)
-    tokenizer = generator.tokenizer
-    beams = None
-    if others:
-        beams = [
-            (tokenizer.token_strings(ids), of_tokens, score)
-            for (ids, score), of_tokens in zip(answers, _continued_log_probs(generator, prompt, answers))
-        ]
-    return explore(
-        maps,
-        tokens,
-        steps=_best_tokens(tokenizer, logits, [*token_ids[1:], None]),
-        beams=beams,
-        special_tokens=_special_tokens(tokenizer),
-        title=title,
-        path=path,
-        **compared,
-    )
-
-
-def _continued_log_probs(generator, prompt, answers):
+def continued_log_probs(generator, prompt, answers):
     """For each answer, the log-probabilities of its tokens."""
     # The model looks back only, so what fills a row changes nothing.
     rows = tf.maximum(padded([[*prompt, *ids] for ids, _ in answers]), 0)
@@ -210,23 +138,24 @@ def text_maps(task, inputs, dtype="float16"):
     tokens = {"encoder": task.tokenizer.token_strings(token_ids)}
     if hasattr(task.encoder, "seq2seq"):
         start = task.encoder.start_token_id
-        start = token_ids[-1] if start is None else start
+        if start is None:
+            start = token_ids[-1]
         tokens["decoder"] = task.tokenizer.token_strings([start, *token_ids[:-1]])
     return by_kind(maps, _lengths(tokens)), tokens
 
 
-def explore_text(task, maps, tokens, title, path, **compared):
-    """The explorer of a text that an encoder reads, or an encoder and a decoder that reads the same text (BART).
+def beam_rows(tokenizer, answers, log_probs):
+    """The answers of a beam search as `explore` takes them.
 
     Args:
-        task: `EncoderTask`.
-        maps, tokens: What `text_maps` returns.
-        title, path: As in `explore`.
-        **compared: `compare` and `name`, as in `explore`.
+        tokenizer: The tokenizer of the answers.
+        answers: List of pairs of ids and a score.
+        log_probs: For each answer the log-probabilities of its ids, with or without padding.
     """
-    return explore(
-        maps, tokens, special_tokens=_special_tokens(task.tokenizer), title=title, path=path, **compared
-    )
+    return [
+        (tokenizer.token_strings(ids), row[: len(ids)], score)
+        for (ids, score), row in zip(answers, log_probs)
+    ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -258,7 +187,8 @@ def image_maps(classifier, image, grid=None):
     Raises:
         ValueError: if the patches are not known, or `grid` is not that of the model.
     """
-    model, preprocessing = classifier.model, classifier.preprocessing
+    model = classifier.model
+    preprocessing = classifier.preprocessing
     grid = None if grid is None else check_grid(grid)
     if isinstance(getattr(model, "encoder", model), SwinTransformer):
         grid, (layers, patch_size) = _stage(_stages(classifier, image), grid)
@@ -281,8 +211,9 @@ def image_maps(classifier, image, grid=None):
         layers = patch_layers(maps, grid[0] * grid[1])
         if known is None:
             _check_given_grid(grid, next(iter(layers.values())).shape[-1])
-    levels, patches = preprocessing.levels(image), patch_pixels(preprocessing, image, size)
-    return ImageMaps(layers, grid, levels.numpy(), patches.numpy())
+    levels = preprocessing.levels(image).numpy()
+    patches = patch_pixels(preprocessing, image, size).numpy()
+    return ImageMaps(layers, grid, levels, patches)
 
 
 def _check_given_grid(grid, num_tokens):
@@ -342,7 +273,7 @@ def _shift(attention, grid):
 
 def _stage(stages, grid):
     """The grid that is asked for, or the first that fits on a page, and its stage."""
-    shown = {of_stage: stage for of_stage, stage in stages.items() if stage[0]}
+    shown = {stage_grid: stage for stage_grid, stage in stages.items() if stage[0]}
     if grid is None and shown:
         grid = next(iter(shown))
     if grid not in shown:
@@ -403,11 +334,12 @@ def patch_layers(maps, num_patches):
 def _lengths(tokens):
     """The numbers of queries and keys by kind, of tokens as `explore` takes them."""
     lengths = {}
-    for kind, of_kind in tokens.items():
-        of_kind = of_kind if isinstance(of_kind, tuple) else (of_kind, of_kind)
-        lengths[kind] = tuple(map(len, of_kind))
+    for kind, kind_tokens in tokens.items():
+        if not isinstance(kind_tokens, tuple):
+            kind_tokens = (kind_tokens, kind_tokens)
+        lengths[kind] = tuple(map(len, kind_tokens))
     if "decoder" in tokens and "encoder" in tokens:
-        lengths["cross"] = lengths["decoder"][0], lengths["encoder"][0]
+        lengths["cross"] = (lengths["decoder"][0], lengths["encoder"][0])
     return lengths
 
 
@@ -423,7 +355,7 @@ def by_kind(maps, lengths):
     Raises:
         ValueError: if no layer's scores are of the text's tokens.
     """
-    found = {kind: {} for kind in ("encoder", "decoder", "cross") if kind in lengths}
+    layers = {kind: {} for kind in ("encoder", "decoder", "cross") if kind in lengths}
     for path in maps.paths:
         for key, scores in _whole_calls(path, maps.calls(path), lengths):
             named = re.findall("cross|decoder|encoder", path.lower())
@@ -431,14 +363,14 @@ def by_kind(maps, lengths):
             fitting = [kind for kind, length in lengths.items() if scores.shape[-2:] == length]
             kind = next((kind for kind in (*named, *fitting) if kind in fitting), None)
             if kind is not None and scores.ndim == 4:
-                found[kind][key] = scores
-    found = {kind: layers for kind, layers in found.items() if layers}
-    if not found:
+                layers[kind][key] = scores
+    layers = {kind: kind_layers for kind, kind_layers in layers.items() if kind_layers}
+    if not layers:
         raise ValueError(
             "No attention layer of the model has a score for each pair of the text's tokens. Its layers have "
             f"{ {key: scores.shape for key, scores in maps.items()} }, the text {lengths}."
         )
-    return found
+    return layers
 
 
 def _whole_calls(path, calls, lengths):
@@ -449,17 +381,153 @@ def _whole_calls(path, calls, lengths):
     return [(path if number == 1 else f"{path}#{number}", call) for number, call in enumerate(calls, 1)]
 
 
-def _best_tokens(tokenizer, logits, token_ids):
+def best_tokens(tokenizer, logits, token_ids):
     """For each step the best next tokens and their probabilities, and the one that came, if it is not among them."""
     probabilities = tf.nn.softmax(tf.cast(logits[0], tf.float32)).numpy()
     probabilities = probabilities[:, : tokenizer.vocabulary_size]
     best = np.argsort(-probabilities, axis=-1, kind="stable")[:, :NUM_BEST].tolist()
     steps = []
-    for of_step, ids, token_id in zip(probabilities, best, token_ids):
-        ids = ids if token_id is None or token_id in ids else [*ids, token_id]
-        steps.append(list(zip(tokenizer.token_strings(ids), of_step[ids].tolist())))
+    for step_probabilities, ids, token_id in zip(probabilities, best, token_ids):
+        if token_id is not None and token_id not in ids:
+            ids = [*ids, token_id]
+        steps.append(list(zip(tokenizer.token_strings(ids), step_probabilities[ids].tolist())))
     return steps
 
 
-def _special_tokens(tokenizer):
+def special_tokens(tokenizer):
+    """The set of a tokenizer's special tokens, strings."""
     return set(tokenizer.token_strings(sorted(tokenizer.special_token_ids)))
+
+
+# The most tokens of a text in an answer. A request must not take a server's memory.
+ATTENTION_LENGTH = 128
+
+_SCORES = "how much {} looks at {}: (layer, head, the one, the other); 0 past the end of a text"
+_LAYERS = "the names of the layers, in the order of {}_attention"
+ENCODER_OUTPUTS = {
+    "encoder_tokens": 'the tokens that the encoder reads; "" past the end',
+    "encoder_attention": _SCORES.format("each token of the encoder", "each"),
+    "encoder_layers": _LAYERS.format("encoder"),
+}
+DECODER_OUTPUTS = {
+    "decoder_tokens": 'the tokens that the decoder reads, that before the first included; "" past the end',
+    "decoder_attention": _SCORES.format("each token of the decoder", "each"),
+    "decoder_layers": _LAYERS.format("decoder"),
+}
+CROSS_OUTPUTS = {
+    "cross_attention": _SCORES.format("each token of the decoder", "each of the encoder"),
+    "cross_layers": _LAYERS.format("cross"),
+}
+STEP_OUTPUTS = {
+    "target_tokens": 'the token that came after each of decoder_tokens; "" if none did',
+    "token_scores": "the log-probability of each of target_tokens; 0 where there is none",
+    "next_tokens": f'the {NUM_BEST} likeliest tokens after each of decoder_tokens, likeliest first; "" past the end',
+    "next_probabilities": "their probabilities; 0 past the end",
+}
+
+
+def attention_limit(length):
+    """A line about the size of answers, for the README of an export."""
+    return (
+        f"`attention` reads at most {length} tokens of a text, special tokens counted, and writes at most as many. Its "
+        "answers are large: a layer has 4 bytes for each head and pair of tokens."
+    )
+
+
+class AttentionFunction:
+    """A graph function that also gives the attention scores of the model it calls.
+
+    Args:
+        model: Keras model or layer.
+        function: Function of tensors that calls the model, eagerly or in a graph, and returns tensors.
+        specs: List of `tf.TensorSpec`s of its inputs.
+        example: Inputs of one row, NumPy arrays, from which is told what each layer looks at.
+        choose: Function of the `AttentionMaps` of the example to {kind: {key: scores}}, those that the signature gives.
+
+    Raises:
+        ValueError: if the model has no attention layer, or layers of one kind have different numbers of heads.
+    """
+
+    def __init__(self, model, function, specs, example, choose):
+        self._model = model
+        self._function = function
+        self._graph = tf.function(self._traced, specs, autograph=False)
+        self._paths = None
+        try:
+            with tf.init_scope():
+                _, scores = self._graph(*map(tf.constant, example))
+            self.layers = self._chosen([one.numpy() for one in scores], choose)
+        except ValueError as error:
+            raise ValueError(
+                f"An export cannot give this model's attention. {error} Export without `attention`, and look by `show` or "
+                "`keras_attn.capture_attention`."
+            ) from error
+
+    def __call__(self, *inputs):
+        """What the function returns, and {kind: scores (B, L, N, T, S)}, float32."""
+        results, scores = self._graph(*inputs)
+        return results, {
+            kind: tf.stack([tf.cast(scores[number], tf.float32) for number in numbers], axis=1)
+            for kind, numbers in self._numbers.items()
+        }
+
+    def _traced(self, *inputs):
+        graph = tf.compat.v1.get_default_graph()
+        with traced_attention(self._model, lambda output: output.graph is graph) as seen:
+            results = self._function(*inputs)
+        self._paths = [path for path, _ in seen]
+        return results, [scores for _, scores in seen]
+
+    def _chosen(self, scores, choose):
+        maps = AttentionMaps(zip(self._paths, scores))
+        keys = list(maps)
+        kinds = {
+            kind: list(layers)
+            for kind, layers in choose(maps).items()
+            # Not those that were put together of several calls.
+            if all(scores is maps[key] for key, scores in layers.items())
+        }
+        for layers in kinds.values():
+            heads = {key: maps[key].shape[1] for key in layers}
+            if len(set(heads.values())) > 1:
+                raise ValueError(f"Its layers must have the same number of heads. Received: {heads}.")
+        self._numbers = {kind: [keys.index(key) for key in layers] for kind, layers in kinds.items()}
+        return kinds
+
+    def outputs(self, scores, are_tokens):
+        """The outputs of the signature for {kind: scores}: they are 0 where there is no token.
+
+        Args:
+            scores: As a call returns them.
+            are_tokens: Dict from a kind to booleans (B, T) and (B, S): which queries and keys are tokens.
+        """
+        outputs = {}
+        for kind, kind_scores in scores.items():
+            queries, keys = (tf.cast(is_token, tf.float32) for is_token in are_tokens[kind])
+            queries = queries[:, tf.newaxis, tf.newaxis, :, tf.newaxis]
+            keys = keys[:, tf.newaxis, tf.newaxis, tf.newaxis]
+            outputs[f"{kind}_attention"] = kind_scores * (queries * keys)
+            names = tf.constant([self.layers[kind]])
+            outputs[f"{kind}_layers"] = tf.tile(names, [tf.shape(kind_scores)[0], 1])
+        return outputs
+
+
+def step_outputs(logits, is_token, target_ids, vocabulary_size, strings):
+    """The outputs that tell of each step of a decoder.
+
+    Args:
+        logits: Floats (B, T, V).
+        is_token: Booleans (B, T), where the decoder reads a token.
+        target_ids: int32 (B, T), filled with `NO_TOKEN`: what came after each token.
+        vocabulary_size: Integer, how many of V are tokens.
+        strings: Function of ids to token strings, "" for `NO_TOKEN`.
+    """
+    log_probs = tf.nn.log_softmax(tf.cast(logits, tf.float32))
+    target_scores = tf.gather(log_probs, tf.maximum(target_ids, 0), batch_dims=2)
+    best, ids = tf.math.top_k(log_probs[..., :vocabulary_size], min(NUM_BEST, vocabulary_size))
+    return {
+        "target_tokens": strings(target_ids),
+        "token_scores": tf.where(target_ids == NO_TOKEN, 0.0, target_scores),
+        "next_tokens": tf.where(is_token[..., tf.newaxis], strings(ids), ""),
+        "next_probabilities": tf.where(is_token[..., tf.newaxis], tf.exp(best), 0.0),
+    }
