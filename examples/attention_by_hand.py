@@ -20,7 +20,8 @@ from keras_attn.plots import explore, plot_attention
 SENTENCE = "The animal didn't cross the street because it was too tired."
 WORDS = re.findall(r"[\w']+|\.", SENTENCE)
 IT = WORDS.index("it")
-HIDDEN_DIM, KEY_DIM = 16, 8
+HIDDEN_DIM = 16
+KEY_DIM = 8
 
 
 def main():
@@ -57,7 +58,9 @@ def attend_by_hand(x, weights):
     query_weights, key_weights, value_weights = weights
     step(1, "x = embeddings", f"a vector of {HIDDEN_DIM} numbers for each of the {len(WORDS)} words", x)
 
-    query, key, value = x @ query_weights, x @ key_weights, x @ value_weights
+    query = x @ query_weights
+    key = x @ key_weights
+    value = x @ value_weights
     step(2, "Q = x W_Q", "what each word asks for", query)
     step(2, "K = x W_K", "what each word can be found by", key)
     step(2, "V = x W_V", "what each word hands over when it is found", value)

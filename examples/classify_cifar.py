@@ -31,9 +31,11 @@ from keras_attn.models import EncoderWithHead, VisionTransformer
 from keras_attn.tasks import ImagePreprocessing
 from keras_attn.training import WarmupCosineSchedule
 
-SIZE, PATCH_SIZE = 32, 4
+SIZE = 32
+PATCH_SIZE = 4
 # The mean and standard deviation of the training pixels of CIFAR-10, which those of CIFAR-100 are near.
-MEAN, STD = (0.491, 0.482, 0.447), (0.247, 0.244, 0.262)
+MEAN = (0.491, 0.482, 0.447)
+STD = (0.247, 0.244, 0.262)
 # Of each version: the file of names, its key, the key of labels, the files of training, and that of test.
 VERSIONS = [
     ("batches.meta", b"label_names", b"labels", [f"data_batch_{i}" for i in range(1, 6)], "test_batch"),
@@ -150,7 +152,7 @@ def train(model, training, held_out, num_labels, folder, options):
     model.load_weights(best)
 
 
-def main():
+def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", nargs="?", default="cifar-10-batches-py", help="the folder of the batches")
     parser.add_argument("--epochs", type=int, default=100)
@@ -167,6 +169,11 @@ def main():
         parser.error("--epochs, --batch-size, --num-layers and --hidden-dim must be at least 1")
     if options.learning_rate <= 0:
         parser.error("--learning-rate must be above 0")
+    return options
+
+
+def main():
+    options = parse_arguments()
     names, (pixels, labels), (test_pixels, test_labels) = read_cifar(options.folder)
     folder = pathlib.Path(options.output)
     folder.mkdir(parents=True, exist_ok=True)
@@ -189,6 +196,15 @@ def main():
     preprocessing = ImagePreprocessing((SIZE, SIZE), mean=MEAN, std=STD)
     classifier = keras_attn.ImageClassifier(model, preprocessing, names)
     classifier.save(folder / "image_classifier")
+    confusions = evaluate(model, test_pixels, test_labels, names)
+    if importlib.util.find_spec("matplotlib"):
+        draw_confusions(confusions, names, folder / "confusions.png")
+        draw_attention(classifier, test_pixels[:10], test_labels[:10], folder / "attention.png")
+        print(f"Its confusions and what it looked at lie in {folder}")
+
+
+def evaluate(model, test_pixels, test_labels, names):
+    """Prints the accuracy and the most frequent mistake; returns how often each label was answered for each."""
     answers = np.argmax(model.predict(scaled(test_pixels), batch_size=500, verbose=0), axis=-1)
     print(f"Accuracy on {len(test_labels):,} test images: {np.mean(answers == test_labels):.2%}")
     confusions = np.zeros((len(names), len(names)), int)
@@ -197,10 +213,7 @@ def main():
     true, said = np.unravel_index(wrong.argmax(), wrong.shape)
     if wrong.any():
         print(f"Most often wrong: {wrong.max()} times {names[said]!r} for {names[true]!r}")
-    if importlib.util.find_spec("matplotlib"):
-        draw_confusions(confusions, names, folder / "confusions.png")
-        draw_attention(classifier, test_pixels[:10], test_labels[:10], folder / "attention.png")
-        print(f"Its confusions and what it looked at lie in {folder}")
+    return confusions
 
 
 def draw_confusions(confusions, names, file):
@@ -227,12 +240,12 @@ def draw_attention(classifier, pixels, labels, file):
     seen = rollout(maps)[:, 0, 1:].reshape(len(pixels), SIZE // PATCH_SIZE, SIZE // PATCH_SIZE)
     figure = Figure(figsize=(1.2 * len(pixels), 3), layout="constrained")
     panels = figure.subplots(2, len(pixels), squeeze=False)
-    for column, (image, of_patches) in enumerate(zip(pixels, seen)):
+    for column, (image, patches) in enumerate(zip(pixels, seen)):
         panels[0, column].set_title(f"{classifier.labels[labels[column]]}:\n{classifier(image)}", fontsize=8)
         panels[0, column].imshow(image)
         panels[1, column].imshow(image)
         panels[1, column].imshow(
-            np.kron(of_patches / of_patches.max(), np.ones((PATCH_SIZE, PATCH_SIZE))),
+            np.kron(patches / patches.max(), np.ones((PATCH_SIZE, PATCH_SIZE))),
             cmap="viridis",
             alpha=0.7,
         )

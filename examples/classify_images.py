@@ -30,7 +30,9 @@ from keras_attn.models import EncoderWithHead, VisionTransformer
 from keras_attn.tasks import ImagePreprocessing
 from keras_attn.training import WarmupCosineSchedule
 
-SIZE, PATCH_SIZE, NUM_LABELS = 8, 2, 10
+SIZE = 8
+PATCH_SIZE = 2
+NUM_LABELS = 10
 BATCH_SIZE = 64
 # The share of images that are changed. The others stay as sharp as those that are read later.
 AUGMENTED = 0.8
@@ -120,7 +122,7 @@ def draw(classifier, pixels, labels, path):
     plt.close(figure)
 
 
-def main():
+def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--splits", type=int, default=1, choices=range(1, 6), help="how many of five splits")
     parser.add_argument("--epochs", type=int, default=120)
@@ -129,31 +131,36 @@ def main():
     arguments = parser.parse_args()
     if arguments.epochs < 1:
         parser.error("--epochs must be at least 1")
+    return arguments
+
+
+def main():
+    arguments = parse_arguments()
     pixels, labels = read_digits()
     splits = StratifiedKFold(5, shuffle=True, random_state=0).split(pixels, labels)
-    found = []
-    for number, (of_training, of_test) in zip(range(arguments.splits), splits):
-        classifier, seconds = train(pixels[of_training], labels[of_training], arguments.epochs, seed=number)
-        found.append(accuracy(classifier, pixels[of_test], labels[of_test]))
+    accuracies = []
+    for number, (training, test) in zip(range(arguments.splits), splits):
+        classifier, seconds = train(pixels[training], labels[training], arguments.epochs, seed=number)
+        accuracies.append(accuracy(classifier, pixels[test], labels[test]))
         print(
-            f"Split {number + 1}: trained in {seconds:.0f} s; accuracy on {len(of_test)} new images: {found[-1]:.2%}",
+            f"Split {number + 1}: trained in {seconds:.0f} s; accuracy on {len(test)} new images: {accuracies[-1]:.2%}",
             flush=True,
         )
     if arguments.splits > 1:
-        print(f"Mean of {len(found)} splits: {np.mean(found):.2%}")
+        print(f"Mean of {len(accuracies)} splits: {np.mean(accuracies):.2%}")
         return
-
     output = pathlib.Path(arguments.output)
     classifier.save(output / "image_classifier")
-    shown = [of_test[labels[of_test] == digit][0] for digit in range(NUM_LABELS)]
+    shown = [test[labels[test] == digit][0] for digit in range(NUM_LABELS)]
     draw(classifier, pixels[shown], labels[shown], output / "attention.png")
     print(f"What it looked at lies in {output / 'attention.png'}")
-
     file = output / "digit.png"
     file.write_bytes(tf.io.encode_png(pixels[shown[7]]).numpy())
-    version = classifier.export(
-        pathlib.Path(arguments.saved_models) / "digits", examples=list(pixels[shown[:3]])
-    )
+    export(classifier, pathlib.Path(arguments.saved_models) / "digits", pixels[shown[:3]], file)
+
+
+def export(classifier, folder, examples, file):
+    version = classifier.export(folder, examples=list(examples))
     checks = verify_saved_model(version, [file.read_bytes(), "no image"], classifier.default_answers)
     problems = [problem for check in checks for problem in check.problems]
     print(f"{version}: {', '.join(problems) or f'verified; {file} is a {classifier(file)}'}")

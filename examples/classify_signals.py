@@ -32,7 +32,10 @@ from keras_attn.layers import ImageClassificationHead, PatchEmbedding
 from keras_attn.models import EncoderWithHead, VisionTransformer
 from keras_attn.training import WarmupCosineSchedule
 
-LENGTH, SAMPLES_OF_A_TOKEN, NUM_LABELS, BATCH_SIZE = 40, 2, 10, 100
+LENGTH = 40
+SAMPLES_OF_A_TOKEN = 2
+NUM_LABELS = 10
+BATCH_SIZE = 100
 
 
 def make_transformer():
@@ -110,9 +113,9 @@ def draw(model, signals, labels, file):
     received = np.repeat(received / received.max(axis=1, keepdims=True), SAMPLES_OF_A_TOKEN, axis=1)
     figure = Figure(figsize=(12, 4), layout="constrained")
     panels = figure.subplots(2, 5, sharex=True).ravel()
-    for panel, signal, label, answer, of_samples in zip(panels, signals, labels, answers, received):
+    for panel, signal, label, answer, shares in zip(panels, signals, labels, answers, received):
         panel.plot(signal, color="lightgrey", zorder=0)
-        panel.scatter(range(LENGTH), signal, c=of_samples, s=60 * of_samples, cmap="Blues", vmin=0, vmax=1)
+        panel.scatter(range(LENGTH), signal, c=shares, s=60 * shares, cmap="Blues", vmin=0, vmax=1)
         panel.set_title(f"{label}: {answer}", fontsize=9)
         panel.set_yticks([])
     file.parent.mkdir(parents=True, exist_ok=True)

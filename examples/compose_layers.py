@@ -15,7 +15,9 @@ from keras_attn.layers import DecoderBlock, EncoderBlock, SinusoidalPositionEnco
 from keras_attn.plots import plot_attention
 from keras_attn.training import Adam, LabelSmoothedCrossentropy, MaskedAccuracy, NoamSchedule
 
-PAD, START, END = 0, 1, 2
+PAD = 0
+START = 1
+END = 2
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 VOCABULARY_SIZE = 3 + len(LETTERS)
 MAX_LETTERS = 9

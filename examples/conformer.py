@@ -17,7 +17,10 @@ import numpy as np
 from keras_attn.layers import EncoderBlock, FeedForward, MultiHeadAttention, Residual, TokenEmbedding
 from keras_attn.ops import padding_mask
 
-PAD, MARK, FIRST_NUMBER, VOCABULARY_SIZE = 0, 1, 2, 9
+PAD = 0
+MARK = 1
+FIRST_NUMBER = 2
+VOCABULARY_SIZE = 9
 HIDDEN_DIM = 32
 
 

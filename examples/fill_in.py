@@ -36,13 +36,14 @@ VERB = 5  # its place: the dog near the cats sleeps
 def make_sentences(seed):
     """All sentences, shuffled: a list of them, and whether the verb and the noun before it are of one number."""
     subjects = [*zip(NOUNS, itertools.repeat(VERBS)), *zip(PLURALS, itertools.repeat(VERBS_OF_MANY))]
-    sentences, agree = [], []
-    for (subject, verbs), preposition, (other, of_other) in itertools.product(
+    sentences = []
+    agree = []
+    for (subject, verbs), preposition, (other, other_verbs) in itertools.product(
         subjects, PREPOSITIONS, subjects
     ):
         for verb in verbs:
             sentences.append(f"the {subject} {preposition} the {other} {verb}")
-            agree.append(verbs is of_other)
+            agree.append(verbs is other_verbs)
     order = np.random.default_rng(seed).permutation(len(sentences))
     return [sentences[i] for i in order], np.array(agree)[order]
 
@@ -123,13 +124,13 @@ def show(fill_mask, text, folder):
     hidden = fill_mask.encoder.embedding(np.array([[WORDS.index(word) for word in words]]))
     scores = []
     for block in fill_mask.encoder.blocks:
-        hidden, of_layer = block(hidden, return_attention_scores=True)
-        scores.append(np.array(of_layer)[0])
+        hidden, layer_scores = block(hidden, return_attention_scores=True)
+        scores.append(np.array(layer_scores)[0])
     # The head, of all layers, that looks most at the subject from the mask.
     heads = np.concatenate(scores)
     best = heads[heads[:, VERB, 1].argmax()]
     print(f"One head looks from the mask at {words[1]!r} with {best[VERB, 1]:.0%} of its attention.")
-    maps = {f"layer {number}": of_layer for number, of_layer in enumerate(scores, start=1)}
+    maps = {f"layer {number}": layer_scores for number, layer_scores in enumerate(scores, start=1)}
     explore(maps, words, title=text, path=folder / "attention.html")
     if importlib.util.find_spec("matplotlib"):
         plot_attention(best, words, words, title=text, path=folder / "attention.png")

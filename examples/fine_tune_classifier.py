@@ -31,7 +31,8 @@ OPENINGS = ("please", "hello ,", "as I said ,", "dear shop ,", "today")
 def made_texts(count, seed):
     """Orders, the label of which depends on what "not" belongs to."""
     generator = random.Random(seed)
-    texts, labels = [], []
+    texts = []
+    labels = []
     for _ in range(count):
         verbs = ["cancel", "send"]
         generator.shuffle(verbs)
@@ -45,29 +46,30 @@ def made_texts(count, seed):
 
 def made_checkpoint(folder, texts):
     """A small BERT of fresh weights and its WordPiece tokenizer, as the hub would hold it."""
-    if not (folder / "config.json").is_file():
-        tokenizer = WordPieceTokenizer.train(texts, 200, lowercase=True)
-        embedding = layers.SequenceEmbedding(
-            layers.TokenEmbedding(tokenizer.vocabulary_size, 48, scale=False),
-            position=layers.PositionEmbedding(64),
-            token_type=keras.layers.Embedding(2, 48),
+    if (folder / "config.json").is_file():
+        return folder
+    tokenizer = WordPieceTokenizer.train(texts, 200, lowercase=True)
+    embedding = layers.SequenceEmbedding(
+        layers.TokenEmbedding(tokenizer.vocabulary_size, 48, scale=False),
+        position=layers.PositionEmbedding(64),
+        token_type=keras.layers.Embedding(2, 48),
+        norm=keras.layers.LayerNormalization(epsilon=1e-12),
+    )
+    blocks = [
+        layers.EncoderBlock(
+            96,
+            self_attention=layers.MultiHeadAttention(num_heads=4, key_dim=12),
             norm=keras.layers.LayerNormalization(epsilon=1e-12),
+            activation="gelu",
+            dropout=0.0,
         )
-        options = {"activation": "gelu", "dropout": 0.0}
-        blocks = [
-            layers.EncoderBlock(
-                96,
-                self_attention=layers.MultiHeadAttention(num_heads=4, key_dim=12),
-                norm=keras.layers.LayerNormalization(epsilon=1e-12),
-                **options,
-            )
-            for _ in range(2)
-        ]
-        save_model(EncoderTransformer(embedding, blocks), folder, "bert", tokenizer)
+        for _ in range(2)
+    ]
+    save_model(EncoderTransformer(embedding, blocks), folder, "bert", tokenizer)
     return folder
 
 
-def main():
+def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--checkpoint", help="folder of an encoder from the hub (default: a small one is made)"
@@ -89,23 +91,39 @@ def main():
         parser.error("--epochs and --batch-size must be at least 1, --lora-rank at least 0")
     if arguments.learning_rate is not None and arguments.learning_rate <= 0:
         parser.error("--learning-rate must be above 0")
+    return arguments
+
+
+def main():
+    arguments = parse_arguments()
     output = pathlib.Path(arguments.output)
     keras.utils.set_random_seed(1)
-
     if arguments.train:
-        train, held_out = read_labelled_texts(arguments.train), read_labelled_texts(arguments.validation)
+        train = read_labelled_texts(arguments.train)
+        held_out = read_labelled_texts(arguments.validation)
     else:
-        train, held_out = made_texts(1000, seed=1), made_texts(200, seed=2)
+        train = made_texts(1000, seed=1)
+        held_out = made_texts(200, seed=2)
     checkpoint = arguments.checkpoint or made_checkpoint(output / "checkpoint", train.texts)
     classifier = keras_attn.TextClassifier.from_checkpoint(
         checkpoint, train.label_names, dtype=arguments.mixed_precision
     )
+    fine_tune(classifier, train, held_out, output / "checkpoints", arguments)
+    folder = output / "classifier"
+    classifier.save(folder)
+    print(f"keras-attn export {folder} saved_models/{output.name}")
+    for text in held_out.texts[:3]:
+        print(f"  {text} -> {keras_attn.load(folder)(text)}")
+
+
+def fine_tune(classifier, train, held_out, folder, arguments):
+    """Trains the classifier's model, and leaves it with the weights of its best epoch."""
     model = classifier.model
     if arguments.lora_rank:
         model.encoder.enable_lora(arguments.lora_rank)  # the encoder is frozen; the new head is not
-    trained, total = (sum(map(np.size, weights)) for weights in (model.trainable_weights, model.weights))
+    trained = sum(map(np.size, model.trainable_weights))
+    total = sum(map(np.size, model.weights))
     print(f"{trained:,} of {total:,} weights are trained ({trained / total:.1%}).")
-
     batches = LabelledBatches(
         train,
         classifier.tokenizer,
@@ -115,28 +133,29 @@ def main():
         token_types=getattr(model.encoder.embedding, "token_type", None) is not None,
     )
     print(batches.report())
-    rate = 1e-4 if arguments.lora_rank else 2e-5
-    rate = arguments.learning_rate or (rate if arguments.checkpoint else 2e-3)
     updates = arguments.epochs * len(batches)
-    schedule = WarmupLinearSchedule(rate, warmup_steps=max(1, updates // 10), total_steps=updates + 1)
-    model.compile(
-        keras.optimizers.Adam(schedule), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    schedule = WarmupLinearSchedule(
+        learning_rate(arguments), warmup_steps=max(1, updates // 10), total_steps=updates + 1
     )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(schedule), loss)
 
     def accuracy():
         return np.mean(np.array(classifier(held_out.texts, held_out.pairs)) == np.array(held_out.labels))
 
-    resumable_fit(model, batches, output / "checkpoints", arguments.epochs, accuracy)
+    resumable_fit(model, batches, folder, arguments.epochs, accuracy)
     majority = max(held_out.labels.count(label) for label in set(held_out.labels)) / len(held_out)
     print(f"Accuracy on held-out texts: {accuracy():.1%}; of the commonest label: {majority:.1%}")
-
     if arguments.lora_rank:
         classifier.model = merge_lora(model)
-    folder = output / "classifier"
-    classifier.save(folder)
-    print(f"keras-attn export {folder} saved_models/{output.name}")
-    for text in held_out.texts[:3]:
-        print(f"  {text} -> {keras_attn.load(folder)(text)}")
+
+
+def learning_rate(arguments):
+    if arguments.learning_rate:
+        return arguments.learning_rate
+    if not arguments.checkpoint:  # the encoder knows nothing
+        return 2e-3
+    return 1e-4 if arguments.lora_rank else 2e-5
 
 
 if __name__ == "__main__":

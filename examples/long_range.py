@@ -18,8 +18,12 @@ import numpy as np
 
 from keras_attn.layers import DecoderBlock, MultiHeadAttention, PositionEmbedding, TokenEmbedding
 
-ASK, FIRST, NUM_WORDS = 0, 1, 20
-LENGTH, WINDOW, NUM_SINKS = 100, 8, 2
+ASK = 0
+FIRST = 1
+NUM_WORDS = 20
+LENGTH = 100
+WINDOW = 8
+NUM_SINKS = 2
 VARIANTS = {
     "full": {},
     f"window of {WINDOW}": {"sliding_window": WINDOW},
@@ -97,8 +101,8 @@ def draw(scores, file):
 
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     panels = figure.subplots(len(scores), sharex=True, sharey=True)
-    for panel, (name, of_positions) in zip(panels, scores.items()):
-        panel.bar(range(LENGTH), of_positions, width=1.5)
+    for panel, (name, shares) in zip(panels, scores.items()):
+        panel.bar(range(LENGTH), shares, width=1.5)
         panel.set(title=name, ylim=(0, 1))
     panels[-1].set_xlabel("position; the question stands at the end")
     figure.supylabel("attention of the question")

@@ -22,19 +22,19 @@ from sklearn.model_selection import train_test_split
 
 from keras_attn.models import merge_lora
 
-RANK, IMAGES_OF_A_DIGIT, BATCH_SIZE = 4, 10, 50
+RANK = 4
+IMAGES_OF_A_DIGIT = 10
+BATCH_SIZE = 50
 LEARNING_RATES = {"LoRA": 0.01, "all weights": 0.001, "from nothing": 0.003}
 
 
 def read_and_split():
     """Pixels and mirrored pixels, labels, and the indices of training, of a few of it, and of test."""
     pixels, labels = read_digits()
-    of_training, of_test = train_test_split(
-        np.arange(len(labels)), test_size=360, stratify=labels, random_state=0
-    )
-    of_digits = [of_training[labels[of_training] == digit] for digit in range(NUM_LABELS)]
-    few = np.concatenate([indices[:IMAGES_OF_A_DIGIT] for indices in of_digits])
-    return pixels, pixels[:, :, ::-1], labels, of_training, few, of_test
+    training, test = train_test_split(np.arange(len(labels)), test_size=360, stratify=labels, random_state=0)
+    by_digit = [training[labels[training] == digit] for digit in range(NUM_LABELS)]
+    few = np.concatenate([indices[:IMAGES_OF_A_DIGIT] for indices in by_digit])
+    return pixels, pixels[:, :, ::-1], labels, training, few, test
 
 
 def make_variants(base):
@@ -57,7 +57,8 @@ def adapt(model, pixels, labels, learning_rate, epochs, accuracy):
     model.compile(
         keras.optimizers.Adam(schedule), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     )
-    curve, every = [accuracy(model)], max(1, epochs // 10)
+    curve = [accuracy(model)]
+    every = max(1, epochs // 10)
     for done in range(0, epochs, every):
         model.fit(
             pixels / np.float32(255),
@@ -70,7 +71,7 @@ def adapt(model, pixels, labels, learning_rate, epochs, accuracy):
     return curve
 
 
-def main():
+def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=40, help="of the digits as they are")
     parser.add_argument("--adaptation-epochs", type=int, default=60)
@@ -78,19 +79,24 @@ def main():
     arguments = parser.parse_args()
     if min(arguments.epochs, arguments.adaptation_epochs) < 1:
         parser.error("--epochs and --adaptation-epochs must be at least 1")
+    return arguments
 
-    pixels, mirrored, labels, of_training, few, of_test = read_and_split()
-    classifier, seconds = train(pixels[of_training], labels[of_training], arguments.epochs, seed=0)
+
+def main():
+    arguments = parse_arguments()
+    pixels, mirrored, labels, training, few, test = read_and_split()
+    classifier, seconds = train(pixels[training], labels[training], arguments.epochs, seed=0)
     base = classifier.model
 
     def accuracy(model, pixels=mirrored):
-        return np.mean(answers(model, pixels[of_test]) == labels[of_test])
+        return np.mean(answers(model, pixels[test]) == labels[test])
 
     print(
-        f"Trained in {seconds:.0f} s; accuracy on {len(of_test)} new images: {accuracy(base, pixels):.1%}, "
+        f"Trained in {seconds:.0f} s; accuracy on {len(test)} new images: {accuracy(base, pixels):.1%}, "
         f"mirrored: {accuracy(base):.1%}"
     )
-    variants, curves = make_variants(base), {}
+    variants = make_variants(base)
+    curves = {}
     for name, model in variants.items():
         start = time.monotonic()
         rate = LEARNING_RATES[name]
@@ -103,12 +109,12 @@ def main():
         )
 
     adapted = merge_lora(variants["LoRA"])
-    changed = np.sum(answers(adapted, mirrored[of_test]) != answers(variants["LoRA"], mirrored[of_test]))
+    changed = np.sum(answers(adapted, mirrored[test]) != answers(variants["LoRA"], mirrored[test]))
     print(
         f"Merged: {adapted.count_params():,} weights, {base.count_params():,} before; {changed} answers changed."
     )
     if importlib.util.find_spec("matplotlib"):
-        shown = [of_test[labels[of_test] == digit][0] for digit in range(NUM_LABELS)]
+        shown = [test[labels[test] == digit][0] for digit in range(NUM_LABELS)]
         file = pathlib.Path(arguments.output) / "lora.png"
         draw(mirrored[shown], answers(base, mirrored[shown]), answers(adapted, mirrored[shown]), curves, file)
         print(f"What it learned lies in {file}")

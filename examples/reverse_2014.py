@@ -21,8 +21,13 @@ import numpy as np
 from keras_attn.models import RNNSeq2Seq, Seq2SeqTransformer
 from keras_attn.training import Adam, LabelSmoothedCrossentropy, WarmupCosineSchedule
 
-PAD, START, END, FIRST = 0, 1, 2, 3
-NUM_SYMBOLS, LONGEST, LONGEST_OF_TEST = 20, 12, 16
+PAD = 0
+START = 1
+END = 2
+FIRST = 3
+NUM_SYMBOLS = 20
+LONGEST = 12
+LONGEST_OF_TEST = 16
 LENGTHS = range(1, LONGEST_OF_TEST + 1)
 BATCH_SIZE = 64
 
@@ -52,10 +57,10 @@ def make_rows(num_rows, lengths, seed):
     """Rows of numbers of lengths from a range, padded; and the same in reverse, padded."""
     rng = np.random.default_rng(seed)
     rows = rng.integers(FIRST, FIRST + NUM_SYMBOLS, (num_rows, LONGEST_OF_TEST))
-    of_rows = rng.integers(*lengths, num_rows)[:, None]
+    num_symbols = rng.integers(*lengths, num_rows)[:, None]
     places = np.arange(LONGEST_OF_TEST)
-    reverse = np.take_along_axis(rows, (of_rows - 1 - places) % LONGEST_OF_TEST, axis=1)
-    return np.where(places < of_rows, rows, PAD), np.where(places < of_rows, reverse, PAD)
+    reverse = np.take_along_axis(rows, (num_symbols - 1 - places) % LONGEST_OF_TEST, axis=1)
+    return np.where(places < num_symbols, rows, PAD), np.where(places < num_symbols, reverse, PAD)
 
 
 def with_start_and_end(reverse):
@@ -79,8 +84,8 @@ def train(model, learning_rate, updates):
 
 def accuracy_by_length(model, rows_of_a_length):
     """The share of new rows that are reversed without a mistake, of each length."""
-    of_lengths = [make_rows(rows_of_a_length, (length, length + 1), seed=1 + length) for length in LENGTHS]
-    rows, reverse = (np.concatenate(part) for part in zip(*of_lengths))
+    by_length = [make_rows(rows_of_a_length, (length, length + 1), seed=1 + length) for length in LENGTHS]
+    rows, reverse = (np.concatenate(part) for part in zip(*by_length))
     answers = model.generate(rows, start_token_id=START, end_token_id=END, max_length=LONGEST_OF_TEST + 1)
     _, labels = with_start_and_end(reverse)
     right = (np.array(answers) == labels).all(axis=1)
@@ -97,7 +102,8 @@ def main():
     accuracies = {}
     for name, (make_model, learning_rate) in MODELS.items():
         keras.utils.set_random_seed(1)
-        model, start = make_model(), time.monotonic()
+        model = make_model()
+        start = time.monotonic()
         train(model, learning_rate, arguments.updates)
         seconds = time.monotonic() - start
         accuracies[name] = accuracy_by_length(model, 100)
@@ -118,8 +124,8 @@ def draw(accuracies, file):
 
     figure = Figure(figsize=(7, 3.5), layout="constrained")
     panel = figure.subplots()
-    for name, of_lengths in accuracies.items():
-        panel.plot(LENGTHS, of_lengths, marker="o", label=name)
+    for name, by_length in accuracies.items():
+        panel.plot(LENGTHS, by_length, marker="o", label=name)
     panel.axvline(LONGEST + 0.5, color="grey", linestyle="--")
     panel.annotate("longer than in training →", (LONGEST + 0.6, 0.5), fontsize=8)
     panel.set(xlabel="numbers in the row", ylabel="reversed without a mistake", ylim=(-0.03, 1.03))

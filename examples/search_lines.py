@@ -27,7 +27,7 @@ QUESTIONS = [
 ]
 
 
-def main():
+def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", nargs="?", default=pathlib.Path(__file__).parents[1], type=pathlib.Path)
     parser.add_argument("question", nargs="*", default=QUESTIONS)
@@ -36,7 +36,11 @@ def main():
     arguments = parser.parse_args()
     if not all(question.strip() for question in arguments.question):
         parser.error("a question is empty")
+    return arguments
 
+
+def main():
+    arguments = parse_arguments()
     lines = read_lines(arguments.folder)
     if not lines:
         sys.exit(f"There is no sentence in the Markdown files of {arguments.folder}.")
@@ -46,7 +50,7 @@ def main():
         f"{len(lines):,} sentences of {len({file for file, _ in lines})} files, vectors of {vectors.shape[1]} numbers"
     )
 
-    found = []
+    answers = []
     for question in arguments.question:
         # The vectors have length 1, so that their products are cosines.
         similarity = vectors @ np.array(embedder(question))
@@ -54,32 +58,28 @@ def main():
         for index in similarity.argsort()[::-1][:3]:
             file, line = lines[index]
             print(f"  {similarity[index]:.2f}  {file}: {line}")
-            found.append(line)
+            answers.append(line)
     if importlib.util.find_spec("matplotlib"):
         file = pathlib.Path(arguments.output) / "similarity.png"
-        draw(
-            np.array(embedder(arguments.question)) @ np.array(embedder(found)).T,
-            arguments.question,
-            found,
-            file,
-        )
+        similarity = np.array(embedder(arguments.question)) @ np.array(embedder(answers)).T
+        draw(similarity, arguments.question, answers, file)
         print(f"\nThe similarity of each question to each answer lies in {file}")
 
 
 def read_lines(folder):
     """(file, sentence) of the running text of the Markdown files of a folder and of those in it."""
     lines = []
-    for file in sorted([*folder.glob("*.md"), *folder.glob("*/*.md")]):
+    files = list(folder.glob("*.md")) + list(folder.glob("*/*.md"))
+    for file in sorted(files):
         text = re.sub(r"```.*?```", "", file.read_text(encoding="utf-8"), flags=re.DOTALL)
         for paragraph in re.split(r"\n\s*\n|\n(?=[-#|] ?)", text):
             paragraph = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(paragraph.split()))
             paragraph = re.sub(r"[`*]", "", paragraph)
-            sentences = (
-                [] if paragraph.startswith(("|", "#")) else re.split(r"(?<=[.:?]) (?=[A-Z])", paragraph)
-            )
-            lines += [
-                (file.name, sentence.lstrip("# -")) for sentence in sentences if len(sentence.split()) > 4
-            ]
+            if paragraph.startswith(("|", "#")):
+                continue
+            for sentence in re.split(r"(?<=[.:?]) (?=[A-Z])", paragraph):
+                if len(sentence.split()) > 4:
+                    lines.append((file.name, sentence.lstrip("# -")))
     return lines
 
 

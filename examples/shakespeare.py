@@ -64,8 +64,8 @@ def main():
 
     text = read_plain_text(arguments.text) if arguments.text else read_tragedies()
     training, validation = text.split()
-    recipe = runs.PLAIN_TEXT.replace(
-        model={**runs.PLAIN_TEXT.model, "max_sequence_length": WINDOW},
+    recipe = runs.Recipe.load("plain_text").replace(
+        model={**runs.Recipe.load("plain_text").model, "max_sequence_length": WINDOW},
         max_tokens=8 * WINDOW,
         epochs=4,
         steps_per_epoch=max(1, arguments.updates // 4),
@@ -90,8 +90,12 @@ def show(generator, text, folder):
         "Next: " + ", ".join(f"{generator.tokenizer.decode([[i]])[0]!r} {probabilities[i]:.0%}" for i in best)
     )
 
-    heads = np.concatenate([of_layer[0, :, -1, 1:] for of_layer in maps.values()])
-    names = [f"{1 + i}.{1 + j}" for i, of_layer in enumerate(maps.values()) for j in range(of_layer.shape[1])]
+    heads = np.concatenate([layer_scores[0, :, -1, 1:] for layer_scores in maps.values()])
+    names = [
+        f"{1 + i}.{1 + j}"
+        for i, layer_scores in enumerate(maps.values())
+        for j in range(layer_scores.shape[1])
+    ]
     looked = heads.argmax(axis=1)
     for what, place in (
         ("the letter before", len(text) - 2),

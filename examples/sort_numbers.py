@@ -17,8 +17,11 @@ from keras_attn.models import Seq2SeqTransformer
 from keras_attn.plots import explore, plot_attention
 from keras_attn.training import Adam, LabelSmoothedCrossentropy, MaskedAccuracy, WarmupCosineSchedule
 
-START, END, FIRST = 1, 2, 3
-LARGEST, LENGTH = 50, 10
+START = 1
+END = 2
+FIRST = 3
+LARGEST = 50
+LENGTH = 10
 
 
 def make_rows(num_rows, seed):

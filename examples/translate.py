@@ -29,38 +29,40 @@ SENTENCES = {
 
 def main():
     options = parse_arguments()
-    recipe, data = runs.open_data([options.data], folder=options.data_dir)
-    recipe = recipe.replace(epochs=options.epochs)
+    recipe = runs.Recipe.load(options.data).replace(data_dir=options.data_dir, epochs=options.epochs)
+    data = runs.open_splits(recipe)
     if options.num_pairs:
-        train = data.train
-        few = type(train)(
-            train.sources[: options.num_pairs],
-            train.targets[: options.num_pairs],
-            f"{train.name}, the first few",
-        )
-        data = data._replace(train=few)
-    folder = (
-        pathlib.Path(options.output) if options.output else runs.free_folder(f"runs/{options.data}", recipe)
-    )
+        data = data._replace(train=first_pairs(data.train, options.num_pairs))
+    folder = options.output or runs.free_folder(f"runs/{options.data}", recipe)
     translator = runs.train(data, folder, recipe)
-
     sentences = SENTENCES[options.data]
-    version_folder = translator.export(f"{options.saved_models}/{options.data}", examples=sentences)
+    export(translator, f"{options.saved_models}/{options.data}", sentences)
+    if importlib.util.find_spec("matplotlib"):
+        plot(translator, sentences[1], pathlib.Path(folder) / "attention.png")
+
+
+def first_pairs(pairs, count):
+    return type(pairs)(pairs.sources[:count], pairs.targets[:count], f"{pairs.name}, the first few")
+
+
+def export(translator, folder, sentences):
+    version_folder = translator.export(folder, examples=sentences)
     translations = runs.check_export(translator, version_folder, sentences)
     print(f"\n{version_folder} answers in a new process without Python TensorFlow, XLA off, as in Python:")
     for sentence, translation in zip(sentences, translations):
         print(f"  {sentence}  ->  {translation}")
 
-    if importlib.util.find_spec("matplotlib"):
-        _, attention_map = translator(sentences[1], return_attention_scores=True)
-        plots.plot_attention(
-            attention_map.attention_scores[-1],  # the heads of the last decoder layer
-            attention_map.source_tokens,
-            attention_map.target_tokens,
-            title=f"Cross-attention of the last decoder layer: {sentences[1]}",
-            path=folder / "attention.png",
-        )
-        print(f"A picture of its attention lies in {folder / 'attention.png'}")
+
+def plot(translator, sentence, path):
+    _, attention_map = translator(sentence, return_attention_scores=True)
+    plots.plot_attention(
+        attention_map.attention_scores[-1],  # the heads of the last decoder layer
+        attention_map.source_tokens,
+        attention_map.target_tokens,
+        title=f"Cross-attention of the last decoder layer: {sentence}",
+        path=path,
+    )
+    print(f"A picture of its attention lies in {path}")
 
 
 def parse_arguments():

@@ -2,6 +2,14 @@
 
 import collections
 
+# The smallest model of a run.
+TINY = {
+    "num_encoder_layers": 1,
+    "num_decoder_layers": 1,
+    "hidden_dim": 8,
+    "num_heads": 2,
+    "intermediate_dim": 11,
+}
 Begun = collections.namedtuple("Begun", ["data", "folder", "recipe"])
 
 
@@ -17,7 +25,7 @@ def record_runs(monkeypatch):
             return None
 
     for name in ("TranslationRun", "LanguageModelRun", "DistillationRun"):
-        monkeypatch.setattr(f"keras_attn.runs.train_recipe.{name}", Run)
+        monkeypatch.setattr(f"keras_attn.runs.settling.{name}", Run)
     return begun
 
 

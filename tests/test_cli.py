@@ -124,7 +124,9 @@ def test_show_writes_the_page_of_a_stage_of_an_image_classifier(tmp_path, capsys
 
 
 def test_messages_name_a_task_with_its_article(monkeypatch, capsys):
-    monkeypatch.setattr("keras_attn.tasks.load_task", lambda folder: object.__new__(ImageClassifier))
+    monkeypatch.setattr(
+        "keras_attn.runs.task_commands.load_task", lambda folder: object.__new__(ImageClassifier)
+    )
     assert keras_attn_cli.main(["show", "folder", "image.png", "--pair", "b"]) == 2
     assert "An image classifier is shown without --pair." in capsys.readouterr().err
     assert keras_attn_cli.main(["export", "folder", "out", "--shortlist", "pairs.txt"]) == 2
@@ -152,17 +154,6 @@ def test_translate_takes_texts_before_its_options_and_after_them(folder, loaded_
         assert capfdbinary.readouterr().out == expected
 
 
-def test_translate_takes_texts_or_a_file(folder, tmp_path, capsys):
-    (tmp_path / "in.txt").write_text("ab\n")
-    assert keras_attn_cli.main(["translate", folder, "cd", "--input", str(tmp_path / "in.txt")]) == 2
-    assert "the texts themselves or a file of them, not both. Received: 'cd' and" in capsys.readouterr().err
-
-
-def test_a_file_that_is_missing_is_named(folder, tmp_path, capsys):
-    assert keras_attn_cli.main(["translate", folder, "--input", str(tmp_path / "no.txt")]) == 2
-    assert capsys.readouterr().err.endswith(f"error: {tmp_path}/no.txt does not exist. Check the path.\n")
-
-
 def test_prompts_may_stand_after_the_options(monkeypatch):
     seen = []
     monkeypatch.setattr("keras_attn.cli.run", lambda options: seen.append(options.prompts))
@@ -173,17 +164,6 @@ def test_prompts_may_stand_after_the_options(monkeypatch):
     ):
         keras_attn_cli.main(["generate", "folder", *arguments])
     assert seen == [["ab", "c d"], ["ab", "c d"], []]
-
-
-def test_what_is_no_text_and_no_option_is_refused(capsys):
-    for arguments in (
-        ["info", "a", "b"],
-        ["translate", "a", "--beams", "2"],
-        ["generate", "a", "--lenght", "2"],
-    ):
-        with pytest.raises(SystemExit, match="2"):
-            keras_attn_cli.main(arguments)
-        assert "unrecognized arguments" in capsys.readouterr().err
 
 
 def test_translate_leaves_the_output_as_it_was_unless_all_is_translated(
@@ -380,7 +360,11 @@ def test_train_without_output_takes_the_next_free_folder(tmp_path, monkeypatch):
     ("arguments", "message"),
     [
         (["translate", "nowhere"], "There is no translator in nowhere: it has no translator.json."),
-        (["translate", "FOLDER", "--input", "nothing.txt"], "nothing.txt"),
+        (["translate", "FOLDER", "--input", "no.txt"], "error: no.txt does not exist. Check the path.\n"),
+        (
+            ["translate", "FOLDER", "cd", "--input", "two.txt"],
+            "the texts themselves or a file of them, not both. Received: 'cd' and the file two.txt.",
+        ),
         (["train", "--data", "a.en", "b.de"], "a.en does not exist"),
         (["train"], "Give two text files to train on"),
         (["train", "a.en", "--data", "b.en", "c.de"], "Give the files once"),
@@ -471,6 +455,9 @@ def test_wrong_input_gives_one_line_and_exit_code_2(
         (["train", "--data", "dates", "--epochs", "0"], "--epochs: must be a positive integer, not 0"),
         (["translate", "a", "--num-beams", "-2"], "--num-beams: must be a positive integer, not -2"),
         (["evaluate", "a", "--data", "dates", "--speed", "3"], "unrecognized arguments: --speed 3"),
+        (["info", "a", "b"], "unrecognized arguments: b"),
+        (["translate", "a", "--beams", "2"], "unrecognized arguments: --beams 2"),
+        (["generate", "a", "--lenght", "2"], "unrecognized arguments: --lenght 2"),
     ],
 )
 def test_a_wrong_argument_gives_one_line_and_exit_code_2(arguments, message, capsys):
@@ -504,7 +491,7 @@ def test_what_ends_a_command_is_told_in_one_line(folder, loaded_once, monkeypatc
 def test_verify_takes_the_newest_version_of_a_model(tmp_path, monkeypatch):
     calls = []
     monkeypatch.setattr(
-        "keras_attn.export.verify_saved_model", lambda folder, **_: calls.append(folder) or []
+        "keras_attn.runs.task_commands.verify_saved_model", lambda folder, **_: calls.append(folder) or []
     )
     for version in ("2", "10", "9"):
         (tmp_path / version).mkdir()
@@ -515,7 +502,7 @@ def test_verify_takes_the_newest_version_of_a_model(tmp_path, monkeypatch):
 
 
 def test_ctrl_c_while_translating_exits_with_130(folder, monkeypatch):
-    def interrupted(*_):
+    def interrupted(**words):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("keras_attn.runs.translate_lines", interrupted)

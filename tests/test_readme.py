@@ -28,7 +28,7 @@ COMMANDS = [
     if block.language == "bash"
     for command in commands(block.code)
 ]
-RECIPES = sorted((ROOT / "examples" / "recipes").glob("*.toml"))
+RECIPES = sorted((ROOT / "keras_attn" / "runs" / "recipes").glob("*.toml"))
 # What documents need besides the library.
 PEERS = {
     "docs/other_engines.md": ("ctranslate2", "tf2onnx", "onnxruntime", "ai_edge_litert"),

@@ -10,7 +10,7 @@ import pytest
 
 import keras_attn
 import keras_attn_cli
-from keras_attn.runs.translate import translate_lines
+from keras_attn.runs.task_commands import translate_lines
 from keras_attn.serve.server import _greeting
 from keras_attn.terminal import printable, printable_line, say_fault, write_answer
 

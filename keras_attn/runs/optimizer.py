@@ -27,8 +27,8 @@ def make_optimizer(recipe, hidden_dim, total_updates):
         `keras.optimizers.Optimizer`.
     """
     steps = recipe.gradient_accumulation_steps
-    schedule = _SCHEDULES[recipe.schedule](recipe, hidden_dim, max(total_updates, recipe.warmup_steps + 1))
-    schedule = PacedSchedule(schedule)
+    total_updates = max(total_updates, recipe.warmup_steps + 1)
+    schedule = PacedSchedule(_SCHEDULES[recipe.schedule](recipe, hidden_dim, total_updates))
     options = {
         "learning_rate": schedule if steps == 1 else PerUpdateSchedule(schedule, steps),
         "beta_1": recipe.beta_1,

@@ -1,14 +1,22 @@
-"""The progress of a run: counted in batches, shown, and saved, so that the run can be resumed."""
+"""The progress of a run: counted in batches, saved when it is due, stopped by Ctrl-C, written to history.csv, and shown."""
 
+import contextlib
 import csv
 import io
+import signal
+import threading
 import time
 
 import keras
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as ProgressBar
 
 from keras_attn.data import BatchPosition
 from keras_attn.files import replaced_file
-from keras_attn.runs.stop_signals import StopTraining
+
+_COLUMNS = 80
+_SECONDS_PER_CHANGE = 0.1  # Reading the loss waits for the device.
 
 
 class Progress(keras.callbacks.Callback):
@@ -53,15 +61,18 @@ class Progress(keras.callbacks.Callback):
         self.batch = 0  # the batches done in this epoch
         self.updates = 0
         self.position = BatchPosition()
-        self.num_real = self.num_positions = 0  # of this epoch
+        self.num_real = 0  # of this epoch
+        self.num_positions = 0
         self._metric_values = None
-        self._last_save = self._started = time.monotonic()
+        self._started = time.monotonic()
+        self._last_save = self._started
         self.num_tokens = 0  # of this process and epoch
 
     def state(self):
         """The state for `resume`, as values that JSON can hold."""
         metrics = [float(keras.ops.convert_to_numpy(variable)) for variable in self._metric_variables]
-        return {**{name: getattr(self, name) for name in _STATE}, "metrics": metrics}
+        counters = {name: getattr(self, name) for name in _STATE}
+        return counters | {"metrics": metrics}
 
     def resume(self, state):
         """Continues from the `state()` of another `Progress`."""
@@ -71,7 +82,8 @@ class Progress(keras.callbacks.Callback):
         self._metric_values = state["metrics"]
 
     def on_epoch_begin(self, epoch, logs=None):
-        self._started, self.num_tokens = time.monotonic(), 0
+        self._started = time.monotonic()
+        self.num_tokens = 0
         if self.batch:  # `fit` has just set the metrics to zero.
             for variable, value in zip(self._metric_variables, self._metric_values):
                 variable.assign(value)
@@ -106,7 +118,10 @@ class Progress(keras.callbacks.Callback):
         self.model.stop_training = False
         if logs is not None:
             logs.update(self._throughput())
-        self.epoch, self.batch, self.num_real, self.num_positions = epoch + 1, 0, 0, 0
+        self.epoch = epoch + 1
+        self.batch = 0
+        self.num_real = 0
+        self.num_positions = 0
 
     def _throughput(self):
         if not self.num_positions:  # before the first update
@@ -160,7 +175,8 @@ class HistoryFile(keras.callbacks.Callback):
         self.rows = list(rows)
 
     def on_epoch_end(self, epoch, logs=None):
-        self.rows.append({"epoch": epoch + 1, **{name: float(value) for name, value in logs.items()}})
+        values = {name: float(value) for name, value in logs.items()}
+        self.rows.append({"epoch": epoch + 1} | values)
 
     def write(self):
         """Writes the file."""
@@ -171,3 +187,124 @@ class HistoryFile(keras.callbacks.Callback):
         writer.writerows(self.rows)
         with replaced_file(self.path) as aside:
             aside.write_text(text.getvalue(), encoding="utf-8")
+
+
+class StopTraining(BaseException):
+    """Ends `fit` between two updates, after the state was saved. No error: nothing but the run may catch it."""
+
+
+class StopSignals:
+    """Within a `with` block, Ctrl-C and SIGTERM ask for a stop in place of ending the process at any point.
+
+    A second Ctrl-C raises `KeyboardInterrupt` at once. Signals reach the main thread only: in another thread, the block
+    changes nothing.
+
+    Args:
+        enabled: Whether it changes anything. Several processes that train together must all stop after the same update,
+            and a signal reaches each of them at another moment.
+
+    Attributes:
+        received: The number of the signal, or None.
+    """
+
+    def __init__(self, enabled=True):
+        self.enabled = enabled
+        self.received = None
+        self._handlers = {}
+
+    def __enter__(self):
+        if self.enabled and threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._handlers[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(self, *exception):
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+
+    def _receive(self, number, frame):
+        if self.received is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.received = number
+
+
+class EpochBar(keras.callbacks.Callback):
+    """A bar of the batches of an epoch; nothing where the output is no terminal.
+
+    Args:
+        progress: The `Progress` of the run, which counts the batches; it must come earlier among the callbacks.
+        epochs: Integer, the epochs of the run, an attribute that may change.
+    """
+
+    def __init__(self, progress, epochs):
+        super().__init__()
+        self._progress = progress
+        self.epochs = epochs
+        self._bar = None
+        self._task = None
+        self._next_change = 0.0  # of the monotonic clock
+
+    def on_epoch_begin(self, epoch, logs=None):
+        console = Console(width=_COLUMNS)
+        if not console.is_terminal:
+            return
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[values]}"),
+        )
+        self._bar = ProgressBar(*columns, console=console, transient=True)
+        self._task = self._bar.add_task(
+            f"epoch {epoch + 1}/{self.epochs}",
+            total=self._progress.steps_per_epoch,
+            completed=self._progress.batch,
+            values="",
+        )
+        self._bar.start()
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self._bar is None or time.monotonic() < self._next_change:
+            return
+        self._next_change = time.monotonic() + _SECONDS_PER_CHANGE
+        values = f"loss {logs['loss']:.3f}"
+        if "tokens_per_second" in logs:
+            values += f", {logs['tokens_per_second']:,} tokens/s"
+        # The epoch may have become shorter.
+        total = self._progress.steps_per_epoch
+        self._bar.update(self._task, completed=self._progress.batch, total=total, values=values)
+
+    def on_epoch_end(self, epoch, logs=None):
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self._progress.steps_per_epoch, values="validating")
+
+    def close(self):
+        """Removes the bar. What is printed next begins on a line of its own."""
+        if self._bar is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._bar.stop()
+            self._bar = None
+
+
+def sample_line(source, translation, reference):
+    """A source with its translation, marked as right or wrong, in one line of at most 80 columns."""
+    mark = "right" if translation == reference else "wrong"
+    room = _COLUMNS - len("  ") - len(" -> ") - len(f" ({mark})")
+    first = _cut(source, room // 2)
+    return f"  {first} -> {_cut(translation, room - len(first))} ({mark})"
+
+
+def duration(seconds):
+    """Seconds as a person says them: `45 s`, `12 min`, `1 h 5 min`."""
+    minutes = round(seconds / 60)
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if minutes < 60:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def _cut(text, width):
+    text = " ".join(text.split())
+    return text if len(text) <= width else f"{text[: width - 3]}..."

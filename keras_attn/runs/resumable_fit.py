@@ -7,10 +7,8 @@ import keras
 
 from keras_attn.files import locked_folder
 from keras_attn.models import assign_weights, read_weights, save_weights
-from keras_attn.runs.checkpoints import Checkpoints
-from keras_attn.runs.display import EpochBar
-from keras_attn.runs.progress import HistoryFile, Progress, RunCallbacks
-from keras_attn.runs.snapshots import state_snapshots
+from keras_attn.runs.progress import EpochBar, HistoryFile, Progress, RunCallbacks
+from keras_attn.runs.run_folder import SavedStates, state_snapshots
 from keras_attn.terminal import say
 from keras_attn.training import (
     KeepBest,
@@ -65,32 +63,36 @@ def resumable_fit(
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with locked_folder(folder):
-        states = Checkpoints(folder)
+        states = SavedStates(folder)
         steps = len(batches)
         loss = next(metric for metric in model.metrics if metric.name == "loss")
         progress = Progress(
             batches, steps, [loss], lambda: save(), save_updates=save_updates, save_minutes=save_minutes
         )
         best = KeepBest(lambda epoch: save_weights(model, folder / _BEST), "val_score", mode)
-        history, bar = HistoryFile(folder / "history.csv"), EpochBar(progress, epochs)
+        history = HistoryFile(folder / "history.csv")
+        bar = EpochBar(progress, epochs)
         take_snapshot = state_snapshots(model)
 
         def save():
             stop_on_invalid_loss.check()
-            state = {**progress.state(), "best": best.best, "best_epoch": best.best_epoch}
-            states.save(progress.updates, take_snapshot(), {**state, "history": history.rows})
+            state = {"best": best.best, "best_epoch": best.best_epoch, "history": history.rows}
+            states.save(progress.updates, take_snapshot(), progress.state() | state)
 
-        if (saved := states.load()) is not None:
+        saved = states.load()
+        if saved is not None:
             arrays, state = saved
             restore_training_state(model, arrays)
             progress.resume(state)
-            best.best, best.best_epoch, history.rows = state["best"], state["best_epoch"], state["history"]
+            best.best = state["best"]
+            best.best_epoch = state["best_epoch"]
+            history.rows = state["history"]
             if verbose:
                 say(f"Resumed after update {progress.updates:,}, in epoch {progress.epoch + 1}.")
 
         stop_on_invalid_loss = StopOnInvalidLoss(states.newest, progress.batch)
 
-        def validated(epoch, logs):
+        def write_score(epoch, logs):
             bar.close()
             logs["val_score"] = float(validate())
 
@@ -104,11 +106,11 @@ def resumable_fit(
                     f"{best.best:.4f}; {time.monotonic() - began:.0f} s"
                 )
 
-        callbacks = [
-            stop_on_invalid_loss,
-            progress,
-            *([bar] if verbose else []),
-            keras.callbacks.LambdaCallback(on_epoch_end=validated),
+        callbacks = [stop_on_invalid_loss, progress]
+        if verbose:
+            callbacks.append(bar)
+        callbacks += [
+            keras.callbacks.LambdaCallback(on_epoch_end=write_score),
             LearningRateLogger(),
             best,
             history,

@@ -1,7 +1,6 @@
 """A shortlist from training data, and what it changes on other data."""
 
 import dataclasses
-import itertools
 
 import numpy as np
 
@@ -33,12 +32,15 @@ def shortlist_of(translator, pairs, alignments=None, num_anywhere=100, num_of_so
     print(evaluate_shortlist(translator, few, shortlist).report())
     ```
     """
-    links = _own_links(translator, pairs) if alignments is None else read_links(alignments)
-    if alignments is not None and len(links) != len(pairs):
-        raise ValueError(
-            f"{alignments} must have a line for each pair: align the same files again. Received: {len(links):,} lines for "
-            f"{len(pairs):,} pairs of {pairs.name}."
-        )
+    if alignments is None:
+        links = _own_links(translator, pairs)
+    else:
+        links = read_links(alignments)
+        if len(links) != len(pairs):
+            raise ValueError(
+                f"{alignments} must have a line for each pair: align the same files again. Received: {len(links):,} lines "
+                f"for {len(pairs):,} pairs of {pairs.name}."
+            )
     return make_shortlist(translator, links, pairs.sources, pairs.targets, num_anywhere, num_of_source)
 
 
@@ -95,25 +97,25 @@ def evaluate_shortlist(
         num_beams, length_penalty, bleu_tokenize: As in `evaluate`.
     """
     search = {"num_beams": num_beams or translator.num_beams, "length_penalty": length_penalty}
-    with_list = translator.replaced(shortlist=shortlist)
-    found, expected = (
-        one(pairs.sources, **search) for one in (with_list, translator.replaced(shortlist=None))
-    )
-    shortlist, tokenizer = with_list.shortlist, translator.target_tokenizer
-    sources = translator.source_tokenizer.encode(pairs.sources)
-    lists = [
-        {*shortlist.anywhere, *itertools.chain.from_iterable(shortlist.by_source.get(i, ()) for i in ids)}
-        for ids in sources
-    ]
-    is_listed = [i in listed for ids, listed in zip(tokenizer.encode(expected), lists) for i in ids]
-    bleus = [corpus_bleu(texts, pairs.targets, tokenize=bleu_tokenize).score for texts in (found, expected)]
+    limited = translator.replaced(shortlist=shortlist)
+    unlimited = translator.replaced(shortlist=None)
+    translations = limited(pairs.sources, **search)
+    expected = unlimited(pairs.sources, **search)
+    tokenizer = translator.target_tokenizer
+    lists = []
+    for ids in translator.source_tokenizer.encode(pairs.sources):
+        by_token = [limited.shortlist.by_source.get(token, ()) for token in ids]
+        lists.append(set(limited.shortlist.anywhere).union(*by_token))
+    is_listed = []
+    for ids, listed_ids in zip(tokenizer.encode(expected), lists):
+        is_listed += [token in listed_ids for token in ids]
     return ShortlistReport(
         name=pairs.name,
         num_pairs=len(pairs),
         num_beams=search["num_beams"],
-        num_equal=sum(one == other for one, other in zip(found, expected)),
-        bleu=bleus[0],
-        bleu_of_all=bleus[1],
+        num_equal=sum(one == other for one, other in zip(translations, expected)),
+        bleu=corpus_bleu(translations, pairs.targets, tokenize=bleu_tokenize).score,
+        bleu_of_all=corpus_bleu(expected, pairs.targets, tokenize=bleu_tokenize).score,
         listed_share=float(np.mean(is_listed)) if is_listed else 1.0,
         mean_listed=float(np.mean(list(map(len, lists)))),
         vocabulary_size=tokenizer.vocabulary_size,

@@ -114,15 +114,17 @@ class TranslationQuality(keras.callbacks.Callback):
         # Keras hands one dict to all callbacks in turn, and its own History and progress bar come last.
         if logs is not None:
             logs.update(scores)
-        samples = list(zip(self.sources, translations, self.references, strict=True))[: self.num_samples]
+        samples = (
+            self.sources[: self.num_samples],
+            translations[: self.num_samples],
+            self.references[: self.num_samples],
+        )
         if self._summaries is not None:
-            self._summaries.write(
-                updates_of(self.model),
-                scalars={name: scores[f"{self.prefix}{name}"] for name in self.metrics},
-                texts={"translations": samples_table(*zip(*samples))} if samples else None,
-            )
+            texts = {"translations": samples_table(*samples)} if self.num_samples else None
+            scalars = {name: scores[f"{self.prefix}{name}"] for name in self.metrics}
+            self._summaries.write(updates_of(self.model), scalars=scalars, texts=texts)
         if self.print_samples:
-            self._unprinted = samples
+            self._unprinted = list(zip(*samples))
 
     def _score(self, name, translations):
         if name == "bleu":
@@ -327,11 +329,13 @@ class StopOnInvalidLoss(keras.callbacks.Callback):
         """Raises the error if the loss of the last batch, which may not have been read yet, is invalid."""
         if self._unread is None:
             return
-        (batch, loss), self._unread = self._unread, None
+        batch, loss = self._unread
+        self._unread = None
         if math.isfinite(loss):
             return
-        checkpoint = self.last_checkpoint() if self.last_checkpoint else None
-        advice = f"The last good checkpoint is {checkpoint}." if checkpoint else "No checkpoint is known."
+        advice = "No checkpoint is known."
+        if self.last_checkpoint and (checkpoint := self.last_checkpoint()):
+            advice = f"The last good checkpoint is {checkpoint}."
         raise FloatingPointError(
             f"The training loss became {loss} in epoch {self._epoch + 1}, "
             f"batch {self._batches_before + batch + 1}. {advice} "

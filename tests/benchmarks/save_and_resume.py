@@ -19,8 +19,8 @@ import tempfile
 import time
 
 from keras_attn import runs
-from keras_attn.runs.checkpoints import Checkpoints
 from keras_attn.runs.progress import Progress
+from keras_attn.runs.run_folder import SavedStates
 from keras_attn.runs.training_run import TrainingRun
 
 SAVE_UPDATES, WARM_UP = 10, 20
@@ -60,8 +60,8 @@ def child(started, folder, num_steps, kill_at, files):
     watch.of(Progress, "on_train_batch_end", after=die)
     watch.of(TrainingRun, "save_state")
     watch.of(TrainingRun, "resume")
-    watch.of(Checkpoints, "_write")
-    recipe = runs.MULTI30K.replace(
+    watch.of(SavedStates, "_write")
+    recipe = runs.Recipe.load("multi30k").replace(
         data=tuple(files) or ("dates",),
         tokenizer="bpe" if files else "bytes",
         epochs=1,

@@ -149,7 +149,7 @@ def test_a_page_becomes_a_notebook():
         ("![a](attention.png)", "![a](attention.png)"),
         ("[a](attention.png)", "[a](site:attention.png)"),
         ("[a](../examples/translate.py)", "[a](site:../examples/translate.py.html)"),
-        ("[a](../examples/recipes)", "[a](site:../examples/recipes/index.html)"),
+        ("[a](../keras_attn/runs/recipes)", "[a](site:../keras_attn/runs/recipes/index.html)"),
         ("[a](../examples/nothing.py)", "[a](../examples/nothing.py)"),
         ("`[a](../examples/translate.py)`", "`[a](../examples/translate.py)`"),
         ("[`a` b](../setup.cfg)", "[`a` b](site:../setup.cfg.html)"),

@@ -8,8 +8,8 @@ from helpers_recipes import SHORT
 
 from keras_attn import Translator, runs
 from keras_attn.data import TextPairs
+from keras_attn.runs.processes import Processes
 from keras_attn.runs.translation_run import TranslationRun
-from keras_attn.runs.workers import Workers
 
 pytestmark = pytest.mark.extended
 
@@ -30,7 +30,7 @@ def test_a_checkpoint_begins_with_the_loss_of_transformers_and_learns(name, tmp_
     recipe = runs.Recipe(
         start_from=str(folder), start_options=options, label_smoothing=0.0, num_averaged=1, **SHORT
     )
-    run = TranslationRun(recipe, runs.DataSplits(pairs, pairs, None), tmp_path / "run", 0, Workers())
+    run = TranslationRun(recipe, runs.DataSplits(pairs, pairs, None), tmp_path / "run", 0, Processes())
     (tmp_path / "run").mkdir()
     run.is_resumed = False
     run.prepare()

@@ -79,7 +79,7 @@ def test_what_is_read_of_a_task_is_what_its_class_says():
 
 
 def test_info_of_a_run_that_has_made_nothing_yet(tmp_path):
-    recipe = runs.DATES.replace(epochs=7, distill={"teachers": ["runs/teacher"]})
+    recipe = runs.Recipe.load("dates").replace(epochs=7, distill={"teachers": ["runs/teacher"]})
     record = {"recipe": dataclasses.asdict(recipe), "data": {}, "results": {}}
     (tmp_path / "run.json").write_text(json.dumps(record))
     rows = described(tmp_path)

@@ -88,7 +88,7 @@ GREEDY, BEAMS, EXACT_BEAMS = (1, False), (5, False), (5, "never")
 @pytest.mark.parametrize(
     ("model_type", "separate", "options", "searches"),
     [
-        # As in examples/recipes/multi30k.toml.
+        # As in the recipe multi30k.
         pytest.param(
             *("pegasus", False, {"normalize_first": True, "dropout": 0.3}, [GREEDY, EXACT_BEAMS]),
             marks=pytest.mark.extended,

@@ -7,7 +7,7 @@ import pytest
 import keras_attn
 from keras_attn.models import Seq2SeqTransformer, save_weights
 from keras_attn.runs import average_translator
-from keras_attn.runs.averaging import weights_origin
+from keras_attn.runs.combined_translators import weights_origin
 from keras_attn.text import WordPieceTokenizer
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "c"]

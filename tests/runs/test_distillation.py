@@ -17,11 +17,10 @@ import keras_attn_cli
 from keras_attn import runs
 from keras_attn.data import TextPairs
 from keras_attn.models import read_weights
-from keras_attn.runs import teacher_translations
-from keras_attn.runs.distillation_run import DistillationRun
-from keras_attn.runs.ensembles import load_ensemble
-from keras_attn.runs.teacher_translations import TeacherTranslations
-from keras_attn.runs.workers import Workers
+from keras_attn.runs import distillation
+from keras_attn.runs.combined_translators import load_ensemble
+from keras_attn.runs.distillation import DistillationRun, TeacherTranslations
+from keras_attn.runs.processes import Processes
 from keras_attn.text import ByteTokenizer, WordPieceTokenizer
 
 CHILD = pathlib.Path(__file__).with_name("train_until_killed.py")
@@ -65,7 +64,7 @@ def upper(texts):
 
 @pytest.fixture
 def small_pieces(monkeypatch):
-    monkeypatch.setattr(teacher_translations, "_SOURCES_A_PIECE", 5)
+    monkeypatch.setattr(distillation, "_SOURCES_A_PIECE", 5)
 
 
 SOURCES = [f"text {number}" for number in range(17)]
@@ -139,7 +138,7 @@ def test_what_a_student_trains_on(tmp_path, references):
     one = make_data().train
     data = runs.DataSplits([one, TextPairs(["x", "y"], ["X", "Y"], "more")], one, None)
     recipe = RECIPE.replace(distill=distill, data_weights=(1.0, 2.0))
-    run = DistillationRun(recipe, data, tmp_path / "run", 0, Workers())
+    run = DistillationRun(recipe, data, tmp_path / "run", 0, Processes())
     run.save_tokenizers(load_ensemble(distill["teachers"]))
     source, target = run.make_tokenizers()
     assert isinstance(source, ByteTokenizer)
@@ -164,7 +163,7 @@ def test_a_student_trains_on_translations_and_references_with_the_tokenizers_of_
     assert student.source_tokenizer.vocabulary_size == tokenizer.vocabulary_size
     assert student.source_tokenizer.encode(["AB"]) == tokenizer.encode(["AB"])
     translations = teacher(data.train.sources, num_beams=3)
-    run = DistillationRun(recipe, data, folder, 0, Workers())
+    run = DistillationRun(recipe, data, folder, 0, Processes())
     (taught, references), weights = run.training_pairs()
     assert weights is None
     assert taught.targets == [text for text in translations if text.strip()]
@@ -186,7 +185,7 @@ def test_a_student_begins_the_same_whether_or_not_its_teacher_was_loaded_in_this
     def new_run(folder):
         (tmp_path / folder).mkdir(exist_ok=True)
         keras.utils.set_random_seed(recipe.seed)  # as a run begins
-        return DistillationRun(recipe, make_data(), tmp_path / folder, 0, Workers())
+        return DistillationRun(recipe, make_data(), tmp_path / folder, 0, Processes())
 
     whole = new_run("whole")
     whole.prepare()
@@ -251,7 +250,9 @@ def test_a_part_that_is_an_ensemble_itself_is_refused_by_its_folder(tmp_path):
 
 
 def test_recipes_of_students(tmp_path):
-    recipe = runs.student_recipe(["a", "b"], runs.MULTI30K_TOKENIZED, "base", "6+1", references=False)
+    recipe = runs.student_recipe(
+        ["a", "b"], runs.Recipe.load("multi30k_tokenized"), "base", "6+1", references=False
+    )
     assert recipe.distill == {"teachers": ["a", "b"], "references": False}
     arguments = recipe.model_arguments
     assert (arguments["num_encoder_layers"], arguments["num_decoder_layers"], arguments["hidden_dim"]) == (
@@ -261,7 +262,7 @@ def test_recipes_of_students(tmp_path):
     )
     for layers in ("6", "6+0", "a+1", "6+1+1"):
         with pytest.raises(ValueError, match="`layers` must be"):
-            runs.student_recipe(["a"], runs.MULTI30K, layers=layers)
+            runs.student_recipe(["a"], runs.Recipe.load("multi30k"), layers=layers)
     for distill, message in (
         ({"teacher": ["a"]}, "`distill` may have"),
         ({"teachers": "a"}, "`teachers` must be a list"),
@@ -280,7 +281,7 @@ def test_recipes_of_students(tmp_path):
 
 def test_settings_are_fitted_to_translations_and_references_together():
     data = make_data()
-    recipe = runs.TEXT_FILES.replace(epochs=3, max_tokens=64)
+    recipe = runs.Recipe.load("text_pairs").replace(epochs=3, max_tokens=64)
     both, alone = (
         runs.fit_student_recipe(data, recipe, ["epochs", "max_tokens"], it) for it in (True, False)
     )
@@ -343,9 +344,7 @@ def test_the_command_takes_what_the_teacher_was_trained_with(tmp_path, monkeypat
     assert calls.pop()[2] == of_student
     # A teacher that is no run: settings are fitted to the data.
     assert (
-        keras_attn_cli.main(
-            ["distill", a, "--train", str(pairs), "--teacher-num-beams", "3", "--output", "x"]
-        )
+        keras_attn_cli.main(["distill", a, "--data", str(pairs), "--teacher-num-beams", "3", "--output", "x"])
         == 0
     )
     fitted = calls.pop()[2]

@@ -6,23 +6,15 @@ import json
 import random
 
 import pytest
-from helpers_recipes import record_runs
+from helpers_recipes import TINY, record_runs
 
 from keras_attn import runs
 from keras_attn.data import PlainText, TextPairs
-from keras_attn.runs.advice import advice_on_a_low_score
-from keras_attn.runs.display import duration, sample_line
-from keras_attn.runs.evaluation import evaluation_of
+from keras_attn.runs.evaluation import advice_on_a_low_score, evaluation_of
+from keras_attn.runs.progress import duration, sample_line
 from keras_attn.runs.time_plan import plan_report, planned
 
 SYLLABLES = ["ka", "ru", "mo", "le", "ti", "ja", "no", "pe"]
-SMALL = {
-    "num_encoder_layers": 1,
-    "num_decoder_layers": 1,
-    "hidden_dim": 8,
-    "num_heads": 2,
-    "intermediate_dim": 11,
-}
 LOW = runs.Evaluation(
     "x", 9, 1, 1.0, bleu=0.4, bleu_signature="", chrf=12.0, chrf_signature="", exact_match=0.0
 )
@@ -37,7 +29,7 @@ def pairs_of(count, words=WORDS, seed=3):
 
 def fit(count, *given, **fields):
     data = runs.DataSplits(pairs_of(count), pairs_of(5, seed=4), None)
-    return runs.fit_recipe(data, runs.TEXT_FILES.replace(**fields), [*given, *fields])
+    return runs.fit_recipe(data, runs.Recipe.load("text_pairs").replace(**fields), [*given, *fields])
 
 
 @pytest.mark.parametrize("count", [1, 12, 150, 1500, 7000, 30_000])
@@ -67,7 +59,9 @@ def test_what_is_given_is_obeyed():
     assert "333 bpe: 1,500 pairs (vocabulary_size given)" in fitted.report()
     assert fit(1500, tokenizer="bytes").recipe.tokenizer == "bytes"
     sized = runs.fit_recipe(
-        runs.DataSplits(pairs_of(1500), None, None), runs.TEXT_FILES.with_size("base"), ["model"]
+        runs.DataSplits(pairs_of(1500), None, None),
+        runs.Recipe.load("text_pairs").with_size("base"),
+        ["model"],
     )
     assert sized.recipe.model_arguments["hidden_dim"] == 512
 
@@ -81,7 +75,7 @@ def test_short_targets_are_scored_by_characters():
         "chrf",
         "bleu",
     ]
-    chosen = runs.TEXT_FILES.replace(metric="exact_match")
+    chosen = runs.Recipe.load("text_pairs").replace(metric="exact_match")
     fitted = runs.fit_recipe(runs.DataSplits(short, short, None), chosen, ["metric"])
     assert fitted.recipe.metric == "exact_match"
     assert "score" not in fitted.reasons
@@ -124,7 +118,7 @@ def test_the_vocabulary_is_one_that_the_texts_can_fill(tmp_path):
             runs.DataSplits(pairs, pairs, None),
             tmp_path / pairs.name,
             0,
-            runs.workers.Workers(),
+            runs.processes.Processes(),
         )
         tokenizer, _ = run.make_tokenizers()
         assert tokenizer.vocabulary_size == recipe.vocabulary_size
@@ -135,7 +129,7 @@ def test_numbers_are_read_digit_by_digit(tmp_path):
     pairs = TextPairs(texts, texts, "numbers")
     data = runs.DataSplits(pairs, pairs, None)
     recipe = runs.fit_recipe(data).recipe.replace(dtype="float32")
-    run = runs.translation_run.TranslationRun(recipe, data, tmp_path, 0, runs.workers.Workers())
+    run = runs.translation_run.TranslationRun(recipe, data, tmp_path, 0, runs.processes.Processes())
     tokenizer, _ = run.make_tokenizers()
     assert [len(ids) for ids in tokenizer.encode(["987654"])] in ([6], [7])  # a mark of the word's beginning
 
@@ -177,7 +171,7 @@ def test_durations_are_said_as_people_say_them():
 
 @pytest.mark.parametrize(("seconds", "epochs", "updates"), [(100, 5, 75), (2000, 5, 1500)])
 def test_a_plan_fills_the_time_but_for_the_evaluation(seconds, epochs, updates):
-    recipe = runs.TEXT_FILES.replace(minutes=2.0, gradient_accumulation_steps=3)
+    recipe = runs.Recipe.load("text_pairs").replace(minutes=2.0, gradient_accumulation_steps=3)
     plan = planned(recipe, seconds, 1.0)
     assert plan.epochs == epochs
     assert plan.steps_per_epoch == 3 * updates / epochs
@@ -216,13 +210,15 @@ def test_in_python_a_text_makes_a_language_model_and_names_have_their_recipes(be
     runs.train(text, tmp_path / "new", verbose=0, documents=True)
     runs.train("reverse", tmp_path / "new", verbose=0, seed=5)
     (splits, _, of_text), (_, _, named) = begun
-    assert of_text == runs.fit_text_recipe(splits, runs.PLAIN_TEXT.replace(documents=True)).recipe
+    assert (
+        of_text == runs.fit_text_recipe(splits, runs.Recipe.load("plain_text").replace(documents=True)).recipe
+    )
     assert splits.train.text.endswith("\n")
-    assert named == runs.REVERSE.replace(seed=5)
+    assert named == runs.Recipe.load("reverse").replace(seed=5)
 
 
 def test_in_python_a_run_goes_on_with_its_own_recipe(begun, tmp_path):
-    recipe = runs.TEXT_FILES.replace(epochs=4, vocabulary_size=300)
+    recipe = runs.Recipe.load("text_pairs").replace(epochs=4, vocabulary_size=300)
     (tmp_path / "run.json").write_text(json.dumps({"recipe": dataclasses.asdict(recipe)}))
     runs.train(pairs_of(40), tmp_path, epochs=6, verbose=0)
     assert begun[0].recipe == recipe.replace(epochs=6)
@@ -238,7 +234,9 @@ def test_in_python_too_few_pairs_and_unknown_fields_are_refused(tmp_path):
 
 @pytest.mark.parametrize(("seconds", "is_noted"), [(900, True), (9000, False)])
 def test_a_plan_of_few_updates_is_told(seconds, is_noted):
-    plan = planned(runs.TEXT_FILES.replace(minutes=2.0, gradient_accumulation_steps=3), seconds, 1.0)
+    plan = planned(
+        runs.Recipe.load("text_pairs").replace(minutes=2.0, gradient_accumulation_steps=3), seconds, 1.0
+    )
     report = plan_report(plan, 1.0)
     assert report.startswith("1000 ms an update: 5 epochs of ")
     assert ("Note: 675 updates are few" in report) == is_noted
@@ -248,8 +246,8 @@ def test_a_plan_of_few_updates_is_told(seconds, is_noted):
 def test_a_run_of_so_many_minutes_ends_and_goes_on_with_more(tmp_path):
     pairs = pairs_of(60)
     data = runs.DataSplits(pairs, pairs_of(3, seed=4), None)
-    recipe = runs.TEXT_FILES.replace(
-        model={**SMALL, "max_sequence_length": 256},
+    recipe = runs.Recipe.load("text_pairs").replace(
+        model={**TINY, "max_sequence_length": 256},
         tokenizer="bytes",
         max_tokens=512,
         dtype="float32",

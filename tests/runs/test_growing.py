@@ -102,7 +102,7 @@ def test_weights_divided_among_devices_train_as_whole_ones(jax_run, tmp_path):
 def test_what_jax_has_learned_tensorflow_loads_and_exports(jax_run, tmp_path):
     translator = keras_attn.Translator.load(jax_run / "translator")
     record = json.loads((jax_run / "run.json").read_text())
-    validation = runs.open_splits(runs.DATES).validation
+    validation = runs.open_splits(runs.Recipe.load("dates")).validation
     pairs = type(validation)(validation.sources[:17], validation.targets[:17])
     again = runs.evaluate(translator, pairs)
     assert again.chrf == pytest.approx(record["results"]["validation"]["chrf"], abs=1e-9)

@@ -6,6 +6,7 @@ import types
 import keras
 import numpy as np
 import pytest
+from helpers_recipes import TINY
 
 from keras_attn import runs
 from keras_attn.data import TextPairs
@@ -17,13 +18,6 @@ from keras_attn.training import p_value_of_differences, paired_p_value
 WORDS = [f"w{number}" for number in range(31)]
 NUM_PAIRS = 60
 WORKERS = types.SimpleNamespace(is_first=True, count=1)
-MODEL = {
-    "num_encoder_layers": 1,
-    "num_decoder_layers": 1,
-    "hidden_dim": 8,
-    "num_heads": 2,
-    "intermediate_dim": 11,
-}
 
 
 def references(seed=3):
@@ -60,7 +54,7 @@ class ModelOfOneWeight(keras.Model):
 def run_between(tmp_path, of_average, of_best, metric, starts=False):
     """A run that has trained: the translations of its average and of its best epoch are these."""
     pairs = TextPairs([str(row) for row in range(NUM_PAIRS)], references(), "words")
-    recipe = runs.Recipe(model=MODEL, metric=metric, bleu_tokenize="none", num_averaged=2, num_beams=1)
+    recipe = runs.Recipe(model=TINY, metric=metric, bleu_tokenize="none", num_averaged=2, num_beams=1)
     run = TranslationRun(recipe, runs.DataSplits(pairs, pairs, None), tmp_path, 0, WORKERS)
     run.model = ModelOfOneWeight()
     for name, value in (("best", 1.0), ("epoch-002", 3.0), ("epoch-003", 7.0)):

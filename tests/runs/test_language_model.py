@@ -15,13 +15,13 @@ from keras_attn import runs
 from keras_attn.data import PlainText
 from keras_attn.inspection import capture_attention
 from keras_attn.models import assign_weights, read_weights
+from keras_attn.runs.evaluation import text_token_ids
 from keras_attn.runs.language_model_run import LanguageModelRun
-from keras_attn.runs.text_evaluation import text_token_ids
-from keras_attn.runs.workers import Workers
+from keras_attn.runs.processes import Processes
 from keras_attn.tasks import TextGenerator, saved_tasks
 from keras_attn.text import ByteTokenizer, load_tokenizer
 
-RECIPE = runs.SHAKESPEARE.replace(
+RECIPE = runs.Recipe.load("shakespeare").replace(
     model={
         "kind": "decoder",
         "num_layers": 1,
@@ -184,7 +184,7 @@ def test_a_save_that_fails_leaves_the_older_generator(tmp_path, monkeypatch):
 
 
 def test_samples_of_a_run_with_a_large_seed_can_be_drawn(tmp_path):
-    run = LanguageModelRun(RECIPE.replace(seed=2**32 - 1), make_data(), tmp_path, 0, Workers())
+    run = LanguageModelRun(RECIPE.replace(seed=2**32 - 1), make_data(), tmp_path, 0, Processes())
     run.generator = lambda text, max_length, options: options.arrays_of([0], 1)["seed"].item()
     seeds = run.samples()
     assert len(set(seeds)) == 3
@@ -293,7 +293,7 @@ def test_settings_are_fitted_to_a_text():
     recipe = fitted.recipe
     updates = recipe.epochs * recipe.steps_per_epoch
     assert recipe.warmup_steps <= updates / 5
-    assert recipe.learning_rate == runs.PLAIN_TEXT.learning_rate
+    assert recipe.learning_rate == runs.Recipe.load("plain_text").learning_rate
     assert recipe.tokenizer == "bytes"
     assert recipe.max_tokens % recipe.model["max_sequence_length"] == 0
     report = fitted.report()
@@ -301,6 +301,6 @@ def test_settings_are_fitted_to_a_text():
     assert "(learning_rate given)" in report
     little = PlainText("To be.\n" * 300, "few words")
     assert "are little" in runs.fit_text_recipe(runs.DataSplits(*little.split(), None)).note
-    recipe = runs.PLAIN_TEXT.replace(warmup_steps=10**6)
+    recipe = runs.Recipe.load("plain_text").replace(warmup_steps=10**6)
     with pytest.raises(ValueError, match="The warm-up must be shorter than the training"):
         runs.fit_text_recipe(runs.DataSplits(*text.split(), None), recipe, ["warmup_steps"])

@@ -2,20 +2,27 @@
 
 import csv
 import dataclasses
+import inspect
 import json
 import pathlib
 import re
 
 import keras
+import make_settings
+import numpy as np
 import pytest
 
+import keras_attn_cli
 from keras_attn import runs
 from keras_attn.data import TextPairs
 from keras_attn.runs.optimizer import make_optimizer
+from keras_attn.runs.recipe_fields import PLANNED
 
-FOLDER = pathlib.Path(__file__).parents[2] / "examples" / "recipes"
-RESULTS = FOLDER.parents[1] / "docs" / "results"
-DOCUMENT = (FOLDER.parents[1] / "docs" / "results.md").read_text(encoding="utf-8")
+ROOT = pathlib.Path(__file__).parents[2]
+FOLDER = ROOT / "keras_attn" / "runs" / "recipes"
+RESULTS = ROOT / "docs" / "results"
+DOCUMENT = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+DECLARED = {field.name: field.metadata["setting"] for field in dataclasses.fields(runs.Recipe)}
 # What the recipes of the first students said.
 FIRST_STUDENTS = {"schedule": "inverse_square_root", "epochs": 27, "num_averaged": 10}
 # Of a folder `docs/results/NAME-sSEED`: its recipe, and what the command line replaced in it.
@@ -40,7 +47,7 @@ RECIPE_OF_RUN = {
         "multi30k_tokenized",
         {"schedule": "cosine", "num_averaged": 10, "target_language": "fr"},
     ),
-    "tok-sinusoidal": ("multi30k_tokenized", {"model": runs.MULTI30K.model, "epochs": 90}),
+    "tok-sinusoidal": ("multi30k_tokenized", {"model": runs.Recipe.load("multi30k").model, "epochs": 90}),
     "raw": ("multi30k", {}),
     "raw-de-en": ("multi30k", {"source_language": "de", "target_language": "en"}),
     "tok-student-6-1": (
@@ -84,18 +91,6 @@ RECIPE_OF_RUN = {
     "reverse": ("reverse", {}),
     "shakespeare": ("shakespeare", {}),
 }
-BUILT_IN = {
-    "dates": runs.DATES,
-    "reverse": runs.REVERSE,
-    "shakespeare": runs.SHAKESPEARE,
-    "multi30k": runs.MULTI30K,
-    "multi30k_tokenized": runs.MULTI30K_TOKENIZED,
-}
-
-
-@pytest.mark.parametrize("name", BUILT_IN)
-def test_the_built_in_recipes_are_the_files(name):
-    assert runs.Recipe.load(FOLDER / f"{name}.toml") == BUILT_IN[name]
 
 
 @pytest.mark.parametrize("file", sorted(FOLDER.glob("*.toml")), ids=lambda file: file.stem)
@@ -105,9 +100,88 @@ def test_every_recipe_can_be_read_and_goes_through_json(file, tmp_path):
     record = json.dumps({"recipe": dataclasses.asdict(recipe)})
     (tmp_path / "run.json").write_text(record, encoding="utf-8")
     assert runs.Recipe.load(tmp_path) == runs.Recipe.load(tmp_path / "run.json") == recipe
-    first_line = file.read_text(encoding="utf-8").splitlines()[0]
-    assert re.search(
-        rf"keras-attn (train|distill( \S+)+) --recipe examples/recipes/{re.escape(file.name)}$", first_line
+    recipe.save(tmp_path / "written.toml")
+    assert runs.Recipe.load(tmp_path / "written.toml") == recipe
+    assert runs.Recipe.load(file.stem) == recipe
+
+
+@pytest.mark.parametrize("file", sorted(FOLDER.glob("*.toml")), ids=lambda file: file.stem)
+def test_every_recipe_says_what_it_is_for(file):
+    text = file.read_text(encoding="utf-8")
+    assert re.search(r"^# Source: \S", text, re.MULTILINE)
+    assert re.search(r"^# Cost: \S", text, re.MULTILINE)
+    [command] = re.findall(r"^# Command: (keras-attn .+)$", text, re.MULTILINE)
+    has_data = bool(runs.Recipe.load(file).data)
+    assert command.endswith(f" --recipe {file.stem}") == has_data
+
+
+def test_a_recipe_in_the_way_is_no_built_in_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "dates").mkdir()  # a folder that is no run
+    assert runs.Recipe.load("dates").data == ("dates",)
+    runs.Recipe.load("reverse").replace(epochs=77).save("dates/mine.toml")
+    assert runs.Recipe.load("dates/mine.toml").epochs == 77
+    with pytest.raises(FileNotFoundError, match=r"There is no recipe date\. .* built-in: dates, multi30k, "):
+        runs.Recipe.load("date")
+
+
+def test_a_written_recipe_says_what_its_settings_are(tmp_path):
+    recipe = runs.Recipe.load("dates").replace(
+        data=(("a.en", "a.de"), ("b \"'\\.tsv",)), data_weights=(1, 0.5), minutes=7, schedule="cosine"
+    )
+    recipe.save(tmp_path / "mine.toml")
+    text = (tmp_path / "mine.toml").read_text(encoding="utf-8")
+    # What the minutes plan is not written: a file that sets both is refused.
+    again = runs.Recipe.load(tmp_path / "mine.toml")
+    assert again == recipe.replace(**{name: getattr(again, name) for name in PLANNED})
+    for name in ("data_weights", "minutes", "model"):
+        assert f"# {DECLARED[name].help}\n{name} = " in text or f"# {DECLARED[name].help}\n[{name}]" in text
+    with pytest.raises(ValueError, match="TOML has no word for None"):
+        dataclasses.replace(recipe, save_minutes=None).save(tmp_path / "mine.toml")
+
+
+def test_every_setting_is_declared_whole():
+    for name, declared in DECLARED.items():
+        assert re.fullmatch(r"\S.*[^.\s]", declared.help), name
+        assert f"\n    {name}: " in inspect.getdoc(runs.Recipe)
+
+
+def test_the_table_of_the_docs_is_what_the_declarations_say():
+    written = make_settings.PAGE.read_text(encoding="utf-8")
+    assert make_settings.page(written) == written, "python docs/make_settings.py"
+
+
+def test_options_of_the_command_line_come_from_the_declarations():
+    parsers = next(
+        action.choices for action in keras_attn_cli.make_parser()._actions if action.dest == "command"
+    )
+    for command, parser in parsers.items():
+        options = {action.dest: action for action in parser._actions}
+        assert all(action.help for action in options.values()), command
+        for name, declared in DECLARED.items():
+            if command in declared.commands:
+                assert options[name].help.replace("%%", "%") == declared.help
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"minutes": 30},
+        {"learning_rate": np.float32(0.5), "epochs": np.int64(3)},
+        {"data": "dates", "validation": "pairs.tsv", "test": pathlib.Path("pairs.tsv")},
+        {"data": [["a.en", "a.de"], [pathlib.Path("b.tsv")]], "data_dir": pathlib.Path("here")},
+        {"bucket_boundaries": [8, 16]},
+    ],
+)
+def test_values_of_python_become_those_of_a_file(tmp_path, changes):
+    recipe = runs.Recipe.load("dates").replace(**changes)
+    recipe.save(tmp_path / "mine.toml")
+    again = runs.Recipe.load(tmp_path / "mine.toml")
+    assert repr(again) == repr(
+        dataclasses.replace(recipe, **{name: getattr(again, name) for name in PLANNED})
+    )
+    assert json.loads(json.dumps(dataclasses.asdict(recipe))) == json.loads(
+        json.dumps(dataclasses.asdict(runs.Recipe(**dataclasses.asdict(recipe))))
     )
 
 
@@ -147,11 +221,11 @@ def test_several_corpora_with_weights(tmp_path):
 
 def test_files_and_built_in_data_go_together(tmp_path):
     (tmp_path / "val.tsv").write_text("a\tb\n" * 3)
-    recipe = runs.DATES.replace(data=(("dates",), (str(tmp_path / "val.tsv"),)))
+    recipe = runs.Recipe.load("dates").replace(data=(("dates",), (str(tmp_path / "val.tsv"),)))
     splits = runs.open_splits(recipe.replace(validation=(str(tmp_path / "val.tsv"),)))
     assert [part.name for part in splits.train][1] == "val.tsv"
     assert splits.validation == TextPairs(["a"] * 3, ["b"] * 3, "val.tsv")
-    assert splits.test.name == runs.open_splits(runs.DATES).test.name
+    assert splits.test.name == runs.open_splits(runs.Recipe.load("dates")).test.name
 
 
 @pytest.mark.parametrize(
@@ -193,6 +267,11 @@ def test_a_wrong_file_says_what_is_wrong(tmp_path, text, message):
     ("line", "message"),
     [
         ("epochs = 0", "`epochs` must be a positive integer"),
+        ("split_digits = 1", "`split_digits` must be true or false"),
+        ("data = [1]", "`data` must be names of files"),
+        ("validation = 3", "`validation` must be names of files"),
+        ("data_weights = [1, 0]", "`data_weights` must be a positive number"),
+        ("source_language = 3", "`source_language` must be a text or a path"),
         ('epochs = "many"', "`epochs` must be a positive integer"),
         ("max_tokens = 0.5", "`max_tokens` must be a positive integer"),
         ("learning_rate = -0.1", "`learning_rate` must be a positive number"),
@@ -219,7 +298,7 @@ def test_a_value_that_no_run_could_use_is_named_with_its_file(tmp_path, line, me
 
 def test_no_data_is_an_error():
     with pytest.raises(ValueError, match="The recipe names no data"):
-        runs.open_splits(runs.TEXT_FILES)
+        runs.open_splits(runs.Recipe.load("text_pairs"))
 
 
 @pytest.mark.sampled(1)

@@ -8,8 +8,8 @@ from keras_attn.data import LabelledBatches, LabelledTexts, read_labelled_texts
 from keras_attn.layers import ClassificationHead
 from keras_attn.models import EncoderTransformer, EncoderWithHead
 from keras_attn.runs import resumable_fit
-from keras_attn.runs.checkpoints import Checkpoints
 from keras_attn.runs.progress import Progress
+from keras_attn.runs.run_folder import SavedStates
 from keras_attn.text import ByteTokenizer
 
 DATA = LabelledTexts([f"{a}{b}" for a in "abcde" for b in "fgh"], ["x", "y", "z"] * 5)
@@ -96,7 +96,7 @@ def test_no_state_is_saved_after_an_update_whose_loss_is_invalid(tmp_path, monke
     monkeypatch.setattr(Progress, "on_train_batch_end", breaks_the_weights)
     with pytest.raises(FloatingPointError, match=r"epoch 1, batch 3\. No checkpoint"):
         make(tmp_path, 2, [0.3, 0.5])
-    assert Checkpoints(tmp_path).newest() is None
+    assert SavedStates(tmp_path).newest() is None
 
 
 def test_every_text_is_in_one_batch_as_its_framing_has_it():

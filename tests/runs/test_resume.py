@@ -13,6 +13,7 @@ import types
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers_recipes import TINY
 
 from keras_attn import runs
 from keras_attn.data import TextPairs
@@ -193,8 +194,10 @@ def test_a_run_that_has_ended_can_be_given_more_epochs(train, whole, tmp_path):
 )
 def test_why_a_run_ends(epoch, best_epoch, changes, why):
     run = types.SimpleNamespace(
-        recipe=runs.MULTI30K.replace(epochs=4, metric="bleu", patience=None, stop_at=None).replace(**changes),
-        num_epochs=4,
+        recipe=runs.Recipe.load("multi30k")
+        .replace(epochs=4, metric="bleu", patience=None, stop_at=None)
+        .replace(**changes),
+        plan=types.SimpleNamespace(num_epochs=4),
         progress=types.SimpleNamespace(epoch=epoch),
         keep_best=types.SimpleNamespace(best_epoch=best_epoch),
     )
@@ -207,9 +210,8 @@ def test_why_a_run_ends(epoch, best_epoch, changes, why):
 def test_a_run_that_ended_early_says_what_else_to_change(tmp_path, capsys):
     texts = [f"{a}{b}" for a in "abcd" for b in "efgh"]
     pairs = TextPairs(texts, [text.upper() for text in texts], "capitals")
-    model = {"num_encoder_layers": 1, "num_decoder_layers": 1, "hidden_dim": 8, "num_heads": 2}
     recipe = runs.Recipe(
-        model={**model, "intermediate_dim": 11, "max_sequence_length": 16},
+        model={**TINY, "max_sequence_length": 16},
         tokenizer="bytes",
         max_tokens=128,
         epochs=3,

@@ -13,26 +13,20 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers_explorer import ExplorerParser
+from helpers_recipes import TINY
 
 import keras_attn
 from keras_attn import runs
 from keras_attn.data import PlainText, TextPairs, translation_batches
 from keras_attn.models import read_metadata, read_weights
-from keras_attn.runs.averaging import weights_origin
-from keras_attn.runs.held_out import held_out, shared_notes
-from keras_attn.runs.run_record import with_plan_of
+from keras_attn.runs.combined_translators import weights_origin
+from keras_attn.runs.data import held_out, shared_notes
+from keras_attn.runs.processes import Processes
+from keras_attn.runs.run_folder import with_plan_of
 from keras_attn.runs.translation_run import TranslationRun
-from keras_attn.runs.workers import Workers
 from keras_attn.text import ByteTokenizer
 from keras_attn.text.bpe_dropout import BpeDropout
 
-TINY = {
-    "num_encoder_layers": 1,
-    "num_decoder_layers": 1,
-    "hidden_dim": 8,
-    "num_heads": 2,
-    "intermediate_dim": 11,
-}
 RECIPE = runs.Recipe(
     model={**TINY, "dropout": 0.0, "max_sequence_length": 16, "normalize_first": True},
     tokenizer="bytes",
@@ -181,7 +175,7 @@ def test_more_minutes_are_more_epochs_of_the_run_that_is_there(minutes, ended, e
 
 
 def test_commands_to_copy_are_quoted(tmp_path):
-    run = TranslationRun(RECIPE, make_data(), tmp_path / "my run", 0, Workers())
+    run = TranslationRun(RECIPE, make_data(), tmp_path / "my run", 0, Processes())
     for command in run.next_commands():
         assert any(part.startswith(str(tmp_path / "my run")) for part in shlex.split(command)), command
 
@@ -206,13 +200,13 @@ def test_more_lines_in_the_files_of_a_run_are_named_and_so_is_the_way_out(tmp_pa
         files[1].write_text("".join(f"{n}{second}\n" for n in range(count)))
 
     def message():
-        run = TranslationRun(recipe, runs.open_splits(recipe), tmp_path / "run", 0, Workers())
+        run = TranslationRun(recipe, runs.open_splits(recipe), tmp_path / "run", 0, Processes())
         with pytest.raises(ValueError, match="on other data") as error:
             run.check_folder()
         return str(error.value)
 
     write(50)
-    run = TranslationRun(recipe, runs.open_splits(recipe), tmp_path / "run", 0, Workers())
+    run = TranslationRun(recipe, runs.open_splits(recipe), tmp_path / "run", 0, Processes())
     (tmp_path / "run").mkdir()
     run.write_record()
     write(60)
@@ -225,11 +219,11 @@ def test_more_lines_in_the_files_of_a_run_are_named_and_so_is_the_way_out(tmp_pa
     write(50)
     moved = [file.rename(file.with_suffix(f"{file.suffix}z")) for file in files]
     recipe = recipe.replace(data=tuple(map(str, moved)))
-    assert TranslationRun(recipe, runs.open_splits(recipe), tmp_path / "run", 0, Workers()).check_folder()
+    assert TranslationRun(recipe, runs.open_splits(recipe), tmp_path / "run", 0, Processes()).check_folder()
     recipe = recipe.replace(test=recipe.data)
     assert f"other data than {moved[0]} and {moved[1]} hold" in message()
     recipe = dataclasses.replace(recipe, test=None, seed=4, model={**recipe.model, "num_heads": 4})
-    run = TranslationRun(recipe, runs.open_splits(recipe), tmp_path / "run", 0, Workers())
+    run = TranslationRun(recipe, runs.open_splits(recipe), tmp_path / "run", 0, Processes())
     with pytest.raises(
         ValueError, match=r"other settings: model\.num_heads=2 there, 4 here; seed=0 there, 4 here\."
     ):
@@ -314,7 +308,7 @@ def test_a_joint_subword_vocabulary_is_trained_on_the_training_part_alone(tmp_pa
     other = TextPairs(["zebra"], ["Quagga"], "others")
     recipe = RECIPE.replace(tokenizer="bpe", vocabulary_size=290)
     run = runs.translation_run.TranslationRun(
-        recipe, runs.DataSplits(pairs, other, None), tmp_path, 0, Workers()
+        recipe, runs.DataSplits(pairs, other, None), tmp_path, 0, Processes()
     )
     run.prepare()
     translator = run.translator
@@ -326,14 +320,15 @@ def test_a_joint_subword_vocabulary_is_trained_on_the_training_part_alone(tmp_pa
 def test_files_become_splits(tmp_path):
     for name, line in (("s.txt", "source"), ("t.txt", "target")):
         (tmp_path / name).write_text("".join(f"{line} {row}\n" for row in range(37)))
-    recipe, data = runs.open_data([str(tmp_path / "s.txt"), str(tmp_path / "t.txt")])
     files = (str(tmp_path / "s.txt"), str(tmp_path / "t.txt"))
-    assert recipe == runs.TEXT_FILES.replace(data=files)
+    recipe = runs.default_recipe(files)
+    data = runs.open_splits(recipe)
+    assert recipe == runs.Recipe.load("text_pairs").replace(data=files)
     assert (len(data.train), len(data.validation), data.test) == (34, 3, None)
     together = sorted([*data.train.sources, *data.validation.sources])
     assert together == sorted(f"source {row}" for row in range(37))
     assert all(s.split()[1] == t.split()[1] for s, t in zip(data.train.sources, data.train.targets))
-    _, again = runs.open_data([str(tmp_path / "s.txt"), str(tmp_path / "t.txt")])
+    again = runs.open_splits(recipe)
     assert again.validation.sources == data.validation.sources
 
 
@@ -399,7 +394,7 @@ def test_a_pair_that_is_too_long_is_named_with_its_line_in_the_users_file(tmp_pa
     (tmp_path / "a.y").write_bytes(b"b\n" * 400)
     (tmp_path / "pairs.tsv").write_bytes(b"".join(line.strip() + b"\tb\n" for line in lines))
     for data in ([tmp_path / "a.x.gz", tmp_path / "a.y"], [tmp_path / "pairs.tsv"]):
-        splits = runs.open_data(data)[1]
+        splits = runs.open_splits(runs.default_recipe(data))
         of_user = [splits.train.sources.line(row) for row in range(len(splits.train))]
         assert sorted({*range(1, 401)} - {*of_user}) == [
             splits.validation.sources.line(row) for row in range(len(splits.validation))
@@ -410,12 +405,12 @@ def test_a_pair_that_is_too_long_is_named_with_its_line_in_the_users_file(tmp_pa
 
 def test_data_that_cannot_be_used_say_why(tmp_path):
     with pytest.raises(ValueError, match="give no files for them"):
-        runs.open_data(["dates"], validation=["a.tsv"])
+        runs.open_splits(runs.Recipe.load("dates").replace(validation=["a.tsv"]))
     with pytest.raises(ValueError, match="Received 3: a b c"):
-        runs.open_data(["a", "b", "c"])
+        runs.open_splits(runs.default_recipe(["a", "b", "c"]))
     (tmp_path / "few.tsv").write_text("a\tb\n" * 9)
     with pytest.raises(ValueError, match="9 pairs, too few to hold some out"):
-        runs.open_data([tmp_path / "few.tsv"])
+        runs.open_splits(runs.default_recipe([tmp_path / "few.tsv"]))
 
 
 def test_a_free_folder_is_the_first_that_does_not_exist(tmp_path):

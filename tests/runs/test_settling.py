@@ -2,27 +2,23 @@
 
 import dataclasses
 import json
+import pathlib
 
+import numpy as np
 import pytest
-from helpers_recipes import record_runs
+from helpers_recipes import TINY, record_runs
 from helpers_seed import set_seed
 
 import keras_attn
 import keras_attn_cli
 from keras_attn import runs
+from keras_attn.runs.recipe_fields import fields_where
 from keras_attn.text import ByteTokenizer
 
 FLAGS = {"start_from": "from"}
 PAIRS = ["a.x", "a.y"]
-MODEL = {
-    "num_encoder_layers": 1,
-    "num_decoder_layers": 1,
-    "hidden_dim": 8,
-    "num_heads": 2,
-    "intermediate_dim": 11,
-}
 RECIPE = runs.Recipe(
-    model=MODEL,
+    model=TINY,
     data=("a.x", "a.y"),
     tokenizer="bytes",
     max_tokens=64,
@@ -32,7 +28,7 @@ RECIPE = runs.Recipe(
 )
 PLANNED = dataclasses.replace(RECIPE, minutes=5.0, schedule="cosine")
 STUDENT = dataclasses.replace(RECIPE, distill={"teachers": ["teacher"]})
-TEXT = runs.PLAIN_TEXT.replace(data=("t.txt",), epochs=3, steps_per_epoch=5, warmup_steps=2)
+TEXT = runs.Recipe.load("plain_text").replace(data=("t.txt",), epochs=3, steps_per_epoch=5, warmup_steps=2)
 
 
 @pytest.fixture(scope="module")
@@ -259,21 +255,111 @@ def test_words_that_exclude_each_other_or_that_nobody_knows_are_refused(material
             {"folder": "planned", "steps_per_epoch": 3},
             "Leave `steps_per_epoch` out, or `minutes`. Received: minutes=5",
         ),
-        ({"size": "tiny", "model": MODEL}, "Give `size` or `model`, not both"),
+        ({"size": "tiny", "model": TINY}, "Give `size` or `model`, not both"),
         (
             {"recipe": "both.toml"},
             "both.toml sets `minutes`, which plans .* Leave `epochs` and `warmup_steps` out",
         ),
         ({"data": runs.open_splits(RECIPE)}, "`folder` must be given for data that are no files"),
-        ({"start_from": "teacher", "model": MODEL}, "those of the folder. Leave `model` out"),
+        ({"start_from": "teacher", "model": TINY}, "those of the folder. Leave `model` out"),
         ({"folder": "in_python", "data": None}, r"on with it there, by runs\.train\(data, 'in_python'\)"),
     ):
         with pytest.raises(ValueError, match=message):
             runs.train(words.pop("data", PAIRS), verbose=0, **words)
     with pytest.raises(TypeError, match="no setting `warm_up`"):
         runs.train(PAIRS, warm_up=3)
+    with pytest.raises(ValueError, match=r"its teachers'\. Leave `tokenizer`, `vocabulary_size` out"):
+        runs.distill(["teacher"], data=PAIRS, tokenizer="bytes", vocabulary_size=300)
+    for words in ({"size": "tiny"}, {"layers": "2+1"}):
+        with pytest.raises(ValueError, match="or `model`, not both"):
+            runs.distill(["teacher"], data=PAIRS, model=TINY, **words)
     with pytest.raises(TypeError, match="no setting `purpose`"):
         runs.distill(["teacher"], data=PAIRS, purpose="x")
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "arguments"),
+    [
+        ("train", {"data": "dates", "epochs": 2}, ["--data", "dates", "--epochs", "2"]),
+        (
+            "train",
+            {
+                "data": PAIRS,
+                "minutes": 5,
+                "validation": ("b.x", "b.y"),
+                "recipe": pathlib.Path("recipe.toml"),
+            },
+            ["a.x", "a.y", "--minutes", "5", "--validation", "b.x", "b.y", "--recipe", "recipe.toml"],
+        ),
+        (
+            "train",
+            {"data": tuple(PAIRS), "start_from": pathlib.Path("teacher"), "epochs": np.int64(3)},
+            [*PAIRS, "--from", "teacher", "--epochs", "3"],
+        ),
+        ("train", {"data": PAIRS, "minutes": 5, "epochs": 3}, [*PAIRS, "--minutes", "5", "--epochs", "3"]),
+        ("train", {"recipe": "dates", "seed": 4}, ["--recipe", "dates", "--seed", "4"]),
+        (
+            "train",
+            {"data": PAIRS, "recipe": "recipe.toml", "test": "t.tsv"},
+            [*PAIRS, "--recipe", "recipe.toml", "--test", "t.tsv"],
+        ),
+        ("distill", {"teachers": "teacher", "data": PAIRS}, ["teacher", "--data", *PAIRS]),
+        (
+            "distill",
+            {"teachers": pathlib.Path("teacher"), "data": PAIRS, "layers": [2, 1]},
+            ["teacher", "--data", *PAIRS, "--layers", "2+1"],
+        ),
+        (
+            "distill",
+            {"teachers": ["teacher"], "folder": "student", "epochs": 9},
+            ["teacher", "--output", "student", "--epochs", "9"],
+        ),
+        (
+            "distill",
+            {"teachers": ["teacher"], "data": PAIRS, "size": "tiny", "layers": (3, 1)},
+            ["teacher", "--data", *PAIRS, "--size", "tiny", "--layers", "3+1"],
+        ),
+    ],
+)
+def test_words_as_they_are_written_in_python_mean_the_same(
+    material, monkeypatch, capsys, command, words, arguments
+):
+    monkeypatch.chdir(material)
+    begun = record_runs(monkeypatch)
+    code = keras_attn_cli.main([command, *arguments])
+    printed = capsys.readouterr()
+    if code:
+        with pytest.raises((ValueError, OSError)) as error:
+            getattr(runs, command)(**words)
+        assert printed.err == f"keras-attn: error: {' '.join(str(error.value).split())}\n"
+        return
+    getattr(runs, command)(**words)
+    assert capsys.readouterr().out == printed.out
+    of_command, of_python = begun
+    assert repr(of_command.recipe) == repr(of_python.recipe)
+    assert of_command.folder == of_python.folder
+
+
+def test_a_student_that_goes_on_keeps_its_settings(material, monkeypatch):
+    """The recipe of the run in the folder comes before that of the teacher's, as in `train`."""
+    monkeypatch.chdir(material)
+    begun = record_runs(monkeypatch)
+    runs.distill(["teacher"], "student", epochs=9, verbose=0)
+    assert begun[0].recipe == dataclasses.replace(STUDENT, epochs=9)
+
+
+def test_a_setting_that_is_fitted_is_declared_so(material, monkeypatch):
+    monkeypatch.chdir(material)
+    begun = record_runs(monkeypatch)
+    runs.train(PAIRS, verbose=0)
+    runs.train(PAIRS, start_from="teacher", verbose=0)
+    runs.train(["t.txt"], language_model=True, verbose=0)
+    runs.distill("teacher", data=PAIRS, verbose=0)
+    named = {"data", "start_from", "start_options", "distill"}
+    for run in begun:
+        default = runs.Recipe.load("plain_text" if run.recipe.is_language_model else "text_pairs")
+        changed = {name for name, value in vars(run.recipe).items() if value != getattr(default, name)}
+        assert changed - named <= set(fields_where("fitted"))
 
 
 def test_languages_of_a_users_own_data_are_those_of_the_model_to_begin_with(material, monkeypatch):

@@ -13,10 +13,10 @@ import keras_attn_cli
 from keras_attn import Translator, runs
 from keras_attn.data import TextPairs
 from keras_attn.models import Seq2SeqTransformer, read_weights
+from keras_attn.runs.processes import Processes
 from keras_attn.runs.progress import Progress
 from keras_attn.runs.starting_model import check_tokenizers, load_start
 from keras_attn.runs.translation_run import TranslationRun
-from keras_attn.runs.workers import Workers
 from keras_attn.tasks import Languages, SourceForm
 from keras_attn.text import ByteTokenizer, WordPieceTokenizer
 
@@ -63,7 +63,7 @@ class KilledError(Exception):
 @pytest.mark.extended
 def test_a_run_begins_with_the_weights_and_learns(saved, tmp_path):
     recipe = runs.Recipe(start_from=str(saved), **SHORT)
-    run = TranslationRun(recipe, make_splits(), tmp_path, 0, Workers())
+    run = TranslationRun(recipe, make_splits(), tmp_path, 0, Processes())
     run.is_resumed = False
     run.quality.on_epoch_end = lambda epoch, logs: logs.update({run.monitor: 3.0})
     run.prepare()
@@ -116,7 +116,7 @@ def test_a_killed_run_goes_on_without_the_first_folder_to_the_same_bits(saved, t
 
 
 def test_settings_are_fitted_to_fine_tuning(saved):
-    recipe = dataclasses.replace(runs.TEXT_FILES, model={}, start_from=str(saved), epochs=3)
+    recipe = dataclasses.replace(runs.Recipe.load("text_pairs"), model={}, start_from=str(saved), epochs=3)
     fitted = runs.fit_start(make_splits(), recipe, ["epochs"])
     assert (fitted.recipe.epochs, fitted.recipe.steps_per_epoch) == (3, 20)
     assert fitted.recipe.learning_rate == 0.0025  # 0.025 / 10
@@ -152,12 +152,12 @@ def test_what_does_not_fit_is_said_before_training(saved, tmp_path, capsys):
 
 def test_a_recipe_has_sizes_or_a_start():
     with pytest.raises(ValueError, match="`model` must be empty"):
-        dataclasses.replace(runs.TEXT_FILES, start_from="folder")
+        dataclasses.replace(runs.Recipe.load("text_pairs"), start_from="folder")
     with pytest.raises(ValueError, match="`start_options` are for `start_from`"):
-        dataclasses.replace(runs.TEXT_FILES, start_options={"purpose": "x"})
+        dataclasses.replace(runs.Recipe.load("text_pairs"), start_options={"purpose": "x"})
     with pytest.raises(ValueError, match="`start_options` may set source_language"):
         runs.Recipe(start_from="folder", start_options={"dtype": "float32"})
-    with pytest.raises(ValueError, match="must be a path"):
+    with pytest.raises(ValueError, match="`start_from` must be a text or a path"):
         runs.Recipe(start_from="")
 
 
@@ -188,7 +188,7 @@ def test_a_multilingual_translator_needs_its_languages(tmp_path):
         dataclasses.replace(recipe, start_options={"source_language": "en", "target_language": "de"})
     )
     assert (start.languages.source, start.languages.target) == ("en", "de")
-    run = TranslationRun(dataclasses.replace(recipe, data=("x",)), make_splits(), tmp_path, 0, Workers())
+    run = TranslationRun(dataclasses.replace(recipe, data=("x",)), make_splits(), tmp_path, 0, Processes())
     run.translator = start
     form = run.pair_form()
     assert form.target_start == (start.start_token_id, 12)

@@ -6,11 +6,12 @@ import types
 
 import numpy as np
 import pytest
+from helpers_recipes import TINY
 
 from keras_attn import runs
 from keras_attn.data import TextPairs
 from keras_attn.models import read_weights
-from keras_attn.runs import training_run
+from keras_attn.runs import time_plan, training_run
 from keras_attn.runs.optimizer import make_optimizer
 from keras_attn.runs.progress import Progress
 from keras_attn.runs.time_plan import Costs, Rest, planned_rest
@@ -19,11 +20,7 @@ from keras_attn.training import TranslationQuality
 
 RECIPE = runs.Recipe(
     model={
-        "num_encoder_layers": 1,
-        "num_decoder_layers": 1,
-        "hidden_dim": 8,
-        "num_heads": 2,
-        "intermediate_dim": 11,
+        **TINY,
         "dropout": 0.1,
         "max_sequence_length": 16,
     },
@@ -50,6 +47,7 @@ class Clock:
         self.now, self.rates, self.killed_at = 0.0, [], None
         time = types.SimpleNamespace(monotonic=lambda: self.now, strftime=lambda form: "now")
         monkeypatch.setattr(training_run, "time", time)
+        monkeypatch.setattr(time_plan, "time", time)
         monkeypatch.setattr(training_run, "seconds_per_update", lambda model, batches: 1.0)
         # What takes long and does not matter here.
         monkeypatch.setattr(TranslationRun, "film", None)

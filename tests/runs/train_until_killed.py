@@ -18,19 +18,20 @@ import safetensors.numpy
 
 from keras_attn import runs
 from keras_attn.data import PlainText, date_pairs, multi30k_pairs
-from keras_attn.runs import teacher_translations
+from keras_attn.runs import distillation
 
+TINY = {
+    "num_encoder_layers": 1,
+    "num_decoder_layers": 1,
+    "hidden_dim": 8,
+    "num_heads": 2,
+    "intermediate_dim": 11,
+    "dropout": 0.2,
+    "max_sequence_length": 64,
+}
 # Its rate does not depend on the number of epochs.
-LONG = runs.DATES.replace(
-    model={
-        "num_encoder_layers": 1,
-        "num_decoder_layers": 1,
-        "hidden_dim": 8,
-        "num_heads": 2,
-        "intermediate_dim": 11,
-        "dropout": 0.2,
-        "max_sequence_length": 64,
-    },
+LONG = runs.Recipe.load("dates").replace(
+    model=TINY,
     max_tokens=257,
     epochs=3,
     steps_per_epoch=7,
@@ -41,15 +42,7 @@ LONG = runs.DATES.replace(
 SIZES = {
     # dropout, accumulation, a moving average, best-epoch averaging and early stopping: all that has a state
     "small": runs.Recipe(
-        model={
-            "num_encoder_layers": 1,
-            "num_decoder_layers": 1,
-            "hidden_dim": 8,
-            "num_heads": 2,
-            "intermediate_dim": 11,
-            "dropout": 0.2,
-            "max_sequence_length": 64,
-        },
+        model=TINY,
         tokenizer="bytes",
         max_tokens=257,
         gradient_accumulation_steps=2,
@@ -77,7 +70,7 @@ SIZES = {
     "sampled": LONG.replace(
         tokenizer="bpe", vocabulary_size=400, subword_sampling=0.1, steps_per_epoch=8, save_updates=4
     ),
-    "language_model": runs.SHAKESPEARE.replace(
+    "language_model": runs.Recipe.load("shakespeare").replace(
         model={
             "kind": "decoder",
             "num_layers": 1,
@@ -92,7 +85,7 @@ SIZES = {
         steps_per_epoch=7,
         save_updates=3,
     ),
-    "tiny": runs.MULTI30K.replace(
+    "tiny": runs.Recipe.load("multi30k").replace(
         epochs=3,
         steps_per_epoch=70,
         max_tokens=512,
@@ -154,7 +147,7 @@ def die_in_save(kind, count):
 
 def die_in_translations(count):
     """Dies when half of a line of `teacher.jsonl` is written."""
-    lines, append = 0, teacher_translations.TeacherTranslations._append
+    lines, append = 0, distillation.TeacherTranslations._append
 
     def counted(self, value):
         nonlocal lines
@@ -164,7 +157,7 @@ def die_in_translations(count):
             os.truncate(self.path, os.path.getsize(self.path) - 9)
             die()
 
-    teacher_translations.TeacherTranslations._append = counted
+    distillation.TeacherTranslations._append = counted
 
 
 def send_after_batches(number, count):
@@ -194,7 +187,7 @@ def train(folder, size, kind, count):
         die_in_save(kind, count)
     recipe = SIZES[size]
     if size == "student":
-        teacher_translations._SOURCES_A_PIECE = 17
+        distillation._SOURCES_A_PIECE = 17
         recipe = recipe.replace(distill={"teachers": [str(pathlib.Path(folder).parent / "teacher")]})
     runs.train(make_data(size), folder, recipe, verbose=0)
 

@@ -7,7 +7,7 @@ import pytest
 import keras_attn
 from keras_attn import runs
 from keras_attn.models import DecoderTransformer, Seq2SeqTransformer
-from keras_attn.runs.text_evaluation import window_losses
+from keras_attn.runs.evaluation import window_losses
 from keras_attn.text import ByteTokenizer
 
 # With TensorFlow other tests show the same.

@@ -1,0 +1,236 @@
+"""Translators made of several: averages of weights, ensembles, and which weights a run keeps."""
+
+import dataclasses
+import hashlib
+import json
+import pathlib
+import tempfile
+
+import keras
+import numpy as np
+
+from keras_attn.models import (
+    Ensemble,
+    Seq2SeqTransformer,
+    assign_weights,
+    average_weights,
+    read_metadata,
+)
+from keras_attn.tasks import Translator, load_task
+
+# Entries of a model's config that say nothing about the meaning of its weights.
+_WITHOUT_MEANING = {"name", "dtype", "trainable", "shared_layer", "made_under", "build_config"}
+_FIRST_WEIGHTS = "weights that training began with"
+SIGNIFICANT = 0.05
+
+
+def average_translator(checkpoints, translator, folder):
+    """Writes a translator with the mean of the weights in several files.
+
+    Args:
+        checkpoints: Paths of weight files of one model, such as `runs/mine/checkpoints/epoch-*.safetensors`.
+        translator: Path of a saved `Translator` of that model, for its tokenizers and options.
+        folder: Path that the new translator is saved to.
+
+    Returns:
+        The `Translator`.
+
+    Raises:
+        FileNotFoundError: if a file or the translator is missing.
+        ValueError: if the files do not hold the weights of that model; or if a run wrote them, which says in its files
+            what they are the weights of: for other tokenizers, another configuration, or other weights that training began
+            with. The means of such weights mean nothing.
+
+    Example:
+
+    ```python
+    files = ["runs/dates/checkpoints/epoch-011.safetensors", "runs/dates/checkpoints/epoch-012.safetensors"]
+    average_translator(files, "runs/dates/translator", "averaged")
+    ```
+
+    Reference: [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 6.1.
+    """
+    averaged = Translator.load(translator)
+    _check_origins(checkpoints, translator, averaged)
+    assign_weights(averaged.model, average_weights(checkpoints), "The average")
+    averaged.save(folder)
+    return averaged
+
+
+def weights_origin(translator):
+    """What the weights of a translator are the weights of, before it is trained: the metadata of a run's weight files.
+
+    Weights have a common meaning, and so a mean, if all these are equal. Two trainings from other random weights have none,
+    even on the same data.
+    """
+    values = hashlib.sha256()
+    for weight in translator.model.weights:
+        values.update(np.ascontiguousarray(keras.ops.convert_to_numpy(weight)).data)
+    return _meaning(translator) | {_FIRST_WEIGHTS: values.hexdigest()}
+
+
+def _meaning(translator):
+    config = keras.saving.serialize_keras_object(translator.model)
+    texts = {"configuration": json.dumps(_stripped(config))}
+    for name, tokenizer in translator.tokenizers.items():
+        files = {file: hashlib.sha256(data).hexdigest() for file, data in tokenizer_files(tokenizer).items()}
+        texts[name.replace("_", " ")] = json.dumps(files)
+    return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
+
+
+def _stripped(config):
+    if isinstance(config, list | tuple):
+        return [_stripped(part) for part in config]
+    if isinstance(config, dict):
+        return {name: _stripped(part) for name, part in config.items() if name not in _WITHOUT_MEANING}
+    return config
+
+
+def _check_origins(checkpoints, folder, translator):
+    known = {name: (folder, value) for name, value in _meaning(translator).items()}
+    for path in checkpoints:
+        metadata = read_metadata(path)
+        for name in (known.keys() | {_FIRST_WEIGHTS}) & metadata.keys():  # if a run wrote the file
+            other, expected = known.setdefault(name, (path, metadata[name]))
+            if metadata[name] != expected:
+                raise ValueError(
+                    f"The weights in {path} and in {other} have no common meaning: they belong to another {name}. Average "
+                    "checkpoints of one run, or of runs with the same --from, with a translator of theirs."
+                )
+
+
+def ensemble_translators(translators, folder):
+    """Writes several translators as one, whose tokens are chosen by the mean of their probabilities.
+
+    It decodes as the first of them does, without its shortlist, and is evaluated, exported, served and distilled like any
+    other.
+
+    Args:
+        translators: Paths of two or more saved `Translator`s, of the runs that made them, or of checkpoints.
+        folder: Path that the new translator is saved to.
+
+    Returns:
+        The `Translator`, whose model is an `Ensemble`.
+
+    Raises:
+        FileNotFoundError, ValueError: if there are fewer than two, or as in `load_ensemble`.
+
+    Example: `runs.ensemble_translators(["runs/mine", "runs/mine-2"], "both")`.
+    """
+    if len(translators) < 2:
+        raise ValueError(f"An ensemble is made of two translators or more. Received: {len(translators)}.")
+    ensemble = load_ensemble(translators)
+    ensemble.save(folder)
+    return ensemble
+
+
+def load_ensemble(folders):
+    """The `Translator` of a folder, or of several as an `Ensemble` with the options of the first.
+
+    A shortlist is left out: members would weigh differently by the tokens of the other rows of a batch.
+
+    Args:
+        folders: Paths of translators, of the runs that made them, or of checkpoints.
+
+    Raises:
+        FileNotFoundError, ValueError: if a folder holds no translator, or several translators do not have the same
+            tokenizers and conventions, or one of them is not of a single `Seq2SeqTransformer`; the message names the
+            folder.
+    """
+    translators = [_load(folder) for folder in folders]
+    first = translators[0]
+    if len(translators) == 1:
+        return first
+    for folder, translator in zip(folders, translators):
+        if not isinstance(translator.model, Seq2SeqTransformer):
+            raise ValueError(
+                f"Several translators that answer together must each be of one Seq2SeqTransformer. {folder} holds a "
+                f"{type(translator.model).__name__}."
+            )
+    expected = _conventions(first)
+    for folder, translator in zip(folders[1:], translators[1:]):
+        conventions = _conventions(translator)
+        others = [name for name in expected if conventions[name] != expected[name]]
+        if others:
+            raise ValueError(
+                f"Translators that answer together must read and write the same tokens. {folder} has other "
+                f"{', '.join(others)} than {folders[0]}. Give runs that share their tokenizers: one begun --from the other, or its "
+                "student."
+            )
+    return first.replaced(
+        model=Ensemble([translator.model for translator in translators]),
+        max_length=min(translator.max_length for translator in translators),
+        shortlist=None,
+    )
+
+
+def _load(folder):
+    translator = load_task(folder)
+    if not isinstance(translator, Translator):
+        raise ValueError(
+            f"A teacher, or a part of an ensemble, must be a translator. {folder} holds a {translator.name}."
+        )
+    if translator.languages is not None:
+        raise ValueError(
+            f"A multilingual translator can be no teacher and no part of an ensemble. Received: {folder}."
+        )
+    return translator
+
+
+def _conventions(translator):
+    return {
+        "source tokenizer": tokenizer_files(translator.source_tokenizer),
+        "target tokenizer": tokenizer_files(translator.target_tokenizer),
+        "START": translator.start_token_id,
+        "tokens around sources": translator.source_form,
+    }
+
+
+def tokenizer_files(tokenizer):
+    """What a tokenizer saves: equal for equal tokenizers."""
+    with tempfile.TemporaryDirectory() as folder:
+        saved = pathlib.Path(folder) / "tokenizer"
+        tokenizer.save(saved)
+        return {path.name: path.read_bytes() for path in sorted(saved.rglob("*")) if path.is_file()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """What a run kept, and why.
+
+    Args:
+        weights: String, what was kept.
+        reason: String, why.
+        p_value: Float, of the paired test of the best epoch against the average; None where nothing was tested.
+    """
+
+    weights: str
+    reason: str
+    p_value: float | None = None
+
+    def report(self):
+        """A line to read."""
+        return f"Kept: {self.weights}; {self.reason}."
+
+
+def kept_weights(average, p_value):
+    """The `Kept` of an average and a best epoch.
+
+    Args:
+        average: String, the name of the average.
+        p_value: Float, of the paired test that the best epoch is better; None where it does not score better.
+    """
+    if p_value is None:
+        return Kept(average, "the best epoch does not score better on validation")
+    if p_value < SIGNIFICANT:
+        return Kept(
+            "best epoch",
+            f"it is better on validation than the average (paired test, p = {p_value:.2g})",
+            p_value,
+        )
+    return Kept(
+        average,
+        "the best epoch scores better on validation, but as the best of several; its lead may be chance (paired test, "
+        f"p = {p_value:.2g})",
+        p_value,
+    )
