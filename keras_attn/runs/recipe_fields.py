@@ -385,6 +385,12 @@ class RecipeFields:
     beta_2: float = setting(0.98, SHARE, "the decay of the mean of squared gradients")
     epsilon: float = setting(1e-9, POSITIVE, "what the optimizer adds to the root of squared gradients")
     weight_decay: float = setting(0.0, NOT_NEGATIVE, "of AdamW; biases and norms do not decay")
+    learning_rate: float = setting(
+        0.002, POSITIVE, "the highest rate, reached after the warm-up", commands=TRAINING, fitted=True
+    )
+    warmup_steps: int = setting(
+        1000, INTEGER, "the optimizer updates of the warm-up", commands=TRAINING, fitted=True, planned=True
+    )
     schedule: str = setting(
         "inverse_square_root",
         one_of("inverse_square_root", "noam", "cosine", "linear", "constant"),
@@ -392,12 +398,6 @@ class RecipeFields:
         "`noam` is the paper's",
         fitted=True,
         planned=True,
-    )
-    learning_rate: float = setting(
-        0.002, POSITIVE, "the highest rate, reached after the warm-up", commands=TRAINING, fitted=True
-    )
-    warmup_steps: int = setting(
-        1000, INTEGER, "the optimizer updates of the warm-up", commands=TRAINING, fitted=True, planned=True
     )
     label_smoothing: float = setting(0.1, SHARE, "the share of the probability that other tokens get")
     global_clipnorm: float = setting(25.0, POSITIVE, "the largest norm of the gradient of one update")
