@@ -238,11 +238,11 @@ def run_in_batches(function, sequences, batch_size, num_workers=None):
     Raises:
         ValueError: if `batch_size` or `num_workers` is not positive.
     """
-    num_workers = _num_workers() if num_workers is None else num_workers
     batch_size = check_positive("batch_size", batch_size)
-    num_workers = check_positive("num_workers", num_workers)
+    num_workers = check_positive("num_workers", num_workers, optional=True)
     if len(sequences) == 1:
         return list(function([0]))
+    num_workers = num_workers or _num_workers()
     order = sorted(range(len(sequences)), key=lambda number: -len(sequences[number]))
     batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
     results = [None] * len(sequences)

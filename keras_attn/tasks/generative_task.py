@@ -138,18 +138,19 @@ class GenerativeTask(Task):
         return tuple(sorted(never - ends))
 
     def _answers(self, token_ids, search, options, batch_size, num_workers):
-        """An `Answer` for each list of ids."""
+        """An `Answer` for each list of ids; the options are None or have a value for each."""
 
         def answer(rows):
             batch = [token_ids[row] for row in rows]
-            return search_batch(self, batch, options.arrays_of(rows, len(token_ids)), search)
+            batch_options = {} if options is None else options.arrays_of(rows, len(token_ids))
+            return search_batch(self, batch, batch_options, search)
 
         return run_in_batches(answer, token_ids, batch_size, num_workers)
 
     def _answer(self, token_ids, search, options=None):
         """The `Answer` for one list of ids."""
-        options = DecodingOptions() if options is None else options
-        [answer] = search_batch(self, [token_ids], options.arrays_of([0], 1), search)
+        options = {} if options is None else options.arrays_of([0], 1)
+        [answer] = search_batch(self, [token_ids], options, search)
         return answer
 
     def _trimmed(self, token_ids):

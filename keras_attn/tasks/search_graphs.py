@@ -16,7 +16,7 @@ from keras_attn.generation import (
     checked_options,
     extend_caches,
 )
-from keras_attn.tasks.batches import NO_TOKEN, compiled_with_xla, padded, powers_of_two
+from keras_attn.tasks.batches import NO_TOKEN, compiled_with_xla, padded
 
 Answer = collections.namedtuple("Answer", ["texts", "scores", "token_ids"])
 Answer.__doc__ = """The answers to one text.
@@ -151,7 +151,10 @@ def _search(task, inputs, options, search):
     max_length = checked_max_length(search["max_length"], task.longest)
     num_beams = search["num_beams"]
     num_answers = search["num_return_sequences"]
-    if checked_options(DecodingOptions(**options), num_beams, num_answers).is_sampling:
+    is_sampling = False
+    if options or num_answers is not None:
+        is_sampling = checked_options(DecodingOptions(**options), num_beams, num_answers).is_sampling
+    if is_sampling:
         num_beams = 1
     elif num_beams > 1:
         num_answers = num_beams
@@ -185,7 +188,10 @@ def _search(task, inputs, options, search):
 
 def _size_for(task, max_length):
     """The first of few sizes that is no less than a number of tokens."""
-    return next(size for size in powers_of_two(16, task.longest) if size >= max_length)
+    size = 16
+    while size < max_length:
+        size *= 2
+    return min(size, task.longest)
 
 
 def _few_widths(values):

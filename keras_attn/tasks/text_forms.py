@@ -63,7 +63,7 @@ class SourceForm:
         if self.text_prefix:
             texts = tf.strings.join([self.text_prefix, texts])
         whole = tokenizer.tokenize(texts)
-        room = max_sequence_length - self.num_special
+        room = max_sequence_length - len(self.before) - len(self.after)
         before = self._rows(self.before, whole, language_ids)
         after = self._rows(self.after, whole, language_ids)
         parts = [before, whole[:, :room], after]

@@ -239,7 +239,6 @@ class TextGenerator(GenerativeTask):
         if not num_answers:
             num_answers = 1 if return_scores else None
         search = self.search_options(num_beams, length_penalty, max_length, num_answers)
-        options = DecodingOptions() if options is None else options
         token_ids = self._prompts(texts, _limits(options, search["max_length"]))
         answers = self._answers(token_ids, search, options, batch_size, num_workers)
         return answer_columns(answers, num_return_sequences, return_scores, single)
@@ -275,7 +274,6 @@ class TextGenerator(GenerativeTask):
                 "(ChatML, Llama 2 and 3, Gemma, Mistral). Write the prompt yourself, or give a `chat_template`."
             )
         search = self.search_options(num_beams, length_penalty, max_length, None)
-        options = DecodingOptions() if options is None else options
         roles = getattr(self.tokenizer, "special_tokens", {})
         tokens = {name: roles.get(f"{name}_token", "") for name in ("bos", "eos")}
         text = self.chat_template.text(messages, tokens)
@@ -578,7 +576,7 @@ class TextGenerator(GenerativeTask):
 
 def _limits(options, max_length):
     """The most new tokens: an integer, or one for each prompt if the options have such."""
-    if options.max_length is None:
+    if options is None or options.max_length is None:
         return max_length
     return np.minimum(np.asarray(options.max_length), max_length)
 

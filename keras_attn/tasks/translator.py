@@ -299,7 +299,6 @@ class Translator(GenerativeTask):
             num_answers = 1 if return_scores else None
         search = self.search_options(num_beams, length_penalty, max_length, num_answers)
         token_ids = self._source_token_ids(as_utf8(texts), source_language).to_list()
-        options = DecodingOptions() if options is None else options
         if target_prefix is not None:
             options = self._with_prefix(options, target_prefix, len(token_ids))
         if target_language is not None:
@@ -721,7 +720,7 @@ class Translator(GenerativeTask):
         if language is None:
             return options
         ids = self.languages.rows("target", language, num_texts)
-        return dataclasses.replace(options, first_token_id=ids)
+        return dataclasses.replace(options or DecodingOptions(), first_token_id=ids)
 
     def _started_by(self, language):
         """This translator, or one with another START, where the token of a language is one."""
@@ -746,6 +745,7 @@ class Translator(GenerativeTask):
         return len(source_ids) <= self.num_added_tokens
 
     def _with_prefix(self, options, target_prefix, num_texts):
+        options = DecodingOptions() if options is None else options
         if options.prefix_token_ids is not None:
             raise ValueError("`target_prefix` is the text of `options.prefix_token_ids`: give one of them.")
         prefixes = self.target_tokenizer.encode(as_utf8(target_prefix))
