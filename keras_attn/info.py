@@ -214,7 +214,8 @@ def _tokenizer(folder):
         return ", ".join(files)
     description = read_json(folder / "tokenizer.json")
     model = description.get("model") if isinstance(description, dict) else None
-    model = model if isinstance(model, dict) else {}
+    if not isinstance(model, dict):
+        model = {}
     added = description.get("added_tokens") or []
     size = len(model.get("vocab") or ())
     return f"{model.get('type', 'of unknown kind')}, {size:,} pieces, {len(added):,} added tokens"

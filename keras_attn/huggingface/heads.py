@@ -180,7 +180,8 @@ def reading_heads(fields, end_token_id, start_token_id, wraps=False):
 
     def token_id(name, default):
         value = fields.get(name, default)
-        value = default if value is None else value
+        if value is None:
+            value = default
         if not isinstance(value, int) or isinstance(value, bool):
             raise ValueError(f"`{name}` must be an integer. Received: {name}={value!r}.")
         return value

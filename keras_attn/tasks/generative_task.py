@@ -87,7 +87,8 @@ class GenerativeTask(Task):
     def search_options(self, num_beams=None, length_penalty=None, max_length=None, num_return_sequences=1):
         """The arguments of a search; the defaults are this task's."""
         num_beams = self.num_beams if num_beams is None else check_num_hypotheses("num_beams", num_beams)
-        length_penalty = self.length_penalty if length_penalty is None else length_penalty
+        if length_penalty is None:
+            length_penalty = self.length_penalty
         if not math.isfinite(length_penalty):
             raise ValueError(f"`length_penalty` must be finite. Received: length_penalty={length_penalty}.")
         return {
@@ -165,7 +166,8 @@ class GenerativeTask(Task):
         return token_ids[: min(stops)]
 
     def _stream(self, text, make_token_ids, max_length):
-        max_length = self.max_length if max_length is None else max_length
+        if max_length is None:
+            max_length = self.max_length
         if not isinstance(text, str | bytes):
             raise ValueError(f"`text` must be a string. Received: {type(text).__name__}.")
         if not isinstance(max_length, numbers.Integral) or not 1 <= max_length <= self.longest:

@@ -326,7 +326,8 @@ class GeneratorFunctions(SearchFunctions):
         return lines
 
     def _read(self, texts, status, max_length=None):
-        max_length = self.task.max_length if max_length is None else max_length
+        if max_length is None:
+            max_length = self.task.max_length
         token_ids, is_cut = self.task.prompts(texts, max_length)
         status.note("prompt_repaired", is_repaired(texts))
         status.note("prompt_truncated", is_cut)

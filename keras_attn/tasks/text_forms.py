@@ -105,7 +105,8 @@ class Languages(collections.namedtuple("Languages", ["ids", "source", "target", 
         Raises:
             ValueError: for an unknown name, or another number of names than texts.
         """
-        names = getattr(self, side) if names is None else names
+        if names is None:
+            names = getattr(self, side)
         if names is None:
             return None
         names = [names] * num_texts if isinstance(names, str) else list(names)

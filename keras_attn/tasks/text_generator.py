@@ -444,7 +444,8 @@ class TextGenerator(GenerativeTask):
     def attended(self, content, others, num_beams=None, max_length=None):
         if not isinstance(content, str | bytes):
             raise ValueError(f"`text` must be one string. Received: {type(content).__name__}.")
-        num_beams = self.num_beams if num_beams is None else num_beams
+        if num_beams is None:
+            num_beams = self.num_beams
         search = self.search_options(num_beams, None, max_length, num_beams)
         [prompt] = self._prompts(content, search["max_length"])
         prompt_tokens = self.tokenizer.token_strings(prompt)

@@ -384,7 +384,8 @@ class Translator(GenerativeTask):
         end = self.target_tokenizer.end_token_id
         target_ids = [[*before, *ids, end] for before, ids in zip(first, target_ids)]
         self._check_targets(source_ids, target_ids)
-        length_penalty = self.length_penalty if length_penalty is None else length_penalty
+        if length_penalty is None:
+            length_penalty = self.length_penalty
         padded_log_probs = run_on_pairs(self, token_log_probs, source_ids, target_ids, batch_size)
         scores = []
         token_scores = []
@@ -510,7 +511,8 @@ class Translator(GenerativeTask):
         if longest > MOST_COMPILED:
             lengths = powers_of_two(16, MOST_COMPILED) if lengths is None else list(lengths)
             is_within = bool(lengths) and MOST_COMPILED <= lengths[-1] <= longest
-            longest = lengths[-1] if is_within else longest
+            if is_within:
+                longest = lengths[-1]
         return Buckets(batch_sizes, lengths, longest, "model's max_sequence_length", frozen=self.model)
 
     def write_export_files(self, folder):
@@ -557,7 +559,8 @@ class Translator(GenerativeTask):
             [other_ids] = other._source_token_ids(as_utf8(content), source_language).to_list()
             check_same_tokens(name, source_tokens, self.source_tokenizer.token_strings(other_ids))
         if target is None:
-            num_beams = self.num_beams if num_beams is None else num_beams
+            if num_beams is None:
+                num_beams = self.num_beams
             search = self.search_options(num_beams, None, max_length, num_beams)
             options = self._with_target_language(DecodingOptions(), target_language, 1)
             answer = self._answer(source_ids, search, options)
@@ -745,7 +748,8 @@ class Translator(GenerativeTask):
         return len(source_ids) <= self.num_added_tokens
 
     def _with_prefix(self, options, target_prefix, num_texts):
-        options = DecodingOptions() if options is None else options
+        if options is None:
+            options = DecodingOptions()
         if options.prefix_token_ids is not None:
             raise ValueError("`target_prefix` is the text of `options.prefix_token_ids`: give one of them.")
         prefixes = self.target_tokenizer.encode(as_utf8(target_prefix))

@@ -98,7 +98,8 @@ class Decoding:
     def end_token_ids(self):
         """The ids that end an answer; the first is the best known."""
         value = self.get("eos_token_id", [])
-        value = value if isinstance(value, list) else [value]
+        if not isinstance(value, list):
+            value = [value]
         if not all(isinstance(token_id, int) for token_id in value):
             raise self._wrong("eos_token_id", "an id or a list of ids")
         return value
@@ -114,7 +115,8 @@ class Decoding:
         max_length = self.get("max_new_tokens")
         if max_length is None and self.task != GENERATOR and self.get("max_length") is not None:
             max_length = max(1, self.get("max_length") - 1)  # theirs counts START
-        max_length = default if max_length is None else max_length
+        if max_length is None:
+            max_length = default
         arguments = {
             "num_beams": self.get("num_beams", 1),
             "length_penalty": float(self.get("length_penalty", 1.0)),
