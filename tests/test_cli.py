@@ -19,6 +19,7 @@ from helpers_text_generators import byte_generator
 from helpers_translators import byte_translator
 
 import keras_attn
+import keras_attn.runs  # it keeps `load_task` itself, not what a test puts in its place
 import keras_attn_cli
 from keras_attn import ImageClassifier, TextGenerator, Translator
 from keras_attn.generation import DecodingOptions

@@ -208,7 +208,7 @@ def test_a_window_or_a_frame_is_told_in_html_why_there_is_no_page(ask, destinati
 
 
 def test_a_pair_for_a_task_of_one_text_is_refused(monkeypatch):
-    generator = types.SimpleNamespace(name="text generator", show=lambda text: None)
+    generator = types.SimpleNamespace(name="text generator", takes="texts", show_options=())
     monkeypatch.setattr(attention_pages, "load_task", lambda folder: generator)
     monkeypatch.setattr(attention_pages, "content_of", lambda folder: "of folder")
     with pytest.raises(RequestError, match=r"A text generator reads one text\. Received: a pair too"):
