@@ -192,11 +192,11 @@ class Block(Slotted, keras.layers.Layer):
         Args:
             call: What the call was given besides sequences; it has the attribute `training`.
             sequences: List of floats (B, T, D).
-            tokens: List of the `TokenInfo` of each sequence, or None for a sequence whose padding stays.
+            tokens: List of the `TokenInfo` of each sequence.
             recomputes: Boolean, whether activations are computed again in the gradient.
         """
-        masks = [None if info is None else info.real_tokens for info in tokens]
-        forward = with_clean_padding(functools.partial(self._forward, call), masks)
+        forward = functools.partial(self._forward, call)
+        forward = with_clean_padding(forward, [info.real_tokens for info in tokens])
         if recomputes:
             return recompute_in_gradient(self, forward, call.training, *sequences)
         return forward(*sequences)

@@ -287,7 +287,8 @@ class DecoderBlock(Block):
         if query_positions is None and key_positions is None and first is None:
             return None, None
         if query_positions is None:
-            query_positions = successive_positions(ops.shape(x)[1], 0 if first is None else first)
+            start = 0 if first is None else first
+            query_positions = successive_positions(ops.shape(x)[1], start)
         if key_positions is None:
             if call.cross_attention_cache is None:
                 key_length = ops.shape(encoder_sequence)[1]

@@ -103,12 +103,13 @@ class HeadProjections:
     def _head_projection(self, name, input_shape, num_heads, size, activation=None):
         """D -> (N, size) on the last axis: a kernel (D, N, size) and a bias (N, size)."""
         axes = _LETTERS[: len(input_shape) - 1]
+        bias_axes = "yz" if self.use_bias else None
         return self._projection(
             name,
             f"{axes}x,xyz->{axes}yz",
             input_shape,
             output_shape=(*input_shape[1:-1], num_heads, size),
-            bias_axes="yz" if self.use_bias else None,
+            bias_axes=bias_axes,
             activation=activation,
         )
 
@@ -127,12 +128,13 @@ class HeadProjections:
         axes = _LETTERS[: rank - 1]
         output_axes = _LETTERS[rank : rank + len(trailing)]
         has_bias = self.use_bias if self.use_output_bias is None else self.use_output_bias
+        bias_axes = output_axes if has_bias else None
         return self._projection(
             "attention_output",
             f"{axes}xy,xy{output_axes}->{axes}{output_axes}",
             (*query_shape[:-1], self.num_heads, self.value_dim),
             output_shape=tuple(query_shape[1:-1]) + trailing,
-            bias_axes=output_axes if has_bias else None,
+            bias_axes=bias_axes,
         )
 
     def _projection(self, name, equation, input_shape, output_shape, bias_axes, activation=None):
@@ -217,8 +219,10 @@ class HeadLayout:
         if count > 1 and len(mask.shape) >= 2 * count:
             mask = self._flatten(mask, len(mask.shape) - count)
             mask = self._flatten(mask, len(mask.shape) - 1 - count)
+        if len(mask.shape) == 1:
+            mask = ops.expand_dims(mask, 0)
         while len(mask.shape) < rank:
-            mask = ops.expand_dims(mask, -3 if len(mask.shape) > 1 else 0)
+            mask = ops.expand_dims(mask, -3)
         return mask
 
     def scores(self, scores, query, value):

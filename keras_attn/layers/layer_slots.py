@@ -46,7 +46,8 @@ def global_policy(name):
     the moment, which need not be that of the moment when the class was first made.
     """
     before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(before if name is None else name)
+    if name is not None:
+        keras.config.set_dtype_policy(name)
     try:
         yield
     finally:

@@ -47,10 +47,12 @@ class Adaptable(BaseLayer):
         By default, the policy is the one from `_policy_of`. A sub-layer that has sub-layers takes the policy of this layer,
         which may be a map with their policies.
         """
+        if dtype is None:
+            dtype = self._policy_of(name)
         return {
             "kernel_initializer": copy_initializer(self.kernel_initializer),
             "bias_initializer": copy_initializer(self.bias_initializer),
-            "dtype": self._policy_of(name) if dtype is None else dtype,
+            "dtype": dtype,
             "name": name,
         }
 

@@ -396,7 +396,9 @@ class CallMasks:
 def _mask_of_keys(value, key, value_mask, key_mask):
     """The masks of `value` and `key`, given and carried, as one: booleans (B, <axes>), or None."""
     value_mask = as_boolean_mask(combined_padding_mask(value_mask, value), "value_mask")
-    key_mask = as_boolean_mask(combined_padding_mask(key_mask, None if key is value else key), "key_mask")
+    if key is value:
+        key = None  # whose mask is known already
+    key_mask = as_boolean_mask(combined_padding_mask(key_mask, key), "key_mask")
     if key_mask is value_mask:
         return value_mask
     return combine_masks(value_mask, key_mask)

@@ -177,7 +177,9 @@ class MultiHeadAttention(KeyValueCaching, HeadProjections, Slotted, keras.layers
         self.supports_masking = True
         self.num_heads = check_positive("num_heads", num_heads)
         self.key_dim = check_positive("key_dim", key_dim)
-        self.value_dim = check_positive("value_dim", key_dim if value_dim is None else value_dim)
+        if value_dim is None:
+            value_dim = key_dim
+        self.value_dim = check_positive("value_dim", value_dim)
         self.dropout = dropout
         self.use_bias = use_bias
         # An attribute `output_shape` would hide the one that Keras reads in `summary()`.
@@ -195,9 +197,9 @@ class MultiHeadAttention(KeyValueCaching, HeadProjections, Slotted, keras.layers
         self.bias_constraint = keras.constraints.get(bias_constraint)
         self.use_gate = use_gate
         self.seed = seed
-        self.num_key_value_heads = check_positive(
-            "num_key_value_heads", num_heads if num_key_value_heads is None else num_key_value_heads
-        )
+        if num_key_value_heads is None:
+            num_key_value_heads = num_heads
+        self.num_key_value_heads = check_positive("num_key_value_heads", num_key_value_heads)
         self.rotary_embedding = rotary_embedding
         self.position_bias = position_bias
         self.query_key_norm = query_key_norm
@@ -412,6 +414,7 @@ class MultiHeadAttention(KeyValueCaching, HeadProjections, Slotted, keras.layers
 
     def _mask_rule(self, query, query_heads, keys, masks, positions):
         """All masks as one rule, for heads (B, <lead>, N, T, H)."""
+        offset = positions.offset if keys.mask is None else None
         return masks.as_rule(
             self._layout,
             query,
@@ -423,7 +426,7 @@ class MultiHeadAttention(KeyValueCaching, HeadProjections, Slotted, keras.layers
             causal=positions.is_causal,
             sliding_window=self.sliding_window,
             num_sink_tokens=self.num_sink_tokens,
-            offset=positions.offset if keys.mask is None else None,
+            offset=offset,
             queries_are_finite=keys.queries_are_finite,
             keys_are_finite=keys.are_finite,
         )
@@ -465,7 +468,8 @@ class MultiHeadAttention(KeyValueCaching, HeadProjections, Slotted, keras.layers
             )
 
     def compute_output_shape(self, query_shape, value_shape, key_shape=None):
-        self._check_input_shapes(query_shape, value_shape, value_shape if key_shape is None else key_shape)
+        key_shape = value_shape if key_shape is None else key_shape
+        self._check_input_shapes(query_shape, value_shape, key_shape)
         return (*query_shape[:-1], *(self._output_shape or query_shape[-1:]))
 
     def get_config(self):

@@ -151,8 +151,10 @@ class AlibiBias(PositionBias):
     """
 
     def pair_bias(self, query, query_positions, key_positions):
-        is_float64 = keras.backend.standardize_dtype(query.dtype) == "float64"
-        slopes = alibi_slopes(query.shape[-3], "float64" if is_float64 else "float32")
+        dtype = keras.backend.standardize_dtype(query.dtype)
+        if dtype != "float64":
+            dtype = "float32"
+        slopes = alibi_slopes(query.shape[-3], dtype)
         return SlopeBias(slopes, query_positions, key_positions)
 
 

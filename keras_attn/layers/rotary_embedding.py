@@ -62,7 +62,8 @@ class RotaryEmbedding(BaseLayer, keras.layers.Layer):
     def __init__(self, max_wavelength=10000, rotary_dim=None, interleaved=False, scaling=None, **kwargs):
         super().__init__(**kwargs)
         # Wrong arguments raise here, not in the first call.
-        rotary_frequencies(2 if rotary_dim is None else rotary_dim, max_wavelength, scaling)
+        any_dim = 2 if rotary_dim is None else rotary_dim
+        rotary_frequencies(any_dim, max_wavelength, scaling)
         self.max_wavelength = max_wavelength
         self.rotary_dim = rotary_dim
         self.interleaved = interleaved

@@ -194,10 +194,12 @@ class WindowAttention(Adaptable, keras.layers.Layer):
         return complete_windows(is_padding, self.window_size)[..., 0] == 0
 
     def _projection(self, name, equation, input_shape, output_shape, bias_axes, has_bias):
+        if not has_bias:
+            bias_axes = None
         layer = keras.layers.EinsumDense(
             equation,
             output_shape=output_shape[1:],
-            bias_axes=bias_axes if has_bias else None,
+            bias_axes=bias_axes,
             **self._sublayer_options(name),
         )
         layer.build(input_shape)

@@ -14,9 +14,11 @@ from keras_attn.layers import (
     AlibiBias,
     EncoderBlock,
     MultiHeadAttention,
+    PositionBias,
     RelativePositionBias,
     RelativePositionKeys,
 )
+from keras_attn.ops import TableBias
 
 B, N, T, S, H = 2, 3, 5, 7, 11
 PEERS = 'pip install "keras_attn[peers]"'
@@ -278,3 +280,44 @@ def test_blocks_that_share_a_bias_share_it_after_reloading(tmp_path):
     np.testing.assert_array_equal(ops.convert_to_numpy(loaded(inputs)), ops.convert_to_numpy(model(inputs)))
     copied = keras.models.clone_model(model)
     assert copied.layers[1].self_attention.position_bias is not bias
+
+
+@keras.saving.register_keras_serializable(package="keras_attn_tests")
+class LaterBias(PositionBias):
+    """A learned number for each head, added where the key is later than the query."""
+
+    def create_weights(self, size):
+        self.strength = self.add_weight(
+            name="strength", shape=(size, 1, 1), initializer="ones", autocast=False
+        )
+
+    def pair_bias(self, query, query_positions, key_positions):
+        table = ops.convert_to_tensor(self.strength) * ops.convert_to_tensor([0.0, 1.0])
+        return TableBias(table, query_positions, key_positions, index=is_later)
+
+
+def is_later(distance):
+    return ops.cast(distance > 0, "int32")
+
+
+def test_a_bias_of_ones_own_is_shared_computed_in_blocks_and_reloaded(tmp_path):
+    bias = LaterBias()
+    attention = [
+        MultiHeadAttention(N, H, position_bias=bias, memory_efficient=in_blocks)
+        for in_blocks in (True, False)
+    ]
+    x = keras.Input((None, 13))
+    model = keras.Model(x, [layer(x, x) for layer in attention])
+    assert len(bias.weights) == 1
+    bias.strength.assign(heads(N, 1, 1))
+    expected = np.where(KEYS[:, None, None] > QUERIES[:, None, :, None], heads(N, 1, 1), 0)
+    np.testing.assert_array_equal(numbers(bias(heads(), QUERIES, KEYS)), expected)
+    attention[1].set_weights(attention[0].get_weights())
+    inputs = heads(B, T, 13)
+    in_blocks, dense = model(inputs)
+    np.testing.assert_allclose(numbers(in_blocks), numbers(dense), atol=1e-5)
+    model.save(tmp_path / "model.keras")
+    reloaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(numbers(reloaded(inputs)[1]), numbers(dense))
+    with pytest.raises(ValueError, match="`LaterBias` must be used with one `num_heads`"):
+        MultiHeadAttention(N + 1, H, position_bias=bias)(inputs, inputs)
