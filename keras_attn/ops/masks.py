@@ -1,11 +1,12 @@
 """Masks: which query may attend to which key. True means that it may.
 
-The path of a mask, from a model's input to the addition to the logits:
+The path of a mask, from a model's input to the addition to the logits, is in three files: layers/masks.py, this one, and
+attention.py.
 
 1. A model computes a padding mask (B, S) from token ids (`padding_mask`), or is given one, and passes it to its blocks,
    which pass it to their attention layers. Keras also carries padding masks on tensors (`implicit_mask`).
 2. The attention layer takes masks of any dtype as booleans (`as_boolean_mask`) and checks their shapes
-   (`check_mask_shape`, `with_exact_sizes`). First join, in layers/masks.py: padding masks
+   (`check_mask_shape`, `with_exact_sizes`). First join, `CallMasks` in layers/masks.py: padding masks
    given as arguments and those that Keras carries become one mask of queries and one of keys. A tensor that an op is given
    in place of a rule is checked in the same way (`as_mask_rule`).
 3. The layer puts all of this into one value, a `MaskRule`: these two masks, the attention mask of pairs,
