@@ -1,23 +1,12 @@
 """What layers say of their shapes before they are called: to Keras, to `TimeDistributed` and to `summary`."""
 
 import keras
-import numpy as np
 import pytest
-from keras import ops
 
 from keras_attn import layers
 from keras_attn.models import DecoderTransformer, EncoderTransformer, Seq2SeqTransformer
 
 D = 12
-
-
-def test_a_block_is_distributed_over_time():
-    block = layers.EncoderBlock(7, 3)
-    x = np.random.default_rng(3).normal(size=(2, 5, 11, D)).astype("float32")
-    whole = ops.convert_to_numpy(keras.layers.TimeDistributed(block)(x))
-    for step in range(5):
-        np.testing.assert_allclose(whole[:, step], ops.convert_to_numpy(block(x[:, step])), atol=1e-5)
-    assert keras.layers.TimeDistributed(block)(keras.Input((5, 11, D))).shape == (None, 5, 11, D)
 
 
 @pytest.mark.parametrize(
