@@ -56,6 +56,8 @@ class Mutant:
             ValueError: if `original` is nowhere, or more than once where it was looked for.
         """
         wanted = _tokens(_canonical(self.original))
+        words = [token for token, _, _ in wanted if token.isidentifier()]
+        sources = {file: source for file, source in sources.items() if all(word in source for word in words)}
         here = {self.file: sources[self.file]} if self.file in sources else {}
         name = self.where.rpartition(".")[2]
         for files, where in ((here, self.where), (sources, self.where), (sources, name), (sources, None)):
@@ -1776,8 +1778,8 @@ scores = ops.take_along_axis(scores, kept, axis=-1)""",
         "excluded_values_are_found",
         "ops/largest_values.py",
         "_top_k",
-        "values, chosen = _searched(_without(candidates, places, excluded), k)",
-        "values, chosen = _searched(candidates, k)",
+        "_without(candidates, candidate_indices, excluded)",
+        "candidates",
         (
             "ops/test_largest_values.py::test_the_largest_values_without_some_and_the_normalizer_of_all[4-8000-7]",
         ),

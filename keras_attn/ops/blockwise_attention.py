@@ -157,20 +157,21 @@ def _keys_seen_by_rule(rule, query, key):
 
     The conjunction of all rules would need a tensor of all pairs.
     """
-    is_seen = [mask for mask in (rule.key_mask, rule.slot_mask) if mask is not None]
+    is_seen = combine_masks(rule.key_mask, rule.slot_mask)
     if rule.key_segment_ids is not None:
-        is_seen.append(ops.not_equal(rule.key_segment_ids, 0))
+        is_seen = combine_masks(is_seen, ops.not_equal(rule.key_segment_ids, 0))
     if rule.causal and rule.prefix_mask is None:
         last = ops.max(rule.query_positions, axis=-1, keepdims=True, initial=-(2**31))
-        is_seen.append(rule.key_positions <= last)
-    is_seen = [ops.expand_dims(mask, (-3, -1)) for mask in is_seen]
+        is_seen = combine_masks(is_seen, rule.key_positions <= last)
+    if is_seen is not None:
+        is_seen = ops.expand_dims(is_seen, (-3, -1))
     if rule.pairs is not None:
-        is_seen.append(seen_keys(rule.pairs, query, key))
-    return combine_masks(*is_seen)
+        is_seen = combine_masks(is_seen, seen_keys(rule.pairs, query, key))
+    return is_seen
 
 
 def _runs_head_by_head(query, key, value, mask, bias, sink_logits, dropout):
-    """Whether the heads of one key head after the other can be computed, and that takes less time."""
+    """Whether one key head after the other can be computed, in less time."""
     num_heads, num_queries = query.shape[-3:-1]
     num_key_heads, num_keys = key.shape[-3:-1]
     if not (is_tensorflow_on_cpu() and _are_known(num_heads, num_queries, num_key_heads, num_keys)):

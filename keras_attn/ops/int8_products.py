@@ -16,12 +16,14 @@ from keras_attn.compat.tensorflow import quantized_product
 from keras_attn.ops.graph_purpose import if_true, is_compiled_scope, is_inference_scope
 
 
-class Int8Matrix(collections.namedtuple("Int8Matrix", ["values", "scale", "turned"], defaults=[None])):
+class Int8Matrix(
+    collections.namedtuple("Int8Matrix", ["values", "scale", "transposed_values"], defaults=[None])
+):
     """A matrix (K, N) as integers, with a scale for each column.
 
     values: int8 (K, N); or (N, K) if transposed; or (N * K,), the rows of the transposed matrix one after another.
     scale: float32 (1, N), or (N, 1) if transposed; the matrix, or its transpose, is `values * scale`.
-    turned: None, or int8 (N * K,), the rows of the transposed matrix, by which a loop multiplies a single row.
+    transposed_values: None, or int8 (N * K,), the rows of the transposed matrix, by which a loop multiplies a single row.
     """
 
     __slots__ = ()
@@ -32,9 +34,9 @@ class Int8Matrix(collections.namedtuple("Int8Matrix", ["values", "scale", "turne
         return len(self.values.shape) == 1 or tuple(self.scale.shape) == (self.values.shape[0], 1)
 
     def transposed(self):
-        """The same matrix, its transpose stored in a single axis; as it is, if its transpose is stored already.
+        """The same matrix with its transpose stored in a single axis; unchanged if its transpose is stored already.
 
-        With two axes, XLA would keep it in the order that it has, and say that its columns come first.
+        With two axes, XLA would leave the numbers in their order and declare that columns come first.
         """
         if self.is_transposed:
             return self
@@ -116,9 +118,9 @@ def _largest_magnitudes(rows):
 
 
 def step_form(matrix):
-    """An `Int8Matrix` as it is multiplied: as it is, or as floats (K, N) where their product takes less time.
+    """The form in which a step multiplies by an `Int8Matrix`: the matrix itself, or floats (K, N).
 
-    That is so for small matrices in graphs that are not for XLA.
+    Floats take less time for small matrices in graphs that are not for XLA.
 
     Example:
 
@@ -138,13 +140,13 @@ def step_form(matrix):
 
 
 def loop_form(matrix):
-    """A matrix as a loop multiplies by it, made once before the loop; for XLA it differs.
+    """The form in which a loop multiplies by a matrix, made once before the loop.
 
-    XLA arranges integers anew for each product, which takes less time if they are transposed, but for processors with tiles
-    (AMX). There only a single row takes less time, and it takes many to make up for the turning of a large matrix.
+    XLA rearranges integers for each product, which takes less time if they are transposed, except on processors with tiles
+    (AMX). There only a single row takes less time, and a large matrix takes more time to transpose than a loop saves.
 
     Args:
-        matrix: `Int8Matrix`, or floats, which stay as they are; as everything does in graphs that are not for XLA.
+        matrix: `Int8Matrix`, or floats. Floats, and everything in graphs that are not for XLA, are returned unchanged.
 
     Example:
 
@@ -160,7 +162,7 @@ def loop_form(matrix):
         return matrix.transposed()
     if math.prod(matrix.values.shape) > _FEW_ENTRIES:
         return matrix
-    return matrix._replace(turned=matrix.transposed().values)
+    return matrix._replace(transposed_values=matrix.transposed().values)
 
 
 @functools.cache
@@ -202,13 +204,13 @@ def _xla_product(integers, largest, matrix):
         return product(padded(integers, size), padded(largest, size))[:num_rows]
 
     def product_of_single_row():
-        turned = values if matrix.is_transposed else matrix.turned
-        if turned is None:
+        transposed = values if matrix.is_transposed else matrix.transposed_values
+        if transposed is None:
             return product_of_padded(_FEWEST_ROWS)
         # The large factor comes first: XLA arranges the second.
-        turned = _two_axes(turned, integers)
+        transposed = _two_axes(transposed, integers)
         rows = padded(integers, _FEWEST_ROWS)
-        sums = ops.transpose(tf.matmul(turned, rows, transpose_b=True, output_type=tf.int32))
+        sums = ops.transpose(tf.matmul(transposed, rows, transpose_b=True, output_type=tf.int32))
         # XLA multiplies a single row in another order.
         return (ops.cast(sums, "float32") * (padded(largest, _FEWEST_ROWS) * column))[:num_rows]
 

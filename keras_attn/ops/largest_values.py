@@ -72,7 +72,8 @@ def _top_k(x, k, excluded):
         shape = (*x.shape[:-1], k)
         return ops.zeros(shape, x.dtype), ops.zeros(shape, "int32"), None
     if size is not None and size <= max(_MANY, k * k):
-        return *_searched(_without(x, ops.arange(size, dtype="int32"), excluded), k), None
+        values, indices = _search(_without(x, ops.arange(size, dtype="int32"), excluded), k)
+        return values, indices, None
     lead = shape_to_keep(x)[:-1]
     num_columns = max(_FEW, k) if size is None else _num_columns(size, k)
     is_known = size is not None
@@ -85,13 +86,13 @@ def _top_k(x, k, excluded):
     x = ops.reshape(x, (-1, num_rows, num_columns))
     # Because of `initial`, an empty batch has a maximum too.
     maxima = ops.max(x, axis=-2, initial=-float("inf"))
-    _, columns = _searched(_maxima_without(maxima, x, excluded), k)
+    _, columns = _search(_maxima_without(maxima, x, excluded), k)
     # Not the first value of that search: XLA would then sort all maxima.
     largest = ops.max(maxima, axis=-1, keepdims=True, initial=-float("inf"))
-    row = ops.expand_dims(ops.arange(num_rows, dtype="int32") * num_columns, -1)
-    places = ops.reshape(row + ops.expand_dims(columns, 1), (-1, num_rows * k))
-    candidates = entries_at(ops.reshape(x, (-1, num_rows * num_columns)), places)
-    values, chosen = _searched(_without(candidates, places, excluded), k)
+    first_of_row = ops.expand_dims(ops.arange(num_rows, dtype="int32") * num_columns, -1)
+    candidate_indices = ops.reshape(first_of_row + ops.expand_dims(columns, 1), (-1, num_rows * k))
+    candidates = entries_at(ops.reshape(x, (-1, num_rows * num_columns)), candidate_indices)
+    values, chosen = _search(_without(candidates, candidate_indices, excluded), k)
     indices = chosen // k * num_columns + entries_at(columns, chosen % k)
     if lead.count(None) > 1:
         lead = ops.shape(x)[:-1]
@@ -113,10 +114,10 @@ def _maxima_without(maxima, x, excluded):
     columns = [index % num_columns for index in excluded]
     first = min(columns)
     last = max(columns) + 1
-    row = ops.expand_dims(ops.arange(num_rows, dtype="int32") * num_columns, -1)
-    read_again = _without(x[:, :, first:last], row + ops.arange(first, last, dtype="int32"), excluded)
-    others = ops.max(read_again, axis=-2, initial=-float("inf"))
-    return ops.concatenate([maxima[:, :first], others, maxima[:, last:]], axis=-1)
+    first_of_row = ops.expand_dims(ops.arange(num_rows, dtype="int32") * num_columns, -1)
+    indices = first_of_row + ops.arange(first, last, dtype="int32")
+    new_maxima = ops.max(_without(x[:, :, first:last], indices, excluded), axis=-2, initial=-float("inf"))
+    return ops.concatenate([maxima[:, :first], new_maxima, maxima[:, last:]], axis=-1)
 
 
 def _without(x, indices, excluded):
@@ -157,7 +158,8 @@ def _num_columns(size, k):
     return next((number for number in range(wanted, 3 * wanted) if size % number == 0), wanted)
 
 
-def _searched(x, k):
+def _search(x, k):
+    """The k largest values, and their indices."""
     if k > 1:
         values, indices = ops.top_k(x, k)
         return values, ops.cast(indices, "int32")

@@ -105,7 +105,7 @@ def apply_rotary(x, positions, frequencies, attention_factor=1.0, interleaved=Fa
         return ops.concatenate([rotated, rest], axis=-1)
     wide = at_least_float32(x)
     if is_compiled_scope():
-        turned = _turned_for_compiler(wide, positions, frequencies, attention_factor, pair_axis)
+        rotated = _rotate_for_compiler(wide, positions, frequencies, attention_factor, pair_axis)
     else:
         # (a, b) becomes (a cos - b sin, b cos + a sin): a is paired with the sine of the negative angle.
         signed = ops.cast(ops.stack([-frequencies, frequencies], axis=pair_axis), wide.dtype)
@@ -114,11 +114,11 @@ def apply_rotary(x, positions, frequencies, attention_factor=1.0, interleaved=Fa
         )
         cos, sin = _factors(angles, attention_factor)
         pairs = ops.reshape(wide, (*ops.shape(wide)[:-1], *signed.shape[-2:]))
-        turned = ops.reshape(pairs * cos + ops.flip(pairs, axis=pair_axis) * sin, ops.shape(wide))
-    return ops.cast(turned, x.dtype)
+        rotated = ops.reshape(pairs * cos + ops.flip(pairs, axis=pair_axis) * sin, ops.shape(wide))
+    return ops.cast(rotated, x.dtype)
 
 
-def _turned_for_compiler(x, positions, frequencies, attention_factor, pair_axis):
+def _rotate_for_compiler(x, positions, frequencies, attention_factor, pair_axis):
     """The same for XLA, which would else compute sines and cosines again for every head and row."""
     frequencies = ops.cast(frequencies, x.dtype)
     angles = _over_heads(ops.cast(positions, x.dtype)[..., None] * frequencies, positions, x)

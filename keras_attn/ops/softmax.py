@@ -61,12 +61,12 @@ def log_normalizer(logits, largest=None):
 
 
 def is_softmax_rounded_once(dtype):
-    """Whether TensorFlow's softmax of bfloat16 is that in float32, rounded, in the graph that is traced.
+    """Whether the traced graph's softmax of bfloat16 is TensorFlow's softmax in float32, rounded once.
 
-    Then nothing need be converted for it. oneDNN's kernel computes in float32. TensorFlow's own, which a machine without
-    oneDNN takes, and XLA's round each exponential: shares are then wrong by up to 8 %. So this machine is asked, and for
-    graphs that another machine may run, or a compiler, it is False. So it is for float16, in which a masked logit would be
-    infinite.
+    If so, nothing has to be converted for it. oneDNN's kernel computes in float32. TensorFlow's own kernel, which a machine
+    without oneDNN takes, and XLA round each exponential: shares are then wrong by up to 8 %. The answer is measured on this
+    machine. It is False for graphs that another machine or a compiler may run, and for float16, in which a masked logit
+    would be infinite.
 
     Args:
         dtype: A float dtype, or its name.
@@ -90,7 +90,7 @@ def _rounds_once():
     import tensorflow as tf
 
     with tf.init_scope():
-        # So many that a sum in bfloat16 would lose most of them.
+        # Enough numbers that a sum in bfloat16 would lose most of them.
         logits = tf.cast(tf.linspace([-8.0], [0.0], 1031, axis=-1), "bfloat16")
         wide = tf.nn.softmax(tf.cast(logits, "float32"))
         return bool(tf.reduce_all(tf.nn.softmax(logits) == tf.cast(wide, "bfloat16")))
