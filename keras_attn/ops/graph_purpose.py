@@ -12,9 +12,8 @@ through methods whose arguments Keras or a user has fixed. The first three decid
 - `layers/masks.py`: the sequences whose padding is 0 already, so that the blocks of a model need not make it so again.
 - `layers/projection.py`: the matrices that a loop over steps made before it began, for layers inside of it.
 - `layers/layer_slots.py`: the layers that a config has described, or made, so that a shared layer stays one layer.
-- `huggingface/dry_run.py`: whether a checkpoint's weights are read, or its files alone, and who then notes the fields that change
-  nothing.
-- `tasks/batches.py`: whether texts that are cut are warned of.
+- `huggingface/dry_run.py`: whether checkpoints are only tried, without their weights, and which of their fields change nothing.
+- `tasks/batches.py`: whether a warning is given when texts are cut.
 - `inspection/watching.py`: who watches the layers that are called.
 """
 

@@ -109,8 +109,8 @@ def test_what_a_loop_multiplies_by_is_turned_once(numbers, tiles):
         made = loop_form(given)
         large = loop_form(Int8Matrix(tf.ones([2, 2**15 + 1], tf.int8), tf.ones([1, 2**15 + 1])))
     assert made.is_transposed != tiles
-    np.testing.assert_array_equal(made.turned if tiles else made.values, values.T.ravel())
-    assert large.turned is None
+    np.testing.assert_array_equal(made.transposed_values if tiles else made.values, values.T.ravel())
+    assert large.transposed_values is None
     assert large.is_transposed != tiles
 
 
