@@ -46,12 +46,14 @@ def check_rank(name, shape, axes, hint=""):
 
 
 def check_pair(name, value, lowest=1):
-    """A pair of integers, from one or from two.
+    """Returns a pair of integers, made from one integer or from two.
 
     Raises:
         ValueError: if they are not integers of at least `lowest`.
     """
-    pair = tuple(value) if isinstance(value, (list, tuple)) else (value, value)
+    pair = (value, value)
+    if isinstance(value, (list, tuple)):
+        pair = tuple(value)
     integers = [size for size in pair if isinstance(size, int) and not isinstance(size, bool)]
     if len(pair) != 2 or len(integers) != 2 or min(integers) < lowest:
         raise ValueError(
@@ -77,7 +79,7 @@ def choose(name, value, choices):
     Raises:
         ValueError: if `value` is not a key; the message lists the keys.
     """
-    if value not in list(choices):  # a list, of which a value without a hash can be asked
+    if value not in list(choices):  # a list, since the value may not be hashable
         raise ValueError(f"`{name}` must be one of {sorted(choices)}. Received: {name}={value!r}.")
     return choices[value]
 

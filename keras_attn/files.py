@@ -54,7 +54,7 @@ def replaced_file(path):
     ```
     """
     target = pathlib.Path(os.path.realpath(path))
-    aside = _name_beside(target)
+    aside = _temporary_path(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with open(aside, "xb") as file:
@@ -89,11 +89,12 @@ def replaced_folder(folder, marker, kind):
         ValueError: if `folder` holds something else.
     """
     folder = pathlib.Path(os.path.realpath(restored_folder(folder)))
-    if folder.exists() and (
-        not folder.is_dir() or (any(folder.iterdir()) and not (folder / marker).is_file())
-    ):
+    may_be_replaced = not folder.exists() or (
+        folder.is_dir() and ((folder / marker).is_file() or not any(folder.iterdir()))
+    )
+    if not may_be_replaced:
         raise ValueError(f"{folder} exists and holds no {kind}. Choose another folder, or remove it.")
-    _discard(_older(folder))  # left by a process that was killed before it removed it
+    _discard(_older_path(folder))  # left by a process that was killed before it removed it
     with folder_aside(folder) as built:
         yield built
         if not folder.exists():
@@ -115,7 +116,8 @@ def folder_aside(folder):
         `pathlib.Path`.
     """
     folder = pathlib.Path(folder)
-    aside, is_new = _name_beside(folder), not folder.parent.exists()
+    aside = _temporary_path(folder)
+    parent_is_new = not folder.parent.exists()
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         aside.mkdir()
@@ -127,8 +129,8 @@ def folder_aside(folder):
         yield aside
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-        if is_new:
-            with contextlib.suppress(OSError):  # it holds what the block has made
+        if parent_is_new:
+            with contextlib.suppress(OSError):  # not empty: it holds what the block has made
                 folder.parent.rmdir()
 
 
@@ -144,7 +146,7 @@ def restored_folder(folder):
         `pathlib.Path` of `folder`.
     """
     target = pathlib.Path(os.path.realpath(folder))
-    older = _older(target)
+    older = _older_path(target)
     if older.is_dir() and not target.exists():
         # Another process may put it back at the same time.
         with contextlib.suppress(FileNotFoundError):
@@ -154,7 +156,7 @@ def restored_folder(folder):
 
 @contextlib.contextmanager
 def locked_folder(folder):
-    """Within the block, no other process that asks gets the lock of `folder`. The system frees it when a process ends.
+    """Locks `folder` during the block: no other process gets its lock. The system frees it when a process ends.
 
     Args:
         folder: Path of an existing folder. The lock is the file `lock` in it, which holds the process id.
@@ -199,7 +201,7 @@ def read_json(path):
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if it is not JSON, or is nested too deeply for Python.
+        ValueError: if it is not JSON, or nested too deeply for Python.
     """
     try:
         return json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
@@ -208,9 +210,9 @@ def read_json(path):
 
 
 def folder_digest(folder):
-    """A checksum of the names and the content of all files in a folder: whatever is kept of it is found by this.
+    """A checksum of the names and the content of all files in a folder, the key of whatever is cached of it.
 
-    It is not found by the folder's path, nor by dates, which stay the same where the content changes. A gigabyte takes about a second.
+    Paths and dates are no such key: they can stay the same while the content changes. A gigabyte takes about a second.
     Links are followed. Files and folders whose names begin with a dot are left out: nothing here reads them.
 
     Args:
@@ -243,9 +245,9 @@ def folder_digest(folder):
 
 
 def _all_files(folder, outer_folders, numbers):
-    """The files in a folder and the folders in it, in the order of their names; `outer_folders` are those around it."""
+    """The files in a folder and its subfolders, in the order of their names; `outer_folders` are those around it."""
     real = os.path.realpath(folder)
-    if real in outer_folders:  # a link to a folder around it
+    if real in outer_folders:  # a link to one of the folders around it
         return
     for path in sorted(folder.iterdir()):
         if path.name.startswith("."):
@@ -271,7 +273,7 @@ def remove_unfinished(folder):
 
 
 def remove_abandoned(folder):
-    """Removes the unfinished files of processes of this machine that no longer run; others may be writing to `folder`."""
+    """Removes unfinished files whose processes no longer run on this machine; other processes may be writing to `folder`."""
     for path in pathlib.Path(folder).glob(f"{_UNFINISHED}{_host()}-*"):
         process = path.name.removeprefix(f"{_UNFINISHED}{_host()}-").partition("-")[0]
         if not process.isdecimal() or _is_running(int(process)):
@@ -294,16 +296,18 @@ def _is_running(process):
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # of another user
+    except OSError:  # another user's process
         return True
     return True
 
 
-def _name_beside(path):
+def _temporary_path(path):
+    """An unused path next to `path`."""
     return path.with_name(f"{_UNFINISHED}{_host()}-{os.getpid()}-{next(_numbers)}-{path.name}")
 
 
-def _older(folder):
+def _older_path(folder):
+    """Where `_replace_in_two_steps` keeps the older folder between its steps."""
     return folder.with_name(f"{_OLDER}{folder.name}")
 
 
@@ -314,8 +318,8 @@ def _write_through(path):
 
 
 def _replace_in_two_steps(built, folder):
-    """Between the two steps, the older folder has a name from which `restored_folder` puts it back."""
-    older = _older(folder)
+    """Between the two steps, the older folder has a name from which `restored_folder` restores it."""
+    older = _older_path(folder)
     folder.rename(older)
     try:
         built.rename(folder)
@@ -327,7 +331,7 @@ def _replace_in_two_steps(built, folder):
 
 def _discard(older):
     # Renamed first, so that a folder with the older folder's name is always complete.
-    unfinished = _name_beside(older)
+    unfinished = _temporary_path(older)
     with contextlib.suppress(FileNotFoundError):
         older.rename(unfinished)
         shutil.rmtree(unfinished, ignore_errors=True)

@@ -100,21 +100,16 @@ def _spec(model):
         ),
     )
     weights = _Weights(model)
-    encoder, decoder = spec.encoder, spec.decoder
+    encoder = spec.encoder
+    decoder = spec.decoder
     _set_embedding(encoder, encoder.embeddings[0], model.source_embedding, model, form, weights)
     _set_embedding(decoder, decoder.embeddings, model.target_embedding, model, form, weights)
     if is_rotary:
         del encoder.position_encodings  # The encoder's specification has it in any case.
-    for stack, blocks, norm in (
-        (encoder, model.encoder_blocks, model.encoder_norm),
-        (decoder, model.decoder_blocks, model.decoder_norm),
-    ):
-        for of_layer, block in zip(stack.layer, blocks):
-            _set_block(of_layer, block, weights)
-        if form.normalize_first:
-            _set_norm(stack.layer_norm, norm, weights)
+    _set_blocks(encoder, model.encoder_blocks, model.encoder_norm, form, weights)
+    _set_blocks(decoder, model.decoder_blocks, model.decoder_norm, form, weights)
     _set_output(decoder.projection, model, weights)
-    weights.check_that_all_were_taken()
+    weights.check_all_taken()
     spec.config.layer_norm_epsilon = form.layer_norm_epsilon
     return spec
 
@@ -152,13 +147,14 @@ class _Weights:
         # error.
         return keras.ops.convert_to_numpy(variable).astype("float32")
 
-    def check_that_all_were_taken(self):
+    def check_all_taken(self):
         if self._left:
-            left = sorted(self._left.values())
+            paths = sorted(self._left.values())
+            more = ", ..." if len(paths) > 4 else ""
             raise ValueError(
                 "CTranslate2 does not support some weights of this model. Merge LoRA first (a model saved as `.keras` and "
                 "loaded again has it merged), and export the float model rather than a quantised one. "
-                f"Received: {', '.join(left[:4])}{', ...' if len(left) > 4 else ''}."
+                f"Received: {', '.join(paths[:4])}{more}."
             )
 
 
@@ -170,13 +166,20 @@ def _set_embedding(spec, embedding_spec, embedding, model, form, weights):
     if form.position_encoding == "sinusoidal":
         # Given as a table, because CTranslate2's own sines start at position 1 and fill the first half of the
         # channels.
-        positions = (
-            np.arange(max(model.max_sequence_length, _MIN_POSITIONS)) + embedding.position.first_position
-        )
+        position = embedding.position
+        num_positions = max(model.max_sequence_length, _MIN_POSITIONS)
+        positions = np.arange(num_positions) + position.first_position
         table = sinusoidal_encoding(
-            positions, model.hidden_dim, embedding.position.max_wavelength, embedding.position.interleaved
+            positions, model.hidden_dim, position.max_wavelength, position.interleaved
         )
         spec.position_encodings.encodings = keras.ops.convert_to_numpy(table)
+
+
+def _set_blocks(spec, blocks, norm, form, weights):
+    for block_spec, block in zip(spec.layer, blocks):
+        _set_block(block_spec, block, weights)
+    if form.normalize_first:
+        _set_norm(spec.layer_norm, norm, weights)
 
 
 def _set_block(spec, block, weights):
@@ -197,40 +200,50 @@ def _set_block(spec, block, weights):
 
 
 def _set_feed_forward(spec, layer, weights):
-    _set_linear(spec.linear_0, [layer.gate_dense if layer.gated else layer.intermediate_dense], weights)
     if layer.gated:
+        _set_linear(spec.linear_0, [layer.gate_dense], weights)
         _set_linear(spec.linear_0_noact, [layer.intermediate_dense], weights)
+    else:
+        _set_linear(spec.linear_0, [layer.intermediate_dense], weights)
     _set_linear(spec.linear_1, [layer.output_dense], weights)
 
 
 def _set_norm(spec, norm, weights):
     if hasattr(spec, "beta"):
-        spec.gamma, spec.beta = weights[norm.gamma], weights[norm.beta]
+        spec.gamma = weights[norm.gamma]
+        spec.beta = weights[norm.beta]
     else:
         spec.gamma = weights[norm.scale]
 
 
 def _set_linear(spec, layers, weights):
     """Joins several projections of the same inputs in one matrix: rows are outputs, head by head."""
-    kernels, biases = zip(*((weights[layer.kernel], weights[layer.bias]) for layer in layers))
-    spec.weight = np.concatenate([kernel.reshape(-1, bias.size).T for kernel, bias in zip(kernels, biases)])
-    spec.bias = np.concatenate([bias.ravel() for bias in biases])
+    matrices = []
+    biases = []
+    for layer in layers:
+        bias = weights[layer.bias].ravel()
+        matrices.append(weights[layer.kernel].reshape(-1, bias.size).T)
+        biases.append(bias)
+    spec.weight = np.concatenate(matrices)
+    spec.bias = np.concatenate(biases)
 
 
 def _set_output(spec, model, weights):
     token = model.target_embedding.token
-    spec.weight = weights[token.embeddings] if token.tie_weights else weights[token.reverse_embeddings].T
+    if token.tie_weights:
+        spec.weight = weights[token.embeddings]
+    else:
+        spec.weight = weights[token.reverse_embeddings].T
     bias = weights[token.output_bias] if token.use_output_bias else np.float32(0)
     # Our search never chooses the pad token; CTranslate2 does not know which token that is.
     spec.bias = np.where(np.arange(len(spec.weight)) == model.pad_token_id, np.float32(_NEVER), bias)
 
 
 def _set_vocabularies(spec, source_tokenizer, target_tokenizer):
-    source_tokens, target_tokens = map(_tokens, (source_tokenizer, target_tokenizer))
-    end, target_end = (
-        source_tokens[source_tokenizer.end_token_id],
-        target_tokens[target_tokenizer.end_token_id],
-    )
+    source_tokens = _tokens(source_tokenizer)
+    target_tokens = _tokens(target_tokenizer)
+    end = source_tokens[source_tokenizer.end_token_id]
+    target_end = target_tokens[target_tokenizer.end_token_id]
     if end != target_end:
         raise ValueError(
             "CTranslate2 has one name for the END of both sides. "
@@ -239,8 +252,10 @@ def _set_vocabularies(spec, source_tokenizer, target_tokenizer):
     spec.register_source_vocabulary(source_tokens)
     spec.register_target_vocabulary(target_tokens)
     # A tokenizer that can spell everything has no unknown token, but CTranslate2 needs one.
-    unknown = source_tokenizer.unknown_token_id
-    spec.config.unk_token = source_tokens[source_tokenizer.pad_token_id if unknown is None else unknown]
+    unknown_token_id = source_tokenizer.unknown_token_id
+    if unknown_token_id is None:
+        unknown_token_id = source_tokenizer.pad_token_id
+    spec.config.unk_token = source_tokens[unknown_token_id]
     spec.config.bos_token = spec.config.decoder_start_token = target_tokens[target_tokenizer.start_token_id]
     spec.config.eos_token = end
     spec.config.add_source_eos = True

@@ -57,24 +57,24 @@ def fingerprint_problems(folder):
         return [f"{FINGERPRINT_FILE} cannot be read: {error}"]
     if not isinstance(exported, dict):
         return [f"{FINGERPRINT_FILE} must hold an object with a checksum for each file."]
-    found = _checksums(folder)
-    return [
-        *(f"{name} is missing." for name in sorted(set(exported) - set(found))),
-        *(f"{name} is not part of this export." for name in sorted(set(found) - set(exported))),
-        *(
-            f"{name} is not the file that was exported with the others."
-            for name in sorted(set(found) & set(exported))
-            if found[name] != exported[name]
-        ),
-    ]
+    present = _checksums(folder)
+    problems = []
+    for name in sorted(set(exported) - set(present)):
+        problems.append(f"{name} is missing.")
+    for name in sorted(set(present) - set(exported)):
+        problems.append(f"{name} is not part of this export.")
+    for name in sorted(set(present) & set(exported)):
+        if present[name] != exported[name]:
+            problems.append(f"{name} is not the file that was exported with the others.")
+    return problems
 
 
 def _checksums(folder):
+    """{path below the folder: SHA-256} of the files that a server loads."""
     folder = pathlib.Path(folder)
-    paths = sorted(path for part in _PARTS for path in folder.glob(part) if path.is_file())
-    return {path.relative_to(folder).as_posix(): _checksum(path) for path in paths}
-
-
-def _checksum(path):
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    paths = sorted(path for pattern in _PARTS for path in folder.glob(pattern) if path.is_file())
+    checksums = {}
+    for path in paths:
+        with path.open("rb") as file:
+            checksums[path.relative_to(folder).as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()
+    return checksums

@@ -71,10 +71,10 @@ def _convert(name, function, specs):
 
 def _one_minus_erf(graph, node, name, _):
     """Replaces Erfc, which ONNX lacks. Keras on TensorFlow uses it for the exact gelu."""
-    dtype, shape = graph.get_dtype(node.output[0]), graph.get_shape(node.output[0])
-    erf = graph.make_node("Erf", node.input, dtypes=[dtype], shapes=[shape])
+    dtypes = [graph.get_dtype(node.output[0])]
+    shapes = [graph.get_shape(node.output[0])]
+    erf = graph.make_node("Erf", node.input, dtypes=dtypes, shapes=shapes)
     one = graph.make_const(f"{name}_one", np.ones((), "float32"))
     graph.remove_node(node.name)
-    graph.make_node(
-        "Sub", [one.output[0], erf.output[0]], name=name, outputs=node.output, dtypes=[dtype], shapes=[shape]
-    )
+    inputs = [one.output[0], erf.output[0]]
+    graph.make_node("Sub", inputs, name=name, outputs=node.output, dtypes=dtypes, shapes=shapes)

@@ -50,14 +50,12 @@ def export_saved_model(folder, signatures, models=(), resources=(), add_files=No
         module = tf.Module()
         module.variables_of_models = [variable.value for model in models for variable in model.variables]
         module.resources = list(resources)
+        functions = {}
         with clamping_scope():  # One bad row must not fail the others of a batch.
-            functions = {
-                # Each function is traced once; the same trace is called and saved.
-                name: tf.function(
-                    function, input_signature=specs, autograph=False, jit_compile=False
-                ).get_concrete_function()
-                for name, (function, specs) in signatures.items()
-            }
+            for name, (function, specs) in signatures.items():
+                traced = tf.function(function, input_signature=specs, autograph=False, jit_compile=False)
+                # Traced once: the same trace is called and saved.
+                functions[name] = traced.get_concrete_function()
         # Nobody trains an export: it needs no gradients of our own formulas, which would be traced here.
         options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
         tf.saved_model.save(module, str(built), signatures=functions, options=options)

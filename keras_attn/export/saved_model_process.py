@@ -72,4 +72,6 @@ def runner_command(folder, xla=False, threads=1, *options):
     """
     # -P keeps the script's folder, which holds modules of keras_attn, off the child's import path.
     command = [sys.executable, "-P", str(_RUNNER), os.fspath(folder), f"--threads={threads}"]
-    return [*command, *(["--xla"] if xla else []), *options]
+    if xla:
+        command.append("--xla")
+    return command + list(options)

@@ -5,7 +5,7 @@ and refuses to compile with XLA unless it is started with a flag. This script de
 TensorFlow's C++ libraries from the installed wheel, calls them through the C API, and exchanges one line of
 JSON per request. `run_saved_model` of saved_model_process.py starts it from Python. `--xla` leaves XLA
 enabled, as the server's `--xla_cpu_compilation_enabled` does, and `--threads` answers several requests at a
-time. `--stay` is for a process that answers for as long as its standard input is open, see `_stay`.
+time. With `--stay`, the process answers for as long as its standard input is open, see `_stay`.
 
 The script needs the standard library, NumPy, protobuf and the installed `tensorflow` (and `tensorflow_text`)
 wheels. It imports no Python code of these wheels, and of this library compat/tensorflow.py alone, by its path:
@@ -55,22 +55,13 @@ _DTYPE_NUMBERS = {dtype: number for number, dtype in _DTYPES.items()}
 # or guessed.
 _ACCEPTED_KINDS = {"float32": "iuf", "int32": "iu", "int64": "iu", "bool": "b"}
 
-
-def _compat():
-    """The module keras_attn.compat.tensorflow, without the package around it."""
-    path = pathlib.Path(__file__).resolve().parents[1] / "compat" / "tensorflow.py"
-    spec = importlib.util.spec_from_file_location("compat_tensorflow", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-_COMPAT = _compat()
+# A server has none of these; this process must not import them either.
 _UNWANTED_PACKAGES = {"tensorflow", "tensorflow_text", "keras", "keras_attn"}
 
-
-# TF_Code of an error that is the request's, and of one that is not, tensorflow/c/tf_status.h
-_INVALID_ARGUMENT, _INTERNAL = 3, 13
+# TF_Code, tensorflow/c/tf_status.h: the request is wrong; something else is.
+_UNKNOWN = 2
+_INVALID_ARGUMENT = 3
+_INTERNAL = 13
 
 # A server's error message for a graph that must be compiled, and advice for it.
 _XLA_IS_OFF = "XLA compilation disabled"
@@ -85,10 +76,10 @@ class TensorFlowError(RuntimeError):
 
     Args:
         message: String.
-        code: `TF_Code`, 2 (UNKNOWN) where the error is this script's own.
+        code: `TF_Code`, UNKNOWN where the error is this script's own.
     """
 
-    def __init__(self, message, code=2):
+    def __init__(self, message, code=_UNKNOWN):
         super().__init__(message)
         self.code = code
 
@@ -132,7 +123,8 @@ class CApi:
             self.functions = ctypes.CDLL(str(folder / _library_name(name)), mode=ctypes.RTLD_GLOBAL)
         for name, (result, *arguments) in _PROTOTYPES.items():
             function = getattr(self.functions, name)
-            function.restype, function.argtypes = result, arguments
+            function.restype = result
+            function.argtypes = arguments
         self._load_text_ops()
         if not xla:
             _COMPAT.disable_xla(self.functions)
@@ -150,7 +142,9 @@ class CApi:
             result = getattr(self.functions, name)(*arguments, status)
             if code := self.functions.TF_GetCode(status):
                 message = self.functions.TF_Message(status).decode(errors="replace")
-                raise TensorFlowError(f"{_XLA_ADVICE} {message}" if _XLA_IS_OFF in message else message, code)
+                if _XLA_IS_OFF in message:
+                    message = f"{_XLA_ADVICE} {message}"
+                raise TensorFlowError(message, code)
             return result
         finally:
             self.functions.TF_DeleteStatus(status)
@@ -215,15 +209,24 @@ class SavedModel:
         self._api = api
         functions = api.functions
         self._graph = functions.TF_NewGraph()
-        options, meta_graph = functions.TF_NewSessionOptions(), functions.TF_NewBuffer()
+        options = functions.TF_NewSessionOptions()
+        meta_graph = functions.TF_NewBuffer()
         try:
             if threads > 1:
                 # ConfigProto.inter_op_parallelism_threads, field 5, as Protocol Buffers are written.
                 config = bytes([5 << 3, min(max(threads, os.cpu_count() or 1), 127)])
                 api.checked("TF_SetConfig", options, config, len(config))
             tags = (ctypes.c_char_p * 1)(b"serve")
-            source, result = (os.fsencode(folder), tags, 1), (self._graph, meta_graph)
-            self._session = api.checked("TF_LoadSessionFromSavedModel", options, None, *source, *result)
+            self._session = api.checked(
+                "TF_LoadSessionFromSavedModel",
+                options,
+                None,  # run options
+                os.fsencode(folder),
+                tags,
+                len(tags),
+                self._graph,
+                meta_graph,
+            )
             serialised = ctypes.string_at(meta_graph.contents.data, meta_graph.contents.length)
             self.signatures = read_signatures(serialised)
         except TensorFlowError:
@@ -260,29 +263,38 @@ class SavedModel:
             raise ValueError(f"`signature` must be one of {known}. Received: signature={signature_name!r}.")
         signature = self.signatures[signature_name]
         if set(inputs) != set(signature.inputs):
-            expected, received = sorted(signature.inputs), sorted(inputs)
             raise ValueError(
-                f"`inputs` of {signature_name!r} must be exactly {expected}. Received: {received}."
+                f"`inputs` of {signature_name!r} must be exactly {sorted(signature.inputs)}. "
+                f"Received: {sorted(inputs)}."
             )
         arrays = [to_array(name, inputs[name], info) for name, info in signature.inputs.items()]
         results = self._run_graph(signature.inputs.values(), arrays, signature.outputs.values())
         return dict(zip(signature.outputs, results, strict=True))
 
     def _run_graph(self, input_infos, arrays, output_infos):
-        feeds, fetches = self._endpoints(input_infos), self._endpoints(output_infos)
+        feeds = self._endpoints(input_infos)
+        fetches = self._endpoints(output_infos)
+        inputs = (ctypes.c_void_p * len(feeds))()
         results = (ctypes.c_void_p * len(fetches))()
         delete = self._api.functions.TF_DeleteTensor
         with contextlib.ExitStack() as stack:
-            tensors = (ctypes.c_void_p * len(feeds))()
             for index, array in enumerate(arrays):
-                tensors[index] = self._api.new_tensor(array)
-                stack.callback(delete, tensors[index])
-            inputs, outputs, targets = (
-                (feeds, tensors, len(feeds)),
-                (fetches, results, len(fetches)),
-                (None, 0),
+                inputs[index] = self._api.new_tensor(array)
+                stack.callback(delete, inputs[index])
+            self._api.checked(
+                "TF_SessionRun",
+                self._session,
+                None,  # run options
+                feeds,
+                inputs,
+                len(feeds),
+                fetches,
+                results,
+                len(fetches),
+                None,  # operations that are run for their effects
+                0,
+                None,  # run metadata
             )
-            self._api.checked("TF_SessionRun", self._session, None, *inputs, *outputs, *targets, None)
             for tensor in results:
                 stack.callback(delete, tensor)
             return [self._api.read_tensor(tensor) for tensor in results]
@@ -323,10 +335,10 @@ def to_array(name, values, info):
     if info.shape is None:
         return array
     if not array.size and array.ndim < len(info.shape):
-        array = array.reshape(array.shape + tuple(size or 0 for size in info.shape[array.ndim :]))
-    fits = array.ndim == len(info.shape)
-    fits = fits and all(want in (None, got) for want, got in zip(info.shape, array.shape, strict=True))
-    if not fits:
+        missing_sizes = [size or 0 for size in info.shape[array.ndim :]]
+        array = array.reshape((*array.shape, *missing_sizes))
+    has_rank = array.ndim == len(info.shape)
+    if not has_rank or any(want not in (None, got) for want, got in zip(info.shape, array.shape)):
         raise ValueError(f"`{name}` must have shape {info.shape}. Received: shape {array.shape}.")
     return array
 
@@ -375,12 +387,14 @@ def to_json(array, to_text=None):
         to_text: Function from bytes to what stands for them in JSON. By default, a str, or `{"b64": str}` where
             they are not UTF-8.
     """
-    if array.dtype.hasobject:
-        texts = np.empty(array.shape, object)
-        for index, value in enumerate(array.flat):
-            texts.flat[index] = (to_text or _to_text)(value)
-        array = texts
-    return array.tolist()
+    if not array.dtype.hasobject:
+        return array.tolist()
+    if to_text is None:
+        to_text = _to_text
+    texts = np.empty(array.shape, object)
+    for index, value in enumerate(array.flat):
+        texts.flat[index] = to_text(value)
+    return texts.tolist()
 
 
 def _to_text(value):
@@ -402,7 +416,7 @@ def read_signatures(meta_graph):
     Returns:
         Dict from name to `Signature`.
     """
-    message = _message_classes()["MetaGraph"].FromString(meta_graph)
+    message = _meta_graph_classes()["MetaGraph"].FromString(meta_graph)
     # SavedModels keep their initialisation op in a signature of its own, which is not for clients.
     return {
         entry.key: Signature(_tensor_infos(entry.value.inputs), _tensor_infos(entry.value.outputs))
@@ -425,9 +439,8 @@ def _shape(message):
     return tuple(None if dim.size == -1 else dim.size for dim in message.dims)
 
 
-# The fields that are read from meta_graph.proto: number and type, or a list of one type if the field is
-# repeated. On the wire, a map is a repeated message of a key and a value.
-_MESSAGES = {
+# The fields that are read from meta_graph.proto, see `message_classes`.
+_META_GRAPH_MESSAGES = {
     "MetaGraph": {"signatures": (5, ["SignatureEntry"])},
     "SignatureEntry": {"key": (1, "string"), "value": (2, "Signature")},
     "Signature": {"inputs": (1, ["TensorEntry"]), "outputs": (2, ["TensorEntry"])},
@@ -439,24 +452,45 @@ _MESSAGES = {
 
 
 @functools.cache
-def _message_classes():
-    package = "saved_model_runner"
-    file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3")
-    for name, fields in _MESSAGES.items():
+def _meta_graph_classes():
+    return message_classes("saved_model_runner", _META_GRAPH_MESSAGES, descriptor_pool.DescriptorPool())
+
+
+def message_classes(package, messages, pool, dependencies=()):
+    """The classes of Protocol Buffers messages, without files generated by protoc.
+
+    Args:
+        package: String, the package in which the messages are.
+        messages: {name of a message: {name of a field: (number, type)}}. A type is a scalar ("int32", "string"), the name of
+            one of these messages, or with a dot before it the full name of a message in `pool`. A repeated field has its type
+            in a list; on the wire, a map is a repeated message of a `key` and a `value`.
+        pool: `descriptor_pool.DescriptorPool` to which the messages are added.
+        dependencies: Names of the files in `pool` whose messages are used.
+
+    Returns:
+        Dict from names to classes.
+    """
+    file = descriptor_pb2.FileDescriptorProto(
+        name=f"{package}.proto", package=package, syntax="proto3", dependency=dependencies
+    )
+    for name, fields in messages.items():
         message = file.message_type.add(name=name)
         for field_name, (number, kind) in fields.items():
-            field = message.field.add(name=field_name, number=number)
-            field.label = field.LABEL_REPEATED if isinstance(kind, list) else field.LABEL_OPTIONAL
-            kind = kind[0] if isinstance(kind, list) else kind
-            if kind in _MESSAGES:
-                field.type, field.type_name = field.TYPE_MESSAGE, f".{package}.{kind}"
+            field = message.field.add(name=field_name, number=number, label=1)  # LABEL_OPTIONAL
+            if isinstance(kind, list):
+                (kind,) = kind
+                field.label = field.LABEL_REPEATED
+            if kind in messages:
+                kind = f".{package}.{kind}"
+            if kind.startswith("."):
+                field.type = field.TYPE_MESSAGE
+                field.type_name = kind
             else:
                 field.type = getattr(field, f"TYPE_{kind.upper()}")
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
+    pool.AddSerializedFile(file.SerializeToString())
     return {
         name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}"))
-        for name in _MESSAGES
+        for name in messages
     }
 
 
@@ -468,11 +502,17 @@ class _Output(ctypes.Structure):
     _fields_ = (("operation", ctypes.c_void_p), ("index", ctypes.c_int))
 
 
-_POINTER, _TEXT, _INT, _SIZE = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_size_t
-_DIMS, _TEXTS, _POINTERS = ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(_TEXT), ctypes.POINTER(_POINTER)
-_BUFFER, _OUTPUTS = ctypes.POINTER(_Buffer), ctypes.POINTER(_Output)
+_POINTER = ctypes.c_void_p
+_TEXT = ctypes.c_char_p
+_INT = ctypes.c_int
+_SIZE = ctypes.c_size_t
+_DIMS = ctypes.POINTER(ctypes.c_int64)
+_TEXTS = ctypes.POINTER(_TEXT)
+_POINTERS = ctypes.POINTER(_POINTER)
+_BUFFER = ctypes.POINTER(_Buffer)
+_VALUES = (ctypes.POINTER(_Output), _POINTERS, _INT)  # endpoints of a graph, their tensors, and how many
 
-# name: (result, *arguments), from c_api.h, tf_tensor.h and tf_tstring.h
+# name: (result, argument, ...), from c_api.h, tf_tensor.h and tf_tstring.h
 _PROTOTYPES = {
     "TF_NewStatus": (_POINTER,),
     "TF_GetCode": (_INT, _POINTER),
@@ -488,12 +528,17 @@ _PROTOTYPES = {
     "TF_NewBuffer": (_BUFFER,),
     "TF_DeleteBuffer": (None, _BUFFER),
     "TF_LoadSessionFromSavedModel": (
-        *(_POINTER, _POINTER, _BUFFER, _TEXT, _TEXTS, _INT, _POINTER, _BUFFER, _POINTER),
+        _POINTER,
+        _POINTER,
+        _BUFFER,
+        _TEXT,
+        _TEXTS,
+        _INT,
+        _POINTER,
+        _BUFFER,
+        _POINTER,
     ),
-    "TF_SessionRun": (
-        *(None, _POINTER, _BUFFER, _OUTPUTS, _POINTERS, _INT, _OUTPUTS, _POINTERS, _INT),
-        *(_POINTERS, _INT, _BUFFER, _POINTER),
-    ),
+    "TF_SessionRun": (None, _POINTER, _BUFFER, *_VALUES, *_VALUES, _POINTERS, _INT, _BUFFER, _POINTER),
     "TF_CloseSession": (None, _POINTER, _POINTER),
     "TF_DeleteSession": (None, _POINTER, _POINTER),
     "TF_AllocateTensor": (_POINTER, _INT, _DIMS, _INT, _SIZE),
@@ -516,7 +561,21 @@ def _library_name(name):
 def _package_folder(name):
     """Finds an installed package without importing it; None where it is not installed."""
     spec = importlib.util.find_spec(name)
-    return pathlib.Path(spec.submodule_search_locations[0]) if spec else None
+    if spec is None:
+        return None
+    return pathlib.Path(spec.submodule_search_locations[0])
+
+
+def _load_compat():
+    """keras_attn.compat.tensorflow, loaded by its path, because importing the package would import Keras."""
+    path = pathlib.Path(__file__).resolve().parents[1] / "compat" / "tensorflow.py"
+    spec = importlib.util.spec_from_file_location("compat_tensorflow", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+_COMPAT = _load_compat()
 
 
 def _known_dtypes():
@@ -551,7 +610,7 @@ def _serve(options, requests, answers):
     if options.stay:
         _check_that_nothing_else_is_imported()
         _stay(model, requests, answers, options.threads)
-        os._exit(0)  # whoever asked has ended or closed the pipe: nobody waits for what still runs
+        os._exit(0)  # the pipe is closed: nobody waits for what still runs
     with contextlib.closing(model):
         for answer in _answers(model, requests, options.threads):
             print(json.dumps(answer), file=answers, flush=True)
@@ -559,30 +618,29 @@ def _serve(options, requests, answers):
 
 
 def _stay(model, requests, answers, threads):
-    """Answers until the requests end, in any order: a request has an `id` of its own, which its answer repeats.
+    """Answers until the requests end, in any order: a request has an `id`, which its answer repeats.
 
     The first line written is `{"ready": true}`, once the model is loaded. Bytes of an output that are not UTF-8 are
     surrogate escapes in the JSON string, and an error comes with TensorFlow's `code`.
     """
-    lock = threading.Lock()
+    write_lock = threading.Lock()
+    queued_requests = queue.SimpleQueue()
 
     def write(answer):
         line = json.dumps(answer) + "\n"
-        with lock:
+        with write_lock:
             answers.write(line)
             answers.flush()
 
-    waiting = queue.SimpleQueue()
-
     def work():
         while True:
-            write(_answer_with_id(model, waiting.get()))
+            write(_answer_with_id(model, queued_requests.get()))
 
     for _ in range(threads):
         threading.Thread(target=work, daemon=True).start()
     write({"ready": True})
     for line in requests:
-        waiting.put(line)
+        queued_requests.put(line)
 
 
 def _answer_with_id(model, line):
@@ -591,8 +649,10 @@ def _answer_with_id(model, line):
         outputs = model.run(request["signature"], request["inputs"])
         values = {name: to_json(array, _to_escaped_text) for name, array in outputs.items()}
         return {"id": request["id"], "outputs": values}
-    except Exception as error:  # whatever it is: somebody waits for an answer
-        code = _INVALID_ARGUMENT if isinstance(error, ValueError) else getattr(error, "code", _INTERNAL)
+    except Exception as error:  # the client waits for an answer, whatever went wrong
+        code = getattr(error, "code", _INTERNAL)
+        if isinstance(error, ValueError):
+            code = _INVALID_ARGUMENT
         return {"id": request["id"], "error": str(error) or repr(error), "code": code}
 
 
@@ -611,7 +671,8 @@ def _check_that_nothing_else_is_imported():
 def _answers(model, requests, threads):
     """The answers in the order of the requests. One thread answers each request before it reads the next."""
     if threads == 1:
-        yield from (_answer(model, line) for line in requests)
+        for line in requests:
+            yield _answer(model, line)
         return
     with concurrent.futures.ThreadPoolExecutor(threads) as pool:
         # ctypes releases the GIL while the graph runs.

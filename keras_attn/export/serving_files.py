@@ -13,10 +13,11 @@ import pathlib
 import re
 
 import tensorflow as tf
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format, wrappers_pb2
+from google.protobuf import descriptor_pool, text_format, wrappers_pb2
 from google.protobuf.message import DecodeError
 from tensorflow.core.framework import tensor_pb2
 
+from keras_attn.export.saved_model_runner import message_classes
 from keras_attn.files import read_json
 
 WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
@@ -29,16 +30,14 @@ TASK_FILE = "assets.extra/task.json"
 # The server's own limit, https://www.tensorflow.org/tfx/serving/saved_model_warmup.
 MOST_WARMUP_REQUESTS = 1000
 
-_PACKAGE = "keras_attn.tf_serving"
-
-# The fields of each message: number and type, or a list of one type if the field is repeated.
-_INT64, _OPTIONAL_INT64, _OPTIONAL_BOOL = "int64", ".google.protobuf.Int64Value", ".google.protobuf.BoolValue"
+# The fields that are read and written, see `message_classes`.
+_OPTIONAL_INT64 = ".google.protobuf.Int64Value"
 _MESSAGES = {
-    "PredictionLog": {"predict_log": (6, f".{_PACKAGE}.PredictLog")},
-    "PredictLog": {"request": (1, f".{_PACKAGE}.PredictRequest")},
+    "PredictionLog": {"predict_log": (6, "PredictLog")},
+    "PredictLog": {"request": (1, "PredictRequest")},
     "PredictRequest": {
-        "model_spec": (1, f".{_PACKAGE}.ModelSpec"),
-        "inputs": (2, [f".{_PACKAGE}.Input"]),  # on the wire, a map from strings to tensors
+        "model_spec": (1, "ModelSpec"),
+        "inputs": (2, ["Input"]),  # on the wire, a map from strings to tensors
     },
     "ModelSpec": {"name": (1, "string"), "signature_name": (3, "string")},
     "Input": {"key": (1, "string"), "value": (2, ".tensorflow.TensorProto")},
@@ -48,9 +47,9 @@ _MESSAGES = {
         "max_enqueued_batches": (3, _OPTIONAL_INT64),
         "num_batch_threads": (4, _OPTIONAL_INT64),
         "thread_pool_name": (5, ".google.protobuf.StringValue"),
-        "allowed_batch_sizes": (6, [_INT64]),
+        "allowed_batch_sizes": (6, ["int64"]),
         "pad_variable_length_inputs": (7, "bool"),
-        "enable_large_batch_splitting": (8, _OPTIONAL_BOOL),
+        "enable_large_batch_splitting": (8, ".google.protobuf.BoolValue"),
         "max_execution_batch_size": (9, _OPTIONAL_INT64),
     },
 }
@@ -185,13 +184,14 @@ def write_batching_parameters(
 
     Reference: [the batching guide](https://github.com/tensorflow/serving/blob/master/tensorflow_serving/batching).
     """
+    if why_any_size is None:
+        why_any_size = "the graph takes batches of any size, and rows that only fill one cost time"
     path = pathlib.Path(folder, BATCHING_FILE)
     text = _BATCHING_TEXT.format(
         max_batch_size=max_batch_size,
         batch_timeout_micros=batch_timeout_micros,
         max_enqueued_batches=max_enqueued_batches,
-        why_any_size=why_any_size
-        or "the graph takes batches of any size, and rows that only fill one cost time",
+        why_any_size=why_any_size,
     )
     path.write_text(text, encoding="utf-8")
     return path
@@ -224,23 +224,28 @@ def read_batching_parameters(folder):
         message = text_format.Parse(path.read_text(encoding="utf-8"), _message("BatchingParameters"))
     except (text_format.ParseError, UnicodeDecodeError) as error:
         raise ValueError(f"{BATCHING_FILE} cannot be read: {error}") from error
-    parameters = {
-        field.name: value.value if field.message_type else value for field, value in message.ListFields()
-    }
-    least = {"batch_timeout_micros": 0}
+    parameters = {}
+    for field, value in message.ListFields():
+        is_wrapped = field.message_type is not None  # an optional value, as a message
+        parameters[field.name] = value.value if is_wrapped else value
+    _check_batching_parameters(parameters)
+    return parameters
+
+
+def _check_batching_parameters(parameters):
+    """Raises ValueError where the server would reject a value."""
     for name, value in parameters.items():
-        smallest = min(value, default=1) if name == "allowed_batch_sizes" else value
-        if isinstance(smallest, int) and smallest < least.get(name, 1) and not isinstance(smallest, bool):
-            raise ValueError(
-                f"`{name}` in {BATCHING_FILE} must be at least {least.get(name, 1)}. Received: {value}."
-            )
-    sizes, largest = list(parameters.get("allowed_batch_sizes", [])), parameters.get("max_batch_size", 1000)
+        least = 0 if name == "batch_timeout_micros" else 1
+        numbers = list(value) if name == "allowed_batch_sizes" else [value]
+        if any(type(number) is int and number < least for number in numbers):
+            raise ValueError(f"`{name}` in {BATCHING_FILE} must be at least {least}. Received: {value}.")
+    sizes = list(parameters.get("allowed_batch_sizes", []))
+    largest = parameters.get("max_batch_size", 1000)
     if sizes and (sizes != sorted(set(sizes)) or sizes[-1] != largest):
         raise ValueError(
             f"`allowed_batch_sizes` in {BATCHING_FILE} must increase and end with max_batch_size={largest}. "
             f"Received: {sizes}."
         )
-    return parameters
 
 
 def write_xla_buckets(folder, batch_sizes, lengths):
@@ -260,7 +265,7 @@ def write_xla_buckets(folder, batch_sizes, lengths):
     write_xla_buckets("saved_models/dates_xla/1", batch_sizes=[1, 8, 64], lengths=[16, 32])
     ```
     """
-    return _write(folder, XLA_FILE, {"batch_sizes": list(batch_sizes), "lengths": list(lengths)})
+    return _write_json(folder, XLA_FILE, {"batch_sizes": list(batch_sizes), "lengths": list(lengths)})
 
 
 def read_xla_buckets(folder):
@@ -282,7 +287,7 @@ def read_xla_buckets(folder):
     assert read_xla_buckets("saved_models/dates/1") is None
     ```
     """
-    return _read(folder, XLA_FILE, "lists `batch_sizes` and `lengths`", _are_buckets)
+    return _read_json(folder, XLA_FILE, "lists `batch_sizes` and `lengths`", _are_buckets)
 
 
 def _are_buckets(content):
@@ -307,7 +312,7 @@ def write_quantization(folder, report):
     write_quantization("saved_models/dates/1", {"quantization": "int8"})
     ```
     """
-    return _write(folder, QUANTIZATION_FILE, report)
+    return _write_json(folder, QUANTIZATION_FILE, report)
 
 
 def read_quantization(folder):
@@ -328,7 +333,7 @@ def read_quantization(folder):
     assert read_quantization("saved_models/dates/1") is None
     ```
     """
-    return _read(folder, QUANTIZATION_FILE, "`quantization`", _is_quantization)
+    return _read_json(folder, QUANTIZATION_FILE, "`quantization`", _is_quantization)
 
 
 def _is_quantization(content):
@@ -336,9 +341,9 @@ def _is_quantization(content):
 
 
 def write_shortlist(folder, anywhere, of_source):
-    """Writes beside a version the shortlist that is in its graph, by which another translator is compared with it.
+    """Writes the shortlist of a version's graph next to it, so that `verify` can compare a translator's answers with it.
 
-    It has ids: a token's string may hold the space that parts tokens in the file of `Shortlist.save`.
+    It holds token ids, not strings: a token may contain the space that separates tokens in the file of `Shortlist.save`.
 
     Args:
         folder: Path of the version folder.
@@ -354,7 +359,7 @@ def write_shortlist(folder, anywhere, of_source):
     write_shortlist("saved_models/dates/1", [3, 4, 5], {7: [8, 9]})
     ```
     """
-    return _write(folder, SHORTLIST_FILE, {"anywhere": anywhere, "of_source": of_source})
+    return _write_json(folder, SHORTLIST_FILE, {"anywhere": anywhere, "of_source": of_source})
 
 
 def read_shortlist(folder):
@@ -375,7 +380,7 @@ def read_shortlist(folder):
     assert read_shortlist("saved_models/dates/1") is None
     ```
     """
-    return _read(folder, SHORTLIST_FILE, "lists of tokens, `anywhere` and `of_source`", _is_shortlist)
+    return _read_json(folder, SHORTLIST_FILE, "lists of tokens, `anywhere` and `of_source`", _is_shortlist)
 
 
 def write_task_declaration(folder, declaration):
@@ -440,55 +445,38 @@ def _is_shortlist(content):
     return all(isinstance(ids, list) and all(type(i) is int for i in ids) for ids in lists)
 
 
-def _write(folder, name, content):
-    """Writes JSON to a file of a version folder, and returns its path."""
+def _write_json(folder, name, content):
+    """Writes a JSON file of a version folder, and returns its path."""
     path = pathlib.Path(folder, name)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content) + "\n", "utf-8")
     return path
 
 
-def _read(folder, name, what, is_right):
-    """What is in such a file, or None without the file; ValueError, which says `what` it must hold, if it is not right."""
+def _read_json(folder, name, expected, is_valid):
+    """The content of a JSON file of a version folder, or None without the file.
+
+    Raises:
+        ValueError: if `is_valid(content)` is false or the file is damaged; the message says what is `expected`.
+    """
     path = pathlib.Path(folder, name)
     if not path.is_file():
         return None
     try:
         content = read_json(path)
-        if is_right(content):
+        if is_valid(content):
             return content
     except ValueError:
         pass
-    raise ValueError(f"{name} must hold {what}. Received: {path.read_bytes()[:99]}.")
+    raise ValueError(f"{name} must hold {expected}. Received: {path.read_bytes()[:99]}.")
 
 
 @functools.cache
 def _message_classes():
-    file = descriptor_pb2.FileDescriptorProto(
-        name="keras_attn/tf_serving.proto",
-        package=_PACKAGE,
-        syntax="proto3",
-        dependency=[tensor_pb2.DESCRIPTOR.name, wrappers_pb2.DESCRIPTOR.name],
+    pool = descriptor_pool.Default()  # which has TensorFlow's own messages
+    return message_classes(
+        "keras_attn.tf_serving", _MESSAGES, pool, [tensor_pb2.DESCRIPTOR.name, wrappers_pb2.DESCRIPTOR.name]
     )
-    for name, fields in _MESSAGES.items():
-        file.message_type.add(name=name, field=[_field(field, *fields[field]) for field in fields])
-    pool = descriptor_pool.Default()  # where TensorFlow's own messages are
-    pool.AddSerializedFile(file.SerializeToString())
-    return {
-        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}"))
-        for name in _MESSAGES
-    }
-
-
-def _field(name, number, kind):
-    field = descriptor_pb2.FieldDescriptorProto(name=name, number=number)
-    field.label = field.LABEL_REPEATED if isinstance(kind, list) else field.LABEL_OPTIONAL
-    (kind,) = kind if isinstance(kind, list) else [kind]
-    if kind.startswith("."):
-        field.type, field.type_name = field.TYPE_MESSAGE, kind
-    else:
-        field.type = getattr(field, f"TYPE_{kind.upper()}")
-    return field
 
 
 def _message(name):

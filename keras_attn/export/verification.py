@@ -1,10 +1,10 @@
 """Checks, without a server, whether a stock TF Serving would load and run a version folder."""
 
 import base64
-import collections
 import importlib.resources
 import pathlib
 import subprocess
+import typing
 
 import numpy as np
 import tensorflow as tf
@@ -23,18 +23,22 @@ from keras_attn.export.serving_files import (
     read_xla_buckets,
 )
 
-Check = collections.namedtuple("Check", ["name", "problems", "notes"], defaults=[()])
-Check.__doc__ = (
+
+class Check(typing.NamedTuple):
     """A check: its name; a list of problems, empty if nothing is wrong; and notes, which are no problems."""
-)
+
+    name: str
+    problems: list
+    notes: typing.Sequence = ()
+
 
 # Every signature is run on these, alone and together, and on an empty batch.
 TEXTS = ("", "4th of July 2016", "a b c " * 200, "emoji 😀, ümläut", {"b64": "Y2Fm6SD//g=="})
 
 # How much attention scores may differ.
 _TOLERANCE = 1e-4
-# Where activations are rounded: the share of a token's attention that may be elsewhere, in the mean. What Python watches of a
-# quantised model has the quantised weights, but rounds no activations; in bfloat16, it adds in another order.
+# The share of a token's attention that may be elsewhere, on average, where activations are rounded. Python computes a
+# quantised model's attention from the quantised weights without rounding activations; in bfloat16, it adds in another order.
 _MOVED_IF_ROUNDED = 0.1
 
 
@@ -55,7 +59,6 @@ def verify_saved_model(folder, texts=TEXTS, expected=None, expected_attention=No
             `expected` is not given.
         expected: Function from a list of strings and bytes to the answers that `serving_default` must give when every string
             input is given these, for example the `default_answers` of a task.
-
         expected_attention: Function from such a list to a request to the signature `attention`, a dict of lists by the names
             of its inputs, the answers it must have, a list of dicts of arrays without padding, and whether the model rounds its
             activations: the `attention_answers` of a task. It is for versions that have this signature.
@@ -85,39 +88,42 @@ def verify_saved_model(folder, texts=TEXTS, expected=None, expected_attention=No
         if not name.startswith("__saved_model")
     }
     try:
-        buckets, quantization = read_xla_buckets(folder), read_quantization(folder)
+        buckets = read_xla_buckets(folder)
+        quantization = read_quantization(folder)
         shortlist = read_shortlist(folder)
         declaration = read_task_declaration(folder)
     except ValueError as error:
         return [Check("files", [str(error)])]
-    warmup, requests = _warmup(folder, signatures, buckets)
+    xla = buckets is not None
     checks = [
         files,
         _fingerprint(folder),
         _declaration(declaration, signatures),
         Check("signatures", list(_signature_problems(signatures))),
-        Check("ops", list(_op_problems(meta_graph.graph_def, xla=buckets is not None))),
-        *(
-            [Check("exported for XLA: start the server with --xla_cpu_compilation_enabled", [])]
-            if buckets
-            else []
-        ),
-        *([] if quantization is None else [_quantization(quantization)]),
-        *([] if shortlist is None else [_shortlist(shortlist)]),
-        _batching(folder),
-        warmup,
+        Check("ops", list(_op_problems(meta_graph.graph_def, xla=xla))),
     ]
-    runs = [*_runs_of_signatures(signatures, [_in_json(text) for text in texts]), *_runs_of_warmup(requests)]
-    run_checks = _run_checks(folder, runs, xla=buckets is not None)
-    if expected is not None and not any(check.problems for check in run_checks):
-        run_checks.append(
-            Check("answers", list(_answer_problems(folder, signatures, texts, expected, buckets is not None)))
-        )
-        if expected_attention is not None and "attention" in signatures:
-            is_quantized = quantization is not None
-            problems = _attention_problems(folder, _without_base64(texts), expected_attention, is_quantized)
-            run_checks.append(Check("answers of attention", list(problems)))
-    return [*checks, *run_checks]
+    if xla:
+        checks.append(Check("exported for XLA: start the server with --xla_cpu_compilation_enabled", []))
+    if quantization is not None:
+        checks.append(_quantization(quantization))
+    if shortlist is not None:
+        name = f"shortlist: lists for {len(shortlist['of_source']):,} source tokens"
+        checks.append(Check(name, []))
+    warmup, requests = _warmup(folder, signatures, buckets)
+    checks += [_batching(folder), warmup]
+
+    runs = _signature_runs(signatures, [_in_json(text) for text in texts]) + _warmup_runs(requests)
+    run_checks = _run_checks(folder, runs, xla=xla)
+    checks += run_checks
+    if expected is None or any(check.problems for check in run_checks):
+        return checks
+    texts = [text for text in texts if isinstance(text, str | bytes)]  # `expected` is given no base64
+    problems = _answer_problems(folder, signatures, texts, expected, xla)
+    checks.append(Check("answers", list(problems)))
+    if expected_attention is not None and "attention" in signatures:
+        problems = _attention_problems(folder, texts, expected_attention, quantization is not None)
+        checks.append(Check("answers of attention", list(problems)))
+    return checks
 
 
 def _file_problems(folder):
@@ -164,15 +170,19 @@ def _signature_problems(signatures):
             f"{sorted(signatures['serving_default'].outputs)}."
         )
     for name, signature in signatures.items():
-        for side, infos in (("input", signature.inputs), ("output", signature.outputs)):
-            for key, info in infos.items():
-                shape = info.tensor_shape
-                if not shape.unknown_rank and not (shape.dim and shape.dim[0].size == -1):
-                    sizes = [dim.size for dim in shape.dim]
-                    yield (
-                        f"The first axis of {side} `{key}` of `{name}` must be the batch, of any size, which the "
-                        f"server merges requests on. Its shape is {sizes}."
-                    )
+        yield from _shape_problems("input", signature.inputs, name)
+        yield from _shape_problems("output", signature.outputs, name)
+
+
+def _shape_problems(side, infos, signature_name):
+    for key, info in infos.items():
+        shape = info.tensor_shape
+        sizes = [dim.size for dim in shape.dim]
+        if not shape.unknown_rank and sizes[:1] != [-1]:
+            yield (
+                f"The first axis of {side} `{key}` of `{signature_name}` must be the batch, of any size, which the "
+                f"server merges requests on. Its shape is {sizes}."
+            )
 
 
 def _declaration(declaration, signatures):
@@ -194,27 +204,29 @@ def _declaration(declaration, signatures):
 
 def _op_problems(graph, xla):
     """Ops that a server does not link or run, by function; with `xla`, XLA's own ops are allowed."""
-    served = served_ops()
-    functions = [
-        ("the graph", graph.node, {}),
-        *((f.signature.name, f.node_def, f.attr) for f in graph.library.function),
-    ]
-    names = {function.signature.name for function in graph.library.function}
-    for name, nodes, attributes in functions:
-        missing = sorted({node.op for node in nodes} - served - names)
-        missing = [op for op in missing if not (xla and op.startswith("Xla"))]
+    functions = graph.library.function
+    known = served_ops().union(function.signature.name for function in functions)
+
+    def missing_ops(nodes, name):
+        missing = sorted({node.op for node in nodes} - known)
+        if xla:
+            missing = [op for op in missing if not op.startswith("Xla")]
         if missing:
             yield f"Not linked into a stock server: {', '.join(missing)}, in {name}."
-        if not xla and XLA_ATTRIBUTE in attributes and attributes[XLA_ATTRIBUTE].b:
+
+    yield from missing_ops(graph.node, "the graph")
+    for function in functions:
+        name = function.signature.name
+        yield from missing_ops(function.node_def, name)
+        if not xla and XLA_ATTRIBUTE in function.attr and function.attr[XLA_ATTRIBUTE].b:
             yield f"{name} is compiled with XLA (jit_compile=True), which the server has switched off by default."
 
 
 def served_ops():
     """The names of the ops that a stock server links; `served_ops.txt` says where the list comes from."""
-    text = (
-        importlib.resources.files("keras_attn.export").joinpath("served_ops.txt").read_text(encoding="utf-8")
-    )
-    return {line for line in text.splitlines() if not line.startswith("#")}
+    file = importlib.resources.files("keras_attn.export").joinpath("served_ops.txt")
+    lines = file.read_text(encoding="utf-8").splitlines()
+    return {line for line in lines if not line.startswith("#")}
 
 
 def _quantization(report):
@@ -222,14 +234,12 @@ def _quantization(report):
     name = f"quantised: {report['quantization']}"
     if "before" not in report or "after" not in report:
         return Check(name, [])
-    before, after = np.asarray(report["before"]), np.asarray(report["after"])
+    before = np.asarray(report["before"])
+    after = np.asarray(report["after"])
     if before.dtype.kind == "f":
-        most = max(np.max(np.abs(before)), 1e-9)
-        return Check(
-            name,
-            [],
-            [f"numbers change by {np.max(np.abs(after - before)) / most:.1%} of the largest, at most"],
-        )
+        largest = max(np.max(np.abs(before)), 1e-9)
+        change = np.max(np.abs(after - before)) / largest
+        return Check(name, [], [f"numbers change by {change:.1%} of the largest, at most"])
     changed = [row for row in range(len(before)) if before[row] != after[row]]
     notes = [f"{len(before) - len(changed)} of {len(before)} examples are answered as before"]
     notes += [f"{_short(str(before[row]))} became {_short(str(after[row]))}" for row in changed[:5]]
@@ -239,16 +249,14 @@ def _quantization(report):
     return Check(name, [], notes)
 
 
-def _shortlist(shortlist):
-    return Check(f"shortlist: lists for {len(shortlist['of_source']):,} source tokens", [])
-
-
 def _batching(folder):
     try:
         parameters = read_batching_parameters(folder)
     except ValueError as error:
         return Check("batching parameters", [str(error)])
-    return Check("batching parameters" if parameters else "batching parameters: none of this model's own", [])
+    if not parameters:
+        return Check("batching parameters: none of this model's own", [])
+    return Check("batching parameters", [])
 
 
 def _warmup(folder, signatures, buckets):
@@ -259,21 +267,28 @@ def _warmup(folder, signatures, buckets):
         return Check("warm-up", [str(error)]), []
     if requests is None:
         return Check("warm-up: none, so the first request to each signature is slow", []), []
-    problems, good = [], []
+    problems = []
+    good_requests = []
     for index, (name, inputs) in enumerate(requests):
-        found = list(_request_problems(signatures, name, inputs))
-        problems += [f"Record {index}: {problem}" for problem in found]
-        good += [] if found else [(name, inputs)]
+        request_problems = [
+            f"Record {index}: {problem}" for problem in _request_problems(signatures, name, inputs)
+        ]
+        problems += request_problems
+        if not request_problems:
+            good_requests.append((name, inputs))
     if not requests:
         problems.append("The file holds no request.")
     if len(requests) > MOST_WARMUP_REQUESTS:
         problems.append(
             f"The server takes {MOST_WARMUP_REQUESTS} requests at most. There are {len(requests)}."
         )
-    shapes = len(buckets["batch_sizes"]) * len(buckets["lengths"]) if buckets else 0
-    if len(requests) < shapes:
-        problems.append(f"XLA compiles {shapes} shapes, and only {len(requests)} requests warm them up.")
-    return Check("warm-up", problems), good
+    if buckets is not None:
+        num_shapes = len(buckets["batch_sizes"]) * len(buckets["lengths"])
+        if len(requests) < num_shapes:
+            problems.append(
+                f"XLA compiles {num_shapes} shapes, and only {len(requests)} requests warm them up."
+            )
+    return Check("warm-up", problems), good_requests
 
 
 def _request_problems(signatures, name, inputs):
@@ -294,88 +309,99 @@ def _request_problems(signatures, name, inputs):
             )
 
 
-_Run = collections.namedtuple("_Run", ["check", "what", "request", "size"])
-_Run.__doc__ = (
+class _Run(typing.NamedTuple):
     """A request: the check it belongs to, its name there, the request itself, and its number of rows."""
-)
+
+    check: str
+    name: str
+    request: dict
+    size: int
 
 
-def _runs_of_signatures(signatures, texts):
-    """Batches of no, one and all texts."""
+def _signature_runs(signatures, texts):
+    """Runs each signature on batches of no, one and all texts."""
+    runs = []
     for name, signature in signatures.items():
         for batch in ([], texts[:1], texts[1:2], texts):
             request = {"signature": name, "inputs": _inputs(signature, batch)}
-            yield _Run(f"run of {name}", f"{len(batch)} texts", request, len(batch))
+            runs.append(_Run(f"run of {name}", f"{len(batch)} texts", request, len(batch)))
+    return runs
 
 
-def _runs_of_warmup(requests):
+def _warmup_runs(requests):
+    runs = []
     for index, (name, inputs) in enumerate(requests):
         request = {"signature": name, "inputs": {key: to_json(array) for key, array in inputs.items()}}
         size = max((len(array) for array in inputs.values() if array.ndim), default=0)
-        yield _Run("run of the warm-up", f"request {index}, {size} texts", request, size)
+        runs.append(_Run("run of the warm-up", f"request {index}, {size} texts", request, size))
+    return runs
 
 
 def _run_checks(folder, runs, xla):
     """A `Check` for each kind of run, all in one process."""
-    requests, timeout = [run.request for run in runs], _time_limit(folder, len(runs), xla)
+    requests = [run.request for run in runs]
+    timeout = _time_limit(folder, len(runs), xla)
     try:
         answers = run_saved_model(folder, requests, timeout=timeout, xla=xla)
     except (RuntimeError, subprocess.TimeoutExpired) as error:
         # TensorFlow's output is long; the error is at its end.
         return [Check("loading", [" ".join(str(error).split())[-600:]])]
-    checks, notes = {run.check: [] for run in runs}, {}
+    problems = {run.check: [] for run in runs}
+    notes = {}
     for run, answer in zip(runs, answers):
         if "error" in answer:
-            checks[run.check].append(f"{run.what}: {' '.join(answer['error'].split())[:300]}")
+            problems[run.check].append(f"{run.name}: {' '.join(answer['error'].split())[:300]}")
             continue
         lengths = {key: len(value) for key, value in answer["outputs"].items()}
         if set(lengths.values()) - {run.size}:
-            checks[run.check].append(f"{run.what} are answered with {lengths}.")
+            problems[run.check].append(f"{run.name} are answered with {lengths}.")
         elif run.size and run.request["signature"] == "serving_default":
             notes[run.check] = _sample(run.request["inputs"], answer["outputs"])
-    return [Check(name, problems, notes.get(name, ())) for name, problems in checks.items()]
+    return [Check(name, problems[name], notes.get(name, ())) for name in problems]
 
 
 def _time_limit(folder, num_runs, xla):
     """Seconds for loading a version and for all runs: large models are slow, and XLA compiles each shape."""
     megabytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 2**20
-    return 60 + megabytes + num_runs * (60 if xla else 10)
+    seconds_a_run = 60 if xla else 10
+    return 60 + megabytes + num_runs * seconds_a_run
 
 
 def _sample(inputs, outputs):
     """A line with the first text that is not empty, and its answer; none if there are several inputs or outputs."""
     if len(inputs) != 1 or len(outputs) != 1:
         return []
-    [texts], [answers] = inputs.values(), outputs.values()
-    number = next((number for number, text in enumerate(texts) if text), 0)
-    return [" -> ".join(_short(value[number]) for value in (texts, answers))]
+    (texts,) = inputs.values()
+    (answers,) = outputs.values()
+    row = next((row for row, text in enumerate(texts) if text), 0)
+    return [f"{_short(texts[row])} -> {_short(answers[row])}"]
 
 
 def _short(value):
     text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    if len(text) > 60:
+        text = f"{text[:57]}..."
+    return text
 
 
 def _inputs(signature, texts):
-    return {
-        key: texts if info.dtype == _STRING else [_neutral(info)] * len(texts)
-        for key, info in signature.inputs.items()
-    }
+    """The texts for every string input of a signature, and neutral values for the others."""
+    inputs = {}
+    for key, info in signature.inputs.items():
+        is_string = info.dtype == tf.string.as_datatype_enum
+        inputs[key] = texts if is_string else [_neutral_value(info)] * len(texts)
+    return inputs
 
 
-def _neutral(info):
+def _neutral_value(info):
     """A value that is valid for any option: 1, or -1 for each element of a list of tokens."""
-    value = 1.0 if info.dtype == _FLOAT else 1
     sizes = [dim.size for dim in info.tensor_shape.dim][1:]
-    return value if not sizes else [-1] * max(sizes[0], 1)
-
-
-# TensorFlow's DataType numbers (types.proto).
-_FLOAT, _STRING = 1, 7
+    if sizes:
+        return [-1] * max(sizes[0], 1)
+    return 1.0 if info.dtype == tf.float32.as_datatype_enum else 1
 
 
 def _answer_problems(folder, signatures, texts, expected, xla):
-    texts = _without_base64(texts)
     inputs = _inputs(signatures["serving_default"], [_in_json(text) for text in texts])
     (answer,) = run_saved_model(folder, [{"inputs": inputs}], timeout=300, xla=xla)
     for text, one, other in zip(texts, answer["outputs"]["outputs"], expected(texts)):
@@ -384,60 +410,62 @@ def _answer_problems(folder, signatures, texts, expected, xla):
 
 
 def _attention_problems(folder, texts, expected, is_quantized):
-    inputs, answers, is_rounded = expected(texts)
-    is_rounded = is_rounded or is_quantized
-    if not answers:
+    inputs, expected_answers, rounds_activations = expected(texts)
+    if not expected_answers:
         return
-    request = {
-        "signature": "attention",
-        "inputs": {key: [*map(_in_json, values)] for key, values in inputs.items()},
-    }
-    (given,) = run_saved_model(folder, [request], timeout=300)
-    for row, answer in enumerate(answers):
-        what = ", ".join(f"{key}={_short(values[row])}" for key, values in inputs.items())
-        for name, wanted in answer.items():
-            if name not in given["outputs"]:
+    json_inputs = {key: [_in_json(value) for value in values] for key, values in inputs.items()}
+    request = {"signature": "attention", "inputs": json_inputs}
+    (answer,) = run_saved_model(folder, [request], timeout=300)
+    is_rounded = rounds_activations or is_quantized
+    for row, expected_outputs in enumerate(expected_answers):
+        row_inputs = ", ".join(f"{key}={_short(values[row])}" for key, values in inputs.items())
+        for name, wanted in expected_outputs.items():
+            if name not in answer["outputs"]:
                 yield f"`attention` has no output `{name}`."
                 continue
-            found = np.asarray(given["outputs"][name][row])
-            if (problem := _difference(found, np.asarray(wanted), is_rounded)) is not None:
-                yield f"`{name}` of `attention` for {what} {problem}."
+            problem = _difference(np.asarray(answer["outputs"][name][row]), np.asarray(wanted), is_rounded)
+            if problem is not None:
+                yield f"`{name}` of `attention` for {row_inputs} {problem}."
 
 
-def _difference(found, wanted, is_rounded):
-    """In which an output of a batch differs from one without padding, or None."""
-    if found.ndim != wanted.ndim or any(has < needs for has, needs in zip(found.shape, wanted.shape)):
-        return f"has shape {found.shape}, and {wanted.shape} in Python"
-    inside = tuple(map(slice, wanted.shape))
-    if wanted.dtype.kind in "fu":
-        differences = np.abs(found[inside].astype("float32") - wanted)
-        most = np.max(differences, initial=0.0)
+def _difference(output, wanted, is_rounded):
+    """How a row's output, padded to its batch, differs from the wanted one without padding; None if it does not."""
+    if output.ndim != wanted.ndim or any(has < needs for has, needs in zip(output.shape, wanted.shape)):
+        return f"has shape {output.shape}, and {wanted.shape} in Python"
+    inside = tuple(slice(size) for size in wanted.shape)
+    kind = wanted.dtype.kind
+    if kind in "fu":
+        differences = np.abs(output[inside].astype("float32") - wanted)
+        difference = np.max(differences, initial=0.0)
         # Pixels are unsigned integers: between two of them, either is right.
-        limit = _TOLERANCE if wanted.dtype.kind == "f" else 1
-        if is_rounded and wanted.dtype.kind == "f":
-            most, limit = differences.sum(axis=-1).mean() / 2, _MOVED_IF_ROUNDED
+        limit = _TOLERANCE if kind == "f" else 1
+        if is_rounded and kind == "f":
+            difference = differences.sum(axis=-1).mean() / 2
+            limit = _MOVED_IF_ROUNDED
         # Written so that NaN, which compares as false, is a difference too.
-        if not most <= limit:
-            return f"differs by {most:.2g} from Python's"
-    elif not np.array_equal(found[inside], wanted):
-        return f"is {_short(found[inside].tolist())}, and {_short(wanted.tolist())} in Python"
-    outside = np.ones(found.shape, bool)
-    outside[inside] = False
-    return "holds something past the end of the text" if np.any(found[outside].astype(bool)) else None
-
-
-def _without_base64(texts):
-    return [text for text in texts if isinstance(text, str | bytes)]
+        if not difference <= limit:
+            return f"differs by {difference:.2g} from Python's"
+    elif not np.array_equal(output[inside], wanted):
+        return f"is {_short(output[inside].tolist())}, and {_short(wanted.tolist())} in Python"
+    is_padding = np.ones(output.shape, bool)
+    is_padding[inside] = False
+    if np.any(output[is_padding].astype(bool)):
+        return "holds something past the end of the text"
+    return None
 
 
 def _in_json(text):
-    return {"b64": base64.b64encode(text).decode("ascii")} if isinstance(text, bytes) else text
+    """A text as a request holds it: bytes in base64."""
+    if isinstance(text, bytes):
+        return {"b64": base64.b64encode(text).decode("ascii")}
+    return text
 
 
 def _are_same(one, other):
     """Whether two answers are equal; numbers to 1e-5 of the largest."""
-    one, other = np.asarray(one), np.asarray(other)
+    one = np.asarray(one)
+    other = np.asarray(other)
     if one.dtype.kind != "f" or other.dtype.kind != "f":
         return np.array_equal(one, other)
-    most = max(np.max(np.abs(other), initial=0.0), 1e-9)
-    return one.shape == other.shape and bool(np.all(np.abs(one - other) <= 1e-5 * most))
+    largest = max(np.max(np.abs(other), initial=0.0), 1e-9)
+    return one.shape == other.shape and bool(np.all(np.abs(one - other) <= 1e-5 * largest))

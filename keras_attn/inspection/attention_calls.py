@@ -30,7 +30,7 @@ class AttentionCall:
     Attributes:
         layer: The attention layer.
         arguments: Dict of the method's arguments.
-        output: What the method gives to the layer that called it. A watcher may replace it.
+        output: What the method returns to the layer that called it. A watcher may replace it.
     """
 
     method = None
@@ -39,12 +39,16 @@ class AttentionCall:
         self.layer = layer
         self._original = original
         self.arguments = self._bound(args, kwargs)
-        self._results = self._run()
-        self.output, *self._more = self._results if isinstance(self._results, tuple) else (self._results,)
+        results = self._run()
+        self._returns_tuple = isinstance(results, tuple)
+        if self._returns_tuple:
+            self.output, *self._more_results = results
+        else:
+            self.output = results
+            self._more_results = []
 
     def _bound(self, args, kwargs):
-        bound = inspect.signature(self._original).bind(*args, **kwargs)
-        return bound.arguments
+        return inspect.signature(self._original).bind(*args, **kwargs).arguments
 
     def _run(self):
         return _call(self._original, self.arguments)
@@ -52,7 +56,7 @@ class AttentionCall:
     @property
     def result(self):
         """What the wrapped method returns."""
-        return (self.output, *self._more) if isinstance(self._results, tuple) else self.output
+        return (self.output, *self._more_results) if self._returns_tuple else self.output
 
     @functools.cached_property
     def scores(self):
@@ -73,7 +77,7 @@ class AttentionCall:
         )
 
 
-class CallOfOurs(AttentionCall):
+class OwnAttentionCall(AttentionCall):
     """A call of `keras_attn.layers.MultiHeadAttention` or of a variant."""
 
     method = "_attend"
@@ -87,15 +91,17 @@ class CallOfOurs(AttentionCall):
 
     @functools.cached_property
     def scores(self):
-        if self._more[0] is not None:
-            return self._more[0]
+        (scores,) = self._more_results
+        if scores is not None:
+            return scores
         layer = _copy(self.layer, without=self.method, memory_efficient=None, flash_attention=None)
-        return layer._attend(**{**self.arguments, "return_attention_scores": True})[1]
+        _, scores = layer._attend(**{**self.arguments, "return_attention_scores": True})
+        return scores
 
     @functools.cached_property
     def mask(self):
-        query, key = self.arguments["query"], self.arguments["key"]
-        return as_mask_rule(self.arguments.get("mask"), query, key).block()
+        mask = self.arguments.get("mask")
+        return as_mask_rule(mask, self.arguments["query"], self.arguments["key"]).block()
 
     def output_change(self, score_change):
         if hasattr(self.layer, "lambda_vectors"):
@@ -103,57 +109,59 @@ class CallOfOurs(AttentionCall):
         return weighted_sum(score_change, self.arguments["value"])
 
 
-class CallOfKeras(AttentionCall):
+class KerasAttentionCall(AttentionCall):
     """A call of `keras.layers.MultiHeadAttention` or `GroupQueryAttention`, or of a subclass."""
 
     method = ATTENTION_METHOD
 
     @functools.cached_property
     def scores(self):
-        scores = self._more[0] if self._more else None
+        scores = self._more_results[0] if self._more_results else None
         if scores is None:
-            scores = self._with_scores()
-        return self._flat(scores)
+            scores = self._computed_scores()
+        return self._with_joined_axes(scores)
 
-    def _with_scores(self):
+    def _computed_scores(self):
         layer = _copy(self.layer, without=self.method, **WITH_ATTENTION_SCORES)
-        function = getattr(layer, self.method)
+        attend = getattr(layer, self.method)
         arguments = dict(self.arguments)
-        if "return_attention_scores" in inspect.signature(function).parameters:
+        if "return_attention_scores" in inspect.signature(attend).parameters:
             arguments["return_attention_scores"] = True
-        return _call(function, arguments)[1]
+        _, scores = _call(attend, arguments)
+        return scores
 
     @functools.cached_property
     def mask(self):
         mask = self.arguments.get("attention_mask")
-        mask = None if mask is None else ops.cast(mask, "bool")
-        rank = len(self._raw_shape())
         if mask is not None:
-            while len(mask.shape) < rank:  # as in the layer: (B, T, S) becomes (B, 1, T, S)
+            mask = ops.cast(mask, "bool")
+            while len(mask.shape) < self._scores_rank:  # as in the layer: (B, T, S) becomes (B, 1, T, S)
                 mask = ops.expand_dims(mask, -2 * self._num_axes - 1)
         if self.arguments.get("use_causal_mask"):
             causal = causal_mask_of_layer(self.layer, self.arguments["query"], self.arguments["value"])
             causal = ops.expand_dims(causal, 1)
             mask = causal if mask is None else ops.logical_and(mask, causal)
-        return None if mask is None else self._flat(mask)
+        return None if mask is None else self._with_joined_axes(mask)
 
     @property
     def _num_axes(self):
         axes = attention_axes(self.layer)
         return 1 if axes is None else len(axes)
 
-    def _raw_shape(self):
+    @property
+    def _scores_rank(self):
         # Queries (B, <axes>, N, H) have scores (B, <other axes>, N, <attended axes of queries, then of keys>).
-        return (None,) * (len(self.arguments["query"].shape) - 1 + self._num_axes)
+        return len(self.arguments["query"].shape) - 1 + self._num_axes
 
-    def _flat(self, x):
-        """The attended axes joined: (..., N, T, S)."""
-        count = self._num_axes
-        if count == 1:
+    def _with_joined_axes(self, x):
+        """Scores or a mask with the attended axes joined: (..., N, T, S)."""
+        if self._num_axes == 1:
             return x
+        count = self._num_axes
         shape = ops.shape(x)
-        before, sizes = shape[: -2 * count], shape[-2 * count :]
-        return ops.reshape(x, (*before, math.prod(sizes[:count]), math.prod(sizes[count:])))
+        num_queries = math.prod(shape[-2 * count : -count])
+        num_keys = math.prod(shape[-count:])
+        return ops.reshape(x, (*shape[: -2 * count], num_queries, num_keys))
 
     def output_change(self, score_change):
         if self._num_axes > 1:
@@ -162,32 +170,41 @@ class CallOfKeras(AttentionCall):
         return ops.einsum(combine_equation(self.layer), change, self.arguments["value"])
 
 
-class CallOfAny(AttentionCall):
+class OtherAttentionCall(AttentionCall):
     """A call of any other layer with the call argument `return_attention_scores`, which is called once more."""
 
     method = "call"
 
     def _run(self):
-        tensors = [x for x in keras.tree.flatten(dict(self.arguments)) if ops.is_tensor(x)]
-        masks = [(x, implicit_mask(x)) for x in tensors]
-        self._before = (_state(self.layer), masks)
+        self._tensors = [x for x in keras.tree.flatten(dict(self.arguments)) if ops.is_tensor(x)]
+        self._state_before = self._state()
         return super()._run()
 
     @functools.cached_property
     def scores(self):
         if self.arguments.get("return_attention_scores"):
-            scores = self._more[0]
+            scores = self._more_results[0]
         else:
-            state, masks = self._before
-            state_after = _state(self.layer)
-            masks_after = [(x, implicit_mask(x)) for x, _ in masks]
-            try:
-                _restore(state, masks)
-                scores = _call(self._original, {**self.arguments, "return_attention_scores": True})[1]
-            finally:
-                _restore(state_after, masks_after)
-        # Layers without heads have one.
-        return ops.expand_dims(scores, -3) if len(scores.shape) == 3 else scores
+            scores = self._computed_scores()
+        if len(scores.shape) == 3:  # a layer without heads has one
+            scores = ops.expand_dims(scores, -3)
+        return scores
+
+    def _computed_scores(self):
+        """The scores of a second call, which changes nothing that the first did not change."""
+        state_after = self._state()
+        try:
+            _restore(*self._state_before)
+            _, scores = _call(self._original, {**self.arguments, "return_attention_scores": True})
+        finally:
+            _restore(*state_after)
+        return scores
+
+    def _state(self):
+        """What a call may change: random states and moving means of the layer, and the masks of its inputs."""
+        variables = [(variable, ops.copy(variable.value)) for variable in self.layer.non_trainable_variables]
+        masks = [(tensor, implicit_mask(tensor)) for tensor in self._tensors]
+        return variables, masks
 
     @functools.cached_property
     def mask(self):
@@ -195,7 +212,7 @@ class CallOfAny(AttentionCall):
 
 
 def _copy(layer, without, **attributes):
-    """A layer with the same weights and other attributes. Other threads may be in the layer itself, so it must not change."""
+    """A layer with the same weights and other attributes; the layer itself must not change, since other threads may use it."""
     copy = object.__new__(type(layer))
     copy.__dict__.update(layer.__dict__)
     copy.__dict__.pop(without, None)
@@ -209,13 +226,8 @@ def _call(function, arguments):
     return function(*bound.args, **bound.kwargs)
 
 
-def _state(layer):
-    """What a call may change in a layer: the state of its random numbers, and moving means."""
-    return [(variable, ops.copy(variable.value)) for variable in layer.non_trainable_variables]
-
-
-def _restore(state, masks):
-    for variable, value in state:
+def _restore(variables, masks):
+    for variable, value in variables:
         variable.assign(value)
     for tensor, mask in masks:
         if mask is not None or implicit_mask(tensor) is not None:

@@ -3,8 +3,8 @@ import inspect
 import numpy as np
 from keras import ops
 
-from keras_attn.inspection.attention_layers import chosen
-from keras_attn.inspection.backends import gradients
+from keras_attn.inspection.attention_layers import select_layers
+from keras_attn.inspection.backends import as_array, gradients
 from keras_attn.inspection.capture import AttentionMaps, layers_to_watch
 from keras_attn.inspection.perturbed_model import call_with
 from keras_attn.inspection.watching import Watcher, watching
@@ -40,40 +40,41 @@ def attention_gradients(model, inputs, target=None, layers=None):
 
     Reference: [Chefer et al., 2021](https://arxiv.org/abs/2103.15679), section 3.
     """
-    watched = chosen(layers_to_watch(model), layers)
-    maps = AttentionMaps()
-    training = {"training": False} if "training" in inspect.signature(model.call).parameters else {}
+    watched = select_layers(layers_to_watch(model), layers)
+    arguments = {}
+    if "training" in inspect.signature(model.call).parameters:
+        arguments["training"] = False
+    paths = []
+    scores = []
 
-    def call():
-        return call_with(model, inputs, **training)
+    def record_scores(path, call):
+        call.output_change(ops.zeros_like(call.scores))  # an error now rather than in a gradient
+        paths.append(path)
+        scores.append(as_array(ops.cast(call.scores, "float32")))
 
-    def keep(path, seen):
-        seen.output_change(ops.zeros_like(seen.scores))  # an error now rather than in a gradient
-        maps._add(path, np.asarray(ops.convert_to_numpy(ops.cast(seen.scores, "float32"))))
+    with watching(Watcher(watched, record_scores), model):
+        call_with(model, inputs, **arguments)
 
-    with watching(Watcher(watched, keep), model):
-        call()
+    def target_sum(*score_changes):
+        next_changes = iter(score_changes)
 
-    def output_of(*changes):
-        rest = iter(changes)
+        def change_output(path, call):
+            change = call.output_change(next(next_changes))
+            call.output = call.output + ops.cast(change, call.output.dtype)
 
-        def change(path, seen):
-            seen.output = seen.output + ops.cast(seen.output_change(next(rest)), seen.output.dtype)
-
-        with watching(Watcher(watched, change, takes_traced=True), model):
-            outputs = call()
+        with watching(Watcher(watched, change_output, takes_traced=True), model):
+            outputs = call_with(model, inputs, **arguments)
         # Rows do not depend on each other, so the sum has the gradient of each row.
-        return ops.sum(ops.cast(_chosen_output(outputs, target), "float32")), None
+        return ops.sum(ops.cast(_target_output(outputs, target), "float32")), None
 
-    of_maps = AttentionMaps()
-    zeros = [ops.zeros(scores.shape, "float32") for scores in maps.values()]
-    found, _ = gradients(output_of, zeros)
-    for key, gradient in zip(maps, found):
-        of_maps._add(maps._path_of[key], np.asarray(ops.convert_to_numpy(gradient)))
-    return maps, of_maps
+    zeros = [ops.zeros(array.shape, "float32") for array in scores]
+    score_gradients, _ = gradients(target_sum, zeros)
+    arrays = [as_array(gradient) for gradient in score_gradients]
+    return AttentionMaps(zip(paths, scores)), AttentionMaps(zip(paths, arrays))
 
 
-def _chosen_output(outputs, target):
+def _target_output(outputs, target):
+    """The number (B,) whose gradient is taken."""
     if callable(target):
         return target(outputs)
     if not ops.is_tensor(outputs) or len(outputs.shape) != 2:
@@ -84,12 +85,9 @@ def _chosen_output(outputs, target):
     if target is None:
         return ops.max(outputs, axis=-1)
     num_rows, num_classes = outputs.shape
-    indices = np.asarray(ops.convert_to_numpy(target))
-    if (
-        indices.dtype.kind not in "iu"
-        or indices.shape not in ((), (num_rows,))
-        or not ((indices >= -num_classes) & (indices < num_classes)).all()
-    ):
+    indices = as_array(target)
+    are_integers = indices.dtype.kind in "iu" and indices.shape in ((), (num_rows,))
+    if not are_integers or not ((indices >= -num_classes) & (indices < num_classes)).all():
         raise ValueError(
             "`target` must be the index of a class or an index for each row, since the outputs (B, classes) have the shape "
             f"{(num_rows, num_classes)}. Received: target={target!r}."

@@ -2,15 +2,16 @@
 
 import collections.abc
 import inspect
+import itertools
 import re
 
 import keras
 
 from keras_attn.compat.keras import direct_sublayers
-from keras_attn.inspection.attention_calls import CallOfAny, CallOfKeras, CallOfOurs
+from keras_attn.inspection.attention_calls import KerasAttentionCall, OtherAttentionCall, OwnAttentionCall
 from keras_attn.layers import MultiHeadAttention
 
-_OF_KERAS = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
+_KERAS_ATTENTION = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
 
 
 def attention_layers(model):
@@ -29,28 +30,28 @@ def attention_layers(model):
     paths = list(attention_layers(model))  # ["encoder_block_0/self_attention", "encoder_block_1/self_attention"]
     ```
     """
-    found, _ = _walk(model)
-    return found
+    attention, _ = _all_layers(model)
+    return attention
 
 
 def sublayers_by_path(model):
     """The attention layers below a model and all that are not part of one, blocks included: a dict from paths to layers."""
-    attention, others = _walk(model)
+    attention, others = _all_layers(model)
     return {path: layer for path, layer in {**attention, **others}.items() if layer is not model}
 
 
 def call_kind(layer):
     """The class that describes a call of this layer, or None if it is not attention that can be watched."""
     if isinstance(layer, MultiHeadAttention):
-        return CallOfOurs
-    if isinstance(layer, _OF_KERAS):
-        return CallOfKeras
+        return OwnAttentionCall
+    if isinstance(layer, _KERAS_ATTENTION):
+        return KerasAttentionCall
     if isinstance(layer, keras.layers.Layer) and "return_attention_scores" in _parameters(layer.call):
-        return CallOfAny
+        return OtherAttentionCall
     return None
 
 
-def chosen(layers, patterns):
+def select_layers(layers, patterns):
     """Those of `layers`, a dict by path, that the argument `layers` of `capture_attention` names.
 
     Raises:
@@ -61,16 +62,22 @@ def chosen(layers, patterns):
     if isinstance(patterns, str) or not isinstance(patterns, collections.abc.Iterable):
         patterns = [patterns]
     patterns = list(patterns)
-    named = [
-        [path for path, layer in layers.items() if _matches(pattern, path, layer)] for pattern in patterns
-    ]
-    if not named or [] in named:
-        received = patterns[named.index([])] if named else patterns
-        raise ValueError(
-            "`layers` must name attention layers of the model, by path, by a regular expression that is found in "
-            f"a path, or by the layer itself; or be a list of these. Received: {received!r}. The attention layers are {list(layers)}."
-        )
-    return {path: layer for path, layer in layers.items() if any(path in paths for paths in named)}
+    selected = set()
+    for pattern in patterns:
+        paths = [path for path, layer in layers.items() if _matches(pattern, path, layer)]
+        if not paths:
+            raise ValueError(_selection_message(pattern, layers))
+        selected.update(paths)
+    if not patterns:
+        raise ValueError(_selection_message(patterns, layers))
+    return {path: layer for path, layer in layers.items() if path in selected}
+
+
+def _selection_message(received, layers):
+    return (
+        "`layers` must name attention layers of the model, by path, by a regular expression that is found in "
+        f"a path, or by the layer itself; or be a list of these. Received: {received!r}. The attention layers are {list(layers)}."
+    )
 
 
 def _matches(pattern, path, layer):
@@ -80,59 +87,65 @@ def _matches(pattern, path, layer):
         return False
     try:
         return pattern == path or re.search(pattern, path) is not None
-    except re.error:  # no regular expression, but it may be another layer's path
+    except re.error:  # not a regular expression; it may be another layer's path
         return False
 
 
-def _walk(model):
-    attention, others, seen = {}, {}, {id(model)}
+def _all_layers(model):
+    """Two dicts by path: the attention layers, and all other layers that are not part of one, blocks included."""
+    attention = {}
+    others = {}
+    seen = {id(model)}
 
     def visit(layer, path):
-        """Lists what is below a layer, and whether there is attention in it."""
-        below = False
-        for sublayer in children(layer):
+        """Adds what is below a layer, and returns whether there is attention in it."""
+        has_attention = False
+        for sublayer in sublayers(layer):
             if id(sublayer) in seen:
                 continue
             seen.add(id(sublayer))
-            own = _unused(f"{path}/{sublayer.name}" if path else sublayer.name, attention, others)
+            own_path = f"{path}/{sublayer.name}" if path else sublayer.name
+            own_path = _unused_path(own_path, attention.keys() | others.keys())
             kind = call_kind(sublayer)
-            if kind in (CallOfOurs, CallOfKeras):
-                attention[own] = sublayer
-                below = True
+            if kind in (OwnAttentionCall, KerasAttentionCall):
+                attention[own_path] = sublayer
+                has_attention = True
                 continue
-            others[own] = sublayer
+            others[own_path] = sublayer
             # A block that can return the scores of the attention in it is not attention itself.
-            inside = visit(sublayer, own)
-            if kind is CallOfAny and not inside:
-                attention[own] = sublayer
-            below = below or inside or own in attention
-        return below
+            contains_attention = visit(sublayer, own_path)
+            if kind is OtherAttentionCall and not contains_attention:
+                attention[own_path] = sublayer
+                contains_attention = True
+            has_attention = has_attention or contains_attention
+        return has_attention
 
     kind = call_kind(model)
-    if kind in (CallOfOurs, CallOfKeras) or (not visit(model, "") and kind is CallOfAny):
+    if kind in (OwnAttentionCall, KerasAttentionCall) or (
+        not visit(model, "") and kind is OtherAttentionCall
+    ):
         attention[model.name] = model
     return attention, others
 
 
-def children(layer):
+def sublayers(layer):
     """The layers right below a layer."""
+    layers = direct_sublayers(layer)
+    if isinstance(layer, keras.Sequential):
+        layers = [other for other in layers if not isinstance(other, keras.Model)]
     if isinstance(layer, keras.Model) and hasattr(layer, "layers"):
-        layers = list(layer.layers)
         # Layers in attributes that are not in the graph of a functional model may still be called.
-        return layers + [
-            other
-            for other in direct_sublayers(layer)
-            if not isinstance(other, keras.Model) or not isinstance(layer, keras.Sequential)
-        ]
-    return direct_sublayers(layer)
+        layers = list(layer.layers) + layers
+    return layers
 
 
-def _unused(path, *used):
-    number, free = 1, path
-    while any(free in paths for paths in used):
-        number += 1
-        free = f"{path}_{number}"
-    return free
+def _unused_path(path, used):
+    """The path itself, or with the first number that makes it unused."""
+    unused = path
+    numbers = itertools.count(2)
+    while unused in used:
+        unused = f"{path}_{next(numbers)}"
+    return unused
 
 
 def _parameters(function):

@@ -1,6 +1,13 @@
-"""Gradients and compilers of the backend at hand: the only code of this room that is not `keras.ops`."""
+"""NumPy arrays, gradients and compilers: the only code of this room that depends on the backend."""
 
 import keras
+import numpy as np
+from keras import ops
+
+
+def as_array(tensor):
+    """A tensor's values as a NumPy array, of rank 0 too."""
+    return np.asarray(ops.convert_to_numpy(tensor))
 
 
 def gradients(function, tensors):
@@ -28,8 +35,9 @@ def _by_tensorflow(function, tensors):
         for tensor in tensors:
             tape.watch(tensor)
         scalar, other = function(*tensors)
-    found = tape.gradient(scalar, tensors, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-    return [tf.convert_to_tensor(gradient) for gradient in found], other
+    gradients = tape.gradient(scalar, tensors, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    # The gradient of what is gathered is IndexedSlices.
+    return [tf.convert_to_tensor(gradient) for gradient in gradients], other
 
 
 def _by_torch(function, tensors):
@@ -38,19 +46,22 @@ def _by_torch(function, tensors):
     leaves = [tensor.detach().clone().requires_grad_() for tensor in tensors]
     with torch.enable_grad():
         scalar, other = function(*leaves)
-    found = (
-        torch.autograd.grad(scalar, leaves, allow_unused=True)
-        if scalar.requires_grad
-        else [None] * len(leaves)
-    )
-    return [torch.zeros_like(leaf) if g is None else g for leaf, g in zip(leaves, found)], other
+    gradients = [torch.zeros_like(leaf) for leaf in leaves]
+    if scalar.requires_grad:
+        for number, gradient in enumerate(torch.autograd.grad(scalar, leaves, allow_unused=True)):
+            if gradient is not None:
+                gradients[number] = gradient
+    return gradients, other
 
 
 def _by_jax(function, tensors):
     import jax
 
-    count = tuple(range(len(tensors)))
-    return jax.grad(function, argnums=count, has_aux=True)(*tensors) if count else ([], function()[1])
+    if not tensors:
+        _, other = function()
+        return [], other
+    numbers = tuple(range(len(tensors)))
+    return jax.grad(function, argnums=numbers, has_aux=True)(*tensors)
 
 
 _GRADIENTS = {"tensorflow": _by_tensorflow, "torch": _by_torch, "jax": _by_jax}

@@ -1,4 +1,4 @@
-"""The ways in which `check_masks` calls a model: contexts that give what compiles a function of tensors."""
+"""The ways in which `check_masks` calls a model: contexts, each of which yields the function that compiles its calls."""
 
 import contextlib
 
@@ -8,9 +8,13 @@ from keras_attn.compat.keras import all_layers, attention_dropout_attribute
 from keras_attn.inspection.backends import compiled
 
 
+def _not_compiled(function):
+    return function
+
+
 @contextlib.contextmanager
 def _eager(perturbed):
-    yield lambda function: function
+    yield _not_compiled
 
 
 @contextlib.contextmanager
@@ -25,48 +29,35 @@ def _xla(perturbed):
 
 @contextlib.contextmanager
 def _training(perturbed):
-    normalizations = [
-        layer for layer in all_layers(perturbed.model) if isinstance(layer, keras.layers.BatchNormalization)
-    ]
-    trainable = [layer.trainable for layer in normalizations]
-    try:
-        for layer in normalizations:
-            layer.trainable = False
-        with perturbed.training(True):
-            yield lambda function: function
-    finally:
-        for layer, value in zip(normalizations, trainable):
-            layer.trainable = value
+    with contextlib.ExitStack() as stack:
+        for layer in all_layers(perturbed.model):
+            if isinstance(layer, keras.layers.BatchNormalization):
+                stack.callback(setattr, layer, "trainable", layer.trainable)
+                layer.trainable = False
+        stack.enter_context(perturbed.training(True))
+        yield _not_compiled
 
 
 @contextlib.contextmanager
 def _dropout(perturbed):
-    changed = []
-    for layer in all_layers(perturbed.model):
-        name = attention_dropout_attribute(layer)
-        if name is not None and not getattr(layer, name):
-            changed.append((layer, name, getattr(layer, name)))
-            setattr(layer, name, 0.1)
-    try:
-        with perturbed.training(False):
-            yield lambda function: function
-    finally:
-        for layer, name, value in changed:
-            setattr(layer, name, value)
+    with contextlib.ExitStack() as stack:
+        for layer in all_layers(perturbed.model):
+            name = attention_dropout_attribute(layer)
+            if name is not None and not getattr(layer, name):
+                stack.callback(setattr, layer, name, getattr(layer, name))
+                setattr(layer, name, 0.1)
+        stack.enter_context(perturbed.training(False))
+        yield _not_compiled
 
 
 def _in_half_precision(policy):
     @contextlib.contextmanager
     def context(perturbed):
-        layers = all_layers(perturbed.model)
-        before = [layer.dtype_policy for layer in layers]
-        try:
-            for layer in layers:
+        with contextlib.ExitStack() as stack:
+            for layer in all_layers(perturbed.model):
+                stack.callback(setattr, layer, "dtype_policy", layer.dtype_policy)
                 layer.dtype_policy = policy
-            yield lambda function: function
-        finally:
-            for layer, own in zip(layers, before):
-                layer.dtype_policy = own
+            yield _not_compiled
 
     return context
 

@@ -4,10 +4,10 @@ import numbers
 
 import keras
 import numpy as np
-from keras import ops
 
-from keras_attn.inspection.attention_layers import attention_layers, chosen
-from keras_attn.inspection.watching import _HOW_TO_CALL, Watcher, watching
+from keras_attn.inspection.attention_layers import attention_layers, select_layers
+from keras_attn.inspection.backends import as_array
+from keras_attn.inspection.watching import HOW_TO_CALL, Watcher, watching
 
 
 class AttentionMaps(collections.abc.Mapping):
@@ -32,20 +32,19 @@ class AttentionMaps(collections.abc.Mapping):
     """
 
     def __init__(self, calls=()):
-        self._calls = {}
-        self._keys = {}
-        self._path_of = {}
+        self._calls = {}  # by path, a list
+        self._scores = {}  # by key
         for path, scores in calls:
-            self._add(path, scores)
+            self.add(path, scores)
 
     def __getitem__(self, key):
-        return self._keys[key]
+        return self._scores[key]
 
     def __iter__(self):
-        return iter(self._keys)
+        return iter(self._scores)
 
     def __len__(self):
-        return len(self._keys)
+        return len(self._scores)
 
     def __repr__(self):
         shapes = ", ".join(f"{key!r}: {scores.shape}" for key, scores in self.items())
@@ -60,11 +59,12 @@ class AttentionMaps(collections.abc.Mapping):
         """The scores of every call of one layer, a list of arrays (B, N, T, S) in the order of the calls."""
         return list(self._calls[path])
 
-    def _add(self, path, scores):
+    def add(self, path, scores):
+        """Adds the scores (B, N, T, S) of one more call of a layer."""
         calls = self._calls.setdefault(path, [])
         calls.append(scores)
         key = path if len(calls) == 1 else f"{path}#{len(calls)}"
-        self._keys[key], self._path_of[key] = scores, path
+        self._scores[key] = scores
 
 
 @contextlib.contextmanager
@@ -108,33 +108,33 @@ def capture_attention(model, layers=None, rows=None, dtype="float16"):
     maps = AttentionMaps()
 
     def see(path, call):
-        maps._add(path, _array(call.scores, rows, dtype))
+        maps.add(path, _selected_rows(call.scores, rows).astype(dtype))
 
-    with watching(Watcher(chosen(layers_to_watch(model), layers), see), model):
+    watched = select_layers(layers_to_watch(model), layers)
+    with watching(Watcher(watched, see), model):
         yield maps
     if not maps:
         raise RuntimeError(
-            "No attention layer was called in the `with` block, in the thread that opened it. " + _HOW_TO_CALL
+            "No attention layer was called in the `with` block, in the thread that opened it. " + HOW_TO_CALL
         )
 
 
 def _float_dtype(dtype):
-    """The NumPy dtype; in one of integers every score below 1 would be 0."""
+    """The NumPy dtype. Integers are refused: every score below 1 would become 0."""
     try:
-        found = np.dtype(dtype)
-    except TypeError:  # no dtype at all
-        found = None
-    # By its name, since NumPy does not count bfloat16 among its floats. Its dtype of None is float64.
-    if dtype is None or found is None or not found.name.startswith(("float", "bfloat")):
-        raise ValueError(f"`dtype` must be a float dtype, such as 'float32'. Received: dtype={dtype!r}.")
-    return found
+        # NumPy takes None for float64, and does not count bfloat16 among its floats.
+        if dtype is not None and np.dtype(dtype).name.startswith(("float", "bfloat")):
+            return np.dtype(dtype)
+    except TypeError:  # not a dtype
+        pass
+    raise ValueError(f"`dtype` must be a float dtype, such as 'float32'. Received: dtype={dtype!r}.")
 
 
 def layers_to_watch(model):
     """The attention layers of a model, by path.
 
     Raises:
-        ValueError: if it is no model, is not built or has none.
+        ValueError: if it is not a model, not built, or without attention layers.
     """
     if not isinstance(model, keras.layers.Layer):
         raise ValueError(
@@ -145,24 +145,25 @@ def layers_to_watch(model):
         raise ValueError(
             f"The model must be built, so that its layers exist: call it once before. Received: {model.name!r}."
         )
-    found = attention_layers(model)
-    if not found:
+    layers = attention_layers(model)
+    if not layers:
         raise ValueError(
             "The model has no attention layer that can be watched: none of keras_attn, no "
             "`keras.layers.MultiHeadAttention` or `GroupQueryAttention`, and no other layer whose `call` takes "
             f"`return_attention_scores`. Received: {model.name!r}."
         )
-    return found
+    return layers
 
 
-def _array(scores, rows, dtype):
-    scores = np.asarray(ops.convert_to_numpy(scores))
+def _selected_rows(scores, rows):
+    """The rows of scores as an array, as the argument `rows` of `capture_attention` says."""
+    scores = as_array(scores)
     if rows is None:
-        return scores.astype(dtype)
+        return scores
     if isinstance(rows, numbers.Integral):
         rows = [rows]
     try:
-        return scores[rows].astype(dtype)
+        return scores[rows]
     except IndexError as error:
         raise ValueError(
             f"`rows` must be rows of the batch, which has {len(scores)}. Received: rows={rows}."
@@ -184,18 +185,21 @@ def traced_attention(model, is_seen):
     Raises:
         ValueError: if the model is not built or has no such layers, or a layer was called where no call could be seen.
     """
-    seen, unseen = [], {}
+    calls = []
+    unseen_paths = {}  # in the order of the calls
 
     def see(path, call):
         if is_seen(call.output):
-            seen.append((path, call.scores))
+            calls.append((path, call.scores))
         else:
-            unseen[path] = None
+            unseen_paths[path] = None
 
     with watching(Watcher(layers_to_watch(model), see, takes_traced=True)):
-        yield seen
-    if lost := [path for path in unseen if path not in {path for path, _ in seen}]:
+        yield calls
+    seen_paths = {path for path, _ in calls}
+    lost_paths = [path for path in unseen_paths if path not in seen_paths]
+    if lost_paths:
         raise ValueError(
-            f"The scores of {lost} are computed inside a loop, where a graph cannot give them. Call the model eagerly in "
+            f"The scores of {lost_paths} are computed inside a loop, where a graph cannot give them. Call the model eagerly in "
             "`keras_attn.capture_attention`."
         )

@@ -1,17 +1,19 @@
+import typing
+
 import keras
 import numpy as np
 from keras import ops
 
 from keras_attn.checks import choose
-from keras_attn.inspection.backends import gradients
+from keras_attn.inspection.backends import as_array, gradients
 from keras_attn.inspection.call_modes import MODES
-from keras_attn.inspection.mask_report import Leak, MaskReport, pairs_of
+from keras_attn.inspection.mask_report import Leak, MaskReport, leak_pairs
 from keras_attn.inspection.mask_rules import Declarations, check_inputs
 from keras_attn.inspection.perturbed_model import PerturbedModel, is_mask
 
 # Changes are three standard deviations of the vectors that are changed.
 _NOISE = 3.0
-# A change below this share of the largest output, or gradient, is none. What is masked is exactly 0 in right models.
+# Changes below this share of the largest output, or gradient, do not count. In right models, what is masked is exactly 0.
 _TOLERANCE = 1e-6
 # The most positions in a call with several copies of the rows.
 _MOST_POSITIONS = 2**14
@@ -20,7 +22,7 @@ _ROWS_MIX = "Rows mix, so that the other leaks may come from other rows."
 
 
 def check_masks(model, inputs, padding=None, causal=None, segments=None, modes=("eager",)):
-    """Finds out which position of a model's inputs reaches which position of its outputs, and judges what is declared.
+    """Finds which position of a model's inputs reaches which position of its outputs, and judges what is declared.
 
     The vectors at each input position are changed in turn (of integer inputs at the outputs of the layers that embed
     them), the integers themselves are changed where that does not change the mask, and gradients are taken. A real output position must
@@ -62,7 +64,9 @@ def check_masks(model, inputs, padding=None, causal=None, segments=None, modes=(
     """
     if not isinstance(model, keras.layers.Layer) or not model.built:
         raise ValueError(f"`model` must be a built `keras.Model` or layer. Received: {model!r}.")
-    modes = (modes,) if isinstance(modes, str) else tuple(modes)
+    if isinstance(modes, str):
+        modes = (modes,)
+    modes = tuple(modes)
     for mode in modes:
         choose("modes", mode, MODES)
     check_inputs(inputs)
@@ -78,58 +82,76 @@ def check_masks(model, inputs, padding=None, causal=None, segments=None, modes=(
     return check.report()
 
 
+class _Variant(typing.NamedTuple):
+    """One way to change the inputs: `inputs` by name in place of the given ones, and a change for each point of the model.
+
+    None stands for no change.
+    """
+
+    inputs: dict | None = None
+    changes: list | None = None
+
+
 class _Check:
-    """Perturbs a model in each mode and collects what depends on what."""
+    """Changes a model's inputs in each mode and collects what depends on what."""
 
     def __init__(self, perturbed, declared):
-        self.perturbed, self.declared = perturbed, declared
+        self.perturbed = perturbed
+        self.declared = declared
+        self.batch_size = declared.batch_size
         self.outputs = {name: tuple(x.shape) for name, x in perturbed.named_outputs().items() if len(x.shape)}
         self.rng = np.random.default_rng(0)
-        self.noise = [
-            self.rng.normal(size=point.shape).astype("float32") * _NOISE * point.scale
-            for point in perturbed.points
-        ]
-        self.leaks, self.reach, self.nan_spreads, self.notes = {}, {}, [], []
-        self.batch_size = declared.batch_size
-        self.positional = list(
-            dict.fromkeys(point.name for point in perturbed.points if len(point.shape) > 2)
-        )
+        self.noise = []
+        for point in perturbed.points:
+            noise = self.rng.normal(size=point.shape).astype("float32")
+            self.noise.append(noise * _NOISE * point.scale)
+        # Inputs whose vectors can be changed at each position.
+        names = [point.name for point in perturbed.points if len(point.shape) > 2]
+        self.positional = list(dict.fromkeys(names))
+        # Inputs whose ids at pads can be changed, since the model is told the mask.
+        self.with_explicit_mask = self._inputs_with_explicit_mask()
+        # What is collected.
+        self.leaks = {}
+        self.reach = {}
+        self.nan_spreads = []
+        self.notes = []
         self._check_outputs()
         self._check_inputs()
 
+    def _inputs_with_explicit_mask(self):
+        names = set()
+        for name, mask in self.declared.padding.items():
+            for other, array in self.perturbed.inputs.items():
+                is_candidate = other != name and array.shape == mask.shape and is_mask(array)
+                if is_candidate and (array.astype(bool) == mask).all():
+                    names.add(name)
+        return names
+
     def _check_outputs(self):
+        lengths = {output: self._length(output) for output in self.outputs}
         for name in self.declared.causal:
-            if not any(self._length(output) == self.declared.lengths[name] for output in self.outputs):
+            if self.declared.lengths[name] not in lengths.values():
                 raise ValueError(
                     f"`causal` names {name!r} of {self.declared.lengths[name]} positions, but no output has as many: "
                     f"(B, T, ...). The outputs' shapes are {self.outputs}."
                 )
         for name in self.declared.segments:
-            if all(self.declared.segments_of(self._length(output)) is None for output in self.outputs):
+            if all(self.declared.segments_of(length) is None for length in lengths.values()):
                 raise ValueError(
                     "`segments` needs an output with the positions of an input whose segments are given. "
                     f"Received: segments of {name!r}; the outputs' shapes are {self.outputs}."
                 )
-        for output, shape in self.outputs.items():
+        for output, shape in list(self.outputs.items()):
             if shape[0] != self.batch_size:
                 self.notes.append(f"{output!r} of shape {shape} is not judged: it has no rows of the batch.")
-        self.outputs = {name: shape for name, shape in self.outputs.items() if shape[0] == self.batch_size}
+                del self.outputs[output]
         if self.batch_size == 1:
             self.notes.append("Whether rows mix is not checked: there is one row.")
 
     def _check_inputs(self):
-        inputs, declared = self.perturbed.inputs, self.declared
-        # The inputs whose ids at pads can be changed, since the model is told the mask.
-        self.with_explicit_mask = {
-            name
-            for name, mask in declared.padding.items()
-            for other, array in inputs.items()
-            if other != name
-            and array.shape == mask.shape
-            and is_mask(array)
-            and (array.astype(bool) == mask).all()
-        }
-        for name in declared.names:
+        inputs = self.perturbed.inputs
+        padding = self.declared.padding
+        for name in self.declared.names:
             if name in self.positional:
                 continue
             if inputs[name].dtype.kind not in "iu" or inputs[name].ndim != 2:
@@ -137,24 +159,19 @@ class _Check:
                     f"{name!r} cannot be changed position by position: it must be floats (B, T, ...) or integers (B, T). "
                     f"Received: {inputs[name].dtype} of shape {inputs[name].shape}."
                 )
-            if (
-                name in declared.padding
-                and not declared.padding[name].all()
-                and name not in self.with_explicit_mask
-            ):
+            has_padding = name in padding and not padding[name].all()
+            if has_padding and name not in self.with_explicit_mask:
                 raise ValueError(
                     f"The padding of {name!r} cannot be checked: no layer embeds these ids, and another id at a pad may "
                     "no longer be a pad. Give the model its mask as an input, or check the model after its embedding."
                 )
+        changeable = {point.name for point in self.perturbed.points}.union(self.declared.names)
         for name, array in inputs.items():
-            if (
-                name not in {point.name for point in self.perturbed.points}
-                and name not in declared.names
-                and not is_mask(array)
-            ):
+            if name not in changeable and not is_mask(array):
                 self.notes.append(f"{name!r} is not changed: it is neither float nor embedded by a layer.")
 
     def _length(self, output):
+        """The number of an output's positions, or None for an output without positions."""
         shape = self.outputs[output]
         return shape[1] if len(shape) > 2 else None
 
@@ -163,45 +180,45 @@ class _Check:
     def run(self, mode, compiler):
         self.mode = mode
         self._forward = compiler(self.perturbed.forward)
-        self._gradients = compiler(self._gradients_of)
-        self.copies = self._num_copies()
-        self._find_base()
+        self._gradients = compiler(self._gradients_of_product)
+        self.num_copies = self._most_copies()
+        self._run_unchanged()
         if self._rows_mix():
             if _ROWS_MIX not in self.notes:
                 self.notes.append(_ROWS_MIX)
-            self.copies = 1
-            self._find_base()
+            self.num_copies = 1
+            self._run_unchanged()
         self._change_vectors()
         self._change_ids()
         self._put_nan_in_padding()
         self._take_gradients()
 
-    def _num_copies(self):
+    def _most_copies(self):
         """How many changes are tried in one call, each in its own copy of the rows."""
         inputs = getattr(self.perturbed.model, "inputs", None) or []
         if any(x.shape and x.shape[0] is not None for x in inputs):
             return 1
-        longest = max([*self.declared.lengths.values(), self.batch_size])
+        longest = max(self.batch_size, *self.declared.lengths.values())
         return max(1, min(longest, _MOST_POSITIONS // (self.batch_size * longest)))
 
-    def _find_base(self):
-        self.base = self._outputs_of([(None, None)])
-        wrong = [
-            output
-            for output, y in self.base.items()
-            if not np.isfinite(
-                y[0] if self._length(output) is None else y[0][self.declared.real(self._length(output))]
-            ).all()
-        ]
-        if wrong:
+    def _run_unchanged(self):
+        """Keeps the outputs without a change, and refuses those that are not finite, or not the same twice."""
+        self.unchanged = self._outputs_of([_Variant()])
+        not_finite = []
+        for output, y in self.unchanged.items():
+            length = self._length(output)
+            values = y[0] if length is None else y[0][self.declared.real(length)]
+            if not np.isfinite(values).all():
+                not_finite.append(output)
+        if not_finite:
             raise ValueError(
-                f"In the mode {self.mode!r} the outputs {wrong} hold NaN or Inf before any change."
+                f"In the mode {self.mode!r} the outputs {not_finite} hold NaN or Inf before any change."
             )
-        again = self._outputs_of([(None, None)])
-        drawn = [output for output, y in self.base.items() if differs(y[0], again[output][0]).any()]
-        if drawn:
+        again = self._outputs_of([_Variant()])
+        random = [output for output, y in self.unchanged.items() if differs(y[0], again[output][0]).any()]
+        if random:
             raise ValueError(
-                f"In the mode {self.mode!r} two calls with the same inputs give other outputs {drawn}: the model draws random "
+                f"In the mode {self.mode!r} two calls with the same inputs give other outputs {random}: the model draws random "
                 "numbers that no `keras.random.SeedGenerator` of its layers begins. What comes of a change cannot be told."
             )
 
@@ -209,59 +226,59 @@ class _Check:
         """Changes one row at a time. The others must not change."""
         if self.batch_size == 1:
             return False
-        rows = [np.arange(self.batch_size) == row for row in range(self.batch_size)]
-        variants = [(None, [noise * _over(row, noise.ndim) for noise in self.noise]) for row in rows]
+        rows = np.eye(self.batch_size, dtype=bool)
+        variants = [_Variant(changes=self._noise_at(row)) for row in rows]
         mix = False
-        for output, changed in self._changed(variants).items():  # (rows, B, T)
-            matrix = np.moveaxis(changed, 0, -1) & ~np.eye(self.batch_size, dtype=bool)[:, None]
+        for output, changed in self._changed_outputs(variants).items():  # (rows, B, T)
+            matrix = np.moveaxis(changed, 0, -1) & ~rows[:, None]
             self._note("batch", _ALL_INPUTS, output, matrix, "forward")
             mix = mix or matrix.any()
         return mix
 
     def _change_vectors(self):
         for name in self.positional:
-            places = np.eye(self.declared.lengths[name], dtype=bool)
-            variants = [(None, self._changes(name, place[None])) for place in places]
+            positions = np.eye(self.declared.lengths[name], dtype=bool)
+            variants = [_Variant(changes=self._noise_at(position[None], name)) for position in positions]
             self._judge_variants(name, variants, "forward")
 
     def _change_ids(self):
         for name, array in self.perturbed.inputs.items():
             if array.dtype.kind not in "iu" or array.ndim != 2 or name not in self.declared.names:
                 continue
-            mask = self.declared.padding.get(name, np.ones(array.shape, bool))
+            is_real = self.declared.padding.get(name, np.ones(array.shape, bool))
             if name in self.declared.segments:
-                mask = mask & (self.declared.segments[name] != 0)
-            others = self._other_ids(array, mask)
+                is_real = is_real & (self.declared.segments[name] != 0)
+            other_ids = self._other_ids(array, is_real)
             # Another id at a pad might no longer be a pad, unless the model is told the mask.
-            may_change = mask | (name in self.with_explicit_mask)
+            may_change = is_real | (name in self.with_explicit_mask)
             variants = []
-            for place in np.eye(array.shape[1], dtype=bool):
-                variants.append(({name: np.where(may_change & place, others, array)}, None))
+            for position in np.eye(array.shape[1], dtype=bool):
+                ids = np.where(may_change & position, other_ids, array)
+                variants.append(_Variant(inputs={name: ids}))
             self._judge_variants(name, variants, "ids")
 
     def _judge_variants(self, name, variants, method):
-        """Judges changes of each position of an input in turn."""
-        for output, changed in self._changed(variants).items():  # (S, B, T)
+        """Judges variants that change each position of an input in turn."""
+        for output, changed in self._changed_outputs(variants).items():  # (S, B, T)
             self._judge(output, name, np.moveaxis(changed, 0, -1), method)
 
-    def _other_ids(self, array, mask):
-        """For each place another id, of those that stand at real positions."""
-        ids = np.unique(array[mask])
+    def _other_ids(self, array, is_real):
+        """Another id for each position, of those that stand at real positions."""
+        ids = np.unique(array[is_real])
         if len(ids) < 2:
             return array
-        places = np.searchsorted(ids, np.where(mask, array, ids[0]))
+        numbers = np.searchsorted(ids, np.where(is_real, array, ids[0]))
         steps = self.rng.integers(1, len(ids), array.shape)
-        return ids[(places + steps) % len(ids)].astype(array.dtype)
+        return ids[(numbers + steps) % len(ids)].astype(array.dtype)
 
     def _put_nan_in_padding(self):
         for name in self.positional:
             mask = self.declared.padding.get(name)
             if mask is None or mask.all():
                 continue
-            changes = [
-                np.where(change != 0, np.float32("nan"), change) for change in self._changes(name, ~mask)
-            ]
-            for output, changed in self._changed([(None, changes)]).items():
+            noise = self._noise_at(~mask, name)
+            changes = [np.where(change != 0, np.float32("nan"), change) for change in noise]
+            for output, changed in self._changed_outputs([_Variant(changes=changes)]).items():
                 reaches = (changed[0] & self.declared.real(self._length(output))).any()
                 if reaches and (output, name) not in self.nan_spreads:
                     self.nan_spreads.append((output, name))
@@ -271,111 +288,115 @@ class _Check:
             return
         for output, shape in self.outputs.items():
             direction = self.rng.normal(size=shape).astype("float32")
-            places = np.eye(self._size(output), dtype=bool)[:, None]  # (T, 1, T)
-            directions = [direction * _over(place, len(shape)) for place in places]
-            by_position = self._gradient_sizes(output, directions)
+            positions = np.eye(self._size(output), dtype=bool)[:, None]  # (T, 1, T)
+            directions = [direction * _broadcast(position, len(shape)) for position in positions]
+            sizes_by_position = self._gradient_sizes(output, directions)
             for name in self.positional:
-                sizes = np.stack([sizes[name] for sizes in by_position], axis=1)  # (B, T, S)
-                self._judge(output, name, sizes > _TOLERANCE * max(sizes.max(), 1e-30), "gradient")
+                sizes = np.stack([sizes[name] for sizes in sizes_by_position], axis=1)  # (B, T, S)
+                self._judge(output, name, _counts(sizes), "gradient")
             if self.batch_size > 1:
-                self._take_gradients_of_rows(output, direction)
+                self._take_row_gradients(output, direction)
 
-    def _take_gradients_of_rows(self, output, direction):
+    def _take_row_gradients(self, output, direction):
         rows = np.eye(self.batch_size, dtype=bool)
-        by_row = self._gradient_sizes(output, [direction * _over(row, direction.ndim) for row in rows])
-        # (row of the output, row of the input)
-        sizes = np.stack([np.max([size.max(axis=1) for size in sizes.values()], axis=0) for sizes in by_row])
+        directions = [direction * _broadcast(row, direction.ndim) for row in rows]
+        sizes = []  # (row of the output, row of the input)
+        for sizes_by_input in self._gradient_sizes(output, directions):
+            sizes.append(np.max([size.max(axis=1) for size in sizes_by_input.values()], axis=0))
         matrix = np.zeros((self.batch_size, self._size(output), self.batch_size), bool)
-        # Which position it is was not asked: it is noted at the first.
-        matrix[:, 0] = (sizes > _TOLERANCE * max(sizes.max(), 1e-30)) & ~rows
+        # All positions were asked at once: the leak is noted at the first.
+        matrix[:, 0] = _counts(np.stack(sizes)) & ~rows
         self._note("batch", _ALL_INPUTS, output, matrix, "gradient")
 
     def _gradient_sizes(self, output, directions):
-        """For each direction of an output the largest gradient of their product at each position: dicts of (B, S)."""
-        found = []
-        for start in range(0, len(directions), self.copies):
-            part = directions[start : start + self.copies]
-            rows = np.concatenate([*part, *[np.zeros_like(part[0])] * (self.copies - len(part))])
-            of_outputs = [
-                rows if name == output else np.zeros((len(rows), *shape[1:]), "float32")
-                for name, shape in self.outputs.items()
-            ]
+        """The largest gradient of an output times each direction, at each position of the inputs: a list of {name: (B, S)}."""
+        sizes_by_direction = []
+        for start in range(0, len(directions), self.num_copies):
+            part = directions[start : start + self.num_copies]
+            missing = [np.zeros_like(part[0])] * (self.num_copies - len(part))
+            rows = np.concatenate(part + missing)
+            output_directions = []
+            for name, shape in self.outputs.items():
+                zeros = np.zeros((len(rows), *shape[1:]), "float32")
+                output_directions.append(ops.convert_to_tensor(rows if name == output else zeros))
             self.perturbed.restore()
-            tensors = self._as_tensors([(None, None)])
-            gradients_found = self._gradients(*tensors, list(map(ops.convert_to_tensor, of_outputs)))
-            sizes = {}
-            for point, gradient in zip(self.perturbed.points, gradients_found):
-                gradient = np.abs(np.asarray(ops.convert_to_numpy(gradient), "float32"))
-                gradient = gradient.reshape(self.copies, self.batch_size, point.shape[1], -1).max(axis=-1)
-                sizes[point.name] = np.maximum(sizes.get(point.name, 0), gradient)
-            found += [{name: size[i] for name, size in sizes.items()} for i in range(len(part))]
-        return found
+            inputs, changes = self._as_tensors([_Variant()])
+            sizes = {}  # by input, (copies, B, S)
+            for point, gradient in zip(
+                self.perturbed.points, self._gradients(inputs, changes, output_directions)
+            ):
+                size = np.abs(as_array(gradient).astype("float32"))
+                size = size.reshape(self.num_copies, self.batch_size, point.shape[1], -1).max(axis=-1)
+                sizes[point.name] = np.maximum(sizes.get(point.name, 0), size)
+            for number in range(len(part)):
+                sizes_by_direction.append({name: size[number] for name, size in sizes.items()})
+        return sizes_by_direction
 
-    def _gradients_of(self, inputs, changes, directions):
+    def _gradients_of_product(self, inputs, changes, directions):
         def product(*changes):
-            outputs = self._of_rows(self.perturbed.forward(inputs, changes))
-            products = [
-                ops.sum(ops.cast(y, "float32") * direction) for y, direction in zip(outputs, directions)
-            ]
-            return sum(products[1:], products[0]), None
+            outputs = self._judged(self.perturbed.forward(inputs, changes))
+            total = 0.0
+            for y, direction in zip(outputs, directions):
+                total = total + ops.sum(ops.cast(y, "float32") * direction)
+            return total, None
 
         return gradients(product, changes)[0]
 
-    # Calls, and what they say. A variant is a pair: inputs by name in place of the given ones, and a change for each point.
+    # Calls with variants.
 
-    def _changes(self, name, places):
-        """Noise for the points of an input, at `places` (B or 1, T) alone."""
-        return [
-            noise * _over(places, noise.ndim) if point.name == name else np.zeros_like(noise)
-            for point, noise in zip(self.perturbed.points, self.noise)
-        ]
+    def _noise_at(self, places, name=None):
+        """Changes for each point: noise at `places` (B or 1) or (B or 1, T), for the points of one input or of all."""
+        changes = []
+        for point, noise in zip(self.perturbed.points, self.noise):
+            if name in (None, point.name):
+                changes.append(noise * _broadcast(places, noise.ndim))
+            else:
+                changes.append(np.zeros_like(noise))
+        return changes
 
     def _outputs_of(self, variants):
-        """The outputs of at most `copies` variants, float32 (copies, B, ...) by name. What is missing is not changed."""
+        """The outputs of at most `num_copies` variants, float32 (copies, B, ...) by name."""
         self.perturbed.restore()
-        outputs = self._of_rows(self._forward(*self._as_tensors(variants)))
-        return {
-            name: np.asarray(ops.convert_to_numpy(y))
-            .astype("float32")
-            .reshape(self.copies, *self.outputs[name])
-            for name, y in zip(self.outputs, outputs)
-        }
+        inputs, changes = self._as_tensors(variants)
+        outputs = {}
+        for (name, shape), y in zip(self.outputs.items(), self._judged(self._forward(inputs, changes))):
+            outputs[name] = as_array(y).astype("float32").reshape(self.num_copies, *shape)
+        return outputs
 
-    def _of_rows(self, outputs):
+    def _judged(self, outputs):
+        """Those of the model's outputs that are judged."""
         return [y for name, y in zip(self.perturbed.named_outputs(), outputs) if name in self.outputs]
 
     def _as_tensors(self, variants):
-        """Input tensors by name and a list of changes, of `copies` variants one after the other."""
-        variants = [*variants, *[(None, None)] * (self.copies - len(variants))]
-        given, zeros = self.perturbed.inputs, self.perturbed.no_changes()
-        inputs = {
-            name: np.concatenate([{**given, **(own or {})}[name] for own, _ in variants])
-            if array.ndim and len(array) == self.batch_size
-            else array
-            for name, array in given.items()
-        }
-        changes = [
-            np.concatenate(parts)
-            for parts in zip(*[zeros if own is None else own for _, own in variants], strict=True)
-        ]
-        return (
-            {name: ops.convert_to_tensor(array) for name, array in inputs.items()},
-            [ops.convert_to_tensor(change) for change in changes],
-        )
+        """Input tensors by name and a list of changes, of `num_copies` variants one after the other."""
+        variants = variants + [_Variant()] * (self.num_copies - len(variants))
+        inputs = {}
+        for name, array in self.perturbed.inputs.items():
+            if array.ndim and len(array) == self.batch_size:
+                array = np.concatenate([(variant.inputs or {}).get(name, array) for variant in variants])
+            inputs[name] = ops.convert_to_tensor(array)
+        no_changes = self.perturbed.no_changes()
+        changes_by_variant = []
+        for variant in variants:
+            changes_by_variant.append(no_changes if variant.changes is None else variant.changes)
+        changes = [np.concatenate(parts) for parts in zip(*changes_by_variant, strict=True)]
+        return inputs, [ops.convert_to_tensor(change) for change in changes]
 
-    def _changed(self, variants):
-        """For each output and variant whether its positions changed: booleans (variants, B, T); T is 1 without positions."""
-        found = {output: [] for output in self.outputs}
-        for start in range(0, len(variants), self.copies):
-            part = variants[start : start + self.copies]
-            for output, after in self._outputs_of(part).items():
-                changed = differs(self.base[output], after)
-                changed = changed.reshape(self.copies, self.batch_size, self._size(output), -1).any(axis=-1)
-                found[output].append(changed[: len(part)])
-        return {output: np.concatenate(parts) for output, parts in found.items()}
+    def _changed_outputs(self, variants):
+        """Which positions of each output a variant changes: booleans (variants, B, T); T is 1 without positions."""
+        changed_parts = {output: [] for output in self.outputs}
+        for start in range(0, len(variants), self.num_copies):
+            part = variants[start : start + self.num_copies]
+            for output, y in self._outputs_of(part).items():
+                changed = differs(self.unchanged[output], y)
+                changed = changed.reshape(self.num_copies, self.batch_size, self._size(output), -1)
+                changed_parts[output].append(changed.any(axis=-1)[: len(part)])
+        return {output: np.concatenate(parts) for output, parts in changed_parts.items()}
 
     def _size(self, output):
         return self._length(output) or 1
+
+    # Judgements.
 
     def _judge(self, output, name, reached, method):
         """Notes what reaches an output (B, T, S), and what of that is forbidden."""
@@ -385,65 +406,74 @@ class _Check:
             self._note(kind, name, output, reached & forbidden, method)
 
     def _note(self, kind, name, output, matrix, method):
+        """Notes a leak where the matrix (B, T, S) is True."""
         if not matrix.any():
             return
-        pairs = pairs_of(matrix, self._length(output) is not None)
+        pairs = leak_pairs(matrix, self._length(output) is not None)
         leak = self.leaks.setdefault((kind, name, output), Leak(kind, name, output, [], pairs))
         leak.found_by.append((self.mode, method))
         if leak.layer is None and method != "gradient":
             leak.layer = self._first_layer(kind, name, pairs[0])
 
     def _first_layer(self, kind, name, pair):
-        """The path of the first layer of which a change comes out that did not go in, where none may be."""
+        """The path of the first layer whose outputs change where they must not, though its inputs do not."""
         row, _, source = pair
         if kind == "batch":
-            here = np.arange(self.batch_size) == source
-            changes = [noise * _over(here, noise.ndim) for noise in self.noise]
+            changes = self._noise_at(np.arange(self.batch_size) == source)
         else:
-            changes = self._changes(name, np.arange(self.declared.lengths[name])[None] == source)
+            changes = self._noise_at(np.arange(self.declared.lengths[name])[None] == source, name)
         if not any(np.any(change) for change in changes):
             return None
-        runs = []
-        for given in (self.perturbed.no_changes(), changes):
-            self.perturbed.restore()
-            runs.append(self.perturbed.recorded(self.perturbed.inputs, given))
+        self.perturbed.restore()
+        records = self.perturbed.recorded(self.perturbed.inputs, self.perturbed.no_changes())
+        self.perturbed.restore()
+        changed_records = self.perturbed.recorded(self.perturbed.inputs, changes)
 
-        def leaks(before, after):
-            return any(self._is_dirty(x, y, kind, name, row, source) for x, y in zip(before, after))
+        def leaks(tensors, changed_tensors):
+            pairs = zip(tensors, changed_tensors)
+            return any(self._is_dirty(x, changed, kind, name, row, source) for x, changed in pairs)
 
-        for (path, into, out), (_, into_after, out_after) in zip(*runs):
-            if leaks(out, out_after) and not leaks(into, into_after):
+        for record, changed_record in zip(records, changed_records):
+            path, inputs, outputs = record
+            _, changed_inputs, changed_outputs = changed_record
+            if leaks(outputs, changed_outputs) and not leaks(inputs, changed_inputs):
                 return path
         return None
 
-    def _is_dirty(self, before, after, kind, name, row, source):
-        if before.ndim < 2 or before.shape != after.shape or before.shape[0] != self.batch_size:
+    def _is_dirty(self, x, changed, kind, name, row, source):
+        """Whether a tensor inside the model changed in `row` where it must not."""
+        if x.ndim < 2 or x.shape != changed.shape or x.shape[0] != self.batch_size:
             return False
-        changed = differs(before, after)[row]
+        is_changed = differs(x, changed)[row]
         if kind == "batch":
-            return bool(changed.any())
-        has_positions = before.ndim > 2
-        if has_positions and before.shape[1] not in self.declared.lengths.values():
+            return bool(is_changed.any())
+        length = x.shape[1] if x.ndim > 2 else None
+        if length is not None and length not in self.declared.lengths.values():
             return False
-        clean = self.declared.clean(kind, name, row, source, before.shape[1] if has_positions else None)
+        clean = self.declared.clean(kind, name, row, source, length)
         if clean is None:
             return False
-        return bool((changed.reshape(len(clean), -1).any(axis=-1) & clean).any())
+        return bool((is_changed.reshape(len(clean), -1).any(axis=-1) & clean).any())
 
     def report(self):
         return MaskReport(list(self.leaks.values()), self.reach, self.nan_spreads, self.notes)
 
 
-def differs(before, after):
-    """Where two arrays are not equal, or not nearly so beside the largest value."""
-    before, after = before.astype("float32"), after.astype("float32")
-    finite = np.abs(before[np.isfinite(before)])
-    allowed = _TOLERANCE * (finite.max() if finite.size else 0)
+def differs(x, other):
+    """Where two arrays differ by more than the tolerance times the largest value of the first."""
+    x = x.astype("float32")
+    other = other.astype("float32")
+    largest = np.max(np.abs(x), where=np.isfinite(x), initial=0)
     with np.errstate(invalid="ignore"):
-        same = (before == after) | (np.abs(before - after) <= allowed) | (np.isnan(before) & np.isnan(after))
-    return ~same
+        is_close = np.abs(x - other) <= _TOLERANCE * largest
+    return ~((x == other) | is_close | (np.isnan(x) & np.isnan(other)))
 
 
-def _over(places, rank):
-    """Booleans of the first axes, with axes of size 1 to the given rank, as float32."""
+def _counts(sizes):
+    """Which gradients are more than rounding."""
+    return sizes > _TOLERANCE * max(sizes.max(), 1e-30)
+
+
+def _broadcast(places, rank):
+    """Booleans of the first axes as float32, with axes of size 1 up to the rank."""
     return places.reshape(places.shape + (1,) * (rank - places.ndim)).astype("float32")

@@ -1,30 +1,16 @@
-import collections.abc
-
 import numpy as np
-from keras import ops
 
-from keras_attn.inspection.capture import layers_to_watch
+from keras_attn.inspection.backends import as_array
+from keras_attn.inspection.capture import AttentionMaps, layers_to_watch
 from keras_attn.inspection.perturbed_model import call_with
 from keras_attn.inspection.watching import Watcher, watching
 
 
-class LayerMasks(collections.abc.Mapping):
+class LayerMasks(AttentionMaps):
     """The masks that attention layers used, by layer path: booleans (B, T, S), or (B, N, T, S) if heads differ.
 
     `explain_masks` makes it. A second call of a layer has the key `path#2`, and so on.
     """
-
-    def __init__(self, masks):
-        self._masks = masks
-
-    def __getitem__(self, key):
-        return self._masks[key]
-
-    def __iter__(self):
-        return iter(self._masks)
-
-    def __len__(self):
-        return len(self._masks)
 
     def __str__(self):
         return self.table()
@@ -33,13 +19,15 @@ class LayerMasks(collections.abc.Mapping):
         """A line for each layer: its shape, the share of pairs that may attend, and what the mask does."""
         rows = [("layer", "queries x keys", "allowed", "mask")]
         for key, mask in self.items():
-            rows.append(
-                (key, " x ".join(map(str, mask.shape[-2:])), f"{mask.mean():.0%}", ", ".join(_words(mask)))
-            )
-        widths = [max(len(row[column]) for row in rows) for column in range(4)]
-        return "\n".join(
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows
-        )
+            num_queries, num_keys = mask.shape[-2:]
+            description = ", ".join(_words(mask))
+            rows.append((key, f"{num_queries} x {num_keys}", f"{mask.mean():.0%}", description))
+        widths = [max(map(len, column)) for column in zip(*rows)]
+        lines = []
+        for row in rows:
+            cells = [cell.ljust(width) for cell, width in zip(row, widths)]
+            lines.append("  ".join(cells).rstrip())
+        return "\n".join(lines)
 
 
 def explain_masks(model, inputs):
@@ -67,45 +55,44 @@ def explain_masks(model, inputs):
     print(masks)
     ```
     """
-    masks, counts = {}, {}
+    masks = LayerMasks()
 
     def see(path, call):
-        counts[path] = counts.get(path, 0) + 1
-        key = path if counts[path] == 1 else f"{path}#{counts[path]}"
-        shape = tuple(call.scores.shape)
-        mask = True if call.mask is None else np.asarray(ops.convert_to_numpy(call.mask))
-        masks[key] = _without_equal_heads(np.array(np.broadcast_to(mask, shape)))
+        mask = True if call.mask is None else as_array(call.mask)
+        mask = np.array(np.broadcast_to(mask, call.scores.shape))
+        first_head = mask[..., 0, :, :]
+        heads_differ = (mask != mask[..., :1, :, :]).any()
+        masks.add(path, mask if heads_differ else first_head)
 
     with watching(Watcher(layers_to_watch(model), see), model):
         call_with(model, inputs)
-    return LayerMasks(masks)
-
-
-def _without_equal_heads(mask):
-    return mask[..., 0, :, :] if (mask == mask[..., :1, :, :]).all() else mask
+    return masks
 
 
 def _words(mask):
     """What a mask does, in words."""
-    words = []
-    num_queries, num_keys = mask.shape[-2:]
     if mask.all():
         return ["all"]
-    joined = mask.reshape(-1, num_queries, num_keys)
-    reads, is_read = joined.any(axis=-1), joined.any(axis=-2)
-    lower = np.tri(num_queries, num_keys, dtype=bool)
-    if num_queries == num_keys and num_queries > 1 and not (joined & ~lower).any():
+    words = []
+    num_queries, num_keys = mask.shape[-2:]
+    maps = mask.reshape(-1, num_queries, num_keys)
+    has_key = maps.any(axis=-1)
+    is_read = maps.any(axis=-2)
+    explained = (
+        has_key[:, :, None] & is_read[:, None]
+    )  # what may attend if only whole queries and keys are masked
+    not_later = np.tri(num_queries, num_keys, dtype=bool)
+    if num_queries == num_keys and num_queries > 1 and not (maps & ~not_later).any():
         words.append("causal")
-    hidden = (~is_read).sum()
-    if hidden:
-        words.append(f"{hidden} of {is_read.size} keys hidden")
-    # What is neither the order nor whole keys or queries.
-    allowed = reads[:, :, None] & is_read[:, None] & (lower if "causal" in words else True)
-    if (allowed & ~joined).any():
+        explained = explained & not_later
+    num_hidden = (~is_read).sum()
+    if num_hidden:
+        words.append(f"{num_hidden} of {is_read.size} keys hidden")
+    if (explained & ~maps).any():
         words.append("between pairs")
-    silent = (~reads).sum()
-    if silent:
-        words.append(f"{silent} of {reads.size} queries without a key")
+    num_without_key = (~has_key).sum()
+    if num_without_key:
+        words.append(f"{num_without_key} of {has_key.size} queries without a key")
     if mask.ndim > 3:
         words.append("heads differ")
     return words

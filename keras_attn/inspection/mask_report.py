@@ -26,8 +26,8 @@ class Leak:
             integers were), and `"gradient"`.
         pairs: List of triples (row, output position, input position), of `"batch"` of triples (output's row, output
             position, input's row). The output position of an output without positions is None.
-        layer: Path of the first layer that what leaks comes out of and does not go into. None if it is none of the layers: the model's own
-            `call`, or a leak that only the gradient shows.
+        layer: Path of the first layer whose outputs show the leak and whose inputs do not. None if there is no such layer: the
+            leak is in the model's own `call`, or only the gradient shows it.
     """
 
     kind: str
@@ -40,19 +40,22 @@ class Leak:
     def __str__(self):
         ways = ", ".join(f"{mode} {method}" for mode, method in self.found_by)
         where = "none of the layers alone" if self.layer is None else repr(self.layer)
-        shown = "; ".join(self._pair(*pair) for pair in self.pairs[:_MOST_PAIRS])
-        more = len(self.pairs) - _MOST_PAIRS
-        shown += f"; and {more} more" if more > 0 else ""
+        pairs = [self._pair_text(*pair) for pair in self.pairs[:_MOST_PAIRS]]
+        num_more = len(self.pairs) - len(pairs)
+        if num_more:
+            pairs.append(f"and {num_more} more")
+        pairs_text = "; ".join(pairs)
         return (
             f"{self.output!r} depends on {_KINDS[self.kind]} {self.input!r} (found by: {ways}). "
-            f"It enters in {where}. {shown[0].upper()}{shown[1:]}."
+            f"It enters in {where}. {pairs_text[0].upper()}{pairs_text[1:]}."
         )
 
-    def _pair(self, row, position, source):
-        place = "" if position is None else f" position {position}"
-        if self.kind == "batch":
-            return f"row {row}{place} sees row {source}"
-        return f"row {row}{place} sees position {source}"
+    def _pair_text(self, row, position, source):
+        text = f"row {row}"
+        if position is not None:
+            text += f" position {position}"
+        source_axis = "row" if self.kind == "batch" else "position"
+        return f"{text} sees {source_axis} {source}"
 
 
 @dataclasses.dataclass
@@ -84,14 +87,18 @@ class MaskReport:
     notes: list
 
     def __str__(self):
-        count = len(self.leaks)
-        lines = ["No leak." if not count else "1 leak" if count == 1 else f"{count} leaks"]
+        if not self.leaks:
+            lines = ["No leak."]
+        elif len(self.leaks) == 1:
+            lines = ["1 leak"]
+        else:
+            lines = [f"{len(self.leaks)} leaks"]
         lines += [f"- {leak}" for leak in self.leaks]
-        lines += [
-            f"NaN in the padding of {source!r} reaches real positions of {output!r}."
-            for output, source in self.nan_spreads
-        ]
-        return "\n".join([*lines, *self.notes, "", self.table()])
+        for output, source in self.nan_spreads:
+            lines.append(f"NaN in the padding of {source!r} reaches real positions of {output!r}.")
+        lines += self.notes
+        lines += ["", self.table()]
+        return "\n".join(lines)
 
     def raise_if_leaking(self):
         """Raises AssertionError with the whole report if there is a leak: one line for a model's own tests."""
@@ -106,7 +113,8 @@ class MaskReport:
             lines = [f"{output!r} (rows) depends on {source!r} (columns):"]
             for position, row in enumerate(reach):
                 name = str(position) if len(reach) > 1 else " "
-                lines.append(f"{name:>{width + 2}} " + "".join("#" if reaches else "." for reaches in row))
+                marks = "".join(".#"[int(reaches)] for reaches in row)
+                lines.append(f"{name:>{width + 2}} {marks}")
             parts.append("\n".join(lines))
         return "\n\n".join(parts)
 
@@ -128,15 +136,18 @@ class MaskReport:
             raise ValueError(
                 f"`output` and `input` must name one of {list(self.reach)}. Received: output={output!r}, input={input!r}."
             )
-        reach = self.reach[pairs[0]]
-        rows, columns = (list(map(str, range(size))) for size in reach.shape)
-        title = f"{pairs[0][0]} depends on {pairs[0][1]}"
-        return plot_attention(reach.astype("float32"), columns, rows if len(rows) > 1 else [""], title, path)
+        output, input = pairs[0]
+        reach = self.reach[output, input]
+        num_rows, num_columns = reach.shape
+        columns = [str(column) for column in range(num_columns)]
+        rows = [str(row) for row in range(num_rows)] if num_rows > 1 else [""]
+        title = f"{output} depends on {input}"
+        return plot_attention(reach.astype("float32"), columns, rows, title, path)
 
 
-def pairs_of(matrix, has_positions):
-    """The places of True in (B, T, S), as the pairs of a `Leak`."""
-    return [
-        (int(row), int(position) if has_positions else None, int(source))
-        for row, position, source in np.argwhere(matrix)
-    ]
+def leak_pairs(matrix, has_positions):
+    """The pairs of a `Leak`: where a matrix (B, T, S) is True."""
+    pairs = []
+    for row, position, source in np.argwhere(matrix).tolist():
+        pairs.append((row, position if has_positions else None, source))
+    return pairs

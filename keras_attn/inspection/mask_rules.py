@@ -3,7 +3,8 @@
 import collections.abc
 
 import numpy as np
-from keras import ops
+
+from keras_attn.inspection.backends import as_array
 
 
 class Declarations:
@@ -16,38 +17,37 @@ class Declarations:
     """
 
     def __init__(self, inputs, padding, causal, segments, implicit_masks):
-        self.padding = {
-            name: _mask(name, mask, inputs) for name, mask in _named("padding", padding, inputs).items()
-        }
-        self.padding = {**implicit_masks, **self.padding}
-        self.causal = list(_named("causal", _as_keys(causal), inputs))
-        self.segments = {
-            name: _positional("segments", name, ids, inputs)
-            for name, ids in _named("segments", segments, inputs).items()
-        }
+        self.padding = dict(implicit_masks)
+        for name, mask in _by_input_name("padding", padding, inputs).items():
+            self.padding[name] = _mask(name, mask, inputs)
+        self.causal = list(_by_input_name("causal", _as_keys(causal), inputs))
+        self.segments = {}
+        for name, ids in _by_input_name("segments", segments, inputs).items():
+            self.segments[name] = _positional("segments", name, ids, inputs)
         self.lengths = {name: array.shape[1] for name, array in inputs.items() if array.ndim > 1}
         self.batch_size = next(iter(inputs.values())).shape[0]
 
     @property
     def names(self):
+        """The inputs of which anything is declared."""
         return list(dict.fromkeys([*self.padding, *self.causal, *self.segments]))
 
     def aligned_inputs(self, length):
-        """The inputs that the positions of something of this length are the positions of.
+        """The inputs whose positions are those of a tensor of this length.
 
-        Several of the same length: those that are causal, or those of which anything else is declared.
+        Of several inputs of the same length, these are the causal ones, or else all of which anything is declared.
         """
         causal = [name for name in self.causal if self.lengths[name] == length]
         return causal or [name for name in self.names if self.lengths[name] == length]
 
     def real(self, length):
-        """Which positions are judged: boolean (B, length), or (B, 1) for something without positions (None)."""
-        real = np.ones((self.batch_size, 1 if length is None else length), bool)
+        """Which positions are judged: boolean (B, length), or (B, 1) for a tensor without positions (None)."""
         if length is None:
-            # A row of pads alone has no right output.
+            real = np.ones((self.batch_size, 1), bool)
             for mask in self.padding.values():
-                real &= mask.any(axis=1, keepdims=True)
+                real &= mask.any(axis=1, keepdims=True)  # a row of pads has no right output
             return real
+        real = np.ones((self.batch_size, length), bool)
         for name in self.aligned_inputs(length):
             if name in self.padding:
                 real &= self.padding[name]
@@ -71,16 +71,19 @@ class Declarations:
         if name in self.causal and size == length:
             later = np.arange(size) > np.arange(size)[:, None]
             forbidden["causal"] = real & later & present[:, None]
-        if name in self.segments:
-            of_output = self.segments_of(length)
-            if of_output is not None:
-                forbidden["segments"] = real & (of_output[:, :, None] != self.segments[name][:, None])
+        output_segments = self.segments_of(length)
+        if name in self.segments and output_segments is not None:
+            forbidden["segments"] = real & (output_segments[:, :, None] != self.segments[name][:, None])
         return forbidden
 
     def clean(self, kind, name, row, source, length):
-        """Where a tensor of this length (None: without positions) must not change in one row, or None if that is not known.
+        """Which positions of a row must not change where the position `source` of an input changes in that row.
 
-        What changes is the position `source` of an input in that row.
+        Args:
+            length: The number of the tensor's positions, or None for a tensor without positions.
+
+        Returns:
+            Booleans (length,), or None if it is not known.
         """
         if kind == "padding":
             return self.real(length)[row]
@@ -88,23 +91,26 @@ class Declarations:
             return None
         if kind == "causal":
             return np.arange(length) < source if length == self.lengths[name] else None
-        of_tensor = self.segments_of(length)
-        return None if of_tensor is None else of_tensor[row] != self.segments[name][row, source]
+        segments = self.segments_of(length)
+        if segments is None:
+            return None
+        return segments[row] != self.segments[name][row, source]
 
     def segments_of(self, length):
         """The segments (B, length) of a tensor's positions, or None."""
         if length is None:
             return None
-        return next(
-            (self.segments[name] for name in self.aligned_inputs(length) if name in self.segments), None
-        )
+        for name in self.aligned_inputs(length):
+            if name in self.segments:
+                return self.segments[name]
+        return None
 
 
 def check_inputs(inputs):
     """Refuses inputs in which there is no position to change.
 
     Raises:
-        ValueError: if they are no array and no flat dict or list of arrays, or an array is empty.
+        ValueError: unless they are an array, or a flat dict or list of arrays, none of which is empty.
     """
     if isinstance(inputs, dict):
         named = {repr(name): x for name, x in inputs.items()}
@@ -115,7 +121,7 @@ def check_inputs(inputs):
     for name, x in named.items():
         if x is None:  # an optional input
             continue
-        array = np.asarray(ops.convert_to_numpy(x))
+        array = as_array(x)
         if array.dtype == object and not all(isinstance(item, (str, bytes)) for item in array.flat):
             raise ValueError(
                 "`inputs` must be an array, or a flat dict or list of arrays. "
@@ -135,14 +141,16 @@ def _as_keys(causal):
     return dict.fromkeys(causal or ())
 
 
-def _named(argument, values, inputs):
+def _by_input_name(argument, values, inputs):
+    """An argument that is a dict by names of inputs, checked."""
     if not isinstance(values, (collections.abc.Mapping, type(None))):
         raise ValueError(
             f"`{argument}` must be a dict from names of inputs to arrays. Received: {argument}={values!r}."
         )
     values = dict(values or {})
-    if len(inputs) == 1:  # The one input may be called so, whatever its name.
-        values = {next(iter(inputs)) if name == "inputs" else name: value for name, value in values.items()}
+    if len(inputs) == 1 and "inputs" in values:  # a single input may be called so, whatever its name
+        (name,) = inputs
+        values[name] = values.pop("inputs")
     unknown = [name for name in values if name not in inputs]
     if unknown:
         raise ValueError(f"`{argument}` must name inputs of the model, {list(inputs)}. Received: {unknown}.")

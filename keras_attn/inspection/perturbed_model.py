@@ -18,17 +18,20 @@ from keras_attn.compat.keras import (
     set_implicit_mask,
 )
 from keras_attn.inspection.attention_layers import sublayers_by_path
+from keras_attn.inspection.backends import as_array
 
 
 class Point(NamedTuple):
     """Where the vectors of an input can be changed.
 
-    name: the input. order: the number of the call among those of the embedding layers, or None for the input itself.
-    shape: of the vectors, (B, T, ...). scale: their standard deviation.
+    name: the input.
+    call_number: the number of the call among those of the embedding layers, or None for the input itself.
+    shape: of the vectors, (B, T, ...).
+    scale: their standard deviation.
     """
 
     name: str
-    order: int | None
+    call_number: int | None
     shape: tuple
     scale: float
 
@@ -46,11 +49,13 @@ class NamedTensors:
         self._structure = structure
         if isinstance(structure, dict):
             self.tensors = dict(structure)
-        else:
-            values = list(structure) if isinstance(structure, (list, tuple)) else [structure]
-            if len(values) != len(names or ()):
-                names = [f"{default}_{i}" for i in range(len(values))] if len(values) > 1 else [default]
-            self.tensors = dict(zip(names, values))
+            return
+        values = list(structure) if isinstance(structure, (list, tuple)) else [structure]
+        if len(values) != len(names or ()):
+            names = [default]
+            if len(values) > 1:
+                names = [f"{default}_{number}" for number in range(len(values))]
+        self.tensors = dict(zip(names, values))
 
     def structured(self, tensors):
         """Tensors by name in the structure."""
@@ -76,71 +81,70 @@ class PerturbedModel:
 
     def __init__(self, model, inputs):
         self.model = model
-        names = [x.name for x in model.inputs] if getattr(model, "inputs", None) else None
+        names = None
+        if getattr(model, "inputs", None):
+            names = [x.name for x in model.inputs]
         self._named = NamedTensors(inputs, names, "inputs")
-        self.inputs = {
-            name: np.asarray(ops.convert_to_numpy(x))
-            for name, x in self._named.tensors.items()
-            if x is not None
-        }
+        self.inputs = {name: as_array(x) for name, x in self._named.tensors.items() if x is not None}
         self.layers = sublayers_by_path(model)
         self._training = None
-        self.points, self.implicit_masks = [], {}
-        # What calls change: random numbers, moving means, and what recurrent layers keep of the last call.
-        kept = [state for layer in all_layers(model) for state in getattr(layer, "states", None) or []]
-        variables = {
-            id(v): v for v in [*model.non_trainable_variables, *kept] if isinstance(v, keras.Variable)
-        }
-        self.state = [(v, np.array(ops.convert_to_numpy(v.value))) for v in variables.values()]
+        self.points = []
+        self.implicit_masks = {}
+        self.state = [
+            (variable, np.array(as_array(variable.value))) for variable in _changing_variables(model)
+        ]
         self._find_points()
 
-    # What is found out by one call.
+    # What one call shows.
 
     def _find_points(self):
-        called, found = [], []
+        called_layers = []  # in the order in which the calls end
+        embedding_calls = []  # (number of the call, name of the input, output)
 
         def note(layer, original):
             @functools.wraps(original)
             def call(*args, **kwargs):
-                before = len(found)
+                num_before = len(embedding_calls)
                 output = original(*args, **kwargs)
                 first = next((x for x in keras.tree.flatten((args, kwargs)) if ops.is_tensor(x)), None)
-                names = self._names_of(first)
+                names = self._inputs_equal_to(first)
                 if names and ops.is_tensor(output):
                     self._note_mask(layer, first, names)
-                    if len(found) == before and _gives_vectors(layer, first, output):
-                        taken = [name for _, name, _ in found]
+                    is_innermost = len(embedding_calls) == num_before
+                    if is_innermost and _gives_vectors(layer, first, output):
                         # Inputs of equal values are taken in turn.
-                        found.append((len(called), min(names, key=taken.count), output))
-                called.append(layer)
+                        taken = [name for _, name, _ in embedding_calls]
+                        name = min(names, key=taken.count)
+                        embedding_calls.append((len(called_layers), name, output))
+                called_layers.append(layer)
                 return output
 
             return call
 
-        with _replaced(self.layers.values(), note):
+        with _replaced_calls(self.layers.values(), note):
             self._outputs = self._call(self._tensors(self.inputs))
-        self._embedding_layers = list({id(called[index]): called[index] for index, *_ in found}.values())
+        embedding_layers = [called_layers[number] for number, _, _ in embedding_calls]
+        self._embedding_layers = list({id(layer): layer for layer in embedding_layers}.values())
         # The calls of these layers are counted, since they may also be called on something else.
-        counted = [
-            i for i, layer in enumerate(called) if any(layer is other for other in self._embedding_layers)
-        ]
-        for index, name, output in found:
-            self.points.append(Point(name, counted.index(index), tuple(output.shape), _deviation(output)))
+        ids = {id(layer) for layer in embedding_layers}
+        counted = [number for number, layer in enumerate(called_layers) if id(layer) in ids]
+        for number, name, output in embedding_calls:
+            self.points.append(Point(name, counted.index(number), tuple(output.shape), _deviation(output)))
         embedded = {point.name for point in self.points}
         for name, array in self.inputs.items():
             if name not in embedded and array.dtype.kind == "f" and array.ndim > 1 and not is_mask(array):
                 self.points.append(Point(name, None, array.shape, _deviation(array)))
 
-    def _names_of(self, tensor):
-        """The inputs of these values."""
+    def _inputs_equal_to(self, tensor):
+        """The names of the inputs that hold these values."""
         if tensor is None or len(tensor.shape) < 2:
             return []
         shape = tuple(tensor.shape)
-        named = [name for name, array in self.inputs.items() if array.shape == shape]
-        if not named:
+        names = [name for name, array in self.inputs.items() if array.shape == shape]
+        if not names:
             return []
-        values = np.asarray(ops.convert_to_numpy(tensor))
-        return [name for name in named if np.array_equal(values, self.inputs[name].astype(values.dtype))]
+        values = as_array(tensor)
+        return [name for name in names if np.array_equal(values, self.inputs[name].astype(values.dtype))]
 
     def _note_mask(self, layer, tensor, names):
         if not isinstance(layer, keras.layers.Masking) and len(tensor.shape) != 2:
@@ -151,43 +155,44 @@ class PerturbedModel:
             return
         if ops.is_tensor(mask) and tuple(mask.shape) == tuple(tensor.shape[:2]):
             for name in names:
-                self.implicit_masks.setdefault(name, np.asarray(ops.convert_to_numpy(mask)).astype(bool))
+                self.implicit_masks.setdefault(name, as_array(mask).astype(bool))
 
     # Calls with changes.
 
     def forward(self, inputs, changes):
         """The model's float outputs, a list, for input tensors by name and a change for each point."""
         inputs = dict(inputs)
-        of_calls = {}
+        call_changes = {}
         for point, change in zip(self.points, changes, strict=True):
-            if point.order is None:
-                inputs[point.name] = ops.add(inputs[point.name], ops.cast(change, inputs[point.name].dtype))
+            if point.call_number is None:
+                inputs[point.name] = _changed(inputs[point.name], change)
             else:
-                of_calls[point.order] = change
-        number = itertools.count()
+                call_changes[point.call_number] = change
+        numbers = itertools.count()
 
-        def changed(layer, original):
+        def change_output(layer, original):
             @functools.wraps(original)
             def call(*args, **kwargs):
                 output = original(*args, **kwargs)
-                change = of_calls.get(next(number))
+                change = call_changes.get(next(numbers))
                 if change is None:
                     return output
-                moved = ops.add(output, ops.cast(change, output.dtype))
+                changed = _changed(output, change)
                 mask = implicit_mask(output)
                 if mask is not None:
-                    set_implicit_mask(moved, mask)
-                return moved
+                    set_implicit_mask(changed, mask)
+                return changed
 
             return call
 
-        with _replaced(self._embedding_layers, changed):
+        with _replaced_calls(self._embedding_layers, change_output):
             outputs = self._call(inputs)
         return list(self.named_outputs(outputs).values())
 
     def named_outputs(self, outputs=None):
         """The float outputs by name."""
-        outputs = self._outputs if outputs is None else outputs
+        if outputs is None:
+            outputs = self._outputs
         names = getattr(self.model, "output_names", None)
         tensors = NamedTensors(outputs, names, "output").tensors
         return {name: x for name, x in _flat(tensors).items() if _is_float(x)}
@@ -205,9 +210,11 @@ class PerturbedModel:
         return {name: ops.convert_to_tensor(array) for name, array in arrays.items()}
 
     def _call(self, tensors):
-        arguments = {} if self._training is None else {"training": self._training}
-        full = {name: tensors.get(name) for name in self._named.tensors}
-        return call_with(self.model, self._named.structured(full), **arguments)
+        arguments = {}
+        if self._training is not None:
+            arguments["training"] = self._training
+        all_inputs = {name: tensors.get(name) for name in self._named.tensors}  # None is an optional input
+        return call_with(self.model, self._named.structured(all_inputs), **arguments)
 
     @contextlib.contextmanager
     def training(self, training):
@@ -227,41 +234,32 @@ class PerturbedModel:
         def record(layer, original):
             @functools.wraps(original)
             def call(*args, **kwargs):
-                into = [
-                    np.asarray(ops.convert_to_numpy(x))
-                    for x in keras.tree.flatten((args, kwargs))
-                    if _is_float(x)
-                ]
+                inputs = _float_arrays((args, kwargs))
                 output = original(*args, **kwargs)
-                out = [
-                    np.asarray(ops.convert_to_numpy(x)) for x in keras.tree.flatten(output) if _is_float(x)
-                ]
-                records.append((paths[id(layer)], into, out))
+                records.append((paths[id(layer)], inputs, _float_arrays(output)))
                 return output
 
             return call
 
         embedding = {id(layer) for layer in self._embedding_layers}
         others = [layer for layer in self.layers.values() if id(layer) not in embedding]
-        with _replaced(others, record):
+        with _replaced_calls(others, record):
             self.forward(self._tensors(inputs), [ops.convert_to_tensor(change) for change in changes])
         return records
 
 
 def call_with(model, inputs, **arguments):
-    """Calls a model with its inputs; with those of a dict or a list in turn, if its `call` needs several of them.
+    """Calls a model with its inputs; if its `call` needs several arguments, with the items of a dict or list as these.
 
     Args:
         model: Layer.
         inputs: A tensor, or a structure of them.
         **arguments: Further arguments of the call.
     """
-    parameters = inspect.signature(model.call).parameters.values()
-    needed = [
-        parameter.name
-        for parameter in parameters
-        if parameter.default is parameter.empty and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
-    ]
+    needed = []
+    for parameter in inspect.signature(model.call).parameters.values():
+        if parameter.default is parameter.empty and parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
+            needed.append(parameter.name)
     if len(needed) > 1 and isinstance(inputs, dict) and set(needed) <= set(inputs):
         others = {name: x for name, x in inputs.items() if name not in needed}
         return model(*(inputs[name] for name in needed), **others, **arguments)
@@ -270,9 +268,17 @@ def call_with(model, inputs, **arguments):
     return model(inputs, **arguments)
 
 
+def _changing_variables(model):
+    """The variables that a call changes: random states, moving means, and the last states of recurrent layers."""
+    variables = list(model.non_trainable_variables)
+    for layer in all_layers(model):
+        variables += getattr(layer, "states", None) or []
+    return {id(variable): variable for variable in variables if isinstance(variable, keras.Variable)}.values()
+
+
 @contextlib.contextmanager
-def _replaced(layers, wrap):
-    """Puts `wrap(layer, layer.call)` in the place of `call` of some layers, or of `quantized_call`, which Keras then calls."""
+def _replaced_calls(layers, wrap):
+    """In the block, Keras calls `wrap(layer, call)` in place of the `call` or `quantized_call` of each of the layers."""
     with contextlib.ExitStack() as stack:
         for layer in layers:
             name = called_method(layer)
@@ -284,12 +290,14 @@ def _gives_vectors(layer, tensor, output):
     """Whether a layer embeds ids, or is `Masking`, whose mask would change with its input."""
     if isinstance(layer, keras.layers.Masking):
         return True
-    shapes = tuple(tensor.shape), tuple(output.shape)
-    return len(shapes[0]) == 2 and len(shapes[1]) == 3 and shapes[0] == shapes[1][:2] and _is_float(output)
+    shape = tuple(tensor.shape)
+    output_shape = tuple(output.shape)
+    is_embedding = len(shape) == 2 and len(output_shape) == 3 and output_shape[:2] == shape
+    return is_embedding and _is_float(output)
 
 
 def is_mask(array):
-    """Whether an input holds 0 and 1 alone, as a mask does."""
+    """Whether an input holds only 0 and 1, as a mask does."""
     return array.dtype.kind == "b" or bool(np.isin(array, (0, 1)).all())
 
 
@@ -298,10 +306,20 @@ def _flat(tensors):
     flat = {}
     for name, value in tensors.items():
         leaves = keras.tree.flatten(value)
-        flat |= (
-            {name: leaves[0]} if len(leaves) == 1 else {f"{name}_{i}": leaf for i, leaf in enumerate(leaves)}
-        )
+        if len(leaves) == 1:
+            flat[name] = leaves[0]
+            continue
+        for number, leaf in enumerate(leaves):
+            flat[f"{name}_{number}"] = leaf
     return flat
+
+
+def _changed(tensor, change):
+    return ops.add(tensor, ops.cast(change, tensor.dtype))
+
+
+def _float_arrays(structure):
+    return [as_array(x) for x in keras.tree.flatten(structure) if _is_float(x)]
 
 
 def _is_float(x):
@@ -309,5 +327,6 @@ def _is_float(x):
 
 
 def _deviation(x):
-    deviation = float(np.std(np.asarray(ops.convert_to_numpy(x)).astype("float32")))
+    """The standard deviation of a tensor's values, or 1 if they are all equal."""
+    deviation = float(np.std(as_array(x).astype("float32")))
     return deviation if deviation > 0 else 1.0

@@ -1,10 +1,10 @@
-"""What many attention maps say together. Scores are one layer's, (B, N, T, S); maps are those of several, an `AttentionMaps`."""
+"""Numbers that summarise attention. `scores` are one layer's, (B, N, T, S); `maps` are several layers', an `AttentionMaps`."""
 
 import collections.abc
 
 import numpy as np
 
-from keras_attn.checks import check_positive
+from keras_attn.checks import check_pair, check_positive
 from keras_attn.ops import partition_windows
 from keras_attn.plots.head_kinds import head_kinds as kinds_of_heads
 
@@ -22,7 +22,7 @@ def mean_of_heads(scores):
 
     ```python
     scores = np.random.default_rng(0).dirichlet(np.ones(5), (2, 3, 5))  # (2, 3, 5, 5)
-    of_pairs = mean_of_heads(scores)  # (2, 5, 5)
+    means = mean_of_heads(scores)  # (2, 5, 5)
     ```
     """
     return _floats(scores).mean(axis=-3)
@@ -51,10 +51,12 @@ def entropy(scores, normalized=False):
     scores = _floats(scores)
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = scores / scores.sum(axis=-1, keepdims=True)
-        nats = -np.where(shares > 0, shares * np.log(shares), np.where(np.isnan(shares), np.nan, 0)).sum(
-            axis=-1
-        )
-        return nats / np.log((scores > 0).sum(axis=-1)) if normalized else nats
+        zero_or_nan = np.where(np.isnan(shares), np.nan, 0)
+        terms = np.where(shares > 0, shares * np.log(shares), zero_or_nan)
+        nats = -terms.sum(axis=-1)
+        if normalized:
+            nats = nats / np.log((scores > 0).sum(axis=-1))
+    return nats
 
 
 def rollout(maps, residual=0.5):
@@ -80,14 +82,15 @@ def rollout(maps, residual=0.5):
     model = keras_attn.models.EncoderTransformer.from_sizes(100, 2, hidden_dim=16, num_heads=2, intermediate_dim=32)
     with capture_attention(model) as maps:
         model(np.array([[5, 6, 7, 3]]))
-    of_first_token = rollout(maps)[:, 0]  # (1, 4)
+    first_token = rollout(maps)[:, 0]  # (1, 4)
     ```
 
     Reference: [Abnar and Zuidema, 2020](https://arxiv.org/abs/2005.00928), section 3 (attention rollout).
     """
     product = None
     for scores in _square_maps(_by_key(maps, ranks=(3, 4))):
-        scores = mean_of_heads(scores) if scores.ndim == 4 else scores
+        if scores.ndim == 4:
+            scores = mean_of_heads(scores)
         mixed = residual * np.eye(scores.shape[-1], dtype="float32") + (1 - residual) * scores
         with np.errstate(invalid="ignore"):
             # A pad's row may be empty: it keeps what the residual connection brings.
@@ -120,37 +123,40 @@ def relevance(maps, gradients, encoder=None, decoder=None, cross=None):
     ```python
     model = keras_attn.models.EncoderTransformer.from_sizes(100, 2, hidden_dim=16, num_heads=2, intermediate_dim=32)
     maps, gradients = attention_gradients(model, np.array([[5, 6, 7, 3]]), target=lambda y: y[:, 0, 7])
-    for_first_token = relevance(maps, gradients)[:, 0]  # (1, 4)
+    first_token = relevance(maps, gradients)[:, 0]  # (1, 4)
     ```
 
     Reference: [Chefer et al., 2021](https://arxiv.org/abs/2103.15679), section 3, equations 5 to 10.
     """
-    of_layers = _gradient_weighted(maps, gradients)
+    weighted = _gradient_weighted(maps, gradients)
     if cross is None:
         if encoder is not None or decoder is not None:
             raise ValueError(
                 "`encoder` and `decoder` need `cross`: without cross-attention there is one stack."
             )
-        return _self_relevance(of_layers)
+        return _self_relevance(weighted)
     if encoder is None or decoder is None or len(decoder) != len(cross):
         raise ValueError(
             "`encoder`, `decoder` and `cross` must be given together, with as many decoder layers as cross layers. "
             f"Received: encoder={encoder}, decoder={decoder}, cross={cross}."
         )
-    of_source = _normalized_relevance(_self_relevance({key: of_layers[key] for key in encoder}))
-    length = of_layers[cross[0]].shape[-2]
-    of_target, between = np.eye(length, dtype="float32"), np.zeros_like(of_layers[cross[0]])
-    for own, across in zip(decoder, cross):
-        own, across = of_layers[own], of_layers[across]
-        of_target, between = of_target + own @ of_target, between + own @ between  # equations 6 and 7
-        weights = np.swapaxes(_normalized_relevance(of_target), -1, -2)
-        between = between + weights @ across @ of_source  # equation 10
+    source = _normalized_relevance(_self_relevance({key: weighted[key] for key in encoder}))
+    target = np.eye(weighted[cross[0]].shape[-2], dtype="float32")
+    between = np.zeros_like(weighted[cross[0]])
+    for self_key, cross_key in zip(decoder, cross):
+        own = weighted[self_key]
+        across = weighted[cross_key]
+        target = target + own @ target  # equation 6
+        between = between + own @ between  # equation 7
+        weights = np.swapaxes(_normalized_relevance(target), -1, -2)
+        between = between + weights @ across @ source  # equation 10
     return between
 
 
 def _gradient_weighted(maps, gradients):
     """The mean over the heads of the positive part of scores times gradient (equation 5), by key."""
-    maps, gradients = _by_key(maps), _by_key(gradients)
+    maps = _by_key(maps)
+    gradients = _by_key(gradients)
     if list(maps) != list(gradients) or any(maps[key].shape != gradients[key].shape for key in maps):
         raise ValueError(
             "`maps` and `gradients` must be of the same layers and shapes, as `attention_gradients` returns them. "
@@ -159,19 +165,19 @@ def _gradient_weighted(maps, gradients):
     return {key: np.maximum(scores * gradients[key], 0).mean(axis=-3) for key, scores in maps.items()}
 
 
-def _self_relevance(of_layers):
+def _self_relevance(weighted):
     """Equation 6, from the identity on."""
-    of_layers = _square_maps(of_layers)
-    relevant = np.eye(of_layers[0].shape[-1], dtype="float32")
-    for layer in of_layers:
-        relevant = relevant + layer @ relevant
-    return relevant
+    layers = _square_maps(weighted)
+    relevance = np.eye(layers[0].shape[-1], dtype="float32")
+    for layer in layers:
+        relevance = relevance + layer @ relevance
+    return relevance
 
 
-def _normalized_relevance(relevant):
-    """Equations 8 and 9: what was added to the identity, with rows that sum to 1, and the identity."""
-    identity = np.eye(relevant.shape[-1], dtype="float32")
-    added = relevant - identity
+def _normalized_relevance(relevance):
+    """Equations 8 and 9: the part added to the identity, with rows that sum to 1, plus the identity."""
+    identity = np.eye(relevance.shape[-1], dtype="float32")
+    added = relevance - identity
     sums = added.sum(axis=-1, keepdims=True)
     return np.divide(added, sums, out=np.zeros_like(added), where=sums > 0) + identity
 
@@ -183,7 +189,7 @@ def word_scores(scores, query_words=None, key_words=None):
 
     Args:
         scores: Array (..., T, S).
-        query_words, key_words: For each token the index of its word, or None for a token of no word, whose row or column is
+        query_words, key_words: The index of each token's word, or None for a token outside words, whose row or column is
             left out. None in place of the list leaves that side as tokens.
 
     Returns:
@@ -220,9 +226,11 @@ def _members(name, words, num_tokens):
     numbers = sorted({word for word in words if word is not None})
     if numbers != list(range(len(numbers))):
         raise ValueError(f"`{name}` must name words 0, 1, 2, ... or None. Received: {name}={list(words)}.")
-    return np.array([[word == number for word in words] for number in numbers], "float32").reshape(
-        -1, num_tokens
-    )
+    members = np.zeros((len(numbers), num_tokens), "float32")
+    for token, word in enumerate(words):
+        if word is not None:
+            members[int(word), token] = 1
+    return members
 
 
 def head_kinds(maps, token_ids=None):
@@ -256,7 +264,7 @@ def head_kinds(maps, token_ids=None):
     with capture_attention(model) as maps:
         model(token_ids)
     kinds = head_kinds(maps, token_ids)
-    of_first_head = {kind: scores[0] for kind, scores in kinds[maps.paths[0]].items()}
+    first_head = {kind: scores[0] for kind, scores in kinds[maps.paths[0]].items()}
     ```
 
     References: [Clark et al., 2019](https://arxiv.org/abs/1906.04341), section 3;
@@ -332,9 +340,8 @@ def windows_in_place(scores, height, width, window_size, shift_size=0):
     ```
     """
     scores = _floats(scores)
-    window_size, shift_size = (
-        tuple(size) if isinstance(size, (tuple, list)) else (size, size) for size in (window_size, shift_size)
-    )
+    window_size = check_pair("window_size", window_size)
+    shift_size = check_pair("shift_size", shift_size, lowest=0)
     numbers = 1 + np.arange(height * width).reshape(1, height, width, 1)
     # The number of each window's pixels, counted from 1; 0 is padding.
     pixels = np.asarray(partition_windows(numbers, window_size, shift_size))[0, ..., 0]
@@ -343,20 +350,23 @@ def windows_in_place(scores, height, width, window_size, shift_size=0):
             f"`scores` must have the shape (B, {pixels.shape[0]}, N, {pixels.shape[1]}, {pixels.shape[1]}) for this image. "
             f"Received: shape {scores.shape}."
         )
-    whole = np.zeros((scores.shape[0], scores.shape[2], 1 + height * width, 1 + height * width), "float32")
-    for window, of_window in enumerate(pixels):
-        whole[:, :, of_window[:, None], of_window[None]] = scores[:, window]
+    batch_size, _, num_heads = scores.shape[:3]
+    num_pixels = 1 + height * width
+    whole = np.zeros((batch_size, num_heads, num_pixels, num_pixels), "float32")
+    for window, window_pixels in enumerate(pixels):
+        whole[:, :, window_pixels[:, None], window_pixels[None]] = scores[:, window]
     return whole[:, :, 1:, 1:]
 
 
 def _by_key(maps, ranks=(4,)):
-    """Float32 maps by path, or by number those of a list.
+    """Float32 maps by path; those of a list by number.
 
     Raises:
         ValueError: if one has another rank, as windows have.
     """
-    is_mapping = isinstance(maps, collections.abc.Mapping)
-    maps = {key: _floats(scores) for key, scores in (maps.items() if is_mapping else enumerate(maps))}
+    if not isinstance(maps, collections.abc.Mapping):
+        maps = dict(enumerate(maps))
+    maps = {key: _floats(scores) for key, scores in maps.items()}
     for key, scores in maps.items():
         if scores.ndim not in ranks:
             raise ValueError(

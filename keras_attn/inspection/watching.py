@@ -18,11 +18,11 @@ from keras_attn.inspection.attention_layers import call_kind
 
 _OPEN = contextvars.ContextVar("open_watchers", default=())
 _LOCK = threading.Lock()
-# Which methods are wrapped: by object and name, the object, how many blocks need it, and what ends it.
+# The methods that are wrapped: {(id of the object, name): `_Wrapping`}.
 _WRAPPED = {}
 _COMPILED = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
 
-_HOW_TO_CALL = (
+HOW_TO_CALL = (
     "Attention is seen in eager calls only: compiled code does not run Python. Call the model itself, `model(x)`, outside "
     "of `tf.function` and `jit`; or compile it with `run_eagerly=True` for `predict` and `fit`."
 )
@@ -51,13 +51,27 @@ def watching(watcher, model=None):
         for layer in watcher.layers.values():
             kind = call_kind(layer)
             stack.enter_context(wrapped(layer, kind.method, functools.partial(_watched, kind=kind)))
-        for name in _COMPILED if isinstance(model, keras.Model) else ():
-            stack.enter_context(wrapped(model, name, functools.partial(_eager_only, watcher=watcher)))
+        if isinstance(model, keras.Model):
+            for name in _COMPILED:
+                stack.enter_context(wrapped(model, name, functools.partial(_eager_only, watcher=watcher)))
         token = _OPEN.set((*_OPEN.get(), watcher))
         try:
             yield
         finally:
             _OPEN.reset(token)
+
+
+class _Wrapping:
+    """A method of one object that is replaced while any block needs it. It holds the object, whose id is in use."""
+
+    def __init__(self, owner, name, wrap):
+        self.owner = owner
+        self.num_blocks = 0
+        self._replacement = contextlib.ExitStack()
+        self._replacement.enter_context(replaced_method(owner, name, wrap(owner, getattr(owner, name))))
+
+    def end(self):
+        self._replacement.close()
 
 
 @contextlib.contextmanager
@@ -66,17 +80,17 @@ def wrapped(owner, name, wrap):
     key = (id(owner), name)
     with _LOCK:
         if key not in _WRAPPED:
-            replacement = contextlib.ExitStack()
-            replacement.enter_context(replaced_method(owner, name, wrap(owner, getattr(owner, name))))
-            _WRAPPED[key] = [owner, 0, replacement]
-        _WRAPPED[key][1] += 1
+            _WRAPPED[key] = _Wrapping(owner, name, wrap)
+        wrapping = _WRAPPED[key]
+        wrapping.num_blocks += 1
     try:
         yield
     finally:
         with _LOCK:
-            _WRAPPED[key][1] -= 1
-            if not _WRAPPED[key][1]:
-                _WRAPPED.pop(key)[2].close()
+            wrapping.num_blocks -= 1
+            if not wrapping.num_blocks:
+                del _WRAPPED[key]
+                wrapping.end()
 
 
 def _watched(layer, original, kind):
@@ -87,7 +101,7 @@ def _watched(layer, original, kind):
             return original(*args, **kwargs)
         call = kind(layer, original, args, kwargs)
         if not all(watcher.takes_traced for watcher in watchers) and _is_traced(call.output):
-            raise RuntimeError(_HOW_TO_CALL)
+            raise RuntimeError(HOW_TO_CALL)
         for watcher in watchers:
             watcher.see(watcher.paths[id(layer)], call)
         return call.result
@@ -99,7 +113,7 @@ def _eager_only(model, original, watcher):
     @functools.wraps(original)
     def method(*args, **kwargs):
         if watcher in _OPEN.get() and not _runs_eagerly(model):
-            raise RuntimeError(_HOW_TO_CALL)
+            raise RuntimeError(HOW_TO_CALL)
         return original(*args, **kwargs)
 
     return method
