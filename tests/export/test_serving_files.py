@@ -80,7 +80,6 @@ def test_what_is_written_is_read(version):
 def test_a_folder_without_the_files(tmp_path):
     assert read_warmup_requests(tmp_path) is None
     assert read_batching_parameters(tmp_path) is None
-    assert read_xla_buckets(tmp_path) is None
 
 
 def test_no_more_requests_than_the_server_takes(tmp_path):
@@ -147,44 +146,52 @@ def test_batching_parameters_that_the_server_refuses(tmp_path, text, message):
         read_batching_parameters(tmp_path)
 
 
-def test_buckets_are_read_as_they_were_written(tmp_path):
-    path = write_xla_buckets(tmp_path, [1, 7], (16, 37))
-    assert read_xla_buckets(tmp_path) == {"batch_sizes": [1, 7], "lengths": [16, 37]}
-    for text in ("{", "[]", '{"lengths": [1]}', '{"batch_sizes": 3, "lengths": [5]}'):
-        path.write_text(text)
-        with pytest.raises(ValueError, match="must hold lists `batch_sizes` and `lengths`"):
-            read_xla_buckets(tmp_path)
-
-
-def test_a_quantization_is_read_as_it_was_written(tmp_path):
-    assert read_quantization(tmp_path) is None
-    path = write_quantization(tmp_path, {"quantization": "int8", "before": ["ä"]})
-    assert read_quantization(tmp_path) == {"quantization": "int8", "before": ["ä"]}
-    for content in ('["int8"]', '{"quantization": 8}', '{"quantization": "in'):
-        path.write_text(content, "utf-8")
-        with pytest.raises(ValueError, match=r"assets.extra/quantization.json must hold `quantization`"):
-            read_quantization(tmp_path)
-
-
-def test_a_shortlist_is_read_as_it_was_written(tmp_path):
-    write_shortlist(tmp_path, [2, 5], {7: [3], 11: []})
-    assert read_shortlist(tmp_path) == {"anywhere": [2, 5], "of_source": {"7": [3], "11": []}}
+SHORTLISTS = [
+    "[2, 5]",
+    '{"anywhere": [2]}',
+    '{"anywhere": 2, "of_source": {}}',
+    '{"anywhere": ["2"], "of_source": {}}',
+    '{"anywhere": [2], "of_source": {"seven": [3]}}',
+    '{"anywhere": [2], "of_source": [[3]]}',
+    '{"anywhere": [2], "of_source": {}, "more": []}',
+    '{"anywhere": [2',
+]
 
 
 @pytest.mark.parametrize(
-    "content",
+    ("write", "read", "arguments", "content", "damaged", "message"),
     [
-        "[2, 5]",
-        '{"anywhere": [2]}',
-        '{"anywhere": 2, "of_source": {}}',
-        '{"anywhere": ["2"], "of_source": {}}',
-        '{"anywhere": [2], "of_source": {"seven": [3]}}',
-        '{"anywhere": [2], "of_source": [[3]]}',
-        '{"anywhere": [2], "of_source": {}, "more": []}',
-        '{"anywhere": [2',
+        (
+            write_xla_buckets,
+            read_xla_buckets,
+            ([1, 7], (16, 37)),
+            {"batch_sizes": [1, 7], "lengths": [16, 37]},
+            ["{", "[]", '{"lengths": [1]}', '{"batch_sizes": 3, "lengths": [5]}'],
+            "xla_buckets.json must hold lists `batch_sizes` and `lengths`",
+        ),
+        (
+            write_quantization,
+            read_quantization,
+            ({"quantization": "int8", "before": ["ä"]},),
+            {"quantization": "int8", "before": ["ä"]},
+            ['["int8"]', '{"quantization": 8}', '{"quantization": "in'],
+            r"assets.extra/quantization.json must hold `quantization`",
+        ),
+        (
+            write_shortlist,
+            read_shortlist,
+            ([2, 5], {7: [3], 11: []}),
+            {"anywhere": [2, 5], "of_source": {"7": [3], "11": []}},
+            SHORTLISTS,
+            r"assets.extra/shortlist.json must hold lists of tokens",
+        ),
     ],
 )
-def test_a_damaged_shortlist_is_named(tmp_path, content):
-    write_shortlist(tmp_path, [2], {}).write_text(content, "utf-8")
-    with pytest.raises(ValueError, match=r"assets.extra/shortlist.json must hold lists of tokens"):
-        read_shortlist(tmp_path)
+def test_what_a_version_says_of_itself(tmp_path, write, read, arguments, content, damaged, message):
+    assert read(tmp_path) is None
+    path = write(tmp_path, *arguments)
+    assert read(tmp_path) == content
+    for text in damaged:
+        path.write_text(text, "utf-8")
+        with pytest.raises(ValueError, match=message):
+            read(tmp_path)

@@ -90,13 +90,57 @@ def test_another_translator_is_found_out(tmp_path):
     assert "'other' in Python" in found["answers"][0]
 
 
-@pytest.mark.extended
-def test_a_py_function(tmp_path, capsys):
-    def in_python(inputs):
-        outputs = tf.py_function(lambda x: x, [inputs], tf.string)
-        return {"outputs": tf.ensure_shape(outputs, [None])}
+def python_function(inputs):
+    outputs = tf.py_function(lambda x: x, [inputs], tf.string)
+    return {"outputs": tf.ensure_shape(outputs, [None])}
 
-    folder = export(tmp_path / "it", in_python)
+
+def xla_op(inputs):
+    cache = tf.zeros([3, tf.shape(inputs)[0]])
+    cache = keras.ops.slice_update(cache, [1, 0], tf.ones([1, tf.shape(inputs)[0]]))
+    return {"outputs": cache[1]}
+
+
+def compiled(inputs):
+    double = tf.function(lambda x: x * 2.0, jit_compile=True)
+    return {"outputs": double(tf.cast(tf.strings.length(inputs), tf.float32))}
+
+
+def frozen_length(inputs):
+    token_ids = tf.strings.unicode_decode(inputs, "UTF-8").to_tensor()
+    return {"outputs": tf.reduce_sum(tf.ensure_shape(token_ids, [None, 16]), axis=1)}
+
+
+def batch_of_one(inputs):
+    return {"outputs": tf.strings.length(tf.reshape(inputs, [1]))}
+
+
+@pytest.mark.parametrize(
+    ("function", "check", "message"),
+    [
+        pytest.param(
+            python_function, "ops", "Not linked into a stock server: EagerPyFunc", marks=pytest.mark.extended
+        ),
+        (xla_op, "ops", "Not linked into a stock server: XlaDynamicUpdateSlice"),
+        pytest.param(compiled, "ops", "is compiled with XLA", marks=pytest.mark.extended),
+        pytest.param(frozen_length, "run of serving_default", "16", marks=pytest.mark.extended),
+        pytest.param(
+            batch_of_one,
+            "signatures",
+            "The first axis of output `outputs` of `serving_default` must be the batch",
+            marks=pytest.mark.extended,
+        ),
+    ],
+)
+def test_a_graph_that_a_server_cannot_run(tmp_path, function, check, message):
+    found = problems(export(tmp_path / "it", function))
+    assert any(message in problem for problem in found[check])
+    assert "run of serving_default" in found
+
+
+@pytest.mark.extended
+def test_the_command_names_the_check_that_fails(tmp_path, capsys):
+    folder = export(tmp_path / "it", python_function)
     assert keras_attn_cli.main(["verify", str(folder)]) == 1
     printed = capsys.readouterr().out
     assert "Not linked into a stock server: EagerPyFunc" in printed
@@ -115,29 +159,6 @@ def test_an_op_that_no_server_links(tmp_path):
     assert "Addons>GatherTree" in found["loading"][0]
 
 
-def test_an_xla_op_on_the_default_path(tmp_path):
-    def with_slice_update(inputs):
-        cache = tf.zeros([3, tf.shape(inputs)[0]])
-        cache = keras.ops.slice_update(cache, [1, 0], tf.ones([1, tf.shape(inputs)[0]]))
-        return {"outputs": cache[1]}
-
-    found = problems(export(tmp_path / "it", with_slice_update))
-    assert "Not linked into a stock server: XlaDynamicUpdateSlice" in found["ops"][0]
-    assert "run of serving_default" in found
-
-
-@pytest.mark.extended
-def test_a_default_that_only_xla_can_run(tmp_path):
-    double = tf.function(lambda x: x * 2.0, jit_compile=True)
-
-    def compiled(inputs):
-        return {"outputs": double(tf.cast(tf.strings.length(inputs), tf.float32))}
-
-    found = problems(export(tmp_path / "it", compiled))
-    assert any("is compiled with XLA" in problem for problem in found["ops"])
-    assert "run of serving_default" in found
-
-
 @pytest.mark.extended
 def test_a_missing_vocabulary(tmp_path):
     (tmp_path / "words.txt").write_text("one\ntwo\n")
@@ -154,28 +175,6 @@ def test_a_missing_vocabulary(tmp_path):
     asset.unlink()
     (problem,) = problems(folder)["loading"]
     assert "words.txt" in problem
-
-
-@pytest.mark.extended
-def test_a_frozen_length(tmp_path):
-    def frozen(inputs):
-        token_ids = tf.strings.unicode_decode(inputs, "UTF-8").to_tensor()
-        return {"outputs": tf.reduce_sum(tf.ensure_shape(token_ids, [None, 16]), axis=1)}
-
-    (problem, *_) = problems(export(tmp_path / "it", frozen))["run of serving_default"]
-    assert "16" in problem
-
-
-@pytest.mark.extended
-def test_a_batch_of_one_size(tmp_path):
-    def one(inputs):
-        return {"outputs": tf.strings.length(tf.reshape(inputs, [1]))}
-
-    found = problems(export(tmp_path / "it", one))
-    assert (
-        "The first axis of output `outputs` of `serving_default` must be the batch" in found["signatures"][0]
-    )
-    assert "run of serving_default" in found
 
 
 @pytest.mark.extended
