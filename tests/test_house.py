@@ -131,6 +131,35 @@ def test_every_context_variable_is_named_in_one_docstring():
     assert files == set(re.findall(r"^- `(.+\.py)`: ", graph_purpose.__doc__, re.MULTILINE))
 
 
+def test_compat_imports_nothing_of_ours():
+    for path in sorted((ROOT / "compat").glob("*.py")):
+        assert not [module for module in imports(path) if module.startswith("keras_attn")]
+
+
+def test_private_names_of_others_are_used_in_compat_alone():
+    trees = {path: ast.parse(path.read_text("utf-8")) for path in FILES}
+    own = {"_asdict", "_fields", "_replace", "_exit", "_getframe"}  # Python documents these
+    used = {}
+    for path, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                own.add(node.name)
+            elif isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Store):
+                own.add(node.id if isinstance(node, ast.Name) else node.attr)
+            elif (
+                isinstance(node, ast.Attribute)
+                and re.match("_[a-z]", node.attr)
+                and room_of(path) != "compat"
+            ):
+                used.setdefault(node.attr, []).append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert {name: places for name, places in used.items() if name not in own} == {}
+    for path in FILES:
+        private = re.findall(
+            r"keras\.src\b|tensorflow\.python\b|\b_(?:Fused|Quantized)MatMul|_ZN\d+", path.read_text("utf-8")
+        )
+        assert not private or room_of(path) == "compat", path
+
+
 def in_new_process(code, backend, tmp_path, hidden=()):
     """Runs `code` where the packages in `hidden` cannot be imported."""
     blocker = f"""

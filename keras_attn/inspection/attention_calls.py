@@ -91,7 +91,7 @@ class OwnAttentionCall(AttentionCall):
 
     @functools.cached_property
     def scores(self):
-        (scores,) = self._more_results
+        scores = self._more_results[0]
         if scores is not None:
             return scores
         layer = _copy(self.layer, without=self.method, memory_efficient=None, flash_attention=None)

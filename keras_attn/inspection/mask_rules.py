@@ -30,7 +30,8 @@ class Declarations:
     @property
     def names(self):
         """The inputs of which anything is declared."""
-        return list(dict.fromkeys([*self.padding, *self.causal, *self.segments]))
+        names = list(self.padding) + self.causal + list(self.segments)
+        return list(dict.fromkeys(names))
 
     def aligned_inputs(self, length):
         """The inputs whose positions are those of a tensor of this length.

@@ -345,13 +345,14 @@ def windows_in_place(scores, height, width, window_size, shift_size=0):
     numbers = 1 + np.arange(height * width).reshape(1, height, width, 1)
     # The number of each window's pixels, counted from 1; 0 is padding.
     pixels = np.asarray(partition_windows(numbers, window_size, shift_size))[0, ..., 0]
-    if scores.ndim != 5 or (scores.shape[1], *scores.shape[3:]) != (*pixels.shape, pixels.shape[1]):
+    num_windows, size = pixels.shape
+    if scores.ndim != 5 or scores.shape[1] != num_windows or scores.shape[3:] != (size, size):
         raise ValueError(
-            f"`scores` must have the shape (B, {pixels.shape[0]}, N, {pixels.shape[1]}, {pixels.shape[1]}) for this image. "
+            f"`scores` must have the shape (B, {num_windows}, N, {size}, {size}) for this image. "
             f"Received: shape {scores.shape}."
         )
     batch_size, _, num_heads = scores.shape[:3]
-    num_pixels = 1 + height * width
+    num_pixels = 1 + height * width  # the first stands for padding
     whole = np.zeros((batch_size, num_heads, num_pixels, num_pixels), "float32")
     for window, window_pixels in enumerate(pixels):
         whole[:, :, window_pixels[:, None], window_pixels[None]] = scores[:, window]
