@@ -400,7 +400,7 @@ def write_task_declaration(folder, declaration):
     write_task_declaration("saved_models/dates/1", declaration)
     ```
     """
-    return _write(folder, TASK_FILE, declaration)
+    return _write_json(folder, TASK_FILE, declaration)
 
 
 def read_task_declaration(folder):
@@ -422,8 +422,8 @@ def read_task_declaration(folder):
     print(declaration["task"], list(declaration["signatures"]))
     ```
     """
-    what = 'an object with "format": 1, and the fields "task" and "signatures"'
-    return _read(folder, TASK_FILE, what, _is_declaration)
+    expected = 'an object with "format": 1, and the fields "task" and "signatures"'
+    return _read_json(folder, TASK_FILE, expected, _is_declaration)
 
 
 def _is_declaration(content):
@@ -438,10 +438,10 @@ def _is_declaration(content):
 def _is_shortlist(content):
     if not (isinstance(content, dict) and set(content) == {"anywhere", "of_source"}):
         return False
-    anywhere, of_source = content["anywhere"], content["of_source"]
+    of_source = content["of_source"]
     if not (isinstance(of_source, dict) and all(source.isdecimal() for source in of_source)):
         return False
-    lists = [anywhere, *of_source.values()]
+    lists = [content["anywhere"]] + list(of_source.values())
     return all(isinstance(ids, list) and all(type(i) is int for i in ids) for ids in lists)
 
 
