@@ -252,10 +252,6 @@ def show_task(
     options = _given(
         target=target, pair=pair, grid=grid, num_beams=num_beams, max_length=max_length, title=title
     )
-    unknown = sorted(set(options) - {"title", *shown.show_options})
-    if unknown:
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in unknown)
-        raise ValueError(f"{shown.article} {shown.name} is shown without {flags}.")
     if compare:
         # A run may stand beside the checkpoint that it began with.
         if not holds_checkpoint(checkpoint_folder(compare)):
@@ -317,8 +313,6 @@ def export_task(
     elif examples is not None:
         examples = list(filter(str.strip, Lines(examples)))
     task = _as_task(task, None, checkpoint_options)
-    if xla and not task.compiles_with_xla:
-        raise ValueError(f"{task.article} {task.name} is exported as a SavedModel without --xla.")
     if shortlist:
         if not isinstance(task, Translator):
             raise ValueError(f"--shortlist is for translators. Received: {task.article.lower()} {task.name}.")

@@ -104,7 +104,7 @@ def test_a_checkpoint_is_exported_and_verified_by_the_command(checkpoint, tmp_pa
     assert "FAILED" not in printed
     assert "ok      answers" in printed
     assert cli.run(keras_attn_cli.make_parser().parse_args([*arguments[:3], "--xla"])) != 0
-    assert "An image classifier is exported as a SavedModel without --xla." in capsys.readouterr().err
+    assert "An image classifier is exported without `xla`." in capsys.readouterr().err
 
 
 @pytest.mark.extended
