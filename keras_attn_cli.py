@@ -389,7 +389,7 @@ def _export_options(add):
         "--signatures",
         nargs="+",
         metavar="NAME",
-        help="of a SavedModel, beside serving_default: translate_n_best, translate, sample, score, encode (default: all)",
+        help="of a SavedModel: the signatures of the task to write beside serving_default, score for example (default: all)",
     )
     add(
         "--attention",
