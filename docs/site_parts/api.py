@@ -5,6 +5,8 @@ import inspect
 import pathlib
 import shutil
 
+from keras_attn import task_registry
+
 ROOMS = {
     "layers": "Layers",
     "models": "Models",
@@ -86,10 +88,12 @@ def _directive(room, name, value):
     if inspect.isclass(value):
         # The fields of a named tuple are in its docstring.
         fields = ", ".join(getattr(value, "_fields", ()))
-        return (
-            f".. autoclass:: {room_name(room, name)}\n   :members:"
-            + f"\n   :exclude-members: {fields}" * bool(fields)
-        )
+        lines = [f".. autoclass:: {room_name(room, name)}", "   :members:"]
+        if fields:
+            lines.append(f"   :exclude-members: {fields}")
+        if name in task_registry.CLASS_NAMES:  # most of what a task does, its base class does
+            lines.append("   :inherited-members:")
+        return "\n".join(lines)
     if callable(value):
         return f".. autofunction:: {room_name(room, name)}"
     return f".. autodata:: {room_name(room, name)}"
