@@ -801,7 +801,7 @@ MUTANTS = [
         "sinusoidal_encoding",
         'ops.cast(positions, "float32")',
         '0.0 * ops.cast(positions, "float32")',
-        ("ops/test_sinusoidal_encoding.py::test_four_channels_by_hand",),
+        ("ops/test_positions.py::test_four_channels_by_hand",),
     ),
     Mutant(
         "sines_and_cosines_exchanged",
@@ -809,7 +809,7 @@ MUTANTS = [
         "sinusoidal_encoding",
         "channels % 2 == 0",
         "channels % 2 == 1",
-        ("ops/test_sinusoidal_encoding.py::test_four_channels_by_hand",),
+        ("ops/test_positions.py::test_four_channels_by_hand",),
     ),
     Mutant(
         "nan_of_pads_leaks_into_projections",
