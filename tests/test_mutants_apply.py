@@ -60,8 +60,8 @@ def call(z):
 """
 
 
-def edited(where, original, mutated="return 3", file="file.py"):
-    mutant = mutants.Mutant("name", file, where, original, mutated, ())
+def edited(where, original, mutated="return 3"):
+    mutant = mutants.Mutant("name", where, original, mutated, ())
     return mutant.applied({"file.py": CODE, "moved.py": MOVED})
 
 
@@ -93,7 +93,6 @@ def test_code_is_found_however_it_is_laid_out(where, original, mutated, expected
 def test_code_that_moved_is_found(where):
     expected = ("moved.py", "def call(z):\n    return 3")
     assert edited(where, "return z - 5") == expected
-    assert edited(where, "return z - 5", file="gone.py") == expected
 
 
 @pytest.mark.parametrize(
