@@ -1,8 +1,7 @@
 """Exports graph functions or a model for other engines, and runs an export as a server would."""
 
 from keras_attn.export.ctranslate2 import export_ctranslate2
-from keras_attn.export.litert import export_litert
-from keras_attn.export.onnx import export_onnx
+from keras_attn.export.onnx_and_litert import export_litert, export_onnx
 from keras_attn.export.saved_model import export_saved_model, string_vector
 from keras_attn.export.saved_model_process import run_saved_model, runner_command
 from keras_attn.export.serving_files import (

@@ -169,9 +169,9 @@ class RNNSeq2Seq(Seq2SeqGeneration, Adaptable, keras.Model):
 
     def _parts(self):
         # The recurrent layers have no kernels that Keras quantises.
-        return [*self._embeddings(), self.first_state_dense, self.attention, self.output_dense]
+        return [*self._embedding_layers(), self.first_state_dense, self.attention, self.output_dense]
 
-    def _embeddings(self):
+    def _embedding_layers(self):
         if self.source_embedding is self.target_embedding:
             return [self.target_embedding]
         return [self.source_embedding, self.target_embedding]
@@ -180,7 +180,7 @@ class RNNSeq2Seq(Seq2SeqGeneration, Adaptable, keras.Model):
         if self.built:
             return
         width = self.hidden_dim
-        for embedding in self._embeddings():
+        for embedding in self._embedding_layers():
             embedding.build((None, None, width))
         for number, layer in enumerate(self.encoder_layers):
             layer.build((None, None, width if number == 0 else 2 * width))

@@ -1,15 +1,18 @@
-"""Graph functions of token ids as ONNX models."""
+"""Graph functions of token ids as ONNX models or as one LiteRT (TensorFlow Lite) model, with tokenizers next to them."""
 
 import pathlib
+import tempfile
 
 import numpy as np
 import tensorflow as tf
 
+from keras_attn.export.saved_model import export_saved_model
 from keras_attn.files import replaced_folder
 from keras_attn.ops import clamping_scope
 
 # onnxruntime has supported it since 2023; these graphs need no newer operators.
 _OPSET = 18
+_LITERT_FILE = "model.tflite"
 
 
 def export_onnx(folder, functions, tokenizers):
@@ -45,9 +48,53 @@ def export_onnx(folder, functions, tokenizers):
     with replaced_folder(folder, next(iter(models)), "ONNX models of this kind") as built:
         for name, model in models.items():
             (built / name).write_bytes(model)
-        for name, tokenizer in tokenizers.items():
-            tokenizer.save(built / name)
+        _save_tokenizers(tokenizers, built)
     return pathlib.Path(folder)
+
+
+def export_litert(folder, functions, models, tokenizers):
+    """Writes graph functions as signatures of one LiteRT model, `model.tflite`, with tokenizers next to it.
+
+    Only LiteRT's own operations are used, none of TensorFlow's through the flex delegate; batch size and
+    lengths are dynamic.
+
+    Args:
+        folder: Path; the folder is built under a temporary name and then renamed. It replaces an older
+            export.
+        functions: Dict from names of signatures to pairs of a function and the list of its `tf.TensorSpec`s,
+            as in `export_saved_model`.
+        models: Keras models whose variables the functions use.
+        tokenizers: Dict from names of folders to tokenizers of `keras_attn.text`.
+
+    Returns:
+        `pathlib.Path` of `folder`.
+
+    Raises:
+        ValueError: if `folder` holds something else. Operations that LiteRT cannot express raise TensorFlow's
+            `ConverterError`.
+
+    Example:
+
+    ```python
+    spec = tf.TensorSpec([None, None], "float32", name="x")
+    export_litert("engines/twice", {"double": (lambda x: {"y": 2.0 * x}, [spec])}, [], {})
+    ```
+
+    Reference: https://ai.google.dev/edge/litert.
+    """
+    with tempfile.TemporaryDirectory() as aside:
+        saved_model = export_saved_model(aside, functions, models)
+        converter = tf.lite.TFLiteConverter.from_saved_model(str(saved_model), signature_keys=list(functions))
+        converted = converter.convert()
+    with replaced_folder(folder, _LITERT_FILE, "LiteRT model") as built:
+        (built / _LITERT_FILE).write_bytes(converted)
+        _save_tokenizers(tokenizers, built)
+    return pathlib.Path(folder)
+
+
+def _save_tokenizers(tokenizers, folder):
+    for name, tokenizer in tokenizers.items():
+        tokenizer.save(folder / name)
 
 
 def _convert(name, function, specs):
