@@ -9,70 +9,31 @@ from keras_attn.huggingface.model_types import MODEL_TYPES
 FULL, LOCAL = "full_attention", "sliding_attention"  # the kinds of layers in `layer_types`
 _MISSING = object()
 
-# Fields of transformers' config classes that do not change what a model's layers compute in inference: about files, training,
-# search, heads and outputs. No architecture reads them; heads and tasks read some.
-_WITHOUT_EFFECT = {
-    "_attn_implementation",
-    "_name_or_path",
-    "_num_labels",
-    "activation_dropout",
-    "architectures",
-    "attn_implementation",
-    "bos_token_id",
-    "chunk_size_feed_forward",
-    "classifier_activation",
-    "classifier_bias",
-    "classifier_dropout",
-    "classifier_dropout_prob",
-    "classifier_pooling",
-    "cls_token_id",
-    "decoder_layerdrop",
-    "decoder_start_token_id",
-    "dtype",
-    "encoder_layerdrop",
-    "eos_token_id",
-    "finetuning_task",
-    "forced_bos_token_id",
-    "forced_eos_token_id",
-    "gradient_checkpointing",
-    "hidden_dropout",
-    "id2label",
-    "init_std",
-    "initializer_cutoff_factor",
-    "initializer_factor",
-    "initializer_range",
-    "is_encoder_decoder",
-    "label2id",
-    "mask_token_id",
-    "model_type",
-    "num_labels",
-    "output_attentions",
-    "output_hidden_states",
-    "output_past",
-    "prefix",
-    "pretraining_tp",
-    "problem_type",
-    "qa_dropout",
-    "reorder_and_upcast_attn",
-    "return_dict",
-    "sep_token_id",
-    "seq_classif_dropout",
-    "summary_activation",
-    "summary_first_dropout",
-    "summary_last_dropout",
-    "summary_proj_to_labels",
-    "summary_type",
-    "summary_use_proj",
-    "task_specific_params",
-    "tie_word_embeddings",  # where it has one, the architecture or the head reads it
-    "tokenizer_class",
-    "torch_dtype",
-    "torchscript",
-    "transformers_version",
-    "use_bfloat16",
-    "use_cache",
-    "use_return_dict",
-}
+# Fields of transformers' config classes that do not change what a model's layers compute in inference. No architecture reads
+# them; heads and tasks read some.
+_WITHOUT_EFFECT = set(
+    (
+        # of files, versions and dtypes
+        "_name_or_path _attn_implementation attn_implementation architectures dtype model_type "
+        "tokenizer_class torch_dtype transformers_version "
+        # of training
+        "activation_dropout classifier_dropout classifier_dropout_prob decoder_layerdrop "
+        "encoder_layerdrop gradient_checkpointing hidden_dropout init_std initializer_cutoff_factor "
+        "initializer_factor initializer_range problem_type qa_dropout seq_classif_dropout "
+        "summary_first_dropout summary_last_dropout "
+        # of heads and labels
+        "_num_labels classifier_activation classifier_bias classifier_pooling finetuning_task id2label "
+        "label2id num_labels summary_activation summary_proj_to_labels summary_type summary_use_proj "
+        "tie_word_embeddings "
+        # of search and prompts
+        "bos_token_id cls_token_id decoder_start_token_id eos_token_id forced_bos_token_id "
+        "forced_eos_token_id is_encoder_decoder mask_token_id prefix sep_token_id task_specific_params "
+        "use_cache "
+        # of how outputs are computed and returned
+        "chunk_size_feed_forward output_attentions output_hidden_states output_past pretraining_tp "
+        "reorder_and_upcast_attn return_dict torchscript use_bfloat16 use_return_dict"
+    ).split()
+)
 # Fields that change every model of transformers and are not implemented here.
 _NOT_OBEYED = {
     "compression_config": "weights that are compressed",

@@ -365,14 +365,7 @@ def report_line(row):
 
 
 # Fields of a config that are of the folder, of how its files were written, or of the weights' dtype in it.
-_FOLDER_FIELDS = {
-    "_name_or_path",
-    "auto_map",
-    "dtype",
-    "name_or_path",
-    "torch_dtype",
-    "transformers_version",
-}
+_FOLDER_FIELDS = set("_name_or_path auto_map dtype name_or_path torch_dtype transformers_version".split())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -34,15 +34,9 @@ _HEADS = {
 }
 # Fields that matter in training, or to heads, which read them when they are made.
 _UNREAD = (
-    "classifier_reduction",
-    "decoder_bias",
-    "deterministic_flash_attn",
-    "mlp_dropout",
-    "reference_compile",
-    "repad_logits_with_grad",
-    "sparse_pred_ignore_index",
-    "sparse_prediction",
-)
+    "classifier_reduction decoder_bias deterministic_flash_attn mlp_dropout reference_compile "
+    "repad_logits_with_grad sparse_pred_ignore_index sparse_prediction"
+).split()
 
 
 def modernbert(fields, checkpoint):

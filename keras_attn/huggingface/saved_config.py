@@ -19,37 +19,15 @@ _HEAD_TASKS = {
     TokenClassificationHead: ["TokenClassification", "QuestionAnswering"],
 }
 # Fields that transformers' classes of every type have, which hold for a model that goes out as another type too.
-_FIELDS_OF_ALL_TYPES = {
-    "bad_words_ids",
-    "begin_suppress_tokens",
-    "bos_token_id",
-    "cls_token_id",
-    "decoder_start_token_id",
-    "do_sample",
-    "early_stopping",
-    "eos_token_id",
-    "finetuning_task",
-    "forced_bos_token_id",
-    "forced_eos_token_id",
-    "id2label",
-    "label2id",
-    "length_penalty",
-    "mask_token_id",
-    "max_length",
-    "min_length",
-    "no_repeat_ngram_size",
-    "num_beams",
-    "num_labels",
-    "prefix",
-    "problem_type",
-    "repetition_penalty",
-    "sep_token_id",
-    "suppress_tokens",
-    "task_specific_params",
-    "temperature",
-    "top_k",
-    "top_p",
-}
+_FIELDS_OF_ALL_TYPES = set(
+    (
+        "bad_words_ids begin_suppress_tokens bos_token_id cls_token_id decoder_start_token_id "
+        "do_sample early_stopping eos_token_id finetuning_task forced_bos_token_id "
+        "forced_eos_token_id id2label label2id length_penalty mask_token_id max_length min_length "
+        "no_repeat_ngram_size num_beams num_labels prefix problem_type repetition_penalty "
+        "sep_token_id suppress_tokens task_specific_params temperature top_k top_p"
+    ).split()
+)
 # Fields that writers of configs give a value because transformers' default is another; no part of a model says them.
 _FIELDS_NOT_OF_PARTS = ("decoder_start_token_id", "forced_eos_token_id")
 

@@ -22,29 +22,13 @@ from keras_attn.models import write_weights
 from keras_attn.models.weight_names import named_weights
 
 # Keys of layers' configs that do not change the outputs of a model.
-_KEYS_WITHOUT_EFFECT = {
-    "beta_initializer",
-    "bias_initializer",
-    "build_config",
-    "dtype",
-    "embeddings_initializer",
-    "flash_attention",
-    "gamma_initializer",
-    "initializer",
-    "kernel_initializer",
-    "max_sequence_length",
-    "memory_efficient",
-    "module",
-    "name",
-    "origin",
-    "registered_name",
-    "remat",
-    "reverse_dtype",
-    "seed",
-    "shared_layer",
-    "stochastic_depth",
-    "trainable",
-}
+_KEYS_WITHOUT_EFFECT = set(
+    (
+        "beta_initializer bias_initializer build_config dtype embeddings_initializer flash_attention "
+        "gamma_initializer initializer kernel_initializer max_sequence_length memory_efficient module "
+        "name origin registered_name remat reverse_dtype seed shared_layer stochastic_depth trainable"
+    ).split()
+)
 
 
 def save_model(model, folder, model_type=None, tokenizer=None, **fields):

@@ -43,31 +43,20 @@ _MODULE_LISTS = (
     ["Transformer", "Pooling", "Dense", "Normalize"],
 )
 # Today's name is the first; in older folders it is of the kind of the model.
-_SETTINGS_FILES = (
-    "sentence_bert_config.json",
-    "sentence_roberta_config.json",
-    "sentence_distilbert_config.json",
-    "sentence_camembert_config.json",
-    "sentence_albert_config.json",
-    "sentence_xlm-roberta_config.json",
-    "sentence_mpnet_config.json",
+_SETTINGS_FILES = [
+    f"sentence_{kind}_config.json"
+    for kind in "bert roberta distilbert camembert albert xlm-roberta mpnet".split()
+]
+_NULL_SETTINGS = (
+    "config_args config_kwargs document_length model_args model_kwargs processing_kwargs "
+    "processor_kwargs query_expansion query_length tokenizer_args tokenizer_name_or_path"
 )
 # The fields that change vectors, each with the one value that is implemented; null is, too.
 _KNOWN_SETTINGS = {
     "transformer_task": "feature-extraction",
     "module_output_name": "token_embeddings",
     "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
-    "config_args": None,
-    "config_kwargs": None,
-    "document_length": None,
-    "model_args": None,
-    "model_kwargs": None,
-    "processing_kwargs": None,
-    "processor_kwargs": None,
-    "query_expansion": None,
-    "query_length": None,
-    "tokenizer_args": None,
-    "tokenizer_name_or_path": None,
+    **dict.fromkeys(_NULL_SETTINGS.split()),
 }
 
 
