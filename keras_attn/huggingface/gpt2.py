@@ -101,10 +101,10 @@ def gpt2(fields, checkpoint):
 
 def _scale(i, key_dim, is_scaled, by_layer):
     """The scale of the attention of layer number i; None for the usual one."""
-    if is_scaled and not by_layer:
-        return None
+    if not by_layer:
+        return None if is_scaled else 1.0
     scale = key_dim**-0.5 if is_scaled else 1.0
-    return scale / (i + 1) if by_layer else scale
+    return scale / (i + 1)
 
 
 def _scale_flags(model):

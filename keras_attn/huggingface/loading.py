@@ -360,8 +360,9 @@ def _first_names(names, most=20):
 
 def report_line(row):
     """A `ReportRow` as a line of text."""
-    arrow = f"-> {row.variable}" if row.variable else "(not used)"
-    return f"{row.tensor} {arrow} {row.shape} {row.note}".rstrip()
+    if row.variable is None:
+        return f"{row.tensor} (not used) {row.shape} {row.note}"
+    return f"{row.tensor} -> {row.variable} {row.shape} {row.note}".rstrip()
 
 
 # Fields of a config that are of the folder, of how its files were written, or of the weights' dtype in it.
@@ -393,7 +394,9 @@ def _keep_origin(model, folder, ignored_fields):
 def origin_of(model):
     """The `Origin` of a model, which is empty if it was not loaded from a checkpoint."""
     text = getattr(body_of(model), "origin", None)
-    return Origin() if text is None else Origin(**json.loads(text))
+    if text is None:
+        return Origin()
+    return Origin(**json.loads(text))
 
 
 def body_of(model):

@@ -151,8 +151,9 @@ class SavedConfig:
     def _possible_tasks(self):
         """The tasks that the head may be for."""
         if isinstance(self._head, ImageClassificationHead):
-            is_taught = self._head.use_distillation_token
-            return ["ImageClassificationWithTeacher" if is_taught else "ImageClassification"]
+            if self._head.use_distillation_token:
+                return ["ImageClassificationWithTeacher"]
+            return ["ImageClassification"]
         for head_class, tasks in _HEAD_TASKS.items():
             if isinstance(self._head, head_class):
                 return tasks
@@ -178,6 +179,6 @@ def _special_ids(tokenizer, loaded):
 def _known_ids(loaded, name, default):
     """The ids of a role in a config that a model was loaded with; `default` if it names none, which is left to it then."""
     value = loaded.get(name)
-    if isinstance(value, list):
-        return value
-    return [default if value is None else value]
+    if value is None:
+        value = default
+    return value if isinstance(value, list) else [value]

@@ -171,7 +171,9 @@ def _inside(folder, path):
 
 def _refuse_prompts(folder):
     path = folder / "config_sentence_transformers.json"
-    config = read_json(path) if path.is_file() else {}
+    if not path.is_file():
+        return
+    config = read_json(path)
     name = config.get("default_prompt_name")
     if name is not None and (config.get("prompts") or {}).get(name) != "":
         raise ValueError(
@@ -202,7 +204,9 @@ def _longest(body):
         ("tokenizer_config.json", "model_max_length"),
         ("config.json", "max_position_embeddings"),
     ):
-        value = read_json(body / file).get(name) if (body / file).is_file() else None
+        if not (body / file).is_file():
+            continue
+        value = read_json(body / file).get(name)
         if isinstance(value, int | float) and value > 0:
             lengths.append(int(value))
     return min(lengths, default=None)

@@ -129,10 +129,10 @@ def _names(group, attribute, path):
     else:
         numbered = [f"{attribute}{i}" for i in range(len(attributes))]
         parts = [attributes[name] for name in numbered if name in attributes]
-    names = [name.decode("utf-8") if isinstance(name, bytes) else name for part in parts for name in part]
-    if not parts or not all(isinstance(name, str) for name in names):
+    names = [name for part in parts for name in part]
+    if not parts or not all(isinstance(name, str | bytes) for name in names):
         raise ValueError(f"{path} is not a file of Keras' weights: {group.name} has no list `{attribute}`.")
-    return names
+    return [name if isinstance(name, str) else name.decode("utf-8") for name in names]
 
 
 def _item(group, name, path):

@@ -222,9 +222,10 @@ def _unigram(proto):
     # `tokenizers` finds the names of special tokens and bytes in texts, where sentencepiece does not: they cost more
     # than any other way to spell them.
     special_score = 4 * (least - 20)
-    vocabulary = [
-        [piece.piece, piece.score if piece.type == NORMAL else special_score] for piece in proto.pieces
-    ]
+    vocabulary = []
+    for piece in proto.pieces:
+        score = piece.score if piece.type == NORMAL else special_score
+        vocabulary.append([piece.piece, score])
     return {
         "type": "Unigram",
         "unk_id": unknown_id_of(proto),

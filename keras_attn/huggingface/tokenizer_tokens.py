@@ -15,7 +15,9 @@ def named_roles(defaults, fields):
 
 def text_of(token):
     """The text of a token, which a file may give with its options."""
-    text = token.get("content") if isinstance(token, dict) else token
+    text = token
+    if isinstance(token, dict):
+        text = token.get("content")
     if not isinstance(text, str):
         raise ValueError(f"A special token must be a text. Received: {token!r:.100}")
     return text

@@ -117,8 +117,9 @@ def dinov2(fields, checkpoint):
     )
     for name in BACKBONE_FIELDS:
         fields.get(name, None)
-    has_mask_token = fields.flag("use_mask_token", True) or has_registers
-    mask_token = {"embeddings.mask_token": (1, embedding().hidden_dim)}
+    written_as_zeros = {}
+    if fields.flag("use_mask_token", True) or has_registers:
+        written_as_zeros["embeddings.mask_token"] = (1, embedding().hidden_dim)
     names = DINOV2_NAMES | {"embedding/projection": _projection(embedding().patch_size)}
     if is_gated:
         is_joined = checkpoint.called("encoder.layer.0.mlp.weights_in.weight")
@@ -130,7 +131,7 @@ def dinov2(fields, checkpoint):
         unused=HEADS,
         heads=_heads(fields, embedding, pooling="first_and_mean"),
         renamed=_RENAMED,
-        written_as_zeros=mask_token if has_mask_token else {},
+        written_as_zeros=written_as_zeros,
     )
 
 
@@ -251,7 +252,9 @@ def _vision_config(model):
 
 def written_size(pair):
     """The field of a pair of sizes: one number if both are the same."""
-    return pair[0] if pair[0] == pair[1] else list(pair)
+    if pair[0] == pair[1]:
+        return pair[0]
+    return list(pair)
 
 
 def vit_config(model):

@@ -86,10 +86,10 @@ def _aligned_array(shape, dtype):
 
 def _as_tensor(array):
     """A tensor in the memory of an aligned array."""
-    is_standard = array.dtype.isbuiltin == 1  # bfloat16 is not
-    values = array if is_standard else array.view(f"uint{8 * array.dtype.itemsize}")
-    tensor = tf.experimental.dlpack.from_dlpack(values.__dlpack__())
-    return tensor if is_standard else tf.bitcast(tensor, array.dtype)
+    if array.dtype.isbuiltin == 1:
+        return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+    bits = array.view(f"uint{8 * array.dtype.itemsize}")  # DLPack does not know NumPy's bfloat16
+    return tf.bitcast(tf.experimental.dlpack.from_dlpack(bits.__dlpack__()), array.dtype)
 
 
 def _cast(array, dtype):

@@ -85,7 +85,7 @@ class _Steps:
 def read_decoder(part, steps):
     """Adds what a decoder does to the `steps`."""
     if part is None:
-        steps.add(lambda piece, is_first: piece if is_first else f" {piece}")
+        steps.add(_spaced)
         return
     builders = {
         "Sequence": lambda decoders: _sequence(steps, decoders),
@@ -98,6 +98,10 @@ def read_decoder(part, steps):
         "Strip": lambda **fields: _strip(steps, **fields),
     }
     read_part(part, "decoder", builders)
+
+
+def _spaced(piece, is_first):
+    return piece if is_first else f" {piece}"
 
 
 def _sequence(steps, decoders):
@@ -122,7 +126,9 @@ def _word_piece(prefix="##", cleanup=True):
 def _metaspace(replacement="▁", prepend_scheme=None, split=True, add_prefix_space=True, str_rep=None):
     check_value("decoder Metaspace", "split", split, (True, False))
     check_value("decoder Metaspace", "str_rep", str_rep, (None, replacement))
-    has_prefix = add_prefix_space if prepend_scheme is None else prepend_scheme != "never"
+    has_prefix = prepend_scheme != "never"
+    if prepend_scheme is None:
+        has_prefix = add_prefix_space
 
     def decoded(piece, is_first):
         if is_first and has_prefix:

@@ -95,8 +95,12 @@ class Framing:
 
 
 def _places(ids):
-    return None if ids is None else tf.cast(tf.ragged.range(ids.row_lengths()), tf.int32)
+    if ids is None:
+        return None
+    return tf.cast(tf.ragged.range(ids.row_lengths()), tf.int32)
 
 
 def _all(ids, value):
-    return None if ids is None else ids.with_values(tf.fill(tf.shape(ids.values), value))
+    if ids is None:
+        return None
+    return ids.with_values(tf.fill(tf.shape(ids.values), value))

@@ -175,7 +175,11 @@ def _metaspace(prefix, replacement="▁", prepend_scheme=None, split=True, add_p
             prefixed = tf.strings.regex_replace(
                 texts, rf"(?s)\A([^{mark}])", prefix + replacement.encode() + rb"\1"
             )
-            texts = prefixed if prepend_scheme == "always" else tf.where(is_first, prefixed, texts)
-        return tf.strings.regex_replace(texts, mark, CUT + rb"\0") if split else texts
+            if prepend_scheme == "first":
+                prefixed = tf.where(is_first, prefixed, texts)
+            texts = prefixed
+        if split:
+            texts = tf.strings.regex_replace(texts, mark, CUT + rb"\0")
+        return texts
 
     return step

@@ -118,10 +118,12 @@ def _words_that_merges_miss(model, vocabulary):
 def _unknown_characters(vocabulary, spells_bytes):
     """The RE2 class of the characters that the vocabulary lacks, or `None` if it lacks none."""
     known = sorted(piece for piece in vocabulary if len(piece) == 1)
-    if not spells_bytes:
-        return f"[^{''.join(escaped(piece) for piece in known)}]" if known else r"[\x00-\x{10FFFF}]"
-    missing = sorted(set(BYTE_CHARACTERS) - set(known))
-    return f"[{''.join(escaped(piece) for piece in missing)}]" if missing else None
+    if spells_bytes:
+        missing = "".join(sorted(set(BYTE_CHARACTERS) - set(known)))
+        return f"[{escaped(missing)}]" if missing else None
+    if not known:
+        return r"[\x00-\x{10FFFF}]"
+    return f"[^{escaped(''.join(known))}]"
 
 
 class _Spelled(tf.Module):
