@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from keras_attn.huggingface.activations import their_activation
 
-# The longest sequence of models whose positions are computed, which transformers does not limit: so that memory suffices.
+# Limits the length of models whose positions are computed, for memory's sake; transformers sets no limit.
 LONGEST_COMPUTED = 4096
 
 # Tensors that no architecture needs: constants in older files, and heads that are not read.

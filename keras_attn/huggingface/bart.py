@@ -107,7 +107,7 @@ class _Transformer:
         most_positions = None if form.positions == "learned" else 2**31
         self.num_positions = fields.size("max_position_embeddings", most=most_positions)
         self.max_sequence_length = self.num_positions
-        if is_m2m:  # the others have a table, of sines too, beyond which there are no positions
+        if is_m2m:  # the others cannot exceed their table of positions, even of sines
             self.max_sequence_length = max(self.num_positions, LONGEST_COMPUTED)
         fields.expect(
             normalize_before=form.normalize_first,
@@ -125,7 +125,7 @@ class _Transformer:
         if fields.get("model_type") == "marian":
             self.is_shared = fields.flag("share_encoder_decoder_embeddings", True)
         if not fields.flag("tie_word_embeddings", True):
-            # Newer files of transformers hold a table for each side then.
+            # Then newer files of transformers hold a table for each side.
             self.is_shared = self.is_shared and not checkpoint.differ(_SOURCE_TABLE, _TARGET_TABLE)
         self.vocabulary_size = fields.size("vocab_size")
         if self.is_shared:

@@ -20,7 +20,7 @@ _DTYPES = {
     "F32": np.dtype("float32"),
     "F64": np.dtype("float64"),
 }
-# The bytes of a number. Tensors of other dtypes may be in a file, but are not read: only their sizes are checked.
+# Bytes per number. Tensors of the other dtypes are not read: only their sizes are checked.
 _BYTES = {
     **{name: dtype.itemsize for name, dtype in _DTYPES.items()},
     "BOOL": 1,

@@ -136,7 +136,7 @@ def generation_fields(generation_config, config, task, ignored_fields=()):
     fields = {name: value for name, value in fields.items() if value is not None}
     ignored = set(fields) & set(ignored_fields)
     fields = {name: value for name, value in fields.items() if name not in ignored}
-    if not has_file:  # the others are of the model
+    if not has_file:  # the other fields belong to the model
         fields = {name: value for name, value in fields.items() if is_generation_field(name)}
     refused = {name: value for name, value in fields.items() if _is_refused(name, value, fields, task)}
     for name in sorted(set(fields) & set(_OBEYED) - set(refused)):
@@ -176,7 +176,7 @@ def is_generation_field(name):
 
 def _is_refused(name, value, fields, task):
     if name == "min_length" and fields.get("min_new_tokens") is not None:
-        return False  # which replaces it
+        return False  # `min_new_tokens` replaces it
     if task == GENERATOR and name in _REFUSED_OF_GENERATORS:
         return value not in _REFUSED_OF_GENERATORS[name][1]
     if name == "bad_words_ids" and _is_of_kind(value, _OBEYED[name]):

@@ -95,7 +95,7 @@ def llama(fields, checkpoint):
         ]
         return rms_norm_decoder(token, blocks, epsilon, max_sequence_length, pad_token_id)
 
-    # transformers' classes of question answering have the other prefix, from older files.
+    # Checkpoints of transformers' question answering classes have another prefix.
     prefix = "transformer." if checkpoint.called("transformer.embed_tokens.weight") else "model."
     return Architecture(
         make, NAMES, prefix, same=output.same(*SAME), unused=HEADS, heads=last_token_head(fields)

@@ -183,7 +183,7 @@ class _Tensors:
         self._folder = folder
         self._is_tied = is_tied
         self._is_body = is_body
-        # A head on a model that writes texts reads its vectors; "MaskedLM" has an output projection of its own.
+        # A head reads the vectors of a model that writes texts, not its logits.
         self._gives_vectors = task is not None or has_new_head
 
     def output(self, fields, output, token):
@@ -365,7 +365,7 @@ def report_line(row):
     return f"{row.tensor} -> {row.variable} {row.shape} {row.note}".rstrip()
 
 
-# Fields of a config that are of the folder, of how its files were written, or of the weights' dtype in it.
+# Fields of a config about the folder, how its files were written, and the dtype of its weights.
 _FOLDER_FIELDS = set("_name_or_path auto_map dtype name_or_path torch_dtype transformers_version".split())
 
 

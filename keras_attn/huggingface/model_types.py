@@ -9,14 +9,14 @@ import importlib
 TASKS = ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering")
 IMAGE_TASKS = ("ImageClassification", "ImageClassificationWithTeacher")
 
-# The ends of the names of classes that write texts, with an output projection.
+# How the names of classes end that write texts, with an output projection.
 _WRITERS = {
     "decoder": ("ForCausalLM", "LMHeadModel", "DoubleHeadsModel"),
     "seq2seq": ("ForConditionalGeneration", "WithLMHeadModel", "MTModel"),
 }
-# Of classes that are one side of a full Transformer.
+# How the names of classes end that are one side of a full Transformer.
 _SIDES = {"ForTokenClassification": "an encoder", "EncoderModel": "an encoder", "ForCausalLM": "a decoder"}
-# Of classes that end with "Model" and are no bodies.
+# How the names of classes end that end with "Model" and are not bodies.
 _NO_BODIES = ("LMHeadModel", "DoubleHeadsModel", "MTModel", "EncoderModel")
 
 
@@ -176,13 +176,13 @@ def writers():
     }
 
 
-# What is known and not read, and why.
+# Architectures that are known but not read, and why.
 _NOT_READ = {
     "gpt_oss": "its feed-forward networks are mixtures of experts, and there is no layer for them here, nor for MXFP4 weights; "
     "its sinks, windows and rotary positions there are",
     "mixtral": "its feed-forward networks are mixtures of experts, and there is no layer for them here",
 }
-# By the end of a class's name: the kind of the model types with such classes.
+# The kind of model types that have classes whose names end so.
 _NEAREST = {
     "ForCausalLM": "decoder",
     "LMHeadModel": "decoder",

@@ -20,7 +20,7 @@ NAMES = {
     "block_{i}/self_attention/value": At(_JOINED, part=(2, 3)),
     "block_{i}/self_attention/attention_output": "layers.{i}.attn.Wo",
     "block_{i}/self_attention_residual/norm": "layers.{i}.attn_norm",
-    # The first half is what the activation is applied to.
+    # The activation is applied to the first half.
     "block_{i}/feed_forward/gate": At("layers.{i}.mlp.Wi", part=(0, 2)),
     "block_{i}/feed_forward/intermediate": At("layers.{i}.mlp.Wi", part=(1, 2)),
     "block_{i}/feed_forward/output": "layers.{i}.mlp.Wo",

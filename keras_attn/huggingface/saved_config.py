@@ -18,7 +18,7 @@ _HEAD_TASKS = {
     ClassificationHead: ["SequenceClassification"],
     TokenClassificationHead: ["TokenClassification", "QuestionAnswering"],
 }
-# Fields that transformers' classes of every type have, which hold for a model that goes out as another type too.
+# Fields that all config classes of transformers have, so that they also hold for a model that is saved as another type.
 _FIELDS_OF_ALL_TYPES = set(
     (
         "bad_words_ids begin_suppress_tokens bos_token_id cls_token_id decoder_start_token_id "
@@ -28,7 +28,7 @@ _FIELDS_OF_ALL_TYPES = set(
         "sep_token_id suppress_tokens task_specific_params temperature top_k top_p"
     ).split()
 )
-# Fields that writers of configs give a value because transformers' default is another; no part of a model says them.
+# Fields that config functions set only because transformers' default differs; no part of a model says them.
 _FIELDS_NOT_OF_PARTS = ("decoder_start_token_id", "forced_eos_token_id")
 
 
@@ -86,7 +86,7 @@ class SavedConfig:
             if config["id2label"] != self.loaded.get("id2label") or "label2id" not in config:
                 config["label2id"] = {name: int(i) for i, name in config["id2label"].items()}
         if config.get("problem_type") == "single_label_classification":
-            # Without the field, one label means the same, and several mean this.
+            # transformers opens one label only without the field; for several, leaving it out means the same.
             was_left_out = self.loaded and self.loaded.get("problem_type") is None
             if was_left_out or len(labels(config).names) == 1:
                 config["problem_type"] = None
@@ -141,7 +141,7 @@ class SavedConfig:
             return task in self._possible_tasks()
         if self._writes_texts and class_name == MODEL_TYPES[self.model_type].writer_class:
             return True
-        # A model that writes texts goes out without its output projection if it was loaded so, but not on demand.
+        # A model that writes texts is saved as a body if it was loaded as one, but not on demand.
         return is_body({"architectures": [class_name]}) and not (is_given and self._writes_texts)
 
     def _task_of(self, class_name):

@@ -139,7 +139,7 @@ def _tensors(model, saved_config, config):
     for name, shape in architecture.written_as_zeros.items():
         tensors[prefix + name] = np.zeros(shape, "float32")
     if config.get("tie_word_embeddings") is False:
-        # Then transformers takes no table for another.
+        # Then transformers expects every copy in the file.
         for group in architecture.same:
             _add_copies(tensors, [_name_in_files(name, prefix) for name in group])
     return tensors
@@ -163,7 +163,7 @@ def _arrays_of_twin(model, twin, model_type):
         )
     names = _names_of_parts(model.get_config(), twin.config)
     arrays = {_with_names_of_parts(name, names): np.asarray(weight) for name, weight in weights.items()}
-    # A part that is a copy, a block's second norm for instance, has a name of its own: it is the only other one at its place.
+    # A copied part, such as a block's second norm, has another name in each model, but is the only other part at its place.
     others = _single_names(name for name in twin.shapes if name not in arrays)
     arrays = {
         name if name in twin.shapes else others.get(_place(name), name): array
@@ -259,7 +259,7 @@ def _in_their_layout(arrays, table, prefix):
         first = tensor_places[0]
         if first.is_transposed and len(tensor_places) > 1:
             array = array.T
-        # A pooler is the head's in our models, and the body's in theirs.
+        # The pooler belongs to the head in our models, and to the body in theirs.
         if not first.variable.startswith("head/") or name.startswith("pooler."):
             name = _name_in_files(name, prefix)
         tensors[name] = np.ascontiguousarray(array)

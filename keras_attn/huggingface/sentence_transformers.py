@@ -42,7 +42,7 @@ _MODULE_LISTS = (
     ["Transformer", "Pooling", "Dense"],
     ["Transformer", "Pooling", "Dense", "Normalize"],
 )
-# Today's name is the first; in older folders it is of the kind of the model.
+# The first is today's name; older folders use one for each kind of model.
 _SETTINGS_FILES = [
     f"sentence_{kind}_config.json"
     for kind in "bert roberta distilbert camembert albert xlm-roberta mpnet".split()

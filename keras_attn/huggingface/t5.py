@@ -77,7 +77,7 @@ class _Transformer:
         self.epsilon = fields.number("layer_norm_epsilon", 1e-6)
         self.vocabulary_size = fields.size("vocab_size")
         self.pad_token_id = fields.pad_token_id()
-        # Positions are relative: the length of the sequences of training, which limits nothing.
+        # Positions are relative, so the length of the training sequences is no limit.
         num_positions = fields.size_or_null("n_positions", None, most=2**31) or 0
         self.max_sequence_length = max(num_positions, LONGEST_COMPUTED)
         is_tied = fields.get("tie_word_embeddings", True) is not False
@@ -87,7 +87,7 @@ class _Transformer:
             self.output_scale = self.width**-0.5
         self.output = checkpoint.output(fields, _OUTPUT, "shared.weight")
         if self.output.gives_logits and not checkpoint.called(_OUTPUT):
-            # In files of the first version the field may say that it is not tied, and there is no other matrix.
+            # Files of the first version may say that it is not tied, and hold no other matrix.
             self.output = Output(is_tied=True)
         fields.expect(is_decoder=False)
 
@@ -195,7 +195,7 @@ def _feed_forward(fields):
     # These two are made from `feed_forward_proj`, and written too.
     fields.expect(is_gated_act=is_gated)
     fields.get("dense_act_fn", None)
-    if kind == "gated-gelu":  # which means the approximation
+    if kind == "gated-gelu":  # means the tanh approximation
         return "gelu_tanh", True
     name = kind.removeprefix("gated-") if is_gated else kind
     return fields.activation_named(name, "feed_forward_proj"), is_gated

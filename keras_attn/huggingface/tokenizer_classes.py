@@ -75,7 +75,7 @@ def registered_class(model_type):
 
 
 _BACKENDS = ("TokenizersBackend", "PreTrainedTokenizer", "PythonBackend")
-# Their files are known to name wrong classes.
+# Types whose files are known to name the wrong class.
 _ALWAYS_REGISTERED = ("modernbert", "mistral", "qwen2")
 _ALIASES = {
     "BartTokenizer": "RobertaTokenizer",
@@ -101,7 +101,7 @@ MBART_50_LANGUAGES = (
         "sv_SE sw_KE ta_IN te_IN th_TH tl_XX uk_UA ur_PK xh_ZA gl_ES sl_SI"
     ).split()
 )
-# By the field `language_codes`. A vocab.json does not have these; their ids follow it.
+# By the field `language_codes`. They are not in vocab.json; their ids follow its ids.
 M2M_100_LANGUAGES = {
     "m2m100": (
         "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha "
@@ -111,7 +111,7 @@ M2M_100_LANGUAGES = {
     ).split(),
     "wmt21": "en ha is ja cs ru zh de".split(),
 }
-# Marian takes what stands between these at the start of a text for a language, known or not.
+# Marian reads >>code<< at the start of a text as one token, whether it knows the language or not.
 MARIAN_CODE = r"\A>>(?:[^<]|<[^<])*<<"
 
 
@@ -363,7 +363,7 @@ _ROBERTA_ROLES = {
     "sep_token": "</s>",
     "mask_token": "<mask>",
 }
-# What `AutoTokenizer` finds by name.
+# The classes, by the names under which `AutoTokenizer` finds them.
 CLASSES = {
     "AlbertTokenizer": TokenizerClass(
         model="Unigram",

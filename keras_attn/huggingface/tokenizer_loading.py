@@ -43,7 +43,7 @@ _MODEL_FILES = (
 _MAX_BYTES = 2**28
 # Fields of `sp_model_kwargs` that change ids.
 _SENTENCEPIECE_OPTIONS = ("enable_sampling", "add_bos", "add_eos", "reverse", "emit_unk_piece")
-# Model types without a class of their own, which do all that a sentencepiece model says.
+# Model types without a class of their own, whose tokenizer does exactly what its sentencepiece model says.
 _FOLLOWING_SENTENCEPIECE = ("llama", "mistral")
 
 
@@ -138,7 +138,7 @@ class _Files:
         spells_bytes = self._file is not None and '"ByteLevel"' in json.dumps(self._file)
         name = class_name(model_type, declared, spells_bytes=spells_bytes)
         if name == "M2M100Tokenizer" and not (self._folder / "vocab.json").is_file():
-            return "NllbTokenizer"  # which has its type
+            return "NllbTokenizer"  # of the same model type
         if name == "MarianTokenizer" and not (self._folder / f"{self._side}.spm").is_file():
             return None
         if self._file is None and name is None:
@@ -192,7 +192,7 @@ class _Files:
         """The parts of tokenizer.json, of which a class keeps the vocabulary alone, and the added tokens that it keeps."""
         parts = dict(self._file)
         truncation = parts.pop("truncation", None)
-        read_truncation(truncation)  # which says if it is damaged
+        read_truncation(truncation)  # raises if it is damaged
         parts.pop("padding", None)
         tokens = [checked_token(token) for token in parts.get("added_tokens") or []]
         model = parts.get("model")
@@ -274,7 +274,7 @@ class _Files:
             self._fields,
             _read_object(self._folder / "added_tokens.json"),
             (self._file or {}).get("added_tokens") or [],
-            # Of added_tokens.json those that special_tokens_map.json alone lists are text to transformers.
+            # Tokens of added_tokens.json that only special_tokens_map.json lists are text to transformers.
             special=role_tokens.union(self._own_extra),
         )
         named = [self._named(role) for role in self._roles]
@@ -347,7 +347,7 @@ class _Files:
     def _cleans(self, model):
         if not self._fields.get("clean_up_tokenization_spaces"):
             return False
-        # It takes away spaces that belong to merges.
+        # With BPE it would take away spaces that belong to merges.
         forced = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
         is_whole_model = type_of_model(model) == "SentencePiece" and not model.get("looks_up_pieces")
         is_merged = is_whole_model or type_of_model(model) == "BPE"

@@ -77,7 +77,7 @@ def join_tokens(own, in_files, named, extra, numbers, most):
         if _without_id(tokens.get(token["content"])) != _without_id(token)
     ]
     known = tokens.keys() | {token["content"] for token in added}
-    # Of two that are named twice, the options of the last hold.
+    # If a token is named twice, the last one's options hold.
     added += [_special(token) for token in named + extra if text_of(token) not in known]
     ids = {token["content"]: token["id"] for token in own}
     used = set(numbers.values()) | set(ids.values())

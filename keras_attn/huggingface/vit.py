@@ -27,12 +27,12 @@ NAMES = {
 }
 _IN = "encoder.layer.{i}.mlp.weights_in"
 _GATED_JOINED = {
-    # The first half is what the activation is applied to.
+    # The activation is applied to the first half.
     "block_{i}/feed_forward/gate": At(_IN, part=(0, 2)),
     "block_{i}/feed_forward/intermediate": At(_IN, part=(1, 2)),
     "block_{i}/feed_forward/output": "encoder.layer.{i}.mlp.weights_out",
 }
-# As transformers 5 has them in memory, and in files on demand.
+# transformers 5 has them so in memory, and in files on demand.
 _GATED_APART = {
     "block_{i}/feed_forward/gate": "encoder.layer.{i}.mlp.gate_proj",
     "block_{i}/feed_forward/intermediate": "encoder.layer.{i}.mlp.up_proj",
@@ -143,7 +143,7 @@ def intermediate_dim(hidden_dim, ratio, is_gated):
     return (int(width * 2 / 3) + 7) // 8 * 8
 
 
-# Of what transformers makes of the outputs in detectors.
+# Fields about outputs for detectors.
 BACKBONE_FIELDS = ("apply_layernorm", "reshape_hidden_states", "out_features", "out_indices", "stage_names")
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 _PART_BYTES = 2**21
-_ALIGNMENT = 64  # of tensors: TensorFlow copies other memory
+_ALIGNMENT = 64  # TensorFlow copies memory that is aligned otherwise
 
 
 @contextlib.contextmanager
@@ -31,7 +31,7 @@ def unwritten_variables():
     def create(next_creator, **options):
         initial_value = options["initial_value"]
         if callable(initial_value):
-            with tf.Graph().as_default():  # where the initialiser says its shape and computes nothing
+            with tf.Graph().as_default():  # here the initialiser computes nothing, but shows its shape
                 described = initial_value()
             if described.dtype.is_floating:
                 # The operating system gives such memory when it is first written to; an assignment replaces it.

@@ -8,7 +8,7 @@ from keras_attn.text.json_parts import added_token, sentencepiece_decoder
 
 BLANK, START, END = SPECIAL = ("<blank>", "<s>", "</s>")
 _UNKNOWN = "<unk>"
-# No word has one, so a word is a piece as a whole or unknown.
+# No word contains a space, so each word is either one piece or unknown.
 _NO_PREFIX = " "
 
 
@@ -73,7 +73,7 @@ def _vocabulary(path):
     if len(ids) < len(tokens):
         twice = next(token for number, token in enumerate(tokens) if ids[token] != number)
         raise ValueError(f"{path} must have each token once. Received: {twice!r} twice.")
-    if _UNKNOWN in ids:  # a token like others; what is unknown comes after the last
+    if _UNKNOWN in ids:  # an ordinary token here; the unknown id follows the last line's
         ids[f"<{_UNKNOWN}>"] = ids.pop(_UNKNOWN)
     ids.pop("", None)  # a line without a token keeps its number
     return {**ids, _UNKNOWN: len(tokens)}

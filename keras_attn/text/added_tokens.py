@@ -26,14 +26,14 @@ class AddedTokens(tf.Module):
         sought = [token for token in tokens if not (split_special_tokens and token["special"])]
         late = [token for token in sought if token["normalized"]]
         contents = normalize([token["content"] for token in late]) if late else []
-        # What `tokenizers` writes for a token that is looked for in normalized text, and does not skip if that is another.
+        # `tokenizers` writes the normalized form of such a token, and does not skip it as special if the form differs.
         changed = {}
         for token, content in zip(late, contents, strict=True):
             if content != token["content"]:
                 changed[token["id"]] = content
         self.texts = {token["id"]: token["content"] for token in tokens} | changed
         self.special_ids = {token["id"] for token in tokens if token["special"]} - set(changed)
-        # Without a normalizer the two kinds are looked for in turn all the same.
+        # The two kinds are looked for in turn even without a normalizer.
         self._first = _pattern([(token["content"], token) for token in sought if not token["normalized"]])
         self._late = _pattern([pair for pair in zip(contents, late, strict=True) if pair[0]])
         self._contents = tf.constant([""] + list(self.ids) + contents)
@@ -98,7 +98,7 @@ def _pattern(pairs):
     """The RE2 pattern of the tokens, longer ones first, and its groups of the token and of white space beside it."""
     if not pairs:
         return None
-    # White space beside a token belongs to it where the token says so.
+    # White space next to a token belongs to it if its `lstrip` or `rstrip` says so.
     kinds = {}
     for content, token in sorted(pairs, key=lambda pair: -len(pair[0])):
         kinds.setdefault((token["lstrip"], token["rstrip"]), []).append(content)

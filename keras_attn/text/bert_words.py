@@ -31,7 +31,7 @@ _CHINESE = (
     r"[\x{3400}-\x{4DBF}\x{4E00}-\x{9FFF}\x{F900}-\x{FAFF}\x{20000}-\x{2A6DF}\x{2A700}-\x{2B81F}"
     r"\x{2B920}-\x{2CEAF}\x{2F800}-\x{2FA1F}]"
 )
-# Two code points that are no characters, and that no text has next to each other.
+# Two noncharacters, which no text has next to each other.
 _NO_CHARACTERS = "\ufdd0\ufdd1"
 PUNCTUATION = f"({_PUNCTUATION})"
 _WORDS_OF_THEIR_OWN = f"({_PUNCTUATION}|{_CHINESE})"

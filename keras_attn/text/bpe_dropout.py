@@ -54,7 +54,7 @@ class BpeDropout:
         keys = sorted(merge_ranks)
         self._keys = np.array(keys + [np.iinfo(np.int64).max], np.int64)
         self._ranks = np.array([merge_ranks[key] for key in keys] + [_NONE], np.int32)
-        # Where a word begins, unless pieces go on over spaces.
+        # Whether each piece begins a word, which none does in models whose pieces run over spaces.
         is_inside = any(_SPACE in piece[1:] for piece in ids)
         self._begins = np.array([bool(piece) and piece[0] == _SPACE and not is_inside for piece in pieces])
 
@@ -96,7 +96,7 @@ class BpeDropout:
         sizes = np.ones(len(words), int)
         rows = np.arange(len(words))
         ranks = self._pair_ranks(words[:, :-1], words[:, 1:])
-        # Each step makes one merge in each word that is not done, so these have equally many tokens.
+        # Each step applies one merge to each unfinished word, so all unfinished words have equally many tokens.
         while ranks.shape[1] and len(rows):
             drawn = np.where(generator.random(ranks.shape, np.float32) < dropout, _NONE, ranks)
             place = drawn.argmin(axis=1)  # of equal ranks the first, as sentencepiece has it

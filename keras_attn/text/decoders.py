@@ -11,7 +11,7 @@ from keras_attn.text.patterns import escaped
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _BEFORE = ((" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"), (" n't", "n't"), (" 'm", "'m"))
 _AFTER = ((" 's", "'s"), (" 've", "'ve"), (" 're", "'re"))
-# Of transformers for a whole text, and of `tokenizers` for each token.
+# The first list is what transformers applies to a whole text, the second what `tokenizers` applies to each token.
 _CLEANED_TEXT = _BEFORE + _AFTER
 _CLEANED = _BEFORE + ((" do not", " don't"),) + _AFTER
 
@@ -42,7 +42,7 @@ class Decoder(tf.Module):
         self._first = tf.constant([steps.decode(piece, is_first=True) for piece in pieces])
         self._later = tf.constant([steps.decode(piece, is_first=False) for piece in pieces])
         self._final = steps.final
-        # What more tokens may yet change at the end of a text.
+        # The end of a text that further tokens may still change.
         ends = ["\ufffd+"] + [re.escape(end) for end in steps.open_ends]
         self.open_end = re.compile(rf"(?:{'|'.join(ends)})\Z")
 

@@ -11,7 +11,7 @@ from keras_attn.text.patterns import WHITE_SPACE, escaped, one_pattern, ranges
 from keras_attn.text.resources import TENSORFLOW_TEXT, import_package
 from keras_attn.text.sentencepiece_models import Charsmap
 
-# `tokenizers` knows the marks of Unicode 8 alone: these are later.
+# Marks that are newer than Unicode 8, which `tokenizers` does not know.
 _LATER_MARKS = ranges(
     "7FD-7FD 898-89F 8CA-8D3 9FE-9FE AFA-AFF B55-B55 C04-C04 C3C-C3C CF3-CF3 D00-D00 D3B-D3C D81-D81 EBA-EBA "
     "ECE-ECE 1715-1715 180F-180F 1ABF-1ACE 1CF7-1CF7 1DF6-1DFA A82C-A82C A8FF-A8FF 10D24-10D27 10EAB-10EAC "
@@ -23,7 +23,7 @@ _LATER_MARKS = ranges(
     "13440-13440 13447-13455 16F4F-16F4F 16F7F-16F87 16FE4-16FE4 16FF0-16FF1 1CF00-1CF2D 1CF30-1CF46 "
     "1E08F-1E08F 1E130-1E136 1E2AE-1E2AE 1E2EC-1E2EF 1E4EC-1E4EF"
 )
-_NOTHING = r"[^\x00-\x{10FFFF}]"  # a class that no character is in
+_NOTHING = r"[^\x00-\x{10FFFF}]"  # matches no character
 
 
 def read_normalizer(part):
@@ -74,7 +74,7 @@ def _replace(pattern, content):
 
 
 def _prepend(prepend):
-    # Not to an empty text.
+    # An empty text stays empty.
     return _replacing(r"(?s)\A(.)", prepend.replace("\\", r"\\") + r"\1")
 
 

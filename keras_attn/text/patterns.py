@@ -47,7 +47,7 @@ _CLASSES = {name: rf"\p{{{name}}}{ranges(new)}" for name, new in _NEW.items()} |
     "Z": r"\p{Z}",
     "Zs": r"\p{Zs}",
 }
-# Alphabetic characters that are no letters, marks or digits.
+# Alphabetic characters that are not letters, marks or digits.
 _OTHER_ALPHABETIC = r"\p{Nl}\x{24B6}-\x{24E9}\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189}"
 WORD = _CLASSES["L"] + _CLASSES["M"] + _CLASSES["Nd"] + _CLASSES["Pc"] + _OTHER_ALPHABETIC
 NUMBER = _CLASSES["N"]

@@ -30,7 +30,7 @@ def tokenize_with_offsets(texts, added, normalizer, pre_tokenizer, model):
     pieces = added.cut(texts, keeps_space=True)
     pieces, starts, stops = _normalized(pieces, normalizer)
     pieces = added.cut_normalized(pieces, keeps_space=True)
-    # The place of each piece, and of each word, among the characters of all texts.
+    # Where each piece, and each word, begins among the characters of all texts.
     places = tf.cumsum(_num_characters(pieces.values), exclusive=True)
     is_first = tf.ragged.range(pieces.row_lengths()).values == 0
     words = pre_tokenizer(tf.where(has_mark(pieces.values), "", pieces.values), is_first)
@@ -61,7 +61,7 @@ def tokenize_with_offsets(texts, added, normalizer, pre_tokenizer, model):
 
     first = in_texts(first, where)
     last = in_texts(last, where + sizes)
-    # The ends of an empty token are one byte: the start of the next character.
+    # An empty token begins and ends at the start of the next character.
     starts = tf.concat([starts, [0]], axis=0)
     stops = tf.concat([[0], stops], axis=0)
     begins = tf.gather(starts, tf.minimum(first.values, tf.size(starts) - 1))
@@ -79,13 +79,13 @@ def _normalized(pieces, normalizer):
         normalized = normalizer(tf.where(marked, "", pieces.values))
         clusters = _split(texts, _CLUSTER)
         joined = tf.strings.reduce_join(clusters.with_values(normalizer(clusters.values)), axis=1)
-        # A piece whose clusters are not normalized alone is one cluster, so that it moves no other offsets.
+        # A piece whose clusters normalize differently on their own counts as one cluster, so that other offsets stay right.
         clusters = _split(texts, _CLUSTER, marked | tf.equal(joined, normalized))
     rows = pieces.with_values(clusters).merge_dims(1, 2)
     written = rows.values
     if normalizer is not None:
         is_kept = tf.repeat(marked, clusters.row_lengths()) | tf.equal(normalizer(written), written)
-        # In a cluster that stays as it is, each character is known by itself.
+        # In a cluster that normalization does not change, each character has its own span.
         parts = _split(written, _CHARACTER, is_kept)
         rows = rows.with_values(parts).merge_dims(1, 2)
         is_kept = tf.repeat(is_kept, parts.row_lengths())

@@ -94,7 +94,7 @@ class PipelineTokenizer(Tokenizer):
             unknown_token_id=model.unknown_id,
             special_token_ids=sorted(added.special_ids),
         )
-        # As text, since a `tf.Module` would track each entry of a dictionary.
+        # Kept as text, because a `tf.Module` would track every entry of a dictionary.
         self._description = json.dumps(description)
         self.special_tokens = dict(special_tokens or {})
         self.split_special_tokens = split_special_tokens
@@ -212,7 +212,7 @@ class PipelineTokenizer(Tokenizer):
         texts = tf.where(is_added(pieces.values), "", pieces.values)
         words = self._pre_tokenizer(texts, is_first)
         ids = words.with_values(self._words_to_ids(words.values)).merge_dims(1, 2)
-        # A piece is an added token or has words.
+        # Each piece either is an added token or has words.
         added_ids = self._added.ids_of(pieces.values)
         has_id = added_ids >= 0
         added_ids = tf.RaggedTensor.from_row_lengths(
@@ -230,7 +230,7 @@ class PipelineTokenizer(Tokenizer):
         return tokenize_with_offsets(texts, self._added, self._normalizer, keeping, self._model)
 
     def _words_to_ids(self, words):
-        # A batch has most of its words several times.
+        # Most words occur several times in a batch.
         words, index = tf.unique(words)
         if self._pre_tokenizer.spells_bytes:
             words = spelled(words)

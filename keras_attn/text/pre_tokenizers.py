@@ -19,7 +19,7 @@ from keras_attn.text.patterns import (
     one_pattern,
 )
 
-# Stands before a word whose first character is not in the text, where offsets are counted.
+# Marks a word whose first character is not in the text, where offsets are counted.
 PREFIX = b"\xfc"
 _BYTE_LEVEL = "ByteLevel"
 _ISOLATED = CUT + rb"\0" + CUT  # the rewrite of a match that becomes a word
@@ -120,7 +120,7 @@ class _Builders:
     def _split(self, pattern, behavior, invert=False):
         kind, text = pattern_of(pattern)
         if kind == "Regex" and looks_ahead(text):
-            # Each character is part of a match, so what is between the matches is nothing.
+            # Every character is part of a match, so there is nothing between matches.
             known = [("Isolated", False), ("Isolated", True), ("Removed", True)]
             check_value("pre-tokenizer Split", "(behavior, invert)", (behavior, invert), known)
             cut = cutter(text)

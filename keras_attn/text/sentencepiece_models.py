@@ -24,11 +24,11 @@ from keras_attn.text.sentencepiece_tokenizer import shared_graph_tokenizer
 UNIGRAM, BPE = 1, 2
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 _BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
-# Below every rank of a merge.
+# Below the score of every merge.
 _CHARACTER_SCORE = -1e9
-# A map of characters without any: its trie has no branch. Of a model without a map, sentencepiece writes a line to stderr.
+# An empty map of characters: its trie has no branch. Without a map, sentencepiece would write a line to stderr.
 _NO_CHARACTERS = struct.pack("<I", 1024) + bytes(1024) + b"\0"
-# Around a word that is one token whatever the merges say. No spelled byte is this character.
+# Put around words that are one token whatever the merges say. It does not spell any byte.
 _EDGE = "\n"
 
 
@@ -154,7 +154,7 @@ class KnownWords(tf.Module):
         is_known = known >= 0
         rest = self._model.tokenize(tf.boolean_mask(words, ~is_known))
         known = tf.RaggedTensor.from_tensor(tf.boolean_mask(known, is_known)[:, tf.newaxis])
-        # The row of each word among the rest, which come first, or the known.
+        # The row of each word: the spelled words come first, then the known ones.
         before = tf.cumsum(tf.cast(is_known, tf.int64))
         rows = tf.where(is_known, rest.nrows() + before - 1, tf.range(tf.size(words, tf.int64)) - before)
         return tf.gather(tf.concat([rest, known], axis=0), rows)
@@ -180,7 +180,7 @@ class Charsmap(tf.Module):
         self._pieces = shared_graph_tokenizer(proto.SerializeToString(deterministic=True), tf.string)
 
     def __call__(self, texts):
-        # Known or not, the pieces are the normalized text.
+        # The pieces, known or unknown, join to the normalized text.
         return tf.strings.reduce_join(self._pieces.tokenize(texts), axis=-1)
 
 
@@ -196,7 +196,7 @@ def unigram_model(pieces, scores, unknown_id, byte_fallback):
         )
     proto = _empty_proto(UNIGRAM)
     proto.trainer_spec.byte_fallback = byte_fallback
-    # sentencepiece has one unknown piece, whose name stands for no text.
+    # sentencepiece needs an unknown piece; no text contains its name.
     _add(proto, "\0unknown", 0.0, UNKNOWN)
     for piece, score in zip(pieces, scores, strict=True):
         _add(proto, piece, score, BYTE if byte_fallback and piece in _BYTES else NORMAL)

@@ -15,7 +15,7 @@ from keras_attn.text.tokenizer import TextOpsTokenizer, Tokenizer, check_not_bla
 
 MODEL_FILE = "sentencepiece.model"
 _MODEL_TYPES = ("bpe", "unigram")
-# By whether white space is kept and whether case is folded.
+# sentencepiece's normalization rule, by (white space is kept, case is folded).
 _RULES = {
     (False, False): "nmt_nfkc",
     (False, True): "nmt_nfkc_cf",

@@ -94,11 +94,11 @@ class Tokenizer(tf.Module):
     ```
     """
 
-    # Of the data of this library, a padding mask is `token_ids != 0`.
+    # In this library's data, a padding mask is `token_ids != 0`.
     pad_token_id = 0
     # Ids below `vocabulary_size` without a piece.
     unused_token_ids = ()
-    # What more tokens may yet change at the end of a decoded text: bytes that are no character by themselves.
+    # The end of a decoded text that further tokens may still change: bytes of an incomplete character.
     open_end = re.compile("\ufffd+\\Z")
 
     def __init__(self, vocabulary_size, start_token_id, end_token_id, unknown_token_id, special_token_ids):
@@ -297,12 +297,12 @@ class TextOpsTokenizer(Tokenizer):
         return self._graph_tokenizer.detokenize(token_ids)
 
 
-# Characters, which surrogates are not.
+# Valid characters, without surrogates.
 _UTF8 = r"[\x{0}-\x{D7FF}\x{E000}-\x{10FFFF}]*"
 
 
 def _repair_utf8(texts):
-    # To see that nothing is to be repaired takes a quarter of the time of a repair.
+    # Checking that nothing needs repair takes a quarter of the time of a repair.
     is_valid = tf.reduce_all(tf.strings.regex_full_match(texts, _UTF8))
     return tf.cond(
         is_valid,

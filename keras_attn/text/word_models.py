@@ -17,9 +17,9 @@ from keras_attn.text.sentencepiece_models import (
 )
 from keras_attn.text.wordpiece_tokenizer import WordPieceModel
 
-# In place of a character that the vocabulary lacks, where each such character is one token.
+# Replaces each character that the vocabulary lacks, where each is one token.
 _UNKNOWN_CHARACTER = "\r"
-# Begins the names of ids that have no piece. It is no character, and in texts it stands for nothing.
+# Begins the names of ids without a piece. These noncharacters do not occur in texts.
 _NO_PIECE = "\U0010ffff\U0010ffff"
 
 WordModel = collections.namedtuple("WordModel", "model pieces unknown_id")
@@ -148,7 +148,7 @@ class _Spelled(tf.Module):
         ends = tf.math.cumsum(tf.strings.length(written).to_tensor(), axis=1)
         token_ids, starts, after = self._model.tokenize_with_offsets(tf.strings.reduce_join(written, axis=1))
         before = tf.pad(stops, [[0, 0], [1, 0]])
-        # The first byte is that of the first character that ends after it; the last that of the first to reach it.
+        # A token starts in the first character that ends after its start, and stops in the first that reaches its stop.
         first = tf.searchsorted(ends, starts.to_tensor(), side="right")
         last = tf.searchsorted(ends, after.to_tensor(), side="left")
         lengths = token_ids.row_lengths()
@@ -206,7 +206,7 @@ def _pieces_by_id(vocabulary):
     if not vocabulary or not all(isinstance(number, int) for number in vocabulary.values()):
         raise ValueError("The vocabulary of a tokenizer must give each piece an int.")
     numbers = set(vocabulary.values())
-    # A vocabulary that claims an id far beyond its size would take that much memory.
+    # An id far beyond the size of the vocabulary would take that much memory.
     if min(numbers) < 0 or len(numbers) != len(vocabulary) or max(numbers) > 2 * len(vocabulary) + 10**5:
         raise ValueError(
             f"The ids of a vocabulary must differ and lie near its size, {len(vocabulary)}. "

@@ -42,7 +42,7 @@ class WordPieceModel(tf.Module):
             max_bytes_per_word=4 * max_characters,
             token_out_type=tf.int32,
             unknown_token=unknown,
-            no_pretokenization=True,  # words are given: tensorflow-text's are not BERT's
+            no_pretokenization=True,  # tensorflow-text does not split words as BERT does
             support_detokenization=support_detokenization,
         )
 
