@@ -11,7 +11,7 @@ from keras_attn.checks import check_positive
 from keras_attn.compat.tensorflow import sentencepiece_resource, set_sentencepiece_resource
 from keras_attn.text.bpe_dropout import BpeDropout
 from keras_attn.text.resources import TENSORFLOW_TEXT, import_package, read_file, write_file
-from keras_attn.text.tokenizer import TextOpsTokenizer, Tokenizer, check_not_blank
+from keras_attn.text.tokenizer import Tokenizer, check_not_blank
 
 MODEL_FILE = "sentencepiece.model"
 _MODEL_TYPES = ("bpe", "unigram")
@@ -26,7 +26,7 @@ _RULES = {
 _MAX_LINE_BYTES = 2**30
 
 
-class SentencePieceTokenizer(TextOpsTokenizer):
+class SentencePieceTokenizer(Tokenizer):
     """Splits text into subword units with a sentencepiece model, BPE or unigram.
 
     The model is part of the graph: an exported signature takes strings. `detokenize(tokenize(x))` is the
@@ -173,6 +173,15 @@ class SentencePieceTokenizer(TextOpsTokenizer):
     @classmethod
     def _read_config(cls, folder, config):
         return cls(read_file(folder, MODEL_FILE, config["model_sha256"]))
+
+    def _texts_to_ids(self, texts):
+        return self._graph_tokenizer.tokenize(texts)
+
+    def _texts_to_ids_with_offsets(self, texts):
+        return tuple(tf.cast(x, tf.int32) for x in self._graph_tokenizer.tokenize_with_offsets(texts))
+
+    def _ids_to_texts(self, token_ids):
+        return self._graph_tokenizer.detokenize(token_ids)
 
     def _token_string(self, token_id):
         return self._processor.id_to_piece(token_id)

@@ -284,19 +284,6 @@ class Tokenizer(tf.Module):
             )
 
 
-class TextOpsTokenizer(Tokenizer):
-    """A tokenizer that uses one of tensorflow-text, which a subclass sets as `_graph_tokenizer`."""
-
-    def _texts_to_ids(self, texts):
-        return self._graph_tokenizer.tokenize(texts)
-
-    def _texts_to_ids_with_offsets(self, texts):
-        return tuple(tf.cast(x, tf.int32) for x in self._graph_tokenizer.tokenize_with_offsets(texts))
-
-    def _ids_to_texts(self, token_ids):
-        return self._graph_tokenizer.detokenize(token_ids)
-
-
 # Valid characters, without surrogates.
 _UTF8 = r"[\x{0}-\x{D7FF}\x{E000}-\x{10FFFF}]*"
 
