@@ -14,7 +14,6 @@ import helpers_seed
 import keras
 import numpy as np
 import pytest
-from helpers_browser import INSTALL, Browser, find_chromium
 
 # The files that take longest come first, so that the last file of one process keeps the other waiting for little.
 LONGEST_FILES = (
@@ -69,12 +68,14 @@ def rng():
 
 @pytest.fixture(scope="session")
 def browser():
-    path = find_chromium()
-    if path is None:
+    from helpers_browser import INSTALL, Browser, find_chromium
+
+    paths = find_chromium()
+    if paths is None:
         reason = f"The tests of pages need a browser: {INSTALL}"
         if os.environ.get("KERAS_ATTN_NEEDS_CHROMIUM") == "1":
             pytest.fail(reason)
         pytest.skip(reason)
-    browser = Browser(path)
+    browser = Browser(paths)
     yield browser
     browser.close()

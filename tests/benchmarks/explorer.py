@@ -24,6 +24,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from helpers_browser import Browser, find_chromium  # noqa: E402
+from helpers_explorer import EXPLORER  # noqa: E402
+from selenium.common.exceptions import WebDriverException  # noqa: E402
 
 import keras_attn  # noqa: E402
 from keras_attn.plots import explore  # noqa: E402
@@ -31,7 +33,6 @@ from keras_attn.tasks import load_task  # noqa: E402
 
 LONGEST_READ = 512
 LONGEST_WAIT = 120
-EXPLORER = "document.querySelector('[data-explorer]').explorer"
 AFTER_PAINT = "new Promise(done => requestAnimationFrame(() => { const c = new MessageChannel(); c.port1.onmessage = done; c.port2.postMessage(0); }))"
 HOVER = f"""(async () => {{
   const explorer = {EXPLORER};
@@ -85,17 +86,23 @@ def _joined(parts):
 def memory(browser):
     """The megabytes of all processes of a browser."""
     total = 0
-    for process in browser.call("SystemInfo.getProcessInfo")["processInfo"]:
-        text = pathlib.Path(f"/proc/{process['id']}/smaps_rollup").read_text()
-        total += next(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:"))
+    for process in _descendants(browser.driver.service.process.pid):
+        text = pathlib.Path(f"/proc/{process}/smaps_rollup").read_text()
+        total += next((int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:")), 0)
     return total / 1024
+
+
+def _descendants(process):
+    """The ids of the processes that a process has started, and of those that they have."""
+    children = pathlib.Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    return [descendant for child in children for descendant in (child, *_descendants(child))]
 
 
 def empty_tab():
     browser = Browser(find_chromium())
     try:
         browser.page("about:blank")
-        browser.collect(1.0)
+        time.sleep(1.0)
         return memory(browser)
     finally:
         browser.close()
@@ -106,21 +113,11 @@ def opened(path, is_shown):
     browser = Browser(find_chromium())
     try:
         page = browser.page("about:blank")
-        browser.call("Page.navigate", page._session, url=f"file://{path}", timeout=LONGEST_WAIT)
-        deadline = time.monotonic() + LONGEST_WAIT
-        while True:
-            expression = f"location.protocol === 'file:' && document.readyState === 'complete' && ({is_shown}).then(() => {AFTER_PAINT}).then(() => performance.now())"
-            answer = browser.call(
-                *("Runtime.evaluate", page._session, LONGEST_WAIT),
-                expression=expression,
-                awaitPromise=True,
-                returnByValue=True,
-            )
-            if (value := answer["result"].get("value")) and "exceptionDetails" not in answer:
-                return browser, page, value
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"nothing is shown after {LONGEST_WAIT} s")
-            browser.collect(0.02)
+        browser.driver.set_page_load_timeout(LONGEST_WAIT)
+        browser.driver.set_script_timeout(5 * LONGEST_WAIT)
+        page.open(f"file://{path}")
+        shown = f"({is_shown}).then(() => {AFTER_PAINT}).then(() => performance.now(), () => 0)"
+        return browser, page, page.wait_for(shown, LONGEST_WAIT)
     except BaseException:
         browser.close()
         raise
@@ -139,24 +136,18 @@ def measure_explorer(layers, tokens, folder, before, rounds):
             browser.close()
     milliseconds = statistics.median(times)
 
-    def evaluate(expression):
-        options = {"expression": expression, "awaitPromise": True, "returnByValue": True}
-        return browser.call("Runtime.evaluate", page._session, 5 * LONGEST_WAIT, **options)["result"].get(
-            "value"
-        )
-
     try:
         used = memory(browser) - before
         hovers = {}
         for view in ("text", "lines", "matrix"):
-            evaluate(f"{EXPLORER}.change({{view: '{view}'}})")
-            evaluate(f"{EXPLORER}.ready.then(() => true)")
-            hovers[view] = evaluate(HOVER)
-        evaluate(
+            page.evaluate(f"{EXPLORER}.change({{view: '{view}'}})")
+            page.evaluate(f"{EXPLORER}.ready.then(() => true)")
+            hovers[view] = page.evaluate(HOVER)
+        page.evaluate(
             f"(async () => {{ for (let layer = 0; layer < 12; layer++) for (let head = 0; head < 12; head++) {{"
             f"{EXPLORER}.change({{layer, head}}); await {EXPLORER}.ready; }} }})()"
         )
-        browser.collect(1.0)
+        time.sleep(1.0)
         most = memory(browser) - before
     finally:
         browser.close()
@@ -197,7 +188,7 @@ def measure_bertviz(layers, tokens, folder, before, libraries):
         browser, _, milliseconds = opened(
             path, "document.querySelector('svg line') ? Promise.resolve() : Promise.reject()"
         )
-    except (TimeoutError, RuntimeError) as error:
+    except (AssertionError, WebDriverException) as error:
         return [*row, f"not in {LONGEST_WAIT} s ({error})", "", "", "all scores", f"{seconds:.1f} s"]
     try:
         used = memory(browser) - before

@@ -11,7 +11,6 @@ import threading
 
 import check_site
 import pytest
-from helpers_browser import INSTALL, Browser, find_chromium
 from helpers_markdown import code_blocks
 from site_parts.docstrings import to_restructured_text
 from site_parts.pages import as_notebook, chapters, is_executed, linked_files, with_links_to_files
@@ -81,17 +80,11 @@ class QuietHandler(http.server.SimpleHTTPRequestHandler):
 
 
 @pytest.mark.extended
-def test_the_search_finds_pages(site):
-    path = find_chromium()
-    if path is None:
-        if os.environ.get("KERAS_ATTN_NEEDS_CHROMIUM"):
-            pytest.fail(f"The search is tested in a browser: {INSTALL}")
-        pytest.skip(f"needs a browser: {INSTALL}")
+def test_the_search_finds_pages(site, browser):
     handler = functools.partial(QuietHandler, directory=str(site))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     address = f"http://127.0.0.1:{server.server_port}"
-    browser = Browser(path)
     try:
         page = browser.page(f"{address}/search.html?q=sinks")
         page.wait_for("document.querySelectorAll('#search-results li a').length > 0")
@@ -102,8 +95,8 @@ def test_the_search_finds_pages(site):
         assert page.errors() == []
         page.open(f"{address}/search.html?q=zyxwvut")
         page.wait_for("document.querySelector('#search-results').innerText.includes('did not match')")
+        page.close()
     finally:
-        browser.close()
         server.shutdown()
         server.server_close()
 

@@ -7,6 +7,7 @@ import argparse
 import pathlib
 import sys
 import tempfile
+import time
 
 import keras
 import numpy as np
@@ -15,12 +16,12 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from helpers_browser import Browser, find_chromium  # noqa: E402
+from helpers_explorer import EXPLORER  # noqa: E402
 
 import keras_attn  # noqa: E402
 from keras_attn.tasks import ImagePreprocessing  # noqa: E402
 
 DESKTOP, PHONE = {"width": 1180, "height": 800}, {"width": 360, "height": 740}
-EXPLORER = "document.querySelector('[data-explorer]').explorer"
 # Of a text: the address, the look, and how far down the page is.
 SHOTS = {
     "explorer_light.png": ("#kind=cross&view=lines&step=5", DESKTOP, 0),
@@ -61,7 +62,7 @@ def shoot(browser, url, look, down, path):
     page = browser.page(url, **look)
     page.evaluate(f"{EXPLORER}.ready")
     page.evaluate(f"scrollTo(0, {down})")
-    browser.collect(0.7)
+    time.sleep(0.7)
     page.screenshot(path)
     assert not page.errors()
     page.close()

@@ -3,6 +3,7 @@
 import argparse
 import pathlib
 import sys
+import time
 import urllib.parse
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -37,7 +38,7 @@ def main():
             page = browser.page(f"{options.url}/#{urllib.parse.urlencode(state)}", **look)
             page.wait_for(IS_DONE)
             page.point_at(word)
-            browser.collect(0.5)
+            time.sleep(0.5)
             page.evaluate("scrollTo(0, 0)")
             page.screenshot(options.folder / name)
     finally:
